@@ -127,9 +127,10 @@ impl Advised for MirrorError {
                 "keep both as they are until you know which to keep: \"dcd check\" looks into a stack file that names only one of them. Then take \
                  the other one out of \"log\", serve with --degraded, and put it back with \"dcd log add --force\": what it alone has is gone then"
             }
-            MirrorError::Missing(..) => {
-                "reconnect it: it may have what the others lack. If it is gone for good and was not used without them since, \"dcd serve \
-                 --degraded\" goes on with the others"
+            MirrorError::Missing { .. } => {
+                "reconnect what is missing: it may have what the others lack. If it is gone for good, or its device is blank now, and it was \
+                 not used without the others since, \"dcd serve --degraded\" goes on with them (without a time; \"dcd detach\" and \"dcd \
+                 rescue\" have --degraded, too)"
             }
             MirrorError::NoneWhole(_) => {
                 "reconnect the leg that was in use last. If that is gone for good, the log is: see \"dcd serve --without-cache\""

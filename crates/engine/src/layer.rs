@@ -43,6 +43,14 @@ pub enum Io {
         buf: Buf,
         durability: Durability,
     },
+    /// Writes one copy of what is below, the one that [`Io::ReadCopy`] reads under this number: another copy has these bytes, and must not be
+    /// written over, as it may be the only good one.
+    WriteCopy {
+        at: Lba,
+        buf: Buf,
+        durability: Durability,
+        copy: u8,
+    },
     /// Makes every write that completed before this was submitted durable.
     Flush,
     /// The sectors are not needed any more; [`Geometry::discards`] says what they hold afterwards.
@@ -86,9 +94,10 @@ impl Io {
     pub fn extent(&self) -> Option<Extent> {
         let of = |at: Lba, buf: &Buf| Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES);
         match self {
-            Io::Read { at, buf } | Io::ReadCopy { at, buf, .. } | Io::Write { at, buf, .. } => {
-                Some(of(*at, buf))
-            }
+            Io::Read { at, buf }
+            | Io::ReadCopy { at, buf, .. }
+            | Io::Write { at, buf, .. }
+            | Io::WriteCopy { at, buf, .. } => Some(of(*at, buf)),
             Io::Flush => None,
             Io::Discard { extent } | Io::WriteZeroes { extent, .. } => Some(*extent),
         }
@@ -97,7 +106,7 @@ impl Io {
     pub const fn kind(&self) -> IoKind {
         match self {
             Io::Read { .. } | Io::ReadCopy { .. } => IoKind::Read,
-            Io::Write { .. } => IoKind::Write,
+            Io::Write { .. } | Io::WriteCopy { .. } => IoKind::Write,
             Io::Flush => IoKind::Flush,
             Io::Discard { .. } => IoKind::Discard,
             Io::WriteZeroes { .. } => IoKind::WriteZeroes,
@@ -110,13 +119,16 @@ impl Io {
 
     /// True for everything that changes data.
     pub const fn modifies(&self) -> bool {
-        matches!(self, Io::Write { .. } | Io::Discard { .. } | Io::WriteZeroes { .. })
+        matches!(self, Io::Write { .. } | Io::WriteCopy { .. } | Io::Discard { .. } | Io::WriteZeroes { .. })
     }
 
     /// Takes the buffer out, to send it back with a result.
     pub fn take_buf(self) -> Buf {
         match self {
-            Io::Read { buf, .. } | Io::ReadCopy { buf, .. } | Io::Write { buf, .. } => buf,
+            Io::Read { buf, .. }
+            | Io::ReadCopy { buf, .. }
+            | Io::Write { buf, .. }
+            | Io::WriteCopy { buf, .. } => buf,
             Io::Flush | Io::Discard { .. } | Io::WriteZeroes { .. } => Buf::none(),
         }
     }
@@ -286,6 +298,9 @@ pub enum Control {
     /// Start the counters and histograms again.
     ResetStatistics,
     Array(ArrayCommand),
+    /// From the layer above: this copy, as [`Io::ReadCopy`] counts them, has lost writes that it had said were durable. It is filled again
+    /// from another one, unless it is the only one. Nothing that comes afterwards is answered before that is recorded.
+    DistrustCopy(u8),
 }
 
 /// Why a layer could not stop or drain.
@@ -461,9 +476,10 @@ impl Geometry {
     pub fn validate(&self, io: &Io) -> Result<(), IoError> {
         let Some(extent) = io.extent() else { return Ok(()) };
         let whole = match io {
-            Io::Read { buf, .. } | Io::ReadCopy { buf, .. } | Io::Write { buf, .. } => {
-                (buf.len() as u64).is_multiple_of(crate::SECTOR_BYTES)
-            }
+            Io::Read { buf, .. }
+            | Io::ReadCopy { buf, .. }
+            | Io::Write { buf, .. }
+            | Io::WriteCopy { buf, .. } => (buf.len() as u64).is_multiple_of(crate::SECTOR_BYTES),
             _ => true,
         };
         let kind = if self.read_only && io.modifies() {
@@ -511,6 +527,14 @@ pub trait BlockDevice {
         self.run(Io::Write { at, buf, durability: Durability::Volatile }).status
     }
 
+    /// Writes one copy, of a device that has several.
+    fn write_copy(&mut self, at: Lba, buf: Buf, copy: u8) -> Result<(), IoError> {
+        self.run(Io::WriteCopy { at, buf, durability: Durability::Volatile, copy }).status
+    }
+
+    /// Says that one copy, of a device that has several, has lost what it had said was durable. See [`Control::DistrustCopy`].
+    fn distrust_copy(&mut self, _copy: u8) {}
+
     fn flush(&mut self) -> Result<(), IoError> {
         self.run(Io::Flush).status
     }
@@ -520,6 +544,9 @@ pub trait BlockDevice {
 pub trait Ports {
     fn geometry(&self, port: Port) -> Geometry;
     fn run(&mut self, port: Port, io: Io) -> IoResult;
+
+    /// See [`BlockDevice::distrust_copy`].
+    fn distrust_copy(&mut self, _port: Port, _copy: u8) {}
 }
 
 /// One of the [`Ports`] as a [`BlockDevice`].
@@ -535,6 +562,10 @@ impl BlockDevice for PortDevice<'_> {
 
     fn run(&mut self, io: Io) -> IoResult {
         self.ports.run(self.port, io)
+    }
+
+    fn distrust_copy(&mut self, copy: u8) {
+        self.ports.distrust_copy(self.port, copy);
     }
 }
 

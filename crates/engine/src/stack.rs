@@ -275,6 +275,11 @@ impl Stack {
         {
             io = Io::Read { at: *at, buf: std::mem::take(buf) };
         }
+        if let Io::WriteCopy { at, buf, durability, .. } = &mut io
+            && self.geometry(target).copies == 1
+        {
+            io = Io::Write { at: *at, buf: std::mem::take(buf), durability: *durability };
+        }
         let key = self.origins.insert(origin);
         match target {
             Target::Layer(layer) => {
@@ -331,6 +336,12 @@ impl Ports for Below<'_> {
     fn run(&mut self, port: Port, io: Io) -> IoResult {
         let target = self.stack.nodes[self.layer].ports[port.0];
         self.stack.run_blocking(self.pump, target, io)
+    }
+
+    fn distrust_copy(&mut self, port: Port, copy: u8) {
+        if let Target::Layer(layer) = self.stack.nodes[self.layer].ports[port.0] {
+            self.stack.control(self.pump.now(), layer, Control::DistrustCopy(copy));
+        }
     }
 }
 

@@ -142,7 +142,7 @@ impl Filter for Meter {
     fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         let kind = match request.io {
             Io::Read { .. } | Io::ReadCopy { .. } => Kind::Read,
-            Io::Write { .. } => Kind::Write,
+            Io::Write { .. } | Io::WriteCopy { .. } => Kind::Write,
             Io::Flush => Kind::Flush,
             Io::Discard { .. } | Io::WriteZeroes { .. } => Kind::Other,
         };

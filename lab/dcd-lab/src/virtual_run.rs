@@ -58,7 +58,9 @@ impl Asked {
     fn of(io: &Io) -> Asked {
         let kind = match io {
             Io::Read { .. } | Io::ReadCopy { .. } => Kind::Read,
-            Io::Write { .. } | Io::WriteZeroes { .. } | Io::Discard { .. } => Kind::Write,
+            Io::Write { .. } | Io::WriteCopy { .. } | Io::WriteZeroes { .. } | Io::Discard { .. } => {
+                Kind::Write
+            }
             Io::Flush => Kind::Flush,
         };
         let bytes = io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES);

@@ -270,7 +270,7 @@ impl Disk {
             Io::Flush => return Ok(Work::Flush),
             Io::Discard { .. } => unreachable!("a drive offers none"),
             Io::Read { .. } | Io::ReadCopy { .. } => Access::Read,
-            Io::Write { durability, .. } => self.write_access(*durability),
+            Io::Write { durability, .. } | Io::WriteCopy { durability, .. } => self.write_access(*durability),
             Io::WriteZeroes { .. } => Access::WriteZeroes,
         };
         let extent = io.extent().expect("all but flushes have an extent");

@@ -82,7 +82,9 @@ impl BlockDevice for Drive {
     fn run(&mut self, mut io: Io) -> IoResult {
         match &mut io {
             Io::Read { at, buf } | Io::ReadCopy { at, buf, .. } => self.0.borrow_mut().read(at.0, buf),
-            Io::Write { at, buf, .. } => self.0.borrow_mut().write(at.0, buf.bytes()),
+            Io::Write { at, buf, .. } | Io::WriteCopy { at, buf, .. } => {
+                self.0.borrow_mut().write(at.0, buf.bytes())
+            }
             Io::Flush => {}
             Io::Discard { .. } | Io::WriteZeroes { .. } => unreachable!("a log is written with data"),
         }

@@ -18,7 +18,7 @@ use dcd_engine::{
     Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
-use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, Who, disk, prefill};
+use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, Tears, Who, disk, prefill};
 use crate::mirror::{self, Legs};
 use crate::{MemDisk, SimRng, mix};
 
@@ -351,6 +351,12 @@ fn rig_of(
     let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
     let outlives_server = config.outlives_server || promise == Promise::Always;
     let reads_again = config.reads == Reads::Keep;
+    let tears = legs.filter(|legs| legs.tears).map(|legs| {
+        let accepting = LogCacheConfig { accept_damage: true, ..config.clone() };
+        let (build_accepting, _) =
+            builds(Rc::clone(make), accepting, log_sectors, Some(legs.config.clone()), spins);
+        Tears { are_torn: mirror::are_torn(data_device), build_accepting }
+    });
     let legs = legs.map(|legs| legs.config.clone());
     let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs, spins);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (data_device, Lba(0)) };
@@ -363,6 +369,7 @@ fn rig_of(
         overlaps: promise != Promise::Ordered,
         reads_again,
         log: Some(area),
+        tears,
         ..Rig::plain(
             disks,
             base,

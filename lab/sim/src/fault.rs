@@ -48,6 +48,8 @@ pub struct FaultPlan {
     rule: Option<FaultRule>,
     /// The liar: flushes and FUA are acknowledged and do nothing.
     pub ignore_flushes: bool,
+    /// Sectors that are being written when the power goes cannot be read afterwards, until they are written again.
+    pub tears: bool,
     /// Every operation fails, and a power cut does not change that.
     pub dead: bool,
     /// Operations that the rule has matched.
@@ -70,7 +72,8 @@ impl FaultPlan {
 
     /// What a power cut does not change.
     pub(crate) fn lasting(&self) -> FaultPlan {
-        FaultPlan { ignore_flushes: self.ignore_flushes, dead: self.dead, ..FaultPlan::default() }
+        let FaultPlan { ignore_flushes, tears, dead, .. } = *self;
+        FaultPlan { ignore_flushes, tears, dead, ..FaultPlan::default() }
     }
 
     /// How many operations have failed.

@@ -9,6 +9,7 @@
 //! may have reached the medium or not, on its own. One sector is atomic; nothing larger is. Of two pending writes to one
 //! sector the later one wins if it is kept, so the sector may hold any of the versions since the last flush.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dcd_engine::{
@@ -33,7 +34,9 @@ impl Change {
     fn of(io: &Io) -> Change {
         let extent = io.extent().expect("a flush changes nothing");
         let bytes = match io {
-            Io::Write { buf, .. } if !buf.is_blank() => Some((Arc::from(buf.bytes()), 0)),
+            Io::Write { buf, .. } | Io::WriteCopy { buf, .. } if !buf.is_blank() => {
+                Some((Arc::from(buf.bytes()), 0))
+            }
             _ => None,
         };
         Change { extent, bytes }
@@ -124,6 +127,8 @@ pub struct MemDisk {
     current: Image,
     durable: Image,
     pending: Vec<Pending>,
+    /// Sectors that were being written when the power went: see [`FaultPlan::tears`].
+    unreadable: BTreeSet<u64>,
     completions: u64,
     flights: Flights<Flight>,
     faults: FaultPlan,
@@ -164,6 +169,7 @@ impl MemDisk {
             current,
             durable,
             pending: Vec::new(),
+            unreadable: BTreeSet::new(),
             completions: 0,
             flights: Flights::default(),
             faults: FaultPlan::default(),
@@ -196,6 +202,11 @@ impl MemDisk {
     /// What a read would see now, past all faults.
     pub const fn current(&self) -> &Image {
         &self.current
+    }
+
+    /// The sectors that cannot be read.
+    pub const fn unreadable(&self) -> &BTreeSet<u64> {
+        &self.unreadable
     }
 
     /// Puts bytes on the medium behind the back of everybody: prefills, damage.
@@ -240,7 +251,25 @@ impl MemDisk {
                 part => change.apply_some(&mut image, part, rng),
             }
         }
-        self.successor(image.clone(), image, rng)
+        let mut disk = self.successor(image.clone(), image, rng);
+        if self.faults.tears {
+            let pending = self.pending.iter().map(|pending| &pending.change);
+            let extents: Vec<Extent> = pending.chain(&in_flight).map(|change| change.extent).collect();
+            disk.tear(&extents, rng);
+        }
+        disk
+    }
+
+    /// Of some writes that the power cut short, some sectors cannot be read.
+    fn tear(&mut self, written: &[Extent], rng: &mut SimRng) {
+        if written.is_empty() || rng.chance(500) {
+            return;
+        }
+        let (all, only) = (rng.chance(500), rng.below(written.len() as u64) as usize);
+        for (_, extent) in written.iter().enumerate().filter(|(index, _)| all || *index == only) {
+            let torn = (extent.start.0..extent.end().0).filter(|_| rng.chance(500));
+            self.unreadable.extend(torn.collect::<Vec<u64>>());
+        }
     }
 
     /// The disk as a new process finds it after the old one was killed: the volatile cache lives on, and each operation
@@ -260,7 +289,7 @@ impl MemDisk {
     fn successor(&self, current: Image, durable: Image, rng: &mut SimRng) -> MemDisk {
         let faults = self.faults.lasting();
         let disk = MemDisk::with_images(self.geometry, self.latency, rng.fork(), current, durable);
-        MemDisk { faults, ..disk }
+        MemDisk { faults, unreadable: self.unreadable.clone(), ..disk }
     }
 
     /// What is in flight may reach the medium in any order.
@@ -275,6 +304,10 @@ impl MemDisk {
 
     /// Carries a completed change out.
     fn change(&mut self, change: Change, durability: Durability) {
+        if !self.unreadable.is_empty() {
+            let Extent { start, sectors } = change.extent;
+            (start.0..start.0 + sectors).for_each(|sector| _ = self.unreadable.remove(&sector));
+        }
         change.apply(&mut self.current);
         if !self.can_be_cut {
             return;
@@ -338,6 +371,10 @@ impl MemDisk {
         }
         match io {
             Io::Read { at, mut buf } | Io::ReadCopy { at, mut buf, .. } => {
+                let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
+                if self.unreadable.range(at.0..extent.end().0).next().is_some() {
+                    return IoResult::err(buf, IoError::at(ErrorKind::Medium, extent));
+                }
                 if !buf.is_blank() {
                     self.current.read(at, buf.bytes_mut());
                 }
@@ -347,7 +384,9 @@ impl MemDisk {
                 self.flushed(covers);
                 IoResult::ok(Buf::none())
             }
-            Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
+            Io::Write { durability, .. }
+            | Io::WriteCopy { durability, .. }
+            | Io::WriteZeroes { durability, .. } => {
                 self.modify(&io, durability);
                 IoResult::ok(io.take_buf())
             }

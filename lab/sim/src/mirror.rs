@@ -9,7 +9,7 @@ use dcd_engine::mirror::offline::create;
 use dcd_engine::mirror::{CONTENT_SECTOR, Canary, Label, Mirror, MirrorConfig, Standing};
 use dcd_engine::{BlockDevice, ErrorKind, Geometry, Lba, SECTOR_BYTES, StackBuilder, Target};
 
-use crate::explore::{Losses, Machines, MayLose, Rig, Who, disk};
+use crate::explore::{AreTorn, Losses, Machines, MayLose, Rig, Who, disk};
 use crate::raid::Now;
 use crate::{CutStyle, FaultOn, FaultPlan, FaultRule, MemDisk, SimRng, cache, mix};
 
@@ -21,6 +21,8 @@ pub enum MirrorCanary {
     UnevenCopies,
     /// See [`log_cache::Canary::AnyMachine`].
     AnyMachine,
+    /// See [`log_cache::Canary::OverwriteCopies`].
+    OverwriteCopies,
 }
 
 /// What happens to the legs of a run.
@@ -32,6 +34,8 @@ enum Fate {
     Fails { leg: usize, rule: FaultRule },
     /// One rots.
     Rots(usize),
+    /// One lies about flushes: crashes take what it had said was durable.
+    Lies(usize),
     /// Each is on a machine of its own, and these take over from each other.
     Apart,
 }
@@ -41,10 +45,12 @@ pub(crate) struct Legs {
     pub config: MirrorConfig,
     count: usize,
     fate: Fate,
+    /// Sectors that are being written in a power cut cannot be read afterwards.
+    pub tears: bool,
 }
 
 impl Legs {
-    fn draw(rng: &mut SimRng, canary: Option<Canary>) -> Legs {
+    fn draw(rng: &mut SimRng, canary: Option<MirrorCanary>) -> Legs {
         let count = rng.pick(&[2, 2, 2, 3]);
         let leg = rng.below(count as u64) as usize;
         let on = rng.pick(&[FaultOn::Any, FaultOn::Write, FaultOn::Flush]);
@@ -55,13 +61,26 @@ impl Legs {
         } else {
             FaultRule::once(on, first, error)
         };
-        let fate = match rng.below(10) {
-            0..3 => Fate::Lost,
-            3..8 => Fate::Fails { leg, rule },
+        let drawn = rng.below(10);
+        let fate = match (canary, drawn) {
+            // It shows while the label is on its way.
+            (Some(MirrorCanary::Mirror(Canary::LateLabel)), _) => {
+                let first = rng.range(3, 20);
+                Fate::Fails { leg, rule: FaultRule::for_ever(FaultOn::Flush, first, error) }
+            }
+            (Some(MirrorCanary::OverwriteCopies), _) => Fate::Rots(leg),
+            (None, _) if rng.clone().chance(60) => Fate::Lies(leg),
+            (_, 0..3) => Fate::Lost,
+            (_, 3..8) => Fate::Fails { leg, rule },
             _ => Fate::Rots(leg),
         };
         let names = (0..count).map(|leg| format!("leg {leg}")).collect();
-        Legs { config: MirrorConfig { names, degraded: true, only_looks: false, canary }, count, fate }
+        let tears = match canary {
+            None => rng.clone().chance(500),
+            canary => canary == Some(MirrorCanary::OverwriteCopies),
+        };
+        let (canary, _) = planted(canary);
+        Legs { config: MirrorConfig { names, degraded: true, only_looks: false, canary }, count, fate, tears }
     }
 
     /// Disks with what a log has.
@@ -78,8 +97,14 @@ impl Legs {
         for leg in &mut legs {
             leg.put(Lba(CONTENT_SECTOR), &content);
         }
-        if let Fate::Fails { leg, rule } = self.fate {
-            legs[leg].set_faults(FaultPlan::new(rule));
+        for (number, leg) in legs.iter_mut().enumerate() {
+            let mut plan = match self.fate {
+                Fate::Fails { leg, rule } if leg == number => FaultPlan::new(rule),
+                Fate::Lies(leg) if leg == number => FaultPlan::liar(),
+                _ => FaultPlan::default(),
+            };
+            plan.tears = self.tears;
+            leg.set_faults(plan);
         }
         legs
     }
@@ -113,16 +138,30 @@ fn labels(disks: &[MemDisk]) -> Vec<Option<(Label, u64)>> {
         .collect()
 }
 
-fn holds_without(read: &[Option<(Label, u64)>], lost: usize) -> bool {
+/// The legs that have all that was acknowledged, as far as their labels say.
+fn whole(read: &[Option<(Label, u64)>]) -> Vec<usize> {
     let Some((newest, _)) = read.iter().flatten().max_by_key(|(label, _)| label.generation) else {
-        return false;
+        return Vec::new();
     };
     // One that has just been filled counts once its own label says so, too.
     let is_whole = |(label, own): &(Label, u64)| {
         let says_so = |label: &Label| label.standing(*own) == Some(Standing::Whole);
         says_so(newest) && says_so(label) && label.generation >= newest.complete
     };
-    read.iter().enumerate().any(|(leg, read)| leg != lost && read.as_ref().is_some_and(is_whole))
+    (0..read.len()).filter(|leg| read[*leg].as_ref().is_some_and(is_whole)).collect()
+}
+
+/// Each of the whole legs has sectors that it cannot read: what one lacks, another may lack, too.
+pub(crate) fn are_torn(legs: usize) -> AreTorn {
+    Box::new(move |disks| {
+        let whole = whole(&labels(&disks[..legs])).into_iter().map(|leg| &disks[leg]);
+        // One that lies may be found out, and does not count then.
+        whole.filter(|leg| !leg.faults().ignore_flushes).all(|leg| !leg.unreadable().is_empty())
+    })
+}
+
+fn holds_without(read: &[Option<(Label, u64)>], lost: usize) -> bool {
+    whole(read).into_iter().any(|leg| leg != lost)
 }
 
 const fn planted(canary: Option<MirrorCanary>) -> (Option<Canary>, Option<log_cache::Canary>) {
@@ -130,6 +169,7 @@ const fn planted(canary: Option<MirrorCanary>) -> (Option<Canary>, Option<log_ca
         Some(MirrorCanary::Mirror(canary)) => (Some(canary), None),
         Some(MirrorCanary::UnevenCopies) => (None, Some(log_cache::Canary::UnevenCopies)),
         Some(MirrorCanary::AnyMachine) => (None, Some(log_cache::Canary::AnyMachine)),
+        Some(MirrorCanary::OverwriteCopies) => (None, Some(log_cache::Canary::OverwriteCopies)),
         None => (None, None),
     }
 }
@@ -137,8 +177,9 @@ const fn planted(canary: Option<MirrorCanary>) -> (Option<Canary>, Option<log_ca
 /// The log cache with a leg of its log on each of two machines, which take over from each other, with settings from the seed.
 pub fn take_over_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x7a4e));
-    let (of_mirror, of_cache) = planted(canary);
-    let mut legs = Legs { count: 2, fate: Fate::Apart, ..Legs::draw(&mut rng, of_mirror) };
+    let (_, of_cache) = planted(canary);
+    let drawn = Legs::draw(&mut rng, canary);
+    let mut legs = Legs { count: 2, fate: Fate::Apart, tears: false, ..drawn };
     legs.config.names.truncate(legs.count);
     let who = Rc::new(Cell::new(Who::FIRST));
     let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &who);
@@ -149,19 +190,30 @@ pub fn take_over_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) 
 
 /// The log cache with its log on legs, with settings from the seed.
 pub fn mirrored_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -> Rig {
+    rig_of(seed, promise, canary, |_| {})
+}
+
+fn rig_of(seed: u64, promise: Promise, canary: Option<MirrorCanary>, change: impl FnOnce(&mut Legs)) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x1e65));
-    let (of_mirror, of_cache) = planted(canary);
-    let legs = Legs::draw(&mut rng, of_mirror);
+    let (_, of_cache) = planted(canary);
+    let mut legs = Legs::draw(&mut rng, canary);
+    change(&mut legs);
     let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &Rc::new(Cell::new(Who::FIRST)));
     let sectors = rig.disks[0].current().sectors();
     let (spoils, losses) = match legs.fate {
         Fate::Rots(leg) => (Some((leg, sectors)), None),
+        // What it lacks was acknowledged.
+        Fate::Lies(_) => (None, None),
         _ => (None, Some(Losses { may_lose: may_lose(legs.count), in_crashes: true })),
     };
     // Not with planted bugs, which show in fewer states without it.
     let comes_and_goes = canary.is_none() && rng.chance(600) && legs.fate == Fate::Lost;
-    let about = format!("{} legs, {:?}, {}", legs.count, legs.fate, rig.about);
-    Rig { spoils, losses, legs: comes_and_goes.then_some(legs.count), about, upper_first: true, ..rig }
+    let torn = if legs.tears { ", torn sectors are unreadable" } else { "" };
+    let about = format!("{} legs, {:?}{torn}, {}", legs.count, legs.fate, rig.about);
+    let eager =
+        matches!(canary, Some(MirrorCanary::OverwriteCopies | MirrorCanary::Mirror(Canary::LateLabel)));
+    let legs = comes_and_goes.then_some(legs.count);
+    Rig { spoils, losses, legs, eager, about, upper_first: true, ..rig }
 }
 
 #[cfg(test)]
@@ -181,6 +233,8 @@ mod tests {
             let count = explored.counts.kinds.get(kind).copied().unwrap_or_default();
             assert!(count > 10, "{kind}: {:?}", explored.counts);
         }
+        let torn = explored.counts.kinds.get("starts refused for torn sectors").copied().unwrap_or_default();
+        assert!(torn > 0, "{:?}", explored.counts);
         for path in ["legs_failed", "legs_filled", "log_other_copy"] {
             assert!(explored.counts.paths[path] > 0, "{path}: {:?}", explored.counts);
         }
@@ -200,6 +254,20 @@ mod tests {
     #[test]
     fn a_log_on_legs_keeps_the_promise_ordered() {
         holds(Promise::Ordered);
+    }
+
+    #[test]
+    fn a_leg_that_lies_about_flushes_costs_nothing_and_is_found_out() {
+        let subject = |seed| rig_of(seed, Promise::Flush, None, |legs| legs.fate = Fate::Lies(1));
+        let explored = explore(&ExploreConfig::new(5, 300), &subject, &mut |_| {});
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        assert!(explored.counts.paths["legs_distrusted"] > 0, "{:?}", explored.counts);
+        let subject = |seed| rig_of(seed, Promise::Flush, None, |legs| legs.fate = Fate::Lost);
+        let explored = explore(&ExploreConfig::new(6, 300), &subject, &mut |_| {});
+        assert!(explored.violation.is_none(), "{:?}", explored.violation);
+        assert_eq!(explored.counts.paths["legs_distrusted"], 0, "no leg lies here");
     }
 
     #[track_caller]
@@ -272,8 +340,16 @@ mod tests {
 
     #[test]
     fn answers_before_the_labels_name_a_leg_are_caught() {
-        // Most seeds need some ten thousand states, as it takes a crash in one instant; this one is of the fast ones.
-        is_caught(MirrorCanary::Mirror(Canary::LateLabel), 141);
+        for seed in [1, 4711, 27] {
+            is_caught(MirrorCanary::Mirror(Canary::LateLabel), seed);
+        }
+    }
+
+    #[test]
+    fn what_is_written_over_the_only_good_copy_is_caught() {
+        for seed in [1, 4711] {
+            is_caught(MirrorCanary::OverwriteCopies, seed);
+        }
     }
 
     #[test]

@@ -501,6 +501,12 @@ impl Oracle {
     }
 
     /// The client was told that the content of a sector is gone: nothing is promised of it until the next recovery.
+    /// A crash may leave several values in a sector.
+    pub fn is_uncertain(&self, at: Lba) -> bool {
+        let floor = self.sectors[at.0 as usize].durable;
+        self.candidates(at, floor).nth(1).is_some()
+    }
+
     pub fn lost(&mut self, at: Lba) {
         self.sectors[at.0 as usize].lost = true;
     }

@@ -14,8 +14,8 @@ use dcd_engine::raid::{
     CacheMemory, CacheUnit, Canary, DATA_SECTOR, Identity, Level, RaidConfig, RaidLayer, Superblock, create,
 };
 use dcd_engine::{
-    BlockDevice, Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Report,
-    SECTOR_BYTES, Stack, StackBuilder, Target,
+    BlockDevice, Buf, Control, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, LayerIndex,
+    Lba, Nanos, Report, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
 use crate::explore::{Build, HotAdd, Losses, MayLose, Rig, disk, prefill};
@@ -157,6 +157,10 @@ impl BlockDevice for Now<'_> {
 
     fn run(&mut self, io: Io) -> IoResult {
         let Io::Read { at, mut buf } = io else { unreachable!("nobody writes for a look") };
+        let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
+        if self.0.unreadable().range(at.0..extent.end().0).next().is_some() {
+            return IoResult::err(buf, IoError::at(ErrorKind::Medium, extent));
+        }
         self.0.current().read(at, buf.bytes_mut());
         IoResult::ok(buf)
     }

@@ -92,8 +92,10 @@ impl SimDevice for SparseDisk {
                 self.get(*at, buf.bytes_mut());
             }
             Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => {}
-            Io::Write { at, buf, .. } if !buf.is_blank() => self.put(*at, buf.bytes()),
-            Io::Write { .. } | Io::WriteZeroes { .. } | Io::Discard { .. } => {
+            Io::Write { at, buf, .. } | Io::WriteCopy { at, buf, .. } if !buf.is_blank() => {
+                self.put(*at, buf.bytes())
+            }
+            Io::Write { .. } | Io::WriteCopy { .. } | Io::WriteZeroes { .. } | Io::Discard { .. } => {
                 let extent = io.extent().expect("it changes something");
                 self.zero(extent.start, extent.sectors);
                 if matches!(io, Io::Discard { .. }) {

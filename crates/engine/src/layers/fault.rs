@@ -95,7 +95,9 @@ impl Filter for Fault {
         if self.plan.ignore_flush {
             match &mut io {
                 Io::Flush => return out.reply(id, IoResult::ok(Buf::none())),
-                Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
+                Io::Write { durability, .. }
+                | Io::WriteCopy { durability, .. }
+                | Io::WriteZeroes { durability, .. } => {
                     *durability = Durability::Volatile;
                 }
                 Io::Read { .. } | Io::ReadCopy { .. } | Io::Discard { .. } => {}

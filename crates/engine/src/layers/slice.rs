@@ -40,6 +40,9 @@ impl Slice {
             Io::Read { at, buf } => Io::Read { at: up(at), buf },
             Io::ReadCopy { at, buf, copy } => Io::ReadCopy { at: up(at), buf, copy },
             Io::Write { at, buf, durability } => Io::Write { at: up(at), buf, durability },
+            Io::WriteCopy { at, buf, durability, copy } => {
+                Io::WriteCopy { at: up(at), buf, durability, copy }
+            }
             Io::Flush => Io::Flush,
             Io::Discard { extent } => Io::Discard { extent: up_extent(extent) },
             Io::WriteZeroes { extent, unmap, durability } => {

@@ -91,9 +91,9 @@ impl Trace {
 
     fn begin(&mut self, now: Nanos, id: RequestId, io: &Io) {
         let durable = match io {
-            Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {
-                *durability == Durability::Durable
-            }
+            Io::Write { durability, .. }
+            | Io::WriteCopy { durability, .. }
+            | Io::WriteZeroes { durability, .. } => *durability == Durability::Durable,
             Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush | Io::Discard { .. } => false,
         };
         let record = TraceRecord {

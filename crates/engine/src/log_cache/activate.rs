@@ -107,12 +107,13 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     let are_good = copies.iter().all(Result::is_ok);
     let canary = config.canary.is_some_and(|canary| canary.is_of_rot() || canary == Canary::IgnoreEpochs);
     let summaries = are_good && summary::are_used(&superblock, &log) && !config.accept_damage && !canary;
-    let (mut replay, comparison, walked) = match replay(&config, &superblock, summaries, below) {
-        Err(LogError::Recover(RecoverError::Damage(_))) if summaries => {
-            replay(&config, &superblock, false, below)?
-        }
-        replayed => replayed?,
-    };
+    copies::distrust_older(&mut PortDevice { ports: below, port: LOG }, &superblock)?;
+    let mut replayed = replay_either(&config, &superblock, summaries, below)?;
+    let durable = &replayed.2.durable;
+    if copies::distrust_shorter(&mut PortDevice { ports: below, port: LOG }, &superblock, durable) {
+        replayed = replay_either(&config, &superblock, summaries, below)?;
+    }
+    let (mut replay, comparison, walked) = replayed;
     replay.check(&config)?;
     replay.doubt_kept(&mut superblock, &walked);
     // A walk that left out nothing has found all clean copies from the superblock's tail on.
@@ -132,7 +133,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
     if config.canary != Some(Canary::UnevenCopies) {
-        copies::level(&mut device, &before, &walked.to_level)?;
+        copies::level(&mut device, &before, &walked.to_level, config.canary)?;
     }
     write_superblock(&mut device, &mut superblock)?;
     Ok(begin(config, superblock, kept, (log, data), index, ring, &walked))
@@ -183,6 +184,21 @@ impl Visitor for Start<'_> {
         let lines =
             headers.flat_map(|header| header.entries.iter().filter(data)).map(|e| Line::of(e.extent.start));
         self.replay.index.table().touch(lines);
+    }
+}
+
+/// Walks the log into memory, without summaries where there is damage.
+fn replay_either(
+    config: &LogCacheConfig,
+    superblock: &Superblock,
+    summaries: bool,
+    below: &mut dyn Ports,
+) -> Result<(Replay, Comparison, Walked), LogError> {
+    match replay(config, superblock, summaries, below) {
+        Err(LogError::Recover(RecoverError::Damage(_))) if summaries => {
+            replay(config, superblock, false, below)
+        }
+        replayed => replayed,
     }
 }
 

@@ -60,6 +60,8 @@ pub enum Canary {
     NoRestMark,
     /// A start does not make the copies of a log the same that is on several legs.
     UnevenCopies,
+    /// What one copy of a log lacks is written to all copies, over the good one too.
+    OverwriteCopies,
     /// A start does not ask which machine has served the log last.
     AnyMachine,
 }

@@ -3,24 +3,74 @@
 //! - A start reads what one copy lacks from another, and takes every record that one of them has.
 //! - What it believes is then made the same in all copies, before anything new is written: one of them may be lost next.
 //! - A block that is not what was written is read from another copy, and written again where it was.
+//! - What one copy lacks is written to that copy alone: a power cut may leave what is being written unreadable, in all copies that are written.
+//! - A copy that lacks what was durable has lost it: nothing of it is believed any more, and it is filled.
 
-use super::LogError;
+use std::ops::Range;
+
 use super::core::{Core, LOG, Mode, Op};
-use super::format::{Header, Kind, Superblock, decode_header};
+use super::format::{Header, Kind, Superblock, decode_header, is_like_a_header};
+use super::offline::newest_generation;
 use super::recover::Believed;
 use super::table::Piece;
+use super::{Canary, LogError};
 use crate::layer::{BlockDevice, Durability, Io, Outbox};
 use crate::{Buf, Extent, Lba, SECTOR_BYTES};
 
-/// Writes records again that a copy may lack. One of which data is whole in no copy stays as it is.
+/// Has copies filled again that lack a superblock which was durable: two generations behind another copy's, as the next one is written only
+/// once each copy has the one before. They may have old records, so this comes before the walk.
+pub fn distrust_older(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<(), LogError> {
+    for copy in copies_of(log) {
+        let generation = newest_generation(log, copy)?;
+        if generation.is_some_and(|generation| generation + 1 < superblock.generation) {
+            log.distrust_copy(copy);
+        }
+    }
+    Ok(())
+}
+
+/// Has copies filled again that lack both of the newest durable records, and have something else there. True where there was one: it may
+/// have been believed in other places. A header that has rotted is no sign: its neighbours are as good as ever.
+pub fn distrust_shorter(log: &mut dyn BlockDevice, superblock: &Superblock, durable: &[Believed]) -> bool {
+    let [.., before, newest] = durable else { return false };
+    let mut found = false;
+    for copy in copies_of(log) {
+        if [before, newest].into_iter().all(|record| is_lost(log, superblock, *record, copy)) {
+            log.distrust_copy(copy);
+            found = true;
+        }
+    }
+    found
+}
+
+/// A copy has no header where a durable record begins, nor one that has rotted: it never got there, or went.
+fn is_lost(log: &mut dyn BlockDevice, superblock: &Superblock, record: Believed, copy: u8) -> bool {
+    let block = superblock.log_block_bytes as usize;
+    let Ok(bytes) = log.read_copy(Lba(record.sector), block, copy) else { return false };
+    match decode_header(bytes.bytes(), superblock, record.sector) {
+        Some(header) => (header.seq, header.epoch) != (record.seq, record.epoch),
+        None => !is_like_a_header(bytes.bytes(), superblock, record.sector),
+    }
+}
+
+/// Writes records to those copies that lack something of them. One of which data is whole in no copy stays as it is, and so does a copy that
+/// is whole: it may be the only one.
 pub fn level(
     log: &mut dyn BlockDevice,
     superblock: &Superblock,
     records: &[Believed],
+    canary: Option<Canary>,
 ) -> Result<(), LogError> {
+    let writing = || LogError::io("writing to the log device");
     for believed in records {
-        if let Some(record) = whole_record(log, superblock, *believed)? {
-            log.write(Lba(believed.sector), record).map_err(LogError::io("writing to the log device"))?;
+        let Some(record) = whole_record(log, superblock, *believed)? else { continue };
+        if canary == Some(Canary::OverwriteCopies) {
+            log.write(Lba(believed.sector), record.buf).map_err(writing())?;
+            continue;
+        }
+        for copy in record.lacking {
+            let buf = Buf::copy_of(record.buf.bytes());
+            log.write_copy(Lba(believed.sector), buf, copy).map_err(writing())?;
         }
     }
     match records.is_empty() {
@@ -29,70 +79,82 @@ pub fn level(
     }
 }
 
-/// A record, put together from all copies.
+/// A record, put together from all copies, and the copies that have something else.
+struct Whole {
+    buf: Buf,
+    lacking: Vec<u8>,
+}
+
 fn whole_record(
     log: &mut dyn BlockDevice,
     superblock: &Superblock,
     Believed { seq, epoch, sector }: Believed,
-) -> Result<Option<Buf>, LogError> {
+) -> Result<Option<Whole>, LogError> {
     let block = superblock.log_block_bytes as usize;
     let copies = log.geometry().copies;
     let header_of = |bytes: &Buf| {
         decode_header(&bytes.bytes()[..block], superblock, sector)
             .filter(|header| header.seq == seq && header.epoch == epoch)
     };
-    let mut found: Option<(Header, Buf)> = None;
+    let mut found: Option<(Header, u8)> = None;
     for copy in 0..copies {
         if let Ok(bytes) = log.read_copy(Lba(sector), block, copy)
             && let Some(header) = header_of(&bytes)
         {
-            found = Some((header, bytes));
+            found = Some((header, copy));
             break;
         }
     }
     let Some((header, first)) = found else { return Ok(None) };
     let bytes = header.sectors as usize * SECTOR_BYTES as usize;
-    let mut record = Buf::zeroed(bytes);
-    record.copy_from(0, &first, 0, block);
-    let mut missing: Vec<(Kind, usize, usize, u32)> = Vec::new();
+    // A part of it may be unreadable: the blocks that can be read are as good.
+    let read: Vec<Partly> =
+        (0..copies).map(|copy| read_what_can_be(log, sector, bytes, block, copy)).collect();
+    // What is whole nowhere stays as the first has it: a clean copy, without which nothing is lost.
+    let mut buf = Buf::copy_of(read[usize::from(first)].buf.bytes());
     let mut at = block;
     for entry in &header.entries {
         let len = (entry.payload_sectors() * SECTOR_BYTES) as usize;
         if matches!(entry.kind, Kind::Data | Kind::Clean) {
-            missing.push((entry.kind, at, len, entry.crc));
+            let is_whole = |one: &&Partly| crc32c::crc32c(&one.buf.bytes()[at..at + len]) == entry.crc;
+            match read[usize::from(first)..].iter().chain(&read).find(is_whole) {
+                Some(one) => buf.copy_from(at, &one.buf, at, len),
+                None if entry.kind == Kind::Data => return Ok(None),
+                None => {}
+            }
         }
         at += len;
     }
-    for copy in 0..copies {
-        if missing.is_empty() {
-            break;
-        }
-        // A part of it may be unreadable: the blocks that can be read are as good.
-        let one = read_what_can_be(log, sector, bytes, block, copy);
-        missing.retain(|&(_, at, len, crc)| {
-            let is_whole = crc32c::crc32c(&one.bytes()[at..at + len]) == crc;
-            if is_whole {
-                record.copy_from(at, &one, at, len);
-            }
-            !is_whole
-        });
-    }
-    // Without a clean copy nothing is lost: it may be bad everywhere.
-    let has_all = missing.iter().all(|(kind, ..)| *kind == Kind::Clean);
-    Ok(has_all.then_some(record))
+    let lacks = |one: &Partly| !one.whole || one.buf.bytes() != buf.bytes();
+    let lacking = (0..copies).filter(|copy| lacks(&read[usize::from(*copy)])).collect();
+    Ok(Some(Whole { buf, lacking }))
 }
 
-fn read_what_can_be(log: &mut dyn BlockDevice, sector: u64, bytes: usize, block: usize, copy: u8) -> Buf {
-    if let Ok(all) = log.read_copy(Lba(sector), bytes, copy) {
-        return all;
+/// What could be read of a record; zeroes for the rest.
+struct Partly {
+    buf: Buf,
+    whole: bool,
+}
+
+fn read_what_can_be(log: &mut dyn BlockDevice, sector: u64, bytes: usize, block: usize, copy: u8) -> Partly {
+    if let Ok(buf) = log.read_copy(Lba(sector), bytes, copy) {
+        return Partly { buf, whole: true };
     }
-    let mut all = Buf::zeroed(bytes);
+    let mut buf = Buf::zeroed(bytes);
     for at in (0..bytes).step_by(block) {
         if let Ok(one) = log.read_copy(Lba(sector + at as u64 / SECTOR_BYTES), block, copy) {
-            all.copy_from(at, &one, 0, block);
+            buf.copy_from(at, &one, 0, block);
         }
     }
-    all
+    Partly { buf, whole: false }
+}
+
+/// The copies of a log that can be told apart.
+fn copies_of(log: &dyn BlockDevice) -> Range<u8> {
+    match log.geometry().copies {
+        1 => 0..0,
+        copies => 0..copies,
+    }
 }
 
 impl Core {
@@ -110,25 +172,37 @@ impl Core {
         }
     }
 
-    /// Another copy had what was written, and one had not. It is written again where it lies, if that is whole blocks: what is beside it has not been
-    /// looked at.
-    pub fn repair(&mut self, piece: &Piece, segment: u32, buf: Buf, out: &mut Outbox) {
+    /// Copy `good` had what was written, and others had not. They get it where it lies, if that is whole blocks: what is beside it has not been
+    /// looked at. The good copy is not written: a power cut may leave what is being written unreadable. The next one is not begun before
+    /// this one is on the medium.
+    pub fn repair(&mut self, piece: &Piece, segment: u32, buf: Buf, good: u8, out: &mut Outbox) {
         self.statistics.log_other_copy += 1;
         let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
         if self.log_blocks(extent) != extent || self.mode != Mode::Serving || buf.is_blank() {
             return;
         }
-        self.log.pin(segment);
-        let io = Io::Write { at: extent.start, buf, durability: Durability::Volatile };
-        self.submit(LOG, Op::Repair(segment), io, out);
+        let (at, durability) = (extent.start, Durability::Durable);
+        if self.config.canary == Some(Canary::OverwriteCopies) {
+            self.log.pin(segment);
+            let io = Io::Write { at, buf, durability: Durability::Volatile };
+            return self.submit(LOG, Op::Repair(segment), io, out);
+        }
+        // Those before it were tried and are bad; where it was the first that was tried, the one that failed has no number.
+        let bad = if good == 0 { 1..self.log.geometry().copies } else { 0..good };
+        for copy in bad {
+            self.log.pin(segment);
+            let io = Io::WriteCopy { at, buf: Buf::copy_of(buf.bytes()), durability, copy };
+            self.submit(LOG, Op::Repair(segment), io, out);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer::{Geometry, IoResult};
     use crate::log_cache::steps::{Steps, quiet};
-    use crate::log_cache::testing::sector_of;
+    use crate::log_cache::testing::{Log, Part, Ram, sector_of};
 
     /// A log on two legs, with a record of which the first leg has a sector wrong, and where that is.
     fn rotten() -> (Steps, Extent) {
@@ -160,6 +234,112 @@ mod tests {
         let (mut steps, _) = rotten();
         steps.drain();
         assert_eq!((steps.on_data_disk(3), steps.core.statistics.log_other_copy), (1, 1));
+    }
+
+    #[test]
+    fn a_copy_that_is_good_is_never_written_over_with_what_another_lacks() {
+        let (mut steps, place) = rotten();
+        steps.hold = Box::new(move |port, io| port == LOG && io.modifies() && io.extent() == Some(place));
+        assert_eq!(steps.read(3), Some(1));
+        let held: Vec<&Io> = steps.held.iter().map(|held| &held.io).collect();
+        assert!(
+            matches!(held[..], [Io::WriteCopy { copy: 0, durability: Durability::Durable, .. }]),
+            "{held:?}"
+        );
+    }
+
+    /// Two legs of a log, and those that are not believed any more.
+    struct Legs {
+        legs: [Ram; 2],
+        distrusted: Vec<u8>,
+    }
+
+    impl BlockDevice for Legs {
+        fn geometry(&self) -> Geometry {
+            Geometry { copies: 2, ..self.legs[0].geometry() }
+        }
+
+        fn run(&mut self, io: Io) -> IoResult {
+            match io {
+                Io::ReadCopy { at, buf, copy } => self.legs[usize::from(copy)].run(Io::Read { at, buf }),
+                Io::WriteCopy { at, buf, durability, copy } => {
+                    self.legs[usize::from(copy)].run(Io::Write { at, buf, durability })
+                }
+                Io::Write { at, buf, durability } => {
+                    let other = Buf::copy_of(buf.bytes());
+                    let _ = self.legs[1].run(Io::Write { at, buf: other, durability });
+                    self.legs[0].run(Io::Write { at, buf, durability })
+                }
+                io => self.legs[0].run(io),
+            }
+        }
+
+        fn distrust_copy(&mut self, copy: u8) {
+            self.distrusted.push(copy);
+        }
+    }
+
+    /// A log of some records, of which the second leg lacks the last few.
+    fn short(records: u64, lacking: u64) -> (Legs, Superblock, Vec<Believed>) {
+        let mut log = Log::new(4, 512);
+        let mut believed = Vec::new();
+        let mut behind = log.device.clone();
+        for number in 0..records {
+            if number == records - lacking {
+                behind = log.device.clone();
+            }
+            let Header { seq, epoch, sector, .. } = log.append(&[Part::Data(number * 8, 8, 7)]);
+            believed.push(Believed { seq, epoch, sector });
+        }
+        if lacking == 0 {
+            behind = log.device.clone();
+        }
+        (Legs { legs: [log.device, behind], distrusted: Vec::new() }, log.superblock, believed)
+    }
+
+    #[test]
+    fn a_start_writes_what_one_copy_lacks_to_that_copy_alone() {
+        for unreadable in [false, true] {
+            let (mut legs, superblock, believed) = short(4, 2);
+            if unreadable {
+                legs.legs[1].unreadable.insert(believed[3].sector + 2);
+                legs.legs[1].unreadable.insert(believed[1].sector + 4);
+            }
+            let whole = legs.legs[0].bytes.clone();
+            legs.legs[0].operations = 0;
+            level(&mut legs, &superblock, &believed, None).unwrap();
+            assert!(legs.legs[1].bytes == whole && legs.legs[0].bytes == whole);
+            assert_eq!(legs.legs[0].operations, 1, "it is flushed, and not written");
+        }
+    }
+
+    #[test]
+    fn a_copy_without_the_newest_durable_records_is_filled_and_one_that_rots_is_not() {
+        for (lacking, is_short) in [(0, false), (1, false), (2, true), (3, true)] {
+            let (mut legs, superblock, believed) = short(4, lacking);
+            assert_eq!(distrust_shorter(&mut legs, &superblock, &believed), is_short, "{lacking}");
+            assert_eq!(legs.distrusted, if is_short { vec![1] } else { vec![] });
+        }
+        let (mut legs, superblock, believed) = short(4, 0);
+        for record in &believed {
+            legs.legs[1].bytes[(record.sector * SECTOR_BYTES) as usize + 40] ^= 1;
+        }
+        assert!(!distrust_shorter(&mut legs, &superblock, &believed));
+        legs.legs[1].unreadable.extend(0..1000);
+        assert!(!distrust_shorter(&mut legs, &superblock, &believed));
+    }
+
+    #[test]
+    fn a_copy_without_a_superblock_that_was_durable_is_filled() {
+        for (newer, is_old) in [(0, false), (1, false), (2, true), (3, true)] {
+            let mut log = Log::new(4, 512);
+            log.store_superblock();
+            let behind = log.device.clone();
+            (0..newer).for_each(|_| log.activate());
+            let mut legs = Legs { legs: [log.device, behind], distrusted: Vec::new() };
+            distrust_older(&mut legs, &log.superblock).unwrap();
+            assert_eq!(legs.distrusted, if is_old { vec![1] } else { vec![] }, "{newer}");
+        }
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl Core {
                 }
             }
             Control::ResetStatistics => self.statistics = Statistics::default(),
-            Control::Array(_) => {}
+            Control::Array(_) | Control::DistrustCopy(_) => {}
         }
     }
 

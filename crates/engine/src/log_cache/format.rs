@@ -603,6 +603,19 @@ pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Opti
     })
 }
 
+/// A block begins as a header of this log at this place does, but for some bytes: it may have rotted.
+pub fn is_like_a_header(block: &[u8], superblock: &Superblock, sector: u64) -> bool {
+    let Ok((found, _)) = HeaderBytes::read_from_prefix(block) else { return false };
+    let sector = U64::from(sector);
+    let pairs = [
+        (found.magic.as_slice(), RECORD_MAGIC.as_slice()),
+        (&found.cache_uuid, &superblock.cache_uuid),
+        (found.sector.as_bytes(), sector.as_bytes()),
+    ];
+    let same = |(a, b): (&[u8], &[u8])| a.iter().zip(b).filter(|(a, b)| a == b).count();
+    pairs.into_iter().map(same).sum::<usize>() >= 20
+}
+
 /// An entry as it is in a header.
 pub fn encode_entry(entry: &Entry) -> EntryBytes {
     EntryBytes {

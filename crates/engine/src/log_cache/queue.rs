@@ -35,7 +35,9 @@ impl PendingWrite {
     pub fn new(id: RequestId, io: Io) -> PendingWrite {
         let extent = io.extent().expect("it changes data somewhere");
         let (change, buf, durability) = match io {
-            Io::Write { buf, durability, .. } => (Change::Data, buf, durability),
+            Io::Write { buf, durability, .. } | Io::WriteCopy { buf, durability, .. } => {
+                (Change::Data, buf, durability)
+            }
             Io::Discard { .. } => (Change::Range(Kind::Discard), Buf::none(), Durability::Volatile),
             Io::WriteZeroes { unmap: true, durability, .. } => {
                 (Change::Range(Kind::ZeroesUnmap), Buf::none(), durability)

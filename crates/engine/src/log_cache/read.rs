@@ -315,7 +315,7 @@ impl Core {
                     Some(_) => smallvec![*source],
                 };
                 if bad.is_empty() {
-                    self.repair(&piece, *segment, std::mem::take(&mut result.buf), out);
+                    self.repair(&piece, *segment, std::mem::take(&mut result.buf), *copy, out);
                 }
                 self.log.unpin(*segment);
                 let bad = self.read_other_copies(key, bad, *segment, Some(*copy), out);

@@ -79,7 +79,7 @@ impl Statistics {
                 self.reads += 1;
                 self.read_bytes += bytes;
             }
-            Io::Write { .. } => {
+            Io::Write { .. } | Io::WriteCopy { .. } => {
                 self.writes += 1;
                 self.write_bytes += bytes;
             }

@@ -38,8 +38,9 @@ pub enum Kind {
 pub fn kind(io: &Io) -> Kind {
     match io {
         Io::Read { .. } | Io::ReadCopy { .. } => Kind::Read,
-        Io::Write { durability: Durability::Durable, .. } => Kind::WriteThrough,
-        Io::Write { .. } => Kind::Write,
+        Io::Write { durability: Durability::Durable, .. }
+        | Io::WriteCopy { durability: Durability::Durable, .. } => Kind::WriteThrough,
+        Io::Write { .. } | Io::WriteCopy { .. } => Kind::Write,
         Io::Flush => Kind::Flush,
         Io::Discard { .. } | Io::WriteZeroes { .. } => Kind::Erase,
     }

@@ -71,9 +71,9 @@ impl Ram {
         if bad.range(extent.start.0..extent.end().0).next().is_some() {
             return Err(IoError::at(ErrorKind::Medium, extent));
         }
-        let of_first = !matches!(io, Io::ReadCopy { copy, .. } if *copy > 0);
+        let of_first = !matches!(io, Io::ReadCopy { copy, .. } | Io::WriteCopy { copy, .. } if *copy > 0);
         let in_extent = |lba: &u64| (extent.start.0..extent.end().0).contains(lba);
-        if io.modifies() {
+        if io.modifies() && of_first {
             self.rotten.retain(|lba| !in_extent(lba));
         }
         match io {
@@ -84,7 +84,9 @@ impl Ram {
                     buf.bytes_mut()[((lba - extent.start.0) * SECTOR_BYTES) as usize] ^= 1;
                 }
             }
-            Io::Write { buf, .. } => self.slice(extent).copy_from_slice(buf.bytes()),
+            Io::Write { buf, .. } | Io::WriteCopy { buf, .. } => {
+                self.slice(extent).copy_from_slice(buf.bytes())
+            }
             Io::Flush => {}
             Io::Discard { .. } | Io::WriteZeroes { .. } => self.slice(extent).fill(0),
         }

@@ -26,6 +26,10 @@ pub struct Assembled {
     pub label: Label,
     /// The legs on the ports; none where there is a device that is no leg.
     pub on_port: Vec<Option<u64>>,
+    /// Legs that are missing although no label says that they failed.
+    pub missing: Vec<u64>,
+    /// The newest label that was found.
+    pub found_generation: u64,
 }
 
 pub type Found = Result<(Label, u64), LabelError>;
@@ -71,9 +75,9 @@ pub fn assemble(found: &[Found], degraded: bool, canary: Option<Canary>) -> Resu
         return Err(Refused::NoneWhole);
     }
     let is_there = |id: u64| labels.iter().any(|(.., own)| *own == id);
-    let missing = newest.whole().filter(|id| !is_there(*id)).count();
-    if missing > 0 && !degraded {
-        return Err(Refused::Missing(missing));
+    let missing: Vec<u64> = newest.whole().filter(|id| !is_there(*id)).collect();
+    if !missing.is_empty() && !degraded {
+        return Err(Refused::Missing(missing.len()));
     }
     let mut label = newest.clone();
     label.legs.retain(|leg| leg.standing != Standing::Filling || is_there(leg.id));
@@ -85,13 +89,13 @@ pub fn assemble(found: &[Found], degraded: bool, canary: Option<Canary>) -> Resu
         };
     }
     // The missing leg may have one generation more than the others: that number stays its own.
-    label.generation += if missing > 0 { 2 } else { 1 };
+    label.generation += if missing.is_empty() { 1 } else { 2 };
     let in_use_generations = labels.iter().filter(|(_, label, own)| is_in_use(label, *own));
     label.complete = in_use_generations.map(|(_, label, _)| label.generation).min().unwrap_or(0);
     let is_listed = |id: &u64| label.standing(*id).is_some();
     let on_port =
         found.iter().map(|found| found.as_ref().ok().map(|(_, own)| *own).filter(is_listed)).collect();
-    Ok(Assembled { label, on_port })
+    Ok(Assembled { label, on_port, missing, found_generation: newest.generation })
 }
 
 #[cfg(test)]
@@ -149,6 +153,7 @@ mod tests {
         assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, FAILED]), none()], false), Ok(vec![WHOLE, FAILED]));
         let alone = assemble(&[leg(1, 5, 4, &[WHOLE, WHOLE])], true, None).expect("it may");
         assert_eq!((alone.label.generation, alone.label.standing(2)), (7, Some(FAILED)));
+        assert_eq!((alone.missing, alone.found_generation), (vec![2], 5));
     }
 
     #[test]

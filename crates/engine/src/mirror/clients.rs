@@ -62,7 +62,7 @@ impl Clients {
 /// The same operation on a leg, with a window of its buffer.
 fn copy_of(io: &Io, buf: &Buf) -> Io {
     match io {
-        Io::Write { at, durability, .. } => {
+        Io::Write { at, durability, .. } | Io::WriteCopy { at, durability, .. } => {
             Io::Write { at: down(*at), buf: buf.window(0, buf.len()), durability: *durability }
         }
         Io::Discard { extent } => Io::Discard { extent: down_extent(*extent) },
@@ -98,8 +98,8 @@ impl Core {
         match io {
             Io::Read { at, buf } => self.read(id, at, buf, None, out),
             Io::ReadCopy { at, buf, copy } => {
-                let whole: Vec<u64> = self.label.whole().collect();
-                self.read(id, at, buf, Some(whole[usize::from(copy) % whole.len()]), out);
+                let leg = self.leg_of(copy).or_else(|| self.reader(&[])).expect("one leg is whole");
+                self.read(id, at, buf, Some(leg), out);
             }
             io => {
                 let waits = io.extent().is_some_and(|extent| {
@@ -113,6 +113,14 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// The legs that get what is written to one copy: that one, and those that are being filled, which may have it from there.
+    fn written_as(&self, copy: u8) -> Vec<u64> {
+        let Some(leg) = self.leg_of(copy) else { return Vec::new() };
+        let is_filled = |id: &u64| self.label.standing(*id) == Some(Standing::Filling);
+        let filled = self.written().into_iter().filter(is_filled);
+        [leg].into_iter().chain(filled).collect()
     }
 
     fn is_taken(&self, extent: Extent) -> bool {
@@ -157,26 +165,25 @@ impl Core {
     }
 
     fn change(&mut self, id: RequestId, mut io: Io, out: &mut Outbox) {
-        let legs = self.written();
+        let legs = match &io {
+            Io::WriteCopy { copy, .. } => self.written_as(*copy),
+            _ => self.written(),
+        };
+        if legs.is_empty() {
+            return self.clients.held.push((id, IoResult::ok(io.take_buf())));
+        }
+        // What is written to one leg alone is on another one.
+        let done = matches!(io, Io::WriteCopy { .. });
         let (kind, extent) = (io.kind(), io.extent());
         let mut buf = Buf::none();
-        if let Io::Write { buf: written, .. } = &mut io {
+        if let Io::Write { buf: written, .. } | Io::WriteCopy { buf: written, .. } = &mut io {
             written.share();
             buf = std::mem::take(written);
         }
         let copies: Vec<Io> = legs.iter().map(|_| copy_of(&io, &buf)).collect();
         let left = legs.len() as u32;
-        let client = Client {
-            id,
-            kind,
-            extent,
-            buf,
-            left,
-            done: false,
-            error: None,
-            failed: Vec::new(),
-            answered: false,
-        };
+        let client =
+            Client { id, kind, extent, buf, left, done, error: None, failed: Vec::new(), answered: false };
         let client = self.clients.all.insert(client);
         for (leg, io) in legs.into_iter().zip(copies) {
             self.submit(leg, Op::Client { client, leg }, io, out);

@@ -214,6 +214,7 @@ impl Core {
         match result.status {
             Ok(()) => {
                 self.label.set(leg, Standing::Whole);
+                self.number(leg);
                 self.statistics.legs_filled += 1;
                 self.record.change();
                 out.report(Report::Notice);

@@ -16,6 +16,9 @@ pub const CONTENT_SECTOR: u64 = 16;
 /// A write costs as much as the slowest leg takes: nobody has more than three.
 pub const LEGS_MAX: usize = 8;
 
+/// No sum on a generation can overflow below this.
+const GENERATION_MAX: u64 = 1 << 62;
+
 const MAGIC: [u8; 8] = *b"DCDLEGS\0";
 const VERSION: u16 = 1;
 
@@ -152,7 +155,9 @@ impl Label {
             legs,
         };
         let fits = label.sectors > 0 && label.sectors < 1 << 54 && (1..=LEGS_MAX).contains(&count);
-        if fits && label.complete <= label.generation {
+        let once = |leg: &Leg| label.legs.iter().filter(|other| other.id == leg.id).count() == 1;
+        let counts = label.complete <= label.generation && label.generation < GENERATION_MAX;
+        if fits && counts && label.legs.iter().all(once) {
             Ok((label, bytes.own.get()))
         } else {
             Err(LabelError::Damaged)

@@ -78,8 +78,19 @@ pub enum MirrorError {
         "\"{0}\" and \"{1}\" were used without each other, so each has what the other lacks: leave the one out whose writes may be lost"
     )]
     Apart(String, String),
-    #[error("{0} of its legs is not there, and \"{1}\" does not say that it failed")]
-    Missing(usize, String),
+    #[error(
+        "{} missing, and \"{says}\" does not say that {} failed{}",
+        if *missing == 1 { "one of its legs is".to_owned() } else { format!("{missing} of its legs are") },
+        if *missing == 1 { "it" } else { "they" },
+        no_legs.iter().map(|(name, why)| format!("; \"{name}\" is no leg: {why}")).collect::<String>()
+    )]
+    Missing {
+        missing: usize,
+        /// A leg that is there.
+        says: String,
+        /// Devices that are there and are no legs, and why.
+        no_legs: Vec<(String, LabelError)>,
+    },
     #[error(
         "none of the legs that are there has all that was acknowledged ({0}): the log needs one that has"
     )]
@@ -144,6 +155,14 @@ struct Core {
     calls: Calls,
     stop: Stop,
     canary: Option<Canary>,
+    /// The legs by the numbers of [`Io::ReadCopy`]. A number stays with its leg while that is whole: what was read from one copy is never
+    /// written over under the number of another.
+    copies: Vec<u64>,
+    /// Legs that have lost what they had said was durable.
+    distrusted: Vec<u64>,
+    /// Legs that were missing at the start although no label said that they had failed, and the newest label that it found.
+    missing: Vec<u64>,
+    found_generation: u64,
     statistics: MirrorStatistics,
 }
 
@@ -174,6 +193,7 @@ impl Layer for Mirror {
             // It holds nothing back.
             Event::Control(Control::Drain) => out.report(Report::Drained),
             Event::Control(Control::Stop) => core.stop = Stop::Asked,
+            Event::Control(Control::DistrustCopy(copy)) => core.distrust(copy, out),
             Event::Wake | Event::Control(_) => {}
         }
         core.record_step(out);
@@ -249,6 +269,24 @@ impl Core {
         usable.min_by_key(|member| member.in_flight).map(|member| member.id)
     }
 
+    /// The leg that has the number of a copy, while it is whole.
+    fn leg_of(&self, copy: u8) -> Option<u64> {
+        let leg = self.copies.get(usize::from(copy)).copied();
+        leg.filter(|id| self.label.standing(*id) == Some(Standing::Whole))
+    }
+
+    /// Gives a leg that is whole now the number of one that is not any more.
+    fn number(&mut self, leg: u64) {
+        if self.copies.contains(&leg) {
+            return;
+        }
+        let is_free = |id: &u64| self.label.standing(*id) != Some(Standing::Whole);
+        match self.copies.iter().position(is_free) {
+            Some(free) => self.copies[free] = leg,
+            None => self.copies.push(leg),
+        }
+    }
+
     /// The legs that get what is written.
     fn written(&self) -> Vec<u64> {
         let gets = |id: u64| matches!(self.label.standing(id), Some(Standing::Whole | Standing::Filling));
@@ -283,7 +321,7 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, Mirror
     let found: Vec<_> =
         ports.iter().map(|&port| Label::read(&mut PortDevice { ports: below, port })).collect();
     let name = |port: usize| config.names[port].clone();
-    let Assembled { mut label, on_port } =
+    let Assembled { mut label, on_port, missing, found_generation } =
         assemble(&found, config.degraded, config.canary).map_err(|refused| match refused {
             Refused::NoLegs => {
                 let why = found.iter().zip(&config.names);
@@ -294,9 +332,11 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, Mirror
             Refused::TwoMirrors(a, b) => MirrorError::TwoMirrors(name(a), name(b)),
             Refused::Twice(a, b) => MirrorError::Twice(name(a), name(b)),
             Refused::Apart(a, b) => MirrorError::Apart(name(a), name(b)),
-            Refused::Missing(count) => {
-                let labelled = found.iter().position(Result::is_ok).unwrap_or(0);
-                MirrorError::Missing(count, name(labelled))
+            Refused::Missing(missing) => {
+                let says = name(found.iter().position(Result::is_ok).unwrap_or(0));
+                let no_legs = found.iter().zip(&config.names);
+                let no_legs = no_legs.filter_map(|(found, name)| Some((name.clone(), found.clone().err()?)));
+                MirrorError::Missing { missing, says, no_legs: no_legs.collect() }
             }
             Refused::NoneWhole => {
                 let there = found.iter().zip(&config.names).filter(|(found, _)| found.is_ok());
@@ -323,6 +363,7 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, Mirror
     let geometries = members.iter().map(|member| below.geometry(member.port));
     let geometry = combined(label.sectors, geometries);
     let record = Record::of(label.generation);
+    let copies = label.whole().collect();
     let copier = Copier::new(config.only_looks);
     Ok(Core {
         label,
@@ -335,6 +376,10 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, Mirror
         calls: Calls::default(),
         stop: Stop::No,
         canary: config.canary,
+        copies,
+        distrusted: Vec::new(),
+        missing,
+        found_generation,
         statistics: MirrorStatistics::default(),
     })
 }

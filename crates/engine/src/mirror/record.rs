@@ -80,6 +80,17 @@ impl Core {
         out.report(Report::Notice);
     }
 
+    /// A copy has lost what its leg had said was durable: it is filled again. The last whole one stays: it has the most.
+    pub fn distrust(&mut self, copy: u8, out: &mut Outbox) {
+        let Some(leg) = self.leg_of(copy).filter(|leg| !self.is_last_whole(*leg)) else { return };
+        self.record.leg_gone();
+        self.label.set(leg, Standing::Filling);
+        self.distrusted.push(leg);
+        self.statistics.legs_distrusted += 1;
+        self.copier.forget(leg);
+        out.report(Report::Notice);
+    }
+
     pub fn record_step(&mut self, out: &mut Outbox) {
         if !self.record.wanted || self.record.is_writing() || self.record.is_dead.is_some() {
             return;

@@ -17,6 +17,12 @@ pub struct LegStatus {
     pub standing: Option<Standing>,
     /// How far a leg is that is being filled.
     pub filled_bytes: u64,
+    /// Since the start it was found that it had lost writes that its device had said were durable.
+    #[serde(default)]
+    pub lost_writes: bool,
+    /// The start went on without it although no label said that it had failed.
+    #[serde(default)]
+    pub missing: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +33,8 @@ pub struct MirrorStatistics {
     /// Places that were written again on a leg that could not read them.
     pub mended: u64,
     pub legs_failed: u64,
+    /// Legs that had lost writes that their devices had said were durable.
+    pub legs_distrusted: u64,
     pub legs_filled: u64,
     pub filled_sectors: u64,
 }
@@ -36,6 +44,9 @@ pub struct MirrorStatus {
     pub uuid: [u8; 16],
     pub size_bytes: u64,
     pub generation: u64,
+    /// The newest label that the start found; for those who decide whether its legs may be used.
+    #[serde(skip)]
+    pub found_generation: u64,
     pub legs: Vec<LegStatus>,
     /// Nothing can be acknowledged any more: the last leg cannot be written.
     pub failed: bool,
@@ -46,6 +57,11 @@ impl MirrorStatus {
     /// Legs that have all that was acknowledged.
     pub fn whole(&self) -> usize {
         self.legs.iter().filter(|leg| leg.standing == Some(Standing::Whole)).count()
+    }
+
+    /// Legs that the start went on without although no label said that they had failed.
+    pub fn missing(&self) -> usize {
+        self.legs.iter().filter(|leg| leg.missing).count()
     }
 
     /// The least that the device of a leg has.
@@ -79,11 +95,14 @@ impl Core {
             id,
             standing,
             filled_bytes: self.copier.filled_sectors(id) * SECTOR_BYTES,
+            lost_writes: self.distrusted.contains(&id),
+            missing: self.missing.contains(&id),
         });
         MirrorStatus {
             uuid: self.label.uuid,
             size_bytes: self.label.sectors * SECTOR_BYTES,
             generation: self.label.generation,
+            found_generation: self.found_generation,
             legs: legs.collect(),
             failed: self.record.is_dead.is_some(),
             statistics: self.statistics,

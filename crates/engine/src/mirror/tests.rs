@@ -59,7 +59,6 @@ impl Rig {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let mut out = Outbox::default();
-            self.now += Nanos(1000);
             self.mirror.handle(self.now, event, &mut out);
             self.mirror.check();
             for command in out.commands {
@@ -76,10 +75,19 @@ impl Rig {
                     Command::Report(report) => self.reports.push(report),
                 }
             }
-            if events.is_empty() && self.mirror.next_deadline().is_some_and(|due| due <= self.now) {
+            // The clock goes nowhere but to what the mirror waits for.
+            if let (true, Some(due)) = (events.is_empty(), self.mirror.next_deadline()) {
+                self.now = self.now.max(due);
                 events.push(Event::Wake);
             }
         }
+        let core = self.mirror.core();
+        let is_left =
+            self.mirror.is_busy() || self.replies.len() as u64 != self.next || !core.record.is_over();
+        assert!(
+            !is_left || !self.held.is_empty() || core.stop != Stop::No,
+            "work is left and nothing is in flight, so a deadline is set"
+        );
     }
 
     fn let_go(&mut self) {
@@ -269,4 +277,104 @@ fn nothing_is_written_where_a_place_is_being_copied() {
     assert_eq!((rig.status(id), rig.on_leg(0, 8), rig.on_leg(1, 8)), (Some(Ok(())), 4, 4));
     let extent = Extent::new(Lba(0), 8);
     assert!(!rig.mirror.core().copier.holds(extent));
+}
+
+impl Rig {
+    fn write_copy(&mut self, at: u64, byte: u8, copy: u8) -> u64 {
+        let buf = Buf::copy_of(&[byte; 4096]);
+        self.send(Io::WriteCopy { at: Lba(at), buf, durability: Durability::Volatile, copy })
+    }
+}
+
+#[test]
+fn what_is_written_to_one_copy_reaches_no_other_leg_that_is_whole() {
+    let mut rig = Rig::new(3);
+    rig.write(8, 1);
+    let id = rig.write_copy(8, 2, 1);
+    assert_eq!((rig.status(id), [0, 1, 2].map(|leg| rig.on_leg(leg, 8))), (Some(Ok(())), [1, 2, 1]));
+    // A leg that is filled may have it from there.
+    rig.hold = Some((2, IoKind::Flush));
+    rig.event(Event::Control(Control::DistrustCopy(2)));
+    let id = rig.write_copy(8, 3, 1);
+    assert_eq!((rig.status(id), [0, 1, 2].map(|leg| rig.on_leg(leg, 8))), (Some(Ok(())), [1, 3, 3]));
+}
+
+#[test]
+fn the_number_of_a_copy_stays_with_its_leg_and_goes_to_no_leg_that_has_another() {
+    let mut rig = Rig::new(2);
+    rig.break_leg(0);
+    rig.write(8, 1);
+    assert_eq!(rig.standings(), [FAILED, WHOLE]);
+    let id = rig.write_copy(8, 9, 0);
+    assert_eq!((rig.status(id), rig.on_leg(1, 8)), (Some(Ok(())), 1), "it was meant for the one that failed");
+    rig.write_copy(8, 2, 1);
+    assert_eq!(rig.on_leg(1, 8), 2);
+}
+
+#[test]
+fn a_leg_that_lost_what_was_durable_is_named_before_the_next_answer_and_filled() {
+    let mut rig = Rig::new(2);
+    rig.write(8, 1);
+    rig.hold = Some((0, IoKind::Write));
+    rig.event(Event::Control(Control::DistrustCopy(1)));
+    let id = rig.send(Io::Flush);
+    assert_eq!(rig.status(id), None, "leg 1 alone would still be believed");
+    rig.legs.0[1].bytes[((CONTENT_SECTOR + 8) * SECTOR_BYTES) as usize] = 0;
+    rig.let_go();
+    rig.event(Event::Wake);
+    assert_eq!(rig.status(id), Some(Ok(())));
+    assert_eq!((rig.on_leg(1, 8), rig.standings()), (1, vec![WHOLE, WHOLE]));
+    let status = rig.mirror.status(rig.now);
+    let mirror = status.mirror().unwrap();
+    assert_eq!((mirror.statistics.legs_distrusted, mirror.legs[1].lost_writes), (1, true));
+    // The last one has the most, whatever it lacks.
+    rig.break_leg(0);
+    rig.write(8, 2);
+    rig.event(Event::Control(Control::DistrustCopy(1)));
+    assert_eq!(rig.standings(), [FAILED, WHOLE]);
+}
+
+/// Writes into a label, and seals it again.
+fn forge(leg: &mut Ram, copy: usize, offset: usize, value: &[u8]) {
+    let label = &mut leg.bytes[copy * label::LABEL_BYTES..][..label::LABEL_BYTES];
+    label[offset..offset + value.len()].copy_from_slice(value);
+    label[12..16].fill(0);
+    let crc = crc32c::crc32c(label);
+    label[12..16].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn labels_with_good_checksums_and_bad_numbers_are_refused_or_served_and_never_panic() {
+    const NUMBERS: [u64; 10] = [0, 1, 2, 3, 8, 9, 1 << 54, 1 << 62, u64::MAX - 1, u64::MAX];
+    let fields = [8, 10, 16, 32, 40, 48, 56, 64, 72, 80, 128, 129];
+    let both: Vec<(usize, u64)> =
+        fields.iter().flat_map(|field| NUMBERS.map(|number| (*field, number))).collect();
+    for (index, (field, number)) in both.iter().enumerate() {
+        // With another field of the same label, and of the other leg's.
+        for (other, another) in
+            [both[index], both[(index * 7 + 3) % both.len()], both[(index * 31) % both.len()]]
+        {
+            for legs in [[0, 0], [0, 1], [1, 1]] {
+                let mut rig = Rig::new(2);
+                for (leg, offset, value) in [(legs[0], *field, *number), (legs[1], other, another)] {
+                    let width = if offset < 16 {
+                        2
+                    } else if offset >= 128 {
+                        1
+                    } else {
+                        8
+                    };
+                    for copy in 0..2 {
+                        forge(&mut rig.legs.0[leg], copy, offset, &value.to_le_bytes()[..width]);
+                    }
+                }
+                let Ok(mut rig) = Rig::start(rig.legs.0, true) else { continue };
+                rig.write(8, 1);
+                rig.send(Io::Flush);
+                rig.event(Event::Control(Control::DistrustCopy(1)));
+                rig.event(Event::Control(Control::Array(ArrayCommand::Remove { port: Port(0) })));
+                rig.write(8, 2);
+            }
+        }
+    }
 }

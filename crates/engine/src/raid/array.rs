@@ -211,7 +211,11 @@ impl Array {
                 self.statistics = Statistics::default();
                 self.members.reset_statistics();
             }
-            Control::Drain | Control::Stop | Control::LogFailureRecorded | Control::Array(_) => {}
+            Control::Drain
+            | Control::Stop
+            | Control::LogFailureRecorded
+            | Control::Array(_)
+            | Control::DistrustCopy(_) => {}
         }
     }
 

@@ -200,7 +200,11 @@ impl WriteCache {
                 self.metrics = Metrics::default();
                 self.per_disk.fill(Metrics::default());
             }
-            Control::Drain | Control::DrainCancel | Control::LogFailureRecorded | Control::Array(_) => {}
+            Control::Drain
+            | Control::DrainCancel
+            | Control::LogFailureRecorded
+            | Control::Array(_)
+            | Control::DistrustCopy(_) => {}
         }
         self.step(now, out);
     }

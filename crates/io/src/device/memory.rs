@@ -104,7 +104,7 @@ impl BlockDevice for MemoryDevice {
         }
         match &mut io {
             Io::Read { at, buf } | Io::ReadCopy { at, buf, .. } => self.read_into(*at, buf.bytes_mut()),
-            Io::Write { at, buf, .. } => self.write_from(*at, buf.bytes()),
+            Io::Write { at, buf, .. } | Io::WriteCopy { at, buf, .. } => self.write_from(*at, buf.bytes()),
             Io::Flush => {}
             Io::Discard { extent } | Io::WriteZeroes { extent, .. } => self.clear(*extent),
         }

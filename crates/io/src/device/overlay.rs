@@ -51,7 +51,7 @@ impl BlockDevice for Overlay {
         }
         match &io {
             Io::Read { .. } | Io::ReadCopy { .. } => return self.run_read(io),
-            Io::Write { at, buf, .. } => {
+            Io::Write { at, buf, .. } | Io::WriteCopy { at, buf, .. } => {
                 let sectors = buf.bytes().chunks_exact(SECTOR);
                 let numbered = (at.0..).zip(sectors.map(|bytes| bytes.try_into().expect("a whole sector")));
                 self.written.extend(numbered);

@@ -107,7 +107,7 @@ impl Transfer {
     pub fn new(traits: FileTraits, io: Io) -> Transfer {
         let total = io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES) as usize;
         let phase = match &io {
-            Io::Read { .. } | Io::ReadCopy { .. } | Io::Write { .. } => Phase::Move,
+            Io::Read { .. } | Io::ReadCopy { .. } | Io::Write { .. } | Io::WriteCopy { .. } => Phase::Move,
             Io::Flush => Phase::Sync,
             Io::Discard { .. } if traits.is_block => Phase::Discard,
             Io::Discard { .. } | Io::WriteZeroes { unmap: true, .. } => Phase::Punch,

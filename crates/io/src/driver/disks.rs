@@ -41,7 +41,9 @@ impl OpKind {
         match io {
             Io::Read { .. } | Io::ReadCopy { .. } => OpKind::Read,
             Io::Flush => OpKind::Flush,
-            Io::Write { .. } | Io::Discard { .. } | Io::WriteZeroes { .. } => OpKind::Write,
+            Io::Write { .. } | Io::WriteCopy { .. } | Io::Discard { .. } | Io::WriteZeroes { .. } => {
+                OpKind::Write
+            }
         }
     }
 }

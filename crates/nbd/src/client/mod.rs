@@ -384,7 +384,7 @@ fn is_durable(io: &Io) -> bool {
 /// What is kept of a write: the buffer goes back to who sent it.
 fn copy_of(io: &Io) -> Io {
     match io {
-        Io::Write { at, buf, durability } => {
+        Io::Write { at, buf, durability } | Io::WriteCopy { at, buf, durability, .. } => {
             Io::Write { at: *at, buf: Buf::copy_of(buf.bytes()), durability: *durability }
         }
         Io::WriteZeroes { extent, unmap, durability } => {
@@ -399,7 +399,7 @@ fn copy_of(io: &Io) -> Io {
 fn size(io: &Io) -> u64 {
     const OF_ITS_OWN: u64 = 256;
     match io {
-        Io::Write { buf, .. } => buf.len() as u64 + OF_ITS_OWN,
+        Io::Write { buf, .. } | Io::WriteCopy { buf, .. } => buf.len() as u64 + OF_ITS_OWN,
         _ => OF_ITS_OWN,
     }
 }

@@ -34,7 +34,7 @@ impl Link {
         let writes_zeroes = offer.has(p::TFLAG_SEND_WRITE_ZEROES);
         let (command, flags, piece) = match io {
             Io::Read { .. } | Io::ReadCopy { .. } => (p::CMD_READ, 0, rest.min(payload)),
-            Io::Write { .. } => (p::CMD_WRITE, fua, rest.min(payload)),
+            Io::Write { .. } | Io::WriteCopy { .. } => (p::CMD_WRITE, fua, rest.min(payload)),
             Io::Discard { .. } => (p::CMD_TRIM, 0, rest.min(RANGE_BYTES_MAX)),
             Io::WriteZeroes { unmap, .. } if writes_zeroes => {
                 let hole = if *unmap { 0 } else { p::CMD_FLAG_NO_HOLE };
@@ -45,7 +45,7 @@ impl Link {
         };
         self.out.extend_from_slice(&p::request(command, flags, number, start, piece as u32));
         match io {
-            Io::Write { buf, .. } => {
+            Io::Write { buf, .. } | Io::WriteCopy { buf, .. } => {
                 self.out.extend_from_slice(&buf.bytes()[done as usize..(done + piece) as usize]);
             }
             Io::WriteZeroes { .. } if !writes_zeroes => {

@@ -37,7 +37,7 @@ impl Sparse {
                     buf.bytes_mut()[from..from + SECTOR].copy_from_slice(&bytes[..]);
                 }
             }
-            Io::Write { at, buf, .. } => {
+            Io::Write { at, buf, .. } | Io::WriteCopy { at, buf, .. } => {
                 for (index, bytes) in buf.bytes().chunks_exact(SECTOR).enumerate() {
                     let lba = at.0 + index as u64;
                     if bytes.iter().all(|&byte| byte == 0) {

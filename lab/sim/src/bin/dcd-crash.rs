@@ -66,6 +66,9 @@ enum CanaryName {
     LateLabel,
     /// A start does not write again what only one leg of the log may have (with --legs).
     UnevenCopies,
+    /// What one leg of the log lacks is written to all of them, over the only good copy, and sectors that are being written in a power cut
+    /// cannot be read (with --legs).
+    OverwriteCopies,
     /// A start does not ask which machine has served the log last (with --take-over).
     AnyMachine,
     /// An array without a journal, and crashes that take members (with --raid).
@@ -97,6 +100,7 @@ impl CanaryName {
             CanaryName::LateLabel => Some(MirrorCanary::Mirror(mirror::Canary::LateLabel)),
             CanaryName::UnevenCopies => Some(MirrorCanary::UnevenCopies),
             CanaryName::AnyMachine => Some(MirrorCanary::AnyMachine),
+            CanaryName::OverwriteCopies => Some(MirrorCanary::OverwriteCopies),
             _ => None,
         }
     }

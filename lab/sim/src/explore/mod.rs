@@ -66,6 +66,10 @@ pub struct Rig {
     pub legs: Option<usize>,
     /// Bits of this disk flip in crashes, among so many of its sectors.
     pub spoils: Option<(usize, u64)>,
+    /// Sectors of the log that were being written at a power cut may be unreadable.
+    pub tears: Option<Tears>,
+    /// Cuts at every write and flush of every run, which are short: for what shows in one instant alone.
+    pub eager: bool,
     /// Members of an array come and go while it runs.
     pub hot_add: Option<HotAdd>,
     /// Where the log of a log cache lies.
@@ -84,6 +88,16 @@ pub struct Losses {
     pub may_lose: MayLose,
     /// In crashes. Otherwise only at rest: when a layer says that its state is good and that it is clean.
     pub in_crashes: bool,
+}
+
+/// All disks that have what was acknowledged have sectors that cannot be read.
+pub type AreTorn = Box<dyn Fn(&[MemDisk]) -> bool>;
+
+/// What becomes of a log of which sectors cannot be read that were being written.
+pub struct Tears {
+    pub are_torn: AreTorn,
+    /// The stack of somebody who accepts damage, as such a sector may have held what was acknowledged.
+    pub build_accepting: Build,
 }
 
 /// What is explored: makes the rig for a seed.

@@ -50,6 +50,8 @@ impl Rig {
             machines: None,
             spoils: None,
             legs: None,
+            tears: None,
+            eager: false,
             hot_add: None,
             log: None,
             rots: false,

@@ -18,6 +18,7 @@ use crate::{
 pub(super) mod rot;
 mod starts;
 pub(super) mod take_over;
+mod torn;
 
 use take_over::Here;
 
@@ -144,7 +145,8 @@ impl Run {
         {
             let mut sampler = sampler.borrow_mut();
             // At every write and flush of some runs, which are short, and at some of more runs.
-            let at_writes = self.rng.pick(&[1000, 100, 40, 12, 12, 12, 12, 12]);
+            let drawn = self.rng.pick(&[1000, 100, 40, 12, 12, 12, 12, 12]);
+            let at_writes = if self.rig.eager { 1000 } else { drawn };
             (sampler.at_writes, sampler.elsewhere, sampler.left) = (at_writes, at_writes / 15, u32::MAX);
         }
         let geometry = stack.geometry(stack.root());
@@ -371,6 +373,8 @@ impl Run {
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
         self.judge_data_alone(&cut, oracle)?;
+        // Before the start: it fills legs.
+        let is_torn = self.rig.tears.as_ref().is_some_and(|tears| (tears.are_torn)(&cut.disks));
         let (mut driver, mut stack) = self.start(cut.disks)?;
         driver.hash_no_payloads();
         let nests = depth < DEPTH_MAX;
@@ -382,6 +386,12 @@ impl Run {
         };
         let activated = stack.activate(&mut driver);
         self.tell_driver(&mut driver);
+        if let Err(refused) = &activated
+            && is_torn
+        {
+            self.tell(|| format!("-- {refused}"));
+            return self.accept_torn(driver.devices(), &refused.error, oracle, cut.at);
+        }
         activated.map_err(|e| format!("recovery refuses: {e}"))?;
         // This life has a clock of its own, and nothing was served in it: what may be gone was decided by the crash before.
         for nested in &mut sampler.borrow_mut().cuts {

@@ -174,7 +174,7 @@ impl Reference {
                 return self.submit(out, DATA, pending, io);
             }
             Io::Flush => true,
-            Io::Write { at, buf, durability } => {
+            Io::Write { at, buf, durability } | Io::WriteCopy { at, buf, durability, .. } => {
                 self.put(now, Extent::new(*at, buf.len() as u64 / SECTOR_BYTES), Some(buf.bytes()));
                 *durability == Durability::Durable
             }

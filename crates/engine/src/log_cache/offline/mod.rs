@@ -20,6 +20,7 @@ pub use format::{FormatOptions, format};
 pub use newest::{Content, Newest, Piece, Totals};
 pub(super) use rescue::read_payload;
 pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
+pub(super) use superblock::newest_generation;
 pub use superblock::{
     check_sizes, live_superblock, read_copies, read_superblock, refuse_out_of_use, store_calibration,
     write_superblock,

@@ -69,26 +69,34 @@ fn newest_of(of_legs: Vec<Result<Superblock, SuperblockError>>) -> Result<Superb
 }
 
 /// A crash can leave one leg with a superblock that no other has. It counts by now, so the others get it before the next one goes over the
-/// one that they have in its place.
+/// one that they have in its place. The leg that has it is not written.
 fn level(log: &mut dyn BlockDevice, generation: u64) -> Result<(), LogError> {
     let index = (generation % 2) as usize;
     let mut good = None;
-    let mut differs = false;
+    let mut lacking = Vec::new();
     for leg in 0..log.geometry().copies {
         let is_it = |block: &Buf| {
             Superblock::decode(block.bytes()).is_ok_and(|superblock| superblock.generation == generation)
         };
         match log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES, leg).ok().filter(is_it) {
             Some(block) => good = good.or(Some(block)),
-            None => differs = true,
+            None => lacking.push(leg),
         }
     }
-    match good.filter(|_| differs) {
-        Some(block) => {
-            log.write(SUPERBLOCK_SECTORS[index], block).map_err(LogError::io("writing the superblock"))
-        }
-        None => Ok(()),
+    let Some(block) = good else { return Ok(()) };
+    lacking.into_iter().try_for_each(|leg| {
+        let block = Buf::copy_of(block.bytes());
+        log.write_copy(SUPERBLOCK_SECTORS[index], block, leg).map_err(LogError::io("writing the superblock"))
+    })
+}
+
+/// The generation of the newest superblock that one leg has; none where it has none that is whole.
+pub fn newest_generation(log: &mut dyn BlockDevice, leg: u8) -> Result<Option<u64>, LogError> {
+    let mut newest = None;
+    for index in 0..SUPERBLOCK_SECTORS.len() {
+        newest = newest.max(read_copy(log, index, leg)?.ok().map(|superblock| superblock.generation));
     }
+    Ok(newest)
 }
 
 /// The live copy: the valid one with the higher generation. A copy of another version wins over everything: this program

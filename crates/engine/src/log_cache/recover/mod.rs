@@ -37,6 +37,8 @@ const HOP_SECTORS_SPINNING: u64 = 768;
 /// Records that one request may be split over; more is not believed. The largest request (32 MiB) in the smallest
 /// segments (16 KiB) needs about 2700.
 pub const CHAIN_RECORDS_MAX: usize = 4096;
+/// Durable records whose headers are looked for in each copy of the log.
+const DURABLE_MAX: usize = 16;
 /// Extents and damages that a report lists; beyond that it only counts.
 pub const LISTED_MAX: usize = 10_000;
 
@@ -175,6 +177,9 @@ pub struct Walked {
     /// Records that a copy of the log may lack, where it has several: nothing says that they were durable, or one of them is not what was
     /// written.
     pub to_level: Vec<Believed>,
+    /// The newest records that every copy must have, oldest first: a later record or the superblock calls them durable. Empty where there
+    /// is one copy.
+    pub durable: Vec<Believed>,
 }
 
 impl Walked {
@@ -250,6 +255,8 @@ struct Walk<'a> {
     durable_seq: u64,
     /// See [`Walked::to_level`]; whether copies are known to differ.
     to_level: VecDeque<(Believed, bool)>,
+    /// See [`Walked::durable`].
+    durable: VecDeque<Believed>,
 }
 
 /// Walks the log from the superblock's tail to its end.
@@ -294,6 +301,7 @@ pub fn walk(
         found_on: 0,
         durable_seq: superblock.durable_seq,
         to_level: VecDeque::new(),
+        durable: VecDeque::new(),
     };
     while let Some(header) = walk.next()? {
         if let Some(summaries) = &mut walk.summaries
@@ -470,14 +478,19 @@ impl Walk<'_> {
         let known =
             self.summaries.as_ref().is_some_and(|summaries| summaries.is_durable(header.epoch, header.seq));
         let differs = self.found_on > 0;
+        let Header { seq, epoch, sector, .. } = *header;
+        let believed = Believed { seq, epoch, sector };
         if differs || !known {
-            let Header { seq, epoch, sector, .. } = *header;
-            self.to_level.push_back((Believed { seq, epoch, sector }, differs));
+            self.to_level.push_back((believed, differs));
         }
         self.durable_seq = self.durable_seq.max(header.durable_seq);
         let durable_seq = self.durable_seq;
         if self.to_level.front().is_some_and(|(record, _)| record.seq < durable_seq) {
             self.to_level.retain(|(record, differs)| *differs || record.seq >= durable_seq);
+        }
+        self.durable.push_back(believed);
+        while self.durable.get(DURABLE_MAX).is_some_and(|next| next.seq < durable_seq) {
+            self.durable.pop_front();
         }
     }
 
@@ -502,7 +515,7 @@ impl Walk<'_> {
                 self.live.pop_back();
             }
         }
-        let next_seq = self.seq;
+        let (next_seq, durable_seq) = (self.seq, self.durable_seq.min(self.seq));
         self.to_level.retain(|(record, _)| record.seq < next_seq);
         let end = self.place.sector;
         let ring_end = self.superblock.end_sector();
@@ -525,6 +538,7 @@ impl Walk<'_> {
             damage: self.damage,
             damages: self.damages,
             to_level: self.to_level.into_iter().map(|(record, _)| record).collect(),
+            durable: self.durable.into_iter().filter(|record| record.seq < durable_seq).collect(),
         }
     }
 }

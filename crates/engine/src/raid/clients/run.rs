@@ -21,7 +21,9 @@ impl Array {
         }
         let action = match &request.io {
             Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => Action::Read,
-            Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => Action::Write(*durability),
+            Io::Write { durability, .. }
+            | Io::WriteCopy { durability, .. }
+            | Io::WriteZeroes { durability, .. } => Action::Write(*durability),
             Io::Discard { .. } => unreachable!("an array offers none"),
         };
         let Some(extent) = request.io.extent() else {

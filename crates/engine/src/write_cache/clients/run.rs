@@ -17,7 +17,7 @@ impl WriteCache {
         self.last_activity = now;
         let action = match &request.io {
             Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => Action::Read,
-            Io::Write { durability, .. } => Action::Write(*durability),
+            Io::Write { durability, .. } | Io::WriteCopy { durability, .. } => Action::Write(*durability),
             Io::Discard { .. } => Action::Discard,
             Io::WriteZeroes { unmap, .. } => Action::Zeroes { unmap: *unmap },
         };

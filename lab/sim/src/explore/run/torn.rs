@@ -1,0 +1,43 @@
+//! Starts that are refused because sectors cannot be read that were being written when the power went. They may have held what was
+//! acknowledged, so somebody has to accept the damage: nothing may be missing then that was acknowledged.
+
+use dcd_engine::log_cache::LogError;
+use dcd_engine::log_cache::Promise;
+use dcd_engine::log_cache::recover::RecoverError;
+use dcd_engine::{ActivateError, Lba, Nanos};
+
+use super::rot::look_at_all;
+use super::{Driver, MemDisk, Oracle, Outcome, Run};
+use crate::Seen;
+
+impl Run {
+    pub(super) fn accept_torn(
+        &mut self,
+        disks: &[MemDisk],
+        refused: &ActivateError,
+        oracle: &Oracle,
+        at: Nanos,
+    ) -> Outcome {
+        let tears = self.rig.tears.as_ref().expect("sectors are torn");
+        let is_damage = matches!(refused, ActivateError::Log(LogError::Recover(RecoverError::Damage(_))));
+        if !is_damage {
+            return Err(format!("recovery refuses: {refused}"));
+        }
+        *self.counts.kinds.entry("starts refused for torn sectors".into()).or_default() += 1;
+        let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
+        let mut stack = (tears.build_accepting)(&driver.geometries());
+        let activated = stack.activate(&mut driver);
+        activated.map_err(|e| format!("recovery refuses although damage is accepted: {e}"))?;
+        let found = look_at_all(&mut driver, &mut stack, oracle);
+        let mut oracle = oracle.clone();
+        for (lba, _) in found.iter().enumerate().filter(|(_, seen)| **seen == Seen::Unreadable) {
+            let at = Lba(lba as u64);
+            if !oracle.is_uncertain(at) {
+                return Err(format!("the crash took data: {at} cannot be read, and was acknowledged"));
+            }
+            oracle.lost(at);
+        }
+        // What is unreadable is no instant of a past.
+        if self.rig.promise == Promise::Ordered { Ok(()) } else { oracle.judge(at, &found) }
+    }
+}
