@@ -133,10 +133,10 @@ pub struct Serve {
     /// Answer flushes from RAM that the stack declares non-volatile: what is not destaged is lost when this process is killed
     #[arg(long)]
     pub i_have_nvram: bool,
-    /// Start an array without members that are not there and not known to have failed, after waiting TIME for all devices
-    /// (default: 0s)
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "0s", value_parser = time)]
-    pub degraded: Option<Nanos>,
+    /// Start without members of arrays and legs of logs that are missing and not known to have failed: writes that only a missing leg
+    /// has are lost. With TIME, wait so long for all devices, and then leave out members alone, never a leg
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = time)]
+    pub degraded: Option<Option<Nanos>>,
     /// Wait up to TIME for local devices that another process has, such as a server that is still ending (default: 0s)
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub wait_busy: Option<Nanos>,
@@ -371,6 +371,9 @@ pub struct Detach {
     /// Log-cache layer to detach (default: the only one)
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
+    /// Go on without legs of the log that are missing and not known to have failed: writes that only they have are lost
+    #[arg(long)]
+    pub degraded: bool,
     /// Print only errors, no progress
     #[arg(long, short)]
     pub quiet: bool,
@@ -438,6 +441,9 @@ pub struct Rescue {
     /// Write what can be read, even if other data is lost
     #[arg(long)]
     pub force: bool,
+    /// Go on without legs of the log that are missing and not known to have failed: writes that only they have are lost
+    #[arg(long)]
+    pub degraded: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::session::admit::admit_log;
 use crate::session::choice::CacheChoice;
 use crate::session::machine::this;
-use crate::session::open::{Inspection, Log, inspect, is_log};
+use crate::session::open::{Inspection, Log, inspect, is_log, tell_missing_legs};
 use crate::session::record::Refusal;
 
 pub fn run(args: &Check) -> Result<(), Failure> {
@@ -42,6 +42,7 @@ fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     if choice.stands_on_a_cache() {
         return Ok(None);
     }
+    tell_missing_legs(&choice)?;
     let Inspection { record: Some(record), seen, .. } = inspect(&choice)? else { return Ok(None) };
     match admit_log(&choice, &record, &seen) {
         Err(Failure::Refused(refusal)) => Ok(Some(refusal)),

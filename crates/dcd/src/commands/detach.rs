@@ -16,7 +16,10 @@ use crate::session::record::{AttachmentState, LogSeen, Record, told_as};
 use crate::session::tell::tell_members;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
-    let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
+    let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
+    if args.degraded {
+        choice.file.degrade_mirrors();
+    }
     let Inspection { record, seen, .. } = inspect(&choice)?;
     let mut gone = match &record {
         Some(record) => record.told_of_part()?,

@@ -109,7 +109,7 @@ fn take_off(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
             choice.log_name().display()
         )));
     }
-    detach::run(&Detach { file: old.to_owned(), layer: None, quiet: false })
+    detach::run(&Detach { file: old.to_owned(), layer: None, degraded: false, quiet: false })
 }
 
 /// Files that go when this is dropped, unless they are kept: so that what was refused can be tried again.

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Health};
 use crate::progress::Progress;
 use crate::session::choice::{CacheChoice, server_of};
 use crate::session::devices::Purpose;
-use crate::session::open::{start, target};
+use crate::session::open::{legs_of, start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::serving::status::{legs_text, mirror_of_server};
 
@@ -122,6 +122,7 @@ fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
         Some(Standing::Filling) => {
             format!("filled to {:.0} %", leg.filled_bytes as f64 * 100.0 / mirror.size_bytes.max(1) as f64)
         }
+        Some(Standing::Failed) if leg.missing => "missing, though nothing says that it failed".to_owned(),
         Some(Standing::Failed) => "failed".to_owned(),
         None => "no leg".to_owned(),
     }
@@ -129,9 +130,7 @@ fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
 
 /// What the labels say.
 fn offline_status(mirrored: &Mirrored) -> Result<MirrorStatus, Failure> {
-    let (started, parts) = start(mirrored.file(), &[&mirrored.choice.log], Purpose::Look)?;
-    let status = started.status(parts.layers[&mirrored.layer]);
-    let mut mirror = status.mirror().expect("it is one").clone();
+    let mut mirror = legs_of(mirrored.file(), &mirrored.layer)?;
     // A leg's port is its place among those that are there.
     let there: Vec<&str> =
         mirrored.choice.legs().into_iter().filter(|leg| mirrored.file().is_there(leg)).collect();

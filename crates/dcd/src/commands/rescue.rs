@@ -11,8 +11,8 @@ use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{Opened, attachment};
-use crate::session::record::{Attachment, AttachmentState, LogSeen, admit_rescue, admit_told};
+use crate::session::open::{Inspection, Opened, attachment, inspect, tell_missing_legs};
+use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue, admit_told};
 
 /// Extents that are listed as text; `--json` has them all.
 const LISTED_MAX: usize = 100;
@@ -26,17 +26,21 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     if args.force {
         choice.file.take_over();
     }
+    if args.force || args.degraded {
+        choice.file.degrade_mirrors();
+    }
+    if args.list {
+        tell_missing_legs(&choice)?;
+    }
+    // Where it is refused, not even the label of a leg was changed.
+    if choice.is_mirrored() && !args.list {
+        let Inspection { record, seen, .. } = inspect(&choice)?;
+        admit(&choice, record.as_ref(), &seen, args.force)?;
+    }
     let mut opened = Opened::open(&choice, purpose)?;
     let seen = opened.seen()?;
-    if let (Some(record), false) = (&opened.record, args.list) {
-        let all = record.load()?;
-        admit_rescue(&all, record.extent(), &choice.log_name(), &seen, args.force)?;
-        if let (Some(told), LogSeen::Present { uuid, .. }) = (record.told(), &seen)
-            && all.overlapping(record.extent()).is_none()
-            && !(args.force && told.is_empty())
-        {
-            admit_told(told, &choice.log_name(), uuid)?;
-        }
+    if !args.list {
+        admit(&choice, opened.record.as_ref(), &seen, args.force)?;
     }
     let given_up = args.list && is_given_up(&opened, &seen)?;
     let options = RescueOptions { force: args.force, list: args.list };
@@ -73,6 +77,20 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
             "the data disk is another one, or was changed without its cache: copy it before --force writes the log's data over the changes".to_owned(),
         )),
     }
+}
+
+/// May the log be written back?
+fn admit(choice: &CacheChoice, record: Option<&Record>, seen: &LogSeen, force: bool) -> Result<(), Failure> {
+    let Some(record) = record else { return Ok(()) };
+    let all = record.load()?;
+    admit_rescue(&all, record.extent(), &choice.log_name(), seen, force)?;
+    if let (Some(told), LogSeen::Present { uuid, .. }) = (record.told(), seen)
+        && all.overlapping(record.extent()).is_none()
+        && !(force && told.is_empty())
+    {
+        admit_told(told, &choice.log_name(), uuid)?;
+    }
+    Ok(())
 }
 
 /// The record, or the log itself, says that this log is out of date: a rescue would be refused.

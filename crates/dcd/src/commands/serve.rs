@@ -28,7 +28,7 @@ use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::nbd_device;
-use crate::session::absent;
+use crate::session::absent::{self, Allowed};
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
 use crate::session::machine;
 use crate::session::open::reserve_space;
@@ -151,12 +151,13 @@ fn tell_price(file: &StackFile, stack: &Stack, parts: &Parts) {
     }
 }
 
-/// Takes out of the file what its arrays can start without.
-fn leave_out(file: &mut StackFile, degraded: Option<Nanos>) -> Result<Vec<String>, Failure> {
+/// Takes out of the file what its arrays and mirrored logs can start without.
+fn leave_out(file: &mut StackFile, degraded: Option<Option<Nanos>>) -> Result<Vec<String>, Failure> {
     let export = file.export.clone();
     match degraded {
-        Some(wait) => absent::leave_out_after(file, Duration::from_nanos(wait.0)),
-        None => absent::leave_out(file, &[&export], false),
+        Some(Some(wait)) => absent::leave_out_after(file, Duration::from_nanos(wait.0)),
+        Some(None) => absent::leave_out(file, &[&export], Allowed::MembersAndLegs),
+        None => absent::leave_out(file, &[&export], Allowed::Nothing),
     }
 }
 

@@ -5,8 +5,11 @@
 //! | has failed, or another device has its role: superblocks say so | goes on without it                        |
 //! | is a spare that has no role                                    | goes on without it                        |
 //! | is a member                                                    | is refused, unless the user has allowed it |
+//! | is a leg, and the labels say that it has failed                | goes on without it                        |
+//! | is a leg                                                       | is refused, unless a person has allowed it |
 //!
-//! A device that is only late would lack what is written meanwhile, and one more failure would lose data.
+//! A member that is only late would lack what is written meanwhile, and one more failure would lose data. A leg that is only late may have
+//! what was acknowledged while the others were away: nothing but a person who has looked can say that it is gone.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +20,23 @@ use crate::failure::Failure;
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
 use crate::session::members::{Devices, Standing};
+use crate::session::open::legs_of;
 use crate::session::record::Refusal;
 
 /// How often it is looked whether a device has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Takes out of a stack file what its arrays can start without, as far as some parts of the stack need it. What was taken out, for the
-/// administrator. `degraded`: members that are not known to have failed, too.
-pub fn leave_out(file: &mut StackFile, parts: &[&str], degraded: bool) -> Result<Vec<String>, Failure> {
+/// Devices that a start may do without although nothing says that they have failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Allowed {
+    Nothing,
+    Members,
+    MembersAndLegs,
+}
+
+/// Takes out of a stack file what its arrays and mirrored logs can start without, as far as some parts of the stack need it. What was taken
+/// out, for the administrator.
+pub fn leave_out(file: &mut StackFile, parts: &[&str], allowed: Allowed) -> Result<Vec<String>, Failure> {
     let mut told = Vec::new();
     let needed = file.needed_by(parts);
     let arrays = file.arrays().map(|(layer, _)| layer.name.clone()).filter(|name| needed.contains(name));
@@ -42,7 +54,7 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], degraded: bool) -> Result
             continue;
         };
         let lacking = looked.lacking();
-        if !(lacking.is_empty() || degraded) {
+        if !lacking.is_empty() && allowed == Allowed::Nothing {
             return Err(Failure::Refused(looked.refusal(&lacking)));
         }
         let stale: Vec<&str> = lacking.iter().filter_map(|role| looked.stale(*role)).collect();
@@ -52,20 +64,31 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], degraded: bool) -> Result
         file.leave_out(&array, &[&absent[..], &stale].concat());
         file.keep_only(parts);
     }
-    told.extend(leave_out_legs(file, parts, degraded));
+    if allowed == Allowed::MembersAndLegs {
+        file.degrade_mirrors();
+    }
+    told.extend(leave_out_legs(file, parts));
     Ok(told)
 }
 
-pub fn lacks_leg(file: &StackFile) -> bool {
-    file.mirrors().any(|(mirror, _)| mirror.kind.below_names().into_iter().any(|leg| !file.is_there(leg)))
+/// A mirrored log lacks a leg, in the stack file or as a device, that no label calls failed.
+pub fn lacks_leg(file: &StackFile) -> Result<bool, Failure> {
+    for (mirror, _) in file.mirrors() {
+        let lacks = match Failure::unless_busy(legs_of(file, &mirror.name))? {
+            Some(legs) => legs.missing() > 0,
+            // No label can be read: the log's start says what is wrong.
+            None => mirror.kind.below_names().into_iter().any(|leg| !file.is_there(leg)),
+        };
+        if lacks {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The same of mirrored logs: whether one may start without a leg, the labels of the others say, and its start reads them.
-fn leave_out_legs(file: &mut StackFile, parts: &[&str], degraded: bool) -> Vec<String> {
+fn leave_out_legs(file: &mut StackFile, parts: &[&str]) -> Vec<String> {
     let mut told = Vec::new();
-    if degraded {
-        file.degrade_mirrors();
-    }
     let needed = file.needed_by(parts);
     let mirrors: Vec<(String, Vec<String>)> = file
         .mirrors()
@@ -89,15 +112,15 @@ fn leave_out_legs(file: &mut StackFile, parts: &[&str], degraded: bool) -> Vec<S
     told
 }
 
-/// The same, where members may be left out that are not there after some time. All devices of the stack are waited for.
+/// The same, where members may be left out that are not there after some time. All devices of the stack are waited for, but those that are
+/// known to have failed.
 pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<String>, Failure> {
     let until = Instant::now() + wait;
     let export = file.export.clone();
     loop {
         let mut left = file.clone();
-        // Of a log only its start can say whether a leg that is not there has failed.
-        let lacks_leg = lacks_leg(file);
-        let is_late = match leave_out(&mut left, &[&export], false) {
+        let lacks_leg = lacks_leg(file)?;
+        let is_late = match leave_out(&mut left, &[&export], Allowed::Nothing) {
             Ok(told)
                 if !lacks_leg
                     && !left.devices.iter().any(|device| !device.is_there() && !device.is_made()) =>
@@ -109,7 +132,7 @@ pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<Strin
             Ok(_) | Err(_) => Instant::now() >= until,
         };
         if is_late {
-            return leave_out(file, &[&export], true);
+            return leave_out(file, &[&export], Allowed::Members);
         }
         std::thread::sleep(LOOK_INTERVAL);
     }

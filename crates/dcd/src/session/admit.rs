@@ -58,7 +58,7 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
     let layer = choice.layer.clone();
     if choice.stands_on_a_cache() {
         // Only the cache below can say what it holds, and only while it is served.
-        return Ok(Admitted { layer, record: None, unrecorded: None });
+        return Ok(Admitted { layer, mirror: None, record: None, unrecorded: None });
     }
     let Inspection { record, seen, superblock } = inspect(choice)?;
     if let Some(superblock) = &superblock {
@@ -68,7 +68,7 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
         if let LogSeen::Missing(why) = seen {
             return Err(Failure::refused(format!("there is no log: {why}"), NO_LOG));
         }
-        return Ok(Admitted { layer, record: None, unrecorded: None });
+        return Ok(Admitted { layer, mirror: None, record: None, unrecorded: None });
     };
     let start = admit_log(choice, &record, &seen).map_err(|failure| match failure {
         Failure::Refused(refusal) => Failure::Refused(only_this_one(choice, refusal)),
@@ -76,7 +76,8 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
     })?;
     let unrecorded = superblock.filter(|_| start == Start::Unrecorded);
     let unrecorded = unrecorded.map(|superblock| of_unknown_content(choice, &record, &superblock));
-    Ok(Admitted { layer, record: Some(record), unrecorded })
+    let mirror = choice.file.mirror_below(&choice.log).map(|mirror| mirror.name.clone());
+    Ok(Admitted { layer, mirror, record: Some(record), unrecorded })
 }
 
 /// Serving without caches discards those below, too.

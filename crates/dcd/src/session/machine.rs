@@ -58,7 +58,7 @@ pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<(), Failure> 
         return Ok(());
     }
     let others = others(file)?;
-    if others.is_empty() && !lacks_leg(file) {
+    if others.is_empty() && !lacks_leg(file)? {
         eprintln!(
             "dcd: there is nothing to take over: this machine served the logs last, or they were stopped, and all legs are there"
         );
@@ -87,13 +87,10 @@ pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<(), Failure> 
 
 /// The other machines that have not stopped a log of the stack.
 fn others(file: &StackFile) -> Result<Vec<u64>, Failure> {
-    // Legs that are not there say nothing of the others.
-    let mut looked_at = file.clone();
-    looked_at.degrade_mirrors();
     let names: Vec<String> = file.log_caches().map(|layer| layer.name.clone()).collect();
     let mut others = Vec::new();
     for name in names {
-        let choice = CacheChoice::of(looked_at.clone(), Some(&name))?;
+        let choice = CacheChoice::of(file.clone(), Some(&name))?;
         if !choice.stands_on_a_cache() {
             others.extend(superblock_of(&choice)?.and_then(|superblock| superblock.other_machine(this())));
         }

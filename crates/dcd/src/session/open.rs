@@ -8,6 +8,7 @@ use std::path::Path;
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{live_superblock, read_copies, read_superblock, write_superblock};
+use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{BlockDevice, Extent, SECTOR_BYTES, Target};
 use dcd_io::DeviceError;
@@ -17,14 +18,14 @@ use dcd_stack::{HumanBytes, Parts, StackFile};
 use crate::advice::{NOTHING_CHANGED, advise};
 use crate::cli::LogArgs;
 use crate::failure::Failure;
-use crate::session::absent::leave_out;
+use crate::session::absent::{Allowed, leave_out};
 use crate::session::admit::{admit_below, admit_running};
 use crate::session::below::{array_below, home_path, range};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Opener, Purpose};
 use crate::session::machine::admit_machine;
 use crate::session::members::{Content, Devices, Found, newest};
-use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, Refusal, uuid_text};
+use crate::session::record::{Attachment, AttachmentState, LegsSeen, LogSeen, Record, Refusal, uuid_text};
 use crate::session::running::RunningCaches;
 use crate::session::started::{PartDevice, Started};
 
@@ -34,6 +35,8 @@ const LOG_START_BYTES: u64 = 16 << 10;
 /// Log and data disk of one cache, open and locked, and the record of the data disk.
 pub struct Opened {
     pub log: PartDevice,
+    /// The legs of the log by what their labels say, where it is on legs.
+    legs: Option<MirrorStatus>,
     pub data: PartDevice,
     /// None where the data disk has no path (RAM), or is no one range of one device or array.
     pub record: Option<Record>,
@@ -49,7 +52,8 @@ impl Opened {
         refuse_other_machine(choice, purpose)?;
         let log_array = if create { array_record(&choice.file, &choice.log)? } else { None };
         let data_array = array_record(&choice.file, &choice.data)?;
-        let (offline, parts) = start(&choice.file, &[&choice.log, &choice.data], purpose)?;
+        let file = for_looks(&choice.file, purpose);
+        let (offline, parts) = start(&file, &[&choice.log, &choice.data], purpose)?;
         let record_of = |name: &str, array: Option<Record>| match array {
             Some(array) => Ok(Some(array)),
             None => record(&choice.file, &parts, name),
@@ -60,12 +64,14 @@ impl Opened {
             record => record,
         };
         let part = |name: &str| offline.part(target(&parts, name));
-        Ok(Opened { log: part(&choice.log), data: part(&choice.data), record, log_record, parts })
+        let mirror = choice.file.mirror_below(&choice.log);
+        let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
+        Ok(Opened { log: part(&choice.log), legs, data: part(&choice.data), record, log_record, parts })
     }
 
     /// The superblock, as the record wants to know it.
     pub fn seen(&mut self) -> Result<LogSeen, Failure> {
-        look_at(&mut self.log).map(|(seen, _)| seen)
+        look_at(&mut self.log, self.legs.as_ref()).map(|(seen, _)| seen)
     }
 }
 
@@ -122,10 +128,19 @@ fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Fa
     }
 }
 
+/// Lets a command that only looks go on without legs that are missing. It says so, and its start is not the one that counts.
+fn for_looks(file: &StackFile, purpose: Purpose) -> Cow<'_, StackFile> {
+    let mut file = Cow::Borrowed(file);
+    if purpose == Purpose::Look {
+        file.to_mut().degrade_mirrors();
+    }
+    file
+}
+
 /// Opens the log alone.
 pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<PartDevice, Failure> {
     refuse_other_machine(choice, purpose)?;
-    let (offline, parts) = start(&choice.file, &[&choice.log], purpose)?;
+    let (offline, parts) = start(&for_looks(&choice.file, purpose), &[&choice.log], purpose)?;
     Ok(offline.part(target(&parts, &choice.log)))
 }
 
@@ -145,8 +160,8 @@ pub struct Inspection {
 
 /// Looks at a cache without changing anything, and lets go of its devices again.
 pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
-    let (mut seen, superblock) = match open_log(choice, Purpose::Look) {
-        Ok(mut log) => look_at(&mut log)?,
+    let (mut seen, superblock) = match look_at_log(choice) {
+        Ok(looked) => looked,
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
         // What keeps the array below from starting, or the legs, says nothing of the log on it.
         Err(failure) if array_below(&choice.file, &choice.log).is_some() || choice.is_mirrored() => {
@@ -167,6 +182,30 @@ pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
     Ok(Inspection { record: opened.record, seen, superblock })
 }
 
+/// Looks at the labels of a mirrored log.
+pub fn legs_of(file: &StackFile, mirror: &str) -> Result<MirrorStatus, Failure> {
+    let (offline, parts) = start(&for_looks(file, Purpose::Look), &[mirror], Purpose::Look)?;
+    Ok(legs_in(&offline, &parts, mirror))
+}
+
+fn legs_in(offline: &Started, parts: &Parts, mirror: &str) -> MirrorStatus {
+    offline.status(parts.layers[mirror]).mirror().expect("it is a mirror").clone()
+}
+
+/// Says of a mirrored log that is looked at what this does without.
+pub fn tell_missing_legs(choice: &CacheChoice) -> Result<(), Failure> {
+    let Some(mirror) = choice.file.mirror_below(&choice.log) else { return Ok(()) };
+    let missing = Failure::unless_busy(legs_of(&choice.file, &mirror.name))?.map_or(0, |legs| legs.missing());
+    if missing > 0 {
+        let legs = if missing == 1 { "a leg is" } else { "legs are" };
+        eprintln!(
+            "dcd: log \"{}\": {legs} missing, though nothing says that it failed: writes that it alone may have are not seen here",
+            mirror.name
+        );
+    }
+    Ok(())
+}
+
 /// The record of the data disk; the log is not looked at.
 pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
     let found = match array_record(&choice.file, &choice.data)? {
@@ -183,7 +222,7 @@ pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
 pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Started, Parts), Failure> {
     let mut file = Cow::Borrowed(file);
     if purpose != Purpose::Create {
-        leave_out(file.to_mut(), parts, false)?;
+        leave_out(file.to_mut(), parts, Allowed::Nothing)?;
     }
     let mut caches = admit_running(&file, parts)?;
     if purpose == Purpose::Look {
@@ -250,7 +289,18 @@ pub fn record(file: &StackFile, parts: &Parts, part: &str) -> Result<Option<Reco
     Ok(Some(Record::open(path, extent)?))
 }
 
-fn look_at(log: &mut dyn BlockDevice) -> Result<(LogSeen, Option<Superblock>), Failure> {
+fn look_at_log(choice: &CacheChoice) -> Result<(LogSeen, Option<Superblock>), Failure> {
+    let (offline, parts) = start(&for_looks(&choice.file, Purpose::Look), &[&choice.log], Purpose::Look)?;
+    let mirror = choice.file.mirror_below(&choice.log);
+    let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
+    look_at(&mut offline.part(target(&parts, &choice.log)), legs.as_ref())
+}
+
+/// `legs`: of a mirrored log.
+fn look_at(
+    log: &mut dyn BlockDevice,
+    legs: Option<&MirrorStatus>,
+) -> Result<(LogSeen, Option<Superblock>), Failure> {
     let copies = read_copies(log)?;
     match live_superblock(&copies) {
         Ok(superblock) => {
@@ -259,6 +309,7 @@ fn look_at(log: &mut dyn BlockDevice) -> Result<(LogSeen, Option<Superblock>), F
                 epoch: superblock.epoch,
                 state: superblock.state,
                 torn: copies.iter().any(Result::is_err),
+                legs: legs.map(LegsSeen::of).unwrap_or_default(),
             };
             Ok((seen, Some(superblock)))
         }
@@ -284,6 +335,7 @@ pub fn attachment(
         epoch: superblock.epoch,
         state,
         dirty_bytes: Some(0),
+        stale_legs: Vec::new(),
         log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
     }
 }

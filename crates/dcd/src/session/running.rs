@@ -1,13 +1,18 @@
 //! The attachment records of the log caches that run, in a server or in a command that has to get at what lies on them. What is written
 //! is in their logs first, so the records say before that their data disks are incomplete, and at the end what is so then.
 
-use dcd_engine::{Control, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
+use dcd_engine::mirror::MirrorStatus;
+use dcd_engine::{Control, LayerIndex, LayerStatus, LogCacheState, LogCacheStatus, Nanos, Stack};
 
-use crate::session::record::{Attachment, AttachmentState, RESCUE_FIRST, Record, RecordError};
+use crate::session::record::{
+    Attachment, AttachmentState, RESCUE_FIRST, Record, RecordError, StaleLeg, stale_legs,
+};
 
 /// A log cache that may be served.
 pub struct Admitted {
     pub layer: String,
+    /// The layer that its log is, or lies on, where it is on legs.
+    pub mirror: Option<String>,
     pub record: Option<Record>,
     /// What the record is to begin with, once the cache has started: it may still refuse the disk.
     pub unrecorded: Option<Attachment>,
@@ -19,6 +24,9 @@ pub struct RunningCaches(Vec<Running>);
 
 struct Running {
     layer: String,
+    mirror: Option<String>,
+    /// The legs that the record calls stale.
+    stale_legs: Vec<StaleLeg>,
     record: Record,
     /// What the record said before, or what it begins with once the cache has started: that may still refuse the disk.
     before: Option<Attachment>,
@@ -28,8 +36,16 @@ struct Running {
 impl RunningCaches {
     /// Those that have been admitted.
     pub fn of(admitted: impl IntoIterator<Item = Admitted>) -> RunningCaches {
-        let running = admitted.into_iter().filter_map(|Admitted { layer, record, unrecorded }| {
-            Some(Running { layer, record: record?, before: unrecorded, is_recorded: false })
+        let running = admitted.into_iter().filter_map(|Admitted { layer, mirror, record, unrecorded }| {
+            let stale_legs = Vec::new();
+            Some(Running {
+                layer,
+                mirror,
+                stale_legs,
+                record: record?,
+                before: unrecorded,
+                is_recorded: false,
+            })
         });
         RunningCaches(running.collect())
     }
@@ -45,6 +61,7 @@ impl RunningCaches {
             let all = cache.record.load()?;
             if let Some(known) = all.of(cache.record.extent()) {
                 cache.before = Some(known.clone());
+                cache.stale_legs.clone_from(&known.stale_legs);
                 cache.is_recorded = true;
                 let noted = cache.record.update(|_| incomplete(known.clone()));
                 if let Err(error) = noted
@@ -63,8 +80,12 @@ impl RunningCaches {
             self.0.iter().filter(|cache| !cache.is_recorded).map(|cache| cache.layer.clone()).collect();
         for cache in &mut self.0 {
             let Some(status) = cache.status(now, stack) else { continue };
-            let noted =
-                cache.change(|attachment| Attachment { epoch: status.epoch, ..incomplete(attachment) });
+            let (epoch, stale_legs) = (status.epoch, cache.stale_legs(now, stack));
+            let stale = stale_legs.clone();
+            let noted = cache.change(|attachment| Attachment { epoch, stale_legs, ..incomplete(attachment) });
+            if noted.is_ok() {
+                cache.stale_legs = stale;
+            }
             match noted {
                 Ok(()) if without.contains(&cache.layer) => eprintln!(
                     "dcd: the data disk of \"{}\" had no attachment record here; it was made anew",
@@ -147,6 +168,20 @@ impl RunningCaches {
         Ok(())
     }
 
+    /// Something has become of the legs of a log. The labels say so before anything is acknowledged that one of them lacks; the record is for
+    /// the start that finds this one alone.
+    pub fn note_legs(&mut self, mirror: &str, legs: &MirrorStatus) -> Result<(), RecordError> {
+        for cache in self.0.iter_mut().filter(|cache| cache.mirror.as_deref() == Some(mirror)) {
+            let stale = stale_legs(&cache.stale_legs, legs);
+            let ids = |legs: &[StaleLeg]| legs.iter().map(|leg| leg.id).collect::<Vec<u64>>();
+            if cache.is_recorded && ids(&stale) != ids(&cache.stale_legs) {
+                cache.change(|attachment| Attachment { stale_legs: stale.clone(), ..attachment })?;
+                cache.stale_legs = stale;
+            }
+        }
+        Ok(())
+    }
+
     /// A cache has said that it has stopped: what is written back is durable.
     pub fn note_stopped(&mut self, now: Nanos, stack: &Stack, layer: LayerIndex) -> Result<(), RecordError> {
         let name = stack.layer_name(layer);
@@ -163,7 +198,8 @@ impl RunningCaches {
     pub fn note_end(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
         for cache in &mut self.0 {
             if let Some(status) = cache.status(now, stack) {
-                cache.change(|attachment| at_end(&status, false, attachment))?;
+                let stale_legs = cache.stale_legs(now, stack);
+                cache.change(|attachment| Attachment { stale_legs, ..at_end(&status, false, attachment) })?;
             }
         }
         // Nothing is in the log of one that did not start that was not there before.
@@ -199,6 +235,17 @@ impl Running {
         self.record.update(|known| change(known.or(first).expect("admission has seen one or made one")))?;
         self.is_recorded = true;
         Ok(())
+    }
+
+    /// The legs of the log that lack something by now; as before where it has not started, and of a log on one device.
+    fn stale_legs(&self, now: Nanos, stack: &Stack) -> Vec<StaleLeg> {
+        let mut layers = stack.layers();
+        let mirror = layers.find(|(_, name)| self.mirror.as_deref() == Some(*name));
+        let status = mirror.map(|(layer, _)| stack.layer(layer).status(now));
+        match status.as_ref().and_then(LayerStatus::mirror) {
+            Some(legs) => stale_legs(&self.stale_legs, legs),
+            None => self.stale_legs.clone(),
+        }
     }
 
     /// None as long as it has not started.
@@ -248,7 +295,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use dcd_engine::{Event, Extent, Geometry, Layer, LayerStatus, Lba, Outbox, StackBuilder, Target};
+    use dcd_engine::{Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
 
     use super::*;
     use crate::session::record::uuid_text;
@@ -290,6 +337,7 @@ mod tests {
             epoch: 1,
             state,
             dirty_bytes: Some(0),
+            stale_legs: Vec::new(),
             log_bytes: 1 << 20,
         }
     }
@@ -305,7 +353,14 @@ mod tests {
         let status = Rc::new(RefCell::new(LayerStatus::None));
         let mut builder = StackBuilder::new();
         let root: Target = builder.layer("cache", Box::new(Says(Rc::clone(&status))), &[]);
-        let running = Running { layer: "cache".to_owned(), record, before: unrecorded, is_recorded: false };
+        let running = Running {
+            layer: "cache".to_owned(),
+            mirror: None,
+            stale_legs: Vec::new(),
+            record,
+            before: unrecorded,
+            is_recorded: false,
+        };
         Bench { dir, caches: RunningCaches(vec![running]), stack: builder.finish(root), status }
     }
 

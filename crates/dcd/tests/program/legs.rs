@@ -142,7 +142,7 @@ fn legs_that_were_used_apart_are_refused_by_name() {
         fs::rename(hide(away), place.path(&format!("{away}.img"))).unwrap();
         if away == "b" {
             fs::rename(place.path("a.img"), hide("a")).unwrap();
-            expect(&place.run("serve", &["--degraded"]), 3, "is an old copy");
+            expect(&place.run("serve", &["--degraded"]), 3, "lacks acknowledged writes");
             fs::rename(hide("a"), place.path("a.img")).unwrap();
             // Another machine has no record of the data disk.
             fs::remove_file(place.record()).unwrap();
@@ -181,4 +181,156 @@ fn rot_on_one_leg_costs_nothing() {
     expect(&server.stop(), 0, "");
     expect(&place.run("detach", &["--quiet"]), 0, "");
     assert_eq!(place.bare()[..4096], [6; 4096]);
+}
+
+/// Has a leg fail after some more writes, from the next start on.
+fn fault(place: &Place, leg: &str) {
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let text = text.replace(&format!("\"{leg}\"]"), "\"faulty\"]");
+    let layer = format!(
+        "[layer.faulty]\nkind = \"fault\"\nof = \"{leg}\"\nhits = \"writes\"\nfail-after = 12\nfail-count = 1000000\n"
+    );
+    fs::write(place.stack(), text + &layer).unwrap();
+}
+
+/// Puts an older content back on a leg.
+fn put_back(place: &Place, leg: &str, content: &[u8]) {
+    fs::write(place.path(&format!("{leg}.img")), content).unwrap();
+}
+
+fn hide(place: &Place, leg: &str) {
+    fs::rename(place.path(&format!("{leg}.img")), place.path(&format!("{leg}.away"))).unwrap();
+}
+
+fn bring_back(place: &Place, leg: &str) {
+    fs::rename(place.path(&format!("{leg}.away")), place.path(&format!("{leg}.img"))).unwrap();
+}
+
+/// Waits until the attachment record says what it is waited for.
+fn until_recorded(place: &Place, says: impl Fn(&str) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !says(&fs::read_to_string(place.record()).unwrap()) {
+        assert!(Instant::now() < deadline, "{}", fs::read_to_string(place.record()).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_leg_that_missed_acknowledged_writes_is_never_served_alone() {
+    let (place, server) = two_legs();
+    write(&place, 1);
+    server.kill();
+    fault(&place, "b");
+    let server = place.serve();
+    until_recorded(&place, |record| {
+        write(&place, 2);
+        record.contains("stale-legs")
+    });
+    server.kill();
+    stack(&place, &["a", "b"]);
+    hide(&place, "a");
+    // As the unit does, by hand, and for the commands that write back.
+    for command in [
+        vec!["serve", "--degraded=1s"],
+        vec!["serve", "--degraded"],
+        vec!["serve"],
+        vec!["rescue", "--degraded"],
+        vec!["detach", "--degraded"],
+    ] {
+        expect(&place.run(command[0], &command[1..]), 3, "lacks acknowledged writes");
+    }
+    bring_back(&place, "a");
+    let server = place.serve_with(&["--degraded=1s"]);
+    holds(&place, 2);
+    until_whole(&place);
+    until_recorded(&place, |record| !record.contains("stale-legs"));
+    server.kill();
+    // It has been filled since, and is as good as the other one.
+    hide(&place, "a");
+    let server = place.serve_with(&["--degraded"]);
+    holds(&place, 2);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_start_that_nobody_watches_leaves_out_no_leg_and_waits_for_none_that_has_failed() {
+    let (place, server) = two_legs();
+    write(&place, 1);
+    server.kill();
+    hide(&place, "a");
+    expect(&place.run("serve", &["--degraded=300ms"]), 3, "\"b\" does not say that it failed");
+    let server = place.serve_with(&["--degraded"]);
+    holds(&place, 1);
+    server.kill();
+    // The labels call it failed by now: nothing is waited for.
+    let began = Instant::now();
+    let server = place.serve_with(&["--degraded=10min"]);
+    holds(&place, 1);
+    assert!(began.elapsed() < Duration::from_secs(300));
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn beside_a_blank_leg_or_one_that_is_not_in_the_list_the_whole_one_is_reached() {
+    for blank in [true, false] {
+        let (place, server) = two_legs();
+        write(&place, 1);
+        server.kill();
+        let named = match blank {
+            true => {
+                File::create(place.path("a.img")).unwrap().set_len(8 * MIB).unwrap();
+                "\"a\" is no leg: it has no label of a mirrored log"
+            }
+            false => {
+                stack(&place, &["b"]);
+                "\"b\" does not say that it failed"
+            }
+        };
+        for command in [vec!["serve"], vec!["serve", "--degraded=300ms"], vec!["rescue"], vec!["detach"]] {
+            expect(&place.run(command[0], &command[1..]), 3, named);
+        }
+        // What only looks says what it does without.
+        expect(&log(&place, "status", &[]), 5, "missing, though nothing says that it failed");
+        expect(&place.run("check", &[]), 0, "nothing says that it failed");
+        expect(&place.run("rescue", &["--list"]), 0, "dirty: 256 KiB");
+        let go_on: &[&str] = if blank { &["--degraded"] } else { &["--take-over", "--other-is-off"] };
+        let server = place.serve_with(go_on);
+        holds(&place, 1);
+        expect(&server.stop(), 0, "");
+        expect(&place.run("detach", &["--quiet"]), 0, "");
+        assert_eq!(place.bare()[..4096], [1; 4096]);
+    }
+}
+
+#[test]
+fn the_commands_that_write_back_go_on_without_a_leg_where_they_are_told_to() {
+    let (place, server) = two_legs();
+    write(&place, 1);
+    server.kill();
+    hide(&place, "b");
+    expect(&place.run("rescue", &["--degraded"]), 0, "");
+    expect(&place.run("detach", &["--degraded", "--quiet"]), 0, "");
+    assert_eq!(place.bare()[..4096], [1; 4096]);
+}
+
+#[test]
+fn a_leg_that_lost_what_it_had_said_was_durable_is_named_and_filled() {
+    for liar in ["a", "b"] {
+        let (place, server) = two_legs();
+        write(&place, 1);
+        let older = fs::read(place.path(&format!("{liar}.img"))).unwrap();
+        for seed in 2..8 {
+            write(&place, seed);
+        }
+        server.kill();
+        put_back(&place, liar, &older);
+        let server = place.serve();
+        holds(&place, 7);
+        until_whole(&place);
+        expect(&server.stop(), 0, &format!("leg \"{liar}\" had lost writes"));
+        hide(&place, if liar == "a" { "b" } else { "a" });
+        let server = place.serve_with(&["--degraded"]);
+        holds(&place, 7);
+        expect(&server.stop(), 0, "");
+    }
 }

@@ -428,7 +428,7 @@ fn the_other_machine_takes_over_from_its_leg() {
     write_all(first, 1);
     server.kill();
     let leg = pair.leg();
-    expect(&second.run("serve", &[]), 3, "\"there\" does not say that it failed");
+    expect(&second.run("serve", &[]), 3, "was served last by another machine");
     for command in [vec!["serve", "--degraded"], vec!["rescue"], vec!["detach", "--quiet"]] {
         expect(&second.run(command[0], &command[1..]), 3, "");
     }

@@ -93,7 +93,7 @@ pub struct Losses {
 /// All disks that have what was acknowledged have sectors that cannot be read.
 pub type AreTorn = Box<dyn Fn(&[MemDisk]) -> bool>;
 
-/// What becomes of a log of which sectors cannot be read that were being written.
+/// Start of a log of which sectors cannot be read that were being written.
 pub struct Tears {
     pub are_torn: AreTorn,
     /// The stack of somebody who accepts damage, as such a sector may have held what was acknowledged.

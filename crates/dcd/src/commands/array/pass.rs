@@ -14,7 +14,7 @@ use crate::commands::array::status::{findings_line, pass_line};
 use crate::control::ask;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::session::absent::leave_out;
+use crate::session::absent::{Allowed, leave_out};
 use crate::session::admit::admit_running;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::{Opener, Purpose};
@@ -161,7 +161,7 @@ fn foreground(
     let mut driver = Driver::new().map_err(|e| failed(&e))?;
     driver.take_signals().map_err(|e| failed(&e))?;
     let mut file = choice.file.clone();
-    leave_out(&mut file, &[&choice.layer], false)?;
+    leave_out(&mut file, &[&choice.layer], Allowed::Nothing)?;
     file.without_non_volatile();
     let mut caches = admit_running(&file, &[&choice.layer])?;
     let mut opener = Opener::new(&file, Purpose::Change);

@@ -10,7 +10,7 @@ use crate::commands::serve::admit_local_users;
 use crate::commands::status::verdict::Verdict;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
-use crate::session::absent;
+use crate::session::absent::{self, Allowed};
 use crate::session::devices::Purpose;
 use crate::session::open::start;
 use crate::session::serving::admit::{admit_bare, admit_bare_array, admit_no_log, admit_non_volatile};
@@ -76,7 +76,7 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
     if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
         return Err(Failure::Failed("there is no front-end: add nbd, fuse or ublk to [serve]".to_owned()));
     }
-    let told = absent::leave_out(&mut file, &[&export], false)?;
+    let told = absent::leave_out(&mut file, &[&export], Allowed::Nothing)?;
     admit_non_volatile(&file, false)?;
     enough_memory(&file, file.memory_bytes())?;
     if let Some(device) = file.devices.iter().find(|device| device.is_made() && !device.is_there()) {

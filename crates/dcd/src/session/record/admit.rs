@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use dcd_engine::log_cache::format::State;
+use dcd_engine::mirror::{MirrorStatus, Standing};
 use dcd_engine::raid::CACHES_MAX;
 use dcd_engine::{Extent, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
@@ -34,7 +35,31 @@ pub enum LogSeen {
         state: State,
         /// One of the two superblocks is not whole: it may have been the newer one.
         torn: bool,
+        legs: LegsSeen,
     },
+}
+
+/// The legs of a log that count as whole by what their labels say; none where it is on one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LegsSeen {
+    pub whole: Vec<u64>,
+    /// The newest label.
+    pub generation: u64,
+}
+
+impl LegsSeen {
+    pub fn of(legs: &MirrorStatus) -> LegsSeen {
+        let whole = legs.legs.iter().filter(|leg| leg.standing == Some(Standing::Whole));
+        LegsSeen { whole: whole.map(|leg| leg.id).collect(), generation: legs.found_generation }
+    }
+
+    /// None of them has all that was acknowledged.
+    fn are_stale(&self, attachment: &Attachment) -> bool {
+        let is_stale = |id: &u64| {
+            attachment.stale_legs.iter().any(|stale| stale.id == *id && self.generation <= stale.generation)
+        };
+        !self.whole.is_empty() && self.whole.iter().all(is_stale)
+    }
 }
 
 /// What may be started.
@@ -55,7 +80,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
         (None, Some(other)) => return Err(overlap(other, extent)),
         (None, None) => None,
     };
-    let (uuid, epoch, state, torn) = match seen {
+    let (uuid, epoch, state, torn, legs) = match seen {
         LogSeen::Missing(why) => return Err(missing(attachment, why)),
         LogSeen::Present { state: State::Detached, .. } => {
             return Err(Refusal::new(
@@ -63,7 +88,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
                 "make a new one with \"dcd format\", or serve the plain disk without a log-cache layer",
             ));
         }
-        LogSeen::Present { uuid, epoch, state, torn } => (uuid, *epoch, *state, *torn),
+        LogSeen::Present { uuid, epoch, state, torn, legs } => (uuid, *epoch, *state, *torn, legs),
     };
     let Some(attachment) = attachment else {
         return match state {
@@ -83,6 +108,9 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
     }
     if attachment.state == AttachmentState::Abandoned || state == State::GivenUp {
         return Err(was_given_up(&log.to_string(), Some(attachment)));
+    }
+    if legs.are_stale(attachment) {
+        return Err(stale(&log.to_string()));
     }
     match epoch < attachment.epoch {
         true => Err(older(attachment, &log.to_string(), epoch, torn)),
@@ -122,6 +150,18 @@ pub fn way_to_a_new_log(log: &Path) -> String {
         "to replace the log, stop the server: everything is written back, and the new one is made, by \"dcd format --replace OLD NEW\", where \
          the stack file OLD names {}, and NEW the new log",
         log.display()
+    )
+}
+
+/// The leg that has everything is not there.
+fn stale(log: &str) -> Refusal {
+    Refusal::new(
+        format!(
+            "the leg that is here of the log {log} lacks acknowledged writes: it failed, or was away, while another leg was written, as the \
+             attachment record of the data disk says"
+        ),
+        "connect the leg that was in use last: nothing is lost then. If it is gone, those writes are: \"dcd rescue --list\" says what this leg \
+         holds, \"dcd rescue --force\" writes that back, over what may be newer, and \"dcd serve --without-cache --force\" goes on without it",
     )
 }
 

@@ -15,6 +15,7 @@ pub fn attachment(state: AttachmentState, extent: Extent) -> Attachment {
         epoch: 7,
         state,
         dirty_bytes: None,
+        stale_legs: Vec::new(),
         log_bytes: 64 << 20,
     }
 }
@@ -24,7 +25,13 @@ fn recorded(state: AttachmentState) -> Attachments {
 }
 
 fn present(uuid: &str, epoch: u64) -> LogSeen {
-    LogSeen::Present { uuid: uuid.to_owned(), epoch, state: State::Stopped, torn: false }
+    LogSeen::Present {
+        uuid: uuid.to_owned(),
+        epoch,
+        state: State::Stopped,
+        torn: false,
+        legs: LegsSeen::default(),
+    }
 }
 
 fn start(all: &Attachments, seen: &LogSeen) -> Result<Start, Refusal> {
@@ -55,7 +62,13 @@ fn the_wrong_log_is_refused() {
 fn an_old_snapshot_of_the_log_is_refused() {
     let refusal = start(&recorded(AttachmentState::Dirty), &present("right", 6)).unwrap_err();
     assert!(refusal.reason.contains("is an old copy"), "{refusal}");
-    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 6, state: State::Stopped, torn: true };
+    let seen = LogSeen::Present {
+        uuid: "right".to_owned(),
+        epoch: 6,
+        state: State::Stopped,
+        torn: true,
+        legs: LegsSeen::default(),
+    };
     let refusal = start(&recorded(AttachmentState::Dirty), &seen).unwrap_err();
     assert!(refusal.action.contains("\"dcd rescue --force\" writes back what it holds"), "{refusal}");
 }
@@ -68,7 +81,13 @@ fn a_log_that_failed_is_refused_for_ever() {
 
 #[test]
 fn a_detached_log_is_refused() {
-    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 7, state: State::Detached, torn: false };
+    let seen = LogSeen::Present {
+        uuid: "right".to_owned(),
+        epoch: 7,
+        state: State::Detached,
+        torn: false,
+        legs: LegsSeen::default(),
+    };
     for all in [Attachments::default(), recorded(AttachmentState::Clean)] {
         assert!(start(&all, &seen).unwrap_err().reason.contains("was detached"));
     }
@@ -76,7 +95,13 @@ fn a_detached_log_is_refused() {
 
 #[test]
 fn a_log_that_was_given_up_is_refused_whatever_the_record_says() {
-    let seen = LogSeen::Present { uuid: "right".to_owned(), epoch: 7, state: State::GivenUp, torn: false };
+    let seen = LogSeen::Present {
+        uuid: "right".to_owned(),
+        epoch: 7,
+        state: State::GivenUp,
+        torn: false,
+        legs: LegsSeen::default(),
+    };
     for all in [
         Attachments::default(),
         recorded(AttachmentState::Clean),
@@ -146,7 +171,13 @@ fn a_second_cache_is_refused_unless_the_first_has_nothing_to_say() {
 #[test]
 fn every_refusal_names_the_way_out_that_loses_nothing_first() {
     let gone = LogSeen::Missing("no such file".to_owned());
-    let seen = |epoch, state, torn| LogSeen::Present { uuid: "right".to_owned(), epoch, state, torn };
+    let seen = |epoch, state, torn| LogSeen::Present {
+        uuid: "right".to_owned(),
+        epoch,
+        state,
+        torn,
+        legs: LegsSeen::default(),
+    };
     let log = Path::new("/disks/log");
     let (dirty, failed) = (recorded(AttachmentState::Dirty), recorded(AttachmentState::Abandoned));
     let unknown = Attachments::default();

@@ -24,11 +24,12 @@ mod store;
 
 use std::path::{Path, PathBuf};
 
+use dcd_engine::mirror::{MirrorStatus, Standing};
 use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
 pub use admit::{
-    LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_on_array, admit_overwrite,
+    LegsSeen, LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_on_array, admit_overwrite,
     admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache, admit_without_record,
 };
 pub use identity::numbers as device_numbers;
@@ -46,6 +47,28 @@ pub enum AttachmentState {
     Abandoned,
 }
 
+/// A leg of a log that lacks what was written to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct StaleLeg {
+    pub id: u64,
+    /// Its own label has at most this generation, unless it has been filled since.
+    pub generation: u64,
+}
+
+/// Stale legs that a record has at most; the newest stay. A log has no more than eight legs at a time.
+const STALE_LEGS_MAX: usize = 16;
+
+/// The legs that lack something by what the log says, and those known before of which it does not say that they were filled.
+pub fn stale_legs(known: &[StaleLeg], legs: &MirrorStatus) -> Vec<StaleLeg> {
+    let generation = legs.generation;
+    let standing = |id: u64| legs.legs.iter().find(|leg| leg.id == id).map(|leg| leg.standing);
+    let mut stale: Vec<StaleLeg> = known.iter().filter(|leg| standing(leg.id).is_none()).copied().collect();
+    let lacking = legs.legs.iter().filter(|leg| leg.standing != Some(Standing::Whole));
+    stale.extend(lacking.map(|leg| StaleLeg { id: leg.id, generation }));
+    stale.split_off(stale.len().saturating_sub(STALE_LEGS_MAX))
+}
+
 /// One cache on one data disk, or on a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -61,6 +84,9 @@ pub struct Attachment {
     pub state: AttachmentState,
     /// How much the log held that the data disk lacked, when that was last known.
     pub dirty_bytes: Option<u64>,
+    /// Legs of the log that lack acknowledged writes: alone, none of them may be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stale_legs: Vec<StaleLeg>,
     /// The size of the log: no more data than this can be dirty, but zeroes and discards take no room in it.
     pub log_bytes: u64,
 }

@@ -28,7 +28,7 @@ use crate::session::running::RunningCaches;
 use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
-    flush_trouble, legs_text, lost_text, state_word,
+    flush_trouble, leg_name, legs_text, lost_text, state_word,
 };
 use crate::session::serving::trend::{Amounts, Trends};
 
@@ -188,7 +188,14 @@ impl Condition {
 
     fn of_mirror(mirror: &MirrorStatus) -> Condition {
         let state = if mirror.is_good() { GOOD.to_owned() } else { legs_text(mirror) };
-        Condition { state, advice: Vec::new() }
+        let lost = mirror.legs.iter().filter(|leg| leg.lost_writes).map(|leg| {
+            format!(
+                "leg {} had lost writes that its device had said were durable, and is filled again: do not trust that device, or its \
+                 write cache, until you know why",
+                leg_name(leg)
+            )
+        });
+        Condition { state, advice: lost.collect() }
     }
 
     fn of_array(array: &ArrayStatus) -> Condition {
@@ -488,7 +495,21 @@ impl Host {
             Report::Failed(why) => self.failed(now, stack, place, why),
             Report::LogFailed => self.log_failed(now, stack, place),
             Report::Array(answer) => self.array_answered(layer, answer),
-            Report::Notice => self.noticed(now, stack),
+            Report::Notice => {
+                self.note_legs(now, stack, layer);
+                self.noticed(now, stack);
+            }
+        }
+    }
+
+    /// Records legs that lack something, where the layer is a mirrored log.
+    fn note_legs(&mut self, now: Nanos, stack: &Stack, layer: LayerIndex) {
+        let LayerStatus::Mirror(legs) = stack.layer(layer).status(now) else { return };
+        let name = stack.layer_name(layer);
+        if let Err(error) = self.records.note_legs(name, &legs) {
+            self.news.push(format!(
+                "what has become of the legs of \"{name}\" cannot be recorded: keep the leg that is whole. {error}"
+            ));
         }
     }
 

@@ -77,6 +77,7 @@ fn bench() -> Bench {
         epoch: 1,
         state: AttachmentState::Clean,
         dirty_bytes: Some(0),
+        stale_legs: Vec::new(),
         log_bytes: 1 << 20,
     };
     record.update(|_| attached).unwrap();
@@ -94,7 +95,8 @@ fn bench() -> Bench {
     let mut parts = Parts::default();
     parts.layers.insert("cache".to_owned(), layer);
     let cache = Cache { name: "cache".to_owned(), layer, kind: CacheKind::LogCache };
-    let admitted = Admitted { layer: "cache".to_owned(), record: Some(record), unrecorded: None };
+    let admitted =
+        Admitted { layer: "cache".to_owned(), mirror: None, record: Some(record), unrecorded: None };
     let host = Host::new("cache", parts, vec![cache], RunningCaches::of([admitted]));
     Bench { host, stack, controls, dirty_bytes, lost_blocks, destaged_sectors, dir }
 }

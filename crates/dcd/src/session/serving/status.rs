@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use dcd_engine::mirror::{MirrorStatus, Standing};
+use dcd_engine::mirror::{LegStatus, MirrorStatus, Standing};
 use dcd_engine::raid::{ArrayState, ArrayStatus};
 use dcd_engine::{LayerStatus, LogCacheStatus, MeterStatus, SECTOR_BYTES};
 use dcd_serve::control::Client;
@@ -170,18 +170,24 @@ pub fn lost_text(blocks: usize) -> Option<String> {
     (blocks > 0).then(|| format!("{blocks} block{} of 4 KiB lost", if blocks == 1 { "" } else { "s" }))
 }
 
+/// A leg as messages call it.
+pub fn leg_name(leg: &LegStatus) -> String {
+    leg.name.as_ref().map_or_else(|| "a leg that is not there".to_owned(), |name| format!("\"{name}\""))
+}
+
 /// The legs of a mirrored log, in words.
 pub fn legs_text(mirror: &MirrorStatus) -> String {
     let legs = mirror.legs.iter().map(|leg| {
-        let name = leg
-            .name
-            .as_ref()
-            .map_or_else(|| "a leg that is not there".to_owned(), |name| format!("\"{name}\""));
+        let name = leg_name(leg);
         match leg.standing {
             Some(Standing::Whole) => format!("{name} whole"),
             Some(Standing::Filling) => {
                 let percent = leg.filled_bytes as f64 * 100.0 / mirror.size_bytes.max(1) as f64;
                 format!("{name} filled to {percent:.0} %")
+            }
+            Some(Standing::Failed) if leg.missing => {
+                let name = leg.name.as_ref().map_or("a leg", |_| name.as_str());
+                format!("{name} missing, though nothing says that it failed")
             }
             Some(Standing::Failed) => format!("{name} failed"),
             None => format!("{name} taken out"),
