@@ -80,7 +80,9 @@ install-dcd:
 		sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/$$unit > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; \
 	done
 	install -D -m 644 packaging/dev-dcd-.device.conf $(DESTDIR)$(PREFIX)/lib/systemd/system/dev-dcd-.device.d/dcd.conf
-	install -D -m 644 packaging/61-dcd.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
+	install -d $(DESTDIR)$(PREFIX)/lib/udev/rules.d
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/63-z-dcd.rules > $(DESTDIR)$(PREFIX)/lib/udev/rules.d/63-z-dcd.rules
+	rm -f $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/dcd packaging/prometheus/dcd.rules.yml packaging/grafana/dcd.json
 
 install-lab:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A machine with a stack, in qemu, with systemd and udev as on Debian: its file system comes at boot, goes before the server at shutdown, and
-# is there after a power cut. It has dcd as a package, which is removed, purged, and upgraded below the file system. boot/machine.sh has what
-# the machine does, one function each start.
+# is there after a power cut. udev hides disks of all kinds that have a cache. It has dcd as a package, which is removed, purged, and upgraded
+# below the file system. boot/machine.sh has what the machine does, one function each start.
 #
 # usage: boot.sh DCD      the program
 #   SECONDS_MAX=300: for each start of the machine
@@ -17,8 +17,8 @@ seconds_max=${SECONDS_MAX:-300}
 # shellcheck source=scripts/guest-kernel/qemu.sh
 . "$here/guest-kernel/qemu.sh"
 
-"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod e2fsprogs systemd dpkg-dev >&2
-mapfile -t missing < <(missing_things 500 dpkg-deb dpkg-gencontrol dpkg-shlibdeps strip modprobe depmod mkfs.ext4 e2fsck qemu-system-x86_64 busybox cpio xz)
+"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod e2fsprogs fdisk systemd dpkg-dev >&2
+mapfile -t missing < <(missing_things 500 dpkg-deb dpkg-gencontrol dpkg-shlibdeps strip sfdisk modprobe depmod mkfs.ext4 e2fsck qemu-system-x86_64 busybox cpio xz)
 [ -x /usr/lib/systemd/systemd ] || missing+=(systemd)
 have_kernel || missing+=("Debian's package of a 6.12 kernel")
 # Not installed, as this machine has no use for it.
@@ -32,15 +32,17 @@ VERSION=0.2 "$here/deb.sh" "$(dirname "$dcd")" "$work" dcd >> "$work/debs" 2>&1 
 # What the package depends on, as this machine has it.
 dpkg-query -s libc6 libgcc-s1 > "$work/dpkg-status"
 truncate -s 256M "$work/data.img" "$work/root.img"
-truncate -s 64M "$work/log.img"
+truncate -s 64M "$work/log.img" "$work/twin1.img" "$work/twin2.img" "$work/nvme.img"
 mkfs.ext4 -q -F "$work/root.img"
 # shellcheck disable=SC2034 # for start_qemu
-disk_names=(data log root)
+disk_names=(data log root twin twin)
+# shellcheck disable=SC2034 # for qemu.sh
+more_devices=(-drive "if=none,id=nvme,format=raw,file=$work/nvme.img" -device nvme,drive=nvme,serial=dcd-nvme)
 make_initramfs ext4 overlay
 
 start() { # NUMBER: boots the machine, and waits until it has done its part
     begun=$SECONDS
-    start_qemu "$here/boot/init.sh" "HERE=$here START=$1 MODULES=$packages/root" "$work/data.img" "$work/log.img" "$work/root.img"
+    start_qemu "$here/boot/init.sh" "HERE=$here START=$1 MODULES=$packages/root" "$work/data.img" "$work/log.img" "$work/root.img" "$work/twin1.img" "$work/twin2.img"
     watch_machine "start $1" true
 }
 

@@ -90,6 +90,8 @@ start_1() {
     echo "/dev/dcd/disk / ext4 defaults 0 1" > /etc/fstab
     refused "/ is on /dev/dcd/disk: dcd is started from there" dcd doctor
 
+    part_zoned
+    part_udev
     dcd format --log $log --data $data --stack /etc/dcd/disk.toml || die "dcd format fails"
     part_package
     # Nothing is destaged before the log is nearly full.
@@ -106,6 +108,7 @@ start_1() {
     dcd status /etc/dcd/disk.toml > /dev/null || die "the first one is not reached any more"
 
     mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/dcd/disk || die "no file system"
+    check_names /dev/ublkb0
     fstab nofail
     systemctl daemon-reload
     systemctl start srv.mount || die "not mounted: $(report)"
@@ -138,6 +141,87 @@ part_package() {
     dcd check /etc/dcd/disk.toml > /dev/null || die "dcd check fails"
 }
 
+property() { # DEVICE NAME
+    udevadm info -q property "$1" | sed -n "s/^$2=//p"
+}
+
+# The file system of a disk is seen, or it is hidden: by udev now, and at the next start of the machine.
+seen_as() { # seen|hidden DEVICE
+    for _ in now coldplug; do
+        udevadm settle
+        uuid=$(blkid -p -s UUID -o value "$2")
+        links=$(ls -l /dev/disk/by-uuid 2>&1)
+        linked=$(readlink -f "/dev/disk/by-uuid/$uuid")
+        case $1 in
+            seen) [ "$(property "$2" ID_FS_TYPE)" = ext4 ] && [ "$linked" = "$2" ] && [ "$(property "$2" SYSTEMD_READY)" != 0 ] ;;
+            hidden) [ -z "$(property "$2" ID_FS_TYPE)" ] && [ "$linked" != "$2" ] && [ "$(property "$2" SYSTEMD_READY)" = 0 ] ;;
+        esac || die "$2 is not $1: $links $(udevadm info "$2"; ls -l /var/lib/dcd; grep -h '"names"' -A9 /var/lib/dcd/*)"
+        udevadm trigger --action=add --name-match="$2"
+    done
+    udevadm settle
+}
+
+cache_of() { # NAME DATA
+    dcd format --log "/root/$1.log" --log-size 4MiB --data "$2" --stack "/root/$1.toml" > /tmp/made || die "dcd format: $(cat /tmp/made)"
+}
+
+# udev hides what is on a disk from the moment that it has a cache, whatever kind of disk it is, and shows it when the cache is gone.
+part_udev() {
+    modprobe scsi_debug dev_size_mb=64 || die "no scsi_debug"
+    wait_until test -b /dev/sda -a -b /dev/nvme0n1 -a -b /dev/vdd -a -b /dev/vde
+    printf 'label: gpt\n,24M\n,\n' | sfdisk -q /dev/sda || die "no partitions"
+    udevadm settle
+    for disk in /dev/sda1 /dev/sda2 /dev/nvme0n1 /dev/vdd /dev/vde; do
+        mkfs.ext4 -q "$disk" || die "no file system on $disk"
+        seen_as seen "$disk"
+    done
+
+    cache_of part /dev/sda1
+    seen_as hidden /dev/sda1
+    seen_as seen /dev/sda2
+    [ -n "$(find /dev/disk/by-id -lname '*/sda1')" ] || die "sda1 has lost its own names: $(udevadm info /dev/sda1)"
+    dcd detach --quiet /root/part.toml || die "dcd detach fails"
+    seen_as seen /dev/sda1
+    # The partitions of a disk that has a cache as a whole.
+    cache_of whole /dev/sda
+    seen_as hidden /dev/sda1
+    seen_as hidden /dev/sda2
+    dcd detach --quiet /root/whole.toml || die "dcd detach fails"
+    seen_as seen /dev/sda2
+
+    cache_of nvme /dev/nvme0n1
+    seen_as hidden /dev/nvme0n1
+
+    # Two disks that have the same serial number.
+    [ "$(cat /sys/block/vdd/serial)" = "$(cat /sys/block/vde/serial)" ] || die "the twins have different serial numbers"
+    cache_of first /dev/vdd
+    seen_as hidden /dev/vdd
+    seen_as seen /dev/vde
+    cache_of second /dev/vde
+    seen_as hidden /dev/vde
+    dcd detach --quiet /root/first.toml || die "dcd detach fails"
+    seen_as seen /dev/vdd
+    seen_as hidden /dev/vde
+    dcd detach --quiet /root/second.toml || die "dcd detach fails"
+    seen_as seen /dev/vde
+    dcd detach --quiet /root/nvme.toml || die "dcd detach fails"
+    seen_as seen /dev/nvme0n1
+}
+
+part_zoned() {
+    modprobe null_blk nr_devices=1 gb=1 zoned=1 zone_size=16 || die "no null_blk"
+    wait_until test -b /dev/nullb0
+    refused "host-managed" dcd format --log /root/zoned.log --log-size 4MiB --data /dev/nullb0
+}
+
+# The names that the content has lead to the device of the cache.
+check_names() { # DEVICE
+    udevadm settle
+    uuid=$(property "$1" ID_FS_UUID)
+    [ -n "$uuid" ] && [ "$(readlink -f "/dev/disk/by-uuid/$uuid")" = "$1" ] || die "by-uuid does not lead to $1: $(udevadm info "$1"; report)"
+    [ -z "$(property /dev/vda ID_FS_TYPE)" ] || die "udev shows what is on the data disk: $(udevadm info /dev/vda)"
+}
+
 # A stack whose device ends with its server.
 start_other() {
     truncate -s 1M /root/other.img
@@ -159,6 +243,7 @@ OTHER
 start_2() {
     wait_until mountpoint -q /srv
     is_dirty || die "what was dirty is not: $(dcd status /etc/dcd/disk.toml)"
+    check_names /dev/ublkb0
     check_files
     start_as_usual
     systemctl restart dcd@disk || die "no restart: $(report)"
@@ -203,6 +288,7 @@ part_upgrade() {
 start_3() {
     wait_until mountpoint -q /srv
     [ "$(findmnt -n -o SOURCE /srv)" = /dev/nbd0 ] || die "no NBD device is mounted: $(report)"
+    check_names /dev/nbd0
     check_files
     start_as_usual
     # A device that waits for its server does not go with it.

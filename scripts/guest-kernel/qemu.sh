@@ -12,6 +12,8 @@ more_modules=()
 emulation=(-accel tcg,thread=multi -smp 2)
 # The serial numbers of disks, for /dev/disk/by-id.
 disk_names=()
+# Arguments for devices that are no virtio disks.
+more_devices=()
 
 unpack() { # PACKAGE: into $packages/root, once
     [ -e "$packages/$1.unpacked" ] && return
@@ -84,5 +86,5 @@ start_qemu() { # SCRIPT VARIABLES DISK-FILE...: boots with these as virtio disks
         -append "console=ttyS0 quiet panic=-1 mitigations=off SCRIPT=$script WORK=$work SECONDS_MAX=$seconds_max $variables" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
         -virtfs "local,path=$work,mount_tag=work,security_model=none" \
-        ${arguments[@]+"${arguments[@]}"}
+        ${arguments[@]+"${arguments[@]}"} ${more_devices[@]+"${more_devices[@]}"}
 }

@@ -57,6 +57,7 @@ pub enum Command {
     StackFile(StackFileHelp),
     Completions(Completions),
     Man(Man),
+    Udev(Udev),
 }
 
 /// Make the log of a cache, and attach it to a data disk
@@ -130,8 +131,8 @@ pub struct Serve {
     /// while members are missing, whose blocks may then be wrong
     #[arg(long, conflicts_with = "without_cache")]
     pub accept_damage: bool,
-    /// Answer flushes from RAM that the stack declares non-volatile: what is not destaged is lost when this process is killed
-    #[arg(long)]
+    /// For tests: answer flushes from RAM that the stack declares non-volatile. What is not destaged is lost when this process is killed
+    #[arg(long, hide = true)]
     pub i_have_nvram: bool,
     /// Start without members of arrays and legs of logs that are missing and not known to have failed: writes that only a missing leg
     /// has are lost. With TIME, wait so long for all devices, and then leave out members alone, never a leg
@@ -153,8 +154,8 @@ pub struct Serve {
 /// The stack was served by another machine.
 #[derive(Debug, Args)]
 pub struct TakeOver {
-    /// Take over a stack that another machine has served and not stopped, with the legs of its logs that are there. It must not write to
-    /// the data disk any more: say how that is sure
+    /// Take over a stack that another machine has served and not stopped, with the legs of its logs that are here. Make sure that the
+    /// other machine is off first: one of --other-is-off or --fence is required
     #[arg(long, conflicts_with = "without_cache")]
     pub take_over: bool,
     /// The other machine is off, and stays off
@@ -168,9 +169,9 @@ pub struct TakeOver {
 
 /// Make a block device of a served stack, and print its name
 ///
-/// It is the server's ublk device, if it has one; else a device of the kernel's NBD client, and without that a loop device over the image that
-/// fuse shows. A stack that is attached keeps its device: the command prints the same name again. With nbd-recovery = true in [serve], an
-/// NBD device outlives its server: requests wait for the next "dcd serve" of the stack, which goes on with them.
+/// Prints the block device, making one if needed: the server's ublk device, if it has one; else a device of the kernel's NBD client; without
+/// that a loop device over the image that fuse shows. A stack that is attached keeps its device. With nbd-recovery = true in [serve], an NBD
+/// device outlives its server: requests wait for the next "dcd serve" of the stack, which goes on with them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -207,7 +208,7 @@ pub struct Stop {
     /// Stop although clients have the device, if all of them wait for the next server, as devices of ublk and dcd attach with recovery do
     #[arg(long)]
     pub for_restart: bool,
-    /// Stop while clients have the device: a file system on it fails, and writes that were not flushed may be lost
+    /// Stop although clients have the device. Devices without recovery fail, and lose what was not flushed
     #[arg(long, conflicts_with = "for_restart")]
     pub force: bool,
 }
@@ -292,6 +293,15 @@ pub struct Flush {
     /// Print only errors, no progress
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// Answer udev, which runs this for each block device: is what is on it hidden?
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct Udev {
+    /// Node of the device
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
 }
 
 /// List and remove ublk devices, also those whose server is gone

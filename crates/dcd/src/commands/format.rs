@@ -14,6 +14,7 @@ use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 use crate::cli::{Detach, Format};
 use crate::commands::detach;
 use crate::commands::log::make_legs;
+use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
@@ -23,6 +24,7 @@ use crate::session::random::random_uuid;
 use crate::session::record::{
     AttachmentState, Record, admit_attach, admit_on_array, admit_overwrite, admit_without_record, uuid_text,
 };
+use crate::session::system::is_by_content;
 use crate::session::tell::{clear_foreign_journal, tell_members};
 
 pub fn run(args: &Format) -> Result<(), Failure> {
@@ -31,6 +33,13 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         (Some(file), _) => CacheChoice::load(file, args.layer.as_deref())?,
         (None, written) => CacheChoice::of(StackFile::parse(written, Path::new(""))?, None)?,
     };
+    if let Some(data) = choice.file.path_below(&choice.data).filter(|data| is_by_content(data)) {
+        return Err(Failure::Failed(format!(
+            "{} names what is on the data disk, and the device of the cache will have the same on it: name the disk by /dev/disk/by-id. \
+             Nothing was changed",
+            data.display()
+        )));
+    }
     if let Some(old) = &args.replace {
         take_off(old, &choice)?;
     }
@@ -84,10 +93,24 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     if is_rotational {
         println!("{}", superblock.spindle);
     }
-    if let Some(path) = &args.stack {
-        println!("stack file: {0}; serve it with: dcd serve {0}", path.display());
+    match (&args.stack, &args.file) {
+        (Some(path), _) => println!("stack file: {}; {}", path.display(), next_step(path)),
+        (None, Some(file)) => println!("{}", next_step(file)),
+        (None, None) => println!(
+            "next: write a stack file that names both (dcd stack-file describes it; dcd format --stack FILE writes one), and serve it with: dcd serve FILE"
+        ),
     }
     Ok(())
+}
+
+/// The command that serves a stack file: the unit of one in /etc/dcd.
+fn next_step(file: &Path) -> String {
+    match stack_name(file) {
+        Some(name) => {
+            format!("serve it with: systemctl enable --now dcd@{name} (or: dcd serve {})", file.display())
+        }
+        None => format!("serve it with: dcd serve {}", file.display()),
+    }
 }
 
 /// Takes the cache of another stack file off the same data disk. A crash after that leaves a plain disk, and a format for which there is nothing

@@ -21,6 +21,7 @@ mod status;
 mod stop;
 mod top;
 mod ublk;
+mod udev;
 
 use dcd_engine::raid::stride::Pass;
 use dcd_engine::{Extent, Nanos};
@@ -62,5 +63,6 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::StackFile(_) => stack_file::run(),
         Command::Completions(args) => completions::run(&args, (program.command)()),
         Command::Man(args) => man::run(&args, (program.command)()),
+        Command::Udev(args) => udev::run(&args),
     }
 }

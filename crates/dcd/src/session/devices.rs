@@ -8,13 +8,22 @@ use dcd_engine::{
     BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES, Stack,
 };
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay, RemoteSpec};
+use dcd_serve::control::Client;
 use dcd_stack::{
     DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, RemoteSource, StackFile, StackFileError,
 };
 
 use crate::failure::Failure;
 use crate::session::machine;
-use crate::session::system::carried_by;
+use crate::session::system::{carried_by, is_by_content};
+
+/// The words for a stack that has a server, so that its devices are in use.
+fn served(file: &StackFile) -> Option<String> {
+    let server = Client::connect(file.serve.control.as_ref()?).ok()?;
+    let process = server.server_process().filter(|process| *process != std::process::id() as i32)?;
+    let stack = file.path.display();
+    Some(format!("{stack} is in use: process {process} serves it. Stop that first: dcd stop {stack}"))
+}
 
 /// How long [`patiently`] tries. A second server must be refused within a second.
 const PATIENCE: Duration = Duration::from_millis(600);
@@ -65,7 +74,10 @@ impl<'a> Opener<'a> {
 
     /// Why a stack over these devices was not built.
     pub fn failure(&self, error: StackFileError) -> Failure {
-        if self.busy { Failure::Busy(error.to_string()) } else { error.into() }
+        match self.busy {
+            true => Failure::Busy(served(self.file).unwrap_or_else(|| error.to_string())),
+            false => error.into(),
+        }
     }
 
     /// The driver of offline commands.
@@ -116,9 +128,12 @@ impl<'a> Opener<'a> {
             }
         }
         match &device.source {
+            DeviceSource::Path { path, .. } if is_by_content(path) => {
+                "; the names by content of a data disk lead to the device of the cache: name the disk by /dev/disk/by-id"
+            }
             _ if self.file.arrays().next().is_some() => "",
             DeviceSource::Path { size: Some(_), .. } => "; \"dcd format\" makes it with its size",
-            _ => ", or give it a size, to have it made",
+            _ => ", or have it made: --log-size, or \"size\" in its table of the stack file",
         }
     }
 

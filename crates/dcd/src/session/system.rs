@@ -7,6 +7,13 @@ use std::path::{Path, PathBuf};
 /// The machine, and dcd in it, is started from these. So they cannot come from a stack: it is not there yet.
 pub const SYSTEM: [&str; 8] = ["/", "/usr", "/etc", "/boot", "/boot/efi", "/var", "/var/lib", "/var/lib/dcd"];
 
+/// Links that udev makes by what is on a disk. Those of a data disk go to the device of the cache, which has the same content.
+const BY_CONTENT: [&str; 2] = ["/dev/disk/by-uuid", "/dev/disk/by-label"];
+
+pub fn is_by_content(path: &Path) -> bool {
+    BY_CONTENT.iter().any(|by| path.starts_with(by))
+}
+
 /// Devices stand on each other at most so often; more is a circle.
 const DEPTH_MAX: usize = 8;
 

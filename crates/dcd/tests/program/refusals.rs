@@ -467,6 +467,16 @@ fn a_hostile_superblock_is_no_log() {
 }
 
 #[test]
+fn a_data_disk_is_not_named_by_what_is_on_it() {
+    let place = Place::new();
+    let mut format = dcd();
+    format.args(["format", "--log-size", "16MiB", "--data", "/dev/disk/by-uuid/1-2", "--log"]);
+    let output = format.arg(place.path("log")).output().unwrap();
+    expect(&output, 1, "name the disk by /dev/disk/by-id");
+    assert!(!place.path("log").exists());
+}
+
+#[test]
 fn a_second_server_is_refused() {
     let place = dirty();
     let server = place.serve();
@@ -475,6 +485,7 @@ fn a_second_server_is_refused() {
     let offline = [("check", 1), ("detach", 1), ("rescue", 1), ("format", 1)];
     for (command, code) in offline {
         expect(&place.run(command, &[]), code, "in use");
+        expect(&place.run(command, &[]), code, &format!("process {} serves it", server.child.id()));
     }
     assert_eq!(place.nbd().read(0, 4096).unwrap(), [0xd1; 4096], "the first one goes on");
     expect(&server.stop(), 0, "");

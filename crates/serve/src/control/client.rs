@@ -21,7 +21,7 @@ const ARRAY: &str = "array";
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("nobody listens on {path}")]
+    #[error("not served: no server on {path}")]
     NotServed { path: PathBuf },
     #[error("control socket {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
@@ -51,6 +51,12 @@ pub struct Client {
 }
 
 impl Client {
+    /// Returns the process of the server, if the kernel tells.
+    pub fn server_process(&self) -> Option<i32> {
+        let peer = rustix::net::sockopt::socket_peercred(self.stream.get_ref()).ok()?;
+        Some(peer.pid.as_raw_nonzero().get())
+    }
+
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
         Client::connect_within(path, FIRST_ANSWER_PATIENCE)
     }

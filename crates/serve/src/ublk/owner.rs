@@ -54,7 +54,8 @@ impl Owner {
         &self.stack
     }
 
-    /// Notes the name of the stack, for [`stack_of`] and for the udev rule that links /dev/dcd/NAME. The device is not there yet.
+    /// Notes the name of the stack and this process, for [`stack_of`] and for the udev rules, which link /dev/dcd/NAME and open no device without
+    /// its server. The device is not there yet.
     pub fn note(&self, number: u32) {
         let noted = fs::create_dir_all(RUN_DIR).and_then(|()| {
             self.forget_others(number);
@@ -67,7 +68,8 @@ impl Owner {
 
     fn noted(&self) -> String {
         let name = self.name.as_ref().map_or(String::new(), |name| format!("DCD_NAME={name}\n"));
-        format!("{:x}\n{}\n{name}", self.mark, self.stack.display())
+        let server = std::process::id();
+        format!("{:x}\n{}\n{name}DCD_SERVER={server}\n", self.mark, self.stack.display())
     }
 
     /// A stack has one device. One that another program has removed left its note, and its number may be given to a stranger.
@@ -230,8 +232,9 @@ mod tests {
     fn a_note_has_the_stack_for_people_and_the_name_for_udev() {
         let owner = Owner::new(Path::new("/nowhere/a.toml"), "cache", None);
         let noted = |name: Option<&str>| owner.clone().named(name.map(str::to_owned)).noted();
-        assert!(noted(Some("big")).ends_with("\n/nowhere/a.toml\nDCD_NAME=big\n"));
-        assert!(noted(None).ends_with("\n/nowhere/a.toml\n"));
+        let server = format!("DCD_SERVER={}\n", std::process::id());
+        assert!(noted(Some("big")).ends_with(&format!("\n/nowhere/a.toml\nDCD_NAME=big\n{server}")));
+        assert!(noted(None).ends_with(&format!("\n/nowhere/a.toml\n{server}")));
         assert_eq!(stack_in(&noted(Some("a")), owner.mark()), Some(PathBuf::from("/nowhere/a.toml")));
         assert_eq!(stack_in(&noted(Some("a")), owner.mark() + 1), None);
     }

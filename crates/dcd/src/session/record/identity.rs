@@ -40,9 +40,22 @@ impl Identity {
         let mut names = links(device, &system.by.join("by-id"), "");
         names.extend(links(device, &system.by.join("by-partuuid"), "partuuid-"));
         names.extend(told_by_kernel(&system.sysfs.join(number_text(number))));
-        names.sort_by_key(|name| (rank(name), name.clone()));
-        names.dedup();
-        Identity { names, content: content(device) }
+        Identity { names: ranked(names), content: content(device) }
+    }
+
+    /// With the names of links that udev is about to make.
+    pub fn with_links(&self, links: &[PathBuf], system: &System) -> Identity {
+        let name = |link: &PathBuf| {
+            let (directory, name) = (link.parent()?, link.file_name()?.to_str()?);
+            let by = |by: &str| directory == system.by.join(by);
+            if by("by-id") {
+                return Some(name.to_owned());
+            }
+            by("by-partuuid").then(|| format!("partuuid-{name}"))
+        };
+        let mut names = self.names.clone();
+        names.extend(links.iter().filter_map(name));
+        Identity { names: ranked(names), content: self.content.clone() }
     }
 
     /// Whether two are one disk; none where neither says. A name counts more than what is on it: copies of a disk have its UUIDs.
@@ -70,6 +83,12 @@ impl Identity {
 
 /// The names of devices that programs serve, dcd among them, begin like this.
 const SERVED: [&str; 2] = ["ublkb", "nbd"];
+
+fn ranked(mut names: Vec<String>) -> Vec<String> {
+    names.sort_by_key(|name| (rank(name), name.clone()));
+    names.dedup();
+    names
+}
 
 /// Names made from what is burnt into the drive come before names made from how it is connected.
 fn rank(name: &str) -> usize {
@@ -159,7 +178,7 @@ pub const fn numbers(device: u64) -> (u64, u64) {
     ((device >> 8) & 0xfff | (device >> 32) & !0xfff, device & 0xff | (device >> 12) & 0xffff_ff00)
 }
 
-fn number_text(device: u64) -> String {
+pub fn number_text(device: u64) -> String {
     let (major, minor) = numbers(device);
     format!("{major}:{minor}")
 }

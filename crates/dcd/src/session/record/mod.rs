@@ -21,6 +21,7 @@ mod admit;
 mod identity;
 mod place;
 mod store;
+mod udev;
 
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,7 @@ pub use admit::{
 };
 pub use identity::numbers as device_numbers;
 pub use store::{RecordError, RecordFile};
+pub use udev::attachments_of;
 
 /// Whether the data disk is complete without its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use dcd_nbd::{Server, Uri};
 
 use super::identity::{Identity, System, numbers};
+use super::udev;
 
 /// Where records of block devices are kept; `DCD_STATE_DIR` names another directory.
 const STATE_DIR: &str = "/var/lib/dcd";
@@ -65,7 +66,7 @@ pub fn place(device: &Path) -> std::io::Result<Place> {
     Ok(Place::InStateDir(Block::new(device, metadata.rdev(), state_dir(), system)))
 }
 
-fn state_dir() -> PathBuf {
+pub fn state_dir() -> PathBuf {
     std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from)
 }
 
@@ -86,6 +87,24 @@ impl Block {
     pub fn new(device: PathBuf, number: u64, state_dir: PathBuf, system: System) -> Block {
         let identity = Identity::of(&device, number, &system);
         Block { device, number, state_dir, system, identity }
+    }
+
+    /// A device that udev is about to make links to.
+    pub fn linked(
+        device: PathBuf,
+        number: u64,
+        state_dir: PathBuf,
+        system: System,
+        links: &[PathBuf],
+    ) -> Block {
+        let block = Block::new(device, number, state_dir, system);
+        let identity = block.identity.with_links(links, &block.system);
+        Block { identity, ..block }
+    }
+
+    /// Has udev look at the disk again: a record has come, or has gone.
+    pub fn announce(&self) {
+        udev::announce(&self.system, self.number);
     }
 
     /// Where a record is looked for first: under each name, and under the number.

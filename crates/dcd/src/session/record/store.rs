@@ -83,7 +83,7 @@ impl RecordFile {
         }
     }
 
-    fn of_block(block: Block) -> Result<RecordFile, RecordError> {
+    pub fn of_block(block: Block) -> Result<RecordFile, RecordError> {
         // One that cannot be understood may be this disk's.
         let may_be_its_own = |path: &PathBuf| match read(path) {
             Ok(None) => false,
@@ -135,9 +135,11 @@ impl RecordFile {
 
     /// Replaces the record; with no attachment, removes it. Returns when that is on the medium.
     pub fn store(&self, attachments: &Attachments) -> Result<(), RecordError> {
+        let announce = || self.block.iter().for_each(Block::announce);
         if attachments.0.is_empty() {
-            return self.paths.iter().try_for_each(|path| remove(path));
+            return self.paths.iter().try_for_each(|path| remove(path)).inspect(|()| announce());
         }
+        let is_new = !self.paths.iter().any(|path| path.exists());
         let generation = match self.is_array {
             true => Some(self.newest()?.and_then(|newest| newest.generation).unwrap_or(0) + 1),
             false => None,
@@ -156,7 +158,11 @@ impl RecordFile {
         text.push('\n');
         self.paths
             .iter()
-            .try_for_each(|path| put(path, text.as_bytes()).map_err(|source| io(path, "writing", source)))
+            .try_for_each(|path| put(path, text.as_bytes()).map_err(|source| io(path, "writing", source)))?;
+        if is_new {
+            announce();
+        }
+        Ok(())
     }
 }
 

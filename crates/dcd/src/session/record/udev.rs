@@ -1,0 +1,102 @@
+//! Records and udev: hides what is on a data disk, and has udev look again where a record comes or goes.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use dcd_engine::{Extent, Lba};
+
+use super::Attachments;
+use super::identity::{System, number_text};
+use super::place::{Block, state_dir};
+use super::store::{RecordError, RecordFile};
+
+/// The attachments of a block device, by the records in the state directory. `links`: what udev is about to link to it. None where the state
+/// directory cannot be there yet, as its file system is not mounted.
+///
+/// # Errors
+/// Of a record that is the device's, or may be, and cannot be understood.
+pub fn attachments_of(device: &Path, links: &[PathBuf]) -> Result<Option<Attachments>, RecordError> {
+    let state_dir = state_dir();
+    if !state_dir.parent().is_some_and(Path::exists) {
+        return Ok(None);
+    }
+    let number = fs::metadata(device).ok().filter(|found| found.file_type().is_block_device());
+    let Some(number) = number.map(|found| found.rdev()) else { return Ok(Some(Attachments::default())) };
+    let of = |device: &Path, number, links: &[PathBuf]| {
+        let block = Block::linked(device.to_owned(), number, state_dir.clone(), System::default(), links);
+        // Most machines have no record: then nothing is read of any device.
+        match block.all_paths().is_empty() {
+            true => Ok(Attachments::default()),
+            false => RecordFile::of_block(block)?.load(),
+        }
+    };
+    let mut all = of(device, number, links)?;
+    if let Some(partition) = Partition::of(&System::default(), number) {
+        // A cache may be attached to its disk.
+        all.0.extend(
+            of(&partition.disk, partition.number, &[])?.0.into_iter().filter_map(|attachment| {
+                partition.extent.overlaps(attachment.extent()).then_some(attachment)
+            }),
+        );
+    }
+    Ok(Some(all))
+}
+
+struct Partition {
+    disk: PathBuf,
+    number: u64,
+    extent: Extent,
+}
+
+impl Partition {
+    fn of(system: &System, number: u64) -> Option<Partition> {
+        let folder = fs::canonicalize(system.sysfs.join(number_text(number))).ok()?;
+        let text = |path: &Path| fs::read_to_string(path).ok();
+        let value = |name: &str| text(&folder.join(name))?.trim().parse::<u64>().ok();
+        value("partition")?;
+        let disk = folder.parent()?;
+        let name = Path::new("/dev").join(disk.file_name()?);
+        let (start, sectors) = (value("start")?, value("size")?);
+        let number = fs::metadata(&name).ok()?.rdev();
+        Some(Partition { disk: name, number, extent: Extent::new(Lba(start), sectors) })
+    }
+}
+
+/// Has udev look at a device and its partitions again. That fails in a container, which has no udev to tell: the record counts all the same.
+pub fn announce(system: &System, number: u64) {
+    let folder = system.sysfs.join(number_text(number));
+    let partitions = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let all =
+        std::iter::once(folder.clone()).chain(partitions.filter(|path| path.join("partition").exists()));
+    for device in all {
+        let _ = change(&device.join("uevent"));
+    }
+}
+
+fn change(uevent: &Path) -> io::Result<()> {
+    use io::Write;
+    fs::OpenOptions::new().write(true).open(uevent)?.write_all(b"change")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::identity::tests::Fake;
+    use super::*;
+
+    #[test]
+    fn udev_looks_again_at_a_disk_and_its_partitions() {
+        let fake = Fake::new();
+        let disk = 8 << 8;
+        fake.numbered(disk, "sda");
+        for name in ["uevent", "sda1/uevent", "sda1/partition", "queue/uevent"] {
+            fake.attribute(disk, name, "");
+        }
+        announce(&fake.system, disk);
+        let read = |name: &str| fs::read_to_string(fake.system.sysfs.join("8:0").join(name)).unwrap();
+        assert!(read("uevent").starts_with("change") && read("sda1/uevent").starts_with("change"));
+        assert_eq!(read("queue/uevent"), "\n", "that is no device");
+        announce(&fake.system, 9 << 8);
+    }
+}
