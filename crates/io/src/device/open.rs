@@ -26,7 +26,9 @@ pub enum DeviceError {
     Claimed { path: PathBuf, pid: Option<u32> },
     #[error("{}: there is no such file or device: check the path", path.display())]
     NotFound { path: PathBuf },
-    #[error("{}: permission denied: run as root, or as a user who may open it", path.display())]
+    #[error(
+        "{}: permission denied: run as root, or as a user who may open it. Root in a container may lack the right: pass the device in", path.display()
+    )]
     Permission { path: PathBuf },
     #[error("{}: {what}", path.display())]
     Unsuitable { path: PathBuf, what: String },
@@ -55,9 +57,15 @@ impl DeviceError {
     }
 }
 
+const HOST_MANAGED: &str = "a host-managed zoned disk (shingled) takes writes only in order within each zone, and dcd writes anywhere. \
+                            Use a conventional or a drive-managed disk, or put dm-zoned below";
+
 /// Opens as [`Device::open`] promises.
 pub(crate) fn open_file(spec: &FileSpec) -> Result<Device, DeviceError> {
     let (file, is_block) = open_claimed(spec)?;
+    if is_block && probe::is_host_managed(&file) {
+        return Err(DeviceError::unsuitable(&spec.path, HOST_MANAGED));
+    }
     if !is_block {
         lock(&file, spec)?;
         if !spec.read_only {

@@ -138,6 +138,20 @@ pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Found> {
     })
 }
 
+/// True for a zoned disk that takes writes only in order within each zone.
+pub(crate) fn is_host_managed(file: &File) -> bool {
+    /// Of linux/blkzoned.h.
+    const BLKGETZONESZ: libc::Ioctl = 0x8004_1284_u32 as libc::Ioctl;
+    let sys = file.metadata().ok().and_then(|found| sys_of_device(found.rdev()));
+    let zoned = sys.and_then(|sys| std::fs::read_to_string(sys.join("zoned")).ok());
+    is_zoned_in_order(zoned.as_deref(), || ioctl_int(file, BLKGETZONESZ).unwrap_or(0))
+}
+
+/// `zoned`: the kernel's word in sysfs. Without sysfs, a disk that has zones is taken for one that wants its writes in order.
+fn is_zoned_in_order(zoned: Option<&str>, zone_sectors: impl FnOnce() -> u32) -> bool {
+    zoned.map_or_else(|| zone_sectors() > 0, |zoned| zoned.trim() == "host-managed")
+}
+
 /// True for a block device that takes no writes, although it could be opened for them.
 pub fn is_read_only(file: &File) -> bool {
     /// Of linux/fs.h.
@@ -177,4 +191,22 @@ fn number(sys: &std::path::Path, name: &str) -> Option<u64> {
 
 fn flag(sys: &std::path::Path, name: &str) -> bool {
     number(sys, name) == Some(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_wants_writes_in_order_is_known_by_the_kernels_word_or_its_zones() {
+        for (zoned, sectors, refused) in [
+            (Some("host-managed\n"), 0, true),
+            (Some("host-aware\n"), 524_288, false),
+            (Some("none\n"), 524_288, false),
+            (None, 524_288, true),
+            (None, 0, false),
+        ] {
+            assert_eq!(is_zoned_in_order(zoned, || sectors), refused, "{zoned:?} {sectors}");
+        }
+    }
 }

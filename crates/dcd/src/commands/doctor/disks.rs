@@ -32,6 +32,7 @@ pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
             unflushed_cache(&about, &name, &disk),
             usb(&about, &name, &disk),
             wrong_kind(&about, &name, &disk),
+            shingled(&about, &name, &disk),
         ];
         let mut found: Vec<Finding> = checks.into_iter().flatten().collect();
         if found.is_empty() {
@@ -82,22 +83,36 @@ fn usb(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     })
 }
 
-/// A disk's own word against the kernel's flag. What it says of its rotation is in a page of its data (SBC, B1h): a 16-bit number, where
-/// 1 is a disk that does not rotate, and numbers from 0401h on are revolutions a minute.
+/// Shingled tracks are rewritten in bands. A disk that hides this wants to know which blocks are unused: other rotational disks have no TRIM.
+fn shingled(about: &str, name: &str, disk: &Path) -> Option<Finding> {
+    let trims = read(&disk.join("queue/discard_max_bytes")).parse().is_ok_and(|bytes: u64| bytes > 0);
+    let says_so = read(&disk.join("queue/zoned")) == "host-aware";
+    ((rotates(disk) == Some(true) && trims) || says_so).then(|| {
+        let found = format!("{name} is shingled (a rotational disk with TRIM): once its own cache is full, scattered writes become very slow");
+        Finding::new(Level::Note, about, found)
+            .with("expect slow destaging; a conventional disk (CMR) has no such limit")
+    })
+}
+
+/// A disk's own word on its rotation. That is in a page of its data (SBC, B1h): a 16-bit number, where 1 is a disk that does not rotate, and
+/// numbers from 0401h on are revolutions a minute.
+fn rotates(disk: &Path) -> Option<bool> {
+    let page = fs::read(disk.join("device/vpd_pgb1")).unwrap_or_default();
+    match page.get(4..6).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))? {
+        1 => Some(false),
+        0x0401..=0xfffe => Some(true),
+        _ => None,
+    }
+}
+
+/// A disk's own word against the kernel's flag.
 fn wrong_kind(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     let rotational = match read(&disk.join("queue/rotational")).as_str() {
         "0" => false,
         "1" => true,
         _ => return None,
     };
-    let page = fs::read(disk.join("device/vpd_pgb1")).unwrap_or_default();
-    let speed = page.get(4..6).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
-    let rotates = match speed {
-        Some(1) => Some(false),
-        Some(0x0401..=0xfffe) => Some(true),
-        _ if name.starts_with("nvme") => Some(false),
-        _ => None,
-    };
+    let rotates = rotates(disk).or_else(|| name.starts_with("nvme").then_some(false));
     rotates.filter(|rotates| *rotates != rotational).map(|rotates| {
         let (is, flag) = if rotates { ("rotates", 1) } else { ("does not rotate", 0) };
         let found =
@@ -148,6 +163,22 @@ mod tests {
         assert!(wrong("1", [0, 1]).unwrap().starts_with("echo 0 >"));
         made.write("/sys/devices/x/nvme0n1/queue/rotational", "1");
         assert!(wrong_kind("s", "nvme0n1", &made.machine.path("/sys/devices/x/nvme0n1")).is_some());
+    }
+
+    #[test]
+    fn a_rotational_disk_with_trim_is_shingled() {
+        let made = Made::new(&[]);
+        let is_shingled = |speed: [u8; 2], trims: &str, zoned: &str| {
+            made.write(&format!("{DISK}/device/vpd_pgb1"), [0, 0xb1, 0, 60, speed[0], speed[1], 0, 0]);
+            made.write(&format!("{DISK}/queue/discard_max_bytes"), trims);
+            made.write(&format!("{DISK}/queue/zoned"), zoned);
+            shingled("s: data", "sdb", &disk(&made)).is_some_and(|found| found.found.contains("shingled"))
+        };
+        assert!(is_shingled([0x15, 0x18], "2147450880\n", "none\n"));
+        assert!(is_shingled([0x15, 0x18], "0\n", "host-aware\n"));
+        assert!(!is_shingled([0x15, 0x18], "0\n", "none\n"), "a conventional disk");
+        assert!(!is_shingled([0, 1], "2147450880\n", "none\n"), "an SSD");
+        assert!(!is_shingled([0, 0], "2147450880\n", "none\n"), "the disk of a virtual machine does not say");
     }
 
     #[test]

@@ -113,13 +113,7 @@ fn io_uring(machine: &Machine, release: &str) -> Finding {
 fn ublk(machine: &Machine, wanted: bool) -> Finding {
     let missing = if wanted { Level::Bad } else { Level::Note };
     if !machine.exists("/dev/ublk-control") {
-        return absent(
-            machine,
-            "ublk_drv",
-            "ublk",
-            missing,
-            "Linux 6.4 or later with CONFIG_BLK_DEV_UBLK has it",
-        );
+        return absent(machine, "ublk_drv", "ublk", missing);
     }
     if let Err(error) = available() {
         return Finding::new(missing, "ublk", error.to_string());
@@ -148,15 +142,17 @@ fn ublk(machine: &Machine, wanted: bool) -> Finding {
 fn module(machine: &Machine, name: &str, node: &str, gives: &str) -> Finding {
     match machine.exists(node) {
         true => Finding::new(Level::Ok, name, format!("{node}: {gives}")),
-        false => absent(machine, name, name, Level::Note, "take a kernel that has it"),
+        false => absent(machine, name, name, Level::Note),
     }
 }
 
-fn absent(machine: &Machine, module: &str, about: &str, level: Level, otherwise: &str) -> Finding {
+fn absent(machine: &Machine, module: &str, about: &str, level: Level) -> Finding {
+    let release = machine.release();
     match is_installed(machine, module) {
         true => Finding::new(level, about, format!("the module {module} is not loaded"))
             .with(format!("modprobe {module}")),
-        false => Finding::new(level, about, "this kernel has it not, or not installed").with(otherwise),
+        false => Finding::new(level, about, format!("{module} is not available in kernel {release}"))
+            .with(format!("install linux-modules-extra-{release} where there is such a package, or use a kernel with this module (ublk_drv: Linux 6.4)")),
     }
 }
 
@@ -247,7 +243,7 @@ mod tests {
         let of = |name: &str, node: &str| module(&made.machine, name, node, "something");
         assert_eq!(of("nbd", "/dev/nbd0").action.unwrap(), "modprobe nbd");
         assert_eq!(of("loop", "/dev/loop-control").action.unwrap(), "modprobe loop");
-        assert!(of("fuse", "/dev/fuse").found.contains("this kernel has it not"));
+        assert!(of("fuse", "/dev/fuse").found.contains("is not available in kernel"));
         made.write("/dev/fuse", "");
         assert_eq!(of("fuse", "/dev/fuse").level, Level::Ok);
         assert_eq!(ublk(&made.machine, false).level, Level::Note);
