@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A file system on a modelled 7200 rpm disk: plain, and behind dcd with a log on the same disk.
 #
-# Each disk is the same model, paced in real time, over a sparse file. Its first 64 MiB are the log (unused on the plain
+# Each disk is the same model, paced in real time, over a sparse file in memory, if there is room. Its first 64 MiB are the log (unused on the plain
 # disk), the rest is the data disk: an ext2 for the tree of files and an ext4 for SQLite. The kernel reaches them through the
 # best front-end that it has: ublk, its NBD client, or FUSE; and loop, for the two parts. The ext2 is mounted with dirsync: metadata is written synchronously, as in the DCD paper.
 #
@@ -11,6 +11,7 @@
 #   DRIVE=...     which drive (barracuda-1996, nearline-2018, a drive file)
 #   FRONT_END=... which front-end: ublk, nbd or fuse (default: the first of them that the kernel has)
 #   REPORT=FILE   where the report goes
+#   TMPDIR=...    where the images go (default: /dev/shm, or /var/tmp where memory is short)
 set -euo pipefail
 
 dcd=$(realpath "${1:?usage: demo.sh PROGRAM}")
@@ -58,7 +59,18 @@ fi
 
 # ---------------------------------------------------------------- cleaning up, also when interrupted
 
-work=$(mktemp -d "${TMPDIR:-/var/tmp}/dcd-demo.XXXXXX")
+# In memory where there is room: a disk below the images would add its own times to those of the model.
+room_mib=1500
+place() {
+    local free
+    free=$(df --output=avail --block-size=1M /dev/shm 2> /dev/null | tail -n 1)
+    if [ "${free:-0}" -ge $room_mib ] && awk -v room=$room_mib '/^MemAvailable:/ { exit !($2 >= 2 * room * 1024) }' /proc/meminfo; then
+        echo /dev/shm
+    else
+        echo /var/tmp
+    fi
+}
+work=$(mktemp -d "${TMPDIR:-$(place)}/dcd-demo.XXXXXX")
 server=
 loops=()
 
@@ -276,6 +288,7 @@ run_disk() { # NAME
         check_bare "$1"
         echo "  every file has its content, also on the bare disk after detaching"
     fi
+    rm "$work/$1.img"
 }
 
 # ---------------------------------------------------------------- the demonstration
@@ -283,7 +296,10 @@ run_disk() { # NAME
 mkdir -p "$work/original" "$(dirname "$report")"
 "$dcd" demo tree "$work/original"
 tar -cf "$work/tree.tar" -C "$work/original" tree
-echo "front-end: $front_end"
+echo "front-end: $front_end; images in $(dirname "$work")"
+if [ "$(stat -f -c %T "$work")" != tmpfs ]; then
+    echo "These images are not in memory, and their disk adds its own times. TMPDIR names another directory."
+fi
 for disk in $disks; do run_disk "$disk"; done
 echo
 "$dcd" demo report "$work/results" --report "$report" --users "$users" --drive "$drive" --front-end "$front_end"

@@ -105,7 +105,7 @@ pub enum LogHead {
     /// The log does not spin.
     #[default]
     NotRotational,
-    /// An older program has formatted the log.
+    /// The host was too busy to tell, or an older program has formatted the log.
     NotMeasured,
     /// Format has seen no head: durable writes take as long wherever they go.
     NotShown,

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
-use dcd_engine::{Geometry, LogHead, Nanos, SECTOR_BYTES, Stack};
+use dcd_engine::log_cache::offline::{measure_again, read_superblock};
+use dcd_engine::log_cache::spindle::Spindle;
+use dcd_engine::{BlockDevice, Geometry, LogHead, Nanos, SECTOR_BYTES, Stack};
 use dcd_io::tls::{self, ServerConfig, TlsClients};
 use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, protect_process};
 use dcd_serve::Outlives;
@@ -31,7 +33,7 @@ use crate::nbd_device;
 use crate::session::absent::{self, Allowed};
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
 use crate::session::machine;
-use crate::session::open::reserve_space;
+use crate::session::open::{open_log, reserve_space};
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::serving::admit::{
     admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
@@ -40,6 +42,7 @@ use crate::session::serving::host::{Cache, CacheKind, Host};
 use crate::session::serving::notify::tell_ready;
 use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
+use crate::session::started::PartDevice;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let mut file = StackFile::load(&args.file)?;
@@ -58,6 +61,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     if let Some(wait) = args.wait_busy {
         wait_while_in_use(&file, Duration::from_nanos(wait.0));
+    }
+    for device in &file.unused_devices {
+        eprintln!("dcd: {}: no layer uses device \"{device}\"", file.path.display());
     }
     machine::take_over(&mut file, &args.take_over)?;
     for what in leave_out(&mut file, args.degraded)? {
@@ -78,6 +84,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     admit_bare_array(&file, &file.export)?;
     admit_no_log(&file, &file.export)?;
     let admitted = admit(&file)?;
+    measure_logs(&file)?;
     protect(args.quiet);
     watch.doing(format!("opening the devices of {}", args.file.display()));
     let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), admitted, &mut driver)?;
@@ -113,6 +120,30 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
 }
 
+/// Measures the disks below logs of which nothing is known yet, where nothing is in them: the host may have been too busy before. A log that
+/// cannot be measured is served all the same.
+fn measure_logs(file: &StackFile) -> Result<(), Failure> {
+    for choice in choices(file)?.into_iter().filter(|choice| !choice.stands_on_a_cache()) {
+        let is_unknown = |mut log: PartDevice| {
+            log.geometry().rotational
+                && read_superblock(&mut log)
+                    .is_ok_and(|superblock| superblock.spindle == Spindle::NotMeasured)
+        };
+        if !open_log(&choice, Purpose::Look).is_ok_and(is_unknown) {
+            continue;
+        }
+        let measured = open_log(&choice, Purpose::Change).and_then(|mut log| Ok(measure_again(&mut log)?));
+        match measured {
+            Ok(Some(found)) => eprintln!("dcd: \"{}\": {found}", choice.layer),
+            Ok(None) => {}
+            Err(failure) => {
+                eprintln!("dcd: the disk below the log of \"{}\" is not measured: {failure}", choice.layer)
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Says of disks that have grown that their caches serve what they were made for.
 fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
     for layer in file.log_caches() {
@@ -131,20 +162,20 @@ fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
     }
 }
 
-/// Says what it costs on a disk that turns that clients may outlive the server.
+/// Says what recovery costs with a log on a rotational disk.
 fn tell_price(file: &StackFile, stack: &Stack, parts: &Parts) {
     for layer in file.log_caches() {
         let LayerKind::LogCache { config, .. } = &layer.kind else { continue };
         let status = stack.layer(parts.layers[&layer.name]).status(Nanos::ZERO);
-        let turns = matches!(
+        let rotational = matches!(
             status.log_cache().map(|cache| cache.log_head),
             Some(LogHead::Followed | LogHead::DoesNotPay | LogHead::NotMeasured)
         );
-        if turns && config.outlives_server && config.promise == Promise::Flush {
+        if rotational && config.outlives_server && config.promise == Promise::Flush {
             let field = if file.serve.ublk.is_some() { "ublk-recovery" } else { "nbd-recovery" };
             eprintln!(
-                "dcd: the log of \"{}\" is on a disk that turns, and each write is in it before it is answered, so that the device outlives \
-                 this server. With {field} = false many small writes are faster, and the device ends with the server: docs/clients.md",
+                "dcd: the log of \"{}\" is on a rotational disk and the device has recovery, so small writes are slow. {field} = false is \
+                 faster, but the device is lost if dcd dies",
                 layer.name
             );
         }

@@ -1,6 +1,7 @@
 //! Why a log cannot be used: what was found, and where. Nothing was changed, if the text does not say otherwise.
 
 use super::format::SuperblockError;
+use super::offline::human;
 use super::recover::RecoverError;
 use crate::IoError;
 use crate::destage::contiguity::EXCEPT_MAX;
@@ -39,7 +40,8 @@ pub enum LogError {
     )]
     BlockSize { which: &'static str, found: u32, recorded: u32 },
     #[error(
-        "the log device has {found} bytes, and a log with segments of {segment_bytes} bytes needs {needed}"
+        "the log device has {} ({found} bytes), and a log with segments of {} needs {} ({needed} bytes)",
+        human(*found), human(u64::from(*segment_bytes)), human(*needed)
     )]
     TooSmall { found: u64, needed: u64, segment_bytes: u32 },
     #[error("the result leaves out more than {EXCEPT_MAX} ranges of strides")]

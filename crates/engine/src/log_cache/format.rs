@@ -333,6 +333,14 @@ impl Superblock {
         Ok(())
     }
 
+    /// Has an empty log go on with this record at this sector, without the clean copies that it has: its segments may be overwritten then.
+    pub fn begin_at(&mut self, seq: u64, sector: u64) {
+        let sector = if sector < self.end_sector() { sector } else { FIRST_SEGMENT_SECTOR };
+        (self.tail_seq, self.tail_sector) = (seq, sector);
+        (self.live_seq, self.live_sector, self.kept_seq) = (seq, 0, seq);
+        (self.durable_seq, self.epoch_start_seq, self.summaries_epoch) = (seq, seq, 0);
+    }
+
     /// The machine that may serve the log yet, where that is not this one: it has not said that it stopped.
     pub const fn other_machine(&self, this: u64) -> Option<u64> {
         match (self.state, self.machine) {

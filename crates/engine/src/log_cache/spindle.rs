@@ -24,7 +24,7 @@ const NOT_SHOWN: u32 = 3;
 /// What is known of the disk below the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spindle {
-    /// Nobody has measured it: the log does not spin, or an older program has formatted it.
+    /// The log does not spin, or the host was too busy to tell, or an older program has formatted it.
     #[default]
     NotMeasured,
     /// It was measured, and durable writes do not show where a head is.
@@ -106,11 +106,13 @@ impl Spin {
 impl fmt::Display for Spindle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let spin = match self {
-            Spindle::NotMeasured => return f.write_str("the log's disk was not measured"),
-            Spindle::NotShown => {
+            Spindle::NotMeasured => {
                 return f.write_str(
-                    "durable writes to the log's disk do not show where its head is: records do not follow it",
+                    "head tracking: off (too noisy to tell where the head of the log's disk is; measured again at the next start)",
                 );
+            }
+            Spindle::NotShown => {
+                return f.write_str("head tracking: off (the log's disk shows no head: flash, a virtual disk, or a write cache)");
             }
             Spindle::Spins(spin) => spin,
         };
@@ -187,6 +189,7 @@ mod tests {
             Spindle::Spins(spin()).to_string(),
             "the log's disk turns in 8.33 ms (7200 rpm), tracks of 2072 to 1000 KiB, 0.26 ms from a write to the next, write cache off"
         );
-        assert!(Spindle::NotShown.to_string().contains("do not follow it"));
+        assert!(Spindle::NotShown.to_string().contains("shows no head"));
+        assert!(Spindle::NotMeasured.to_string().contains("too noisy to tell"));
     }
 }

@@ -22,6 +22,8 @@ pub struct Phase {
     /// Requests that reached the disk below, destaging included.
     pub disk_requests: u64,
     pub late: Late,
+    /// Head tracking of the log: a word of the status. None on a disk without a log.
+    pub head: Option<String>,
 }
 
 /// How much later than the modelled disk was done, this machine took note of it.
@@ -67,6 +69,7 @@ impl Phase {
                 .sum(),
             // Virtual time is never late, and says nothing of it.
             late: Late::deserialize(&status["layers"]["disk"]["late"]).unwrap_or_default(),
+            head: status["layers"]["cache"]["log_head"].as_str().map(str::to_owned),
         })
     }
 }
@@ -146,12 +149,18 @@ impl Results {
     /// What to say when the machine was too busy for these figures.
     pub fn warning(&self) -> Option<String> {
         let late = self.disks.iter().map(|disk| self.late_ms(disk)).fold(0.0, f64::max);
-        (late > LATE_MEAN_MAX_MS).then(|| {
-            format!(
+        if late > LATE_MEAN_MAX_MS {
+            return Some(format!(
                 "This machine was busy: it took note of what the modelled disk had done {late:.1} ms late on average, so these \
                  figures are not those of such a disk. Run it again when nothing else runs."
-            )
-        })
+            ));
+        }
+        let unseen = |phase: &&Phase| matches!(phase.head.as_deref(), Some("not-measured" | "not-shown"));
+        let disk = &self.phases.iter().find(unseen)?.disk;
+        Some(format!(
+            "This machine was busy when the log of \"{disk}\" was measured, so its records do not follow the head of the modelled disk, and \
+             these figures are too low. Run it again when nothing else runs."
+        ))
     }
 
     /// How many times faster than on the first disk; none for the first itself.
@@ -312,6 +321,7 @@ mod tests {
             flush: Times::default(),
             disk_requests: 30,
             late: Late::default(),
+            head: None,
         }
     }
 
@@ -363,6 +373,12 @@ mod tests {
         assert_eq!(late(0.1).warning(), None);
         assert!(late(0.1).table().contains("0.10 ms"));
         assert!(late(3.0).warning().unwrap().contains("3.0 ms late"));
+        let head = |word: &str| {
+            let phase = Phase { head: Some(word.to_owned()), ..phase("always", "untar", 8.0, 4.0) };
+            Results::new(vec![phase]).warning()
+        };
+        assert!(head("not-measured").unwrap().contains("the log of \"always\" was measured"));
+        assert_eq!(head("followed"), None);
         assert!(late(3.0).html("T", "S").contains("3.0 ms late"));
     }
 

@@ -2,7 +2,9 @@
 
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, Superblock};
-use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
+use dcd_engine::log_cache::offline::{
+    FormatOptions, format, measure_again, read_superblock, write_superblock,
+};
 use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
@@ -10,7 +12,7 @@ use dcd_engine::{
     Lba, LogHead, Nanos, Offline, PartDevice, Pump, Report, Stack, StackBuilder, StackDevice, Target,
 };
 use dcd_model::{Access, Disk, DiskConfig, Drive, WriteCache, drive};
-use dcd_sim::{Latency, MemDisk, Progress, VirtualDriver};
+use dcd_sim::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
 
 const MIB: u64 = 2048;
 
@@ -101,16 +103,17 @@ impl Served {
         self.head()
     }
 
+    /// Has the cache do this, and waits for the end.
+    fn control(&mut self, control: Control, end: Report) {
+        self.driver.control(&mut self.stack, self.cache, control);
+        while self.driver.take_report().is_none_or(|(_, report)| report != end) {
+            assert_ne!(self.driver.step(&mut self.stack), Progress::Idle);
+        }
+    }
+
     /// Stops the cache, and reads what the log says.
     fn stop(mut self) -> Superblock {
-        self.driver.control(&mut self.stack, self.cache, Control::Stop);
-        loop {
-            match self.driver.take_report() {
-                Some((_, Report::Stopped)) => break,
-                Some((_, other)) => panic!("{other:?}"),
-                None => assert_ne!(self.driver.step(&mut self.stack), Progress::Idle),
-            }
-        }
+        self.control(Control::Stop, Report::Stopped);
         let mut log = StackDevice { stack: &mut self.stack, pump: &mut self.driver, target: self.log };
         read_superblock(&mut log).expect("it is there")
     }
@@ -273,7 +276,7 @@ struct Watched<D> {
     written: Vec<Extent>,
 }
 
-impl<D: BlockDevice> BlockDevice for Watched<D> {
+impl<D: BlockDevice + ?Sized> BlockDevice for Watched<&mut D> {
     fn geometry(&self) -> Geometry {
         self.device.geometry()
     }
@@ -292,6 +295,126 @@ impl<D: BlockDevice> BlockDevice for Watched<D> {
     }
 }
 
+/// A host that notices the end of an operation late, now and then.
+struct Noticed<D> {
+    device: D,
+    rng: SimRng,
+    /// So many ends of a hundred are noticed late, by up to this.
+    late: (u64, Nanos),
+    delay: Nanos,
+}
+
+impl<D> Noticed<D> {
+    fn new(device: D, percent: u64, most: Nanos) -> Noticed<D> {
+        Noticed { device, rng: SimRng::new(7), late: (percent, most), delay: Nanos::ZERO }
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Noticed<D> {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        let is_late = self.rng.below(100) < self.late.0;
+        self.delay = if is_late { Nanos(self.rng.below(self.late.1.0)) } else { Nanos::ZERO };
+        self.device.run(io)
+    }
+
+    fn now(&self) -> Option<Nanos> {
+        self.device.now().map(|now| now + self.delay)
+    }
+}
+
+/// Has a modelled drive as a log, below a host that notices some ends late.
+fn noticed<T>(
+    drive: &str,
+    percent: u64,
+    most: Nanos,
+    log: MemDisk,
+    use_it: impl FnOnce(&mut dyn BlockDevice) -> T,
+) -> (T, MemDisk) {
+    let mut builder = StackBuilder::new();
+    let port = builder.device(BlockDevice::geometry(&log));
+    let disk = modelled(config(drive, WriteCache::Off))(&mut builder, port);
+    let offline = Offline::start(builder.finish(disk), VirtualDriver::new(vec![log])).expect("active");
+    let mut device = Noticed::new(offline.part(disk), percent, most);
+    let used = use_it(&mut device);
+    drop(device);
+    (used, offline.into_pump().into_devices().remove(0))
+}
+
+#[test]
+fn a_busy_host_hides_no_head_and_one_that_is_too_busy_is_not_taken_for_a_disk_without_a_head() {
+    let log = Extent::new(Lba(0), 64 * MIB);
+    let made = |name: &str, percent, most| {
+        let device = MemDisk::instant(Geometry::plain(log.sectors));
+        let mut data = MemDisk::instant(Geometry::plain(DATA_SECTORS));
+        let options = FormatOptions::new([1; 16], [2; 16]);
+        noticed(name, percent, most, device, |log| format(log, &mut data, &options).expect("formatted")).0
+    };
+    for name in ["nearline-2018", "cheetah-15k4", "barracuda-1996"] {
+        let drive = drive::builtin(name).expect("a drive");
+        compare(name, &drive, log, &made(name, 30, Nanos::from_micros(1500)));
+    }
+    // What is below adds times of its own, so nothing can be told.
+    let geometry = Geometry { rotational: true, ..Geometry::plain(64 * MIB) };
+    let latency = Latency::Uniform { min: Nanos::from_millis(3), max: Nanos::from_millis(40) };
+    let device = MemDisk::without_cuts(geometry, latency, 3);
+    let plain = |_: &mut StackBuilder, device: Target| device;
+    let (_, superblock, took) = format_on(device, &plain, log);
+    assert_eq!(superblock.spindle, Spindle::NotMeasured);
+    assert!(took < Nanos::from_secs(16), "{took}");
+}
+
+/// A log that was used and stopped, on a disk of which nothing is known: with everything in it destaged, or with data in it.
+fn unknown(name: &str, destaged: bool) -> (MemDisk, Superblock) {
+    let (log, _) = log_on(name, WriteCache::Off);
+    let mut served = Served::start(log, &modelled(config(name, WriteCache::Off)));
+    served.commit();
+    if destaged {
+        served.control(Control::Drain, Report::Drained);
+    }
+    served.control(Control::Stop, Report::Stopped);
+    let mut log = StackDevice { stack: &mut served.stack, pump: &mut served.driver, target: served.log };
+    let mut superblock = read_superblock(&mut log).expect("it is there");
+    superblock.spindle = Spindle::NotMeasured;
+    write_superblock(&mut log, &mut superblock).expect("written");
+    write_superblock(&mut log, &mut superblock).expect("written");
+    (served.driver.into_devices().remove(0), superblock)
+}
+
+#[test]
+fn what_could_not_be_told_is_measured_when_the_log_is_empty_and_a_cut_meanwhile_loses_no_number() {
+    let name = "barracuda-1996";
+    let again = |(log, _): (MemDisk, Superblock), left| {
+        noticed(name, 0, Nanos(1), log, |log| {
+            let mut watched = Watched { device: log, left, written: Vec::new() };
+            let found = measure_again(&mut watched);
+            (found.map_err(drop), watched.written.len())
+        })
+    };
+    let ((found, written), _) = again(unknown(name, false), u64::MAX);
+    assert_eq!((found, written), (Ok(None), 0), "there is data in it");
+    let mut cuts = 0;
+    for left in (0..).step_by(7) {
+        let log = unknown(name, true);
+        let before = log.1.durable_seq;
+        let ((found, _), mut log) = again(log, left);
+        let superblock = read_superblock(&mut log).expect("it is there");
+        assert!(superblock.durable_seq >= before, "cut after {left}: numbers are given again");
+        let mut served = Served::start(log, &modelled(config(name, WriteCache::Off)));
+        served.commit();
+        cuts += 1;
+        if let Ok(found) = found {
+            assert!(matches!(found, Some(Spindle::Spins(_))), "{found:?}");
+            assert_eq!(served.head(), LogHead::Followed);
+            break;
+        }
+    }
+    assert!(cuts > 20, "{cuts} cuts");
+}
+
 #[test]
 fn a_cut_while_a_log_is_measured_leaves_no_superblock_over_what_was_written() {
     let log = Extent::new(Lba(0), 16 * MIB);
@@ -308,7 +431,8 @@ fn a_cut_while_a_log_is_measured_leaves_no_superblock_over_what_was_written() {
             log,
         );
         let offline = Offline::start(builder.finish(disk), VirtualDriver::new(vec![device])).expect("active");
-        let mut watched = Watched { device: offline.part(disk), left, written: Vec::new() };
+        let mut part = offline.part(disk);
+        let mut watched = Watched { device: &mut part, left, written: Vec::new() };
         let mut data = MemDisk::instant(Geometry::plain(DATA_SECTORS));
         let done = format(&mut watched, &mut data, &forced).is_ok();
         let measured = watched.written.iter().any(|extent| extent.start >= superblocks.end());

@@ -7,13 +7,18 @@
 //! - places a little apart give the length of a track. A step to the next track is longer, by its skew, and is left out;
 //! - writes a little behind the one before show how far ahead the next one must be to be in time: the lead.
 //!
-//! Where the times do not behave so, there is no head to follow: a write cache that answers, flash, a virtual disk.
+//! Where writes end before a head could be there, or take as long everywhere, there is no head to follow: a write cache that answers, flash, a
+//! virtual disk. A busy host only adds to times, so it never makes a disk look like that; where the times tell neither, nothing is decided, and
+//! a later start measures again ([`measure_again`]).
 
 use std::ops::Range;
 
 use super::LogError;
+use super::Newest;
+use super::superblock::{read_superblock, write_superblock};
 use crate::layer::{Durability, Io};
-use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, Superblock};
+use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, State, Superblock};
+use crate::log_cache::recover::{WalkOptions, walk};
 use crate::log_cache::spindle::{
     REVOLUTION_MAX, REVOLUTION_MIN, Spin, Spindle, TRACK_POINTS, TRACK_SECTORS_MAX, TRACK_SECTORS_MIN,
 };
@@ -21,19 +26,22 @@ use crate::{BlockDevice, Buf, Lba, Nanos, SECTOR_BYTES};
 
 /// What takes longer is given up: a disk of 3600 rpm needs 2.5 s, and the slowest that is followed 6 s, for an attempt.
 const TIME_MAX: Nanos = Nanos::from_secs(15);
-/// Revolutions that are timed, and how many of them must be alike.
+/// Revolutions that are timed at first, and at most where a busy host disturbs some, and how many of them must be alike.
 const TURNS: usize = 16;
+const TURNS_MAX: usize = 64;
 const TURNS_ALIKE: usize = 12;
-/// Steps along the tracks at each point: at least two tracks, in sixths.
+/// Steps along the tracks at each point: at least two tracks, in sixths; and at most.
 const STEPS: usize = 18;
+const STEPS_MAX: usize = 54;
 const STEPS_OF_TRACK: u64 = 6;
 /// Steps that must be alike: the others go to another track.
 const STEPS_ALIKE: usize = 9;
-/// So many writes in a row must be in time with a lead.
+/// So many writes must be in time with a lead, before as many are late.
 const IN_TIME: usize = 3;
 
-/// So many steps are verified in the end, and so many may be too early.
+/// So many steps are verified in the end, of at most so many, and so many may be too early.
 const VERIFIED: usize = 12;
+const VERIFIED_OF: usize = 48;
 const EARLY_MAX: usize = 2;
 
 /// A busy host may disturb the measurement of a disk that shows its head well.
@@ -42,11 +50,13 @@ const ATTEMPTS: usize = 3;
 /// Why the measurement ends.
 enum Stop {
     NotShown,
+    /// The times tell neither that a head is there nor that none is.
+    TooNoisy,
     Failed(LogError),
 }
 
 /// Measures the disk below a log whose superblock is erased; only the area of its segments is written. Not measured is what does not
-/// spin, and what has no clock.
+/// spin, what has no clock, and what a busy host disturbs too much.
 pub fn measure(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<Spindle, LogError> {
     let geometry = log.geometry();
     let Some(now) = log.now().filter(|_| geometry.rotational) else { return Ok(Spindle::NotMeasured) };
@@ -56,19 +66,67 @@ pub fn measure(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<Spi
     let area = FIRST_SEGMENT_SECTOR..superblock.end_sector();
     let until = now + TIME_MAX;
     let mut bench = Bench { log, block, area, durable, until, ended: now, at: 0, first: 0 };
-    let mut found = bench.spin(geometry.volatile_cache);
-    for _ in 1..ATTEMPTS {
-        if !matches!(found, Err(Stop::NotShown)) {
-            break;
+    // No head is shown only where no attempt says otherwise.
+    let mut found = Spindle::NotShown;
+    for _ in 0..ATTEMPTS {
+        match bench.spin(geometry.volatile_cache) {
+            Ok(spin) => {
+                found = Spindle::Spins(spin);
+                break;
+            }
+            Err(Stop::NotShown) => {}
+            Err(Stop::TooNoisy) => found = Spindle::NotMeasured,
+            Err(Stop::Failed(error)) => return Err(error),
         }
-        found = bench.spin(geometry.volatile_cache);
     }
     bench.log.flush().map_err(LogError::io("flushing the log device"))?;
-    match found {
-        Ok(spin) => Ok(Spindle::Spins(spin)),
-        Err(Stop::NotShown) => Ok(Spindle::NotShown),
-        Err(Stop::Failed(error)) => Err(error),
+    Ok(found)
+}
+
+/// Measures again what could not be told before, where the log was stopped and everything in it is destaged. Clean copies in it are given up,
+/// before the first of them is overwritten. Returns what was found; none where nothing was measured.
+///
+/// # Errors
+/// Where the log cannot be read or written.
+pub fn measure_again(log: &mut dyn BlockDevice) -> Result<Option<Spindle>, LogError> {
+    let mut superblock = read_superblock(log)?;
+    let is_unknown = superblock.spindle == Spindle::NotMeasured && log.geometry().rotational;
+    if !is_unknown || superblock.state != State::Stopped || log.now().is_none() {
+        return Ok(None);
     }
+    let mut newest = Newest::new(superblock.log_block_sectors());
+    match walk(log, &superblock, WalkOptions::default(), &mut newest) {
+        Ok(walked) if walked.is_empty() && walked.damages == 0 => {
+            superblock.begin_at(walked.next_seq, walked.tail_sector)
+        }
+        // The start judges the log.
+        _ => return Ok(None),
+    }
+    write_superblock(log, &mut superblock)?;
+    write_superblock(log, &mut superblock)?;
+    superblock.spindle = measure(log, &superblock)?;
+    write_superblock(log, &mut superblock)?;
+    Ok(Some(superblock.spindle))
+}
+
+/// Returns the most values that are alike, as one of them says how much it may differ. The values are sorted.
+fn densest(values: &[f64], span: impl Fn(f64) -> f64) -> &[f64] {
+    let mut best = &values[..0];
+    let mut end = 0;
+    for (first, value) in values.iter().enumerate() {
+        while end < values.len() && values[end] <= value + span(*value) {
+            end += 1;
+        }
+        if end - first > best.len() {
+            best = &values[first..end];
+        }
+    }
+    best
+}
+
+/// The middle of sorted values: those that were disturbed lie to the sides.
+fn median(values: &[f64]) -> f64 {
+    values[values.len() / 2]
 }
 
 struct Bench<'a> {
@@ -101,7 +159,7 @@ impl Bench<'_> {
             *track = u32::try_from(guess).map_err(|_| Stop::NotShown)?;
         }
         if !tracks.iter().all(|track| (TRACK_SECTORS_MIN..=TRACK_SECTORS_MAX).contains(track)) {
-            return Err(Stop::NotShown);
+            return Err(Stop::TooNoisy);
         }
         self.begin(self.area.start)?;
         let lead = self.lead(revolution, tracks[0].into())?;
@@ -115,7 +173,7 @@ impl Bench<'_> {
         let clock = |log: &dyn BlockDevice| log.now().ok_or(Stop::NotShown);
         let begun = clock(self.log)?;
         if begun > self.until {
-            return Err(Stop::NotShown);
+            return Err(Stop::TooNoisy);
         }
         let buf = Buf::zeroed((self.block * SECTOR_BYTES) as usize);
         let result = self.log.run(Io::Write { at: Lba(at), buf, durability });
@@ -135,27 +193,38 @@ impl Bench<'_> {
         self.area.start + (at - self.area.start) / self.block * self.block
     }
 
-    /// Writes the same block again and again: the times between.
-    fn repeated(&mut self, durability: Durability) -> Result<Vec<u64>, Stop> {
+    /// Writes the same block again and again: adds the times between to those that there are, and sorts them.
+    fn repeated(&mut self, durability: Durability, times: &mut Vec<f64>) -> Result<(), Stop> {
         let at = self.area.start;
         self.write(at, durability)?;
-        let mut times = Vec::with_capacity(TURNS);
         for _ in 0..TURNS {
             let before = self.ended;
             self.write(at, durability)?;
-            times.push(self.ended.since(before).0);
+            times.push(self.ended.since(before).0 as f64);
         }
-        times.sort_unstable();
-        Ok(times)
+        times.sort_unstable_by(f64::total_cmp);
+        Ok(())
     }
 
+    /// The time that most of the writes of one block take. A delay makes one interval longer and maybe the next one shorter, and leaves the
+    /// others alone.
     fn revolution(&mut self) -> Result<Nanos, Stop> {
-        let times = self.repeated(self.durable)?;
-        let median = times[TURNS / 2];
-        let alike: Vec<u64> = times.into_iter().filter(|time| time.abs_diff(median) <= median / 32).collect();
-        let mean = alike.iter().sum::<u64>() / alike.len() as u64;
-        let fits = (REVOLUTION_MIN.0..=REVOLUTION_MAX.0).contains(&mean);
-        if fits && alike.len() >= TURNS_ALIKE { Ok(Nanos(mean)) } else { Err(Stop::NotShown) }
+        let mut times = Vec::with_capacity(TURNS_MAX);
+        loop {
+            self.repeated(self.durable, &mut times)?;
+            let alike = densest(&times, |time| time / 16.0);
+            let turn = Nanos(median(alike) as u64);
+            if alike.len() >= TURNS_ALIKE && turn >= REVOLUTION_MIN {
+                return if turn <= REVOLUTION_MAX { Ok(turn) } else { Err(Stop::TooNoisy) };
+            }
+            // Many writes of one block in less than the fastest turn: no head was waited for.
+            if Nanos(times[times.len() / 6] as u64) < REVOLUTION_MIN {
+                return Err(Stop::NotShown);
+            }
+            if times.len() >= TURNS_MAX {
+                return Err(Stop::TooNoisy);
+            }
+        }
     }
 
     /// Writes so many sectors behind where the last write began, from the first place on where the area ends. How long it took.
@@ -190,20 +259,24 @@ impl Bench<'_> {
         // Twice as far each time, until the angle is seen well, and is still far from a whole turn.
         let mut step = blocks(guess / 16);
         let rough = loop {
-            let angle = self.angles(revolution, step, 3)?[1];
+            let angle = self.angles(revolution, step, 5)?[1];
             if (1.0 / 12.0..0.5).contains(&angle) {
                 break (step as f64 / angle) as u64;
             }
             step *= 2;
         };
         let step = (rough / STEPS_OF_TRACK / self.block * self.block).max(self.block);
-        let angles = self.angles(revolution, step, STEPS)?;
-        let median = angles[STEPS / 2];
-        let alike: Vec<f64> = angles.into_iter().filter(|angle| (angle / median - 1.0).abs() < 0.2).collect();
-        if alike.len() < STEPS_ALIKE || median < 1.0 / 24.0 {
-            return Err(Stop::NotShown);
+        let mut angles = Vec::with_capacity(STEPS_MAX);
+        while angles.len() < STEPS_MAX {
+            angles.extend(self.angles(revolution, step, STEPS)?);
+            angles.sort_unstable_by(f64::total_cmp);
+            let seen = angles.partition_point(|angle| *angle < 1.0 / 24.0);
+            let alike = densest(&angles[seen..], |angle| angle / 8.0);
+            if alike.len() >= STEPS_ALIKE.max(angles.len() / 4) {
+                return Ok((step as f64 / median(alike)).round() as u64);
+            }
         }
-        Ok((step as f64 * alike.len() as f64 / alike.iter().sum::<f64>()).round() as u64)
+        Err(Stop::TooNoisy)
     }
 
     /// The shortest lead with which a write is in time, doubled until it is, and then halved in between.
@@ -230,36 +303,50 @@ impl Bench<'_> {
         Ok(Nanos((in_time + least / 2).min(revolution.0 - least)))
     }
 
-    /// Whether writes are in time with a lead of whole blocks, and no more than this: that lead.
+    /// Returns the lead of whole blocks that is no longer than this, if writes are in time with it.
     fn in_time(&mut self, most: u64, revolution: Nanos, track: u64) -> Result<Option<u64>, Stop> {
         let gap = u128::from(most) * u128::from(track) / u128::from(revolution.0);
         let gap = gap as u64 / self.block * self.block;
         let lead = revolution.0 * gap / track;
-        for _ in 0..IN_TIME {
-            if self.step(self.block + gap)?.0 > lead + revolution.0 / 2 {
-                return Ok(None);
-            }
+        let (mut in_time, mut late) = (0, 0);
+        while in_time < IN_TIME && late < IN_TIME {
+            let is_late = self.step(self.block + gap)?.0 > lead + revolution.0 / 2;
+            *if is_late { &mut late } else { &mut in_time } += 1;
         }
-        Ok(Some(lead))
+        Ok((late < IN_TIME).then_some(lead))
     }
 
     /// Steps that are short and long by turns: none takes less than the head needs for it. (A cache that holds one write back answers
     /// each when the one before it is on the disk, which is too early for the long ones.)
     fn verify(&mut self, revolution: Nanos, track: u64, lead: Nanos) -> Result<(), Stop> {
-        let mut early = 0;
-        for round in 0..VERIFIED {
+        let (mut verified, mut early, mut begins_late) = (0, 0, false);
+        for round in 0..VERIFIED_OF {
             let part = if round % 2 == 0 { 8 } else { 2 };
             let gap = (lead.0 + revolution.0 / part) % revolution.0 * track / revolution.0;
             let step = self.block + gap.next_multiple_of(self.block);
-            let least = (step * revolution.0 / track).saturating_sub(revolution.0 / 16);
-            early += usize::from(self.step(step)?.0 < least);
+            let (needed, near) = (step * revolution.0 / track, revolution.0 / 16);
+            let took = self.step(step)?.0;
+            if !begins_late {
+                verified += 1;
+                early += usize::from(took < needed.saturating_sub(near));
+            }
+            if verified == VERIFIED {
+                break;
+            }
+            // The end of this one was noticed late, so the next one looks too early.
+            begins_late = took > needed + near;
         }
-        if early <= EARLY_MAX { Ok(()) } else { Err(Stop::NotShown) }
+        match () {
+            () if early > EARLY_MAX => Err(Stop::NotShown),
+            () if verified < VERIFIED => Err(Stop::TooNoisy),
+            () => Ok(()),
+        }
     }
 
     /// Whether writes that need not be durable are over long before a revolution is.
     fn has_write_cache(&mut self, revolution: Nanos) -> Result<bool, Stop> {
-        let times = self.repeated(Durability::Volatile)?;
-        Ok(times[TURNS / 2] < revolution.0 / 4)
+        let mut times = Vec::with_capacity(TURNS);
+        self.repeated(Durability::Volatile, &mut times)?;
+        Ok(times[TURNS / 2] < revolution.0 as f64 / 4.0)
     }
 }

@@ -17,6 +17,7 @@ mod tests;
 pub use check::{CheckReport, CopyReport, FingerprintReport, check};
 pub use dump::{DumpFilter, Row, dump};
 pub use format::{FormatOptions, format};
+pub use measure::measure_again;
 pub use newest::{Content, Newest, Piece, Totals};
 pub(super) use rescue::read_payload;
 pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
