@@ -98,6 +98,8 @@ pub struct Failures {
     /// Discards and zeroes too.
     pub writes: u64,
     pub flushes: u64,
+    /// Those among them that found no space: what is below the device is full.
+    pub no_space: u64,
 }
 
 /// An open device.

@@ -133,8 +133,11 @@ impl Driver {
 
     fn ended(&mut self, device: usize, kind: OpKind, tag: Tag, result: IoResult) {
         // What a device cannot do, it has not failed.
-        if result.status.is_err_and(|error| error.kind != ErrorKind::Unsupported) {
+        if let Err(error) = result.status
+            && error.kind != ErrorKind::Unsupported
+        {
             let failures = &mut self.devices[device].failures;
+            failures.no_space += u64::from(error.kind == ErrorKind::NoSpace);
             *match kind {
                 OpKind::Read => &mut failures.reads,
                 OpKind::Write => &mut failures.writes,

@@ -1,10 +1,11 @@
 //! `dcd status`: the state of served stacks, on a screen or as JSON; without a name, a line for each that runs.
 
+mod stopped;
 pub mod text;
 pub mod verdict;
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dcd_stack::HumanBytes;
 use serde::Serialize;
@@ -14,6 +15,7 @@ use crate::cli::Status;
 use crate::control;
 use crate::failure::{Failure, Health};
 use crate::session::serving::status::ServerStatus;
+use stopped::Stopped;
 use verdict::Verdict;
 
 /// What is printed as JSON.
@@ -39,7 +41,10 @@ pub fn run(args: &Status) -> Result<(), Failure> {
 }
 
 fn one_stack(file: &Path, args: &Status) -> Result<(), Failure> {
-    let (status, verdict) = ask(&mut control::connect(file)?, args.reset)?;
+    let Some(mut client) = control::connect_if_served(file)? else {
+        return Err(Failure::Failed(Stopped::look(file).told()));
+    };
+    let (status, verdict) = ask(&mut client, args.reset)?;
     if args.json {
         print_json(&Report::new(&status, &verdict));
     } else {
@@ -65,7 +70,7 @@ fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status
             found.iter().map(|(status, verdict)| Report::new(status, verdict)).collect();
         print_json(&reports);
     } else {
-        print!("{}", table(&found));
+        print!("{}", table(&found, &stopped(&found, &args.files)));
     }
     let mut health = Health::default();
     for (status, verdict) in found {
@@ -78,11 +83,20 @@ fn print_json(report: &impl Serialize) {
     println!("{}", serde_json::to_string(report).expect("a status is plain data"));
 }
 
-fn table(found: &[(ServerStatus, Verdict)]) -> String {
-    if found.is_empty() {
+/// The stacks of /etc/dcd that are not among those found, where none is named.
+fn stopped(found: &[(ServerStatus, Verdict)], named: &[PathBuf]) -> Vec<[String; 4]> {
+    let files = if named.is_empty() { control::stack_files() } else { Vec::new() };
+    let is_served = |file: &Path| found.iter().any(|(status, _)| status.stack == file);
+    // One whose server does not answer is an error above, and not stopped.
+    let is_stopped = |file: &&PathBuf| !is_served(file) && matches!(control::connect_if_served(file), Ok(None));
+    files.iter().filter(is_stopped).map(|file| Stopped::look(file).row()).collect()
+}
+
+fn table(found: &[(ServerStatus, Verdict)], stopped: &[[String; 4]]) -> String {
+    if found.is_empty() && stopped.is_empty() {
         return "no stack is served (looked for in /etc/dcd and /run/dcd; name others)\n".to_owned();
     }
-    let rows: Vec<[String; 4]> = found
+    let mut rows: Vec<[String; 4]> = found
         .iter()
         .map(|(status, verdict)| {
             let action = match verdict.actions.as_slice() {
@@ -93,6 +107,7 @@ fn table(found: &[(ServerStatus, Verdict)]) -> String {
             [status.name(), verdict.state.to_owned(), HumanBytes(status.dirty_bytes).to_string(), action]
         })
         .collect();
+    rows.extend_from_slice(stopped);
     let head = ["STACK", "STATE", "DIRTY", "ACTION"].map(str::to_owned);
     let width =
         |column: usize| rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -116,7 +131,7 @@ mod tests {
 
     #[test]
     fn several_stacks_are_a_line_each() {
-        assert!(table(&[]).starts_with("no stack is served"));
+        assert!(table(&[], &[]).starts_with("no stack is served"));
         let status = |name: &str, dirty_bytes| ServerStatus {
             stack: format!("/etc/dcd/{name}.toml").into(),
             dirty_bytes,
@@ -132,10 +147,11 @@ mod tests {
             (status("longer", 152 << 10), verdict("degraded", &["do this", "and that", "and more"])),
         ];
         assert_eq!(
-            table(&found),
+            table(&found, &[["old", "stopped", "8 KiB", "systemctl start dcd@old"].map(str::to_owned)]),
             "STACK   STATE       DIRTY  ACTION\n\
              a       clean         0 B  none\n\
-             longer  degraded  152 KiB  do this (and 2 more)\n"
+             longer  degraded  152 KiB  do this (and 2 more)\n\
+             old     stopped     8 KiB  systemctl start dcd@old\n"
         );
     }
 

@@ -108,7 +108,8 @@ fn caches(status: &ServerStatus, text: &mut String) {
 /// When it will be clean, and the log full, if all goes on as in the last minute.
 fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
     let mut parts = Vec::new();
-    if layer.dirty_bytes().is_some_and(|bytes| bytes > 0) {
+    let data = layer.log_cache().map(|cache| cache.dirty_data_bytes).filter(|bytes| *bytes > 0);
+    if data.or(layer.dirty_bytes()).is_some_and(|bytes| bytes > 0) {
         let with_peace = trend.drain_seconds.map(|seconds| format!("; {} if clients pause", span(seconds)));
         parts.push(match trend.clean_in_seconds {
             Some(seconds) => format!("clean in {} at the rate of the last minute", span(seconds)),
@@ -241,6 +242,17 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
+/// The dirty data of a log cache, and apart from it what is discarded or zeroed in next to no time.
+fn dirty_parts(cache: &LogCacheStatus) -> String {
+    let parts = [
+        (cache.dirty_data_bytes, ""),
+        (cache.dirty_discard_bytes, " to discard"),
+        (cache.dirty_zeroes_bytes, " to zero"),
+    ];
+    let parts = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
+    parts.map(|(bytes, what)| format!("{}{what}", HumanBytes(bytes))).collect::<Vec<_>>().join(" and ")
+}
+
 /// The name and the state of a cache, and what of it is dirty.
 fn begun(name: &str, state: &str, dirty_bytes: u64) -> String {
     match dirty_bytes {
@@ -250,17 +262,25 @@ fn begun(name: &str, state: &str, dirty_bytes: u64) -> String {
 }
 
 fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
-    let mut words = begun(name, cache.state.word(), cache.dirty_bytes);
+    let mut words = match dirty_parts(cache) {
+        // A server that is older does not tell them apart.
+        parts if parts.is_empty() => begun(name, cache.state.word(), cache.dirty_bytes),
+        parts => format!("{name}: {} {parts}", cache.state.word()),
+    };
     let _ = write!(words, ", log {} of {}", HumanBytes(cache.used_bytes), HumanBytes(cache.size_bytes));
     match cache.log_head {
         LogHead::NotRotational => {}
-        LogHead::Followed => words.push_str(", the log follows its disk's head"),
-        LogHead::NotMeasured => words.push_str(", the log follows no head: it was not measured"),
-        LogHead::NotShown => words.push_str(", the log follows no head: its disk shows none"),
-        LogHead::DoesNotPay => words.push_str(", the log follows no head: it does not pay"),
+        LogHead::Followed => words.push_str(", head tracking on"),
+        LogHead::NotMeasured => {
+            words.push_str(
+                ", head tracking off (too noisy to tell; measured when a start finds the log empty)",
+            );
+        }
+        LogHead::NotShown => words.push_str(", head tracking off (its disk shows no head)"),
+        LogHead::DoesNotPay => words.push_str(", head tracking off (no gain)"),
     }
     if let Some(space) = cache.statistics.log_space().filter(|_| cache.log_head == LogHead::Followed) {
-        let _ = write!(words, ", a byte takes {space:.1}");
+        let _ = write!(words, ", write amplification {space:.1}");
     }
     if let Some(trouble) = destage_trouble(cache) {
         let _ = write!(words, ", {trouble}");

@@ -89,7 +89,7 @@ stack: /etc/dcd/disk.toml, up for 6 h
 #[test]
 fn what_goes_on_is_named() {
     let spins = LogCacheStatus { log_head: LogHead::DoesNotPay, ..log_cache(LogCacheState::Clean) };
-    assert!(screen_of(&server(spins)).contains("of 64 MiB, the log follows no head: it does not pay\n"));
+    assert!(screen_of(&server(spins)).contains("of 64 MiB, head tracking off (no gain)\n"));
     let mut gaps = LogCacheStatus { log_head: LogHead::Followed, ..log_cache(LogCacheState::Clean) };
     gaps.statistics = Statistics {
         logged_sectors: 8,
@@ -99,7 +99,7 @@ fn what_goes_on_is_named() {
         ..Statistics::default()
     };
     let screen = screen_of(&server(gaps));
-    assert!(screen.contains("of 64 MiB, the log follows its disk's head, a byte takes 4.0\n"), "{screen}");
+    assert!(screen.contains("of 64 MiB, head tracking on, write amplification 4.0\n"), "{screen}");
     assert!(screen_of(&ServerStatus::default()).contains("no cache"));
     let mut status = server(log_cache(LogCacheState::Clean));
     let file = SinkStatus { path: String::new(), recorded: 9, dropped: 2, error: None };
@@ -145,6 +145,17 @@ fn what_does_not_get_clean_says_how_long_a_pause_would_take() {
         ["5 s", "119 s", "120 min", "48 h", "2 days"]
     );
     assert_eq!([0.004, 0.25, 999.0, 1500.0].map(response_time), ["4 us", "0.25 ms", "999.00 ms", "1.5 s"]);
+}
+
+#[test]
+fn discards_are_told_apart_from_data() {
+    let dirty = LogCacheStatus {
+        dirty_bytes: (18 + 243) << 20,
+        dirty_data_bytes: 18 << 20,
+        dirty_discard_bytes: 243 << 20,
+        ..log_cache(LogCacheState::Dirty)
+    };
+    assert!(screen_of(&server(dirty)).contains("cache: dirty 18 MiB and 243 MiB to discard, log"));
 }
 
 #[test]

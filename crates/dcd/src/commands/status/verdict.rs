@@ -8,8 +8,8 @@ use dcd_stack::RECORD;
 use crate::commands::array::judge as judge_array;
 use crate::failure::Health;
 use crate::session::serving::status::{
-    DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, accepted_damage, destage_trouble, flush_trouble,
-    legs_text, lost_text,
+    DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
+    flush_trouble, legs_text, lost_text,
 };
 
 /// See the module's documentation.
@@ -33,12 +33,16 @@ impl Verdict {
             }
         }
         status.devices.iter().for_each(|device| verdict.device(device));
+        verdict.state = verdict.word(status);
+        if status.dirty_bytes > 0 {
+            let silent = status.devices.iter().filter(|device| device.state == DeviceState::NotAnswering);
+            silent.for_each(|device| verdict.held_up(device, &status.devices_not_answering));
+        }
         if let Some(LayerStatus::Trace(trace)) = status.layers.get(RECORD)
             && let Some(error) = trace.file.as_ref().and_then(|file| file.error.as_ref())
         {
             verdict.act(format!("the recording has ended: {error}; make space, and serve again to record"));
         }
-        verdict.state = verdict.word(status);
         verdict
     }
 
@@ -83,8 +87,8 @@ impl Verdict {
         if cache.state == LogCacheState::LogFailed {
             self.health.degraded(format!("{cache_named}: the log device failed"));
             self.act(format!(
-                "{cache_named}: writes go to the data disk now. Replace the log: dcd stop, dcd rescue --list, dcd rescue --force, \
-                 dcd format"
+                "{cache_named}: writes go to the data disk now. To replace the log, name the new one in a copy of the stack file: dcd stop \
+                 OLD; dcd rescue --list OLD (what only the old log has); dcd rescue --force OLD (without that); dcd format NEW; dcd serve NEW"
             ));
         }
         if let Some(trouble) = destage_trouble(cache) {
@@ -126,6 +130,16 @@ impl Verdict {
         }
     }
 
+    /// A device that does not answer, while something is dirty. Nothing is known to be lost, and the state has a word of its own.
+    fn held_up(&mut self, device: &DeviceStatus, silent: &[SilentDevice]) {
+        let owed = silent.iter().find(|owed| owed.path == device.path);
+        let span = owed.map_or(String::new(), |owed| format!(" for {:.0} s", owed.seconds));
+        self.health.degraded(format!(
+            "device \"{}\" has not answered{span}, and dirty data cannot be written back",
+            device.name()
+        ));
+    }
+
     fn device(&mut self, device: &DeviceStatus) {
         let DeviceStatus { path, state, failed_reads, failed_writes, failed_flushes, .. } = device;
         let name = device.name();
@@ -138,10 +152,21 @@ impl Verdict {
             DeviceState::NotAnswering => self.act(format!(
                 "look at device \"{name}\" ({path}), which does not answer, and at the kernel's messages (dmesg)"
             )),
-            DeviceState::Errors => self.act(format!(
-                "look at device \"{name}\" ({path}), which failed {failed_reads} reads, {failed_writes} writes and \
-                 {failed_flushes} flushes (dmesg, smartctl); dcd status --reset counts anew"
+            DeviceState::Errors if device.failed_no_space > 0 => self.act(format!(
+                "make room below device \"{name}\" ({path}), which failed {} operations: no space left on device. What is dirty is written back \
+                 then; dcd status --reset counts anew",
+                device.failed_no_space
             )),
+            DeviceState::Errors => {
+                let place = match device.connection {
+                    Some(_) => "the messages of its server",
+                    None => "dmesg, smartctl",
+                };
+                self.act(format!(
+                    "look at device \"{name}\" ({path}), which failed {failed_reads} reads, {failed_writes} writes and \
+                     {failed_flushes} flushes ({place}); dcd status --reset counts anew"
+                ));
+            }
         }
     }
 }
@@ -151,6 +176,7 @@ mod tests {
     use dcd_engine::raid::PassStatus;
 
     use super::*;
+    use crate::failure::Failure;
 
     fn device(state: DeviceState) -> DeviceStatus {
         DeviceStatus {
@@ -193,7 +219,7 @@ mod tests {
             LogCacheStatus { accepted_damage: vec!["records".to_owned()], ..LogCacheStatus::default() };
         let stuck = LogCacheStatus { destage_failing: true, ..LogCacheStatus::default() };
         for (cache, state, action) in [
-            (failed, "degraded", "Replace the log: dcd stop, dcd rescue --list"),
+            (failed, "degraded", "dcd stop OLD; dcd rescue --list OLD"),
             (lost, "damaged", "write the lost blocks again"),
             (accepted, "damaged", "check the file system"),
             (stuck, "degraded", "repair or replace the data disk"),
@@ -207,6 +233,37 @@ mod tests {
         assert!(verdict.actions[0].contains("device \"data\" (/dev/sdb), which does not answer"));
         assert!(verdict.actions[1].contains("failed 2 reads, 0 writes"));
         assert!(verdict.health.verdict().is_ok(), "nothing is lost, and nothing degraded by that");
+        let full = DeviceStatus { failed_no_space: 2, ..device(DeviceState::Errors) };
+        let verdict = of([], vec![full]);
+        assert!(
+            verdict.actions[0].contains("make room below device \"data\" (/dev/sdb)"),
+            "{:?}",
+            verdict.actions
+        );
+        assert!(verdict.actions[0].contains("no space left on device"));
+    }
+
+    #[test]
+    fn dirty_data_that_a_silent_device_holds_up_decides_the_exit_code() {
+        let verdict = |dirty_bytes| {
+            let silent = SilentDevice {
+                device: Some("data".to_owned()),
+                path: "/dev/sdb".to_owned(),
+                operations: 1,
+                seconds: 17.0,
+            };
+            Verdict::of(&ServerStatus {
+                dirty_bytes,
+                devices: vec![device(DeviceState::NotAnswering)],
+                devices_not_answering: vec![silent],
+                ..ServerStatus::default()
+            })
+        };
+        assert!(verdict(0).health.verdict().is_ok(), "nothing waits");
+        let dirty = verdict(4096);
+        assert_eq!(dirty.state, "not-answering");
+        let Err(Failure::Degraded(why)) = dirty.health.verdict() else { panic!("exit code 5") };
+        assert!(why.contains("device \"data\" has not answered for 17 s"), "{why}");
     }
 
     #[test]

@@ -195,6 +195,12 @@ fn response_times(of: &mut Of<'_>, times: &ResponseTimes) {
 
 fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
     let counts = &cache.statistics;
+    let ranges = cache.dirty_discard_bytes + cache.dirty_zeroes_bytes;
+    of.bytes(
+        "dirty_discards",
+        "Discards and zeroes in dirty_data, which are written back in next to no time",
+        ranges,
+    );
     of.bytes("log_size", "The log's segments", cache.size_bytes);
     of.bytes("log_used", "Segments of the log that are in use", cache.used_bytes);
     of.bytes("cached_data", "What reads can take from the log", cache.cached_bytes);

@@ -55,6 +55,8 @@ pub struct DeviceStatus {
     /// Discards and zeroes too.
     pub failed_writes: u64,
     pub failed_flushes: u64,
+    /// Those among them that found no space below the device.
+    pub failed_no_space: u64,
     /// Of an export: how its connection is, in words.
     pub connection: Option<String>,
 }

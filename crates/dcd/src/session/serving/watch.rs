@@ -132,7 +132,7 @@ pub fn devices<'a>(driver: &Driver, name: impl Fn(DeviceIndex) -> Option<&'a str
     let silent = silent(driver);
     let status = |(index, device): (usize, &Device)| {
         let index = DeviceIndex(index);
-        let Failures { reads, writes, flushes } = device.failures();
+        let Failures { reads, writes, flushes, no_space } = device.failures();
         let link = device.link();
         let is_cut = link.as_ref().is_some_and(|link| link.connections == 0);
         let state = if is_cut || silent.iter().any(|owed| owed.device == index) {
@@ -149,6 +149,7 @@ pub fn devices<'a>(driver: &Driver, name: impl Fn(DeviceIndex) -> Option<&'a str
             failed_reads: reads,
             failed_writes: writes,
             failed_flushes: flushes,
+            failed_no_space: no_space,
             connection: link.map(|link| connection(&link)),
         }
     };

@@ -1,0 +1,65 @@
+//! A stack without a server, as the records of its data disks know it.
+
+use std::path::{Path, PathBuf};
+
+use dcd_stack::{HumanBytes, StackFile};
+
+use crate::control::stack_name;
+use crate::failure::Failure;
+use crate::session::open::open_record;
+use crate::session::record::{Attachment, AttachmentState};
+use crate::session::serving::admit::choices;
+
+/// See the module's documentation.
+pub struct Stopped {
+    file: PathBuf,
+    /// None where a record cannot be read.
+    attachments: Option<Vec<Attachment>>,
+}
+
+impl Stopped {
+    pub fn look(file: &Path) -> Stopped {
+        Stopped { file: file.to_owned(), attachments: attachments(file).ok() }
+    }
+
+    /// The columns of the table.
+    pub fn row(&self) -> [String; 4] {
+        let name = self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let start = match stack_name(&self.file) {
+            Some(name) => format!("systemctl start dcd@{name}"),
+            None => format!("dcd serve {}", self.file.display()),
+        };
+        [name, "stopped".to_owned(), self.dirty(), start]
+    }
+
+    fn dirty(&self) -> String {
+        let Some(attachments) = &self.attachments else { return "?".to_owned() };
+        let known: Option<u64> = attachments
+            .iter()
+            .map(|attachment| match attachment.state {
+                AttachmentState::Clean => Some(0),
+                _ => attachment.dirty_bytes,
+            })
+            .sum();
+        known.map_or_else(|| "unknown".to_owned(), |bytes| HumanBytes(bytes).to_string())
+    }
+
+    /// Why a command does not reach the server, and what its logs have.
+    pub fn told(&self) -> String {
+        let stack = self.file.display();
+        let held: Vec<String> = self.attachments.iter().flatten().map(Attachment::held).collect();
+        let held =
+            if held.is_empty() { String::new() } else { format!(", and its log has {}", held.join(" and ")) };
+        format!("{stack}: not served{held}. Start it with: dcd serve {stack}")
+    }
+}
+
+fn attachments(file: &Path) -> Result<Vec<Attachment>, Failure> {
+    let mut all = Vec::new();
+    for choice in choices(&StackFile::load(file)?)? {
+        if let Some(record) = open_record(&choice)? {
+            all.extend(record.load()?.of(record.extent()).cloned());
+        }
+    }
+    Ok(all)
+}
