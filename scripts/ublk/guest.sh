@@ -394,7 +394,7 @@ part_attach() {
     serve any
     is "the device of ublk" $node "$("$dcd" attach /tmp/any.toml)"
     stop_server
-    refused 1 "nobody listens" "$dcd" attach /tmp/any.toml
+    refused 1 "not served" "$dcd" attach /tmp/any.toml
     attach_nbd
     is "the device of a second attach" "$node" "$("$dcd" attach /tmp/nbd.toml)"
     is "the size" "$(cat /sys/block/vda/size)" "$(cat "/sys/block/${node#/dev/}/size")"

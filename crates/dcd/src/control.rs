@@ -19,7 +19,15 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         return Ok(path.to_owned());
     }
-    let file = StackFile::load(path)?;
+    let file = match StackFile::load(path) {
+        Ok(file) => file,
+        // The server goes on with what it has read.
+        Err(error) => {
+            let control = StackFile::control_of(path).ok_or_else(|| Failure::from(error.clone()))?;
+            eprintln!("dcd: {error}");
+            return Ok(control);
+        }
+    };
     file.serve.control.ok_or_else(|| {
         let path = path.display();
         Failure::Failed(format!(
@@ -33,6 +41,14 @@ pub fn connect(path: &Path) -> Result<Client, Failure> {
     connect_to(&socket(path)?)
 }
 
+/// Connects to the server of a stack file; none where there is no server.
+pub fn connect_if_served(path: &Path) -> Result<Option<Client>, Failure> {
+    match Client::connect(&socket(path)?) {
+        Err(ClientError::NotServed { .. }) => Ok(None),
+        connected => connected.map(Some).map_err(explained),
+    }
+}
+
 /// Connects to a control socket.
 pub fn connect_to(socket: &Path) -> Result<Client, Failure> {
     Client::connect(socket).map_err(explained)
@@ -42,6 +58,12 @@ pub fn connect_to(socket: &Path) -> Result<Client, Failure> {
 pub fn sockets_of(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     if !files.is_empty() {
         return files.iter().map(|file| socket(file)).collect();
+    }
+    for directory in [STACKS, SOCKETS] {
+        let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+        if std::fs::read_dir(directory).is_err_and(denied) {
+            return Err(Failure::Failed(format!("{directory}: permission denied: run as root")));
+        }
     }
     let found: Vec<PathBuf> = sockets(Path::new(STACKS), Path::new(SOCKETS)).into_iter().collect();
     let runs =

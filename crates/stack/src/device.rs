@@ -147,11 +147,12 @@ pub(crate) fn read(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<
     let read_only = fields.flag("read-only")?.unwrap_or(false);
     let timeout = fields.duration("timeout")?.map(|timeout| Duration::from_nanos(timeout.0));
     for (field, bytes) in [("memory", memory), ("size", size)] {
-        if bytes.is_some_and(|bytes| bytes == 0 || bytes % 4096 != 0) {
+        if let Some(bytes) = bytes.filter(|bytes| *bytes == 0 || bytes % 4096 != 0) {
             let span = fields.value_span(field);
-            return Err(
-                fields.error(span, format!("\"{field}\" must be a multiple of 4096 bytes, and not 0"))
+            let message = format!(
+                "\"{field}\" must be a multiple of 4096 bytes, and not 0: this is {bytes} bytes (a number without a unit counts bytes; \"64MiB\" has one)"
             );
+            return Err(fields.error(span, message));
         }
     }
     let remote = path.as_ref().is_some_and(|path| Uri::is_meant(&path.text));

@@ -42,6 +42,20 @@ impl Source<'_> {
     }
 }
 
+impl Source<'_> {
+    /// The line at a place as it should be, where it gives a word without quotes as a value.
+    pub fn without_quotes(&self, at: usize) -> Option<String> {
+        let at = at.min(self.text.len());
+        let begin = self.text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let (key, value) = self.text[begin..].lines().next()?.split_once('=')?;
+        let value = value.split('#').next()?.trim();
+        let is_word = value.starts_with(char::is_alphabetic)
+            && value.chars().all(|c| c.is_alphanumeric() || "-_./:".contains(c))
+            && !["true", "false", "inf", "nan"].contains(&value);
+        is_word.then(|| format!("{} = \"{value}\"", key.trim()))
+    }
+}
+
 /// The word of `known` that `word` most likely was meant to be, if any is near.
 pub(crate) fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = |distance: usize| distance <= 1 + word.chars().count() / 4;

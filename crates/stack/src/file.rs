@@ -22,7 +22,10 @@ const EXPLAINED: &str = "a stack file is TOML, and \"dcd stack-file\" describes 
 pub struct StackFile {
     pub path: PathBuf,
     text: String,
+    /// The devices that layers use.
     pub devices: Vec<DeviceSpec>,
+    /// The names of the others: a leg that was taken out of a log may be described still.
+    pub unused_devices: Vec<String>,
     /// Bottom first: each stands on layers before it.
     pub layers: Vec<LayerSpec>,
     /// The device or layer that is served.
@@ -46,12 +49,25 @@ impl StackFile {
         StackFile::parse(&text, path)
     }
 
+    /// Reads the control socket alone: a file with a mistake elsewhere still leads to its server. None where the file does not name one, or is
+    /// not TOML.
+    pub fn control_of(path: &Path) -> Option<PathBuf> {
+        let table: toml::Table = std::fs::read_to_string(path).ok()?.parse().ok()?;
+        let control = table.get("serve")?.get("control")?.as_str()?;
+        Some(path.parent()?.join(control))
+    }
+
     /// Parses the text of a stack file; relative paths in it are relative to the directory of `origin`, which is empty for a text
     /// that is in no file.
     pub fn parse(text: &str, origin: &Path) -> Result<StackFile, StackFileError> {
         let source = Source { file: origin, text };
-        let table = DeTable::parse(text)
-            .map_err(|e| source.error(e.span().unwrap_or(0..0), format!("{}; {EXPLAINED}", e.message())))?;
+        let table = DeTable::parse(text).map_err(|e| {
+            let span = e.span().unwrap_or(0..0);
+            match source.without_quotes(span.start) {
+                Some(quoted) => source.error(span, format!("text must be in quotes: {quoted}")),
+                None => source.error(span, format!("{}; {EXPLAINED}", e.message())),
+            }
+        })?;
         let dir = origin.parent().unwrap_or(Path::new("")).to_owned();
         let mut fields = Fields::new(source, String::new(), 0..0, table.get_ref());
         let export = fields.required_text("export", "cache")?;
@@ -70,11 +86,15 @@ impl StackFile {
         };
         fields.finish()?;
         let layers = order::bottom_first(source, &export, &devices, layers)?;
+        let used = order::needed(&layers, &export.text);
+        let (devices, unused): (Vec<_>, Vec<_>) =
+            devices.into_iter().partition(|device| used.contains(&device.name.as_str()));
         sharing::check(source, &devices, &layers)?;
         Ok(StackFile {
             path: origin.to_owned(),
             text: text.to_owned(),
             devices,
+            unused_devices: unused.into_iter().map(|device| device.name).collect(),
             layers,
             export: export.text,
             serve,
@@ -93,6 +113,7 @@ impl StackFile {
             text: String::new(),
             export: device.name.clone(),
             devices: vec![device],
+            unused_devices: Vec::new(),
             layers: Vec::new(),
             serve: Serve::default(),
         })
@@ -255,6 +276,25 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_no_layer_uses_is_left_out() {
+        let text = LOGICAL.replace("[device.file]", "[device.spare]\nmemory = \"1MiB\"\n[device.file]");
+        let file = StackFile::parse(&text, Path::new("/stacks/disk.toml")).unwrap();
+        assert_eq!(file.unused_devices, ["spare"]);
+        assert!(file.device("spare").is_none() && file.device("file").is_some());
+    }
+
+    #[test]
+    fn a_mistake_elsewhere_does_not_hide_the_control_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.toml");
+        std::fs::write(&path, "export = \"cash\"\n[serve]\ncontrol = \"disk.control\"\n").unwrap();
+        assert!(StackFile::load(&path).is_err());
+        assert_eq!(StackFile::control_of(&path), Some(dir.path().join("disk.control")));
+        std::fs::write(&path, "export = cash\n").unwrap();
+        assert_eq!(StackFile::control_of(&path), None);
+    }
+
+    #[test]
     fn every_mistake_is_named_with_its_place_and_a_way_out() {
         // What is replaced, by what, the text that the error points at, and a part of the advice.
         let cases = [
@@ -280,10 +320,16 @@ mod tests {
             ("export = \"cache\"", "", "\n", "\"export\" is missing"),
             ("[device.file]", "[device.cache]", "cache]\nkind", "the name \"cache\" is taken"),
             (
-                "[device.file]",
-                "[device.spare]\nmemory = \"1MiB\"\n[device.file]",
-                "spare",
-                "no layer uses it",
+                "promise = \"ordered\"",
+                "promise = ordered",
+                "ordered",
+                "text must be in quotes: promise = \"ordered\"",
+            ),
+            (
+                "promise = \"ordered\"",
+                "promise = flsh # why",
+                "flsh",
+                "text must be in quotes: promise = \"flsh\"",
             ),
             ("path = \"disk.img\"", "", "file]", "says not where it is"),
             ("path = \"disk.img\"", "path = \"a\"\nmemory = \"1MiB\"", "file]", "keep one"),

@@ -1,4 +1,4 @@
-//! What stands on what: every name is there once, nothing stands on itself, and nothing is left over.
+//! What stands on what: every name is there once, nothing stands on itself, and no layer is left over.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +23,6 @@ pub(crate) fn bottom_first(
     if let Some(layer) = unused {
         let message = format!("layer \"{}\": nothing stands on it: use it or remove it", layer.name);
         return Err(source.error(layer.span.clone(), message));
-    }
-    let used = needed(&layers, &export.text);
-    if let Some(device) = devices.iter().find(|device| !used.contains(&device.name.as_str())) {
-        let message = format!("device \"{}\": no layer uses it: use it or remove it", device.name);
-        return Err(source.error(device.span.clone(), message));
     }
     let mut layers: Vec<Option<LayerSpec>> = layers.into_iter().map(Some).collect();
     Ok(done.into_iter().filter_map(|index| layers[index].take()).collect())

@@ -27,7 +27,7 @@ ublk = false                true: a block device of the kernel, /dev/ublkbN; or 
                             and the module ublk_drv
 ublk-recovery = true        it outlives the server, and each write is in the log before it is answered.
                             false: it ends with the server, and writes are as promised
-control = "PATH"            socket for dcd status, flush and detach
+control = "PATH"            socket by which the dcd commands reach the server
 metrics = "tcp:PORT"        where Prometheus fetches http://127.0.0.1:PORT/metrics; tcp:ADDRESS:PORT
                             for another loopback address, unix:PATH for a socket
 

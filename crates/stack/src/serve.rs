@@ -168,6 +168,8 @@ enum AddressError {
     Kind(String),
     #[error("\"{0}\" is not ADDRESS:PORT, like \"tcp:127.0.0.1:10809\"")]
     NoPort(String),
+    #[error("\"{0}\" is no port: ports end at 65535")]
+    Port(String),
     #[error(
         "{0} can be reached from other hosts, and there is neither encryption nor a password: name certificates with nbd-tls = \"DIR\", use \
          a unix socket through ssh, or accept that with nbd-allow-remote = true"
@@ -192,6 +194,9 @@ fn parse_address(text: &str, dir: &Path) -> Result<Address, AddressError> {
         return Err(AddressError::Kind(text.to_owned()));
     };
     let address = match address.parse::<u16>() {
+        Err(_) if address.bytes().all(|byte| byte.is_ascii_digit()) && !address.is_empty() => {
+            return Err(AddressError::Port(address.to_owned()));
+        }
         Ok(port) => SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port),
         Err(_) => address.parse().map_err(|_| AddressError::NoPort(address.to_owned()))?,
     };
@@ -209,6 +214,8 @@ mod tests {
         let file = parse(&LOGICAL.replace("unix:disk.sock", "tcp:10809")).unwrap();
         assert_eq!(file.serve.nbd[0].to_string(), "tcp:127.0.0.1:10809");
         assert_eq!(file.serve.open_to_local_users(), Some(SocketAddr::from(([127, 0, 0, 1], 10809))));
+        let error = parse(&LOGICAL.replace("unix:disk.sock", "tcp:80000")).unwrap_err().to_string();
+        assert!(error.contains("\"80000\" is no port: ports end at 65535"), "{error}");
         let metrics = |address: &str| {
             let text = LOGICAL.replace("nbd = \"unix:disk.sock\"", &format!("metrics = \"{address}\""));
             parse(&text).unwrap().serve.metrics.unwrap().to_string()

@@ -233,7 +233,7 @@ fn remove(args: &LogRemove) -> Result<(), Failure> {
     let call = json!({ "layer": mirrored.layer, "command": "remove", "name": name });
     ask(&mut client, "array", call).map_err(refused)?;
     println!(
-        "\"{name}\" is no leg of the log any more, and its device is closed: take it out of \"log\" in {}",
+        "\"{name}\" was removed from the log, and its device is closed: take it out of \"log\" in {}",
         mirrored.file().path.display()
     );
     Ok(())

@@ -37,8 +37,8 @@ fn refusal(args: &Stop, clients: &Value, wait: bool) -> Refusal {
     let reason = format!("{stack} is not stopped: {has} its device: {}", clients.join("; "));
     if wait {
         let action = format!(
-            "unmount what is on it, release it (\"dcd attach --release {stack}\"; a ublk device needs no release), and stop it again; or leave the \
-             device: after \"dcd stop --force {stack}\" its requests wait until \"dcd serve {stack}\" goes on with them, as for an upgrade"
+            "to restart or upgrade with the file system mounted: dcd stop --for-restart {stack} && dcd serve {stack}. To stop for good: umount it, \
+             then dcd attach --release {stack} (a ublk device needs no release), then dcd stop {stack}"
         );
         return Refusal::new(reason, action);
     }

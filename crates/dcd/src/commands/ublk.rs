@@ -23,7 +23,10 @@ pub fn run(args: &Ublk) -> Result<(), Failure> {
 
 fn failure(error: UblkError) -> Failure {
     match error {
-        UblkError::Kept { .. } => Failure::refused(error.to_string(), "see above; nothing was changed"),
+        UblkError::Kept { .. } => Failure::refused(
+            error.to_string(),
+            "nothing was changed. Unmount what is on it first, or start its server again",
+        ),
         other => Failure::Failed(other.to_string()),
     }
 }

@@ -192,20 +192,27 @@ impl<'a> Looked<'a> {
         let devices = self.absent.iter().map(|name| self.called(name)).collect::<Vec<_>>().join(", ");
         let (are, it) = if lacking.len() == 1 { ("is", "it") } else { ("are", "them") };
         let failed = newest.failed.count_ones() as usize;
-        let spared = match failed + lacking.len() > parity {
-            true => format!(": the parity makes up for {parity} in all, and {failed} failed before"),
-            false => format!(
-                ". To start without {it}, degraded: \"dcd serve --degraded\", which is safe from {} more failures",
-                parity - failed - lacking.len()
+        let stack = self.choice.file.path.display();
+        let instead = match (failed + lacking.len(), parity) {
+            (all, parity) if all > parity => {
+                format!(
+                    "without {it} the array cannot start: the parity makes up for {parity} in all, and {failed} failed before"
+                )
+            }
+            (all, parity) if all == parity => {
+                format!("or start without {it}: \"dcd serve --degraded {stack}\", with no redundancy left")
+            }
+            (all, parity) => format!(
+                "or start without {it}: \"dcd serve --degraded {stack}\", which is safe from {} more failures",
+                parity - all
             ),
         };
         Refusal::new(
             format!(
-                "array \"{layer}\": {} {are} not there, and the superblocks do not say that {it} failed. Not there: {devices}. \
-                 Reconnect {it}{spared}",
+                "array \"{layer}\": {} {are} missing, and the superblocks do not say that {it} failed. Missing: {devices}",
                 members_named(lacking),
             ),
-            "see above; nothing was changed",
+            format!("reconnect {it}; {instead}"),
         )
     }
 }

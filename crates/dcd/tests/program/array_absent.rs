@@ -77,7 +77,7 @@ fn the_disk_that_a_spare_has_replaced_need_not_be_there_and_nor_need_a_spare() {
     take_away(&place, "e");
     for of in [["a", "b", "c", "d"], ["a", "b", "missing", "d"]] {
         stack(&place, &of, &["e", "f"], JOURNAL);
-        refused(&place, "member 2 is not there, and the superblocks do not say that it failed");
+        refused(&place, "member 2 is missing, and the superblocks do not say that it failed");
     }
     stack(&place, &["a", "b", "c", "d"], &["e", "f"], JOURNAL);
     bring_back(&place, "c");
@@ -111,9 +111,9 @@ fn another_member_is_missed_until_the_user_allows_to_go_on_without() {
     let (server, blocks) = full(&place, 8, &[], "");
     expect(&server.stop(), 0, "");
     take_away(&place, "b");
-    let said = "array \"array\": member 1 is not there, and the superblocks do not say that it failed";
+    let said = "array \"array\": member 1 is missing, and the superblocks do not say that it failed";
     refused(&place, said);
-    refused(&place, "\"dcd serve --degraded\"");
+    refused(&place, "\"dcd serve --degraded ");
     expect(&array(&place, "assemble", &[]), 3, said);
     expect(&array(&place, "status", &[]), 4, said);
     expect(&array(&place, "scrub", &["--quiet"]), 3, said);

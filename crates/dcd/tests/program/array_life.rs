@@ -545,7 +545,7 @@ fn a_member_that_is_not_there_is_not_made_by_a_start() {
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace(".img\"\n", ".img\"\nsize = \"8MiB\"\n")).unwrap();
     let refused = Server::start(&place, &[]).err().expect("a member is not there");
-    expect(&refused, 3, "member 1 is not there, and the superblocks do not say that it failed");
+    expect(&refused, 3, "member 1 is missing, and the superblocks do not say that it failed");
     assert!(!place.path("b.img").exists());
 }
 

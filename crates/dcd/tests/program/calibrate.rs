@@ -129,7 +129,7 @@ fn what_is_no_result_or_has_no_place_is_refused() {
         fs::write(place.path("found.json"), found.to_string()).unwrap();
         from(&place, "found.json", &[])
     };
-    expect(&write(|_| {}), 0, "Smax 32");
+    expect(&write(|_| {}), 0, "gaps below 32 blocks are filled");
     expect(&write(|found| found["write"]["max"] = 7.into()), 1, "do not follow from its curve");
     expect(&write(|found| found["threshold"] = 1.5.into()), 1, "its threshold 1.2");
     expect(&write(|found| *found = Value::Null), 1, "name a file with what");

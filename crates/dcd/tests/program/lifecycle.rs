@@ -265,7 +265,7 @@ fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
     fs::write(place.stack(), sound).unwrap();
     for command in ["serve", "detach", "rescue", "format"] {
         let output = place.run(command, &[]);
-        expect(&output, 3, "\"dcd rescue --force\" writes it back: nothing of it is lost");
+        expect(&output, 3, "\"dcd rescue --force\" writes it back: this overwrites blocks");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let at = |part: &str| said.find(part).unwrap_or(usize::MAX);
         assert!(at("dcd rescue --list") < at("dcd format").min(at("add --force")), "{said}");

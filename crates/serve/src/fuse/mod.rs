@@ -36,7 +36,8 @@ pub const IMAGE_NAME: &str = "disk.img";
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
     #[error(
-        "there is no directory {path}; make it with `mkdir -p {path}`, or name another if there is a file of that name"
+        "{path} is no directory: {}",
+        if path.exists() { "a file has this name, so choose another".to_owned() } else { format!("make it with `mkdir -p {}`", path.display()) }
     )]
     NotADirectory { path: PathBuf },
     #[error("{path} is mounted already ({kind}); stop what is there with `umount {path}`, or choose another")]

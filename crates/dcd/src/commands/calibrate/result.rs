@@ -105,5 +105,9 @@ fn line(f: &mut fmt::Formatter<'_>, what: &str, measured: &Measured) -> fmt::Res
         measured.except.iter().map(|(first, last)| format!("{first} to {last}")).collect();
     let except = if ranges.is_empty() { "none".to_owned() } else { ranges.join(", ") };
     let rate = measured.contiguous_bytes_per_second / 1e6;
-    writeln!(f, "{what}: {rate:.1} MB/s contiguous, Smax {}, Sexcept {except}", measured.max)
+    writeln!(
+        f,
+        "{what}: {rate:.1} MB/s contiguous; gaps below {} blocks are filled (Smax), except {except}",
+        measured.max
+    )
 }

@@ -142,7 +142,7 @@ fn was_given_up(log: &str, attachment: Option<&Attachment>) -> Refusal {
 
 /// The way out for a log that failed, or was left out, and can be read again.
 pub const RESCUE_FIRST: &str = "\"dcd rescue --list\" shows what the log has that the data disk lacks, and \"dcd rescue --force\" writes it back: \
-    nothing of it is lost, but a block that was written since without the log gets its older content";
+    this overwrites blocks that may be newer on the data disk, so copy the disk first if you can";
 
 /// The whole way to another log for a disk whose log is this one.
 pub fn way_to_a_new_log(log: &Path) -> String {
@@ -167,19 +167,21 @@ fn stale(log: &str) -> Refusal {
 
 /// The log knows less than the data disk has seen.
 fn older(attachment: &Attachment, log: &str, epoch: u64, torn: bool) -> Refusal {
-    let knows = format!("knows activation {epoch}, and the data disk has seen {}", attachment.epoch);
+    let starts = attachment.epoch - epoch;
+    let times = if starts == 1 { "once".to_owned() } else { format!("{starts} times") };
+    let known = format!("the data disk was last used with a log that was started {times} since");
     if torn {
         return Refusal::new(
             format!(
-                "one of the two superblocks of the log {log} is damaged, and the other one {knows}: this is the log with its newer \
-                 superblock lost, or an old copy of it"
+                "one of the two superblocks of the log {log} is damaged, and the other one is old: {known}. This is the log \
+                 with its newer superblock lost, or an old copy of it"
             ),
             "if it is no copy, \"dcd rescue --force\" writes back what it holds, each record checked (\"dcd rescue --list\" says what that \
              is). An old copy would put old data over new",
         );
     }
     Refusal::new(
-        format!("the log {log} is an old copy: it {knows}"),
+        format!("the log {log} is an old copy: {known}. Serving it would put old data over new"),
         "use the original log. If it is gone, the newest writes are lost: \"dcd rescue --list\" says what this copy holds, \"dcd rescue \
          --force\" writes that back, over what may be newer, and \"dcd serve --without-cache --force\" goes on without it",
     )
