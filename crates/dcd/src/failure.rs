@@ -148,7 +148,7 @@ impl From<RecordError> for Failure {
         match error {
             RecordError::Io { .. } => Failure::Failed(error.to_string()),
             // A record that cannot be understood may say that data is at risk: that is a refusal, not a mishap.
-            other => Failure::refused(other.to_string(), "see above; nothing was changed"),
+            other => Failure::refused(other.to_string(), other.action()),
         }
     }
 }

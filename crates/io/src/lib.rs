@@ -20,8 +20,8 @@ mod workers;
 
 pub use command::{ControlCommand, KernelMemory};
 pub use device::{
-    Device, DeviceError, DeviceSpec, Direct, Failures, FileDevice, FileSpec, MemoryDevice, Overlay,
-    reserve_space,
+    Device, DeviceError, DeviceSpec, Direct, Failures, FileDevice, FileSpec, LoopFile, MemoryDevice, Overlay,
+    loop_file, read_mark, reserve_space, write_mark,
 };
 pub use driver::{
     CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Outcome, Peer, Statistics,

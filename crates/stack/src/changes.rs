@@ -43,6 +43,15 @@ impl StackFile {
         self.log_caches_mut().for_each(|config| config.take_over = true);
     }
 
+    /// Has a log cache forget its copies of what was read from the data disk.
+    pub fn doubt_kept(&mut self, layer: &str) {
+        for found in self.layers.iter_mut().filter(|found| found.name == layer) {
+            if let LayerKind::LogCache { config, .. } = &mut found.kind {
+                config.doubt_kept = true;
+            }
+        }
+    }
+
     /// Has every log cache take over what its data disk has grown by.
     pub fn grow(&mut self) {
         self.log_caches_mut().for_each(|config| config.grow = true);

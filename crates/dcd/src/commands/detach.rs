@@ -33,7 +33,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     {
         record.remove()?;
         tell_members(&choice.file, &choice.data, record, &gone)?;
-        return done(args, why);
+        return done(args, &format!("{why}. {}", never_again(&choice, &seen)));
     }
     if let Some(record) = &record {
         admit_log(&choice, record, &seen)?;
@@ -67,7 +67,20 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         tell_members(&choice.file, &choice.data, record, &gone)?;
     }
     let written = HumanBytes(report.written_bytes + report.zeroed_bytes);
-    done(args, &format!("{written} was written back"))
+    done(args, &format!("{written} was written back. {}", never_again(&choice, &seen)))
+}
+
+/// A log that was away cannot say itself that it is out of use.
+fn never_again(choice: &CacheChoice, seen: &LogSeen) -> String {
+    match seen {
+        LogSeen::Missing(_) => {
+            format!(
+                "If the log {} comes back, never use it again: \"dcd format\" makes a new one",
+                choice.log_name().display()
+            )
+        }
+        LogSeen::Present { .. } => "The log is out of use: \"dcd format\" makes a new one".to_owned(),
+    }
 }
 
 fn done(args: &Detach, how: &str) -> Result<(), Failure> {
@@ -97,6 +110,9 @@ fn needs_no_destaging(
     if *state == State::Detached && (own.is_some() || record.lost()?.is_some() && is_told()) {
         // A detach that was killed had come as far as that.
         return Ok(Some("all dirty data had been written back before"));
+    }
+    if *state == State::Detached && known.is_none() && record.lost()?.is_none() {
+        return Ok(Some("it was detached before"));
     }
     if is_complete && own.is_some_and(|attachment| attachment.state == AttachmentState::Abandoned) {
         mark(&mut open_log(choice, Purpose::Change)?, State::Detached)?;

@@ -22,7 +22,8 @@ use crate::session::open::{Opened, attachment, reserve_space};
 use crate::session::probe::probe;
 use crate::session::random::random_uuid;
 use crate::session::record::{
-    AttachmentState, Record, admit_attach, admit_on_array, admit_overwrite, admit_without_record, uuid_text,
+    AttachmentState, Record, Teller, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
+    uuid_text,
 };
 use crate::session::system::is_by_content;
 use crate::session::tell::{clear_foreign_journal, tell_members};
@@ -161,14 +162,14 @@ impl Drop for Made {
 /// Refuses what would cost somebody data: a log device with something on it, a disk that has a cache already.
 fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     let without_record = |record: &Record| -> Result<(), Failure> {
-        let instead = "Or add --force: what its log has, and the array lacks, is lost";
-        Ok(admit_without_record(record.lost()?, force, instead)?)
+        let instead = "Or add --force: what its log has, and the disk lacks, is lost";
+        Ok(admit_without_record(record.lost()?, record.teller(), force, instead)?)
     };
     if let Some(record) = &opened.record {
         without_record(record)?;
         let all = record.load()?;
         admit_attach(&all, record.extent(), force)?;
-        if record.told().is_some() {
+        if record.teller() == Teller::Members {
             admit_on_array(&all, record.extent())?;
         }
     }
@@ -189,17 +190,20 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
     refuse_content(&mut opened.log, choice, force)
 }
 
-/// True for the log of this very disk that has failed, or was left out, when the disk is complete without it.
+/// True for the log of a cache that was taken off its disk, and for that of this very disk that has failed, or was left out, when the disk is
+/// complete without it.
 fn is_out_of_date(opened: &mut Opened) -> Result<bool, Failure> {
     let (Some(record), Ok(superblock)) = (&opened.record, read_superblock(&mut opened.log)) else {
         return Ok(false);
     };
+    let uuid = uuid_text(superblock.cache_uuid);
     let all = record.load()?;
-    Ok(all.overlapping(record.extent()).is_some_and(|attachment| {
-        attachment.state == AttachmentState::Abandoned
-            && !attachment.may_lose_data()
-            && attachment.cache_uuid == uuid_text(superblock.cache_uuid)
-    }))
+    Ok(record.is_retired(&uuid)?
+        || all.overlapping(record.extent()).is_some_and(|attachment| {
+            attachment.state == AttachmentState::Abandoned
+                && !attachment.may_lose_data()
+                && attachment.cache_uuid == uuid
+        }))
 }
 
 /// Refuses a log device with something on it, unless that is the empty log of a cache that is not in use.

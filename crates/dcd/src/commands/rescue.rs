@@ -9,10 +9,11 @@ use dcd_stack::HumanBytes;
 use crate::cli::Rescue;
 use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
+use crate::session::admit::admit_unrecorded;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::open::{Inspection, Opened, attachment, inspect, tell_missing_legs};
-use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue, admit_told};
+use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue};
 
 /// Extents that are listed as text; `--json` has them all.
 const LISTED_MAX: usize = 100;
@@ -84,13 +85,10 @@ fn admit(choice: &CacheChoice, record: Option<&Record>, seen: &LogSeen, force: b
     let Some(record) = record else { return Ok(()) };
     let all = record.load()?;
     admit_rescue(&all, record.extent(), &choice.log_name(), seen, force)?;
-    if let (Some(told), LogSeen::Present { uuid, .. }) = (record.told(), seen)
-        && all.overlapping(record.extent()).is_none()
-        && !(force && told.is_empty())
-    {
-        admit_told(told, &choice.log_name(), uuid)?;
+    match all.overlapping(record.extent()) {
+        None => admit_unrecorded(record, &choice.log_name(), seen, force),
+        Some(_) => Ok(()),
     }
-    Ok(())
 }
 
 /// The record, or the log itself, says that this log is out of date: a rescue would be refused.

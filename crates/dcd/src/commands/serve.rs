@@ -84,6 +84,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     admit_bare_array(&file, &file.export)?;
     admit_no_log(&file, &file.export)?;
     let admitted = admit(&file)?;
+    let unrecorded = admitted.iter().filter(|cache| cache.unrecorded.is_some());
+    unrecorded.for_each(|cache| file.doubt_kept(&cache.layer));
     measure_logs(&file)?;
     protect(args.quiet);
     watch.doing(format!("opening the devices of {}", args.file.display()));

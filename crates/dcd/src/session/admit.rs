@@ -1,5 +1,7 @@
 //! Which log caches may be started: each log belongs to its data disk.
 
+use std::path::Path;
+
 use dcd_engine::log_cache::format::Superblock;
 use dcd_stack::{LayerKind, StackFile};
 
@@ -8,8 +10,8 @@ use super::choice::CacheChoice;
 use super::machine::admit_machine;
 use super::open::{Inspection, attachment, inspect};
 use super::record::{
-    Attachment, AttachmentState, LogSeen, NO_LOG, Record, Refusal, Start, admit_start, admit_told,
-    admit_without_record,
+    Attachment, AttachmentState, LogSeen, NO_LOG, Record, Refusal, Start, admit_not_retired, admit_start,
+    admit_told, admit_without_record, uuid_text,
 };
 use super::running::{Admitted, RunningCaches};
 use crate::failure::Failure;
@@ -32,13 +34,23 @@ pub fn admit_log(choice: &CacheChoice, record: &Record, seen: &LogSeen) -> Resul
     let log = choice.log_name();
     if matches!(seen, LogSeen::Missing(_)) {
         let instead = "To discard it: \"dcd serve --without-cache --force\"";
-        admit_without_record(record.lost()?, false, instead)?;
+        admit_without_record(record.lost()?, record.teller(), false, instead)?;
     }
     let start = admit_start(&record.load()?, record.extent(), &log, seen)?;
-    if let (Start::Unrecorded, Some(told), LogSeen::Present { uuid, .. }) = (&start, record.told(), seen) {
-        admit_told(told, &log, uuid)?;
+    if start == Start::Unrecorded {
+        admit_unrecorded(record, &log, seen, false)?;
     }
     Ok(start)
+}
+
+/// May a log be used with a disk that has no record of it? The disk itself, or this machine, may say that its cache is not in use. `force` goes
+/// past that, but not past another cache.
+pub fn admit_unrecorded(record: &Record, log: &Path, seen: &LogSeen, force: bool) -> Result<(), Failure> {
+    let LogSeen::Present { uuid, .. } = seen else { return Ok(()) };
+    if let Some(told) = record.told().filter(|told| !(force && told.is_empty())) {
+        admit_told(told, record.teller(), log, uuid)?;
+    }
+    Ok(admit_not_retired(!force && record.is_retired(uuid)?, log, uuid)?)
 }
 
 /// Admits the log caches that a part lies on, and the part itself if it is one: they may be started. The lower ones come first.
@@ -58,17 +70,18 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
     let layer = choice.layer.clone();
     if choice.stands_on_a_cache() {
         // Only the cache below can say what it holds, and only while it is served.
-        return Ok(Admitted { layer, mirror: None, record: None, unrecorded: None });
+        return Ok(Admitted { layer, mirror: None, record: None, unrecorded: None, cache: None });
     }
     let Inspection { record, seen, superblock } = inspect(choice)?;
     if let Some(superblock) = &superblock {
         admit_machine(choice, superblock)?;
     }
+    let cache = superblock.as_ref().map(|superblock| uuid_text(superblock.cache_uuid));
     let Some(record) = record else {
         if let LogSeen::Missing(why) = seen {
             return Err(Failure::refused(format!("there is no log: {why}"), NO_LOG));
         }
-        return Ok(Admitted { layer, mirror: None, record: None, unrecorded: None });
+        return Ok(Admitted { layer, mirror: None, record: None, unrecorded: None, cache });
     };
     let start = admit_log(choice, &record, &seen).map_err(|failure| match failure {
         Failure::Refused(refusal) => Failure::Refused(only_this_one(choice, refusal)),
@@ -77,7 +90,7 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
     let unrecorded = superblock.filter(|_| start == Start::Unrecorded);
     let unrecorded = unrecorded.map(|superblock| of_unknown_content(choice, &record, &superblock));
     let mirror = choice.file.mirror_below(&choice.log).map(|mirror| mirror.name.clone());
-    Ok(Admitted { layer, mirror, record: Some(record), unrecorded })
+    Ok(Admitted { layer, mirror, record: Some(record), unrecorded, cache })
 }
 
 /// Serving without caches discards those below, too.

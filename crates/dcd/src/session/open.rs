@@ -225,6 +225,7 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Star
         leave_out(file.to_mut(), parts, Allowed::Nothing)?;
     }
     let mut caches = admit_running(&file, parts)?;
+    caches.unrecorded().for_each(|layer| file.to_mut().doubt_kept(layer));
     if purpose == Purpose::Look {
         // Nothing comes of what they write.
         caches = RunningCaches::default();

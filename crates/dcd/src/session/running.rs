@@ -16,6 +16,8 @@ pub struct Admitted {
     pub record: Option<Record>,
     /// What the record is to begin with, once the cache has started: it may still refuse the disk.
     pub unrecorded: Option<Attachment>,
+    /// The UUID of the cache; none of one that stands on another, which is not looked at before that runs.
+    pub cache: Option<String>,
 }
 
 /// See the module's documentation.
@@ -36,18 +38,24 @@ struct Running {
 impl RunningCaches {
     /// Those that have been admitted.
     pub fn of(admitted: impl IntoIterator<Item = Admitted>) -> RunningCaches {
-        let running = admitted.into_iter().filter_map(|Admitted { layer, mirror, record, unrecorded }| {
-            let stale_legs = Vec::new();
-            Some(Running {
-                layer,
-                mirror,
-                stale_legs,
-                record: record?,
-                before: unrecorded,
-                is_recorded: false,
-            })
-        });
+        let running =
+            admitted.into_iter().filter_map(|Admitted { layer, mirror, record, unrecorded, .. }| {
+                let stale_legs = Vec::new();
+                Some(Running {
+                    layer,
+                    mirror,
+                    stale_legs,
+                    record: record?,
+                    before: unrecorded,
+                    is_recorded: false,
+                })
+            });
         RunningCaches(running.collect())
+    }
+
+    /// The layers of which there is no record.
+    pub fn unrecorded(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|cache| cache.before.is_some()).map(|cache| cache.layer.as_str())
     }
 
     /// Those whose disks have grown are to serve all of them.

@@ -150,6 +150,14 @@ fn another_log_takes_the_place_of_one_and_nothing_of_that_is_lost() {
     fs::write(place.path("other.toml"), old.replace("data.img", "larger.img")).unwrap();
     let replace = |with: &str| place.run("format", &["--replace", place.path(with).to_str().unwrap()]);
     expect(&replace("old.toml"), 1, "has the same log");
+    // What is wrong with the new log is found before anything is done to the old one.
+    fs::File::create(place.path("small.img")).unwrap().set_len(MIB).unwrap();
+    for (new, code, said) in
+        [("nowhere.img", 1, "no such file"), ("small.img", 3, "the log device has"), ("mnt/x", 1, "")]
+    {
+        fs::write(place.stack(), old.replace("log.img", new)).unwrap();
+        expect(&replace("old.toml"), code, said);
+    }
     fs::write(place.stack(), old.replace("log.img", "larger.img")).unwrap();
     expect(&replace("other.toml"), 1, "different data disks");
     expect(&place.run("format", &[]), 3, "dcd format --replace OLD NEW");

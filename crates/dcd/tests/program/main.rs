@@ -11,6 +11,7 @@ mod behind;
 mod calibrate;
 mod common;
 mod doctor;
+mod identity;
 mod kill;
 mod legs;
 mod lifecycle;

@@ -87,7 +87,7 @@ fn zeroes_that_are_not_written_back_are_counted_wherever_data_is() {
 #[test]
 fn rule_11_a_log_of_which_there_is_no_record_is_given_up_on_purpose_only_and_never_used_again() {
     let place = dirty();
-    fs::remove_file(place.record()).unwrap();
+    place.move_data();
     refused(&place, &["--without-cache"], "the data disk is incomplete without its cache");
     assert!(!place.record().exists(), "a refusal changes nothing");
     let server = place.serve_with(&["--without-cache", "--force"]);
@@ -579,7 +579,7 @@ fn the_data_disk_of_a_cache_is_no_log_and_no_member() {
     expect(&place.run("format", &[]), 3, "is the data disk of the cache");
     // The same without a record.
     let record = fs::read(place.record()).unwrap();
-    fs::remove_file(place.record()).unwrap();
+    place.move_data();
     expect(&place.run("format", &[]), 3, "has the log of the cache");
     assert!(place.bare() == before);
     // A member of an array, and a spare.

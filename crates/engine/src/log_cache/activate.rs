@@ -51,9 +51,10 @@ impl Replay {
         self.overflow |= !self.index.insert_record(header);
     }
 
-    /// Forgets clean copies where records are lost that may have said that they are old, and for ever.
-    fn doubt_kept(&mut self, superblock: &mut Superblock, walked: &Walked) {
-        if walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload)
+    /// Forgets clean copies for ever where records are lost that may have said that they are old, and where the configuration says so.
+    fn doubt_kept(&mut self, config: &LogCacheConfig, superblock: &mut Superblock, walked: &Walked) {
+        if config.doubt_kept
+            || walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload)
             || walked.damages > walked.damage.len() as u64
         {
             self.index.forget_kept();
@@ -115,7 +116,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     }
     let (mut replay, comparison, walked) = replayed;
     replay.check(&config)?;
-    replay.doubt_kept(&mut superblock, &walked);
+    replay.doubt_kept(&config, &mut superblock, &walked);
     // A walk that left out nothing has found all clean copies from the superblock's tail on.
     let whole = walked.damages == 0 && walked.records == walked.next_seq - superblock.tail_seq;
     let from = (whole && config.reads == Reads::Keep).then(|| superblock.segment_of(superblock.tail_sector));

@@ -122,6 +122,8 @@ pub struct LogCacheConfig {
     pub machine: u64,
     /// Starts although another machine has served the log last and has not stopped it: that one is off, or kept from the data disk.
     pub take_over: bool,
+    /// Forgets the copies of what was read: nothing says that the data disk was not written without the log.
+    pub doubt_kept: bool,
     /// Takes over what the data disk has grown by since it was formatted.
     pub grow: bool,
     #[serde(skip)]
@@ -156,6 +158,7 @@ impl Default for LogCacheConfig {
             accept_damage: false,
             machine: 0,
             take_over: false,
+            doubt_kept: false,
             grow: false,
             canary: None,
         }

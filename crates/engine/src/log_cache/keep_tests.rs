@@ -178,6 +178,20 @@ fn copies_are_warm_after_a_clean_stop_whatever_was_destaged_since() {
 }
 
 #[test]
+fn rule_11_copies_are_forgotten_for_ever_where_nothing_says_that_the_disk_is_as_it_was() {
+    let mut steps = with_copy();
+    steps.flush();
+    steps.wait(2);
+    let mut steps = steps.restart(keeping());
+    assert_eq!(read(&mut steps, AT), (Some(0), 0), "a start that knows the disk keeps the copy");
+    steps.control(Control::Stop);
+    let mut steps = steps.restart(LogCacheConfig { doubt_kept: true, ..keeping() });
+    assert_eq!(read(&mut steps, AT), (Some(0), 1));
+    let mut steps = steps.restart(keeping());
+    assert_eq!(read(&mut steps, AT), (Some(0), 1));
+}
+
+#[test]
 fn a_rotten_copy_is_read_from_the_data_disk_and_no_reason_to_refuse_the_start() {
     let mut steps = with_copy();
     steps.flush();

@@ -2,20 +2,33 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-/// The loop device over `file` ("/dev/loop0"), if the kernel tells of one.
+use super::identity::loop_file;
+
+/// Returns the loop device over `file` ("/dev/loop0"), if the kernel tells of one.
 pub(crate) fn device_over(file: &File) -> Option<String> {
     let wanted = file.metadata().ok()?;
+    let wanted = (wanted.dev(), wanted.ino());
     for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
-        if !name.starts_with("loop") {
-            continue;
-        }
-        let Ok(backing) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
-        let Ok(found) = std::fs::metadata(backing.trim_end_matches('\n')) else { continue };
-        if (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()) {
+        if name.starts_with("loop") && file_of(&entry.path(), &name) == Some(wanted) {
             return Some(format!("/dev/{name}"));
         }
     }
     None
+}
+
+/// Device and inode of the file behind a loop device. The kernel is asked first, as its path leads elsewhere where the loop device was made
+/// in another mount namespace; a process that may not open loop devices has nothing better than the path.
+fn file_of(folder: &Path, name: &str) -> Option<(u64, u64)> {
+    let backing = std::fs::read_to_string(folder.join("loop/backing_file")).ok()?;
+    let told = File::open(Path::new("/dev").join(name)).and_then(|device| loop_file(&device));
+    match told {
+        Ok(told) => told.map(|file| (file.device, file.inode)),
+        Err(_) => {
+            let found = std::fs::metadata(backing.trim_end_matches('\n')).ok()?;
+            Some((found.dev(), found.ino()))
+        }
+    }
 }

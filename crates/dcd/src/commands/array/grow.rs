@@ -108,7 +108,7 @@ fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
     {
         return Ok(());
     }
-    admit_without_record(lost, false, FIRST_DETACH)?;
+    admit_without_record(lost, record.teller(), false, FIRST_DETACH)?;
     let Some(cache) = attached else { return Ok(()) };
     Err(Failure::refused(
         format!("the cache {} is attached to it, and knows the size of its data disk", cache.cache_uuid),

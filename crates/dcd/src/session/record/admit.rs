@@ -8,7 +8,7 @@ use dcd_engine::raid::CACHES_MAX;
 use dcd_engine::{Extent, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
-use super::{Attachment, AttachmentState, Attachments, caches_text, told_as};
+use super::{Attachment, AttachmentState, Attachments, Teller, caches_text, told_as};
 
 /// Why something was refused, and what to do: printed as two lines, exit code 3.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -277,14 +277,20 @@ pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Re
     }
 }
 
-/// May something be done with an array without its cache, where its record is lost that says how much that would cost? `lost`: caches
-/// that its members tell of. `instead`: what else there is.
-pub fn admit_without_record(lost: Option<String>, force: bool, instead: &str) -> Result<(), Refusal> {
+/// May something be done with a disk without its cache, where its record is lost that says how much that would cost? `lost`: caches
+/// that the disk itself tells of. `instead`: what else there is.
+pub fn admit_without_record(
+    lost: Option<String>,
+    teller: Teller,
+    force: bool,
+    instead: &str,
+) -> Result<(), Refusal> {
+    let [disk, says] = teller.text();
     match lost {
         Some(caches) if !force => Err(Refusal::new(
             format!(
-                "the cache {caches} is attached to this array, or to a part of it, as its members say; its attachment record is not \
-                 here, and how much the array lacks without its log is not known"
+                "the cache {caches} is attached to {disk}, or to a part of it, {says}; its attachment record is not here, and how much \
+                 the disk lacks without its log is not known"
             ),
             format!(
                 "serve it with that cache in the stack file, and its log there: that makes the record anew. {instead}"
@@ -294,27 +300,39 @@ pub fn admit_without_record(lost: Option<String>, force: bool, instead: &str) ->
     }
 }
 
-/// May the log of the cache `uuid` at `log` be used with an array that has no record? `told`: the caches that its members tell of.
-pub fn admit_told(told: &[u64], log: &Path, uuid: &str) -> Result<(), Refusal> {
+/// May the log of the cache `uuid` at `log` be used with a disk that has no record? `told`: the caches that the disk itself tells of.
+pub fn admit_told(told: &[u64], teller: Teller, log: &Path, uuid: &str) -> Result<(), Refusal> {
     let log = log.display();
+    let [disk, says] = teller.text();
     match told {
-        [] => Err(Refusal::new(
-            format!(
-                "no cache is attached to this array, as its members say: the cache {uuid}, of the log {log}, was detached or discarded, \
-                 and the array may have been written since"
-            ),
-            "\"dcd rescue --list\" shows what the log has that the array lacks, and \"dcd rescue --force\" writes it back, over what may \
-             be newer. Then \"dcd format --force\" makes a new log; never use this log again as it is",
-        )),
+        [] => Err(out_of_use(&format!("no cache is attached to {disk}, {says}"), &log.to_string(), uuid)),
         _ if !told.iter().any(|id| Some(*id) == told_as(uuid)) => Err(Refusal::new(
             format!(
-                "another cache is attached to this array, as its members say: {}, and {log} has {uuid}",
+                "another cache is attached to {disk}, {says}: {}, and {log} has {uuid}",
                 caches_text(told)
             ),
             "name the right log in the stack file",
         )),
         _ => Ok(()),
     }
+}
+
+/// May the log of the cache `uuid` at `log` be used with a disk that has no record? `retired`: the cache was taken off its disk before.
+pub fn admit_not_retired(retired: bool, log: &Path, uuid: &str) -> Result<(), Refusal> {
+    match retired {
+        true => Err(out_of_use("no cache is attached to this disk", &log.display().to_string(), uuid)),
+        false => Ok(()),
+    }
+}
+
+fn out_of_use(why: &str, log: &str, uuid: &str) -> Refusal {
+    Refusal::new(
+        format!(
+            "{why}: the cache {uuid}, of the log {log}, was detached or discarded, and the disk may have been written since"
+        ),
+        "\"dcd rescue --list\" shows what the log has that the disk lacks, and \"dcd rescue --force\" writes it back, over what may \
+         be newer. Then \"dcd format --force\" makes a new log; never use this log again as it is",
+    )
 }
 
 /// May `extent` of a disk with these attachments be served by a stack that knows of no cache?

@@ -187,7 +187,7 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
     let lost = || Some("0123-...".to_owned());
     let (rescue, replace, original) =
         ("dcd rescue --list", "everything is written back", "use the original log");
-    let cases: [(&str, Result<(), Refusal>, &str); 21] = [
+    let cases: [(&str, Result<(), Refusal>, &str); 22] = [
         ("failed log", start(&failed, &seen(99, State::Active, false)), rescue),
         ("given up", start(&dirty, &seen(7, State::GivenUp, false)), rescue),
         ("given up, no record", start(&unknown, &seen(7, State::GivenUp, false)), rescue),
@@ -220,11 +220,12 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
         ("without failed log", admit_without_cache(&failed, EXTENT, false), rescue),
         (
             "no record of an array",
-            admit_without_record(lost(), false, "Or add --force"),
+            admit_without_record(lost(), Teller::Members, false, "Or add --force"),
             "serve it with that cache",
         ),
-        ("array tells of none", admit_told(&[], log, "right"), rescue),
-        ("array tells of another", admit_told(&[1], log, "right"), "name the right log"),
+        ("array tells of none", admit_told(&[], Teller::Mark, log, "right"), rescue),
+        ("array tells of another", admit_told(&[1], Teller::Members, log, "right"), "name the right log"),
+        ("retired", admit_not_retired(true, log, "right"), rescue),
         ("plain", admit_plain(&dirty, EXTENT), "serve the stack that has the cache"),
         ("rescue of a failed log", admit_rescue(&failed, EXTENT, log, &present("right", 99), false), rescue),
         ("attach", admit_attach(&dirty, EXTENT, false), replace),

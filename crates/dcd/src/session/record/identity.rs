@@ -4,11 +4,16 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 /// How much of the beginning of a device is read: enough for every UUID below.
 const READ_BYTES: u64 = 66 << 10;
+/// How long the other devices of the machine may take to say what is on them: some have to start to turn, and some never answer.
+const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the system tells of its devices; tests have their own.
 #[derive(Debug)]
@@ -33,6 +38,18 @@ pub struct Identity {
     /// The UUID of the file system, partition table or volume on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// Those of its names that another device of the system has, too: some USB bridges give one serial number to all disks.
+    #[serde(skip)]
+    pub(super) shared: Vec<String>,
+}
+
+/// Verdict on a disk that is there and a disk that was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Match {
+    Same,
+    Other,
+    /// It may be the same: nothing decides. What a command would do to either must be safe for both.
+    Unclear,
 }
 
 impl Identity {
@@ -40,7 +57,9 @@ impl Identity {
         let mut names = links(device, &system.by.join("by-id"), "");
         names.extend(links(device, &system.by.join("by-partuuid"), "partuuid-"));
         names.extend(told_by_kernel(&system.sysfs.join(number_text(number))));
-        Identity { names: ranked(names), content: content(device) }
+        let names = ranked(names);
+        let shared = shared(&names, number, system);
+        Identity { names, content: content(device), shared }
     }
 
     /// With the names of links that udev is about to make.
@@ -55,30 +74,88 @@ impl Identity {
         };
         let mut names = self.names.clone();
         names.extend(links.iter().filter_map(name));
-        Identity { names: ranked(names), content: self.content.clone() }
+        Identity { names: ranked(names), ..self.clone() }
     }
 
-    /// Whether two are one disk; none where neither says. A name counts more than what is on it: copies of a disk have its UUIDs.
-    pub fn is(&self, other: &Identity) -> Option<bool> {
-        if !self.names.is_empty() && !other.names.is_empty() {
-            return Some(self.names.iter().any(|name| other.names.contains(name)));
+    /// Names that no other device of the system has.
+    pub fn own_names(&self) -> impl Iterator<Item = &String> {
+        self.names.iter().filter(|name| !self.shared.contains(name))
+    }
+
+    /// Decides whether this disk, which is there, is a recorded one. Names and content have to agree: a disk with the same name and another
+    /// content is another one, or it has got another file system since. Copies of a disk have its UUIDs, so content alone counts only where
+    /// there are no names.
+    pub fn matches(&self, recorded: &Identity) -> Match {
+        let same_content =
+            self.content.as_ref().zip(recorded.content.as_ref()).map(|(own, recorded)| own == recorded);
+        if self.names.is_empty() || recorded.names.is_empty() {
+            return if same_content == Some(true) { Match::Same } else { Match::Unclear };
         }
-        Some(self.content.as_ref()? == other.content.as_ref()?)
+        let mut common = self.names.iter().filter(|name| recorded.names.contains(name)).peekable();
+        if common.peek().is_none() {
+            return Match::Other;
+        }
+        let is_its_own = common.any(|name| !self.shared.contains(name)) && !self.contradicts(recorded);
+        match (is_its_own, same_content) {
+            (true, Some(true) | None) => Match::Same,
+            (false, Some(true)) if !self.contradicts(recorded) => Match::Same,
+            (false, Some(false)) => Match::Other,
+            _ => Match::Unclear,
+        }
     }
 
-    /// True where another device of the system has what is on this one. What a server shows of a disk is no other disk. And it is not read: the
-    /// device of a server that has ended answers when that is started again, which may be what this start is for.
-    pub fn is_elsewhere(&self, but: &Path, system: &System) -> bool {
-        let Ok(entries) = fs::read_dir(&system.sysfs) else { return false };
+    /// True where both have a name of a kind of which a disk has one, and these differ.
+    fn contradicts(&self, recorded: &Identity) -> bool {
+        let of = |identity: &Identity, kind: &str| -> Vec<String> {
+            identity.names.iter().filter(|name| name.starts_with(kind)).cloned().collect()
+        };
+        UNIQUE.iter().any(|kind| {
+            let (own, other) = (of(self, kind), of(recorded, kind));
+            !own.is_empty() && !other.is_empty() && own.iter().all(|name| !other.contains(name))
+        })
+    }
+
+    /// True where another device of the system has what is on this one. What a server shows of a disk is no other disk, nor is what stands on
+    /// this one, or below it. And the device of a server is not read: that of one that has ended answers when that is started again, which may
+    /// be what this start is for. False where the devices do not say it within a limit.
+    pub fn is_elsewhere(&self, but: &Path, number: u64, system: &System) -> bool {
+        let (Some(wanted), Ok(entries)) = (self.content.clone(), fs::read_dir(&system.sysfs)) else {
+            return false;
+        };
+        let own = system.sysfs.join(number_text(number));
+        let stacked: Vec<_> = ["holders", "slaves"]
+            .iter()
+            .filter_map(|of| fs::read_dir(own.join(of)).ok())
+            .flat_map(|entries| entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()))
+            .collect();
         let names = entries.flatten().filter_map(|entry| {
             let uevent = fs::read_to_string(entry.path().join("uevent")).ok()?;
             uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=").map(str::to_owned))
         });
-        let devices = system.by.parent().unwrap_or(Path::new("/dev"));
-        let disks = names.filter(|name| !SERVED.iter().any(|served| name.starts_with(served)));
-        let mut others = disks.map(|name| devices.join(name)).filter(|other| other != but);
-        self.content.is_some() && others.any(|other| content(&other) == self.content)
+        let devices = system.by.parent().unwrap_or(Path::new("/dev")).to_owned();
+        let is_disk =
+            |name: &String| !SERVED.iter().any(|served| name.starts_with(served)) && !stacked.contains(name);
+        let others = names.filter(is_disk).map(|name| devices.join(name)).filter(|other| other != but);
+        let others: Vec<PathBuf> = others.collect();
+        let (found, answer) = mpsc::sync_channel(1);
+        let look = move || {
+            let _ = found.send(others.iter().any(|other| content(other).as_ref() == Some(&wanted)));
+        };
+        let started = thread::Builder::new().name("dcd-look".to_owned()).spawn(look);
+        started.is_ok() && answer.recv_timeout(LOOK_PATIENCE).unwrap_or(false)
     }
+}
+
+/// Kinds of names of which a disk has one.
+const UNIQUE: [&str; 5] = ["wwn-", "nvme-eui.", "dm-uuid-", "md-uuid-", "partuuid-"];
+
+/// Those of some names that the kernel tells of another device, too.
+fn shared(names: &[String], number: u64, system: &System) -> Vec<String> {
+    let own = number_text(number);
+    let entries = fs::read_dir(&system.sysfs).into_iter().flatten().flatten();
+    let others = entries.filter(|entry| entry.file_name() != own.as_str() && !names.is_empty());
+    let told: Vec<String> = others.flat_map(|entry| told_by_kernel(&entry.path())).collect();
+    names.iter().filter(|name| told.contains(name)).cloned().collect()
 }
 
 /// The names of devices that programs serve, dcd among them, begin like this.
@@ -284,27 +361,70 @@ pub mod tests {
         {
             fake.disk(name, Some(7));
             fake.numbered(number, name);
-            let seen = fake.of("sda", SDA).is_elsewhere(&fake.device("sda"), &fake.system);
+            let seen = fake.of("sda", SDA).is_elsewhere(&fake.device("sda"), SDA, &fake.system);
             assert_eq!(seen, elsewhere, "{name}");
         }
     }
 
     #[test]
-    fn a_name_counts_more_than_what_is_on_the_disk() {
-        let identity = |name: Option<&str>, content: Option<&str>| Identity {
-            names: name.into_iter().map(str::to_owned).collect(),
-            content: content.map(str::to_owned),
-        };
-        for (one, other, same) in [
-            (identity(Some("a"), Some("x")), identity(Some("a"), Some("y")), Some(true)),
-            (identity(Some("a"), Some("x")), identity(Some("b"), Some("x")), Some(false)),
-            (identity(None, Some("x")), identity(Some("b"), Some("x")), Some(true)),
-            (identity(None, Some("x")), identity(None, Some("y")), Some(false)),
-            (identity(None, None), identity(None, Some("y")), None),
-            (identity(Some("a"), None), identity(None, Some("y")), None),
-        ] {
-            assert_eq!((one.is(&other), other.is(&one)), (same, same), "{one:?} {other:?}");
+    fn what_stands_on_a_disk_is_no_other_disk() {
+        let fake = Fake::new();
+        for (number, name) in [(SDA, "sda"), (SDB, "dm-0")] {
+            fake.disk(name, Some(7));
+            fake.numbered(number, name);
         }
+        let is_elsewhere = || fake.of("sda", SDA).is_elsewhere(&fake.device("sda"), SDA, &fake.system);
+        assert!(is_elsewhere());
+        fake.attribute(SDA, "holders/dm-0/x", "");
+        assert!(!is_elsewhere());
+    }
+
+    #[test]
+    fn names_and_content_decide_together_which_disk_it_is() {
+        let identity = |names: &[&str], content: Option<&str>| Identity {
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            content: content.map(str::to_owned),
+            shared: Vec::new(),
+        };
+        let both = |names: &[&str], content| Identity {
+            shared: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..identity(names, content)
+        };
+        use Match::{Other, Same, Unclear};
+        for (present, recorded, verdict) in [
+            (identity(&["a"], Some("x")), identity(&["a"], Some("x")), Same),
+            (identity(&["a"], None), identity(&["a"], Some("x")), Same),
+            // Another disk with this name, or another file system on this disk.
+            (identity(&["a"], Some("y")), identity(&["a"], Some("x")), Unclear),
+            // A copy.
+            (identity(&["b"], Some("x")), identity(&["a"], Some("x")), Other),
+            (identity(&[], Some("x")), identity(&["a"], Some("x")), Same),
+            (identity(&[], Some("y")), identity(&["a"], Some("x")), Unclear),
+            (identity(&[], None), identity(&[], Some("x")), Unclear),
+            // Two disks that are there have this name: what is on them tells them apart.
+            (both(&["a"], Some("x")), identity(&["a"], Some("x")), Same),
+            (both(&["a"], Some("y")), identity(&["a"], Some("x")), Other),
+            (both(&["a"], None), identity(&["a"], Some("x")), Unclear),
+            // All names count together.
+            (identity(&["wwn-1", "a"], Some("y")), identity(&["wwn-2", "a"], Some("x")), Other),
+            (identity(&["wwn-1", "a"], None), identity(&["wwn-2", "a"], Some("x")), Unclear),
+            (identity(&["partuuid-1", "a"], Some("x")), identity(&["partuuid-2", "a"], Some("x")), Unclear),
+        ] {
+            assert_eq!(present.matches(&recorded), verdict, "{present:?} {recorded:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_another_device_has_is_known_as_shared() {
+        let fake = Fake::new();
+        for (number, name) in [(SDA, "sda"), (SDB, "sdb")] {
+            fake.disk(name, None);
+            fake.numbered(number, name);
+            fake.attribute(number, "serial", "S1");
+        }
+        assert_eq!(fake.of("sda", SDA).shared, ["serial-S1"]);
+        fake.attribute(SDB, "serial", "S2");
+        assert!(fake.of("sda", SDA).shared.is_empty());
     }
 
     #[test]

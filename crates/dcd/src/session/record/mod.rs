@@ -19,7 +19,9 @@
 
 mod admit;
 mod identity;
+mod mark;
 mod place;
+mod retired;
 mod store;
 mod udev;
 
@@ -30,10 +32,12 @@ use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
 pub use admit::{
-    LegsSeen, LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_on_array, admit_overwrite,
-    admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache, admit_without_record,
+    LegsSeen, LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_not_retired, admit_on_array,
+    admit_overwrite, admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache,
+    admit_without_record,
 };
 pub use identity::numbers as device_numbers;
+pub use place::names_of;
 pub use store::{RecordError, RecordFile};
 pub use udev::attachments_of;
 
@@ -192,13 +196,35 @@ pub struct Record {
     file: RecordFile,
     extent: Extent,
     grown_sectors: u64,
-    /// The caches that an array's members tell of; none of a disk, which cannot tell.
+    /// The caches that the disk itself tells of; none of a disk that cannot tell.
     told: Option<Vec<u64>>,
+    teller: Teller,
+}
+
+/// The part of a data disk that names its caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// The superblocks of an array's members.
+    Members,
+    /// The mark of a file.
+    Mark,
+}
+
+impl Teller {
+    /// For messages: the disk, and how it tells.
+    pub const fn text(self) -> [&'static str; 2] {
+        match self {
+            Teller::Members => ["this array", "as its members say"],
+            Teller::Mark => ["this file", "as its attribute user.dcd says"],
+        }
+    }
 }
 
 impl Record {
     pub fn open(device: &Path, extent: Extent) -> Result<Record, RecordError> {
-        Ok(Record { file: RecordFile::of(device)?, extent, grown_sectors: 0, told: None })
+        let file = RecordFile::of(device)?;
+        let told = file.told().map(|caches| caches.iter().filter_map(|uuid| told_as(uuid)).collect());
+        Ok(Record { file, extent, grown_sectors: 0, told, teller: Teller::Mark })
     }
 
     /// The record of an array of which these are members. `told`: the caches that they tell of.
@@ -208,7 +234,8 @@ impl Record {
         extent: Extent,
         told: Vec<u64>,
     ) -> Result<Record, RecordError> {
-        Ok(Record { file: RecordFile::of_array(uuid, members)?, extent, grown_sectors: 0, told: Some(told) })
+        let file = RecordFile::of_array(uuid, members)?;
+        Ok(Record { file, extent, grown_sectors: 0, told: Some(told), teller: Teller::Members })
     }
 
     /// The same for the part that a cache is attached to, where the disk has become larger since: a cache serves what it was made for.
@@ -243,12 +270,22 @@ impl Record {
         self.file.load()
     }
 
-    /// The caches that the members of an array told of when this was opened; none of a disk.
+    /// The caches that the disk itself told of when this was opened; none where it cannot tell.
     pub fn told(&self) -> Option<&[u64]> {
         self.told.as_deref()
     }
 
-    /// Caches that the members of an array tell of, of which there is no record, where it has none of this part either; none where there
+    /// The part of the disk that tells of caches.
+    pub const fn teller(&self) -> Teller {
+        self.teller
+    }
+
+    /// True for a cache that was taken off a disk of this machine, or discarded.
+    pub fn is_retired(&self, cache: &str) -> Result<bool, RecordError> {
+        self.file.is_retired(cache)
+    }
+
+    /// Caches that the disk itself tells of, of which there is no record, where it has none of this part either; none where there
     /// are none.
     pub fn lost(&self) -> Result<Option<String>, RecordError> {
         let all = self.load()?;
@@ -257,7 +294,7 @@ impl Record {
         Ok(is_lost.then(|| caches_text(&lost)))
     }
 
-    /// Of the caches that an array's members tell of, those that have to do with this part: by the record, or, where that does not have
+    /// Of the caches that the disk tells of, those that have to do with this part: by the record, or, where that does not have
     /// it, the only one that it lacks.
     pub fn told_of_part(&self) -> Result<Vec<u64>, RecordError> {
         let all = self.load()?;
@@ -269,7 +306,7 @@ impl Record {
         })
     }
 
-    /// Caches that the members tell of, and that the record does not have: an older one was lost.
+    /// Caches that the disk tells of, and that the record does not have: an older one was lost.
     fn not_recorded(&self, all: &Attachments) -> Vec<u64> {
         let recorded: Vec<u64> =
             all.0.iter().filter_map(|attachment| told_as(&attachment.cache_uuid)).collect();

@@ -1,10 +1,10 @@
 //! Where the record of a data disk is kept.
 //!
-//! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. A block
-//! device has it in the state directory, under the best of its names, or else its device number. That is a name for people: the record
-//! says which disk it belongs to (`identity.rs`), as disks are numbered anew and links come and go. Only where neither the record nor the
-//! disk has anything to tell them apart, as with a blank disk without a serial number, the device number decides. A loop device can
-//! have any number: its record is that of its file (`disk.img@4096.dcd`, where it begins at an offset).
+//! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. The file's mark
+//! (`mark.rs`) leads there from every other name of the file. A block device has it in the state directory, under the best of its names, or else
+//! its device number. That is a name for people: the record says which disk it belongs to (`identity.rs`), as disks are numbered anew and links
+//! come and go. Only where neither the record nor the disk has anything to tell them apart, as with a blank disk without a serial number, the
+//! device number decides. A loop device can have any number: its record is that of its file (`disk.img@4096.dcd`, where it begins at an offset).
 //!
 //! The export of an NBD server has its record in the state directory, too, under the names of the server and the export: it is reached
 //! by the same URI each time.
@@ -17,9 +17,11 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use dcd_io::{LoopFile, loop_file};
 use dcd_nbd::{Server, Uri};
 
-use super::identity::{Identity, System, numbers};
+use super::identity::{Identity, Match, System, numbers};
+use super::mark::MarkedFile;
 use super::udev;
 
 /// Where records of block devices are kept; `DCD_STATE_DIR` names another directory.
@@ -35,39 +37,67 @@ const EXPORT_SIGNS_MAX: usize = 100;
 /// Where the record of a disk may be.
 #[derive(Debug)]
 pub enum Place {
-    /// Beside a file; of an export, in the state directory.
-    Beside(PathBuf),
+    /// Of an export: in the state directory, under its names.
+    Export(PathBuf),
+    File(FileDisk),
     InStateDir(Block),
+}
+
+/// A file, or what begins in it at an offset.
+#[derive(Debug)]
+pub struct FileDisk {
+    /// Where its record is by the name that it was found by.
+    pub beside: PathBuf,
+    pub marked: MarkedFile,
 }
 
 /// A block device.
 #[derive(Debug)]
 pub struct Block {
-    device: PathBuf,
+    pub device: PathBuf,
     number: u64,
-    state_dir: PathBuf,
+    pub state_dir: PathBuf,
     system: System,
     identity: Identity,
+    /// Of a loop device: the path of a file that is another one here, or is not here.
+    pub hidden_file: Option<PathBuf>,
 }
 
 pub fn place(device: &Path) -> std::io::Result<Place> {
     if let Some(uri) = device.to_str().and_then(|text| Uri::parse(text).ok()) {
-        return Ok(Place::Beside(state_dir().join(of_export(&uri))));
+        return Ok(Place::Export(state_dir().join(of_export(&uri))));
     }
     let device = fs::canonicalize(device)?;
     let metadata = fs::metadata(&device)?;
     if !metadata.file_type().is_block_device() {
-        return Ok(Place::Beside(beside(&device, 0)));
+        return Ok(Place::File(FileDisk::new(device, 0)));
     }
     let system = System::default();
-    if let Some((file, offset)) = file_of_loop(&system.sysfs, metadata.rdev()) {
-        return Ok(Place::Beside(beside(&fs::canonicalize(file)?, offset)));
+    let block = |hidden_file| Block {
+        hidden_file,
+        ..Block::new(device.clone(), metadata.rdev(), state_dir(), System::default())
+    };
+    Ok(match file_of_loop(&system.sysfs, &device, metadata.rdev())? {
+        None => Place::InStateDir(block(None)),
+        Some(Behind { path, offset, is_it: true }) => {
+            Place::File(FileDisk::new(fs::canonicalize(path)?, offset))
+        }
+        Some(Behind { path, .. }) => Place::InStateDir(block(Some(path))),
+    })
+}
+
+/// Names that a block device keeps when its number changes, and that no other device has, the best first. A file has its path.
+pub fn names_of(device: &Path) -> Vec<String> {
+    match place(device) {
+        Ok(Place::InStateDir(block)) => block.identity.own_names().cloned().collect(),
+        _ => Vec::new(),
     }
-    Ok(Place::InStateDir(Block::new(device, metadata.rdev(), state_dir(), system)))
 }
 
 pub fn state_dir() -> PathBuf {
-    std::env::var_os("DCD_STATE_DIR").map_or(PathBuf::from(STATE_DIR), PathBuf::from)
+    // Tests of units leave nothing on the machine.
+    let default = if cfg!(test) { std::env::temp_dir().join("dcd-unit-tests") } else { STATE_DIR.into() };
+    std::env::var_os("DCD_STATE_DIR").map_or(default, PathBuf::from)
 }
 
 /// The record of an export: where its server is and what it is called there, in signs that a file name may have. What those leave out is
@@ -83,10 +113,16 @@ fn of_export(uri: &Uri) -> String {
     format!("nbd-{name}-{:08x}{SUFFIX}", dcd_nbd::checksum(whole.as_bytes()))
 }
 
+impl FileDisk {
+    fn new(file: PathBuf, offset: u64) -> FileDisk {
+        FileDisk { beside: beside(&file, offset), marked: MarkedFile::new(file, offset) }
+    }
+}
+
 impl Block {
     pub fn new(device: PathBuf, number: u64, state_dir: PathBuf, system: System) -> Block {
         let identity = Identity::of(&device, number, &system);
-        Block { device, number, state_dir, system, identity }
+        Block { device, number, state_dir, system, identity, hidden_file: None }
     }
 
     /// A device that udev is about to make links to.
@@ -135,20 +171,17 @@ impl Block {
         paths.find(|path| !path.exists()).unwrap_or(best)
     }
 
-    /// True where a record says that it is this disk's.
-    pub fn is(&self, recorded: &Identity) -> bool {
-        recorded.is(&self.identity) == Some(true)
-    }
-
-    /// True where a record under this disk's name or number may be its own: one from before records said so, and one of a disk on which
-    /// something else was put since, as long as that disk is not there under another number.
-    pub fn may_be(&self, recorded: Option<&Identity>) -> bool {
-        let Some(recorded) = recorded else { return true };
-        let by_name = !recorded.names.is_empty() && !self.identity.names.is_empty();
-        match recorded.is(&self.identity) {
-            Some(true) => true,
-            Some(false) if by_name => false,
-            _ => !recorded.is_elsewhere(&self.device, &self.system),
+    /// Decides whether a record that lies under a name or the number of this disk is its own. One from before records named their disk may be,
+    /// and so may one of a disk on which something else was put since, as long as that disk is not there under another number.
+    pub fn matches(&self, recorded: Option<&Identity>) -> Match {
+        match recorded.map(|recorded| (self.identity.matches(recorded), recorded)) {
+            Some((Match::Unclear, recorded))
+                if recorded.is_elsewhere(&self.device, self.number, &self.system) =>
+            {
+                Match::Other
+            }
+            Some((verdict, _)) => verdict,
+            None => Match::Unclear,
         }
     }
 
@@ -178,7 +211,7 @@ pub fn array_places(uuid: &str, members: &[&Path]) -> std::io::Result<Vec<PathBu
     for member in members {
         let name = format!("{ARRAY}{uuid}{SUFFIX}");
         let copy = match place(member)? {
-            Place::Beside(path) => path.with_file_name(name),
+            Place::Export(path) | Place::File(FileDisk { beside: path, .. }) => path.with_file_name(name),
             Place::InStateDir(block) => block.state_dir.join(name),
         };
         if !all.contains(&copy) {
@@ -188,14 +221,29 @@ pub fn array_places(uuid: &str, members: &[&Path]) -> std::io::Result<Vec<PathBu
     Ok(all)
 }
 
-/// The file that a loop device is, and where in it that begins; none for other devices, and where it is gone.
-fn file_of_loop(sysfs: &Path, device: u64) -> Option<(PathBuf, u64)> {
-    let (major, minor) = numbers(device);
-    let of_loop = sysfs.join(format!("{major}:{minor}/loop"));
-    let attribute = |name: &str| fs::read_to_string(of_loop.join(name)).ok();
-    let file = PathBuf::from(attribute("backing_file")?.trim_end_matches('\n'));
-    let offset = attribute("offset")?.trim().parse().ok()?;
-    file.is_file().then_some((file, offset))
+/// The file behind a loop device.
+struct Behind {
+    path: PathBuf,
+    offset: u64,
+    /// The path leads to the file that the kernel has.
+    is_it: bool,
+}
+
+/// The file behind a loop device; none of other devices. The path of the kernel is that of the mount namespace in which the loop device was
+/// made, and another file may lie there here. So its device and inode decide.
+fn file_of_loop(sysfs: &Path, device: &Path, number: u64) -> std::io::Result<Option<Behind>> {
+    let (major, minor) = numbers(number);
+    let Ok(path) = fs::read_to_string(sysfs.join(format!("{major}:{minor}/loop/backing_file"))) else {
+        return Ok(None);
+    };
+    let path = PathBuf::from(path.trim_end_matches('\n'));
+    let Some(LoopFile { device, inode, offset }) = loop_file(&fs::File::open(device)?)? else {
+        return Ok(None);
+    };
+    let is_it = fs::metadata(&path).is_ok_and(|found| {
+        found.is_file() && (found.ino(), numbers(found.dev())) == (inode, numbers(device))
+    });
+    Ok(Some(Behind { path, offset, is_it }))
 }
 
 /// `block-MAJOR-MINOR`.
@@ -215,8 +263,8 @@ mod tests {
         fs::write(dir.join("disk.img"), b"").unwrap();
         std::os::unix::fs::symlink(dir.join("disk.img"), dir.join("link")).unwrap();
         for name in ["disk.img", "link"] {
-            let Place::Beside(path) = place(&dir.join(name)).unwrap() else { panic!("it is a file") };
-            assert_eq!(path, dir.join("disk.img.dcd"));
+            let Place::File(file) = place(&dir.join(name)).unwrap() else { panic!("it is a file") };
+            assert_eq!(file.beside, dir.join("disk.img.dcd"));
         }
         assert!(place(&dir.join("missing")).is_err());
     }
@@ -234,22 +282,9 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_device_has_the_record_of_its_file_and_of_where_it_begins_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("disk.img");
-        let of_loop = dir.path().join("7:300/loop");
-        fs::create_dir_all(&of_loop).unwrap();
-        let set = |name: &str, text: &str| fs::write(of_loop.join(name), format!("{text}\n")).unwrap();
-        set("backing_file", image.to_str().unwrap());
-        set("offset", "0");
-        let device = 7 << 8 | 300 & 0xff | (300 & !0xff) << 12;
-        assert_eq!(file_of_loop(dir.path(), device), None, "it was removed");
-        fs::write(&image, b"").unwrap();
-        assert_eq!(file_of_loop(dir.path(), device), Some((image.clone(), 0)));
-        assert_eq!(file_of_loop(dir.path(), 8 << 8), None, "no loop device");
-        set("offset", "4096");
-        let (file, offset) = file_of_loop(dir.path(), device).unwrap();
-        assert_eq!(beside(&file, offset), dir.path().join("disk.img@4096.dcd"));
-        assert_eq!(beside(&image, 0), dir.path().join("disk.img.dcd"));
+    fn what_begins_at_an_offset_of_a_file_has_a_record_of_its_own() {
+        let file = Path::new("/disks/disk.img");
+        assert_eq!(beside(file, 4096), Path::new("/disks/disk.img@4096.dcd"));
+        assert_eq!(beside(file, 0), Path::new("/disks/disk.img.dcd"));
     }
 }

@@ -7,12 +7,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::Attachments;
-use super::identity::Identity;
-use super::place::{Block, Place, array_places, place};
+use super::identity::{Identity, Match};
+use super::mark::{Mark, MarkedFile};
+use super::place::{Block, FileDisk, Place, array_places, place, state_dir};
+use super::retired::{is_retired, retire};
+use super::{Attachment, AttachmentState, Attachments};
 
 const FORMAT: &str = "dcd attachment record";
 const VERSION: u32 = 1;
@@ -29,20 +32,38 @@ pub enum RecordError {
         if is_no_space(source) { ". Make room there: 8 KiB are enough" } else { "" }
     )]
     Io { path: PathBuf, action: &'static str, source: io::Error },
-    #[error(
-        "{path}: this attachment record is damaged ({why}). It says which cache the disk has: restore it from a \
-         backup, or look at the log with \"dcd check\", and if the cache is the right one, move the record away"
-    )]
+    #[error("{path}: this attachment record is damaged ({why}), and it says which cache the disk has")]
     Damaged { path: PathBuf, why: String },
-    #[error(
-        "{path}: version {version} of the attachment record is not known here: use the release that wrote it"
-    )]
+    #[error("{path}: version {version} of the attachment record is not known here")]
     Version { path: PathBuf, version: u32 },
-    #[error(
-        "the disk has {} attachment records: {} and {}. Keep the one that belongs to its cache, move the other away",
-        .0.len(), .0[0].display(), .0[1].display()
-    )]
+    #[error("the disk has {} attachment records: {} and {}", .0.len(), .0[0].display(), .0[1].display())]
     Several(Vec<PathBuf>),
+    #[error(
+        "{device}: the file behind this loop device is not at {file} here, as where the loop device was made in another mount namespace: \
+         whether a cache is attached to the file is not known"
+    )]
+    Hidden { device: PathBuf, file: PathBuf },
+}
+
+impl RecordError {
+    /// The way out. Nothing was changed.
+    pub fn action(&self) -> String {
+        match self {
+            RecordError::Io { path, .. } => format!("make {} readable and writable, and try again", path.display()),
+            RecordError::Damaged { .. } => "restore it from a backup. Or look at the log with \"dcd check\", and if its cache is the right one, \
+                 move the record away. Nothing was changed"
+                .to_owned(),
+            RecordError::Version { .. } => "use the release that wrote it. Nothing was changed".to_owned(),
+            RecordError::Several(_) => {
+                "keep the one that belongs to the disk's cache, and move the other away. Nothing was changed".to_owned()
+            }
+            RecordError::Hidden { device, .. } => format!(
+                "name the file itself in the stack file, or make the loop device again, from here: \"losetup --detach {}\", and \"losetup \
+                 --find --show FILE\". Nothing was changed",
+                device.display()
+            ),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -67,9 +88,30 @@ pub struct RecordFile {
     paths: Vec<PathBuf>,
     is_array: bool,
     block: Option<Block>,
+    marked: Option<MarkedFile>,
+    /// UUIDs of the caches that the mark of a file names; none where it has no mark.
+    told: Option<Vec<String>>,
+    /// Where the list of retired caches is.
+    state_dir: PathBuf,
+    /// The record may be that of another disk. It is never replaced by one of another cache: that goes to a place of its own.
+    is_unclear: bool,
+    own: OnceLock<PathBuf>,
 }
 
 impl RecordFile {
+    fn new(paths: Vec<PathBuf>) -> RecordFile {
+        RecordFile {
+            paths,
+            is_array: false,
+            block: None,
+            marked: None,
+            told: None,
+            state_dir: state_dir(),
+            is_unclear: false,
+            own: OnceLock::new(),
+        }
+    }
+
     /// The record of the disk at `device`, whether it exists or not.
     pub fn of(device: &Path) -> Result<RecordFile, RecordError> {
         let place = place(device).map_err(|source| RecordError::Io {
@@ -78,32 +120,61 @@ impl RecordFile {
             source,
         })?;
         match place {
-            Place::Beside(path) => Ok(RecordFile { paths: vec![path], is_array: false, block: None }),
+            Place::Export(path) => Ok(RecordFile::new(vec![path])),
+            Place::File(file) => Ok(RecordFile::of_file(file)),
             Place::InStateDir(block) => RecordFile::of_block(block),
         }
     }
 
+    /// A file that was found under another name than before has its record beside that.
+    fn of_file(FileDisk { beside, marked }: FileDisk) -> RecordFile {
+        let mark = marked.read();
+        let has_its_cache = |path: &Path, mark: &Mark| {
+            let found = read(path).ok().flatten();
+            found.is_some_and(|found| {
+                found.attachments.0.iter().any(|one| mark.recorded.contains(&one.cache_uuid))
+            })
+        };
+        let path = match &mark {
+            Some(mark) if !has_its_cache(&beside, mark) && has_its_cache(&mark.record, mark) => {
+                mark.record.clone()
+            }
+            _ => beside,
+        };
+        let told = mark.map(|mark| mark.caches);
+        RecordFile { marked: Some(marked), told, ..RecordFile::new(vec![path]) }
+    }
+
     pub fn of_block(block: Block) -> Result<RecordFile, RecordError> {
-        // One that cannot be understood may be this disk's.
-        let may_be_its_own = |path: &PathBuf| match read(path) {
-            Ok(None) => false,
-            Ok(Some(document)) => block.may_be(document.disk.as_ref()),
-            Err(_) => true,
+        let of = |path: &PathBuf| match read(path) {
+            Ok(None) => Match::Other,
+            Ok(Some(document)) => block.matches(document.disk.as_ref()),
+            // One that cannot be understood may be this disk's.
+            Err(_) => Match::Unclear,
         };
-        let is_its_own = |path: &PathBuf| match read(path) {
-            Ok(Some(Document { disk: Some(disk), .. })) => block.is(&disk),
-            _ => false,
-        };
-        let mut existing: Vec<PathBuf> = block.own_paths().into_iter().filter(may_be_its_own).collect();
+        let own: Vec<(PathBuf, Match)> =
+            block.own_paths().into_iter().map(|path| (path.clone(), of(&path))).collect();
+        let that = |verdict| own.iter().filter(move |(_, is)| *is == verdict).map(|(path, _)| path.clone());
+        let mut existing: Vec<PathBuf> = that(Match::Same).collect();
+        let mut is_unclear = false;
         if existing.is_empty() {
-            existing = block.all_paths().into_iter().filter(is_its_own).collect();
+            let others = block.all_paths().into_iter();
+            existing = others.filter(|path| !is_by_name(path, &own) && of(path) == Match::Same).collect();
         }
-        let path = match existing.as_slice() {
-            [] => block.new_path(),
-            [path] => path.clone(),
+        if existing.is_empty() {
+            existing = that(Match::Unclear).collect();
+            is_unclear = true;
+        }
+        let path = match (existing.as_slice(), &block.hidden_file) {
+            ([], Some(file)) => {
+                return Err(RecordError::Hidden { device: block.device.clone(), file: file.clone() });
+            }
+            ([], None) => block.new_path(),
+            ([path], _) => path.clone(),
             _ => return Err(RecordError::Several(existing)),
         };
-        Ok(RecordFile { paths: vec![path], is_array: false, block: Some(block) })
+        let state_dir = block.state_dir.clone();
+        Ok(RecordFile { block: Some(block), state_dir, is_unclear, ..RecordFile::new(vec![path]) })
     }
 
     /// The record of an array with these members, whether it exists or not.
@@ -113,7 +184,18 @@ impl RecordFile {
             action: "finding",
             source,
         })?;
-        Ok(RecordFile { paths, is_array: true, block: None })
+        Ok(RecordFile { is_array: true, ..RecordFile::new(paths) })
+    }
+
+    /// UUIDs of the caches that a file itself names; none where it names none, and of other disks.
+    pub fn told(&self) -> Option<&[String]> {
+        self.told.as_deref()
+    }
+
+    /// True for a cache that was taken off a disk of this machine, or discarded.
+    pub fn is_retired(&self, cache: &str) -> Result<bool, RecordError> {
+        is_retired(&self.state_dir, cache)
+            .map_err(|source| io(&self.state_dir, "reading retired-caches for", source))
     }
 
     /// The attachments; none where there is no record.
@@ -121,9 +203,13 @@ impl RecordFile {
         Ok(self.newest()?.map_or_else(Attachments::default, |document| document.attachments))
     }
 
+    fn paths(&self) -> &[PathBuf] {
+        self.own.get().map_or(self.paths.as_slice(), std::slice::from_ref)
+    }
+
     fn newest(&self) -> Result<Option<Document>, RecordError> {
         let mut newest: Option<Document> = None;
-        for path in &self.paths {
+        for path in self.paths() {
             if let Some(copy) = read(path)?
                 && newest.as_ref().is_none_or(|newest| newest.generation < copy.generation)
             {
@@ -136,10 +222,35 @@ impl RecordFile {
     /// Replaces the record; with no attachment, removes it. Returns when that is on the medium.
     pub fn store(&self, attachments: &Attachments) -> Result<(), RecordError> {
         let announce = || self.block.iter().for_each(Block::announce);
-        if attachments.0.is_empty() {
-            return self.paths.iter().try_for_each(|path| remove(path)).inspect(|()| announce());
+        let known = self.newest().ok().flatten();
+        let told = self.told.iter().flatten().cloned();
+        let mut gone: Vec<String> = known
+            .iter()
+            .flat_map(|known| &known.attachments.0)
+            .map(|known| known.cache_uuid.clone())
+            .chain(told)
+            .filter(|uuid| attachments.0.iter().all(|kept| kept.cache_uuid != *uuid))
+            .collect();
+        if let (true, Some(block), None) = (self.is_unclear, &self.block, self.own.get())
+            && known.is_some_and(|known| known.attachments.0.len() == gone.len())
+            && !attachments.0.is_empty()
+        {
+            let _ = self.own.set(block.new_path());
+            gone.clear();
         }
-        let is_new = !self.paths.iter().any(|path| path.exists());
+        let retired = retire(&self.state_dir, &gone);
+        if attachments.0.is_empty() {
+            let is_marked = self.mark(attachments);
+            if let (Err(error), false) = (&retired, is_marked || self.is_array) {
+                eprintln!(
+                    "dcd: {}: retired-caches cannot be written ({error}), so dcd cannot refuse the log of the cache {}. Never use that log again",
+                    self.state_dir.display(),
+                    gone.join(", ")
+                );
+            }
+            return self.paths().iter().try_for_each(|path| remove(path)).inspect(|()| announce());
+        }
+        let is_new = !self.paths().iter().any(|path| path.exists());
         let generation = match self.is_array {
             true => Some(self.newest()?.and_then(|newest| newest.generation).unwrap_or(0) + 1),
             false => None,
@@ -156,14 +267,32 @@ impl RecordFile {
         };
         let mut text = serde_json::to_string_pretty(&document).expect("a record is plain data");
         text.push('\n');
-        self.paths
+        self.paths()
             .iter()
             .try_for_each(|path| put(path, text.as_bytes()).map_err(|source| io(path, "writing", source)))?;
+        self.mark(attachments);
         if is_new {
             announce();
         }
         Ok(())
     }
+
+    /// Has a file name its caches, where its file system can keep that; true where it does. A record comes before its mark, and goes after it:
+    /// a mark without a record says that the record was lost.
+    fn mark(&self, attachments: &Attachments) -> bool {
+        let (Some(marked), [record]) = (&self.marked, self.paths()) else { return false };
+        let caches = |is_listed: fn(&Attachment) -> bool| {
+            let listed = attachments.0.iter().filter(|attachment| is_listed(attachment));
+            listed.map(|attachment| attachment.cache_uuid.clone()).collect()
+        };
+        let in_use = caches(|attachment| attachment.state != AttachmentState::Abandoned);
+        marked.write(record, caches(|_| true), in_use).is_ok()
+    }
+}
+
+/// True where a path is among those that were looked at by the names of a disk.
+fn is_by_name(path: &Path, own: &[(PathBuf, Match)]) -> bool {
+    own.iter().any(|(looked_at, _)| looked_at == path)
 }
 
 /// Replaces a record, or overwrites it where its file system is full: a good disk does not wait for room.
@@ -187,7 +316,11 @@ fn is_no_space(error: &io::Error) -> bool {
 /// Writes a record over the one that is there, within the space that it has: one page, which the kernel takes as a whole or not at all.
 fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
-    let found = file.metadata()?;
+    let (found, named) = (file.metadata()?, fs::symlink_metadata(path)?);
+    if (found.dev(), found.ino()) != (named.dev(), named.ino()) {
+        // A link in the place of the record leads to a file that is none.
+        return Err(ErrorKind::InvalidInput.into());
+    }
     let length = text.len().max(usize::try_from(found.len()).unwrap_or(usize::MAX));
     if length > IN_PLACE_MAX || length as u64 > found.blocks() * 512 {
         return Err(ErrorKind::StorageFull.into());
@@ -222,7 +355,7 @@ fn read(path: &Path) -> Result<Option<Document>, RecordError> {
     Ok(Some(document))
 }
 
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+pub(super) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let directory = directory(path);
     fs::create_dir_all(directory)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -440,6 +573,98 @@ mod tests {
         document["crc32c"] = checksum(&dirty(), None, None).into();
         fs::write(&file.paths[0], document.to_string()).unwrap();
         assert_eq!(of_block(&fake, "sda", SDA).load().unwrap(), dirty());
+    }
+
+    #[test]
+    fn two_disks_with_one_serial_number_are_two_disks() {
+        let fake = Fake::new();
+        for (number, name, uuid) in [(SDA, "sda", 1), (SDB, "sdb", 2)] {
+            fake.disk(name, Some(uuid));
+            fake.numbered(number, name);
+            fake.attribute(number, "device/serial", "0000000000CA");
+        }
+        of_block(&fake, "sda", SDA).store(&dirty()).unwrap();
+        let other = of_block(&fake, "sdb", SDB);
+        assert_eq!(other.load().unwrap(), Attachments::default());
+        other.store(&dirty()).unwrap();
+        of_block(&fake, "sdb", SDB).store(&Attachments::default()).unwrap();
+        assert_eq!(of_block(&fake, "sda", SDA).load().unwrap(), dirty());
+    }
+
+    #[test]
+    fn a_disk_that_may_be_another_one_never_takes_its_record() {
+        let fake = Fake::new();
+        fake.numbered(SDA, "sda");
+        fake.attribute(SDA, "serial", "S1");
+        fake.disk("sda", Some(1));
+        of_block(&fake, "sda", SDA).store(&dirty()).unwrap();
+        // Another file system on this disk, or another disk with this name: both are refused.
+        fake.disk("sda", Some(2));
+        let unclear = of_block(&fake, "sda", SDA);
+        assert_eq!(unclear.load().unwrap(), dirty());
+        let mut other = dirty();
+        other.0[0].cache_uuid = "other".to_owned();
+        unclear.store(&other).unwrap();
+        assert_eq!(unclear.load().unwrap(), other);
+        assert_eq!(of_block(&fake, "sda", SDA).load().unwrap(), other);
+        fake.disk("sda", Some(1));
+        assert_eq!(of_block(&fake, "sda", SDA).load().unwrap(), dirty());
+    }
+
+    #[test]
+    fn a_file_has_its_record_under_each_of_its_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        let [disk, link, renamed] = ["disk", "sub/link", "renamed"].map(|name| dir.join(name));
+        fs::create_dir(dir.join("sub")).unwrap();
+        fs::write(&disk, b"x").unwrap();
+        let of = |path: &Path| RecordFile::of(path).unwrap();
+        of(&disk).store(&dirty()).unwrap();
+        if of(&disk).told().is_none() {
+            let _ = writeln!(io::stderr(), "SKIPPED: extended attributes: not on {}", dir.display());
+            return;
+        }
+        fs::hard_link(&disk, &link).unwrap();
+        assert_eq!(of(&link).load().unwrap(), dirty());
+        fs::rename(&disk, &renamed).unwrap();
+        assert_eq!(of(&renamed).load().unwrap(), dirty());
+        // A change under another name is seen under all of them.
+        let mut clean = dirty();
+        clean.0[0].state = AttachmentState::Clean;
+        of(&renamed).store(&clean).unwrap();
+        assert_eq!(of(&link).load().unwrap(), clean);
+        // Another file in the place of the first has what lies there, as ever; a copy is another disk.
+        fs::copy(&renamed, &disk).unwrap();
+        assert_eq!((of(&disk).load().unwrap(), of(&disk).told()), (clean, None));
+        // Its record is lost: the file says so itself.
+        fs::remove_file(dir.join("disk.dcd")).unwrap();
+        assert_eq!(of(&link).load().unwrap(), Attachments::default());
+        assert_eq!(of(&link).told().unwrap(), ["right"]);
+        of(&link).store(&Attachments::default()).unwrap();
+        assert_eq!(of(&renamed).told().unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_cache_whose_record_goes_is_retired() {
+        let (dir, mut file, all) = stored();
+        file.state_dir = dir.path().join("state");
+        let mut other = all.clone();
+        other.0[0].cache_uuid = "other".to_owned();
+        file.store(&other).unwrap();
+        assert!(file.is_retired("right").unwrap() && !file.is_retired("other").unwrap());
+        file.store(&Attachments::default()).unwrap();
+        assert!(file.is_retired("other").unwrap());
+    }
+
+    #[test]
+    fn a_record_is_not_written_through_a_link() {
+        let (dir, file, _) = stored();
+        let precious = dir.path().join("precious");
+        fs::write(&precious, "x".repeat(4096)).unwrap();
+        fs::remove_file(&file.paths[0]).unwrap();
+        std::os::unix::fs::symlink(&precious, &file.paths[0]).unwrap();
+        assert!(overwrite(&file.paths[0], b"{}").is_err());
+        assert_eq!(fs::read(&precious).unwrap(), [b'x'; 4096]);
     }
 
     #[test]

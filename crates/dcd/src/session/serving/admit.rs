@@ -12,8 +12,8 @@ use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::open::{array_record, mark, open_log, open_record, start, superblock_of, target};
 use crate::session::record::{
-    Attachment, Attachments, Record, Refusal, admit_plain, admit_without_cache, admit_without_record,
-    uuid_text,
+    Attachment, Attachments, Record, Refusal, Teller, admit_plain, admit_without_cache, admit_without_record,
+    told_as, uuid_text,
 };
 use crate::session::running::Admitted;
 use crate::session::tell::tell_members;
@@ -46,6 +46,9 @@ pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
     Ok(admitted)
 }
 
+/// The way out where a log is lost, and its record is, too.
+const NO_LOG_LEFT: &str = "If the log is gone, name it all the same, and serve with --without-cache --force";
+
 /// Refuses to serve what a cache is attached to without that cache: its newest data is elsewhere.
 pub fn admit_bare(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Failure> {
     let layer = file.layer(part);
@@ -56,8 +59,9 @@ pub fn admit_bare(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Fai
         let below = layer.map_or(Vec::new(), |layer| layer.kind.below_names());
         return below.into_iter().try_for_each(|below| admit_bare(file, parts, below));
     };
-    let attachments = Record::open(path, extent)?.load()?;
-    Ok(admit_plain(&attachments, extent)?)
+    let record = Record::open(path, extent)?;
+    admit_without_record(record.lost()?, record.teller(), false, NO_LOG_LEFT)?;
+    Ok(admit_plain(&record.load()?, extent)?)
 }
 
 /// The same of an array, before it is opened.
@@ -67,11 +71,7 @@ pub fn admit_bare_array(file: &StackFile, part: &str) -> Result<(), Failure> {
         return Ok(());
     };
     if let Some(record) = array_record(file, part)? {
-        admit_without_record(
-            record.lost()?,
-            false,
-            "If the log is gone, name it all the same, and serve with --without-cache --force",
-        )?;
+        admit_without_record(record.lost()?, record.teller(), false, NO_LOG_LEFT)?;
         return Ok(admit_plain(&record.load()?, record.extent())?);
     }
     layer.kind.below_names().into_iter().try_for_each(|below| admit_bare_array(file, below))
@@ -157,11 +157,17 @@ fn unrecorded(
     record: &Record,
     all: &Attachments,
 ) -> Result<Option<Attachment>, Failure> {
-    if all.overlapping(record.extent()).is_some() || record.told().is_some() {
+    if all.overlapping(record.extent()).is_some() || record.teller() == Teller::Members {
         return Ok(None);
     }
-    let superblock = superblock_of(choice)?.filter(|superblock| !superblock.state.is_out_of_use());
-    Ok(superblock.map(|superblock| of_unknown_content(choice, record, &superblock)))
+    let Some(superblock) = superblock_of(choice)?.filter(|superblock| !superblock.state.is_out_of_use())
+    else {
+        return Ok(None);
+    };
+    let cache = uuid_text(superblock.cache_uuid);
+    let is_told = record.told().is_none_or(|told| told_as(&cache).is_some_and(|id| told.contains(&id)));
+    let is_its_own = is_told && !record.is_retired(&cache)?;
+    Ok(is_its_own.then(|| of_unknown_content(choice, record, &superblock)))
 }
 
 /// A cache on another one has no record: whether it has dirty data is not known.
@@ -198,8 +204,9 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
         if let Some(record) = open_record(&choice)? {
             admit_without_record(
                 record.lost()?,
+                record.teller(),
                 force,
-                "Or add --force: what its log has, and the array lacks, is lost",
+                "Or add --force: what its log has, and the disk lacks, is lost",
             )?;
             let mut all = record.load()?;
             let unrecorded = unrecorded(&choice, &record, &all)?;

@@ -95,8 +95,13 @@ fn bench() -> Bench {
     let mut parts = Parts::default();
     parts.layers.insert("cache".to_owned(), layer);
     let cache = Cache { name: "cache".to_owned(), layer, kind: CacheKind::LogCache };
-    let admitted =
-        Admitted { layer: "cache".to_owned(), mirror: None, record: Some(record), unrecorded: None };
+    let admitted = Admitted {
+        layer: "cache".to_owned(),
+        mirror: None,
+        record: Some(record),
+        unrecorded: None,
+        cache: None,
+    };
     let host = Host::new("cache", parts, vec![cache], RunningCaches::of([admitted]));
     Bench { host, stack, controls, dirty_bytes, lost_blocks, destaged_sectors, dir }
 }

@@ -68,6 +68,13 @@ impl Place {
         self.path("data.img.dcd")
     }
 
+    /// Has the data disk come from another host, where its record has stayed.
+    pub fn move_data(&self) {
+        fs::remove_file(self.record()).unwrap();
+        fs::copy(self.path("data.img"), self.path("moved.img")).unwrap();
+        fs::rename(self.path("moved.img"), self.path("data.img")).unwrap();
+    }
+
     /// Runs a command on the stack file.
     pub fn run(&self, command: &str, more: &[&str]) -> Output {
         self.dcd().arg(command).arg(self.stack()).args(more).output().unwrap()

@@ -1,0 +1,67 @@
+//! The mark of a file that is a data disk: an extended attribute of its inode.
+//!
+//! A record lies beside a file and is found by the file's name. The mark is found under every name of the file: through a hard link, a bind
+//! mount, a loop device, and after a rename. It names the caches of the file and the place of the record, which alone says more. It stays
+//! when the last cache is taken off, and names none then: so a log that was detached is known by it.
+//!
+//! A copy of the file is another disk: the mark has the number of its inode. Some file systems have no such attributes. There the record is
+//! all that there is.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The attribute of a disk that is a whole file; one that begins at an offset has that in the name.
+const NAME: &str = "user.dcd";
+
+/// A file that has a mark, or may get one.
+#[derive(Debug)]
+pub struct MarkedFile {
+    file: PathBuf,
+    attribute: CString,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    inode: u64,
+    pub record: PathBuf,
+    /// UUIDs of all caches in the record: so it is known for the record of this file.
+    pub recorded: Vec<String>,
+    /// UUIDs of the caches whose logs may have what the file lacks.
+    pub caches: Vec<String>,
+}
+
+impl MarkedFile {
+    /// The disk that begins at this byte of a file.
+    pub fn new(file: PathBuf, offset: u64) -> MarkedFile {
+        let name = if offset == 0 { NAME.to_owned() } else { format!("{NAME}@{offset}") };
+        MarkedFile { file, attribute: CString::new(name).expect("a number has no zero byte") }
+    }
+
+    /// Returns the mark; none where there is none, or that of another inode.
+    pub fn read(&self) -> Option<Mark> {
+        let file = File::open(&self.file).ok()?;
+        let text = dcd_io::read_mark(&file, &self.attribute).ok()??;
+        let mark: Mark = serde_json::from_slice(&text).ok()?;
+        (mark.inode == file.metadata().ok()?.ino()).then_some(mark)
+    }
+
+    /// Has the file name these caches, and returns when that is on the medium. It is written only where it says something else.
+    ///
+    /// # Errors
+    /// Where the file system has no attributes, or no room.
+    pub fn write(&self, record: &Path, recorded: Vec<String>, caches: Vec<String>) -> io::Result<()> {
+        let inode = fs::metadata(&self.file)?.ino();
+        let mark = Mark { inode, record: record.to_owned(), recorded, caches };
+        if self.read().as_ref() == Some(&mark) {
+            return Ok(());
+        }
+        let text = serde_json::to_vec(&mark).map_err(io::Error::other)?;
+        dcd_io::write_mark(&File::open(&self.file)?, &self.attribute, &text)
+    }
+}
