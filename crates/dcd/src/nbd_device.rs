@@ -1,9 +1,12 @@
 //! The kernel's NBD device of a stack: how a connection for it is made, and how it goes on when its server starts again.
 
+use std::fs;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +14,8 @@ use dcd_nbd::handshake::{Offer, handshake};
 use dcd_serve::nbd::kernel::{Backend, Kernel, NbdDevice, devices_of};
 use dcd_serve::ublk::Owner;
 use dcd_stack::{Address, Serve, StackFile};
+
+use crate::session::record::names_of;
 
 /// How long a server may take for a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,14 +30,25 @@ const PAUSES: [Duration; 6] = [
     Duration::from_secs(10),
 ];
 
-/// Who owns the devices of the kernel that a stack is served by.
-pub fn owner(file: &StackFile) -> Owner {
-    Owner::new(&file.path, &file.export, file.data_path(&file.export))
+/// Owner of the devices of the kernel that a stack is served by. `caches`: the UUIDs of its caches, as far as they are known.
+pub fn owner(file: &StackFile, caches: &[String]) -> Owner {
+    let data = file.data_path(&file.export);
+    let full = data.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+    let is_block = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let path = full.as_ref().map(|path| path.display().to_string());
+    let keys: Vec<String> = match &full {
+        // The path of a block device is a number that the kernel gives anew.
+        Some(device) if is_block(device) => {
+            names_of(device).into_iter().chain(caches.iter().cloned()).chain(path).collect()
+        }
+        _ => path.into_iter().chain(caches.iter().cloned()).collect(),
+    };
+    Owner::new(&file.path, &file.export, &keys)
 }
 
-/// What such a device keeps of its server.
-pub fn backend(file: &StackFile) -> Backend {
-    Backend::new(&owner(file), file.serve.nbd_recovery)
+/// The word that such a device keeps of its server.
+pub fn backend(file: &StackFile, owner: &Owner) -> Backend {
+    Backend::new(owner, file.serve.nbd_recovery)
 }
 
 /// Where the kernel is connected: a unix socket costs less, and nothing is left in it when its server has ended.
@@ -69,9 +85,10 @@ pub fn dial(address: &Address, name: &str, goes_on: bool) -> io::Result<(OwnedFd
 
 /// Has devices that waited for a server go on with this one, once it answers.
 /// `bytes`: its size.
-pub fn go_on(file: &StackFile, bytes: u64) {
-    let backend = backend(file);
-    let goes_on = |device: &NbdDevice| device.backend == backend && backend.recovery;
+pub fn go_on(file: &StackFile, owner: &Owner, bytes: u64) {
+    let goes_on = |device: &NbdDevice| {
+        file.serve.nbd_recovery && device.backend.recovery && device.backend.is_of(owner)
+    };
     let (mut waiting, left): (Vec<_>, Vec<_>) = devices_of(&file.path).into_iter().partition(goes_on);
     for device in left {
         eprintln!(

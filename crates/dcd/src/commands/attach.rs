@@ -20,7 +20,7 @@ use dcd_stack::{Address, StackFile};
 use crate::cli::Attach;
 use crate::control;
 use crate::failure::Failure;
-use crate::nbd_device::{address, dial};
+use crate::nbd_device::{address, dial, owner};
 use crate::session::serving::status::ServerStatus;
 
 pub fn run(args: &Attach) -> Result<(), Failure> {
@@ -97,8 +97,13 @@ impl From<KernelError> for Trouble {
 
 fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<NbdDevice, Trouble> {
     let kernel = Kernel::open()?;
-    let attached =
-        || devices_of(&file.path).into_iter().filter(|device| device.backend == *backend).collect::<Vec<_>>();
+    // One that was made when the disk had another path, or by an earlier version, is this stack's, too.
+    let owner = owner(file, &[]);
+    let is_its_own = |device: &NbdDevice| {
+        device.backend == *backend
+            || device.backend.recovery == backend.recovery && device.backend.is_of(&owner)
+    };
+    let attached = || devices_of(&file.path).into_iter().filter(is_its_own).collect::<Vec<_>>();
     for device in attached() {
         // One that does not outlive its server may have lost it.
         if backend.recovery || device.answers() {

@@ -19,7 +19,7 @@ use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_serve::ublk::{self, UblkDevice};
+use dcd_serve::ublk::{self, Owner, UblkDevice};
 use dcd_stack::{
     Address, ForClients, HumanBytes, LayerKind, LayerSpec, Overrun, Parts, Recording, StackFile, UblkNumber,
 };
@@ -86,10 +86,14 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let admitted = admit(&file)?;
     let unrecorded = admitted.iter().filter(|cache| cache.unrecorded.is_some());
     unrecorded.for_each(|cache| file.doubt_kept(&cache.layer));
+    let caches: Vec<String> = admitted.iter().filter_map(|cache| cache.cache.clone()).collect();
+    let owner = nbd_device::owner(&file, &caches);
     measure_logs(&file)?;
     protect(args.quiet);
     watch.doing(format!("opening the devices of {}", args.file.display()));
     let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), admitted, &mut driver)?;
+    served.host.nbd_backend =
+        (!file.serve.nbd.is_empty()).then(|| nbd_device::backend(&file, &owner).text().to_owned());
     served.host.records.note_start()?;
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
@@ -101,8 +105,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if !args.quiet {
         tell_price(&file, &stack, &served.host.parts);
     }
-    let places = listen(&file, &stack, &mut driver)?;
-    nbd_device::go_on(&file, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
+    let places = listen(&file, &owner, &stack, &mut driver)?;
+    nbd_device::go_on(&file, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     served.stop_at_once = watch.end();
     served.announce(announcement(&file, places, args.quiet), &driver);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
@@ -270,13 +274,17 @@ fn build(
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let mut host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
     host.stack_file = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
-    host.nbd_backend = (!file.serve.nbd.is_empty()).then(|| nbd_device::backend(file).text().to_owned());
     let served = Served::new(host, left_by(file));
     Ok((built.stack, served, built.recording))
 }
 
 /// Lets clients in; returns where.
-fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<String>, Failure> {
+fn listen(
+    file: &StackFile,
+    owner: &Owner,
+    stack: &Stack,
+    driver: &mut Driver,
+) -> Result<Vec<String>, Failure> {
     let geometry = stack.geometry(stack.root());
     let mut places = Vec::new();
     if let Some(path) = &file.serve.control {
@@ -303,7 +311,7 @@ fn listen(file: &StackFile, stack: &Stack, driver: &mut Driver) -> Result<Vec<St
         driver.add_source(Box::new(image));
     }
     if let Some(number) = file.serve.ublk {
-        make_ublk(file, number, geometry, driver)?;
+        make_ublk(file, owner, number, geometry, driver)?;
     }
     Ok(places)
 }
@@ -322,6 +330,7 @@ fn certificates(file: &StackFile) -> Result<Option<Arc<ServerConfig>>, Failure> 
 /// The device of the kernel; it is told of when clients can use it.
 fn make_ublk(
     file: &StackFile,
+    owner: &Owner,
     number: UblkNumber,
     geometry: Geometry,
     driver: &mut Driver,
@@ -330,7 +339,7 @@ fn make_ublk(
         UblkNumber::Any => None,
         UblkNumber::Is(number) => Some(number),
     };
-    let owner = nbd_device::owner(file).named(stack_name(&file.path));
+    let owner = owner.clone().named(stack_name(&file.path));
     let off = (!file.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
     let lost = off.or_else(|| lost_with_server(file));
     let outlives = outlives(file, lost.is_none());

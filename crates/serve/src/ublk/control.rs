@@ -126,7 +126,7 @@ pub fn claim(
     let numbers = wanted.map_or_else(|| kernel.numbers(), |number| vec![number]);
     for number in numbers {
         let Some(info) = info(kernel, number)? else { continue };
-        if info.ublksrv_flags != owner.mark() {
+        if !owner.has_device(number, info.ublksrv_flags) {
             match wanted {
                 Some(_) => return Err(UblkError::taken(&info)),
                 None => continue,

@@ -88,7 +88,7 @@ impl Fake {
 }
 
 fn owner(stack: &str) -> Owner {
-    Owner::new(Path::new(stack), "cache", None)
+    Owner::new(Path::new(stack), "cache", &[])
 }
 
 fn claimed(kernel: &Fake, wanted: Option<u32>, stack: &str) -> Result<Claimed, UblkError> {

@@ -76,7 +76,7 @@ impl UblkDevice {
         let asked = flags_of(outlives);
         let claimed = control::claim(kernel.as_ref(), wanted, owner, &geometry, asked)?;
         let number = claimed.info.dev_id;
-        owner.note(number);
+        owner.with_mark(claimed.info.ublksrv_flags).note(number);
         let path = format!("/dev/ublkc{number}");
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = opened.map_err(|source| UblkError::Open { path, source })?;

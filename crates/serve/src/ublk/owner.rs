@@ -1,7 +1,8 @@
 //! Whose device it is, and who uses it.
 //!
 //! The kernel keeps a word for the server of a device, and gives it back with GET_DEV_INFO. It is the stack's mark: what it serves, and the
-//! disk below that. So a device is as safe from a stranger as the kernel's memory is, and forgotten with it. A file in /run adds the name
+//! disk below that. A disk may have another path when its server starts again, or another cache, so it has several keys: names of the hardware,
+//! the UUID of its cache, its path. The first makes the mark of a new device; its note has the marks of all, and one that both have is enough. So a device is as safe from a stranger as the kernel's memory is, and forgotten with it. A file in /run adds the name
 //! of the stack, for people.
 
 use std::collections::BTreeSet;
@@ -25,19 +26,21 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     stack: PathBuf,
-    mark: u64,
+    /// By each key of the disk at the bottom.
+    marks: Vec<u64>,
     name: Option<String>,
 }
 
 impl Owner {
-    /// `data`: the disk at the bottom, where there is one. Another disk under the same stack file is not what the device had.
-    pub fn new(stack: &Path, export: &str, data: Option<&Path>) -> Owner {
-        let full = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let stack = full(stack);
-        let data = data.map(full).unwrap_or_default();
-        let text = format!("{}\0{export}\0{}", stack.display(), data.display());
-        let mark = OURS | (hash(text.as_bytes()) >> 16);
-        Owner { stack, mark, name: None }
+    /// `keys`: what the disk at the bottom is known by, the best first. Another disk under the same stack file is not what the device had.
+    pub fn new(stack: &Path, export: &str, keys: &[String]) -> Owner {
+        let stack = fs::canonicalize(stack).unwrap_or_else(|_| stack.to_owned());
+        let mark = |key: &str| {
+            let text = format!("{}\0{export}\0{key}", stack.display());
+            OURS | (hash(text.as_bytes()) >> 16)
+        };
+        let marks = if keys.is_empty() { vec![mark("")] } else { keys.iter().map(|key| mark(key)).collect() };
+        Owner { stack, marks, name: None }
     }
 
     /// With the name that the device has in /dev/dcd.
@@ -45,8 +48,31 @@ impl Owner {
         Owner { name, ..self }
     }
 
+    /// The mark of a device that is made.
     pub fn mark(&self) -> u64 {
-        self.mark
+        self.marks[0]
+    }
+
+    /// All marks, the best first.
+    pub fn marks(&self) -> &[u64] {
+        &self.marks
+    }
+
+    /// True where one of these marks is this stack's, whatever its disk was called when they were made.
+    pub fn has(&self, marks: &[u64]) -> bool {
+        marks.iter().any(|mark| self.marks.contains(mark))
+    }
+
+    /// True for the device with this mark, if this stack has made it.
+    pub fn has_device(&self, number: u32, mark: u64) -> bool {
+        let note = fs::read_to_string(note_path(number)).unwrap_or_default();
+        self.has(&[mark]) || self.has(&marks_in(&note, mark))
+    }
+
+    /// The stack as it goes on with a device that has this mark.
+    pub fn with_mark(&self, mark: u64) -> Owner {
+        let others = self.marks.iter().copied().filter(|other| *other != mark);
+        Owner { marks: std::iter::once(mark).chain(others).collect(), ..self.clone() }
     }
 
     /// The stack file.
@@ -69,14 +95,20 @@ impl Owner {
     fn noted(&self) -> String {
         let name = self.name.as_ref().map_or(String::new(), |name| format!("DCD_NAME={name}\n"));
         let server = std::process::id();
-        format!("{:x}\n{}\n{name}DCD_SERVER={server}\n", self.mark, self.stack.display())
+        let marks: Vec<String> = self.marks.iter().map(|mark| format!("{mark:x}")).collect();
+        format!(
+            "{:x}\n{}\n{name}DCD_SERVER={server}\nDCD_MARKS={}\n",
+            self.mark(),
+            self.stack.display(),
+            marks.join(" ")
+        )
     }
 
     /// A stack has one device. One that another program has removed left its note, and its number may be given to a stranger.
     fn forget_others(&self, number: u32) {
         for other in fs::read_dir(RUN_DIR).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let note = fs::read_to_string(&other).unwrap_or_default();
-            if other != note_path(number) && note.starts_with(&format!("{:x}\n", self.mark)) {
+            if other != note_path(number) && note.starts_with(&format!("{:x}\n", self.mark())) {
                 let _ = fs::remove_file(other);
             }
         }
@@ -113,6 +145,15 @@ fn stack_in(note: &str, mark: u64) -> Option<PathBuf> {
     let mut lines = note.lines();
     let noted = lines.next().and_then(|noted| u64::from_str_radix(noted, 16).ok());
     lines.next().filter(|_| noted == Some(mark)).map(PathBuf::from)
+}
+
+/// The marks in the note of a device with this mark.
+fn marks_in(note: &str, mark: u64) -> Vec<u64> {
+    if stack_in(note, mark).is_none() {
+        return Vec::new();
+    }
+    let marks = note.lines().find_map(|line| line.strip_prefix("DCD_MARKS=")).unwrap_or_default();
+    marks.split(' ').filter_map(|mark| u64::from_str_radix(mark, 16).ok()).collect()
 }
 
 /// Who uses a device of this name, as far as the tables of the system tell. It opens nothing, so it does not wait for the device.
@@ -212,29 +253,53 @@ mod tests {
         }
     }
 
+    fn owner(stack: &str, export: &str, keys: &[&str]) -> Owner {
+        let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        Owner::new(Path::new(stack), export, &keys)
+    }
+
     #[test]
     fn a_mark_changes_with_the_stack_what_it_exports_and_the_disk_below() {
-        let owner =
-            |stack: &str, export, data: &str| Owner::new(Path::new(stack), export, Some(Path::new(data)));
-        let mark = owner("/nowhere/a.toml", "cache", "/dev/a").mark();
-        assert!(is_ours(mark) && !is_ours(0));
-        assert_eq!(mark, owner("/nowhere/a.toml", "cache", "/dev/a").mark());
+        let made = owner("/nowhere/a.toml", "cache", &["/dev/a"]);
+        assert!(is_ours(made.mark()) && !is_ours(0));
+        assert_eq!(made, owner("/nowhere/a.toml", "cache", &["/dev/a"]));
         for other in [
-            owner("/nowhere/b.toml", "cache", "/dev/a"),
-            owner("/nowhere/a.toml", "disk", "/dev/a"),
-            owner("/nowhere/a.toml", "cache", "/dev/b"),
+            owner("/nowhere/b.toml", "cache", &["/dev/a"]),
+            owner("/nowhere/a.toml", "disk", &["/dev/a"]),
+            owner("/nowhere/a.toml", "cache", &["/dev/b"]),
+            owner("/nowhere/a.toml", "cache", &[]),
         ] {
-            assert_ne!(mark, other.mark());
+            assert!(!other.has(made.marks()), "{other:?}");
         }
     }
 
     #[test]
+    fn a_device_is_known_when_its_disk_has_another_path() {
+        let stack = "/nowhere/a.toml";
+        let made = owner(stack, "cache", &["wwn-5", "uuid-1", "/dev/sdb"]);
+        assert!(owner(stack, "cache", &["wwn-5", "uuid-1", "/dev/sdc"]).has(&[made.mark()]));
+        assert!(owner(stack, "cache", &["ata-1", "wwn-5", "/dev/sdc"]).has(&[made.mark()]), "one more name");
+        let nameless = owner(stack, "cache", &["uuid-1", "/dev/dm-3"]);
+        assert!(owner(stack, "cache", &["uuid-1", "/dev/dm-4"]).has(&[nameless.mark()]));
+        // Its log was replaced: the note says more than the mark.
+        let replaced = owner(stack, "cache", &["uuid-2", "/dev/dm-3"]);
+        assert!(!replaced.has(&[nameless.mark()]));
+        assert!(replaced.has(&marks_in(&nameless.noted(), nameless.mark())));
+        assert!(marks_in(&nameless.noted(), made.mark()).is_empty(), "the note of another device");
+        let goes_on = replaced.with_mark(nameless.mark());
+        assert_eq!((goes_on.mark(), goes_on.marks().len()), (nameless.mark(), 3));
+        // A device of an earlier version has a mark by the path.
+        let earlier = owner(stack, "cache", &["/dev/sdb"]);
+        assert!(made.has(&[earlier.mark()]));
+    }
+
+    #[test]
     fn a_note_has_the_stack_for_people_and_the_name_for_udev() {
-        let owner = Owner::new(Path::new("/nowhere/a.toml"), "cache", None);
+        let owner = owner("/nowhere/a.toml", "cache", &[]);
         let noted = |name: Option<&str>| owner.clone().named(name.map(str::to_owned)).noted();
-        let server = format!("DCD_SERVER={}\n", std::process::id());
-        assert!(noted(Some("big")).ends_with(&format!("\n/nowhere/a.toml\nDCD_NAME=big\n{server}")));
-        assert!(noted(None).ends_with(&format!("\n/nowhere/a.toml\n{server}")));
+        let more = format!("DCD_SERVER={}\nDCD_MARKS={:x}\n", std::process::id(), owner.mark());
+        assert!(noted(Some("big")).ends_with(&format!("\n/nowhere/a.toml\nDCD_NAME=big\n{more}")));
+        assert!(noted(None).ends_with(&format!("\n/nowhere/a.toml\n{more}")));
         assert_eq!(stack_in(&noted(Some("a")), owner.mark()), Some(PathBuf::from("/nowhere/a.toml")));
         assert_eq!(stack_in(&noted(Some("a")), owner.mark() + 1), None);
     }

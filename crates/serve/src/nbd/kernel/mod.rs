@@ -94,18 +94,19 @@ pub struct Backend {
 impl Backend {
     pub fn new(owner: &Owner, recovery: bool) -> Backend {
         let way = if recovery { "recovery" } else { "once" };
-        Backend { text: format!("dcd-{:x}-{way} {}", owner.mark(), path_text(owner.stack())), recovery }
+        let marks: Vec<String> = owner.marks().iter().map(|mark| format!("{mark:x}")).collect();
+        Backend { text: format!("dcd-{}-{way} {}", marks.join("+"), path_text(owner.stack())), recovery }
     }
 
     /// As a server tells it.
     pub fn read(text: &str) -> Option<Backend> {
-        let (mark, way) = text.split_once(' ')?.0.strip_prefix("dcd-")?.split_once('-')?;
+        let (marks, way) = text.split_once(' ')?.0.strip_prefix("dcd-")?.split_once('-')?;
         let recovery = match way {
             "recovery" => true,
             "once" => false,
             _ => return None,
         };
-        u64::from_str_radix(mark, 16).ok()?;
+        marks_of(marks)?;
         Some(Backend { text: text.to_owned(), recovery })
     }
 
@@ -113,9 +114,21 @@ impl Backend {
         &self.text
     }
 
+    /// True for a device of this stack, whatever its disk was called when the device was made.
+    pub fn is_of(&self, owner: &Owner) -> bool {
+        let marks = self.text.strip_prefix("dcd-").and_then(|text| text.split_once('-'));
+        let marks = marks.and_then(|(marks, _)| marks_of(marks));
+        marks.is_some_and(|marks| owner.has(&marks)) && self.stack() == path_text(owner.stack())
+    }
+
     fn stack(&self) -> &str {
         self.text.split_once(' ').map_or("", |(_, path)| path)
     }
+}
+
+/// An earlier version wrote one mark.
+fn marks_of(text: &str) -> Option<Vec<u64>> {
+    text.split('+').map(|mark| u64::from_str_radix(mark, 16).ok()).collect()
 }
 
 fn path_text(path: &Path) -> String {
@@ -353,7 +366,7 @@ mod tests {
     use super::*;
 
     fn owner(stack: &str) -> Owner {
-        Owner::new(Path::new(stack), "cache", None)
+        Owner::new(Path::new(stack), "cache", &[])
     }
 
     #[test]
@@ -369,6 +382,22 @@ mod tests {
         }
         let long = Backend::new(&owner(&format!("/{}", "ü".repeat(2000))), true);
         assert!(long.text().len() < 4096);
+    }
+
+    #[test]
+    fn a_backend_is_of_its_stack_also_when_the_disk_has_another_path() {
+        let owner = |stack: &str, keys: &[&str]| {
+            let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+            Owner::new(Path::new(stack), "cache", &keys)
+        };
+        let made = Backend::new(&owner("/nowhere/a.toml", &["uuid-1", "/dev/dm-3"]), true);
+        for keys in [["uuid-1", "/dev/dm-4"], ["uuid-2", "/dev/dm-3"]] {
+            assert!(made.is_of(&owner("/nowhere/a.toml", &keys)));
+            assert!(!made.is_of(&owner("/nowhere/b.toml", &keys)));
+        }
+        assert!(!made.is_of(&owner("/nowhere/a.toml", &["uuid-2", "/dev/dm-4"])));
+        let earlier = Backend::new(&owner("/nowhere/a.toml", &["/dev/dm-3"]), true);
+        assert!(earlier.is_of(&owner("/nowhere/a.toml", &["uuid-1", "/dev/dm-3"])));
     }
 
     #[test]
