@@ -26,6 +26,7 @@ mod cli_log;
 mod commands;
 mod control;
 mod failure;
+mod loops;
 pub mod memory;
 mod nbd_device;
 pub mod output;

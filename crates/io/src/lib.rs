@@ -28,6 +28,7 @@ pub use driver::{
     Unanswered,
 };
 pub use listen::ListenError;
+pub use lock_file::lock_notes;
 pub use protect::{Protection, protect_process};
 pub use remote::{LinkStatus, RemoteSpec};
 pub use session::{

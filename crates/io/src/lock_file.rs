@@ -2,10 +2,10 @@
 //!
 //! They lie in directories that other users cannot write, or a name there is taken with an answer at once: nobody is waited for.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Attempts to get a lock file that its last owner was just taking away.
@@ -59,6 +59,25 @@ impl Drop for LockFile {
     }
 }
 
+/// Opens a file of notes that one command after the other works on, and waits for its lock, which lasts until the file is closed. File and
+/// directory are made where they are missing, for their owner alone: so nobody else can hold the lock.
+///
+/// # Errors
+/// Where they cannot be made, or a link is in the place of the file.
+pub fn lock_notes(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+    // SAFETY: a plain system call on an open descriptor.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
+        0 => Ok(file),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn owner(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.take(32).read_to_string(&mut text).ok()?;
@@ -86,6 +105,27 @@ mod tests {
         // What a killed process leaves is no lock.
         fs::write(&path, "1\n").unwrap();
         drop(LockFile::take(&path).unwrap());
+    }
+
+    #[test]
+    fn one_command_after_the_other_has_the_notes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("made/notes");
+        let first = lock_notes(&path).unwrap();
+        let (got, waits) = std::sync::mpsc::channel();
+        let other = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                let _held = lock_notes(&path).unwrap();
+                got.send(()).unwrap();
+            }
+        });
+        assert!(waits.recv_timeout(std::time::Duration::from_millis(50)).is_err());
+        drop(first);
+        waits.recv().unwrap();
+        other.join().unwrap();
+        std::os::unix::fs::symlink("notes", dir.path().join("made/link")).unwrap();
+        assert!(lock_notes(&dir.path().join("made/link")).is_err());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use dcd_stack::{Address, StackFile};
 use crate::cli::Attach;
 use crate::control;
 use crate::failure::Failure;
+use crate::loops::StackLoops;
 use crate::nbd_device::{address, dial, owner};
 use crate::session::serving::status::ServerStatus;
 
@@ -35,6 +36,11 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The lock of a stack's devices: of two commands at the same time, the second finds the device of the first.
+fn lock(file: &StackFile) -> Result<StackLoops, Failure> {
+    StackLoops::lock(&file.path).map_err(|error| Failure::io("/run/dcd-attach", error))
+}
+
 fn attach(file: &StackFile) -> Result<String, Failure> {
     let status = ServerStatus::ask(&mut control::connect(&file.path)?)?;
     if let Some(ublk) = status.ublk {
@@ -43,6 +49,7 @@ fn attach(file: &StackFile) -> Result<String, Failure> {
             false => Err(Failure::Failed(format!("{} is not ready yet: try again in a moment", ublk.device))),
         };
     }
+    let mut loops = lock(file)?;
     match (address(&file.serve), &file.serve.fuse) {
         (Some(address), fuse) => {
             let backend = status.nbd_backend.as_deref().and_then(Backend::read).ok_or_else(|| {
@@ -55,7 +62,7 @@ fn attach(file: &StackFile) -> Result<String, Failure> {
             match attach_nbd(file, address, &backend) {
                 Ok(device) => Ok(device.node()),
                 Err(Trouble::Kernel(why @ KernelError::NoNbd(_))) => match fuse {
-                    Some(fuse) => attach_loop(fuse),
+                    Some(fuse) => attach_loop(file, fuse, &mut loops),
                     None => Err(Failure::Failed(format!(
                         "{why}; or add fuse = \"DIR\" to [serve], and start the server again"
                     ))),
@@ -63,7 +70,7 @@ fn attach(file: &StackFile) -> Result<String, Failure> {
                 Err(trouble) => Err(trouble.told(file)),
             }
         }
-        (None, Some(fuse)) => attach_loop(fuse),
+        (None, Some(fuse)) => attach_loop(file, fuse, &mut loops),
         (None, None) => Err(nothing(file)),
     }
 }
@@ -113,15 +120,7 @@ fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<
         kernel.release(&device, false)?;
     }
     let (socket, offer) = dial_of(file, address, backend.recovery)?;
-    let made = kernel.connect(&socket, &offer, backend)?;
-    // Of two commands at the same time, both keep the first device.
-    match attached().into_iter().next() {
-        Some(first) if first != made => {
-            kernel.release(&made, false)?;
-            Ok(first)
-        }
-        _ => Ok(made),
-    }
+    Ok(kernel.connect(&socket, &offer, backend)?)
 }
 
 /// Gives a device the size of a stack that has grown.
@@ -155,13 +154,15 @@ fn failure(file: &StackFile, error: KernelError) -> Failure {
 
 /// The image that a server shows in a directory.
 fn image(directory: &Path) -> PathBuf {
+    // One of a stack file that was named without a directory is relative to here.
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     // Where its server is gone, the directory itself cannot be looked at.
     let parent = directory.parent().and_then(|parent| fs::canonicalize(parent).ok());
     let full = parent.zip(directory.file_name()).map(|(parent, name)| parent.join(name));
-    full.unwrap_or_else(|| directory.to_owned()).join(IMAGE_NAME)
+    full.unwrap_or(directory).join(IMAGE_NAME)
 }
 
-fn attach_loop(directory: &Path) -> Result<String, Failure> {
+fn attach_loop(file: &StackFile, directory: &Path, loops: &mut StackLoops) -> Result<String, Failure> {
     let image = image(directory);
     if !image.exists() {
         return Err(Failure::Failed(format!(
@@ -171,10 +172,19 @@ fn attach_loop(directory: &Path) -> Result<String, Failure> {
     }
     // By the file itself: one of a server that is gone has the same path.
     let attached = losetup(&["--noheadings", "--output", "NAME", "--associated"], &image)?;
-    match attached.lines().next() {
-        Some(node) => Ok(node.trim().to_owned()),
-        None => Ok(losetup(&["--direct-io=on", "--find", "--show"], &image)?.trim().to_owned()),
+    let node = match attached.lines().next() {
+        Some(node) => node.trim().to_owned(),
+        None => losetup(&["--direct-io=on", "--find", "--show"], &image)?.trim().to_owned(),
+    };
+    let name = node.strip_prefix("/dev/").unwrap_or(&node);
+    loops.add(name, &image).map_err(|error| Failure::io("/run/dcd-attach", error))?;
+    for stale in loops.stale() {
+        eprintln!(
+            "dcd: /dev/{stale} is left from an earlier server, and its requests fail: unmount what is on it, and \"dcd attach --release {}\"",
+            file.path.display()
+        );
     }
+    Ok(node)
 }
 
 fn losetup(arguments: &[&str], of: &Path) -> Result<String, Failure> {
@@ -200,6 +210,7 @@ fn loops_over(image: &Path) -> Vec<String> {
 fn release(file: &StackFile, force: bool) -> Result<(), Failure> {
     let stack = file.path.display();
     let mut released = false;
+    let mut loops = lock(file)?;
     let devices = devices_of(&file.path);
     if !devices.is_empty() {
         let kernel = Kernel::open().map_err(|error| failure(file, error))?;
@@ -208,12 +219,17 @@ fn release(file: &StackFile, force: bool) -> Result<(), Failure> {
             released = true;
         }
     }
-    for name in file.serve.fuse.iter().flat_map(|directory| loops_over(&image(directory))) {
+    let mut names = loops.names();
+    names.extend(file.serve.fuse.iter().flat_map(|directory| loops_over(&image(directory))));
+    names.sort();
+    names.dedup();
+    for name in names {
         if let Some(user) = disk_user(&name).filter(|_| !force) {
             let node = format!("/dev/{name}");
             return Err(failure(file, KernelError::InUse { node, user }));
         }
-        losetup(&["--detach"], &Path::new("/dev").join(name))?;
+        losetup(&["--detach"], &Path::new("/dev").join(&name))?;
+        loops.remove(&name).map_err(|error| Failure::io("/run/dcd-attach", error))?;
         released = true;
     }
     if !released {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 use crate::common::{Place, dcd, expect, skip};
 
@@ -104,12 +104,32 @@ fn without_nbd_the_image_of_fuse_is_attached_once_and_released_when_nobody_has_i
     expect(&refused, 3, "unmount what is on it");
     drop(user);
     let releases = || {
-        // By its other name, too: the stack is the same.
-        let other = place.dir.path().join("./stack.toml");
-        dcd().args(["attach", "--release"]).arg(other).output().unwrap()
+        // By its bare name, too: the stack is the same.
+        let mut release = dcd();
+        release.current_dir(place.dir.path()).args(["attach", "--release", "stack.toml"]).output().unwrap()
     };
     expect(&releases(), 0, "");
     assert!(!Path::new(&backing).exists(), "the loop device is free");
     expect(&releases(), 0, "is not attached");
+    // Several at once make one device.
+    let at_once: Vec<_> = (0..4)
+        .map(|_| place.dcd().arg("attach").arg(place.stack()).stdout(Stdio::piped()).spawn().unwrap())
+        .collect();
+    let made: Vec<Output> = at_once.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    assert!(made.iter().all(|output| output.stdout == made[0].stdout), "{made:?}");
+    let old = attach();
+    // The device of a killed server is found again.
+    server.kill();
+    let server = place.serve();
+    let again = place.run("attach", &[]);
+    expect(&again, 0, &format!("{old} is left from an earlier server"));
+    assert_ne!(String::from_utf8_lossy(&again.stdout).trim(), old);
+    let doctor = place.dcd().arg("doctor").arg(place.stack()).output().unwrap();
+    assert!(String::from_utf8_lossy(&doctor.stdout).contains(&old), "{doctor:?}");
+    expect(&releases(), 0, "");
+    for node in [&old, String::from_utf8_lossy(&again.stdout).trim()] {
+        let backing = format!("/sys/block/{}/loop/backing_file", node.strip_prefix("/dev/").unwrap());
+        assert!(!Path::new(&backing).exists(), "{node} is free");
+    }
     expect(&server.stop(), 0, "");
 }

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::cli::Doctor;
 use crate::control;
 use crate::failure::Failure;
+use crate::loops::all_stale;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -95,6 +96,14 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
     let readable = || files.iter().filter_map(|(_, file)| file.as_ref().ok());
     let mut findings = kernel::findings(&machine, readable().any(|file| file.serve.ublk.is_some()));
     findings.extend(fstab::findings(&machine));
+    findings.extend(all_stale().into_iter().map(|(stack, name)| {
+        Finding::new(
+            Level::Note,
+            format!("/dev/{name}"),
+            "a loop device whose server has ended: its requests fail",
+        )
+        .with(format!("unmount what is on it, and \"dcd attach --release {}\"", stack.display()))
+    }));
     for file in readable() {
         findings.extend(disks::findings(&machine, file));
     }
