@@ -9,6 +9,7 @@ use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_io::MemoryDevice;
 use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 
 use crate::cli::{Detach, Format};
@@ -18,7 +19,7 @@ use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{Opened, attachment, reserve_space};
+use crate::session::open::{Opened, attachment, open_record, record, reserve_space, start, target};
 use crate::session::probe::probe;
 use crate::session::random::random_uuid;
 use crate::session::record::{
@@ -41,15 +42,17 @@ pub fn run(args: &Format) -> Result<(), Failure> {
             data.display()
         )));
     }
-    if let Some(old) = &args.replace {
-        take_off(old, &choice)?;
-    }
     // What is made here is taken away again if the cache does not come to be.
     let mut made = Made::default();
     for device in &choice.file.devices {
         if let DeviceSource::Path { path, size: Some(_) } = &device.source {
             made.file_that_is_missing(Some(path));
         }
+    }
+    if let Some(old) = &args.replace {
+        refuse_to_replace(old, &choice)?;
+        try_first(args, &choice)?;
+        detach::run(&Detach { file: old.to_owned(), layer: None, degraded: false, quiet: false })?;
     }
     if args.force {
         clear_foreign_journal(&choice)?;
@@ -61,15 +64,8 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     if let Some(path) = &args.stack {
         write_new(path, &written, &mut made)?;
     }
-    let options = FormatOptions {
-        segment_bytes: args
-            .segment_size
-            .map(u32::try_from)
-            .transpose()
-            .map_err(|_| Failure::Failed("--segment-size: it must be at most 16MiB".to_owned()))?,
-        force: args.force || is_out_of_date(&mut opened)?,
-        ..FormatOptions::new(random_uuid()?, random_uuid()?)
-    };
+    let out_of_date = is_out_of_date(opened.record.as_ref(), &mut opened.log)?;
+    let options = options(args, out_of_date)?;
     let superblock = format(&mut opened.log, &mut opened.data, &options)?;
     let mut gone = Vec::new();
     if let Some(record) = &opened.record {
@@ -114,9 +110,18 @@ fn next_step(file: &Path) -> String {
     }
 }
 
-/// Takes the cache of another stack file off the same data disk. A crash after that leaves a plain disk, and a format for which there is nothing
-/// to replace.
-fn take_off(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
+fn options(args: &Format, out_of_date: bool) -> Result<FormatOptions, Failure> {
+    let segment_bytes = args.segment_size.map(u32::try_from).transpose();
+    Ok(FormatOptions {
+        segment_bytes: segment_bytes
+            .map_err(|_| Failure::Failed("--segment-size: it must be at most 16MiB".to_owned()))?,
+        force: args.force || out_of_date,
+        ..FormatOptions::new(random_uuid()?, random_uuid()?)
+    })
+}
+
+/// Refuses to replace the cache of another stack file where the two have different data disks, or share a device for their logs.
+fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
     let before = CacheChoice::load(old, None)?;
     let path = |choice: &CacheChoice| choice.file.data_path(&choice.data).map(Path::to_owned);
     if path(&before) != path(choice) {
@@ -126,15 +131,49 @@ fn take_off(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
             choice.file.path.display()
         )));
     }
-    if before.log_name() == choice.log_name() {
-        return Err(Failure::Failed(format!(
+    // What is a whole device: two logs may lie on slices of one.
+    let devices = |choice: &CacheChoice| -> Vec<PathBuf> {
+        let legs = choice.legs();
+        let parts = if legs.is_empty() { vec![choice.log.as_str()] } else { legs };
+        let devices = parts.into_iter().filter(|part| choice.file.layer(part).is_none());
+        let paths = devices.filter_map(|part| choice.file.path_below(part));
+        paths.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())).collect()
+    };
+    let (olds, news) = (devices(&before), devices(choice));
+    let same = news.into_iter().find(|device| olds.contains(device));
+    match same.or_else(|| (before.log_name() == choice.log_name()).then(|| choice.log_name())) {
+        Some(same) => Err(Failure::Failed(format!(
             "{} has the same log, {}: name the new one in the other file. Nothing was changed",
             old.display(),
-            choice.log_name().display()
-        )));
+            same.display()
+        ))),
+        None => Ok(()),
     }
-    detach::run(&Detach { file: old.to_owned(), layer: None, degraded: false, quiet: false })
 }
+
+/// Makes the new log on devices whose writes stay in RAM, so that what would be refused is refused before the old log is touched. A crash after
+/// that leaves a plain disk, and a format for which there is nothing to replace.
+fn try_first(args: &Format, choice: &CacheChoice) -> Result<(), Failure> {
+    make_legs(choice, args.force)?;
+    {
+        let (offline, parts) = start(&choice.file, &[&choice.log], Purpose::Create)?;
+        let mut log = offline.part(target(&parts, &choice.log));
+        if let Some(record) = record(&choice.file, &parts, &choice.log)? {
+            refuse_data_disk(&record, choice, args.force)?;
+        }
+        refuse_content(&mut log, choice, args.force)?;
+        reserve_space(&choice.file, &parts, &choice.log)?;
+    }
+    let (offline, parts) = start(&choice.file, &[&choice.log], Purpose::Look)?;
+    let mut log = offline.part(target(&parts, &choice.log));
+    let record = open_record(choice)?;
+    let out_of_date = is_out_of_date(record.as_ref(), &mut log)?;
+    format(&mut log, &mut MemoryDevice::new(TRIED_BYTES), &options(args, out_of_date)?)?;
+    Ok(())
+}
+
+/// The size of the data disk for a log that is only tried: no log depends on it.
+const TRIED_BYTES: u64 = 1 << 20;
 
 /// Files that go when this is dropped, unless they are kept: so that what was refused can be tried again.
 #[derive(Default)]
@@ -161,12 +200,8 @@ impl Drop for Made {
 
 /// Refuses what would cost somebody data: a log device with something on it, a disk that has a cache already.
 fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
-    let without_record = |record: &Record| -> Result<(), Failure> {
-        let instead = "Or add --force: what its log has, and the disk lacks, is lost";
-        Ok(admit_without_record(record.lost()?, record.teller(), force, instead)?)
-    };
     if let Some(record) = &opened.record {
-        without_record(record)?;
+        refuse_lost_record(record, force)?;
         let all = record.load()?;
         admit_attach(&all, record.extent(), force)?;
         if record.teller() == Teller::Members {
@@ -174,9 +209,7 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
         }
     }
     if let Some(record) = &opened.log_record {
-        without_record(record)?;
-        let log = choice.log_name().display().to_string();
-        admit_overwrite(&record.load()?, record.extent(), &log, force)?;
+        refuse_data_disk(record, choice, force)?;
     }
     if let (Ok(superblock), false) = (read_superblock(&mut opened.data), force)
         && superblock.state != State::Detached
@@ -190,10 +223,22 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
     refuse_content(&mut opened.log, choice, force)
 }
 
+fn refuse_lost_record(record: &Record, force: bool) -> Result<(), Failure> {
+    let instead = "Or add --force: what its log has, and the disk lacks, is lost";
+    Ok(admit_without_record(record.lost()?, record.teller(), force, instead)?)
+}
+
+/// Refuses a log device that is the data disk of a cache.
+fn refuse_data_disk(record: &Record, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+    refuse_lost_record(record, force)?;
+    let log = choice.log_name().display().to_string();
+    Ok(admit_overwrite(&record.load()?, record.extent(), &log, force)?)
+}
+
 /// True for the log of a cache that was taken off its disk, and for that of this very disk that has failed, or was left out, when the disk is
 /// complete without it.
-fn is_out_of_date(opened: &mut Opened) -> Result<bool, Failure> {
-    let (Some(record), Ok(superblock)) = (&opened.record, read_superblock(&mut opened.log)) else {
+fn is_out_of_date(record: Option<&Record>, log: &mut dyn BlockDevice) -> Result<bool, Failure> {
+    let (Some(record), Ok(superblock)) = (record, read_superblock(log)) else {
         return Ok(false);
     };
     let uuid = uuid_text(superblock.cache_uuid);
