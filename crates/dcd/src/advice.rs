@@ -150,7 +150,7 @@ fn about_other_data(other: &OtherData) -> String {
                    the right disk,";
     match other.dirty_bytes {
         0 => format!(
-            "{connect} nothing is lost: the log holds nothing that is not on it, and \"dcd rescue --force\" takes the disk as it is now"
+            "{connect} nothing is lost: the log holds nothing that is not on it, and \"dcd rescue\" takes the disk as it is now"
         ),
         dirty => format!(
             "{connect} copy it first: {} of the log belong over it, and do not fit what was changed. Then either \"dcd rescue --force\" \

@@ -163,8 +163,17 @@ pub struct TakeOver {
     pub other_is_off: bool,
     /// This command of the shell switches the other machine off, or keeps it from the data disk, before anything is written, and fails if
     /// it cannot. All users can read it as long as the server runs: keep secrets in files that it reads
-    #[arg(long, value_name = "COMMAND", requires = "take_over")]
+    #[arg(long, value_name = "COMMAND", requires = "take_over", value_parser = fence)]
     pub fence: Option<String>,
+}
+
+/// A command that a shell would not even look at keeps nobody away: a variable that is not set is left of it.
+fn fence(command: &str) -> Result<String, String> {
+    let is_command = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
+    match command.lines().any(is_command) {
+        true => Ok(command.to_owned()),
+        false => Err("there is no command in it, so it keeps nobody away: is a variable not set?".to_owned()),
+    }
 }
 
 /// Make a block device of a served stack, and print its name

@@ -12,6 +12,7 @@ use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::admit::admit_unrecorded;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
+use crate::session::machine::{this, went_on_without};
 use crate::session::open::{Inspection, Opened, attachment, inspect, tell_missing_legs};
 use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue};
 
@@ -72,9 +73,19 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
              does that, over what may be newer".to_owned(),
         ));
     }
-    match changed.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::Damage(
+    let is_empty = report.dirty.data_bytes + report.dirty.zeroes_bytes == 0 && report.damages == 0;
+    let other = read_superblock(&mut opened.log)?.other_machine(this()).filter(|_| choice.is_mirrored());
+    match (changed.is_empty(), is_empty, other) {
+        (true, ..) => Ok(()),
+        (false, _, Some(other)) => Err(Failure::Damage(
+            went_on_without(other, "the data disk is another one, or was changed without its cache").to_string(),
+        )),
+        (false, true, _) => Err(Failure::Damage(
+            "the data disk is another one, or was changed without its cache. The log holds nothing that is not on it: if it is the right disk, \
+             \"dcd rescue\" takes it as it is now"
+                .to_owned(),
+        )),
+        (false, false, _) => Err(Failure::Damage(
             "the data disk is another one, or was changed without its cache: copy it before --force writes the log's data over the changes".to_owned(),
         )),
     }

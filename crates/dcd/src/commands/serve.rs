@@ -24,7 +24,6 @@ use dcd_stack::{
     Address, ForClients, HumanBytes, LayerKind, LayerSpec, Overrun, Parts, Recording, StackFile, UblkNumber,
 };
 
-use crate::advice::Advised;
 use crate::cli::Serve;
 use crate::control::stack_name;
 use crate::failure::Failure;
@@ -65,7 +64,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     for device in &file.unused_devices {
         eprintln!("dcd: {}: no layer uses device \"{device}\"", file.path.display());
     }
-    machine::take_over(&mut file, &args.take_over)?;
+    let other = machine::take_over(&mut file, &args.take_over)?;
     for what in leave_out(&mut file, args.degraded)? {
         eprintln!("dcd: {what}");
     }
@@ -98,7 +97,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
         served.host.records.note_end(dcd_engine::Pump::now(&driver), &stack)?;
-        return Err(Failure::Refused(error.refusal()));
+        return Err(Failure::Refused(machine::refusal(&file, other, &error)));
     }
     served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     tell_larger(&file, &stack, &served.host.parts);

@@ -11,7 +11,8 @@ use std::process::Command;
 
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::Superblock;
-use dcd_stack::{DeviceSource, LayerKind, StackFile};
+use dcd_engine::{ActivateError, StartError};
+use dcd_stack::{DeviceSource, LayerKind, LayerSpec, StackFile};
 
 use crate::advice::Advised;
 use crate::cli::TakeOver;
@@ -19,6 +20,7 @@ use crate::failure::Failure;
 use crate::session::absent::lacks_leg;
 use crate::session::choice::CacheChoice;
 use crate::session::open::superblock_of;
+use crate::session::record::Refusal;
 
 /// The environment's name for a machine without an id, such as a container.
 const NAME: &str = "DCD_MACHINE";
@@ -52,17 +54,18 @@ pub fn admit_machine(choice: &CacheChoice, superblock: &Superblock) -> Result<()
     }
 }
 
-/// Prepares a stack for being taken over, where there is anything to take over: no other machine serves it from now on.
-pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<(), Failure> {
+/// Prepares a stack for being taken over, where there is anything to take over: no other machine serves it from now on. Returns the other
+/// machine.
+pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<Option<u64>, Failure> {
     if !asked.take_over {
-        return Ok(());
+        return Ok(None);
     }
     let others = others(file)?;
     if others.is_empty() && !lacks_leg(file)? {
         eprintln!(
             "dcd: there is nothing to take over: this machine served the logs last, or they were stopped, and all legs are there"
         );
-        return Ok(());
+        return Ok(None);
     }
     for device in &file.devices {
         if let (DeviceSource::Path { path, .. }, false) = (&device.source, device.read_only) {
@@ -82,7 +85,36 @@ pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<(), Failure> 
     }
     file.take_over();
     file.degrade_mirrors();
-    Ok(())
+    Ok(others.first().copied())
+}
+
+/// Why a stack that is taken over from a machine does not start. Where the log is on legs, that machine may have gone on without those that
+/// are here.
+pub fn refusal(file: &StackFile, other: Option<u64>, error: &StartError) -> Refusal {
+    let refusal = error.refusal();
+    let is_mirrored = |layer: &LayerSpec| match &layer.kind {
+        LayerKind::LogCache { log, .. } => file.mirror_below(&log.text).is_some(),
+        _ => false,
+    };
+    match (&error.error, other) {
+        (ActivateError::Log(LogError::OtherData(_)), Some(other)) if file.log_caches().any(is_mirrored) => {
+            went_on_without(other, &refusal.reason)
+        }
+        _ => refusal,
+    }
+}
+
+/// The other machine has most likely given up the legs that are here.
+pub fn went_on_without(other: u64, reason: &str) -> Refusal {
+    Refusal::new(
+        format!(
+            "{reason}. The machine {other:016x} served this log last and did not stop it. It has most likely gone on without the legs that are \
+             here, as with a \"timeout\", and has written to the data disk since: its own leg has the newest writes"
+        ),
+        "serve the stack there, or bring that leg here and name it in \"log\": nothing is lost then. Only if that leg is gone for good: copy the \
+         data disk. \"dcd rescue --list\" says what the legs here hold. \"dcd serve --without-cache --force\" keeps the data disk as the other \
+         machine left it, and loses what only its leg has. \"dcd rescue --force\" would write older data over newer",
+    )
 }
 
 /// The other machines that have not stopped a log of the stack.
@@ -177,6 +209,16 @@ mod tests {
         assert_ne!(number("one"), number("other"));
         assert_eq!(number("one"), number("one"));
         assert!(number("") > 0);
+    }
+
+    #[test]
+    fn a_take_over_of_a_stale_leg_names_the_machine_that_has_the_newest_and_what_loses_nothing() {
+        let Refusal { reason, action } = went_on_without(0xabc, "the data disk was changed");
+        assert!(reason.contains("machine 0000000000000abc") && reason.contains("timeout"), "{reason}");
+        let first = action.find("serve the stack there").unwrap();
+        for losing in ["--without-cache --force", "rescue --force"] {
+            assert!(first < action.find(losing).unwrap(), "{losing}");
+        }
     }
 
     #[test]

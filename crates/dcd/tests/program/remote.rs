@@ -435,6 +435,9 @@ fn the_other_machine_takes_over_from_its_leg() {
     expect(&second.run("serve", &["--degraded"]), 3, "was served last by another machine");
     drop(export);
     expect(&second.run("serve", &["--take-over"]), 3, "add --other-is-off, or --fence COMMAND");
+    for nothing in ["", " ", "# off", "\n #off\n"] {
+        expect(&second.run("serve", &["--take-over", "--fence", nothing]), 2, "there is no command in it");
+    }
     expect(&second.run("serve", &["--take-over", "--fence", "false"]), 3, "has failed (exit status: 1)");
     assert!(pair.leg() == leg, "nothing was changed");
     let fence = format!("test ${{#DCD_OTHER_MACHINE}} = 16 && touch '{}'", second.path("fenced").display());

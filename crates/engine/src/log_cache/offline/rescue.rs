@@ -97,12 +97,14 @@ pub fn rescue(
     })?;
     newest.purge_before(walked.tail_seq);
     let differing = comparison.finish(log, &walked)?.differing;
-    if let Some(first) = differing.first().filter(|_| !options.force && !options.list) {
-        let dirty = newest.totals();
+    let dirty_bytes = newest.totals().data_bytes + newest.totals().zeroes_bytes;
+    // Where nothing is dirty, and nothing may have been, nothing is at risk: the log takes the disk as it is.
+    let at_risk = dirty_bytes > 0 || walked.damages > 0;
+    if let Some(first) = differing.first().filter(|_| at_risk && !options.force && !options.list) {
         return Err(LogError::OtherData(OtherData {
             lines: differing.len(),
             first_byte: first * LINE_BYTES,
-            dirty_bytes: dirty.data_bytes + dirty.zeroes_bytes,
+            dirty_bytes,
         }));
     }
     let mut report = found(&newest, &walked, options);

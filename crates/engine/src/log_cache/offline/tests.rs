@@ -457,6 +457,13 @@ fn rule_11_a_rescue_does_not_write_to_another_disk() {
     let refused = rescue(&mut log.device, &mut wrong, RescueOptions::default(), &mut quiet).unwrap_err();
     assert!(matches!(refused, LogError::OtherData { .. }), "{refused}");
     assert!(wrong.bytes.iter().all(|&byte| byte == 0));
+    // A log that holds nothing takes the disk as it is.
+    let mut empty = log.device.clone();
+    let mut other = old_disk();
+    rescue(&mut empty, &mut right.clone(), RescueOptions::default(), &mut quiet).unwrap();
+    other.bytes[..512].copy_from_slice(&sector_of(0, 7));
+    assert!(rescue(&mut empty, &mut other, RescueOptions::default(), &mut quiet).unwrap().marked_clean);
+    assert_eq!(other.bytes[..512], sector_of(0, 7));
     // The cache had begun to destage when it crashed: lines in the log may differ.
     right.bytes[..512].copy_from_slice(&sector_of(0, 1));
     assert!(rescue(&mut log.device, &mut right, RescueOptions::default(), &mut quiet).unwrap().is_complete());
