@@ -330,8 +330,9 @@ fn out_of_use(why: &str, log: &str, uuid: &str) -> Refusal {
         format!(
             "{why}: the cache {uuid}, of the log {log}, was detached or discarded, and the disk may have been written since"
         ),
-        "\"dcd rescue --list\" shows what the log has that the disk lacks, and \"dcd rescue --force\" writes it back, over what may \
-         be newer. Then \"dcd format --force\" makes a new log; never use this log again as it is",
+        "\"dcd rescue --list\" shows what the log has that the disk lacks: nothing, where it was detached. Then \"dcd format --force\" makes a \
+         new log; never use this log again as it is. Where it was discarded, copy the disk before \"dcd rescue --force\" writes back what the log \
+         has, over what may be newer",
     )
 }
 

@@ -9,14 +9,18 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::identity::Identity;
+
 /// The attribute of a disk that is a whole file; one that begins at an offset has that in the name.
 const NAME: &str = "user.dcd";
+/// Enough for what a file system or a partition table writes first.
+const BEGINNING_BYTES: usize = 1 << 20;
 
 /// A file that has a mark, or may get one.
 #[derive(Debug)]
@@ -49,6 +53,20 @@ impl MarkedFile {
         let text = dcd_io::read_mark(&file, &self.attribute).ok()??;
         let mark: Mark = serde_json::from_slice(&text).ok()?;
         (mark.inode == file.metadata().ok()?.ino()).then_some(mark)
+    }
+
+    /// The file, as a record beside it names it.
+    pub fn identity(&self) -> Option<Identity> {
+        let inode = fs::metadata(&self.file).ok()?.ino();
+        Some(Identity { names: vec![format!("inode-{inode}")], ..Identity::default() })
+    }
+
+    /// True where the file has nothing by which a log could tell it from another one: no attribute, and zeroes at its beginning.
+    pub fn is_blank(&self) -> bool {
+        let Ok(mut file) = File::open(&self.file) else { return false };
+        let mut start = vec![0; BEGINNING_BYTES];
+        let has_mark = !matches!(dcd_io::read_mark(&file, &self.attribute), Ok(None));
+        !has_mark && file.read(&mut start).is_ok_and(|_| start.iter().all(|byte| *byte == 0))
     }
 
     /// Has the file name these caches, and returns when that is on the medium. It is written only where it says something else.

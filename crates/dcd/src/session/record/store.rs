@@ -43,6 +43,10 @@ pub enum RecordError {
          whether a cache is attached to the file is not known"
     )]
     Hidden { device: PathBuf, file: PathBuf },
+    #[error(
+        "{record}: this attachment record was written for another file, and the file in its place is blank"
+    )]
+    OfAnother { record: PathBuf },
 }
 
 impl RecordError {
@@ -62,6 +66,11 @@ impl RecordError {
                  --find --show FILE\". Nothing was changed",
                 device.display()
             ),
+            RecordError::OfAnother { record } => format!(
+                "give the file that was there its name back. If it is this one, moved without its attributes, or if that one and its log are gone \
+                 for good, move {} away. Nothing was changed",
+                record.display()
+            ),
         }
     }
 }
@@ -75,7 +84,7 @@ struct Document {
     /// Which of several copies is the newest; none where there is but one place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     generation: Option<u64>,
-    /// Which disk it belongs to; none where it lies beside a file, and of an array.
+    /// Which disk it belongs to; none of an array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     disk: Option<Identity>,
     crc32c: String,
@@ -121,14 +130,19 @@ impl RecordFile {
         })?;
         match place {
             Place::Export(path) => Ok(RecordFile::new(vec![path])),
-            Place::File(file) => Ok(RecordFile::of_file(file)),
+            Place::File(file) => RecordFile::of_file(file),
             Place::InStateDir(block) => RecordFile::of_block(block),
         }
     }
 
     /// A file that was found under another name than before has its record beside that.
-    fn of_file(FileDisk { beside, marked }: FileDisk) -> RecordFile {
+    fn of_file(FileDisk { beside, marked }: FileDisk) -> Result<RecordFile, RecordError> {
         let mark = marked.read();
+        let recorded = read(&beside).ok().flatten().and_then(|found| found.disk);
+        // One that was moved or restored has its content, which the log knows.
+        if recorded.is_some() && recorded != marked.identity() && marked.is_blank() {
+            return Err(RecordError::OfAnother { record: beside });
+        }
         let has_its_cache = |path: &Path, mark: &Mark| {
             let found = read(path).ok().flatten();
             found.is_some_and(|found| {
@@ -142,7 +156,7 @@ impl RecordFile {
             _ => beside,
         };
         let told = mark.map(|mark| mark.caches);
-        RecordFile { marked: Some(marked), told, ..RecordFile::new(vec![path]) }
+        Ok(RecordFile { marked: Some(marked), told, ..RecordFile::new(vec![path]) })
     }
 
     pub fn of_block(block: Block) -> Result<RecordFile, RecordError> {
@@ -255,7 +269,8 @@ impl RecordFile {
             true => Some(self.newest()?.and_then(|newest| newest.generation).unwrap_or(0) + 1),
             false => None,
         };
-        let disk = self.block.as_ref().map(Block::identity);
+        let of_file = || self.marked.as_ref().and_then(MarkedFile::identity);
+        let disk = self.block.as_ref().map(Block::identity).or_else(of_file);
         let document = Document {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -642,6 +657,18 @@ mod tests {
         assert_eq!(of(&link).told().unwrap(), ["right"]);
         of(&link).store(&Attachments::default()).unwrap();
         assert_eq!(of(&renamed).told().unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_blank_file_in_the_place_of_another_has_not_its_record() {
+        let (dir, _, all) = stored();
+        let data = dir.path().join("data");
+        fs::rename(&data, dir.path().join("renamed")).unwrap();
+        File::create(&data).unwrap().set_len(1 << 20).unwrap();
+        assert!(matches!(RecordFile::of(&data), Err(RecordError::OfAnother { .. })));
+        // One with something on it may be the same, moved or restored: its log knows it.
+        fs::write(&data, "moved").unwrap();
+        assert_eq!(RecordFile::of(&data).unwrap().load().unwrap(), all);
     }
 
     #[test]
