@@ -37,7 +37,7 @@ mkfs.ext4 -q -F "$work/root.img"
 # shellcheck disable=SC2034 # for start_qemu
 disk_names=(data log root twin twin)
 # shellcheck disable=SC2034 # for qemu.sh
-more_devices=(-drive "if=none,id=nvme,format=raw,file=$work/nvme.img" -device nvme,drive=nvme,serial=dcd-nvme)
+more_devices=(-drive "if=none,id=nvme,format=raw,file=$work/nvme.img" -device "nvme,drive=nvme,serial=dcd-nvme")
 make_initramfs ext4 overlay
 
 start() { # NUMBER: boots the machine, and waits until it has done its part
