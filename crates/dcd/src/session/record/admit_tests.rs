@@ -2,6 +2,7 @@
 
 use dcd_engine::Lba;
 
+use super::super::StaleLeg;
 use super::*;
 
 const EXTENT: Extent = Extent::new(Lba(0), 2048);
@@ -244,4 +245,39 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
     }
     let overwrite = admit_overwrite(&dirty, EXTENT, "x", false).unwrap_err().action;
     assert!(at(&overwrite, "choose another device") < at(&overwrite, "--force"), "{overwrite}");
+}
+
+#[test]
+fn only_legs_that_missed_something_are_refused_by_that_reason_until_they_were_filled() {
+    let stale = |ids: &[u64]| ids.iter().map(|id| StaleLeg { id: *id, generation: 9 }).collect::<Vec<_>>();
+    let seen = |whole: &[u64], generation| LogSeen::Present {
+        uuid: "right".to_owned(),
+        epoch: 7,
+        state: State::Stopped,
+        torn: false,
+        legs: LegsSeen { whole: whole.to_vec(), generation },
+    };
+    for (known, whole, generation, is_refused) in [
+        (&[2][..], &[2][..], 9, true),
+        (&[2], &[2], 4, true),
+        // It was filled, and its label says so.
+        (&[2], &[2], 10, false),
+        // Another one is there that has everything.
+        (&[2], &[1, 2], 9, false),
+        (&[2, 3], &[2, 3], 9, true),
+        (&[], &[2], 9, false),
+        // A log on one device.
+        (&[2], &[], 0, false),
+    ] {
+        let attachment =
+            Attachment { stale_legs: stale(known), ..attachment(AttachmentState::Dirty, EXTENT) };
+        let judged = start(&Attachments(vec![attachment]), &seen(whole, generation));
+        let reason = judged.err().map(|refusal| refusal.reason);
+        let is_named = reason.as_ref().is_some_and(|reason| reason.contains("lacks acknowledged writes"));
+        assert_eq!(
+            (reason.is_some(), is_named),
+            (is_refused, is_refused),
+            "{known:?} {whole:?} {generation}"
+        );
+    }
 }

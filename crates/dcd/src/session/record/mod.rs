@@ -346,6 +346,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_leg_stays_stale_until_the_log_says_that_it_is_whole() {
+        use dcd_engine::mirror::LegStatus;
+        let log = |generation, legs: &[(u64, Standing)]| MirrorStatus {
+            generation,
+            legs: legs
+                .iter()
+                .map(|(id, standing)| LegStatus {
+                    id: *id,
+                    standing: Some(*standing),
+                    ..LegStatus::default()
+                })
+                .collect(),
+            ..MirrorStatus::default()
+        };
+        let ids = |stale: &[StaleLeg]| stale.iter().map(|leg| (leg.id, leg.generation)).collect::<Vec<_>>();
+        let failed = stale_legs(&[], &log(5, &[(1, Standing::Whole), (2, Standing::Failed)]));
+        assert_eq!(ids(&failed), [(2, 5)]);
+        let filling = stale_legs(&failed, &log(8, &[(1, Standing::Whole), (2, Standing::Filling)]));
+        assert_eq!(ids(&filling), [(2, 8)]);
+        // It was taken out, and its device may come back.
+        let gone = stale_legs(&failed, &log(9, &[(1, Standing::Whole)]));
+        assert_eq!(ids(&gone), [(2, 5)]);
+        let filled = stale_legs(&failed, &log(9, &[(1, Standing::Whole), (2, Standing::Whole)]));
+        assert!(filled.is_empty());
+        let many = (0..100).map(|id| StaleLeg { id: 100 + id, generation: id }).collect::<Vec<_>>();
+        let kept = stale_legs(&many, &log(200, &[(1, Standing::Failed)]));
+        assert_eq!((kept.len(), kept.last().map(|leg| leg.id)), (STALE_LEGS_MAX, Some(1)));
+    }
+
+    #[test]
     fn a_uuid_reads_as_usual() {
         let uuid = *b"\x01\x23\x45\x67\x89\xab\xcd\xef\x00\x11\x22\x33\x44\x55\x66\x77";
         assert_eq!(uuid_text(uuid), "01234567-89ab-cdef-0011-223344556677");
