@@ -9,6 +9,7 @@
 //! | seen        | a read begins at its end or a little behind: it loads what follows that read           |
 //! | loading     | the piece is there: kept; reads of it wait meanwhile                                   |
 //! | kept        | a reader comes near its end: the next piece is loaded                                  |
+//! | forgotten   | a load of it has failed: two reads in order make a new stream                          |
 //!
 //! A read that is not near a stream goes to the disk alone and becomes one, in place of the one used longest ago. A piece is
 //! a quarter of the longest first, and doubles. What is written is forgotten when the write comes and again when it ends:
@@ -235,7 +236,10 @@ impl ReadAhead {
         let capacity = 2 * self.piece_max();
         let stream = &mut self.streams[index];
         let extent = stream.loading.take().expect("it was loading");
-        if result.status.is_ok() && !stream.stale {
+        if result.status.is_err() {
+            // Two more reads in order are needed before it is tried again: by itself the layer would try for ever.
+            *stream = Stream { waiting: std::mem::take(&mut stream.waiting), ..Stream::new() };
+        } else if !stream.stale {
             stream.append(extent, result.buf, capacity);
         }
         let blank = stream.buf.is_blank();
@@ -400,6 +404,15 @@ mod tests {
                     Command::Report(report) => panic!("{report:?}"),
                 }
             }
+            let unanswered = self.next as usize - self.answers.len();
+            assert!(unanswered == 0 || !self.sent.is_empty(), "{unanswered} requests wait for nothing");
+        }
+
+        /// The disk cannot carry out what was sent first.
+        fn fail(&mut self) {
+            let (op, io) = self.sent.remove(0);
+            let error = crate::IoError::new(crate::ErrorKind::Medium);
+            self.handle(Event::Completed { op, result: IoResult::err(io.take_buf(), error) });
         }
 
         fn send(&mut self, io: Io) -> u64 {
@@ -507,11 +520,38 @@ mod tests {
         rig.read(8, 8);
         let waits = rig.read(16, 8);
         rig.answer();
-        let (op, io) = rig.sent.remove(0);
-        let error = crate::IoError::new(crate::ErrorKind::Medium);
-        rig.handle(Event::Completed { op, result: IoResult::err(io.take_buf(), error) });
+        rig.fail();
         rig.answer_all();
         assert_eq!(rig.got(waits), Some(16));
+    }
+
+    #[test]
+    fn a_load_that_failed_is_tried_again_only_for_a_client() {
+        let mut rig = rig();
+        rig.read(0, 8);
+        rig.answer_all();
+        rig.read(8, 8);
+        rig.answer_all();
+        let mut at = 16;
+        while rig.sent.is_empty() {
+            rig.read(at, 4);
+            at += 4;
+        }
+        let loads = rig.layer.statistics.loads;
+        rig.fail();
+        assert!(rig.sent.is_empty(), "{:?} without a client", rig.sent);
+        // The disk fails from there on. Each read of a client leads to one load at most.
+        for read in 1..=20 {
+            rig.read(at, 4);
+            at += 4;
+            for _ in 0..2 {
+                if !rig.sent.is_empty() {
+                    rig.fail();
+                }
+            }
+            assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+            assert!(rig.layer.statistics.loads <= loads + read);
+        }
     }
 
     #[test]
