@@ -41,6 +41,8 @@ pub struct DirtyRegion {
     /// written before it in the region does not count: sequential data is not recent for being long (Gill and Modha, FAST
     /// 2005, section IV).
     pub referenced: bool,
+    /// A write of it to the disk has failed a moment ago: it is not purged now.
+    pub resting: bool,
     /// The order has not seen its last changes.
     pub(super) stale: bool,
     /// The most blocks that were written one behind the other.
@@ -54,9 +56,9 @@ pub struct DirtyRegion {
 }
 
 impl DirtyRegion {
-    /// Blocks that are not being written to the disk.
+    /// Blocks that a purge may write now.
     pub const fn waiting(&self) -> u32 {
-        self.blocks - self.being_written
+        if self.resting { 0 } else { self.blocks - self.being_written }
     }
 
     /// Its queue for STOW: sequential where half of its sectors or more were written one block behind the other.
@@ -154,6 +156,7 @@ impl DirtyRegions {
             since: stamp,
             written: stamp,
             referenced: false,
+            resting: false,
             stale: false,
             run_longest: 0,
             run: 0,
@@ -191,6 +194,12 @@ impl DirtyRegions {
 
     pub fn end_write(&mut self, handle: u32) {
         self.slab[handle as usize].being_written -= 1;
+        self.changed(handle);
+    }
+
+    /// A region begins to rest after a failed write, or may be purged again.
+    pub fn set_resting(&mut self, handle: u32, resting: bool) {
+        self.slab[handle as usize].resting = resting;
         self.changed(handle);
     }
 

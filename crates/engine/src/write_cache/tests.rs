@@ -10,11 +10,11 @@ use super::*;
 /// Two sectors a region, eight regions; the cache has four blocks unless said.
 const SECTORS: u64 = 16;
 
-struct Below;
+struct Below(u64);
 
 impl Ports for Below {
     fn geometry(&self, _port: Port) -> Geometry {
-        Geometry::plain(SECTORS)
+        Geometry::plain(self.0)
     }
 
     fn run(&mut self, _port: Port, _io: Io) -> IoResult {
@@ -28,6 +28,7 @@ enum Sent {
     Read(u64, u64),
     Write(u64, u64),
     Flush,
+    Zeroes(u64, u64),
     Answer(u64, bool),
 }
 
@@ -37,6 +38,9 @@ struct Bench {
     /// The commands below that have not been answered.
     open: Vec<(OpId, Sent)>,
     requests: u64,
+    /// Requests that have not been answered, and reports that were asked for and have not come.
+    awaited: usize,
+    reports: Vec<Report>,
 }
 
 impl Bench {
@@ -45,9 +49,10 @@ impl Bench {
     }
 
     fn with_maps(config: WriteCacheConfig, maps: Vec<DiskMap>) -> Bench {
+        let sectors = maps[0].regions.sectors();
         let mut cache = WriteCache::new(config, maps);
-        cache.activate(&mut Below).expect("active");
-        Bench { cache, now: Nanos::ZERO, open: Vec::new(), requests: 0 }
+        cache.activate(&mut Below(sectors)).expect("active");
+        Bench { cache, now: Nanos::ZERO, open: Vec::new(), requests: 0, awaited: 0, reports: Vec::new() }
     }
 
     fn new(config: WriteCacheConfig) -> Bench {
@@ -60,6 +65,8 @@ impl Bench {
         self.cache.handle(self.now, event, &mut out);
         self.cache.check();
         let mut all = Vec::new();
+        self.awaited -=
+            out.commands.iter().filter(|command| !matches!(command, Command::Submit { .. })).count();
         for command in out.commands {
             let sent = match command {
                 Command::Submit { op, io, .. } => {
@@ -75,21 +82,43 @@ impl Bench {
                             Sent::Write(extent.start.0, extent.sectors)
                         }
                         Io::Flush => Sent::Flush,
+                        Io::WriteZeroes { .. } => Sent::Zeroes(extent.start.0, extent.sectors),
                         _ => unreachable!("these tests send no others"),
                     };
                     self.open.push((op, sent.clone()));
                     sent
                 }
                 Command::Reply { id, result } => Sent::Answer(id.0, result.status.is_ok()),
-                Command::Report(_) => continue,
+                Command::Report(report) => {
+                    self.reports.push(report);
+                    continue;
+                }
             };
             all.push(sent);
         }
+        let stuck = self.awaited > 0 && self.open.is_empty() && self.cache.next_deadline().is_none();
+        assert!(!stuck, "{} wait, nothing is in flight, and no alarm is set", self.awaited);
         all
+    }
+
+    /// The clock moves to the time that the layer has asked for, and nowhere else.
+    fn wait(&mut self) -> Vec<Sent> {
+        self.now = self.now.max(self.cache.next_deadline().expect("it has asked for an alarm"));
+        self.handle(Event::Wake)
+    }
+
+    fn control(&mut self, control: Control) -> Vec<Sent> {
+        self.awaited += 1;
+        self.handle(Event::Control(control))
+    }
+
+    fn fail(&mut self) -> Vec<Sent> {
+        self.returns(Err(IoError::new(ErrorKind::Medium)))
     }
 
     fn ask(&mut self, io: Io) -> Vec<Sent> {
         self.requests += 1;
+        self.awaited += 1;
         self.handle(Event::Request(Request { id: RequestId(self.requests), io }))
     }
 
@@ -247,10 +276,180 @@ fn a_failed_purge_keeps_its_blocks_and_is_tried_again_later() {
     let mut bench = Bench::new(WriteCacheConfig { when: WhenPolicy::Asap, ..small(4) });
     bench.write(3);
     assert_eq!(bench.returns(Err(IoError::new(ErrorKind::Medium))), [], "not at once");
-    let again = bench.cache.next_deadline().expect("it will be tried again");
-    bench.now = again;
-    assert_eq!(bench.handle(Event::Wake), [Sent::Write(3, 1)]);
+    assert_eq!(bench.wait(), [Sent::Write(3, 1)]);
     assert_eq!(bench.cache.metrics().errors, 1);
+}
+
+#[test]
+fn a_region_that_cannot_be_written_keeps_no_other_dirty_and_fails_the_flush() {
+    let config = WriteCacheConfig { non_volatile: false, when: WhenPolicy::WhenFull, ..small(8) };
+    let mut bench = Bench::new(config);
+    bench.write(0);
+    bench.write(4);
+    assert_eq!(bench.ask(Io::Flush), [Sent::Write(0, 1)]);
+    assert_eq!(bench.fail(), [Sent::Write(4, 1)], "the other region is purged meanwhile");
+    assert_eq!(bench.done(), [Sent::Answer(3, false)], "all that is left is what cannot be written");
+    assert_eq!(bench.ask(Io::Flush), [Sent::Answer(4, false)], "it is still dirty, and rests");
+    assert_eq!(bench.wait(), []);
+    assert_eq!(bench.ask(Io::Flush), [Sent::Write(0, 1)], "then it is tried again");
+    assert_eq!(bench.done(), [Sent::Flush]);
+    assert_eq!(bench.done(), [Sent::Answer(5, true)]);
+    assert_eq!(bench.cache.shares[0].writes.dirty(), 0);
+}
+
+#[test]
+fn a_drain_tells_what_cannot_be_written_and_a_stop_goes_on_trying() {
+    let config = WriteCacheConfig { when: WhenPolicy::WhenFull, ..small(8) };
+    let mut bench = Bench::new(config);
+    bench.write(0);
+    bench.write(4);
+    assert_eq!(bench.control(Control::Drain), [Sent::Write(0, 1)]);
+    bench.fail();
+    bench.done();
+    assert_eq!(bench.reports, [Report::Failed(IoError::new(ErrorKind::Medium).into())]);
+    bench.wait();
+    assert_eq!(bench.control(Control::Stop), [Sent::Write(0, 1)]);
+    for _ in 0..3 {
+        assert_eq!(bench.fail(), []);
+        assert_eq!(bench.wait(), [Sent::Write(0, 1)], "it is all that is left of the data");
+    }
+    bench.done();
+    while !bench.open.is_empty() {
+        bench.done();
+    }
+    assert_eq!(bench.reports.last(), Some(&Report::Stopped));
+}
+
+#[test]
+fn a_stop_goes_on_after_a_flush_that_needs_no_more_commands() {
+    let config = WriteCacheConfig { non_volatile: false, when: WhenPolicy::WhenFull, ..small(8) };
+    let mut bench = Bench::new(config);
+    bench.write(0);
+    bench.ask(Io::Flush);
+    bench.done();
+    bench.done();
+    bench.write(0);
+    assert_eq!(bench.ask(Io::Flush), [Sent::Write(0, 1)]);
+    bench.control(Control::Stop);
+    assert_eq!(bench.done(), [Sent::Answer(4, true)]);
+    assert_eq!(bench.reports, [Report::Stopped]);
+}
+
+#[test]
+fn writes_without_room_go_on_where_one_region_cannot_be_written() {
+    for single in [false, true] {
+        let config = WriteCacheConfig { single, when: WhenPolicy::WhenFull, ..small(2) };
+        let mut bench = Bench::new(config);
+        bench.write(0);
+        bench.write(4);
+        let first = bench.write(8);
+        assert_eq!(first.len(), 1, "there is no room");
+        let second = bench.fail();
+        assert!(second.len() == 1 && second != first, "{second:?} after {first:?}: the other one");
+        bench.fail();
+        assert_eq!(bench.open, [], "both rest");
+        assert_eq!(bench.wait().len(), 1, "and are tried again without any request");
+        assert_eq!(bench.done().first(), Some(&Sent::Answer(3, true)), "single: {single}");
+    }
+}
+
+#[test]
+fn a_disk_of_which_many_regions_fail_is_left_alone() {
+    let sectors = 2 * 200;
+    let map = DiskMap { regions: Regions::uniform(sectors, 2), arm: None };
+    let config = WriteCacheConfig { when: WhenPolicy::WhenFull, ..small(200) };
+    let mut bench = Bench::with_maps(config, vec![map]);
+    (0..200).for_each(|region| drop(bench.write(2 * region)));
+    bench.control(Control::Drain);
+    let mut tried = 0;
+    while !bench.open.is_empty() {
+        bench.fail();
+        tried += 1;
+    }
+    assert_eq!(tried, super::disk::RESTING_MAX);
+    assert_eq!(bench.reports, [Report::Failed(IoError::new(ErrorKind::Medium).into())]);
+    assert_eq!(bench.wait(), []);
+    bench.control(Control::Stop);
+    assert!(!bench.open.is_empty(), "it is tried again");
+}
+
+/// Whatever fails, and whatever the policy is: what waits has something in flight or an alarm, and once the disks work again a stop ends
+/// with everything on them.
+#[test]
+fn nothing_waits_for_ever_whatever_fails() {
+    let mut state = 1u64;
+    let mut below = move |bound: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    let whens = [
+        WhenPolicy::Idle,
+        WhenPolicy::HighLow,
+        WhenPolicy::OneThreshold,
+        WhenPolicy::TwoThresholds,
+        WhenPolicy::Asap,
+        WhenPolicy::WhenFull,
+        WhenPolicy::Linear,
+    ];
+    for run in 0..400 {
+        let config = WriteCacheConfig {
+            non_volatile: below(2) == 0,
+            single: below(2) == 0,
+            partitioned: below(2) == 0,
+            when: whens[below(whens.len() as u64) as usize],
+            what: WhatPolicy::ALL[below(WhatPolicy::ALL.len() as u64) as usize],
+            piggyback: if below(2) == 0 { Piggyback::None } else { Piggyback::Full },
+            depth: 1 + below(3) as u32,
+            ..small(2 + below(8))
+        };
+        let map = || DiskMap { regions: Regions::uniform(SECTORS, 2), arm: None };
+        let mut bench = Bench::with_maps(config, vec![map(), map()]);
+        for _ in 0..200 {
+            let at = Lba(below(2 * SECTORS));
+            let sectors = (1 + below(4)).min(2 * SECTORS - at.0);
+            let buf = Buf::blank(512 * sectors as usize);
+            match below(12) {
+                0..4 => drop(bench.ask(Io::Write { at, buf, durability: Durability::Volatile })),
+                4 => drop(bench.ask(Io::Write { at, buf, durability: Durability::Durable })),
+                5 => drop(bench.ask(Io::Flush)),
+                6 => drop(bench.ask(Io::Read { at, buf })),
+                7 => {
+                    let (extent, durability) = (Extent::new(at, sectors), Durability::Volatile);
+                    drop(bench.ask(Io::WriteZeroes { extent, unmap: false, durability }));
+                }
+                8 if bench.cache.next_deadline().is_some() => drop(bench.wait()),
+                _ if bench.open.is_empty() => {}
+                _ => {
+                    let open = below(bench.open.len() as u64) as usize;
+                    bench.open.swap(0, open);
+                    let fails = below(3) == 0;
+                    drop(if fails { bench.fail() } else { bench.done() });
+                }
+            }
+        }
+        bench.control(Control::Stop);
+        for step in 0.. {
+            assert!(step < 2000, "run {run}: {} wait", bench.awaited);
+            match bench.open.is_empty() {
+                false => drop(bench.done()),
+                true if bench.awaited == 0 => break,
+                true => drop(bench.wait()),
+            }
+        }
+        assert!(bench.cache.shares.iter().all(|share| share.writes.dirty() == 0), "run {run}");
+    }
+}
+
+#[test]
+fn a_request_over_two_disks_is_counted_once() {
+    let map = || DiskMap { regions: Regions::uniform(SECTORS, 2), arm: None };
+    let mut bench = Bench::with_maps(small(8), vec![map(), map()]);
+    bench.ask(Io::Write { at: Lba(SECTORS - 1), buf: Buf::blank(1024), durability: Durability::Volatile });
+    bench.ask(Io::Read { at: Lba(SECTORS - 1), buf: Buf::blank(1024) });
+    let counted =
+        |metrics: &Metrics| (metrics.writes, metrics.blocks_written, metrics.reads, metrics.blocks_read);
+    assert_eq!(counted(bench.cache.metrics()), (1, 2, 1, 2));
+    assert!(bench.cache.per_disk.iter().all(|metrics| counted(metrics) == (1, 1, 1, 1)), "half on each");
 }
 
 #[test]

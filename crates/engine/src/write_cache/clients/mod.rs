@@ -45,12 +45,21 @@ pub(super) enum WaitingFor {
     Report(Report),
 }
 
+/// The blocks of a share of the cache that were dirty at a stamp.
+pub(super) struct Awaited {
+    stamp: u64,
+    /// Those that still are.
+    left: u64,
+    /// Those among them that are in resting regions, and not being written.
+    resting: u64,
+}
+
 /// Waits until what was dirty at a stamp is purged, then until the disks have been flushed.
 pub(super) struct Waiter {
     id: u64,
     who: WaitingFor,
-    /// For each share of the cache: the stamp, and how many blocks that were dirty then still are.
-    dirty: Vec<(u64, u64)>,
+    /// For each share of the cache.
+    dirty: Vec<Awaited>,
     /// Flushes of disks that have not returned; `None` before they were sent.
     flushes: Option<u32>,
     error: Option<IoError>,

@@ -1,9 +1,10 @@
 //! Carrying out the requests of clients.
 
-use super::{Action, Piece, Unanswered, Waiter, WaitingFor};
+use super::{Action, Awaited, Piece, Unanswered, Waiter, WaitingFor};
 use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
-use crate::write_cache::disk::{Job, Queued};
-use crate::write_cache::{BlockId, DYNAMIC_LOW, OnWrite, Pool, RegionId, Settled, WriteCache};
+use crate::write_cache::disk::{Disk, Job, Queued};
+use crate::write_cache::metrics::Metrics;
+use crate::write_cache::{BlockId, DYNAMIC_LOW, OnWrite, RegionId, Settled, Share, SlotIndex, WriteCache};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 impl WriteCache {
@@ -36,6 +37,18 @@ impl WriteCache {
         self.writer = self.writer.wrapping_add(u32::from(action != Action::Read));
         let buf = request.io.take_buf();
         let key = self.take(request.id, action, buf);
+        let count = |blocks: u64| {
+            move |metrics: &mut Metrics| match action {
+                Action::Read => {
+                    (metrics.reads, metrics.blocks_read) = (metrics.reads + 1, metrics.blocks_read + blocks)
+                }
+                _ => {
+                    (metrics.writes, metrics.blocks_written) =
+                        (metrics.writes + 1, metrics.blocks_written + blocks)
+                }
+            }
+        };
+        count(blocks)(&mut self.metrics);
         let mut rest = extent;
         while rest.sectors > 0 {
             let disk = self.disks.partition_point(|disk| disk.first_sector <= rest.start.0) - 1;
@@ -48,15 +61,7 @@ impl WriteCache {
                 at: ((rest.start.0 - extent.start.0) * SECTOR_BYTES) as usize,
             };
             self.requests.get_mut(key).left += 1;
-            self.count(piece.disk, |metrics| match action {
-                Action::Read => {
-                    (metrics.reads, metrics.blocks_read) = (metrics.reads + 1, metrics.blocks_read + blocks)
-                }
-                _ => {
-                    (metrics.writes, metrics.blocks_written) =
-                        (metrics.writes + 1, metrics.blocks_written + blocks)
-                }
-            });
+            count(sectors / self.block_sectors())(&mut self.per_disk[disk]);
             self.begin(now, piece, out);
             rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
         }
@@ -238,7 +243,8 @@ impl WriteCache {
             if let Some(slot) = share.writes.find(block)
                 && share.writes.written(slot) <= stamp
             {
-                let settled = share.writes.remove(slot);
+                self.count_if_resting(index, slot, false);
+                let settled = self.shares[index].writes.remove(slot);
                 self.settle(index, settled);
             }
         }
@@ -253,34 +259,109 @@ impl WriteCache {
     /// Whoever it is learns when all that is dirty now is safe.
     pub(in crate::write_cache) fn wait_until_safe(&mut self, who: WaitingFor) {
         let everything = matches!(who, WaitingFor::Report(_)) || !self.config.non_volatile;
-        let left = |pool: &Pool| if everything { pool.dirty() as u64 } else { 0 };
-        let dirty = self.shares.iter().map(|share| (share.writes.stamp(), left(&share.writes))).collect();
+        let dirty = self.shares.iter().enumerate().map(|(share, Share { writes, .. })| Awaited {
+            stamp: writes.stamp(),
+            left: if everything { writes.dirty() as u64 } else { 0 },
+            resting: if everything { self.resting_blocks(share) } else { 0 },
+        });
+        let dirty = dirty.collect();
         self.waiters_so_far += 1;
         self.waiters.push(Waiter { id: self.waiters_so_far, who, dirty, flushes: None, error: None });
     }
 
     pub(in crate::write_cache) fn settle(&mut self, share: usize, settled: Settled) {
         for waiter in &mut self.waiters {
-            let (stamp, left) = &mut waiter.dirty[share];
-            if settled.covers(*stamp) {
-                *left = left.saturating_sub(1);
+            let awaited = &mut waiter.dirty[share];
+            if settled.covers(awaited.stamp) {
+                awaited.left = awaited.left.saturating_sub(1);
             }
         }
     }
 
-    /// Somebody waits for the dirty blocks of these caches.
-    pub(in crate::write_cache) fn is_wanted(&self, share: usize) -> bool {
-        self.waiters.iter().any(|waiter| waiter.dirty[share].1 > 0)
+    /// The dirty blocks of a share that rest.
+    fn resting_blocks(&self, share: usize) -> u64 {
+        let writes = &self.shares[share].writes;
+        let disks = self.disks.iter().enumerate().filter(|(disk, _)| self.share_of(*disk as u32) == share);
+        let regions =
+            disks.flat_map(|(_, disk)| &disk.resting).filter_map(|rests| writes.region(rests.region));
+        regions
+            .filter(|region| region.resting)
+            .map(|region| u64::from(region.blocks - region.being_written))
+            .sum()
     }
 
-    /// Sends the flushes of those whose blocks are purged, and answers those whose flushes have returned.
+    /// A block rests, or does so no more.
+    pub(in crate::write_cache) fn count_if_resting(&mut self, share: usize, slot: SlotIndex, rests: bool) {
+        let Some(since) = self.shares[share].writes.rests_since(slot) else { return };
+        for waiter in &mut self.waiters {
+            let awaited = &mut waiter.dirty[share];
+            if since <= awaited.stamp && awaited.left > 0 {
+                awaited.resting = if rests { awaited.resting + 1 } else { awaited.resting - 1 };
+            }
+        }
+    }
+
+    /// All blocks of a region rest, or do so no more.
+    pub(in crate::write_cache) fn count_resting(&mut self, share: usize, region: RegionId, rests: bool) {
+        let writes = &self.shares[share].writes;
+        let Some(region) = writes.region(region) else { return };
+        for slot in writes.waiting_blocks(region).collect::<Vec<_>>() {
+            self.count_if_resting(share, slot, rests);
+        }
+    }
+
+    /// Panics where a waiter's count of resting blocks is wrong.
+    pub(in crate::write_cache) fn check_waiters(&self) {
+        for (share, writes) in self.shares.iter().map(|share| &share.writes).enumerate() {
+            let resting = writes.regions().filter(|region| region.resting);
+            let since: Vec<u64> = resting
+                .flat_map(|region| writes.waiting_blocks(region))
+                .filter_map(|slot| writes.rests_since(slot))
+                .collect();
+            for awaited in self.waiters.iter().map(|waiter| &waiter.dirty[share]) {
+                let covered = since.iter().filter(|since| **since <= awaited.stamp).count() as u64;
+                let expected = if awaited.left > 0 { covered } else { 0 };
+                assert_eq!(awaited.resting, expected, "of {} blocks left", awaited.left);
+            }
+        }
+    }
+
+    /// Nothing that a waiter waits for is being written or will be before regions have rested: the error of one of them.
+    fn only_failures_left(&self, waiter: &Waiter) -> Option<IoError> {
+        let mut error = None;
+        for (share, awaited) in waiter.dirty.iter().enumerate().filter(|(_, awaited)| awaited.left > 0) {
+            let mine = |(disk, _): &(usize, &Disk)| self.share_of(*disk as u32) == share;
+            let disks = || self.disks.iter().enumerate().filter(mine).map(|(_, disk)| disk);
+            // All purges that may begin have begun by now.
+            let writing = self.shares[share].writes.being_written() > 0 || disks().any(|disk| disk.alone);
+            let given_up = !writing && disks().any(Disk::is_backing_off);
+            if awaited.left > awaited.resting && !given_up {
+                return None;
+            }
+            error = disks().flat_map(|disk| &disk.resting).map(|rests| rests.error).next_back();
+        }
+        error
+    }
+
+    /// Somebody waits for the dirty blocks of these caches.
+    pub(in crate::write_cache) fn is_wanted(&self, share: usize) -> bool {
+        self.waiters.iter().any(|waiter| waiter.dirty[share].left > 0)
+    }
+
+    /// Sends the flushes of those whose blocks are purged, and answers those whose flushes have returned. Those whose last blocks cannot be
+    /// written get that error; only a stop goes on trying, as it is the last chance of what is in RAM.
     pub(in crate::write_cache) fn finish_waiters(&mut self, now: Nanos, out: &mut Outbox) {
         let mut index = 0;
         while index < self.waiters.len() {
             let waiter = &self.waiters[index];
-            if waiter.flushes.is_none() && waiter.dirty.iter().all(|&(_, left)| left == 0) {
+            if waiter.flushes.is_none() && waiter.dirty.iter().all(|awaited| awaited.left == 0) {
                 let flushes = self.start_flushes(now, waiter.id, out);
                 self.waiters[index].flushes = Some(flushes);
+            } else if waiter.flushes.is_none()
+                && !matches!(waiter.who, WaitingFor::Report(Report::Stopped))
+                && let Some(error) = self.only_failures_left(waiter)
+            {
+                (self.waiters[index].flushes, self.waiters[index].error) = (Some(0), Some(error));
             }
             if self.waiters[index].flushes != Some(0) {
                 index += 1;

@@ -5,6 +5,8 @@
 //! | queued          | its turn comes, first come first served: started                            |
 //! | started         | all its commands have returned: over, and the next one starts               |
 //!
+//! A region that cannot be written rests for a while, and the others are purged meanwhile.
+//!
 //! A purge that nobody waits for is never queued: the policy starts it. What goes around the cache runs alone, so that no
 //! older copy of the same block is being written meanwhile.
 
@@ -14,12 +16,21 @@ use std::collections::VecDeque;
 
 use crate::Nanos;
 use crate::destage::stow::Stow;
-use crate::layer::Port;
+use crate::layer::{IoError, Port};
 use crate::write_cache::clients::Piece;
-use crate::write_cache::{DiskMap, Position};
+use crate::write_cache::{DiskMap, Position, RegionId};
 
-/// After a purge failed, the disk is left alone for so long: it would only fail again at once.
+/// After a purge failed, its region is left alone for so long: it would only fail again at once.
 pub(super) const BACK_OFF: Nanos = Nanos::from_secs(1);
+/// If so many regions rest, the disk as a whole is left alone: it is not only a region that fails.
+pub(super) const RESTING_MAX: usize = 64;
+
+/// A region of which a write has failed.
+pub(super) struct Resting {
+    pub until: Nanos,
+    pub region: RegionId,
+    pub error: IoError,
+}
 
 pub(super) enum Job {
     Read(Piece),
@@ -54,7 +65,8 @@ pub(super) struct Disk {
     pub arm_at: u32,
     hand: u32,
     stow: Stow,
-    pub backing_off: Option<Nanos>,
+    /// The regions that rest, in the order in which they may be tried again.
+    pub resting: VecDeque<Resting>,
     /// Operations whose data may be in the disk's volatile cache: how many there were, and how many a flush has covered.
     pub unflushed: u64,
     pub flushed: u64,
@@ -78,7 +90,7 @@ impl Disk {
             arm_at: 0,
             hand: 0,
             stow: Stow::default(),
-            backing_off: None,
+            resting: VecDeque::new(),
             // A server that was killed may have left writes in the disk's cache: the first flush covers them.
             unflushed: 1,
             flushed: 0,
@@ -86,6 +98,11 @@ impl Disk {
             writing_since: Nanos::ZERO,
             written_for: Nanos::ZERO,
         }
+    }
+
+    /// Too many regions rest.
+    pub fn is_backing_off(&self) -> bool {
+        self.resting.len() >= RESTING_MAX
     }
 
     /// The position that policies see; `index`: the number of this disk.

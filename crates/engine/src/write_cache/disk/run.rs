@@ -1,11 +1,11 @@
 //! Choosing the next operation of a disk.
 
-use super::{Job, Queued};
+use super::{BACK_OFF, Job, Queued, Resting};
 use crate::Nanos;
 use crate::destage::stow::Queue;
 use crate::destage::what::WhatPolicy;
 use crate::destage::when::{self, Choice, WhenPolicy};
-use crate::layer::Outbox;
+use crate::layer::{IoError, Outbox};
 use crate::write_cache::operation::OperationKind;
 use crate::write_cache::{DirtyRegion, Position, RegionId, WriteCache};
 
@@ -45,27 +45,28 @@ impl WriteCache {
         if self.shares[share].purging_now || self.shares[share].writes.being_written() > 0 {
             return;
         }
-        let Some(region) = self.choose_for_room(now, share) else { return };
+        let Some(region) = self.choose_for_room(share) else { return };
         let disk = &mut self.disks[region.disk as usize];
         self.shares[share].purging_now = true;
         disk.queue.push_back(Queued { job: Job::Purge(share), arrived: now, write_busy: Nanos::ZERO });
         while self.start_queued(now, region.disk, out) {}
     }
 
-    fn choose_for_room(&mut self, now: Nanos, share: usize) -> Option<RegionId> {
+    fn choose_for_room(&mut self, share: usize) -> Option<RegionId> {
         let writes = &self.shares[share].writes;
         if self.config.single {
-            let oldest = writes.block(writes.oldest_dirty()?);
-            let region = self.region_of(oldest);
-            let resting = self.disks[region.disk as usize].backing_off.is_some_and(|until| until > now);
-            return (!resting).then_some(region);
+            let oldest = self.region_of(writes.block(writes.oldest_dirty()?));
+            let waits = writes.region(oldest).is_some_and(|region| region.waiting() > 0);
+            if waits && !self.disks[oldest.disk as usize].is_backing_off() {
+                return Some(oldest);
+            }
         }
         let mut best: Option<DirtyRegion> = None;
         for disk in 0..self.disks.len() as u32 {
             if self.share_of(disk) != share {
                 continue;
             }
-            let region = self.choose(now, disk, share, false);
+            let region = self.choose(disk, share, false);
             best = best.into_iter().chain(region).max_by_key(|region| region.blocks);
         }
         best.map(|region| region.id)
@@ -130,7 +131,7 @@ impl WriteCache {
             let known = self.shares[share].writes.region(region).copied();
             if let Some(region) = known
                 && region.waiting() > 0
-                && !self.is_backing_off(now, index)
+                && !self.disks[index as usize].is_backing_off()
             {
                 self.purge(now, region, share, false, out);
                 return true;
@@ -139,23 +140,44 @@ impl WriteCache {
         false
     }
 
-    fn is_backing_off(&mut self, now: Nanos, index: u32) -> bool {
-        let disk = &mut self.disks[index as usize];
-        match disk.backing_off {
-            Some(until) if until > now => {
-                self.wake_at(until);
-                true
+    /// A write of a region has failed. Those who wait for its blocks learn that these are not being written for now.
+    pub(in crate::write_cache) fn rest(
+        &mut self,
+        now: Nanos,
+        share: usize,
+        region: RegionId,
+        error: IoError,
+    ) {
+        if self.shares[share].writes.rest(region, true) {
+            let until = now.saturating_add(BACK_OFF);
+            let resting = &mut self.disks[region.disk as usize].resting;
+            // It may have rested already, and lost all of its blocks meanwhile.
+            resting.retain(|other| other.region != region);
+            resting.push_back(Resting { until, region, error });
+            self.count_resting(share, region, true);
+        }
+    }
+
+    /// Lets the regions that have rested be tried again, and asks for an alarm for the others.
+    pub(in crate::write_cache) fn end_rests(&mut self, now: Nanos) {
+        for index in 0..self.disks.len() {
+            let share = self.share_of(index as u32);
+            let is_over = |resting: &Resting| resting.until <= now;
+            while self.disks[index].resting.front().is_some_and(is_over)
+                && let Some(Resting { region, .. }) = self.disks[index].resting.pop_front()
+            {
+                self.count_resting(share, region, false);
+                self.shares[share].writes.rest(region, false);
             }
-            _ => {
-                disk.backing_off = None;
-                false
+            if let Some(until) = self.disks[index].resting.front().map(|resting| resting.until) {
+                self.wake_at(until);
             }
         }
     }
 
     /// The region of a disk that the policy wants purged first; `in_turn`: only if it is the disk's turn.
-    fn choose(&mut self, now: Nanos, index: u32, share: usize, in_turn: bool) -> Option<DirtyRegion> {
-        if self.is_backing_off(now, index) {
+    fn choose(&mut self, index: u32, share: usize, in_turn: bool) -> Option<DirtyRegion> {
+        if self.disks[index as usize].is_backing_off() {
             return None;
         }
         // While somebody waits until everything is safe, the oldest goes first, whatever the policy is.
@@ -203,7 +225,7 @@ impl WriteCache {
         let mut left = (writes.waiting() as u64).saturating_sub(kept);
         let key = writes.key(best, position).expect("the policy's order is kept");
         for (index, disk) in self.disks.iter().enumerate() {
-            if left > 0 && index as u32 != best.id.disk && disk.backing_off.is_none() {
+            if left > 0 && index as u32 != best.id.disk && !disk.is_backing_off() {
                 left = left.saturating_sub(writes.before(disk.position(index as u32), key, left));
             }
         }
@@ -218,7 +240,7 @@ impl WriteCache {
         immediate: bool,
         out: &mut Outbox,
     ) -> bool {
-        let Some(region) = self.choose(now, disk, share, !immediate && !self.is_wanted(share)) else {
+        let Some(region) = self.choose(disk, share, !immediate && !self.is_wanted(share)) else {
             return false;
         };
         self.purge(now, region, share, immediate, out);

@@ -4,7 +4,7 @@ use super::{Flight, Operation, OperationKind, Run, Step};
 use crate::destage::how::{self, Block};
 use crate::layer::{Durability, Io, IoResult, OpId, Outbox};
 use crate::write_cache::clients::{Action, Piece};
-use crate::write_cache::disk::{BACK_OFF, Queued};
+use crate::write_cache::disk::Queued;
 use crate::write_cache::{BlockId, Piggyback, RegionId, SlotIndex, WriteCache};
 use crate::{Buf, Extent, Lba, Nanos};
 
@@ -43,7 +43,7 @@ impl WriteCache {
         let sectors = self.block_sectors();
         let slots: Vec<SlotIndex> = regions
             .iter()
-            .filter_map(|&id| writes.region(id))
+            .filter_map(|&id| writes.region(id).filter(|region| !region.resting))
             .flat_map(|region| writes.waiting_blocks(region))
             .collect();
         let mut blocks: Vec<Block> = slots
@@ -272,12 +272,16 @@ impl WriteCache {
         match what {
             Step::Run(range) => {
                 let blocks: Vec<_> = operation.blocks[range].to_vec();
-                for slot in blocks {
+                for &slot in &blocks {
                     let settled = self.shares[share].writes.end_write(slot, error.is_none());
                     self.settle(share, settled);
+                    self.count_if_resting(share, slot, true);
                 }
-                if error.is_some() {
-                    self.disks[disk as usize].backing_off = Some(now.saturating_add(BACK_OFF));
+                if let Some(error) = error {
+                    for slot in blocks {
+                        let region = self.region_of(self.shares[share].writes.block(slot));
+                        self.rest(now, share, region, error);
+                    }
                 }
                 self.go_on_writing(share, out);
             }

@@ -365,6 +365,21 @@ impl Pool {
         settled
     }
 
+    /// A region rests after a failed write, and is not purged until it is let go on. False where it has no dirty blocks, or did so before.
+    pub fn rest(&mut self, region: RegionId, resting: bool) -> bool {
+        let Some(handle) = self.regions.find(region) else { return false };
+        let changes = self.regions.get(handle).resting != resting;
+        self.regions.set_resting(handle, resting);
+        changes
+    }
+
+    /// The stamp since which a dirty block's content is not on the disk, if its region rests and it is not being written.
+    pub fn rests_since(&self, slot: SlotIndex) -> Option<u64> {
+        let entry = self.slot(slot);
+        let rests = entry.is_dirty() && !entry.is_being_written() && self.regions.get(entry.region).resting;
+        rests.then_some(entry.dirty_since)
+    }
+
     /// The dirty blocks of a region that are not being written to the disk.
     pub fn waiting_blocks(&self, region: &DirtyRegion) -> impl Iterator<Item = SlotIndex> + '_ {
         let mut slot = region.head;
