@@ -380,6 +380,9 @@ impl Advised for GrowRefusal {
             GrowRefusal::Lost => "write them first, or delete the files",
             GrowRefusal::Named { .. } => "name one more than it has, the new one last",
             GrowRefusal::Id(_) => "try again",
+            GrowRefusal::TakenBack { .. } => {
+                "serve it with the stack file that has no new member: dcd serve --degraded STACK"
+            }
             GrowRefusal::NotAllThere { .. }
             | GrowRefusal::Unreadable
             | GrowRefusal::Foreign(_)

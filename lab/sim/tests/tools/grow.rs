@@ -87,6 +87,19 @@ impl Case {
         disks
     }
 
+    /// An array that did not grow has all of its data, without the members that are not present.
+    fn check_old(&self, mut disks: Vec<MemDisk>, present: &[bool], about: &str) {
+        disks.truncate(self.members);
+        let config = RaidConfig { present: present[..self.members].to_vec(), ..self.config(self.members) };
+        let old = self.sectors(self.members);
+        let there = disks.into_iter().zip(present).filter(|(_, present)| **present).map(|(disk, _)| disk);
+        served(config, there.collect(), |array| {
+            assert_eq!(array.geometry().sectors, old, "{about}");
+            let all = array.read(Lba(0), (old * SECTOR_BYTES) as usize).expect("read");
+            assert!(all.bytes() == pattern(old), "{about}: the data has changed");
+        });
+    }
+
     /// All data is there, what is new is zero, and the parity is right.
     fn check(&self, disks: Vec<MemDisk>, present: &[bool], about: &str) {
         let config = RaidConfig { present: present.to_vec(), ..self.config(self.members + 1) };
@@ -156,6 +169,16 @@ fn grow(disks: &mut [MemDisk], commands: u64, dead: Option<usize>) -> Result<Sup
     let mut members: Vec<Option<&mut dyn BlockDevice>> =
         powered.iter_mut().map(|disk| Some(disk as &mut dyn BlockDevice)).collect();
     // Small bands, so that there are many.
+    add_member(&mut members, None, ID, 64 << 10, &mut |_, _| ControlFlow::Continue(()))
+}
+
+/// Grows as far as it comes without the devices that are missing.
+fn grow_without(disks: &mut [MemDisk], missing: &[usize]) -> Result<Superblock, GrowError> {
+    let mut members: Vec<Option<&mut dyn BlockDevice>> = disks
+        .iter_mut()
+        .enumerate()
+        .map(|(role, disk)| (!missing.contains(&role)).then_some(disk as &mut dyn BlockDevice))
+        .collect();
     add_member(&mut members, None, ID, 64 << 10, &mut |_, _| ControlFlow::Continue(()))
 }
 
@@ -235,6 +258,54 @@ fn a_member_may_die_with_the_power() {
             case.check(disks, &present, &about);
         }
     }
+}
+
+/// The power goes before or after the new member has its superblock, and some members are missing when growing goes on: it ends, or it is
+/// taken back. It never panics, and never leaves an array that can neither be served nor grow.
+#[test]
+fn members_may_be_missing_after_a_cut_at_the_beginning() {
+    let (mut grown, mut taken_back, mut not_begun) = (0, 0, 0);
+    let mut rng = SimRng::new(9);
+    for case in CASES {
+        let fresh = case.disks();
+        let new = case.members;
+        let parity = case.level.parity();
+        for cut in 0..40 {
+            let copy = |disk: &MemDisk| disk.power_cut(CutStyle::AllKept, &mut SimRng::new(1));
+            let mut disks: Vec<MemDisk> = fresh.iter().map(copy).collect();
+            let _ = grow(&mut disks, cut, None);
+            let disks: Vec<MemDisk> =
+                disks.iter().map(|disk| disk.power_cut(CutStyle::BySector, &mut rng)).collect();
+            let mut sets: Vec<Vec<usize>> = (0..=new).map(|role| vec![role]).collect();
+            // As many as the parity makes up for, and the new one.
+            sets.push((0..parity).chain([new]).collect());
+            for missing in sets {
+                let mut disks: Vec<MemDisk> = disks.iter().map(copy).collect();
+                let about = format!("{:?} of {new}, cut at {cut}, without {missing:?}", case.level);
+                let present: Vec<bool> = (0..=new).map(|role| !missing.contains(&role)).collect();
+                match grow_without(&mut disks, &missing) {
+                    Ok(superblock) => {
+                        assert!(superblock.reshape.is_none(), "{about}");
+                        case.check(disks, &present, &about);
+                        grown += 1;
+                    }
+                    Err(GrowError::Refused(GrowRefusal::TakenBack { members, .. })) => {
+                        assert_eq!((members, missing.len()), (new, parity + 1), "{about}");
+                        case.check_old(disks, &present, &about);
+                        taken_back += 1;
+                    }
+                    Err(GrowError::Refused(GrowRefusal::Missing)) => {
+                        case.check_old(disks, &present, &about);
+                        not_begun += 1;
+                    }
+                    // Something has moved, and more is missing than the parity makes up for.
+                    Err(GrowError::TooManyFailed { .. }) if missing.len() > parity => {}
+                    Err(error) => panic!("{about}: {error}"),
+                }
+            }
+        }
+    }
+    assert!(grown > 100 && taken_back > 10 && not_begun > 10, "{grown} {taken_back} {not_begun}");
 }
 
 #[test]

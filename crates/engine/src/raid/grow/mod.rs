@@ -25,6 +25,7 @@ use crate::raid::bitmap::REGIONS_MAX;
 use crate::raid::config::CacheUnit;
 use crate::raid::journal::Slots;
 use crate::raid::layout::{DATA_SECTOR, Layout};
+use crate::raid::members::members_named;
 use crate::raid::offline::forget;
 use crate::raid::superblock::{Identity, NOBODY, Reshape, Superblock, SuperblockError};
 use crate::{BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, Lba, SECTOR_BYTES};
@@ -100,6 +101,8 @@ pub enum GrowRefusal {
     TooSmall { sectors: u64, needed: u64 },
     #[error("the id {0:#x} is taken, or reserved")]
     Id(u64),
+    #[error("the new member and {} are missing. Nothing had moved: the array has {members} members again", members_named(.failed))]
+    TakenBack { members: usize, failed: Vec<usize> },
 }
 
 /// Sectors of each member that are done, and all of them.
@@ -123,16 +126,8 @@ pub fn add_member(
         Some(_) if work.superblock.members != work.members.len() => {
             return Err(GrowRefusal::Begun { members: work.superblock.members }.into());
         }
-        // The others know of the new member, and it does not.
-        Some(Reshape { sectors: 0, kept: false, .. }) if work.copies.last() == Some(&None) => {
-            // If it cannot be written it has failed, like any other.
-            if work.prepare_last().is_ok() {
-                work.record()?;
-            }
-        }
-        Some(_) => {}
+        Some(reshape) => work.resume(&reshape)?,
     }
-    work.miss_absent()?;
     let Some(reshape) = work.superblock.reshape else { return Ok(work.superblock) };
     let layout = |members: usize| {
         let Superblock { level, strip_sectors, member_sectors, .. } = work.superblock;
@@ -288,9 +283,52 @@ impl<'b> Work<'_, 'b> {
         Ok(())
     }
 
+    /// Continues a growth that was interrupted.
+    fn resume(&mut self, reshape: &Reshape) -> Result<(), GrowError> {
+        let untouched = reshape.sectors == 0 && !reshape.kept;
+        // The others know of the new member, and the new member has no superblock yet.
+        let lacks_last = untouched && self.copies.last() == Some(&None);
+        let prepared = lacks_last && self.prepare_last().is_ok();
+        let absent = |role: &usize| self.members[*role].is_none() || self.copies[*role].is_none();
+        let absent: Vec<usize> = self.live().into_iter().filter(absent).collect();
+        let failed = absent.iter().fold(self.superblock.failed, |failed, role| failed | 1 << role);
+        if untouched && failed.count_ones() as usize > self.superblock.level.parity() {
+            self.take_back(reshape.from_members, failed)?;
+        }
+        for role in absent {
+            self.fail(role, IoError::new(ErrorKind::Medium))?;
+        }
+        if prepared || self.superblock.failed != 0 {
+            self.record()?;
+        }
+        if self.superblock.failed != 0 {
+            // The second one says that the first was complete: then these count, whoever comes back.
+            self.record()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the array what it was before it began to grow, where too many members have failed with the new one, and may not have without it.
+    /// No sector has moved yet.
+    fn take_back(&mut self, members: usize, failed: u64) -> Result<(), GrowError> {
+        let old = failed & ((1 << members) - 1);
+        if old == failed || old.count_ones() as usize > self.superblock.level.parity() {
+            return Ok(());
+        }
+        self.superblock.members = members;
+        self.superblock.member_ids.truncate(members);
+        self.superblock.reshape = None;
+        self.superblock.failed = old;
+        // As in `resume`, the second one makes the first count.
+        self.record()?;
+        self.record()?;
+        let failed = (0..members).filter(|&role| self.superblock.has_failed(role)).collect();
+        Err(GrowRefusal::TakenBack { members, failed }.into())
+    }
+
     /// The members that can be used.
     fn live(&self) -> Vec<usize> {
-        (0..self.members.len()).filter(|&role| !self.superblock.has_failed(role)).collect()
+        (0..self.superblock.members).filter(|&role| !self.superblock.has_failed(role)).collect()
     }
 
     fn member(&mut self, role: usize) -> &mut (dyn BlockDevice + 'b) {
@@ -304,19 +342,6 @@ impl<'b> Work<'_, 'b> {
             return Err(GrowError::TooManyFailed { role, error });
         }
         Ok(())
-    }
-
-    /// Members that are not there, or have lost their superblocks, have failed.
-    fn miss_absent(&mut self) -> Result<(), GrowError> {
-        for role in self.live().into_iter().filter(|&role| self.copies[role].is_none()).collect::<Vec<_>>() {
-            self.fail(role, IoError::new(ErrorKind::Medium))?;
-        }
-        if self.superblock.failed == 0 {
-            return Ok(());
-        }
-        // The second one says that the first was complete: then these count, whoever comes back.
-        self.record()?;
-        self.record()
     }
 
     /// Writes the superblocks of all members that can be used.
