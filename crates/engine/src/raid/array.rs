@@ -180,6 +180,7 @@ impl Array {
     }
 
     pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        self.destaging.begin_event();
         match event {
             Event::Request(request) if self.is_stopped() => {
                 let error = IoError::new(ErrorKind::Shutdown);
@@ -328,6 +329,7 @@ impl Array {
 
     pub fn check(&self) {
         self.cache.check();
+        self.recorder.check();
         assert!(self.destaging.running() as usize <= self.operations.len());
         let stuck = self.clients.wait_for_room() && self.operations.is_empty() && self.flights.is_empty();
         assert!(!stuck, "writes wait for room, and nothing makes any");

@@ -55,16 +55,19 @@ impl Away {
         }
     }
 
-    /// A tract of so many is about to be written to.
-    pub fn mark(&mut self, tract: u64, tracts: u64) {
+    /// A tract of so many is about to be written to. True where it was not marked.
+    pub fn mark(&mut self, tract: u64, tracts: u64) -> bool {
         if self.is_empty() || self.missed.contains(tract) {
-            return;
+            return false;
         }
         self.missed.insert(tract);
         if self.missed.len() > MARKED_SINGLY {
             let first = tract / NEIGHBOURS * NEIGHBOURS;
-            (first..tracts.min(first + NEIGHBOURS)).for_each(|tract| self.missed.insert(tract));
+            for tract in first..tracts.min(first + NEIGHBOURS) {
+                self.missed.insert(tract);
+            }
         }
+        true
     }
 
     /// The member of a role has all again, or is not the one any more that was away.

@@ -29,7 +29,9 @@ impl Bitmap {
     /// All of so many regions.
     pub fn full(regions: u64) -> Bitmap {
         let mut full = Bitmap::default();
-        (0..regions).for_each(|region| full.insert(region));
+        for region in 0..regions {
+            full.insert(region);
+        }
         full
     }
 
@@ -37,12 +39,20 @@ impl Bitmap {
         self.words[(region / 64) as usize] >> (region % 64) & 1 == 1
     }
 
-    pub fn insert(&mut self, region: u64) {
-        self.words[(region / 64) as usize] |= 1 << (region % 64);
+    /// True where it was not there.
+    pub fn insert(&mut self, region: u64) -> bool {
+        let word = &mut self.words[(region / 64) as usize];
+        let before = *word;
+        *word |= 1 << (region % 64);
+        before != *word
     }
 
-    pub fn remove(&mut self, region: u64) {
-        self.words[(region / 64) as usize] &= !(1 << (region % 64));
+    /// True where it was there.
+    pub fn remove(&mut self, region: u64) -> bool {
+        let word = &mut self.words[(region / 64) as usize];
+        let before = *word;
+        *word &= !(1 << (region % 64));
+        before != *word
     }
 
     pub fn add_all(&mut self, other: &Bitmap) {
@@ -128,7 +138,9 @@ mod tests {
     fn a_bitmap_is_a_set_and_survives_its_bytes() {
         let mut bitmap = Bitmap::default();
         let regions = [0, 7, 63, 64, 9000, REGIONS_MAX - 1];
-        regions.iter().for_each(|region| bitmap.insert(*region));
+        for region in regions {
+            bitmap.insert(region);
+        }
         bitmap.remove(7);
         assert_eq!(bitmap.iter().collect::<Vec<_>>(), [0, 63, 64, 9000, REGIONS_MAX - 1]);
         assert_eq!((bitmap.len(), bitmap.contains(63), bitmap.contains(7)), (5, true, false));

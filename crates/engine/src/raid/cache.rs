@@ -26,6 +26,8 @@ use crate::{Buf, LINE_BYTES, LINE_SECTORS, SECTOR_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
 const SECTOR: usize = SECTOR_BYTES as usize;
+/// The most units that are remembered for nothing but their bad sectors.
+const BAD_UNITS_MAX: usize = 1024;
 
 /// See the module's documentation.
 pub struct StripeCache {
@@ -43,6 +45,8 @@ pub struct StripeCache {
     by_written: BTreeSet<(u64, u64)>,
     /// Units that hold only what the members have too, by their last use.
     clean: BTreeSet<(u64, u64)>,
+    /// Units that were released with bad sectors.
+    bad: BTreeSet<u64>,
     stamp: u64,
     /// Clients' buffers have bytes; those of a study of timing have none.
     carries_bytes: bool,
@@ -94,6 +98,7 @@ impl StripeCache {
             by_since: BTreeSet::new(),
             by_written: BTreeSet::new(),
             clean: BTreeSet::new(),
+            bad: BTreeSet::new(),
             stamp: 0,
             carries_bytes: true,
             seen_bytes: false,
@@ -268,11 +273,25 @@ impl StripeCache {
         while self.held > self.capacity && self.evict(u64::MAX) {}
     }
 
-    /// Forgets a unit that nobody uses and that holds nothing.
+    /// Forgets a unit that nobody uses and that holds nothing. If it has bad sectors it is one of those that are remembered.
     pub fn release(&mut self, unit: u64) {
-        let is_unused = |unit: &Unit| unit.is_idle() && !unit.is_held() && unit.bad.is_empty();
-        if self.get(unit).is_some_and(is_unused) {
-            self.units.remove(&unit);
+        let is_unused = |unit: &Unit| unit.is_idle() && !unit.is_held();
+        match self.get(unit).filter(|entry| is_unused(entry)).map(|entry| entry.bad.is_empty()) {
+            Some(true) => {
+                self.units.remove(&unit);
+                self.bad.remove(&unit);
+            }
+            Some(false) => {
+                self.bad.insert(unit);
+            }
+            None => {}
+        }
+        if self.bad.len() > BAD_UNITS_MAX
+            && let Some(other) = self.bad.pop_first()
+            && self.get(other).is_some_and(is_unused)
+        {
+            // Its next reader or destage finds them again.
+            self.units.remove(&other);
         }
     }
 

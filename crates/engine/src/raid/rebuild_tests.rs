@@ -181,8 +181,7 @@ fn a_write_beside_the_windows_goes_to_the_spare_below_them_and_not_above() {
     // The window that begins when clients have gone is the first one; the second begins after its time.
     while bench.array().recorder.rebuilding().is_none_or(|rebuild| rebuild.sectors != 2 * STRIP) {
         if !bench.returns() {
-            bench.now = bench.now.max(bench.raid.next_deadline().expect("it goes on"));
-            bench.handle(Event::Wake);
+            bench.wait();
         }
     }
     // Member 0 has D0 of stripe 0 and P of stripe 3.

@@ -34,7 +34,9 @@ fn degraded(all_marked: bool, journal: bool) -> (Stack, VirtualDriver<MemDisk>) 
     if all_marked {
         for disk in &mut disks[1..] {
             let (mut superblock, identity) = Superblock::read(disk).expect("a member");
-            (0..superblock.missed_regions_max()).for_each(|tract| superblock.away.missed.insert(tract));
+            for tract in 0..superblock.missed_regions_max() {
+                superblock.away.missed.insert(tract);
+            }
             superblock.generation += 2;
             disk.run(superblock.write(identity)).status.expect("written");
         }

@@ -244,40 +244,37 @@ impl Array {
         self.clients.waiters.push(Waiter { who, stamp, units });
     }
 
-    /// A unit that somebody waits for, the next one in the direction of rising addresses.
+    /// A unit that somebody waits for, the next one in the direction of rising addresses, if it is near, or else the oldest. Readers that are
+    /// in the way keep others out from now on.
     pub fn wanted_by_waiters(&mut self) -> Option<u64> {
-        let mut whole = 0;
-        for index in 0..self.clients.waiters.len() {
-            match self.clients.waiters[index].units.take() {
-                None => whole = whole.max(self.clients.waiters[index].stamp),
-                Some(units) => {
-                    let stamp = self.clients.waiters[index].stamp;
-                    let mut wanted = units.iter().copied();
-                    let found = wanted.find(|&unit| self.is_behind(unit, stamp) && self.can_destage(unit));
-                    self.clients.waiters[index].units = Some(units);
-                    if found.is_some() {
-                        return found;
-                    }
-                }
-            }
-        }
-        if self.cache.by_since().next().is_none_or(|(since, _)| since > whole) {
-            return None;
-        }
-        let (hand, dirty) = (self.destaging.hand(), self.cache.dirty());
-        let mut read = Vec::new();
+        let (mut whole, mut close) = (0, Vec::new());
         let mut found = None;
-        for &unit in dirty.range(hand..).chain(dirty.range(..hand)) {
-            match self.cache.get(unit).filter(|entry| entry.since() <= whole && entry.may_leave()) {
-                Some(entry) if entry.readers > 0 => read.push(unit),
-                Some(_) => {
-                    found = Some(unit);
-                    break;
+        for waiter in self.clients.waiters.iter() {
+            match &waiter.units {
+                None => whole = whole.max(waiter.stamp),
+                Some(units) if found.is_none() => {
+                    let (unit, read) =
+                        self.first_behind(self.destaging.look_at(units.iter().copied()), waiter.stamp);
+                    found = unit;
+                    close.extend(read);
                 }
-                None => {}
+                Some(_) => {}
             }
         }
-        read.into_iter().for_each(|unit| self.cache.unit(unit).wanted = true);
+        let is_behind = |since: Option<(u64, u64)>| since.is_some_and(|(since, _)| since <= whole);
+        if found.is_none() && is_behind(self.cache.by_since().next()) {
+            let (unit, read) = self.first_behind(self.in_sweep(), whole);
+            found = unit;
+            close.extend(read);
+            if found.is_none() {
+                let oldest = self.cache.by_since().take_while(|(since, _)| *since <= whole);
+                let oldest = self.destaging.look_at(oldest.map(|(_, unit)| unit));
+                let (unit, read) = self.first_behind(oldest, whole);
+                found = unit;
+                close.extend(read);
+            }
+        }
+        close.into_iter().for_each(|unit| self.cache.unit(unit).wanted = true);
         found
     }
 

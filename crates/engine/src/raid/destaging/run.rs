@@ -1,19 +1,52 @@
 //! Choosing the units that are destaged.
 
+use super::LOOKS_MAX;
 use crate::destage::what::{self, Part, WhatPolicy};
 use crate::destage::when::{self, Choice};
 use crate::raid::array::Array;
 use crate::{LINE_SECTORS, Nanos};
 
 impl Array {
-    /// Whether a dirty unit may be destaged now; readers that are in the way keep others out from now on.
-    pub fn can_destage(&mut self, unit: u64) -> bool {
-        let unit = self.cache.unit(unit);
-        if !unit.may_leave() {
-            return false;
+    /// A dirty unit may be destaged now.
+    fn can_destage(&self, unit: u64) -> bool {
+        self.cache.get(unit).is_some_and(|unit| unit.may_leave() && unit.readers == 0)
+    }
+
+    /// The first of some units that is dirty since a stamp and may be destaged now. Units before it that only readers are in the way of are
+    /// closed to more readers.
+    pub fn first_behind(&self, units: impl Iterator<Item = u64>, stamp: u64) -> (Option<u64>, Vec<u64>) {
+        let mut read = Vec::new();
+        for unit in units {
+            let behind = self.cache.get(unit).filter(|entry| entry.is_dirty() && entry.since() <= stamp);
+            match behind.filter(|entry| entry.may_leave()) {
+                Some(entry) if entry.readers > 0 => read.push(unit),
+                Some(_) => return (Some(unit), read),
+                None => {}
+            }
         }
-        unit.wanted = unit.readers > 0;
-        !unit.wanted
+        (None, read)
+    }
+
+    /// Dirty units from the one after the last destaged one on, by rising addresses, and round again.
+    pub fn in_sweep(&self) -> impl Iterator<Item = u64> + '_ {
+        let (hand, dirty) = (self.destaging.hand, self.cache.dirty());
+        self.destaging.look_at(dirty.range(hand..).chain(dirty.range(..hand)).copied())
+    }
+
+    /// Where all that may be destaged is being read, the oldest is closed to more readers, and destaged after those that are there. It is one at
+    /// a time: the policy may not want the next one any more.
+    fn close_one(&mut self) {
+        let wanted = |unit: u64| self.cache.get(unit).is_some_and(|entry| entry.wanted);
+        if self.destaging.closed.is_some_and(wanted) {
+            return;
+        }
+        let is_read =
+            |unit: &u64| self.cache.get(*unit).is_some_and(|entry| entry.may_leave() && entry.readers > 0);
+        let closed = self.destaging.look_at(self.cache.by_since().map(|(_, unit)| unit)).find(is_read);
+        if let Some(unit) = closed {
+            self.cache.unit(unit).wanted = true;
+        }
+        self.destaging.closed = closed;
     }
 
     /// Disks that know of more commands find shorter ways. Only where these keep no other client waiting, and take little RAM.
@@ -34,6 +67,10 @@ impl Array {
         self.destaging.triggered = triggered;
         let room = self.destaging.running < self.config.destage_depth;
         if dirty == 0 || self.broken || !(room || self.may_go_deeper()) {
+            return None;
+        }
+        if self.destaging.looks() >= LOOKS_MAX {
+            self.wake_at(now);
             return None;
         }
         if let Some(unit) = self.wanted_by_waiters() {
@@ -70,15 +107,25 @@ impl Array {
 
     /// The dirty unit that the policy wants destaged first.
     fn choose(&mut self) -> Option<u64> {
-        if self.config.what == WhatPolicy::LeastRecentlyWritten {
-            let order: Vec<u64> = self.cache.by_written().take(self.operations.len() + 1).collect();
-            return order.into_iter().find(|&unit| self.can_destage(unit));
+        let chosen = match self.config.what {
+            WhatPolicy::LeastRecentlyWritten => {
+                self.destaging.look_at(self.cache.by_written()).find(|&unit| self.can_destage(unit))
+            }
+            WhatPolicy::CScan | WhatPolicy::Wow | WhatPolicy::Stow => {
+                self.sweep(self.config.what != WhatPolicy::CScan)
+            }
+            _ => self.compare(),
+        };
+        if chosen.is_none() {
+            self.close_one();
         }
-        if matches!(self.config.what, WhatPolicy::CScan | WhatPolicy::Wow | WhatPolicy::Stow) {
-            return self.sweep(self.config.what != WhatPolicy::CScan);
-        }
-        let units: Vec<u64> = self.cache.dirty().iter().copied().collect();
-        let units: Vec<u64> = units.into_iter().filter(|&unit| self.can_destage(unit)).collect();
+        chosen
+    }
+
+    /// The first of the next dirty units by what the policy compares.
+    fn compare(&mut self) -> Option<u64> {
+        let mut units: Vec<u64> = self.in_sweep().filter(|&unit| self.can_destage(unit)).collect();
+        units.sort_unstable();
         let count = self.layout.units();
         let part = |&number: &u64| {
             let unit = self.cache.get(number).expect("it is dirty");
@@ -102,20 +149,15 @@ impl Array {
     /// The next dirty unit in the direction of rising addresses, and round again. With a second chance, one that was written
     /// again is passed over once.
     fn sweep(&mut self, chances: bool) -> Option<u64> {
-        let mut passed = None;
-        let mut ranges = vec![0..self.destaging.hand, self.destaging.hand..u64::MAX];
-        while let Some(range) = ranges.pop() {
-            let Some(&unit) = self.cache.dirty().range(range.clone()).next() else { continue };
-            ranges.push(unit + 1..range.end);
-            if !self.can_destage(unit) {
-                continue;
+        let (mut best, mut passed) = (None, Vec::new());
+        for unit in self.in_sweep().filter(|&unit| self.can_destage(unit)) {
+            if !chances || !self.cache.get(unit).is_some_and(|entry| entry.referenced) {
+                best = Some(unit);
+                break;
             }
-            if !chances || !self.cache.unit(unit).referenced {
-                return Some(unit);
-            }
-            self.cache.pass_over(unit);
-            passed = passed.or(Some(unit));
+            passed.push(unit);
         }
-        passed
+        passed.iter().for_each(|&unit| self.cache.pass_over(unit));
+        best.or(passed.first().copied())
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Recorder {
     generations: Vec<u64>,
     /// The superblock that is to be recorded; its generation and epoch do not count.
     wanted: Superblock,
+    /// The marks of regions and tracts, and who is away, may differ between the two: they are compared only then, as that takes long.
+    has_marked: bool,
     /// Regions whose parity is not known to be right: it was never computed, or a crash before this life may have spoilt it.
     in_doubt: Bitmap,
     /// Regions that were written to since it was last looked which of them are at rest.
@@ -74,6 +76,7 @@ impl Recorder {
             look_at: None,
             rebuilt: now.rebuilding.map_or(0, |rebuild| rebuild.sectors),
             wanted: now,
+            has_marked: true,
             news: false,
             forgets_missed: false,
             recording: None,
@@ -127,6 +130,7 @@ impl Recorder {
 
     /// The member of a role has failed. `under_way`: the tracts that it may lack something of; none where nobody knows what it lacks.
     pub fn fail(&mut self, role: usize, under_way: Option<&Bitmap>) {
+        self.has_marked = true;
         self.wanted.failed |= 1 << role;
         self.news = true;
         if self.wanted.rebuilds(role) {
@@ -184,6 +188,7 @@ impl Recorder {
 
     /// A spare takes the role of a failed member.
     pub fn take_over(&mut self, role: usize, id: u64, copy: usize) {
+        self.has_marked = true;
         self.wanted.member_ids[role] = id;
         self.copies[role] = copy;
         self.generations[role] = 0;
@@ -205,6 +210,7 @@ impl Recorder {
         // Progress may be recorded without a write of a client, if nothing else would be recorded with it.
         self.news |= self.wanted.failed == self.recorded.failed;
         if sectors >= self.wanted.member_sectors {
+            self.has_marked = true;
             self.wanted.failed &= !(1 << rebuild.role);
             self.wanted.away.forget(rebuild.role);
             (self.wanted.rebuilding, self.lacks) = (None, None);
@@ -216,7 +222,7 @@ impl Recorder {
     pub fn synced(&mut self, region: u64) {
         self.in_doubt.remove(region);
         if self.wanted.journaled || !self.wanted.active {
-            self.wanted.in_doubt.remove(region);
+            self.has_marked |= self.wanted.in_doubt.remove(region);
         }
     }
 
@@ -255,6 +261,7 @@ impl Recorder {
         self.wanted.away.was_recorded(&recorded.away, recorded.generation, recorded.failed);
         self.wanted.complete = recorded.generation;
         (self.recorded, self.skips) = (recorded, false);
+        self.has_marked = self.marks_differ();
         self.unconfirmed = self.unconfirmed.saturating_sub(1);
     }
 
@@ -263,10 +270,10 @@ impl Recorder {
         (self.wanted.active, self.wanted.journaled) = (true, journaled);
         if !self.forgets_missed {
             let tracts = self.wanted.missed_regions_max();
-            self.wanted.away.mark(tract, tracts);
+            self.has_marked |= self.wanted.away.mark(tract, tracts);
         }
         if !journaled {
-            self.wanted.in_doubt.insert(region);
+            self.has_marked |= self.wanted.in_doubt.insert(region);
             self.touched.insert(region);
         }
     }
@@ -281,6 +288,7 @@ impl Recorder {
     /// There is no journal any more. `regions`: what may have been written on its word.
     pub fn lose_journal(&mut self, regions: &Bitmap) {
         if std::mem::take(&mut self.wanted.journaled) && self.wanted.active {
+            self.has_marked = true;
             self.wanted.in_doubt.add_all(regions);
             self.touched.add_all(regions);
         }
@@ -288,16 +296,20 @@ impl Recorder {
 
     /// No writes are under way any more.
     pub fn rest(&mut self) {
+        self.has_marked = true;
         self.wanted.active = false;
         self.wanted.in_doubt = self.in_doubt.clone();
     }
 
     /// Clears the bits of regions at rest. `writing`: operations are under way in them.
     fn clear(&mut self, writing: &Bitmap) {
+        self.has_marked = true;
         let keeps =
             |region: &u64| [&self.touched, &self.in_doubt, writing].iter().any(|set| set.contains(*region));
         let clear: Vec<u64> = self.wanted.in_doubt.iter().filter(|region| !keeps(region)).collect();
-        clear.into_iter().for_each(|region| self.wanted.in_doubt.remove(region));
+        for region in clear {
+            self.wanted.in_doubt.remove(region);
+        }
         self.touched = Bitmap::default();
     }
 
@@ -306,14 +318,25 @@ impl Recorder {
         if self.news || self.wanted.active || self.recorded.active { &self.wanted } else { &self.recorded }
     }
 
+    /// The marks, or who is away, differ from what is recorded.
+    fn marks_differ(&self) -> bool {
+        self.wanted.away.says_more_than(&self.recorded.away) || self.wanted.in_doubt != self.recorded.in_doubt
+    }
+
+    /// Panics where it does not know that something has to be recorded.
+    pub fn check(&self) {
+        assert!(self.has_marked || !self.marks_differ(), "what was marked is to be recorded");
+    }
+
     /// The next superblock, if it differs from the recorded one.
     fn next(&self) -> Option<Superblock> {
         let known = self.known();
         let differs = self.owes()
             || known.rebuilding != self.recorded.rebuilding
-            || known.away.says_more_than(&self.recorded.away)
             || self.wanted.active != self.recorded.active
-            || self.wanted.in_doubt != self.recorded.in_doubt;
+            || self.has_marked
+                && (known.away.says_more_than(&self.recorded.away)
+                    || self.wanted.in_doubt != self.recorded.in_doubt);
         let generation = self.recorded.generation + if self.skips { 2 } else { 1 };
         let writes = if self.unconfirmed == 0 { &self.wanted } else { &self.recorded };
         differs.then(|| Superblock {

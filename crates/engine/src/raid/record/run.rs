@@ -98,7 +98,9 @@ impl Array {
     /// The regions, or the tracts, of the operations that are under way.
     pub fn in_use(&self, regions: Regions) -> Bitmap {
         let mut used = Bitmap::default();
-        self.operations.iter().for_each(|operation| used.insert(regions.of_unit(operation.unit)));
+        for operation in self.operations.iter() {
+            used.insert(regions.of_unit(operation.unit));
+        }
         used
     }
 
