@@ -9,12 +9,12 @@ use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
 use crate::raid::error::AssembleError;
 use crate::raid::identify::identify;
-use crate::raid::journal::{self, Journal, RecordEntry, ReplayError, Slots};
+use crate::raid::journal::{self, Journal, Pending, ReplayError, Slots};
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::members::Members;
 use crate::raid::record::Recorder;
 use crate::raid::superblock::Superblock;
-use crate::{BlockDevice, Durability, Io, LINE_BYTES};
+use crate::{BlockDevice, Durability, Io, LINE_BYTES, Lba};
 
 /// Reads the superblocks, makes up for a crash, and gives the array.
 pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Array, AssembleError> {
@@ -197,8 +197,8 @@ impl Starting<'_> {
         if let Some(slots) = slots.as_ref().filter(|_| replays && !read_only) {
             let mut device = PortDevice { ports: below, port };
             match journal::pending(&mut device, slots, self.now.uuid, self.now.epoch) {
-                Ok(writes) => {
-                    self.replay(port, writes, below)?;
+                Ok(pending) => {
+                    self.replay(port, slots, &pending, below)?;
                     replayed = true;
                 }
                 Err(ReplayError::NotThis | ReplayError::Damaged(_)) if config.accept_damage => {}
@@ -211,11 +211,12 @@ impl Starting<'_> {
         Ok(slots.map(|slots| Journal::new(port, slots)))
     }
 
-    /// Makes the writes of the journal again. They are all there, whichever of them a crash has cut short.
+    /// Makes the writes of the journal again, one record after the other. They are all there, whichever of them a crash has cut short.
     fn replay(
         &mut self,
         port: Port,
-        writes: Vec<RecordEntry>,
+        slots: &Slots,
+        pending: &Pending,
         below: &mut dyn Ports,
     ) -> Result<(), AssembleError> {
         let mut device = PortDevice { ports: below, port };
@@ -223,20 +224,24 @@ impl Starting<'_> {
         // writes are half made, nobody could finish them. The crash explorer found this.
         device.flush().map_err(|error| AssembleError::Journal { what: "flushing", error })?;
         let column_sectors = self.layout.column_sectors();
-        let unit_of = |write: &RecordEntry| (write.at.0 - DATA_SECTOR) / column_sectors;
-        let marks = writes.iter().enumerate().filter(|(_, write)| write.buf.is_empty());
+        let unit_of = |at: Lba| (at.0 - DATA_SECTOR) / column_sectors;
+        // The last record counts.
         let void: BTreeMap<_, _> =
-            marks.map(|(index, write)| ((write.role, unit_of(write)), index)).collect();
-        for (index, write) in writes.into_iter().enumerate() {
-            let unit = unit_of(&write);
-            self.replayed.insert(self.tracts.of_unit(unit));
-            if void.get(&(write.role, unit)).is_some_and(|last| index <= *last) {
-                continue;
-            }
-            let Some(port) = self.in_use(write.role) else { continue };
-            let io = Io::Write { at: write.at, buf: write.buf, durability: Durability::Durable };
-            if below.run(port, io).status.is_err() {
-                self.fail(write.role)?;
+            pending.void.iter().map(|(number, role, at)| ((*role, unit_of(*at)), *number)).collect();
+        for number in pending.records.clone() {
+            let mut device = PortDevice { ports: below, port };
+            let record = journal::read_record(&mut device, slots, self.now.uuid, self.now.epoch, number)?;
+            for write in record.ok_or(ReplayError::Damaged(number))? {
+                let unit = unit_of(write.at);
+                self.replayed.insert(self.tracts.of_unit(unit));
+                if void.get(&(write.role, unit)).is_some_and(|last| number <= *last) {
+                    continue;
+                }
+                let Some(port) = self.in_use(write.role) else { continue };
+                let io = Io::Write { at: write.at, buf: write.buf, durability: Durability::Durable };
+                if below.run(port, io).status.is_err() {
+                    self.fail(write.role)?;
+                }
             }
         }
         Ok(())

@@ -14,11 +14,11 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::destage::contiguity::ContiguityBytes;
-use crate::raid::away::{AWAY_MAX, Absence, Away, MISSED_BYTES};
-use crate::raid::bitmap::{BITMAP_BYTES, Bitmap};
+use crate::raid::away::{AWAY_MAX, Absence, Away, MISSED_BYTES, TRACTS_MAX};
+use crate::raid::bitmap::{BITMAP_BYTES, Bitmap, REGIONS_MAX};
 use crate::raid::config::{Level, MEMBERS_MAX, is_strip};
 use crate::raid::contiguity::Contiguity;
-use crate::{BlockDevice, Buf, Durability, Io, IoError, Lba};
+use crate::{BlockDevice, Buf, Durability, Io, IoError, LINE_SECTORS, Lba};
 
 pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
 /// The sectors of the copies.
@@ -32,6 +32,11 @@ pub const CACHES_MAX: usize = 3;
 
 /// The most lost blocks that can be remembered.
 pub const LOST_MAX: usize = 256;
+
+/// No member gives as many sectors to stripes: 4 PiB.
+const MEMBER_SECTORS_MAX: u64 = 1 << 43;
+/// Counters in superblocks are less: what is added to them never overflows.
+const COUNT_MAX: u64 = 1 << 62;
 
 const MAGIC: [u8; 8] = *b"DCDRAID\0";
 const VERSION: u16 = 2;
@@ -120,6 +125,13 @@ pub struct LostBlock {
 /// Of an entry for a [`LostBlock`]: the bits of its place, and whether it is settled.
 const LOST_ROLE_SHIFT: u32 = 48;
 const LOST_SETTLED: u64 = 1 << 63;
+
+/// Reads an entry: the block, and whether it is settled.
+const fn lost_block(entry: u64) -> (LostBlock, bool) {
+    let role = (entry & !LOST_SETTLED) >> LOST_ROLE_SHIFT;
+    let block = entry & ((1 << LOST_ROLE_SHIFT) - 1);
+    (LostBlock { role: role as usize, block }, entry & LOST_SETTLED != 0)
+}
 
 /// The content of a superblock that all members have alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -364,19 +376,45 @@ impl Bytes {
         let reshape_from = self.reshape_from.get() as usize;
         let is_role = |role: u32| (role as usize) < members.min(MEMBERS_MAX);
         let flags = [self.active, self.journaled, self.calibrated, self.has_journal];
+        let member_sectors = self.member_sectors.get();
+        let stripes = member_sectors / strip_sectors.max(1);
+        let regions = stripes.div_ceil(u64::from(self.region_stripes.get()).max(1));
+        let tracts = regions.div_ceil(regions.div_ceil(TRACTS_MAX).max(1));
+        let is_below = |bytes: &[u8], end: u64| {
+            let last = bytes.iter().rposition(|byte| *byte != 0);
+            last.is_none_or(|last| 8 * last as u64 + u64::from(bytes[last].ilog2()) < end)
+        };
+        let is_lost = |entry: &U64| {
+            let lost = lost_block(entry.get()).0;
+            is_role(lost.role as u32) && lost.block < member_sectors / LINE_SECTORS
+        };
+        let lost_blocks = (self.lost_blocks.get() as usize).min(LOST_MAX);
         let checks = [
             (level.shape(members).is_some(), "members"),
             (role == NO_ROLE || is_role(role), "role"),
             (is_strip(strip_sectors), "strip"),
-            (self.member_sectors.get() >= strip_sectors, "member sectors"),
-            (self.region_stripes.get() > 0, "region"),
+            (member_sectors >= strip_sectors && member_sectors < MEMBER_SECTORS_MAX, "member sectors"),
+            (self.region_stripes.get() > 0 && regions <= REGIONS_MAX, "region"),
+            (self.generation.get() < COUNT_MAX, "generation"),
+            (self.epoch.get() < COUNT_MAX, "epoch"),
+            (self.failed.get().checked_shr(members as u32).unwrap_or(0) == 0, "failed"),
+            (is_below(&self.bitmap, regions), "bitmap"),
+            (is_below(&self.missed, tracts), "missed"),
             (rebuilding == NO_ROLE || is_role(rebuilding), "rebuilding"),
+            (rebuilding == NO_ROLE || self.failed.get() >> (rebuilding % 64) & 1 == 1, "rebuilding"),
+            (self.rebuilt_sectors.get() <= member_sectors, "rebuilt sectors"),
             (
-                reshape_from == 0 || level.shape(reshape_from).is_some_and(|_| reshape_from < members),
+                reshape_from == 0 || level.shape(reshape_from).is_some_and(|_| reshape_from + 1 == members),
                 "reshape",
             ),
             (self.reshape_kept.get() <= 1, "reshape"),
+            (
+                self.reshaped_sectors.get() <= member_sectors
+                    && self.reshaped_sectors.get().is_multiple_of(LINE_SECTORS),
+                "reshaped sectors",
+            ),
             (self.lost_blocks.get() <= LOST_MAX as u64, "lost blocks"),
+            (self.lost[..lost_blocks].iter().all(is_lost), "lost"),
             (self.away.iter().all(|absence| absence.id == NOBODY || is_role(absence.role.get())), "away"),
             (flags.iter().all(|flag| *flag <= 1), "flags"),
         ];
@@ -384,13 +422,7 @@ impl Bytes {
     }
 
     fn lost(&self) -> BTreeMap<LostBlock, bool> {
-        let lost = |entry: &U64| {
-            let entry = entry.get();
-            let role = (entry & !LOST_SETTLED) >> LOST_ROLE_SHIFT;
-            let block = entry & ((1 << LOST_ROLE_SHIFT) - 1);
-            (LostBlock { role: role as usize, block }, entry & LOST_SETTLED != 0)
-        };
-        self.lost[..self.lost_blocks.get() as usize].iter().map(lost).collect()
+        self.lost[..self.lost_blocks.get() as usize].iter().map(|entry| lost_block(entry.get())).collect()
     }
 
     fn fields(&self, copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
@@ -441,22 +473,29 @@ impl Bytes {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::mem::offset_of;
+    use std::ops::Range;
+
     use super::*;
     use crate::raid::contiguity::Strides;
+
+    /// Where the fields before the tables end, and those of a growth.
+    pub const HEAD: usize = offset_of!(Bytes, calibration);
+    pub const RESHAPE: Range<usize> = offset_of!(Bytes, reshape_from)..offset_of!(Bytes, lost_blocks);
 
     pub fn sample() -> Superblock {
         let mut in_doubt = Bitmap::default();
         in_doubt.insert(3);
         in_doubt.insert(9000);
         let mut missed = Bitmap::default();
-        missed.insert(2047);
+        missed.insert(1999);
         Superblock {
             uuid: *b"an array of five",
             level: Level::Raid6,
             members: 5,
             strip_sectors: 256,
-            member_sectors: 2560,
-            region_stripes: 4,
+            member_sectors: 2_560_000,
+            region_stripes: 1,
             generation: 7,
             complete: 6,
             epoch: 3,

@@ -14,6 +14,8 @@ mod late;
 mod lost;
 #[path = "member_tests.rs"]
 mod members;
+#[path = "number_tests.rs"]
+mod numbers;
 #[path = "outdated_tests.rs"]
 mod outdated;
 #[path = "pass_tests.rs"]
@@ -60,6 +62,7 @@ impl BlockDevice for Memory {
         match &mut io {
             Io::Read { buf, .. } => buf.bytes_mut().copy_from_slice(&self.0[range]),
             Io::Write { buf, .. } => self.0[range].copy_from_slice(buf.bytes()),
+            Io::WriteZeroes { .. } => self.0[range].fill(0),
             _ => unreachable!("an array sends no others"),
         }
         IoResult::ok(io.take_buf())

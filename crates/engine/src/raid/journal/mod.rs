@@ -13,13 +13,14 @@
 mod run;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layer::Port;
 use crate::raid::config::CacheUnit;
-use crate::raid::layout::Layout;
+use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::offline::CreateError;
 use crate::raid::superblock::Superblock;
 use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
@@ -49,7 +50,8 @@ struct EntryBytes {
     lba: U64,
 }
 
-/// The record of an epoch that is first is in the first slot; if a crash tore it, another one tells.
+/// Slots that are looked at for a record of an array. The first record of an epoch is in the first slot; if a crash tore a later one there, the
+/// next slots have others.
 const JOURNAL_LOOKS_MAX: u64 = 4;
 const HEADER_BYTES: usize = size_of::<Header>();
 const ENTRY_BYTES: usize = size_of::<EntryBytes>();
@@ -68,6 +70,9 @@ pub struct Slots {
     pub count: u64,
     header_bytes: usize,
     slot_sectors: u64,
+    /// The roles of the array, and the end of what its members give to stripes.
+    roles: usize,
+    end: Lba,
 }
 
 impl Slots {
@@ -81,7 +86,8 @@ impl Slots {
         let header_bytes = (HEADER_BYTES + entries * ENTRY_BYTES).next_multiple_of(LINE_BYTES as usize);
         let slot_bytes = header_bytes + columns * layout.rows * LINE_BYTES as usize;
         let slot_sectors = slot_bytes as u64 / SECTOR_BYTES;
-        Slots { count: journal_sectors / slot_sectors, header_bytes, slot_sectors }
+        let end = layout.member_lba(layout.units(), 0);
+        Slots { count: journal_sectors / slot_sectors, header_bytes, slot_sectors, roles: columns, end }
     }
 
     /// The smallest journal.
@@ -91,6 +97,17 @@ impl Slots {
 
     pub const fn header_bytes(&self) -> usize {
         self.header_bytes
+    }
+
+    const fn payload_sectors(&self) -> u64 {
+        self.slot_sectors - self.header_bytes as u64 / SECTOR_BYTES
+    }
+
+    /// An entry is about sectors that a member gives to stripes.
+    fn may_have(&self, entry: &EntryBytes) -> bool {
+        let (at, sectors) = (entry.lba.get(), u64::from(entry.sectors.get()));
+        let end = at.checked_add(sectors).is_some_and(|end| end <= self.end.0);
+        (entry.role.get() as usize) < self.roles && at >= DATA_SECTOR && at < self.end.0 && end
     }
 
     const fn at(&self, number: u64) -> Lba {
@@ -178,9 +195,9 @@ pub enum ReplayError {
 }
 
 /// Whether a device may be the journal of an array: it begins with zeroes, or with a record of it. The slot that it begins with may
-/// be torn; then another one tells.
+/// be torn; then the next ones tell.
 pub fn fits(journal: &mut dyn BlockDevice, slots: &Slots, uuid: [u8; 16]) -> Result<bool, crate::IoError> {
-    for slot in 0..slots.count {
+    for slot in 0..slots.count.min(JOURNAL_LOOKS_MAX) {
         let block = journal.read(slots.at(slot), slots.header_bytes)?;
         if slot == 0 && block.bytes().iter().all(|byte| *byte == 0) {
             return Ok(true);
@@ -255,64 +272,110 @@ pub fn find_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Op
     found.map(|(_, found)| found)
 }
 
-/// The writes that have to be made again, in their order.
+/// The records whose writes have to be made again. All are whole.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// Their numbers, in the order of their writes.
+    pub records: Range<u64>,
+    /// Entries of theirs without bytes: record, role, and where the unit begins.
+    pub void: Vec<(u64, usize, Lba)>,
+}
+
+/// Finds the records that have to be written again. It reads the header of every slot, and the payload of those records alone, one after the
+/// other.
 pub fn pending(
     journal: &mut dyn BlockDevice,
     slots: &Slots,
     uuid: [u8; 16],
     epoch: u64,
-) -> Result<Vec<RecordEntry>, ReplayError> {
-    let mut records: Vec<(u64, u64, Option<Vec<RecordEntry>>)> = Vec::new();
+) -> Result<Pending, ReplayError> {
+    // The number and the tail of the newest record, and of the one before it.
+    let mut newest: Option<(u64, u64)> = None;
+    let mut before = newest;
     for slot in 0..slots.count {
         let block = journal.read(slots.at(slot), slots.header_bytes).map_err(ReplayError::Io)?;
-        let Some((header, entries)) = decode(block.bytes()) else { continue };
+        let Some((header, _)) = decode(block.bytes()) else { continue };
         let number = header.number.get();
         if header.uuid != uuid || header.epoch.get() != epoch || number % slots.count != slot {
             continue;
         }
-        let bytes = u64::from(header.payload_sectors.get()) * SECTOR_BYTES;
-        let at = slots.at(slot) + slots.header_bytes as u64 / SECTOR_BYTES;
-        let payload = match bytes {
-            0 => Buf::none(),
-            _ => journal.read(at, bytes as usize).map_err(ReplayError::Io)?,
-        };
-        let whole = crc32c::crc32c(payload.bytes()) == header.payload_crc.get();
-        records.push((number, header.tail.get(), whole.then(|| cut(&payload, &entries))));
-    }
-    records.sort_by_key(|(number, ..)| *number);
-    // Only the newest can be torn, as one is written at a time.
-    if records.last().is_some_and(|(.., entries)| entries.is_none()) {
-        records.pop();
-    }
-    let Some((newest, tail, _)) = records.last() else { return Err(ReplayError::NotThis) };
-    let (newest, tail) = (*newest, *tail);
-    let mut writes = Vec::new();
-    for number in tail..=newest {
-        match records.iter_mut().find(|(other, ..)| *other == number).and_then(|(.., entries)| entries.take())
-        {
-            Some(entries) => writes.extend(entries),
-            // The one that was being written may lie over it, and that needs its writes to be durable.
-            None if number + slots.count == newest + 1 => {}
-            None => return Err(ReplayError::Damaged(number)),
+        let found = Some((number, header.tail.get()));
+        if found > newest {
+            (newest, before) = (found, newest);
+        } else if found > before {
+            before = found;
         }
     }
-    Ok(writes)
+    // Only the newest can be torn, as one is written at a time.
+    if let Some((number, _)) = newest
+        && read_record(journal, slots, uuid, epoch, number)?.is_none()
+    {
+        newest = before;
+    }
+    let Some((newest, tail)) = newest else { return Err(ReplayError::NotThis) };
+    let mut first = tail;
+    match newest.checked_sub(tail) {
+        // The one that was being written may lie over it, and that needs its writes to be durable.
+        Some(more) if more + 1 == slots.count => {
+            if read_record(journal, slots, uuid, epoch, tail)?.is_none() {
+                first += 1;
+            }
+        }
+        Some(more) if more < slots.count => {}
+        _ => return Err(ReplayError::Damaged(newest)),
+    }
+    let mut pending = Pending { records: first..newest + 1, void: Vec::new() };
+    for number in pending.records.clone() {
+        let entries = read_record(journal, slots, uuid, epoch, number)?;
+        let entries = entries.ok_or(ReplayError::Damaged(number))?;
+        let void = entries.iter().filter(|entry| entry.buf.is_empty());
+        pending.void.extend(void.map(|entry| (number, entry.role, entry.at)));
+    }
+    Ok(pending)
 }
 
+/// Reads a record with its payload; none where it is damaged, or another one lies there.
+pub fn read_record(
+    journal: &mut dyn BlockDevice,
+    slots: &Slots,
+    uuid: [u8; 16],
+    epoch: u64,
+    number: u64,
+) -> Result<Option<Vec<RecordEntry>>, ReplayError> {
+    let at = slots.at(number);
+    let block = journal.read(at, slots.header_bytes).map_err(ReplayError::Io)?;
+    let is_it =
+        |header: &Header| (header.uuid, header.epoch.get(), header.number.get()) == (uuid, epoch, number);
+    let Some((header, entries)) = decode(block.bytes()).filter(|(header, _)| is_it(header)) else {
+        return Ok(None);
+    };
+    let sectors: u64 = entries.iter().map(|entry| u64::from(entry.sectors.get())).sum();
+    if !entries.iter().all(|entry| slots.may_have(entry))
+        || sectors != u64::from(header.payload_sectors.get())
+        || sectors > slots.payload_sectors()
+    {
+        return Ok(None);
+    }
+    let payload = match sectors {
+        0 => Buf::none(),
+        _ => {
+            let at = at + slots.header_bytes as u64 / SECTOR_BYTES;
+            journal.read(at, (sectors * SECTOR_BYTES) as usize).map_err(ReplayError::Io)?
+        }
+    };
+    let whole = crc32c::crc32c(payload.bytes()) == header.payload_crc.get();
+    Ok(whole.then(|| cut(&payload, &entries)))
+}
+
+/// Cuts a payload that is as long as its entries say.
 fn cut(payload: &Buf, entries: &[EntryBytes]) -> Vec<RecordEntry> {
     let mut at = 0;
-    let mut cut = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let bytes = (u64::from(entry.sectors.get()) * SECTOR_BYTES) as usize;
-        let Some(block) = payload.bytes().get(at..at + bytes) else { break };
-        at += bytes;
-        cut.push(RecordEntry {
-            role: entry.role.get() as usize,
-            at: Lba(entry.lba.get()),
-            buf: Buf::copy_of(block),
-        });
-    }
-    cut
+    let entry = |entry: &EntryBytes| {
+        let block = &payload.bytes()[at..at + (u64::from(entry.sectors.get()) * SECTOR_BYTES) as usize];
+        at += block.len();
+        RecordEntry { role: entry.role.get() as usize, at: Lba(entry.lba.get()), buf: Buf::copy_of(block) }
+    };
+    entries.iter().map(entry).collect()
 }
 
 /// The journal of a running array.
@@ -346,5 +409,140 @@ impl Journal {
     /// Its port.
     pub const fn port(&self) -> Port {
         self.port
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raid::matrix::Shape;
+    use crate::{Extent, Geometry, Io, IoResult};
+
+    const UUID: [u8; 16] = *b"an array of test";
+    const EPOCH: u64 = 7;
+
+    /// A journal in memory that notes what is read.
+    struct Noted {
+        bytes: Vec<u8>,
+        reads: Vec<Extent>,
+    }
+
+    impl BlockDevice for Noted {
+        fn geometry(&self) -> Geometry {
+            Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
+        }
+
+        fn run(&mut self, mut io: Io) -> IoResult {
+            let extent = io.extent().expect("no flushes");
+            let range = extent.start.bytes() as usize..extent.end().bytes() as usize;
+            match &mut io {
+                Io::Read { buf, .. } => {
+                    self.reads.push(extent);
+                    buf.bytes_mut().copy_from_slice(&self.bytes[range]);
+                }
+                Io::Write { buf, .. } => self.bytes[range].copy_from_slice(buf.bytes()),
+                _ => unreachable!("it is read and written"),
+            }
+            IoResult::ok(io.take_buf())
+        }
+    }
+
+    fn layout() -> Layout {
+        Layout::new(Shape { data: 3, parity: 1 }, 16 * 8, 100 * 16 * 8, CacheUnit::Stripe)
+    }
+
+    fn empty(slots: u64) -> (Noted, Slots) {
+        let sectors = slots * Slots::new(&layout(), 0).slot_sectors;
+        let journal = Noted { bytes: vec![0; (sectors * SECTOR_BYTES) as usize], reads: Vec::new() };
+        (journal, Slots::new(&layout(), sectors))
+    }
+
+    fn put(journal: &mut Noted, slots: &Slots, number: u64, tail: u64) {
+        let buf = Buf::copy_of(&[number as u8; 3 * LINE_BYTES as usize]);
+        let place = RecordPlace { uuid: UUID, epoch: EPOCH, number, tail };
+        let at = layout().member_lba(number % 100, 0);
+        let record = encode(slots, place, &[(2, at, &Buf::none()), (1, at, &buf)]);
+        journal.write(slots.at(number), record).expect("written");
+    }
+
+    fn found(journal: &mut Noted, slots: &Slots) -> Result<Range<u64>, ReplayError> {
+        pending(journal, slots, UUID, EPOCH).map(|pending| pending.records)
+    }
+
+    #[test]
+    fn a_start_reads_the_payload_only_of_what_it_replays() {
+        let (mut journal, slots) = empty(64);
+        (0..150).for_each(|number| put(&mut journal, &slots, number, u64::max(number, 3) - 3));
+        journal.reads.clear();
+        let pending = pending(&mut journal, &slots, UUID, EPOCH).expect("whole");
+        assert_eq!(pending.records, 146..150);
+        assert_eq!(pending.void.len(), 4);
+        let header_sectors = slots.header_bytes as u64 / SECTOR_BYTES;
+        let is_header = |read: &&Extent| read.start.0.is_multiple_of(slots.slot_sectors);
+        let headers = journal.reads.iter().filter(is_header).count() as u64;
+        assert!(journal.reads.iter().filter(is_header).all(|read| read.sectors == header_sectors));
+        assert!(headers <= slots.count + 5, "{headers} headers");
+        let payloads: BTreeSet<u64> = journal
+            .reads
+            .iter()
+            .filter(|read| !is_header(read))
+            .map(|read| read.start.0 / slots.slot_sectors)
+            .collect();
+        assert_eq!(payloads, (146..150).map(|number| number % 64).collect::<BTreeSet<u64>>());
+        assert!(journal.reads.len() as u64 - headers <= 5, "and once each, the newest twice");
+        let record = read_record(&mut journal, &slots, UUID, EPOCH, 147).expect("read").expect("whole");
+        assert_eq!((record.len(), record[1].role, record[1].buf.bytes()[0]), (2, 1, 147));
+    }
+
+    #[test]
+    fn the_newest_record_may_be_torn_and_lie_over_the_oldest_and_no_other_may() {
+        let (mut journal, slots) = empty(4);
+        (0..7).for_each(|number| put(&mut journal, &slots, number, u64::max(number, 3) - 3));
+        assert_eq!(found(&mut journal, &slots), Ok(3..7));
+        let spoil = |journal: &mut Noted, number: u64, sector: u64| {
+            let at = (slots.at(number) + sector).bytes() as usize;
+            journal.bytes[at] ^= 1;
+        };
+        // Number 7 lies over number 3, and is torn in its header or behind it.
+        for sector in [0, slots.header_bytes as u64 / SECTOR_BYTES] {
+            let (mut torn, _) = empty(4);
+            torn.bytes.copy_from_slice(&journal.bytes);
+            put(&mut torn, &slots, 7, 4);
+            spoil(&mut torn, 7, sector);
+            assert_eq!(found(&mut torn, &slots), Ok(4..7), "sector {sector}");
+            spoil(&mut torn, 5, slots.header_bytes as u64 / SECTOR_BYTES);
+            assert_eq!(found(&mut torn, &slots), Err(ReplayError::Damaged(5)));
+        }
+        let (mut nothing, _) = empty(4);
+        assert_eq!(found(&mut nothing, &slots), Err(ReplayError::NotThis));
+    }
+
+    #[test]
+    fn a_record_that_names_what_cannot_be_there_is_damaged() {
+        for tail in [0, 5, 6, 11, 1 << 40, u64::MAX] {
+            let (mut journal, slots) = empty(4);
+            (0..10).for_each(|number| put(&mut journal, &slots, number, number));
+            put(&mut journal, &slots, 10, tail);
+            assert!(matches!(found(&mut journal, &slots), Err(ReplayError::Damaged(_))), "tail {tail}");
+        }
+        let (_, slots) = empty(4);
+        let entry = |role: u32, lba: u64, sectors: u32| {
+            slots.may_have(&EntryBytes { role: role.into(), lba: lba.into(), sectors: sectors.into() })
+        };
+        let end = DATA_SECTOR + 100 * 16 * 8;
+        assert!(entry(0, DATA_SECTOR, 8) && entry(3, end - 8, 8) && entry(3, end - 8, 0));
+        assert!(!entry(4, DATA_SECTOR, 8) && !entry(0, DATA_SECTOR - 8, 8) && !entry(0, end - 8, 16));
+        assert!(!entry(0, u64::MAX, 8) && !entry(0, end, 0) && !entry(u32::MAX, DATA_SECTOR, 0));
+    }
+
+    #[test]
+    fn a_foreign_device_is_refused_after_a_few_looks() {
+        let (mut journal, slots) = empty(64);
+        journal.bytes.fill(7);
+        assert_eq!(fits(&mut journal, &slots, UUID), Ok(false));
+        assert_eq!(journal.reads.len() as u64, JOURNAL_LOOKS_MAX);
+        // The record in the first slot is torn, and the one after it is older.
+        put(&mut journal, &slots, 1, 1);
+        assert_eq!(fits(&mut journal, &slots, UUID), Ok(true));
     }
 }
