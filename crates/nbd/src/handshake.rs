@@ -7,6 +7,8 @@ use crate::protocol as p;
 /// More than any reply of a handshake has.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
 const OPTION_REPLY_BYTES: usize = 20;
+/// More than any server tells of an export.
+const REPLIES_MAX: usize = 64;
 /// What every server takes that does not say otherwise.
 const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
@@ -90,7 +92,7 @@ pub fn choose(stream: &mut (impl Read + Write), name: &str) -> io::Result<Offer>
         block_bytes_preferred: 0,
         payload_bytes_max: PAYLOAD_BYTES_MAX,
     };
-    loop {
+    for _ in 0..REPLIES_MAX {
         let (kind, data) = read_reply(stream)?;
         match kind {
             p::REP_ACK if offer.bytes > 0 => return Ok(offer),
@@ -107,6 +109,7 @@ pub fn choose(stream: &mut (impl Read + Write), name: &str) -> io::Result<Offer>
             }
         }
     }
+    Err(io::Error::other("the server does not come to an end with what it tells of the export"))
 }
 
 /// The kind of a reply to an option, and its data.
@@ -151,6 +154,82 @@ impl Offer {
                 self.payload_bytes_max = p::u32_at(item, 10);
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    /// Bytes of a server, after which nothing comes; what it is sent does not matter.
+    struct Says<'a>(&'a [u8]);
+
+    impl Read for Says<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read(into)
+        }
+    }
+
+    impl Write for Says<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn greeting() -> Vec<u8> {
+        [&p::INIT_MAGIC.to_be_bytes()[..], &p::OPTION_MAGIC.to_be_bytes(), &[0, 3]].concat()
+    }
+
+    fn reply(kind: u32, data: &[u8]) -> Vec<u8> {
+        let (kind, length) = (kind.to_be_bytes(), (data.len() as u32).to_be_bytes());
+        [&p::OPTION_REPLY_MAGIC.to_be_bytes()[..], &[0; 4], &kind, &length, data].concat()
+    }
+
+    fn export(bytes: u64) -> Vec<u8> {
+        let info = [&p::INFO_EXPORT.to_be_bytes()[..], &bytes.to_be_bytes(), &[0, 1]].concat();
+        reply(p::REP_INFO, &info)
+    }
+
+    #[test]
+    fn a_server_that_never_comes_to_an_end_is_not_listened_to_for_ever() {
+        let good = [greeting(), export(512), reply(p::REP_ACK, &[])].concat();
+        assert_eq!(handshake(&mut Says(&good), "x", false).unwrap().bytes, 512);
+        let endless = [greeting(), export(512).repeat(1 << 16)].concat();
+        let mut says = Says(&endless);
+        assert!(handshake(&mut says, "x", false).is_err());
+        assert!(says.0.len() > endless.len() / 2);
+    }
+
+    #[test]
+    fn any_bytes_of_a_server_are_an_offer_or_an_error() {
+        for seed in 0..4000 {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            let mut said = greeting();
+            for _ in 0..random.random_range(0..4) {
+                let data: Vec<u8> = (0..random.random_range(0..20)).map(|_| random.random()).collect();
+                said.extend(match random.random_range(0..4) {
+                    0 => export(random.random()),
+                    1 => reply(p::REP_INFO, &data),
+                    2 => reply(p::REP_ACK, &data),
+                    _ => reply(random.random(), &data),
+                });
+            }
+            if random.random_bool(0.5) {
+                let place = random.random_range(0..said.len());
+                said[place] = random.random();
+            }
+            said.truncate(random.random_range(0..=said.len()));
+            if let Ok(offer) = handshake(&mut Says(&said), "x", random.random()) {
+                assert!(offer.bytes > 0);
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Devices on another machine, as far as one machine can be two: exports of servers that are killed, come back, or do not.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -272,6 +273,109 @@ fn a_leg_on_another_machine_that_does_not_come_back_is_left_out_after_its_timeou
     assert_eq!(nbd.read(BLOCK, BLOCK as usize).unwrap(), stamp(1, 1));
     nbd.disconnect().unwrap();
     expect(&server.stop(), 0, "");
+}
+
+/// A server that answers the handshake as another one did, and nothing after it.
+fn mute(socket: &Path, said: &[u8]) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let said = said.to_vec();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        while let Ok((mut client, _)) = listener.accept() {
+            let answers = [&said[..GREETING], &said[GREETING..]].map(<[u8]>::to_vec);
+            let mute = client.try_clone().unwrap();
+            std::thread::spawn(move || -> std::io::Result<()> {
+                client.write_all(&answers[0])?;
+                client.read_exact(&mut [0; 4 + 16])?;
+                client.write_all(&answers[1])?;
+                std::io::copy(&mut client, &mut std::io::sink()).map(|_| ())
+            });
+            open.push(mute);
+        }
+    });
+}
+
+const GREETING: usize = 18;
+
+/// What a server says in the handshake of a client of dcd.
+fn said_in_handshake(socket: &Path) -> Vec<u8> {
+    let mut said = Said { stream: UnixStream::connect(socket).unwrap(), bytes: Vec::new() };
+    dcd_nbd::handshake::handshake(&mut said, "disk", false).unwrap();
+    said.bytes
+}
+
+struct Said {
+    stream: UnixStream,
+    bytes: Vec<u8>,
+}
+
+impl Read for Said {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stream.read(into)?;
+        self.bytes.extend_from_slice(&into[..count]);
+        Ok(count)
+    }
+}
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_leg_whose_server_comes_back_mute_is_left_out_after_its_timeout() {
+    let far = far(8);
+    let other = far.serve();
+    let near = near(&far, "data", "", "");
+    let text = format!(
+        "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.data]\npath = \"data.img\"\n\
+         [device.here]\npath = \"log.img\"\n[device.there]\npath = \"nbd+unix:///disk?socket={}\"\ntimeout = \"2s\"\n\
+         [layer.cache]\nkind = \"log-cache\"\nlog = [\"here\", \"there\"]\ndata = \"data\"\nidle-empty = \"3600s\"\n",
+        far.path("nbd.sock").display()
+    );
+    fs::write(near.stack(), text).unwrap();
+    near.format();
+    let server = near.serve();
+    let mut nbd = near.nbd();
+    nbd.write(0, &stamp(0, 1)).unwrap();
+    nbd.flush().unwrap();
+    let said = said_in_handshake(&far.path("nbd.sock"));
+    other.kill();
+    fs::remove_file(far.path("nbd.sock")).unwrap();
+    mute(&far.path("nbd.sock"), &said);
+    until(&near, "it is connected again", |status| connection(status, "there").contains("lost once"));
+    nbd.write(BLOCK, &stamp(1, 1)).unwrap();
+    nbd.flush().unwrap();
+    let legs = |near: &Place| near.dcd().args(["log", "status"]).arg(near.stack()).output().unwrap();
+    expect(&legs(&near), 5, "1 of 2 legs whole");
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_server_that_stood_still_itself_blames_no_leg() {
+    let far = far(8);
+    let other = far.serve();
+    let near = near(&far, "log", "timeout = \"1s\"\n", "");
+    near.format();
+    let server = near.serve();
+    let mut nbd = near.nbd();
+    for round in 0..3 {
+        nbd.write(0, &stamp(0, round)).unwrap();
+        crate::common::signal(&server.child, "STOP");
+        std::thread::sleep(Duration::from_millis(1500));
+        crate::common::signal(&server.child, "CONT");
+        nbd.flush().unwrap();
+    }
+    expect(&near.run("status", &[]), 0, "");
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    expect(&other.stop(), 0, "");
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use dcd_nbd::{Offer, Server, Uri, handshake, protocol as p};
 
-use super::tls;
+use super::{Shared, tls};
 
 /// Connections to one server, where it takes several.
 pub(super) const CONNECTIONS_MAX: usize = 4;
@@ -55,50 +56,110 @@ impl Socket {
 }
 
 /// A connection in the transmission phase, which does not block.
-pub(super) enum Wire {
+pub(super) struct Wire {
+    stream: Stream,
+    /// What was sent ends with the end of a request.
+    pub between_requests: bool,
+}
+
+enum Stream {
     Plain(Socket),
     Tls(Box<tls::Stream>),
 }
 
 impl Wire {
+    fn new(stream: Stream) -> Wire {
+        Wire { stream, between_requests: true }
+    }
+
     pub fn fd(&self) -> RawFd {
-        match self {
-            Wire::Plain(socket) => socket.0.as_raw_fd(),
-            Wire::Tls(stream) => stream.sock.0.as_raw_fd(),
+        match &self.stream {
+            Stream::Plain(socket) => socket.0.as_raw_fd(),
+            Stream::Tls(stream) => stream.sock.0.as_raw_fd(),
         }
     }
 
     /// True where bytes that were taken have not gone out.
     pub fn is_holding(&self) -> bool {
-        match self {
-            Wire::Plain(_) => false,
-            Wire::Tls(stream) => stream.conn.wants_write(),
+        match &self.stream {
+            Stream::Plain(_) => false,
+            Stream::Tls(stream) => stream.conn.wants_write(),
+        }
+    }
+}
+
+impl Drop for Wire {
+    /// Says farewell: some servers take it badly if a client is gone without a word. The word need not arrive. Within a request it would be taken
+    /// for data.
+    fn drop(&mut self) {
+        if self.between_requests {
+            let _ = self.write(&p::request(p::CMD_DISC, 0, 0, 0, 0)).and_then(|_| self.flush());
         }
     }
 }
 
 impl Read for Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Wire::Plain(socket) => socket.read(into),
-            Wire::Tls(stream) => stream.read(into),
+        match &mut self.stream {
+            Stream::Plain(socket) => socket.read(into),
+            Stream::Tls(stream) => stream.read(into),
         }
     }
 }
 
 impl Write for Wire {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Wire::Plain(socket) => socket.write(bytes),
-            Wire::Tls(stream) => stream.write(bytes),
+        match &mut self.stream {
+            Stream::Plain(socket) => socket.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Wire::Plain(_) => Ok(()),
-            Wire::Tls(stream) => stream.flush(),
+        match &mut self.stream {
+            Stream::Plain(_) => Ok(()),
+            Stream::Tls(stream) => stream.flush(),
         }
+    }
+}
+
+/// Has connections made by a thread of its own: names, handshakes and TLS may take long, and what waits for the server has a limit.
+pub(super) struct Connector {
+    /// How many connections are wanted.
+    ask: mpsc::Sender<usize>,
+    made: mpsc::Receiver<io::Result<(Vec<Wire>, Offer)>>,
+    is_busy: bool,
+}
+
+impl Connector {
+    pub fn new(uri: Uri, shared: Arc<Shared>) -> io::Result<Connector> {
+        let ((ask, asked), (makes, made)) = (mpsc::channel(), mpsc::channel());
+        let connects = move || {
+            while let Ok(connections_max) = asked.recv() {
+                if makes.send(connect(&uri, connections_max)).is_err() {
+                    return;
+                }
+                shared.bell.ring();
+            }
+        };
+        std::thread::Builder::new().name("dcd-connect".to_owned()).spawn(connects)?;
+        Ok(Connector { ask, made, is_busy: false })
+    }
+
+    /// True while connections are being made.
+    pub fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    pub fn begin(&mut self, connections_max: usize) {
+        self.is_busy = self.ask.send(connections_max).is_ok();
+    }
+
+    /// What has become of it.
+    pub fn take(&mut self) -> Option<io::Result<(Vec<Wire>, Offer)>> {
+        let made = self.made.try_recv().ok()?;
+        self.is_busy = false;
+        Some(made)
     }
 }
 
@@ -145,12 +206,12 @@ fn connect_once(uri: &Uri, patience: Duration) -> io::Result<(Wire, Offer)> {
     handshake::greet(&mut socket).map_err(silent)?;
     if !uri.tls {
         let offer = handshake::choose(&mut socket, &uri.export).map_err(silent)?;
-        return Ok((Wire::Plain(socket), offer));
+        return Ok((Wire::new(Stream::Plain(socket)), offer));
     }
     handshake::ask_for_tls(&mut socket).map_err(silent)?;
     let mut stream = tls::begin(uri, socket)?;
     let offer = handshake::choose(&mut stream, &uri.export).map_err(|e| silent(tls::explained(e)))?;
-    Ok((Wire::Tls(Box::new(stream)), offer))
+    Ok((Wire::new(Stream::Tls(Box::new(stream))), offer))
 }
 
 fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {

@@ -97,14 +97,15 @@ pub(crate) fn open(spec: &RemoteSpec) -> Result<Device, DeviceError> {
     let link =
         LinkStatus { connections: wires.len(), since: Instant::now(), why: None, losses: 0, kept_bytes: 0 };
     let shared = Arc::new(Shared { inbox: Mutex::default(), bell, link: Mutex::new(link) });
-    let keeper = Keeper::new(spec.clone(), offer, wires, Arc::clone(&shared));
+    let failed = |error| DeviceError::system(&path, "making a thread", error);
+    let keeper = Keeper::new(spec.clone(), offer, wires, Arc::clone(&shared)).map_err(failed)?;
     let (alive, ended) = mpsc::channel();
     let runs = move || {
         keeper.run();
         drop(alive);
     };
     let thread = std::thread::Builder::new().name("dcd-remote".to_owned()).spawn(runs);
-    thread.map_err(|e| DeviceError::system(&path, "making a thread", e))?;
+    thread.map_err(failed)?;
     let backing = Backing::Remote(Remote { shared, ended, _claim: claim });
     Ok(Device { name: spec.text.clone(), geometry, backing, failures: Failures::default() })
 }

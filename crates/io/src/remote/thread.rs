@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dcd_engine::Nanos;
-use dcd_nbd::{Client, Offer, protocol as p};
+use dcd_nbd::{Client, Offer};
 
-use super::connect::{CONNECTIONS_MAX, Wire, connect};
+use super::connect::{CONNECTIONS_MAX, Connector, Wire};
 use super::{Answer, RemoteSpec, Shared, lock};
 
 /// How long to wait before the next attempt to connect, at first and at most.
@@ -19,6 +19,10 @@ const GOOD: Duration = Duration::from_secs(2);
 const RECEIVE_BYTES: usize = 256 << 10;
 /// Receives of one connection before the others have their turn.
 const RECEIVES_MAX: usize = 16;
+/// The thread looks at the clock so often while the server owes an answer that has a limit. Where it comes later by as much as `STALL`, the
+/// process itself stood still, and the server is not to blame.
+const LOOK_INTERVAL: Nanos = Nanos::from_millis(500);
+const STALL: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 pub(super) struct Keeper {
@@ -29,7 +33,11 @@ pub(super) struct Keeper {
     wires: Vec<Wire>,
     /// How many connections the server has taken.
     connections_max: usize,
+    connector: Connector,
     started: Instant,
+    /// How long this process stood still, which does not count, and when it was last seen to run.
+    stalled: Duration,
+    ran: Instant,
     connected_at: Instant,
     retry_at: Instant,
     pause: Duration,
@@ -37,31 +45,35 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub fn new(spec: RemoteSpec, offer: Offer, wires: Vec<Wire>, shared: Arc<Shared>) -> Keeper {
+    /// # Errors
+    /// Where the system has no thread for further connections.
+    pub fn new(spec: RemoteSpec, offer: Offer, wires: Vec<Wire>, shared: Arc<Shared>) -> io::Result<Keeper> {
         let now = Instant::now();
+        let connector = Connector::new(spec.uri.clone(), Arc::clone(&shared))?;
         let mut client = Client::new(offer);
         client.connected(Nanos::ZERO, wires.len(), &offer).expect("it is what it offers");
-        Keeper {
+        Ok(Keeper {
             spec,
             shared,
             client,
             answers: BTreeMap::new(),
             connections_max: wires.len(),
             wires,
+            connector,
             started: now,
+            stalled: Duration::ZERO,
+            ran: now,
             connected_at: now,
             retry_at: now,
             pause: PAUSE,
             buffer: vec![0; RECEIVE_BYTES],
-        }
+        })
     }
 
     /// Runs until the device is closed.
     pub fn run(mut self) {
         while self.take_asked() {
-            if self.wires.is_empty() && Instant::now() >= self.retry_at {
-                self.reconnect();
-            }
+            self.reconnect();
             self.client.send_waiting(self.now());
             if let Err(why) = self.send() {
                 self.lose(&why.to_string());
@@ -81,14 +93,21 @@ impl Keeper {
             }
             self.tell_ended();
         }
-        for wire in &mut self.wires {
-            // A word of farewell, which need not arrive.
-            let _ = wire.write(&p::request(p::CMD_DISC, 0, 0, 0, 0)).and_then(|_| wire.flush());
-        }
     }
 
+    /// The time in which this process ran.
     fn now(&self) -> Nanos {
-        Nanos(self.started.elapsed().as_nanos() as u64)
+        Nanos((self.started.elapsed() - self.stalled).as_nanos() as u64)
+    }
+
+    /// Leaves out of the time what this thread did not run for, although it wanted to after `pause` at the latest.
+    fn notice_stall(&mut self, pause: Duration) {
+        let ran = Instant::now();
+        let late = (ran - self.ran).saturating_sub(pause);
+        if late >= STALL {
+            self.stalled += late;
+        }
+        self.ran = ran;
     }
 
     /// False once the device is closed.
@@ -114,15 +133,18 @@ impl Keeper {
         }
     }
 
+    /// Has connections made where there are none, and takes those that were made.
     fn reconnect(&mut self) {
-        let made = connect(&self.spec.uri, self.connections_max).map_err(|error| error.to_string()).and_then(
-            |(wires, offer)| {
-                let now = self.now();
-                self.client.connected(now, wires.len(), &offer).map_err(|error| error.to_string())?;
-                Ok(wires)
-            },
-        );
-        match made {
+        if self.wires.is_empty() && !self.connector.is_busy() && Instant::now() >= self.retry_at {
+            self.connector.begin(self.connections_max);
+        }
+        let Some(made) = self.connector.take() else { return };
+        let taken = made.map_err(|error| error.to_string()).and_then(|(wires, offer)| {
+            let now = self.now();
+            self.client.connected(now, wires.len(), &offer).map_err(|error| error.to_string())?;
+            Ok(wires)
+        });
+        match taken {
             Ok(wires) => {
                 self.wires = wires;
                 self.connected_at = Instant::now();
@@ -163,6 +185,7 @@ impl Keeper {
 
     /// Ends with an error what the server has not answered for as long as it may take.
     fn give_up_late(&mut self) {
+        self.notice_stall(Duration::ZERO);
         let is_late = self.give_up_at().is_some_and(|at| at <= self.now());
         if is_late {
             self.lose("the server has not answered for as long as the device's \"timeout\" allows");
@@ -188,6 +211,9 @@ impl Keeper {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error),
                 }
+            }
+            if sent > 0 || !outgoing.is_empty() {
+                wire.between_requests = sent == outgoing.len();
             }
             outgoing.drain(..sent);
             match wire.flush() {
@@ -226,16 +252,18 @@ impl Keeper {
             fds.push(poll_for(wire.fd(), if holds { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }));
         }
         let now = self.now();
-        let retry = self.wires.is_empty().then(|| {
+        let retry = (self.wires.is_empty() && !self.connector.is_busy()).then(|| {
             let rest = self.retry_at.saturating_duration_since(Instant::now());
             now + Nanos(rest.as_nanos() as u64)
         });
-        let next = [retry, self.client.next_deadline(), self.give_up_at()].into_iter().flatten().min();
+        let give_up = self.give_up_at().map(|at| at.min(now + LOOK_INTERVAL));
+        let next = [retry, self.client.next_deadline(), give_up].into_iter().flatten().min();
         // Rounded up: what is due must be so on return.
         let timeout =
             next.map_or(-1, |at| i32::try_from(at.since(now).0.div_ceil(1_000_000)).unwrap_or(i32::MAX));
         // SAFETY: the array lives for the call, and its length is told.
         let done = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+        self.notice_stall(u64::try_from(timeout).map_or(Duration::MAX, Duration::from_millis));
         if done < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(Vec::new()) } else { Err(error) };

@@ -34,9 +34,10 @@ pub enum LinkError {
     #[error("the export has {now} bytes and had {before}: it is another disk")]
     OtherSize { before: u64, now: u64 },
     #[error(
-        "the export came back with other properties (flags {now:#x}, which were {before:#x}; blocks of {block} bytes at least)"
+        "the export came back with other properties (flags {now:#x}, which were {before:#x}; blocks of {block} bytes at least; {payload} bytes \
+         at a time)"
     )]
-    OtherProperties { before: u16, now: u16, block: u32 },
+    OtherProperties { before: u16, now: u16, block: u32, payload: u32 },
 }
 
 /// A write that was on its way when a connection was lost.
@@ -91,11 +92,14 @@ impl Client {
         if offer.bytes != before.bytes {
             return Err(LinkError::OtherSize { before: before.bytes, now: offer.bytes });
         }
-        if offer.flags & NEEDED != before.flags & NEEDED || offer.block_bytes_min > before.block_bytes_min {
+        let is_narrower = offer.block_bytes_min > before.block_bytes_min
+            || u64::from(offer.payload_bytes_max) < SECTOR_BYTES;
+        if offer.flags & NEEDED != before.flags & NEEDED || is_narrower {
             return Err(LinkError::OtherProperties {
                 before: before.flags,
                 now: offer.flags,
                 block: offer.block_bytes_min,
+                payload: offer.payload_bytes_max,
             });
         }
         self.offer.payload_bytes_max = offer.payload_bytes_max;
@@ -109,7 +113,7 @@ impl Client {
             // Before all that waits, of which there may be more than is looked at.
             let number = self.add(now, read, origin);
             self.waiting.remove(&number);
-            self.send(number);
+            self.send(now, number);
         }
         self.send_waiting(now);
         Ok(())
@@ -134,6 +138,7 @@ impl Client {
                 io,
                 origin: Origin::Resent,
                 since: Nanos::ZERO,
+                sent: Nanos::ZERO,
                 was_sent: true,
                 link: None,
                 done: 0,

@@ -73,6 +73,8 @@ struct Op {
     origin: Origin,
     /// When it was first sent, or before that, asked for.
     since: Nanos,
+    /// When what is on its way was sent.
+    sent: Nanos,
     was_sent: bool,
     /// The connection that it is on; none while it waits.
     link: Option<usize>,
@@ -151,10 +153,19 @@ impl Client {
         std::mem::take(&mut self.ended)
     }
 
-    /// Since when the server has owed an answer to somebody. While there is a connection, what has not been sent is not owed.
+    /// Since when the server has owed an answer, where somebody waits: to him, or to the client itself. While there is a connection, what has
+    /// not been sent is not owed, unless the client does not know the server again yet.
     pub fn oldest(&self) -> Option<Nanos> {
-        let is_owed = |op: &&Op| op.link.is_some() || self.links.is_empty();
-        self.ops.values().filter(|op| op.origin == Origin::Client).filter(is_owed).map(|op| op.since).min()
+        if !self.ops.values().any(|op| op.origin == Origin::Client) {
+            return None;
+        }
+        let all_wait = self.links.is_empty() || self.is_checking();
+        let owed = |op: &Op| match op.origin {
+            Origin::Client if op.link.is_some() || all_wait => Some(op.since),
+            Origin::Client => None,
+            _ => op.link.map(|_| op.sent),
+        };
+        self.ops.values().filter_map(owed).min()
     }
 
     /// Writes that are kept, in bytes.
@@ -178,7 +189,17 @@ impl Client {
     fn add(&mut self, now: Nanos, io: Io, origin: Origin) -> u64 {
         let number = self.next;
         self.next += 1;
-        let op = Op { io, origin, since: now, was_sent: false, link: None, done: 0, piece: 0, covers: 0 };
+        let op = Op {
+            io,
+            origin,
+            since: now,
+            sent: now,
+            was_sent: false,
+            link: None,
+            done: 0,
+            piece: 0,
+            covers: 0,
+        };
         self.ops.insert(number, op);
         self.waiting.insert(number);
         number
@@ -223,7 +244,7 @@ impl Client {
             };
             if may {
                 self.waiting.remove(&number);
-                self.send(number);
+                self.send(now, number);
                 let op = self.ops.get_mut(&number).expect("it was sent");
                 if !std::mem::replace(&mut op.was_sent, true) {
                     op.since = now;
@@ -242,7 +263,7 @@ impl Client {
     }
 
     /// Sends the next piece of an operation.
-    fn send(&mut self, number: u64) {
+    fn send(&mut self, now: Nanos, number: u64) {
         let answers = self.answers;
         let (index, link) = self
             .links
@@ -252,6 +273,7 @@ impl Client {
             .expect("operations are sent while there is a connection");
         let op = self.ops.get_mut(&number).expect("it is waiting");
         op.link = Some(index);
+        op.sent = now;
         op.covers = answers;
         op.piece = link.push(&self.offer, number, &op.io, op.done);
     }
@@ -261,7 +283,7 @@ impl Client {
         let op = self.ops.get_mut(&number).expect("its link has looked");
         op.done += op.piece;
         if status.is_ok() && op.io.extent().is_some_and(|extent| op.done < extent.sectors * SECTOR_BYTES) {
-            self.send(number);
+            self.send(now, number);
             return Ok(());
         }
         self.answers += 1;

@@ -478,6 +478,7 @@ fn what_is_given_up_fails_and_what_was_answered_is_still_sent_again() {
     client.connected(Nanos::from_secs(20), 1, &offer()).unwrap();
     show(&mut client, |_| 0).unwrap();
     assert_eq!(sent(&mut client), [(p::CMD_WRITE, kept)]);
+    answer(&mut client, kept, 0).unwrap();
     let newer = client.submit(Nanos::from_secs(20), write(1, 2, Durability::Volatile));
     assert_eq!(sent(&mut client), [], "the old server may still carry out what was given up");
     assert_eq!(client.next_deadline(), Some(Nanos::from_secs(20) + SETTLE));
@@ -558,5 +559,95 @@ fn what_another_machine_has_written_at_the_start_is_not_written_over() {
         let taken = show(&mut client, |sector| holds.get(sector).copied().unwrap_or_default());
         assert_eq!(taken, if is_taken { Ok(()) } else { Err(LinkError::OtherContent) }, "{holds:?}");
         client.lost();
+    }
+}
+
+/// As where the server is there again and answers the handshake alone: what it owes then is owed to the client itself.
+#[test]
+fn a_server_that_answers_no_check_owes_what_waits_for_it() {
+    let mut client = connected();
+    let kept = client.submit(Nanos::ZERO, write(0, 1, Durability::Volatile));
+    sent(&mut client);
+    answer(&mut client, kept, 0).unwrap();
+    assert_eq!(client.oldest(), None);
+    client.lost();
+    client.connected(Nanos::from_secs(5), 1, &offer()).unwrap();
+    assert_eq!(client.oldest(), None, "nobody waits");
+    let waits = client.submit(Nanos::from_secs(3), write(9, 1, Durability::Volatile));
+    assert_eq!(client.oldest(), Some(Nanos::from_secs(3)), "as long as it is not known again");
+    let ops: Vec<u64> =
+        client.ops.iter().filter(|(_, op)| op.origin == Origin::Resent).map(|(n, _)| *n).collect();
+    assert_eq!(ops, [kept]);
+    show(&mut client, |_| 0).unwrap();
+    sent(&mut client);
+    answer(&mut client, waits, 0).unwrap();
+    let flush = client.submit(Nanos::from_secs(6), Io::Flush);
+    assert!(sent(&mut client).is_empty(), "{flush} waits for what is sent again");
+    assert_eq!(client.oldest(), Some(Nanos::ZERO), "which the server does not answer");
+}
+
+#[test]
+fn an_export_that_takes_less_than_a_sector_at_a_time_is_not_gone_on_with() {
+    let mut client = connected();
+    client.lost();
+    let narrow = Offer { payload_bytes_max: 511, ..offer() };
+    assert!(matches!(client.connected(Nanos::ZERO, 1, &narrow), Err(LinkError::OtherProperties { .. })));
+    assert!(!client.is_connected());
+}
+
+/// Answers of a server that wants to do harm: to requests that there are and to others, cut anywhere, with any data, of any length.
+#[test]
+fn a_hostile_server_gets_no_further_than_a_lost_connection() {
+    for seed in 0..300 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut client = connected();
+        let mut now = Nanos::from_secs(1);
+        for _ in 0..60 {
+            now += Nanos(random.random_range(0..=2 * SETTLE.0));
+            if client.ops.len() < 40 {
+                let at = random.random_range(0..SECTORS as u64 - 4);
+                let extent = Extent::new(Lba(at), random.random_range(1..4));
+                let io = match random.random_range(0..4) {
+                    0 => Io::Flush,
+                    1 => Io::Discard { extent },
+                    2 => write(at, 7, Durability::Volatile),
+                    _ => Io::Read { at: extent.start, buf: Buf::zeroed(extent.sectors as usize * SECTOR) },
+                };
+                client.submit(now, io);
+            }
+            client.send_waiting(now);
+            let mut bytes = Vec::new();
+            for _ in 0..random.random_range(0..4) {
+                let cookie = match random.random_range(0..8) {
+                    0 => random.random(),
+                    _ => random.random_range(0..=client.next),
+                };
+                let error = *[0, 0, 0, 5, 28, 108, u32::MAX].get(random.random_range(0..7)).unwrap();
+                bytes.extend_from_slice(&p::simple_reply(error, cookie));
+                bytes.extend((0..random.random_range(0..3 * SECTOR)).map(|_| random.random::<u8>()));
+            }
+            let mut alive = client.is_connected();
+            for chunk in bytes.chunks(random.random_range(1..600)) {
+                alive = alive && client.receive(now, 0, chunk).is_ok();
+            }
+            for (_, result) in client.take_ended() {
+                assert!(result.buf.len() <= 4 * SECTOR);
+            }
+            assert!(client.oldest().is_none_or(|since| since <= now));
+            if !alive {
+                client.lost();
+                if random.random_bool(0.3) {
+                    client.give_up();
+                }
+                let mut odd = offer();
+                if random.random_bool(0.3) {
+                    (odd.payload_bytes_max, odd.block_bytes_min) = (random.random(), random.random());
+                }
+                let taken = client.connected(now, 1, &odd);
+                if taken.is_err() {
+                    client.connected(now, 1, &offer()).unwrap();
+                }
+            }
+        }
     }
 }
