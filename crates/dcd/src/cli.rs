@@ -105,7 +105,7 @@ pub struct Format {
     pub force: bool,
 }
 
-/// Serve a stack until it is told to stop ("dcd stop", SIGTERM, SIGINT, SIGHUP)
+/// Serve a stack until it is told to stop ("dcd stop", SIGTERM, SIGINT)
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

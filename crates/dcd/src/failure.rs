@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use dcd_engine::log_cache::LogError;
 use dcd_engine::raid::offline::ChangeError;
+use dcd_io::DriverError;
 
 use crate::advice::Advised;
 use crate::session::record::{RecordError, Refusal};
@@ -16,12 +17,14 @@ Exit codes:
   2  wrong usage
   3  refused, because data would be at risk: the message says which, and what to do
   4  damage found, or acknowledged data is lost
-  5  nothing is lost, but what is served is degraded, or cannot write back to its disks";
+  5  nothing is lost, but what is served is degraded, or cannot write back to its disks
+  6  this machine, or the container, does not let it run (io_uring): the message says why";
 
 const FAILED: u8 = 1;
 const REFUSED: u8 = 3;
 const DAMAGE: u8 = 4;
 const DEGRADED: u8 = 5;
+const NO_RING: u8 = 6;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,9 @@ pub enum Failure {
     /// A device is open elsewhere, most likely in a server of the same stack.
     #[error("{0}")]
     Busy(String),
+    /// The kernel, or the container, has no io_uring for this process: to try again does not help.
+    #[error("{0}")]
+    NoRing(String),
 }
 
 impl Failure {
@@ -47,6 +53,7 @@ impl Failure {
             Failure::Refused(_) => REFUSED,
             Failure::Damage(_) => DAMAGE,
             Failure::Degraded(_) => DEGRADED,
+            Failure::NoRing(_) => NO_RING,
         })
     }
 
@@ -139,6 +146,15 @@ impl From<ChangeError> for Failure {
                 Failure::Failed(error.told())
             }
             other => Failure::Refused(other.refusal()),
+        }
+    }
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Failure {
+        match error {
+            DriverError::Setup(_) => Failure::NoRing(error.to_string()),
+            other => Failure::Failed(other.to_string()),
         }
     }
 }

@@ -13,10 +13,28 @@ macro_rules! println {
     ($($arg:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// Nobody may read what a server has to say, and it goes on all the same.
+/// Tells a line on standard error. Nobody may read it, and a server goes on all the same; see `messages`.
 #[macro_export]
 macro_rules! eprintln {
-    ($($arg:tt)*) => { $crate::output::tell(format_args!("{}\n", format_args!($($arg)*))) };
+    ($($arg:tt)*) => {
+        $crate::messages::tell($crate::messages::Priority::Notice, format_args!("{}\n", format_args!($($arg)*)))
+    };
+}
+
+/// The same for something that an administrator should look at.
+#[macro_export]
+macro_rules! warnln {
+    ($($arg:tt)*) => {
+        $crate::messages::tell($crate::messages::Priority::Warning, format_args!("{}\n", format_args!($($arg)*)))
+    };
+}
+
+/// The same for something that has failed.
+#[macro_export]
+macro_rules! errorln {
+    ($($arg:tt)*) => {
+        $crate::messages::tell($crate::messages::Priority::Error, format_args!("{}\n", format_args!($($arg)*)))
+    };
 }
 
 mod advice;
@@ -28,6 +46,7 @@ mod control;
 mod failure;
 mod loops;
 pub mod memory;
+pub mod messages;
 mod nbd_device;
 pub mod output;
 mod progress;
@@ -46,11 +65,13 @@ where
     E: std::fmt::Display + From<Failure>,
 {
     let printed = output::finish().map_err(|e| E::from(Failure::io("standard output", e)));
-    match done.and(printed) {
+    let code = match done.and(printed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("dcd: {failure}");
+            errorln!("dcd: {failure}");
             exit_code(&failure)
         }
-    }
+    };
+    messages::finish();
+    code
 }

@@ -9,6 +9,7 @@ use dcd_cli::{Failure, Program, cli::Cli};
 
 fn main() -> ExitCode {
     dcd_io::ignore_file_size_signal();
+    dcd_cli::messages::abort_on_panic();
     let done = match external::command() {
         Some(command) => Err(external::run(command)),
         None => dcd_cli::run(Cli::parse().command, &Program { command: Cli::command, modelled: None }),

@@ -1,9 +1,14 @@
-//! Standard output and standard error, as a user may give it: a reader that has gone (a pager that was closed) is no failure, and a file that
-//! cannot take what is written makes the command fail at its end. Work that is under way is not cut short by either.
+//! Standard output, as a user may give it: a reader that has gone (a pager that was closed) is no failure, and a file that cannot take what is
+//! written makes the command fail at its end. Work that is under way is not cut short by either.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+
+use serde::{Serialize, Serializer};
+
+use crate::failure::Failure;
 
 /// The first write that failed for another reason than a reader who has gone.
 static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
@@ -12,9 +17,23 @@ pub fn print(text: fmt::Arguments<'_>) {
     note(io::stdout().write_fmt(text));
 }
 
-/// Writes to standard error, if somebody listens.
-pub fn tell(text: fmt::Arguments<'_>) {
-    let _ = io::stderr().write_fmt(text);
+/// Prints a line of JSON.
+///
+/// # Errors
+/// Where something in it cannot be JSON.
+pub fn print_json(report: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(report).map_err(no_json)?;
+    print(format_args!("{text}\n"));
+    Ok(())
+}
+
+pub fn no_json(error: serde_json::Error) -> Failure {
+    Failure::Failed(format!("this cannot be told as JSON: {error}"))
+}
+
+/// Serialises a path as text. The names of files are bytes, and those that are no text lose signs: such a path is for people alone.
+pub fn path_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&path.to_string_lossy())
 }
 
 /// Writes what is left. Whether all that was printed has arrived, or nobody wanted it.

@@ -57,10 +57,18 @@ impl Buf {
     }
 
     /// Writable memory, all zero.
+    ///
+    /// # Panics
+    /// Where there is no memory.
     pub fn zeroed(len: usize) -> Buf {
+        Buf::try_zeroed(len).expect("memory for a buffer")
+    }
+
+    /// The same for what a client asks for: none where there is no memory for it.
+    pub fn try_zeroed(len: usize) -> Option<Buf> {
         let pages = len.div_ceil(PAGE_BYTES).max(1);
-        let memory = Page::new_vec_zeroed(pages).expect("memory for a buffer");
-        Buf { memory: Memory::Owned(memory), start: 0, len }
+        let memory = Page::new_vec_zeroed(pages).ok()?;
+        Some(Buf { memory: Memory::Owned(memory), start: 0, len })
     }
 
     /// Writable memory with a copy of `bytes`.

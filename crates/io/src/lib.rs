@@ -24,15 +24,18 @@ pub use device::{
     loop_file, read_mark, reserve_space, write_mark,
 };
 pub use driver::{
-    CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Outcome, Peer, Statistics,
-    Unanswered,
+    CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Outcome, Peer, Refused,
+    Statistics, Unanswered, UnknownPeer, way_to_io_uring,
 };
 pub use listen::ListenError;
 pub use lock_file::lock_notes;
 pub use protect::{Protection, protect_process};
 pub use remote::{LinkStatus, RemoteSpec};
 pub use session::{
-    Actions, Command, CommandSource, ControlCall, Ending, FrontEndNews, Piece, Session, SessionFactory,
-    Source, Task,
+    Actions, Command, CommandSource, ControlCall, Ending, FrontEndNews, Lookup, Piece, Session,
+    SessionFactory, Source, Task,
 };
-pub use signals::{Signal, Signals, ignore_file_size_signal, on_interrupt};
+pub use signals::{
+    Signal, Signals, hold_signals_back, ignore_file_size_signal, on_interrupt, run_unless_interrupted,
+};
+pub use workers::Waker;

@@ -94,12 +94,9 @@ impl Ring {
             .build(ENTRIES);
         // Kernels before 6.1 do not know all of these.
         let ring = modern.or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).build(ENTRIES))?;
-        let params = ring.params();
-        if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "this kernel's io_uring is too old: Linux 5.11 or later is needed",
-            ));
+        // Polls that go on after their first event came with Linux 5.13. Nothing tells of them, but of tags of resources, which came with it.
+        if !ring.params().is_feature_resource_tagging() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old"));
         }
         // Kernels before 5.15 do not know it. 0: as it is.
         let _ = ring.submitter().register_iowq_max_workers(&mut [KERNEL_WORKERS_MAX, 0]);

@@ -118,6 +118,9 @@ pub trait SessionFactory {
     }
 }
 
+/// Looks for who uses what is served, in tables of the system. That may take long: it is for another thread than the driver's.
+pub type Lookup = Box<dyn FnOnce() -> Option<String> + Send>;
+
 /// A front-end with a thread of its own (FUSE): it signals an eventfd when it has requests.
 pub trait Source {
     fn event_fd(&self) -> RawFd;
@@ -128,8 +131,8 @@ pub trait Source {
     fn reply(&mut self, token: u64, result: IoResult);
 
     /// Who uses what is served, and is harmed when that goes away.
-    fn user(&self) -> Option<String> {
-        None
+    fn user(&self) -> Lookup {
+        Box::new(|| None)
     }
 }
 
@@ -152,6 +155,8 @@ pub type Task = Box<dyn FnOnce() -> io::Result<()> + Send>;
 pub enum Ending {
     /// It stays for the next server, for this reason.
     Leave(String),
+    /// This finds out whether it may be taken away. Until then requests wait.
+    Ask(Task),
     /// This takes it away. Until then all requests get errors.
     Remove(Task),
 }
@@ -159,8 +164,8 @@ pub enum Ending {
 /// News of a front-end, for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrontEndNews {
-    /// Clients can use it there.
-    Ready(String),
+    /// Clients can use it there. `but`: something that an administrator should know of.
+    Ready { place: String, but: Option<String> },
     /// It cannot serve, or no more.
     Failed(String),
 }
@@ -198,7 +203,7 @@ pub trait CommandSource {
     fn hold(&mut self, token: u64, io: Io);
 
     /// Who uses what is served.
-    fn user(&self) -> Option<String>;
+    fn user(&self) -> Lookup;
 
     /// Whether its requests wait for the next server, where the device is in use.
     fn outlives_server(&self) -> bool;
@@ -208,7 +213,10 @@ pub trait CommandSource {
     /// The server ends. `unanswered`: requests that the stack has not answered.
     fn end(&mut self, unanswered: usize) -> Ending;
 
-    /// The task of its end has failed. In words, why the device stays.
+    /// The end of the task that asks.
+    fn asked(&mut self, answer: io::Result<()>, actions: &mut Actions) -> Ending;
+
+    /// The task that takes it away has failed. In words, why the device stays.
     ///
     /// # Errors
     /// In words, where that is a failure.

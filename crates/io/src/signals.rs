@@ -1,39 +1,65 @@
-//! Signals as events: SIGTERM, SIGHUP and SIGINT are held back from the process and read from a descriptor.
+//! Signals as events: they are held back from the process and read from a descriptor.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether a command has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a command may take to end that was told to.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What somebody wants of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM, or SIGHUP: the terminal is gone. Stop.
+    /// SIGTERM: stop. To a command SIGHUP says the same: the terminal is gone.
     Terminate,
     /// SIGINT: somebody pressed Ctrl-C.
     Interrupt,
 }
 
+/// Signals that ask a program for something that a server does not do (to read its settings again, say). They must not end it.
+const MEANINGLESS: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
+
 /// The signals that have come since this was made. Without it, from the moment it is dropped, they end the process as usual.
 pub struct Signals {
     fd: OwnedFd,
     before: libc::sigset_t,
+    /// Those that come and are dropped.
+    dropped: &'static [libc::c_int],
 }
 
 impl Signals {
-    /// Holds the signals back on this thread and on those that it starts from now on.
+    /// Holds SIGTERM, SIGINT and SIGHUP back on this thread and on those that it starts from now on.
     ///
     /// # Errors
     /// Where the kernel gives no descriptor for them.
-    pub fn new() -> io::Result<Signals> {
+    pub fn of_command() -> io::Result<Signals> {
+        // Whoever started the process with nohup wants it to go on; held back, the signal would not be ignored any more.
+        let hang_up = [libc::SIGHUP];
+        let wanted = if is_ignored(libc::SIGHUP) { &[] } else { hang_up.as_slice() };
+        Signals::new(wanted, &[])
+    }
+
+    /// The same for a server: SIGTERM and SIGINT, and signals that a server has no use for, which are dropped. Threads that are started before
+    /// have to hold them back by themselves.
+    ///
+    /// # Errors
+    /// As for [`Signals::of_command`].
+    pub fn of_server() -> io::Result<Signals> {
+        Signals::new(&MEANINGLESS, &MEANINGLESS)
+    }
+
+    fn new(more: &[libc::c_int], dropped: &'static [libc::c_int]) -> io::Result<Signals> {
         // SAFETY: signal sets are plain data that `sigemptyset` makes valid; all pointers live for their calls.
         unsafe {
             let mut wanted: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut wanted);
-            libc::sigaddset(&mut wanted, libc::SIGTERM);
-            libc::sigaddset(&mut wanted, libc::SIGINT);
-            // Whoever started the process with nohup wants it to go on; held back, the signal would not be ignored any more.
-            if !is_ignored(libc::SIGHUP) {
-                libc::sigaddset(&mut wanted, libc::SIGHUP);
+            for signal in [libc::SIGTERM, libc::SIGINT].iter().chain(more) {
+                libc::sigaddset(&mut wanted, *signal);
             }
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, &wanted, &mut before);
             if error != 0 {
@@ -43,7 +69,7 @@ impl Signals {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Ok(Signals { fd: OwnedFd::from_raw_fd(fd), before })
+            Ok(Signals { fd: OwnedFd::from_raw_fd(fd), before, dropped })
         }
     }
 
@@ -53,17 +79,76 @@ impl Signals {
 
     /// The next signal that has come.
     pub fn take(&self) -> Option<Signal> {
-        // SAFETY: plain data; the kernel writes at most its size.
-        let (count, info) = unsafe {
-            let mut info: libc::signalfd_siginfo = std::mem::zeroed();
-            let size = size_of::<libc::signalfd_siginfo>();
-            (libc::read(self.fd(), (&raw mut info).cast(), size), info)
-        };
-        match info.ssi_signo as i32 {
-            _ if count <= 0 => None,
-            libc::SIGINT => Some(Signal::Interrupt),
-            _ => Some(Signal::Terminate),
+        loop {
+            // SAFETY: plain data; the kernel writes at most its size.
+            let (count, info) = unsafe {
+                let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+                let size = size_of::<libc::signalfd_siginfo>();
+                (libc::read(self.fd(), (&raw mut info).cast(), size), info)
+            };
+            match info.ssi_signo as i32 {
+                _ if count <= 0 => return None,
+                signal if self.dropped.contains(&signal) => {}
+                libc::SIGINT => return Some(Signal::Interrupt),
+                _ => return Some(Signal::Terminate),
+            }
         }
+    }
+}
+
+/// Leaves all signals to other threads: a thread that was started before [`Signals`] were taken would get them in their place.
+pub fn hold_signals_back() {
+    // SAFETY: the set is plain data that `sigfillset` makes valid, and lives for the calls.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+}
+
+/// Runs a command to its end. Where somebody wants this process to end meanwhile, the command is ended, with all that it has started, and the result
+/// is none.
+///
+/// # Errors
+/// Those of the system.
+pub fn run_unless_interrupted(command: &mut Command) -> io::Result<Option<ExitStatus>> {
+    let signals = Signals::of_command()?;
+    // A terminal tells its own group, and takes input from no other.
+    let has_group = !io::stdin().is_terminal();
+    if has_group {
+        command.process_group(0);
+    }
+    // SAFETY: the set is plain data that `sigemptyset` makes valid; both calls may be made between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            match libc::pthread_sigmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        });
+    }
+    let mut child = command.spawn()?;
+    let process = child.id() as libc::pid_t;
+    let mut kill_at = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(kill_at.is_none().then_some(status));
+        }
+        let signal = match kill_at {
+            None if signals.take().is_some() => {
+                kill_at = Some(Instant::now() + KILL_PATIENCE);
+                libc::SIGTERM
+            }
+            Some(at) if Instant::now() >= at => libc::SIGKILL,
+            _ => {
+                std::thread::sleep(LOOK_INTERVAL);
+                continue;
+            }
+        };
+        // SAFETY: a plain system call. The process is not waited for yet, so the number is its own.
+        unsafe { libc::kill(if has_group { -process } else { process }, signal) };
     }
 }
 
@@ -72,7 +157,7 @@ impl Signals {
 /// # Errors
 /// Where the kernel gives no descriptor for signals, or no thread.
 pub fn on_interrupt(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let signals = Signals::new()?;
+    let signals = Signals::of_command()?;
     let wait = move || {
         let mut waited = libc::pollfd { fd: signals.fd(), events: libc::POLLIN, revents: 0 };
         while signals.take().is_none() {

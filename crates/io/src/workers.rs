@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use dcd_engine::{ErrorKind, IoError, IoResult};
+use dcd_engine::IoResult;
 
 use crate::bell::Bell;
 use crate::device::sync::run_to_end;
@@ -45,6 +45,18 @@ pub(crate) struct Queue {
     pub opened: Vec<(u64, Result<Device, DeviceError>)>,
     /// The end of a front-end's task.
     pub task: Option<io::Result<()>>,
+    /// A thread of the host's has something for it.
+    pub wakes_host: bool,
+}
+
+/// Has the host woken by another thread; see [`Context::waker`](crate::Context::waker).
+#[derive(Clone)]
+pub struct Waker(Arc<Finished>);
+
+impl Waker {
+    pub fn wake(&self) {
+        self.0.add(|queue| queue.wakes_host = true);
+    }
 }
 
 impl Finished {
@@ -65,6 +77,10 @@ impl Finished {
     /// An operation has ended.
     pub fn ended(&self, op: usize, result: IoResult) {
         self.add(|queue| queue.ended.push((op, result)));
+    }
+
+    pub fn waker(self: &Arc<Finished>) -> Waker {
+        Waker(Arc::clone(self))
     }
 
     fn add(&self, add: impl FnOnce(&mut Queue)) {
@@ -95,29 +111,35 @@ struct Jobs {
 }
 
 impl Workers {
-    pub fn new(file: File, finished: Arc<Finished>) -> Workers {
+    /// With one thread from the beginning: a system that has none left later makes a device slower, and not fail.
+    ///
+    /// # Errors
+    /// Where there is no thread.
+    pub fn new(file: File, finished: Arc<Finished>) -> io::Result<Workers> {
         let shared = Shared { file, jobs: Mutex::default(), work: Condvar::new(), finished };
-        Workers { shared: Arc::new(shared), threads: Vec::new() }
+        let mut workers = Workers { shared: Arc::new(shared), threads: Vec::new() };
+        workers.add_thread()?;
+        Ok(workers)
     }
 
-    /// Has a thread carry out an operation. It fails where there is no thread and none can be made.
+    fn add_thread(&mut self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let builder = thread::Builder::new().name("dcd-device".to_owned()).stack_size(STACK_BYTES);
+        self.threads.push(builder.spawn(move || work(&shared))?);
+        Ok(())
+    }
+
+    /// Has a thread carry out an operation.
     pub fn submit(&mut self, op: usize, transfer: Transfer) {
         let mut jobs = lock(&self.shared.jobs);
-        if jobs.waiting.len() >= jobs.idle && self.threads.len() < THREADS_MAX {
-            let shared = Arc::clone(&self.shared);
-            let builder = thread::Builder::new().name("dcd-device".to_owned()).stack_size(STACK_BYTES);
-            match builder.spawn(move || work(&shared)) {
-                Ok(thread) => self.threads.push(thread),
-                Err(_) if self.threads.is_empty() => {
-                    let failed = transfer.finish(Err(IoError::new(ErrorKind::Medium)));
-                    return self.shared.finished.ended(op, failed);
-                }
-                Err(_) => {}
-            }
-        }
         jobs.waiting.push_back((op, transfer));
+        let all_are_busy = jobs.waiting.len() > jobs.idle;
         drop(jobs);
         self.shared.work.notify_one();
+        if all_are_busy && self.threads.len() < THREADS_MAX {
+            // Without one more it waits for those that there are.
+            let _ = self.add_thread();
+        }
     }
 
     /// Waits until no thread holds the file.
@@ -225,7 +247,8 @@ mod tests {
             calls_by: CallsBy::Workers,
         };
         let finished = Arc::new(Finished::new().unwrap());
-        let mut workers = Workers::new(path.reopen().unwrap(), Arc::clone(&finished));
+        let mut workers = Workers::new(path.reopen().unwrap(), Arc::clone(&finished)).unwrap();
+        assert_eq!(workers.threads.len(), 1, "the first operation needs no new thread");
         let shared = Arc::downgrade(&workers.shared);
         let mut run = |io: &dyn Fn(usize) -> Io| {
             for op in 0..100 {

@@ -53,7 +53,7 @@ fn conforms(options: &[&str], direct: Direct, block: u32) {
     let mut driver = Driver::new().unwrap();
     let mut builder = StackBuilder::new();
     let root = builder.device(device.geometry());
-    driver.add_device(device);
+    driver.add_device(device).unwrap();
     let mut stack = builder.finish(root);
     conformance(&mut StackDevice { stack: &mut stack, pump: &mut driver, target: root }, 7);
     let error = Device::open(&DeviceSpec::File(spec)).err().expect("it is in use");

@@ -18,8 +18,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dcd_engine::IoKind;
@@ -42,6 +41,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// longer than that is written late.
 const HELD_SPAN: Nanos = Nanos::from_secs(5);
 const HELD_MAX: usize = 1 << 16;
+/// How long the end of a server waits for the end of its recording.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,12 @@ struct Counts {
     broken: Mutex<Option<Broken>>,
 }
 
+impl Counts {
+    fn lock(&self) -> MutexGuard<'_, Option<Broken>> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The file cannot be written any more.
 #[derive(Clone, Debug)]
 struct Broken {
@@ -110,32 +117,32 @@ impl Recording {
     }
 
     fn broken(&self) -> Option<Broken> {
-        self.counts.broken.lock().expect("nobody panics with the lock").clone()
+        self.counts.lock().clone()
     }
 
-    /// Ends a file that cannot be written any more, and says so.
-    fn give_up(&self, form: Form, mut file: File, why: &std::io::Error) {
+    /// Ends a file that cannot be written any more. A simulation says so here; the host of a server looks for it.
+    fn give_up(&self, form: Form, overrun: Overrun, mut file: File, why: &std::io::Error) {
         let ended = match form {
             Form::JsonLines => end_lines(&mut file),
             Form::Compact => compact::end_after_failure(&mut file),
         };
         let kept = ended.unwrap_or(0);
         let why = format!("{}: {why}", self.path.display());
-        // Nobody may read it.
-        let _ = writeln!(
-            std::io::stderr(),
-            "dcd: {why}: the recording ends here, with {kept} requests; what is served goes on without it"
-        );
-        *self.counts.broken.lock().expect("nobody panics with the lock") = Some(Broken { why, kept });
+        if overrun == Overrun::Wait {
+            // Nobody may read it.
+            let _ = writeln!(std::io::stderr(), "dcd: {why}: the recording ends here, with {kept} requests");
+        }
+        *self.counts.lock() = Some(Broken { why, kept });
     }
 }
 
-/// Puts records into the queue. Dropping it ends the file.
+/// Puts records into the queue. Dropping it ends the file; where nobody waits for a file, a disk that does not answer holds nothing up.
 pub(crate) struct Recorder {
     recording: Recording,
     overrun: Overrun,
     queue: Option<SyncSender<TraceRecord>>,
-    thread: Option<JoinHandle<()>>,
+    /// The thread's end closes it.
+    ended: Receiver<()>,
 }
 
 impl Recorder {
@@ -153,18 +160,19 @@ impl Recorder {
         let (queue, records) = sync_channel(QUEUE_RECORDS);
         let to_repair = file.try_clone().map_err(failed)?;
         let told = recording.clone();
+        let (alive, ended) = sync_channel(0);
         let write = move || {
+            let _alive: SyncSender<()> = alive;
             let result = match form {
                 Form::JsonLines => write_json(&records, file),
                 Form::Compact => write_compact(&records, file),
             };
             if let Err(why) = result {
-                told.give_up(form, to_repair, &why);
+                told.give_up(form, overrun, to_repair, &why);
             }
         };
-        let thread = std::thread::Builder::new().name("dcd-trace".to_owned()).spawn(write);
-        let thread = thread.map_err(failed)?;
-        Ok(Recorder { recording, overrun, queue: Some(queue), thread: Some(thread) })
+        std::thread::Builder::new().name("dcd-trace".to_owned()).spawn(write).map_err(failed)?;
+        Ok(Recorder { recording, overrun, queue: Some(queue), ended })
     }
 
     pub fn recording(&self) -> Recording {
@@ -200,9 +208,18 @@ impl Sink for Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         self.queue = None;
-        if let Some(thread) = self.thread.take() {
-            // It has nobody left to tell why it panicked.
-            let _ = thread.join();
+        match self.overrun {
+            Overrun::Wait => drop(self.ended.recv()),
+            Overrun::Drop => {
+                if self.ended.recv_timeout(END_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                    let why = format!(
+                        "{}: its disk does not answer, and the last requests may be missing",
+                        self.recording.path.display()
+                    );
+                    let kept = self.recording.recorded();
+                    self.recording.counts.lock().get_or_insert(Broken { why, kept });
+                }
+            }
         }
     }
 }
@@ -419,6 +436,20 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_that_does_not_answer_holds_up_neither_what_is_served_nor_its_end() {
+        let counts = Arc::new(Counts::default());
+        let recording = Recording { path: "a.trace".into(), counts };
+        let ((queue, _records), (alive, ended)) = (sync_channel(1), sync_channel(0));
+        let mut recorder =
+            Recorder { recording: recording.clone(), overrun: Overrun::Drop, queue: Some(queue), ended };
+        (0..3).for_each(|at| recorder.take(&record(at, 5)));
+        drop(recorder);
+        drop(alive);
+        assert_eq!((recording.recorded(), recording.dropped()), (1, 2));
+        assert!(recording.error().unwrap().contains("does not answer"));
+    }
+
+    #[test]
     fn a_recording_is_in_the_order_in_which_requests_came() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.dcd");
@@ -445,7 +476,8 @@ mod tests {
         // Nobody takes from this queue.
         let (queue, _records) = sync_channel(2);
         let recording = Recording { path: PathBuf::new(), counts: Arc::default() };
-        let mut recorder = Recorder { recording, overrun: Overrun::Drop, queue: Some(queue), thread: None };
+        let ended = sync_channel(0).1;
+        let mut recorder = Recorder { recording, overrun: Overrun::Drop, queue: Some(queue), ended };
         (0..5).for_each(|at| recorder.take(&record(at, 1)));
         let status = recorder.status();
         assert_eq!((status.recorded, status.dropped), (2, 3));
@@ -524,7 +556,7 @@ mod tests {
             recording.counts.taken.store(7, Ordering::Relaxed);
             recording.counts.dropped.store(1, Ordering::Relaxed);
             let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-            recording.give_up(form, file, &std::io::Error::other("No space left"));
+            recording.give_up(form, Overrun::Drop, file, &std::io::Error::other("No space left"));
             let kept = whole.iter().filter(|byte| **byte == b'\n').count() as u64;
             assert_eq!((recording.recorded(), recording.dropped()), (kept, 8 - kept));
             assert!(recording.error().unwrap().ends_with(": No space left"));

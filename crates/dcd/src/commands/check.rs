@@ -5,6 +5,7 @@ use dcd_stack::HumanBytes;
 
 use crate::cli::{Check, LogArgs};
 use crate::failure::Failure;
+use crate::output::print_json;
 use crate::session::admit::admit_log;
 use crate::session::choice::CacheChoice;
 use crate::session::machine::this;
@@ -17,7 +18,7 @@ pub fn run(args: &Check) -> Result<(), Failure> {
     let data = log.data.as_mut().map(|data| data as &mut dyn dcd_engine::BlockDevice);
     let report = check(&mut log.log, data, &mut |_| {})?;
     if args.json {
-        println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+        print_json(&report)?;
     } else {
         print!("{}", describe(&report));
         if let Some(refusal) = refusal {

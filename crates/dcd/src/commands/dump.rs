@@ -15,8 +15,12 @@ pub fn run(args: &Dump) -> Result<(), Failure> {
     let filter = DumpFilter { verify: true, ..DumpFilter::default() };
     let dumped = dump(&mut log.log, &filter, &mut |row| {
         if written.is_ok() {
-            let json = || serde_json::to_string(row).expect("a row is plain data");
-            written = if args.json { writeln!(out, "{}", json()) } else { writeln!(out, "{row}") };
+            written = match args.json {
+                true => {
+                    serde_json::to_writer(&mut out, row).map_err(io::Error::from).and_then(|()| writeln!(out))
+                }
+                false => writeln!(out, "{row}"),
+            };
         }
     });
     match written.and_then(|()| out.flush()) {

@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::cli_log::{LegsArgs, Log, LogAdd, LogCommand, LogRemove, LogStatus};
 use crate::control::ask;
 use crate::failure::{Failure, Health};
+use crate::output::print_json;
 use crate::progress::Progress;
 use crate::session::choice::{CacheChoice, server_of};
 use crate::session::devices::Purpose;
@@ -95,7 +96,7 @@ fn status(args: &LogStatus) -> Result<(), Failure> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&mirror).expect("a status is plain data"));
+        print_json(&mirror)?;
     } else {
         let name = |leg: &LegStatus| leg.name.clone().unwrap_or_else(|| "not there".to_owned());
         println!(

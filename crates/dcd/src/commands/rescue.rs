@@ -8,6 +8,7 @@ use dcd_stack::HumanBytes;
 
 use crate::cli::Rescue;
 use crate::failure::Failure;
+use crate::output::no_json;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::admit::admit_unrecorded;
 use crate::session::choice::CacheChoice;
@@ -57,7 +58,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     }
     let changed = if args.list { changed_lbas(&mut opened)? } else { Vec::new() };
     if args.json {
-        let mut report = serde_json::to_value(&report).expect("a report is plain data");
+        let mut report = serde_json::to_value(&report).map_err(no_json)?;
         if args.list {
             report["changed_lbas"] = changed.clone().into();
             report["given_up"] = given_up.into();

@@ -3,7 +3,6 @@
 //! The order is what keeps data safe: look without changing anything, take the devices, recover, note in the records that
 //! the data disks are incomplete alone, and only then let clients in.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use dcd_engine::log_cache::offline::{measure_again, read_superblock};
 use dcd_engine::log_cache::spindle::Spindle;
 use dcd_engine::{BlockDevice, Geometry, LogHead, Nanos, SECTOR_BYTES, Stack};
 use dcd_io::tls::{self, ServerConfig, TlsClients};
-use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, protect_process};
+use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, Signals, protect_process};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
@@ -28,22 +27,25 @@ use crate::cli::Serve;
 use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
+use crate::messages;
 use crate::nbd_device;
 use crate::session::absent::{self, Allowed};
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
 use crate::session::machine;
 use crate::session::open::{open_log, reserve_space};
-use crate::session::running::{Admitted, RunningCaches};
+use crate::session::running::RunningCaches;
 use crate::session::serving::admit::{
     admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
 };
 use crate::session::serving::host::{Cache, CacheKind, Host};
 use crate::session::serving::notify::tell_ready;
+use crate::session::serving::records::Records;
 use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
 use crate::session::started::PartDevice;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
+    messages::begin().map_err(|error| Failure::io("a thread for messages", error))?;
     let mut file = StackFile::load(&args.file)?;
     if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
         return Err(Failure::Failed(format!(
@@ -66,7 +68,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     let other = machine::take_over(&mut file, &args.take_over)?;
     for what in leave_out(&mut file, args.degraded)? {
-        eprintln!("dcd: {what}");
+        warnln!("dcd: {what}");
     }
     if args.without_cache {
         file = without_caches(&file, args.force)?;
@@ -77,9 +79,10 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     admit_non_volatile(&file, args.i_have_nvram)?;
     admit_nbd_recovery(&file)?;
     enough_memory(&file, file.memory_bytes())?;
-    let mut driver = Driver::new().map_err(failed)?;
-    // Before any thread is started, so that signals come here and not there.
-    let watch = StartWatch::begin(driver.take_signals().map_err(failed)?).map_err(failed)?;
+    let mut driver = Driver::new()?;
+    // Before any thread is started but that of messages, so that signals come here and not there.
+    let signals = Signals::of_server().map_err(|error| Failure::io("signals", error))?;
+    let watch = StartWatch::begin(driver.take_signals(signals)).map_err(failed)?;
     admit_bare_array(&file, &file.export)?;
     admit_no_log(&file, &file.export)?;
     let admitted = admit(&file)?;
@@ -88,18 +91,22 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let caches: Vec<String> = admitted.iter().filter_map(|cache| cache.cache.clone()).collect();
     let owner = nbd_device::owner(&file, &caches);
     measure_logs(&file)?;
+    // Logs are made by `format`, and members by `array create`: only plain disks are made here.
+    let is_plain = admitted.is_empty() && file.arrays().next().is_none();
     protect(args.quiet);
     watch.doing(format!("opening the devices of {}", args.file.display()));
-    let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), admitted, &mut driver)?;
+    let mut running = RunningCaches::of(admitted);
+    let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), is_plain, &mut driver)?;
     served.host.nbd_backend =
         (!file.serve.nbd.is_empty()).then(|| nbd_device::backend(&file, &owner).text().to_owned());
-    served.host.records.note_start()?;
+    running.note_start()?;
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
-        served.host.records.note_end(dcd_engine::Pump::now(&driver), &stack)?;
+        running.note_end(dcd_engine::Pump::now(&driver), &stack)?;
         return Err(Failure::Refused(machine::refusal(&file, other, &error)));
     }
-    served.host.records.note_started(dcd_engine::Pump::now(&driver), &stack)?;
+    running.note_started(dcd_engine::Pump::now(&driver), &stack)?;
+    served.host.records = Records::with_thread(running, driver.waker()).map_err(failed)?;
     tell_larger(&file, &stack, &served.host.parts);
     if !args.quiet {
         tell_price(&file, &stack, &served.host.parts);
@@ -117,9 +124,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         tell_recording(&recording, args.quiet);
     }
     if let Ok(Some(stays)) = &ended {
-        eprintln!("dcd: {stays}");
+        warnln!("dcd: {stays}");
     }
-    match served.not_clean(&outcome, &driver).or(ended.err()) {
+    match served.not_clean(&outcome).or(ended.err()) {
         Some(why) => Err(Failure::Failed(why)),
         None => Ok(()),
     }
@@ -211,7 +218,7 @@ fn protect(quiet: bool) {
         ("locked memory", "CAP_IPC_LOCK", protection.locked_memory),
     ] {
         if let Err(error) = done {
-            eprintln!(
+            warnln!(
                 "dcd: without {what} ({error}): a machine that is short of memory may hang; it needs {needs}, which \
                  root has, unless a container takes it away"
             );
@@ -224,11 +231,9 @@ fn tell_recording(recording: &Recording, quiet: bool) {
     let path = recording.path.display();
     let (recorded, dropped) = (recording.recorded(), recording.dropped());
     match recording.error() {
-        Some(error) => eprintln!("dcd: the recording ended early: {error}; {dropped} requests are not in it"),
+        Some(error) => errorln!("dcd: the recording ended early: {error}; {dropped} requests are not in it"),
         None if dropped > 0 => {
-            eprintln!(
-                "dcd: {path}: {dropped} requests are not in it, as it could not be written fast enough"
-            );
+            warnln!("dcd: {path}: {dropped} requests are not in it, as it could not be written fast enough");
         }
         None => {}
     }
@@ -240,22 +245,20 @@ fn tell_recording(recording: &Recording, quiet: bool) {
 fn build(
     file: &StackFile,
     record: Option<&Path>,
-    admitted: Vec<Admitted>,
+    is_plain: bool,
     driver: &mut Driver,
 ) -> Result<(Stack, Served, Option<Recording>), Failure> {
-    // Logs are made by `format`, and members by `array create`: only plain disks are made here.
-    let is_plain = admitted.is_empty() && file.arrays().next().is_none();
     let mut opener = Opener::new(file, if is_plain { Purpose::Create } else { Purpose::Change });
     let clients = ForClients { record, overrun: Overrun::Drop };
     let built = file.build_metered(clients, &mut opener).map_err(|error| opener.failure(error))?;
     for device in opener.into_devices() {
-        driver.add_device(device);
+        driver.add_device(device).map_err(failed)?;
     }
     admit_bare(file, &built.parts, &file.export)?;
     for choice in choices(file)? {
         // It may be good for long: that it has no room to end up in is told before it is too late.
         if let Err(failure) = reserve_space(file, &built.parts, &choice.log) {
-            eprintln!("dcd: {failure}; the log fails when its file system is full");
+            warnln!("dcd: {failure}; the log fails when its file system is full");
         }
     }
     let cache = |layer: &LayerSpec| {
@@ -271,7 +274,7 @@ fn build(
     let mut caches: Vec<Cache> = file.layers.iter().filter_map(cache).collect();
     // The upper ones first, as the host wants them.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
-    let mut host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::of(admitted));
+    let mut host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::default());
     host.stack_file = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
     let served = Served::new(host, left_by(file));
     Ok((built.stack, served, built.recording))
@@ -306,6 +309,9 @@ fn listen(
     }
     if let Some(directory) = &file.serve.fuse {
         let image = FuseImage::mount(directory, geometry, &FuseOptions::default()).map_err(failed)?;
+        if image.was_stale() {
+            eprintln!("dcd: {}: a mount whose server is gone was taken away", directory.display());
+        }
         places.push(format!("fuse {}", image.image().display()));
         driver.add_source(Box::new(image));
     }
@@ -345,11 +351,11 @@ fn make_ublk(
     let device = UblkDevice::open(ublk::system(), number, &owner, geometry, outlives).map_err(failed)?;
     let (node, missing) = (device.node(), device.missing().join(", "));
     match lost {
-        Some(why) if device.outlives_server() => eprintln!(
+        Some(why) if device.outlives_server() => warnln!(
             "dcd: {node} was made to outlive its server, but what this one answers does not ({why}): unmount what is on it, and restart"
         ),
         Some(why) => {
-            eprintln!("dcd: {node} ends with this server, and a file system on it fails then: {why}");
+            warnln!("dcd: {node} ends with this server, and a file system on it fails then: {why}");
         }
         None if !missing.is_empty() => eprintln!(
             "dcd: {node} ends with this server, and a file system on it fails then: this kernel's ublk is without {missing}"
@@ -388,12 +394,12 @@ fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Annou
     let export = file.export.clone();
     Box::new(move |last| {
         places.extend(last);
-        let mut out = std::io::stdout();
         let places = places.join(", ");
         tell_ready(&places);
-        let line = if quiet { "ready".to_owned() } else { format!("{export}: {places}") };
-        // Nobody may be there to read it.
-        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+        match quiet {
+            true => messages::say(format_args!("ready\n")),
+            false => messages::say(format_args!("{export}: {places}\n")),
+        }
     })
 }
 

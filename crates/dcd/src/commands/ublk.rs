@@ -4,6 +4,7 @@ use dcd_serve::ublk::{Listed, System, UblkError, available, list, remove};
 
 use crate::cli::{Ublk, UblkCommand};
 use crate::failure::Failure;
+use crate::output::print_json;
 
 pub fn run(args: &Ublk) -> Result<(), Failure> {
     available().map_err(failure)?;
@@ -11,7 +12,7 @@ pub fn run(args: &Ublk) -> Result<(), Failure> {
         UblkCommand::List(args) => {
             let all = list(&System).map_err(failure)?;
             if args.json {
-                println!("{}", serde_json::to_string(&all).expect("a list is plain data"));
+                print_json(&all)?;
             } else {
                 all.iter().for_each(|device| println!("{}", line(device)));
             }

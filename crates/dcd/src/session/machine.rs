@@ -140,10 +140,14 @@ fn fence(command: &str, file: &StackFile, other: Option<u64>) -> Result<(), Fail
     if let Some(other) = other {
         shell.env("DCD_OTHER_MACHINE", format!("{other:016x}"));
     }
-    let status = shell.status().map_err(|error| Failure::io("/bin/sh", error))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure::refused(
+    let run = dcd_io::run_unless_interrupted(&mut shell).map_err(|error| Failure::io("/bin/sh", error))?;
+    match run {
+        None => Err(Failure::Failed(
+            "interrupted: the command that keeps the other machine away was ended, and nothing was changed"
+                .to_owned(),
+        )),
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(Failure::refused(
             format!("the command that keeps the other machine away has failed ({status})"),
             "see what it says, and try again. Nothing was changed",
         )),

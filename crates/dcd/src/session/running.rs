@@ -20,6 +20,27 @@ pub struct Admitted {
     pub cache: Option<String>,
 }
 
+/// Something that the record of a cache is to say.
+pub enum Note {
+    /// The log device failed, with so many dirty bytes.
+    LogFailed(Option<u64>),
+    /// All is written back that a cache without its log had: it is not at risk any more, whatever becomes of this process.
+    WrittenBack(Box<LogCacheStatus>),
+    /// The cache has said that it has stopped: what is written back is durable.
+    Stopped(Box<LogCacheStatus>),
+    /// Something has become of the legs of the mirrored log that is named in the place of the cache.
+    Legs(Box<MirrorStatus>),
+}
+
+/// What to tell the administrator of a log that failed. `held`: what it holds that is not written back.
+pub fn log_failed_text(name: &str, held: &str) -> String {
+    let held = match held {
+        "" => String::new(),
+        held => format!("; {held} are written back from it, as far as it can be read"),
+    };
+    format!("log cache \"{name}\": the log device failed; writes go to the data disk from now on{held}")
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub struct RunningCaches(Vec<Running>);
@@ -120,25 +141,50 @@ impl RunningCaches {
         layer: LayerIndex,
     ) -> Result<String, RecordError> {
         let name = stack.layer_name(layer).to_owned();
+        let status = stack.layer(layer).status(now);
+        let dirty_bytes = status.log_cache().map(|status| status.dirty_bytes);
+        let held = self.note(&name, &Note::LogFailed(dirty_bytes))?;
+        stack.control(now, layer, Control::LogFailureRecorded);
+        Ok(log_failed_text(&name, &held))
+    }
+
+    /// Has the record of a cache say something; nothing of a cache that has none. For messages, of a log that failed: what it holds.
+    pub fn note(&mut self, layer: &str, note: &Note) -> Result<String, RecordError> {
         let mut held = String::new();
-        if let Some(cache) = self.0.iter_mut().find(|cache| cache.layer == name) {
-            let dirty_bytes = cache.status(now, stack).map(|status| status.dirty_bytes);
-            cache.change(|attachment| {
+        if let Note::Legs(legs) = note {
+            return self.note_legs(layer, legs).map(|()| held);
+        }
+        let Some(cache) = self.0.iter_mut().find(|cache| cache.layer == layer) else { return Ok(held) };
+        match note {
+            Note::LogFailed(dirty_bytes) => cache.change(|attachment| {
                 let failed = Attachment {
                     state: AttachmentState::Abandoned,
                     dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
                     ..attachment
                 };
                 if failed.may_lose_data() {
-                    held = format!("; {} are written back from it, as far as it can be read", failed.held());
+                    held = failed.held();
                 }
                 failed
-            })?;
+            })?,
+            // What is lost stays so: there is nothing to change, however often it is looked.
+            Note::WrittenBack(status) if !is_home_without_log(status) => {}
+            Note::WrittenBack(status) => {
+                let known = cache.record.load()?.of(cache.record.extent()).cloned();
+                if known.is_some_and(|attachment| attachment.may_lose_data()) {
+                    cache.change(|attachment| at_end(status, false, attachment))?;
+                }
+            }
+            Note::Stopped(status) => cache.change(|attachment| at_end(status, true, attachment))?,
+            Note::Legs(_) => {}
         }
-        stack.control(now, layer, Control::LogFailureRecorded);
-        Ok(format!(
-            "log cache \"{name}\": the log device failed; writes go to the data disk from now on{held}"
-        ))
+        Ok(held)
+    }
+
+    /// Has the record of a cache that has stopped name its data disk by what is on it now.
+    pub fn look_again(&mut self, layer: &str) -> Result<(), RecordError> {
+        let mut caches = self.0.iter_mut().filter(|cache| cache.layer == layer);
+        caches.try_for_each(|cache| cache.record.look_again())
     }
 
     /// Logs that failed while they had what their data disks lack, and what to do; none where there are none.
@@ -160,25 +206,9 @@ impl RunningCaches {
         Ok((!told.is_empty()).then(|| told.join(". ")))
     }
 
-    /// Data of caches without their logs that is written back by now is not at risk any more, whatever becomes of this process.
-    pub fn note_written_back(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
-        for cache in &mut self.0 {
-            let Some(status) = cache.status(now, stack) else { continue };
-            // What is lost stays so: there is nothing to change, however often it is looked.
-            if status.state != LogCacheState::LogFailed || !is_written_back(&status) {
-                continue;
-            }
-            let known = cache.record.load()?.of(cache.record.extent()).cloned();
-            if known.is_some_and(|attachment| attachment.may_lose_data()) {
-                cache.change(|attachment| at_end(&status, false, attachment))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Something has become of the legs of a log. The labels say so before anything is acknowledged that one of them lacks; the record is for
     /// the start that finds this one alone.
-    pub fn note_legs(&mut self, mirror: &str, legs: &MirrorStatus) -> Result<(), RecordError> {
+    fn note_legs(&mut self, mirror: &str, legs: &MirrorStatus) -> Result<(), RecordError> {
         for cache in self.0.iter_mut().filter(|cache| cache.mirror.as_deref() == Some(mirror)) {
             let stale = stale_legs(&cache.stale_legs, legs);
             let ids = |legs: &[StaleLeg]| legs.iter().map(|leg| leg.id).collect::<Vec<u64>>();
@@ -188,18 +218,6 @@ impl RunningCaches {
             }
         }
         Ok(())
-    }
-
-    /// A cache has said that it has stopped: what is written back is durable.
-    pub fn note_stopped(&mut self, now: Nanos, stack: &Stack, layer: LayerIndex) -> Result<(), RecordError> {
-        let name = stack.layer_name(layer);
-        match self.0.iter_mut().find(|cache| cache.layer == name) {
-            Some(cache) => match cache.status(now, stack) {
-                Some(status) => cache.change(|attachment| at_end(&status, true, attachment)),
-                None => Ok(()),
-            },
-            None => Ok(()),
-        }
     }
 
     /// Nothing more is written.
@@ -261,6 +279,11 @@ impl Running {
         let (index, _) = stack.layers().find(|(_, name)| *name == self.layer)?;
         stack.layer(index).status(now).log_cache().cloned()
     }
+}
+
+/// All that a cache without its log had is written back.
+pub fn is_home_without_log(status: &LogCacheStatus) -> bool {
+    status.state == LogCacheState::LogFailed && is_written_back(status)
 }
 
 /// Nothing is in the log that the data disk lacks, and nothing of it is lost.
@@ -388,6 +411,11 @@ mod tests {
             *self.status.borrow_mut() = LayerStatus::LogCache(Box::new(status));
         }
 
+        fn note_written_back(&mut self) {
+            let status = self.status.borrow().log_cache().cloned().unwrap();
+            self.caches.note("cache", &Note::WrittenBack(Box::new(status))).unwrap();
+        }
+
         fn end(&mut self) -> Attachment {
             self.caches.note_end(Nanos::ZERO, &self.stack).unwrap();
             self.recorded().unwrap()
@@ -456,14 +484,14 @@ mod tests {
         let file = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&place).unwrap());
         let before = file();
         bench.loses(1, LogCacheState::LogFailed, 0);
-        bench.caches.note_written_back(Nanos::ZERO, &bench.stack).unwrap();
+        bench.note_written_back();
         assert_eq!((bench.recorded().unwrap().dirty_bytes, file()), (Some(4096), before));
         bench.says(LogCacheState::LogFailed, 0);
-        bench.caches.note_written_back(Nanos::ZERO, &bench.stack).unwrap();
+        bench.note_written_back();
         let recorded = bench.recorded().unwrap();
         assert_eq!((recorded.state, recorded.dirty_bytes), (AttachmentState::Abandoned, Some(0)));
         let after = file();
-        bench.caches.note_written_back(Nanos::ZERO, &bench.stack).unwrap();
+        bench.note_written_back();
         assert_eq!(file(), after, "nothing more is to be said");
     }
 

@@ -15,6 +15,7 @@ mod identity;
 mod kill;
 mod legs;
 mod lifecycle;
+mod messages;
 mod metrics;
 mod non_volatile;
 mod offline;

@@ -1,9 +1,7 @@
 //! Serving, without a cache: clients, the control socket, stopping, a second server.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{MIB, Nbd, Place, Server, SmallFs, dcd, expect, original};
@@ -90,31 +88,6 @@ fn a_second_server_is_refused_and_the_first_goes_on() {
         Err(output) => expect(&output, 1, "in use"),
     }
     place.nbd().write(0, &[1; 512]).unwrap();
-    expect(&server.stop(), 0, "");
-}
-
-#[test]
-fn a_terminal_that_goes_away_is_a_clean_stop_unless_that_is_ignored() {
-    let place = Place::new();
-    place.format();
-    let start = |wrapper: &mut Command| {
-        wrapper.arg(dcd().get_program()).args(["serve", "--quiet"]).arg(place.stack());
-        let child = wrapper.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut server = Server { child };
-        let mut line = String::new();
-        BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        server
-    };
-    // These tests themselves may run under nohup.
-    let mut server = start(Command::new("env").arg("--default-signal=HUP"));
-    place.nbd().write(0, &[7; 4096]).unwrap();
-    crate::common::signal(&server.child, "HUP");
-    assert_eq!(server.child.wait().unwrap().code(), Some(0), "as with SIGTERM");
-    let server = start(Command::new("env").arg("--ignore-signal=HUP"));
-    crate::common::signal(&server.child, "HUP");
-    std::thread::sleep(Duration::from_millis(200));
-    expect(&place.run("status", &[]), 0, "cache: ");
-    assert_eq!(place.nbd().read(0, 4096).unwrap(), [7; 4096]);
     expect(&server.stop(), 0, "");
 }
 

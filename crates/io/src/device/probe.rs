@@ -97,7 +97,7 @@ fn direct_alignment(file: &File) -> io::Result<(usize, u32)> {
     };
     let (memory, offset) = (about.stx_dio_mem_align, about.stx_dio_offset_align);
     if done == 0 && about.stx_mask & STATX_DIOALIGN != 0 && memory != 0 && offset != 0 {
-        return Ok((memory as usize, offset.clamp(SECTOR, LOGICAL_BLOCK_MAX)));
+        return Ok((memory as usize, direct_block(offset)?));
     }
     // Kernels before 6.1 do not say: try the smaller block.
     let mut page = Buf::zeroed(PAGE_BYTES);
@@ -105,6 +105,18 @@ fn direct_alignment(file: &File) -> io::Result<(usize, u32)> {
         Ok(_) => Ok((SECTOR as usize, SECTOR)),
         Err(_) => Ok((PAGE_BYTES, LOGICAL_BLOCK_MAX)),
     }
+}
+
+/// The block for offsets that have to be aligned so.
+fn direct_block(offset_align: u32) -> io::Result<u32> {
+    if offset_align > LOGICAL_BLOCK_MAX {
+        let what = format!(
+            "O_DIRECT wants offsets aligned to {offset_align} bytes on its file system, and blocks of at most {LOGICAL_BLOCK_MAX} bytes can be \
+             used: put the file on another one"
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    Ok(offset_align.max(SECTOR))
 }
 
 /// A block device.
@@ -208,5 +220,11 @@ mod tests {
         ] {
             assert_eq!(is_zoned_in_order(zoned, || sectors), refused, "{zoned:?} {sectors}");
         }
+    }
+
+    #[test]
+    fn blocks_that_are_too_large_for_requests_are_refused_at_the_start() {
+        assert_eq!([1, 512, 4096].map(|align| direct_block(align).unwrap()), [512, 512, 4096]);
+        assert!(direct_block(16384).unwrap_err().to_string().contains("aligned to 16384 bytes"));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dcd_engine::{Buf, IoResult, Nanos, Stack};
+use dcd_engine::{IoResult, Nanos, Stack};
 use io_uring::{opcode, types};
 
 use super::{Context, Driver, Host, Origin};
@@ -27,15 +27,6 @@ pub(super) struct Commanded {
     pub heard: Nanos,
     /// Its requests that are not answered.
     pub unanswered: usize,
-    /// The buffers that the kernel has, by slot.
-    given: Vec<Option<Buf>>,
-}
-
-impl Commanded {
-    /// Commands that the kernel has.
-    pub fn in_flight(&self) -> usize {
-        self.given.iter().flatten().count()
-    }
 }
 
 impl Driver {
@@ -49,7 +40,7 @@ impl Driver {
     pub fn add_command_source(&mut self, source: Box<dyn CommandSource>) -> io::Result<()> {
         assert!(self.commanded.is_none(), "a driver has one such front-end");
         let heard = self.elapsed();
-        self.commanded = Some(Commanded { source, heard, unanswered: 0, given: Vec::new() });
+        self.commanded = Some(Commanded { source, heard, unanswered: 0 });
         self.with_commanded(|source, actions| source.begin(actions));
         self.ring.enter(0, Some(Duration::ZERO))?;
         let task = self.commanded.as_mut().expect("just added").source.begun()?;
@@ -66,7 +57,7 @@ impl Driver {
         let mut actions = self.spare_actions.pop().unwrap_or_default();
         call(commanded.source.as_mut(), &mut actions);
         for command in actions.commands.drain(..) {
-            self.push_command(&mut commanded, command);
+            self.push_command(commanded.source.as_ref(), command);
         }
         if !actions.requests.is_empty() {
             commanded.heard = self.now;
@@ -83,26 +74,31 @@ impl Driver {
         self.spare_actions.push(actions);
     }
 
-    fn push_command(&mut self, commanded: &mut Commanded, command: Command) {
+    /// Commands that the kernel has.
+    pub(super) fn commands_in_flight(&self) -> usize {
+        self.given.iter().flatten().count()
+    }
+
+    fn push_command(&mut self, source: &dyn CommandSource, command: Command) {
         let Command { slot, op, head, mut buf } = command;
-        assert!(buf.has_room(commanded.source.buffer_bytes()), "the kernel may fill the buffer of a command");
+        assert!(buf.has_room(source.buffer_bytes()), "the kernel may fill the buffer of a command");
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&head);
         bytes[8..].copy_from_slice(&(buf.bytes_mut().as_mut_ptr() as u64).to_ne_bytes());
-        let entry = opcode::UringCmd16::new(types::Fd(commanded.source.fd()), op).cmd(bytes).build();
-        if commanded.given.len() <= slot {
-            commanded.given.resize_with(slot + 1, || None);
+        let entry = opcode::UringCmd16::new(types::Fd(source.fd()), op).cmd(bytes).build();
+        if self.given.len() <= slot {
+            self.given.resize_with(slot + 1, || None);
         }
-        let before = commanded.given[slot].replace(buf);
+        let before = self.given[slot].replace(buf);
         assert!(before.is_none(), "a slot has one command at a time");
         // SAFETY: the buffer lies on the heap, is owned (it has room), and stays in `given` until the command has ended (or for ever: see
-        // the driver's `Drop`). The kernel was told how large it is.
+        // the driver's `Drop`). `given` is the driver's, and not the front-end's, so it stays where a call of the front-end panics. The
+        // kernel was told how large the buffer is.
         unsafe { self.ring.push(entry, Token::new(Kind::Command, slot)) };
     }
 
     pub(super) fn command_completed(&mut self, slot: usize, result: i32) {
-        let commanded = self.commanded.as_mut().expect("a front-end stays while the kernel has its commands");
-        let buf = commanded.given[slot].take().expect("a command ends once");
+        let buf = self.given[slot].take().expect("a command ends once");
         self.with_commanded(|source, actions| source.completed(slot, result, buf, actions));
     }
 
@@ -136,27 +132,34 @@ impl Driver {
     /// In words, where the device could not be taken away.
     pub fn end_command_source(&mut self) -> Result<Option<String>, String> {
         let Some(commanded) = &mut self.commanded else { return Ok(None) };
-        let task = match commanded.source.end(commanded.unanswered) {
-            Ending::Leave(why) => return Ok(Some(why)),
-            Ending::Remove(task) => task,
+        let mut ending = commanded.source.end(commanded.unanswered);
+        let task = loop {
+            match ending {
+                Ending::Leave(why) => return Ok(Some(why)),
+                Ending::Remove(task) => break task,
+                Ending::Ask(task) => {
+                    let answer = self.run_to_end(task, false);
+                    ending = Ending::Leave(String::new());
+                    self.with_commanded(|source, actions| ending = source.asked(answer, actions));
+                }
+            }
         };
-        match self.run_to_end(task) {
+        match self.run_to_end(task, true) {
             Ok(()) => {}
             Err(error) => {
                 let commanded = self.commanded.as_ref().expect("it stays until it is removed");
                 return commanded.source.not_removed(&error).map(Some);
             }
         }
-        let commanded = self.commanded.take().expect("it stays until it is removed");
-        if commanded.in_flight() > 0 {
-            self.commanded = Some(commanded);
+        if self.commands_in_flight() > 0 {
             return Err("the kernel does not give back the commands of a removed device".to_owned());
         }
+        let commanded = self.commanded.take().expect("it stays until it is removed");
         commanded.source.close().map(|()| None)
     }
 
-    /// Serves the ring while a task runs, and until the kernel has given all commands back.
-    fn run_to_end(&mut self, task: Task) -> io::Result<()> {
+    /// Serves the ring while a task runs. `drains`: and until the kernel has given all commands back.
+    fn run_to_end(&mut self, task: Task, drains: bool) -> io::Result<()> {
         let (ended, end) = mpsc::sync_channel(1);
         let run = move || {
             // Nobody waits any more where this fails.
@@ -167,9 +170,8 @@ impl Driver {
         let mut done: Option<io::Result<()>> = None;
         while Instant::now() < until {
             done = done.or_else(|| end.try_recv().ok());
-            let in_flight = self.commanded.as_ref().map_or(0, Commanded::in_flight);
             match &done {
-                Some(Ok(())) if in_flight == 0 => break,
+                Some(Ok(())) if !drains || self.commands_in_flight() == 0 => break,
                 Some(Err(_)) => break,
                 _ => {}
             }
@@ -188,8 +190,6 @@ impl Driver {
 
     /// The end of the driver: what the kernel still has is left to it for ever.
     pub(super) fn forget_commands(&mut self) {
-        if let Some(commanded) = &mut self.commanded {
-            commanded.given.drain(..).for_each(std::mem::forget);
-        }
+        self.given.drain(..).for_each(std::mem::forget);
     }
 }

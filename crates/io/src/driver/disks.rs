@@ -10,7 +10,7 @@ use io_uring::{opcode, types};
 use super::{Driver, OpenId};
 use crate::device::sync::run_to_end;
 use crate::device::transfer::{Call, Transfer};
-use crate::device::{Backing, CallsBy, Device, DeviceSpec, Failures, OpenFile, check};
+use crate::device::{Backing, CallsBy, Device, DeviceError, DeviceSpec, Failures, OpenFile, check};
 use crate::ring::{Kind, Token};
 use crate::workers::{self, Queue, Workers};
 
@@ -59,15 +59,20 @@ pub struct Unanswered {
 
 impl Driver {
     /// Adds the next device; the stack must know it by the index that comes back.
-    pub fn add_device(&mut self, mut device: Device) -> DeviceIndex {
+    ///
+    /// # Errors
+    /// Where the system has no thread for a device that needs one.
+    pub fn add_device(&mut self, mut device: Device) -> Result<DeviceIndex, DeviceError> {
         device.backing = match device.backing {
             Backing::File(OpenFile { file, traits, .. }) if traits.calls_by == CallsBy::Workers => {
-                Backing::Worked { workers: Workers::new(file, Arc::clone(&self.finished_by_workers)), traits }
+                let workers = Workers::new(file, Arc::clone(&self.finished_by_workers));
+                let failed = |error| DeviceError::system(device.name.as_ref(), "making a thread", error);
+                Backing::Worked { workers: workers.map_err(failed)?, traits }
             }
             backing => backing,
         };
         self.devices.push(device);
-        DeviceIndex(self.devices.len() - 1)
+        Ok(DeviceIndex(self.devices.len() - 1))
     }
 
     /// Opens a device on a thread of its own; the host hears of the end.
@@ -110,14 +115,14 @@ impl Driver {
                         None => file
                             .file
                             .try_clone()
-                            .map(|file| Workers::new(file, Arc::clone(&self.finished_by_workers))),
+                            .and_then(|file| Workers::new(file, Arc::clone(&self.finished_by_workers))),
                     };
                     match workers {
                         Ok(workers) => {
                             let op = self.ops.insert(op);
                             file.workers.insert(workers).submit(op, transfer);
                         }
-                        // No descriptor is left. Advice need not be taken.
+                        // No descriptor or thread is left. Advice need not be taken.
                         Err(_) => self.finished.push_back((tag, transfer.finish(Ok(())))),
                     }
                 } else if file.traits.calls_by == CallsBy::Itself && transfer.bytes() <= AT_ONCE_BYTES_MAX {

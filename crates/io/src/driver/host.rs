@@ -11,6 +11,7 @@ use super::Driver;
 use super::stop::Outcome;
 use crate::device::{Device, DeviceError, DeviceSpec};
 use crate::listen::{ListenError, Socket};
+use crate::workers::Waker;
 use crate::{FrontEndNews, SessionFactory, Signal};
 
 /// Names a listening socket.
@@ -32,6 +33,17 @@ pub struct CallId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpenId(pub(super) u64);
 
+/// Why a client was turned away.
+#[derive(Debug)]
+pub enum Refused {
+    /// Its socket has as many clients as it takes.
+    Places(usize),
+    /// The process has no descriptor for one more.
+    Descriptors,
+    /// The system has no memory or descriptor for one more.
+    System(std::io::Error),
+}
+
 /// What the driver tells its user while it runs. Everything but [`Host::call`] has a sensible default.
 pub trait Host {
     /// A control call; answer it with [`Context::answer`], now or later.
@@ -40,8 +52,8 @@ pub trait Host {
     /// A client has gone: its calls need no answer any more.
     fn client_gone(&mut self, _client: ClientId, _context: &mut Context<'_>) {}
 
-    /// A client was turned away: its socket has as many as it takes.
-    fn client_refused(&mut self, _clients_max: usize, _context: &mut Context<'_>) {}
+    /// A client was turned away.
+    fn client_refused(&mut self, _why: Refused, _context: &mut Context<'_>) {}
 
     /// A client is not served any more, or never was, for this reason.
     fn client_failed(&mut self, _who: &str, _why: &str, _context: &mut Context<'_>) {}
@@ -54,7 +66,7 @@ pub trait Host {
     /// A front-end that takes its time is there, or cannot serve.
     fn front_end(&mut self, _news: FrontEndNews, _context: &mut Context<'_>) {}
 
-    /// SIGTERM, SIGHUP or SIGINT, where [`Driver::take_signals`] was called.
+    /// SIGTERM or SIGINT, where [`Driver::take_signals`] was called.
     fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
         context.stop(Nanos::from_secs(60));
     }
@@ -64,6 +76,7 @@ pub trait Host {
         None
     }
 
+    /// The deadline has come, or a [`Waker`] has rung.
     fn wake(&mut self, _context: &mut Context<'_>) {}
 
     /// While stopping: no request is in flight any more, and the root has been flushed. Either has the driver stop the
@@ -100,6 +113,11 @@ impl Context<'_> {
         self.driver
     }
 
+    /// Lets a thread of the host's wake it.
+    pub fn waker(&self) -> Waker {
+        self.driver.waker()
+    }
+
     pub fn control(&mut self, layer: LayerIndex, control: Control) {
         self.stack.control(self.driver.now, layer, control);
     }
@@ -113,11 +131,15 @@ impl Context<'_> {
     }
 
     /// Adds a device while the driver runs: to the stack, too, where a layer gets a port to it with [`Stack::add_port`].
-    pub fn add_device(&mut self, device: Device) -> DeviceIndex {
-        let known = self.stack.add_device(device.geometry());
-        let added = self.driver.add_device(device);
+    ///
+    /// # Errors
+    /// Where the system has no thread for a device that needs one.
+    pub fn add_device(&mut self, device: Device) -> Result<DeviceIndex, DeviceError> {
+        let geometry = device.geometry();
+        let added = self.driver.add_device(device)?;
+        let known = self.stack.add_device(geometry);
         assert_eq!(known, added, "stack and driver count the same devices");
-        added
+        Ok(added)
     }
 
     /// Closes a device that no layer uses any more, for good. False where operations on it are under way: then it stays open.
@@ -181,6 +203,11 @@ impl Context<'_> {
 }
 
 impl Driver {
+    /// Lets a thread of the host's wake it, as [`Context::waker`] does.
+    pub fn waker(&self) -> Waker {
+        self.finished_by_workers.waker()
+    }
+
     /// Listens on a unix socket, as [`Context::listen_unix`] does.
     pub fn listen_unix(
         &mut self,

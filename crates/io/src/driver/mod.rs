@@ -32,8 +32,8 @@ use io_uring::{opcode, types};
 use slab::Slab;
 
 pub use disks::Unanswered;
-pub use host::{CallId, ClientId, Context, Host, ListenerId, OpenId};
-pub use peers::Peer;
+pub use host::{CallId, ClientId, Context, Host, ListenerId, OpenId, Refused};
+pub use peers::{Peer, UnknownPeer};
 pub use stop::Outcome;
 
 use crate::device::Device;
@@ -59,16 +59,34 @@ const DROP_PATIENCE: Duration = Duration::from_secs(5);
 /// Why a driver cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    #[error(
-        "io_uring cannot be used: {0}. Linux 5.11 or later is needed, and kernel.io_uring_disabled must be 0"
-    )]
+    #[error("io_uring cannot be used: {error}. {way}", error = .0, way = way_to_io_uring(.0))]
     Setup(io::Error),
-    #[error("signals cannot be taken: {0}")]
-    Signals(io::Error),
     #[error("no eventfd can be made: {0}")]
     Bell(io::Error),
     #[error("io_uring failed while running: {0}")]
     Ring(io::Error),
+}
+
+/// The likely cause where io_uring cannot be set up, and the way out.
+pub fn way_to_io_uring(error: &io::Error) -> String {
+    let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    way_with(error.raw_os_error(), disabled.trim())
+}
+
+fn way_with(error: Option<i32>, disabled: &str) -> String {
+    let kernel = "Linux 5.14 or later is needed";
+    let profile = "a seccomp profile forbids it, as the usual ones of containers do: run the container with a profile that allows \
+                   io_uring_setup, io_uring_enter and io_uring_register (--security-opt seccomp=FILE)";
+    match (error, disabled) {
+        (Some(libc::EPERM), "1" | "2") => {
+            format!("kernel.io_uring_disabled is {disabled}: sysctl kernel.io_uring_disabled=0 allows it")
+        }
+        (Some(libc::EPERM), _) => format!("Most likely {profile}"),
+        // The file came with Linux 6.6.
+        (Some(libc::ENOSYS), "") => format!("This kernel has none ({kernel}), or {profile}"),
+        (Some(libc::ENOSYS), _) => format!("This kernel has it, so {profile}"),
+        _ => kernel.to_owned(),
+    }
 }
 
 /// Counters since the driver started.
@@ -82,8 +100,10 @@ pub struct Statistics {
     pub enters: u64,
     /// System calls that sent replies.
     pub sends: u64,
-    /// Clients that found all places taken, or had to make a place before their handshake had ended.
+    /// Clients that found all places taken, or no descriptor left, or had to make a place before their handshake had ended.
     pub connections_refused: u64,
+    /// The most bytes that clients have sent in one turn.
+    pub turn_bytes_max: u64,
 }
 
 /// Who gets the answer to a request.
@@ -144,12 +164,18 @@ pub struct Driver {
     crowded_since: Nanos,
     listed: Vec<usize>,
     clients: u64,
+    /// The lowest descriptor that no client gets.
+    descriptors_max: std::os::fd::RawFd,
+    /// What clients have sent in this turn.
+    turn_bytes: usize,
     sweep_at: Option<Nanos>,
     alarms: Alarms,
     calls: Calls,
     sources: Vec<WatchedSource>,
     /// None while it is being called.
     commanded: Option<Commanded>,
+    /// The buffers of its commands that the kernel has, by slot.
+    given: Vec<Option<dcd_engine::Buf>>,
     signals: Option<Arc<Signals>>,
     stopping: Option<Stopping>,
     ended: bool,
@@ -189,11 +215,14 @@ impl Driver {
             crowded_since: Nanos::ZERO,
             listed: Vec::new(),
             clients: 0,
+            descriptors_max: network::descriptors_max(),
+            turn_bytes: 0,
             sweep_at: None,
             alarms: Alarms::default(),
             calls: Calls::default(),
             sources: Vec::new(),
             commanded: None,
+            given: Vec::new(),
             signals: None,
             stopping: None,
             ended: false,
@@ -216,13 +245,12 @@ impl Driver {
         self.watch(self.sources.len() - 1);
     }
 
-    /// SIGTERM, SIGHUP and SIGINT go to the host from now on, or to whoever takes them meanwhile. Call it before threads are started,
-    /// so that they hold them back as well.
-    pub fn take_signals(&mut self) -> Result<Arc<Signals>, DriverError> {
-        let signals = Arc::new(Signals::new().map_err(DriverError::Signals)?);
+    /// Signals go to the host from now on, or to whoever takes them meanwhile.
+    pub fn take_signals(&mut self, signals: Signals) -> Arc<Signals> {
+        let signals = Arc::new(signals);
         self.signals = Some(Arc::clone(&signals));
         self.watch_signals();
-        Ok(signals)
+        signals
     }
 
     pub fn statistics(&self) -> Statistics {
@@ -254,6 +282,7 @@ impl Driver {
 
     fn turn(&mut self, stack: &mut Stack, host: &mut dyn Host) {
         self.now = self.elapsed();
+        self.turn_bytes = 0;
         self.ring.take(&mut self.completions);
         while let Some(completion) = self.completions.pop_front() {
             self.completed(stack, host, completion);
@@ -286,6 +315,9 @@ impl Driver {
                 self.tell_of_commanded(stack, host, queue.task);
                 for (number, device) in queue.opened {
                     host.opened(OpenId(number), device, &mut Context { driver: self, stack });
+                }
+                if queue.wakes_host {
+                    host.wake(&mut Context { driver: self, stack });
                 }
             }
             Kind::Signal => {
@@ -506,7 +538,7 @@ impl Drop for Driver {
         }
         let until = Instant::now() + DROP_PATIENCE;
         // Commands of a device that stays end when the ring does.
-        let commands = self.commanded.as_ref().map_or(0, Commanded::in_flight);
+        let commands = self.commands_in_flight();
         while self.ring.in_flight() > commands && Instant::now() < until {
             if self.ring.enter(1, Some(Duration::from_millis(100))).is_err() {
                 break;
@@ -519,5 +551,25 @@ impl Drop for Driver {
             std::mem::forget(std::mem::take(&mut self.ops));
             std::mem::forget(std::mem::take(&mut self.connections));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::way_with;
+
+    #[test]
+    fn the_likely_cause_is_named_where_io_uring_is_forbidden() {
+        let names = |error, disabled, cause: &str| {
+            let way = way_with(Some(error), disabled);
+            assert!(way.contains(cause), "{way}");
+            way.contains("seccomp")
+        };
+        assert!(!names(libc::EPERM, "2", "sysctl kernel.io_uring_disabled=0"));
+        assert!(names(libc::EPERM, "0", "--security-opt"));
+        assert!(names(libc::EPERM, "", "--security-opt"));
+        assert!(names(libc::ENOSYS, "0", "This kernel has it"));
+        assert!(names(libc::ENOSYS, "", "Linux 5.14"));
+        assert!(!names(libc::EINVAL, "0", "Linux 5.14"));
     }
 }

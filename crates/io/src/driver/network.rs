@@ -4,13 +4,14 @@
 //! its session is gone, and only its place remains until the kernel has let go of its buffers. Requests of a dead
 //! connection complete, and their results are dropped.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use dcd_engine::{ErrorKind, IoError, IoResult, Nanos, Request, RequestId, Stack};
 use io_uring::{opcode, types};
 
 use super::outgoing::Outgoing;
-use super::{ClientId, Context, Driver, Host, ListenerId, Origin, TURN_MAX, keys};
+use super::{ClientId, Context, Driver, Host, ListenerId, Origin, Refused, TURN_MAX, keys};
 use crate::listen::Socket;
 use crate::ring::{Kind, Token};
 use crate::{Actions, Session, SessionFactory};
@@ -19,8 +20,14 @@ use crate::{Actions, Session, SessionFactory};
 const RECEIVE_BYTES: usize = 144 << 10;
 /// A client whose replies of this size wait is not read from: it does not take what it asked for.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
+/// Bytes that are received in a turn beyond what the ring has brought: some 200 us of copying. A client that sends without end does not keep
+/// the others from their turn.
+const TURN_BYTES_MAX: usize = 1 << 20;
 /// Clients of one listening socket at a time.
 const CONNECTIONS_MAX: usize = 100;
+/// Descriptors that clients leave for records, devices and commands: this many, or that part of a low limit.
+const DESCRIPTORS_KEPT: u64 = 16;
+const DESCRIPTORS_KEPT_PART: u64 = 4;
 /// Time for a handshake, and for the last bytes of a connection that is closed.
 const PATIENCE: Nanos = Nanos::from_secs(10);
 /// How long to look for the rest of a request before falling asleep: some times what a client needs to send 4 KiB.
@@ -164,7 +171,9 @@ impl Driver {
         if short.contains(&-result) {
             let until = self.now + ACCEPT_PAUSE;
             listener.paused_until = Some(until);
-            return self.sweep_by(until);
+            self.sweep_by(until);
+            let error = io::Error::from_raw_os_error(-result);
+            return host.client_refused(Refused::System(error), &mut Context { driver: self, stack });
         }
         self.accept(index);
         if let Some(fd) = fd {
@@ -174,13 +183,23 @@ impl Driver {
 
     fn connect(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, fd: OwnedFd) {
         if self.listeners[index].connections >= CONNECTIONS_MAX {
-            self.statistics.connections_refused += 1;
-            host.client_refused(CONNECTIONS_MAX, &mut Context { driver: self, stack });
+            self.turned_away(stack, host, Refused::Places(CONNECTIONS_MAX));
             match self.slowest_handshake(index) {
                 Some(slowest) => self.disconnect(stack, host, slowest),
                 None => return refuse(&fd, self.listeners[index].factory.refusal(CONNECTIONS_MAX)),
             }
         }
+        // The kernel gives away the lowest number that is free.
+        if fd.as_raw_fd() >= self.descriptors_max {
+            drop(fd);
+            return self.turned_away(stack, host, Refused::Descriptors);
+        }
+        let mut buffer = Vec::new();
+        if buffer.try_reserve_exact(RECEIVE_BYTES).is_err() {
+            drop(fd);
+            return self.turned_away(stack, host, Refused::System(io::ErrorKind::OutOfMemory.into()));
+        }
+        buffer.resize(RECEIVE_BYTES, 0);
         let listener = self.listeners.get_mut(index).expect("a listener that has accepted");
         if listener.socket.address.is_some() {
             let (options, fd) = (tcp_options(), fd.as_raw_fd());
@@ -195,7 +214,7 @@ impl Driver {
             client: ClientId(self.clients),
             listener: index,
             session: Some(session),
-            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            buffer: buffer.into_boxed_slice(),
             receiving: false,
             outgoing: Outgoing::default(),
             unanswered: 0,
@@ -213,6 +232,11 @@ impl Driver {
         });
         self.sweep_by(deadline);
         self.with_session(stack, host, connection, |session, actions| session.start(actions));
+    }
+
+    fn turned_away(&mut self, stack: &mut Stack, host: &mut dyn Host, why: Refused) {
+        self.statistics.connections_refused += 1;
+        host.client_refused(why, &mut Context { driver: self, stack });
     }
 
     /// The client of a listener that has been in its handshake for longest: clients that never end theirs keep nobody out.
@@ -369,9 +393,15 @@ impl Driver {
 
     pub(super) fn received(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) {
         let mut result = result;
-        while self.take_received(stack, host, index, result) {
+        loop {
+            self.turn_bytes += usize::try_from(result).unwrap_or(0);
+            if !self.take_received(stack, host, index, result) || self.turn_bytes >= TURN_BYTES_MAX {
+                break;
+            }
             result = self.receive_rest(index);
         }
+        let most = &mut self.statistics.turn_bytes_max;
+        *most = (*most).max(self.turn_bytes as u64);
         self.list(index);
     }
 
@@ -413,7 +443,7 @@ impl Driver {
             if count >= 0 {
                 return i32::try_from(count).expect("the buffer is smaller");
             }
-            let error = -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+            let error = -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
             if error != -libc::EAGAIN || Nanos(self.started.elapsed().as_nanos() as u64) >= until {
                 return error;
             }
@@ -503,7 +533,7 @@ impl Driver {
             self.statistics.sends += 1;
             // SAFETY: the message is valid for the call.
             let count = unsafe { libc::sendmsg(fd, message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
-            let failed = || -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+            let failed = || -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
             // The kernel moves less than 2 GiB at a time.
             let result = if count < 0 { failed() } else { i32::try_from(count).unwrap_or(i32::MAX) };
             self.sent(stack, host, index, result);
@@ -613,6 +643,17 @@ fn refuse(fd: &OwnedFd, words: Vec<u8>) {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes live for the call.
     unsafe { libc::send(fd.as_raw_fd(), words.as_ptr().cast(), words.len(), flags) };
+}
+
+/// The lowest descriptor that no client gets.
+pub(super) fn descriptors_max() -> RawFd {
+    // SAFETY: plain data, for which all zeroes is a valid value, and which the kernel fills.
+    let limit = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur
+    };
+    RawFd::try_from(limit - DESCRIPTORS_KEPT.min(limit / DESCRIPTORS_KEPT_PART)).unwrap_or(RawFd::MAX)
 }
 
 /// Replies are gathered here, and the kernel must not hold them back to gather more. A client whose machine has gone without a word keeps

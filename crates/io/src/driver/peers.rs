@@ -7,6 +7,7 @@ use dcd_engine::Nanos;
 
 use super::network::Connection;
 use super::{Context, Driver};
+use crate::session::Lookup;
 
 /// A client that has the device, as an administrator knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,41 +22,63 @@ pub struct Peer {
     pub waits: bool,
 }
 
+/// A client that may have the device: who that is has to be looked up.
+pub struct UnknownPeer {
+    user: Lookup,
+    idle: Nanos,
+    unanswered: usize,
+    waits: bool,
+}
+
+impl UnknownPeer {
+    /// Looks up who it is, in tables of the system. That may take long: it is for a thread of its own. None where nobody has the device.
+    pub fn look_up(self) -> Option<Peer> {
+        let UnknownPeer { user, idle, unanswered, waits } = self;
+        Some(Peer { who: user()?, idle, unanswered, waits })
+    }
+}
+
 impl Context<'_> {
-    /// The clients that have the device.
-    pub fn peers(&self) -> Vec<Peer> {
+    /// The clients that may have the device.
+    pub fn peers(&self) -> Vec<UnknownPeer> {
         self.driver.peers()
     }
 }
 
 impl Driver {
-    fn peers(&self) -> Vec<Peer> {
+    fn peers(&self) -> Vec<UnknownPeer> {
         let idle = |heard: Nanos| self.now.since(heard);
         let connections = self.connections.iter().filter(|(_, connection)| connection.has_device());
-        let connected = connections.map(|(_, connection)| Peer {
-            who: connection.who(),
+        let connected = connections.map(|(_, connection)| UnknownPeer {
+            user: connection.user(),
             idle: idle(connection.heard),
             unanswered: connection.unanswered,
             waits: connection.outlives_server(),
         });
-        let sources = self.sources.iter().filter_map(|watched| {
-            let who = watched.source.user()?;
-            Some(Peer { who, idle: idle(watched.heard), unanswered: watched.unanswered, waits: false })
+        let sources = self.sources.iter().map(|watched| UnknownPeer {
+            user: watched.source.user(),
+            idle: idle(watched.heard),
+            unanswered: watched.unanswered,
+            waits: false,
         });
-        let commanded = self.commanded.iter().filter_map(|commanded| {
-            let (who, waits) = (commanded.source.user()?, commanded.source.outlives_server());
-            Some(Peer { who, idle: idle(commanded.heard), unanswered: commanded.unanswered, waits })
+        let commanded = self.commanded.iter().map(|commanded| UnknownPeer {
+            user: commanded.source.user(),
+            idle: idle(commanded.heard),
+            unanswered: commanded.unanswered,
+            waits: commanded.source.outlives_server(),
         });
         connected.chain(sources).chain(commanded).collect()
     }
 }
 
 impl Connection {
-    fn who(&self) -> String {
-        match self.remote() {
-            Some(address) => address,
-            None => local(self.fd()).unwrap_or_else(|| "a client".to_owned()),
-        }
+    fn user(&self) -> Lookup {
+        let remote = self.remote();
+        let process = if remote.is_none() { process(self.fd()) } else { None };
+        Box::new(move || {
+            let who = remote.or_else(|| process.map(called));
+            Some(who.unwrap_or_else(|| "a client".to_owned()))
+        })
     }
 
     /// The address of a client on TCP.
@@ -66,7 +89,7 @@ impl Connection {
 }
 
 /// The process that has connected a unix socket. The kernel may use the connection by now, and the process be gone.
-fn local(fd: BorrowedFd<'_>) -> Option<String> {
+fn process(fd: BorrowedFd<'_>) -> Option<libc::pid_t> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the option is one `ucred`, which lives for the call.
@@ -74,12 +97,16 @@ fn local(fd: BorrowedFd<'_>) -> Option<String> {
         let who = (&raw mut who).cast();
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, who, &mut size)
     };
-    if done == 0 && who.pid == std::process::id() as libc::pid_t {
+    (done == 0 && who.pid != 0).then_some(who.pid)
+}
+
+fn called(process: libc::pid_t) -> String {
+    if process == std::process::id() as libc::pid_t {
         // A device of the kernel that goes on with this server has its connection from it.
-        return Some("the kernel".to_owned());
+        return "the kernel".to_owned();
     }
-    (done == 0 && who.pid != 0).then(|| match std::fs::read_to_string(format!("/proc/{}/comm", who.pid)) {
-        Ok(name) => format!("process {} ({})", who.pid, name.trim()),
-        Err(_) => format!("the kernel, for process {}, which is gone", who.pid),
-    })
+    match std::fs::read_to_string(format!("/proc/{process}/comm")) {
+        Ok(name) => format!("process {process} ({})", name.trim()),
+        Err(_) => format!("the kernel, for process {process}, which is gone"),
+    }
 }

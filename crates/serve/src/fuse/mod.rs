@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dcd_engine::{Geometry, IoResult};
-use dcd_io::{Actions, Source};
+use dcd_io::{Actions, Lookup, Source};
 use fuser::{BackgroundSession, MountOption};
 
 use filesystem::{Image, Shape};
@@ -42,6 +42,11 @@ pub enum FuseError {
     NotADirectory { path: PathBuf },
     #[error("{path} is mounted already ({kind}); stop what is there with `umount {path}`, or choose another")]
     Occupied { path: PathBuf, kind: String },
+    #[error(
+        "{path} is mounted already, and its server does not answer, as where its process is stopped: end that process (fuser -m {path}), \
+         then `umount {path}`"
+    )]
+    Silent { path: PathBuf },
     #[error("\"{0}\" cannot be the name of the image: it must be one file name, without a slash")]
     Name(String),
     #[error("mounting on {path}: {source}; it needs /dev/fuse, and fusermount3 for users other than root")]
@@ -76,6 +81,7 @@ pub struct FuseImage {
     queue: Arc<Queue>,
     jobs: Jobs<Waiter>,
     session: Option<BackgroundSession>,
+    was_stale: bool,
 }
 
 impl FuseImage {
@@ -89,7 +95,7 @@ impl FuseImage {
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) || name.len() > 255 {
             return Err(FuseError::Name(name.to_owned()));
         }
-        let directory = mountpoint::prepare(directory)?;
+        let (directory, was_stale) = mountpoint::prepare(directory)?;
         let wrong = |source| FuseError::mount(&directory, source);
         let shape = Shape::new(geometry, options.read_only);
         let queue = Arc::new(Queue::new().map_err(wrong)?);
@@ -97,12 +103,18 @@ impl FuseImage {
         let session = fuser::Session::new(filesystem, &directory, &config(options, shape)).map_err(wrong)?;
         let session = session.spawn().map_err(wrong)?;
         let image = directory.join(name);
-        Ok(FuseImage { directory, image, queue, jobs: Jobs::new(shape.block), session: Some(session) })
+        let jobs = Jobs::new(shape.block);
+        Ok(FuseImage { directory, image, queue, jobs, session: Some(session), was_stale })
     }
 
     /// The file that clients use.
     pub fn image(&self) -> &Path {
         &self.image
+    }
+
+    /// True where a mount was taken away first, as its server had gone.
+    pub fn was_stale(&self) -> bool {
+        self.was_stale
     }
 
     /// Readable while there are requests: what [`Source::event_fd`] names, borrowed.
@@ -150,20 +162,19 @@ impl Source for FuseImage {
         }
     }
 
-    fn user(&self) -> Option<String> {
+    fn user(&self) -> Lookup {
         let opens = self.queue.opens.load(Ordering::Relaxed);
         let by = if opens == 1 { "once".to_owned() } else { format!("{opens} times") };
-        (opens > 0).then(|| format!("{}, open {by}", self.image.display()))
+        let user = (opens > 0).then(|| format!("{}, open {by}", self.image.display()));
+        Box::new(move || user)
     }
 }
 
 impl Drop for FuseImage {
     fn drop(&mut self) {
         self.queue.stop();
-        if let Err(error) = mountpoint::release(&self.directory) {
-            // Somebody has unmounted it by hand.
-            tracing::debug!(path = %self.directory.display(), %error, "unmounting");
-        }
+        // It fails where somebody has unmounted it by hand.
+        let _ = mountpoint::release(&self.directory);
         drop(self.session.take());
     }
 }

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -15,26 +18,43 @@ pub const MOUNT_SOURCE: &str = "dcd";
 /// Mounts on one directory that are taken away before giving up: servers that were killed one after the other.
 const STALE_MOUNTS_MAX: usize = 16;
 
+/// How long a server may take that is asked whether it is there.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Makes a directory ready to be mounted on, and returns its full path: a stale mount of ours is taken away, anything
 /// else that is mounted there is left alone and refused.
-pub fn prepare(directory: &Path) -> Result<PathBuf, FuseError> {
+///
+/// The second value is true where a stale mount was taken away.
+pub fn prepare(directory: &Path) -> Result<(PathBuf, bool), FuseError> {
     let path = full_path(directory)?;
+    let mut was_stale = false;
     for _ in 0..STALE_MOUNTS_MAX {
         let Some(mounted) = topmost_mount(&path)? else { break };
-        // Not stat: the kernel answers that from what it remembers of the dead server's directory.
-        let stale = matches!(rustix::fs::statfs(&path), Err(Errno::NOTCONN | Errno::CONNABORTED));
-        if !stale || !mounted.is_ours() {
+        if !mounted.is_ours() || !is_stale(&path)? {
             return Err(FuseError::Occupied { path, kind: mounted.kind });
         }
-        tracing::warn!(path = %path.display(), "taking away a mount whose server is gone");
+        was_stale = true;
         unmount(&path, UnmountFlags::DETACH).map_err(|source| FuseError::mount(&path, source))?;
     }
     match std::fs::metadata(&path) {
-        Ok(metadata) if metadata.is_dir() => Ok(path),
+        Ok(metadata) if metadata.is_dir() => Ok((path, was_stale)),
         Ok(_) => Err(FuseError::NotADirectory { path }),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Err(FuseError::NotADirectory { path }),
         Err(source) => Err(FuseError::mount(&path, source)),
     }
+}
+
+/// Whether the server of a mount is gone. One whose process is stopped does not answer.
+fn is_stale(path: &Path) -> Result<bool, FuseError> {
+    let (found, find) = mpsc::sync_channel(1);
+    let mounted = path.to_owned();
+    let finds = move || {
+        // Not stat: the kernel answers that from what it remembers of the dead server's directory. Nobody waits any more where this fails.
+        let _ = found.send(matches!(rustix::fs::statfs(&mounted), Err(Errno::NOTCONN | Errno::CONNABORTED)));
+    };
+    let thread = thread::Builder::new().name("dcd-mount".to_owned()).spawn(finds);
+    thread.map_err(|source| FuseError::mount(path, source))?;
+    find.recv_timeout(PATIENCE).map_err(|_| FuseError::Silent { path: path.to_owned() })
 }
 
 /// Takes our mount away. Where it is in use (a loop device on the image), it vanishes from the tree of files now, and
@@ -42,7 +62,6 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, FuseError> {
 pub fn release(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::NOFOLLOW) {
         Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
-            tracing::warn!(path = %path.display(), "the image is still in use; detaching it");
             unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
         }
         result => result,

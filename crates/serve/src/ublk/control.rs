@@ -9,7 +9,7 @@ use dcd_engine::{Discards, Geometry};
 use dcd_io::ControlCommand;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::owner::Owner;
+use super::owner::{self, Owner};
 use super::uapi as u;
 use super::{DEPTH, QUEUES_MAX, REQUEST_BYTES_MAX, UblkError, node};
 
@@ -125,7 +125,13 @@ pub fn claim(
 ) -> Result<Claimed, UblkError> {
     let numbers = wanted.map_or_else(|| kernel.numbers(), |number| vec![number]);
     for number in numbers {
-        let Some(info) = info(kernel, number)? else { continue };
+        let info = match info(kernel, number) {
+            Ok(Some(info)) => info,
+            Ok(None) => continue,
+            // One that does not answer keeps other stacks from nothing.
+            Err(_) if wanted.is_none() && !is_noted(number, owner) => continue,
+            Err(error) => return Err(error),
+        };
         if !owner.has_device(number, info.ublksrv_flags) {
             match wanted {
                 Some(_) => return Err(UblkError::taken(&info)),
@@ -140,6 +146,11 @@ pub fn claim(
         return recover(kernel, info, geometry);
     }
     add(kernel, wanted, owner, geometry, flags)
+}
+
+/// True for a device that was noted as this stack's.
+fn is_noted(number: u32, owner: &Owner) -> bool {
+    owner.marks().iter().any(|mark| owner::stack_of(number, *mark).is_some())
 }
 
 fn add(

@@ -15,6 +15,8 @@ struct Fake {
     /// Answers to START_USER_RECOVERY, one after the other; then it succeeds.
     recovery: Mutex<Vec<i32>>,
     asked: Mutex<Vec<u32>>,
+    /// A device that does not answer.
+    stuck: Option<u32>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -46,6 +48,9 @@ impl Kernel for Fake {
             return Ok(info.as_bytes().to_vec());
         }
         let number = command.dev_id;
+        if self.stuck == Some(number) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let device = devices.get_mut(&number).ok_or_else(|| errno(rustix::io::Errno::NODEV))?;
         match op {
             u::GET_DEV_INFO => data = device.info.as_bytes().to_vec(),
@@ -238,4 +243,18 @@ fn the_kernels_flags_are_told_without_a_device() {
     let kernel = Fake { lacks: u::F_USER_RECOVERY_REISSUE, ..Fake::default() };
     assert_eq!(missing(features(&kernel).unwrap()), ["reissue"]);
     assert!(missing(features(&Fake::default()).unwrap()).is_empty());
+}
+
+#[test]
+fn a_device_of_another_program_that_does_not_answer_keeps_no_stack_from_its_own() {
+    let mut kernel = Fake::default();
+    let foreign = claimed(&kernel, None, "/foreign.toml").unwrap().info.dev_id;
+    let own = claimed(&kernel, None, "/a.toml").unwrap().info.dev_id;
+    kernel.set_state(own, u::STATE_QUIESCED);
+    kernel.stuck = Some(foreign);
+    let claimed_again = claimed(&kernel, None, "/a.toml").unwrap();
+    assert!(claimed_again.recovered && claimed_again.info.dev_id == own);
+    assert!(!claimed(&kernel, None, "/b.toml").unwrap().recovered);
+    let error = claimed(&kernel, Some(foreign), "/b.toml").unwrap_err();
+    assert!(matches!(error, UblkError::NoAnswer { .. }), "it was asked for by its number: {error}");
 }

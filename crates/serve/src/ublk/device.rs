@@ -11,11 +11,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dcd_engine::{Buf, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
-use dcd_io::{Actions, Command, CommandSource, Ending, FrontEndNews, KernelMemory, Task};
+use dcd_io::{Actions, Command, CommandSource, Ending, FrontEndNews, KernelMemory, Lookup, Task};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -29,6 +29,8 @@ use crate::Outlives;
 enum Phase {
     Starting,
     Live,
+    /// The server ends, and it is looked whether somebody has the device.
+    Asking,
     Ending,
     Gone,
 }
@@ -55,8 +57,14 @@ pub struct UblkDevice {
     pending: Vec<Pending>,
     /// Requests that wait for the next server.
     held: Vec<Io>,
+    /// Requests that came while it was looked whether somebody has the device: their slots and buffers.
+    late: Vec<(usize, Buf)>,
+    /// Keeps others from mounting the device while it is taken away.
+    hold: Arc<Mutex<Option<OwnedFd>>>,
     phase: Phase,
     news: Option<FrontEndNews>,
+    /// For an administrator, when the device is there.
+    told: Arc<OnceLock<String>>,
 }
 
 /// What is asked of the kernel.
@@ -76,11 +84,15 @@ impl UblkDevice {
         let asked = flags_of(outlives);
         let claimed = control::claim(kernel.as_ref(), wanted, owner, &geometry, asked)?;
         let number = claimed.info.dev_id;
-        owner.with_mark(claimed.info.ublksrv_flags).note(number);
+        let noted = owner.with_mark(claimed.info.ublksrv_flags).note(number);
         let path = format!("/dev/ublkc{number}");
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = opened.map_err(|source| UblkError::Open { path, source })?;
-        Ok(UblkDevice::new(kernel, claimed, geometry, file, outlives))
+        let device = UblkDevice::new(kernel, claimed, geometry, file, outlives);
+        if let Err(error) = noted {
+            device.tell(format!("{}: it gets no name in /dev/dcd: {error}", device.node()));
+        }
+        Ok(device)
     }
 
     pub(super) fn new(
@@ -100,9 +112,17 @@ impl UblkDevice {
             descriptors: Vec::new(),
             pending: (0..slots).map(|_| Pending::default()).collect(),
             held: Vec::new(),
+            late: Vec::new(),
+            hold: Arc::default(),
             phase: Phase::Starting,
             news: None,
+            told: Arc::default(),
         }
+    }
+
+    /// The first of several is told.
+    fn tell(&self, what: String) {
+        let _ = self.told.set(what);
     }
 
     fn number(&self) -> u32 {
@@ -137,6 +157,14 @@ impl UblkDevice {
     /// Answers a request, and asks for the next one of its slot.
     fn commit(&self, slot: usize, result: i32, buf: Buf, actions: &mut Actions) {
         actions.commands.push(self.command(u::COMMIT_AND_FETCH_REQ, slot, result, buf));
+    }
+
+    /// The end of a server whose device stays.
+    fn leave(&self, why: &str) -> Ending {
+        Ending::Leave(match self.outlives_server() {
+            true => stays(self.number(), why),
+            false => format!("{} is gone, although it was in use: {why}", self.node()),
+        })
     }
 
     fn fail(&mut self, why: String) {
@@ -252,11 +280,11 @@ impl CommandSource for UblkDevice {
             self.descriptors.push(KernelMemory::map(self.file.as_fd(), offset, len)?);
         }
         let kernel = Arc::clone(&self.kernel);
-        let claimed = self.claimed;
+        let (claimed, told) = (self.claimed, Arc::clone(&self.told));
         Ok(Box::new(move || {
             control::start(kernel.as_ref(), &claimed)?;
             if let Err(why) = control::resize(kernel.as_ref(), &claimed) {
-                eprintln!("dcd: {why}");
+                let _ = told.set(why.to_string());
             }
             Ok(())
         }))
@@ -266,7 +294,8 @@ impl CommandSource for UblkDevice {
         match ended {
             Ok(()) if self.phase == Phase::Starting => {
                 self.phase = Phase::Live;
-                self.news.get_or_insert(FrontEndNews::Ready(format!("ublk {}", node(self.number()))));
+                let (place, but) = (format!("ublk {}", self.node()), self.told.get().cloned());
+                self.news.get_or_insert(FrontEndNews::Ready { place, but });
             }
             Ok(()) => {}
             Err(source) => {
@@ -297,8 +326,10 @@ impl CommandSource for UblkDevice {
                 return self.fail(error.to_string());
             }
         }
-        if self.phase == Phase::Ending {
-            return self.commit(slot, -Errno::IO.raw_os_error(), buf, actions);
+        match self.phase {
+            Phase::Asking => return self.late.push((slot, buf)),
+            Phase::Ending => return self.commit(slot, -Errno::IO.raw_os_error(), buf, actions),
+            Phase::Starting | Phase::Live | Phase::Gone => {}
         }
         let words: [u64; 3] =
             self.descriptors[slot / self.depth()].words((slot % self.depth()) * size_of::<u::IoDesc>());
@@ -327,14 +358,14 @@ impl CommandSource for UblkDevice {
         self.commit(slot, answer, buf, actions);
     }
 
-    fn hold(&mut self, token: u64, io: Io) {
+    fn hold(&mut self, _token: u64, io: Io) {
         // Its buffer stays with it, or in the slot.
         self.held.push(io);
-        tracing::debug!(token, "a request waits for the next server");
     }
 
-    fn user(&self) -> Option<String> {
-        owner::user(&name(self.number()))
+    fn user(&self) -> Lookup {
+        let name = name(self.number());
+        Box::new(move || owner::user(&name))
     }
 
     fn outlives_server(&self) -> bool {
@@ -357,27 +388,44 @@ impl CommandSource for UblkDevice {
     }
 
     fn end(&mut self, unanswered: usize) -> Ending {
-        let node = self.node();
-        let why = match self.phase {
-            Phase::Gone => return Ending::Leave(format!("{node} was removed by another program")),
+        match self.phase {
+            Phase::Gone => return Ending::Leave(format!("{} was removed by another program", self.node())),
             // Somebody has had it before, and may have it mounted.
-            Phase::Starting if self.claimed.recovered => Some("it was not recovered yet".to_owned()),
+            Phase::Starting if self.claimed.recovered => return self.leave("it was not recovered yet"),
             _ if unanswered + self.held.len() > 0 => {
-                Some(format!("requests wait: {}", unanswered + self.held.len()))
+                return self.leave(&format!("requests wait: {}", unanswered + self.held.len()));
             }
-            _ => owner::user(&name(self.number())),
-        };
-        match why {
-            Some(why) if self.outlives_server() => return Ending::Leave(stays(self.number(), &why)),
-            Some(why) => return Ending::Leave(format!("{node} is gone, although it was in use: {why}")),
-            None => {}
+            _ => {}
+        }
+        self.phase = Phase::Asking;
+        let (name, hold) = (name(self.number()), Arc::clone(&self.hold));
+        Ending::Ask(Box::new(move || match owner::user(&name) {
+            Some(user) => Err(io::Error::other(user)),
+            None => {
+                // Nobody can mount it from here on.
+                *hold.lock().unwrap_or_else(PoisonError::into_inner) = owner::hold(&name)?;
+                Ok(())
+            }
+        }))
+    }
+
+    fn asked(&mut self, answer: io::Result<()>, actions: &mut Actions) -> Ending {
+        if let Err(error) = answer {
+            return match error.kind() {
+                io::ErrorKind::ResourceBusy => self.leave("somebody has it"),
+                io::ErrorKind::TimedOut => self.leave("the system does not say whether somebody has it"),
+                _ => self.leave(&error.to_string()),
+            };
         }
         self.phase = Phase::Ending;
-        let (kernel, number) = (Arc::clone(&self.kernel), self.number());
+        for (slot, buf) in std::mem::take(&mut self.late) {
+            self.commit(slot, -Errno::IO.raw_os_error(), buf, actions);
+        }
+        let (kernel, number, hold) = (Arc::clone(&self.kernel), self.number(), Arc::clone(&self.hold));
         Ending::Remove(Box::new(move || {
-            // Nobody can mount it between this and the end.
-            let _held = owner::hold(&name(number))?;
-            control::stop(kernel.as_ref(), number)
+            let stopped = control::stop(kernel.as_ref(), number);
+            drop(hold.lock().unwrap_or_else(PoisonError::into_inner).take());
+            stopped
         }))
     }
 

@@ -139,7 +139,25 @@ fn a_device_with_requests_that_wait_is_left_and_one_that_nobody_has_is_removed()
     let mut starting = device();
     (starting.phase, starting.claimed.recovered) = (Phase::Starting, true);
     assert!(matches!(starting.end(0), Ending::Leave(_)), "somebody may have it mounted");
-    assert!(matches!(device().end(0), Ending::Remove(_)));
+    assert!(matches!(device().end(0), Ending::Ask(_)));
+}
+
+#[test]
+fn a_request_that_races_with_the_end_waits_until_it_is_known_whether_somebody_has_the_device() {
+    let late = |device: &mut UblkDevice, answer: io::Result<()>| {
+        let mut actions = Actions::default();
+        assert!(matches!(device.end(0), Ending::Ask(_)));
+        device.completed(5, 0, Buf::zeroed(BYTES as usize), &mut actions);
+        assert!(actions.commands.is_empty() && actions.requests.is_empty(), "it waits");
+        let ending = device.asked(answer, &mut actions);
+        (ending, actions.commands)
+    };
+    let (ending, answers) = late(&mut device(), Err(io::Error::other("/dev/x, mounted on /mnt")));
+    assert!(matches!(ending, Ending::Leave(why) if why.contains("mounted on /mnt")));
+    assert!(answers.is_empty(), "the next server gets the request");
+    let (ending, answers) = late(&mut device(), Ok(()));
+    assert!(matches!(ending, Ending::Remove(_)));
+    assert_eq!(answer(&answers[0]), -Errno::IO.raw_os_error());
 }
 
 #[test]

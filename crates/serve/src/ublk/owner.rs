@@ -82,14 +82,10 @@ impl Owner {
 
     /// Notes the name of the stack and this process, for [`stack_of`] and for the udev rules, which link /dev/dcd/NAME and open no device without
     /// its server. The device is not there yet.
-    pub fn note(&self, number: u32) {
-        let noted = fs::create_dir_all(RUN_DIR).and_then(|()| {
-            self.forget_others(number);
-            fs::write(note_path(number), self.noted())
-        });
-        if let Err(error) = noted {
-            tracing::debug!(%error, "noting the stack of a device");
-        }
+    pub fn note(&self, number: u32) -> io::Result<()> {
+        fs::create_dir_all(RUN_DIR)?;
+        self.forget_others(number);
+        fs::write(note_path(number), self.noted())
     }
 
     fn noted(&self) -> String {

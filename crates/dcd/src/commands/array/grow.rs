@@ -36,7 +36,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
         ));
     }
     refuse_below_a_cache(&choice)?;
-    let signals = Signals::new().map_err(|error| Failure::io("signals", error))?;
+    let signals = Signals::of_command().map_err(|error| Failure::io("signals", error))?;
     let names: Vec<&str> =
         choice.members.iter().flatten().chain(&choice.journal).map(String::as_str).collect();
     let (offline, parts) = start(&choice.file, &names, Purpose::Change)?;

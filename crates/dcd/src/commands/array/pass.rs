@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dcd_engine::raid::{ArrayState, ArrayStatus, members_named};
 use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Pump, Report, Stack};
-use dcd_io::{CallId, Context, Driver, Signal};
+use dcd_io::{CallId, Context, Driver, Signal, Signals};
 use dcd_serve::control::{Client, ClientError};
 use serde_json::{Value, json};
 
@@ -158,8 +158,8 @@ fn foreground(
     progress: Progress,
 ) -> Result<ArrayStatus, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-    let mut driver = Driver::new().map_err(|e| failed(&e))?;
-    driver.take_signals().map_err(|e| failed(&e))?;
+    let mut driver = Driver::new()?;
+    driver.take_signals(Signals::of_command().map_err(|e| failed(&e))?);
     let mut file = choice.file.clone();
     leave_out(&mut file, &[&choice.layer], Allowed::Nothing)?;
     file.without_non_volatile();
@@ -167,7 +167,7 @@ fn foreground(
     let mut opener = Opener::new(&file, Purpose::Change);
     let built = file.build_parts(&[&choice.layer], &mut opener).map_err(|error| opener.failure(error))?;
     for device in opener.into_devices() {
-        driver.add_device(device);
+        driver.add_device(device).map_err(|e| failed(&e))?;
     }
     let mut stack = built.stack;
     caches.note_start()?;

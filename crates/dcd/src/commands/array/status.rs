@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::cli_array::ArrayStatus as Arguments;
 use crate::failure::{Failure, Health};
+use crate::output::print_json;
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Devices, Found, Standing};
@@ -31,7 +32,7 @@ pub fn run(args: &Arguments) -> Result<(), Failure> {
         }
     };
     if args.json {
-        println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+        print_json(&report)?;
     } else {
         print!("{}", screen(&report));
     }

@@ -14,6 +14,7 @@ use crate::advice::Advised;
 use crate::cli::Calibrate;
 use crate::commands::Modelled;
 use crate::failure::Failure;
+use crate::output::print_json;
 use crate::progress::Progress;
 use crate::session::devices::{Opener, Purpose};
 use crate::session::probe::probe;
@@ -33,7 +34,7 @@ pub fn run(args: &Calibrate, modelled: Option<Modelled>) -> Result<(), Failure> 
     };
     let found = found(args, modelled)?;
     if args.json {
-        println!("{}", serde_json::to_string(&found).expect("a result is plain data"));
+        print_json(&found)?;
     } else {
         print!("{found}");
     }
@@ -127,9 +128,9 @@ fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured
         work.extend(passes(args, true, region(args, path, geometry, args.write_range)?));
     }
     let count = work.len();
-    let mut driver = dcd_io::Driver::new().map_err(|e| failed(&e))?;
+    let mut driver = dcd_io::Driver::new()?;
     for device in opener.into_devices() {
-        driver.add_device(device);
+        driver.add_device(device).map_err(|e| failed(&e))?;
     }
     let mut builder = StackBuilder::new();
     let device = builder.device(geometry);

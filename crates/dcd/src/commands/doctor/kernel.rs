@@ -1,5 +1,6 @@
 //! What the kernel offers, and what is known to be bad in it.
 
+use dcd_io::DriverError;
 use dcd_serve::ublk::{System, available, features, flag_names, missing_flags};
 
 use super::{Finding, Level, Machine};
@@ -66,7 +67,7 @@ const KNOWN: [Known; 5] = [
 /// `wants_ublk`: a stack is served by it.
 pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
     let release = machine.release();
-    let mut findings = vec![io_uring(machine, &release)];
+    let mut findings = vec![io_uring(&release)];
     let ublk = ublk(machine, wants_ublk);
     let modules = [
         module(machine, "nbd", "/dev/nbd0", "clients by the kernel's NBD"),
@@ -95,18 +96,14 @@ pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
     findings
 }
 
-fn io_uring(machine: &Machine, release: &str) -> Finding {
-    let disabled = machine.text("/proc/sys/kernel/io_uring_disabled");
+fn io_uring(release: &str) -> Finding {
     match dcd_io::Driver::new() {
         Ok(_) => Finding::new(Level::Ok, "io_uring", format!("works (Linux {release})")),
-        Err(error) if !disabled.is_empty() && disabled != "0" => {
-            let found = format!("{error}; kernel.io_uring_disabled is {disabled}");
-            Finding::new(Level::Bad, "io_uring", found).with("sysctl kernel.io_uring_disabled=0")
-        }
-        Err(error) => {
-            let action = "take Linux 5.11 or later; in a container, let its policy (seccomp) allow io_uring";
+        Err(DriverError::Setup(error)) => {
+            let action = dcd_io::way_to_io_uring(&error);
             Finding::new(Level::Bad, "io_uring", format!("{error} (Linux {release})")).with(action)
         }
+        Err(error) => Finding::new(Level::Bad, "io_uring", error.to_string()),
     }
 }
 

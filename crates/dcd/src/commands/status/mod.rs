@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::cli::Status;
 use crate::control;
 use crate::failure::{Failure, Health};
+use crate::output::print_json;
 use crate::session::serving::status::ServerStatus;
 use stopped::Stopped;
 use verdict::Verdict;
@@ -46,7 +47,7 @@ fn one_stack(file: &Path, args: &Status) -> Result<(), Failure> {
     };
     let (status, verdict) = ask(&mut client, args.reset)?;
     if args.json {
-        print_json(&Report::new(&status, &verdict));
+        print_json(&Report::new(&status, &verdict))?;
     } else {
         print!("{}", text::screen(&status, &verdict));
     }
@@ -68,7 +69,7 @@ fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status
     if args.json {
         let reports: Vec<Report> =
             found.iter().map(|(status, verdict)| Report::new(status, verdict)).collect();
-        print_json(&reports);
+        print_json(&reports)?;
     } else {
         print!("{}", table(&found, &stopped(&found, &args.files)));
     }
@@ -77,10 +78,6 @@ fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status
         health.add(&status.name(), verdict.health);
     }
     failed.and(health.verdict())
-}
-
-fn print_json(report: &impl Serialize) {
-    println!("{}", serde_json::to_string(report).expect("a status is plain data"));
 }
 
 /// The stacks of /etc/dcd that are not among those found, where none is named.

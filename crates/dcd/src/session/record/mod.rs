@@ -81,6 +81,7 @@ pub fn stale_legs(known: &[StaleLeg], legs: &MirrorStatus) -> Vec<StaleLeg> {
 pub struct Attachment {
     pub cache_uuid: String,
     /// Where the log was when it was last seen; for messages only.
+    #[serde(serialize_with = "crate::output::path_text")]
     pub log: PathBuf,
     /// The part of the data disk that is cached.
     pub first_sector: u64,
@@ -268,6 +269,11 @@ impl Record {
 
     pub fn load(&self) -> Result<Attachments, RecordError> {
         self.file.load()
+    }
+
+    /// Looks at the disk again, and has the record name it by what is on it now.
+    pub fn look_again(&mut self) -> Result<(), RecordError> {
+        self.file.look_again()
     }
 
     /// The caches that the disk itself told of when this was opened; none where it cannot tell.

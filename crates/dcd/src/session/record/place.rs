@@ -185,13 +185,19 @@ impl Block {
         }
     }
 
-    /// What a record that is written now says of the disk: there may be another file system on it than when it was opened.
+    /// What a record says of the disk: as it was when it was last looked at. A record is written without looking, as the disk may not answer.
     pub fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    /// Looks at the disk again, as there may be another file system on it than when it was opened. True where that changes what a record says.
+    pub fn look_again(&mut self) -> bool {
         let now = Identity::of(&self.device, self.number, &self.system);
-        match now.names == self.identity.names {
-            true => Identity { content: now.content.or(self.identity.content.clone()), ..now },
-            false => self.identity.clone(),
+        let has_changed = now.names == self.identity.names && now.content.is_some() && now != self.identity;
+        if has_changed {
+            self.identity = now;
         }
+        has_changed
     }
 }
 

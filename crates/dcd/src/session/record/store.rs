@@ -233,6 +233,16 @@ impl RecordFile {
         Ok(newest)
     }
 
+    /// Looks at the disk again, and has a record name it by what is on it now.
+    pub fn look_again(&mut self) -> Result<(), RecordError> {
+        let has_changed = self.block.as_mut().is_some_and(Block::look_again);
+        let attachments = if has_changed { self.load()? } else { Attachments::default() };
+        match attachments.0.is_empty() {
+            true => Ok(()),
+            false => self.store(&attachments),
+        }
+    }
+
     /// Replaces the record; with no attachment, removes it. Returns when that is on the medium.
     pub fn store(&self, attachments: &Attachments) -> Result<(), RecordError> {
         let announce = || self.block.iter().for_each(Block::announce);

@@ -9,9 +9,10 @@
 //! | serving     | it is told to stop: stopping                                     |
 //! | stopping    | each of them has said that it stopped, or could not: stopped     |
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 
+use dcd_engine::layers::trace::TraceStatus;
 use dcd_engine::mirror::{LegStatus, MirrorStatus, Standing};
 use dcd_engine::raid::{ArrayStatus, CommandError, members_named};
 use dcd_engine::{
@@ -24,8 +25,10 @@ use dcd_stack::{METER, Parts};
 use serde_json::{Value, json};
 
 use crate::advice::{Advised, advise};
-use crate::session::running::RunningCaches;
+use crate::session::record::RecordError;
+use crate::session::running::{Note, RunningCaches, is_home_without_log, log_failed_text};
 use crate::session::serving::metrics::openmetrics;
+use crate::session::serving::records::{Kind, Records};
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
     flush_trouble, leg_name, legs_text, lost_text, state_word,
@@ -126,7 +129,7 @@ pub struct Host {
     pub parts: Parts,
     /// The upper ones first.
     caches: Vec<Cache>,
-    pub records: RunningCaches,
+    pub records: Records,
     phase: Phase,
     flushing: Option<Flushing>,
     /// Who waits for the answer of an array, in the order in which they called.
@@ -143,6 +146,8 @@ pub struct Host {
     unrecorded: Vec<usize>,
     /// When that was last because a layer said that something has happened.
     noticed: Option<Nanos>,
+    /// Recordings that have ended early.
+    ended_recordings: BTreeSet<String>,
     /// What has changed of them, for the administrator.
     news: Vec<String>,
     /// Devices that do not answer, and all that are open, as the driver knows them.
@@ -216,7 +221,7 @@ impl Host {
             export: export.to_owned(),
             parts,
             caches,
-            records,
+            records: Records::new(records),
             phase: Phase::Serving,
             flushing: None,
             array_calls: VecDeque::new(),
@@ -227,6 +232,7 @@ impl Host {
             watched: None,
             unrecorded: Vec::new(),
             noticed: None,
+            ended_recordings: BTreeSet::new(),
             news: Vec::new(),
             silent: Vec::new(),
             devices: Vec::new(),
@@ -269,14 +275,15 @@ impl Host {
     /// When the host next wants [`Host::tick`].
     pub fn next_deadline(&self) -> Option<Nanos> {
         let flushing = self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL);
-        let watches = self.phase == Phase::Serving && !self.caches.is_empty();
-        let watch = watches.then(|| self.watched.map_or(Nanos::ZERO, |watched| watched + WATCH_INTERVAL));
+        let watch = (self.phase == Phase::Serving)
+            .then(|| self.watched.map_or(Nanos::ZERO, |watched| watched + WATCH_INTERVAL));
         flushing.into_iter().chain(watch).min()
     }
 
     pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, body: &Value) {
         let result = match body["verb"].as_str().unwrap_or("") {
-            "status" => serde_json::to_value(self.status(now, stack)).expect("a status is plain data"),
+            "status" => serde_json::to_value(self.status(now, stack))
+                .unwrap_or_else(|error| dcd_serve::control::error(format!("the status is no JSON: {error}"))),
             "metrics" => json!(openmetrics(&[self.status(now, stack)])),
             "reset-statistics" => {
                 let layers: Vec<LayerIndex> = stack.layers().map(|(index, _)| index).collect();
@@ -437,6 +444,7 @@ impl Host {
             self.watched = Some(now);
             self.record_failures(now, stack);
             self.watch(now, stack);
+            self.take_noted(now, stack);
             let amounts = |cache: &Cache| Amounts::of(&stack.layer(cache.layer).status(now));
             self.trends.note(now, self.caches.iter().map(amounts).collect());
         }
@@ -478,12 +486,67 @@ impl Host {
             *before = condition;
         }
         self.conditions = conditions;
+        self.look_at_recordings(now, stack);
         self.note_written_back(now, stack);
     }
 
+    /// Says once of each recording that it has ended early.
+    fn look_at_recordings(&mut self, now: Nanos, stack: &Stack) {
+        for (name, layer) in &self.parts.layers {
+            if let LayerStatus::Trace(status) = stack.layer(*layer).status(now)
+                && let TraceStatus { file: Some(sink), .. } = *status
+                && let Some(why) = sink.error
+                && self.ended_recordings.insert(name.clone())
+            {
+                let recorded = sink.recorded;
+                self.news.push(format!(
+                    "{why}: the recording ends here, with {recorded} requests; what is served goes on without it"
+                ));
+            }
+        }
+    }
+
     fn note_written_back(&mut self, now: Nanos, stack: &Stack) {
-        if let Err(error) = self.records.note_written_back(now, stack) {
-            self.news.push(format!("what was written back without the log cannot be recorded: {error}"));
+        for cache in &self.caches {
+            if let LayerStatus::LogCache(status) = stack.layer(cache.layer).status(now) {
+                match is_home_without_log(&status) {
+                    true => self.records.note(&cache.name, Note::WrittenBack(status)),
+                    false => self.records.is_dirty(&cache.name),
+                }
+            }
+        }
+    }
+
+    /// Takes what was noted in the records of the caches, and goes on with what has waited for it.
+    pub fn take_noted(&mut self, now: Nanos, stack: &mut Stack) {
+        while let Some(noted) = self.records.take() {
+            let Some(place) = self.caches.iter().position(|cache| cache.name == noted.layer) else {
+                continue;
+            };
+            match noted.kind {
+                Kind::Legs => {
+                    if let Err(error) = noted.result {
+                        self.news.push(format!(
+                            "what has become of the legs of \"{}\" cannot be recorded: keep the leg that is whole. {error}",
+                            noted.layer
+                        ));
+                    }
+                }
+                Kind::LogFailed => self.log_failure_noted(now, stack, place, noted.result),
+                Kind::WrittenBack => {
+                    if let Err(error) = noted.result {
+                        self.news.push(format!(
+                            "what was written back without the log cannot be recorded: {error}"
+                        ));
+                    }
+                }
+                Kind::Stopped => {
+                    self.troubles.extend(noted.result.err().map(|error| error.to_string()));
+                    if self.phase == Phase::Stopping(place) {
+                        self.stop_from(now, stack, place + 1);
+                    }
+                }
+            }
         }
     }
 
@@ -503,13 +566,10 @@ impl Host {
     }
 
     /// Records legs that lack something, where the layer is a mirrored log.
-    fn note_legs(&mut self, now: Nanos, stack: &Stack, layer: LayerIndex) {
-        let LayerStatus::Mirror(legs) = stack.layer(layer).status(now) else { return };
-        let name = stack.layer_name(layer);
-        if let Err(error) = self.records.note_legs(name, &legs) {
-            self.news.push(format!(
-                "what has become of the legs of \"{name}\" cannot be recorded: keep the leg that is whole. {error}"
-            ));
+    fn note_legs(&mut self, now: Nanos, stack: &mut Stack, layer: LayerIndex) {
+        if let LayerStatus::Mirror(legs) = stack.layer(layer).status(now) {
+            self.records.note(stack.layer_name(layer), Note::Legs(legs));
+            self.take_noted(now, stack);
         }
     }
 
@@ -523,6 +583,7 @@ impl Host {
 
     /// Every request is answered and no more will come: the log caches may stop.
     pub fn stop(&mut self, now: Nanos, stack: &mut Stack) {
+        self.look_at_recordings(now, stack);
         if let Some(flushing) = self.flushing.take() {
             for caller in flushing.callers {
                 let body =
@@ -584,6 +645,7 @@ impl Host {
 
     fn drained(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
         self.note_written_back(now, stack);
+        self.take_noted(now, stack);
         if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
             self.drain_from(now, stack, place + 1);
         }
@@ -593,11 +655,12 @@ impl Host {
         if self.phase != Phase::Stopping(place) {
             return;
         }
-        let noted = self.records.note_stopped(now, stack, self.caches[place].layer);
-        if let Err(error) = noted {
-            self.troubles.push(error.to_string());
+        let cache = &self.caches[place];
+        match stack.layer(cache.layer).status(now) {
+            LayerStatus::LogCache(status) => self.records.note(&cache.name, Note::Stopped(status)),
+            _ => return self.stop_from(now, stack, place + 1),
         }
-        self.stop_from(now, stack, place + 1);
+        self.take_noted(now, stack);
     }
 
     fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: Unfinished) {
@@ -616,19 +679,33 @@ impl Host {
     /// The log must not be replayed after this, and the record says so before anything more is acknowledged. If it cannot
     /// be written, the layer waits, nothing is acknowledged, and it is tried again.
     fn log_failed(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
-        let layer = self.caches[place].layer;
-        match self.records.log_failed(now, stack, layer) {
-            Ok(told) => {
+        let cache = &self.caches[place];
+        let status = stack.layer(cache.layer).status(now);
+        let dirty_bytes = status.log_cache().map(|status| status.dirty_bytes);
+        self.records.note(&cache.name, Note::LogFailed(dirty_bytes));
+        self.take_noted(now, stack);
+    }
+
+    fn log_failure_noted(
+        &mut self,
+        now: Nanos,
+        stack: &mut Stack,
+        place: usize,
+        noted: Result<String, RecordError>,
+    ) {
+        let Cache { name, layer, .. } = &self.caches[place];
+        match noted {
+            Ok(held) => {
                 self.unrecorded.retain(|other| *other != place);
-                self.troubles.push(told);
+                self.troubles.push(log_failed_text(name, &held));
+                stack.control(now, *layer, Control::LogFailureRecorded);
             }
             Err(_) if self.unrecorded.contains(&place) => {}
             Err(error) => {
                 self.unrecorded.push(place);
                 self.troubles.push(format!(
-                    "log cache \"{}\": the log device failed, and that cannot be recorded, so nothing more is acknowledged until it can: \
-                     {error}",
-                    self.caches[place].name
+                    "log cache \"{name}\": the log device failed, and that cannot be recorded, so nothing more is acknowledged until it can: \
+                     {error}"
                 ));
             }
         }

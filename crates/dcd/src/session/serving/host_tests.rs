@@ -102,7 +102,9 @@ fn bench() -> Bench {
         unrecorded: None,
         cache: None,
     };
-    let host = Host::new("cache", parts, vec![cache], RunningCaches::of([admitted]));
+    let mut caches = RunningCaches::of([admitted]);
+    caches.note_started(Nanos::ZERO, &stack).unwrap();
+    let host = Host::new("cache", parts, vec![cache], caches);
     Bench { host, stack, controls, dirty_bytes, lost_blocks, destaged_sectors, dir }
 }
 
@@ -208,7 +210,6 @@ fn a_flush_that_fails_says_why() {
 #[test]
 fn the_record_follows_the_life_of_a_cache() {
     let mut bench = bench();
-    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     let serving = bench.recorded();
     assert_eq!((serving.state, serving.epoch, serving.dirty_bytes), (AttachmentState::Dirty, 9, None));
     bench.host.stop(Nanos::ZERO, &mut bench.stack);
@@ -232,7 +233,6 @@ fn a_stop_with_nothing_dirty_is_clean() {
 #[test]
 fn a_stop_that_fails_is_told_and_stays_dirty() {
     let mut bench = bench();
-    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     bench.host.stop(Nanos::ZERO, &mut bench.stack);
     bench.report(Report::Failed(Unfinished::Members));
     assert!(bench.host.is_stopped());
@@ -243,7 +243,6 @@ fn a_stop_that_fails_is_told_and_stays_dirty() {
 #[test]
 fn a_failed_log_is_recorded_before_the_layer_hears_of_it() {
     let mut bench = bench();
-    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     bench.report(Report::LogFailed);
     assert_eq!(bench.told(), [Control::LogFailureRecorded]);
     assert_eq!(
@@ -262,7 +261,6 @@ fn a_failed_log_is_recorded_before_the_layer_hears_of_it() {
 #[test]
 fn what_a_failed_log_had_is_not_at_risk_any_more_once_it_is_home() {
     let mut bench = bench();
-    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     bench.report(Report::LogFailed);
     *bench.dirty_bytes.borrow_mut() = 0;
     bench.host.stop(Nanos::ZERO, &mut bench.stack);
@@ -273,7 +271,6 @@ fn what_a_failed_log_had_is_not_at_risk_any_more_once_it_is_home() {
 #[test]
 fn a_failed_log_that_cannot_be_recorded_is_not_acknowledged() {
     let mut bench = bench();
-    bench.host.records.note_started(Nanos::ZERO, &bench.stack).unwrap();
     std::fs::write(bench.dir.path().join("data.dcd"), "gone").unwrap();
     bench.report(Report::LogFailed);
     assert!(bench.told().is_empty(), "the layer goes on waiting");

@@ -4,6 +4,7 @@ pub mod admit;
 pub mod host;
 pub mod metrics;
 pub mod notify;
+pub mod records;
 pub mod server;
 pub mod status;
 pub mod trend;

@@ -6,6 +6,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::thread;
 
 /// The server is doing this; `systemctl status` shows it.
 pub fn tell_doing(doing: &str) {
@@ -34,5 +35,16 @@ fn send_to(socket: &OsStr, message: &str) -> io::Result<()> {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
     };
-    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address).map(|_| ())
+    let sender = UnixDatagram::unbound()?;
+    sender.set_nonblocking(true)?;
+    match sender.send_to_addr(message.as_bytes(), &address) {
+        // Nothing that serves waits for systemd.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            sender.set_nonblocking(false)?;
+            let message = message.to_owned();
+            let sends = move || sender.send_to_addr(message.as_bytes(), &address);
+            thread::Builder::new().name("dcd-notify".to_owned()).spawn(sends).map(|_| ())
+        }
+        sent => sent.map(|_| ()),
+    }
 }

@@ -1,14 +1,17 @@
 //! A served stack, as the driver calls it: the [`Host`], the devices that are opened and watched, and the stop.
 //!
 //! A stop harms whoever has the device. `dcd stop` asks first, and is refused as long as somebody does; a signal is not asked about,
-//! but says who was there.
+//! but says who was there. Who that is stands in tables of the system, which are read on a thread of their own.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use dcd_engine::{LayerIndex, Nanos, Report};
 use dcd_io::{
     CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, FrontEndNews, OpenId,
-    Outcome, Peer, Signal,
+    Outcome, Peer, Refused, Signal, UnknownPeer,
 };
 use dcd_stack::DeviceSource;
 use serde_json::{Value, json};
@@ -17,7 +20,7 @@ use crate::session::devices::remote_spec;
 use crate::session::random::random_id;
 use crate::session::serving::host::{Given, Host};
 use crate::session::serving::notify::tell_stopping;
-use crate::session::serving::watch::{DeviceWatch, devices, owing_devices, silent_devices};
+use crate::session::serving::watch::DeviceWatch;
 
 /// How long a clean stop may take. What is not done then is left as after a crash: in the log.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -27,6 +30,10 @@ const STOP_LONG: Nanos = Nanos::from_secs(5);
 const OWING: Nanos = Nanos::from_secs(2);
 /// Signals closer together are one wish: a terminal and a supervisor may both send theirs.
 const SAME_WISH: Nanos = Nanos::from_secs(1);
+/// How long the tables of the system may take that tell who has the device.
+const LOOK_UP_MAX: Nanos = Nanos::from_secs(5);
+/// How long the end waits for them.
+const LOOK_UP_AT_END: Duration = Duration::from_secs(1);
 /// How often it is said that clients are turned away.
 const REFUSED_INTERVAL: Nanos = Nanos::from_secs(60);
 
@@ -56,6 +63,24 @@ pub struct Served {
     announce: Option<Announce>,
     /// A front-end cannot serve.
     front_end_failed: Option<String>,
+    /// Calls for a stop that wait until it is known who has the device.
+    asking: Vec<Asking>,
+    /// What was looked up, and by how many threads something still is for a signal.
+    looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
+    lookups: usize,
+}
+
+/// A call for a stop that waits until it is known who has the device.
+struct Asking {
+    call: CallId,
+    for_restart: bool,
+    until: Nanos,
+}
+
+/// The clients that have the device, and the call for which they were looked up; none for a signal.
+struct LookedUp {
+    call: Option<CallId>,
+    peers: Vec<Peer>,
 }
 
 /// Tells that clients can connect: also there, where a front-end was waited for.
@@ -77,6 +102,9 @@ impl Served {
             failed: None,
             announce: None,
             front_end_failed: None,
+            asking: Vec::new(),
+            looked_up: mpsc::channel(),
+            lookups: 0,
         }
     }
 
@@ -89,7 +117,7 @@ impl Served {
     }
 
     /// What is to be said of a stop that is not a clean one.
-    pub fn not_clean(&self, outcome: &Outcome, driver: &Driver) -> Option<String> {
+    pub fn not_clean(&self, outcome: &Outcome) -> Option<String> {
         if outcome.is_clean() {
             return self.front_end_failed.clone();
         }
@@ -98,12 +126,9 @@ impl Served {
         if outcome.timed_out || outcome.abandoned {
             why.push("it was not given the time".to_owned());
         }
-        // A record may lie beside a device that does not answer.
-        let is_silent = !driver.unanswered(Nanos::ZERO).is_empty();
-        let failed = if is_silent { Ok(None) } else { self.host.records.failed_logs() };
-        let left = match failed {
+        let left = match self.host.records.failed_logs() {
             Ok(failed) => failed.unwrap_or_else(|| self.left.to_owned()),
-            Err(error) => error.to_string(),
+            Err(error) => error,
         };
         Some(format!("not stopped cleanly: {}. {left}", why.join("; ")))
     }
@@ -121,14 +146,73 @@ impl Served {
 
     /// Stops, where nobody has the device or that does not matter.
     fn stop_call(&mut self, call: CallId, args: &Value, context: &mut Context<'_>) {
-        let peers = context.peers();
-        let wait = peers.iter().all(|peer| peer.waits);
-        let may = peers.is_empty() || args["force"] == true || (wait && args["for-restart"] == true);
-        if self.asked.is_none() && !may {
-            let clients: Vec<String> = peers.iter().map(describe).collect();
-            context.answer(call, json!({ "stopped": false, "clients": clients, "wait": wait }), true);
-            return;
+        if self.asked.is_some() || args["force"] == true {
+            return self.stop_for(call, context);
         }
+        let (for_restart, until) = (args["for-restart"] == true, context.now() + LOOK_UP_MAX);
+        self.asking.push(Asking { call, for_restart, until });
+        self.look_up(Some(call), context);
+    }
+
+    /// Has it looked up who has the device.
+    fn look_up(&mut self, call: Option<CallId>, context: &mut Context<'_>) {
+        let (peers, waker, told) = (context.peers(), context.waker(), self.looked_up.0.clone());
+        let looks_up = move || {
+            let peers = peers.into_iter().filter_map(UnknownPeer::look_up).collect();
+            // Nobody waits any more where this fails.
+            let _ = told.send(LookedUp { call, peers });
+            waker.wake();
+        };
+        match (thread::Builder::new().name("dcd-look-up".to_owned()).spawn(looks_up), call) {
+            (Ok(_), None) => self.lookups += 1,
+            (Ok(_), Some(_)) => {}
+            // It is as when no answer comes.
+            (Err(_), _) => self.asking.iter_mut().for_each(|asking| asking.until = context.now()),
+        }
+    }
+
+    /// Takes what was looked up, and gives up what takes too long.
+    fn take_looked_up(&mut self, context: &mut Context<'_>) {
+        while let Ok(LookedUp { call, peers }) = self.looked_up.1.try_recv() {
+            match call {
+                None => self.tell_peers(&peers),
+                Some(call) => {
+                    let Some(place) = self.asking.iter().position(|asking| asking.call == call) else {
+                        continue;
+                    };
+                    let Asking { for_restart, .. } = self.asking.swap_remove(place);
+                    let wait = peers.iter().all(|peer| peer.waits);
+                    if peers.is_empty() || (wait && for_restart) || self.asked.is_some() {
+                        self.stop_for(call, context);
+                    } else {
+                        let clients: Vec<String> = peers.iter().map(describe).collect();
+                        refuse_stop(call, &clients, wait, context);
+                    }
+                }
+            }
+        }
+        let now = context.now();
+        for late in self.asking.extract_if(.., |asking| asking.until <= now) {
+            let unknown =
+                "who has the device is not known: the tables of the system (/proc) do not answer".to_owned();
+            refuse_stop(late.call, &[unknown], false, context);
+        }
+    }
+
+    /// Says who had the device at a signal.
+    fn tell_peers(&mut self, peers: &[Peer]) {
+        self.lookups -= 1;
+        for peer in peers {
+            let then = match peer.waits {
+                true => "Its requests wait for the next server",
+                false => "A file system that is mounted on it fails from now on",
+            };
+            warnln!("dcd: stopping, although a client has the device: {}. {then}", describe(peer));
+        }
+    }
+
+    /// Stops, and answers a call when that is done.
+    fn stop_for(&mut self, call: CallId, context: &mut Context<'_>) {
         // It may take long; this says that it has begun.
         context.answer(call, json!({}), false);
         self.stop_calls.push(call);
@@ -143,8 +227,7 @@ impl Served {
             return;
         }
         self.told_long = true;
-        let owing =
-            owing_devices(context.now(), context.driver(), OWING, |device| self.host.device_name(device));
+        let owing = self.watch.owing(context.driver(), OWING, |device| self.host.device_name(device));
         let why = match owing.is_empty() {
             true => "the disks have not done yet what they were given".to_owned(),
             false => owing.join("; "),
@@ -154,7 +237,7 @@ impl Served {
             STOP_MAX.as_secs_f64(),
             self.left
         );
-        eprintln!("dcd: {text}");
+        warnln!("dcd: {text}");
         for call in &self.stop_calls {
             context.answer(*call, json!({ "waiting": text }), false);
         }
@@ -204,7 +287,7 @@ impl Served {
         // Another call may have given it one of that name meanwhile.
         let newcomer = self.host.newcomer(args)?;
         let id = random_id().map_err(|e| e.to_string())?;
-        let device = context.add_device(opened);
+        let device = context.add_device(opened).map_err(|e| e.to_string())?;
         let port = context.stack_mut().add_port(newcomer.layer, device);
         let now = context.now();
         self.host.give(now, context.stack_mut(), call, Given { newcomer, device, port, id });
@@ -213,10 +296,17 @@ impl Served {
 
     /// The run is over. A call that the kernel is in keeps the process, whatever it does.
     pub fn tell_end(&mut self, driver: &Driver) {
+        self.host.records.end();
         self.tell();
-        let now = dcd_engine::Pump::now(driver);
-        for owing in owing_devices(now, driver, Nanos::ZERO, |device| self.host.device_name(device)) {
-            eprintln!(
+        while self.lookups > 0
+            && let Ok(LookedUp { call, peers }) = self.looked_up.1.recv_timeout(LOOK_UP_AT_END)
+        {
+            if call.is_none() {
+                self.tell_peers(&peers);
+            }
+        }
+        for owing in self.watch.owing(driver, Nanos::ZERO, |device| self.host.device_name(device)) {
+            warnln!(
                 "dcd: {owing}; the kernel may keep this process until it does, or until its file system is gone"
             );
         }
@@ -224,8 +314,11 @@ impl Served {
 
     /// Troubles, and what happens to arrays, go to standard error, where the administrator or the journal sees them.
     pub fn tell(&mut self) {
-        for what in self.host.take_news().into_iter().chain(self.host.take_troubles()) {
-            eprintln!("dcd: {what}");
+        for what in self.host.take_news() {
+            warnln!("dcd: {what}");
+        }
+        for what in self.host.take_troubles() {
+            errorln!("dcd: {what}");
         }
     }
 }
@@ -244,9 +337,10 @@ impl dcd_io::Host for Served {
                 if verb == Some("reset-statistics") {
                     context.forget_failures();
                 }
+                self.watch.notice_own_stall(now);
                 let name = |device| self.host.device_name(device);
-                let silent = silent_devices(now, context.driver(), name);
-                let devices = devices(context.driver(), name);
+                let silent = self.watch.silent_devices(now, context.driver(), name);
+                let devices = self.watch.devices(context.driver(), name);
                 (self.host.silent, self.host.devices) = (silent, devices);
                 let ublk = context.driver().command_source_status();
                 self.host.ublk = ublk.and_then(|ublk| serde_json::from_value(ublk).ok());
@@ -270,7 +364,7 @@ impl dcd_io::Host for Served {
         self.after(context);
     }
 
-    fn client_refused(&mut self, clients_max: usize, context: &mut Context<'_>) {
+    fn client_refused(&mut self, why: Refused, context: &mut Context<'_>) {
         let (now, count) = (context.now(), context.driver().statistics().connections_refused);
         let before = match self.refused {
             Some((told, _)) if now < told + REFUSED_INTERVAL => return,
@@ -278,14 +372,21 @@ impl dcd_io::Host for Served {
             None => 0,
         };
         self.refused = Some((now, count));
-        eprintln!(
-            "dcd: {} turned away: a socket takes {clients_max} clients at a time, and has them. See who they are (ss -p)",
-            if count - before == 1 {
-                "a client was".to_owned()
-            } else {
-                format!("{} clients were", count - before)
+        let clients = match count - before {
+            1 => "a client was turned away".to_owned(),
+            many => format!("{many} clients were turned away"),
+        };
+        match why {
+            Refused::Places(clients_max) => warnln!(
+                "dcd: {clients}: a socket takes {clients_max} clients at a time, and has them. See who they are (ss -p)"
+            ),
+            Refused::Descriptors => warnln!(
+                "dcd: {clients}: this process may open no more files for them. Raise its limit (LimitNOFILE= in the unit, or ulimit -n)"
+            ),
+            Refused::System(error) => {
+                warnln!("dcd: clients cannot connect: the system has no room for one more: {error}")
             }
-        );
+        }
     }
 
     fn client_failed(&mut self, who: &str, why: &str, context: &mut Context<'_>) {
@@ -299,7 +400,7 @@ impl dcd_io::Host for Served {
         };
         self.failed = Some((now, 0));
         let more = if untold > 0 { format!(" (and {untold} others before)") } else { String::new() };
-        eprintln!("dcd: {who} is not served: {why}{more}");
+        warnln!("dcd: {who} is not served: {why}{more}");
     }
 
     fn report(&mut self, layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
@@ -310,13 +411,14 @@ impl dcd_io::Host for Served {
 
     fn front_end(&mut self, news: FrontEndNews, context: &mut Context<'_>) {
         match news {
-            FrontEndNews::Ready(place) => {
+            FrontEndNews::Ready { place, but } => {
+                but.iter().for_each(|what| warnln!("dcd: {what}"));
                 if let Some(announce) = self.announce.take() {
                     announce(Some(place));
                 }
             }
             FrontEndNews::Failed(why) => {
-                eprintln!("dcd: {why}");
+                errorln!("dcd: {why}");
                 self.front_end_failed = Some(why);
                 if self.asked.is_none() {
                     self.begin_stop(context);
@@ -328,13 +430,7 @@ impl dcd_io::Host for Served {
     fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
         match self.asked {
             None => {
-                for peer in context.peers() {
-                    let then = match peer.waits {
-                        true => "Its requests wait for the next server",
-                        false => "A file system that is mounted on it fails from now on",
-                    };
-                    eprintln!("dcd: stopping, although a client has the device: {}. {then}", describe(&peer));
-                }
+                self.look_up(None, context);
                 self.begin_stop(context);
             }
             Some(asked) if context.now() >= asked + SAME_WISH => context.stop(Nanos::ZERO),
@@ -344,7 +440,8 @@ impl dcd_io::Host for Served {
 
     fn next_deadline(&self) -> Option<Nanos> {
         let at_once = self.stop_at_once.then_some(Nanos::ZERO);
-        let own = [Some(self.watch.next_deadline()), self.long_at(), at_once];
+        let asking = self.asking.iter().map(|asking| asking.until).min();
+        let own = [Some(self.watch.next_deadline()), self.long_at(), at_once, asking];
         own.into_iter().chain([self.host.next_deadline()]).flatten().min()
     }
 
@@ -352,10 +449,12 @@ impl dcd_io::Host for Served {
         if std::mem::take(&mut self.stop_at_once) {
             self.signal(Signal::Terminate, context);
         }
+        self.take_looked_up(context);
         self.tell_long(context);
         let now = context.now();
         let news = self.watch.look(now, context.driver(), |device| self.host.device_name(device));
-        news.iter().for_each(|what| eprintln!("dcd: {what}"));
+        news.iter().for_each(|what| warnln!("dcd: {what}"));
+        self.host.take_noted(now, context.stack_mut());
         self.host.tick(now, context.stack_mut());
         self.after(context);
     }
@@ -368,11 +467,16 @@ impl dcd_io::Host for Served {
     }
 
     fn stopped(&mut self, outcome: &Outcome, context: &mut Context<'_>) {
-        let trouble = self.not_clean(outcome, context.driver());
+        let trouble = self.not_clean(outcome);
         for call in std::mem::take(&mut self.stop_calls) {
             context.answer(call, json!({ "stopped": true, "trouble": trouble }), true);
         }
     }
+}
+
+/// Refuses a stop, as clients have the device.
+fn refuse_stop(call: CallId, clients: &[String], wait: bool, context: &mut Context<'_>) {
+    context.answer(call, json!({ "stopped": false, "clients": clients, "wait": wait }), true);
 }
 
 /// A client, for the administrator.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::output::path_text;
 use crate::session::serving::trend::Trend;
 
 /// The state of a server and of all its layers. A server that is older than the client may not know all of it.
@@ -21,6 +22,7 @@ use crate::session::serving::trend::Trend;
 #[serde(default)]
 pub struct ServerStatus {
     /// The stack file.
+    #[serde(serialize_with = "path_text")]
     pub stack: PathBuf,
     /// The device or layer that is served.
     pub export: String,

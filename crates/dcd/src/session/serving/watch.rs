@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dcd_engine::{DeviceIndex, Nanos};
+use dcd_engine::{DeviceIndex, Nanos, Pump};
 use dcd_io::{Device, Driver, Failures, LinkStatus, Signals, Unanswered};
 
+use crate::messages;
 use crate::session::serving::notify::tell_doing;
 use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
 
@@ -15,6 +16,8 @@ use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
 const SILENCE: Nanos = Nanos::from_secs(10);
 /// How often it is looked.
 const INTERVAL: Nanos = Nanos::from_secs(2);
+/// A look that comes later by this much comes after a stall of this process itself.
+const STALL: Nanos = Nanos::from_secs(1);
 /// A start that takes longer than this says so.
 const START_LONG: Duration = Duration::from_secs(10);
 /// How long a start that was told to stop may go on.
@@ -26,6 +29,8 @@ const START_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub struct DeviceWatch {
     looked: Nanos,
+    /// Since when this process runs without having stood still.
+    awake: Nanos,
     /// The devices that were told of, and since when they owe an answer.
     silent: BTreeMap<DeviceIndex, Nanos>,
     /// How often each connection was lost, and whether there was one, as was told.
@@ -47,8 +52,9 @@ impl DeviceWatch {
         if now < self.next_deadline() {
             return Vec::new();
         }
+        self.notice_own_stall(now);
         self.looked = now;
-        let devices = silent(driver);
+        let devices = self.owed(driver, SILENCE);
         let mut news = self.look_at_links(driver, &name);
         for owed in &devices {
             if self.silent.insert(owed.device, owed.since).is_none() {
@@ -102,62 +108,81 @@ impl DeviceWatch {
     }
 }
 
-/// The devices that owe an answer for longer than `age`, each with the words of [`DeviceWatch::look`].
-pub fn owing_devices<'a>(
-    now: Nanos,
-    driver: &Driver,
-    age: Nanos,
-    name: impl Fn(DeviceIndex) -> Option<&'a str>,
-) -> Vec<String> {
-    driver.unanswered(age).iter().map(|owed| describe(now, driver, owed, &name)).collect()
-}
-
-/// The same for programs.
-pub fn silent_devices<'a>(
-    now: Nanos,
-    driver: &Driver,
-    name: impl Fn(DeviceIndex) -> Option<&'a str>,
-) -> Vec<SilentDevice> {
-    let device = |owed: Unanswered| SilentDevice {
-        device: name(owed.device).map(str::to_owned),
-        path: driver.devices()[owed.device.0].name().to_owned(),
-        operations: owed.operations as u64,
-        seconds: now.since(owed.since).as_secs_f64(),
-    };
-    silent(driver).into_iter().map(device).collect()
-}
-
-/// All devices that are open. Whether a cache or array does without one, the driver does not know.
-pub fn devices<'a>(driver: &Driver, name: impl Fn(DeviceIndex) -> Option<&'a str>) -> Vec<DeviceStatus> {
-    let silent = silent(driver);
-    let status = |(index, device): (usize, &Device)| {
-        let index = DeviceIndex(index);
-        let Failures { reads, writes, flushes, no_space } = device.failures();
-        let link = device.link();
-        let is_cut = link.as_ref().is_some_and(|link| link.connections == 0);
-        let state = if is_cut || silent.iter().any(|owed| owed.device == index) {
-            DeviceState::NotAnswering
-        } else if device.failures() == Failures::default() {
-            DeviceState::Ok
-        } else {
-            DeviceState::Errors
-        };
-        DeviceStatus {
-            device: name(index).map(str::to_owned),
-            path: device.name().to_owned(),
-            state,
-            failed_reads: reads,
-            failed_writes: writes,
-            failed_flushes: flushes,
-            failed_no_space: no_space,
-            connection: link.map(|link| connection(&link)),
+impl DeviceWatch {
+    /// Notices that this process itself stood still (SIGSTOP, a freezer, a machine that slept): no device owes an answer for that time.
+    pub fn notice_own_stall(&mut self, now: Nanos) {
+        if now > self.next_deadline() + STALL {
+            self.awake = now;
         }
-    };
-    driver.devices().iter().enumerate().filter(|(_, device)| device.is_open()).map(status).collect()
-}
+    }
 
-fn silent(driver: &Driver) -> Vec<Unanswered> {
-    driver.unanswered(SILENCE)
+    /// The devices that owe an answer for longer than `age`, not counting the time in which this process stood still.
+    fn owed(&self, driver: &Driver, age: Nanos) -> Vec<Unanswered> {
+        let now = Pump::now(driver);
+        let awake = |owed: Unanswered| Unanswered { since: owed.since.max(self.awake), ..owed };
+        let owed = driver.unanswered(age).into_iter().map(awake);
+        owed.filter(|owed| now.since(owed.since) >= age).collect()
+    }
+
+    /// The same, each with the words of [`DeviceWatch::look`].
+    pub fn owing<'a>(
+        &self,
+        driver: &Driver,
+        age: Nanos,
+        name: impl Fn(DeviceIndex) -> Option<&'a str>,
+    ) -> Vec<String> {
+        let now = Pump::now(driver);
+        self.owed(driver, age).iter().map(|owed| describe(now, driver, owed, &name)).collect()
+    }
+
+    /// Those that do not answer, for programs.
+    pub fn silent_devices<'a>(
+        &self,
+        now: Nanos,
+        driver: &Driver,
+        name: impl Fn(DeviceIndex) -> Option<&'a str>,
+    ) -> Vec<SilentDevice> {
+        let device = |owed: Unanswered| SilentDevice {
+            device: name(owed.device).map(str::to_owned),
+            path: driver.devices()[owed.device.0].name().to_owned(),
+            operations: owed.operations as u64,
+            seconds: now.since(owed.since).as_secs_f64(),
+        };
+        self.owed(driver, SILENCE).into_iter().map(device).collect()
+    }
+
+    /// All devices that are open. Whether a cache or array does without one, the driver does not know.
+    pub fn devices<'a>(
+        &self,
+        driver: &Driver,
+        name: impl Fn(DeviceIndex) -> Option<&'a str>,
+    ) -> Vec<DeviceStatus> {
+        let silent = self.owed(driver, SILENCE);
+        let status = |(index, device): (usize, &Device)| {
+            let index = DeviceIndex(index);
+            let Failures { reads, writes, flushes, no_space } = device.failures();
+            let link = device.link();
+            let is_cut = link.as_ref().is_some_and(|link| link.connections == 0);
+            let state = if is_cut || silent.iter().any(|owed| owed.device == index) {
+                DeviceState::NotAnswering
+            } else if device.failures() == Failures::default() {
+                DeviceState::Ok
+            } else {
+                DeviceState::Errors
+            };
+            DeviceStatus {
+                device: name(index).map(str::to_owned),
+                path: device.name().to_owned(),
+                state,
+                failed_reads: reads,
+                failed_writes: writes,
+                failed_flushes: flushes,
+                failed_no_space: no_space,
+                connection: link.map(|link| connection(&link)),
+            }
+        };
+        driver.devices().iter().enumerate().filter(|(_, device)| device.is_open()).map(status).collect()
+    }
 }
 
 fn describe<'a>(
@@ -253,7 +278,8 @@ fn watch_start(start: &Mutex<Start>, signals: &Signals) {
             }
         }
         if end {
-            eprintln!("dcd: ended while {}. Nothing is lost: the next start begins anew", start.doing);
+            errorln!("dcd: ended while {}. Nothing is lost: the next start begins anew", start.doing);
+            messages::finish();
             std::process::exit(1);
         }
         if began.elapsed() >= START_LONG && !std::mem::replace(&mut told, true) {

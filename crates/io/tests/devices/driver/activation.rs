@@ -27,7 +27,7 @@ fn stacks_over_devices_conform() {
         println!("{}: direct {}", device.name(), device.is_direct());
         let mut builder = StackBuilder::new();
         let disk = builder.device(device.geometry());
-        driver.add_device(device);
+        driver.add_device(device).unwrap();
         let slice = Slice::new(Extent::new(Lba(2048), 8192));
         let root = builder.layer("slice", Box::new(slice), &[disk]);
         let mut stack = builder.finish(root);
@@ -44,7 +44,7 @@ fn a_layer_that_does_not_fit_is_named() {
     let device = Device::open(&DeviceSpec::Memory { bytes: 1 << 20 }).unwrap();
     let mut builder = StackBuilder::new();
     let disk: Target = builder.device(device.geometry());
-    driver.add_device(device);
+    driver.add_device(device).unwrap();
     let root = builder.layer("half", Box::new(Slice::new(Extent::new(Lba(2000), 2000))), &[disk]);
     let error = builder.finish(root).activate(&mut driver).expect_err("too long");
     assert!(error.to_string().contains("half"), "{error}");

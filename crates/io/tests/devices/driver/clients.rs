@@ -303,7 +303,7 @@ fn tcp_clients_are_served() {
         let device = dcd_io::Device::open(&spec).unwrap();
         let mut builder = dcd_engine::StackBuilder::new();
         let root = builder.device(device.geometry());
-        driver.add_device(device);
+        driver.add_device(device).unwrap();
         let mut stack = builder.finish(root);
         let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let (_, address) = driver.listen_tcp(any, Box::new(ToyFactory::default())).unwrap();
@@ -318,4 +318,77 @@ fn tcp_clients_are_served() {
     client.read_exact(&mut answer).unwrap();
     assert!(answer[0] == 0 && answer[HEADER..].iter().all(|byte| *byte == 0));
     assert!(server.join().unwrap().is_clean());
+}
+
+/// Of the first client everything is the rest of one request; the others speak the toy protocol.
+struct EndlessFirst(ToyFactory, bool);
+
+struct Endless;
+
+impl dcd_io::Session for Endless {
+    fn receive(&mut self, _bytes: &[u8], _actions: &mut dcd_io::Actions) {}
+
+    fn reply(&mut self, _token: u64, _result: dcd_engine::IoResult, _actions: &mut dcd_io::Actions) {}
+
+    fn is_mid_request(&self) -> bool {
+        true
+    }
+}
+
+impl dcd_io::SessionFactory for EndlessFirst {
+    fn connect(&mut self) -> Box<dyn dcd_io::Session> {
+        match std::mem::replace(&mut self.1, true) {
+            false => Box::new(Endless),
+            true => self.0.connect(),
+        }
+    }
+}
+
+/// Stops at the first call.
+struct StopAtCall;
+
+impl dcd_io::Host for StopAtCall {
+    fn call(&mut self, _: dcd_io::CallId, _: serde_json::Value, context: &mut dcd_io::Context<'_>) {
+        context.stop(LIMIT);
+    }
+}
+
+#[test]
+fn a_client_that_sends_without_end_keeps_nobody_from_their_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("run/socket");
+    let (tell, hear) = std::sync::mpsc::channel();
+    let path = socket.clone();
+    let server = std::thread::spawn(move || {
+        let mut driver = dcd_io::Driver::new().unwrap();
+        let device = dcd_io::Device::open(&dcd_io::DeviceSpec::Memory { bytes: 1 << 20 }).unwrap();
+        let mut builder = dcd_engine::StackBuilder::new();
+        let root = builder.device(device.geometry());
+        driver.add_device(device).unwrap();
+        let mut stack = builder.finish(root);
+        driver.listen_unix(&path, Box::new(EndlessFirst(ToyFactory::default(), false))).unwrap();
+        tell.send(()).unwrap();
+        driver.run(&mut stack, &mut StopAtCall).unwrap();
+        driver.statistics()
+    });
+    hear.recv().unwrap();
+    let mut endless = Client::connect(&socket).stream;
+    let (begun, begins) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let bytes = vec![0; 8 << 20];
+        let mut told = Some(begun);
+        // Until the server has stopped.
+        while endless.write_all(&bytes).is_ok() {
+            told.take().into_iter().for_each(|begun| begun.send(()).unwrap());
+        }
+    });
+    begins.recv().unwrap();
+    let mut other = Client::connect(&socket);
+    for n in 0..100u64 {
+        other.send(&header(READ, 1, 0, 2 * n + 1));
+        assert_eq!(other.receive().expect("answer").id, 2 * n + 1);
+    }
+    other.send(&header(CALL, 0, 0, 0));
+    let most = server.join().unwrap().turn_bytes_max;
+    assert!(most < 2 << 20, "{most} bytes in one turn");
 }

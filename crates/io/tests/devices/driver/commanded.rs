@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, StackBuilder};
 use dcd_io::{
     Actions, CallId, Command, CommandSource, Context, Device, DeviceSpec, Driver, Ending, FrontEndNews, Host,
-    Task,
+    Lookup, Peer, Task, UnknownPeer,
 };
 
 const BYTES: usize = 8192;
@@ -57,7 +57,7 @@ impl CommandSource for Front {
 
     fn task_ended(&mut self, ended: io::Result<()>) {
         ended.unwrap();
-        self.news = Some(FrontEndNews::Ready("here".to_owned()));
+        self.news = Some(FrontEndNews::Ready { place: "here".to_owned(), but: None });
     }
 
     fn take_news(&mut self) -> Option<FrontEndNews> {
@@ -86,8 +86,8 @@ impl CommandSource for Front {
         self.seen.lock().unwrap().held += 1;
     }
 
-    fn user(&self) -> Option<String> {
-        Some("somebody".to_owned())
+    fn user(&self) -> Lookup {
+        Box::new(|| Some("somebody".to_owned()))
     }
 
     fn outlives_server(&self) -> bool {
@@ -101,7 +101,12 @@ impl CommandSource for Front {
     fn end(&mut self, unanswered: usize) -> Ending {
         let mut seen = self.seen.lock().unwrap();
         seen.unanswered_at_end = Some(unanswered);
-        if seen.held > 0 { Ending::Leave("held".to_owned()) } else { Ending::Remove(Box::new(|| Ok(()))) }
+        if seen.held > 0 { Ending::Leave("held".to_owned()) } else { Ending::Ask(Box::new(|| Ok(()))) }
+    }
+
+    fn asked(&mut self, answer: io::Result<()>, _actions: &mut Actions) -> Ending {
+        answer.unwrap();
+        Ending::Remove(Box::new(|| Ok(())))
     }
 
     fn not_removed(&self, error: &io::Error) -> Result<String, String> {
@@ -121,7 +126,8 @@ impl Host for StopLater {
     fn call(&mut self, _call: CallId, _body: serde_json::Value, _context: &mut Context<'_>) {}
 
     fn front_end(&mut self, _news: FrontEndNews, context: &mut Context<'_>) {
-        assert!(context.peers().iter().all(|peer| peer.waits && peer.who == "somebody"));
+        let peers: Vec<Peer> = context.peers().into_iter().filter_map(UnknownPeer::look_up).collect();
+        assert!(peers.len() == 1 && peers.iter().all(|peer| peer.waits && peer.who == "somebody"));
         self.0 = Some(context.now() + Nanos::from_millis(50));
     }
 
@@ -141,7 +147,7 @@ fn serve(requests: usize) -> Option<(Seen, Result<Option<String>, String>)> {
     let device = Device::open(&DeviceSpec::Memory { bytes: 1 << 20 }).unwrap();
     let mut builder = StackBuilder::new();
     let root = builder.device(device.geometry());
-    driver.add_device(device);
+    driver.add_device(device).unwrap();
     let mut stack = builder.finish(root);
     stack.activate(&mut driver).unwrap();
     let seen = Arc::new(Mutex::new(Seen::default()));

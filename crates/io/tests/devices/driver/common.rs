@@ -13,7 +13,7 @@ use std::time::Duration;
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, Report, Stack, StackBuilder, Target};
 use dcd_io::{
     Actions, CallId, ClientId, Context, ControlCall, Device, DeviceSpec, Driver, FileSpec, Host, Outcome,
-    Piece, Session, SessionFactory, Signal,
+    Piece, Session, SessionFactory, Signal, Signals,
 };
 use serde_json::{Value, json};
 
@@ -256,12 +256,12 @@ fn serve(dir: &Path, factory: ToyFactory, limit: Nanos, build: Build, heard: mps
     let spec = FileSpec { create: Some(16 << 20), ..FileSpec::new(dir.join("disk")) };
     let device = Device::open(&DeviceSpec::File(spec)).unwrap();
     let target = builder.device(device.geometry());
-    driver.add_device(device);
+    driver.add_device(device).unwrap();
     let root = build(&mut builder, target);
     let mut stack: Stack = builder.finish(root);
     stack.enable_checks();
     stack.activate(&mut driver).unwrap();
-    driver.take_signals().unwrap();
+    driver.take_signals(Signals::of_command().unwrap());
     driver.listen_unix(&dir.join("run/socket"), Box::new(factory)).unwrap();
     // SAFETY: a plain system call.
     heard.send(Heard::Ready(unsafe { libc::gettid() })).unwrap();

@@ -62,7 +62,7 @@ fn a_source_is_served_each_time_it_rings() {
         let device = Device::open(&DeviceSpec::Memory { bytes: 1 << 20 }).unwrap();
         let mut builder = StackBuilder::new();
         let root = builder.device(device.geometry());
-        driver.add_device(device);
+        driver.add_device(device).unwrap();
         let mut stack = builder.finish(root);
         stack.activate(&mut driver).unwrap();
         driver.add_source(Box::new(Front { bell: bell_of_front, requests, answers }));

@@ -50,7 +50,7 @@ fn timers_are_exact() {
         let device = Device::open(&DeviceSpec::Memory { bytes: 1 << 20 }).unwrap();
         let mut builder = StackBuilder::new();
         let disk = builder.device(device.geometry());
-        driver.add_device(device);
+        driver.add_device(device).unwrap();
         let root = builder.layer("paced", Box::new(Paced { delay, due: None }), &[disk]);
         let mut stack = builder.finish(root);
         stack.activate(&mut driver).unwrap();

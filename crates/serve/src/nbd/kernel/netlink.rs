@@ -143,7 +143,7 @@ fn read_messages(mut bytes: &[u8], answer: &mut Vec<u8>) -> io::Result<Option<io
             let number = i32::from_ne_bytes(*body.first_chunk::<4>().ok_or_else(malformed)?);
             return Ok(Some(match number {
                 0 => Ok(()),
-                _ => Err(io::Error::from_raw_os_error(-number)),
+                _ => Err(io::Error::from_raw_os_error(number.saturating_neg())),
             }));
         }
         *answer = body.get(FAMILY_HEADER_BYTES..).ok_or_else(malformed)?.to_vec();
@@ -210,6 +210,36 @@ mod tests {
     fn what_is_no_message_is_an_error() {
         for bytes in [&[1][..], &[0; 16], &[255; 16], &message(ERROR, &[])] {
             assert!(read_messages(bytes, &mut Vec::new()).is_err(), "{bytes:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_to_their_end_or_refused(
+            kind in proptest::sample::select(vec![0x1c, ERROR]),
+            body: Vec<u8>,
+            at: proptest::sample::Index,
+            with: u8,
+            cut: proptest::sample::Index,
+        ) {
+            let mut bytes = [message(kind, &body), message(0x1c, &[1, 1, 0, 0])].concat();
+            let place = at.index(bytes.len());
+            bytes[place] = with;
+            bytes.truncate(cut.index(bytes.len() + 1));
+            let mut answer = Vec::new();
+            let _ = read_messages(&bytes, &mut answer);
+            for wanted in 0..4 {
+                let _ = find(&answer, wanted);
+                let _ = find(&body, wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_verdict_with_any_number_is_one() {
+        for number in [i32::MIN, i32::MAX, 1, -1] {
+            let verdict = read_messages(&message(ERROR, &number.to_ne_bytes()), &mut Vec::new());
+            assert!(verdict.unwrap().unwrap().is_err(), "{number}");
         }
     }
 

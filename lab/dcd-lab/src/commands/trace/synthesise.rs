@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use dcd_cli::messages::{self, Priority};
 use dcd_trace::synthesise::{Description, Fitted, fitted};
 use dcd_trace::{Characteristics, Inputs, Merge, Options, ReadTrace, inputs_of_trace};
 
@@ -37,7 +38,7 @@ pub fn synthesise(args: &Synthesise) -> Result<(), Failure> {
         eprintln!("{}", serde_json::to_value(fits).expect("numbers and names are JSON"));
     } else if !args.reading.quiet {
         fits.iter().for_each(|(description, fit)| {
-            dcd_cli::output::tell(format_args!("{}", table(description, fit)))
+            messages::tell(Priority::Notice, format_args!("{}", table(description, fit)))
         });
     }
     Ok(())

@@ -1,0 +1,270 @@
+//! Messages for the people who run a program: on standard error, and of a server one line on standard output.
+//!
+//! A command writes them itself. A server hands them to a queue, and one thread writes them: whoever reads them may stop reading, and a full
+//! pipe then holds up that thread alone. The queue has a bound. A message that finds it full is dropped, and the count of those is told as soon
+//! as there is room.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Messages that wait, in bytes: some thousands of lines.
+const QUEUE_BYTES_MAX: usize = 256 << 10;
+/// A server has its memory locked, and a stack is memory.
+const STACK_BYTES: usize = 256 << 10;
+/// How long the end of a program waits for messages that are not written.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The priorities of syslog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    Error = 3,
+    Warning = 4,
+    Notice = 5,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stream {
+    Output,
+    Error,
+}
+
+/// Messages that are not written, and whether a thread writes them.
+#[derive(Default)]
+struct Messages {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// A thread writes them.
+    is_on: bool,
+    waiting: VecDeque<(Stream, String)>,
+    bytes: usize,
+    /// Messages that found no room and that nobody was told of.
+    lost: u64,
+    /// The thread has taken one, and has not written it.
+    writing: bool,
+}
+
+static MESSAGES: Messages = Messages {
+    queue: Mutex::new(Queue { is_on: false, waiting: VecDeque::new(), bytes: 0, lost: 0, writing: false }),
+    changed: Condvar::new(),
+};
+
+/// Has a thread write all messages from now on.
+///
+/// # Errors
+/// Where there is no thread.
+pub fn begin() -> io::Result<()> {
+    thread::Builder::new().name("dcd-messages".to_owned()).stack_size(STACK_BYTES).spawn(|| {
+        dcd_io::hold_signals_back();
+        // Its descriptors are open from now on.
+        write(Stream::Error, "");
+        write(Stream::Output, "");
+        loop {
+            MESSAGES.write_next(write);
+        }
+    })?;
+    MESSAGES.lock().is_on = true;
+    Ok(())
+}
+
+/// Tells something on standard error. Nobody may listen.
+pub fn tell(priority: Priority, text: fmt::Arguments<'_>) {
+    MESSAGES.put(Stream::Error, lines(is_journal().then_some(priority), &text.to_string()));
+}
+
+/// Says something on standard output, of a server.
+pub fn say(text: fmt::Arguments<'_>) {
+    MESSAGES.put(Stream::Output, text.to_string());
+}
+
+/// Waits until all messages are written, for a while.
+pub fn finish() {
+    MESSAGES.finish(END_PATIENCE);
+}
+
+/// Has a panic of any thread end the process at once, as a crash: nothing goes on with what a panic has left half done.
+pub fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let trace = std::backtrace::Backtrace::capture();
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("unnamed");
+        tell(Priority::Error, format_args!("dcd: thread {name}: {panic}\n"));
+        if trace.status() == std::backtrace::BacktraceStatus::Captured {
+            tell(Priority::Error, format_args!("{trace}\n"));
+        }
+        finish();
+        std::process::abort();
+    }));
+}
+
+impl Messages {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, stream: Stream, text: String) {
+        let mut queue = self.lock();
+        if !queue.is_on {
+            drop(queue);
+            return write(stream, &text);
+        }
+        if queue.bytes + text.len() > QUEUE_BYTES_MAX {
+            queue.lost += 1;
+            return;
+        }
+        // It comes after those that were lost.
+        queue.tell_lost();
+        queue.put(stream, text);
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// Waits for a message, and writes it.
+    fn write_next(&self, write: impl FnOnce(Stream, &str)) {
+        let nothing = |queue: &mut Queue| queue.waiting.is_empty() && queue.lost == 0;
+        let waited = self.changed.wait_while(self.lock(), nothing);
+        let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
+        if queue.waiting.is_empty() {
+            queue.tell_lost();
+        }
+        let Some((stream, text)) = queue.waiting.pop_front() else { return };
+        queue.bytes -= text.len();
+        queue.writing = true;
+        drop(queue);
+        write(stream, &text);
+        self.lock().writing = false;
+        self.changed.notify_all();
+    }
+
+    fn finish(&self, patience: Duration) {
+        let unwritten = |queue: &mut Queue| !queue.waiting.is_empty() || queue.writing || queue.lost > 0;
+        // What is not written then is lost.
+        let _ = self.changed.wait_timeout_while(self.lock(), patience, unwritten);
+    }
+}
+
+impl Queue {
+    fn put(&mut self, stream: Stream, text: String) {
+        self.bytes += text.len();
+        self.waiting.push_back((stream, text));
+    }
+
+    fn tell_lost(&mut self) {
+        let text = match std::mem::take(&mut self.lost) {
+            0 => return,
+            1 => "dcd: a message is lost here: standard error was not read\n".to_owned(),
+            lost => format!("dcd: {lost} messages are lost here: standard error was not read\n"),
+        };
+        self.put(Stream::Error, lines(is_journal().then_some(Priority::Warning), &text));
+    }
+}
+
+/// Writes past the locks of the standard library, for which the end of a program would wait. Nobody may be there to read it.
+fn write(stream: Stream, text: &str) {
+    static OUTPUT: OnceLock<Option<File>> = OnceLock::new();
+    static ERROR: OnceLock<Option<File>> = OnceLock::new();
+    let file = |fd: io::Result<OwnedFd>| fd.ok().map(File::from);
+    let file = match stream {
+        Stream::Output => OUTPUT.get_or_init(|| file(io::stdout().as_fd().try_clone_to_owned())),
+        Stream::Error => ERROR.get_or_init(|| file(io::stderr().as_fd().try_clone_to_owned())),
+    };
+    if let Some(mut file) = file.as_ref() {
+        let _ = file.write_all(text.as_bytes());
+    }
+}
+
+/// A text with its priority before each line, as the journal wants it (sd-daemon(3)).
+fn lines(priority: Option<Priority>, text: &str) -> String {
+    let Some(priority) = priority else { return text.to_owned() };
+    let mut told = String::new();
+    for line in text.split_inclusive('\n') {
+        let _ = write!(told, "<{}>{line}", priority as u8);
+    }
+    told
+}
+
+/// True where standard error is the journal's: systemd says which file that is (systemd.exec(5)).
+fn is_journal() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    *IS.get_or_init(|| {
+        let file = io::stderr().as_fd().try_clone_to_owned().map(File::from);
+        let here =
+            file.and_then(|file| file.metadata()).map(|about| format!("{}:{}", about.dev(), about.ino()));
+        let told = std::env::var("JOURNAL_STREAM");
+        here.is_ok_and(|here| told.is_ok_and(|told| told == here))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn queued() -> Messages {
+        let messages = Messages::default();
+        messages.lock().is_on = true;
+        messages
+    }
+
+    fn next(messages: &Messages) -> (Stream, String) {
+        let mut written = None;
+        messages.write_next(|stream, text| written = Some((stream, text.to_owned())));
+        written.unwrap()
+    }
+
+    #[test]
+    fn messages_come_in_order_and_those_that_found_no_room_are_counted() {
+        let messages = queued();
+        messages.put(Stream::Output, "ready\n".to_owned());
+        let long = "x".repeat(QUEUE_BYTES_MAX / 2);
+        for _ in 0..4 {
+            messages.put(Stream::Error, long.clone());
+        }
+        assert_eq!(next(&messages), (Stream::Output, "ready\n".to_owned()));
+        assert_eq!(next(&messages).1, long);
+        messages.put(Stream::Error, "after\n".to_owned());
+        let lost = "dcd: 3 messages are lost here: standard error was not read\n";
+        assert_eq!([next(&messages).1, next(&messages).1], [lost, "after\n"]);
+        // Nothing comes after this one, and it is told all the same.
+        messages.put(Stream::Error, "x".repeat(QUEUE_BYTES_MAX + 1));
+        assert_eq!(next(&messages).1, "dcd: a message is lost here: standard error was not read\n");
+        assert_eq!(messages.lock().bytes, 0);
+    }
+
+    #[test]
+    fn a_reader_that_reads_no_more_holds_up_neither_a_message_nor_the_end() {
+        let messages: &'static Messages = Box::leak(Box::new(queued()));
+        let (reads, pipe) = mpsc::channel::<()>();
+        let (begins, begun) = mpsc::channel();
+        messages.put(Stream::Error, "one\n".to_owned());
+        thread::spawn(move || {
+            messages.write_next(|_, text| {
+                begins.send(text.to_owned()).unwrap();
+                let _ = pipe.recv();
+            });
+        });
+        assert_eq!(begun.recv().unwrap(), "one\n");
+        messages.finish(Duration::from_millis(10));
+        messages.put(Stream::Error, "two\n".to_owned());
+        drop(reads);
+        assert_eq!(next(messages).1, "two\n");
+        messages.finish(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn each_line_has_its_priority_in_the_journal_alone() {
+        assert_eq!(lines(None, "dcd: a\n  b\n"), "dcd: a\n  b\n");
+        assert_eq!(lines(Some(Priority::Error), "dcd: a\n  b\n"), "<3>dcd: a\n<3>  b\n");
+    }
+}

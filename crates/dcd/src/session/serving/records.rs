@@ -1,0 +1,218 @@
+//! The attachment records of a server, kept by a thread of their own: the disk that they are on may not answer, and what is served does not
+//! wait for it.
+//!
+//! ```text
+//! host ─ note ─▶ thread: RunningCaches ─ waker ─▶ host: take
+//! ```
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use dcd_io::Waker;
+
+use crate::session::record::RecordError;
+use crate::session::running::{Note, RunningCaches};
+
+/// How long the end of a server waits for records that are being written.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A server has its memory locked, and a stack is memory.
+const STACK_BYTES: usize = 512 << 10;
+
+/// What is noted. One of a kind is under way for a cache at a time, but of legs each: the last one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    LogFailed,
+    WrittenBack,
+    Stopped,
+    Legs,
+}
+
+impl Note {
+    const fn kind(&self) -> Kind {
+        match self {
+            Note::LogFailed(_) => Kind::LogFailed,
+            Note::WrittenBack(_) => Kind::WrittenBack,
+            Note::Stopped(_) => Kind::Stopped,
+            Note::Legs(_) => Kind::Legs,
+        }
+    }
+}
+
+/// The end of a note: on the medium, or why it is not.
+pub struct Noted {
+    pub layer: String,
+    pub kind: Kind,
+    /// For messages, of a log that failed: what is written back from it.
+    pub result: Result<String, RecordError>,
+    /// What to say of failed logs from now on.
+    failed_logs: Result<Option<String>, String>,
+}
+
+/// See the module's documentation.
+pub struct Records {
+    keeper: Keeper,
+    under_way: BTreeSet<(String, Kind)>,
+    /// Caches of which it is noted that all is written back without their logs.
+    written_back: BTreeSet<String>,
+    failed_logs: Result<Option<String>, String>,
+}
+
+enum Keeper {
+    /// Notes are made at once.
+    Here {
+        caches: RunningCaches,
+        noted: VecDeque<Noted>,
+    },
+    Thread {
+        notes: Sender<(String, Note)>,
+        noted: Receiver<Noted>,
+    },
+}
+
+impl Records {
+    /// With notes that are made at once.
+    pub fn new(caches: RunningCaches) -> Records {
+        let failed_logs = failed_logs(&caches);
+        let keeper = Keeper::Here { caches, noted: VecDeque::new() };
+        Records { keeper, under_way: BTreeSet::new(), written_back: BTreeSet::new(), failed_logs }
+    }
+
+    /// With a thread. `waker`: wakes the host, which then takes what was noted.
+    ///
+    /// # Errors
+    /// Where there is no thread.
+    pub fn with_thread(mut caches: RunningCaches, waker: Waker) -> std::io::Result<Records> {
+        let failed_logs = failed_logs(&caches);
+        let ((notes, asked), (tell, noted)) = (mpsc::channel::<(String, Note)>(), mpsc::channel());
+        let keeps = move || {
+            while let Ok((layer, note)) = asked.recv() {
+                let has_stopped = note.kind() == Kind::Stopped;
+                if tell.send(make(&mut caches, &layer, &note)).is_err() {
+                    return;
+                }
+                waker.wake();
+                if has_stopped {
+                    // A file system may have been made on the disk since. Nobody waits for this, and without it the record is as true.
+                    let _ = caches.look_again(&layer);
+                }
+            }
+        };
+        thread::Builder::new().name("dcd-records".to_owned()).stack_size(STACK_BYTES).spawn(keeps)?;
+        let keeper = Keeper::Thread { notes, noted };
+        Ok(Records { keeper, under_way: BTreeSet::new(), written_back: BTreeSet::new(), failed_logs })
+    }
+
+    /// Has something noted of a cache. Its end comes by [`Records::take`]; of what is under way nothing more is begun.
+    pub fn note(&mut self, layer: &str, note: Note) {
+        let kind = note.kind();
+        let is_known = kind == Kind::WrittenBack && self.written_back.contains(layer);
+        if is_known || (kind != Kind::Legs && !self.under_way.insert((layer.to_owned(), kind))) {
+            return;
+        }
+        match &mut self.keeper {
+            Keeper::Here { caches, noted } => noted.push_back(make(caches, layer, &note)),
+            // It is taken as long as the server runs.
+            Keeper::Thread { notes, .. } => drop(notes.send((layer.to_owned(), note))),
+        }
+    }
+
+    /// A cache has something that is not written back.
+    pub fn is_dirty(&mut self, layer: &str) {
+        self.written_back.remove(layer);
+    }
+
+    /// The next note that has ended.
+    pub fn take(&mut self) -> Option<Noted> {
+        let noted = match &mut self.keeper {
+            Keeper::Here { noted, .. } => noted.pop_front(),
+            Keeper::Thread { noted, .. } => noted.try_recv().ok(),
+        }?;
+        self.under_way.remove(&(noted.layer.clone(), noted.kind));
+        if noted.kind == Kind::WrittenBack && noted.result.is_ok() {
+            self.written_back.insert(noted.layer.clone());
+        }
+        self.failed_logs.clone_from(&noted.failed_logs);
+        Some(noted)
+    }
+
+    /// Logs that failed while they had what their data disks lack, and what to do; none where there are none. As of the last note.
+    pub fn failed_logs(&self) -> Result<Option<String>, String> {
+        self.failed_logs.clone()
+    }
+
+    /// Waits a while for the thread's end: it is told nothing more.
+    pub fn end(&mut self) {
+        let here = Keeper::Here { caches: RunningCaches::default(), noted: VecDeque::new() };
+        if let Keeper::Thread { notes, noted } = std::mem::replace(&mut self.keeper, here) {
+            drop(notes);
+            while noted.recv_timeout(END_PATIENCE).is_ok() {}
+        }
+    }
+}
+
+fn make(caches: &mut RunningCaches, layer: &str, note: &Note) -> Noted {
+    let result = caches.note(layer, note);
+    Noted { layer: layer.to_owned(), kind: note.kind(), result, failed_logs: failed_logs(caches) }
+}
+
+fn failed_logs(caches: &RunningCaches) -> Result<Option<String>, String> {
+    caches.failed_logs().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use dcd_engine::{Extent, Lba, LogCacheStatus};
+
+    use super::*;
+    use crate::session::record::{Attachment, AttachmentState, Record};
+    use crate::session::running::Admitted;
+
+    const EXTENT: Extent = Extent::new(Lba(0), 8);
+
+    /// A pipe in the place of a record: a read of it waits for a writer.
+    #[test]
+    fn a_record_on_a_disk_that_does_not_answer_is_waited_for_by_its_thread_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("data"), [0; 4096]).unwrap();
+        let open = || Record::open(&dir.path().join("data"), EXTENT).unwrap();
+        let attached = Attachment {
+            cache_uuid: "u".to_owned(),
+            log: "log".into(),
+            first_sector: 0,
+            sectors: 8,
+            epoch: 1,
+            state: AttachmentState::Dirty,
+            dirty_bytes: None,
+            log_bytes: 1 << 20,
+            stale_legs: Vec::new(),
+        };
+        open().update(|_| attached).unwrap();
+        let admitted = Admitted {
+            layer: "cache".to_owned(),
+            mirror: None,
+            record: Some(open()),
+            unrecorded: None,
+            cache: None,
+        };
+        let driver = dcd_io::Driver::new().unwrap();
+        let mut records = Records::with_thread(RunningCaches::of([admitted]), driver.waker()).unwrap();
+        let place = dir.path().join("data.dcd");
+        let recorded = std::fs::read(&place).unwrap();
+        std::fs::remove_file(&place).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&place).status();
+        assert!(made.is_ok_and(|made| made.success()));
+        let stopped = || Note::Stopped(Box::new(LogCacheStatus { epoch: 9, ..LogCacheStatus::default() }));
+        records.note("cache", stopped());
+        records.note("cache", stopped());
+        assert!(records.take().is_none());
+        std::fs::write(&place, recorded).unwrap();
+        while records.take().is_none_or(|noted| noted.kind != Kind::Stopped || noted.result.is_err()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        records.end();
+        assert_eq!(open().load().unwrap().of(EXTENT).unwrap().epoch, 9);
+    }
+}
