@@ -77,6 +77,7 @@ pub const SIMPLE_REPLY_BYTES: usize = 16;
 pub enum Errno {
     Perm = 1,
     Io = 5,
+    NoMem = 12,
     Inval = 22,
     NoSpc = 28,
     NotSup = 95,

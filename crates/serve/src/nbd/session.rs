@@ -376,15 +376,25 @@ impl NbdSession {
         }
         match work {
             Ok(Work::Write { durability }) => {
-                let buf = self.buf(bytes);
                 let (cookie, offset) = (header.cookie, header.offset);
-                self.phase = Phase::Payload { cookie, offset, durability, buf, filled: 0 };
+                self.phase = match self.buf(bytes) {
+                    Some(buf) => Phase::Payload { cookie, offset, durability, buf, filled: 0 },
+                    None => {
+                        self.share.give_back(bytes);
+                        Phase::Skip { cookie, error: Errno::NoMem, left: u64::from(payload) }
+                    }
+                };
             }
-            Ok(Work::Read { at }) => {
-                let token = self.flight.insert(Pending { cookie: header.cookie, bytes, kind: Kind::Read });
-                let buf = self.buf(bytes);
-                actions.requests.push((token, Io::Read { at, buf }));
-            }
+            Ok(Work::Read { at }) => match self.buf(bytes) {
+                Some(buf) => {
+                    let read = Pending { cookie: header.cookie, bytes, kind: Kind::Read };
+                    actions.requests.push((self.flight.insert(read), Io::Read { at, buf }));
+                }
+                None => {
+                    self.share.give_back(bytes);
+                    push_reply(actions, Errno::NoMem as u32, header.cookie);
+                }
+            },
             Ok(Work::Other { kind, io }) => {
                 let token = self.flight.insert(Pending { cookie: header.cookie, bytes: 0, kind });
                 actions.requests.push((token, io));
@@ -439,18 +449,18 @@ impl NbdSession {
         true
     }
 
-    /// A buffer of `bytes`: one that a write has brought back, or a new one.
+    /// A buffer of `bytes`: one that a write has brought back, or a new one. None where there is no memory: that is the error of this request.
     ///
     /// What an old one holds came from the same client, so nothing of another one can leak through it.
-    fn buf(&mut self, bytes: usize) -> Buf {
+    fn buf(&mut self, bytes: usize) -> Option<Buf> {
         match self.spare.pop() {
-            Some(buf) if buf.len() == bytes => buf,
+            Some(buf) if buf.len() == bytes => Some(buf),
             other => {
                 if other.is_some() {
                     // The client has changed its request size.
                     self.spare.clear();
                 }
-                Buf::zeroed(bytes)
+                Buf::try_zeroed(bytes)
             }
         }
     }
