@@ -73,6 +73,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         // states were counted without it.
         compact: canary.is_none() && rng.clone().chance(500),
         accept_damage: false,
+        doubt_kept: false,
         machine: 0,
         take_over: false,
         grow: false,
