@@ -76,7 +76,6 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         doubt_kept: false,
         machine: 0,
         take_over: false,
-        doubt_kept: false,
         grow: false,
         canary,
     };
