@@ -20,6 +20,10 @@ pub const FORMAT_VERSION_MIN: u16 = 1;
 pub const RECORD_VERSION: u16 = 1;
 /// A log is smaller than this: 128 TiB.
 pub const LOG_SECTORS_MAX: u64 = 1 << 38;
+/// A superblock's counters are smaller. A quarter of the number space is left, so that no sum on a counter can overflow.
+const COUNTER_MAX: u64 = u64::MAX / 4 * 3;
+/// A record's counters are smaller: an activation that began below [`COUNTER_MAX`] never comes so far.
+pub const RECORD_COUNTER_MAX: u64 = u64::MAX / 8 * 7;
 /// "DCDCACHE" in ASCII.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"DCDCACHE";
 /// "dcdR" in ASCII.
@@ -327,9 +331,8 @@ impl Superblock {
         field(self.live_seq <= self.durable_seq, "live sequence number")?;
         field(self.kept_seq <= self.durable_seq, "kept sequence number")?;
         field(self.epoch_start_seq >= 1 && self.epoch_start_seq <= self.durable_seq, "epoch start")?;
-        // A quarter of the number space is left, so that no sum on a sequence number can overflow.
-        let limit = u64::MAX / 4 * 3;
-        field(self.durable_seq < limit && self.epoch < limit && self.generation < limit, "counters")?;
+        let counters = [self.durable_seq, self.epoch, self.generation, self.flush_epoch];
+        field(counters.iter().all(|counter| *counter < COUNTER_MAX), "counters")?;
         Ok(())
     }
 
@@ -595,7 +598,8 @@ pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Opti
     let sectors = u64::from(fixed.sectors.get());
     let segment_end = superblock.segment_start(superblock.segment_of(sector)) + superblock.segment_sectors();
     let whole = block_sectors + payload_sectors.next_multiple_of(block_sectors) == sectors;
-    if !whole || sector + sectors > segment_end {
+    let counters = [fixed.epoch, fixed.seq, fixed.oldest_live_seq, fixed.durable_seq, fixed.flush_epoch];
+    if !whole || sector + sectors > segment_end || counters.iter().any(|it| it.get() >= RECORD_COUNTER_MAX) {
         return None;
     }
     Some(Header {

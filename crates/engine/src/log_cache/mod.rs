@@ -33,6 +33,8 @@ mod error;
 mod failure;
 pub mod fingerprint;
 pub mod format;
+#[cfg(test)]
+mod hostile_tests;
 mod index;
 mod keep;
 mod log;

@@ -10,7 +10,8 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::format::{
-    ENTRY_BYTES, Entries, EntryBytes, FLAG_CONTINUES, Header, Superblock, decode_entry, encode_entry,
+    ENTRY_BYTES, Entries, EntryBytes, FLAG_CONTINUES, Header, RECORD_COUNTER_MAX, Superblock, decode_entry,
+    encode_entry,
 };
 use super::spindle::Spindle;
 use crate::Geometry;
@@ -175,12 +176,14 @@ impl Summary {
         let mut unsigned = fixed.clone();
         unsigned.crc = 0.into();
         let end = fixed.first_seq.get().checked_add(u64::from(fixed.records.get()))?;
+        let counters = [fixed.first_seq, fixed.epoch, fixed.durable_seq, fixed.oldest_live_seq];
         let is_good = fixed.magic == SUMMARY_MAGIC
             && fixed.version.get() == SUMMARY_VERSION
             && fixed.cache_uuid == superblock.cache_uuid
             && fixed.sector.get() == sector
             && crc32c::crc32c(unsigned.as_bytes()) == fixed.crc.get()
             && fixed.records.get() > 0
+            && counters.iter().all(|counter| counter.get() < RECORD_COUNTER_MAX)
             && fixed.durable_seq.get() <= end
             && fixed.oldest_live_seq.get() < end
             && fixed.body_bytes.get() as usize + SUMMARY_FIXED_BYTES <= bytes_max(superblock);
@@ -243,6 +246,7 @@ impl Summary {
         }
         let offset = u64::from(record.offset.get());
         let sectors = block + payload.next_multiple_of(block);
+        let is_counted = record.flush_epoch.get() < RECORD_COUNTER_MAX;
         let fits = offset.is_multiple_of(block) && offset + sectors <= superblock.segment_sectors();
         let header = Header {
             epoch: self.epoch,
@@ -255,6 +259,6 @@ impl Summary {
             continues: record.flags.get() & FLAG_CONTINUES != 0,
             entries,
         };
-        fits.then_some((header, rest))
+        (fits && is_counted).then_some((header, rest))
     }
 }

@@ -1,0 +1,35 @@
+//! The log that records and summaries are read for.
+
+use dcd_engine::log_cache::fingerprint::Fingerprint;
+use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, State, Superblock};
+use dcd_engine::log_cache::spindle::Spindle;
+
+/// Four segments of 16 KiB, in blocks of 512 bytes, before a data disk of 2 MiB.
+pub fn superblock() -> Superblock {
+    let (segments, segment_bytes) = (4, 16 << 10);
+    Superblock {
+        state: State::Active,
+        generation: 1,
+        cache_uuid: *b"cache of a test!",
+        data_uuid: *b"disk of the test",
+        log_sectors: FIRST_SEGMENT_SECTOR + u64::from(segments * segment_bytes) / 512,
+        data_sectors: 1 << 12,
+        segment_bytes,
+        segments,
+        log_block_bytes: 512,
+        epoch: 1,
+        epoch_start_seq: 1,
+        tail_seq: 1,
+        tail_sector: FIRST_SEGMENT_SECTOR,
+        durable_seq: 1,
+        flush_epoch: 0,
+        live_seq: 1,
+        live_sector: 0,
+        summaries_epoch: 1,
+        fingerprint: Fingerprint::default(),
+        calibration: None,
+        spindle: Spindle::default(),
+        kept_seq: 0,
+        machine: 0,
+    }
+}
