@@ -4,6 +4,7 @@
 //! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
 //! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
+use super::commit::CleanRecord;
 use super::copies;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_disk::DataDisk;
@@ -11,6 +12,7 @@ use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
+use super::forget::Forgetting;
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::index::Index;
 use super::keep::Keep;
@@ -348,6 +350,7 @@ fn begin(
         now: Nanos::ZERO,
         destager,
         keep,
+        forgetting: Forgetting::default(),
         log: Log::new(&config, superblock, log, ring, walked),
         config,
         data: DataDisk::new(data),
@@ -358,7 +361,7 @@ fn begin(
         queue: Queue::default(),
         mode: Mode::Serving,
         stop: Stop::No,
-        clean_is_recorded: false,
+        clean_record: CleanRecord::default(),
         draining: false,
         statistics: Statistics::default(),
     }
