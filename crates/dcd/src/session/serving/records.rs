@@ -208,7 +208,12 @@ mod tests {
         records.note("cache", stopped());
         records.note("cache", stopped());
         assert!(records.take().is_none());
-        std::fs::write(&place, recorded).unwrap();
+        // The read that waits is answered, and further ones find the record.
+        let mut pipe = std::fs::OpenOptions::new().write(true).open(&place).unwrap();
+        std::fs::write(dir.path().join("kept"), &recorded).unwrap();
+        std::fs::rename(dir.path().join("kept"), &place).unwrap();
+        std::io::Write::write_all(&mut pipe, &recorded).unwrap();
+        drop(pipe);
         while records.take().is_none_or(|noted| noted.kind != Kind::Stopped || noted.result.is_err()) {
             std::thread::sleep(Duration::from_millis(5));
         }
