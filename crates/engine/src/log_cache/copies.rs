@@ -201,6 +201,8 @@ impl Core {
 mod tests {
     use super::*;
     use crate::layer::{Geometry, IoResult};
+    use crate::log_cache::format::SUPERBLOCK_SECTORS;
+    use crate::log_cache::offline::read_superblock;
     use crate::log_cache::steps::{Steps, quiet};
     use crate::log_cache::testing::{Log, Part, Ram, sector_of};
 
@@ -327,6 +329,25 @@ mod tests {
         assert!(!distrust_shorter(&mut legs, &superblock, &believed));
         legs.legs[1].unreadable.extend(0..1000);
         assert!(!distrust_shorter(&mut legs, &superblock, &believed));
+    }
+
+    #[test]
+    fn of_two_superblocks_with_one_number_that_of_the_later_activation_counts() {
+        for liar in [0, 1] {
+            let mut log = Log::new(4, 512);
+            let mut older = log.device.clone();
+            older
+                .write(SUPERBLOCK_SECTORS[0], {
+                    let older = Superblock { generation: 2, ..log.superblock.clone() };
+                    Buf::copy_of(zerocopy::IntoBytes::as_bytes(&older.encode()))
+                })
+                .unwrap();
+            log.activate();
+            let mut legs = [log.device, older];
+            legs.swap(1, 1 - liar);
+            let found = read_superblock(&mut Legs { legs, distrusted: Vec::new() }).unwrap();
+            assert_eq!((found.generation, found.epoch), (2, log.epoch), "{liar}");
+        }
     }
 
     #[test]

@@ -57,13 +57,14 @@ fn read_copy(
     }
 }
 
-/// One of another version wins: this program must not touch it.
+/// One of another version wins: this program must not touch it. A leg that lost what it had said was durable may have an older one with the
+/// number that a later activation has given again: that of the later activation counts.
 fn newest_of(of_legs: Vec<Result<Superblock, SuperblockError>>) -> Result<Superblock, SuperblockError> {
     let rank = |copy: &Result<Superblock, SuperblockError>| match copy {
-        Err(SuperblockError::Version(_)) => (3, 0),
-        Ok(superblock) => (2, superblock.generation),
-        Err(SuperblockError::NoMagic) => (0, 0),
-        Err(_) => (1, 0),
+        Err(SuperblockError::Version(_)) => (3, 0, 0),
+        Ok(superblock) => (2, superblock.generation, superblock.epoch),
+        Err(SuperblockError::NoMagic) => (0, 0, 0),
+        Err(_) => (1, 0, 0),
     };
     of_legs.into_iter().max_by_key(rank).expect("a log is there at least once")
 }
