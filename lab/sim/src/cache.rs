@@ -347,8 +347,10 @@ fn rig_of(
     let spins = may_spin && SimRng::new(mix(seed, 0x591)).chance(400);
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200) && legs.is_none();
+    // Ordered destage reads a segment to its end, and takes a log for failed where no leg can read all of that, used or not.
+    let tears = legs.is_some_and(|legs| legs.tears) && !config.ordered_destage;
     let disks = match legs {
-        Some(legs) => legs.of(&mut rng, &log).into_iter().chain([data]).collect(),
+        Some(legs) => legs.of(&mut rng, &log, tears).into_iter().chain([data]).collect(),
         None if logical => vec![joined(&mut rng, &log, &data)],
         None => vec![log, data],
     };
@@ -357,7 +359,7 @@ fn rig_of(
     let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
     let outlives_server = config.outlives_server || promise == Promise::Always;
     let reads_again = config.reads == Reads::Keep;
-    let tears = legs.filter(|legs| legs.tears).map(|legs| {
+    let tears = legs.filter(|_| tears).map(|legs| {
         let accepting = LogCacheConfig { accept_damage: true, ..config.clone() };
         let (build_accepting, _) =
             builds(Rc::clone(make), accepting, log_sectors, Some(legs.config.clone()), spins);

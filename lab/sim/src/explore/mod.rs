@@ -68,7 +68,7 @@ pub struct Rig {
     pub spoils: Option<(usize, u64)>,
     /// Sectors of the log that were being written at a power cut may be unreadable.
     pub tears: Option<Tears>,
-    /// Cuts at every write and flush of every run, which are short: for what shows in one instant alone.
+    /// Cuts at every write and flush of every run, which are short, and goes on from none of the states: for what shows in one instant alone.
     pub eager: bool,
     /// Members of an array come and go while it runs.
     pub hot_add: Option<HotAdd>,

@@ -377,7 +377,7 @@ impl Run {
         let is_torn = self.rig.tears.as_ref().is_some_and(|tears| (tears.are_torn)(&cut.disks));
         let (mut driver, mut stack) = self.start(cut.disks)?;
         driver.hash_no_payloads();
-        let nests = depth < DEPTH_MAX;
+        let nests = depth < DEPTH_MAX && !self.rig.eager;
         // After a kill the devices still have something to lose while the recovery runs.
         let sampler = if nests && self.rng.chance(if cut.killed { 300 } else { 50 }) {
             self.sampler(&mut driver, 350, 20, 2)

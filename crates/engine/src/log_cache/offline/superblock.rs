@@ -91,13 +91,11 @@ fn level(log: &mut dyn BlockDevice, generation: u64) -> Result<(), LogError> {
     })
 }
 
-/// The generation of the newest superblock that one leg has; none where it has none that is whole.
+/// The generation of the newest superblock that one leg has; none where one of its two places has none: the newest may have rotted there.
 pub fn newest_generation(log: &mut dyn BlockDevice, leg: u8) -> Result<Option<u64>, LogError> {
-    let mut newest = None;
-    for index in 0..SUPERBLOCK_SECTORS.len() {
-        newest = newest.max(read_copy(log, index, leg)?.ok().map(|superblock| superblock.generation));
-    }
-    Ok(newest)
+    let generation = |found: Result<Superblock, SuperblockError>| found.ok().map(|found| found.generation);
+    let [a, b] = [generation(read_copy(log, 0, leg)?), generation(read_copy(log, 1, leg)?)];
+    Ok(a.zip(b).map(|(a, b)| a.max(b)))
 }
 
 /// The live copy: the valid one with the higher generation. A copy of another version wins over everything: this program
