@@ -33,7 +33,7 @@ pub struct SliceSpec {
     /// None: to the end.
     pub size_bytes: Option<u64>,
     /// The file does not name it: an array's journal, or the log beside it.
-    pub(crate) implied: bool,
+    pub implied: bool,
 }
 
 /// A write cache over one or more disks.

@@ -10,7 +10,7 @@ use dcd_engine::log_cache::format::State;
 use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::MemoryDevice;
-use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
+use dcd_stack::{DeviceSource, HumanBytes, LayerKind, StackFile, toml_text};
 
 use crate::cli::{Detach, Format};
 use crate::commands::detach;
@@ -87,6 +87,17 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         HumanBytes(log_bytes),
         HumanBytes(superblock.data_sectors * SECTOR_BYTES)
     );
+    let journal = choice.file.layers.iter().find_map(|layer| match &layer.kind {
+        LayerKind::Slice(slice) if slice.implied => slice.size_bytes,
+        _ => None,
+    });
+    if let Some(bytes) = journal {
+        let (log, bytes) = (choice.log_name(), HumanBytes(bytes));
+        println!(
+            "the array's journal takes the first {bytes} of {}, and the log has the rest",
+            log.display()
+        );
+    }
     if is_rotational {
         println!("{}", superblock.spindle);
     }

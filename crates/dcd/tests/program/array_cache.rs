@@ -384,7 +384,7 @@ fn a_log_is_made_over_what_is_on_its_device_if_that_is_wanted() {
     expect(&place.run("format", &["--force"]), 0, "where the array has its journal, was overwritten");
     expect(&place.serve().stop(), 0, "");
     // What is a journal stays one.
-    expect(&place.run("format", &["--force"]), 0, "keep their place");
+    expect(&place.run("format", &["--force"]), 0, "the array's journal takes the first 64 MiB of");
 }
 
 #[test]

@@ -121,8 +121,14 @@ impl Verdict {
         array.advice.iter().for_each(|advice| self.act(format!("array \"{name}\": {advice}")));
         if array.state == ArrayState::Degraded && array.pass.is_none() && !array.failed_members.is_empty() {
             let members = members_named(&array.failed_members);
+            let open = array
+                .failed_members
+                .iter()
+                .filter_map(|role| array.devices.member_names.get(*role)?.as_ref());
+            let open: Vec<String> = open.map(|device| format!("device \"{device}\"")).collect();
+            let open = if open.is_empty() { String::new() } else { format!(" ({})", open.join(", ")) };
             self.act(format!(
-                "array \"{name}\": replace {members}: dcd array add makes a new device a spare"
+                "array \"{name}\": replace {members}{open}: dcd array add makes a new device a spare"
             ));
         }
         if array.last_scrub.as_ref().is_some_and(Findings::are_left) {
@@ -173,7 +179,7 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
-    use dcd_engine::raid::PassStatus;
+    use dcd_engine::raid::{DevicesStatus, PassStatus};
 
     use super::*;
     use crate::failure::Failure;
@@ -289,10 +295,22 @@ mod tests {
             advice: Vec::new(),
             ..degraded.clone()
         };
+        let named = degraded.clone();
         let verdict = of([LayerStatus::Raid(Box::new(degraded))], Vec::new());
         assert_eq!(verdict.state, "degraded");
         assert!(verdict.actions[0].contains("spare 0 is not there"));
         assert!(verdict.actions[1].contains("replace member 2: dcd array add"), "{:?}", verdict.actions);
+        let devices = DevicesStatus {
+            member_names: ["a", "b", "c"].map(|name| Some(name.to_owned())).into(),
+            ..DevicesStatus::default()
+        };
+        let named = ArrayStatus { devices, ..named };
+        let verdict = of([LayerStatus::Raid(Box::new(named))], Vec::new());
+        assert!(
+            verdict.actions[1].contains("replace member 2 (device \"c\"): dcd array add"),
+            "{:?}",
+            verdict.actions
+        );
         let verdict = of([LayerStatus::Raid(Box::new(rebuilding))], Vec::new());
         assert_eq!((verdict.state, verdict.actions), ("degraded", Vec::new()));
     }
