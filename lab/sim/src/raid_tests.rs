@@ -357,6 +357,21 @@ fn errors_below_a_log_cache_on_an_array_make_nothing_wrong() {
     assert!(log_failures > 10, "{log_failures}");
 }
 
+/// Seed 531622 resyncs in thousands of small windows: with a case for each operation the sweep had no end.
+#[test]
+fn a_sweep_over_an_array_of_many_operations_ends() {
+    let config =
+        SweepConfig { doubles_after: 1, devices_max: 1, in_doubt: true, ..SweepConfig::new(531_622, 40) };
+    let swept = sweep_errors(&config, &|seed| {
+        let log_cache = Some(LogPlace::Device);
+        raid_rig(seed, RaidSubject { in_doubt: true, log_cache, ..RaidSubject::new(Level::Raid5) })
+    });
+    if let Some(violation) = swept.violation {
+        panic!("{violation}");
+    }
+    assert!((12..120).contains(&swept.cases), "{}", swept.cases);
+}
+
 /// The array takes no more writes, and then the log on it fails, too: until that is recorded nothing is tried again, and nobody is woken.
 #[test]
 fn a_cache_on_a_broken_array_whose_log_fails_waits_for_its_record() {

@@ -38,6 +38,8 @@ pub struct SweepConfig {
     pub requests: u64,
     /// Every so many-th operation fails; 1: each.
     pub stride: u64,
+    /// After so many cases of a kind of fault the stride doubles, and after as many again: a run of very many operations ends, too.
+    pub doubles_after: u64,
     /// Only the operations of so many devices fail, in the order of the rig's disks.
     pub devices_max: usize,
     /// The parity makes up for nothing yet: an error may take what a member had, and a start may be refused, but nothing may be wrong.
@@ -47,7 +49,14 @@ pub struct SweepConfig {
 impl SweepConfig {
     /// Every operation of every device.
     pub const fn new(seed: u64, requests: u64) -> SweepConfig {
-        SweepConfig { seed, requests, stride: 1, devices_max: usize::MAX, in_doubt: false }
+        SweepConfig {
+            seed,
+            requests,
+            stride: 1,
+            doubles_after: u64::MAX,
+            devices_max: usize::MAX,
+            in_doubt: false,
+        }
     }
 }
 
@@ -96,8 +105,8 @@ pub fn sweep_errors(config: &SweepConfig, subject: &Subject) -> Swept {
     for device in 0..devices {
         for (on, error) in kinds {
             for for_ever in [false, true] {
-                let mut n = 0;
-                loop {
+                let (mut n, mut stride) = (0, config.stride);
+                for tried in 1u64.. {
                     let case = Case { device, on, error, n, for_ever };
                     let ending = match try_case(config, subject, case, false) {
                         Ok(ending) => ending,
@@ -114,7 +123,10 @@ pub fn sweep_errors(config: &SweepConfig, subject: &Subject) -> Swept {
                     if !ending.fired {
                         break;
                     }
-                    n += config.stride;
+                    if tried.is_multiple_of(config.doubles_after) {
+                        stride *= 2;
+                    }
+                    n += stride;
                 }
             }
         }
@@ -409,6 +421,16 @@ mod tests {
             panic!("{violation}");
         }
         assert!(swept.cases > 120 && swept.told > 100, "{} {}", swept.cases, swept.told);
+    }
+
+    #[test]
+    fn a_sweep_tries_later_operations_more_and_more_thinly() {
+        let swept = |doubles_after: u64| {
+            let config = SweepConfig { doubles_after, ..SweepConfig::new(5, 60) };
+            sweep_errors(&config, &|seed| rig(seed, Promise::Flush, Twist::None, &FaultPlan::default())).cases
+        };
+        let (all, some) = (swept(u64::MAX), swept(1));
+        assert!(some <= 7 * u64::from(all.ilog2() + 2) && some > 12, "{some} of {all}");
     }
 
     #[test]

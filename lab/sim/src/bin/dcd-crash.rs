@@ -350,6 +350,8 @@ fn run_again(arguments: &Arguments, config: &ExploreConfig, run: u64) -> ExitCod
 
 /// Requests of the client in each case of an error sweep: each operation that they cause is a few more cases.
 const SWEEP_REQUESTS: u64 = 40;
+/// Each of the first so many operations of a device fails, and of the later ones fewer and fewer: a resync of many small windows has thousands.
+const SWEEP_DOUBLES_AFTER: u64 = 64;
 
 fn sweep(arguments: &Arguments) -> ExitCode {
     if matches!(arguments.promise, PromiseName::Ordered) {
@@ -360,7 +362,11 @@ fn sweep(arguments: &Arguments) -> ExitCode {
         return ExitCode::from(2);
     }
     let in_doubt = arguments.raid.is_some() && !arguments.journal;
-    let config = SweepConfig { in_doubt, ..SweepConfig::new(arguments.seed, SWEEP_REQUESTS) };
+    let config = SweepConfig {
+        in_doubt,
+        doubles_after: SWEEP_DOUBLES_AFTER,
+        ..SweepConfig::new(arguments.seed, SWEEP_REQUESTS)
+    };
     let swept = sweep_errors(&config, &|seed| rig(arguments, seed));
     println!(
         "{} cases, seed {:#x}, promise {}: the client was told of an error in {}, a start was refused in {}, the log failed \
