@@ -521,6 +521,18 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_is_its_users_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (new, old) = (dir.path().join("new"), dir.path().join("old"));
+        std::fs::write(&old, "").unwrap();
+        std::fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
+        for path in [&new, &old] {
+            drop(Recorder::create(path, Form::JsonLines, Overrun::Wait, &Inputs::default()).unwrap());
+            assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
     fn a_recording_that_was_cut_off_ends_behind_its_last_whole_block() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.dcd");

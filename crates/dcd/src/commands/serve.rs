@@ -11,7 +11,7 @@ use dcd_engine::log_cache::Promise;
 use dcd_engine::log_cache::offline::{measure_again, read_superblock};
 use dcd_engine::log_cache::spindle::Spindle;
 use dcd_engine::{BlockDevice, Geometry, LogHead, Nanos, SECTOR_BYTES, Stack};
-use dcd_io::tls::{self, ServerConfig, TlsClients};
+use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
 use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, Signals, protect_process};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
@@ -54,6 +54,10 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         )));
     }
     admit_local_users(&file)?;
+    let tls = certificates(&file)?;
+    for warning in tls.iter().flat_map(|tls| &tls.warnings) {
+        eprintln!("dcd: {warning}");
+    }
     if file.serve.ublk.is_some() {
         ublk::available().map_err(failed)?;
     }
@@ -111,7 +115,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if !args.quiet {
         tell_price(&file, &stack, &served.host.parts);
     }
-    let places = listen(&file, &owner, &stack, &mut driver)?;
+    let places = listen(&file, &owner, &stack, &mut driver, tls.map(|tls| Arc::new(tls.config)))?;
     nbd_device::go_on(&file, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     served.stop_at_once = watch.end();
     served.announce(announcement(&file, places, args.quiet), &driver);
@@ -286,6 +290,7 @@ fn listen(
     owner: &Owner,
     stack: &Stack,
     driver: &mut Driver,
+    tls: Option<Arc<ServerConfig>>,
 ) -> Result<Vec<String>, Failure> {
     let geometry = stack.geometry(stack.root());
     let mut places = Vec::new();
@@ -296,7 +301,6 @@ fn listen(
         let place = listen_at(driver, address, || Box::new(MetricsFactory))?;
         places.push(format!("metrics {place}"));
     }
-    let tls = certificates(file)?;
     // The sockets of all addresses share its memory for requests.
     let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
     let exports = exports.outliving(outlives(file, file.serve.nbd_recovery));
@@ -321,15 +325,12 @@ fn listen(
     Ok(places)
 }
 
-/// What TLS needs, where the stack has it. A certificate that has expired is told of: clients do not believe it.
-fn certificates(file: &StackFile) -> Result<Option<Arc<ServerConfig>>, Failure> {
+/// Reads what TLS needs, where the stack has it. Certificates that have expired are a warning: clients do not believe them.
+pub fn certificates(file: &StackFile) -> Result<Option<TlsServer>, Failure> {
     let Some(directory) = &file.serve.nbd_tls else { return Ok(None) };
     let clients = if file.serve.nbd_tls_anyone { TlsClients::Anyone } else { TlsClients::Signed };
-    let tls = tls::server(directory, clients).map_err(|e| Failure::Failed(format!("\"nbd-tls\": {e}")))?;
-    for warning in tls.warnings {
-        eprintln!("dcd: {warning}");
-    }
-    Ok(Some(Arc::new(tls.config)))
+    let tls = tls::server(directory, clients);
+    tls.map(Some).map_err(|e| Failure::Failed(format!("\"nbd-tls\": {e}")))
 }
 
 /// The device of the kernel; it is told of when clients can use it.

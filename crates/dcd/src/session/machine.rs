@@ -132,9 +132,8 @@ fn others(file: &StackFile) -> Result<Vec<u64>, Failure> {
 
 /// Runs the command that keeps the other machine away. It gets the stack file and the other machine's number in its environment.
 fn fence(command: &str, file: &StackFile, other: Option<u64>) -> Result<(), Failure> {
-    // Its arguments may be secrets, and standard error goes to the journal.
-    let program = command.split_whitespace().next().unwrap_or_default();
-    eprintln!("dcd: keeping the other machine away: {program} ...");
+    // It may contain secrets, and standard error goes to the journal.
+    eprintln!("dcd: running the command of --fence, which keeps the other machine away");
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", command]).env("DCD_STACK", &file.path);
     if let Some(other) = other {

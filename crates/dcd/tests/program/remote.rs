@@ -638,6 +638,7 @@ fn over_tls_both_sides_know_each_other_and_nobody_else_is_served() {
     fs::rename(&authority, far.path("away")).unwrap();
     let refused = Server::start(&far, &[]).err().expect("all clients would be served");
     expect(&refused, 1, "nbd-tls-clients = \"anyone\"");
+    expect(&far.run("doctor", &[]), 1, "nbd-tls-clients = \"anyone\"");
     fs::rename(far.path("away"), &authority).unwrap();
     let mut other = far.serve();
     let near = near(&far, "data", "", "idle-empty = \"1ms\"");

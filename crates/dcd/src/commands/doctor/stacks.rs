@@ -6,7 +6,7 @@ use dcd_serve::control::{Client, ClientError};
 use dcd_stack::StackFile;
 
 use super::{Finding, Level};
-use crate::commands::serve::admit_local_users;
+use crate::commands::serve::{admit_local_users, certificates};
 use crate::commands::status::verdict::Verdict;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
@@ -76,7 +76,9 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
     if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
         return Err(Failure::Failed("there is no front-end: add nbd, fuse or ublk to [serve]".to_owned()));
     }
-    let told = absent::leave_out(&mut file, &[&export], Allowed::Nothing)?;
+    let tls = certificates(&file)?;
+    let mut told = absent::leave_out(&mut file, &[&export], Allowed::Nothing)?;
+    told.extend(tls.into_iter().flat_map(|tls| tls.warnings));
     admit_non_volatile(&file, false)?;
     enough_memory(&file, file.memory_bytes())?;
     if let Some(device) = file.devices.iter().find(|device| device.is_made() && !device.is_there()) {
