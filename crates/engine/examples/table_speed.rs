@@ -4,10 +4,9 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // A measurement needs a clock.
 
 use std::hint::black_box;
-use std::ops::Range;
 use std::time::Instant;
 
-use dcd_engine::log_cache::table::{Line, LookupTable, Piece, Place, TablePart};
+use dcd_engine::log_cache::table::{Line, LookupTable, Piece, Place};
 use rand::{Rng, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
@@ -16,11 +15,6 @@ const LINES: usize = 1 << 20;
 fn report(name: &str, operations: usize, start: Instant) {
     let nanos = start.elapsed().as_nanos() as f64;
     println!("{name:<34} {:8.1} ns each {:10.2} ms in all", nanos / operations as f64, nanos / 1e6);
-}
-
-/// One pass over the table, in one part.
-fn purge(table: &mut LookupTable, places: Range<Place>) {
-    assert!(table.purge(&[places], TablePart::first(usize::MAX)).is_none());
 }
 
 fn main() {
@@ -66,10 +60,10 @@ fn main() {
     report("mark_clean", LINES, start);
 
     let start = Instant::now();
-    purge(&mut table, Place(0)..Place(log));
+    table.purge(&[Place(0)..Place(log)]);
     report("purge of nothing, each line", LINES, start);
     let start = Instant::now();
-    purge(&mut table, Place(log)..Place(log + log / 32));
+    table.purge(&[Place(log)..Place(log + log / 32)]);
     report("purge of a 32nd, each line", LINES, start);
     assert_eq!(table.counts().lines as usize, LINES - LINES / 32);
 

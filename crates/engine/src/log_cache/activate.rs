@@ -4,7 +4,6 @@
 //! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
 //! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
-use super::commit::CleanRecord;
 use super::copies;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_disk::DataDisk;
@@ -12,7 +11,6 @@ use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
-use super::forget::Forgetting;
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::index::Index;
 use super::keep::Keep;
@@ -350,7 +348,6 @@ fn begin(
         now: Nanos::ZERO,
         destager,
         keep,
-        forgetting: Forgetting::default(),
         log: Log::new(&config, superblock, log, ring, walked),
         config,
         data: DataDisk::new(data),
@@ -361,7 +358,7 @@ fn begin(
         queue: Queue::default(),
         mode: Mode::Serving,
         stop: Stop::No,
-        clean_record: CleanRecord::default(),
+        clean_is_recorded: false,
         draining: false,
         statistics: Statistics::default(),
     }

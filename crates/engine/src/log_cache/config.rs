@@ -126,16 +126,8 @@ pub struct LogCacheConfig {
     pub doubt_kept: bool,
     /// Takes over what the data disk has grown by since it was formatted.
     pub grow: bool,
-    /// Slots of the lookup table that one event looks at, at most. A test makes it small.
-    #[serde(skip, default = "scan_slots")]
-    pub scan_slots: usize,
     #[serde(skip)]
     pub canary: Option<Canary>,
-}
-
-/// Half a MiB of the table: that takes about as long as copying a request into the log.
-const fn scan_slots() -> usize {
-    1 << 15
 }
 
 impl Default for LogCacheConfig {
@@ -168,7 +160,6 @@ impl Default for LogCacheConfig {
             take_over: false,
             doubt_kept: false,
             grow: false,
-            scan_slots: scan_slots(),
             canary: None,
         }
     }

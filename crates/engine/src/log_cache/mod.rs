@@ -32,7 +32,6 @@ mod destager;
 mod error;
 mod failure;
 pub mod fingerprint;
-mod forget;
 pub mod format;
 #[cfg(test)]
 mod hostile_tests;
@@ -52,8 +51,6 @@ mod ring;
 mod rotation;
 #[cfg(test)]
 mod rules_tests;
-#[cfg(test)]
-mod scale_tests;
 pub mod spindle;
 mod statistics;
 mod status;

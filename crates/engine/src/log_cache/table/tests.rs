@@ -92,63 +92,6 @@ fn only_the_copy_that_was_written_becomes_clean() {
     table.check();
 }
 
-/// A region without lines costs nothing, and an event looks for a stated number of lines.
-#[test]
-fn a_large_range_is_looked_through_in_steps() {
-    let mut table = LookupTable::with_capacity(20_000);
-    let extent = |lines: u64| Extent::new(Lba(0), lines * LINE_SECTORS);
-    assert_eq!(table.step(extent(1 << 39)), extent(1 << 39), "it is empty");
-    for line in (0..10_000).map(|line| line * 2 + (1 << 20)) {
-        table.insert(Line(line), written(0, 0, 8), |_| {});
-    }
-    assert_eq!(table.step(extent(100)), extent(100));
-    assert_eq!(
-        table.step(extent(1 << 30)),
-        extent((1 << 20) + STEP_LINES),
-        "the lines before are in no region"
-    );
-    table.remove_extent(extent(1 << 39), |_| {});
-    assert_eq!(table.counts().lines, 0);
-    table.check();
-}
-
-/// The whole pass, in parts.
-fn purge(table: &mut LookupTable, released: &[Range<Place>]) {
-    let mut part = Some(TablePart::first(3));
-    while let Some(next) = part {
-        part = table.purge(released, next);
-    }
-}
-
-/// Lines come and go between the parts of a pass. (By slot, an entry that moved back would be missed, and one that moved on met twice.)
-#[test]
-fn a_pass_in_parts_meets_once_each_line_that_stays() {
-    for seed in 0..200 {
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut table = LookupTable::with_seed(120, seed);
-        let even: Vec<u64> = (0..60).map(|line| line * 2).collect();
-        for &line in &even {
-            insert(&mut table, line, written(line * 8, 0, 8));
-        }
-        let (mut met, mut part) = (Vec::new(), Some(TablePart::first(random.random_range(1..30))));
-        while let Some(next) = part {
-            part = table.scan_part(next, |line, _| met.push(line.0));
-            for _ in 0..random.random_range(0..20) {
-                let line = random.random_range(0..60) * 2 + 1;
-                if random.random_bool(0.5) {
-                    insert(&mut table, line, written(1 << 20, 0, 8));
-                } else {
-                    table.remove_sectors(Line(line), u8::MAX, |_| {});
-                }
-            }
-        }
-        table.check();
-        met.retain(|line| line % 2 == 0);
-        met.sort_unstable();
-        assert_eq!(met, even, "seed {seed}");
-    }
-}
-
 #[test]
 fn purge_drops_the_clean_pieces_of_the_released_parts_and_no_others() {
     let mut table = LookupTable::with_capacity(8);
@@ -159,7 +102,7 @@ fn purge_drops_the_clean_pieces_of_the_released_parts_and_no_others() {
     for (line, place) in [(1, 100), (2, 199), (3, 200)] {
         assert!(table.mark_clean(Line(line), Place(place)).is_some());
     }
-    purge(&mut table, &[Place(0)..Place(50), Place(100)..Place(200)]);
+    table.purge(&[Place(0)..Place(50), Place(100)..Place(200)]);
     table.check();
     assert_eq!(*table.lookup(Line(1)), [written(500, 0, 4)]);
     assert!(!table.contains_line(Line(2)));
@@ -171,7 +114,7 @@ fn purge_drops_the_clean_pieces_of_the_released_parts_and_no_others() {
 fn purge_refuses_to_lose_dirty_data() {
     let mut table = LookupTable::with_capacity(4);
     insert(&mut table, 1, written(100, 0, 8));
-    purge(&mut table, &[Place(100)..Place(101)]);
+    table.purge(&[Place(100)..Place(101)]);
 }
 
 #[test]
@@ -342,7 +285,7 @@ fn step(random: &mut ChaCha8Rng, table: &mut LookupTable, model: &mut Model, hea
             let tail = Place(0)..dirty.min().unwrap_or(Place(*head));
             let clean = model.pieces.values().find(|(_, piece)| !piece.dirty && random.random_bool(0.2));
             let middle = clean.map_or(Place(0)..Place(0), |(_, piece)| piece.place..Place(piece.place.0 + 1));
-            purge(table, &[tail.clone(), middle.clone()]);
+            table.purge(&[tail.clone(), middle.clone()]);
             model.remove(|_, piece| tail.contains(&piece.place) || middle.contains(&piece.place));
         }
     }
