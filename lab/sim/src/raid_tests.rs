@@ -152,7 +152,7 @@ fn members_that_come_and_go_while_clients_write_take_no_data_with_them() {
         [(LEVELS[0], false), (LEVELS[1], false), (LEVELS[0], true), (LEVELS[1], true)]
     {
         let subject = RaidSubject { journal: true, hot_add: true, loses_members, ..RaidSubject::new(level) };
-        let explored = explored(subject, 2000);
+        let explored = explored(subject, 3000);
         if let Some(violation) = explored.violation {
             panic!("{violation}");
         }
