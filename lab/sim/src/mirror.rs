@@ -311,6 +311,9 @@ mod tests {
         }
     }
 
+    /// As many as `dcd-crash` tries where nothing else is asked.
+    const STATES: u64 = 10_000;
+
     #[track_caller]
     fn is_caught(canary: MirrorCanary, seed: u64) {
         is_caught_in(canary, seed, mirrored_rig);
@@ -319,7 +322,7 @@ mod tests {
     #[track_caller]
     fn is_caught_in(canary: MirrorCanary, seed: u64, rig: fn(u64, Promise, Option<MirrorCanary>) -> Rig) {
         let subject = |seed| rig(seed, Promise::Flush, Some(canary));
-        let explored = explore(&ExploreConfig::new(seed, 1000), &subject, &mut |_| {});
+        let explored = explore(&ExploreConfig::new(seed, STATES), &subject, &mut |_| {});
         assert!(
             explored.violation.is_some(),
             "{canary:?} is not caught in {} states",
