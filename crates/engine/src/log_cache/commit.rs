@@ -295,7 +295,9 @@ impl Core {
             return out.report(Report::Stopped);
         }
         let (kept, ring) = (freed.end, self.log.ring());
-        self.index.release(self.log.superblock().tail_seq, freed.map(|number| ring.index(number)));
+        // Where the log is empty, this superblock names the next record. A later one may name the first record of that segment again.
+        let first_seq = ring.at(ring.index(kept)).first_seq;
+        self.index.release(first_seq, freed.map(|number| ring.index(number)));
         self.log.keep_from(kept);
         self.retry_pending(now, out);
     }

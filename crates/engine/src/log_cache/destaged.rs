@@ -1,5 +1,5 @@
 //! Destaged extents: the data disk has them, and recovery would still find the records that destaged them. The lookup table does not hold
-//! them. Until a superblock with a later tail is durable, no write bypasses the log there (rule 7).
+//! them. While a superblock may name one of those records, no write bypasses the log there (rule 7).
 //!
 //! It promises:
 //!

@@ -303,13 +303,13 @@ impl Index {
         true
     }
 
-    /// Recovery reads the log from record `tail_seq` on, and does not find these segments any more.
-    pub fn release(&mut self, tail_seq: u64, segments: impl Iterator<Item = u32>) {
+    /// No superblock will name a record before `first_seq` any more, so recovery does not find these segments.
+    pub fn release(&mut self, first_seq: u64, segments: impl Iterator<Item = u32>) {
         for segment in segments {
             assert!(!self.is_dirty_segment(segment), "a free segment holds nothing dirty");
             self.segments[segment as usize].is_visible = false;
         }
-        self.destaged.release(tail_seq);
+        self.destaged.release(first_seq);
     }
 
     /// The segments are about to be written again: forgets the clean copies in them.
