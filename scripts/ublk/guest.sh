@@ -337,7 +337,7 @@ part_stops() {
     fresh_ext4
     echo before > /tmp/fs/file
     refused 3 "mounted on /tmp/fs" "$dcd" stop /tmp/any.toml
-    grep -q "as for an upgrade" /tmp/refused || die "stop does not say how to leave the device: $(cat /tmp/refused)"
+    grep -q "dcd stop --for-restart" /tmp/refused || die "stop does not say how to leave the device: $(cat /tmp/refused)"
     "$dcd" stop --for-restart /tmp/any.toml || die "stop --for-restart fails, and the file system could wait"
     wait $server || die "dcd serve ended with $?: $(cat /tmp/server.log)"
     grep -q "stays, and its requests wait" /tmp/server.log || die "nothing is said of a device that stays: $(cat /tmp/server.log)"

@@ -129,7 +129,7 @@ fn wrong_usage_and_no_server_have_their_codes() {
         2,
         "64MiB",
     );
-    expect(&place.run("status", &[]), 1, "is the stack served?");
+    expect(&place.run("status", &[]), 1, "not served. Start it with: dcd serve");
     expect(&place.run("flush", &[]), 1, "is the stack served?");
 }
 

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use crate::common::{MIB, Place, Server, SmallFs, dcd, expect, original};
 
@@ -509,12 +510,19 @@ fn format_refuses_what_is_worth_something() {
 /// A log that failed while all went home is out of date, and costs nothing: no --force is needed to make another.
 #[test]
 fn a_log_that_failed_and_has_nothing_is_made_anew_without_force() {
-    a_log_fails(|server| expect(&server.stop(), 0, ""));
-    // What is home is recorded when it is.
-    a_log_fails(Server::kill);
+    a_log_fails(|server, _| expect(&server.stop(), 0, ""));
+    // A thread records what is written back, soon after it is.
+    a_log_fails(|server, place| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !fs::read_to_string(place.record()).unwrap().contains("\"dirty-bytes\": 0") {
+            assert!(Instant::now() < deadline, "the record says that nothing is dirty");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server.kill();
+    });
 }
 
-fn a_log_fails(ends: impl FnOnce(Server)) {
+fn a_log_fails(ends: impl FnOnce(Server, &Place)) {
     let place = Place::new();
     place.format();
     let text = fs::read_to_string(place.stack()).unwrap();
@@ -526,7 +534,7 @@ fn a_log_fails(ends: impl FnOnce(Server)) {
         nbd.write_fua(i * 16384, &[0xab; 4096]).unwrap();
     }
     expect(&place.run("flush", &["--quiet"]), 0, "");
-    ends(server);
+    ends(server, &place);
     fs::write(place.stack(), text).unwrap();
     refused(&place, &[], "no data is at risk");
     expect(&place.run("format", &[]), 0, "a log of");

@@ -125,7 +125,7 @@ fn a_data_disk_that_hangs_holds_up_only_what_needs_it() {
     writer.flush().unwrap();
     let told = wait_for(&mut said, "has not answered");
     assert!(told.contains(&format!("device \"data\" ({})", disk.image.display())), "{told}");
-    expect(&place.run("status", &[]), 0, "device data has not answered for ");
+    expect(&place.run("status", &[]), 5, "device data has not answered for ");
     disk.go_on();
     wait_for(&mut said, "answers again, after ");
     assert_eq!(
