@@ -400,7 +400,7 @@ part_attach() {
     is "the size" "$(cat /sys/block/vda/size)" "$(cat "/sys/block/${node#/dev/}/size")"
     fresh_ext4
     echo before > /tmp/fs/file
-    refused 3 "as for an upgrade" "$dcd" stop /tmp/nbd.toml
+    refused 3 "dcd stop --for-restart" "$dcd" stop /tmp/nbd.toml
     refused 3 "mounted on /tmp/fs" "$dcd" attach --release /tmp/nbd.toml
     # A write while there is no server waits, and the next server gets it.
     stop_server

@@ -235,7 +235,9 @@ fn tell_recording(recording: &Recording, quiet: bool) {
     let path = recording.path.display();
     let (recorded, dropped) = (recording.recorded(), recording.dropped());
     match recording.error() {
-        Some(error) => errorln!("dcd: the recording ended early: {error}; {dropped} requests are not in it"),
+        Some(error) => errorln!(
+            "dcd: {error}: the recording ends here, with {recorded} requests; {dropped} requests are not in it"
+        ),
         None if dropped > 0 => {
             warnln!("dcd: {path}: {dropped} requests are not in it, as it could not be written fast enough");
         }
