@@ -52,8 +52,10 @@ impl<'a> Reader<'a> {
         until: u64,
     ) -> Result<Result<&[u8], u64>, RecoverError> {
         if !self.windows[copy].holds(at, sectors) {
-            let wanted = sectors.next_multiple_of(self.block_sectors);
-            self.fill(copy, at, wanted.max((until - at).min(READ_SECTORS_MAX)))?;
+            // Whole blocks: a payload of the record may begin and end within one.
+            let start = at - at % self.block_sectors;
+            let wanted = (at + sectors).next_multiple_of(self.block_sectors) - start;
+            self.fill(copy, start, wanted.max((until - start).min(READ_SECTORS_MAX)))?;
         }
         let window = &self.windows[copy];
         let bad = window.unreadable.iter().find(|&&bad| bad < at + sectors && at < bad + self.block_sectors);

@@ -311,6 +311,23 @@ fn an_unreadable_payload_at_the_end_may_have_been_acknowledged() {
     assert_eq!(walked(&mut log).0, [1]);
 }
 
+/// Reads of a copy are of whole blocks of the log, and end with it.
+#[test]
+fn a_payload_that_begins_within_a_block_is_read_from_the_other_copy() {
+    let mut log = Log::new(4, 4096);
+    log.device.copies = 2;
+    log.device.logical_block_bytes = 4096;
+    log.sector = log.superblock.segment_start(3) + 16;
+    log.superblock.tail_sector = log.sector;
+    log.store_superblock();
+    let newest = log.append(&[Data(0, 3, 1), Data(8, 5, 1)]);
+    log.device.rotten.insert(newest.sector + 8 + 3);
+    assert_eq!(walked(&mut log).0, [1]);
+    // Readable nowhere: the blocks behind it are tried one by one.
+    log.device.unreadable.insert(newest.sector + 8);
+    assert_eq!(damage(&mut log).kind, DamageKind::Payload);
+}
+
 #[test]
 fn a_hole_is_not_filled_with_leftovers() {
     let mut log = Log::new(6, 512);
