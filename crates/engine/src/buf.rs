@@ -61,7 +61,12 @@ impl Buf {
     /// # Panics
     /// Where there is no memory.
     pub fn zeroed(len: usize) -> Buf {
-        Buf::try_zeroed(len).expect("memory for a buffer")
+        Buf::try_zeroed(len).unwrap_or_else(|| {
+            panic!(
+                "no memory for a buffer of {len} bytes: the machine has none left, or this process may have no more \
+                 (ulimit -v, MemoryMax=). What was flushed is safe: start again with more"
+            )
+        })
     }
 
     /// The same for what a client asks for: none where there is no memory for it.
