@@ -28,7 +28,7 @@ help:
 	@echo 'make deb       Debian packages of both, in target/debian; make test-deb tries them in a new Debian'
 
 build:
-	$(CARGO) build --release --locked -p dcd -p dcd-lab -p dcd-sim
+	$(CARGO) build --release --locked -p dcd -p dcd-lab -p dcd-crash
 
 # For tests alone: partitions, and a browser that reports are shown in.
 test test-product: DEBIAN_PACKAGES += fdisk chromium
@@ -64,7 +64,7 @@ boot:
 	./scripts/boot.sh target/release/dcd
 
 soak:
-	$(CARGO) build --release --locked -p dcd-sim
+	$(CARGO) build --release --locked -p dcd-crash
 	./scripts/soak.sh target/release/dcd-crash $(or $(HOURS),8)
 
 demo: packages build

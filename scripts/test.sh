@@ -30,7 +30,7 @@ sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"profile":{[^}]*"test":true
     LC_ALL=C sort -t/ -k1 > "$built.tests"
 [ -s "$built.tests" ] || { echo "no tests were built" >&2; exit 1; }
 # The longest first.
-{ grep -E '/(dcd_sim|fuzz|program)-[^/]*$' "$built.tests" || true; grep -vE '/(dcd_sim|fuzz|program)-[^/]*$' "$built.tests"; } > "$built.order"
+{ grep -E '/(dcd_crash|dcd_sim|fuzz|program)-[^/]*$' "$built.tests" || true; grep -vE '/(dcd_crash|dcd_sim|fuzz|program)-[^/]*$' "$built.tests"; } > "$built.order"
 # Names of passing tests are left out.
 noise='^(test .* \.\.\. ok|running [0-9]+ tests?|)$'
 export noise log RUST_TEST_THREADS=3
@@ -58,7 +58,7 @@ if [ "${1:-}" = product ]; then
     for options in "--promise flush" "--promise ordered" "--promise always" "--raid raid6 --journal --lose-members"; do
         # Options are words of their own.
         # shellcheck disable=SC2086
-        cargo run --quiet --locked --profile test -p dcd-sim --bin dcd-crash -- $options --states 1000 | sed -n '1p;$p' || status=1
+        cargo run --quiet --locked --profile test -p dcd-crash -- $options --states 1000 | sed -n '1p;$p' || status=1
     done
 fi
 

@@ -1,7 +1,7 @@
 //! The engine: layers without clocks, and the stack that joins them.
 //!
 //! Everything here is a synchronous state machine ([`Layer`]): one event in, commands out. Nothing in this crate can
-//! reach the operating system; the drivers (`dcd-io` for real devices, `dcd-sim` for virtual time) carry the commands out.
+//! reach the operating system; the drivers (`dcd-io` for real devices, `dcd-crash` for virtual time) carry the commands out.
 
 mod buf;
 mod layer;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::Path;
 
+use dcd_crash::{Latency, Progress, SimDevice, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::raid::create;
 use dcd_engine::raid::offline::make_spare;
@@ -13,7 +14,7 @@ use dcd_engine::{
     BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Offline, Pump, Report,
     RequestId, SECTOR_BYTES, Stack,
 };
-use dcd_sim::{Latency, Progress, SimDevice, SparseDisk, VirtualDriver};
+use dcd_sim::SparseDisk;
 use dcd_stack::{
     DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, METER, OpenError,
     Overrun, RaidSpec, StackFile, StackFileError,
@@ -306,7 +307,7 @@ impl VirtualRun {
                 while self.step(watch, 0) != Progress::Alarm(alarm) {}
             }
             let asked = Asked { number: number as usize, ..Asked::of(&io) };
-            let what = dcd_sim::describe(&io);
+            let what = dcd_crash::describe(&io);
             let began = self.driver.now();
             watch.asked(0, || self.state(0));
             self.request_watched(io, watch).map_err(|e| Failure::Failed(format!("{what} failed: {e}")))?;

@@ -1,8 +1,8 @@
 //! Generated requests for `dcd simulate` and for the demonstration in virtual time: a stream of operations with the pauses
 //! before them, the same for the same seed.
 
+use dcd_crash::SimRng;
 use dcd_engine::{Buf, Durability, Io, Lba, Nanos, SECTOR_BYTES};
-use dcd_sim::SimRng;
 
 use crate::cli_simulate::Workload;
 

@@ -20,6 +20,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use dcd_crash::{Progress, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
@@ -30,7 +31,6 @@ use dcd_engine::{
     SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig, Drive};
-use dcd_sim::{Progress, SimDevice, SimRng, VirtualDriver};
 
 use common::{DRIVES, Front, Shared, StandIn, Timed, drive_for};
 

@@ -12,11 +12,11 @@
 use std::error::Error;
 use std::time::Instant;
 
+use dcd_crash::{BlankDisk, Latency, Progress, SimRng, VirtualDriver};
 use dcd_engine::{
     Buf, Durability, Extent, Geometry, Io, Lba, Nanos, Pump, RequestId, Stack, StackBuilder, Target,
 };
 use dcd_model::{Access, Controller, Disk, DiskConfig, Drive, Scheduler, Served, WriteCache, drive};
-use dcd_sim::{BlankDisk, Latency, Progress, SimRng, VirtualDriver};
 
 /// The rate of the bus on which the Atlas was measured: 0.099 ms for a block.
 const BUS: u64 = 5_171_717;

@@ -4,9 +4,9 @@
 
 use std::time::Instant;
 
+use dcd_crash::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::{Buf, Durability, Extent, Geometry, Io, Lba, Nanos, RequestId, Stack, StackBuilder};
-use dcd_sim::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
 
 const SECTORS: u64 = 1 << 16;
 const REQUESTS: u64 = 2_000_000;

@@ -5,6 +5,7 @@
 //!
 //! `cargo run --release -p dcd-sim --example legs`
 
+use dcd_crash::{Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
 use dcd_engine::mirror::{CONTENT_SECTOR, Mirror, MirrorConfig, offline};
@@ -12,7 +13,6 @@ use dcd_engine::{
     BlockDevice, Buf, Durability, Extent, Geometry, Io, Lba, Nanos, Pump, RequestId, Stack, StackBuilder,
     layers::slice::Slice,
 };
-use dcd_sim::{Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
 
 const MIB_SECTORS: u64 = (1 << 20) / 512;
 const LOG_SECTORS: u64 = 256 * MIB_SECTORS;

@@ -6,6 +6,7 @@
 //! modelled disk that spins, without and with gaps that save a flush the wait for a revolution. Gaps are counted apart, as is
 //! what stays empty at the end of a segment: nothing is written there.
 
+use dcd_crash::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
@@ -13,7 +14,6 @@ use dcd_engine::{
     RequestId, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig};
-use dcd_sim::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
 
 const LOG_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
 const DATA_SECTORS: u64 = (16 << 30) / SECTOR_BYTES;

@@ -5,6 +5,7 @@
 
 use std::error::Error;
 
+use dcd_crash::{MemDisk, Progress, VirtualDriver};
 use dcd_engine::raid::offline::make_spare;
 use dcd_engine::raid::{Level, RaidConfig, RaidLayer, create};
 use dcd_engine::{
@@ -12,7 +13,6 @@ use dcd_engine::{
     RequestId, SECTOR_BYTES, Stack, StackBuilder,
 };
 use dcd_model::{Disk, DiskConfig, Drive, WriteCache, drive};
-use dcd_sim::{MemDisk, Progress, VirtualDriver};
 
 /// Windows of a pass, and requests of the plain runs, that are under way together.
 const DEPTH: u64 = 4;

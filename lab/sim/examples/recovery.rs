@@ -9,6 +9,7 @@
 #[allow(dead_code)] // Each program uses a part of it.
 mod common;
 
+use dcd_crash::{BlankDisk, Latency, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
@@ -17,7 +18,6 @@ use dcd_engine::{
     StackBuilder, StackDevice,
 };
 use dcd_model::{Disk, DiskConfig, Drive};
-use dcd_sim::{BlankDisk, Latency, SimDevice, SimRng, VirtualDriver};
 
 use common::{DRIVES, Shared, Sparse, StandIn, Timed, drive_for};
 

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dcd_crash::{BlankDisk, Latency, SimDevice, SimRng, Ticket, VirtualDriver};
 use dcd_engine::log_cache::format::{RECORD_MAGIC, Superblock};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::summary::SUMMARY_MAGIC;
@@ -22,7 +23,6 @@ use dcd_engine::{
     BlockDevice, Buf, Durability, Geometry, Io, IoResult, Lba, Nanos, Pump, RequestId, SECTOR_BYTES, Stack,
     StackBuilder,
 };
-use dcd_sim::{BlankDisk, Latency, SimDevice, SimRng, Ticket, VirtualDriver};
 
 use common::StandIn;
 

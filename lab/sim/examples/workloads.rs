@@ -6,11 +6,11 @@
 
 use std::time::Instant;
 
+use dcd_crash::{BlankDisk, Latency, VirtualDriver};
 use dcd_engine::{Geometry, StackBuilder};
 use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
 use dcd_model::{Disk, DiskConfig};
 use dcd_sim::workloads::{Measured, NUser, PROFILES, PostMark, Synthetic, Workload, run};
-use dcd_sim::{BlankDisk, Latency, VirtualDriver};
 
 const DISK_BYTES: u64 = 4_000_000_000;
 

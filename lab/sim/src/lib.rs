@@ -1,39 +1,7 @@
-//! Virtual time: a driver without clocks, devices that fail and forget, and the explorer that looks for lost data.
-//!
-//! A run is made by its seed and nothing else. What a layer does here is what it does on real devices: the layers are the
-//! same code, and only the driver and the devices are others.
+//! The papers' workloads in virtual time, and a disk for long runs. The driver and the other devices are those of `dcd_crash`.
 
-mod device;
-mod driver;
-mod fault;
-mod image;
-mod memdisk;
-mod oracle;
-mod rng;
 mod sparse;
-mod sweep;
-#[cfg(test)]
-mod tests;
-mod workload;
 
-pub mod cache;
-pub mod explore;
-pub mod mirror;
-pub mod raid;
-pub mod stamp;
 pub mod workloads;
 
-pub use device::{BlankDisk, Latency, SimDevice, Ticket};
-pub use driver::{Moment, Observer, Progress, VirtualDriver, describe};
-pub use explore::{
-    BuildWithout, Counts, ExploreConfig, Explored, HotAdd, Losses, Rig, Violation, explore, replay,
-};
-pub use fault::{FaultOn, FaultPlan, FaultRule};
-pub use image::Image;
-pub use memdisk::{CutStyle, MemDisk};
-pub use oracle::{FlushMark, Oracle, ReadMark};
-pub use rng::{SimRng, mix};
 pub use sparse::SparseDisk;
-pub use stamp::{Seen, Value};
-pub use sweep::{Case, SweepConfig, Swept, sweep_errors};
-pub use workload::{Character, Client};

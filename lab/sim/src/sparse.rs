@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 
 use dcd_engine::{BlockDevice, Buf, Geometry, Io, IoResult, Lba, Nanos, SECTOR_BYTES};
 
-use crate::device::Flights;
-use crate::{Latency, SimDevice, SimRng, Ticket};
+use dcd_crash::{Flights, Latency, SimDevice, SimRng, Ticket};
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 

@@ -11,13 +11,13 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write as _;
 
+use dcd_crash::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, Reads};
 use dcd_engine::{
     Buf, Durability, Extent, Geometry, Io, LINE_BYTES, LINE_SECTORS, LayerIndex, Lba, Nanos, RequestId,
     StackBuilder,
 };
-use dcd_sim::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
 
 const FIRST_SEGMENT_SECTOR: u64 = 32;
 const SEGMENT_BYTES: u64 = 64 << 10;

@@ -1,5 +1,6 @@
 //! A modelled array behind one of the paper's three caches.
 
+use dcd_crash::{VirtualDriver, mix};
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
@@ -10,7 +11,6 @@ use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, Stack, StackBuil
 use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
 use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead};
 use dcd_sim::workloads::{self, Aged, Aging, Measured, RunError, Workload};
-use dcd_sim::{VirtualDriver, mix};
 
 use crate::elevator::Elevator;
 use crate::params::drive_of;
@@ -310,7 +310,7 @@ impl ArraySetup {
 
 #[cfg(test)]
 mod tests {
-    use dcd_sim::SimRng;
+    use dcd_crash::SimRng;
 
     use super::{SECONDS_PER_MB, rate_of_runs};
     use crate::Sample;

@@ -10,11 +10,11 @@
 //! - *P_DiskMiss* is the share of all requests to the disk; a write is a miss (section 4.3).
 //! - PostMark's trace was recorded somewhere, and is played with the pauses in it.
 
+use dcd_crash::{BlankDisk, Latency, VirtualDriver, mix};
 use dcd_engine::{Geometry, Nanos, StackBuilder};
 use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
 use dcd_model::{Disk, DiskConfig, ReadAhead, WriteBackKind, WriteCache, drive};
 use dcd_sim::workloads::{self, Measured, PROFILES, Phase, PostMark, Synthetic, Workload};
-use dcd_sim::{BlankDisk, Latency, VirtualDriver, mix};
 
 use crate::{LabError, Sample, Settings};
 

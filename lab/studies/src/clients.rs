@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use dcd_crash::SimRng;
 use dcd_engine::{Buf, Durability, Io, Lba, Nanos, RequestId, SECTOR_BYTES};
-use dcd_sim::SimRng;
 
 use crate::LabError;
 use crate::rig::Rig;

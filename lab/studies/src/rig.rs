@@ -1,5 +1,6 @@
 //! A modelled disk in virtual time, bare or behind a log cache: what the experiments measure on.
 
+use dcd_crash::{Latency, MemDisk, Progress, SimDevice, Ticket, VirtualDriver};
 use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
@@ -9,7 +10,6 @@ use dcd_engine::{
     RequestId, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler};
-use dcd_sim::{Latency, MemDisk, Progress, SimDevice, Ticket, VirtualDriver};
 use dcd_stack::HumanBytes;
 use serde_json::Value;
 

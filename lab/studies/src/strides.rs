@@ -1,9 +1,9 @@
 //! The stride benchmark on a modelled drive.
 
+use dcd_crash::{Latency, MemDisk, VirtualDriver};
 use dcd_engine::raid::stride::{Pass, StrideBench};
 use dcd_engine::{Geometry, Io, Nanos, Pump, StackBuilder};
 use dcd_model::{Disk, DiskConfig, Drive};
-use dcd_sim::{Latency, MemDisk, VirtualDriver};
 
 use crate::LabError;
 

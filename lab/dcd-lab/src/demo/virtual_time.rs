@@ -59,7 +59,7 @@ fn measure(run: &mut VirtualRun, disk: &str, phase: &str, ios: Vec<Io>) -> Resul
     run.control_all(Control::ResetStatistics);
     let begin = run.now();
     for io in ios {
-        let what = dcd_sim::describe(&io);
+        let what = dcd_crash::describe(&io);
         run.request(io).map_err(|e| Failure::Failed(format!("{what} failed: {e}")))?;
     }
     let seconds = run.now().since(begin).as_secs_f64();

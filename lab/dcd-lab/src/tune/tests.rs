@@ -1,8 +1,8 @@
 //! The whole search, on a short synthetic trace.
 
+use dcd_crash::SimRng;
 use dcd_engine::Nanos;
 use dcd_engine::log_cache::Promise;
-use dcd_sim::SimRng;
 use dcd_trace::{DeviceId, Op, ReadTrace, Record, TraceError};
 use indicatif::ProgressBar;
 

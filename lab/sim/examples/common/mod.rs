@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use dcd_crash::{SimDevice, Ticket};
 use dcd_engine::{BlockDevice, Geometry, Io, IoResult, Nanos, SECTOR_BYTES};
 use dcd_model::{Drive, drive};
-use dcd_sim::{SimDevice, Ticket};
 
 /// A disk of today and one of the paper's time.
 pub const DRIVES: [&str; 2] = ["nearline-2018", "barracuda-1996"];

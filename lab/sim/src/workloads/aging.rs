@@ -7,7 +7,7 @@ use dcd_model::ffs::{Ffs, FfsConfig, Op};
 use super::host::{Host, set_up, set_up_file};
 use super::steps::{Step, Steps, write_file};
 use super::{Measured, RunError};
-use crate::{SimDevice, SimRng, VirtualDriver};
+use dcd_crash::{SimDevice, SimRng, VirtualDriver};
 
 /// What a program writes at a time.
 const PIECE: u64 = 64 << 10;

@@ -7,7 +7,7 @@ use super::aging::normal;
 use super::host::Host;
 use super::steps::{Step, Steps, copy_file, read_file, write_file};
 use super::{Measured, RunError};
-use crate::{SimDevice, SimRng};
+use dcd_crash::{SimDevice, SimRng};
 
 /// What a program moves at a time.
 const PIECE: u64 = 64 << 10;

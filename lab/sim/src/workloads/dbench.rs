@@ -10,7 +10,7 @@ use dcd_model::ffs::Op;
 use super::host::{Host, Program};
 use super::steps::{Step, Steps, read_file, write_file};
 use super::{Measured, RunError};
-use crate::{SimDevice, SimRng};
+use dcd_crash::{SimDevice, SimRng};
 
 /// What a client sends at a time.
 const PIECE: u64 = 32 << 10;

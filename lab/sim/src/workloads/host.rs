@@ -7,7 +7,7 @@ use dcd_model::ffs::{Done, Ffs, FfsEvent, FfsOutbox, FsError, Op, ProcessId};
 
 use crate::workloads::RunError;
 use crate::workloads::measured::{Measured, Phase, Requests};
-use crate::{Progress, SimDevice, VirtualDriver};
+use dcd_crash::{Progress, SimDevice, VirtualDriver};
 
 /// A program: gets what its last call gave, and makes the next one, until it ends. Its first "last call" gave nothing.
 pub trait Program {

@@ -6,7 +6,7 @@ use dcd_model::ffs::{FfsMeasured, RequestClass};
 use serde_json::Value;
 
 use super::{Fit, PostMarkCounters};
-use crate::{SimDevice, VirtualDriver};
+use dcd_crash::{SimDevice, VirtualDriver};
 
 /// Block requests at the top of the stack.
 #[derive(Clone, Debug, Default)]

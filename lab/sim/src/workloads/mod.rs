@@ -30,7 +30,7 @@ pub mod tree;
 use dcd_engine::{IoError, Stack};
 use dcd_model::ffs::{Ffs, FfsConfig, FfsConfigError, FsError};
 
-use crate::{SimDevice, VirtualDriver};
+use dcd_crash::{SimDevice, VirtualDriver};
 
 pub use aging::{Aged, Aging};
 pub use copy::{LargeFile, SelfCopy};

@@ -14,7 +14,7 @@ use super::host::{Host, Program};
 use super::steps::{Step, Steps, copy_file, write_file};
 use super::tree::Tree;
 use super::{Measured, RunError};
-use crate::{SimDevice, SimRng};
+use dcd_crash::{SimDevice, SimRng};
 
 /// tar reads and writes records of 20 blocks.
 const TAR_RECORD: u64 = 20 * 512;

@@ -14,7 +14,7 @@ use dcd_model::ffs::{Done, Op};
 use super::host::{Host, Program};
 use super::steps::{OpenFiles, Step};
 use super::{Measured, RunError};
-use crate::{SimDevice, SimRng};
+use dcd_crash::{SimDevice, SimRng};
 
 /// See the module's documentation. The defaults are the trace of Zhu and Hu (2003, section 3.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

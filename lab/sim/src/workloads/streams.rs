@@ -5,7 +5,7 @@ use dcd_engine::{Buf, Io, Lba, Nanos, Pump, RequestId, SECTOR_BYTES, Stack};
 
 use super::measured::{Measured, Phase, Requests};
 use super::{RunError, host};
-use crate::{Progress, SimDevice, SimRng, VirtualDriver};
+use dcd_crash::{Progress, SimDevice, SimRng, VirtualDriver};
 
 /// Streams begin at a multiple of it.
 const BLOCK_BYTES: u64 = 8 << 10;

@@ -28,7 +28,7 @@ use dcd_model::ffs::{Done, Op};
 use super::host::{Host, Program};
 use super::steps::{OpenFiles, Step};
 use super::{Measured, RunError};
-use crate::{SimDevice, SimRng};
+use dcd_crash::{SimDevice, SimRng};
 
 /// One of the traces. Bytes are in MB (10^6), calls in thousands, as in the table.
 #[derive(Clone, Copy, Debug, PartialEq)]

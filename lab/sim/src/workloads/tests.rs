@@ -8,7 +8,7 @@ use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
 use dcd_model::{Disk, DiskConfig};
 
 use super::*;
-use crate::{BlankDisk, FaultOn, FaultPlan, FaultRule, Latency, MemDisk};
+use dcd_crash::{BlankDisk, FaultOn, FaultPlan, FaultRule, Latency, MemDisk};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,5 +1,6 @@
 //! What it costs clients to have the tracts marked that a member misses which is away, beside the same array with all marked before.
 
+use dcd_crash::{MemDisk, SimRng, VirtualDriver};
 use dcd_engine::raid::offline::{create, mark_failed};
 use dcd_engine::raid::{DATA_SECTOR, Level, RaidConfig, RaidLayer, Superblock};
 use dcd_engine::{
@@ -7,7 +8,6 @@ use dcd_engine::{
     RequestId, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig};
-use dcd_sim::{MemDisk, SimRng, VirtualDriver};
 
 const MEMBERS: usize = 5;
 /// All of the drive but a little.

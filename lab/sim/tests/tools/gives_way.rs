@@ -1,5 +1,6 @@
 //! Destaging gives way to a client that reads: how long reads take beside those of the plain disk, in virtual time.
 
+use dcd_crash::{MemDisk, SimRng, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
@@ -7,7 +8,6 @@ use dcd_engine::{
     RequestId, Stack, StackBuilder,
 };
 use dcd_model::{Disk, DiskConfig};
-use dcd_sim::{MemDisk, SimRng, VirtualDriver};
 
 const LOG_BYTES: u64 = 64 << 20;
 const DATA_SECTORS: u64 = 400 << 21;
@@ -21,7 +21,7 @@ fn wait(driver: &mut Driver, stack: &mut Stack) -> bool {
             result.status.expect("good disks");
             return true;
         }
-        if driver.step(stack) == dcd_sim::Progress::Idle {
+        if driver.step(stack) == dcd_crash::Progress::Idle {
             return false;
         }
     }
@@ -95,7 +95,7 @@ fn reads(cached: bool, scene: Scene) -> (f64, u64) {
         wait(&mut driver, &mut stack);
         times.push((driver.now().0 - began.0) as f64 / 1e6);
         driver.set_alarm(driver.now() + scene.think, read as u64);
-        while driver.step(&mut stack) != dcd_sim::Progress::Alarm(read as u64) {}
+        while driver.step(&mut stack) != dcd_crash::Progress::Alarm(read as u64) {}
     }
     times.sort_by(f64::total_cmp);
     (times[READS * 99 / 100], (destaged(&stack, driver.now()) - before) / LINE_SECTORS)
@@ -150,7 +150,7 @@ fn writes_beside_readers(destage_depth: usize) -> f64 {
             }
             ask(&mut driver, &mut stack, id.0 % 2);
         }
-        assert_ne!(driver.step(&mut stack), dcd_sim::Progress::Idle);
+        assert_ne!(driver.step(&mut stack), dcd_crash::Progress::Idle);
     }
     (WRITES / 2) as f64 / driver.now().since(begun).as_secs_f64()
 }

@@ -1,11 +1,9 @@
-//! Whole stacks in virtual time, and the tools that measure them.
+//! Stacks over modelled disks, the write cache, and the tools that measure them.
 
 mod away_cost;
-mod conformance;
-mod documented_tests;
-mod full_stripes;
 mod gives_way;
-mod grow;
 mod log_bytes;
+mod modelled_disk;
+mod sparse_disk;
 mod spindle;
-mod store_calibration;
+mod write_cache;

@@ -1,5 +1,6 @@
 //! A log on a disk that turns: what format measures of modelled drives, and what the cache makes of it.
 
+use dcd_crash::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, Superblock};
 use dcd_engine::log_cache::offline::{
@@ -12,7 +13,6 @@ use dcd_engine::{
     Lba, LogHead, Nanos, Offline, PartDevice, Pump, Report, Stack, StackBuilder, StackDevice, Target,
 };
 use dcd_model::{Access, Disk, DiskConfig, Drive, WriteCache, drive};
-use dcd_sim::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
 
 const MIB: u64 = 2048;
 

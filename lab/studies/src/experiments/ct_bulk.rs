@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use dcd_crash::SimRng;
 use dcd_engine::{Buf, Durability, Io, Lba, SECTOR_BYTES};
-use dcd_sim::SimRng;
 use dcd_sim::workloads::{LargeFile, SelfCopy, Workload};
 
 use super::prelude::*;

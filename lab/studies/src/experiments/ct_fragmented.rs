@@ -1,9 +1,9 @@
 //! Fragmented writes beside contiguous ones over the same span: what a disk loses by leaving out blocks.
 
+use dcd_crash::SimRng;
 use dcd_engine::raid::contiguity::Strides;
 use dcd_engine::raid::stride::{BLOCK_BYTES, Pass};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
-use dcd_sim::SimRng;
 
 use super::prelude::*;
 use crate::params::drive_of;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use dcd_crash::SimRng;
 use dcd_engine::{Buf, Durability, Io, LINE_BYTES, LINE_SECTORS, Lba, Nanos, RequestId};
-use dcd_sim::SimRng;
 
 use super::prelude::*;
 use crate::array::{ArraySetup, SECONDS_PER_MB, Scheme, rate_of_runs};

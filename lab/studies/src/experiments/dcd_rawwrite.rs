@@ -1,7 +1,7 @@
 //! How much faster a disk writes in large units: the bandwidth that the log has over the small writes it replaces.
 
+use dcd_crash::SimRng;
 use dcd_engine::{Buf, Durability, Io, Lba, SECTOR_BYTES};
-use dcd_sim::SimRng;
 
 use super::prelude::*;
 use crate::rig::Setup;

@@ -37,7 +37,7 @@ use crate::{Experiment, LabError};
 
 /// What the experiments are written with.
 mod prelude {
-    pub use dcd_sim::mix;
+    pub use dcd_crash::mix;
 
     pub(super) use crate::findings::{figure, least, most};
     pub(super) use crate::stated::cells;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
-use dcd_sim::mix;
+use dcd_crash::mix;
 use dcd_trace::Record;
 use dcd_trace::synthesise::{Description, fitted};
 

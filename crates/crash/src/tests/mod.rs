@@ -3,4 +3,3 @@
 mod reference;
 pub(crate) mod rigs;
 pub(crate) mod simple;
-mod write_cache;

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
+use dcd_crash::cache::{filling_rig, log_cache_rig, ordered_destage_rig, rotting_rig};
+use dcd_crash::mirror::{MirrorCanary, mirrored_rig, take_over_rig};
+use dcd_crash::raid::{LogPlace, RaidSubject, raid_rig};
+use dcd_crash::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use dcd_engine::log_cache::{Canary, Promise};
 use dcd_engine::mirror;
 use dcd_engine::raid::{self, Level};
-use dcd_sim::cache::{filling_rig, log_cache_rig, ordered_destage_rig, rotting_rig};
-use dcd_sim::mirror::{MirrorCanary, mirrored_rig, take_over_rig};
-use dcd_sim::raid::{LogPlace, RaidSubject, raid_rig};
-use dcd_sim::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use indicatif::{ProgressBar, ProgressStyle};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
+use dcd_crash::{CutStyle, Latency, MemDisk, SimRng, VirtualDriver};
 use dcd_engine::raid::grow::{GrowError, GrowRefusal, add_member, take_space};
 use dcd_engine::raid::offline::create;
 use dcd_engine::raid::{CacheUnit, DATA_SECTOR, Layout, Level, RaidConfig, RaidLayer, Superblock, parity};
@@ -11,7 +12,6 @@ use dcd_engine::{
     BlockDevice, Buf, Durability, ErrorKind, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES, Stack,
     StackBuilder, StackDevice,
 };
-use dcd_sim::{CutStyle, Latency, MemDisk, SimRng, VirtualDriver};
 
 const ID: u64 = 0x1234_5678;
 

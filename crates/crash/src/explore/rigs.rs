@@ -13,8 +13,8 @@ const SLOW: Latency = Latency::Uniform { min: Nanos(200_000), max: Nanos(15_000_
 /// How long past `delay_max` the devices may need to carry a commit out: a slow one behind another, and a checkpoint.
 pub(crate) const ORDERED_SLACK: Nanos = Nanos::from_millis(200);
 
-/// Puts first content on every other 64 sectors of a disk, and says what it then holds.
-pub(crate) fn prefill(disk: &mut MemDisk, sectors: u64, seed: u64) -> Vec<Value> {
+/// Puts first content on every other 64 sectors of a disk, and returns what it then holds.
+pub fn prefill(disk: &mut MemDisk, sectors: u64, seed: u64) -> Vec<Value> {
     let mut base = vec![Value::Zero; sectors as usize];
     for start in (0..sectors).step_by(128) {
         let extent = Extent::new(Lba(start), 64.min(sectors - start));
@@ -26,14 +26,15 @@ pub(crate) fn prefill(disk: &mut MemDisk, sectors: u64, seed: u64) -> Vec<Value>
     base
 }
 
-pub(crate) fn disk(rng: &mut SimRng, geometry: Geometry) -> MemDisk {
+/// A disk in memory with random latencies.
+pub fn disk(rng: &mut SimRng, geometry: Geometry) -> MemDisk {
     let latency = rng.pick(&[FAST, SLOW]);
     MemDisk::new(geometry, latency, rng.next_u64())
 }
 
 impl Rig {
     /// A stack over these disks that promises what a disk promises, and to which nothing but crashes happens.
-    pub(crate) fn plain(disks: Vec<MemDisk>, base: Vec<Value>, build: Build, about: String) -> Rig {
+    pub fn plain(disks: Vec<MemDisk>, base: Vec<Value>, build: Build, about: String) -> Rig {
         Rig {
             disks,
             base,

@@ -1,5 +1,6 @@
 //! The suite for every device, on simulated disks and on stacks over them.
 
+use dcd_crash::{Latency, MemDisk, VirtualDriver};
 use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
@@ -8,7 +9,6 @@ use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{Contiguity, LogCache, LogCacheConfig, Strides};
 use dcd_engine::testing::{conformance, conformance_read_only};
 use dcd_engine::{Discards, Extent, Geometry, Lba, Nanos, Stack, StackBuilder, StackDevice};
-use dcd_sim::{Latency, MemDisk, SparseDisk, VirtualDriver};
 
 const SECTORS: u64 = 32_768;
 const LATENCY: Latency = Latency::Uniform { min: Nanos(1_000), max: Nanos(900_000) };
@@ -41,7 +41,6 @@ fn disks_in_memory_conform() {
     for (seed, geometry) in (0..).zip(geometries()) {
         conformance(&mut MemDisk::new(geometry, LATENCY, seed), seed);
         conformance(&mut MemDisk::instant(geometry), seed);
-        conformance(&mut SparseDisk::new(geometry, LATENCY, seed), seed);
     }
 }
 

@@ -1,17 +1,14 @@
-//! A modelled disk and read-ahead as something to explore.
+//! A modelled disk under the crash explorer.
 
-use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
+use dcd_crash::{ExploreConfig, Explored, Rig, SimRng, disk, explore, mix, prefill};
 use dcd_engine::{Geometry, StackBuilder};
 use dcd_model::{Disk, DiskConfig, WriteCache};
-
-use crate::explore::{Rig, disk, prefill};
-use crate::{SimRng, mix};
 
 const DISK_SECTORS: u64 = 1024;
 
 /// A modelled disk with delayed writes over a disk that keeps what it is given. Such a disk keeps the promise `flush`,
 /// unless it ignores FUA (`WriteCache::On`).
-pub(crate) fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
+fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xd15c));
     // One drive begins to write at once, the other one waits for a quiet moment.
     let drive = rng.pick(&["atlas-10k", "nearline-2018"]);
@@ -34,20 +31,22 @@ pub(crate) fn modelled_disk_rig(seed: u64, write_cache: WriteCache) -> Rig {
     )
 }
 
-/// A disk whose reads are read ahead, in pieces so small that they end within it.
-pub(crate) fn read_ahead_rig(seed: u64) -> Rig {
-    let mut rng = SimRng::new(mix(seed, 0xa4ead));
-    let config = ReadAheadConfig {
-        streams: rng.range(1, 4) as usize,
-        bytes: rng.pick(&[16 << 10, 32 << 10, 64 << 10]),
-    };
-    let mut below = disk(&mut rng, Geometry::plain(DISK_SECTORS));
-    let base = prefill(&mut below, DISK_SECTORS, seed);
-    let build = move |geometries: &[Geometry]| {
-        let mut builder = StackBuilder::new();
-        let device = builder.device(geometries[0]);
-        let root = builder.layer("read-ahead", Box::new(ReadAhead::new(config)), &[device]);
-        builder.finish(root)
-    };
-    Rig::plain(vec![below], base, Box::new(build), format!("{config:?}"))
+fn disk_explored(write_cache: WriteCache, states: u64) -> Explored {
+    let subject = |seed| modelled_disk_rig(seed, write_cache);
+    explore(&ExploreConfig::new(23, states), &subject, &mut |_| {})
+}
+
+#[test]
+fn a_modelled_disk_keeps_the_promise_of_a_disk() {
+    for write_cache in [WriteCache::Off, WriteCache::Selective] {
+        if let Some(violation) = disk_explored(write_cache, 800).violation {
+            panic!("{write_cache:?}: {violation}");
+        }
+    }
+}
+
+#[test]
+fn a_modelled_disk_that_ignores_fua_is_caught() {
+    let violation = disk_explored(WriteCache::On, 1000).violation.expect("caught within 1,000 states");
+    assert!(!violation.story.is_empty());
 }

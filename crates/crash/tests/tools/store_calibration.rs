@@ -1,6 +1,7 @@
 //! `dcd calibrate --store` on the log of a server that was killed, and a power cut at any point of it: a superblock is left, and
 //! none that is older than the one that was durable before.
 
+use dcd_crash::{CutStyle, Latency, MemDisk, SimRng};
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{
@@ -8,7 +9,6 @@ use dcd_engine::log_cache::offline::{
 };
 use dcd_engine::log_cache::{Contiguity, Strides};
 use dcd_engine::{BlockDevice, Buf, ErrorKind, Geometry, Io, IoError, IoResult};
-use dcd_sim::{CutStyle, Latency, MemDisk, SimRng};
 
 /// A disk whose power goes after so many writes and flushes.
 struct Cut<'a> {

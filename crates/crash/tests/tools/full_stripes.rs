@@ -1,5 +1,6 @@
 //! A log cache over an array: whole stripes go home together, so that the array need not read for their parity.
 
+use dcd_crash::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
@@ -9,7 +10,6 @@ use dcd_engine::{
     BlockDevice, Buf, Control, Durability, Geometry, Io, LINE_BYTES, LayerIndex, Lba, Nanos, Report, Stack,
     StackBuilder, StackDevice, Target,
 };
-use dcd_sim::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
 
 const STRIP_SECTORS: u64 = 32;
 const STRIPE_LINES: u64 = 3 * STRIP_SECTORS / 8;

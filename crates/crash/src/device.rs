@@ -69,7 +69,7 @@ impl Latency {
 
 /// Operations in flight: a slab whose free places are reused, so that a long run allocates nothing.
 #[derive(Debug)]
-pub(crate) struct Flights<T> {
+pub struct Flights<T> {
     places: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -81,7 +81,7 @@ impl<T> Default for Flights<T> {
 }
 
 impl<T> Flights<T> {
-    pub(crate) fn insert(&mut self, flight: T) -> u32 {
+    pub fn insert(&mut self, flight: T) -> u32 {
         match self.free.pop() {
             Some(token) => {
                 self.places[token as usize] = Some(flight);
@@ -94,12 +94,12 @@ impl<T> Flights<T> {
         }
     }
 
-    pub(crate) fn remove(&mut self, token: u32) -> T {
+    pub fn remove(&mut self, token: u32) -> T {
         self.free.push(token);
         self.places[token as usize].take().expect("an operation ends once")
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().flatten()
     }
 }

@@ -1,10 +1,8 @@
 //! The explorer on layers that are right by being simple, and on layers that are wrong.
 
-use dcd_model::WriteCache;
-
 use super::*;
 use crate::FaultPlan;
-use crate::tests::rigs::{modelled_disk_rig, read_ahead_rig};
+use crate::tests::rigs::read_ahead_rig;
 use crate::tests::simple::{Twist, rig};
 
 fn explored(promise: Promise, twist: Twist, faults: FaultPlan, states: u64) -> Explored {
@@ -87,24 +85,4 @@ fn a_disk_that_is_read_ahead_keeps_the_promise_of_a_disk() {
     if let Some(violation) = explored.violation {
         panic!("{violation}");
     }
-}
-
-fn disk_explored(write_cache: WriteCache, states: u64) -> Explored {
-    let subject = |seed| modelled_disk_rig(seed, write_cache);
-    explore(&ExploreConfig::new(23, states), &subject, &mut |_| {})
-}
-
-#[test]
-fn a_modelled_disk_keeps_the_promise_of_a_disk() {
-    for write_cache in [WriteCache::Off, WriteCache::Selective] {
-        if let Some(violation) = disk_explored(write_cache, 800).violation {
-            panic!("{write_cache:?}: {violation}");
-        }
-    }
-}
-
-#[test]
-fn a_modelled_disk_that_ignores_fua_is_caught() {
-    let violation = disk_explored(WriteCache::On, 1000).violation.expect("caught within 1,000 states");
-    assert!(!violation.story.is_empty());
 }

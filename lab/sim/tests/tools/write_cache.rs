@@ -1,19 +1,19 @@
-//! The write cache as something to explore: one to three small disks, with settings drawn from the seed.
+//! The write cache under the conformance suite and the crash explorer: one to three small disks, with settings drawn from the seed.
 
+use dcd_crash::{ExploreConfig, Latency, MemDisk, Rig, SimRng, VirtualDriver, disk, explore, mix, prefill};
 use dcd_engine::destage::how::HowPolicy;
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
+use dcd_engine::testing::conformance;
 use dcd_engine::write_cache::{DiskMap, OnWrite, Piggyback, Regions, WriteCache, WriteCacheConfig};
-use dcd_engine::{Discards, Geometry, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
-
-use crate::explore::{Rig, disk, prefill};
-use crate::{MemDisk, SimRng, mix};
+use dcd_engine::{Discards, Geometry, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, StackDevice, Target};
 
 /// 512 KiB in all: a few times the cache.
 const DATA_SECTORS: u64 = 1024;
+const LATENCY: Latency = Latency::Uniform { min: Nanos(1_000), max: Nanos(900_000) };
 
 /// Draws the settings of one run.
-pub fn draw_config(rng: &mut SimRng) -> WriteCacheConfig {
+fn draw_config(rng: &mut SimRng) -> WriteCacheConfig {
     let single = rng.chance(300);
     WriteCacheConfig {
         non_volatile: false,
@@ -45,7 +45,7 @@ pub fn draw_config(rng: &mut SimRng) -> WriteCacheConfig {
 }
 
 /// A stack of one write cache over all of the devices.
-pub fn stack(config: WriteCacheConfig, region_sectors: u64, geometries: &[Geometry]) -> Stack {
+fn stack(config: WriteCacheConfig, region_sectors: u64, geometries: &[Geometry]) -> Stack {
     let mut builder = StackBuilder::new();
     let ports: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
     let map = |geometry: &Geometry| DiskMap {
@@ -58,7 +58,7 @@ pub fn stack(config: WriteCacheConfig, region_sectors: u64, geometries: &[Geomet
 }
 
 /// The write cache in volatile RAM, with settings from the seed. `lies`: it says that its RAM is non-volatile, and it is not.
-pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
+fn write_cache_rig(seed: u64, lies: bool) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x93a5));
     let config = WriteCacheConfig { non_volatile: lies, ..draw_config(&mut rng) };
     let region_sectors = rng.pick(&[8, 32, 64]);
@@ -89,5 +89,42 @@ pub fn write_cache_rig(seed: u64, lies: bool) -> Rig {
     )
 }
 
-#[path = "write_cache_tests.rs"]
-mod tests;
+#[test]
+fn a_write_cache_conforms_with_any_settings() {
+    for seed in 0..60 {
+        let mut rng = SimRng::new(mix(seed, 5));
+        let config = WriteCacheConfig { non_volatile: rng.chance(500), ..draw_config(&mut rng) };
+        let count = rng.range(1, 3);
+        let geometry = Geometry {
+            discards: if rng.chance(500) { Discards::Zero } else { Discards::No },
+            fast_zeroes: rng.chance(500),
+            ..Geometry::plain(4096 / count / 8 * 8)
+        };
+        let disks: Vec<MemDisk> =
+            (0..count).map(|disk| MemDisk::new(geometry, LATENCY, seed + disk)).collect();
+        let mut driver = VirtualDriver::new(disks);
+        let mut stack = stack(config, 64, &driver.geometries());
+        if seed < 20 {
+            stack.enable_checks();
+        }
+        stack.activate(&mut driver).expect("active");
+        let target = stack.root();
+        conformance(&mut StackDevice { stack: &mut stack, pump: &mut driver, target }, seed);
+    }
+}
+
+#[test]
+fn volatile_ram_keeps_the_contract_of_a_block_device() {
+    let explored = explore(&ExploreConfig::new(4, 3000), &|seed| write_cache_rig(seed, false), &mut |_| {});
+    if let Some(violation) = explored.violation {
+        panic!("{violation}");
+    }
+    assert_eq!(explored.counts.states, 3000);
+}
+
+#[test]
+fn ram_that_only_claims_to_be_non_volatile_is_caught() {
+    let explored = explore(&ExploreConfig::new(4, 1000), &|seed| write_cache_rig(seed, true), &mut |_| {});
+    let violation = explored.violation.expect("flushed data is lost");
+    assert!(violation.what.contains("the crash took data"), "{}", violation.what);
+}

@@ -1,0 +1,7 @@
+//! Whole stacks in virtual time.
+
+mod conformance;
+mod documented_tests;
+mod full_stripes;
+mod grow;
+mod store_calibration;
