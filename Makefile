@@ -28,7 +28,8 @@ help:
 	@echo 'make deb       Debian packages of both, in target/debian; make test-deb tries them in a new Debian'
 
 build:
-	$(CARGO) build --release --locked -p dcd -p dcd-lab -p dcd-crash
+	$(CARGO) build --release --locked -p dcd -p dcd-lab
+	$(CARGO) build --release --locked -p dcd-crash
 
 # For tests alone: partitions, and a browser that reports are shown in.
 test test-product: DEBIAN_PACKAGES += fdisk chromium

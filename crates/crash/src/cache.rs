@@ -77,7 +77,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         machine: 0,
         take_over: false,
         grow: false,
-        canary,
+        canary: canary.into(),
     };
     (config, spindle)
 }

@@ -2,6 +2,9 @@
 //!
 //! A run is made by its seed and nothing else. What a layer does here is what it does on real devices: the layers are the
 //! same code, and only the driver and the devices are others.
+//!
+//! With the feature `planted-bugs`, which is on by default, there are also the layers to explore (`cache`, `mirror`, `raid`), into which
+//! bugs can be planted, and the program `dcd-crash`. Crates that need only the driver and the devices leave it out.
 
 mod device;
 mod driver;
@@ -15,9 +18,12 @@ mod sweep;
 mod tests;
 mod workload;
 
+#[cfg(feature = "planted-bugs")]
 pub mod cache;
 pub mod explore;
+#[cfg(feature = "planted-bugs")]
 pub mod mirror;
+#[cfg(feature = "planted-bugs")]
 pub mod raid;
 pub mod stamp;
 

@@ -80,6 +80,7 @@ impl Legs {
             canary => canary == Some(MirrorCanary::OverwriteCopies),
         };
         let (canary, _) = planted(canary);
+        let canary = canary.into();
         Legs { config: MirrorConfig { names, degraded: true, only_looks: false, canary }, count, fate, tears }
     }
 

@@ -296,7 +296,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         journal: subject.journal,
         spares: vec![true; subject.spares],
         non_volatile: subject.lies,
-        canary: subject.canary,
+        canary: subject.canary.into(),
         // Without a journal nobody promises anything after a crash that took a member: the explorer shows what that means.
         accept_damage: subject.loses_members && !subject.journal,
         ..draw_config(&mut rng, subject.level)

@@ -37,6 +37,13 @@ macro_rules! errorln {
     };
 }
 
+// Tests may be built together with the crash explorer, what people use may not.
+#[cfg(not(debug_assertions))]
+const _: () = assert!(
+    !dcd_engine::PLANTS_BUGS,
+    "the crash explorer is built together with this, and plants bugs in it: build the programs with `cargo build --release`"
+);
+
 mod advice;
 pub mod cli;
 mod cli_array;

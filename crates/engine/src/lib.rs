@@ -6,6 +6,7 @@
 mod buf;
 mod layer;
 mod offline;
+mod planted;
 mod slab;
 mod stack;
 mod status;
@@ -23,6 +24,7 @@ pub mod write_cache;
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;
 pub use offline::{Offline, PartDevice};
+pub use planted::{PLANTS_BUGS, Planted};
 pub use stack::{
     DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, StartError, Tag, Target,
 };

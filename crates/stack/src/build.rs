@@ -231,12 +231,8 @@ impl StackFile {
             }
             LayerKind::Mirror(mirror) => {
                 let names = mirror.of.iter().map(|leg| leg.text.clone()).collect();
-                let config = MirrorConfig {
-                    names,
-                    degraded: mirror.degraded,
-                    only_looks: mirror.only_looks,
-                    canary: None,
-                };
+                let (degraded, only_looks) = (mirror.degraded, mirror.only_looks);
+                let config = MirrorConfig { names, degraded, only_looks, ..MirrorConfig::default() };
                 let least = below.iter().map(|part| part.sectors).min().unwrap_or(0);
                 Ok((Box::new(Mirror::new(config)), mirror::content_sectors(least)))
             }

@@ -20,8 +20,7 @@ use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Lba, Nanos, Stack};
 
 pub use administrator::{BuildWithout, HotAdd};
-pub(crate) use rigs::ORDERED_SLACK;
-pub use rigs::{disk, prefill};
+pub use rigs::{ORDERED_SLACK, disk, prefill};
 pub use run::rot::LogArea;
 pub(crate) use run::rot::look_at_all;
 pub use run::take_over::{Machines, Who};

@@ -11,7 +11,7 @@ const FAST: Latency =
 const SLOW: Latency = Latency::Uniform { min: Nanos(200_000), max: Nanos(15_000_000) };
 
 /// How long past `delay_max` the devices may need to carry a commit out: a slow one behind another, and a checkpoint.
-pub(crate) const ORDERED_SLACK: Nanos = Nanos::from_millis(200);
+pub const ORDERED_SLACK: Nanos = Nanos::from_millis(200);
 
 /// Puts first content on every other 64 sectors of a disk, and returns what it then holds.
 pub fn prefill(disk: &mut MemDisk, sectors: u64, seed: u64) -> Vec<Value> {

@@ -4,4 +4,5 @@ mod conformance;
 mod documented_tests;
 mod full_stripes;
 mod grow;
+mod product;
 mod store_calibration;

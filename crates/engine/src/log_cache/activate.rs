@@ -106,7 +106,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     }
     refuse_keep(&config, log)?;
     let are_good = copies.iter().all(Result::is_ok);
-    let canary = config.canary.is_some_and(|canary| canary.is_of_rot() || canary == Canary::IgnoreEpochs);
+    let canary = config.canary.is_any(|canary| canary.is_of_rot() || canary == Canary::IgnoreEpochs);
     let summaries = are_good && summary::are_used(&superblock, &log) && !config.accept_damage && !canary;
     copies::distrust_older(&mut PortDevice { ports: below, port: LOG }, &superblock)?;
     let mut replayed = replay_either(&config, &superblock, summaries, below)?;
@@ -133,7 +133,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     superblock.machine = config.machine;
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
-    if config.canary != Some(Canary::UnevenCopies) {
+    if !config.canary.is(Canary::UnevenCopies) {
         copies::level(&mut device, &before, &walked.to_level, config.canary)?;
     }
     write_superblock(&mut device, &mut superblock)?;
@@ -143,7 +143,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
 /// Two that serve one cache would each write over what the other has written.
 fn refuse_other_machine(superblock: &Superblock, config: &LogCacheConfig) -> Result<(), LogError> {
     match superblock.other_machine(config.machine) {
-        Some(other) if !config.take_over && config.canary != Some(Canary::AnyMachine) => {
+        Some(other) if !config.take_over && !config.canary.is(Canary::AnyMachine) => {
             Err(LogError::OtherMachine { other, this: config.machine })
         }
         _ => Ok(()),

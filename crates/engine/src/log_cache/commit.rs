@@ -53,7 +53,7 @@ impl Core {
     }
 
     fn mark_at(&self) -> Option<Nanos> {
-        let told = self.config.canary.is_some_and(super::Canary::is_of_rot);
+        let told = self.config.canary.is_any(super::Canary::is_of_rot);
         self.log.mark_at().filter(|_| !told && self.stop == Stop::No)
     }
 
@@ -196,10 +196,10 @@ impl Core {
     pub fn advance_tail(&mut self) {
         let safe = self.log.safe_seq();
         self.skip_clean(safe);
-        if self.config.canary == Some(super::Canary::ReclaimOutOfOrder) {
+        if self.config.canary.is(super::Canary::ReclaimOutOfOrder) {
             self.advance_tail_out_of_order(safe);
         }
-        let careless = self.config.canary == Some(super::Canary::ReuseInFlight);
+        let careless = self.config.canary.is(super::Canary::ReuseInFlight);
         let ended = if careless { u64::MAX } else { safe };
         self.log.advance_tail(|segment| self.index.is_clean(segment, safe), ended, self.destager.hold());
     }

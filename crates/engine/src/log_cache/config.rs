@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Nanos;
 pub use crate::destage::contiguity::{Contiguity, Strides};
 pub use crate::destage::how::HowPolicy;
 pub use crate::destage::what::WhatPolicy;
 pub use crate::destage::when::WhenPolicy;
+use crate::{Nanos, Planted};
 
 /// When a write is safe: what the user may rely on after a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub enum Reads {
     Keep,
 }
 
-/// Bugs to plant, so that the crash explorer can show that it finds them. Never set outside tests.
+/// Bugs to plant, so that the crash explorer can show that it finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// Frees a segment as soon as nothing in it is dirty, in any order (breaks rule 1).
@@ -127,7 +127,7 @@ pub struct LogCacheConfig {
     /// Takes over what the data disk has grown by since it was formatted.
     pub grow: bool,
     #[serde(skip)]
-    pub canary: Option<Canary>,
+    pub canary: Planted<Canary>,
 }
 
 impl Default for LogCacheConfig {
@@ -160,7 +160,7 @@ impl Default for LogCacheConfig {
             take_over: false,
             doubt_kept: false,
             grow: false,
-            canary: None,
+            canary: Planted::default(),
         }
     }
 }

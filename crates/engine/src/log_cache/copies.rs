@@ -15,7 +15,7 @@ use super::recover::Believed;
 use super::table::Piece;
 use super::{Canary, LogError};
 use crate::layer::{BlockDevice, Durability, Io, Outbox};
-use crate::{Buf, Extent, Lba, SECTOR_BYTES};
+use crate::{Buf, Extent, Lba, Planted, SECTOR_BYTES};
 
 /// Has copies filled again that lack a superblock which was durable: two generations behind another copy's, as the next one is written only
 /// once each copy has the one before. They may have old records, so this comes before the walk.
@@ -59,12 +59,12 @@ pub fn level(
     log: &mut dyn BlockDevice,
     superblock: &Superblock,
     records: &[Believed],
-    canary: Option<Canary>,
+    canary: Planted<Canary>,
 ) -> Result<(), LogError> {
     let writing = || LogError::io("writing to the log device");
     for believed in records {
         let Some(record) = whole_record(log, superblock, *believed)? else { continue };
-        if canary == Some(Canary::OverwriteCopies) {
+        if canary.is(Canary::OverwriteCopies) {
             log.write(Lba(believed.sector), record.buf).map_err(writing())?;
             continue;
         }
@@ -182,7 +182,7 @@ impl Core {
             return;
         }
         let (at, durability) = (extent.start, Durability::Durable);
-        if self.config.canary == Some(Canary::OverwriteCopies) {
+        if self.config.canary.is(Canary::OverwriteCopies) {
             self.log.pin(segment);
             let io = Io::Write { at, buf, durability: Durability::Volatile };
             return self.submit(LOG, Op::Repair(segment), io, out);
@@ -309,7 +309,7 @@ mod tests {
             }
             let whole = legs.legs[0].bytes.clone();
             legs.legs[0].operations = 0;
-            level(&mut legs, &superblock, &believed, None).unwrap();
+            level(&mut legs, &superblock, &believed, Planted::default()).unwrap();
             assert!(legs.legs[1].bytes == whole && legs.legs[0].bytes == whole);
             assert_eq!(legs.legs[0].operations, 1, "it is flushed, and not written");
         }

@@ -143,7 +143,7 @@ impl Core {
 
     /// Something newer of the extent is in the log, or on its way around it.
     pub fn copies_are_old(&mut self, extent: Extent) {
-        if self.config.canary != Some(Canary::StaleKeep) {
+        if !self.config.canary.is(Canary::StaleKeep) {
             self.keep.overwritten(extent);
         }
     }
@@ -187,7 +187,7 @@ impl Core {
     pub fn copy_watched(&mut self, now: Nanos, key: u64, start: Lba, result: &IoResult, out: &mut Outbox) {
         let lines = self.keep.watched.remove(key);
         self.keep.watched_lines -= lines.len();
-        let stale = self.config.canary == Some(Canary::StaleKeep);
+        let stale = self.config.canary.is(Canary::StaleKeep);
         for line in lines {
             if result.status.is_err() || !self.keeps() || !(stale || self.is_on_data_disk(line)) {
                 continue;

@@ -76,7 +76,7 @@ impl Core {
             && !self.destager.kept.covers(extent)
             // A crash could take the record that calls the copy old, and leave the copy and the write.
             && !self.index.is_kept_in(extent)
-            && (self.log_is_silent_on(extent) || self.config.canary == Some(Canary::BlindBypass))
+            && (self.log_is_silent_on(extent) || self.config.canary.is(Canary::BlindBypass))
     }
 
     const fn is_large(&self, extent: Extent) -> bool {
@@ -94,11 +94,11 @@ impl Core {
 
     /// Says in the log that the data disk has the newest copy; true where there was anything to say.
     fn invalidate(&mut self, now: Nanos, extent: Extent) -> bool {
-        if self.config.canary == Some(Canary::BlindBypass) {
+        if self.config.canary.is(Canary::BlindBypass) {
             return false;
         }
         if !self.index.is_visible_in(extent) {
-            if self.config.canary != Some(Canary::StaleClean) {
+            if !self.config.canary.is(Canary::StaleClean) {
                 self.forget_extent(extent, 0);
             }
             return self.data.last_invalidate() > self.log.durable_seq();
@@ -264,7 +264,7 @@ impl Core {
     fn answers_when_written(&self) -> bool {
         self.config.outlives_server
             && self.config.promise == Promise::Flush
-            && self.config.canary != Some(Canary::EarlyAnswer)
+            && !self.config.canary.is(Canary::EarlyAnswer)
     }
 
     /// A request is in the log: answers it, now, a little later, or when it is durable.

@@ -2,6 +2,7 @@
 
 use super::Canary;
 use super::label::{Label, LabelError, Standing};
+use crate::Planted;
 
 /// Why a mirror does not start. Nothing was written. The numbers are ports; their names are filled in by [`super::Mirror`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub struct Assembled {
 pub type Found = Result<(Label, u64), LabelError>;
 
 /// Decides. `degraded`: legs may be missing that are not known to have failed.
-pub fn assemble(found: &[Found], degraded: bool, canary: Option<Canary>) -> Result<Assembled, Refused> {
+pub fn assemble(found: &[Found], degraded: bool, canary: Planted<Canary>) -> Result<Assembled, Refused> {
     let labels: Vec<(usize, &Label, u64)> = found
         .iter()
         .enumerate()
@@ -55,7 +56,7 @@ pub fn assemble(found: &[Found], degraded: bool, canary: Option<Canary>) -> Resu
     // An older content was put back where a generation is missing that all whole legs had.
     let is_in_use = |label: &Label, own: u64| {
         let is_whole = newest.standing(own) == Some(Standing::Whole) && label.generation >= newest.complete;
-        is_whole || canary == Some(Canary::StaleLeg)
+        is_whole || canary.is(Canary::StaleLeg)
     };
     for &(port, label, _) in labels.iter().filter(|(_, label, own)| !is_in_use(label, *own)) {
         let went_on_without = |id: u64| label.standing(id) == Some(Standing::Failed);
@@ -114,14 +115,14 @@ mod tests {
     }
 
     fn standings(found: &[Found], degraded: bool) -> Result<Vec<Standing>, Refused> {
-        assemble(found, degraded, None)
+        assemble(found, degraded, Planted::default())
             .map(|assembled| assembled.label.legs.iter().map(|leg| leg.standing).collect())
     }
 
     #[test]
     fn legs_that_are_alike_are_whole() {
         let found = [leg(1, 5, 4, &[WHOLE, WHOLE]), leg(2, 5, 4, &[WHOLE, WHOLE])];
-        let assembled = assemble(&found, false, None).expect("both are there");
+        let assembled = assemble(&found, false, Planted::default()).expect("both are there");
         assert_eq!(assembled.on_port, [Some(1), Some(2)]);
         assert_eq!((assembled.label.generation, assembled.label.complete), (6, 5));
     }
@@ -130,7 +131,7 @@ mod tests {
     fn a_leg_that_a_crash_left_an_update_behind_is_whole() {
         let found = [leg(1, 6, 5, &[WHOLE, WHOLE]), leg(2, 5, 4, &[WHOLE, WHOLE])];
         assert_eq!(standings(&found, false), Ok(vec![WHOLE, WHOLE]));
-        assert_eq!(assemble(&found, false, None).expect("both are there").label.complete, 5);
+        assert_eq!(assemble(&found, false, Planted::default()).expect("both are there").label.complete, 5);
     }
 
     #[test]
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, WHOLE])], false), Err(Refused::Missing(1)));
         assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, WHOLE]), none()], false), Err(Refused::Missing(1)));
         assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, FAILED]), none()], false), Ok(vec![WHOLE, FAILED]));
-        let alone = assemble(&[leg(1, 5, 4, &[WHOLE, WHOLE])], true, None).expect("it may");
+        let alone = assemble(&[leg(1, 5, 4, &[WHOLE, WHOLE])], true, Planted::default()).expect("it may");
         assert_eq!((alone.label.generation, alone.label.standing(2)), (7, Some(FAILED)));
         assert_eq!((alone.missing, alone.found_generation), (vec![2], 5));
     }

@@ -207,7 +207,7 @@ impl Core {
         }
         let (left, done) = (client.left, client.done);
         if left > 0 {
-            if done && self.canary == Some(Canary::OneLeg) && !client.answered {
+            if done && self.canary.is(Canary::OneLeg) && !client.answered {
                 client.answered = true;
                 let early = client.buf.window(0, client.buf.len());
                 out.reply(client.id, IoResult::ok(early));

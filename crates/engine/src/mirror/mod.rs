@@ -36,7 +36,7 @@ use crate::layer::{
     Outbox, Port, PortDevice, Ports, Report,
 };
 use crate::slab::Slab;
-use crate::{Durability, LayerStatus, Nanos};
+use crate::{Durability, LayerStatus, Nanos, Planted};
 use assemble::{Assembled, Refused, assemble};
 use clients::Clients;
 use command::Calls;
@@ -62,7 +62,7 @@ pub struct MirrorConfig {
     pub degraded: bool,
     /// Fills no leg: for who changes nothing.
     pub only_looks: bool,
-    pub canary: Option<Canary>,
+    pub canary: Planted<Canary>,
 }
 
 /// Why a mirror does not start. Nothing was written.
@@ -154,7 +154,7 @@ struct Core {
     copier: Copier,
     calls: Calls,
     stop: Stop,
-    canary: Option<Canary>,
+    canary: Planted<Canary>,
     /// The legs by the numbers of [`Io::ReadCopy`]. A number stays with its leg while that is whole: what was read from one copy is never
     /// written over under the number of another.
     copies: Vec<u64>,

@@ -140,7 +140,7 @@ impl Core {
 
     /// Whether what has ended may be answered.
     pub fn may_answer(&self) -> bool {
-        self.record.names_all() || self.canary == Some(Canary::LateLabel)
+        self.record.names_all() || self.canary.is(Canary::LateLabel)
     }
 
     /// Has a leg that was taken out forget that it was one.

@@ -136,7 +136,7 @@ impl Array {
         if geometry.read_only {
             members.forget_spares();
         }
-        recorder.forgets_missed = config.canary == Some(Canary::ForgetMissed);
+        recorder.forgets_missed = config.canary.is(Canary::ForgetMissed);
         let passes = match recorder.failed() {
             0 if !geometry.read_only => {
                 Passes::resync(recorder.in_doubt().iter().map(|region| regions.units(region)))

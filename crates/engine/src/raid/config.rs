@@ -8,7 +8,7 @@ use crate::layer::Port;
 use crate::raid::contiguity::Contiguity;
 use crate::raid::error::ShapeError;
 use crate::raid::matrix::Shape;
-use crate::{LINE_SECTORS, Nanos};
+use crate::{LINE_SECTORS, Nanos, Planted};
 
 /// The most members of an array: superblocks name those that failed in 64 bits.
 pub const MEMBERS_MAX: usize = 64;
@@ -64,7 +64,7 @@ pub enum CacheUnit {
     ParityBlockGroup,
 }
 
-/// Bugs to plant, so that the crash explorer can show that it finds them. Never set outside tests.
+/// Bugs to plant, so that the crash explorer can show that it finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// Writes to a region before its bit is durable.
@@ -140,7 +140,7 @@ pub struct RaidConfig {
     /// Starts although members are missing and the parity is in doubt: what they held may come out wrong.
     pub accept_damage: bool,
     #[serde(skip)]
-    pub canary: Option<Canary>,
+    pub canary: Planted<Canary>,
 }
 
 impl Default for RaidConfig {
@@ -174,7 +174,7 @@ impl Default for RaidConfig {
             idle_full: Nanos::from_millis(1),
             pass_bytes: 32 << 20,
             accept_damage: false,
-            canary: None,
+            canary: Planted::default(),
         }
     }
 }

@@ -31,7 +31,7 @@ impl Core {
         let gaps = &self.destager.room.gaps;
         let next = gaps.partition_point(|gap| gap.extent.end() <= extent.start);
         let filling = gaps.get(next).is_some_and(|gap| gap.extent.start < extent.end());
-        filling && self.config.canary != Some(Canary::StaleGap)
+        filling && !self.config.canary.is(Canary::StaleGap)
     }
 
     /// Makes a gap a part of the window's newest run, if it pays and its content can be had.

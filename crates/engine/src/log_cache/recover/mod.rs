@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 
 use super::Canary;
 use super::format::{Header, Kind, Superblock};
-use crate::{BlockDevice, Extent, IoError};
+use crate::{BlockDevice, Extent, IoError, Planted};
 use reader::Reader;
 use search::Survey;
 use summaries::Summaries;
@@ -54,7 +54,7 @@ pub struct WalkOptions {
     pub summaries: bool,
     /// Reads every payload, not only those that may be torn, and searches all segments after a clean stop, too.
     pub verify_all: bool,
-    pub canary: Option<Canary>,
+    pub canary: Planted<Canary>,
 }
 
 /// Takes the records of a walk, oldest first.

@@ -141,9 +141,9 @@ impl Walk<'_> {
     /// How much of a segment so many steps away is searched: all of it, but for a planted bug.
     fn search_sectors(&self, steps: u32) -> u64 {
         let all = self.superblock.segment_sectors();
-        match self.options.canary {
-            Some(Canary::NearProof) if steps > 1 && !steps.is_power_of_two() => 0,
-            Some(Canary::NearProof) if steps > 1 => all.min(PROBE_SECTORS),
+        match self.options.canary.is(Canary::NearProof) {
+            true if steps > 1 && !steps.is_power_of_two() => 0,
+            true if steps > 1 => all.min(PROBE_SECTORS),
             _ => all,
         }
     }
@@ -343,7 +343,7 @@ impl Walk<'_> {
     }
 
     fn ignores_epochs(&self) -> bool {
-        self.options.canary == Some(Canary::IgnoreEpochs)
+        self.options.canary.is(Canary::IgnoreEpochs)
     }
 
     fn segment_after(&self, segment: u32, steps: u32) -> u32 {

@@ -12,10 +12,10 @@
 
 use super::reader::Reader;
 use super::{RecoverError, Walk};
-use crate::SECTOR_BYTES;
 use crate::log_cache::Canary;
 use crate::log_cache::format::{Entries, Header, State, Superblock};
 use crate::log_cache::summary::Summary;
+use crate::{Planted, SECTOR_BYTES};
 
 /// See the module's documentation.
 pub(super) struct Summaries {
@@ -28,7 +28,7 @@ pub(super) struct Summaries {
     /// A segment whose headers were read from its summary; those that were taken are gone.
     open: Option<(u32, Vec<Option<Header>>)>,
     is_newly_opened: bool,
-    canary: Option<Canary>,
+    canary: Planted<Canary>,
 }
 
 impl Summaries {
@@ -36,7 +36,7 @@ impl Summaries {
     pub fn read(
         reader: &mut Reader<'_>,
         superblock: &Superblock,
-        canary: Option<Canary>,
+        canary: Planted<Canary>,
     ) -> Result<Option<Summaries>, RecoverError> {
         let is_empty = superblock.state == State::Stopped && superblock.tail_seq == superblock.durable_seq;
         if superblock.summaries_epoch == 0 || is_empty {
@@ -123,7 +123,7 @@ impl Walk<'_> {
             return Ok(None);
         };
         let epoch = summary.epoch;
-        if !summaries.is_durable(epoch, self.seq) && summaries.canary != Some(Canary::StaleSummary) {
+        if !summaries.is_durable(epoch, self.seq) && !summaries.canary.is(Canary::StaleSummary) {
             return Ok(None);
         }
         if summaries.open.as_ref().is_none_or(|(open, _)| *open != segment) {

@@ -30,7 +30,7 @@ impl Array {
 
     /// Operations may write to a unit; otherwise it is being recorded that they will.
     pub fn may_write(&mut self, unit: u64, out: &mut Outbox) -> bool {
-        let late = self.config.canary == Some(Canary::LateIntent) && self.recorder.recorded.active;
+        let late = self.config.canary.is(Canary::LateIntent) && self.recorder.recorded.active;
         self.announce(unit, out);
         self.recorder.may_write(self.regions.of_unit(unit), self.tracts.of_unit(unit)) || late
     }

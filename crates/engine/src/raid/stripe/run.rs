@@ -236,9 +236,7 @@ impl Array {
         match phase {
             OperationPhase::Held if self.broken => self.not_written(key, out),
             OperationPhase::Held if !self.may_write(unit, out) => self.held_back.push(key),
-            OperationPhase::Held
-                if self.journal.is_some() && self.config.canary != Some(Canary::SkipJournal) =>
-            {
+            OperationPhase::Held if self.journal.is_some() && !self.config.canary.is(Canary::SkipJournal) => {
                 self.operations.get_mut(key).phase = OperationPhase::Journaling;
                 self.journal_operation(key, out);
             }
@@ -352,7 +350,7 @@ impl Array {
                 self.statistics.fetches += 1;
             }
             Goal::Destage if !operation.unwritten => {
-                if self.config.canary == Some(Canary::LateWrite) {
+                if self.config.canary.is(Canary::LateWrite) {
                     self.cache.take_all_along(unit);
                 }
                 self.cache.destaged(unit);
