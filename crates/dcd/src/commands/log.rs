@@ -125,7 +125,7 @@ fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
         }
         Some(Standing::Failed) if leg.missing => "missing, though nothing says that it failed".to_owned(),
         Some(Standing::Failed) => "failed".to_owned(),
-        None => "no leg".to_owned(),
+        None => "no leg: \"dcd log add\" makes it one, or take it out of \"log\"".to_owned(),
     }
 }
 

@@ -109,6 +109,10 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     expect(&log(&place, "add", &["c", "--quiet"]), 0, "\"c\" is a leg now, and has everything");
     expect(&log(&place, "status", &[]), 0, "3 of 3 legs whole");
     expect(&log(&place, "remove", &["a"]), 0, "take it out of \"log\"");
+    // What was taken out on purpose is not counted; two legs are whole.
+    let status = log(&place, "status", &[]);
+    expect(&status, 0, "2 of 2 legs whole");
+    assert!(String::from_utf8_lossy(&status.stdout).contains("or take it out of \"log\""), "{status:?}");
     expect(&log(&place, "remove", &["b"]), 0, "was removed from the log");
     expect(&log(&place, "remove", &["c"]), 3, "the only leg that has all that was acknowledged");
     write(&place, 4);

@@ -76,9 +76,14 @@ impl MirrorStatus {
         label.legs.iter().any(|leg| leg.standing == Standing::Failed && is_whole(leg.id))
     }
 
-    /// All legs are whole, and there are at least two.
+    /// Those that were not taken out.
+    pub fn listed(&self) -> usize {
+        self.legs.iter().filter(|leg| leg.standing.is_some()).count()
+    }
+
+    /// All legs are whole. A log that was left one leg on purpose is good.
     pub fn is_good(&self) -> bool {
-        !self.failed && self.whole() == self.legs.len() && self.whole() > 1
+        !self.failed && self.whole() == self.listed()
     }
 }
 

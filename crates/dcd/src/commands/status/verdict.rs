@@ -106,7 +106,7 @@ impl Verdict {
     fn mirror(&mut self, name: &str, mirror: &MirrorStatus) {
         if mirror.failed {
             self.health.degraded(format!("log \"{name}\": no leg can be written"));
-        } else if !mirror.is_good() && mirror.legs.len() > 1 {
+        } else if !mirror.is_good() {
             self.health.degraded(format!("log \"{name}\": {}", legs_text(mirror)));
         }
         if mirror.legs.iter().any(|leg| leg.standing == Some(Standing::Failed)) {

@@ -243,7 +243,7 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
 const LOST: &str = "What cannot be read any more";
 
 fn legs(of: &mut Of<'_>, mirror: &MirrorStatus) {
-    of.gauge("log_legs", "Legs of the log", mirror.legs.len() as f64);
+    of.gauge("log_legs", "Legs of the log", mirror.listed() as f64);
     of.gauge("log_legs_whole", "Legs that have all that was acknowledged", mirror.whole() as f64);
     let counts = &mirror.statistics;
     of.total("log_legs_failed", "Legs that have failed", counts.legs_failed);

@@ -194,12 +194,12 @@ pub fn legs_text(mirror: &MirrorStatus) -> String {
                 format!("{name} missing, though nothing says that it failed")
             }
             Some(Standing::Failed) => format!("{name} failed"),
-            None => format!("{name} taken out"),
+            None => format!("{name} no leg"),
         }
     });
     let legs = legs.collect::<Vec<_>>().join(", ");
     let failed = if mirror.failed { ", and none can be written" } else { "" };
-    format!("{} of {} legs whole: {legs}{failed}", mirror.whole(), mirror.legs.len())
+    format!("{} of {} legs whole: {legs}{failed}", mirror.whole(), mirror.listed())
 }
 
 /// The state in a word: nothing is good while blocks are lost.
