@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// What a package is built with, each with its features.
+/// Lists the packages that one is built with, each with its features.
 fn features(package: &str) -> Option<String> {
     let mut tree = Command::new(env!("CARGO"));
     let what = ["--edges", "normal", "--format", "{p} {f}", "--package", package];

@@ -15,7 +15,7 @@ use dcd_io::DeviceError;
 use dcd_nbd::Uri;
 use dcd_stack::{HumanBytes, Parts, StackFile};
 
-use crate::advice::{Advised, NOTHING_CHANGED, advise};
+use crate::advice::{NOTHING_CHANGED, advise};
 use crate::cli::LogArgs;
 use crate::failure::Failure;
 use crate::session::absent::{Allowed, leave_out};
@@ -167,12 +167,10 @@ pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
         Err(failure) if array_below(&choice.file, &choice.log).is_some() || choice.is_mirrored() => {
             return Err(failure);
         }
-        // A leg is no log that is missing.
+        // A log, or a leg, that is refused is not missing.
         Err(failure @ Failure::Refused(_)) => return Err(failure),
         Err(failure) => {
-            // The failure's advice is for what is named; what is missing has its own.
-            let why = failure.to_string().split("\n  what to do").next().unwrap_or_default().to_owned();
-            let seen = LogSeen::Missing(why);
+            let seen = LogSeen::Missing(failure.to_string());
             return Ok(Inspection { record: open_record(choice)?, seen, superblock: None });
         }
     };
@@ -321,7 +319,6 @@ fn look_at(
         Err(error @ (LogError::NotFormatted | LogError::NoSuperblock(..))) => {
             Ok((LogSeen::Missing(error.to_string()), None))
         }
-        Err(error @ LogError::Leg) => Err(error.refusal().into()),
         Err(error) => Err(error.into()),
     }
 }

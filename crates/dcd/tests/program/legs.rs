@@ -109,7 +109,7 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     expect(&log(&place, "add", &["c", "--quiet"]), 0, "\"c\" is a leg now, and has everything");
     expect(&log(&place, "status", &[]), 0, "3 of 3 legs whole");
     expect(&log(&place, "remove", &["a"]), 0, "take it out of \"log\"");
-    // What was taken out on purpose is not counted; two legs are whole.
+    // A leg that was taken out on purpose does not count.
     let status = log(&place, "status", &[]);
     expect(&status, 0, "2 of 2 legs whole");
     assert!(String::from_utf8_lossy(&status.stdout).contains("or take it out of \"log\""), "{status:?}");

@@ -76,7 +76,7 @@ impl MirrorStatus {
         label.legs.iter().any(|leg| leg.standing == Standing::Failed && is_whole(leg.id))
     }
 
-    /// Those that were not taken out.
+    /// Legs that were not taken out.
     pub fn listed(&self) -> usize {
         self.legs.iter().filter(|leg| leg.standing.is_some()).count()
     }

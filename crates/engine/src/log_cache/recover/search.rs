@@ -141,11 +141,10 @@ impl Walk<'_> {
     /// How much of a segment so many steps away is searched: all of it, but for a planted bug.
     fn search_sectors(&self, steps: u32) -> u64 {
         let all = self.superblock.segment_sectors();
-        match self.options.canary.is(Canary::NearProof) {
-            true if steps > 1 && !steps.is_power_of_two() => 0,
-            true if steps > 1 => all.min(PROBE_SECTORS),
-            _ => all,
+        if steps <= 1 || !self.options.canary.is(Canary::NearProof) {
+            return all;
         }
+        if steps.is_power_of_two() { all.min(PROBE_SECTORS) } else { 0 }
     }
 
     /// The next record after a hole that certainly belongs to the chain. A leftover of an activation that crashed can lie in
