@@ -77,6 +77,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         machine: 0,
         take_over: false,
         grow: false,
+        scan_slots: LogCacheConfig::default().scan_slots,
         canary: canary.into(),
     };
     (config, spindle)
@@ -315,6 +316,10 @@ fn rig_of(
         canary => canary == Some(Canary::EarlyAnswer),
     };
     config.outlives_server = outlives && promise == Promise::Flush;
+    // A pass over the table takes many events, or one.
+    if canary.is_none() {
+        config.scan_slots = SimRng::new(mix(seed, 0x5ca7)).pick(&[8, 100, config.scan_slots]);
+    }
     change(&mut config, &mut SimRng::new(mix(seed, 0x9a9)));
     if config.ordered_destage {
         config.reads = Reads::Pass;

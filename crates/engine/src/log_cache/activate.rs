@@ -4,6 +4,7 @@
 //! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
 //! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
+use super::commit::CleanRecord;
 use super::copies;
 use super::core::{Core, DATA, LOG, Mode, Stop};
 use super::data_disk::DataDisk;
@@ -11,6 +12,7 @@ use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
+use super::forget::Forgetting;
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::index::Index;
 use super::keep::Keep;
@@ -211,7 +213,7 @@ fn replay(
     below: &mut dyn Ports,
 ) -> Result<(Replay, Comparison, Walked), LogError> {
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
-    let index = Index::new(superblock, blocks + TABLE_SLACK_LINES);
+    let index = Index::new(superblock, below.geometry(DATA).sectors, blocks + TABLE_SLACK_LINES);
     let mut replay = Replay { index, segments: Vec::new(), overflow: false, invalidates: false };
     let (accept_damage, canary) = (config.accept_damage, config.canary);
     let options = WalkOptions { accept_damage, summaries, canary, ..WalkOptions::default() };
@@ -339,7 +341,7 @@ fn begin(
     let ordered = config.ordered_destage.then(|| {
         let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
         let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };
-        Ordered::new(Index::new(&superblock, index.table().lines_max()), start)
+        Ordered::new(Index::new(&superblock, data.sectors, index.table().lines_max()), start)
     });
     let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;
     let keep = Keep::new(if config.reads == Reads::Keep { lines } else { 0 });
@@ -348,6 +350,7 @@ fn begin(
         now: Nanos::ZERO,
         destager,
         keep,
+        forgetting: Forgetting::default(),
         log: Log::new(&config, superblock, log, ring, walked),
         config,
         data: DataDisk::new(data),
@@ -358,7 +361,7 @@ fn begin(
         queue: Queue::default(),
         mode: Mode::Serving,
         stop: Stop::No,
-        clean_is_recorded: false,
+        clean_record: CleanRecord::default(),
         draining: false,
         statistics: Statistics::default(),
     }

@@ -6,6 +6,7 @@ use crate::log_cache::config::{Contiguity, HowPolicy, Strides};
 use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::SUPERBLOCK_BYTES;
 use crate::log_cache::offline::read_superblock;
+use crate::log_cache::steps::{Disks, Steps, quiet};
 use crate::log_cache::table::Line;
 use crate::log_cache::testing::{Log, Part, Ram};
 use crate::{BlockDevice, SECTOR_BYTES};
@@ -174,9 +175,13 @@ fn a_clean_entry_counts_unless_a_later_record_is_lost() {
 
 /// The log has a dirty block, and the data disk has become twice as large since it was formatted.
 fn grown() -> Two {
+    grown_by(2)
+}
+
+fn grown_by(times: u64) -> Two {
     let mut log = Log::new(4, 512);
     let before = log.superblock.data_sectors;
-    let mut data = Ram::new(2 * before);
+    let mut data = Ram::new(times * before);
     log.superblock.fingerprint = Fingerprint::read(&mut data, before, &log.superblock.cache_uuid).unwrap();
     log.superblock.generation += 1;
     log.store_superblock();
@@ -207,6 +212,21 @@ fn what_the_data_disk_has_grown_by_is_taken_over_where_that_is_asked_for() {
     let log = disks.0[0].bytes.clone();
     assert!(matches!(start(&grow, &mut disks), Err(LogError::OtherData(_))));
     assert!(disks.0[0].bytes == log, "nothing was changed");
+}
+
+/// The lookup table takes its memory at the start, before the superblock has the new size.
+#[test]
+fn a_cache_that_has_grown_takes_writes_at_its_new_end() {
+    let Two(disks) = grown_by(16);
+    let last = disks[1].geometry().sectors - 8;
+    for ordered_destage in [false, true] {
+        let config = LogCacheConfig { grow: true, ordered_destage, ..quiet() };
+        let mut steps = Steps::start(Disks(disks.clone()), config).unwrap();
+        steps.write(last, 8, 7);
+        assert_eq!(steps.read(last), Some(7));
+        steps.drain();
+        assert_eq!(steps.on_data_disk(last), 7);
+    }
 }
 
 #[test]

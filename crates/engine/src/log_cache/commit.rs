@@ -8,9 +8,25 @@ use super::destager::ordered::Cursor;
 use super::format::{Entry, Kind, State};
 use super::queue::DurableWaiter;
 use super::read::masked_runs;
+use super::table::TablePart;
 use super::{Promise, Reads};
 use crate::layer::{Io, IoResult, Outbox, Report, RequestId, Unfinished};
 use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
+
+/// Extents that are called clean in one event, at most.
+const CLEAN_AT_ONCE: usize = 1 << 10;
+
+/// The records of what is clean, before a clean stop.
+#[derive(Default)]
+pub enum CleanRecord {
+    #[default]
+    NotBegun,
+    /// The table is looked through: the next part, and what was found.
+    Looking(TablePart, Vec<Extent>),
+    /// What is left is put into records.
+    Noting(std::vec::IntoIter<Extent>),
+    Done,
+}
 
 impl Core {
     pub fn wait_for(&mut self, id: RequestId, seq: u64, around: u64, result: IoResult) {
@@ -363,30 +379,41 @@ impl Core {
             let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
             return self.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf }, out);
         }
-        if !self.clean_is_recorded {
-            self.clean_is_recorded = true;
-            self.record_clean(now, out);
-            if !self.log.buffers().is_empty() {
-                return self.commit_step(now, out);
-            }
+        if !self.record_clean(now, out) {
+            return self.commit_step(now, out);
         }
         self.stop = Stop::Marking;
         self.write_superblock(State::Stopped, self.walk_start(), out);
     }
 
     /// Rule 12: the tail is as fine as a segment, and what lies after it counts as dirty at the next start. What of it is clean
-    /// is said to be on the data disk, as far as the log has room. (Ordered destage has its own mark.)
-    fn record_clean(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.config.ordered_destage {
-            return;
-        }
-        let mut clean: Vec<Extent> = Vec::new();
-        let live = |segment: u32| self.log.ring().is_live(segment);
-        self.index.table().scan(|line, piece| {
-            if !piece.dirty && !piece.kept && live(self.index.segment_of(piece.place)) {
-                masked_runs(line, piece.mask, |run| clean.push(run));
+    /// is said to be on the data disk, as far as the log has room. (Ordered destage has its own mark.) One part of the work; true when
+    /// all of it is done and durable.
+    fn record_clean(&mut self, now: Nanos, out: &mut Outbox) -> bool {
+        self.clean_record = match std::mem::take(&mut self.clean_record) {
+            CleanRecord::NotBegun if self.config.ordered_destage => CleanRecord::Done,
+            CleanRecord::NotBegun => {
+                CleanRecord::Looking(TablePart::first(self.config.scan_slots), Vec::new())
             }
-        });
+            CleanRecord::Looking(part, mut clean) => {
+                let live = |segment: u32| self.log.ring().is_live(segment);
+                let next = self.index.table().scan_part(part, |line, piece| {
+                    if !piece.dirty && !piece.kept && live(self.index.segment_of(piece.place)) {
+                        masked_runs(line, piece.mask, |run| clean.push(run));
+                    }
+                });
+                match next {
+                    Some(part) => CleanRecord::Looking(part, clean),
+                    None => CleanRecord::Noting(self.join_clean(clean)),
+                }
+            }
+            CleanRecord::Noting(clean) => self.note_clean(now, clean, out),
+            CleanRecord::Done => CleanRecord::Done,
+        };
+        matches!(self.clean_record, CleanRecord::Done) && self.log.buffers().is_empty()
+    }
+
+    fn join_clean(&self, mut clean: Vec<Extent>) -> std::vec::IntoIter<Extent> {
         let destaged = self.index.destaged().since(self.oldest_live_seq());
         clean.extend(destaged.filter(|extent| !self.index.is_dirty_in(*extent)));
         clean.sort_unstable();
@@ -397,12 +424,33 @@ impl Core {
             }
             joins
         });
-        for extent in clean {
-            if !self.make_room(now, 1, 0, out) {
-                return;
+        clean.into_iter()
+    }
+
+    fn note_clean(
+        &mut self,
+        now: Nanos,
+        mut clean: std::vec::IntoIter<Extent>,
+        out: &mut Outbox,
+    ) -> CleanRecord {
+        for _ in 0..CLEAN_AT_ONCE {
+            if clean.len() == 0 {
+                return CleanRecord::Done;
             }
+            if !self.make_room(now, 1, 0, out) {
+                // Only segments that are not forgotten yet are worth waiting for.
+                let comes = self.forget_deadline().is_some() || !self.ops.is_empty();
+                return if comes { CleanRecord::Noting(clean) } else { CleanRecord::Done };
+            }
+            let Some(extent) = clean.next() else { break };
             self.open_record(now);
             self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
         }
+        CleanRecord::Noting(clean)
+    }
+
+    pub fn stop_deadline(&self) -> Option<Nanos> {
+        let goes_on = matches!(self.clean_record, CleanRecord::Looking(..) | CleanRecord::Noting(_));
+        (self.stop == Stop::Asked && goes_on && self.ops.is_empty()).then_some(self.now)
     }
 }

@@ -126,8 +126,16 @@ pub struct LogCacheConfig {
     pub doubt_kept: bool,
     /// Takes over what the data disk has grown by since it was formatted.
     pub grow: bool,
+    /// Slots of the lookup table that one event looks at, at most. A test makes it small.
+    #[serde(skip, default = "scan_slots")]
+    pub scan_slots: usize,
     #[serde(skip)]
     pub canary: Planted<Canary>,
+}
+
+/// Half a MiB of the table: that takes about as long as copying a request into the log.
+const fn scan_slots() -> usize {
+    1 << 15
 }
 
 impl Default for LogCacheConfig {
@@ -160,6 +168,7 @@ impl Default for LogCacheConfig {
             take_over: false,
             doubt_kept: false,
             grow: false,
+            scan_slots: scan_slots(),
             canary: Planted::default(),
         }
     }

@@ -1,8 +1,10 @@
 //! The state of a running log cache, and the dispatch of its events. The work is in the sibling modules: `write`, `read`,
 //! `commit` (durability, superblocks, stopping), `destager` (destaging), `failure` (a dead log).
 
+use super::commit::CleanRecord;
 use super::data_disk::DataDisk;
 use super::destager::Destager;
+use super::forget::Forgetting;
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
@@ -88,10 +90,10 @@ pub struct Core {
     pub queue: Queue,
     pub destager: Destager,
     pub keep: Keep,
+    pub forgetting: Forgetting,
     pub mode: Mode,
     pub stop: Stop,
-    /// The log says which of its blocks are clean, so that the next start does not destage them again.
-    pub clean_is_recorded: bool,
+    pub clean_record: CleanRecord,
     pub draining: bool,
     /// What this start was told to do without.
     pub accepted_damage: Vec<Damage>,
@@ -105,9 +107,11 @@ impl Core {
             Event::Request(request) => self.on_request(now, request, out),
             Event::Completed { op, result } => self.on_completed(now, op, result, out),
             Event::Control(control) => self.on_control(now, control, out),
+            Event::Wake if self.queue.take_turn() => self.retry_pending(now, out),
             Event::Wake => {}
         }
         self.send_delayed(now, out);
+        self.forget_step(now, out);
         self.destage_step(now, out);
         self.keep_step(now, out);
         self.commit_step(now, out);
@@ -115,10 +119,15 @@ impl Core {
     }
 
     pub fn next_deadline(&self) -> Option<Nanos> {
-        [self.queue.next_answer(), self.commit_deadline(), self.destage_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let deadlines = [
+            self.queue.next_answer(),
+            self.commit_deadline(),
+            self.destage_deadline(),
+            self.forget_deadline(),
+            self.stop_deadline(),
+            self.queue.has_yielded().then_some(self.now),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut Outbox) {

@@ -12,7 +12,9 @@
 use super::destaged::Destaged;
 use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, Superblock};
 use super::read::masked_runs;
-use super::table::{Line, LookupTable, Lost, Piece, Place, RangeInfo, RangeKind, RangePart, ZeroRanges};
+use super::table::{
+    Line, LookupTable, Lost, Piece, Place, RangeInfo, RangeKind, RangePart, TablePart, ZeroRanges,
+};
 use crate::{Extent, LINE_SECTORS, SECTOR_BYTES};
 use std::ops::Range;
 
@@ -45,9 +47,17 @@ pub struct Index {
 }
 
 impl Index {
-    pub fn new(superblock: &Superblock, lines_max: usize) -> Index {
+    /// An index that takes its memory now, for a data disk of `disk_sectors`: a cache that grows has larger addresses than its superblock
+    /// says at first.
+    pub fn new(superblock: &Superblock, disk_sectors: u64, lines_max: usize) -> Index {
+        let [seed, _] = superblock.cache_uuid.as_chunks::<8>().0 else { unreachable!("it has 16 bytes") };
         Index {
-            table: LookupTable::with_capacity(lines_max),
+            table: LookupTable::new(
+                disk_sectors.div_ceil(LINE_SECTORS),
+                lines_max,
+                // No client knows the identifier.
+                u64::from_le_bytes(*seed),
+            ),
             ranges: ZeroRanges::new(),
             destaged: Destaged::default(),
             range_id: 0,
@@ -256,7 +266,7 @@ impl Index {
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.table.remove_extent(Extent::new(crate::Lba(0), 1 << 42), |_| {});
+        self.table.remove_extent(Extent::new(crate::Lba(0), 1 << 43), |_| {});
         self.ranges = ZeroRanges::new();
         self.destaged = Destaged::default();
         self.segments.fill(Holding::default());
@@ -312,21 +322,19 @@ impl Index {
         self.destaged.release(first_seq);
     }
 
-    /// The segments are about to be written again: forgets the clean copies in them.
-    pub fn forget_segments(&mut self, segments: &[u32]) {
-        // Neighbours become one part of the log: every piece of the table is compared with every part.
-        let mut parts: Vec<Range<Place>> = Vec::new();
-        for &segment in segments {
-            let holding = std::mem::take(&mut self.segments[segment as usize]);
-            assert!(!holding.is_visible, "recovery does not find a segment that is written again");
-            let start = Place(FIRST_SEGMENT_SECTOR + u64::from(segment) * self.segment_sectors);
-            let end = Place(start.0 + self.segment_sectors);
-            match parts.last_mut() {
-                Some(last) if last.end == start => last.end = end,
-                _ => parts.push(start..end),
+    /// Forgets the clean copies in neighbouring segments, of which some may lie at the end of the log and the others at its start: they are
+    /// about to be written again. Does one part of the table; the next part, if there is one.
+    pub fn forget_segments(&mut self, segments: [Range<u32>; 2], part: TablePart) -> Option<TablePart> {
+        let start = |segment: u32| Place(FIRST_SEGMENT_SECTOR + u64::from(segment) * self.segment_sectors);
+        let places = segments.clone().map(|segments| start(segments.start)..start(segments.end));
+        let next = self.table.purge(&places, part);
+        if next.is_none() {
+            for segment in segments.into_iter().flatten() {
+                let holding = std::mem::take(&mut self.segments[segment as usize]);
+                assert!(!holding.is_visible, "recovery does not find a segment that is written again");
             }
         }
-        self.table.purge(&parts);
+        next
     }
 
     /// A planted bug: forgets that a segment holds anything.

@@ -240,9 +240,6 @@ impl Core {
         if self.log.buffers().free() < 2 || self.log.ring().free() <= self.few_segments() {
             return false;
         }
-        if self.log.ring().ready() < SEGMENTS_READY {
-            self.forget_ahead();
-        }
         if self.log.buffers().filling.is_none() && self.log.open_buffer(now) && self.log.fits_one(bytes) {
             return true;
         }
@@ -276,9 +273,10 @@ impl Core {
     /// Reads the next segment that the head comes to, if something in it is hot.
     fn read_hot_segment(&mut self, out: &mut Outbox) {
         let ring = self.log.ring();
-        let soon = ring.head() + 2 * self.forget_part();
+        let soon = ring.head() + 2 * self.forget_part() + SEGMENTS_READY;
         let mut numbers = ring.remembered_numbers();
-        numbers = numbers.start.max(self.keep.next)..numbers.end.min(soon + 1);
+        let start = self.forgetting.end().unwrap_or(numbers.start);
+        numbers = start.max(self.keep.next)..numbers.end.min(soon + 1);
         let hot = numbers.clone().find(|number| self.index.is_hit(ring.index(*number)));
         self.keep.next = hot.map_or(numbers.end, |number| number + 1).max(self.keep.next);
         let Some(number) = hot else { return };

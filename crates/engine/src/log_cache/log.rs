@@ -590,8 +590,8 @@ impl Log {
     }
 
     /// See [`Ring::forget`].
-    pub fn forget(&mut self, count: u64) -> Range<u64> {
-        self.ring.forget(count)
+    pub fn forget(&mut self, numbers: Range<u64>) {
+        self.ring.forget(numbers);
     }
 
     /// A planted bug.

@@ -32,6 +32,7 @@ mod destager;
 mod error;
 mod failure;
 pub mod fingerprint;
+mod forget;
 pub mod format;
 #[cfg(test)]
 mod hostile_tests;
@@ -51,6 +52,8 @@ mod ring;
 mod rotation;
 #[cfg(test)]
 mod rules_tests;
+#[cfg(test)]
+mod scale_tests;
 pub mod spindle;
 mod statistics;
 mod status;

@@ -99,6 +99,8 @@ pub struct Queue {
     last_activity: Nanos,
     last_write: Option<Nanos>,
     wants_space: bool,
+    /// The first write has let other events go before it.
+    has_yielded: bool,
 }
 
 impl Queue {
@@ -163,6 +165,19 @@ impl Queue {
     /// The first write has got in. The next one may wait for something else: its turn, or a buffer.
     pub const fn got_space(&mut self) {
         self.wants_space = false;
+    }
+
+    /// The first write goes on after other events.
+    pub const fn yield_turn(&mut self) {
+        self.has_yielded = true;
+    }
+
+    pub const fn has_yielded(&self) -> bool {
+        self.has_yielded
+    }
+
+    pub const fn take_turn(&mut self) -> bool {
+        std::mem::replace(&mut self.has_yielded, false)
     }
 
     /// Nobody waits for space where no write is pending.

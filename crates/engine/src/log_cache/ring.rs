@@ -15,6 +15,7 @@
 //! Segments are counted with numbers that never wrap; the index on the device is the number modulo the count.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 /// What is known of a segment that is in use.
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,7 +137,7 @@ impl Ring {
     }
 
     /// The numbers that the head gives them when it comes.
-    pub fn remembered_numbers(&self) -> std::ops::Range<u64> {
+    pub fn remembered_numbers(&self) -> Range<u64> {
         self.ready + 1..self.kept + self.count()
     }
 
@@ -149,11 +150,23 @@ impl Ring {
         self.ready - self.head
     }
 
-    /// The next `count` remembered segments are forgotten: the head may move to them.
-    pub fn forget(&mut self, count: u64) -> std::ops::Range<u64> {
-        let first = self.ready + 1;
-        self.ready += count.min(self.remembered());
-        first..self.ready + 1
+    /// The numbers of the first remembered segments, `count` at most.
+    pub fn next_remembered(&self, count: u64) -> Range<u64> {
+        self.ready + 1..self.ready + 1 + count.min(self.remembered())
+    }
+
+    /// The indices of numbers that follow each other: they may go on at the start of the ring.
+    pub fn indices(&self, numbers: &Range<u64>) -> [Range<u32>; 2] {
+        let (first, count) = (self.index(numbers.start), (numbers.end - numbers.start) as u32);
+        let all = self.segments.len() as u32;
+        let end = (first + count).min(all);
+        [first..end, 0..first + count - end]
+    }
+
+    /// These remembered segments are forgotten: the head may move to them.
+    pub fn forget(&mut self, numbers: Range<u64>) {
+        assert!(numbers.start == self.ready + 1, "segments are forgotten in ring order");
+        self.ready = numbers.end - 1;
     }
 
     /// Moves the tail over every segment that nobody needs, at most to the number `limit`. `durable`: the newest record that a crash
@@ -188,7 +201,7 @@ impl Ring {
     }
 
     /// True while a reader holds a segment that would become free.
-    pub fn is_pinned(&self, numbers: std::ops::Range<u64>) -> bool {
+    pub fn is_pinned(&self, numbers: Range<u64>) -> bool {
         numbers.into_iter().any(|number| self.at(self.index(number)).pins > 0)
     }
 

@@ -46,6 +46,11 @@ pub fn kind(io: &Io) -> Kind {
     }
 }
 
+/// Slots of the table in a part of a pass.
+const SCAN_SLOTS: usize = 16;
+/// An event does one part of each kind of pass, and a part ends with a run of entries that are not at home.
+const VISITED_MAX: u64 = 3 * (SCAN_SLOTS as u64 + 64);
+
 /// An operation that is held back.
 pub struct Held {
     pub port: Port,
@@ -96,6 +101,8 @@ impl Steps {
     }
 
     pub fn start(mut disks: Disks, config: LogCacheConfig) -> Result<Steps, LogError> {
+        // Every pass over the table takes several events.
+        let config = LogCacheConfig { scan_slots: SCAN_SLOTS, ..config };
         let core = activate::activate(config, &mut disks)?;
         Ok(Steps {
             core,
@@ -117,7 +124,10 @@ impl Steps {
 
     fn handle(&mut self, event: Event) {
         let mut out = Outbox::default();
+        let visited = self.core.index.table().visited();
         self.core.handle(self.now, event, &mut out);
+        let visited = self.core.index.table().visited() - visited;
+        assert!(visited <= VISITED_MAX, "one event looked at {visited} slots of the table");
         self.core.check();
         for command in out.commands {
             match command {

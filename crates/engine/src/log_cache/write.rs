@@ -6,7 +6,7 @@ use super::data_disk::Around;
 use super::format::{Entry, Kind};
 use super::queue::{Change, DurableWaiter, PendingWrite};
 use super::table::{Line, Place};
-use super::{Canary, Promise, Reads};
+use super::{Canary, Promise};
 use crate::layer::{Durability, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
@@ -14,10 +14,6 @@ use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 /// Segments that the head can move to at once, where there are so many: one request takes no more.
 pub const SEGMENTS_READY: u64 = 3;
-/// Clean copies are forgotten for this part of the log at a time.
-const FORGET_PART: u64 = 16;
-/// The same where reads are kept: what is hot there was copied before, and takes space twice.
-const FORGET_PART_KEEPING: u64 = 64;
 
 impl Core {
     pub fn on_modify(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
@@ -134,6 +130,7 @@ impl Core {
 
     pub fn on_around(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
         let around = self.data.end_around(key, result.status.is_ok());
+        self.destager.bypass_ended();
         if self.mode != Mode::Serving && result.status.is_ok() {
             // Until now the lost blocks under it were errors.
             self.forget_extent(around.extent, 0);
@@ -236,7 +233,10 @@ impl Core {
     fn append_range(&mut self, now: Nanos, pending: &mut PendingWrite, kind: Kind, out: &mut Outbox) -> bool {
         while pending.done < pending.extent.sectors {
             let sectors = (pending.extent.sectors - pending.done).min(RANGE_SECTORS_MAX);
-            let extent = Extent::new(pending.extent.start + pending.done, sectors);
+            let mut extent = Extent::new(pending.extent.start + pending.done, sectors);
+            if self.config.promise != Promise::Ordered {
+                extent = self.index.table().step(extent);
+            }
             if !self.index.has_room_for_range() {
                 self.queue.want_space();
                 return false;
@@ -249,7 +249,12 @@ impl Core {
             self.index.insert_range(extent, kind, seq, segment);
             self.copies_are_old(extent);
             self.destager.overwritten(extent, self.index.table());
-            pending.done += sectors;
+            pending.done += extent.sectors;
+            if pending.done < pending.extent.sectors && extent.sectors < sectors {
+                // The rest of a large range, in another event.
+                self.queue.yield_turn();
+                return false;
+            }
         }
         true
     }
@@ -323,11 +328,11 @@ impl Core {
 
     /// Makes sure that a record with so much can be appended to the filling buffer.
     pub fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
-        while !self.index.table().has_room(pieces) && self.log.ring().remembered() > 0 {
-            self.forget_ahead();
-        }
         if !self.index.table().has_room(pieces) {
-            self.queue.want_space();
+            match self.log.ring().remembered() {
+                0 => self.queue.want_space(),
+                _ => self.forgetting.ask(),
+            }
             return false;
         }
         if self.config.promise == Promise::Ordered && self.log.is_overdue(now) {
@@ -338,9 +343,6 @@ impl Core {
         }
         if !self.log.fits_a_segment(pieces, bytes) {
             return false;
-        }
-        if self.log.ring().ready() < SEGMENTS_READY {
-            self.forget_ahead();
         }
         let high = f64::from(self.config.high_mark) / 100.0;
         if self.log.buffers().filling.is_some() {
@@ -355,19 +357,6 @@ impl Core {
         self.log.buffers().filling.is_some()
     }
 
-    /// Forgets the clean copies in the segments that the head comes to next: not in one only, as that is a pass over the table.
-    pub fn forget_ahead(&mut self) {
-        let count = self.forget_part();
-        let segments: Vec<u32> = self.log.forget(count).map(|number| self.log.ring().index(number)).collect();
-        self.index.forget_segments(&segments);
-    }
-
-    /// Segments whose clean copies are forgotten at a time.
-    pub fn forget_part(&self) -> u64 {
-        let part = if self.config.reads == Reads::Keep { FORGET_PART_KEEPING } else { FORGET_PART };
-        (self.log.ring().count() / part).max(SEGMENTS_READY)
-    }
-
     /// Writes the filling buffer, and leaves the rest of its segment.
     pub fn finish_segment(&mut self, now: Nanos, out: &mut Outbox) {
         if self.log.wants_empty_record() {
@@ -379,7 +368,9 @@ impl Core {
 
     fn open_buffer(&mut self, now: Nanos) -> bool {
         let is_open = self.log.open_buffer(now);
-        if !is_open && self.log.buffers().free() > 0 {
+        // The next segment may only have to be forgotten.
+        let comes = self.log.ring().ready() == 0 && self.log.ring().remembered() > 0;
+        if !is_open && !comes && self.log.buffers().free() > 0 {
             self.queue.want_space();
         }
         is_open

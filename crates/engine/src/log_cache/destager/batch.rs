@@ -32,7 +32,8 @@ enum Wait {
 impl Core {
     fn destage_wait(&self) -> Wait {
         let failed = matches!(self.mode, Mode::LogFailed { .. });
-        if self.mode == (Mode::LogFailed { recorded: false }) && self.destager.is_idle() {
+        let writes_nothing = matches!(self.destager.phase, Phase::Idle | Phase::Choose);
+        if self.mode == (Mode::LogFailed { recorded: false }) && writes_nothing {
             return Wait::Record;
         }
         if self.stop != Stop::No && !failed || !self.has_work() {
@@ -56,6 +57,7 @@ impl Core {
         match self.destage_wait() {
             Wait::Rest | Wait::Record | Wait::Event => None,
             Wait::Until(at) => Some(at),
+            Wait::No if self.destager.phase == Phase::Choose => Some(self.now),
             Wait::No => {
                 let rests = self.readers_quiet().is_some_and(|quiet| quiet < READER_RESTS);
                 self.data.readers.last_of_all().filter(|_| rests).map(|last| last + READER_RESTS)
@@ -103,6 +105,10 @@ impl Core {
             }
             Wait::Record => return,
             Wait::Rest => {
+                if self.destager.phase == Phase::Choose {
+                    self.destager.phase = Phase::Idle;
+                    self.destager.hold = u64::MAX;
+                }
                 if matches!(self.mode, Mode::LogFailed { .. }) {
                     self.rescued(now, out);
                 }
@@ -113,10 +119,11 @@ impl Core {
             let phase = self.destager.phase;
             match phase {
                 Phase::Idle => {
-                    if !self.begin_batch(now, out) {
+                    if !self.begin_batch(out) {
                         return;
                     }
                 }
+                Phase::Choose => self.step_choose(out),
                 Phase::Epoch => self.step_epoch(out),
                 Phase::Ranges => self.step_ranges(out),
                 Phase::Read => self.step_read(out),
@@ -130,12 +137,10 @@ impl Core {
     }
 
     /// Chooses a batch; false where nothing can be destaged now.
-    fn begin_batch(&mut self, now: Nanos, out: &mut Outbox) -> bool {
+    fn begin_batch(&mut self, out: &mut Outbox) -> bool {
         let failed = matches!(self.mode, Mode::LogFailed { .. });
         let safe = if failed { u64::MAX } else { self.log.safe_seq() };
         self.destager.errors = 0;
-        self.destager.started = now;
-        self.destager.suspended = false;
         if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !failed) {
             self.destager.stalled = ordered.destaged_seq() > safe;
             let destaged_seq = ordered.destaged_seq();
@@ -154,25 +159,49 @@ impl Core {
             self.give_up_on_lost(out);
             return false;
         }
-        self.destager.behind_around = false;
         self.choose_ranges(safe);
-        self.choose_items(failed);
-        if self.destager.room.items.is_empty() && self.destager.range_ids.is_empty() {
-            if self.destager.behind_around {
-                // Goes on when the write around the log has ended.
-                self.destager.stalled = false;
-                return false;
-            }
-            self.destager.stalled = !failed;
-            if failed {
-                self.rescued(now, out);
-            }
-            self.give_up_on_lost(out);
+        if !self.begin_choice(failed, safe) && self.destager.range_ids.is_empty() {
+            self.nothing_to_destage(failed, out);
             return false;
         }
         self.destager.stalled = false;
-        self.begin_ranges();
+        // While it is chosen, nothing of it may be written again.
+        self.destager.hold = self.log.ring().tail();
+        self.destager.phase = Phase::Choose;
         true
+    }
+
+    /// Looks through one part of the table for what is destaged.
+    fn step_choose(&mut self, out: &mut Outbox) {
+        let failed = matches!(self.mode, Mode::LogFailed { .. });
+        if !self.choose_part(failed) {
+            return;
+        }
+        if self.destager.room.items.is_empty() && self.destager.range_ids.is_empty() {
+            self.destager.phase = Phase::Idle;
+            self.destager.hold = u64::MAX;
+            self.nothing_to_destage(failed, out);
+            // With a dead log, writes over lost blocks go through now.
+            if failed {
+                self.retry_pending(self.now, out);
+            }
+            return;
+        }
+        self.destager.stalled = false;
+        self.begin_ranges();
+    }
+
+    /// Everything that is dirty has to wait, or is lost.
+    fn nothing_to_destage(&mut self, failed: bool, out: &mut Outbox) {
+        // A write that bypasses the log ends by itself; a log has to become durable.
+        self.destager.stalled = !failed && !self.destager.behind_around();
+        if self.destager.behind_around() {
+            return;
+        }
+        if failed {
+            self.rescued(self.now, out);
+        }
+        self.give_up_on_lost(out);
     }
 
     /// The batch is chosen.
@@ -223,6 +252,7 @@ impl Core {
         self.destager.errors += u64::from(spoiled);
         let flushed = flushed && !spoiled;
         self.destager.phase = Phase::Idle;
+        self.destager.choosing.look_again();
         self.destager.hold = u64::MAX;
         self.destager.kept.flushed(flushed);
         let mut items = std::mem::take(&mut self.destager.room.items);

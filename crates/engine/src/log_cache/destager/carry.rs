@@ -31,6 +31,8 @@ impl Core {
                 self.destager.range_ids.clear();
                 self.destager.room.items.clear();
             } else {
+                self.destager.started = self.now;
+                self.destager.suspended = false;
                 self.plan_window();
             }
         }

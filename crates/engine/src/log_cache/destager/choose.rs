@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use super::Destager;
 use super::room::{Item, Room};
 use super::sweep::{self, First};
 use crate::destage::what;
 use crate::layer::{Discards, Geometry};
 use crate::log_cache::core::Core;
 use crate::log_cache::log::Chain;
-use crate::log_cache::table::{Line, Piece, RangeKind, RangePart};
+use crate::log_cache::table::{Line, Piece, RangeKind, RangePart, TablePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};
 use crate::{Extent, LINE_SECTORS};
 
@@ -18,6 +19,45 @@ const ZEROES_SECTORS_MAX: u64 = 2 << 10;
 const FAST_SECTORS_MAX: u64 = 2 << 20;
 /// Parts of discards and zeroes in a batch, at most: the oldest go first.
 const RANGES_AT_ONCE: usize = 1 << 10;
+
+/// A pass over the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pass {
+    /// For whole stripes of an array.
+    Stripes,
+    /// For the pieces of the chosen segments, which may be more than a batch has room for.
+    #[default]
+    Count,
+    /// For the pieces of those chosen segments that are not left out.
+    Take,
+    /// For what is next of a sweep.
+    Sweep,
+}
+
+/// The state of a choice.
+#[derive(Default)]
+pub struct Choosing {
+    pass: Pass,
+    part: TablePart,
+    first: First,
+    /// Sectors in the chosen segments.
+    sectors: u64,
+    /// The log has failed or not, and its newest record that may be destaged: what was found of barren segments holds while they stay.
+    seen: Option<(bool, u64)>,
+    no_stripes: bool,
+    /// Some blocks have to wait for a write that bypasses the log, or for an older range.
+    pub behind_around: bool,
+    /// All segments with something dirty are barren.
+    found_nothing: bool,
+}
+
+impl Choosing {
+    /// Something else may be eligible now.
+    pub const fn look_again(&mut self) {
+        self.seen = None;
+    }
+}
+
 /// What of a cache may be destaged.
 pub(super) struct Eligible {
     /// The log has failed, so that also what only RAM has is destaged.
@@ -28,9 +68,14 @@ pub(super) struct Eligible {
 
 impl Core {
     /// The destaging order. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
-    /// mark on, the oldest go first whatever the policy is: in another order much would be destaged and nothing be free.
-    fn what(&self) -> &'static dyn what::What {
-        what::policy(if self.is_short() { WhatPolicy::OldestFirst } else { self.config.what })
+    /// mark on, the oldest go first whatever the policy is: in another order much would be destaged and nothing be free. When the log has
+    /// failed, the newest go first: only RAM has those.
+    fn what(&self, failed: bool) -> &'static dyn what::What {
+        what::policy(match failed {
+            true => WhatPolicy::LastWriteFirst,
+            false if self.is_short() => WhatPolicy::OldestFirst,
+            false => self.config.what,
+        })
     }
 
     fn is_short(&self) -> bool {
@@ -54,7 +99,7 @@ impl Core {
             .filter(|part| self.data.is_going_around(part.extent))
             .map(|part| part.info.id)
             .collect();
-        self.destager.behind_around = !behind.is_empty();
+        self.destager.ranges_behind = !behind.is_empty();
         for part in parts.into_iter().filter(|part| !behind.contains(&part.info.id)) {
             self.destager.range_ids.push(part.info.id);
             self.add_range(part);
@@ -88,12 +133,13 @@ impl Core {
         // While a request over several records is not durable as a whole, nothing of it is destaged.
         let last =
             if failed { None } else { self.log.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
-        let what = self.what();
-        let Room { parts, chosen, .. } = &mut self.destager.room;
+        let what = self.what(failed);
+        let Room { parts, chosen, barren, .. } = &mut self.destager.room;
         parts.clear();
         for number in self.log.ring().tail()..=self.log.ring().head().min(last) {
-            let dirty_sectors = self.index.dirty_sectors_of(self.log.ring().index(number));
-            if dirty_sectors > 0 {
+            let index = self.log.ring().index(number);
+            let dirty_sectors = self.index.dirty_sectors_of(index);
+            if dirty_sectors > 0 && !barren[index as usize] {
                 parts.push(what::Part {
                     number,
                     dirty_sectors,
@@ -118,64 +164,158 @@ impl Core {
         sum
     }
 
-    pub(super) fn choose_items(&mut self, failed: bool) {
+    /// Begins to choose the blocks of a batch; false where none can be destaged before something changes.
+    pub(super) fn begin_choice(&mut self, failed: bool, safe: u64) -> bool {
+        let Destager { choosing, room, .. } = &mut self.destager;
+        room.items.clear();
+        if choosing.seen != Some((failed, safe)) {
+            *choosing = Choosing { seen: Some((failed, safe)), ..Choosing::default() };
+            room.barren.fill(false);
+        }
+        if self.destager.choosing.found_nothing {
+            return false;
+        }
+        let stripes_first = !failed && !self.is_short() && !self.destager.is_after_failure();
+        if stripes_first && !self.destager.choosing.no_stripes && self.stripes().is_some() {
+            self.begin_pass(Pass::Stripes);
+            return true;
+        }
+        self.begin_pieces(failed)
+    }
+
+    fn begin_pass(&mut self, pass: Pass) {
+        let choosing = &mut self.destager.choosing;
+        (choosing.pass, choosing.part) = (pass, TablePart::first(self.config.scan_slots));
+    }
+
+    /// Begins a pass over the pieces of chosen segments; false where no segment is left to choose.
+    fn begin_pieces(&mut self, failed: bool) -> bool {
+        let lap_lines = self.lap_lines();
+        let sweeps = self.sweeps(failed);
+        let lines = match sweeps {
+            true => lap_lines,
+            false => lap_lines.min(Room::batch_lines(&self.config, self.log.geometry().rotational) as u64),
+        };
+        let sectors = self.choose_segments(failed, lines);
+        self.destager.choosing.sectors = sectors;
+        if sweeps {
+            let max = sweep::batch_lines(sectors / LINE_SECTORS, self.destager.room.items_max / 2);
+            self.destager.choosing.first = First::new(max);
+            self.destager.sweep.begin_batch();
+            self.begin_pass(Pass::Sweep);
+        } else {
+            self.destager.room.pieces.fill(0);
+            self.begin_pass(Pass::Count);
+        }
+        self.destager.choosing.found_nothing = sectors == 0;
+        sectors > 0
+    }
+
+    /// Looks through one part of the table; true when the batch is chosen.
+    pub(super) fn choose_part(&mut self, failed: bool) -> bool {
+        if self.destager.choosing.found_nothing {
+            // There are only ranges.
+            return true;
+        }
         let rule = Eligible { failed, chain: if failed { None } else { self.log.volatile_chain() } };
         let mut items = std::mem::take(&mut self.destager.room.items);
-        items.clear();
-        if !failed && !self.is_short() && !self.destager.is_after_failure() {
-            self.choose_full_stripes(&rule, &mut items);
+        let part = self.destager.choosing.part;
+        let next = match self.destager.choosing.pass {
+            Pass::Stripes => self.choose_full_stripes(&rule, part, &mut items),
+            Pass::Count => self.count_pieces(&rule, part, &mut items),
+            Pass::Take => {
+                let max = self.destager.room.items_max;
+                self.scan_pieces(&rule, part, |item, _| {
+                    if items.len() < max {
+                        items.push(item);
+                    }
+                })
+            }
+            Pass::Sweep => self.sweep_pieces(&rule, part, &mut items),
+        };
+        let is_chosen = match next {
+            Some(part) => {
+                self.destager.choosing.part = part;
+                false
+            }
+            None => self.end_pass(&rule, &mut items),
+        };
+        self.destager.room.items = items;
+        if is_chosen {
+            self.sort_items();
+        }
+        is_chosen
+    }
+
+    /// The whole table was looked through; true when that is enough.
+    fn end_pass(&mut self, rule: &Eligible, items: &mut Vec<Item>) -> bool {
+        match self.destager.choosing.pass {
+            Pass::Stripes if items.is_empty() => {
+                self.destager.choosing.no_stripes = true;
+                return !self.begin_pieces(rule.failed);
+            }
+            Pass::Stripes => return true,
+            Pass::Count => {
+                if self.leave_out_last_segments() {
+                    items.clear();
+                    self.begin_pass(Pass::Take);
+                    return false;
+                }
+                self.plan_alone();
+            }
+            Pass::Take => self.plan_alone(),
+            Pass::Sweep => {
+                self.end_sweep_pass(items);
+                if items.is_empty() && self.destager.sweep.begin_lap(self.dirty_lines()) {
+                    return !self.begin_pieces(rule.failed);
+                }
+                self.destager.sweep.pass(items);
+            }
         }
         if items.is_empty() {
-            self.choose_pieces(&rule, &mut items);
-            self.complete_stripes(&rule, &mut items);
+            // All that is dirty in these segments has to wait, or is lost. There may be more in others.
+            let Room { chosen, barren, .. } = &mut self.destager.room;
+            barren.iter_mut().zip(&*chosen).for_each(|(barren, chosen)| *barren |= chosen);
+            return !self.begin_pieces(rule.failed);
         }
-        self.destager.room.items = items;
-        self.sort_items();
+        self.complete_stripes(rule, items);
+        true
     }
 
-    /// Everything in the segments of the batch that may be destaged; in a sweep, what is next of it.
-    fn choose_pieces(&mut self, rule: &Eligible, items: &mut Vec<Item>) {
-        if !self.sweeps(rule.failed) {
-            let lines = Room::batch_lines(&self.config, self.log.geometry().rotational) as u64;
-            let lap_lines = self.lap_lines();
-            self.choose_segments(rule.failed, lines.min(lap_lines));
-            let sectors = self.choose_whole_segments(rule, items);
-            let segment_sectors = self.log.superblock().segment_sectors();
-            return self.destager.sweep.plan_alone(sectors, self.free_sectors(), segment_sectors);
-        }
-        self.choose_ahead(rule, items);
-        if items.is_empty() && self.destager.sweep.begin_lap(self.dirty_lines()) {
-            self.choose_ahead(rule, items);
-        }
-        self.destager.sweep.pass(items);
-    }
-
-    /// The pieces of the chosen segments. Where those are more than a batch has room for, the last segments are left out as a whole: with a
-    /// few pieces left of each, no segment would be free. The sectors in the segments that stay.
-    fn choose_whole_segments(&mut self, rule: &Eligible, items: &mut Vec<Item>) -> u64 {
+    /// Counts the pieces of the chosen segments, and takes as many as a batch has room for.
+    fn count_pieces(&mut self, rule: &Eligible, part: TablePart, items: &mut Vec<Item>) -> Option<TablePart> {
         let max = self.destager.room.items_max;
         let mut pieces = std::mem::take(&mut self.destager.room.pieces);
-        pieces.fill(0);
-        self.scan_pieces(rule, |item, segment| {
+        let next = self.scan_pieces(rule, part, |item, segment| {
             pieces[segment as usize] += 1;
             if items.len() < max {
                 items.push(item);
             }
         });
-        let Room { parts, chosen, .. } = &mut self.destager.room;
+        self.destager.room.pieces = pieces;
+        next
+    }
+
+    /// Where the chosen segments have more pieces than a batch has room for, the last ones are left out as a whole: with a few pieces left of
+    /// each, no segment would be free. False where all have room.
+    fn leave_out_last_segments(&mut self) -> bool {
+        let Room { parts, chosen, pieces, items_max, .. } = &mut self.destager.room;
         let (mut sum, mut sectors) = (0, 0);
         for part in parts.iter() {
             let segment = self.log.ring().index(part.number) as usize;
             sum += usize::from(pieces[segment]);
-            chosen[segment] &= sum <= max;
+            chosen[segment] &= sum <= *items_max;
             sectors += if chosen[segment] { part.dirty_sectors } else { 0 };
         }
-        self.destager.room.pieces = pieces;
-        if sum > max {
-            items.clear();
-            self.scan_pieces(rule, |item, _| items.push(item));
-        }
-        sectors
+        self.destager.choosing.sectors = sectors;
+        sum > *items_max
+    }
+
+    /// The batch is no part of a sweep.
+    fn plan_alone(&mut self) {
+        let (sectors, segment_sectors) =
+            (self.destager.choosing.sectors, self.log.superblock().segment_sectors());
+        self.destager.sweep.plan_alone(sectors, self.free_sectors(), segment_sectors);
     }
 
     /// Where the data disk seeks and the log does not, what is sorted further costs less, and may be read from anywhere.
@@ -199,35 +339,44 @@ impl Core {
         (ring.count() - ring.live()) * self.log.superblock().segment_sectors()
     }
 
-    /// What is next ahead of the sweep's hand.
-    fn choose_ahead(&mut self, rule: &Eligible, items: &mut Vec<Item>) {
-        let lap_lines = self.lap_lines();
-        let lap_sectors = self.choose_segments(rule.failed, lap_lines);
-        let max = sweep::batch_lines(lap_sectors / LINE_SECTORS, self.destager.room.items_max / 2);
+    /// Takes what is next ahead of the sweep's hand.
+    fn sweep_pieces(&mut self, rule: &Eligible, part: TablePart, items: &mut Vec<Item>) -> Option<TablePart> {
         let mut sweep = std::mem::take(&mut self.destager.sweep);
-        let mut first = First::new(max);
-        sweep.begin_batch();
-        self.scan_pieces(rule, |item, segment| {
+        let mut first = std::mem::take(&mut self.destager.choosing.first);
+        let next = self.scan_pieces(rule, part, |item, segment| {
             if sweep.see(&item, segment) {
                 first.add(item, items);
             }
         });
-        first.cut(items);
-        let (ring, chosen) = (self.log.ring(), &self.destager.room.chosen);
-        let segments = (ring.tail()..=ring.head()).map(|number| ring.index(number));
-        sweep.plan(
-            max as u64 * LINE_SECTORS,
-            self.free_sectors(),
-            self.log.superblock().segment_sectors(),
-            segments.map(|index| (index, chosen[index as usize] || self.index.dirty_sectors_of(index) == 0)),
-        );
+        self.destager.choosing.first = first;
         self.destager.sweep = sweep;
+        next
     }
 
-    /// The pieces of the chosen segments that may be destaged, and the segment of each.
-    fn scan_pieces(&mut self, rule: &Eligible, mut take: impl FnMut(Item, u32)) {
+    fn end_sweep_pass(&mut self, items: &mut Vec<Item>) {
+        let Destager { sweep, choosing, room, .. } = &mut self.destager;
+        choosing.first.cut(items);
+        let (ring, chosen) = (self.log.ring(), &room.chosen);
+        let segments = (ring.tail()..=ring.head()).map(|number| ring.index(number));
+        let segment_sectors = self.log.superblock().segment_sectors();
+        sweep.plan(
+            choosing.first.max() as u64 * LINE_SECTORS,
+            (ring.count() - ring.live()) * segment_sectors,
+            segment_sectors,
+            segments.map(|index| (index, chosen[index as usize] || self.index.dirty_sectors_of(index) == 0)),
+        );
+    }
+
+    /// The pieces of the chosen segments that may be destaged, and the segment of each, in one part of the table; the next part, if there is
+    /// one.
+    fn scan_pieces(
+        &mut self,
+        rule: &Eligible,
+        part: TablePart,
+        mut take: impl FnMut(Item, u32),
+    ) -> Option<TablePart> {
         let mut behind_around = false;
-        self.index.table().scan(|line, piece| {
+        let next = self.index.table().scan_part(part, |line, piece| {
             if !self.is_in_chosen(&piece) || !self.may_be_destaged(line, &piece, rule) {
                 return;
             }
@@ -237,7 +386,8 @@ impl Core {
                 take(Item { line, piece, failed: false }, self.index.segment_of(piece.place));
             }
         });
-        self.destager.behind_around |= behind_around;
+        self.destager.choosing.behind_around |= behind_around;
+        next
     }
 
     pub(super) fn is_in_chosen(&self, piece: &Piece) -> bool {

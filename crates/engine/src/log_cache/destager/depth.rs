@@ -130,7 +130,8 @@ impl Core {
         if self.draining {
             return 1;
         }
-        let free = (1.0 - self.log.ring().utilisation()) / (1.0 - f64::from(self.config.high_mark) / 100.0);
+        let free =
+            (1.0 - self.log.ring().utilisation()) / (1.0 - f64::from(self.config.high_mark.min(99)) / 100.0);
         if self.has_writers() { (READS_FIRST as f64 * free.clamp(0.0, 1.0)) as u64 } else { READS_FIRST }
     }
 }

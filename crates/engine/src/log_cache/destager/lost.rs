@@ -17,6 +17,8 @@ const TRIES_MAX: u8 = 3;
 #[derive(Default)]
 pub struct LostPieces {
     tries: BTreeMap<(Line, Place), u8>,
+    /// Pieces among them that are given up.
+    lost: usize,
     /// Batches in a row that failed as a part of the log could not be read at all (ordered destage).
     epochs: u8,
 }
@@ -24,11 +26,14 @@ pub struct LostPieces {
 impl LostPieces {
     pub fn note(&mut self, line: Line, place: Place) {
         let tries = self.tries.entry((line, place)).or_default();
+        let was_lost = *tries >= TRIES_MAX;
         *tries = tries.saturating_add(1).min(TRIES_MAX);
+        self.lost += usize::from(*tries >= TRIES_MAX && !was_lost);
     }
 
     pub fn remove(&mut self, line: Line, place: Place) {
-        self.tries.remove(&(line, place));
+        let tries = self.tries.remove(&(line, place));
+        self.lost -= usize::from(tries.is_some_and(|tries| tries >= TRIES_MAX));
     }
 
     pub fn is_lost(&self, line: Line, place: Place) -> bool {
@@ -37,17 +42,18 @@ impl LostPieces {
 
     /// Some are to be tried again.
     pub fn has_doubtful(&self) -> bool {
-        self.tries.values().any(|tries| *tries < TRIES_MAX)
+        self.tries.len() > self.lost
     }
 
     /// Pieces that are given up.
-    pub fn len(&self) -> usize {
-        self.tries.values().filter(|tries| **tries >= TRIES_MAX).count()
+    pub const fn len(&self) -> usize {
+        self.lost
     }
 
     /// An administrator asks again: perhaps the device was mended.
     pub fn try_again(&mut self) {
         self.tries.values_mut().for_each(|tries| *tries = 0);
+        self.lost = 0;
     }
 
     /// Forgets what was overwritten in an extent.
@@ -62,8 +68,8 @@ impl LostPieces {
         };
         let gone: Vec<_> =
             self.tries.range(first..end).map(|(key, _)| *key).filter(|key| !dirty(*key)).collect();
-        for key in gone {
-            self.tries.remove(&key);
+        for (line, place) in gone {
+            self.remove(line, place);
         }
     }
 

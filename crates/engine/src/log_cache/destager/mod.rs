@@ -4,7 +4,8 @@
 //!
 //! | phase | what happens | then |
 //! |---|---|---|
-//! | idle | a policy says when | ranges |
+//! | idle | a policy says when | choose |
+//! | choose | the table is looked through for dirty blocks, a part in each event | ranges |
 //! | epoch | only where destage is ordered: a flush epoch is read from the log (`ordered`) | ranges |
 //! | ranges | discards and zeroes that are durable are written, before any newer data over them | blocks |
 //! | blocks | window by window: read from the log, check, write in the policy's order | flush |
@@ -44,6 +45,7 @@ use super::table::{Line, LookupTable, Place, RangeKind};
 use crate::layer::Geometry;
 use crate::slab::Slab;
 use crate::{Extent, LINE_SECTORS, Nanos};
+use choose::Choosing;
 use depth::Patience;
 use lost::LostPieces;
 use ordered::Ordered;
@@ -57,6 +59,8 @@ const RETRY_MAX: Nanos = Nanos::from_secs(30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
+    /// Looking for what is destaged, in parts of the table.
+    Choose,
     /// Reading a flush epoch from the log, where destage is ordered.
     Epoch,
     Ranges,
@@ -79,6 +83,7 @@ pub struct Destager {
     next: usize,
     next_run: usize,
     sweep: Sweep,
+    choosing: Choosing,
     next_block: usize,
     range_ids: Vec<u64>,
     range_parts: VecDeque<(Extent, RangeKind)>,
@@ -91,8 +96,8 @@ pub struct Destager {
     stalled: bool,
     /// A superblock must say what is destaged before the next flush epoch begins.
     wants_mark: bool,
-    /// Something was left out of the batch, as an older write around the log is still on its way to the same place.
-    behind_around: bool,
+    /// Ranges were left out of the batch, as a write that bypasses the log is still on its way to the same place.
+    ranges_behind: bool,
     running: bool,
     /// The high mark was reached, and the low mark not since.
     triggered: bool,
@@ -123,6 +128,7 @@ impl Destager {
             next: 0,
             next_run: 0,
             sweep: Sweep::new(data.sectors.div_ceil(LINE_SECTORS), superblock.segments as usize),
+            choosing: Choosing::default(),
             next_block: 0,
             range_ids: Vec::new(),
             range_parts: VecDeque::new(),
@@ -133,7 +139,7 @@ impl Destager {
             retry: RETRY_FIRST,
             stalled: false,
             wants_mark: false,
-            behind_around: false,
+            ranges_behind: false,
             running: false,
             triggered: false,
             started: Nanos::ZERO,
@@ -200,6 +206,18 @@ impl Destager {
         self.lost.len()
     }
 
+    /// Something dirty has to wait for a write that bypasses the log.
+    const fn behind_around(&self) -> bool {
+        self.ranges_behind || self.choosing.behind_around
+    }
+
+    /// A write that bypassed the log has ended: dirty blocks may have waited for it.
+    pub fn bypass_ended(&mut self) {
+        if self.behind_around() {
+            self.choosing.look_again();
+        }
+    }
+
     /// Something newer than what could not be read is in the table.
     pub fn overwritten(&mut self, extent: Extent, table: &LookupTable) {
         self.lost.prune(extent, table);
@@ -209,6 +227,7 @@ impl Destager {
     pub fn try_again(&mut self) {
         if self.ordered.is_none() {
             self.lost.try_again();
+            self.choosing.look_again();
         }
     }
 
@@ -223,7 +242,7 @@ impl Destager {
 
     /// A flush of the data disk has failed that was not of this batch: what the batch has written by then may be gone (rule 6).
     pub fn spoil(&mut self) {
-        self.spoiled = self.phase != Phase::Idle;
+        self.spoiled = !matches!(self.phase, Phase::Idle | Phase::Choose);
         self.kept.flushed(false);
     }
 

@@ -139,6 +139,8 @@ pub struct Room {
     pub parts: Vec<what::Part>,
     /// The segments of a batch, by index, and how many pieces of each segment it could take: at most the 32,768 sectors of 16 MiB.
     pub chosen: Vec<bool>,
+    /// The segments in which a choice found nothing, by index.
+    pub barren: Vec<bool>,
     pub pieces: Vec<u16>,
     /// What is written in a window. A run lies as its sectors lie in their lines, so that what is aligned on the disk is aligned
     /// in memory.
@@ -176,6 +178,7 @@ impl Room {
             runs: Vec::with_capacity(blocks_max),
             parts: Vec::with_capacity(segments),
             chosen: vec![false; segments],
+            barren: vec![false; segments],
             pieces: vec![0; segments],
             memory: Buf::zeroed(blocks_max * LINE_BYTES as usize),
             reads: (0..config.destage_depth).map(|_| Buf::zeroed(read_bytes)).collect(),

@@ -7,22 +7,27 @@ use super::choose::Eligible;
 use super::room::Item;
 use crate::layer::Stripes;
 use crate::log_cache::core::Core;
-use crate::log_cache::table::{Line, Piece};
+use crate::log_cache::table::{Line, Piece, TablePart};
 use crate::{Extent, LINE_SECTORS};
 
 impl Core {
     /// The stripes of the data disk, where they are told apart by lines.
-    fn stripes(&self) -> Option<Stripes> {
+    pub(super) fn stripes(&self) -> Option<Stripes> {
         let in_lines = |stripes: &Stripes| {
             stripes.first.is_multiple_of(LINE_SECTORS) && stripes.sectors.is_multiple_of(LINE_SECTORS)
         };
         self.data.geometry().stripes.filter(|stripes| self.config.full_stripes_first && in_lines(stripes))
     }
 
-    /// Chooses every stripe that is dirty as a whole, as far as there is room.
-    pub(super) fn choose_full_stripes(&self, rule: &Eligible, items: &mut Vec<Item>) {
-        let Some(stripes) = self.stripes() else { return };
-        self.index.table().scan(|line, _| {
+    /// Chooses every stripe that is dirty as a whole, as far as there is room; a part of the table, and the next part, if there is one.
+    pub(super) fn choose_full_stripes(
+        &self,
+        rule: &Eligible,
+        part: TablePart,
+        items: &mut Vec<Item>,
+    ) -> Option<TablePart> {
+        let stripes = self.stripes()?;
+        self.index.table().scan_part(part, |line, _| {
             // A line of several pieces is met several times; only the first one of a stripe counts.
             let is_known = items
                 .last()
@@ -33,7 +38,7 @@ impl Core {
             {
                 self.add_full_stripe(stripe, rule, |_| true, items);
             }
-        });
+        })
     }
 
     /// Adds what is missing of the stripes that items are in, where these are dirty as a whole.

@@ -128,6 +128,7 @@ pub fn batch_lines(lap_lines: u64, most: usize) -> usize {
 }
 
 /// Collects the first `max` of some items, in the order of lines. Their memory is twice as large.
+#[derive(Default)]
 pub struct First {
     max: usize,
     /// What lies behind this line is not among them.
@@ -137,6 +138,10 @@ pub struct First {
 impl First {
     pub const fn new(max: usize) -> First {
         First { max, end: Line(u64::MAX) }
+    }
+
+    pub const fn max(&self) -> usize {
+        self.max
     }
 
     pub fn add(&mut self, item: Item, items: &mut Vec<Item>) {

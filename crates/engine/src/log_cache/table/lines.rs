@@ -4,6 +4,8 @@
 //! line that is not there ends as soon as it meets one that is at home further on, which keeps misses short at a high
 //! load. Removal shifts the rest of the run back, so there are no tombstones and the table does not age.
 
+use std::ops::Range;
+
 use super::Line;
 use super::packed::Packed;
 
@@ -13,9 +15,34 @@ const LOAD_SLOTS: usize = 9;
 
 pub(super) struct Lines {
     slots: Box<[Packed]>,
+    regions: Regions,
     used: usize,
     lines_max: usize,
     seed: u64,
+    /// Slots that passes in parts have looked at.
+    #[cfg(test)]
+    pub visited: std::cell::Cell<u64>,
+}
+
+/// Lines of the data disk that are counted together.
+pub(super) const REGION_LINES: u64 = 1 << 12;
+
+/// Counts the entries of each region of the data disk. Most of what is discarded or zeroed at a time is in regions without any.
+#[derive(PartialEq)]
+struct Regions(Box<[u16]>);
+
+impl Regions {
+    fn over(disk_lines: u64) -> Regions {
+        Regions(vec![0; disk_lines.div_ceil(REGION_LINES) as usize].into_boxed_slice())
+    }
+
+    fn add(&mut self, key: u64) {
+        self.0[(key / REGION_LINES) as usize] += 1;
+    }
+
+    fn subtract(&mut self, key: u64) {
+        self.0[(key / REGION_LINES) as usize] -= 1;
+    }
 }
 
 /// What a search found.
@@ -26,10 +53,19 @@ pub(super) enum Found {
 }
 
 impl Lines {
-    pub fn new(lines_max: usize, seed: u64) -> Lines {
+    /// Entries for lines below `disk_lines` alone.
+    pub fn new(disk_lines: u64, lines_max: usize, seed: u64) -> Lines {
         // One slot at least stays empty: every search ends there.
         let slots = (lines_max * LOAD_SLOTS).div_ceil(LOAD_LINES).max(lines_max + 1);
-        Lines { slots: vec![Packed::EMPTY; slots].into_boxed_slice(), used: 0, lines_max, seed }
+        Lines {
+            slots: vec![Packed::EMPTY; slots].into_boxed_slice(),
+            regions: Regions::over(disk_lines),
+            used: 0,
+            lines_max,
+            seed,
+            #[cfg(test)]
+            visited: std::cell::Cell::default(),
+        }
     }
 
     pub fn used(&self) -> usize {
@@ -45,7 +81,7 @@ impl Lines {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.slots)
+        size_of_val(&*self.slots) + size_of_val(&*self.regions.0)
     }
 
     /// The slot where `key` is at home. Two rounds of multiply and fold, then scaled to the number of slots, which need
@@ -127,6 +163,7 @@ impl Lines {
     pub fn add(&mut self, slot: usize, entry: Packed) {
         assert!(self.used < self.lines_max, "the lookup table is full: has_room() was not asked");
         self.used += 1;
+        self.regions.add(entry.key());
         let (mut slot, mut moving) = (slot, entry);
         while !moving.is_empty() {
             std::mem::swap(&mut self.slots[slot], &mut moving);
@@ -136,6 +173,7 @@ impl Lines {
 
     fn remove(&mut self, slot: usize) {
         self.used -= 1;
+        self.regions.subtract(self.slots[slot].key());
         let mut hole = slot;
         loop {
             let next = self.after(hole);
@@ -149,9 +187,95 @@ impl Lines {
         }
     }
 
+    /// No entry is for this line or a later one.
+    pub fn end(&self) -> u64 {
+        self.regions.0.len() as u64 * REGION_LINES
+    }
+
+    /// The parts of a range of lines in which there may be entries.
+    pub fn populated(&self, lines: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let last = lines.end.div_ceil(REGION_LINES).min(self.regions.0.len() as u64);
+        let regions =
+            (lines.start / REGION_LINES..last).filter(|&region| self.regions.0[region as usize] > 0);
+        regions.map(move |region| {
+            let start = region * REGION_LINES;
+            lines.start.max(start)..lines.end.min(start + REGION_LINES)
+        })
+    }
+
     /// Calls `f` with every entry.
     pub fn scan(&self, f: impl FnMut(Packed)) {
+        #[cfg(test)]
+        self.visited.set(self.visited.get() + self.slots.len() as u64);
         self.slots.iter().copied().filter(|entry| !entry.is_empty()).for_each(f);
+    }
+
+    /// The first entry, from a position on, that is at home from slot `first` on and before slot `end`. Positions go on behind the last
+    /// slot, where entries lie that found no place before it.
+    fn next_at_home(&self, from: usize, first: usize, end: usize) -> Option<usize> {
+        let mut position = from;
+        // Homes rise from slot to slot. Only the first slots may have entries of the part before, or from behind the last slot.
+        let mut is_within = from > first;
+        loop {
+            #[cfg(test)]
+            self.visited.set(self.visited.get() + 1);
+            let slot = self.wrap(position);
+            let entry = self.slots[slot];
+            if entry.is_empty() {
+                if position >= end {
+                    return None;
+                }
+                is_within = true;
+            } else if is_within && position < end {
+                return Some(position);
+            } else {
+                let home = position.checked_sub(self.distance(entry.key(), slot));
+                if home.is_some_and(|home| home >= end) {
+                    return None;
+                }
+                if home.is_some_and(|home| home >= first) {
+                    return Some(position);
+                }
+            }
+            position += 1;
+        }
+    }
+
+    /// Calls `f` with the entries that are at home in `count` slots from `first` on; the next slot, if there is one. A line keeps its home
+    /// while entries come and go: so a pass in parts meets each line once that is there from its begin to its end.
+    #[inline]
+    pub fn scan_part(&self, first: usize, count: usize, mut f: impl FnMut(Packed)) -> Option<usize> {
+        let end = (first + count).min(self.slots.len());
+        let mut position = first;
+        while let Some(at) = self.next_at_home(position, first, end) {
+            f(self.slots[self.wrap(at)]);
+            position = at + 1;
+        }
+        (end < self.slots.len()).then_some(end)
+    }
+
+    /// The same, and `f` may change or drop each entry.
+    #[inline]
+    pub fn sweep_part(
+        &mut self,
+        first: usize,
+        count: usize,
+        mut f: impl FnMut(Packed) -> Option<Packed>,
+    ) -> Option<usize> {
+        let end = (first + count).min(self.slots.len());
+        let mut position = first;
+        while let Some(at) = self.next_at_home(position, first, end) {
+            let slot = self.wrap(at);
+            let entry = f(self.slots[slot]);
+            // What lay behind an entry that is dropped moves to its place.
+            position = if entry.is_some() { at + 1 } else { at };
+            self.put(slot, entry);
+        }
+        (end < self.slots.len()).then_some(end)
+    }
+
+    fn wrap(&self, position: usize) -> usize {
+        if position < self.slots.len() { position } else { position - self.slots.len() }
     }
 
     /// Lets `f` change or drop every entry, in one pass that also closes the holes.
@@ -160,6 +284,8 @@ impl Lines {
         if self.used == 0 {
             return;
         }
+        #[cfg(test)]
+        self.visited.set(self.visited.get() + self.slots.len() as u64);
         let slots = self.slots.len();
         let Some(empty) = self.slots.iter().position(|entry| entry.is_empty()) else {
             unreachable!("one slot is always empty");
@@ -181,6 +307,7 @@ impl Lines {
             self.slots[wrap(position)] = Packed::EMPTY;
             let Some(kept) = kept else {
                 self.used -= 1;
+                self.regions.subtract(entry.key());
                 continue;
             };
             let home = position - self.distance(kept.key(), wrap(position));
@@ -192,12 +319,14 @@ impl Lines {
 
     /// Panics where an entry cannot be found from its home, or the count is wrong.
     pub fn check(&self) {
-        let mut used = 0;
+        let (mut used, mut regions) = (0, Regions::over(self.end()));
         for (slot, entry) in self.slots.iter().enumerate().filter(|(_, entry)| !entry.is_empty()) {
             used += 1;
+            regions.add(entry.key());
             assert!(matches!(self.find(entry.line()), Found::At(at) if at == slot), "a line cannot be found");
         }
         assert_eq!(used, self.used);
         assert!(self.used <= self.lines_max);
+        assert!(self.regions == regions, "a region counts what it has");
     }
 }

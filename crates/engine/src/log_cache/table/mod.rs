@@ -12,7 +12,8 @@
 //!
 //! What reads as zeroes because of a discard is kept apart, in [`ZeroRanges`].
 //!
-//! Memory is bounded from the start: the slots for `lines_max` lines are taken at once (18.3 bytes a line), the room for
+//! Memory is bounded from the start: the slots for `lines_max` lines are taken at once (18.3 bytes a line), as are the counters of the
+//! data disk's regions (2 bytes for each 16 MiB); the room for
 //! broken lines grows in steps of 16 KiB up to two fragments a line of `lines_max`. The caller asks
 //! [`LookupTable::has_room`] before a write and treats "no" as a full log.
 
@@ -26,6 +27,8 @@ mod tests;
 use std::ops::{Deref, Range};
 
 use crate::{Extent, LINE_SECTORS, Lba};
+use smallvec::SmallVec;
+
 use fragments::Fragments;
 use lines::{Found, Lines};
 use packed::{PLACE_MAX, Packed, WIDE_MAX};
@@ -37,13 +40,14 @@ pub const PIECES_MAX: usize = LINE_SECTORS as usize;
 
 /// Fragments there may be for each line of the capacity. Two: a log full of half lines just fits.
 const FRAGMENTS_PER_LINE: usize = 2;
+/// Lines of a range that one event looks for.
+pub const STEP_LINES: u64 = 1 << 13;
+/// Regions that so many lines touch.
+const STEP_REGIONS: usize = 3;
 /// One fragment for every so many lines has its memory from the start: one byte a line.
 const LINES_PER_RESERVED_FRAGMENT: usize = 16;
 /// Fragments that one insert may take: a whole line that breaks needs a node for each of its two pieces.
 const FRAGMENTS_PER_INSERT: usize = 2;
-
-/// Any odd-looking constant; a run must repeat, so it does not come from the OS.
-const SEED: u64 = 0x5851_f42d_4c95_7f2d;
 
 /// A sector of the log device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -220,6 +224,20 @@ impl Counts {
     }
 }
 
+/// A part of a pass over the table: an event looks at no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TablePart {
+    first: usize,
+    slots: usize,
+}
+
+impl TablePart {
+    /// The first of the parts of so many slots.
+    pub fn first(slots: usize) -> TablePart {
+        TablePart { first: 0, slots: slots.max(1) }
+    }
+}
+
 /// The table. See the module.
 pub struct LookupTable {
     lines: Lines,
@@ -231,16 +249,15 @@ impl LookupTable {
     /// RAM for each line that a log can hold, taken when it is activated; broken lines take more, as they come.
     pub const LINE_RAM_BYTES: u64 = 20;
 
-    /// A table for at most `lines_max` lines; give it the number of lines that the log can hold.
-    pub fn with_capacity(lines_max: usize) -> LookupTable {
-        LookupTable::with_seed(lines_max, SEED)
-    }
+    /// Lines of the data disk for which 2 bytes of RAM more are taken.
+    pub const LINES_PER_COUNTER: u64 = lines::REGION_LINES;
 
-    /// The same with a seed of the caller's for the hash, so that a client cannot choose addresses that collide.
-    pub fn with_seed(lines_max: usize, seed: u64) -> LookupTable {
+    /// A table for at most `lines_max` lines of a data disk of `disk_lines`; give it the number of lines that the log can hold. The seed is
+    /// for the hash. No client knows it, so that no client can choose addresses that collide.
+    pub fn new(disk_lines: u64, lines_max: usize, seed: u64) -> LookupTable {
         let fragments_max = (lines_max * FRAGMENTS_PER_LINE).max(FRAGMENTS_PER_INSERT);
         LookupTable {
-            lines: Lines::new(lines_max, seed),
+            lines: Lines::new(disk_lines, lines_max, seed),
             fragments: Fragments::new(fragments_max, lines_max / LINES_PER_RESERVED_FRAGMENT),
             counts: Counts::default(),
         }
@@ -326,8 +343,14 @@ impl LookupTable {
             });
             return;
         }
-        for line in lines.map(Line) {
-            self.remove_sectors(line, line.mask_of(extent), &mut lost);
+        let lines = lines.start..lines.end.min(self.lines.end());
+        for first in lines.clone().step_by(STEP_LINES as usize) {
+            // Removing a line changes the counts of its own region alone.
+            let parts: SmallVec<[Range<u64>; STEP_REGIONS]> =
+                self.lines.populated(first..lines.end.min(first + STEP_LINES)).collect();
+            for line in parts.into_iter().flatten().map(Line) {
+                self.remove_sectors(line, line.mask_of(extent), &mut lost);
+            }
         }
     }
 
@@ -399,26 +422,40 @@ impl LookupTable {
         dirty
     }
 
-    /// Forgets the clean pieces in the given parts of the log, which are about to be overwritten; one pass over the table.
-    /// Panics at a dirty piece there: its only copy would be lost.
-    pub fn purge(&mut self, released: &[Range<Place>]) {
+    /// Forgets the clean pieces in the given parts of the log, which are about to be overwritten. One part of a pass over the table; the
+    /// next part, if there is one. Panics at a dirty piece there: its only copy would be lost.
+    pub fn purge(&mut self, released: &[Range<Place>], part: TablePart) -> Option<TablePart> {
         let inside = |place: Place| released.iter().any(|part| part.start <= place && place < part.end);
         let (fragments, counts) = (&mut self.fragments, &mut self.counts);
         let mut lost = |lost: Lost| {
             assert!(!lost.dirty, "{:?} of the log was released with dirty data in it", lost.place);
         };
-        self.lines.sweep(|entry| {
+        let next = self.lines.sweep_part(part.first, part.slots, |entry| {
             // Nearly all lines are one piece and stay: this is all that they cost.
             if !entry.is_broken() && !inside(entry.place()) {
                 return Some(entry);
             }
             strip(fragments, counts, entry, |piece| if inside(piece.place) { u8::MAX } else { 0 }, &mut lost)
         });
+        next.map(|first| TablePart { first, ..part })
     }
 
     /// Calls `f` with every piece, those of a line one after the other.
     pub fn scan(&self, mut f: impl FnMut(Line, Piece)) {
         self.lines.scan(|entry| self.fragments.each(entry, |piece| f(entry.line(), piece)));
+    }
+
+    /// The same for a part of the table; the next part, if there is one. A pass in parts meets each line that is in the table all the time
+    /// once, whatever comes and goes meanwhile.
+    pub fn scan_part(&self, part: TablePart, mut f: impl FnMut(Line, Piece)) -> Option<TablePart> {
+        let each = |entry: Packed| self.fragments.each(entry, |piece| f(entry.line(), piece));
+        self.lines.scan_part(part.first, part.slots, each).map(|first| TablePart { first, ..part })
+    }
+
+    /// Slots that passes in parts have looked at.
+    #[cfg(test)]
+    pub fn visited(&self) -> u64 {
+        self.lines.visited.get()
     }
 
     /// Panics where the table contradicts itself. A pass over everything, for tests and simulation.
@@ -444,7 +481,28 @@ impl LookupTable {
     }
 
     fn is_shorter_than_table(&self, lines: &Range<u64>) -> bool {
-        lines.end - lines.start <= self.lines.slots() as u64
+        let slots = self.lines.slots() as u64;
+        lines.end - lines.start <= slots || self.populated_lines(lines) <= slots
+    }
+
+    fn populated_lines(&self, lines: &Range<u64>) -> u64 {
+        self.lines.populated(lines.clone()).map(|part| part.end - part.start).sum()
+    }
+
+    /// The first part of an extent in which [`STEP_LINES`] lines may be in the table, or few more; all of it where a pass over the table
+    /// looks at no more.
+    pub fn step(&self, extent: Extent) -> Extent {
+        let lines = Line::touching(extent);
+        if lines.end - lines.start <= STEP_LINES || self.lines.slots() as u64 <= STEP_LINES {
+            return extent;
+        }
+        let mut sum = 0;
+        let last = self.lines.populated(lines).find(|part| {
+            sum += part.end - part.start;
+            sum >= STEP_LINES
+        });
+        let end = last.map_or(extent.end(), |part| Line(part.end).start().min(extent.end()));
+        Extent::new(extent.start, end - extent.start)
     }
 
     #[inline]
@@ -468,7 +526,7 @@ impl LookupTable {
         let lines = Line::touching(extent);
         let mut enough = false;
         if self.is_shorter_than_table(&lines) {
-            for line in lines.map(Line) {
+            for line in self.lines.populated(lines).flatten().map(Line) {
                 if let Some(entry) = self.lines.get(line) {
                     self.fragments.each(entry, |piece| enough = enough || f(line.mask_of(extent), piece));
                 }
