@@ -19,7 +19,7 @@ rounds=${ROUNDS:-5}
     echo "SKIPPED: $python has no libcachesim (get it with: $python -m pip install libcachesim; PYTHON names another interpreter)"
     exit 0
 }
-cargo build --release --quiet --locked -p dcd-engine --example write_cache_policy
+cargo build --release --quiet --locked -p dcd-model --example write_cache_policy
 program=target/release/examples/write_cache_policy
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

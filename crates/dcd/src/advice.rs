@@ -13,7 +13,6 @@ use dcd_engine::raid::{
     Apart, ArrayStatus, AssembleError, CommandError, CreateError, Note, Others, ReplayError, UnusedWhy,
     members_named,
 };
-use dcd_engine::write_cache::WriteCacheError;
 use dcd_engine::{ActivateError, StartError};
 use dcd_serve::control::ClientError;
 use dcd_stack::HumanBytes;
@@ -54,9 +53,6 @@ impl Advised for StartError {
             ActivateError::Log(error) => error.advice(),
             ActivateError::Array(error) => error.advice(),
             ActivateError::Mirror(error) => error.advice(),
-            ActivateError::WriteCache(WriteCacheError::Blocks { .. }) => {
-                Some("set `block` to 512 or 4096, and not less than that".to_owned())
-            }
             ActivateError::Slice(SliceError::TooLong { .. }) => Some("make it smaller or move it".to_owned()),
             _ => None,
         }

@@ -12,7 +12,6 @@ use crate::log_cache::LogError;
 use crate::mirror::MirrorError;
 use crate::raid::stride::StrideError;
 use crate::raid::{AssembleError, CommandError};
-use crate::write_cache::WriteCacheError;
 use crate::{Buf, Extent, LayerStatus, Lba, Nanos};
 
 /// The time that a write may stay in a volatile cache.
@@ -578,8 +577,6 @@ pub enum ActivateError {
     Array(#[from] AssembleError),
     #[error(transparent)]
     Mirror(#[from] MirrorError),
-    #[error(transparent)]
-    WriteCache(#[from] WriteCacheError),
     #[error(transparent)]
     Slice(#[from] SliceError),
     #[error(transparent)]

@@ -19,16 +19,17 @@ pub mod mirror;
 pub mod raid;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub mod write_cache;
 
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;
 pub use offline::{Offline, PartDevice};
 pub use planted::{PLANTS_BUGS, Planted};
+pub use slab::Slab;
 pub use stack::{
     DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, StartError, Tag, Target,
 };
 pub use status::{
     LayerStatus, LogCacheState, LogCacheStatus, LogHead, MeterStatus, RecentTimes, ResponseTimes,
+    WriteCacheState, WriteCacheStatus,
 };
 pub use units::*;

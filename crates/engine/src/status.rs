@@ -2,7 +2,7 @@
 //! server read it back into the same types. Bytes, seconds and percentages have their unit in the name.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::Extent;
 use crate::layer::IoError;
@@ -12,7 +12,6 @@ use crate::layers::trace::TraceStatus;
 use crate::log_cache::{Contiguity, Promise, Statistics};
 use crate::mirror::MirrorStatus;
 use crate::raid::ArrayStatus;
-use crate::write_cache::WriteCacheStatus;
 
 /// The state of one layer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +20,7 @@ pub enum LayerStatus {
     LogCache(Box<LogCacheStatus>),
     Raid(Box<ArrayStatus>),
     Mirror(Box<MirrorStatus>),
+    /// Of a write cache in RAM, a layer that the engine does not know.
     WriteCache(Box<WriteCacheStatus>),
     ReadAhead(ReadAheadStatus),
     Fault(FaultStatus),
@@ -165,6 +165,36 @@ pub struct LogCacheStatus {
     /// Which gaps are filled.
     pub fills: Option<Contiguity>,
     pub statistics: Statistics,
+}
+
+/// Tells whether a write cache holds what the disks below lack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteCacheState {
+    #[default]
+    Clean,
+    Dirty,
+}
+
+impl WriteCacheState {
+    pub const fn word(self) -> &'static str {
+        match self {
+            WriteCacheState::Clean => "clean",
+            WriteCacheState::Dirty => "dirty",
+        }
+    }
+}
+
+/// The state of a write cache in RAM.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct WriteCacheStatus {
+    pub state: WriteCacheState,
+    pub dirty_bytes: u64,
+    /// It answers a flush from its RAM.
+    pub non_volatile: bool,
+    /// What its own crate knows more about.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
 }
 
 /// What has passed a meter, as those above it saw it.

@@ -10,7 +10,6 @@ use dcd_engine::layers::trace::Trace;
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::mirror::{self, Mirror, MirrorConfig};
 use dcd_engine::raid::RaidLayer;
-use dcd_engine::write_cache::{DiskMap, Regions, WriteCache};
 use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
@@ -18,9 +17,10 @@ use dcd_engine::{
 use crate::device::{DeviceSource, DeviceSpec};
 use crate::error::StackFileError;
 use crate::file::StackFile;
-use crate::kinds::{LayerKind, LayerSpec, SliceSpec, TraceSpec, WriteCacheSpec};
+use crate::kinds::{LayerKind, LayerSpec, SliceSpec, TraceSpec};
 use crate::meter::Meter;
 use crate::output::Inputs;
+use crate::registry::{Below, RegisteredLayer};
 use crate::trace_file::{Form, Overrun, Recorder, Recording};
 
 /// Why a device cannot be opened; the text says what to do.
@@ -92,9 +92,8 @@ struct Part {
 /// Where a layer's sectors lie, if that is one range of one device.
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
-        LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_) | LayerKind::Mirror(_) => {
-            return None;
-        }
+        LayerKind::LogCache { .. } | LayerKind::Raid(_) | LayerKind::Mirror(_) => return None,
+        kind if kind.is_registered_cache() => return None,
         LayerKind::Registered { .. }
         | LayerKind::Fault { .. }
         | LayerKind::ReadAhead { .. }
@@ -218,11 +217,16 @@ impl StackFile {
     ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
         match &spec.kind {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
-            LayerKind::Registered { layer, .. } => Ok(layer.make(below[0].sectors)),
+            LayerKind::Registered { of, layer } => {
+                let below = of
+                    .iter()
+                    .zip(below)
+                    .map(|(of, part)| Below { sectors: part.sectors, layer: self.registered(&of.text) });
+                Ok(layer.make(&below.collect::<Vec<_>>()))
+            }
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
             LayerKind::ReadAhead { config, .. } => Ok((Box::new(ReadAhead::new(*config)), below[0].sectors)),
             LayerKind::Trace(trace) => Ok((self.make_trace(spec, trace, clients)?, below[0].sectors)),
-            LayerKind::WriteCache(cache) => Ok(self.make_write_cache(cache, below)),
             // The members are the first ports, then the spares, and the journal is the last.
             LayerKind::Raid(raid) => {
                 let members = below.iter().take(raid.of.len()).map(|part| part.sectors);
@@ -269,19 +273,11 @@ impl StackFile {
         Ok((Box::new(Slice::new(Extent::new(Lba(first), sectors))), sectors))
     }
 
-    fn make_write_cache(&self, cache: &WriteCacheSpec, below: &[Part]) -> (Box<dyn Layer>, u64) {
-        let maps = cache.of.iter().zip(below).map(|(of, part)| {
-            let map = match self.layer(&of.text).map(|spec| &spec.kind) {
-                Some(LayerKind::Registered { layer, .. }) => layer.disk_map(cache.unit),
-                _ => None,
-            };
-            map.unwrap_or_else(|| DiskMap {
-                regions: Regions::uniform(part.sectors, cache.region_bytes / SECTOR_BYTES),
-                arm: None,
-            })
-        });
-        let sectors = below.iter().map(|part| part.sectors).sum();
-        (Box::new(WriteCache::new(cache.config, maps.collect())), sectors)
+    fn registered(&self, name: &str) -> Option<&dyn RegisteredLayer> {
+        match &self.layer(name)?.kind {
+            LayerKind::Registered { layer, .. } => Some(&**layer),
+            _ => None,
+        }
     }
 
     fn make_trace(

@@ -71,7 +71,11 @@ impl StackFile {
     pub fn without_non_volatile(&mut self) {
         for layer in &mut self.layers {
             match &mut layer.kind {
-                LayerKind::WriteCache(cache) => cache.config.non_volatile = false,
+                LayerKind::Registered { layer, .. } => {
+                    if let Some(volatile) = layer.without_non_volatile() {
+                        *layer = volatile;
+                    }
+                }
                 LayerKind::Raid(raid) => raid.config.non_volatile = false,
                 _ => {}
             }

@@ -11,6 +11,7 @@ use crate::device::{self, DeviceSource, DeviceSpec};
 use crate::error::{Source, StackFileError};
 use crate::fields::Fields;
 use crate::kinds::{LayerKind, LayerSpec, MirrorSpec, RaidSpec, read_layer};
+use crate::registry::Role;
 use crate::serve::{self, Serve};
 use crate::{order, sharing, write_hole};
 
@@ -203,9 +204,8 @@ impl StackFile {
     /// The layers that declare their RAM non-volatile, bottom first: they answer a flush from it.
     pub fn non_volatile_layers(&self) -> Vec<&str> {
         let declares = |layer: &&LayerSpec| match &layer.kind {
-            LayerKind::WriteCache(cache) => cache.config.non_volatile,
             LayerKind::Raid(raid) => raid.config.non_volatile,
-            _ => false,
+            kind => matches!(kind.role(), Some(Role::Cache { non_volatile: true, .. })),
         };
         self.layers.iter().filter(declares).map(|layer| layer.name.as_str()).collect()
     }
@@ -218,7 +218,7 @@ impl StackFile {
                 Promise::Always => true,
                 Promise::Ordered => false,
             },
-            LayerKind::WriteCache(_) | LayerKind::Raid(_) | LayerKind::Registered { .. } => false,
+            LayerKind::Raid(_) | LayerKind::Registered { .. } => false,
             LayerKind::Slice(_)
             | LayerKind::Fault { .. }
             | LayerKind::ReadAhead { .. }

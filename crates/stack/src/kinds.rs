@@ -10,12 +10,11 @@ use dcd_engine::layers::read_ahead::ReadAheadConfig;
 use dcd_engine::log_cache::LogCacheConfig;
 use dcd_engine::mirror::LEGS_MAX;
 use dcd_engine::raid::RaidConfig;
-use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
 
 use crate::error::{StackFileError, suggestion};
 use crate::fields::{Fields, Located};
 use crate::raid::FILL;
-use crate::registry::{self, RegisteredLayer};
+use crate::registry::{self, RegisteredLayer, Role};
 
 /// One layer: its name, and what it is.
 #[derive(Clone, Debug)]
@@ -34,17 +33,6 @@ pub struct SliceSpec {
     pub size_bytes: Option<u64>,
     /// The file does not name it: an array's journal, or the log beside it.
     pub implied: bool,
-}
-
-/// A write cache over one or more disks.
-#[derive(Clone, Debug)]
-pub struct WriteCacheSpec {
-    pub(crate) of: Vec<Located>,
-    pub config: WriteCacheConfig,
-    /// The unit that is destaged together on modelled disks.
-    pub unit: RegionUnit,
-    /// The same where tracks cannot be seen.
-    pub region_bytes: u64,
 }
 
 /// A record of what passes.
@@ -83,12 +71,11 @@ pub struct MirrorSpec {
 #[derive(Clone, Debug)]
 pub enum LayerKind {
     LogCache { log: Located, data: Located, config: Box<LogCacheConfig> },
-    Registered { of: Located, layer: Arc<dyn RegisteredLayer> },
+    Registered { of: Vec<Located>, layer: Arc<dyn RegisteredLayer> },
     Slice(SliceSpec),
     Fault { of: Located, plan: FaultPlan },
     ReadAhead { of: Located, config: ReadAheadConfig },
     Trace(TraceSpec),
-    WriteCache(WriteCacheSpec),
     Raid(RaidSpec),
     Mirror(MirrorSpec),
 }
@@ -99,11 +86,9 @@ impl LayerKind {
         match self {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Slice(slice) => vec![&slice.of],
-            LayerKind::Registered { of, .. }
-            | LayerKind::Fault { of, .. }
-            | LayerKind::ReadAhead { of, .. } => vec![of],
+            LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&trace.of],
-            LayerKind::WriteCache(cache) => cache.of.iter().collect(),
+            LayerKind::Registered { of, .. } => of.iter().collect(),
             LayerKind::Mirror(mirror) => mirror.of.iter().collect(),
             LayerKind::Raid(raid) => raid.of.iter().chain(&raid.spares).chain(&raid.journal).collect(),
         }
@@ -113,11 +98,9 @@ impl LayerKind {
         match self {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
             LayerKind::Slice(slice) => vec![&mut slice.of],
-            LayerKind::Registered { of, .. }
-            | LayerKind::Fault { of, .. }
-            | LayerKind::ReadAhead { of, .. } => vec![of],
+            LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&mut trace.of],
-            LayerKind::WriteCache(cache) => cache.of.iter_mut().collect(),
+            LayerKind::Registered { of, .. } => of.iter_mut().collect(),
             LayerKind::Mirror(mirror) => mirror.of.iter_mut().collect(),
             LayerKind::Raid(RaidSpec { of, spares, journal, .. }) => {
                 of.iter_mut().chain(spares).chain(journal).collect()
@@ -129,14 +112,26 @@ impl LayerKind {
     pub fn below_names(&self) -> Vec<&str> {
         self.below().into_iter().map(|located| located.text.as_str()).collect()
     }
+
+    /// The role of a layer that another crate brings.
+    pub fn role(&self) -> Option<Role> {
+        match self {
+            LayerKind::Registered { layer, .. } => Some(layer.role()),
+            _ => None,
+        }
+    }
+
+    /// Tells whether it is a cache that another crate brings.
+    pub fn is_registered_cache(&self) -> bool {
+        matches!(self.role(), Some(Role::Cache { .. }))
+    }
 }
 
 type Reader = fn(&mut Fields<'_>, &Path) -> Result<LayerKind, StackFileError>;
 
 /// Every kind: a new one is one line here, one reader below, and one arm in the builder.
-const KINDS: [(&str, Reader); 7] = [
+const KINDS: [(&str, Reader); 6] = [
     ("log-cache", read_log_cache),
-    ("write-cache", read_write_cache),
     ("raid", crate::raid::read),
     ("read-ahead", read_read_ahead),
     ("slice", read_slice),
@@ -160,13 +155,24 @@ pub(crate) fn read_layer(
     let mut kind = if let Some((_, read)) = KINDS.iter().find(|(word, _)| *word == kind.text) {
         read(&mut fields, dir)?
     } else if let Some(registered) = registry::find(&kind.text) {
-        let of = fields.required_text("of", "data")?;
+        let of = match registered.on_several {
+            true => fields.texts("of")?,
+            false => vec![fields.required_text("of", "data")?],
+        };
+        if of.is_empty() {
+            return Err(fields.error_here("\"of\" is missing: add of = \"disk\", or a list of disks"));
+        }
         LayerKind::Registered { of, layer: (registered.read)(&mut fields, dir)? }
     } else {
         let words: Vec<&str> = KINDS.iter().map(|(word, _)| *word).chain(registry::words()).collect();
         let advice = match suggestion(&kind.text, words.iter().copied()) {
             _ if kind.text == "disk" => {
                 "a modelled disk is a part of the laboratory: use dcd-lab in place of dcd".to_owned()
+            }
+            _ if kind.text == "write-cache" => {
+                "a write cache in RAM is a part of the laboratory, as the RAM of a server ends with its \
+                 process: use dcd-lab in place of dcd, or kind = \"log-cache\""
+                    .to_owned()
             }
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("known are: {}", words.join(", ")),
@@ -323,59 +329,6 @@ fn read_trace(fields: &mut Fields<'_>, dir: &Path) -> Result<LayerKind, StackFil
         (file, path)
     });
     Ok(LayerKind::Trace(TraceSpec { of, kept_max, file }))
-}
-
-fn read_write_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {
-    let of = fields.texts("of")?;
-    if of.is_empty() {
-        return Err(fields.error_here("\"of\" is missing: add of = \"disk\", or a list of disks"));
-    }
-    let d = WriteCacheConfig::default();
-    let config = WriteCacheConfig {
-        non_volatile: fields.flag("non-volatile")?.unwrap_or(d.non_volatile),
-        block_bytes: fields.size("block")?.map_or(d.block_bytes, |bytes| bytes as u32),
-        write_bytes: fields.size("write-size")?.unwrap_or(d.write_bytes),
-        read_bytes: fields.size("read-size")?.unwrap_or(d.read_bytes),
-        single: fields.flag("single")?.unwrap_or(d.single),
-        partitioned: fields.flag("partitioned")?.unwrap_or(d.partitioned),
-        on_write: fields.word("on-write")?.unwrap_or(d.on_write),
-        when: fields.word("when")?.unwrap_or(d.when),
-        what: fields.word("what")?.unwrap_or(d.what),
-        how: fields.word("how")?.unwrap_or(d.how),
-        high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
-        low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
-        dynamic_interval: fields.number("dynamic-interval")?.unwrap_or(d.dynamic_interval),
-        piggyback: fields.word("piggyback")?.unwrap_or(d.piggyback),
-        depth: fields.number_in("depth", 1..=1024)?.map_or(d.depth, |n| n as u32),
-        idle_empty: fields.duration("idle-empty")?.unwrap_or(d.idle_empty),
-        idle_full: fields.duration("idle-full")?.unwrap_or(d.idle_full),
-    };
-    let unit = fields.word("unit")?.unwrap_or_default();
-    let region_bytes = fields.size("region")?.unwrap_or(1 << 20);
-    for (field, wrong, advice) in [
-        ("block", ![512, 4096].contains(&config.block_bytes), "it is 512 or 4096".to_owned()),
-        (
-            "region",
-            region_bytes == 0 || !region_bytes.is_multiple_of(u64::from(config.block_bytes)),
-            format!("it is a multiple of the block of {} bytes", config.block_bytes),
-        ),
-        (
-            "low-mark",
-            config.low_mark >= config.high_mark,
-            format!("it must be below \"high-mark\" ({})", config.high_mark),
-        ),
-        (
-            "dynamic-interval",
-            config.dynamic_interval > 0 && !config.single,
-            "marks that follow the share of writes are for one cache: set single = true".to_owned(),
-        ),
-    ] {
-        if wrong {
-            let span = fields.value_span(field);
-            return Err(fields.error(span, format!("\"{field}\": {advice}")));
-        }
-    }
-    Ok(LayerKind::WriteCache(WriteCacheSpec { of, config, unit, region_bytes }))
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub use kinds::{LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::Meter;
 pub use output::{Inputs, OutputError};
 pub use record::{DeviceId, InvalidRecord, LBA_END_MAX, Op, Record};
-pub use registry::{Kind, ReadKind, RegisteredLayer, reference, register};
+pub use registry::{Below, Kind, ReadKind, RegisteredLayer, Role, reference, register};
 pub use serve::{Address, Serve, UblkNumber};
 pub use trace_file::{Overrun, Recording};
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};

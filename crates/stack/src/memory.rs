@@ -7,6 +7,7 @@ use dcd_engine::log_cache::table::LookupTable;
 use crate::device::DeviceSource;
 use crate::file::StackFile;
 use crate::kinds::LayerKind;
+use crate::registry::Role;
 
 impl StackFile {
     /// The RAM that the stack will take when it is served, as far as the file says: caches, buffers, and disks in RAM.
@@ -29,9 +30,11 @@ impl StackFile {
                 let table = lines * u128::from(LookupTable::LINE_RAM_BYTES) + ghosts;
                 u64::try_from(buffers + table).unwrap_or(u64::MAX)
             }
-            LayerKind::WriteCache(cache) => cache.config.write_bytes.saturating_add(cache.config.read_bytes),
             LayerKind::Raid(raid) => raid.config.cache_bytes.saturating_add(raid.config.pass_bytes),
-            _ => 0,
+            kind => match kind.role() {
+                Some(Role::Cache { memory_bytes, .. }) => memory_bytes,
+                _ => 0,
+            },
         });
         layers.fold(0, u64::saturating_add)
     }

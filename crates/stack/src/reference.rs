@@ -68,37 +68,6 @@ ordered-destage = false     the data disk alone is always in a state that a plai
                             could have crashed in, at the price of shorter sweeps
 
 [layer.NAME]
-kind = "write-cache"        a write cache and a read cache in RAM, as in a disk's controller
-of = "NAME"                 the disk; or a list of disks, one after the other
-write-size = "1MiB"         RAM for writes; 0: writes go through
-read-size = "2MiB"          RAM for reads
-non-volatile = false        true: a flush is answered from RAM, as in a controller with a
-                            battery. To simulate one: the RAM of a server ends with its process,
-                            and dcd serve refuses it without --i-have-nvram. false: a flush
-                            destages
-single = false              one cache of write-size for reads and writes
-partitioned = false         each disk has its own equal part
-block = 512                 unit of the cache: 512 or 4096
-unit = "track"              what is destaged together on a modelled disk: track, cylinder
-region = "1MiB"             the same where tracks cannot be seen
-when = "two-thresholds"     one-threshold, two-thresholds, asap, when-full, linear, idle,
-                            high-low
-what = "most-dirty"         most-dirty, least-recently-written, oldest-first, c-scan, clock,
-                            wow, stow, last-write-first, least-valid-first
-how = "sorted"              sorted: by LBA, neighbours merged; as-it-comes
-high-mark = 95              percent that are dirty from which it is purged
-low-mark = 40               percent at which purging ends
-dynamic-interval = 0        single: the marks follow the share of writes, set anew after
-                            so many requests
-piggyback = "none"          dirty blocks that go along with a read: none, full (all of its
-                            region), free (modelled disks: what passes before the read)
-on-write = "write-purge"    the read cache on a write: write-purge, write-update,
-                            write-allocate
-depth = 1                   operations at each disk at a time
-idle-empty = "1s"           for idle, as in a log cache
-idle-full = "1ms"
-
-[layer.NAME]
 kind = "raid"               an array with a stripe cache, made by dcd array create
 level = "raid5"             raid5: one member may fail; raid6: two
 of = ["NAME", "missing"]    its members in the order of their roles; "missing" in the place of
@@ -192,7 +161,6 @@ mod tests {
         known.extend(known_fields(&only("fault", &["of"])));
         known.extend(known_fields(&only("trace", &["of"])));
         known.extend(known_fields(&only("read-ahead", &["of"])));
-        known.extend(known_fields(&only("write-cache", &["of"])));
         known.extend(known_fields(
             &only("raid", &["of"]).replace("of = \"d\"", "of = [\"d\", \"missing\", \"missing\"]"),
         ));

@@ -1,22 +1,41 @@
-//! Kinds of layers that other crates bring: modelled disks come from the laboratory, so that the product builds without them.
+//! Kinds of layers that other crates bring: modelled disks and the write cache in RAM come from the laboratory, so that the product
+//! builds without them.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use dcd_engine::Layer;
-use dcd_engine::write_cache::{DiskMap, RegionUnit};
 
 use crate::error::StackFileError;
 use crate::fields::Fields;
 
-/// A layer over one thing that a stack file describes, ready to be made.
-pub trait RegisteredLayer: Debug + Send + Sync {
-    /// The layer over so many sectors, and how many it offers itself.
-    fn make(&self, below_sectors: u64) -> (Box<dyn Layer>, u64);
+/// A part of the stack below a registered layer.
+pub struct Below<'a> {
+    pub sectors: u64,
+    /// The part itself, if it is a registered layer: one that knows the other's type can ask it for more.
+    pub layer: Option<&'a (dyn RegisteredLayer + 'static)>,
+}
 
-    /// What a write cache above destages together, where this layer knows its tracks and its arm.
-    fn disk_map(&self, _unit: RegionUnit) -> Option<DiskMap> {
+/// What the rest of the program does with a registered layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A model of a disk: the layer decides how long operations take, and what is below should take no time.
+    ModelledDisk,
+    /// A cache: it is drained and stopped, and what it holds is lost with the process.
+    Cache { memory_bytes: u64, non_volatile: bool },
+}
+
+/// A layer that a stack file describes, ready to be made.
+pub trait RegisteredLayer: Any + Debug + Send + Sync {
+    /// Makes the layer; returns it with the number of sectors that it offers.
+    fn make(&self, below: &[Below<'_>]) -> (Box<dyn Layer>, u64);
+
+    fn role(&self) -> Role;
+
+    /// Returns the layer with its RAM taken for volatile, where it declares it non-volatile.
+    fn without_non_volatile(&self) -> Option<Arc<dyn RegisteredLayer>> {
         None
     }
 }
@@ -28,6 +47,8 @@ pub type ReadKind = fn(&mut Fields<'_>, &Path) -> Result<Arc<dyn RegisteredLayer
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub word: &'static str,
+    /// It can stand on a list of things, and not on one alone.
+    pub on_several: bool,
     /// Reads its fields, but for `of`; relative paths are relative to the directory.
     pub read: ReadKind,
     /// Its part of the reference of stack files.

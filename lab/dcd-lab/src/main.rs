@@ -27,6 +27,6 @@ use crate::failure::Failure;
 
 fn main() -> ExitCode {
     dcd_io::ignore_file_size_signal();
-    dcd_model::register_disk();
+    dcd_model::register_kinds();
     dcd_cli::end(commands::run(Cli::read().command), Failure::exit_code)
 }

@@ -17,7 +17,7 @@ use dcd_engine::{
 use dcd_sim::SparseDisk;
 use dcd_stack::{
     DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, METER, OpenError,
-    Overrun, RaidSpec, StackFile, StackFileError,
+    Overrun, RaidSpec, Role, StackFile, StackFileError,
 };
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ impl Watch for Unwatched {
 
 /// Reads a stack that this program has made, which has modelled disks.
 pub fn made(text: &str) -> Result<StackFile, StackFileError> {
-    dcd_model::register_disk();
+    dcd_model::register_kinds();
     StackFile::parse(text, Path::new("simulated.toml"))
 }
 
@@ -135,7 +135,7 @@ struct VirtualOpener<'a> {
 impl VirtualOpener<'_> {
     fn make(&self, index: DeviceIndex, device: &DeviceSpec) -> Result<SparseDisk, String> {
         let is_modelled = self.file.layers.iter().any(|layer| {
-            matches!(layer.kind, LayerKind::Registered { .. })
+            layer.kind.role() == Some(Role::ModelledDisk)
                 && layer.kind.below_names().contains(&device.name.as_str())
         });
         let bytes = size_of(device)?;
@@ -275,7 +275,8 @@ impl VirtualRun {
         let driver = opener.into_driver().0;
         let layers = built.parts.layers;
         let is_cache = |layer: &&LayerSpec| {
-            matches!(layer.kind, LayerKind::LogCache { .. } | LayerKind::WriteCache(_) | LayerKind::Raid(_))
+            matches!(layer.kind, LayerKind::LogCache { .. } | LayerKind::Raid(_))
+                || layer.kind.is_registered_cache()
         };
         let caches = file.layers.iter().rev().filter(is_cache).map(|layer| layers[&layer.name]).collect();
         let mut run = VirtualRun { stack: built.stack, driver, layers, caches, next_id: 0 };

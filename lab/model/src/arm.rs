@@ -4,7 +4,7 @@
 //! The rotation follows from the time, and the arm is where the last command left it: so a copy of the drive's mechanics
 //! knows as much as the drive, as long as nobody else uses it and it does not reorder.
 
-use dcd_engine::write_cache::{self, DiskMap, RegionUnit, Regions, Stretch};
+use crate::write_cache::{self, DiskMap, RegionUnit, Regions, Stretch};
 use dcd_engine::{Extent, Lba, Nanos};
 
 use crate::Drive;

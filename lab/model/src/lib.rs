@@ -31,6 +31,7 @@ mod shingles;
 mod stack_kind;
 mod statistics;
 mod write_back;
+pub mod write_cache;
 
 pub use arm::disk_map;
 pub use cache::ReadAhead;
@@ -42,5 +43,5 @@ pub use drive_reference::fields;
 pub use geometry::{Spot, Track, Zone};
 pub use histogram::Histogram;
 pub use queue::Scheduler;
-pub use stack_kind::register_disk;
+pub use stack_kind::register_kinds;
 pub use write_back::{DestageOrder, WriteBackKind};

@@ -1,36 +1,44 @@
-//! The kind "disk" of stack files: a modelled disk over a device that holds its data.
+//! The kinds of stack files that come from here; and the kind "disk", a modelled disk over a device that holds its data.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use dcd_engine::write_cache::{DiskMap, RegionUnit};
+use crate::write_cache::{DiskMap, RegionUnit};
 use dcd_engine::{Layer, SECTOR_BYTES};
-use dcd_stack::{Fields, Kind, RegisteredLayer, StackFileError};
+use dcd_stack::{Below, Fields, Kind, RegisteredLayer, Role, StackFileError};
 
 use crate::{Disk, DiskConfig, Drive, disk_map, drive};
 
-const KIND: Kind = Kind { word: "disk", read, reference: REFERENCE };
+const KIND: Kind = Kind { word: "disk", on_several: false, read, reference: REFERENCE };
 
-/// Makes the kind "disk" known to stack files.
-pub fn register_disk() {
+/// Makes the kinds "disk" and "write-cache" known to stack files.
+pub fn register_kinds() {
     dcd_stack::register(KIND);
+    dcd_stack::register(crate::write_cache::KIND);
 }
 
 /// A modelled disk, with its drive as the file changes it.
 #[derive(Debug)]
-struct ModelledDisk {
+pub(crate) struct ModelledDisk {
     drive: Drive,
     config: DiskConfig,
 }
 
+impl ModelledDisk {
+    /// What a write cache above destages together, and the arm that it sees.
+    pub(crate) fn map(&self, unit: RegionUnit) -> DiskMap {
+        disk_map(&self.drive, unit)
+    }
+}
+
 impl RegisteredLayer for ModelledDisk {
-    fn make(&self, below_sectors: u64) -> (Box<dyn Layer>, u64) {
-        let sectors = self.config.size.map_or(below_sectors, |bytes| bytes / SECTOR_BYTES);
+    fn make(&self, below: &[Below<'_>]) -> (Box<dyn Layer>, u64) {
+        let sectors = self.config.size.map_or(below[0].sectors, |bytes| bytes / SECTOR_BYTES);
         (Box::new(Disk::with_drive(self.drive.clone(), &self.config)), sectors)
     }
 
-    fn disk_map(&self, unit: RegionUnit) -> Option<DiskMap> {
-        Some(disk_map(&self.drive, unit))
+    fn role(&self) -> Role {
+        Role::ModelledDisk
     }
 }
 

@@ -17,8 +17,8 @@ use std::error::Error;
 
 use dcd_crash::{BlankDisk, Latency, Progress, SimRng, VirtualDriver};
 use dcd_engine::destage::what::WhatPolicy;
-use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCache, WriteCacheConfig};
 use dcd_engine::{Buf, Durability, Extent, Geometry, Io, Lba, Nanos, Pump, RequestId, StackBuilder};
+use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCache, WriteCacheConfig};
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler, disk_map, drive};
 
 const REQUESTS: usize = 1_000_000;

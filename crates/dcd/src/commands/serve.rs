@@ -272,7 +272,7 @@ fn build(
             LayerKind::LogCache { .. } => CacheKind::LogCache,
             LayerKind::Raid(_) => CacheKind::Array,
             LayerKind::Mirror(_) => CacheKind::Mirror,
-            LayerKind::WriteCache(_) => CacheKind::WriteCache,
+            kind if kind.is_registered_cache() => CacheKind::WriteCache,
             _ => return None,
         };
         Some(Cache { layer: built.parts.layers[&layer.name], name: layer.name.clone(), kind })

@@ -10,7 +10,8 @@ pub fn array_below<'a>(file: &'a StackFile, part: &str) -> Option<&'a str> {
     let layer = file.layer(part)?;
     match (&layer.kind, layer.kind.below_names().as_slice()) {
         (LayerKind::Raid(_), _) => Some(&layer.name),
-        (LayerKind::LogCache { .. } | LayerKind::WriteCache(_), _) => None,
+        (LayerKind::LogCache { .. }, _) => None,
+        (kind, _) if kind.is_registered_cache() => None,
         (_, [below]) => array_below(file, below),
         _ => None,
     }

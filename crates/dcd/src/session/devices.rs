@@ -10,7 +10,8 @@ use dcd_engine::{
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay, RemoteSpec};
 use dcd_serve::control::Client;
 use dcd_stack::{
-    DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, RemoteSource, StackFile, StackFileError,
+    DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, RemoteSource, Role, StackFile,
+    StackFileError,
 };
 
 use crate::failure::Failure;
@@ -144,7 +145,7 @@ impl<'a> Opener<'a> {
             DeviceSource::Path { path, size } => (path, *size),
         };
         let is_modelled = self.file.layers.iter().any(|layer| {
-            matches!(layer.kind, LayerKind::Registered { .. })
+            layer.kind.role() == Some(Role::ModelledDisk)
                 && layer.kind.below_names().contains(&device.name.as_str())
         });
         let spec = FileSpec::new(path);

@@ -59,37 +59,19 @@ pub fn policy(name: HowPolicy) -> &'static dyn How {
     }
 }
 
-/// Cuts ordered blocks into writes: runs of neighbours.
-pub fn merge(blocks: &[Block]) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let mut next = 0;
-    std::iter::from_fn(move || {
-        let first = next;
-        let mut sectors = blocks.get(first)?.target.sectors;
-        next += 1;
-        while let Some(block) = blocks.get(next) {
-            let adjacent = block.target.start == blocks[next - 1].target.end();
-            if !adjacent || sectors + block.target.sectors > MERGE_SECTORS_MAX {
-                break;
-            }
-            sectors += block.target.sectors;
-            next += 1;
-        }
-        Some(first..next)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Lba;
 
     #[test]
-    fn sorted_blocks_merge_and_unsorted_ones_only_by_luck() {
+    fn blocks_go_as_they_came_or_by_address() {
         let block = |lba, place| Block { target: Extent::new(Lba(lba), 8), place, index: 0 };
-        let mut blocks = [block(16, 0), block(0, 1), block(8, 2), block(100, 3)];
+        let mut blocks = [block(16, 1), block(0, 0), block(8, 2)];
+        let order = |blocks: &[Block]| blocks.iter().map(|block| block.target.start.0).collect::<Vec<_>>();
         policy(HowPolicy::AsItComes).order(&mut blocks);
-        assert_eq!(merge(&blocks).collect::<Vec<_>>(), [0..1, 1..3, 3..4]);
+        assert_eq!(order(&blocks), [0, 16, 8]);
         policy(HowPolicy::Sorted).order(&mut blocks);
-        assert_eq!(merge(&blocks).collect::<Vec<_>>(), [0..3, 3..4]);
+        assert_eq!(order(&blocks), [0, 8, 16]);
     }
 }

@@ -1,11 +1,9 @@
 //! Destaging answers three questions, and each answer is a pure function of a view: *when* to run, *what* to take first,
 //! *how* to order the writes. Policies hold no state: what they need to know is in the view.
-//! The memory of one of them (`stow`) is kept by its caller.
 //!
 //! A policy is one type, registered in the table of its module.
 
 pub mod contiguity;
 pub mod how;
-pub mod stow;
 pub mod what;
 pub mod when;

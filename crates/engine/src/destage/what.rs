@@ -23,8 +23,8 @@ pub enum WhatPolicy {
     Clock,
     /// Both at once: by address, with a second chance for what was written again (Gill and Modha, FAST 2005).
     Wow,
-    /// The same in two queues, of what was written sequentially and of the rest (Gill et al., USENIX ATC 2009); see
-    /// [`super::stow`]. Where nobody keeps the queues, in a log or an array, it is the same as `Wow`.
+    /// `Wow` in two queues, of what was written sequentially and of the rest (Gill et al., USENIX ATC 2009). A cache that keeps no such
+    /// queues, as a log or an array, does as with `Wow`.
     Stow,
 }
 

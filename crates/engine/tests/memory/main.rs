@@ -6,4 +6,3 @@ mod log_memory;
 mod rig;
 mod table_memory;
 mod write_back_memory;
-mod write_cache_memory;

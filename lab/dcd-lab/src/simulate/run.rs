@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcd_engine::Nanos;
-use dcd_stack::{LayerKind, StackFile};
+use dcd_stack::{LayerKind, Role, StackFile};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -180,7 +180,7 @@ pub fn run(
 
 /// What to do about a stack without a modelled disk: its times are those of no disk.
 fn unmodelled(file: &StackFile) -> Option<String> {
-    if file.layers.iter().any(|layer| matches!(layer.kind, LayerKind::Registered { .. })) {
+    if file.layers.iter().any(|layer| layer.kind.role() == Some(Role::ModelledDisk)) {
         return None;
     }
     let mut data = file.export.as_str();

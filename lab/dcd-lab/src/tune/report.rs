@@ -455,8 +455,8 @@ impl<'a> Report<'a> {
         ];
         if self.found.tried.iter().any(|tried| tried.candidate.medium == Medium::Nvram) {
             all.push(
-                "NVRAM survives a power cut and the server's end: the server's own RAM does not, and dcd serves RAM as NVRAM only with \
-                 --i-have-nvram"
+                "NVRAM survives a power cut and the server's end: the server's own RAM does not, and dcd-lab serves RAM as NVRAM only \
+                 with --i-have-nvram"
                     .to_owned(),
             );
         }

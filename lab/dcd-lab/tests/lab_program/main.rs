@@ -9,3 +9,4 @@ mod simulate;
 mod study;
 mod trace;
 mod tune;
+mod write_cache;

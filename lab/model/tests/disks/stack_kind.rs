@@ -3,10 +3,32 @@
 use std::path::Path;
 
 use dcd_engine::{DeviceIndex, Geometry};
-use dcd_stack::{DeviceOpener, DeviceSpec, StackFile};
+use dcd_stack::{DeviceOpener, DeviceSpec, Role, StackFile};
 
 const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\n\
                     of = \"file\"\nqueue = \"fcfs\"\n";
+
+const WRITE_CACHE: &str = r#"
+export = "seen"
+[device.a]
+memory = "64MiB"
+[device.b]
+memory = "32MiB"
+[layer.spindle]
+kind = "fault"
+of = "a"
+[layer.cache]
+kind = "write-cache"
+of = ["spindle", "b"]
+write-size = "2MiB"
+what = "wow"
+piggyback = "free"
+unit = "cylinder"
+[layer.seen]
+kind = "trace"
+of = "cache"
+keep = 5
+"#;
 
 struct Memory;
 
@@ -17,7 +39,7 @@ impl DeviceOpener for Memory {
 }
 
 fn layers(text: &str, origin: &Path) -> Result<usize, String> {
-    dcd_model::register_disk();
+    dcd_model::register_kinds();
     let file = StackFile::parse(text, origin).map_err(|error| error.to_string())?;
     file.build(&mut Memory).map(|built| built.parts.layers.len()).map_err(|error| error.to_string())
 }
@@ -45,16 +67,63 @@ fn a_write_cache_and_a_log_cache_stand_on_modelled_disks() {
 }
 
 #[test]
+fn a_write_cache_stands_on_several_disks() {
+    dcd_model::register_kinds();
+    let file = StackFile::parse(WRITE_CACHE, Path::new("s.toml")).unwrap();
+    assert_eq!(file.layer("cache").unwrap().kind.below_names(), ["spindle", "b"]);
+    let role = Role::Cache { memory_bytes: 4 << 20, non_volatile: false };
+    assert_eq!(file.layer("cache").unwrap().kind.role(), Some(role));
+    let built = file.build(&mut Memory).unwrap();
+    assert_eq!(built.stack.layer_count(), 3);
+    assert_eq!(built.parts.place("seen"), None, "it lies on two devices");
+}
+
+#[test]
+fn ram_that_is_declared_non_volatile_can_be_taken_for_volatile() {
+    dcd_model::register_kinds();
+    let text = WRITE_CACHE.replace("write-size", "non-volatile = true\nwrite-size");
+    let mut file = StackFile::parse(&text, Path::new("s.toml")).unwrap();
+    assert_eq!(file.non_volatile_layers(), ["cache"]);
+    file.without_non_volatile();
+    assert_eq!(file.non_volatile_layers(), Vec::<&str>::new());
+}
+
+#[test]
+fn mistakes_in_a_write_cache_are_named() {
+    for (wrong, complaint) in [
+        ("block = 1024", "512 or 4096"),
+        ("region = \"1000\"", "multiple of the block"),
+        ("low-mark = 95", "below \"high-mark\" (95)"),
+        ("dynamic-interval = 10", "single = true"),
+        ("piggyback = \"some\"", "piggyback"),
+        ("when = \"never\"", "when"),
+    ] {
+        let text = WRITE_CACHE.replace("piggyback = \"free\"", wrong);
+        let error = layers(&text, Path::new("s.toml")).expect_err(wrong);
+        assert!(error.contains(complaint), "{wrong}: {error}");
+    }
+    let text = WRITE_CACHE.replace("of = [\"spindle\", \"b\"]", "");
+    let error = layers(&text, Path::new("s.toml")).expect_err("no disk");
+    assert!(error.contains("\"of\" is missing"), "{error}");
+}
+
+#[test]
 fn the_reference_has_every_field_and_no_other() {
     let error = layers(&format!("{DISK}unheard = 1\n"), Path::new("s.toml"));
     let error = error.map(|_| ()).expect_err("a field that nobody reads, and no drive");
     assert!(error.contains("\"drive\" is missing"), "{error}");
-    let text = format!("{DISK}drive = \"barracuda-1996\"\nunheard = 1\n");
-    let error = layers(&text, Path::new("s.toml")).unwrap_err();
+    is_described("disk", &format!("{DISK}drive = \"barracuda-1996\"\nunheard = 1\n"));
+    is_described("write-cache", &WRITE_CACHE.replace("unit = ", "unheard = 1\nunit = "));
+}
+
+/// Checks the reference of a kind against the fields that its reader knows: the text has one too many.
+fn is_described(kind: &str, text: &str) {
+    let error = layers(text, Path::new("s.toml")).unwrap_err();
     let known: Vec<&str> = error.split_once("known here: ").expect(&error).1.split(", ").collect();
     let reference = dcd_stack::reference();
-    let (_, disk) = reference.split_once("kind = \"disk\"").unwrap();
-    let described: Vec<&str> = disk.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+    let (_, of_kind) = reference.split_once(&format!("kind = \"{kind}\"")).unwrap();
+    let of_kind = of_kind.split("[layer.NAME]").next().unwrap();
+    let described: Vec<&str> = of_kind.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
     for field in known.iter().filter(|field| **field != "kind") {
         assert!(described.contains(field), "\"{field}\" is not described");
     }

@@ -5,8 +5,8 @@ use dcd_engine::destage::how::HowPolicy;
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::testing::conformance;
-use dcd_engine::write_cache::{DiskMap, OnWrite, Piggyback, Regions, WriteCache, WriteCacheConfig};
 use dcd_engine::{Discards, Geometry, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, StackDevice, Target};
+use dcd_model::write_cache::{DiskMap, OnWrite, Piggyback, Regions, WriteCache, WriteCacheConfig};
 
 /// 512 KiB in all: a few times the cache.
 const DATA_SECTORS: u64 = 1024;

@@ -1,6 +1,6 @@
 //! What a write does to the read cache.
 
-use dcd_engine::write_cache::{OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 
 use super::prelude::*;
 use crate::nv::{self, Site};

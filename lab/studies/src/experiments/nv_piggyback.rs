@@ -1,6 +1,6 @@
 //! Dirty blocks that go to the disk with a read.
 
-use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 
 use super::prelude::*;
 use crate::nv::{self, Site};

@@ -1,7 +1,7 @@
 //! Service times, queueing times and work at the disk.
 
 use dcd_engine::destage::when::WhenPolicy;
-use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 
 use super::prelude::*;
 use crate::nv::{self, Site};

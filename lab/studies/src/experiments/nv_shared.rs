@@ -1,6 +1,6 @@
 //! Several disks: a common cache or a part for each.
 
-use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 use dcd_trace::synthesise::Description;
 
 use super::prelude::*;

@@ -1,6 +1,6 @@
 //! How to share memory between reads and writes: two caches, or one that keeps both.
 
-use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 
 use super::prelude::*;
 use crate::nv::{self, Site};

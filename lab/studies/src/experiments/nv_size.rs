@@ -1,6 +1,6 @@
 //! The size of the write cache.
 
-use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{RegionUnit, WriteCacheConfig};
 
 use super::prelude::*;
 use crate::nv::{self, Site};

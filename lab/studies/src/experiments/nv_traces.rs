@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dcd_engine::Nanos;
 use dcd_engine::destage::when::WhenPolicy;
-use dcd_engine::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 use dcd_model::drive;
+use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 use dcd_trace::{Characteriser, DeviceId, Options, Record, open};
 
 use super::prelude::*;

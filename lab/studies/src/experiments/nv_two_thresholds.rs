@@ -1,7 +1,7 @@
 //! Purging between two thresholds: hysteresis.
 
 use dcd_engine::destage::when::WhenPolicy;
-use dcd_engine::write_cache::{RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{RegionUnit, WriteCacheConfig};
 
 use super::prelude::*;
 use crate::nv::{self, Site};

@@ -12,7 +12,7 @@ use dcd_engine::Nanos;
 use dcd_engine::destage::how::HowPolicy;
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::WhenPolicy;
-use dcd_engine::write_cache::{Metrics, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{Metrics, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 
 use crate::{LabError, Point, Sample, Settings};
 

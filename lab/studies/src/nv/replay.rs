@@ -2,10 +2,10 @@
 //! answered or not.
 
 use dcd_crash::{BlankDisk, Latency, Progress, VirtualDriver};
-use dcd_engine::write_cache::{DiskMap, Metrics, RegionUnit, WriteCache, WriteCacheConfig};
 use dcd_engine::{
     Buf, Durability, Geometry, Io, LayerIndex, Lba, Nanos, Pump, RequestId, Stack, StackBuilder, Target,
 };
+use dcd_model::write_cache::{DiskMap, Metrics, RegionUnit, WriteCache, WriteCacheConfig};
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler, disk_map, drive};
 use dcd_trace::{Op, Record};
 use serde_json::Value;

@@ -3,8 +3,7 @@
 use std::fmt::Write;
 
 use dcd_engine::raid::{ArrayStatus, PassName};
-use dcd_engine::write_cache::WriteCacheStatus;
-use dcd_engine::{LayerStatus, LogCacheStatus, LogHead, MeterStatus, ResponseTimes};
+use dcd_engine::{LayerStatus, LogCacheStatus, LogHead, MeterStatus, ResponseTimes, WriteCacheStatus};
 use dcd_stack::{HumanBytes, RECORD};
 
 use crate::commands::array::without;

@@ -1,9 +1,8 @@
 //! Requests of clients: reads that hit and reads that miss, writes that find room and writes that wait for it, flushes.
 
-mod run;
+use dcd_engine::{Buf, Durability, Extent, IoError, Report, RequestId};
 
-use crate::layer::{Durability, IoError, Report, RequestId};
-use crate::{Buf, Extent};
+mod run;
 
 /// The effect of a request on its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::{Extent, Lba, Nanos};
+use dcd_engine::{Extent, Lba, Nanos};
 
 /// Equal regions, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,10 @@ mod run;
 
 use std::collections::VecDeque;
 
-use crate::Nanos;
-use crate::destage::stow::Stow;
-use crate::layer::{IoError, Port};
+use dcd_engine::{IoError, Nanos, Port};
+
 use crate::write_cache::clients::Piece;
+use crate::write_cache::stow::Stow;
 use crate::write_cache::{DiskMap, Position, RegionId};
 
 /// After a purge failed, its region is left alone for so long: it would only fail again at once.

@@ -1,14 +1,15 @@
 //! Operations at a disk: reads that missed, with the dirty blocks that they take along, purges, and what goes around the cache.
 //! Each is some commands below, and ends when all of them have returned.
 
+mod merge;
 mod run;
 
 use std::ops::Range;
 
-use crate::layer::IoError;
+use dcd_engine::{Buf, Extent, IoError, Nanos};
+
 use crate::write_cache::SlotIndex;
 use crate::write_cache::clients::Piece;
-use crate::{Buf, Extent, Nanos};
 
 pub(super) enum OperationKind {
     Read { piece: Piece, buf: Option<Buf>, overlay: Vec<(usize, Buf)>, tainted: bool, done: bool },

@@ -1,12 +1,12 @@
 //! Choosing the next operation of a disk.
 
+use dcd_engine::destage::what::WhatPolicy;
+use dcd_engine::destage::when::{self, Choice, WhenPolicy};
+use dcd_engine::{IoError, Nanos, Outbox};
+
 use super::{BACK_OFF, Job, Queued, Resting};
-use crate::Nanos;
-use crate::destage::stow::Queue;
-use crate::destage::what::WhatPolicy;
-use crate::destage::when::{self, Choice, WhenPolicy};
-use crate::layer::{IoError, Outbox};
 use crate::write_cache::operation::OperationKind;
+use crate::write_cache::stow::Queue;
 use crate::write_cache::{DirtyRegion, Position, RegionId, WriteCache};
 
 impl WriteCache {

@@ -6,6 +6,7 @@
 //! | `config`  | what can be set                                                                     |
 //! | `pool`    | the blocks of one cache: recency, evictions                                         |
 //! | `dirty`   | its dirty blocks by region                                                          |
+//! | `stow`    | the two queues of the policy of that name                                           |
 //! | `order`   | the dirty regions in the order of a policy, in chains (`chain`) or sorted (`sorted`) |
 //! | `store`   | their bytes                                                                         |
 //! | `regions` | which blocks lie together on a disk, and what the arm can do                        |
@@ -34,18 +35,20 @@ mod order;
 mod pool;
 mod regions;
 mod sorted;
+mod stack_kind;
 mod status;
 mod store;
+pub mod stow;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
-use crate::layer::{
-    ActivateError, Control, ErrorKind, Event, Geometry, IoError, IoResult, Layer, Outbox, Port, Ports, Report,
+use dcd_engine::{
+    ActivateError, Control, ErrorKind, Event, Geometry, IoError, IoResult, LINE_BYTES, Layer, LayerStatus,
+    Nanos, Outbox, Port, Ports, Report, SECTOR_BYTES, Slab, WriteCacheState, WriteCacheStatus,
 };
-use crate::slab::Slab;
-use crate::{LINE_BYTES, LayerStatus, Nanos, SECTOR_BYTES};
+use serde_json::Value;
 
 pub use config::{DYNAMIC_LOW, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 pub use dirty::{DirtyRegion, RegionId};
@@ -53,7 +56,8 @@ pub use metrics::Metrics;
 pub use order::{Order, Position};
 pub use pool::{BlockId, Pool, Settled, SlotIndex};
 pub use regions::{Arm, Regions, Stretch};
-pub use status::{WriteCacheState, WriteCacheStatus};
+pub use stack_kind::KIND;
+use status::Details;
 
 use clients::{Unanswered, Waiter, WaitingFor};
 use disk::Disk;
@@ -65,7 +69,8 @@ use store::Store;
 pub enum WriteCacheError {
     /// Its own are 512 or 4096 bytes, and not less than the disk's.
     #[error(
-        "a write cache with blocks of {block_bytes} bytes cannot stand on disk {disk}, whose blocks have {disk_bytes} bytes"
+        "a write cache with blocks of {block_bytes} bytes cannot stand on disk {disk}, whose blocks have {disk_bytes} bytes: set `block` to \
+         512 or 4096, and not less than that"
     )]
     Blocks { block_bytes: u32, disk: usize, disk_bytes: u32 },
     #[error("the map of disk {disk} has {mapped} sectors, and the disk {sectors}")]
@@ -287,12 +292,16 @@ impl Layer for WriteCache {
             let block = block_bytes.max(this.logical_block_bytes);
             if ![SECTOR_BYTES as u32, LINE_BYTES as u32].contains(&block_bytes) || block != block_bytes {
                 let disk_bytes = this.logical_block_bytes;
-                return Err(WriteCacheError::Blocks { block_bytes, disk: port, disk_bytes }.into());
+                return Err(ActivateError::other(WriteCacheError::Blocks {
+                    block_bytes,
+                    disk: port,
+                    disk_bytes,
+                }));
             }
             let sectors = this.sectors - this.sectors % (u64::from(block_bytes) / SECTOR_BYTES);
             if map.regions.sectors() < sectors {
                 let mapped = map.regions.sectors();
-                return Err(WriteCacheError::Map { disk: port, mapped, sectors }.into());
+                return Err(ActivateError::other(WriteCacheError::Map { disk: port, mapped, sectors }));
             }
             geometry.sectors += sectors;
             geometry.read_only |= this.read_only;
@@ -314,12 +323,9 @@ impl Layer for WriteCache {
     fn status(&self, _now: Nanos) -> LayerStatus {
         let blocks = |pool: &Pool| pool.len() as u64 * u64::from(self.config.block_bytes);
         let dirty: u64 = self.shares.iter().map(|share| share.writes.dirty() as u64).sum();
-        LayerStatus::WriteCache(Box::new(WriteCacheStatus {
-            state: if dirty > 0 { WriteCacheState::Dirty } else { WriteCacheState::Clean },
-            non_volatile: self.config.non_volatile,
+        let details = Details {
             write_bytes: self.config.write_bytes,
             write_bytes_used: self.shares.iter().map(|share| blocks(&share.writes)).sum(),
-            dirty_bytes: dirty * u64::from(self.config.block_bytes),
             read_bytes_used: self.shares.iter().filter_map(|share| share.reads.as_ref()).map(blocks).sum(),
             high_mark: self.high_mark,
             low_mark: self.low_mark,
@@ -329,6 +335,15 @@ impl Layer for WriteCache {
             piggyback_success_percent: self.metrics.piggyback_success(),
             counts: self.metrics,
             counts_per_disk: self.per_disk.clone(),
+        };
+        let Ok(Value::Object(more)) = serde_json::to_value(details) else {
+            unreachable!("a status is plain data")
+        };
+        LayerStatus::WriteCache(Box::new(WriteCacheStatus {
+            state: if dirty > 0 { WriteCacheState::Dirty } else { WriteCacheState::Clean },
+            dirty_bytes: dirty * u64::from(self.config.block_bytes),
+            non_volatile: self.config.non_volatile,
+            more,
         }))
     }
 

@@ -3,12 +3,12 @@
 //! A region has a *handle* while it has dirty blocks: its place in a slab. The regions in use are listed besides, so that they are
 //! visited without the free places; where regions are equal to a policy, the first one of that list goes first.
 
+use dcd_engine::destage::what::{self, WhatPolicy};
 use hashbrown::HashTable;
 
 use super::order::{Order, Position};
 use super::pool::BlockId;
-use crate::destage::stow::Queue;
-use crate::destage::what::{self, WhatPolicy};
+use crate::write_cache::stow::Queue;
 
 /// No slot, and no region.
 pub(super) const NIL: u32 = u32::MAX;

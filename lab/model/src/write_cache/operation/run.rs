@@ -1,12 +1,13 @@
 //! Carrying out operations at a disk.
 
+use dcd_engine::destage::how::{self, Block};
+use dcd_engine::{Buf, Durability, Extent, Io, IoResult, Lba, Nanos, OpId, Outbox};
+
 use super::{Flight, Operation, OperationKind, Run, Step};
-use crate::destage::how::{self, Block};
-use crate::layer::{Durability, Io, IoResult, OpId, Outbox};
 use crate::write_cache::clients::{Action, Piece};
 use crate::write_cache::disk::Queued;
+use crate::write_cache::operation::merge::merge;
 use crate::write_cache::{BlockId, Piggyback, RegionId, SlotIndex, WriteCache};
-use crate::{Buf, Extent, Lba, Nanos};
 
 impl WriteCache {
     pub(in crate::write_cache) fn start(&mut self, now: Nanos, index: u32, kind: OperationKind) -> u64 {
@@ -56,7 +57,7 @@ impl WriteCache {
             })
             .collect();
         how::policy(self.config.how).order(&mut blocks);
-        how::merge(&blocks)
+        merge(&blocks)
             .map(|range| {
                 let run = &blocks[range];
                 let extent = Extent::new(run[0].target.start, run.len() as u64 * sectors);
@@ -131,7 +132,7 @@ impl WriteCache {
         let operation = self.start(now, piece.disk, kind);
         self.disks[piece.disk as usize].reading.push(operation);
         self.write_runs(operation, share, before, out);
-        let bytes = (piece.extent.sectors * crate::SECTOR_BYTES) as usize;
+        let bytes = (piece.extent.sectors * dcd_engine::SECTOR_BYTES) as usize;
         let whole = &self.requests.get_mut(piece.request).buf;
         let buf = if whole.is_blank() { Buf::blank(bytes) } else { Buf::zeroed(bytes) };
         self.arrive_at(operation, piece.extent);
@@ -212,7 +213,7 @@ impl WriteCache {
         let io = match request.action {
             Action::Write(durability) => {
                 let durability = if cached { Durability::Durable } else { durability };
-                let mut buf = Buf::blank((extent.sectors * crate::SECTOR_BYTES) as usize);
+                let mut buf = Buf::blank((extent.sectors * dcd_engine::SECTOR_BYTES) as usize);
                 if !request.buf.is_blank() {
                     buf = Buf::zeroed(buf.len());
                     buf.copy_from(0, &request.buf, piece.at, buf.len());

@@ -1,11 +1,14 @@
 //! Carrying out the requests of clients.
 
+use dcd_engine::{
+    Buf, Durability, Extent, Io, IoError, IoResult, Lba, Nanos, Outbox, Report, Request, RequestId,
+    SECTOR_BYTES,
+};
+
 use super::{Action, Awaited, Piece, Unanswered, Waiter, WaitingFor};
-use crate::layer::{Durability, Io, IoError, IoResult, Outbox, Report, Request, RequestId};
 use crate::write_cache::disk::{Disk, Job, Queued};
 use crate::write_cache::metrics::Metrics;
 use crate::write_cache::{BlockId, DYNAMIC_LOW, OnWrite, RegionId, Settled, Share, SlotIndex, WriteCache};
-use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 impl WriteCache {
     fn take(&mut self, id: RequestId, action: Action, buf: Buf) -> u64 {

@@ -1,9 +1,8 @@
 //! The write cache step by step: what it sends to the disk, and when.
 
-use crate::destage::what::WhatPolicy;
-use crate::destage::when::WhenPolicy;
-use crate::layer::{Command, Durability, Io, IoError, OpId, Ports, Request, RequestId};
-use crate::{Buf, Extent, Lba};
+use dcd_engine::destage::what::WhatPolicy;
+use dcd_engine::destage::when::WhenPolicy;
+use dcd_engine::{Buf, Command, Durability, Extent, Io, IoError, Lba, OpId, Ports, Request, RequestId};
 
 use super::*;
 

@@ -1,9 +1,9 @@
 //! RAM for each block of a write cache besides its data, counted by the allocator, with everything that grows with the cache.
-//! `cargo test -p dcd-engine --test memory write_cache_memory -- --nocapture` prints the figures.
+//! `cargo test -p dcd-model --test memory write_cache_memory -- --nocapture` prints the figures.
 
 use crate::counting::ALLOCATED;
 use dcd_engine::destage::what::WhatPolicy;
-use dcd_engine::write_cache::{BlockId, Order, Pool, Position, RegionId, Regions};
+use dcd_model::write_cache::{BlockId, Order, Pool, Position, RegionId, Regions};
 
 /// A power of two is the worst case for the index: it takes the next one for its load.
 const BLOCKS: u64 = 1 << 18;

@@ -8,12 +8,13 @@
 //! The chain by age is kept for every policy: while somebody waits until everything is safe, the oldest region goes first. Regions of which
 //! nothing waits stay in the chains and are skipped; there are as many as purges are under way.
 
+use dcd_engine::destage::what::{self, Part, WhatPolicy};
+
 use super::chain::Chain;
 use super::dirty::{DirtyRegion, RegionId};
 use super::regions::Regions;
 use super::sorted::{Known, NONE, Sorted};
-use crate::destage::stow::Queue;
-use crate::destage::what::{self, Part, WhatPolicy};
+use crate::write_cache::stow::Queue;
 
 /// A disk, the region that its sweep has come to, and the one where its arm is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,8 +375,8 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::destage::what::Chosen;
     use crate::write_cache::{BlockId, Pool, SlotIndex, Stretch};
+    use dcd_engine::destage::what::Chosen;
 
     const REGION: u64 = 4;
     const REGIONS: u32 = 24;

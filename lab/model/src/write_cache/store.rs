@@ -1,6 +1,7 @@
 //! The bytes of a cache's blocks. A study that carries no bytes never makes it allocate any.
 
-use crate::Buf;
+use dcd_engine::Buf;
+
 use crate::write_cache::pool::SlotIndex;
 
 /// See the module's documentation.

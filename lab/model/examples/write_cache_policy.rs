@@ -3,7 +3,7 @@
 //! The workload is that of cache simulators: 4 KiB objects drawn by Zipf's law with exponent 1 from a million, and a cache of
 //! a tenth of them.
 //!
-//! `cargo run --release -p dcd-engine --example write_cache_policy`: every request is a write, and regions of 8 blocks are purged in the order of
+//! `cargo run --release -p dcd-model --example write_cache_policy`: every request is a write, and regions of 8 blocks are purged in the order of
 //! each policy when 95 % are dirty, down to 40 %. Each policy runs three times, in turns with the others.
 //!
 //! `... write_cache_policy trace FILE` writes the requests to a file that libCacheSim reads, in its format `oracleGeneral`.
@@ -11,23 +11,27 @@
 //! libCacheSim: a cache of reads without regions, and one of writes with regions of one block, where a purged block gives up its place.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // A measurement needs a clock.
 
-mod rig;
-
 use std::error::Error;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::time::Duration;
 
-use dcd_engine::destage::stow::Stow;
 use dcd_engine::destage::what::WhatPolicy;
-use dcd_engine::write_cache::{BlockId, Order, Pool, Position, RegionId, Regions};
+use dcd_model::write_cache::stow::Stow;
+use dcd_model::write_cache::{BlockId, Order, Pool, Position, RegionId, Regions};
 use rand::{Rng, SeedableRng};
-use rig::cpu_time;
 
 const OBJECTS: usize = 1_000_000;
 const REQUESTS: usize = 10_000_000;
 const CAPACITY: usize = OBJECTS / 10;
 const REGION: u64 = 8;
 const ROUNDS: usize = 3;
+
+/// The CPU time that this thread has had: what others do on the machine meanwhile does not count.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
 
 /// Ranks drawn by inverting the cumulative sum of 1/k, as numbers of blocks scattered over the disk.
 fn zipf() -> Vec<u32> {

@@ -1,11 +1,10 @@
 //! The settings of a write cache. The names are those of Biswas, Ramakrishnan and Towsley 1993, sections 2 and 4.
 
+use dcd_engine::Nanos;
+use dcd_engine::destage::how::HowPolicy;
+use dcd_engine::destage::what::WhatPolicy;
+use dcd_engine::destage::when::WhenPolicy;
 use serde::{Deserialize, Serialize};
-
-use crate::Nanos;
-use crate::destage::how::HowPolicy;
-use crate::destage::what::WhatPolicy;
-use crate::destage::when::WhenPolicy;
 
 /// The effect of a write on the read cache (section 2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

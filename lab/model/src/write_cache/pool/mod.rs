@@ -19,12 +19,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
+use dcd_engine::destage::what::WhatPolicy;
 use hashbrown::HashTable;
 
 use super::dirty::{DirtyRegion, DirtyRegions, NIL, RegionId};
 use super::order::{Order, Position};
-use crate::destage::stow::Queue;
-use crate::destage::what::WhatPolicy;
+use crate::write_cache::stow::Queue;
 
 #[cfg(test)]
 mod tests;

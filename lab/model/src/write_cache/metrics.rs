@@ -1,8 +1,7 @@
 //! The counters: the metrics of Biswas et al. 1993, section 3.3, and those of the tables of section 4.
 
+use dcd_engine::Nanos;
 use serde::{Deserialize, Serialize};
-
-use crate::Nanos;
 
 /// Counts since the start, or since the statistics were reset. Derived figures are functions, percentages of 0 to 100.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
