@@ -203,6 +203,7 @@ mod tests {
     use crate::layer::{Geometry, IoResult};
     use crate::log_cache::format::SUPERBLOCK_SECTORS;
     use crate::log_cache::offline::read_superblock;
+    use crate::log_cache::recover::{WalkOptions, walk};
     use crate::log_cache::steps::{Steps, quiet};
     use crate::log_cache::testing::{Log, Part, Ram, sector_of};
 
@@ -329,6 +330,40 @@ mod tests {
         assert!(!distrust_shorter(&mut legs, &superblock, &believed));
         legs.legs[1].unreadable.extend(0..1000);
         assert!(!distrust_shorter(&mut legs, &superblock, &believed));
+    }
+
+    /// The crash explorer found it: a start did not find record 2, as no leg that it believed had it, and began its own record 2 in its place. One
+    /// leg lost that, and had the older one again, which the next start took: a write came back that clients had seen to be gone.
+    #[test]
+    fn a_leg_that_lost_the_first_record_of_an_activation_does_not_bring_back_an_earlier_one() {
+        let mut log = Log::new(4, 512);
+        log.append(&[Part::Data(0, 8, 1)]);
+        let (sector, seq) = (log.sector, log.seq);
+        log.append(&[Part::Data(8, 8, 1)]);
+        let range = (sector * SECTOR_BYTES) as usize..(log.sector * SECTOR_BYTES) as usize;
+        let dropped = log.device.bytes[range.clone()].to_vec();
+        (log.sector, log.seq) = (sector, seq);
+        log.activate();
+        log.append(&[Part::Data(8, 8, 2)]);
+        log.append(&[Part::Data(16, 8, 2)]);
+        log.activate();
+        for liar in [0, 1] {
+            let mut legs = [log.device.clone(), log.device.clone()];
+            legs[liar].bytes[range.clone()].copy_from_slice(&dropped);
+            let mut legs = Legs { legs, distrusted: Vec::new() };
+            let mut epochs = Vec::new();
+            let walked = walk(
+                &mut legs,
+                &log.superblock,
+                WalkOptions::default(),
+                &mut |header: &Header, _: &[usize]| {
+                    epochs.push(header.epoch);
+                },
+            );
+            assert_eq!(epochs, [1, 2, 2], "{liar}");
+            level(&mut legs, &log.superblock, &walked.unwrap().to_level, Planted::default()).unwrap();
+            assert!(liar == 1 || legs.legs[0].bytes == log.device.bytes);
+        }
     }
 
     #[test]

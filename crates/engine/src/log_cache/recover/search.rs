@@ -271,7 +271,8 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// The header at a sector that is wanted, from the first copy that has it there; reads ahead up to `until`.
+    /// Returns the header at a sector that is wanted, from the first copy that has it there, and reads ahead up to `until`. A copy that lost
+    /// the first record of an activation may still have one of an earlier activation in its place: the latest activation counts.
     fn header_at(
         &mut self,
         sector: u64,
@@ -279,12 +280,18 @@ impl Walk<'_> {
         wanted: impl Fn(&Self, &Header) -> bool,
     ) -> Result<Option<Header>, RecoverError> {
         let mut unreadable = 0;
+        let mut found: Option<Header> = None;
         for copy in 0..self.reader.copies() {
             match self.header_of(copy, sector, until)? {
                 Ok(header) => {
-                    if let Some(header) = header.filter(|header| wanted(self, header)) {
+                    let epoch = found.as_ref().map(|found| found.epoch);
+                    let later = |header: &Header| Some(header.epoch) > epoch && wanted(self, header);
+                    if let Some(header) = header.filter(later) {
                         self.found_on = copy;
-                        return Ok(Some(header));
+                        if header.epoch >= self.superblock.epoch {
+                            return Ok(Some(header));
+                        }
+                        found = Some(header);
                     }
                 }
                 Err(()) => unreadable += 1,
@@ -293,7 +300,7 @@ impl Walk<'_> {
         if unreadable == self.reader.copies() {
             self.reader.first_unreadable.get_or_insert(sector);
         }
-        Ok(None)
+        Ok(found)
     }
 
     /// The header at a sector as the first copy has it that can be read. What another one has more was not durable in both.
