@@ -14,7 +14,7 @@ read -r -a depths <<< "${DEPTHS:-1 32}"
 for tool in valgrind callgrind_annotate callgrind_control fio; do
     command -v "$tool" > /dev/null || { echo "SKIPPED: $tool is not installed"; exit 0; }
 done
-[ -w /dev/shm ] || { echo "SKIPPED: /dev/shm is not there"; exit 0; }
+[ -w /dev/shm ] || { echo "SKIPPED: /dev/shm is missing"; exit 0; }
 
 work=$(mktemp -d /dev/shm/dcd-profile.XXXXXX)
 server=

@@ -22,7 +22,7 @@ use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, Tears, Who, disk, prefi
 use crate::mirror::{self, Legs};
 use crate::{MemDisk, SimRng, mix};
 
-/// 5 MiB: the fingerprint covers the first, the last, and four lines between; most large writes there go around the log.
+/// 5 MiB: the fingerprint covers the first, the last, and four lines between; most large writes there bypass the log.
 const DATA_SECTORS: u64 = 10240;
 /// No client asks for more at once (see `Character`).
 const LARGEST_REQUEST_BYTES: u64 = 128 << 10;

@@ -119,11 +119,11 @@ fn holds(promise: Promise) {
         "superblocks",
     ];
     match promise {
-        // Flushes are answered at once, and nothing goes around the log.
+        // Flushes are answered at once, and nothing bypasses the log.
         Promise::Ordered => paths.push("throttled"),
-        Promise::Flush => paths.extend(["arounds", "invalidates", "shared_commits", "throttled"]),
+        Promise::Flush => paths.extend(["bypasses", "invalidates", "shared_commits", "throttled"]),
         // Every answer waits for the log, so none is held back any longer.
-        Promise::Always => paths.extend(["arounds", "invalidates", "shared_commits"]),
+        Promise::Always => paths.extend(["bypasses", "invalidates", "shared_commits"]),
     }
     for path in paths {
         assert!(explored.counts.paths[path] > 0, "{path} was never taken: {:?}", explored.counts);
@@ -180,12 +180,12 @@ fn rule_03_summaries_that_know_better_than_a_crash_are_caught() {
 }
 
 #[test]
-fn rule_07_writes_around_a_log_that_nobody_looks_into_are_caught() {
+fn rule_07_a_bypass_without_a_look_into_the_log_is_caught() {
     is_caught(Some(Canary::BlindBypass), &FaultPlan::default());
 }
 
 #[test]
-fn rule_07_clean_copies_that_outlive_a_write_around_the_log_are_caught() {
+fn rule_07_clean_copies_that_outlive_a_bypassing_write_are_caught() {
     // Seeds need 20 to 12,000 states; this one is of the fast ones.
     let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleClean));
     let explored = explore(&ExploreConfig::new(12, 1000), &subject, &mut |_| {});
@@ -297,7 +297,7 @@ fn filled_gaps_change_nothing() {
 }
 
 #[test]
-fn rule_07_writes_around_the_log_over_a_gap_are_caught() {
+fn rule_07_writes_that_bypass_the_log_over_a_gap_are_caught() {
     let subject = |seed| filling_rig(seed, Promise::Flush, false, Some(Canary::StaleGap));
     // Seeds need 100 states to 13,000; this one is of the fast ones.
     let explored = explore(&ExploreConfig::new(12, 1000), &subject, &mut |_| {});
@@ -332,7 +332,7 @@ fn plain_destage_leaves_a_data_disk_that_is_no_good_alone() {
 /// Every I/O of the log and of the data disk fails once, and for ever: right data, an error, or a refusal.
 #[test]
 fn the_log_cache_survives_every_error() {
-    // Seed 1: a flush for destaging failed and took a write around the log with it, and the client's next flush was answered.
+    // Seed 1: a flush for destaging failed and took a write that bypasses the log with it, and the client's next flush was answered.
     // Seed 2: a dead log's buffers were destaged before the host had noted that it is dead. Seed 6: a block that a dead log had
     // lost was written again and not flushed, and came back old.
     for (seed, promise) in [

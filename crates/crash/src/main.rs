@@ -38,15 +38,15 @@ enum CanaryName {
     ReclaimOutOfOrder,
     /// Recovery takes records of any epoch.
     IgnoreEpochs,
-    /// Large writes go around the log without looking into it.
+    /// Large writes bypass the log without looking into it.
     BlindBypass,
-    /// Clean copies are read from the log although a large write has gone around it.
+    /// Clean copies are read from the log although a large write has bypassed it.
     StaleClean,
     /// Blocks that were read are copied to the log although a write has overlapped them meanwhile.
     StaleKeep,
     /// A start takes from summaries of segments what was not durable when they were written.
     StaleSummary,
-    /// Large writes go around the log over gaps that are being destaged.
+    /// Large writes bypass the log over gaps that are being destaged.
     StaleGap,
     /// Writes are answered from RAM although their client outlives the server.
     EarlyAnswer,

@@ -26,7 +26,7 @@ pub struct Character {
     pub sectors_max: u64,
     /// Places and sizes are multiples of this many sectors.
     pub align: u64,
-    /// Writes that are large enough to go around a cache.
+    /// Writes that are large enough to bypass a cache.
     pub large: u64,
     pub large_sectors: u64,
     /// The part of the device that most requests go to.

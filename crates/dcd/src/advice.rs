@@ -97,7 +97,7 @@ impl Advised for LogError {
             LogError::Recover(RecoverError::Io { .. }) => "check the device and its size, then start again",
             LogError::Io { .. } => CHECK_DEVICE,
             LogError::TooManyPieces => "\"dcd rescue\" writes them back offline",
-            LogError::WrittenAround => {
+            LogError::Bypassed => {
                 "start once without ordered-destage and destage everything with \"dcd flush\", then start with it"
             }
             LogError::PartsOfBlocks { .. } => {
@@ -318,7 +318,7 @@ impl Advised for ChangeError {
             ChangeError::Apart(apart) => return apart.advice(),
             ChangeError::InUse(_) => "\"dcd array fail\" first, if it can be spared",
             ChangeError::Rebuilding(_) => "let that end first, with \"dcd array rebuild\"",
-            ChangeError::NotSpared { .. } => "bring back what is not there first",
+            ChangeError::NotSpared { .. } => "bring back what is missing first",
             ChangeError::Id(_) => "try again",
             ChangeError::TooManyRanges => FEWER_STRIDES,
             ChangeError::Nobody

@@ -47,7 +47,7 @@ fn main() {
     for line in &lines {
         black_box(table.lookup(Line(line | 63)));
     }
-    report("lookup, not there", LINES, start);
+    report("lookup, missing", LINES, start);
 
     lines.shuffle(&mut random);
     let log = LINES as u64 * 8;

@@ -88,7 +88,7 @@ impl StackFile {
         self.arrays_mut().for_each(|(_, raid)| raid.config.pass_rate = 0);
     }
 
-    /// Takes legs out of a mirrored log that are not there. One stays in any case: its start says what is wrong.
+    /// Takes legs out of a mirrored log that are missing. One stays in any case: its start says what is wrong.
     pub fn leave_out_legs(&mut self, mirror: &str, names: &[&str]) {
         let Some((_, mirror)) = self.mirrors_mut().find(|(name, _)| *name == mirror) else { return };
         let is_there = |leg: &Located| !names.contains(&leg.text.as_str());
@@ -97,7 +97,7 @@ impl StackFile {
         }
     }
 
-    /// Takes members and spares out of an array, as if they were not there: "missing" stands in the places of the members.
+    /// Takes members and spares out of an array, as if they were missing: "missing" stands in the places of the members.
     pub fn leave_out(&mut self, array: &str, names: &[&str]) {
         let Some((_, raid)) = self.arrays_mut().find(|(name, _)| *name == array) else { return };
         let is_there = |device: &Located| !names.contains(&device.text.as_str());

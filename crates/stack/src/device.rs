@@ -106,7 +106,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Whether it is a file that some commands make where it is not there.
+    /// Whether it is a file that some commands make where it is missing.
     pub const fn is_made(&self) -> bool {
         matches!(self.source, DeviceSource::Path { size: Some(_), .. })
     }

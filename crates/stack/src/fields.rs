@@ -166,7 +166,7 @@ impl<'a> Fields<'a> {
         value.is_some_and(|(_, value)| matches!(value.get_ref(), DeValue::Integer(_)))
     }
 
-    /// Where a field's value stands; the whole table if it is not there.
+    /// Where a field's value stands; the whole table if it is missing.
     pub fn value_span(&self, name: &str) -> Range<usize> {
         let value = self.table.iter().find(|(key, _)| key.get_ref().as_ref() == name);
         value.map_or(self.span.clone(), |(_, value)| value.span())

@@ -9,7 +9,7 @@ use crate::error::StackFileError;
 use crate::fields::{Fields, Located};
 use crate::kinds::{LayerKind, RaidSpec};
 
-/// In the place of a member that is not there.
+/// In the place of a member that is missing.
 const MISSING: &str = "missing";
 
 /// In the place of a journal, where there shall be none.

@@ -48,7 +48,7 @@ promise = "flush"           flush: durable after FLUSH and FUA, as on any disk
                             ordered: after a crash the disk is as it was at most
                             delay-max ago; always: every write is durable at once
 delay-max = "500ms"         for ordered
-bypass = "64KiB"            writes from this size on go around the log; 0: never
+bypass = "64KiB"            writes from this size on bypass the log; 0: never
 reads = "pass"              keep: copy to the log what is read twice from the data disk, and
                             again what is read there. Not on a log that spins, nor with
                             ordered-destage. A byte of RAM for each 4 KiB of log
@@ -71,7 +71,7 @@ ordered-destage = false     the data disk alone is always in a state that a plai
 kind = "raid"               an array with a stripe cache, made by dcd array create
 level = "raid5"             raid5: one member may fail; raid6: two
 of = ["NAME", "missing"]    its members in the order of their roles; "missing" in the place of
-                            one that is not there
+                            one that is missing
 spares = ["NAME"]           devices made ready with dcd array add: where a member has failed, the
                             first one takes its place and is filled; status says when to name it
                             in its place in "of"

@@ -81,7 +81,7 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFil
     let nbd_recovery = fields.flag("nbd-recovery")?.unwrap_or(false);
     if nbd_recovery && nbd.is_empty() {
         let span = fields.value_span("nbd-recovery");
-        return Err(fields.error(span, "\"nbd-recovery\" belongs to \"nbd\", which is not there"));
+        return Err(fields.error(span, "\"nbd-recovery\" belongs to \"nbd\", which is missing"));
     }
     let fuse = fields.text("fuse")?.map(|path| dir.join(path.text));
     let ublk = if fields.is_number("ublk") {

@@ -15,7 +15,7 @@ use crate::{MemDisk, SimRng, VirtualDriver};
 const HABITS: [(u64, u64); 3] = [(60, 200), (60, 200), (300, 40)];
 /// The same for a disk that is given back: it is another one, with nothing on it.
 const NEW: u64 = 300;
-/// The same for a start: a member is not there, or one that has failed is added before it.
+/// The same for a start: a member is missing, or one that has failed is added before it.
 const MISSING: u64 = 100;
 const ADDED_BEFORE: u64 = 300;
 
@@ -198,7 +198,7 @@ pub(super) fn may_add_offline(hot_add: &HotAdd, disks: &mut [MemDisk], role: usi
         .is_some_and(|newest| newest.failed >> role & 1 == 1 && newest.rebuilding.is_none())
 }
 
-/// A member that is not there at a start, although it could be, and comes back later.
+/// A member that is missing at a start, although it could be, and comes back later.
 pub(super) fn late_member(
     hot_add: &HotAdd,
     disks: &mut [MemDisk],

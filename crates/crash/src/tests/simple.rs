@@ -23,7 +23,7 @@ pub(crate) enum Twist {
     None,
     /// Answers flushes by itself.
     SwallowFlushes,
-    /// Passes FUA on as if it were not there.
+    /// Passes FUA on as if it were missing.
     DropFua,
     /// Makes every write durable.
     Through,

@@ -166,7 +166,7 @@ fn attach_loop(file: &StackFile, directory: &Path, loops: &mut StackLoops) -> Re
     let image = image(directory);
     if !image.exists() {
         return Err(Failure::Failed(format!(
-            "{}: it is not there: was the server started before [serve] had fuse? Start it again",
+            "{}: it is missing: was the server started before [serve] had fuse? Start it again",
             image.display()
         )));
     }

@@ -191,7 +191,7 @@ const TRIED_BYTES: u64 = 1 << 20;
 pub(super) struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// A file that is made from now on, and was not there before.
+    /// A file that is made from now on, and was missing before.
     pub(super) fn file_that_is_missing(&mut self, path: Option<&Path>) {
         self.0.extend(path.filter(|path| std::fs::symlink_metadata(path).is_err()).map(Path::to_owned));
     }

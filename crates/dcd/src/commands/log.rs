@@ -83,7 +83,7 @@ fn status(args: &LogStatus) -> Result<(), Failure> {
         Some(mut client) => mirror_of_server(&mut client, &mirrored.layer)?,
         None => offline_status(&mirrored)?,
     };
-    // What the stack file names, and no server has open: a leg that is not there, or a device that is none yet.
+    // What the stack file names, and no server has open: a leg that is missing, or a device that is none yet.
     let mut unnamed = mirror.legs.iter().filter(|leg| leg.name.is_none()).count();
     for name in mirrored.choice.legs() {
         if mirror.legs.iter().any(|leg| leg.name.as_deref() == Some(name)) {
@@ -98,7 +98,7 @@ fn status(args: &LogStatus) -> Result<(), Failure> {
     if args.json {
         print_json(&mirror)?;
     } else {
-        let name = |leg: &LegStatus| leg.name.clone().unwrap_or_else(|| "not there".to_owned());
+        let name = |leg: &LegStatus| leg.name.clone().unwrap_or_else(|| "missing".to_owned());
         println!(
             "log of {}, {}",
             HumanBytes(mirror.size_bytes),

@@ -1,6 +1,6 @@
-//! Members and spares of arrays, and legs of logs, whose devices are not there.
+//! Members and spares of arrays, and legs of logs, whose devices are missing.
 //!
-//! | the device that is not there                                   | a start                                   |
+//! | the device that is missing                                   | a start                                   |
 //! |----------------------------------------------------------------|-------------------------------------------|
 //! | has failed, or another device has its role: superblocks say so | goes on without it                        |
 //! | is a spare that has no role                                    | goes on without it                        |
@@ -59,7 +59,7 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], allowed: Allowed) -> Resu
         }
         let stale: Vec<&str> = lacking.iter().filter_map(|role| looked.stale(*role)).collect();
         for name in absent.iter().chain(&stale) {
-            told.push(format!("array \"{array}\": {} is not there, and is left out", looked.called(name)));
+            told.push(format!("array \"{array}\": {} is missing, and is left out", looked.called(name)));
         }
         file.leave_out(&array, &[&absent[..], &stale].concat());
         file.keep_only(parts);
@@ -102,7 +102,7 @@ fn leave_out_legs(file: &mut StackFile, parts: &[&str]) -> Vec<String> {
         let names: Vec<&str> = absent.iter().map(String::as_str).collect();
         for name in &names {
             let path = file.path_below(name).map(|path| format!(" ({})", path.display())).unwrap_or_default();
-            told.push(format!("log \"{mirror}\": leg \"{name}\"{path} is not there, and is left out"));
+            told.push(format!("log \"{mirror}\": leg \"{name}\"{path} is missing, and is left out"));
         }
         if !names.is_empty() {
             file.leave_out_legs(&mirror, &names);
@@ -112,7 +112,7 @@ fn leave_out_legs(file: &mut StackFile, parts: &[&str]) -> Vec<String> {
     told
 }
 
-/// The same, where members may be left out that are not there after some time. All devices of the stack are waited for, but those that are
+/// The same, where members may be left out that are missing after some time. All devices of the stack are waited for, but those that are
 /// known to have failed.
 pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<String>, Failure> {
     let until = Instant::now() + wait;
@@ -138,7 +138,7 @@ pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<Strin
     }
 }
 
-/// An array of which devices are not there, by the superblocks of the others.
+/// An array of which devices are missing, by the superblocks of the others.
 struct Looked<'a> {
     choice: &'a ArrayChoice,
     absent: &'a [&'a str],
@@ -156,7 +156,7 @@ impl<'a> Looked<'a> {
         self.choice.members.get(role)?.as_deref()
     }
 
-    /// The device in the place of a member of which a spare has the role that is not there.
+    /// The device in the place of a member of which a spare has the role that is missing.
     fn stale(&self, role: usize) -> Option<&'a str> {
         let name = self.named(role)?;
         let standing = self.devices.by_name(name).and_then(|found| self.devices.standing(found));
@@ -167,7 +167,7 @@ impl<'a> Looked<'a> {
         self.choice.spares.iter().any(|spare| self.absent.contains(&spare.as_str()))
     }
 
-    /// The roles that have not failed by what the superblocks say, and whose devices are not there.
+    /// The roles that have not failed by what the superblocks say, and whose devices are missing.
     fn lacking(&self) -> Vec<usize> {
         let newest = &self.devices.newest;
         let is_absent = |role: usize| match self.named(role) {

@@ -100,7 +100,7 @@ impl<'a> Opener<'a> {
         })
     }
 
-    /// What else can be done about a device that is not there.
+    /// What else can be done about a device that is missing.
     fn advice(&self, device: &DeviceSpec) -> &'static str {
         let exists = |name: &&str| self.file.path_below(name).is_some_and(Path::exists);
         for (layer, raid) in self.file.arrays() {

@@ -228,7 +228,7 @@ impl RunningCaches {
                 cache.change(|attachment| Attachment { stale_legs, ..at_end(&status, false, attachment) })?;
             }
         }
-        // Nothing is in the log of one that did not start that was not there before.
+        // Nothing is in the log of one that did not start that was missing before.
         let not_started =
             self.0.iter().filter(|cache| cache.is_recorded && cache.status(now, stack).is_none());
         for Running { record, before, .. } in not_started {

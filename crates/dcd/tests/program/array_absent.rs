@@ -1,4 +1,4 @@
-//! Devices of an array that are not there: what has failed need not be, and all else has to be allowed.
+//! Devices of an array that are missing: what has failed need not be, and all else has to be allowed.
 
 use std::fs;
 use std::process::Command;
@@ -40,14 +40,14 @@ fn a_member_that_has_failed_need_not_be_there() {
     expect(&server.stop(), 0, "");
     take_away(&place, "c");
     expect(&array(&place, "assemble", &[]), 0, "it would start, without member 2");
-    expect(&array(&place, "status", &[]), 5, "failed, and not there");
+    expect(&array(&place, "status", &[]), 5, "failed, and missing");
     expect(&array(&place, "scrub", &["--quiet"]), 1, "a member is missing");
     expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
     expect(&array(&place, "fail", &["d"]), 3, "does not make up for more failed members");
-    expect(&array(&place, "remove", &["c"]), 0, "\"c\" (member 2) is not there");
+    expect(&array(&place, "remove", &["c"]), 0, "\"c\" (member 2) is missing");
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
-    expect(&array(&place, "status", &[]), 5, "failed, and not there");
+    expect(&array(&place, "status", &[]), 5, "failed, and missing");
     expect(&array(&place, "remove", &["c"]), 0, "the server does not have it open");
     expect(&array(&place, "add", &["c"]), 1, "c.img");
     // A new one in its place, while it is served.
@@ -68,10 +68,10 @@ fn the_disk_that_a_spare_has_replaced_need_not_be_there_and_nor_need_a_spare() {
     expect(&server.stop(), 0, "");
     take_away(&place, "c");
     take_away(&place, "f");
-    expect(&array(&place, "assemble", &[]), 0, "note: spare 1 is not there");
-    assert_eq!(device(&status(&place), "c"), "replaced, and not there");
+    expect(&array(&place, "assemble", &[]), 0, "note: spare 1 is missing");
+    assert_eq!(device(&status(&place), "c"), "replaced, and missing");
     serves(&place, &[], blocks);
-    expect(&array(&place, "remove", &["c"]), 0, "\"c\" (member 2) is not there");
+    expect(&array(&place, "remove", &["c"]), 0, "\"c\" (member 2) is missing");
 
     // The spare that has the role: nothing says that it has failed, whatever is in the place of the disk before it.
     take_away(&place, "e");
@@ -138,7 +138,7 @@ fn another_member_is_missed_until_the_user_allows_to_go_on_without() {
     expect(&array(&place, "status", &[]), 5, "state    degraded");
     let said = server.stop();
     expect(&said, 0, "array \"array\": member 1 (\"b\"");
-    expect(&said, 0, "is not there, and is left out");
+    expect(&said, 0, "is missing, and is left out");
     // Since something was written, the superblocks know it.
     serves(&place, &[], blocks);
     take_away(&place, "d");
@@ -164,7 +164,7 @@ fn a_failed_member_on_a_block_device_need_not_be_there() {
     let there = array(&place, "status", &[]);
     assert!(Command::new("losetup").args(["--detach", &node]).status().unwrap().success());
     expect(&there, 5, "failed, event counter");
-    expect(&array(&place, "status", &[]), 5, "failed, and not there");
+    expect(&array(&place, "status", &[]), 5, "failed, and missing");
     serves(&place, &[], blocks);
 }
 

@@ -682,7 +682,7 @@ fn a_cache_on_a_degraded_array_with_a_journal_is_looked_at_after_a_crash() {
     for i in 0..16u64 {
         nbd.write(i * 65536, &[i as u8; 4096]).unwrap();
     }
-    // Too large for the log: around it, but where one of the blocks lies that tell this disk from others.
+    // Large enough to bypass the log, but not where one of the blocks lies that tell this disk from others.
     nbd.write(2 << 20, &vec![0xe1; 2 << 20]).unwrap();
     nbd.flush().unwrap();
     server.kill();

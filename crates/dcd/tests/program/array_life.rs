@@ -233,7 +233,7 @@ fn an_array_is_found_again_among_bare_devices() {
     assert!(text.contains("spares = [\"spare0\"]") && text.contains("strip = \"64KiB\""), "{text}");
     // A copy of a member from before the others were served once more.
     fs::copy(place.path("a.img"), place.path("old.img")).unwrap();
-    // It is served as it is; the spare takes the place of the member that is not there.
+    // It is served as it is; the spare takes the place of the member that is missing.
     fs::write(place.stack(), text.replace("array.sock", "nbd.sock").replace("array.control", "control.sock"))
         .unwrap();
     let server = place.serve();
@@ -378,7 +378,7 @@ fn an_array_that_is_not_served_keeps_the_last_member_that_it_can_spare() {
     // Not named, without a superblock, and an older one of the same member.
     let old = fs::read(place.path("b.img")).unwrap();
     stack(&place, &["a", "missing", "c", "d"], &[], "");
-    let refused = "member 1 is not there, or not up to date, and the parity makes up for 1 in all";
+    let refused = "member 1 is missing, or not up to date, and the parity makes up for 1 in all";
     expect(&array(&place, "fail", &["a"]), 3, refused);
     stack(&place, &members, &[], "");
     disk(&place, "blank", 8);
@@ -544,7 +544,7 @@ fn a_member_that_is_not_there_is_not_made_by_a_start() {
     fs::remove_file(place.path("b.img")).unwrap();
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace(".img\"\n", ".img\"\nsize = \"8MiB\"\n")).unwrap();
-    let refused = Server::start(&place, &[]).err().expect("a member is not there");
+    let refused = Server::start(&place, &[]).err().expect("a member is missing");
     expect(&refused, 3, "member 1 is missing, and the superblocks do not say that it failed");
     assert!(!place.path("b.img").exists());
 }
@@ -589,10 +589,10 @@ fn a_spare_or_a_member_that_is_not_there_does_not_lead_to_a_new_array() {
     let (server, blocks) = full(&place, 8, &["e"], JOURNAL);
     expect(&server.stop(), 0, "");
     fs::remove_file(place.path("e.img")).unwrap();
-    expect(&array(&place, "assemble", &[]), 0, "note: spare 0 is not there");
+    expect(&array(&place, "assemble", &[]), 0, "note: spare 0 is missing");
     let server = place.serve();
     assert_eq!(status(&place)["state"], "good");
-    expect(&array(&place, "status", &[]), 0, "not there");
+    expect(&array(&place, "status", &[]), 0, "missing");
     disk(&place, "e", 8);
     expect(&array(&place, "status", &[]), 0, "new: \"dcd array add\" makes it a spare");
     stack(&place, &["a", "b", "c", "d", "e"], &[], JOURNAL);
@@ -603,7 +603,7 @@ fn a_spare_or_a_member_that_is_not_there_does_not_lead_to_a_new_array() {
     expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
     expect(&server.stop(), 0, "");
     fs::remove_file(place.path("journal.img")).unwrap();
-    let refused = Server::start(&place, &[]).err().expect("the journal is not there");
+    let refused = Server::start(&place, &[]).err().expect("the journal is missing");
     expect(&refused, 1, "if it is gone for good, write journal = \"none\" in the stack file");
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace("journal.img\"\n", "journal.img\"\nsize = \"8MiB\"\n")).unwrap();

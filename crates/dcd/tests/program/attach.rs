@@ -66,7 +66,7 @@ fn has_nbd() -> bool {
 #[test]
 fn a_kernel_without_nbd_is_told_of_with_what_helps() {
     if has_nbd() {
-        return skip("NBD that is not there: this kernel has it");
+        return skip("a kernel without NBD is needed");
     }
     let place = Place::new();
     served(&place, "nbd = \"unix:nbd.sock\"");

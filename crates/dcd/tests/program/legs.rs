@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{MIB, Place, Server, dcd, expect};
 
-/// A stack whose log is on these files, of 8 MiB each, which are made where they are not there.
+/// A stack whose log is on these files, of 8 MiB each, which are made where they are missing.
 fn stack(place: &Place, legs: &[&str]) {
     let mut text = String::from(
         "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.data]\npath = \"data.img\"\n",

@@ -550,7 +550,7 @@ fn the_other_machine_takes_over_from_its_leg() {
     holds_all(second, 1);
     write_all(second, 2);
     server.kill();
-    // It is its own now, and the leg that is not there is known to have failed.
+    // It is its own now, and the leg that is missing is known to have failed.
     let server = second.serve();
     holds_all(second, 2);
     server.kill();

@@ -65,7 +65,7 @@ fn nbd_recovery_is_refused_where_a_killed_server_loses_what_it_answered() {
     expect(&refused, 1, "set nbd-recovery = false");
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace("nbd = \"unix:nbd.sock\"", "fuse = \"mnt\"")).unwrap();
-    expect(&place.run("serve", &[]), 1, "\"nbd-recovery\" belongs to \"nbd\", which is not there");
+    expect(&place.run("serve", &[]), 1, "\"nbd-recovery\" belongs to \"nbd\", which is missing");
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn run_parts() -> Output {
 #[test]
 fn a_kernel_without_ublk_is_told_of_with_what_helps() {
     if Path::new(CONTROL).exists() {
-        return skip("ublk that is not there: this kernel has it");
+        return skip("a kernel without ublk is needed");
     }
     let place = Place::new();
     let stack = place.path("ublk.toml");

@@ -1,7 +1,7 @@
 //! Activation: checks that these are the right disks, recovers the log into the table, and begins a new epoch.
 //!
 //! Nothing is written before everything has been read and checked; then both disks are flushed (after a kill, what was read
-//! may still be volatile: records of the log, and on the data disk what went around it), and one superblock, whose writing
+//! may still be volatile: records of the log, and on the data disk what bypassed it), and one superblock, whose writing
 //! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
 
 use super::commit::CleanRecord;
@@ -82,7 +82,7 @@ impl Replay {
             return Err(LogError::TooManyPieces);
         }
         if config.ordered_destage && self.invalidates {
-            return Err(LogError::WrittenAround);
+            return Err(LogError::Bypassed);
         }
         Ok(())
     }
@@ -264,8 +264,8 @@ fn check_blocks(data: Geometry, index: &Index) -> Result<(), LogError> {
     }
 }
 
-/// A process before this one may have been killed with writes around the log in the disk's volatile cache. No later flush of
-/// a client would cover them, as nothing in this life went around.
+/// A process before this one may have been killed with writes that bypass the log in the disk's volatile cache. No later flush of
+/// a client would cover them, as nothing in this life bypassed the log.
 fn flush_data(data: &mut dyn BlockDevice) -> Result<(), LogError> {
     data.flush().map_err(LogError::io("flushing the data disk"))
 }

@@ -166,7 +166,7 @@ fn a_clean_entry_counts_unless_a_later_record_is_lost() {
     let lost = log.append(&[Part::Data(200, 8, 1)]);
     log.durable_seq = log.seq;
     log.append(&[Part::Data(304, 8, 1)]);
-    log.spoil(lost.sector, 0, 1);
+    log.corrupt(lost.sector, 0, 1);
     let core = started(log, LogCacheConfig { accept_damage: true, ..LogCacheConfig::default() });
     assert_eq!(core.accepted_damage.len(), 1);
     assert!(pieces(&core).is_empty());

@@ -29,8 +29,8 @@ pub enum CleanRecord {
 }
 
 impl Core {
-    pub fn wait_for(&mut self, id: RequestId, seq: u64, around: u64, result: IoResult) {
-        self.queue.wait(DurableWaiter { id, seq, written: false, around, result });
+    pub fn wait_for(&mut self, id: RequestId, seq: u64, bypass: u64, result: IoResult) {
+        self.queue.wait(DurableWaiter { id, seq, written: false, bypass, result });
     }
 
     pub fn on_flush(&mut self, now: Nanos, id: RequestId, out: &mut Outbox) {
@@ -44,12 +44,12 @@ impl Core {
             return self.finish(now, id, IoResult::err(Buf::none(), error), out);
         }
         self.end_flush_epoch();
-        let around = self.data.owed();
+        let bypass = self.data.owed();
         let seq = self.log.needed_seq();
-        if seq <= self.log.durable_seq() && around == 0 {
+        if seq <= self.log.durable_seq() && bypass == 0 {
             return self.finish(now, id, ok, out);
         }
-        self.wait_for(id, seq, around, ok);
+        self.wait_for(id, seq, bypass, ok);
     }
 
     /// What comes now is of a later flush epoch (for ordered destage).
@@ -154,7 +154,7 @@ impl Core {
         let (durable, flushed) = (self.log.durable_seq(), self.data.flushed());
         let written = self.log.written_seq().max(durable);
         let is_done = |waiter: &DurableWaiter| {
-            waiter.seq <= if waiter.written { written } else { durable } && waiter.around <= flushed
+            waiter.seq <= if waiter.written { written } else { durable } && waiter.bypass <= flushed
         };
         for waiter in self.queue.take_waiters(is_done) {
             if waiter.written {
@@ -168,7 +168,7 @@ impl Core {
 
     fn flush_data_for_waiters(&mut self, out: &mut Outbox) {
         let data = &self.data;
-        if data.is_flying() || !self.queue.waiters().iter().any(|waiter| waiter.around > data.flushed()) {
+        if data.is_flying() || !self.queue.waiters().iter().any(|waiter| waiter.bypass > data.flushed()) {
             return;
         }
         self.flush_data(out);
@@ -180,30 +180,30 @@ impl Core {
             self.destager.kept.flushed(result.status.is_ok());
         }
         let flushed = self.data.flushed();
-        self.data.landed(result.status);
+        self.data.flush_completed(result.status);
         if let Err(error) = result.status {
             // What a batch has written by now may be gone with it, and the next flush succeeds all the same.
-            self.destager.spoil();
+            self.destager.flush_failed();
             self.refuse_waiters(now, flushed, error, out);
             out.report(Report::Notice);
         }
         self.answer_waiters(now, out);
     }
 
-    /// A flush for destaging covers what went around the log, too: where it fails, that may be gone, although nobody had asked
+    /// A flush for destaging covers what bypassed the log, too: where it fails, that may be gone, although nobody had asked
     /// for it to be flushed yet. (What was destaged is still in the log.)
     pub fn on_batch_flushed(&mut self, now: Nanos, result: &IoResult, out: &mut Outbox) {
         let flushed = self.data.flushed();
-        self.data.batch_landed(result.status, self.destager.is_spoiled());
+        self.data.batch_flush_completed(result.status, self.destager.has_failed_flush());
         if let Err(error) = result.status {
             self.refuse_waiters(now, flushed, error, out);
             out.report(Report::Notice);
         }
     }
 
-    /// Rule 6, for what went around the log: after a failed flush it counts as unwritten, and only the client can write it again.
+    /// Rule 6, for what bypassed the log: after a failed flush it counts as unwritten, and only the client can write it again.
     fn refuse_waiters(&mut self, now: Nanos, flushed: u64, error: IoError, out: &mut Outbox) {
-        for waiter in self.queue.take_waiters(|waiter| waiter.around > flushed) {
+        for waiter in self.queue.take_waiters(|waiter| waiter.bypass > flushed) {
             self.finish(now, waiter.id, IoResult::err(waiter.result.buf, error), out);
         }
     }
@@ -351,7 +351,7 @@ impl Core {
 
     /// Proceeds with a stop once nothing is in flight.
     pub fn stop_step(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.stop != Stop::Asked || !self.data.nothing_goes_around() || !self.readings.is_empty() {
+        if self.stop != Stop::Asked || !self.data.nothing_bypasses() || !self.readings.is_empty() {
             return;
         }
         if self.log.chain().is_none() || self.queue.wants_space() {

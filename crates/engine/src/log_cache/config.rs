@@ -40,11 +40,11 @@ pub enum Canary {
     ReclaimOutOfOrder,
     /// Recovery accepts records of any epoch (breaks rule 3).
     IgnoreEpochs,
-    /// Large writes go around the log without looking into it (breaks rule 7).
+    /// Large writes bypass the log without looking into it (breaks rule 7).
     BlindBypass,
-    /// Large writes go around the log without looking at the gaps that destaging fills (breaks rule 7).
+    /// Large writes bypass the log without looking at the gaps that destaging fills (breaks rule 7).
     StaleGap,
-    /// Clean copies in the log are read although a write around the log has replaced them (breaks rule 7).
+    /// Clean copies in the log are read although a write that bypasses the log has replaced them (breaks rule 7).
     StaleClean,
     /// A block that was read is copied to the log although a write has overlapped it meanwhile (breaks rule 7).
     StaleKeep,
@@ -85,7 +85,7 @@ pub struct LogCacheConfig {
     pub delay_max: Nanos,
     /// Segment buffers in RAM, each of the segment's size (the paper has 2 to 4).
     pub segment_buffers: usize,
-    /// Writes of at least this many bytes go around the log where that is safe; 0: never.
+    /// Writes of at least this many bytes bypass the log where that is safe; 0: never.
     pub bypass_bytes: u64,
     pub reads: Reads,
     pub when: WhenPolicy,

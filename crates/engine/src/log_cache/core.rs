@@ -41,8 +41,8 @@ pub enum Op {
         reading: u64,
         part: usize,
     },
-    /// A write around the log.
-    Around(u64),
+    /// A write that bypasses the log.
+    Bypass(u64),
     DataFlush,
     Superblock,
     Destage(u64),
@@ -54,7 +54,7 @@ pub enum Op {
     Fingerprint(Extent),
 }
 
-/// Who has a say about new requests.
+/// Operating mode: decides where new requests go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Serving,
@@ -171,7 +171,7 @@ impl Core {
                 self.finish(now, id, result, out);
             }
             Op::Part { reading, part } => self.on_part(now, reading, part, result, out),
-            Op::Around(key) => self.on_around(now, key, result, out),
+            Op::Bypass(key) => self.on_bypass(now, key, result, out),
             Op::DataFlush => self.on_data_flushed(now, result, out),
             Op::Superblock => self.on_superblock(now, result, out),
             Op::Destage(slot) => self.on_destage(now, slot, result, out),

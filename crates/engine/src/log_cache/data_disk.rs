@@ -1,16 +1,16 @@
-//! The data disk: what is going around the log, what went around it, and whether a flush of the data disk has covered that (rules 6
+//! The data disk: the writes that bypass the log, and whether a flush of the data disk has covered them (rules 6
 //! and 7).
 //!
-//! It promises: a write around the log is *going* until it has ended, and then in exactly one of these states until a flush has covered it.
+//! It promises: a write that bypasses the log is *in flight* until it has completed, and then in exactly one of these states until a flush has covered it.
 //!
-//! | a range that went around | when | then |
+//! | a range that bypassed the log | when | then |
 //! |---|---|---|
 //! | unflushed | its write has ended | the next flush takes it along |
 //! | in a flush | that flush is in flight | it is durable if the flush succeeds, and at risk if it fails |
 //! | at risk | a flush failed that should have covered it | every flush of a client fails until it has been written again |
 //!
 //! After a failed flush the disk may have dropped what it could not write, and the next flush succeeds all the same. So no flush is
-//! acknowledged while a range is at risk. What is written over it, through the log or around it, is covered by the next flush
+//! acknowledged while a range is at risk. What is written over it, through the log or past it, is covered by the next flush
 //! like any other write, and ends the risk.
 
 use super::nearer::Nearer;
@@ -70,8 +70,8 @@ impl Extents {
     }
 }
 
-/// A write on its way around the log.
-pub struct Around {
+/// A write that bypasses the log, in flight.
+pub struct Bypass {
     pub id: RequestId,
     pub extent: Extent,
     /// Records that must be durable before the answer.
@@ -126,11 +126,11 @@ impl Readers {
 /// See the module's documentation.
 pub struct DataDisk {
     geometry: Geometry,
-    arounds: Slab<Around>,
+    bypasses: Slab<Bypass>,
     streams: Streams,
     /// The newest record that says that the data disk has the newest copy of something.
     last_invalidate: u64,
-    /// Writes around the log that have ended.
+    /// Completed writes that bypassed the log.
     completed: u64,
     /// How many of those a flush has covered.
     flushed: u64,
@@ -153,7 +153,7 @@ impl DataDisk {
     pub fn new(geometry: Geometry) -> DataDisk {
         DataDisk {
             geometry,
-            arounds: Slab::default(),
+            bypasses: Slab::default(),
             streams: Streams::default(),
             last_invalidate: 0,
             completed: 0,
@@ -183,23 +183,23 @@ impl DataDisk {
         self.last_invalidate = seq;
     }
 
-    pub fn is_going_around(&self, extent: Extent) -> bool {
-        !self.arounds.is_empty() && self.arounds.iter().any(|around| around.extent.overlaps(extent))
+    pub fn is_bypassed(&self, extent: Extent) -> bool {
+        !self.bypasses.is_empty() && self.bypasses.iter().any(|bypass| bypass.extent.overlaps(extent))
     }
 
-    /// What the disk has of the extent is durable, as far as it went around the log, and stays so.
+    /// What the disk has of the extent is durable, as far as it bypassed the log, and stays so.
     pub fn is_settled(&self, extent: Extent) -> bool {
         let volatile = [&self.unflushed, &self.in_flush, &self.in_batch, &self.at_risk];
         !self.last_failed
-            && !self.is_going_around(extent)
+            && !self.is_bypassed(extent)
             && !volatile.iter().any(|extents| extents.overlaps(extent))
     }
 
-    pub fn nothing_goes_around(&self) -> bool {
-        self.arounds.is_empty()
+    pub fn nothing_bypasses(&self) -> bool {
+        self.bypasses.is_empty()
     }
 
-    /// A small write that begins here goes on where a large one around the log ended.
+    /// A small write that begins here goes on where a large write bypassed the log.
     pub fn continues_stream(&self, start: Lba) -> bool {
         self.streams.continues(start)
     }
@@ -209,22 +209,22 @@ impl DataDisk {
         self.streams.forget();
     }
 
-    /// A write is sent around the log. The answer is its key.
-    pub fn send_around(&mut self, around: Around, is_large: bool) -> u64 {
+    /// Sends a write past the log, and returns its key.
+    pub fn send_bypass(&mut self, bypass: Bypass, is_large: bool) -> u64 {
         if is_large {
-            self.streams.note(around.extent);
+            self.streams.note(bypass.extent);
         }
-        self.arounds.insert(around)
+        self.bypasses.insert(bypass)
     }
 
     /// It has ended.
-    pub fn end_around(&mut self, key: u64, ok: bool) -> Around {
-        let around = self.arounds.remove(key);
-        self.ended(around.extent, ok, around.durable);
-        around
+    pub fn end_bypass(&mut self, key: u64, ok: bool) -> Bypass {
+        let bypass = self.bypasses.remove(key);
+        self.ended(bypass.extent, ok, bypass.durable);
+        bypass
     }
 
-    /// A write around the log has ended well, or not: then the client was told. `durable`: it needs no flush.
+    /// A write that bypassed the log has completed, or failed: then the client was told. `durable`: it needs no flush.
     fn ended(&mut self, extent: Extent, ok: bool, durable: bool) {
         self.completed += 1;
         if ok && !durable {
@@ -235,7 +235,7 @@ impl DataDisk {
         }
     }
 
-    /// A newer content of these sectors is in the log, or went around it.
+    /// A newer content of these sectors is in the log, or bypassed it.
     pub fn written_again(&mut self, extent: Extent) {
         self.at_risk.cut(extent);
         if self.at_risk.0.is_empty() {
@@ -243,12 +243,12 @@ impl DataDisk {
         }
     }
 
-    /// Something went around the log that no flush has covered.
+    /// True when a write bypassed the log that no flush has covered.
     pub const fn is_owed(&self) -> bool {
         self.completed > self.flushed
     }
 
-    /// How many writes around the log a flush of a client has to wait for: zero where none is owed.
+    /// Counts the writes past the log that a flush of a client has to cover; zero where none is owed.
     pub const fn owed(&self) -> u64 {
         if self.is_owed() { self.completed } else { 0 }
     }
@@ -273,20 +273,20 @@ impl DataDisk {
         self.in_batch.take_from(&mut self.unflushed);
     }
 
-    /// The flush of a batch has ended. `spoiled`: another one has failed while it was in flight, or before, while its batch was
+    /// Notes that the flush of a batch has completed, or failed. `failed_flush`: another one has failed while it was in flight, or before, while its batch was
     /// written.
-    pub fn batch_landed(&mut self, status: Result<(), IoError>, spoiled: bool) {
+    pub fn batch_flush_completed(&mut self, status: Result<(), IoError>, failed_flush: bool) {
         match status {
             Ok(()) => {
                 self.in_batch.0.clear();
-                self.last_failed &= spoiled;
+                self.last_failed &= failed_flush;
             }
             Err(error) => self.failed(error),
         }
     }
 
-    /// It has ended. (What it should have covered may be at risk by then, by another one that failed.)
-    pub fn landed(&mut self, status: Result<(), IoError>) {
+    /// Notes that the flush of a client has completed, or failed. (What it should have covered may be at risk by then, by another one that failed.)
+    pub fn flush_completed(&mut self, status: Result<(), IoError>) {
         let covered = self.flying.take().expect("a flush was in flight");
         match status {
             Ok(()) => {
@@ -379,7 +379,7 @@ mod tests {
         flush.ended(extent(700, 8), true, true);
         flush.begin();
         flush.ended(extent(1000, 8), true, false);
-        flush.landed(Err(IoError::new(ErrorKind::Medium)));
+        flush.flush_completed(Err(IoError::new(ErrorKind::Medium)));
         assert_eq!(flush.at_risk(), [extent(0, 128), extent(1000, 8)]);
         flush.written_again(extent(0, 64));
         flush.ended(extent(1000, 8), true, false);
@@ -387,7 +387,7 @@ mod tests {
         flush.ended(extent(64, 64), true, false);
         assert!(flush.error().is_none() && flush.is_owed(), "the next flush covers what was written again");
         flush.begin();
-        flush.landed(Ok(()));
+        flush.flush_completed(Ok(()));
         assert!(!flush.is_owed() && flush.at_risk().is_empty() && !flush.last_failed());
     }
 
@@ -397,13 +397,13 @@ mod tests {
         flush.ended(extent(0, 8), true, false);
         flush.begin_batch();
         flush.ended(extent(100, 8), true, false);
-        flush.batch_landed(Ok(()), false);
-        flush.batch_landed(Err(IoError::new(ErrorKind::Medium)), false);
+        flush.batch_flush_completed(Ok(()), false);
+        flush.batch_flush_completed(Err(IoError::new(ErrorKind::Medium)), false);
         assert_eq!(flush.at_risk(), [extent(100, 8)]);
         // One that was sent before another failed says nothing of what that one has lost.
         flush.begin();
-        flush.batch_landed(Err(IoError::new(ErrorKind::Medium)), false);
-        flush.landed(Ok(()));
+        flush.batch_flush_completed(Err(IoError::new(ErrorKind::Medium)), false);
+        flush.flush_completed(Ok(()));
         assert!(flush.last_failed());
     }
 }

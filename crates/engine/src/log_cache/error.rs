@@ -71,8 +71,8 @@ pub enum LogError {
     #[error("the log holds more pieces than fit in memory")]
     TooManyPieces,
     /// Ordered destage needs a log that has all writes.
-    #[error("the log was written without ordered-destage, and large writes went around it")]
-    WrittenAround,
+    #[error("the log was written without ordered-destage, and large writes bypassed it")]
+    Bypassed,
     #[error(
         "the data disk has blocks of {block_bytes} bytes now, and {parts} dirty pieces of the log are parts of blocks: it had smaller ones"
     )]

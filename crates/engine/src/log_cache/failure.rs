@@ -47,7 +47,7 @@ impl Core {
         let recorded = self.mode == Mode::LogFailed { recorded: true };
         let only_lost = self.destager.is_idle() && self.log.is_durable();
         recorded
-            && !self.data.is_going_around(pending.extent)
+            && !self.data.is_bypassed(pending.extent)
             && !self.is_filling(pending.extent)
             && (only_lost || !self.index.is_dirty_in(pending.extent))
     }

@@ -748,7 +748,7 @@ mod tests {
 
     #[test]
     fn a_calibration_out_of_range_is_refused() {
-        let spoilt = |at: usize, value: u32| {
+        let corrupted = |at: usize, value: u32| {
             let mut block = superblock().encode().superblock.as_bytes().to_vec();
             block[at..at + 4].copy_from_slice(&value.to_le_bytes());
             block[12..16].fill(0);
@@ -758,16 +758,16 @@ mod tests {
         };
         // The flag, and how many ranges there are for reads and for writes.
         for (at, good, bad) in [(2256, 1, 2), (2264, 64, 65), (2784, 1, u32::MAX)] {
-            let good = spoilt(at, good).map(|found| found.calibration);
+            let good = corrupted(at, good).map(|found| found.calibration);
             assert_eq!(good, Ok(superblock().calibration));
-            assert_eq!(spoilt(at, bad), Err(SuperblockError::Field("calibration")), "byte {at}");
+            assert_eq!(corrupted(at, bad), Err(SuperblockError::Field("calibration")), "byte {at}");
         }
     }
 
     #[test]
     fn hostile_fields_are_refused() {
-        type Spoil = fn(&mut Superblock);
-        let cases: [(&str, Spoil); 12] = [
+        type Corrupt = fn(&mut Superblock);
+        let cases: [(&str, Corrupt); 12] = [
             ("live sector", |s| s.live_sector = 31),
             ("kept sequence number", |s| s.kept_seq = 7),
             ("samples", |s| s.fingerprint.lines[257].line = 300),
@@ -781,9 +781,9 @@ mod tests {
             ("counters", |s| s.durable_seq = u64::MAX),
             ("data sectors", |s| (s.data_sectors, s.fingerprint) = (0, Fingerprint::default())),
         ];
-        for (name, spoil) in cases {
+        for (name, corrupt) in cases {
             let mut bad = superblock();
-            spoil(&mut bad);
+            corrupt(&mut bad);
             assert_eq!(Superblock::decode(bad.encode().as_bytes()), Err(SuperblockError::Field(name)));
         }
     }

@@ -6,7 +6,7 @@
 //!   counts of zero may be passed by the tail, once `superseded_by` is durable (rule 6).
 //! - A piece or a range is clean only when [`Index::clean`] or [`Index::clean_range`] says so, or when something newer replaced it.
 //! - A destaged range counts as such until the record that brought it is released: recovery would repeat it (rule 7).
-//! - A clean piece is what the data disk has. It is remembered until the head comes to its segment; a write that goes around the log,
+//! - A clean piece is what the data disk has. It is remembered until the head comes to its segment; a write that bypasses the log,
 //!   zeroes and discards drop it.
 
 use super::destaged::Destaged;
@@ -217,7 +217,7 @@ impl Index {
                 Kind::Clean => {
                     self.forget(entry.extent, header.seq);
                     if header.seq < self.kept_seq {
-                        // It is void for ever.
+                        // It is stale for ever.
                     } else if self.table.has_room(1) {
                         self.insert_kept(entry.extent, Place(place), entry.crc, header.seq);
                     } else {

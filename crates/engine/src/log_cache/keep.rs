@@ -122,7 +122,7 @@ impl Keep {
         self.ahead = 0;
     }
 
-    /// Something newer of the extent is in the log, or on its way around it.
+    /// Something newer of the extent is in the log, or on its way past it.
     fn overwritten(&mut self, extent: Extent) {
         if self.watched_lines == 0 {
             return;
@@ -141,7 +141,7 @@ impl Core {
         self.keep.is_on() && self.mode == Mode::Serving && self.stop == Stop::No
     }
 
-    /// Something newer of the extent is in the log, or on its way around it.
+    /// Something newer of the extent is in the log, or on its way past it.
     pub fn copies_are_old(&mut self, extent: Extent) {
         if !self.config.canary.is(Canary::StaleKeep) {
             self.keep.overwritten(extent);

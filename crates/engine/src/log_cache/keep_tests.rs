@@ -70,7 +70,7 @@ fn nothing_is_kept_unless_that_is_asked_for_and_then_not_on_a_log_that_spins() {
     assert!(error.unwrap().to_string().contains("does not spin"));
 }
 
-/// Something newer comes while the block is on its way from the data disk, through the log or around it.
+/// Something newer comes while the block is on its way from the data disk, through the log or past it.
 #[test]
 fn rule_07_what_is_written_between_read_and_append_drops_the_copy() {
     let extent = Extent::new(Lba(AT), 8);
@@ -105,7 +105,7 @@ fn rule_07_what_is_written_between_read_and_append_drops_the_copy() {
 fn rule_07_what_is_volatile_on_the_data_disk_is_not_copied() {
     let mut steps = start();
     steps.write(AT, 128, 2);
-    assert_eq!(steps.core.statistics.arounds, 1);
+    assert_eq!(steps.core.statistics.bypasses, 1);
     for _ in 0..3 {
         assert_eq!(read(&mut steps, AT), (Some(2), 1));
     }
@@ -123,7 +123,7 @@ fn rule_07_what_is_volatile_on_the_data_disk_is_not_copied() {
 
 /// Recovery takes a copy for what the data disk has. The record that says that it is old must not be lost with the write in place.
 #[test]
-fn rule_07_nothing_goes_around_the_log_where_recovery_finds_a_copy() {
+fn rule_07_nothing_bypasses_the_log_where_recovery_finds_a_copy() {
     let mut steps = with_copy();
     steps.flush();
     steps.wait(2);
@@ -131,7 +131,7 @@ fn rule_07_nothing_goes_around_the_log_where_recovery_finds_a_copy() {
     assert_eq!(read(&mut steps, AT), (Some(0), 0), "it is warm");
     assert!(!steps.core.index.is_dirty());
     steps.write(AT, 128, 2);
-    assert_eq!(steps.core.statistics.arounds, 0);
+    assert_eq!(steps.core.statistics.bypasses, 0);
     assert_eq!(steps.read(AT), Some(2));
     // The crash takes the write, and the copy is what the disk has.
     let mut steps = steps.restart(keeping());
@@ -201,9 +201,9 @@ fn a_rotten_copy_is_read_from_the_data_disk_and_no_reason_to_refuse_the_start() 
     for _ in 0..2 {
         steps = steps.restart(keeping());
         assert_eq!(read(&mut steps, AT), (Some(0), 1));
-        // Recovery finds it again: what is written must not go around the log.
+        // Recovery finds it again: what is written must not bypass the log.
         steps.write(AT, 128, 2);
-        assert_eq!(steps.core.statistics.arounds, 0);
+        assert_eq!(steps.core.statistics.bypasses, 0);
     }
 }
 
@@ -241,7 +241,7 @@ fn damage_where_recovery_only_looks_for_copies_is_no_reason_to_refuse_the_start(
 }
 
 #[test]
-fn a_destaged_copy_that_cannot_be_read_does_not_outlive_a_write_around_the_log() {
+fn a_destaged_copy_that_cannot_be_read_does_not_outlive_a_bypassing_write() {
     let mut steps = Steps::new(40, quiet());
     // No superblock says that it is destaged.
     steps.hold = Box::new(|port, io| port == LOG && io.extent().is_some_and(|extent| extent.start.0 < 32));

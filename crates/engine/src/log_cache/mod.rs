@@ -6,7 +6,7 @@
 //! | `recover`, `activate` | from those bytes to a running cache |
 //! | `core` | the state of a running cache, and the dispatch of events |
 //! | `write`, `read`, `queue` | requests, and those that wait |
-//! | `data_disk`, `streams` | what goes around the log, and whether a flush has covered it |
+//! | `data_disk`, `streams` | what bypasses the log, and whether a flush has covered it |
 //! | `nearer` | whether a read is taken from a log that spins |
 //! | `index`, `table` | where the newest copy of each sector is |
 //! | `log`, `buffers`, `ring` | the log: what was appended, what of it is durable, which segments are in use |

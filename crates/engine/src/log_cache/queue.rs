@@ -77,13 +77,13 @@ impl PendingWrite {
     }
 }
 
-/// A request that is answered once a record is durable, and the data disk was flushed after so many writes around the log.
+/// A request that is answered once a record is durable, and the data disk was flushed after so many writes had bypassed the log.
 pub struct DurableWaiter {
     pub id: RequestId,
     pub seq: u64,
     /// It is enough that the record has been written.
     pub written: bool,
-    pub around: u64,
+    pub bypass: u64,
     pub result: IoResult,
 }
 

@@ -44,10 +44,10 @@ fn a_destaged_block_is_read_from_the_log_until_its_segment_is_written_again() {
 }
 
 #[test]
-fn rule_07_a_write_around_the_log_drops_what_is_remembered_and_says_nothing() {
+fn rule_07_a_bypassing_write_drops_what_is_remembered_and_says_nothing() {
     let mut steps = remembered(quiet());
     steps.write(AT, 128, 2);
-    assert_eq!((steps.core.statistics.arounds, steps.core.statistics.invalidates), (1, 0));
+    assert_eq!((steps.core.statistics.bypasses, steps.core.statistics.invalidates), (1, 0));
     assert_eq!((steps.read(AT), reads_of_data_disk(&steps)), (Some(2), 1));
     let mut steps = steps.restart(quiet());
     assert_eq!(steps.read(AT), Some(2));

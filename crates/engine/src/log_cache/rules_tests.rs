@@ -7,7 +7,7 @@ use super::{LogCacheConfig, LogError, Promise, WhatPolicy};
 use crate::layer::{Control, Discards, Durability, ErrorKind, Io, IoError, Port, Report, Unfinished};
 use crate::{Extent, Lba, LogCacheState};
 
-/// A place whose lines are not in the fingerprint, so that writes there may go around the log.
+/// A place whose lines are not in the fingerprint, so that writes there may bypass the log.
 const MIDDLE: u64 = 2176;
 
 fn data_write(port: Port, io: &Io) -> bool {
@@ -165,14 +165,14 @@ fn rule_06_a_range_of_which_a_part_was_replaced_is_kept_until_its_successor_is_d
 }
 
 #[test]
-fn rule_07_large_writes_go_around_only_what_the_log_does_not_have() {
+fn rule_07_large_writes_bypass_the_log_only_where_it_has_nothing() {
     let mut steps = Steps::new(40, quiet());
-    let around = |steps: &Steps| steps.core.statistics.arounds;
+    let bypass = |steps: &Steps| steps.core.statistics.bypasses;
     steps.write(MIDDLE, 128, 1);
-    assert_eq!((around(&steps), steps.on_data_disk(MIDDLE)), (1, 1), "nothing of it is in the log");
+    assert_eq!((bypass(&steps), steps.on_data_disk(MIDDLE)), (1, 1), "nothing of it is in the log");
     steps.write(MIDDLE + 8, 8, 2);
     steps.write(MIDDLE, 128, 3);
-    assert_eq!((around(&steps), steps.read(MIDDLE + 8)), (1, Some(3)), "some of it is dirty");
+    assert_eq!((bypass(&steps), steps.read(MIDDLE + 8)), (1, Some(3)), "some of it is dirty");
     steps.drain();
     let invalidates = steps.core.statistics.invalidates;
     fill(&mut steps, 1, 0, 9);
@@ -190,16 +190,16 @@ fn rule_07_large_writes_go_around_only_what_the_log_does_not_have() {
 
 /// A kernel splits 512 KiB into 504 and 8; of such a stream nothing stays in the log.
 #[test]
-fn the_rest_of_a_large_write_goes_around_with_it() {
+fn the_rest_of_a_large_write_bypasses_the_log_with_it() {
     let mut steps = Steps::new(8, quiet());
     for at in [0, 256] {
         steps.write(MIDDLE + at, 240, 1);
         steps.write(MIDDLE + at + 240, 16, 2);
     }
-    assert_eq!(steps.core.statistics.arounds, 4);
+    assert_eq!(steps.core.statistics.bypasses, 4);
     assert_eq!((steps.on_data_disk(MIDDLE + 240), steps.on_data_disk(MIDDLE + 496)), (2, 2));
     steps.write(MIDDLE + 512, 8, 3);
-    assert_eq!(steps.core.statistics.arounds, 4, "what follows a rest is no rest");
+    assert_eq!(steps.core.statistics.bypasses, 4, "what follows a rest is no rest");
     steps.sent.clear();
     let flush = steps.flush();
     assert!(steps.is_ok(flush) && steps.sent.contains(&(DATA, Kind::Flush, None)));
@@ -214,7 +214,7 @@ fn the_rest_of_a_large_write_goes_around_with_it() {
     steps.write(MIDDLE + 3072, 128, 7);
     steps.write(MIDDLE + 3200, 16, 7);
     assert!(steps.is_ok(commit));
-    assert_eq!((steps.core.statistics.arounds, steps.read(MIDDLE + 3208)), (7, Some(7)));
+    assert_eq!((steps.core.statistics.bypasses, steps.read(MIDDLE + 3208)), (7, Some(7)));
     let mut steps = steps.restart(quiet());
     assert_eq!((steps.read(MIDDLE + 1152), steps.read(MIDDLE + 240)), (Some(4), Some(2)));
 }
@@ -231,7 +231,7 @@ fn rule_07_a_clean_copy_that_recovery_would_bring_back_is_invalidated_first() {
     assert_eq!(steps.on_data_disk(MIDDLE), 1);
     let id = steps.write_as(MIDDLE, 128, 2, Durability::Durable);
     assert!(steps.is_ok(id));
-    assert_eq!((steps.core.statistics.arounds, steps.core.statistics.invalidates), (1, 1));
+    assert_eq!((steps.core.statistics.bypasses, steps.core.statistics.invalidates), (1, 1));
     let mut steps = steps.restart(quiet());
     assert_eq!(steps.read(MIDDLE), Some(2), "the log would have said 1");
     steps.drain();
@@ -250,7 +250,7 @@ fn rule_07_a_write_over_a_clean_copy_is_answered_once_the_log_calls_that_old() {
     steps.log().unreadable.clear();
     steps.hold = Box::new(|port, io| port == LOG && io.modifies());
     let id = steps.write(MIDDLE, 128, 2);
-    assert_eq!((steps.core.statistics.arounds, steps.core.statistics.invalidates), (1, 1));
+    assert_eq!((steps.core.statistics.bypasses, steps.core.statistics.invalidates), (1, 1));
     assert_eq!(steps.on_data_disk(MIDDLE), 2);
     assert_eq!(steps.status(id), None, "a kill would bring the copy back");
     steps.let_go();
@@ -279,7 +279,7 @@ fn rule_07_a_write_over_a_clean_copy_waits_for_no_flush_where_the_log_has_said_s
 }
 
 #[test]
-fn rule_07_a_flush_reaches_the_data_disk_when_something_went_around() {
+fn rule_07_a_flush_reaches_the_data_disk_after_a_bypass() {
     let mut steps = Steps::new(8, quiet());
     steps.write(MIDDLE, 128, 1);
     steps.sent.clear();
@@ -287,7 +287,7 @@ fn rule_07_a_flush_reaches_the_data_disk_when_something_went_around() {
     assert!(steps.is_ok(flush) && steps.sent.contains(&(DATA, Kind::Flush, None)));
     steps.sent.clear();
     let flush = steps.flush();
-    assert!(steps.is_ok(flush) && steps.sent.is_empty(), "nothing went around since");
+    assert!(steps.is_ok(flush) && steps.sent.is_empty(), "nothing bypassed the log since");
     steps.write(MIDDLE, 128, 2);
     steps.hold = Box::new(data_flush);
     let flush = steps.flush();
@@ -352,21 +352,21 @@ fn rule_07_flushes_succeed_again_when_all_that_a_failed_one_lost_was_written_aga
     assert!(!fails(&mut steps));
     let flushed =
         [DATA, LOG].map(|port| steps.sent.iter().any(|sent| sent.0 == port && sent.1 != Kind::Write));
-    assert_eq!(flushed, [true, true], "what went around, and what went into the log");
+    assert_eq!(flushed, [true, true], "what bypassed the log, and what went into the log");
     assert!(steps.core.status().flush_error.is_none());
     let mut steps = steps.restart(quiet());
     assert_eq!((steps.read(MIDDLE), steps.read(MIDDLE + 1127)), (Some(2), Some(3)));
 }
 
 #[test]
-fn rule_07_nothing_goes_around_where_the_order_of_writes_is_promised() {
+fn rule_07_nothing_bypasses_the_log_where_the_order_of_writes_is_promised() {
     for config in [
         LogCacheConfig { promise: Promise::Ordered, ..quiet() },
         LogCacheConfig { ordered_destage: true, ..quiet() },
     ] {
         let mut steps = Steps::new(40, config);
         steps.write(MIDDLE, 128, 1);
-        assert_eq!((steps.core.statistics.arounds, steps.read(MIDDLE)), (0, Some(1)));
+        assert_eq!((steps.core.statistics.bypasses, steps.read(MIDDLE)), (0, Some(1)));
     }
 }
 
@@ -435,20 +435,20 @@ fn rule_09_a_block_that_is_overwritten_while_it_is_destaged_stays_dirty() {
     assert_eq!((steps.on_data_disk(0), steps.core.index.table().counts().dirty_sectors), (2, 0));
 }
 
-/// The crash explorer found it: a write around the log was slow, a newer one of the same place had gone through the log, was
+/// The crash explorer found it: a write that bypasses the log was slow, a newer one of the same place had gone through the log, was
 /// durable and destaged before the slow one ended, and that overwrote it on the data disk.
 #[test]
-fn rule_09_destaging_waits_for_an_older_write_around_the_log() {
+fn rule_09_destaging_waits_for_an_older_write_that_bypasses_the_log() {
     let mut steps = Steps::new(8, quiet());
     steps.hold = Box::new(data_write);
     let old = steps.write(MIDDLE, 256, 1);
-    assert_eq!(steps.held.len(), 1, "it goes around the log");
+    assert_eq!(steps.held.len(), 1, "it bypasses the log");
     let new = steps.write_as(MIDDLE + 32, 8, 2, Durability::Durable);
     let zeroes = Extent::new(Lba(MIDDLE + 64), 8);
     steps.send(Io::WriteZeroes { extent: zeroes, unmap: false, durability: Durability::Durable });
     assert!(steps.is_ok(new) && steps.status(old).is_none());
-    let around = Extent::new(Lba(MIDDLE), 256);
-    steps.hold = Box::new(move |port, io| port == DATA && io.extent() == Some(around));
+    let bypass = Extent::new(Lba(MIDDLE), 256);
+    steps.hold = Box::new(move |port, io| port == DATA && io.extent() == Some(bypass));
     steps.drain();
     assert!(steps.reports.is_empty() && steps.on_data_disk(MIDDLE + 32) == 0, "not before the older one");
     steps.let_go();
@@ -463,13 +463,13 @@ fn rule_09_data_is_not_destaged_before_an_older_discard_that_has_to_wait() {
     let mut steps = Steps::new(8, quiet());
     steps.hold = Box::new(data_write);
     steps.write(MIDDLE, 256, 1);
-    // The discard waits for the write around the log, and reaches further.
+    // The discard waits for the write that bypasses the log, and reaches further.
     let discard = Extent::new(Lba(MIDDLE + 200), 100);
     steps.send(Io::WriteZeroes { extent: discard, unmap: false, durability: Durability::Durable });
     let new = steps.write_as(MIDDLE + 280, 8, 2, Durability::Durable);
     assert!(steps.is_ok(new));
-    let around = Extent::new(Lba(MIDDLE), 256);
-    steps.hold = Box::new(move |port, io| port == DATA && io.extent() == Some(around));
+    let bypass = Extent::new(Lba(MIDDLE), 256);
+    steps.hold = Box::new(move |port, io| port == DATA && io.extent() == Some(bypass));
     steps.drain();
     assert!(steps.reports.is_empty() && steps.on_data_disk(MIDDLE + 280) == 0, "not before the older one");
     steps.let_go();

@@ -30,9 +30,9 @@ pub struct Statistics {
     pub logged_sectors: u64,
     /// Of these, sectors that took the place of older ones in the same record.
     pub compacted_sectors: u64,
-    pub around_sectors: u64,
-    /// Writes around the log, and those of them that had to say so in the log first.
-    pub arounds: u64,
+    pub bypassed_sectors: u64,
+    /// Writes that bypassed the log, and those of them that first invalidated copies in the log.
+    pub bypasses: u64,
     pub invalidates: u64,
     /// Requests that took several records.
     pub chains: u64,

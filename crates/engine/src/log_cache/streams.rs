@@ -1,5 +1,5 @@
-//! Sequential streams. Those of large writes go around the log: a kernel splits what a client writes, often into large requests and a small
-//! rest each, and a rest in the log would make holes in what went around it, which an array has to fill by reading.
+//! Sequential streams. Those of large writes bypass the log: a kernel splits what a client writes, often into large requests and a small
+//! rest each, and a rest in the log would make holes in what bypassed it, which an array has to fill by reading.
 
 use crate::{Extent, Lba};
 

@@ -267,7 +267,7 @@ impl Log {
     }
 
     /// Flips bits of one byte on the device.
-    pub fn spoil(&mut self, sector: u64, byte: usize, mask: u8) {
+    pub fn corrupt(&mut self, sector: u64, byte: usize, mask: u8) {
         self.device.bytes[(sector * SECTOR_BYTES) as usize + byte] ^= mask;
     }
 }

@@ -1,8 +1,8 @@
 //! Writes, discards and zeroes: appended to the log, always at the head, also when they overwrite (section 3.5.1); large
-//! writes around the log where that is safe (rule 7).
+//! writes that bypass the log where that is safe (rule 7).
 
 use super::core::{Core, DATA, Mode, Op};
-use super::data_disk::Around;
+use super::data_disk::Bypass;
 use super::format::{Entry, Kind};
 use super::queue::{Change, DurableWaiter, PendingWrite};
 use super::table::{Line, Place};
@@ -34,20 +34,20 @@ impl Core {
             }
             self.queue.got_space();
             if through {
-                self.around(now, pending, 0, out);
+                self.bypass(now, pending, 0, out);
             } else if pending.done < pending.extent.sectors {
                 let seq = if self.invalidate(now, pending.extent) { self.data.last_invalidate() } else { 0 };
-                self.around(now, pending, seq, out);
+                self.bypass(now, pending, seq, out);
             } else {
                 self.logged(now, pending, out);
             }
         }
     }
 
-    /// Puts a request into the log. True when it is in, or when it may go around it (nothing of it is done then); false
+    /// Puts a request into the log. True when it is in, or when it may bypass it (nothing of it is done then); false
     /// where it has to wait.
     fn try_log(&mut self, now: Nanos, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
-        if pending.done == 0 && self.log.chain().is_none() && self.may_go_around(pending) {
+        if pending.done == 0 && self.log.chain().is_none() && self.may_bypass(pending) {
             return self.room_to_invalidate(now, pending, out);
         }
         match pending.change {
@@ -56,9 +56,9 @@ impl Core {
         }
     }
 
-    /// Rule 7: nothing of the range is dirty in the log, nor on its way around it. Nor does it cover a line of the fingerprint: after
+    /// Rule 7: nothing of the range is dirty in the log, nor on its way past it. Nor does it cover a line of the fingerprint: after
     /// a crash, records explain all changes there.
-    fn may_go_around(&self, pending: &PendingWrite) -> bool {
+    fn may_bypass(&self, pending: &PendingWrite) -> bool {
         let extent = pending.extent;
         let rest = pending.durability == Durability::Volatile
             && !self.is_always()
@@ -81,7 +81,7 @@ impl Core {
 
     /// Nothing of the extent is dirty in the log or being destaged, nor would recovery destage anything of it again.
     fn log_is_silent_on(&self, extent: Extent) -> bool {
-        self.index.is_silent_on(extent) && !self.data.is_going_around(extent) && !self.is_filling(extent)
+        self.index.is_silent_on(extent) && !self.data.is_bypassed(extent) && !self.is_filling(extent)
     }
 
     fn room_to_invalidate(&mut self, now: Nanos, pending: &PendingWrite, out: &mut Outbox) -> bool {
@@ -107,14 +107,14 @@ impl Core {
         true
     }
 
-    fn around(&mut self, now: Nanos, pending: PendingWrite, seq: u64, out: &mut Outbox) {
+    fn bypass(&mut self, now: Nanos, pending: PendingWrite, seq: u64, out: &mut Outbox) {
         let through = pending.durability == Durability::Durable || self.is_always();
         // Over a block that a dead log has lost: where this write were lost as well, an old content would come back as if nothing
         // had happened.
         let extent = pending.extent;
         let over_lost = self.mode != Mode::Serving && self.index.is_dirty_in(extent);
         let durability = if through || over_lost { Durability::Durable } else { Durability::Volatile };
-        let around = Around {
+        let bypass = Bypass {
             id: pending.id,
             extent,
             seq: if through || self.answers_when_written() { seq } else { 0 },
@@ -122,24 +122,24 @@ impl Core {
         };
         self.queue.touch(now);
         self.copies_are_old(extent);
-        let key = self.data.send_around(around, self.is_large(extent));
-        self.statistics.arounds += 1;
-        self.statistics.around_sectors += pending.extent.sectors;
-        self.submit(DATA, Op::Around(key), pending.into_io(durability), out);
+        let key = self.data.send_bypass(bypass, self.is_large(extent));
+        self.statistics.bypasses += 1;
+        self.statistics.bypassed_sectors += pending.extent.sectors;
+        self.submit(DATA, Op::Bypass(key), pending.into_io(durability), out);
     }
 
-    pub fn on_around(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
-        let around = self.data.end_around(key, result.status.is_ok());
+    pub fn on_bypass(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
+        let bypass = self.data.end_bypass(key, result.status.is_ok());
         self.destager.bypass_ended();
         if self.mode != Mode::Serving && result.status.is_ok() {
             // Until now the lost blocks under it were errors.
-            self.forget_extent(around.extent, 0);
+            self.forget_extent(bypass.extent, 0);
         }
         // Before the record is written, an older copy in the log would be destaged over this after a kill.
-        let (id, seq, written) = (around.id, around.seq, !around.durable);
+        let (id, seq, written) = (bypass.id, bypass.seq, !bypass.durable);
         let reached = if written { self.log.written_seq() } else { 0 }.max(self.log.durable_seq());
         if result.status.is_ok() && seq > reached {
-            self.queue.wait(DurableWaiter { id, seq, written, around: 0, result });
+            self.queue.wait(DurableWaiter { id, seq, written, bypass: 0, result });
         } else {
             self.finish(now, id, result, out);
         }
@@ -290,7 +290,7 @@ impl Core {
             self.end_flush_epoch();
         }
         if self.answers_when_written() {
-            return self.queue.wait(DurableWaiter { id: pending.id, seq, written: true, around: 0, result });
+            return self.queue.wait(DurableWaiter { id: pending.id, seq, written: true, bypass: 0, result });
         }
         self.answer_paced(now, pending.id, pending.extent.sectors, result, out);
     }

@@ -14,7 +14,7 @@ pub enum Refused {
     Twice(usize, usize),
     /// Each was used without the other, and has what the other lacks.
     Apart(usize, usize),
-    /// So many legs are not there, and nothing says that they failed.
+    /// So many legs are missing, and nothing says that they failed.
     Missing(usize),
     /// None of those that are there has all that was acknowledged.
     NoneWhole,

@@ -58,7 +58,7 @@ pub enum Canary {
 pub struct MirrorConfig {
     /// What the legs are called, in the order of the ports.
     pub names: Vec<String>,
-    /// Starts although legs are not there that are not known to have failed.
+    /// Starts although legs are missing that are not known to have failed.
     pub degraded: bool,
     /// Fills no leg: for who changes nothing.
     pub only_looks: bool,

@@ -10,7 +10,7 @@ use crate::SECTOR_BYTES;
 pub struct LegStatus {
     /// What the stack file calls it; the server knows.
     pub name: Option<String>,
-    /// None: its device is not there.
+    /// None: its device is missing.
     pub port: Option<usize>,
     pub id: u64,
     /// None: it is no leg any more, and is being let go.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::raid::apart::Apart;
 
-/// Some members of an array, with "missing" in the place of the others; the journal is not there.
+/// Some members of an array, with "missing" in the place of the others; the journal is missing.
 fn part(level: Level, members: usize, roles: &[usize]) -> RaidConfig {
     let present = (0..members).map(|role| roles.contains(&role)).collect();
     RaidConfig { present, accept_damage: true, ..config(level, members) }

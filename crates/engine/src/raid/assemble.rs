@@ -90,7 +90,7 @@ struct Starting<'a> {
 }
 
 impl Starting<'_> {
-    /// A member that is not there has failed; one that was being rebuilt is not taken back, unless it had been away.
+    /// A member that is missing has failed; one that was being rebuilt is not taken back, unless it had been away.
     fn miss_absent(&mut self) -> Result<(), AssembleError> {
         let is_absent = |role: usize| self.members.port(role).is_none() || self.outdated >> role & 1 == 1;
         for role in (0..self.now.members).filter(|&role| is_absent(role)).collect::<Vec<_>>() {

@@ -39,7 +39,7 @@ impl Bitmap {
         self.words[(region / 64) as usize] >> (region % 64) & 1 == 1
     }
 
-    /// True where it was not there.
+    /// True where it was missing.
     pub fn insert(&mut self, region: u64) -> bool {
         let word = &mut self.words[(region / 64) as usize];
         let before = *word;

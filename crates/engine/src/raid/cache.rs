@@ -175,7 +175,7 @@ impl StripeCache {
         self.units.get(&unit).map(Box::as_ref)
     }
 
-    /// A unit, made where it is not there.
+    /// A unit, made where it is missing.
     pub fn unit(&mut self, unit: u64) -> &mut Unit {
         let cells = self.layout.rows * self.layout.shape.data;
         let pieces = self.layout.rows / self.piece_rows;

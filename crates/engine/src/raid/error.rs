@@ -125,7 +125,7 @@ pub enum UnusedWhy {
     #[error("it was a member and is out of date")]
     WasMember,
     #[error(
-        "it is out of date: another device had taken its role, and is not there, or the array went on without it"
+        "it is out of date: another device had taken its role, and is missing, or the array went on without it"
     )]
     OutOfDate,
     #[error("it has an older content than the others know it to have had, as from an image or a copy of it")]

@@ -50,7 +50,7 @@ pub enum ChangeError {
     #[error("the parity does not make up for more failed members than it has already")]
     NoParity,
     #[error(
-        "it cannot be spared: {} not there, or not up to date, and the parity makes up for {parity} in all",
+        "it cannot be spared: {} missing, or not up to date, and the parity makes up for {parity} in all",
         are(.absent)
     )]
     NotSpared { absent: Vec<usize>, parity: usize },
@@ -265,7 +265,7 @@ fn held(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock) -
 /// Records that the member of a role has failed, and is not to be used again.
 ///
 /// # Errors
-/// If the parity does not make up for it, and for other members that are not there; see [`newest`] for others.
+/// If the parity does not make up for it, and for other members that are missing; see [`newest`] for others.
 pub fn mark_failed(
     members: &mut [Option<&mut dyn BlockDevice>],
     role: usize,
@@ -296,7 +296,7 @@ pub fn mark_failed(
     change(members, superblock)
 }
 
-/// Gives the role of a member that has failed, or is not there, to a device, which is filled from the beginning when the array is served
+/// Gives the role of a member that has failed, or is missing, to a device, which is filled from the beginning when the array is served
 /// next. It may be the one that had the role before: where it is known what it has missed, it keeps its id, and gets only that. While
 /// another one is being rebuilt it becomes a spare, which gets the role after that. `id`: a random number.
 ///
@@ -466,8 +466,8 @@ mod tests {
         let mut there = all(&mut members);
         there[1] = None;
         assert_eq!(mark_failed(&mut there, 2), Err(not_spared.clone()));
-        assert!(not_spared.to_string().contains("member 1 is not there"), "{not_spared}");
-        mark_failed(&mut there, 1).expect("it is the one that is not there");
+        assert!(not_spared.to_string().contains("member 1 is missing"), "{not_spared}");
+        mark_failed(&mut there, 1).expect("it is the one that is missing");
 
         let mut members = made(true);
         let newest = newest(&mut all(&mut members)).expect("read");
@@ -511,7 +511,7 @@ mod tests {
         let mut members = made(true);
         let before: Vec<Vec<u8>> = members.iter().map(|member| member.0.clone()).collect();
         let error =
-            replace(&mut all(&mut members[..2]), 3, &mut blank(SECTORS), 77).expect_err("two are not there");
+            replace(&mut all(&mut members[..2]), 3, &mut blank(SECTORS), 77).expect_err("two are missing");
         assert_eq!(error, ChangeError::NotSpared { absent: vec![2], parity: 1 });
         let error =
             replace(&mut all(&mut members[..3]), 3, &mut blank(SECTORS - 500), 77).expect_err("too small");

@@ -1,4 +1,4 @@
-//! Superblocks that only a member has that was not there while others went on, and members with an older content than they had.
+//! Superblocks that only a member has that was missing while others went on, and members with an older content than they had.
 
 use super::passes::byte_of;
 use super::*;
@@ -47,7 +47,7 @@ impl Bench {
     }
 }
 
-/// The power goes when only the member that comes back has the superblock that says so. It is not there at the next start, and is again
+/// The power goes when only the member that comes back has the superblock that says so. It is missing at the next start, and is again
 /// at the one after that.
 #[test]
 fn a_return_that_only_the_member_itself_knows_of_has_not_happened() {

@@ -13,8 +13,8 @@ use dcd_engine::*;
 
 const SEGMENT_BYTES: u32 = 16 << 10;
 const DATA_BYTES: u64 = 4 << 20;
-/// A write of this size goes around the log.
-const AROUND_SECTORS: u64 = 128;
+/// A write of this size bypasses the log.
+const BYPASS_SECTORS: u64 = 128;
 const LOG_BLOCKS: [u32; 2] = [512, 4096];
 
 /// Superblocks, and enough segments for all that is written.
@@ -24,7 +24,7 @@ fn log_bytes(log_block_bytes: u32) -> u64 {
 
 fn config() -> LogCacheConfig {
     LogCacheConfig {
-        bypass_bytes: AROUND_SECTORS * SECTOR_BYTES,
+        bypass_bytes: BYPASS_SECTORS * SECTOR_BYTES,
         // Longer than anything takes here: only who rests lets it destage.
         idle_empty: Nanos::from_secs(10),
         idle_full: Nanos::from_secs(10),
@@ -94,10 +94,10 @@ fn first(disk: &mut dyn Disk) {
     disk.flush();
 }
 
-/// A large write goes around the log, which then says that its copies of the same place are void; a small one stays in it.
-fn around(disk: &mut dyn Disk) {
+/// A large write bypasses the log, which then says that its copies of the same place are stale; a small one stays in it.
+fn bypass(disk: &mut dyn Disk) {
     disk.write(0x8f0, 8, 2, Volatile);
-    disk.write(0x800, AROUND_SECTORS, 2, Volatile);
+    disk.write(0x800, BYPASS_SECTORS, 2, Volatile);
     disk.flush();
 }
 
@@ -130,7 +130,7 @@ fn written(log_block_bytes: u32) -> [Ram; 2] {
     let mut rig = Rig::start(config(), [log, data]);
     first(&mut rig);
     rig.rest();
-    around(&mut rig);
+    bypass(&mut rig);
     second(&mut rig);
     let mut rig = Rig::start(config(), rig.crash());
     third(&mut rig);
@@ -155,8 +155,8 @@ fn home_and_seen() -> (Vec<u8>, Vec<u8>) {
     let mut home = before();
     first(&mut home);
     let mut seen = home.clone();
-    around(&mut seen);
-    home.write(0x800, AROUND_SECTORS, 2, Volatile);
+    bypass(&mut seen);
+    home.write(0x800, BYPASS_SECTORS, 2, Volatile);
     second(&mut seen);
     third(&mut seen);
     (home, seen)

@@ -85,7 +85,7 @@ pub const LOG_POLICIES: [Policy; 2] = [
     Policy { name: "between marks", fields: "when = \"high-low\"\n", idle: false },
 ];
 
-/// Fields of a stack file: which writes go around the log, how many are destaged at a time, and whether reads are kept.
+/// Fields of a stack file: which writes bypass the log, how many are destaged at a time, and whether reads are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     pub name: &'static str,
@@ -100,10 +100,10 @@ impl Tuning {
 
 pub const LOG_TUNINGS: [Tuning; 5] = [
     Tuning::DEFAULT,
-    Tuning { name: "nothing around", fields: "bypass = 0\n", ssd_only: false },
+    Tuning { name: "no bypass", fields: "bypass = 0\n", ssd_only: false },
     Tuning { name: "depth 4", fields: "destage-depth = 4\n", ssd_only: false },
     Tuning { name: "reads kept", fields: "reads = \"keep\"\n", ssd_only: true },
-    Tuning { name: "nothing around, reads kept", fields: "bypass = 0\nreads = \"keep\"\n", ssd_only: true },
+    Tuning { name: "no bypass, reads kept", fields: "bypass = 0\nreads = \"keep\"\n", ssd_only: true },
 ];
 
 const MILLION: f64 = 1e6;
@@ -383,7 +383,7 @@ impl Setting {
 pub struct Places<'a> {
     pub disk: &'a Path,
     pub log: &'a Path,
-    /// The size of the log's device; none where it is to be made, or is not there.
+    /// The size of the log's device; none where it is to be made, or is missing.
     pub log_bytes: Option<u64>,
 }
 

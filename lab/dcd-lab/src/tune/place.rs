@@ -16,7 +16,7 @@ pub struct LogPlace {
     pub medium: Medium,
     /// Why it is taken for that.
     pub why: &'static str,
-    /// Its size; none where it is not there.
+    /// Its size; none where it is missing.
     pub bytes: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ fn medium(log: Option<&Drive>, disk: Option<&Drive>, is_there: bool) -> (Medium,
         (Some(log), _) if log.rotates => (Medium::OtherDisk, "it rotates"),
         (Some(_), _) => (Medium::Ssd, "it does not rotate"),
         (None, _) if is_there => (Medium::Ssd, "the kernel does not say what it is on"),
-        (None, _) => (Medium::Ssd, "it is not there"),
+        (None, _) => (Medium::Ssd, "it is missing"),
     }
 }
 

@@ -146,7 +146,7 @@ fn a_log_that_is_named_leads_to_candidates_on_it() {
     trace(&place);
     let ssd = "/dev/nvme77n1p3";
     let output = tune(&place, &["--log", ssd, "--log-sizes", "16MiB,32MiB", "--out", "out", "--json"]);
-    expect(&output, 0, "--log /dev/nvme77n1p3: a log on an SSD, as it is not there");
+    expect(&output, 0, "--log /dev/nvme77n1p3: a log on an SSD, as it is missing");
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let media: Vec<&str> =
         result["candidates"].as_array().unwrap().iter().map(|c| c["medium"].as_str().unwrap()).collect();

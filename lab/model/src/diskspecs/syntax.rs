@@ -235,11 +235,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
-        let none = |_: &str| Err("it is not there".to_owned());
+        let none = |_: &str| Err("it is missing".to_owned());
         for (text, says) in [
             ("a b {\n x = 1,\n", "line 1: the block \"a b\" has no end"),
             ("a b {\n x,\n}", "line 2: \"x,\" has no value"),
-            ("a b {\n m = source f.model\n}", "line 2: the file \"f.model\" that it names: it is not there"),
+            ("a b {\n m = source f.model\n}", "line 2: the file \"f.model\" that it names: it is missing"),
             ("a b {\n l = [ 1,\n", "line 2: the list has no end"),
             ("words\n", "line 1: \"words\" is no block"),
         ] {

@@ -15,7 +15,7 @@ const MODEL: &str = include_str!("fixtures/invented.model");
 fn invented(disk: &str, model: &str) -> Result<Imported, ImportError> {
     let include = |name: &str| match name {
         "invented.model" => Ok(model.to_owned()),
-        _ => Err("it is not there".to_owned()),
+        _ => Err("it is missing".to_owned()),
     };
     import(disk, "invented.diskspecs", &include, None)
 }
@@ -110,7 +110,7 @@ fn what_is_wrong_is_told_with_its_block_and_field() {
         (disk("= 128", "= many"), "\"many\" is no number"),
         (disk("transfer time = 0.0512", "transfer time = 0"), "give the rate with --bus"),
         (disk("reqsize = 1", "reqsize = 0"), "\"High (read) water mark\": it is a part of a segment"),
-        (disk("invented.model", "other.model"), "the file \"other.model\" that it names: it is not there"),
+        (disk("invented.model", "other.model"), "the file \"other.model\" that it names: it is missing"),
         (model("scheme used = 1", "scheme used = 5"), "\"Sparing scheme used\": 5 (spares at the front"),
         (model("dm_layout_g1 {", "dm_layout_g4 {"), "dm_layout_g4 is not read, only dm_layout_g1"),
         (model("hplplus10", "extracted"), "\"Full seek curve\": it is missing"),

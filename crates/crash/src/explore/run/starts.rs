@@ -1,4 +1,4 @@
-//! Starts of a run: what an administrator does before them, with members that are blank, have failed, or are not there.
+//! Starts of a run: what an administrator does before them, with members that are blank, have failed, or are missing.
 
 use dcd_engine::raid::{AssembleError, SuperblockError};
 use dcd_engine::{ActivateError, Stack};
@@ -27,7 +27,7 @@ impl Run {
         Ok((driver, stack))
     }
 
-    /// Members that are added before a start, and those that are not there at this one.
+    /// Members that are added before a start, and those that are missing at this one.
     fn see_to_members(&mut self, disks: &mut [MemDisk]) -> Outcome<Vec<usize>> {
         let mut missing: Vec<usize> = self.see_to_blank_member(disks)?.into_iter().collect();
         let Some(hot_add) = &self.rig.hot_add else { return Ok(missing) };
@@ -52,7 +52,7 @@ impl Run {
         let late = late_member(hot_add, disks, &may_lose, &mut self.rng);
         if let Some(role) = late {
             *self.counts.kinds.entry("starts without a member that comes back".into()).or_default() += 1;
-            self.tell(|| format!("-- member {role} is not there"));
+            self.tell(|| format!("-- member {role} is missing"));
         }
         Ok(late.into_iter().collect())
     }

@@ -197,7 +197,7 @@ impl<'a> Members<'a> {
         members
     }
 
-    /// Says why devices of the array get no place, and which members are not there.
+    /// Says why devices of the array get no place, and which members are missing.
     fn tell_left_out(&self, array: &Superblock, found: &[Found]) {
         for device in found {
             let Some((superblock, identity)) = device.superblock() else { continue };

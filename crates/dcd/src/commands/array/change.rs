@@ -165,13 +165,13 @@ fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
     if let Some(role) = role.filter(|role| devices.newest.failed >> role & 1 == 0 && !devices.has(*role)) {
         return Err(Failure::refused(
             format!(
-                "\"{name}\" is member {role}, and is not there: the superblocks do not say that it has failed"
+                "\"{name}\" is member {role}, and is missing: the superblocks do not say that it has failed"
             ),
             "reconnect it, or \"dcd array fail\" first, if it can be spared",
         ));
     }
     println!(
-        "\"{name}\" ({called}) is not there, and has no role: nothing was changed. Take it out of {}",
+        "\"{name}\" ({called}) is missing, and has no role: nothing was changed. Take it out of {}",
         choice.file.path.display()
     );
     Ok(())
@@ -183,7 +183,7 @@ fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result
     let array = array_of_server(&mut client, &choice.layer)?;
     let name = &by_role(&array.devices, name).unwrap_or_else(|| name.to_owned());
     if !choice.file.is_there(name) && is_closed(choice, &array.devices, name) {
-        println!("\"{name}\" is not there, and the server does not have it open: nothing was changed");
+        println!("\"{name}\" is missing, and the server does not have it open: nothing was changed");
         return Ok(());
     }
     let call = json!({ "layer": choice.layer, "command": "remove", "name": name });

@@ -170,7 +170,7 @@ impl Served<'_> {
         let new = self.choice.spares.iter().filter(|name| !self.is_open(name)).map(|name| {
             let state = match self.choice.file.device(name).is_none_or(DeviceSpec::is_there) {
                 true => "new: \"dcd array add\" makes it a spare",
-                false => "not there",
+                false => "missing",
             };
             Device::new(name, "spare".to_owned(), None, state)
         });
@@ -187,7 +187,7 @@ impl Served<'_> {
                 "being made a spare".to_owned()
             }
             (_, None) if named.is_some_and(|name| !self.choice.file.is_there(name)) => {
-                "failed, and not there".to_owned()
+                "failed, and missing".to_owned()
             }
             (_, None) if named.is_some() => {
                 "removed: \"dcd array add\" takes it back, or another device".to_owned()
@@ -346,9 +346,9 @@ fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Device {
             let failed = expected.is_some_and(|role| devices.newest.failed >> role & 1 == 1);
             let replaced = expected.is_some_and(|role| devices.has(role));
             let state = match (failed, replaced) {
-                (_, true) => "replaced, and not there",
-                (true, _) => "failed, and not there",
-                _ => "not there",
+                (_, true) => "replaced, and missing",
+                (true, _) => "failed, and missing",
+                _ => "missing",
             };
             (expected, state.to_owned())
         }

@@ -86,7 +86,7 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
         return match without_format {
             true => Ok(vec![format!("device \"{}\" is made by that", device.name)]),
             false => Err(Failure::Failed(format!(
-                "device \"{}\" is not there: \"dcd format\", or \"dcd array create\", makes it",
+                "device \"{}\" is missing: \"dcd format\", or \"dcd array create\", makes it",
                 device.name
             ))),
         };

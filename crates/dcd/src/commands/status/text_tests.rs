@@ -174,7 +174,7 @@ fn what_is_wrong_with_a_log_cache_is_told_and_decides_the_exit_code() {
     });
     assert!(screen_of(&status).contains(", flushes fail\n"));
     let Err(Failure::Degraded(why)) = verdict(&status) else { panic!("degraded") };
-    let told = "64 KiB that went around the log may be lost (byte ranges 1048576+65536)";
+    let told = "64 KiB that bypassed the log may be lost (byte ranges 1048576+65536)";
     assert!(why.contains(told), "{why}");
     let accepted_damage = vec!["records 2..3 were durable".to_owned()];
     let status = server(LogCacheStatus { accepted_damage, ..log_cache(LogCacheState::Clean) });

@@ -277,7 +277,7 @@ mod tests {
         let degraded = ArrayStatus {
             state: ArrayState::Degraded,
             failed_members: vec![2],
-            advice: vec!["spare 0 is not there".to_owned()],
+            advice: vec!["spare 0 is missing".to_owned()],
             ..ArrayStatus::default()
         };
         let rebuilding = ArrayStatus {
@@ -298,7 +298,7 @@ mod tests {
         let named = degraded.clone();
         let verdict = of([LayerStatus::Raid(Box::new(degraded))], Vec::new());
         assert_eq!(verdict.state, "degraded");
-        assert!(verdict.actions[0].contains("spare 0 is not there"));
+        assert!(verdict.actions[0].contains("spare 0 is missing"));
         assert!(verdict.actions[1].contains("replace member 2: dcd array add"), "{:?}", verdict.actions);
         let devices = DevicesStatus {
             member_names: ["a", "b", "c"].map(|name| Some(name.to_owned())).into(),

@@ -153,7 +153,7 @@ pub fn way_to_a_new_log(log: &Path) -> String {
     )
 }
 
-/// The leg that has everything is not there.
+/// The leg that has everything is missing.
 fn stale(log: &str) -> Refusal {
     Refusal::new(
         format!(

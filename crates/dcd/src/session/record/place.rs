@@ -172,7 +172,7 @@ impl Block {
     }
 
     /// Decides whether a record that lies under a name or the number of this disk is its own. One from before records named their disk may be,
-    /// and so may one of a disk on which something else was put since, as long as that disk is not there under another number.
+    /// and so may one of a disk on which something else was put since, as long as that disk is missing under another number.
     pub fn matches(&self, recorded: Option<&Identity>) -> Match {
         match recorded.map(|recorded| (self.identity.matches(recorded), recorded)) {
             Some((Match::Unclear, recorded))

@@ -218,7 +218,7 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
         "Reads of which nothing came from the cache",
         counts.reads.saturating_sub(counts.read_hits),
     );
-    of.bytes_total("bypassed", "Writes that went around the log", counts.around_sectors * SECTOR_BYTES);
+    of.bytes_total("bypassed", "Writes that bypassed the log", counts.bypassed_sectors * SECTOR_BYTES);
     of.bytes_total("written", "What was written to the log", counts.log_bytes);
     let destaged = (counts.destaged_sectors + counts.destaged_range_sectors) * SECTOR_BYTES;
     of.bytes_total("destaged", "What was written back to the data disk", destaged);

@@ -14,7 +14,7 @@ fn stack(name: &str) -> ServerStatus {
     let mut cache = LogCacheStatus { dirty_bytes: 4096, lost_blocks: 2, ..LogCacheStatus::default() };
     cache.statistics.reads = 5;
     cache.statistics.read_hits = 2;
-    cache.statistics.around_sectors = 3;
+    cache.statistics.bypassed_sectors = 3;
     let pass = PassStatus {
         kind: PassName::Rebuild,
         role: None,

@@ -144,7 +144,7 @@ pub fn destage_trouble(cache: &LogCacheStatus) -> Option<String> {
     })
 }
 
-/// Why flushes fail, where one of the data disk failed that should have covered writes around the log.
+/// Why flushes fail, where one of the data disk failed that should have covered writes that bypass the log.
 pub fn flush_trouble(cache: &LogCacheStatus) -> Option<String> {
     let error = cache.flush_error?;
     let bytes = |sectors: u64| sectors * SECTOR_BYTES;
@@ -152,7 +152,7 @@ pub fn flush_trouble(cache: &LogCacheStatus) -> Option<String> {
     let parts: Vec<String> =
         parts.map(|part| format!("{}+{}", bytes(part.start.0), bytes(part.sectors))).collect();
     Some(format!(
-        "a flush of the data disk failed ({}): {} that went around the log may be lost (byte ranges {}), and flushes fail \
+        "a flush of the data disk failed ({}): {} that bypassed the log may be lost (byte ranges {}), and flushes fail \
          until all of it has been written again",
         error.kind.name(),
         HumanBytes(cache.flush_at_risk_bytes),
@@ -176,7 +176,7 @@ pub fn lost_text(blocks: usize) -> Option<String> {
 
 /// A leg as messages call it.
 pub fn leg_name(leg: &LegStatus) -> String {
-    leg.name.as_ref().map_or_else(|| "a leg that is not there".to_owned(), |name| format!("\"{name}\""))
+    leg.name.as_ref().map_or_else(|| "a leg that is missing".to_owned(), |name| format!("\"{name}\""))
 }
 
 /// The legs of a mirrored log, in words.

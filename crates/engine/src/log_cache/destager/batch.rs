@@ -194,8 +194,8 @@ impl Core {
     /// Everything that is dirty has to wait, or is lost.
     fn nothing_to_destage(&mut self, failed: bool, out: &mut Outbox) {
         // A write that bypasses the log ends by itself; a log has to become durable.
-        self.destager.stalled = !failed && !self.destager.behind_around();
-        if self.destager.behind_around() {
+        self.destager.stalled = !failed && !self.destager.behind_bypass();
+        if self.destager.behind_bypass() {
             return;
         }
         if failed {
@@ -248,9 +248,9 @@ impl Core {
 
     /// The data disk has been flushed (or could not be: then nothing of the batch is clean).
     pub(super) fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
-        let spoiled = std::mem::take(&mut self.destager.spoiled);
-        self.destager.errors += u64::from(spoiled);
-        let flushed = flushed && !spoiled;
+        let failed_flush = std::mem::take(&mut self.destager.failed_flush);
+        self.destager.errors += u64::from(failed_flush);
+        let flushed = flushed && !failed_flush;
         self.destager.phase = Phase::Idle;
         self.destager.choosing.look_again();
         self.destager.hold = u64::MAX;

@@ -46,7 +46,7 @@ pub struct Choosing {
     seen: Option<(bool, u64)>,
     no_stripes: bool,
     /// Some blocks have to wait for a write that bypasses the log, or for an older range.
-    pub behind_around: bool,
+    pub behind_bypass: bool,
     /// All segments with something dirty are barren.
     found_nothing: bool,
 }
@@ -94,11 +94,8 @@ impl Core {
             parts.retain(|part| part.info.id != last);
             parts.extend(self.index.ranges().parts_of(last));
         }
-        let behind: BTreeSet<u64> = parts
-            .iter()
-            .filter(|part| self.data.is_going_around(part.extent))
-            .map(|part| part.info.id)
-            .collect();
+        let behind: BTreeSet<u64> =
+            parts.iter().filter(|part| self.data.is_bypassed(part.extent)).map(|part| part.info.id).collect();
         self.destager.ranges_behind = !behind.is_empty();
         for part in parts.into_iter().filter(|part| !behind.contains(&part.info.id)) {
             self.destager.range_ids.push(part.info.id);
@@ -375,18 +372,18 @@ impl Core {
         part: TablePart,
         mut take: impl FnMut(Item, u32),
     ) -> Option<TablePart> {
-        let mut behind_around = false;
+        let mut behind_bypass = false;
         let next = self.index.table().scan_part(part, |line, piece| {
             if !self.is_in_chosen(&piece) || !self.may_be_destaged(line, &piece, rule) {
                 return;
             }
             if self.waits_for_others(line) {
-                behind_around = true;
+                behind_bypass = true;
             } else {
                 take(Item { line, piece, failed: false }, self.index.segment_of(piece.place));
             }
         });
-        self.destager.choosing.behind_around |= behind_around;
+        self.destager.choosing.behind_bypass |= behind_bypass;
         next
     }
 
@@ -406,9 +403,9 @@ impl Core {
             && (rule.failed || self.log.buffers().holding(place).is_none())
     }
 
-    /// An older write around the log, or an older range, has to be destaged before a line.
+    /// True when an older write past the log, or an older range, has to reach the data disk before a line.
     pub(super) fn waits_for_others(&self, line: Line) -> bool {
-        self.data.is_going_around(line.extent()) || self.is_over_what_stays(line.extent())
+        self.data.is_bypassed(line.extent()) || self.is_over_what_stays(line.extent())
     }
 
     pub(super) fn sort_items(&mut self) {

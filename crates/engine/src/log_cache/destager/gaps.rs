@@ -5,7 +5,7 @@
 //! the rule for reads allows it. So a gap changes nothing, as long as nobody else changes its sectors there in between:
 //!
 //! - what is newer in the log is destaged with a later batch, and makes no difference to the gap;
-//! - a write around the log that is under way leaves the gap unfilled, and none sets out over a gap (`is_filling`);
+//! - a bypassing write in flight leaves the gap unfilled, and none starts over a gap (`is_filling`);
 //! - a discard or zeroes that are not destaged yet leave it unfilled;
 //! - the tail of the log does not pass what is read from it (`Destager::hold`).
 //!
@@ -39,7 +39,7 @@ impl Core {
         let Some(rules) = self.gap_rules() else { return false };
         let pays = |rule: &Strides| rule.allow_between(extent.start, extent.end());
         let (pays, may_read) = (pays(&rules.write), pays(&rules.read));
-        if !pays || self.index.ranges().contains_any(extent) || self.data.is_going_around(extent) {
+        if !pays || self.index.ranges().contains_any(extent) || self.data.is_bypassed(extent) {
             return false;
         }
         let (run, clean) = (self.destager.room.runs.len() as u32 - 1, self.destager.room.clean.len());

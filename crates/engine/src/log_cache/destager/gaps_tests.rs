@@ -8,7 +8,7 @@ use super::super::{Contiguity, LogCacheConfig, Strides};
 use crate::layer::{Control, Durability, ErrorKind, Io, IoError, Outbox, Port, Report};
 use crate::{Extent, Lba, Nanos};
 
-/// A place whose lines are not in the fingerprint, so that writes there may go around the log.
+/// A place whose lines are not in the fingerprint, so that writes there may bypass the log.
 const MIDDLE: u64 = 2176;
 
 fn filling(read: u64, write: u64) -> LogCacheConfig {
@@ -153,7 +153,7 @@ fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
 }
 
 #[test]
-fn rule_07_no_write_goes_around_the_log_over_a_gap_that_is_being_destaged() {
+fn rule_07_no_write_bypasses_the_log_over_a_gap_that_is_being_destaged() {
     for write in [false, true] {
         let mut steps = steps(9, 9);
         write_lines(&mut steps, &[0, 5], 1);
@@ -163,9 +163,12 @@ fn rule_07_no_write_goes_around_the_log_over_a_gap_that_is_being_destaged() {
         steps.control(Control::DrainCancel);
         let over = steps.write_as(MIDDLE + 8, 32, 2, Durability::Durable);
         assert!(steps.is_ok(over), "it goes through the log");
-        assert_eq!((steps.core.statistics.arounds, steps.core.index.table().counts().dirty_sectors), (0, 48));
+        assert_eq!(
+            (steps.core.statistics.bypasses, steps.core.index.table().counts().dirty_sectors),
+            (0, 48)
+        );
         let beside = steps.write(MIDDLE + 48, 32, 3);
-        assert_eq!((steps.core.statistics.arounds, steps.status(beside).is_some()), (1, !write));
+        assert_eq!((steps.core.statistics.bypasses, steps.status(beside).is_some()), (1, !write));
         steps.let_go();
         steps.drain();
         assert_eq!(tags(&steps, 0..7), [1, 2, 2, 2, 2, 1, 3]);
@@ -173,17 +176,17 @@ fn rule_07_no_write_goes_around_the_log_over_a_gap_that_is_being_destaged() {
 }
 
 #[test]
-fn rule_07_a_gap_under_a_write_around_the_log_is_not_filled() {
+fn rule_07_a_gap_under_a_bypassing_write_is_not_filled() {
     let mut steps = steps(9, 9);
     steps.hold = Box::new(|port, io| data_io(port, io, true));
-    let around = steps.write(MIDDLE + 8, 32, 2);
-    assert_eq!((steps.held.len(), steps.core.statistics.arounds), (1, 1));
+    let bypass = steps.write(MIDDLE + 8, 32, 2);
+    assert_eq!((steps.held.len(), steps.core.statistics.bypasses), (1, 1));
     write_lines(&mut steps, &[0, 5, 7], 1);
     steps.hold = Box::new(|port, io| data_io(port, io, true) && io.extent().is_some_and(|e| e.sectors == 32));
     steps.sent.clear();
     steps.drain();
     assert_eq!(sent(&steps, Kind::Write), [(0, 1), (5, 3)]);
-    assert!(steps.status(around).is_none());
+    assert!(steps.status(bypass).is_none());
     steps.let_go();
     assert_eq!(tags(&steps, 0..8), [1, 2, 2, 2, 2, 1, 0, 1]);
 }

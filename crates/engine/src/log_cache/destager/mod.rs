@@ -74,8 +74,8 @@ enum Phase {
 /// The state of destaging.
 pub struct Destager {
     phase: Phase,
-    /// See [`Destager::spoil`].
-    spoiled: bool,
+    /// See [`Destager::flush_failed`].
+    failed_flush: bool,
     /// The fingerprint; what is destaged changes it.
     pub kept: Kept,
     room: Room,
@@ -122,7 +122,7 @@ impl Destager {
     ) -> Destager {
         Destager {
             phase: Phase::Idle,
-            spoiled: false,
+            failed_flush: false,
             kept,
             room: Room::new(config, superblock, log.rotational),
             next: 0,
@@ -207,13 +207,13 @@ impl Destager {
     }
 
     /// Something dirty has to wait for a write that bypasses the log.
-    const fn behind_around(&self) -> bool {
-        self.ranges_behind || self.choosing.behind_around
+    const fn behind_bypass(&self) -> bool {
+        self.ranges_behind || self.choosing.behind_bypass
     }
 
     /// A write that bypassed the log has ended: dirty blocks may have waited for it.
     pub fn bypass_ended(&mut self) {
-        if self.behind_around() {
+        if self.behind_bypass() {
             self.choosing.look_again();
         }
     }
@@ -240,13 +240,13 @@ impl Destager {
         self.phase == Phase::Idle
     }
 
-    /// A flush of the data disk has failed that was not of this batch: what the batch has written by then may be gone (rule 6).
-    pub fn spoil(&mut self) {
-        self.spoiled = !matches!(self.phase, Phase::Idle | Phase::Choose);
+    /// Notes that a flush of the data disk has failed that was not of this batch: what the batch has written by then may be gone (rule 6).
+    pub fn flush_failed(&mut self) {
+        self.failed_flush = !matches!(self.phase, Phase::Idle | Phase::Choose);
         self.kept.flushed(false);
     }
 
-    pub const fn is_spoiled(&self) -> bool {
-        self.spoiled
+    pub const fn has_failed_flush(&self) -> bool {
+        self.failed_flush
     }
 }

@@ -238,15 +238,15 @@ fn rule_11_what_a_failed_write_may_have_left_is_not_held_against_the_disk() {
 
 /// The middle of the disk is covered, too: what is written there goes into the log, whatever its size.
 #[test]
-fn rule_11_no_write_goes_around_the_log_over_a_covered_line() {
+fn rule_11_no_write_bypasses_the_log_over_a_covered_line() {
     let mut steps = Steps::new(17, quiet());
     let sample = covered(&steps)[257] * LINE_SECTORS;
-    for (start, is_around) in [(sample - 120, false), (sample + 8, true)] {
+    for (start, bypasses) in [(sample - 120, false), (sample + 8, true)] {
         steps.sent.clear();
         let id = steps.write(start, 128, 1);
         assert!(steps.is_ok(id));
-        let around = steps.sent.iter().any(|(port, ..)| *port == DATA);
-        assert_eq!(around, is_around, "{start}");
+        let bypass = steps.sent.iter().any(|(port, ..)| *port == DATA);
+        assert_eq!(bypass, bypasses, "{start}");
     }
     steps.flush();
     assert!(Steps::start(steps.disks.clone(), quiet()).is_ok());

@@ -112,7 +112,7 @@ fn a_log_in_use_is_not_formatted_without_force() {
     assert_eq!(check(&mut log.device, None, &mut quiet).unwrap().records, 0);
 
     let (mut damaged, _) = busy_log();
-    damaged.spoil(SUPERBLOCK_SECTORS[1].0, 200, 1);
+    damaged.corrupt(SUPERBLOCK_SECTORS[1].0, 200, 1);
     assert!(matches!(format(&mut damaged.device, &mut data, &options()), Err(LogError::Occupied { .. })));
 }
 
@@ -418,7 +418,7 @@ fn a_rescue_writes_nothing_where_it_is_not_known_what_is_lost() {
     log.superblock.durable_seq = log.seq - 1;
     log.superblock.generation += 1;
     log.store_superblock();
-    log.spoil(at, 20, 1);
+    log.corrupt(at, 20, 1);
     let report = rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
     assert!(report.refused && !report.marked_clean);
     assert_eq!(report.damage[0].kind, DamageKind::Missing);
@@ -552,10 +552,10 @@ fn no_flipped_bit_gives_wrong_data_silently() {
     log.store_superblock();
     let used = (log.sector * SECTOR_BYTES) as usize;
     for byte in (0..used).filter(|byte| byte % 83 == 0 || byte % 512 < 104 && byte % 7 == 0) {
-        let mut spoiled = log.device.clone();
-        spoiled.bytes[byte] ^= 1 << (byte % 8);
+        let mut corrupted = log.device.clone();
+        corrupted.bytes[byte] ^= 1 << (byte % 8);
         let mut data = old_disk();
-        match rescue(&mut spoiled, &mut data, RescueOptions::default(), &mut quiet) {
+        match rescue(&mut corrupted, &mut data, RescueOptions::default(), &mut quiet) {
             Ok(report) if report.is_complete() => assert_data(&data, &expected, &[]),
             Ok(report) => assert!(report.refused || report.unsaved_bytes > 0, "byte {byte}: {report:?}"),
             Err(_) => assert!(data.bytes.iter().all(|&byte| byte == 0xdd), "byte {byte}"),

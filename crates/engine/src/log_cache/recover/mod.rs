@@ -1,7 +1,7 @@
 //! Recovery: walks the log from its tail to its end, and hands every record to a [`Visitor`] in order.
 //!
 //! The walk knows the sequence number that it expects and looks for it from where the last record ended: at that place,
-//! in the rest of that segment, in the whole next segment. A record that is not there ends the log, unless something
+//! in the rest of that segment, in the whole next segment. A record that is missing ends the log, unless something
 //! proves that it was there once: the superblock or a later header that calls it durable, or a sector that cannot be
 //! read. That is damage, and the walk stops with an error that says so, or goes on where it is told to (see
 //! [`WalkOptions::accept_damage`]).
@@ -207,7 +207,7 @@ struct Place {
     segments_left: u32,
 }
 
-/// What it means that the expected record is not there.
+/// What it means that the expected record is missing.
 enum Missing {
     End,
     Damaged { damage: Damage, proof: Option<Header> },

@@ -80,7 +80,7 @@ impl Walk<'_> {
         self.scan(start, start + self.superblock.segment_sectors(), |walk, h| walk.is_expected(h))
     }
 
-    /// Decides what it means that the expected record is not there.
+    /// Decides what it means that the expected record is missing.
     pub(super) fn missing(&mut self) -> Result<Missing, RecoverError> {
         let unreadable = self.reader.first_unreadable;
         let (seq, place) = (self.seq, self.place);

@@ -98,7 +98,7 @@ fn rule_04_a_missing_record_below_the_durable_mark_is_damage() {
     let mut log = Log::new(4, 512);
     let headers: Vec<_> = (0..5).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
     log.superblock.durable_seq = 4;
-    log.spoil(headers[1].sector, 100, 1);
+    log.corrupt(headers[1].sector, 100, 1);
     let found = damage(&mut log);
     assert_eq!((found.kind, found.seq), (DamageKind::Missing, 2));
     let (seen, walked) = walk_with(&mut log, WalkOptions { accept_damage: true, ..Default::default() });
@@ -112,7 +112,7 @@ fn rule_03_records_behind_a_hole_do_not_join_the_log_of_the_next_activation() {
     let mut log = Log::new(4, 512);
     let headers: Vec<_> = (0..4).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
     // Record 2 was lost in the crash; 3 and 4 were not. The log ends at 2, and the next activation begins there.
-    log.spoil(headers[1].sector, 0, 0xff);
+    log.corrupt(headers[1].sector, 0, 0xff);
     let (seen, found) = walked(&mut log);
     assert_eq!((seen, found.next_seq, found.end), (vec![1], 2, headers[1].sector));
     (log.seq, log.sector) = (found.next_seq, found.end);
@@ -161,7 +161,7 @@ fn a_torn_payload_ends_the_log_and_is_damage_where_it_was_durable() {
     let mut log = Log::new(4, 512);
     log.append(&[Data(0, 8, 1)]);
     let torn = log.append(&[Data(8, 8, 1), Data(24, 4, 1)]);
-    log.spoil(torn.sector + 9, 5, 0x10);
+    log.corrupt(torn.sector + 9, 5, 0x10);
     let (seen, found) = walked(&mut log);
     assert_eq!((seen, found.next_seq, found.torn_sector), (vec![1], 2, Some(torn.sector)));
     // A later record that does not call it durable changes nothing; one that does makes it damage.
@@ -190,7 +190,7 @@ fn payloads_below_the_durable_mark_are_left_for_their_readers() {
     let mut log = Log::new(4, 512);
     let record = log.append(&[Data(0, 8, 1)]);
     log.superblock.durable_seq = 2;
-    log.spoil(record.sector + 1, 0, 1);
+    log.corrupt(record.sector + 1, 0, 1);
     assert_eq!(walked(&mut log).0, [1]);
     let verify = WalkOptions { verify_all: true, ..Default::default() };
     assert!(matches!(walk_with(&mut log, verify).1, Err(RecoverError::Damage(_))));
@@ -250,7 +250,7 @@ fn the_first_record_of_an_activation_wins_over_a_leftover_further_on() {
     let end = log.sector;
     log.sector += 5;
     let leftover = log.append(&[Data(8, 8, 1)]);
-    log.spoil(leftover.sector + 3, 0, 1);
+    log.corrupt(leftover.sector + 3, 0, 1);
     let (_, found) = walked(&mut log);
     assert_eq!((found.next_seq, found.end), (2, end));
     (log.seq, log.sector) = (found.next_seq, found.end);
@@ -310,7 +310,7 @@ fn an_unreadable_payload_at_the_end_may_have_been_acknowledged() {
     assert_eq!(walk_with(&mut log, accept).0, [1, 2]);
     // One that can be read, and is not what it should be, was torn.
     log.device.unreadable.clear();
-    log.spoil(newest.sector + 1, 0, 1);
+    log.corrupt(newest.sector + 1, 0, 1);
     assert_eq!(walked(&mut log).0, [1]);
 }
 
@@ -338,7 +338,7 @@ fn a_hole_is_not_filled_with_leftovers() {
     // Records 2 and 3 of the first activation stay behind in what becomes a gap; record 2 is torn.
     let end = log.sector;
     let torn = log.append(&[Data(8, 8, 1)]);
-    log.spoil(torn.sector, 0, 1);
+    log.corrupt(torn.sector, 0, 1);
     log.append(&[Data(16, 8, 1)]);
     (log.seq, log.sector) = (2, end);
     log.activate();
@@ -348,7 +348,7 @@ fn a_hole_is_not_filled_with_leftovers() {
     log.append(&[Data(32, 8, 2)]);
     log.activate();
     // Now record 2 of the second activation rots: its record 3 follows, not that of the first.
-    log.spoil(lost.sector, 40, 1);
+    log.corrupt(lost.sector, 40, 1);
     let superblock = log.superblock.clone();
     let mut seen = Vec::new();
     let accept = WalkOptions { accept_damage: true, ..Default::default() };
@@ -396,11 +396,11 @@ fn rule_04_a_proof_of_durability_is_found_wherever_it_lies() {
         }
         log.durable_seq = log.seq;
         log.append(&[Data(0, 8, 3)]);
-        log.spoil(lost.sector, 40, 1);
+        log.corrupt(lost.sector, 40, 1);
         let found = damage(&mut log);
         assert_eq!((found.kind, found.seq, found.until_seq), (DamageKind::Missing, 1, 2));
-        log.spoil(lost.sector, 40, 1);
-        log.spoil(lost.sector + 1, 40, 1);
+        log.corrupt(lost.sector, 40, 1);
+        log.corrupt(lost.sector + 1, 40, 1);
         assert_eq!((damage(&mut log).kind, damage(&mut log).seq), (DamageKind::Payload, 1));
         // A log that was given up after a crash had no clean stop either.
         log.superblock.state = crate::log_cache::format::State::GivenUp;
@@ -466,17 +466,17 @@ fn a_lost_record_that_is_destaged_is_no_damage() {
     let headers: Vec<_> = (0..4).map(|i| log.append(&[Data(i * 8, 8, 1)])).collect();
     (log.oldest_live_seq, log.durable_seq) = (4, 5);
     log.append(&[Data(40, 8, 1)]);
-    log.spoil(headers[2].sector, 50, 1);
+    log.corrupt(headers[2].sector, 50, 1);
     let (seen, found) = walked(&mut log);
     assert_eq!(seen, [1, 2, 4, 5]);
     assert_eq!((found.tail_seq, found.tail_sector, found.records_destaged), (4, headers[3].sector, 2));
     // So it is with a lost payload.
-    log.spoil(headers[2].sector, 50, 1);
-    log.spoil(headers[2].sector + 1, 50, 1);
+    log.corrupt(headers[2].sector, 50, 1);
+    log.corrupt(headers[2].sector + 1, 50, 1);
     assert_eq!(walked(&mut log).0, [1, 2, 4, 5]);
-    log.spoil(headers[2].sector + 1, 50, 1);
+    log.corrupt(headers[2].sector + 1, 50, 1);
     // The one after it is not destaged.
-    log.spoil(headers[3].sector, 50, 1);
+    log.corrupt(headers[3].sector, 50, 1);
     assert_eq!(damage(&mut log).kind, DamageKind::Missing);
 }
 

@@ -1,7 +1,7 @@
 //! Lines: an open-addressed hash table from line to entry.
 //!
 //! Linear probing where the entries of a run are kept in the order of their home slots (Robin Hood hashing): a search for a
-//! line that is not there ends as soon as it meets one that is at home further on, which keeps misses short at a high
+//! line that is missing ends as soon as it meets one that is at home further on, which keeps misses short at a high
 //! load. Removal shifts the rest of the run back, so there are no tombstones and the table does not age.
 
 use std::ops::Range;

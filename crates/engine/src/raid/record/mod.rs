@@ -5,7 +5,7 @@
 //! one is away that may come back (`away`), the tract is marked too, also where there is a journal.
 //! Otherwise a later start would trust parity that a crash left half-written, or a member that is out of date.
 //!
-//! A member that is not there may have superblocks that nobody else has: crashes in the middle of updates leave some ahead. So each says
+//! A member that is missing may have superblocks that nobody else has: crashes in the middle of updates leave some ahead. So each says
 //! which generation all members in use had before it (*complete*), and that counts first. Without all members nothing is written, and
 //! the journal is not used, before the superblocks say that a generation of this life was complete: then those count, whatever comes back.
 //!

@@ -112,7 +112,7 @@ impl ArrayStatus {
 pub enum Note {
     #[error("spare {spare} is member {role} now")]
     SpareTaken { spare: usize, role: usize },
-    #[error("spare {0} is not there")]
+    #[error("spare {0} is missing")]
     SpareAbsent(usize),
     #[error("the journal has failed, and {}", match .required {
         true => "no more writes are taken",
