@@ -33,13 +33,13 @@ use crate::{Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 /// The table has room for this many lines more than the log has blocks, so that recovery always fits.
 const TABLE_SLACK_LINES: usize = 1024;
 
-/// What the walk leaves in memory.
+/// State that the walk builds in memory.
 struct Replay {
     index: Index,
     /// Each segment with its first record and where that begins, in the order of the walk.
     segments: Vec<(u32, u64, u64)>,
     overflow: bool,
-    /// The log says of something that the data disk has a newer copy.
+    /// An entry says that the data disk has a newer copy.
     invalidates: bool,
 }
 
@@ -76,7 +76,7 @@ impl Replay {
         self.index.forget_before(walked.tail_seq, &released, with_kept);
     }
 
-    /// What the configuration does not allow.
+    /// Refuses a log with too many pieces, or with entries that the configuration does not allow.
     const fn check(&self, config: &LogCacheConfig) -> Result<(), LogError> {
         if self.overflow {
             return Err(LogError::TooManyPieces);
@@ -245,7 +245,7 @@ fn begin_epoch(superblock: &mut Superblock, remembers: bool, walked: &Walked, ke
     }
 }
 
-/// What is dirty must be whole blocks of the data disk, whose blocks may have been smaller.
+/// Checks that dirty data consists of whole blocks of the data disk, whose blocks may have been smaller.
 fn check_blocks(data: Geometry, index: &Index) -> Result<(), LogError> {
     let block = u64::from(data.logical_block_bytes) / SECTOR_BYTES;
     let is_whole =

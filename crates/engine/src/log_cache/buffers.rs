@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use super::format::{Entries, Entry, Header, Kind, encode_header, entries_max};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
-/// What the headers of the records state besides their content.
+/// Fields of a record header besides its content.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     pub cache_uuid: [u8; 16],
@@ -34,13 +34,13 @@ pub enum State {
     Written,
 }
 
-/// What `pieces` entries with `payload` bytes may take in the log: headers, payload and padding.
+/// Maximum bytes in the log for `pieces` entries with `payload` bytes: headers, payload and padding.
 pub fn space(block: usize, pieces: usize, payload: usize) -> usize {
     let records = pieces.div_ceil(entries_max(block as u32));
     payload + records * (2 * block - SECTOR_BYTES as usize)
 }
 
-/// One buffer. Its records are `first_seq..=last_seq`; the open one is `last_seq`.
+/// A segment buffer. Its records are `first_seq..=last_seq`; the open one is `last_seq`.
 pub struct SegmentBuffer {
     memory: Buf,
     /// The sector of the log where the buffer's first byte goes.
@@ -52,7 +52,7 @@ pub struct SegmentBuffer {
     pub first_seq: u64,
     pub last_seq: u64,
     pub since: Nanos,
-    /// When its write was sent.
+    /// Time when its write was sent.
     pub sent: Nanos,
     pub state: State,
     /// Written with FUA.
@@ -60,19 +60,19 @@ pub struct SegmentBuffer {
 }
 
 impl SegmentBuffer {
-    /// Whether `pieces` entries with `payload` bytes in all fit, as one record or several.
+    /// True when `pieces` entries with `payload` bytes in all fit, as one record or several.
     pub fn fits(&self, pieces: usize, payload: usize) -> bool {
         self.used.next_multiple_of(self.block) + space(self.block, pieces, payload) <= self.capacity
     }
 
-    /// Whether one entry with so much payload fits, in the open record or as one of its own.
+    /// True when one entry with so much payload fits, in the open record or as a record of its own.
     pub fn fits_one(&self, payload: usize) -> bool {
         let begins = !self.has_open() || self.record_is_full();
         let start = if begins { self.used.next_multiple_of(self.block) + self.block } else { self.used };
         (start + payload).next_multiple_of(self.block) <= self.capacity
     }
 
-    /// It has no record; a summary may be there.
+    /// True when the buffer has no record; it may have a summary.
     pub const fn is_empty(&self) -> bool {
         self.first_seq == 0
     }
@@ -183,7 +183,7 @@ impl SegmentBuffer {
         Some(header)
     }
 
-    /// What to write: the records, and where.
+    /// Returns the records to write, and their sector.
     pub fn image(&mut self) -> (Lba, Buf) {
         assert!(self.open.is_none(), "sealed before it is written");
         self.memory.share();
@@ -236,7 +236,7 @@ impl Buffers {
         self.free.len()
     }
 
-    /// Nothing is in RAM that the log lacks.
+    /// True when RAM holds nothing that the log lacks.
     pub fn is_empty(&self) -> bool {
         self.filling.is_none() && self.live.is_empty()
     }

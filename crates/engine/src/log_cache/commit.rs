@@ -23,7 +23,7 @@ pub enum CleanRecord {
     NotBegun,
     /// The table is looked through: the next part, and what was found.
     Looking(TablePart, Vec<Extent>),
-    /// What is left is put into records.
+    /// The remaining extents are put into records.
     Noting(std::vec::IntoIter<Extent>),
     Done,
 }
@@ -52,7 +52,7 @@ impl Core {
         self.wait_for(id, seq, bypass, ok);
     }
 
-    /// What comes now is of a later flush epoch (for ordered destage).
+    /// Begins a new flush epoch, for ordered destage alone.
     pub fn end_flush_epoch(&mut self) {
         if self.config.ordered_destage {
             self.seal();

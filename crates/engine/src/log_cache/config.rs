@@ -1,4 +1,4 @@
-//! How a log cache is set up.
+//! Configuration of a log cache.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ pub use crate::destage::what::WhatPolicy;
 pub use crate::destage::when::WhenPolicy;
 use crate::{Nanos, Planted};
 
-/// When a write is safe: what the user may rely on after a power cut.
+/// Durability promise: what the user may rely on after a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Promise {
@@ -22,14 +22,14 @@ pub enum Promise {
     Always,
 }
 
-/// What becomes of blocks that are read from the data disk.
+/// Caching of blocks that are read from the data disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
-    /// They pass by the log.
+    /// They are not copied to the log.
     #[default]
     Pass,
-    /// What is read twice is copied to the log. Not on a log that spins.
+    /// Blocks that are read twice are copied to the log. Not on a rotational log.
     Keep,
 }
 
@@ -60,7 +60,7 @@ pub enum Canary {
     NoRestMark,
     /// A start does not make the copies of a log the same that is on several legs.
     UnevenCopies,
-    /// What one copy of a log lacks is written to all copies, over the good one too.
+    /// A block that one copy of a log lacks is written to all copies, over the good one too.
     OverwriteCopies,
     /// A start does not ask which machine has served the log last.
     AnyMachine,
@@ -90,11 +90,11 @@ pub struct LogCacheConfig {
     pub reads: Reads,
     pub when: WhenPolicy,
     pub what: WhatPolicy,
-    /// Where the data disk is an array: stripes that are dirty as a whole are destaged first, and together.
+    /// Destages stripes of an array that are dirty as a whole first, and together.
     pub full_stripes_first: bool,
     pub how: HowPolicy,
-    /// Which gaps between blocks that are destaged are read and written with them, where these are sorted.
-    /// None: what the superblock has from the stride benchmark, if `calibrated`; otherwise no gaps.
+    /// Gaps between sorted blocks that destaging reads and writes with them. `None`: those of the stride benchmark in the superblock,
+    /// if `calibrated`; otherwise no gaps.
     pub contiguity: Option<Contiguity>,
     pub calibrated: bool,
     /// Percent of the log in use from which destaging does not wait for idleness.
@@ -114,7 +114,7 @@ pub struct LogCacheConfig {
     pub follow_head: bool,
     /// Blocks that are destaged are read from the log as long as it has them. (The paper's are not.)
     pub read_clean: bool,
-    /// What is written again while its record is still in RAM takes the old one's place there.
+    /// Overwrites data in place while its record is still in RAM.
     pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and goes on without them.
     pub accept_damage: bool,
@@ -175,7 +175,7 @@ impl Default for LogCacheConfig {
 }
 
 impl LogCacheConfig {
-    /// Whether gaps are ever filled by these rules: only between sorted blocks are there any.
+    /// True when these rules can fill a gap: only sorted blocks have gaps.
     pub fn may_fill(&self, rules: &Contiguity) -> bool {
         self.how == HowPolicy::Sorted && rules.write.max > 1
     }

@@ -130,7 +130,7 @@ fn whole_record(
     Ok(Some(Whole { buf, lacking }))
 }
 
-/// What could be read of a record; zeroes for the rest.
+/// Readable part of a record; zeroes for the rest.
 struct Partly {
     buf: Buf,
     whole: bool,

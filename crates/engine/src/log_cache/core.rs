@@ -22,7 +22,7 @@ use crate::{Extent, Lba, Nanos, SECTOR_BYTES};
 pub const LOG: Port = Port(0);
 pub const DATA: Port = Port(1);
 
-/// What an operation in flight is for.
+/// Purpose of an operation in flight.
 pub enum Op {
     /// The buffer whose first record is this.
     LogWrite(u64),
@@ -64,15 +64,15 @@ pub enum Mode {
     },
 }
 
-/// How a stop proceeds.
+/// Progress of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     No,
     /// Waiting for what is in flight.
     Asked,
-    /// Nothing else is in flight, and the data disk is flushed.
+    /// Flushing the data disk; no other operation is in flight.
     Flushing,
-    /// The superblock that says so is on its way.
+    /// Writing the superblock that states the clean stop.
     Marking,
     Done,
 }
@@ -95,7 +95,7 @@ pub struct Core {
     pub stop: Stop,
     pub clean_record: CleanRecord,
     pub draining: bool,
-    /// What this start was told to do without.
+    /// Damage of the log that this start was told to accept.
     pub accepted_damage: Vec<Damage>,
     pub statistics: Statistics,
 }

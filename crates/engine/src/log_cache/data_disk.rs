@@ -76,17 +76,17 @@ pub struct Bypass {
     pub extent: Extent,
     /// Records that must be durable before the answer.
     pub seq: u64,
-    /// It is written through the disk's cache.
+    /// Written through the disk's cache.
     pub durable: bool,
 }
 
-/// What clients read from the data disk, so that destaging can give way to them.
+/// Reads of the data disk by clients, so that destaging can give way to them.
 #[derive(Default)]
 pub struct Readers {
-    /// Reads that are on their way.
+    /// Reads in flight.
     reads: u64,
     last: Option<Nanos>,
-    /// Reads that have ended since a destage operation was sent.
+    /// Reads that have completed since a destage operation was sent.
     since: u64,
 }
 
@@ -112,12 +112,12 @@ impl Readers {
         self.since
     }
 
-    /// When the last read ended; `None` while one is on its way.
+    /// Returns when the last read completed; `None` while one is in flight.
     pub fn last_of_all(&self) -> Option<Nanos> {
         self.last.filter(|_| self.reads == 0)
     }
 
-    /// How long clients have read nothing; `None` where they never did.
+    /// Returns for how long clients have read nothing; `None` if they never did.
     pub fn quiet(&self, now: Nanos) -> Option<Nanos> {
         if self.reads > 0 { Some(Nanos::ZERO) } else { self.last.map(|last| now.since(last)) }
     }
@@ -132,13 +132,13 @@ pub struct DataDisk {
     last_invalidate: u64,
     /// Completed writes that bypassed the log.
     completed: u64,
-    /// How many of those a flush has covered.
+    /// Number of those that a flush has covered.
     flushed: u64,
-    /// What the flush that is in flight will cover.
+    /// Number of those that the flush in flight will cover.
     flying: Option<u64>,
     unflushed: Extents,
     in_flush: Extents,
-    /// The same for the flush of a batch that is destaged.
+    /// Extents that the flush of the running batch will cover.
     in_batch: Extents,
     at_risk: Extents,
     error: Option<IoError>,
@@ -187,7 +187,7 @@ impl DataDisk {
         !self.bypasses.is_empty() && self.bypasses.iter().any(|bypass| bypass.extent.overlaps(extent))
     }
 
-    /// What the disk has of the extent is durable, as far as it bypassed the log, and stays so.
+    /// True when the disk's content of the extent is durable, as far as it bypassed the log, and stays so.
     pub fn is_settled(&self, extent: Extent) -> bool {
         let volatile = [&self.unflushed, &self.in_flush, &self.in_batch, &self.at_risk];
         !self.last_failed
@@ -204,7 +204,7 @@ impl DataDisk {
         self.streams.continues(start)
     }
 
-    /// What comes after a flush is another stream: a journal's commit record is not a rest of what it commits.
+    /// Ends all streams at a flush: a journal's commit record is not a rest of what it commits.
     pub fn end_streams(&mut self) {
         self.streams.forget();
     }
@@ -217,7 +217,7 @@ impl DataDisk {
         self.bypasses.insert(bypass)
     }
 
-    /// It has ended.
+    /// Notes that a bypassing write has completed or failed, and returns it.
     pub fn end_bypass(&mut self, key: u64, ok: bool) -> Bypass {
         let bypass = self.bypasses.remove(key);
         self.ended(bypass.extent, ok, bypass.durable);
@@ -310,12 +310,12 @@ impl DataDisk {
         }
     }
 
-    /// What is on the disk is not known to be durable, whether or not anything is at risk.
+    /// True when the disk's content is not known to be durable, whether or not anything is at risk.
     pub const fn last_failed(&self) -> bool {
         self.last_failed
     }
 
-    /// Why no flush may be acknowledged.
+    /// Error for which no flush may be acknowledged.
     pub const fn error(&self) -> Option<IoError> {
         self.error
     }

@@ -15,7 +15,7 @@ use crate::destage::contiguity::EXCEPT_MAX;
 pub struct OtherData {
     pub lines: usize,
     pub first_byte: u64,
-    /// What of the log is not on the disk.
+    /// Bytes of the log that are not on the data disk.
     pub dirty_bytes: u64,
 }
 

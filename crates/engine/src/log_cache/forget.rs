@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Clean copies are forgotten for this part of the log at a time.
 const FORGET_PART: u64 = 16;
-/// The same where reads are kept: what is hot there was copied before, and takes space twice.
+/// Part for which copies are forgotten where reads are kept: hot pieces were copied before, and take space twice.
 const FORGET_PART_KEEPING: u64 = 64;
 
 /// The state of forgetting.

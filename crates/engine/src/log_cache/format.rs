@@ -29,9 +29,9 @@ pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"DCDCACHE";
 /// "dcdR" in ASCII.
 pub const RECORD_MAGIC: [u8; 4] = *b"dcdR";
 pub const SUPERBLOCK_BYTES: usize = 4096;
-/// Where the two copies of the superblock lie; apart, so that one torn write of 4 KiB cannot touch both.
+/// First sectors of the two copies of the superblock; apart, so that one torn write of 4 KiB cannot touch both.
 pub const SUPERBLOCK_SECTORS: [Lba; 2] = [Lba(0), Lba(16)];
-/// Where the first segment begins.
+/// First sector of the first segment.
 pub const FIRST_SEGMENT_SECTOR: u64 = 32;
 /// Segments from 16 KiB (tests) to 16 MiB.
 pub const SEGMENT_BYTES_MIN: u32 = 16 << 10;
@@ -48,10 +48,10 @@ const FLAG_EXACT: u32 = 1;
 /// The block behind the superblock has the checksums of sectors at the ends.
 const FLAG_SECTOR_SUMS: u32 = 2;
 
-/// How the cache was left.
+/// State in which the cache was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nothing is served; the log may hold dirty data, all of it below `durable_seq`.
+    /// Not served; the log may hold dirty data, all of it below `durable_seq`.
     Stopped = 1,
     /// Served, or crashed while it was.
     Active = 2,
@@ -77,8 +77,8 @@ pub struct SampleBytes {
     pub sectors: SectorSums,
 }
 
-/// One copy of the superblock, as it lies on the log device, with the block behind it: the checksums of the sectors of each line at the
-/// ends. They count where `sector_sums_crc` is theirs; without them the superblock is as good.
+/// Copy of the superblock, as it lies on the log device, with the block behind it: the checksums of the sectors of each line at the
+/// ends. They count only if `sector_sums_crc` is their checksum; the superblock is valid without them.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockArea {
@@ -89,7 +89,7 @@ pub struct SuperblockArea {
 pub const SUPERBLOCK_AREA_BYTES: usize = size_of::<SuperblockArea>();
 const _: () = assert!(SUPERBLOCK_AREA_BYTES == 2 * SUPERBLOCK_BYTES);
 
-/// One copy of the superblock without the block behind it.
+/// Copy of the superblock without the block behind it.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockBytes {
@@ -173,15 +173,15 @@ pub struct Superblock {
     /// Records before this one are destaged; where it is not after `tail_seq`, that says as much. Ordered destage must never destage an
     /// epoch again once a later one is on its way, and the tail is only as fine as a segment.
     pub live_seq: u64,
-    /// Where to begin looking for that one; 0: not known. What lies before it is walked for the sake of clean copies alone.
+    /// Sector where the search for record `live_seq` begins; 0: not known. Records before it are walked for clean copies alone.
     pub live_sector: u64,
     /// Summaries of this activation and later ones are believed; 0: of none, as older programs leave it.
     pub summaries_epoch: u64,
-    /// What the data disk held, by checksums of some of its lines.
+    /// Checksums of some lines of the data disk.
     pub fingerprint: Fingerprint,
-    /// What the stride benchmark has found of the data disk: which gaps are filled by destaging, if the user does not say.
+    /// Gaps that destaging fills if the user does not say: the result of the stride benchmark of the data disk.
     pub calibration: Option<Contiguity>,
-    /// What was measured of the log's disk when the log was made.
+    /// Measurements of the log's disk from the time when the log was made.
     pub spindle: Spindle,
     /// Clean copies in records before this one do not count: a record that is lost may have said that they are old.
     pub kept_seq: u64,
@@ -420,7 +420,7 @@ pub fn fingerprint_index(data_sectors: u64, line: u64) -> Option<usize> {
     }
 }
 
-/// What an entry of a record says about its sectors.
+/// Kind of an entry: its statement about its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// They hold the next part of the payload. At most one line, never across two lines.
@@ -433,7 +433,7 @@ pub enum Kind {
     ZeroesUnmap = 4,
     /// Older records say nothing about them any more: the data disk has the newest copy.
     Invalidate = 5,
-    /// The same, and they hold the next part of the payload: a copy of what the data disk had, durably. Within one line.
+    /// Like `Invalidate`, and they hold the next part of the payload: a durable copy of the data disk's content. Within one line.
     Clean = 6,
 }
 
@@ -497,7 +497,7 @@ const _: () = assert!(size_of::<EntryBytes>() == ENTRY_BYTES);
 /// The request that this record holds goes on in the next record; without that one it did not happen.
 pub const FLAG_CONTINUES: u16 = 1;
 
-/// How many entries a header block has room for.
+/// Maximum number of entries in a header block.
 pub const fn entries_max(log_block_bytes: u32) -> usize {
     (log_block_bytes as usize - HEADER_FIXED_BYTES) / ENTRY_BYTES
 }
@@ -515,7 +515,7 @@ impl Entry {
     }
 }
 
-/// What a record holds: nearly always one entry where clients wait for each write, so a start takes no memory for it.
+/// Entries of a record. Where clients wait for each write, it is nearly always one, so a start allocates no memory for it.
 pub type Entries = SmallVec<[Entry; 1]>;
 
 /// A record header in memory.
@@ -523,13 +523,13 @@ pub type Entries = SmallVec<[Entry; 1]>;
 pub struct Header {
     pub epoch: u64,
     pub seq: u64,
-    /// Where the record lies on the log device.
+    /// First sector of the record on the log device.
     pub sector: u64,
     /// Records before this one are destaged, and the data disk was flushed since.
     pub oldest_live_seq: u64,
     /// Records before this one were durable in the log when this one was sealed.
     pub durable_seq: u64,
-    /// How many flushes the client had made: for ordered destage.
+    /// Number of flushes that the client had made: for ordered destage.
     pub flush_epoch: u64,
     /// Sectors of the record, header included.
     pub sectors: u32,
@@ -637,7 +637,7 @@ pub fn encode_entry(entry: &Entry) -> EntryBytes {
     }
 }
 
-/// Nothing where it is not one.
+/// Decodes an entry; `None` if it is not valid.
 pub fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
     let kind = Kind::from_u8((bytes.kind_and_lba.get() >> 56) as u8)?;
     let extent = Extent::new(Lba(bytes.kind_and_lba.get() & ((1 << 56) - 1)), u64::from(bytes.sectors.get()));
@@ -654,7 +654,7 @@ mod tests {
     use crate::destage::contiguity::Strides;
     use crate::log_cache::spindle::Spin;
 
-    /// Of the ends, and of as many lines between them as there may be.
+    /// Returns a fingerprint of both ends and of `SAMPLES_MAX` lines between them.
     fn fingerprint() -> Fingerprint {
         let samples = (0..SAMPLES_MAX as u64).map(|n| 300 + n * n);
         let mut lines: Vec<u64> = ends(1 << 20).chain(samples).collect();

@@ -18,7 +18,7 @@ use super::table::{
 use crate::{Extent, LINE_SECTORS, SECTOR_BYTES};
 use std::ops::Range;
 
-/// What a segment holds.
+/// Contents of a segment.
 #[derive(Clone, Copy, Default)]
 struct Holding {
     /// Sectors whose newest copy is in it and dirty.
@@ -141,7 +141,7 @@ impl Index {
         holding.dirty_sectors > 0 || holding.dirty_ranges > 0
     }
 
-    /// Nobody needs the segment: nothing in it is dirty, and all that replaced its copies is durable.
+    /// True when the segment is not needed: nothing in it is dirty, and all that replaced its copies is durable.
     pub fn is_clean(&self, segment: u32, durable: u64) -> bool {
         !self.is_dirty_segment(segment) && self.segments[segment as usize].superseded_by <= durable
     }
@@ -280,7 +280,7 @@ impl Index {
         }
     }
 
-    /// What is left of a range is durable on the data disk.
+    /// Notes that the rest of a range is durable on the data disk.
     pub fn clean_range(&mut self, id: u64) {
         for part in self.remove_range(id) {
             self.destaged.add(part.extent, part.info.seq);

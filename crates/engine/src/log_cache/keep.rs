@@ -32,7 +32,7 @@ const WATCHED_MAX: usize = 1024;
 /// Fingerprints in a bucket of the ghost list.
 const BUCKET: u64 = 8;
 
-/// What was read once: for each line a fingerprint of a byte, in buckets of eight that each forget the oldest.
+/// Lines that were read once: a fingerprint of a byte for each line, in buckets of eight that each forget the oldest.
 struct Ghosts(Box<[u64]>);
 
 impl Ghosts {
@@ -53,7 +53,7 @@ impl Ghosts {
         *bucket = *bucket << 8 | print;
     }
 
-    /// Whether the line is there; it is not afterwards.
+    /// Forgets the line. True when it was remembered.
     fn take(&mut self, line: Line) -> bool {
         let (bucket, print) = self.place(line);
         let found = (0..BUCKET).map(|at| at * 8).find(|at| *bucket >> at & 0xff == print);

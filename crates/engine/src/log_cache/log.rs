@@ -25,8 +25,8 @@ use crate::layer::{Durability, Geometry, Io};
 use crate::{Buf, Extent, LINE_BYTES, LogHead, Nanos, SECTOR_BYTES};
 use zerocopy::IntoBytes;
 
-/// When nothing was written to the log for so long, a superblock says how far it is durable. Until then the newest records have no
-/// later one that calls them durable, and one that rots looks as if a power cut had torn it.
+/// Time without a write to the log after which a superblock states how far the log is durable. Until then no later record calls the
+/// newest records durable, and a rotten one looks as if a power cut had torn it.
 pub const REST: Nanos = Nanos::from_secs(1);
 
 /// RAM for segment buffers at most, if two fit.
@@ -37,7 +37,7 @@ const BUFFERS_BYTES_MAX: usize = 64 << 20;
 pub struct Chain {
     pub first: u64,
     pub last: u64,
-    /// Where its first record begins: the number of the segment, and the sector.
+    /// Place of the first record: the number of its segment, and its sector.
     pub segment: u64,
     pub sector: u64,
 }
@@ -66,9 +66,9 @@ pub struct Log {
     /// The request that is being split right now.
     chain: Option<Chain>,
     flush_epoch: u64,
-    /// When the flush was sent that is on its way.
+    /// Time when the flush in flight was sent.
     flushing_since: Option<Nanos>,
-    /// When a record was last sent.
+    /// Time when the last record was sent.
     written_at: Nanos,
     flush_at: Option<Nanos>,
     /// The tail of a superblock that is being written: once it is durable, what lies before may be written again.
@@ -81,7 +81,7 @@ fn rotation(config: &LogCacheConfig, superblock: &Superblock) -> Rotation {
     Rotation::new(spindle, first, superblock.end_sector() - first)
 }
 
-/// Of large segments there are fewer.
+/// Returns the number of segment buffers: fewer for large segments.
 fn buffers(config: &LogCacheConfig, superblock: &Superblock) -> usize {
     config.segment_buffers.min((BUFFERS_BYTES_MAX / superblock.segment_bytes as usize).max(2))
 }
@@ -193,7 +193,7 @@ impl Log {
         self.ring.number(self.superblock.segment_of(place.0))
     }
 
-    /// Where a segment begins.
+    /// Returns the first sector of a segment.
     pub fn start_of(&self, number: u64) -> u64 {
         self.superblock.segment_start(self.ring.index(number))
     }
@@ -202,7 +202,7 @@ impl Log {
         self.start_of(number) + self.superblock.segment_sectors()
     }
 
-    /// Somebody reads a segment: it is not written again before the read has ended.
+    /// Pins a segment that is being read: it is not written again before the read has completed.
     pub fn pin(&mut self, segment: u32) {
         self.ring.at_mut(segment).pins += 1;
     }
@@ -217,17 +217,17 @@ impl Log {
         self.buffers.filling.as_mut().expect("there is room")
     }
 
-    /// Whether a record with so much can be appended to the filling buffer.
+    /// True when the filling buffer has room for so many pieces and bytes, as one record or several.
     pub fn fits(&self, pieces: usize, bytes: usize) -> bool {
         self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes))
     }
 
-    /// The same for one entry, exactly.
+    /// Exact form of [`Log::fits`] for one entry.
     pub fn fits_one(&self, bytes: usize) -> bool {
         self.buffers.filling.as_ref().is_some_and(|filling| filling.fits_one(bytes))
     }
 
-    /// Whether so many entries fit one record: what is left of the open one.
+    /// True when the open record has room for `pieces` entries.
     pub fn fits_record(&self, pieces: usize) -> bool {
         self.buffers.filling.as_ref().is_some_and(|filling| pieces <= filling.entries_left())
     }
@@ -334,7 +334,7 @@ impl Log {
         chain.is_some()
     }
 
-    /// What comes now is of a later flush epoch (for ordered destage).
+    /// Begins a new flush epoch (for ordered destage).
     pub const fn end_flush_epoch(&mut self) {
         self.flush_epoch += 1;
     }
@@ -379,8 +379,8 @@ impl Log {
         }
     }
 
-    /// Where the log spins: goes on to where the head will be, in this segment or the next, and only where the
-    /// request fits. Recovery looks no further than the next segment. The answer is how many bytes are left out.
+    /// On a rotational log, goes on to where the disk's head will be, in this segment or the next, and only where the request fits.
+    /// Recovery looks no further than the next segment. Returns the number of bytes left out.
     pub fn turn_ahead(&mut self, now: Nanos, pieces: usize, bytes: usize) -> u64 {
         if self.buffers.free() == 0 || self.chain.is_some() || self.head_is_fixed {
             return 0;
@@ -425,7 +425,7 @@ impl Log {
         self.buffers.live.iter().any(|buffer| buffer.state == State::Writing)
     }
 
-    /// When the oldest write or flush was sent that is on its way.
+    /// Returns when the oldest write or flush in flight was sent.
     pub fn busy_since(&self) -> Option<Nanos> {
         let writing = self.buffers.live.iter().find(|buffer| buffer.state == State::Writing);
         writing.map(|buffer| buffer.sent).into_iter().chain(self.flushing_since).min()
@@ -451,7 +451,7 @@ impl Log {
         since.is_some_and(|since| now >= since.saturating_add(self.delay_max))
     }
 
-    /// When the filling buffer is written although nobody waits: half of what may be lost is spent.
+    /// Returns when the filling buffer is written although no request waits for it: after half of `delay_max`.
     pub fn write_at(&self) -> Option<Nanos> {
         Some(self.unsent()?.since.saturating_add(Nanos(self.delay_max.0 / 2)))
     }
@@ -519,7 +519,7 @@ impl Log {
         self.flushing_since.is_none() && self.written_seq > self.durable_seq
     }
 
-    /// When a flush is sent although nobody waits.
+    /// Returns when a flush is sent although no request waits for it.
     pub fn flush_at(&self) -> Option<Nanos> {
         self.flush_at.filter(|_| self.may_flush())
     }
@@ -577,7 +577,7 @@ impl Log {
         self.release.is_some()
     }
 
-    /// When a superblock says how far the log is durable, because it is at rest and no superblock says so yet.
+    /// Returns when a superblock states how far the log is durable: the log is at rest, and no superblock states it yet.
     pub fn mark_at(&self) -> Option<Nanos> {
         let rests = !self.has_unsent() && self.buffers.live.is_empty() && !self.is_releasing();
         let unmarked = self.safe_seq() + 1 > self.superblock.durable_seq;
@@ -628,7 +628,7 @@ impl Log {
         Io::Write { at, buf, durability: Durability::Durable }
     }
 
-    /// Where to look for the first record of a segment, whose sequence number is this.
+    /// Returns the sector where to look for the first record of a segment; `first_seq` is its sequence number.
     fn sector_of(&self, number: u64, first_seq: u64) -> u64 {
         if first_seq == self.next_seq {
             return self.wrapped(self.head_sector);
@@ -638,14 +638,14 @@ impl Log {
         if sector == self.superblock.end_sector() { self.superblock.segment_start(0) } else { sector }
     }
 
-    /// Where the walk begins to look: a place inside the ring.
+    /// Returns the sector, or the start of the next segment where no header fits into the rest of the head's segment.
     fn wrapped(&self, sector: u64) -> u64 {
         let head = self.ring.head();
         let fits = sector + self.superblock.log_block_sectors() <= self.end_of(head);
         if fits { sector } else { self.start_of(head + 1) }
     }
 
-    /// The superblock's write has ended: what lies before its tail, and is kept until now.
+    /// Notes that the superblock is written. Returns the segments before its tail, which were retained until now.
     pub fn end_release(&mut self) -> Range<u64> {
         self.ring.kept()..self.release.take().expect("a superblock was in flight")
     }

@@ -1,4 +1,4 @@
-//! Which is nearer for a read, the log or the data disk, where both have what is read and may be on one disk.
+//! Decides which is nearer for a read, the log or the data disk, where both have the data and may be on one disk.
 //!
 //! A read that goes on where another one ended belongs to the data disk: the disk has read ahead to there, or is there, and its next
 //! reads lie there, too. In the log lies beside it what was written at the same time. Any other read costs a seek in either place. So
@@ -14,7 +14,7 @@ const REACH: u64 = 256;
 /// See the module's documentation.
 pub struct Nearer {
     streams: Streams,
-    /// Of the latest reads, one bit each: it went on where another one ended.
+    /// The latest reads, one bit each: set if the read went on where another one ended.
     latest: u32,
     arm_is_at_log: bool,
 }
@@ -36,7 +36,7 @@ impl Nearer {
         self.latest = self.latest << 1 | u32::from(goes_on);
     }
 
-    /// Whether the log is nearer for the read that was noted last.
+    /// True when the log is nearer for the read that was noted last.
     pub const fn is_log(&self) -> bool {
         let goes_on = self.latest & 1 == 1;
         !goes_on && (self.arm_is_at_log || self.latest.count_ones() <= u32::BITS / 2)

@@ -81,7 +81,7 @@ impl PendingWrite {
 pub struct DurableWaiter {
     pub id: RequestId,
     pub seq: u64,
-    /// It is enough that the record has been written.
+    /// True when the record must be written, but need not be durable.
     pub written: bool,
     pub bypass: u64,
     pub result: IoResult,
@@ -110,13 +110,13 @@ impl Queue {
         self.last_activity = now;
     }
 
-    /// It is answered.
+    /// Notes that a request is answered.
     pub const fn end(&mut self, now: Nanos) {
         self.foreground -= 1;
         self.last_activity = now;
     }
 
-    /// What came changes data.
+    /// Notes that a request changes data.
     pub const fn note_write(&mut self, now: Nanos) {
         self.last_write = Some(now);
     }
@@ -148,7 +148,7 @@ impl Queue {
         self.pending.pop_front()
     }
 
-    /// It has to wait, and stays the first.
+    /// Puts a write that has to wait back as the first.
     pub fn put_back(&mut self, pending: PendingWrite) {
         self.pending.push_front(pending);
     }
@@ -180,7 +180,7 @@ impl Queue {
         std::mem::replace(&mut self.has_yielded, false)
     }
 
-    /// Nobody waits for space where no write is pending.
+    /// Clears the want of space if no write is pending.
     pub fn settle(&mut self) {
         self.wants_space &= self.has_pending();
     }
@@ -202,7 +202,7 @@ impl Queue {
         self.waiters.extract_if(.., |waiter| is_taken(waiter)).collect()
     }
 
-    /// When a write may be answered: `nanos` after the one before, or now, whatever was before.
+    /// Returns when a write may be answered: `nanos` after the one before; if `None`, now.
     pub fn pace(&mut self, now: Nanos, nanos: Option<u64>) -> Nanos {
         let paced = |nanos| (self.pace.max(now) + Nanos(nanos)).min(now + HELD_MAX);
         self.pace = nanos.map_or(now, paced);

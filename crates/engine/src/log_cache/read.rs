@@ -17,14 +17,14 @@ const LOG_READ_SECTORS_MAX: u64 = 512;
 /// Nearly every request has one source, and takes no memory for a list of them.
 type Few<T> = SmallVec<[T; 1]>;
 
-/// Where some sectors of a request come from.
+/// Source of some sectors of a request.
 #[derive(Clone, Copy, Debug)]
 struct FromLog {
     line: Line,
     piece: Piece,
 }
 
-/// One read of a device that a request needs.
+/// A read of one device that a request needs.
 enum Part {
     /// Read from the data disk from here on; these extents of it are wanted, and lines of them are copied.
     Data { start: Lba, wanted: Few<Extent>, watched: Option<u64> },
@@ -47,7 +47,7 @@ pub struct Reading {
     error: Option<IoError>,
 }
 
-/// What a request needs, from where.
+/// Sources of a request's sectors.
 #[derive(Default)]
 struct Plan {
     zeroes: Few<Extent>,
@@ -123,7 +123,7 @@ impl Core {
         plan
     }
 
-    /// Whether clean copies are read from the log, where nothing of the request must come from the data disk.
+    /// Decides, for a request that needs nothing from the data disk, whether clean copies are read from the log.
     fn is_cheaper_in_log(&self, dirty: &[FromLog], clean: &[FromLog]) -> bool {
         if self.mode != Mode::Serving || !self.config.read_clean {
             return false;
@@ -219,7 +219,7 @@ impl Core {
         }
     }
 
-    /// Whether the only part is a read of the log that gives the request as it is, and notes it there.
+    /// True when the only part is a read of the log that gives the request as it is. Notes that in the part.
     fn is_whole_request(&self, parts: &mut [Part], at: Lba, bytes: usize) -> bool {
         let [Part::Log { start, pieces, whole, .. }] = parts else { return false };
         // The pieces lie side by side in the log; they have to do so in the request.
@@ -411,7 +411,7 @@ impl Core {
     }
 }
 
-/// Whether a piece that was read from the log is what was written there.
+/// True when a piece that was read from the log has the content that was written there.
 pub fn piece_is_whole(piece: &Piece, source: &Buf, at: usize) -> bool {
     let bytes = usize::from(piece.count) * SECTOR_BYTES as usize;
     source.is_blank() || crc32c::crc32c(&source.bytes()[at..at + bytes]) == piece.crc

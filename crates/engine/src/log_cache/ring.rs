@@ -17,20 +17,20 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-/// What is known of a segment that is in use.
+/// State of a segment that is in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
     /// The first sequence number in it (or, while it is empty, the one that will be).
     pub first_seq: u64,
-    /// One more than where that record begins, in sectors from the start of the segment. Recovery starts there, and not at the start of the
-    /// segment: in a gap before it there may lie a record that an earlier crash took, with the same number.
+    /// Offset of that record in sectors from the start of the segment, plus one. Recovery starts there, and not at the start of the
+    /// segment: a gap before it may hold a record with the same number that was lost in an earlier crash.
     first_offset: Option<NonZeroU32>,
     /// Reads of it that are in flight.
     pub pins: u32,
 }
 
 impl Segment {
-    /// Where the first record begins, in sectors from the start of the segment.
+    /// Returns the offset of the first record, in sectors from the start of the segment.
     pub fn first_offset(&self) -> Option<u64> {
         self.first_offset.map(|offset| u64::from(offset.get()) - 1)
     }
@@ -115,7 +115,7 @@ impl Ring {
         self.count() - (self.head - self.kept + 1)
     }
 
-    /// How full the log is, from 0 to 1: the head alone is 0, and 1 is when the head cannot move.
+    /// Returns how full the log is: 0 when only the head is in use, 1 when the head cannot move.
     pub fn utilisation(&self) -> f64 {
         (self.head - self.tail) as f64 / (self.count() - 1) as f64
     }
