@@ -17,9 +17,9 @@ const TOUCHED_AT_ONCE: usize = 32;
 /// Why destaging does nothing now. [`Core::destage_step`] and [`Core::destage_deadline`] both follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// It waits for nothing.
+    /// Destaging waits for nothing.
     No,
-    /// Nothing is left to destage, or a stop leaves it in the log.
+    /// No work is left, or a stop leaves it in the log.
     Rest,
     /// The host has not recorded the failure of the log yet. Data that only RAM has would be a change that the log cannot explain,
     /// should the next start still use it.
@@ -321,8 +321,8 @@ impl Core {
         }
     }
 
-    /// Nothing is left to destage but what is lost. Writers must not wait for ever for space that never comes, nor an
-    /// administrator for the end of a drain.
+    /// Stops waiting for lost blocks once nothing else is left to destage. Writers must not wait for ever for space that never comes, nor
+    /// an administrator for the end of a drain.
     pub(super) fn give_up_on_lost(&mut self, out: &mut Outbox) {
         let lost = self.destager.lost.len();
         let all_durable = self.log.safe_seq() == self.log.last_seq();

@@ -58,7 +58,7 @@ impl Choosing {
     }
 }
 
-/// What of a cache may be destaged.
+/// Rules that decide what may be destaged.
 pub(super) struct Eligible {
     /// The log has failed, so that also what only RAM has is destaged.
     pub failed: bool,
@@ -104,7 +104,7 @@ impl Core {
         self.destager.range_ids.dedup();
     }
 
-    /// Whether a range is left out of the batch here: it would be destaged later, over the newer data.
+    /// True when a range below the extent is left out of the batch: that range would be destaged later, over the newer data.
     fn is_over_what_stays(&self, extent: Extent) -> bool {
         self.index
             .ranges()
@@ -293,8 +293,8 @@ impl Core {
         next
     }
 
-    /// Where the chosen segments have more pieces than a batch has room for, the last ones are left out as a whole: with a few pieces left of
-    /// each, no segment would be free. False where all have room.
+    /// Leaves out the last segments as a whole if the chosen ones have more pieces than a batch has room for: with a few pieces left of
+    /// each, no segment would be free. False if all have room.
     fn leave_out_last_segments(&mut self) -> bool {
         let Room { parts, chosen, pieces, items_max, .. } = &mut self.destager.room;
         let (mut sum, mut sectors) = (0, 0);
@@ -315,7 +315,7 @@ impl Core {
         self.destager.sweep.plan_alone(sectors, self.free_sectors(), segment_sectors);
     }
 
-    /// Where the data disk seeks and the log does not, what is sorted further costs less, and may be read from anywhere.
+    /// True when the data disk seeks and the log does not: sorting further then costs less, and the log may be read anywhere.
     fn sweeps(&self, failed: bool) -> bool {
         let spins = (self.log.geometry().rotational, self.data.geometry().rotational);
         !failed && spins == (false, true) && self.config.how == HowPolicy::Sorted
@@ -330,7 +330,7 @@ impl Core {
         self.index.table().counts().dirty_sectors / LINE_SECTORS
     }
 
-    /// What the log can take before the tail moves.
+    /// Returns how many sectors the log can take before the tail moves.
     fn free_sectors(&self) -> u64 {
         let ring = self.log.ring();
         (ring.count() - ring.live()) * self.log.superblock().segment_sectors()

@@ -1,4 +1,4 @@
-//! How many operations of destaging may be in flight, so that clients do not wait for them.
+//! Limits the destage operations in flight, so that clients do not wait for them.
 
 use super::Phase;
 use crate::Nanos;
@@ -13,14 +13,14 @@ pub(super) const READER_RESTS: Nanos = Nanos::from_millis(20);
 const READER_GONE: Nanos = Nanos::from_secs(1);
 /// Beside destaging, a write to the log that a client waits for may take so long.
 const LOG_WRITE_WAITS: Nanos = Nanos::from_millis(50);
-/// One that took longer met too many operations. (With 50 ms writers wait less, and all of them together write a quarter less.)
+/// A write that took longer met too many operations. (With 50 ms writers wait less, and all of them together write a quarter less.)
 const LOG_WRITE_SLOW: Nanos = Nanos::from_millis(100);
 /// Few clients that each wait for an answer have no more requests on their way: more are a burst.
 const BURST: u64 = 8;
 /// A client that has written nothing for so long needs no space soon.
 const WRITER_GONE: Nanos = Nanos::from_secs(1);
 
-/// How many operations of destaging writes of the log bear beside them. It begins with one: a queue of 32 would hold the first write up
+/// Learns how many destage operations may run beside writes of the log. Begins with one: a queue of 32 would hold the first write up
 /// before anything is known.
 pub struct Patience {
     depth: usize,
@@ -39,7 +39,7 @@ impl Patience {
 }
 
 impl Core {
-    /// How many operations may be in flight on a device.
+    /// Returns how many operations may be in flight on a device.
     ///
     /// On a disk that seeks, each operation that a read meets costs it a seek and a turn. So while clients read, a number of reads go
     /// undisturbed after each one that met destaging. The number falls to none as writers fill the log; a writer that waits for space
@@ -111,7 +111,7 @@ impl Core {
             && self.log.busy_since().is_some_and(|sent| self.now.since(sent) >= LOG_WRITE_WAITS)
     }
 
-    /// How long those clients have been quiet that destaging gives way to.
+    /// Returns for how long the clients have been quiet that destaging gives way to; `None` if there are none.
     pub(super) fn readers_quiet(&self) -> Option<Nanos> {
         let gives_way = self.config.when == WhenPolicy::Idle
             && self.mode == Mode::Serving

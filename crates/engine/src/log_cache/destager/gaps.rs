@@ -26,7 +26,7 @@ impl Core {
         self.config.contiguity.as_ref().filter(|rules| may && self.config.may_fill(rules))
     }
 
-    /// Whether the running batch writes the sectors again as they are: a write that changes them on the data disk must wait.
+    /// True when the running batch writes the sectors again unchanged: a write that changes them on the data disk must wait.
     pub fn is_filling(&self, extent: Extent) -> bool {
         let gaps = &self.destager.room.gaps;
         let next = gaps.partition_point(|gap| gap.extent.end() <= extent.start);
@@ -123,8 +123,7 @@ impl Room {
         }
     }
 
-    /// Whether the blocks on both sides of a place are to be written in one go: nothing lies between them, or its content is
-    /// there.
+    /// True when the blocks on both sides of a place are written in one go: nothing lies between them, or its content has come.
     pub(super) fn is_joined(&self, behind: usize) -> bool {
         let (end, start) = (self.blocks[behind - 1].target.end(), self.blocks[behind].target.start);
         end == start || self.gap_at(end).is_some_and(|gap| self.gaps[gap].missing == 0)

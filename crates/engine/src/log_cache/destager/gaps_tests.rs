@@ -303,7 +303,7 @@ fn more_gaps_than_the_memory_holds_take_more_windows() {
     }
 }
 
-/// What may happen to a cache that destages, on 128 sectors.
+/// Events of a cache that destages, on 128 sectors.
 #[derive(Clone, Debug)]
 enum Act {
     Write {
@@ -316,7 +316,7 @@ enum Act {
         sectors: u64,
     },
     Flush,
-    /// One of the operations that are held back is carried out.
+    /// Carries out one of the operations that are held back.
     CarryOut(usize),
     Drain(bool),
     Wait,

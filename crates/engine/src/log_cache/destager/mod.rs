@@ -52,7 +52,7 @@ use ordered::Ordered;
 use room::{Flight, Room};
 use sweep::Sweep;
 
-/// How long to wait after a failed batch; doubles up to the second value.
+/// Delay after a failed batch; doubles up to the second value.
 const RETRY_FIRST: Nanos = Nanos::from_secs(1);
 const RETRY_MAX: Nanos = Nanos::from_secs(30);
 
@@ -158,7 +158,7 @@ impl Destager {
         self.per_sector
     }
 
-    /// How many sectors are destaged while writers may write one.
+    /// Returns how many sectors are destaged while writers may write one.
     pub const fn slowdown(&self) -> f64 {
         self.sweep.slowdown()
     }
@@ -186,12 +186,12 @@ impl Destager {
         std::mem::take(&mut self.wants_mark)
     }
 
-    /// Where destage is ordered: everything before this record is destaged.
+    /// Returns the record before which everything is destaged, if destage is ordered.
     pub fn destaged_seq(&self) -> Option<u64> {
         self.ordered.as_ref().map(|ordered| ordered.destaged_seq())
     }
 
-    /// Nothing is dirty before this place, so ordered destage need not read it.
+    /// Skips the log up to this place: nothing before it is dirty, so ordered destage need not read it.
     pub fn skip_to(&mut self, cursor: ordered::Cursor) {
         if let Some(ordered) = &mut self.ordered {
             ordered.skip_to(cursor);

@@ -15,14 +15,14 @@ use crate::log_cache::log::Log;
 pub struct Cursor {
     /// The next record.
     pub seq: u64,
-    /// Where to look for it: the segment's number, and the sector.
+    /// Place where the next record is looked for: the segment's number, and the sector.
     pub segment: u64,
     pub sector: u64,
     /// The epoch of the record before: no later record has a smaller one (rule 3).
     pub epoch: u64,
 }
 
-/// One flush epoch that is being destaged.
+/// A flush epoch that is being destaged.
 pub struct Ordered {
     /// Everything before it is destaged.
     destaged: Cursor,
@@ -74,7 +74,7 @@ impl Ordered {
         self.destaged = self.read;
     }
 
-    /// Nothing is dirty any more: there is nothing to read before this place.
+    /// Skips the log up to this place: nothing is dirty any more, so nothing before it is read.
     pub fn skip_to(&mut self, cursor: Cursor) {
         self.destaged = cursor;
     }

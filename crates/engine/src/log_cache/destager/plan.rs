@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// Whether a block continues the newest run, with a gap before it if that is filled.
+    /// Returns true when a block continues the newest run. Adds the gap before the block to the run if that gap is filled.
     fn joins_run(&mut self, extent: Extent) -> bool {
         let Some(run) = self.destager.room.runs.last() else { return false };
         let end = run.end();
@@ -85,7 +85,7 @@ impl Core {
         room.cut(line.start());
     }
 
-    /// What has to be read from the log for a window, in the log's order.
+    /// Plans the reads of the log for a window, in the log's order.
     fn plan_groups(&mut self, first: usize) {
         let gap = if self.log.geometry().rotational {
             SPINNING_GAP_SECTORS

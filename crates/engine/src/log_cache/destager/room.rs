@@ -62,7 +62,7 @@ impl Group {
 pub struct Run {
     pub start: Lba,
     pub sectors: u64,
-    /// Where it lies in the window's memory.
+    /// Offset of the run in the window's memory.
     pub at: usize,
     pub blocks: std::ops::Range<usize>,
 }
@@ -72,7 +72,7 @@ impl Run {
         self.start + self.sectors
     }
 
-    /// Where a sector lies in the window's memory.
+    /// Returns the offset of a sector in the window's memory.
     pub fn place_of(&self, sector: Lba) -> usize {
         self.at + ((sector - self.start) * SECTOR_BYTES) as usize
     }
@@ -87,7 +87,7 @@ impl Run {
 pub struct Target {
     pub item: u32,
     pub extent: Extent,
-    /// Where they are in the log.
+    /// First of the sectors in the log.
     pub place: u64,
     pub run: u32,
 }
@@ -98,7 +98,7 @@ pub struct Gap {
     pub run: u32,
     /// Sectors whose content has not come.
     pub missing: u64,
-    /// It is read from the data disk.
+    /// Read from the data disk.
     pub is_read: bool,
     /// Clean pieces of the window that belong to gaps before it.
     pub clean: usize,
@@ -130,7 +130,7 @@ pub struct Room {
     pub blocks: Vec<how::Block>,
     pub gaps: Vec<Gap>,
     pub gap_reads: VecDeque<GapRead>,
-    /// Where the pieces of a window go, by item.
+    /// Targets of the pieces of a window, by item.
     pub targets: Vec<Target>,
     /// The pieces of a window in the order of the log; groups are stretches of it.
     pub order: Vec<u32>,
@@ -142,8 +142,8 @@ pub struct Room {
     /// The segments in which a choice found nothing, by index.
     pub barren: Vec<bool>,
     pub pieces: Vec<u16>,
-    /// What is written in a window. A run lies as its sectors lie in their lines, so that what is aligned on the disk is aligned
-    /// in memory.
+    /// Memory for what a window writes. Sectors of a run lie in it as they lie in their lines, so that aligned parts of the disk are
+    /// aligned in memory.
     memory: Buf,
     /// Buffers for reads.
     reads: Vec<Buf>,
@@ -246,7 +246,7 @@ impl Room {
         buf
     }
 
-    /// It has been read, and used.
+    /// Takes back a buffer whose content was read and used.
     pub fn give_back(&mut self, buf: Buf) {
         if buf.has_room(self.read_bytes) {
             self.reads.push(buf);

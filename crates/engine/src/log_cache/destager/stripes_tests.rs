@@ -24,7 +24,7 @@ fn write_lines(steps: &mut Steps, lines: &[(u64, u64)]) {
     }
 }
 
-/// What is sent to the data disk: the stripe and the lines of each write, and `None` for a flush.
+/// Returns what is sent to the data disk: the stripe and the lines of each write, and `None` for a flush.
 fn sent(steps: &Steps) -> Vec<Option<(u64, u64)>> {
     let sent = steps.sent.iter().filter(|sent| sent.0 == DATA && matches!(sent.1, Kind::Write | Kind::Flush));
     sent.map(|sent| sent.2.map(|e| ((e.start.0 - STRIPES.first) / 32, e.sectors / 8))).collect()

@@ -55,7 +55,7 @@ impl Sweep {
         self.lap_lines.unwrap_or(dirty)
     }
 
-    /// Nothing is ahead of the hand: it goes back to the start. False where it is there.
+    /// Moves the hand back to the start, as nothing is ahead of it. False if the hand was there.
     pub fn begin_lap(&mut self, dirty: u64) -> bool {
         self.lap_lines = self.lap_lines.map(|lines| (lines + lines / 4).min(dirty));
         std::mem::replace(&mut self.hand, Line(0)) > Line(0)
@@ -111,7 +111,7 @@ impl Sweep {
         self.slowdown = batch_sectors as f64 / free_sectors.max(segment_sectors) as f64;
     }
 
-    /// How many sectors are destaged while one may be written.
+    /// Returns how many sectors are destaged while one may be written.
     pub const fn slowdown(&self) -> f64 {
         self.slowdown
     }
@@ -131,7 +131,7 @@ pub fn batch_lines(lap_lines: u64, most: usize) -> usize {
 #[derive(Default)]
 pub struct First {
     max: usize,
-    /// What lies behind this line is not among them.
+    /// Items behind this line are left out.
     end: Line,
 }
 

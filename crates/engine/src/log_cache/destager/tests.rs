@@ -1,4 +1,4 @@
-//! Which segments a batch takes, and how the log is read for it.
+//! Tests which segments a batch takes, and how the log is read for it.
 
 use super::super::core::{DATA, LOG};
 use super::super::steps::{Kind, Steps, ZEROES, quiet};
