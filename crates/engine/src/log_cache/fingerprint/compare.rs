@@ -46,13 +46,13 @@ pub struct Comparison {
     log_block_sectors: u64,
 }
 
-/// What a comparison has found.
+/// Result of a comparison.
 pub struct Found {
     /// Lines whose content was known and could be read.
     pub compared: usize,
     /// Lines that hold what nobody has written through the cache.
     pub differing: Vec<u64>,
-    /// What was read.
+    /// Content that was read.
     pub content: Content,
 }
 

@@ -27,7 +27,7 @@ struct Line {
     sent: [Option<u32>; SECTORS],
     /// Sectors for which `sent` counts.
     flying: u8,
-    /// It was read before the stop, or could not be.
+    /// Read before the stop, or unreadable.
     was_read: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The same, with nothing read yet.
+    /// Like [`Kept::new`], with nothing read yet.
     pub fn read(
         data: &mut dyn BlockDevice,
         data_sectors: u64,
@@ -86,7 +86,7 @@ impl Kept {
         from..from + self.lines[from..].iter().take_while(|line| line.line <= last).count()
     }
 
-    /// Whether it touches a covered line.
+    /// True when the extent touches a covered line.
     pub fn covers(&self, extent: Extent) -> bool {
         !self.range(extent).is_empty()
     }

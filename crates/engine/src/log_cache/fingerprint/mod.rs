@@ -39,7 +39,7 @@ const SECTORS: usize = LINE_SECTORS as usize;
 /// the others.
 pub type SectorSums = [u8; SECTORS];
 
-/// What is known of a covered line.
+/// Checksums of a covered line, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineSum {
     pub line: u64,
@@ -48,7 +48,7 @@ pub struct LineSum {
     pub sectors: Option<SectorSums>,
 }
 
-/// What a superblock says of the data disk.
+/// Statement of a superblock about the content of the data disk.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Ascending.
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of a disk that nobody else writes to now, with the lines that are worth covering there.
+    /// Takes the fingerprint of a disk that nobody else writes to now, with the lines that are worth covering there.
     pub fn read(
         data: &mut dyn BlockDevice,
         data_sectors: u64,
@@ -90,8 +90,8 @@ pub fn middle(data_sectors: u64) -> std::ops::Range<u64> {
     ends..lines.saturating_sub(ends).max(ends)
 }
 
-/// Which lines to cover: the ends, what file systems write, and for the rest of the room lines that are drawn, one from each
-/// part of the middle.
+/// Chooses the lines to cover: the ends, what file systems write, and for the rest of the room lines that are drawn, one from each part
+/// of the middle.
 fn choose(data_sectors: u64, cache_uuid: &[u8; 16], places: &[u64]) -> Vec<u64> {
     let middle = middle(data_sectors);
     let lines = middle.end - middle.start;
@@ -188,8 +188,8 @@ impl Content {
     }
 }
 
-/// Of whole words of eight bytes. Each step is a bijection of the state for a given word, and of the word for a given state; multiplication
-/// keeps it from being linear.
+/// Returns the sum of whole words of eight bytes. Each step is a bijection of the state for a given word, and of the word for a given
+/// state; multiplication keeps it from being linear.
 fn sum(bytes: &[u8]) -> u32 {
     let step = |state: u64, word: &[u8; 8]| {
         let state = (state ^ u64::from_le_bytes(*word)).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,4 +1,4 @@
-//! Which changes of a data disk are noticed, after a crash and after a clean stop.
+//! Tests which changes of a data disk are noticed, after a crash and after a clean stop.
 
 use super::super::core::DATA;
 use super::super::format::{Kind, State, Superblock, encode_header};
@@ -253,7 +253,7 @@ fn rule_11_no_write_bypasses_the_log_over_a_covered_line() {
     assert!(changed_after(&steps, sample / LINE_SECTORS));
 }
 
-/// What docs/safety.md says of arbitrary changes; a count of all places where they may lie says the same.
+/// Checks the statement of docs/safety.md about arbitrary changes; a count of all places where they may lie gives the same.
 #[test]
 fn the_chance_that_a_change_is_noticed_is_as_documented() {
     for (gib, expected) in [(1, [1.66, 98.0]), (16, [0.232, 22.5]), (1024, [0.0036, 0.344])] {

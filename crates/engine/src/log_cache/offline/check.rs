@@ -12,7 +12,7 @@ use crate::{BlockDevice, SECTOR_BYTES};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CopyReport {
-    /// Its generation, or what is wrong with it.
+    /// Generation of the copy, or its error.
     pub generation: Option<u64>,
     pub error: Option<String>,
 }
@@ -39,7 +39,7 @@ pub struct CheckReport {
     pub segment_bytes: u32,
     pub log_block_bytes: u32,
     pub data_bytes: u64,
-    /// What the stride benchmark has found of the data disk, if it was stored.
+    /// Result of the stride benchmark of the data disk, if it was stored.
     pub calibration: Option<Contiguity>,
     pub records: u64,
     pub records_home: u64,
@@ -54,7 +54,7 @@ pub struct CheckReport {
     pub damages: u64,
     pub fingerprint: Option<FingerprintReport>,
     pub bytes_read: u64,
-    /// What is wrong, each in a sentence; empty when the log is in order.
+    /// Problems of the log, each in a sentence; empty when the log is in order.
     pub problems: Vec<String>,
 }
 

@@ -11,7 +11,7 @@ use crate::log_cache::format::{Header, Kind, Superblock, SuperblockError};
 use crate::log_cache::recover::{Damage, WalkOptions, walk};
 use crate::{BlockDevice, Extent};
 
-/// Which rows to show.
+/// Selects the rows to show.
 #[derive(Clone, Debug, Default)]
 pub struct DumpFilter {
     /// Only entries that touch these sectors, and their records.
@@ -22,7 +22,7 @@ pub struct DumpFilter {
     pub verify: bool,
 }
 
-/// One row of a dump. As JSON, `row` says which; as text, one line.
+/// A row of a dump. As JSON, `row` names its kind; as text, it is one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "row", rename_all = "kebab-case")]
 pub enum Row {

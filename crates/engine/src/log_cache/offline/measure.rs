@@ -24,7 +24,7 @@ use crate::log_cache::spindle::{
 };
 use crate::{BlockDevice, Buf, Lba, Nanos, SECTOR_BYTES};
 
-/// What takes longer is given up: a disk of 3600 rpm needs 2.5 s, and the slowest that is followed 6 s, for an attempt.
+/// Maximum time of the measurement: a disk of 3600 rpm needs 2.5 s, and the slowest that is followed 6 s, for an attempt.
 const TIME_MAX: Nanos = Nanos::from_secs(15);
 /// Revolutions that are timed at first, and at most where a busy host disturbs some, and how many of them must be alike.
 const TURNS: usize = 16;
@@ -36,10 +36,10 @@ const STEPS_MAX: usize = 54;
 const STEPS_OF_TRACK: u64 = 6;
 /// Steps that must be alike: the others go to another track.
 const STEPS_ALIKE: usize = 9;
-/// So many writes must be in time with a lead, before as many are late.
+/// Number of writes that must be in time with a lead, before as many are late.
 const IN_TIME: usize = 3;
 
-/// So many steps are verified in the end, of at most so many, and so many may be too early.
+/// Number of steps that are verified in the end, of at most so many, and how many may be too early.
 const VERIFIED: usize = 12;
 const VERIFIED_OF: usize = 48;
 const EARLY_MAX: usize = 2;
@@ -137,11 +137,11 @@ struct Bench<'a> {
     area: Range<u64>,
     durable: Durability,
     until: Nanos,
-    /// When the last write had ended.
+    /// Time when the last write completed.
     ended: Nanos,
-    /// Where the last write began.
+    /// Sector where the last write began.
     at: u64,
-    /// Where to begin again when the area ends.
+    /// Sector where the writes begin again when the area ends.
     first: u64,
 }
 
@@ -343,7 +343,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Whether writes that need not be durable are over long before a revolution is.
+    /// Returns true when writes that need not be durable complete long before a revolution does.
     fn has_write_cache(&mut self, revolution: Nanos) -> Result<bool, Stop> {
         let mut times = Vec::with_capacity(TURNS);
         self.repeated(Durability::Volatile, &mut times)?;

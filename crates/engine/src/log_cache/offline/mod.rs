@@ -33,7 +33,7 @@ use super::{LogError, OtherData};
 /// Data moves in pieces of at most this many sectors (1 MiB).
 const CHUNK_SECTORS: u64 = 2048;
 
-/// How far a tool is, in bytes of what it was given to do.
+/// Progress of a tool, in bytes of its whole work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub bytes_done: u64,

@@ -1,5 +1,5 @@
-//! What a log says about the data disk: for each sector, the newest record that has a word on it. For the tools, which have time
-//! and memory (about 100 bytes for each piece); the serving cache has its lookup table.
+//! Finds what a log says about the data disk: for each sector, the newest record about it. For the tools, which have time and memory
+//! (about 100 bytes for each piece); the serving cache has its lookup table.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::log_cache::format::{Header, Kind};
 use crate::log_cache::recover::Visitor;
 use crate::{Extent, Lba, SECTOR_BYTES};
 
-/// What the sectors of a piece are.
+/// Content of the sectors of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A part of the payload of an entry: that of `entry` lies at `place` in the log, with this checksum.

@@ -34,14 +34,14 @@ pub struct Unsaved {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RescueReport {
-    /// What the log had that was dirty.
+    /// Dirty data of the log.
     pub dirty: Totals,
     pub written_bytes: u64,
     pub zeroed_bytes: u64,
     /// At most [`LISTED_MAX`] extents; `unsaved_bytes` counts all.
     pub unsaved: Vec<Unsaved>,
     pub unsaved_bytes: u64,
-    /// Of these, what the data disk could not write.
+    /// Bytes among these that the data disk could not write.
     pub unwritten_bytes: u64,
     pub damage: Vec<Damage>,
     pub damages: u64,

@@ -33,7 +33,7 @@ pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, LogError> {
     Ok(copies)
 }
 
-/// One of the two copies, as one leg of the log has it.
+/// Reads one of the two copies, as one leg of the log has it.
 fn read_copy(
     log: &mut dyn BlockDevice,
     index: usize,
@@ -57,8 +57,8 @@ fn read_copy(
     }
 }
 
-/// One of another version wins: this program must not touch it. A leg that lost what it had said was durable may have an older one with the
-/// number that a later activation has given again: that of the later activation counts.
+/// Returns the newest superblock of all legs. A superblock of another version wins: this program must not touch it. A leg that lost
+/// superblocks it had called durable may have an older one whose generation a later activation has used again. The later activation counts.
 fn newest_of(of_legs: Vec<Result<Superblock, SuperblockError>>) -> Result<Superblock, SuperblockError> {
     let rank = |copy: &Result<Superblock, SuperblockError>| match copy {
         Err(SuperblockError::Version(_)) => (3, 0, 0),

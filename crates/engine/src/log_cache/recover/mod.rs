@@ -30,9 +30,9 @@ use summaries::Summaries;
 
 /// Records from this size on are hopped over; smaller ones are read with their segment.
 const HOP_SECTORS: u64 = 128;
-/// The same where seeks cost time. Less is gained there, as the platter has to turn past the payload anyway, and a read that
-/// comes a little late waits for a revolution: records of a few hundred KiB took three times as long as reading on. (Many
-/// a virtual disk says that it spins and does not: it gains from hopping over records that fill a segment.)
+/// Like `HOP_SECTORS`, where seeks cost time. Hopping gains less there: the platter has to turn past the payload anyway, and a read that
+/// comes a little late waits for a revolution. Records of a few hundred KiB took three times as long as reading on. (Many a virtual disk
+/// falsely reports that it spins: it gains from hopping over records that fill a segment.)
 const HOP_SECTORS_SPINNING: u64 = 768;
 /// Records that one request may be split over; more is not believed. The largest request (32 MiB) in the smallest
 /// segments (16 KiB) needs about 2700.
@@ -42,7 +42,7 @@ const DURABLE_MAX: usize = 16;
 /// Extents and damages that a report lists; beyond that it only counts.
 pub const LISTED_MAX: usize = 10_000;
 
-/// How to walk.
+/// Options of a walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WalkOptions {
     /// Goes on where acknowledged records are damaged. A record whose payload is bad is still visited: its sectors fail
@@ -76,7 +76,7 @@ impl<F: FnMut(&Header, &[usize])> Visitor for F {
     }
 }
 
-/// What became of acknowledged records.
+/// Kind of damage to acknowledged records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DamageKind {
@@ -97,7 +97,7 @@ pub struct Damage {
     /// The records concerned: `seq..until_seq`. For [`DamageKind::Unreadable`] the last one is not known.
     pub seq: u64,
     pub until_seq: u64,
-    /// Where on the log device.
+    /// Sector on the log device.
     pub sector: u64,
     /// The sectors of the data disk whose newest copy is lost, as far as that is known.
     pub lost: Vec<Extent>,
@@ -150,9 +150,9 @@ pub enum RecoverError {
 pub struct Walked {
     /// The sequence number of the next record to be written.
     pub next_seq: u64,
-    /// Where it must begin, in segment `end_segment`; where that segment ends here, at the start of the next one. Exactly
-    /// here, if need be with a record that has no entries: a leftover of this sequence number may lie further on, and
-    /// would be found first. (Later records may leave gaps: the rule of epochs covers them.)
+    /// Sector where it must begin, in segment `end_segment`; if that segment ends here, the start of the next one. It must begin exactly
+    /// here, if need be with a record that has no entries: a leftover of this sequence number may lie further on, and would be found first.
+    /// (Later records may leave gaps: the rule of epochs covers them.)
     pub end: u64,
     pub end_segment: u32,
     /// The first record that is not destaged, and where it lies; the end of the log where all are.
@@ -167,11 +167,11 @@ pub struct Walked {
     pub records_destaged: u64,
     /// Records at the end whose request was not complete: they were not visited and will be overwritten.
     pub records_dropped: u64,
-    /// Where a torn record was found at the end of the log.
+    /// Sector of a torn record at the end of the log.
     pub torn_sector: Option<u64>,
     pub reads: u64,
     pub bytes_read: u64,
-    /// What was lost, where that was accepted. At most [`LISTED_MAX`] are listed; `damages` counts all.
+    /// Damage that was accepted. At most [`LISTED_MAX`] are listed; `damages` counts all.
     pub damage: Vec<Damage>,
     pub damages: u64,
     /// Records that a copy of the log may lack, where it has several: nothing says that they were durable, or one of them is not what was
@@ -207,13 +207,13 @@ struct Place {
     segments_left: u32,
 }
 
-/// What it means that the expected record is missing.
+/// Meaning of a missing record where one was expected.
 enum Missing {
     End,
     Damaged { damage: Damage, proof: Option<Header> },
 }
 
-/// What the payload of the next record is.
+/// State of the next record's payload.
 enum Payload {
     /// Whole, but for these entries.
     Kept(Vec<usize>),
@@ -234,9 +234,9 @@ struct Walk<'a> {
     epoch: u64,
     last_sectors: u64,
     hop_sectors: u64,
-    /// What all headers say, once that had to be known.
+    /// Findings from all headers, once they had to be read.
     survey: Option<Survey>,
-    /// It was looked up there where the tail is by now.
+    /// The present tail has been looked up already.
     tail_searched: bool,
     oldest_live_seq: u64,
     flush_epoch: u64,

@@ -4,7 +4,7 @@ use super::RecoverError;
 use crate::log_cache::format::Superblock;
 use crate::{BlockDevice, ErrorKind, IoError, Lba, SECTOR_BYTES};
 
-/// One request to the log device: large enough that a spinning disk streams.
+/// Sectors of one request to the log device: enough for a spinning disk to stream.
 const READ_SECTORS_MAX: u64 = (1 << 20) / SECTOR_BYTES;
 
 #[derive(Clone, Default)]
@@ -18,7 +18,7 @@ struct Window {
 pub struct Reader<'a> {
     log: &'a mut dyn BlockDevice,
     block_sectors: u64,
-    /// Of each copy.
+    /// The window of each copy.
     windows: Vec<Window>,
     /// The first sector that was asked for since this was last cleared and that no copy has readable.
     pub first_unreadable: Option<u64>,
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         Ok(Ok(&window.bytes[from..from + (sectors * SECTOR_BYTES) as usize]))
     }
 
-    /// What the first copy makes of some sectors that makes anything of them, and its number; notes what no copy can read.
+    /// Returns what `take` makes of the first copy that it accepts, and the number of that copy. Notes what no copy can read.
     pub fn find<T>(
         &mut self,
         (at, sectors, until): (u64, u64, u64),

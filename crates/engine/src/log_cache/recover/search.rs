@@ -1,12 +1,12 @@
-//! How the walk looks for headers: the expected one, a proof that one was durable, and the next certain one after a hole.
+//! Looks for headers: the expected one, a proof that one was durable, and the next certain one after a hole.
 
 use super::{Canary, Damage, DamageKind, Missing, Place, RecoverError, Walk};
 use crate::log_cache::format::{Header, RECORD_MAGIC, State, decode_header};
 
-/// How much of a far segment a planted bug searches.
+/// Sectors of a far segment that a planted bug searches.
 const PROBE_SECTORS: u64 = 128;
 
-/// What the headers in the log say.
+/// Findings from the headers in the log.
 #[derive(Clone, Debug)]
 pub(super) struct Survey {
     /// The running activation when it was made.
@@ -112,9 +112,9 @@ impl Walk<'_> {
         Ok(survey.newer.as_ref().or(survey.newest.as_ref().filter(states)).cloned())
     }
 
-    /// What the headers say from the place of the walk on, wherever they lie: read once, when the walk first does not find a record. What
-    /// lies in segments before that was walked over. After a clean stop nothing can lie beyond the end but what a lost superblock
-    /// began right there, so the next segment is enough, until something is missing that was durable (`whole`).
+    /// Surveys the headers from the place of the walk on, wherever they lie. They are read once, when the walk first misses a record.
+    /// Segments before that were walked over. After a clean stop nothing can lie beyond the end but what a lost superblock began right
+    /// there. So the next segment is enough, until something is missing that was durable (`whole`).
     fn survey(&mut self, whole: bool) -> Result<Survey, RecoverError> {
         let whole = whole || self.options.verify_all || self.superblock.state != State::Stopped;
         let epoch = self.superblock.epoch;
@@ -138,7 +138,7 @@ impl Walk<'_> {
         Ok(survey)
     }
 
-    /// How much of a segment so many steps away is searched: all of it, but for a planted bug.
+    /// Returns how many sectors of a segment so many steps away are searched: all of them, but for a planted bug.
     fn search_sectors(&self, steps: u32) -> u64 {
         let all = self.superblock.segment_sectors();
         if steps <= 1 || !self.options.canary.is(Canary::NearProof) {

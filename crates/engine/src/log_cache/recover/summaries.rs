@@ -1,4 +1,4 @@
-//! Which summaries a walk believes, and for what.
+//! Decides which summaries a walk believes, and for what.
 //!
 //! A record from a summary is taken without a look at its header, so it has to be certain that the header is there:
 //!
@@ -19,7 +19,7 @@ use crate::{Planted, SECTOR_BYTES};
 
 /// See the module's documentation.
 pub(super) struct Summaries {
-    /// Of each segment.
+    /// The summary of each segment.
     of: Vec<Option<Summary>>,
     /// Each activation, with the first record that no summary of it calls durable.
     durable: Vec<(u64, u64)>,
@@ -92,8 +92,8 @@ impl Summaries {
         summaries.max_by_key(|summary| (summary.epoch, summary.first_seq)).map(|summary| summary.segment)
     }
 
-    /// What the headers say of a segment `steps` after the walk's place, where its summary says it: the newest of them. A buffer is kept
-    /// until all before it is durable, so what came after the last summary lies in no more segments than there are buffers.
+    /// Returns the newest header of a segment `steps` after the walk's place, if its summary states it. A buffer is retained until all
+    /// before it is durable, so what came after the last summary lies in no more segments than there are buffers.
     pub fn newest_header(&self, superblock: &Superblock, segment: u32, steps: u32) -> Option<Header> {
         let near = self.buffers + 1;
         let newest = self.newest()?;

@@ -45,7 +45,7 @@ impl Regions {
     }
 }
 
-/// What a search found.
+/// Result of a search.
 pub(super) enum Found {
     At(usize),
     /// Not there; an entry for the line belongs in this slot.
@@ -94,7 +94,7 @@ impl Lines {
         ((u128::from(mixed) * self.slots.len() as u128) >> 64) as usize
     }
 
-    /// How far from home the entry of `key` is when it lies in `slot`.
+    /// Returns how far from home the entry of `key` is when it lies in `slot`.
     #[inline]
     fn distance(&self, key: u64, slot: usize) -> usize {
         let home = self.home(key);
@@ -254,7 +254,7 @@ impl Lines {
         (end < self.slots.len()).then_some(end)
     }
 
-    /// The same, and `f` may change or drop each entry.
+    /// Like [`Lines::scan_part`], and `f` may change or drop each entry.
     #[inline]
     pub fn sweep_part(
         &mut self,

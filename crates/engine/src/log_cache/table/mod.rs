@@ -44,7 +44,7 @@ const FRAGMENTS_PER_LINE: usize = 2;
 pub const STEP_LINES: u64 = 1 << 13;
 /// Regions that so many lines touch.
 const STEP_REGIONS: usize = 3;
-/// One fragment for every so many lines has its memory from the start: one byte a line.
+/// Lines for each fragment that has its memory from the start: one byte a line.
 const LINES_PER_RESERVED_FRAGMENT: usize = 16;
 /// Fragments that one insert may take: a whole line that breaks needs a node for each of its two pieces.
 const FRAGMENTS_PER_INSERT: usize = 2;
@@ -78,7 +78,7 @@ impl Line {
         extent.start.0 / LINE_SECTORS..(extent.end().0 - 1) / LINE_SECTORS + 1
     }
 
-    /// Which sectors of the line `extent` covers.
+    /// Returns the sectors of the line that `extent` covers.
     pub fn mask_of(self, extent: Extent) -> u8 {
         match self.extent().intersection(extent) {
             Some(common) => sectors_mask((common.start - self.start()) as u8, common.sectors as u8),
@@ -95,7 +95,7 @@ pub const fn sectors_mask(first: u8, count: u8) -> u8 {
 /// Sectors of one line that were written together, and so have one address and one checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where in the log the piece's first sector is, as it was written.
+    /// Place of the piece's first sector in the log, as it was written.
     pub place: Place,
     /// The extent as it was written, in sectors of the line. `crc` is over all of it, also over what is no longer valid.
     pub first: u8,
@@ -105,9 +105,9 @@ pub struct Piece {
     pub mask: u8,
     /// Not yet on the data disk.
     pub dirty: bool,
-    /// It was read since it came here.
+    /// Read since it came here.
     pub hit: bool,
-    /// It was read from the data disk and copied here: after a crash, too, recovery takes it for clean.
+    /// Read from the data disk and copied here: after a crash, too, recovery takes it for clean.
     pub kept: bool,
 }
 
@@ -123,17 +123,17 @@ impl Piece {
         Piece { dirty: false, kept: true, ..Piece::written(place, first, count, crc) }
     }
 
-    /// Nothing of it was replaced.
+    /// True when nothing of it was replaced.
     pub const fn is_whole(&self) -> bool {
         self.mask == sectors_mask(self.first, self.count)
     }
 
-    /// How many sectors are still valid.
+    /// Counts the sectors that are still valid.
     pub fn sectors(&self) -> u8 {
         self.mask.count_ones() as u8
     }
 
-    /// Where in the log the given sector of the line is; it must be one of the piece's.
+    /// Returns the place in the log of the given sector of the line; it must be one of the piece's.
     pub fn place_of(&self, sector: u8) -> Place {
         assert!(self.first <= sector && sector < self.first + self.count);
         Place(self.place.0 + u64::from(sector - self.first))
@@ -155,10 +155,10 @@ impl Piece {
 pub struct Lost {
     /// The piece's place, as it was inserted.
     pub place: Place,
-    /// How many sectors it lost, at least one.
+    /// Number of sectors that it lost, at least one.
     pub sectors: u8,
     pub dirty: bool,
-    /// Nothing of the piece is left.
+    /// True when nothing of the piece is left.
     pub gone: bool,
 }
 
@@ -197,7 +197,7 @@ impl Deref for Pieces {
     }
 }
 
-/// What is in the table.
+/// Totals of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub lines: u64,
@@ -276,13 +276,13 @@ impl LookupTable {
         self.lines.lines_max()
     }
 
-    /// Whether so many calls of `insert` are sure to find room.
+    /// True when so many calls of `insert` are sure to find room.
     pub fn has_room(&self, inserts: usize) -> bool {
         self.lines.lines_max() - self.lines.used() >= inserts
             && self.fragments_free() >= inserts * FRAGMENTS_PER_INSERT
     }
 
-    /// How many more fragments there may be: an insert into a line that is there takes two at most.
+    /// Returns how many more fragments there may be: an insert into an existing line takes two at most.
     pub fn fragments_free(&self) -> usize {
         self.fragments.nodes_max() - self.fragments.used()
     }
@@ -311,7 +311,7 @@ impl LookupTable {
         self.lines.touch(lines);
     }
 
-    /// What of the line is in the log.
+    /// Returns the pieces of the line that are in the log.
     #[inline]
     pub fn lookup(&self, line: Line) -> Pieces {
         let mut pieces = Pieces::NONE;
@@ -397,22 +397,22 @@ impl LookupTable {
         });
     }
 
-    /// Whether any sector of the line is in the log.
+    /// True when any sector of the line is in the log.
     pub fn contains_line(&self, line: Line) -> bool {
         self.lines.get(line).is_some()
     }
 
-    /// Whether any sector of the extent is in the log, dirty or clean.
+    /// True when any sector of the extent is in the log, dirty or clean.
     pub fn contains_any(&self, extent: Extent) -> bool {
         self.any_in(extent, |_| true)
     }
 
-    /// Whether any sector of the extent is dirty in the log.
+    /// True when any sector of the extent is dirty in the log.
     pub fn contains_dirty(&self, extent: Extent) -> bool {
         self.any_in(extent, |piece| piece.dirty)
     }
 
-    /// How many sectors of the extent are dirty in the log.
+    /// Counts the sectors of the extent that are dirty in the log.
     pub fn dirty_in(&self, extent: Extent) -> u64 {
         let mut dirty = 0;
         self.search(extent, |mask, piece| {
@@ -445,8 +445,8 @@ impl LookupTable {
         self.lines.scan(|entry| self.fragments.each(entry, |piece| f(entry.line(), piece)));
     }
 
-    /// The same for a part of the table; the next part, if there is one. A pass in parts meets each line that is in the table all the time
-    /// once, whatever comes and goes meanwhile.
+    /// Scans a part of the table, and returns the next part, if there is one. A pass in parts meets each line that is in the table all the
+    /// time once, whatever comes and goes meanwhile.
     pub fn scan_part(&self, part: TablePart, mut f: impl FnMut(Line, Piece)) -> Option<TablePart> {
         let each = |entry: Packed| self.fragments.each(entry, |piece| f(entry.line(), piece));
         self.lines.scan_part(part.first, part.slots, each).map(|first| TablePart { first, ..part })
@@ -515,7 +515,7 @@ impl LookupTable {
         strip(&mut self.fragments, &mut self.counts, entry, select, lost)
     }
 
-    /// Whether there is such a piece in the extent.
+    /// True when a piece in the extent is `wanted`.
     pub fn any_in(&self, extent: Extent, mut wanted: impl FnMut(&Piece) -> bool) -> bool {
         self.search(extent, |mask, piece| piece.mask & mask != 0 && wanted(&piece))
     }

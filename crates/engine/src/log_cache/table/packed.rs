@@ -90,7 +90,7 @@ impl Packed {
         self.high & WIDE_MAX
     }
 
-    /// Where the piece of a line in one piece is.
+    /// Returns the place of the piece of a line in one piece.
     #[inline]
     pub fn place(self) -> Place {
         debug_assert!(!self.is_broken() && !self.is_empty());

@@ -51,7 +51,7 @@ pub struct RangeGone {
     pub id: u64,
 }
 
-/// What is known of a whole range: where its parts can be, and how many there are.
+/// Span of a whole range: where its parts can be, and how many there are.
 struct Span {
     extent: Extent,
     parts: usize,
@@ -71,7 +71,7 @@ impl ZeroRanges {
         ZeroRanges::default()
     }
 
-    /// How many parts there are.
+    /// Number of parts.
     pub fn len(&self) -> usize {
         self.parts.len()
     }
@@ -107,7 +107,7 @@ impl ZeroRanges {
         self.parts.remove(&part.extent.start);
     }
 
-    /// Whether one more `insert` or `cut` is sure to find room.
+    /// True when one more `insert` or `cut` is sure to find room.
     pub fn has_room(&self) -> bool {
         self.parts.len() + PARTS_PER_STEP <= RANGES_MAX
     }
@@ -122,14 +122,14 @@ impl ZeroRanges {
         self.put_part(RangePart { extent, info });
     }
 
-    /// What of `extent` reads as zeroes, by address.
+    /// Returns the parts of `extent` that read as zeroes, by address.
     pub fn lookup(&self, extent: Extent) -> impl Iterator<Item = RangePart> + '_ {
         self.touching(extent).filter_map(move |part| {
             part.extent.intersection(extent).map(|common| RangePart { extent: common, info: part.info })
         })
     }
 
-    /// Whether any of `extent` is in a range.
+    /// True when any of `extent` is in a range.
     pub fn contains_any(&self, extent: Extent) -> bool {
         self.lookup(extent).next().is_some()
     }
@@ -179,7 +179,7 @@ impl ZeroRanges {
         assert!(self.parts.len() <= RANGES_MAX, "too many ranges: has_room() was not asked");
     }
 
-    /// One part of the range became `kept` parts.
+    /// Notes that one part of the range became `kept` parts.
     fn recount(&mut self, info: RangeInfo, kept: usize, gone: &mut impl FnMut(RangeGone)) {
         let Some(span) = self.spans.get_mut(&info.id) else {
             unreachable!("a part of a range that is not known: {info:?}");

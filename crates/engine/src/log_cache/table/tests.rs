@@ -13,7 +13,7 @@ fn table_of(lines_max: usize) -> LookupTable {
     LookupTable::new(DISK_LINES, lines_max, 0x5851_f42d_4c95_7f2d)
 }
 
-/// What was lost, as reported.
+/// Inserts a piece, and returns what was reported as lost.
 fn insert(table: &mut LookupTable, line: u64, piece: Piece) -> Vec<Lost> {
     let mut all = Vec::new();
     table.insert(Line(line), piece, |lost| all.push(lost));
@@ -288,7 +288,7 @@ impl Model {
     }
 }
 
-/// One random step on both; what they report must agree.
+/// Makes one random step on both; their reports must agree.
 fn step(random: &mut ChaCha8Rng, table: &mut LookupTable, model: &mut Model, head: &mut u64, lines: u64) {
     let line = random.random_range(0..lines);
     let mut reports = Vec::new();
