@@ -9,9 +9,9 @@ use crate::Nanos;
 use crate::layer::Outbox;
 use std::ops::Range;
 
-/// Clean copies are forgotten for this part of the log at a time.
+/// Number of parts of the log; clean copies are forgotten for a part at a time.
 const FORGET_PART: u64 = 16;
-/// Part for which copies are forgotten where reads are kept: hot pieces were copied before, and take space twice.
+/// Like `FORGET_PART`, where reads are kept: hot pieces were copied before, and take space twice.
 const FORGET_PART_KEEPING: u64 = 64;
 
 /// The state of forgetting.

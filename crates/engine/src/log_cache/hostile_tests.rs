@@ -44,7 +44,7 @@ fn mutate(random: &mut ChaCha8Rng, block: &mut [u8]) {
     }
 }
 
-/// Where blocks of the log begin with these bytes.
+/// Returns the offsets of the log's blocks that begin with these bytes.
 fn blocks_with(disks: &Disks, magic: [u8; 4]) -> Vec<usize> {
     let bytes = &disks.0[0].bytes;
     (0..bytes.len() / 512).map(|sector| sector * 512).filter(|&at| bytes[at..at + 4] == magic).collect()

@@ -100,7 +100,7 @@ fn rule_07_what_is_written_between_read_and_append_drops_the_copy() {
     }
 }
 
-/// What a flush has not covered may be gone after a crash, and a copy of it not.
+/// A crash may lose what a flush has not covered, and spare a copy of it in the log.
 #[test]
 fn rule_07_what_is_volatile_on_the_data_disk_is_not_copied() {
     let mut steps = start();
@@ -289,7 +289,7 @@ fn copies_are_at_most_a_share_of_what_clients_do() {
     assert!(statistics.kept_bytes <= statistics.read_bytes / SHARE);
 }
 
-/// What is hot comes to the head again before its segment is written; the rest does not.
+/// Hot blocks are appended again before their segment is written; the other blocks are not.
 #[test]
 fn what_is_hot_is_copied_again_once_a_lap() {
     let mut steps = start();

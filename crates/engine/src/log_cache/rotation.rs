@@ -1,4 +1,4 @@
-//! Where a record goes on a log that spins.
+//! Chooses the place of a record on a rotational log.
 //!
 //! A log that is written sector after sector, one flush at a time, waits for nearly a whole revolution each time: the next
 //! sector has just gone by when the next flush comes. So where format has measured how the log's disk turns, the record is put a
@@ -28,7 +28,7 @@ pub struct Rotation {
     /// The first sector of the log's segments, and how many there are.
     start: u64,
     length: u64,
-    /// When the head was at the end of the last record.
+    /// Time when the head was at the end of the last record.
     passed: Option<Nanos>,
     /// Something else was sent since.
     is_disturbed: bool,
@@ -38,18 +38,18 @@ pub struct Rotation {
     behind: Option<Sample>,
     /// For records with nothing else sent since the last one, and for the others.
     learnt: [Learnt; 2],
-    /// Which of them was asked last.
+    /// Index of the element of `learnt` that was asked last.
     asked: usize,
     delays: Delays,
 }
 
-/// What is learnt of records of one kind.
+/// Lead and judgement, learnt from records of one kind.
 struct Learnt {
     lead: Lead,
     judge: Judge,
 }
 
-/// Where the head is when a place is chosen.
+/// Position of the head when a place is chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     revolution: u64,
@@ -66,7 +66,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// How many sectors to leave out, so that the head is there in time. `from` of them are left out anyway.
+    /// Returns how many sectors to leave out, so that the head is there in time. `from` of them are left out anyway.
     pub fn gap(&self, from: u64) -> u64 {
         if !self.is_placed {
             return from;
@@ -80,7 +80,7 @@ impl Turn {
         from + more * self.track / self.revolution
     }
 
-    /// How long the head needs to the place behind such a gap.
+    /// Returns how long the head needs to the place behind such a gap.
     const fn wait(&self, gap: u64) -> u64 {
         (gap * self.revolution / self.track + (self.revolution - self.elapsed)) % self.revolution
     }
@@ -136,8 +136,8 @@ impl Rotation {
         }
     }
 
-    /// Where the head is, for a record that would begin at sector `at`: `behind` a write that is on its way, or now. Known once after
-    /// each write.
+    /// Returns the head's position for a record that would begin at sector `at`: behind a write in flight, or now. The position is known
+    /// once after each write.
     pub fn turn(&mut self, now: Nanos, at: u64, is_behind: bool) -> Option<Turn> {
         let spin = *self.spin()?;
         let revolution = spin.revolution.0;
@@ -303,10 +303,10 @@ impl Lead {
 /// The time from the choice of a place to when the record is sent.
 struct Delays {
     revolution: u64,
-    /// How often it was so many parts of a revolution.
+    /// Number of delays of each length, in parts of a revolution.
     counts: [u32; DELAY_PARTS],
     total: u32,
-    /// The one with which records wait least.
+    /// Delay with which records wait least.
     expected: u64,
 }
 
@@ -338,8 +338,8 @@ impl Delays {
     }
 }
 
-/// Whether records are put where the head will be, or at the next sector: whatever takes less time. The other way is tried from time
-/// to time, and more often while times are not as expected.
+/// Decides whether records are put where the head will be or at the next sector: whatever takes less time. The other way is tried
+/// from time to time, and more often while times are not as expected.
 struct Judge {
     pays: bool,
     placed: Mean,
@@ -352,7 +352,7 @@ struct Judge {
 /// A trial may cost a revolution: one in so many records hardly counts.
 const INTERVAL_MAX: u32 = 1024;
 const INTERVAL_MIN: u32 = 8;
-/// Nothing is decided by fewer writes of a kind.
+/// Minimum number of writes of a kind for a decision.
 const SAMPLES_MIN: u64 = 4;
 
 #[derive(Clone, Copy, Default)]

@@ -258,7 +258,6 @@ fn rule_07_a_write_over_a_clean_copy_is_answered_once_the_log_calls_that_old() {
     assert_eq!(steps.restart(outlives()).read(MIDDLE), Some(2));
 }
 
-/// Nobody flushes the log for it.
 #[test]
 fn rule_07_a_write_over_a_clean_copy_waits_for_no_flush_where_the_log_has_said_so() {
     let mut steps = Steps::new(8, LogCacheConfig { outlives_server: true, ..quiet() });
@@ -836,7 +835,7 @@ fn zeroes_and_discards_count_as_dirty_until_they_are_written_back() {
     assert_eq!(dirty(&steps), 0);
 }
 
-/// Nothing is destaged that would move the tail: the first write has to.
+/// Destaging does not move the tail here: the first write has to.
 #[test]
 fn a_write_over_several_segments_gets_the_room_of_what_is_clean_at_the_start() {
     use super::format::Kind;

@@ -44,7 +44,7 @@ fn rule_13_with_a_dead_log_lost_blocks_do_not_hide_what_only_ram_has() {
     assert!(matches!(steps.reports.last(), Some(Report::Failed(_))), "{:?}", steps.reports);
 }
 
-/// Nothing can be destaged before something changes. (Every request and every completion looked through the whole table again.)
+/// Every request and every completion looked through the whole table again.
 #[test]
 fn a_choice_that_found_nothing_is_not_repeated_before_something_changes() {
     let mut steps = dead_log();

@@ -1,4 +1,4 @@
-//! What `format` has measured of the disk that turns below a log. The superblock keeps it.
+//! Measurements of the rotational disk below a log, made by `format`. The superblock holds them.
 
 use std::fmt;
 
@@ -21,18 +21,18 @@ const SPINS: u32 = 1;
 const SPINS_WITH_WRITE_CACHE: u32 = 2;
 const NOT_SHOWN: u32 = 3;
 
-/// What is known of the disk below the log.
+/// Result of measuring the disk below the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spindle {
     /// The log does not spin, or the host was too busy to tell, or an older program has formatted it.
     #[default]
     NotMeasured,
-    /// It was measured, and durable writes do not show where a head is.
+    /// Measured: durable writes do not show where a head is.
     NotShown,
     Spins(Spin),
 }
 
-/// How a disk turns.
+/// Rotation of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spin {
     pub revolution: Nanos,

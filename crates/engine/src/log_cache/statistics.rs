@@ -1,4 +1,4 @@
-//! What is counted for the status.
+//! Counters for the status.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub struct Statistics {
     pub read_bytes: u64,
     /// Reads of which at least a part came from the log or its buffers.
     pub read_hits: u64,
-    /// Where what was read came from: the log's buffers, dirty and clean copies in the log; the rest from the data disk.
+    /// Bytes read from the log's buffers, and from dirty and clean copies in the log; the rest was read from the data disk.
     pub read_ram_bytes: u64,
     pub read_dirty_bytes: u64,
     pub read_clean_bytes: u64,
@@ -28,7 +28,7 @@ pub struct Statistics {
     pub discards: u64,
     pub zeroes: u64,
     pub logged_sectors: u64,
-    /// Of these, sectors that took the place of older ones in the same record.
+    /// Sectors among these that took the place of older ones in the same record.
     pub compacted_sectors: u64,
     pub bypassed_sectors: u64,
     /// Writes that bypassed the log, and those of them that first invalidated copies in the log.
@@ -53,7 +53,7 @@ pub struct Statistics {
     pub destaged_sectors: u64,
     /// Zeroes and discards that were sent to the data disk.
     pub destaged_range_sectors: u64,
-    /// What was written to the data disk again as it was, between dirty blocks, and reads of the data disk for it.
+    /// Sectors between dirty blocks that were written to the data disk again unchanged, and reads of the data disk for them.
     pub gap_sectors: u64,
     pub gap_reads: u64,
     pub destage_errors: u64,

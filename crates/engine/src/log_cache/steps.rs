@@ -25,7 +25,7 @@ impl Ports for Disks {
     }
 }
 
-/// What an operation was, for tests that look at their order.
+/// Kind of an operation, for tests that look at the order of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Read,
@@ -156,7 +156,7 @@ impl Steps {
         }
     }
 
-    /// Where work is left and nothing is in flight, only a deadline can go on with it. (A host that has to record a failure does so.)
+    /// Asserts that a deadline is set where work is left and nothing is in flight. (A host that has to record a failure does so.)
     fn check_wakes(&self) {
         let core = &self.core;
         let has_work = core.queue.has_pending()
@@ -267,7 +267,7 @@ impl Steps {
     }
 }
 
-/// What zeroes read as.
+/// Tag of a sector of zeroes.
 pub const ZEROES: u8 = 254;
 
 fn tag_of(lba: u64, bytes: &[u8]) -> u8 {

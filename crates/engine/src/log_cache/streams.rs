@@ -6,7 +6,7 @@ use crate::{Extent, Lba};
 /// Streams that are told apart.
 const STREAMS: usize = 16;
 
-/// Where the requests of each stream ended.
+/// Ends of the latest request of each stream.
 #[derive(Default)]
 pub struct Streams {
     /// A request goes on with a stream if it begins at its end, or at most so many sectors behind.

@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<SummaryBytes>() == SUMMARY_FIXED_BYTES);
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SummaryRecordBytes {
-    /// Where the record begins, in sectors from the start of its segment.
+    /// Offset of the record, in sectors from the start of its segment.
     pub offset: U32,
     pub entry_count: U16,
     /// As in a header.
@@ -139,8 +139,8 @@ impl Gathered {
     }
 }
 
-/// Whether summaries are written and read. On a disk that spins it takes longer to seek for the summaries of short segments than to read
-/// these from end to end.
+/// True when summaries are written and read. On a rotational disk, seeking for the summaries of short segments takes longer than reading
+/// these segments from end to end.
 pub const fn are_used(superblock: &Superblock, log: &Geometry) -> bool {
     let seeks = log.rotational && !matches!(superblock.spindle, Spindle::NotShown);
     !seeks || superblock.segment_bytes >= SPINNING_BYTES_MIN
@@ -152,12 +152,12 @@ pub const fn bytes_max(superblock: &Superblock) -> usize {
     part / superblock.log_block_bytes as usize * superblock.log_block_bytes as usize
 }
 
-/// What the fixed part of a summary says.
+/// Fixed part of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The segment that it is of.
     pub segment: u32,
-    /// Where it lies.
+    /// First sector of the summary.
     pub sector: u64,
     pub epoch: u64,
     pub first_seq: u64,

@@ -113,7 +113,7 @@ impl BlockDevice for Ram {
     }
 }
 
-/// What a test wants in a record.
+/// Part of a record that a test appends.
 #[derive(Clone, Debug)]
 pub enum Part {
     /// Sectors from an LBA on, each filled with a byte of the LBA and this one.
@@ -123,7 +123,7 @@ pub enum Part {
     Range(Kind, u64, u64),
 }
 
-/// What [`Part::Data`] puts into a sector: never zero, never the same for two tags or neighbours.
+/// Returns the content that [`Part::Data`] gives a sector: never zero, never the same for two tags or neighbours.
 pub fn sector_of(lba: u64, tag: u8) -> Vec<u8> {
     let mut bytes = vec![tag; SECTOR_BYTES as usize];
     bytes[..8].copy_from_slice(&(lba + 1).to_le_bytes());
@@ -197,7 +197,7 @@ impl Log {
         self.device.write(copy, Buf::copy_of(zerocopy::IntoBytes::as_bytes(&bytes))).unwrap();
     }
 
-    /// What an activation writes, when the log ends where this writer is.
+    /// Stores the superblock of an activation, as if the log ended where this writer is.
     pub fn activate(&mut self) {
         self.epoch += 1;
         self.superblock.state = State::Active;

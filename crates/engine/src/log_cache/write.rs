@@ -79,7 +79,7 @@ impl Core {
         self.config.bypass_bytes > 0 && extent.sectors * SECTOR_BYTES >= self.config.bypass_bytes
     }
 
-    /// Nothing of the extent is dirty in the log or being destaged, nor would recovery destage anything of it again.
+    /// True when nothing of the extent is dirty in the log or being destaged, and recovery would not destage anything of it again.
     fn log_is_silent_on(&self, extent: Extent) -> bool {
         self.index.is_silent_on(extent) && !self.data.is_bypassed(extent) && !self.is_filling(extent)
     }
@@ -313,8 +313,8 @@ impl Core {
         }
     }
 
-    /// When a write may be answered: from the high mark on it is held back, ever longer, so that the client comes down to
-    /// the speed of destaging before the log is full, and what is free lasts until the tail moves: it never meets a wall.
+    /// Returns when a write may be answered. From the high mark on, answers are held back, ever longer: the client slows down to the speed
+    /// of destaging before the log is full, and the free space lasts until the tail moves.
     fn pace(&mut self, now: Nanos, sectors: u64) -> Nanos {
         let high = f64::from(self.config.high_mark.min(99)) / 100.0;
         let over = (self.log.ring().utilisation() - high) / (1.0 - high);
