@@ -1,19 +1,19 @@
 //! Chooses the place of a record on a rotational log.
 //!
 //! A log that is written sector after sector, one flush at a time, waits for nearly a whole revolution each time: the next
-//! sector has just gone by when the next flush comes. So where format has measured how the log's disk turns, the record is put a
-//! little further on, where the head will be. What is left out is lost until the log comes round, so this is done only below the
+//! sector has just gone by when the next flush comes. So if format has measured the rotation of the log's disk, the record is put a
+//! little further on, where the head will be. The sectors left out are lost until the log comes round, so this is done only below the
 //! high mark.
 //!
-//! A record that is begun while another one is being written is sent when that one has ended, with the head at its end: only
+//! A record that is begun while another one is being written is sent when that write has completed, with the head at its end: only
 //! the lead is left out before it.
 //!
 //! A place is chosen when a record is begun, and the record is sent when somebody waits for it: a moment later where a client writes
 //! several blocks and flushes them. The lead is what the drive needs from then on ([`Lead`]), and what clients are expected to need
 //! before ([`Delays`]). They are learnt apart: a client that flushes late says nothing of the drive.
 //!
-//! The lead begins with what was measured. It is also learnt whether it pays at all ([`Judge`]): from time to
-//! time a record goes to the next sector, and takes no longer where nothing turns. Both are learnt apart for records between whose
+//! The lead begins with what was measured. The cache also learns whether leaving sectors out pays at all ([`Judge`]): from time to
+//! time a record goes to the next sector, and takes no longer if no platter turns. Both are learnt apart for records between whose
 //! writes the cache has sent something else: where data and log are on one disk, the arm comes back for them.
 
 use super::spindle::{Spin, Spindle};
