@@ -23,7 +23,7 @@ use crate::session::members::{Devices, Standing};
 use crate::session::open::legs_of;
 use crate::session::record::Refusal;
 
-/// How often it is looked whether a device has come.
+/// Period of the looks for missing devices.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Devices that a start may do without although nothing says that they have failed.
@@ -86,7 +86,7 @@ pub fn lacks_leg(file: &StackFile) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// The same of mirrored logs: whether one may start without a leg, the labels of the others say, and its start reads them.
+/// Leaves out missing legs of mirrored logs. The labels of the other legs say whether a log may start, and its start reads them.
 fn leave_out_legs(file: &mut StackFile, parts: &[&str]) -> Vec<String> {
     let mut told = Vec::new();
     let needed = file.needed_by(parts);
@@ -112,8 +112,8 @@ fn leave_out_legs(file: &mut StackFile, parts: &[&str]) -> Vec<String> {
     told
 }
 
-/// The same, where members may be left out that are missing after some time. All devices of the stack are waited for, but those that are
-/// known to have failed.
+/// Waits for all devices of the stack, except those that are known to have failed, and then does what [`leave_out`] does. Members that are
+/// still missing after `wait` may be left out.
 pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<String>, Failure> {
     let until = Instant::now() + wait;
     let export = file.export.clone();

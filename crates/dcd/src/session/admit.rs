@@ -1,4 +1,4 @@
-//! Which log caches may be started: each log belongs to its data disk.
+//! Decides which log caches may be started: each log belongs to its data disk.
 
 use std::path::Path;
 
@@ -107,7 +107,7 @@ fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
     Refusal { action, ..refusal }
 }
 
-/// What a record says of a cache that it did not have.
+/// Makes the attachment of a cache that the record lacks. Its amount of dirty data is unknown.
 pub fn of_unknown_content(choice: &CacheChoice, record: &Record, superblock: &Superblock) -> Attachment {
     let found = attachment(choice, record.extent(), superblock, AttachmentState::Dirty);
     Attachment { dirty_bytes: None, ..found }

@@ -1,4 +1,4 @@
-//! What a part of a stack file stands on.
+//! Finds what a part of a stack file stands on: arrays, caches, files and block devices.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Which log cache of a stack file a command is about.
+//! Chooses the log cache or the array of a stack file that a command is about.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ fn choose(
     Err(Failure::Failed(format!("{}: {why}", file.path.display())))
 }
 
-/// One log cache of a stack file.
+/// A log cache of a stack file.
 pub struct CacheChoice {
     pub file: StackFile,
     pub layer: String,
@@ -102,7 +102,7 @@ impl CacheChoice {
         self.log_path(|part| self.file.path_below(part).map(Path::to_owned))
     }
 
-    /// Of several legs, all of them.
+    /// Joins the paths of all legs, where the log has legs.
     fn log_path(&self, path: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
         let place = |part: &str| path(part).unwrap_or_else(|| PathBuf::from(format!("\"{part}\"")));
         match self.legs().as_slice() {
@@ -115,7 +115,7 @@ impl CacheChoice {
     }
 }
 
-/// One array of a stack file.
+/// An array of a stack file.
 pub struct ArrayChoice {
     pub file: StackFile,
     pub layer: String,
@@ -200,7 +200,7 @@ pub fn server_of(file: &StackFile) -> Result<Option<Client>, Failure> {
     }
 }
 
-/// How a member is called in messages.
+/// Names the role of a device for messages.
 pub fn place(choice: &ArrayChoice, name: &str) -> String {
     match (choice.role_of(name), choice.spares.iter().position(|spare| spare == name)) {
         (Some(role), _) => format!("member {role}"),

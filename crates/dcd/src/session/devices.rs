@@ -26,19 +26,19 @@ fn served(file: &StackFile) -> Option<String> {
     Some(format!("{stack} is in use: process {process} serves it. Stop that first: dcd stop {stack}"))
 }
 
-/// How long [`patiently`] tries. A second server must be refused within a second.
+/// Maximum time that [`patiently`] tries. A second server must be refused within a second.
 const PATIENCE: Duration = Duration::from_millis(600);
 
-/// How often [`wait_while_in_use`] looks.
+/// Period of the looks of [`wait_while_in_use`].
 const IN_USE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What a command does with devices.
+/// Use that a command makes of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// It changes nothing: what the start of a layer writes stays in RAM.
+    /// Changes nothing: what the start of a layer writes stays in RAM.
     Look,
     Change,
-    /// It makes the files that are missing and have a size, too.
+    /// Changes devices, and also makes missing files that have a size.
     Create,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Opener<'a> {
         })
     }
 
-    /// What else can be done about a device that is missing.
+    /// Returns further advice about a missing device.
     fn advice(&self, device: &DeviceSpec) -> &'static str {
         let exists = |name: &&str| self.file.path_below(name).is_some_and(Path::exists);
         for (layer, raid) in self.file.arrays() {
@@ -278,7 +278,7 @@ pub struct FilePump {
 }
 
 impl FilePump {
-    /// What layers said since the last time.
+    /// Takes the reports of layers since the last call.
     pub fn take_reports(&mut self) -> Vec<(LayerIndex, Report)> {
         std::mem::take(&mut self.reports)
     }

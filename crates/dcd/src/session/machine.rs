@@ -1,8 +1,8 @@
-//! Which machine this is, and how it takes the logs of a stack over from another one.
+//! Identifies this machine, and takes the logs of a stack over from another machine.
 //!
-//! A log says which machine serves it. Two that serve one cache would write over each other on the data disk, and no lock of this machine
-//! keeps the other one off. So a log that another machine has not stopped is taken over only where somebody answers for that machine:
-//! the operator, or a command that switches it off or shuts it out of the data disk.
+//! A log says which machine serves it. Two machines that serve one cache would overwrite each other on the data disk, and no lock of this
+//! machine stops the other. So a log that another machine has not stopped is taken over only where the operator answers for that
+//! machine, or a command that switches it off or shuts it out of the data disk.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

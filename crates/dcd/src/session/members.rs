@@ -6,16 +6,16 @@ use dcd_stack::Parts;
 
 use crate::session::started::PartDevice;
 
-/// What is known of a device.
+/// Content of a device's superblock, as far as it can be read.
 pub enum Content {
-    /// It cannot be opened or read.
+    /// The device cannot be opened or read.
     Unreadable(String),
-    /// It is of no array.
+    /// The device belongs to no array.
     None(SuperblockError),
     Of(Box<Superblock>, Identity),
 }
 
-/// One device that the stack file names, or one that does not open.
+/// A device that the stack file names, or one that does not open.
 pub struct Found {
     pub name: String,
     pub device: Option<PartDevice>,
@@ -41,22 +41,22 @@ impl Found {
     }
 }
 
-/// What a device is to an array.
+/// Relation of a device to an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     InUse(usize),
     /// In use by what the others say, and with an older content: the next start does not use it.
     Outdated(usize),
     Failed(usize),
-    /// Of a role, and how many sectors of it are done.
+    /// Role that is being rebuilt on the device, and number of sectors that are done.
     Rebuilding(usize, u64),
     Spare,
-    /// It had a role, and another device has it now.
+    /// The device had a role that another device has now.
     Stale,
     Foreign,
 }
 
-/// What the superblock of a device makes it to an array.
+/// Returns the standing of a device in the array `of`, by the device's superblock.
 pub fn standing(of: &Superblock, superblock: &Superblock, identity: Identity) -> Standing {
     if superblock.uuid != of.uuid {
         return Standing::Foreign;
@@ -75,7 +75,7 @@ pub fn standing(of: &Superblock, superblock: &Superblock, identity: Identity) ->
 pub struct Devices {
     pub newest: Superblock,
     pub found: Vec<Found>,
-    /// What was opened, and where it lies.
+    /// The open devices and layers, and their places.
     pub parts: Parts,
 }
 

@@ -29,7 +29,7 @@ use crate::session::record::{Attachment, AttachmentState, LegsSeen, LogSeen, Rec
 use crate::session::running::RunningCaches;
 use crate::session::started::{PartDevice, Started};
 
-/// How much of a file is looked at to see what it is.
+/// Number of bytes at the start of a file that tell a log from a text.
 const LOG_START_BYTES: u64 = 16 << 10;
 
 /// Log and data disk of one cache, open and locked, and the record of the data disk.
@@ -117,7 +117,7 @@ pub fn superblock_of(choice: &CacheChoice) -> Result<Option<Superblock>, Failure
     Ok(log.and_then(|mut log| read_superblock(&mut log).ok()))
 }
 
-/// Nothing is changed that another machine may be serving, not even the labels of legs.
+/// Refuses to change a log that another machine may be serving, even the labels of its legs.
 fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Failure> {
     match purpose {
         Purpose::Change if !choice.stands_on_a_cache() => match superblock_of(choice)? {
@@ -151,7 +151,7 @@ pub fn mark(log: &mut dyn BlockDevice, state: State) -> Result<(), Failure> {
     write_superblock(log, &mut superblock).map_err(Failure::from)
 }
 
-/// What the record says, and what is found at the log's place; the log may not even open.
+/// The data disk's record, and what is found at the log's place; the log may not even open.
 pub struct Inspection {
     pub record: Option<Record>,
     pub seen: LogSeen,
@@ -406,7 +406,7 @@ impl Devices {
 }
 
 impl ArrayChoice {
-    /// What comes of the next start: the array's status then, or why it is refused. Nothing is changed.
+    /// Tries the next start without changing anything. Returns the array's status then, or the refusal.
     pub fn try_start(&self) -> Result<Result<ArrayStatus, Refusal>, Failure> {
         match start(&self.file, &[&self.layer], Purpose::Look) {
             Ok((offline, parts)) => {

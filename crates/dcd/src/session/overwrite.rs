@@ -1,4 +1,4 @@
-//! What must not be overwritten by mistake.
+//! Protects data from being overwritten by mistake.
 
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, Parts, StackFile};

@@ -1,8 +1,8 @@
-//! What is on a device, as far as its signatures tell: so that nothing of value is overwritten by mistake.
+//! Recognises the content of a device by its signatures, so that nothing of value is overwritten by mistake.
 
 use dcd_engine::{BlockDevice, IoError, Lba, SECTOR_BYTES};
 
-/// How much of the beginning of a device is looked at: enough for every signature below.
+/// Number of bytes that are read from the start of a device: enough for every signature below.
 const PROBED_BYTES: u64 = 132 << 10;
 
 /// A signature: its place from the start of the device, its bytes, and what it belongs to.
@@ -51,7 +51,7 @@ const SIGNATURES: [Signature; 31] = [
     signature(510, b"\x55\xaa", "a partition table"),
 ];
 
-/// What the start of a device looks like; none where nothing is recognised.
+/// Names the content of a device by its start; none where nothing is recognised.
 pub fn probe(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoError> {
     let bytes = (device.geometry().sectors * SECTOR_BYTES).min(PROBED_BYTES) as usize;
     let start = device.read(Lba(0), bytes)?;

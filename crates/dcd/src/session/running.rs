@@ -14,7 +14,7 @@ pub struct Admitted {
     /// The layer that its log is, or lies on, where it is on legs.
     pub mirror: Option<String>,
     pub record: Option<Record>,
-    /// What the record is to begin with, once the cache has started: it may still refuse the disk.
+    /// First content of a missing record. Written once the cache has started, as the start may still refuse the disk.
     pub unrecorded: Option<Attachment>,
     /// The UUID of the cache; none of one that stands on another, which is not looked at before that runs.
     pub cache: Option<String>,
@@ -32,7 +32,7 @@ pub enum Note {
     Legs(Box<MirrorStatus>),
 }
 
-/// What to tell the administrator of a log that failed. `held`: what it holds that is not written back.
+/// Returns the message about a failed log. `held`: data of the log that is not written back.
 pub fn log_failed_text(name: &str, held: &str) -> String {
     let held = match held {
         "" => String::new(),
@@ -51,7 +51,7 @@ struct Running {
     /// The legs that the record calls stale.
     stale_legs: Vec<StaleLeg>,
     record: Record,
-    /// What the record said before, or what it begins with once the cache has started: that may still refuse the disk.
+    /// The attachment in the record before the start. Where the record has none, the first one, as in [`Admitted::unrecorded`].
     before: Option<Attachment>,
     is_recorded: bool,
 }
@@ -220,7 +220,7 @@ impl RunningCaches {
         Ok(())
     }
 
-    /// Nothing more is written.
+    /// Records the caches' state at the end of a run: no more is written.
     pub fn note_end(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
         for cache in &mut self.0 {
             if let Some(status) = cache.status(now, stack) {
@@ -286,12 +286,12 @@ pub fn is_home_without_log(status: &LogCacheStatus) -> bool {
     status.state == LogCacheState::LogFailed && is_written_back(status)
 }
 
-/// Nothing is in the log that the data disk lacks, and nothing of it is lost.
+/// True when the data disk lacks nothing that is in the log, and no block of the log is lost.
 const fn is_written_back(status: &LogCacheStatus) -> bool {
     status.dirty_bytes == 0 && status.lost_blocks == 0
 }
 
-/// What the record of a cache says that runs no more, by its last status. `stopped`: it has said that it has stopped.
+/// Returns the attachment of a cache that no longer runs, by its last status. `stopped`: the cache has reported that it stopped.
 fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Attachment {
     let (is_written_back, epoch) = (is_written_back(status), status.epoch);
     let dirty_bytes = Some(status.dirty_bytes);
@@ -313,7 +313,7 @@ fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Att
     }
 }
 
-/// What a record says while its cache runs.
+/// Returns the attachment of a cache that runs.
 fn incomplete(attachment: Attachment) -> Attachment {
     match attachment.state {
         AttachmentState::Abandoned => attachment,

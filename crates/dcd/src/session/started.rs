@@ -24,7 +24,7 @@ struct Shared {
 struct NotedPump {
     files: FilePump,
     caches: RunningCaches,
-    /// How a layer that was told to stop has ended.
+    /// Result of the stop of a layer.
     ended: Option<Result<(), Unfinished>>,
 }
 
@@ -115,7 +115,6 @@ impl Started {
         Ok(Started { shared: Rc::new(RefCell::new(shared)) })
     }
 
-    /// What a layer says of itself.
     pub fn status(&self, layer: LayerIndex) -> LayerStatus {
         let Shared { stack, pump, .. } = &*self.shared.borrow();
         stack.layer(layer).status(pump.now())
@@ -130,7 +129,7 @@ impl Started {
     }
 }
 
-/// One part of an [`Started`] stack.
+/// A part of a [`Started`] stack.
 pub struct PartDevice {
     shared: Rc<RefCell<Shared>>,
     target: Target,

@@ -1,4 +1,4 @@
-//! What the machine itself is started from, and the block devices below a file or a device.
+//! Finds what the machine itself is started from, and the block devices below a file or a device.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -79,7 +79,7 @@ const fn minor_of(device: u64) -> u64 {
     device & 0xff | (device >> 12) & !0xff
 }
 
-/// What of the running system a block device has on it: the first of [`SYSTEM`].
+/// Returns the first of [`SYSTEM`] that a block device carries in the running system.
 pub fn carried_by(device: &Path) -> Option<&'static str> {
     let metadata = fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device())?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the members of an array tell of the caches on it: a record may stay behind when disks are moved.
+//! Stores on the members of an array which caches are on it: a record may stay behind when disks are moved.
 
 use dcd_engine::raid::offline::store_caches;
 use dcd_engine::raid::{CACHES_MAX, clear_journal, may_be_journal_of};

@@ -24,7 +24,7 @@ impl Refusal {
     }
 }
 
-/// What was found where the log should be.
+/// Result of the look for a log at its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogSeen {
     /// No such device, or no superblock on it; the text says which.
@@ -33,7 +33,7 @@ pub enum LogSeen {
         uuid: String,
         epoch: u64,
         state: State,
-        /// One of the two superblocks is not whole: it may have been the newer one.
+        /// True when one of the two superblocks is not whole: it may have been the newer one.
         torn: bool,
         legs: LegsSeen,
     },
@@ -62,7 +62,7 @@ impl LegsSeen {
     }
 }
 
-/// What may be started.
+/// Grounds on which a log may be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Record and log agree.
@@ -218,7 +218,7 @@ fn overlap(other: &Attachment, extent: Extent) -> Refusal {
     )
 }
 
-/// What to do where a log is named, and none is there.
+/// Advice where the stack file names a log, and no log is found there.
 pub const NO_LOG: &str =
     "correct its path in the stack file; if there never was one, \"dcd format\" makes it";
 

@@ -168,7 +168,7 @@ fn a_second_cache_is_refused_unless_the_first_has_nothing_to_say() {
     assert!(admit_attach(&Attachments::default(), EXTENT, false).is_ok());
 }
 
-/// What loses nothing comes before what does, in every refusal of a disk whose log may have what it lacks.
+/// Covers every refusal of a disk whose log may have data that the disk lacks.
 #[test]
 fn every_refusal_names_the_way_out_that_loses_nothing_first() {
     let gone = LogSeen::Missing("no such file".to_owned());

@@ -1,5 +1,5 @@
-//! What a block device is known by, whatever its number is: names that its hardware, its partition table or device-mapper give it,
-//! and the UUID of what is on it. Disks are numbered anew when one is added or taken away.
+//! Identifies a block device, whatever its number is: by names that its hardware, its partition table or device-mapper give it,
+//! and by the UUID of its content. Disks are numbered anew when one is added or taken away.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How much of the beginning of a device is read: enough for every UUID below.
+/// Number of bytes that are read from the start of a device: enough for every UUID below.
 const READ_BYTES: u64 = 66 << 10;
-/// How long the other devices of the machine may take to say what is on them: some have to start to turn, and some never answer.
+/// Maximum wait for the content of the machine's other devices: some have to spin up first, and some never answer.
 const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where the system tells of its devices; tests have their own.
+/// Directories where the system describes its devices; tests have their own.
 #[derive(Debug)]
 pub struct System {
     /// The directories of links that udev makes.
@@ -48,7 +48,7 @@ pub struct Identity {
 pub enum Match {
     Same,
     Other,
-    /// It may be the same: nothing decides. What a command would do to either must be safe for both.
+    /// The disks may be the same: nothing decides. A command must be safe for both.
     Unclear,
 }
 
@@ -183,7 +183,7 @@ fn links(device: &Path, directory: &Path, prefix: &str) -> Vec<String> {
     names.map(|name| format!("{prefix}{name}")).collect()
 }
 
-/// Where there is no udev, and early at boot.
+/// Reads names from sysfs, for machines without udev and for early boot.
 fn told_by_kernel(device: &Path) -> Vec<String> {
     let attribute = |path: PathBuf| {
         let text = fs::read_to_string(path).ok()?;

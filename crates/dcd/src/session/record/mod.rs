@@ -41,11 +41,11 @@ pub use place::names_of;
 pub use store::{RecordError, RecordFile};
 pub use udev::attachments_of;
 
-/// Whether the data disk is complete without its cache.
+/// Tells whether the data disk is complete without its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttachmentState {
-    /// Nothing is dirty: the data disk alone is complete.
+    /// No data is dirty: the data disk alone is complete.
     Clean,
     /// The log has, or may have, data that the data disk lacks.
     Dirty,
@@ -58,7 +58,7 @@ pub enum AttachmentState {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StaleLeg {
     pub id: u64,
-    /// Its own label has at most this generation, unless it has been filled since.
+    /// Maximum generation of the leg's own label, unless the leg has been filled since.
     pub generation: u64,
 }
 
@@ -75,12 +75,12 @@ pub fn stale_legs(known: &[StaleLeg], legs: &MirrorStatus) -> Vec<StaleLeg> {
     stale.split_off(stale.len().saturating_sub(STALE_LEGS_MAX))
 }
 
-/// One cache on one data disk, or on a part of it.
+/// A cache that is attached to a data disk, or to a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Attachment {
     pub cache_uuid: String,
-    /// Where the log was when it was last seen; for messages only.
+    /// Path of the log when it was last seen; for messages only.
     #[serde(serialize_with = "crate::output::path_text")]
     pub log: PathBuf,
     /// The part of the data disk that is cached.
@@ -89,7 +89,7 @@ pub struct Attachment {
     /// The log's last activation that the data disk knows of.
     pub epoch: u64,
     pub state: AttachmentState,
-    /// How much the log held that the data disk lacked, when that was last known.
+    /// Number of bytes in the log that the data disk lacked, when that was last known.
     pub dirty_bytes: Option<u64>,
     /// Legs of the log that lack acknowledged writes: alone, none of them may be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -146,7 +146,7 @@ impl Attachments {
         self.0.iter().find(|attachment| attachment.extent().overlaps(extent))
     }
 
-    /// What a cache is attached to that was made when this part was shorter; none where another one has sectors of it.
+    /// Returns the extent of a cache that was made when this part was shorter; none where another cache has sectors of the part.
     pub fn grown(&self, extent: Extent) -> Option<Extent> {
         let mut overlapping = self.0.iter().filter(|attachment| attachment.extent().overlaps(extent));
         let attached = overlapping.next()?.extent();
@@ -239,7 +239,7 @@ impl Record {
         Ok(Record { file, extent, grown_sectors: 0, told: Some(told), teller: Teller::Members })
     }
 
-    /// The same for the part that a cache is attached to, where the disk has become larger since: a cache serves what it was made for.
+    /// Limits the record to the part that a cache is attached to, where the disk has grown since: a cache serves what it was made for.
     pub fn attached_part(self) -> Result<Record, RecordError> {
         let all = self.load()?;
         match all.grown(self.extent) {
@@ -300,8 +300,8 @@ impl Record {
         Ok(is_lost.then(|| caches_text(&lost)))
     }
 
-    /// Of the caches that the disk tells of, those that have to do with this part: by the record, or, where that does not have
-    /// it, the only one that it lacks.
+    /// Returns the caches that the record has for this part. If the record has none, returns the only cache that the disk tells of
+    /// and the record lacks.
     pub fn told_of_part(&self) -> Result<Vec<u64>, RecordError> {
         let all = self.load()?;
         let of_part = all.0.iter().filter(|attachment| attachment.extent().overlaps(self.extent));

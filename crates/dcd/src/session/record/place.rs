@@ -1,10 +1,11 @@
-//! Where the record of a data disk is kept.
+//! Finds the place of a data disk's record.
 //!
-//! A file has it beside itself: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. The file's mark
-//! (`mark.rs`) leads there from every other name of the file. A block device has it in the state directory, under the best of its names, or else
-//! its device number. That is a name for people: the record says which disk it belongs to (`identity.rs`), as disks are numbered anew and links
-//! come and go. Only where neither the record nor the disk has anything to tell them apart, as with a blank disk without a serial number, the
-//! device number decides. A loop device can have any number: its record is that of its file (`disk.img@4096.dcd`, where it begins at an offset).
+//! The record of a file lies beside it: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. The file's mark
+//! (`mark.rs`) leads there from every other name of the file. The record of a block device is in the state directory, under the best of its
+//! names, or else its number. That is a name for people: the record says which disk it belongs to (`identity.rs`), as disks are numbered
+//! anew and links come and go. Only where neither the record nor the disk has anything to tell them apart, as with a blank disk without a
+//! serial number, the device number decides. A loop device can have any number: its record is that of its file (`disk.img@4096.dcd`, where
+//! it begins at an offset).
 //!
 //! The export of an NBD server has its record in the state directory, too, under the names of the server and the export: it is reached
 //! by the same URI each time.
@@ -24,20 +25,20 @@ use super::identity::{Identity, Match, System, numbers};
 use super::mark::MarkedFile;
 use super::udev;
 
-/// Where records of block devices are kept; `DCD_STATE_DIR` names another directory.
+/// Directory of the records of block devices; `DCD_STATE_DIR` names another one.
 const STATE_DIR: &str = "/var/lib/dcd";
-/// What a record's name ends with.
+/// Suffix of a record's name.
 const SUFFIX: &str = ".dcd";
-/// What the name of an array's record begins with.
+/// Prefix of the name of an array's record.
 const ARRAY: &str = "array-";
 
-/// How much of an export's name is in the name of its record.
+/// Maximum number of characters of an export's server and name in the name of its record.
 const EXPORT_SIGNS_MAX: usize = 100;
 
-/// Where the record of a disk may be.
+/// Place of a disk's record.
 #[derive(Debug)]
 pub enum Place {
-    /// Of an export: in the state directory, under its names.
+    /// Path of an export's record: in the state directory, under the names of the server and the export.
     Export(PathBuf),
     File(FileDisk),
     InStateDir(Block),
@@ -46,7 +47,7 @@ pub enum Place {
 /// A file, or what begins in it at an offset.
 #[derive(Debug)]
 pub struct FileDisk {
-    /// Where its record is by the name that it was found by.
+    /// Path of the record by the name under which the file was found.
     pub beside: PathBuf,
     pub marked: MarkedFile,
 }
@@ -59,7 +60,7 @@ pub struct Block {
     pub state_dir: PathBuf,
     system: System,
     identity: Identity,
-    /// Of a loop device: the path of a file that is another one here, or is not here.
+    /// Path of a loop device's file, where that path leads to another file here, or to none.
     pub hidden_file: Option<PathBuf>,
 }
 
@@ -143,7 +144,7 @@ impl Block {
         udev::announce(&self.system, self.number);
     }
 
-    /// Where a record is looked for first: under each name, and under the number.
+    /// Returns the paths where a record is looked for first: under each name, and under the number.
     pub fn own_paths(&self) -> Vec<PathBuf> {
         let number = number_name(self.number);
         let names = self.identity.names.iter().chain(std::iter::once(&number));
@@ -162,7 +163,7 @@ impl Block {
         all
     }
 
-    /// Where a new record goes: under the best name that another disk's record does not have.
+    /// Returns the path of a new record: under the best name that another disk's record does not have.
     pub fn new_path(&self) -> PathBuf {
         let best = self.own_paths().swap_remove(0);
         let stem = best.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
@@ -185,7 +186,7 @@ impl Block {
         }
     }
 
-    /// What a record says of the disk: as it was when it was last looked at. A record is written without looking, as the disk may not answer.
+    /// Returns the disk's identity at the last look, for the record. A record is written without looking, as the disk may not answer.
     pub fn identity(&self) -> Identity {
         self.identity.clone()
     }

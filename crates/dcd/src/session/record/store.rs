@@ -24,7 +24,7 @@ const IN_PLACE_MAX: usize = 4096;
 const NOTE: &str = "Written by dcd. The disk that this belongs to may be incomplete without its cache: keep this file, \
                     and do not mount or check the disk while a cache is attached. \"dcd detach\" removes it.";
 
-/// What can go wrong with a record, and what to do.
+/// An error of a record. [`RecordError::action`] says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error(
@@ -81,16 +81,16 @@ struct Document {
     version: u32,
     note: String,
     attachments: Attachments,
-    /// Which of several copies is the newest; none where there is but one place.
+    /// Generation of a copy: the newest counts. None where the record has one place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     generation: Option<u64>,
-    /// Which disk it belongs to; none of an array.
+    /// Identity of the record's disk; none of an array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     disk: Option<Identity>,
     crc32c: String,
 }
 
-/// Where the record of one data disk is.
+/// The record of a data disk in its files.
 #[derive(Debug)]
 pub struct RecordFile {
     /// All of its copies: several only of an array.
@@ -100,7 +100,7 @@ pub struct RecordFile {
     marked: Option<MarkedFile>,
     /// UUIDs of the caches that the mark of a file names; none where it has no mark.
     told: Option<Vec<String>>,
-    /// Where the list of retired caches is.
+    /// Directory of the list of retired caches.
     state_dir: PathBuf,
     /// The record may be that of another disk. It is never replaced by one of another cache: that goes to a place of its own.
     is_unclear: bool,
