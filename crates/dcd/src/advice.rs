@@ -1,5 +1,5 @@
-//! What to do about an error of the engine. The engine's errors state facts; the commands of this program are named here. The way out
-//! that loses nothing comes first.
+//! Advises what to do about an error of the engine. The engine's errors state facts; the commands of this program are named here. The
+//! way out that loses nothing comes first.
 
 use std::fmt::Display;
 
@@ -19,7 +19,7 @@ use dcd_stack::HumanBytes;
 
 use crate::session::record::Refusal;
 
-/// What the engine says, with what to do about it.
+/// An error of the engine, with advice.
 pub trait Advised: Display {
     /// None where the text of the error says all.
     fn advice(&self) -> Option<String>;

@@ -1,4 +1,4 @@
-//! How the commands reach a running server.
+//! Connects commands to a running server.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -89,7 +89,7 @@ fn explained(error: ClientError) -> Failure {
     }
 }
 
-/// Where stack files and control sockets are that nobody has named: "dcd format" puts them there.
+/// Directories of stack files and control sockets that the user has not named: "dcd format" puts them there.
 const STACKS: &str = "/etc/dcd";
 const SOCKETS: &str = "/run/dcd";
 

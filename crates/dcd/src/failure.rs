@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed. The exit codes are part of the interface: scripts rely on them.
+//! Failures of commands, and their exit codes. The exit codes are part of the interface: scripts rely on them.
 
 use std::process::ExitCode;
 
@@ -35,7 +35,7 @@ pub enum Failure {
     Refused(#[from] Refusal),
     #[error("{0}")]
     Damage(String),
-    /// Nothing is lost, but one more failure may lose data, or what is dirty cannot be written back.
+    /// No data is lost, but one more failure may lose data, or dirty data cannot be written back.
     #[error("{0}")]
     Degraded(String),
     /// A device is open elsewhere, most likely in a server of the same stack.
@@ -57,7 +57,7 @@ impl Failure {
         })
     }
 
-    /// What would put data at risk: the reason, and what to do.
+    /// Refuses what would put data at risk: the reason, and what to do.
     pub fn refused(reason: impl Into<String>, action: impl Into<String>) -> Failure {
         Failure::Refused(Refusal::new(reason, action))
     }

@@ -1,19 +1,19 @@
 //! The program `dcd`: one file a subcommand under `commands`, one definition of each flag for parser, help, completions
 //! and manual pages. It is a library so that the laboratory's program, `dcd-lab`, has all of it as well.
 
-/// In the place of the one that panics when nobody reads; see `output`.
+/// Prints text. Unlike the standard macro, it does not panic when nobody reads; see `output`.
 #[macro_export]
 macro_rules! print {
     ($($arg:tt)*) => { $crate::output::print(format_args!($($arg)*)) };
 }
 
-/// The same for a line.
+/// Prints a line, as `print` prints text.
 #[macro_export]
 macro_rules! println {
     ($($arg:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// Tells a line on standard error. Nobody may read it, and a server goes on all the same; see `messages`.
+/// Tells a line on standard error, at the priority of a notice. A server goes on even if nobody reads it; see `messages`.
 #[macro_export]
 macro_rules! eprintln {
     ($($arg:tt)*) => {
@@ -21,7 +21,7 @@ macro_rules! eprintln {
     };
 }
 
-/// The same for something that an administrator should look at.
+/// Tells a line about something that an administrator should look at.
 #[macro_export]
 macro_rules! warnln {
     ($($arg:tt)*) => {
@@ -29,7 +29,7 @@ macro_rules! warnln {
     };
 }
 
-/// The same for something that has failed.
+/// Tells a line about something that has failed.
 #[macro_export]
 macro_rules! errorln {
     ($($arg:tt)*) => {

@@ -1,4 +1,4 @@
-//! Whether this machine has the RAM that a stack file asks for.
+//! Checks that this machine has the RAM that a stack file asks for.
 
 use dcd_stack::{HumanBytes, StackFile};
 

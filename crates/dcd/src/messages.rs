@@ -18,7 +18,7 @@ use std::time::Duration;
 const QUEUE_BYTES_MAX: usize = 256 << 10;
 /// A server has its memory locked, and a stack is memory.
 const STACK_BYTES: usize = 256 << 10;
-/// How long the end of a program waits for messages that are not written.
+/// Maximum wait at the end of a program for messages that are not written.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The priorities of syslog.

@@ -17,10 +17,10 @@ use dcd_stack::{Address, Serve, StackFile};
 
 use crate::session::record::names_of;
 
-/// How long a server may take for a handshake.
+/// Maximum duration of a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// When a device is given a new connection, each after the one before. The kernel takes one only after it has seen that the last one is dead,
-/// and does not say whether it has; one too many does no harm.
+/// Delays before new connections of a device, each after the one before. The kernel takes a new connection only after it has seen that the
+/// last one is dead, and does not say whether it has. A connection too many does no harm.
 const PAUSES: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(100),
@@ -51,7 +51,7 @@ pub fn backend(file: &StackFile, owner: &Owner) -> Backend {
     Backend::new(owner, file.serve.nbd_recovery)
 }
 
-/// Where the kernel is connected: a unix socket costs less, and nothing is left in it when its server has ended.
+/// Returns the address to which the kernel is connected. A unix socket costs less, and holds no data after its server has ended.
 pub fn address(serve: &Serve) -> Option<&Address> {
     let unix = serve.nbd.iter().find(|address| matches!(address, Address::Unix(_)));
     // The kernel's client has no TLS of its own.

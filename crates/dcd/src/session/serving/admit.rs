@@ -1,4 +1,4 @@
-//! What has to be so before a stack is served: every log belongs to its data disk, or is left out on purpose.
+//! Checks a stack before it is served: every log belongs to its data disk, or is left out on purpose.
 
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{State, Superblock};
@@ -64,7 +64,7 @@ pub fn admit_bare(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Fai
     Ok(admit_plain(&record.load()?, extent)?)
 }
 
-/// The same of an array, before it is opened.
+/// Refuses an array as [`admit_bare`] does, before the array is opened.
 pub fn admit_bare_array(file: &StackFile, part: &str) -> Result<(), Failure> {
     let Some(layer) = file.layer(part).filter(|layer| !matches!(layer.kind, LayerKind::LogCache { .. }))
     else {
@@ -136,8 +136,8 @@ fn look_for_log(file: &StackFile, part: &str) -> Result<Result<Superblock, LogEr
     Ok(read_superblock(&mut offline.part(target(&parts, part))))
 }
 
-/// The same of a part of an array; none where it is no such part, or the array does not start: then it is not served either. One on a
-/// cache is not started before that may be.
+/// Looks for a log on a part of an array; none where it is no such part, or the array does not start: then it is not served either.
+/// An array on a cache is not started before the cache may be.
 fn look_for_log_on_array(
     file: &StackFile,
     part: &str,

@@ -35,11 +35,11 @@ use crate::session::serving::status::{
 };
 use crate::session::serving::trend::{Amounts, Trends};
 
-/// Where a log cache has its log.
+/// Port of a log cache that leads to its log.
 const LOG_PORT: usize = 0;
-/// How often the progress of a flush is reported.
+/// Period of the progress reports of a flush.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
-/// How often it is looked whether something has happened to an array or a cache.
+/// Period of the looks for changes of arrays and caches.
 const WATCH_INTERVAL: Nanos = Nanos::from_secs(2);
 
 /// An answer to a control call; the last has `done`.
@@ -54,9 +54,9 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheKind {
     LogCache,
-    /// Its stripe cache.
+    /// The stripe cache of an array.
     Array,
-    /// It has none, but legs that come and go.
+    /// A mirrored log. The mirror has no cache, but legs that come and go.
     Mirror,
     WriteCache,
 }
@@ -90,7 +90,7 @@ pub struct Newcomer {
     pub seat: Seat,
 }
 
-/// The same, open, with a port of the array that leads to it. `id`: a random number.
+/// A newcomer whose device is open, with the array's port that leads to it. `id`: a random number.
 pub struct Given {
     pub newcomer: Newcomer,
     pub device: DeviceIndex,
@@ -98,7 +98,7 @@ pub struct Given {
     pub id: u64,
 }
 
-/// Somebody who waits for the answer of an array.
+/// A control call that waits for the answer of an array.
 struct ArrayCall {
     layer: LayerIndex,
     caller: CallId,
@@ -119,7 +119,7 @@ struct Flushing {
     callers: Vec<CallId>,
     cache: usize,
     reported: Nanos,
-    /// What had been destaged before.
+    /// Number of bytes that were destaged before the flush.
     destaged_bytes: u64,
 }
 
@@ -132,23 +132,23 @@ pub struct Host {
     pub records: Records,
     phase: Phase,
     flushing: Option<Flushing>,
-    /// Who waits for the answer of an array, in the order in which they called.
+    /// Calls that wait for the answer of an array, in order of arrival.
     array_calls: VecDeque<ArrayCall>,
     /// Devices that no layer uses any more.
     closing: Vec<(String, DeviceIndex)>,
     answers: VecDeque<Answer>,
-    /// What could not be done, for the administrator; a stop with any of it is not clean.
+    /// Failures to report to the administrator; a stop with any of them is not clean.
     troubles: Vec<String>,
-    /// What `caches` were when they were looked at last, and when that was.
+    /// Conditions of `caches` at the last look, and the time of that look.
     conditions: Vec<Condition>,
     watched: Option<Nanos>,
     /// Caches whose log has failed, while their record cannot be written.
     unrecorded: Vec<usize>,
-    /// When that was last because a layer said that something has happened.
+    /// Time of the last look that a layer's report has caused.
     noticed: Option<Nanos>,
     /// Recordings that have ended early.
     ended_recordings: BTreeSet<String>,
-    /// What has changed of them, for the administrator.
+    /// Changes to report to the administrator.
     news: Vec<String>,
     /// Devices that do not answer, and all that are open, as the driver knows them.
     pub silent: Vec<SilentDevice>,
@@ -158,16 +158,16 @@ pub struct Host {
     pub stack_file: PathBuf,
     /// The device of the kernel, as the driver knows it.
     pub ublk: Option<UblkStatus>,
-    /// What a device of the kernel's NBD client keeps of this server.
+    /// Identifier of this server in a device of the kernel's NBD client.
     pub nbd_backend: Option<String>,
 }
 
 /// The state of what nothing is wrong with.
 const GOOD: &str = "good";
 
-/// What an administrator is told of an array or a log cache without asking.
+/// State of an array or a log cache that is reported to the administrator unasked.
 struct Condition {
-    /// Its state, which members it is without, and what is lost; of a log cache, what keeps it from destaging.
+    /// State, missing members, and losses; of a log cache, also what prevents destaging.
     state: String,
     advice: Vec<String>,
 }
@@ -179,7 +179,7 @@ impl Default for Condition {
 }
 
 impl Condition {
-    /// Of a log cache it is told when the data disk does not take what is to be destaged: clients meet that only when the log is full.
+    /// Judges a log cache. A data disk that fails destaging is reported, as clients notice that only when the log is full.
     fn of_log_cache(cache: &LogCacheStatus) -> Condition {
         let trouble = destage_trouble(cache)
             .map(|trouble| format!("{trouble}; what is dirty stays in the log, and is tried again"));
@@ -247,12 +247,12 @@ impl Host {
         self.phase == Phase::Stopped
     }
 
-    /// What went wrong so far, taken.
+    /// Takes the failures so far.
     pub fn take_troubles(&mut self) -> Vec<String> {
         std::mem::take(&mut self.troubles)
     }
 
-    /// What has changed of arrays and caches, taken.
+    /// Takes the changes so far.
     pub fn take_news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
@@ -272,7 +272,7 @@ impl Host {
         self.answers.pop_front()
     }
 
-    /// When the host next wants [`Host::tick`].
+    /// Returns the time of the next [`Host::tick`].
     pub fn next_deadline(&self) -> Option<Nanos> {
         let flushing = self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL);
         let watch = (self.phase == Phase::Serving)
@@ -347,7 +347,7 @@ impl Host {
         self.answers.push_back(Answer { to: caller, body, done: true });
     }
 
-    /// Which array a call is about.
+    /// Finds the array that a call is about, or the mirrored log that it names.
     fn array(&self, args: &Value) -> Result<LayerIndex, String> {
         if self.phase != Phase::Serving {
             return Err("the server is stopping".to_owned());
@@ -371,7 +371,7 @@ impl Host {
         }
     }
 
-    /// Which array is told what: `{"layer": .., "command": .., ..}`.
+    /// Reads a command for an array: `{"layer": .., "command": .., ..}`.
     fn array_command(&self, args: &Value, stack: &Stack) -> Result<(LayerIndex, ArrayCommand), String> {
         let layer = self.array(args)?;
         let command = match args["command"].as_str().unwrap_or("") {
@@ -391,7 +391,7 @@ impl Host {
         Ok((layer, command))
     }
 
-    /// Where an array has a device, which nobody else has: `{"name": ..}`.
+    /// Finds the array's port for the device in `{"name": ..}`, which no other layer may use.
     fn port_of(&self, layer: LayerIndex, args: &Value, stack: &Stack) -> Result<Port, String> {
         let name = args["name"].as_str().ok_or("\"name\" is missing: of a device")?;
         let Some(device) = self.parts.devices.get(name) else {
@@ -406,7 +406,7 @@ impl Host {
         }
     }
 
-    /// What is at a port of an array, by the name that it had when it was opened.
+    /// Returns the name that the device or layer at an array's port had when it was opened.
     fn name_below(&self, array: LayerIndex, port: Option<usize>, stack: &Stack) -> Option<String> {
         let target = stack.below(array, Port(port?));
         let devices = self.parts.devices.iter().map(|(name, device)| (name, Target::Device(*device)));
@@ -723,7 +723,7 @@ impl Host {
         self.caches.iter().map(of).sum()
     }
 
-    /// What log caches have written to their data disks so far, durable or not.
+    /// Counts the bytes that log caches have destaged so far, durable or not.
     fn destaged_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
         let of = |cache: &Cache| {
             let status = stack.layer(cache.layer).status(now);

@@ -169,7 +169,7 @@ fn lost_blocks_are_told_when_they_are_lost_and_nothing_is_good_before_they_are_w
     assert_eq!(state_word(&array), "damaged");
 }
 
-/// Nothing is acknowledged meanwhile, so it must not wait for a restart.
+/// No write is acknowledged meanwhile, so the record must not wait for a restart.
 #[test]
 fn a_failure_of_the_log_that_cannot_be_recorded_is_recorded_as_soon_as_it_can_be() {
     let mut bench = bench();

@@ -1,5 +1,5 @@
-//! What systemd is told of a server that it has started with `Type=notify`: that it starts, serves, or stops. `sd_notify(3)` describes the
-//! messages, and the variable that names the socket for them.
+//! Tells systemd that a server with `Type=notify` starts, serves, or stops. `sd_notify(3)` describes the messages, and the variable
+//! that names the socket for them.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,7 +22,7 @@ pub fn tell_stopping() {
     send("STOPPING=1\nSTATUS=stopping");
 }
 
-/// Nothing depends on it but the order in which systemd starts others, and that one sees for itself when nothing comes.
+/// Sends a message to systemd. Only the order in which systemd starts other units depends on it, and systemd notices a missing message.
 fn send(message: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send_to(&socket, message) {

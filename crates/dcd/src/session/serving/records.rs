@@ -15,13 +15,13 @@ use dcd_io::Waker;
 use crate::session::record::RecordError;
 use crate::session::running::{Note, RunningCaches};
 
-/// How long the end of a server waits for records that are being written.
+/// Maximum wait at the end of a server for records that are being written.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A server has its memory locked, and a stack is memory.
 const STACK_BYTES: usize = 512 << 10;
 
-/// What is noted. One of a kind is under way for a cache at a time, but of legs each: the last one counts.
+/// Kind of a note. A cache has at most one note of each kind under way, but every note of legs: the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     LogFailed,
@@ -47,7 +47,7 @@ pub struct Noted {
     pub kind: Kind,
     /// For messages, of a log that failed: what is written back from it.
     pub result: Result<String, RecordError>,
-    /// What to say of failed logs from now on.
+    /// Message about failed logs from now on.
     failed_logs: Result<Option<String>, String>,
 }
 

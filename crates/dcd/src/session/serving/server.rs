@@ -22,42 +22,42 @@ use crate::session::serving::host::{Given, Host};
 use crate::session::serving::notify::tell_stopping;
 use crate::session::serving::watch::DeviceWatch;
 
-/// How long a clean stop may take. What is not done then is left as after a crash: in the log.
+/// Maximum duration of a clean stop. Data that is not written back then stays in the log, as after a crash.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
 /// A stop that takes longer than this says so.
 const STOP_LONG: Nanos = Nanos::from_secs(5);
-/// It names the devices that have not answered for this long.
+/// That message names the devices that have not answered for this long.
 const OWING: Nanos = Nanos::from_secs(2);
 /// Signals closer together are one wish: a terminal and a supervisor may both send theirs.
 const SAME_WISH: Nanos = Nanos::from_secs(1);
-/// How long the tables of the system may take that tell who has the device.
+/// Maximum wait for the tables of the system that tell which clients have the device.
 const LOOK_UP_MAX: Nanos = Nanos::from_secs(5);
-/// How long the end waits for them.
+/// Maximum wait for these tables at the end of the run.
 const LOOK_UP_AT_END: Duration = Duration::from_secs(1);
-/// How often it is said that clients are turned away.
+/// Minimum time between two messages about clients that are turned away.
 const REFUSED_INTERVAL: Nanos = Nanos::from_secs(60);
 
 /// See the module's documentation.
 pub struct Served {
     pub host: Host,
-    /// What a stop that is not a clean one leaves.
+    /// Text about the data that a stop leaves when it is not clean.
     left: &'static str,
-    /// Somebody has wanted it to stop before it had started.
+    /// True when a stop was requested before the server had started.
     pub stop_at_once: bool,
-    /// When it was told to stop.
+    /// Time of the request to stop.
     asked: Option<Nanos>,
-    /// Who waits for the end of the stop.
+    /// Calls that wait for the end of the stop.
     stop_calls: Vec<CallId>,
     /// The layers are being stopped.
     stopping: bool,
-    /// It has been said that the stop takes long.
+    /// True after the message that the stop takes long.
     told_long: bool,
     watch: DeviceWatch,
     /// Devices that are being opened, with what they are for.
     opening: BTreeMap<OpenId, (CallId, Value)>,
-    /// When it was last said that clients are turned away, and how many there were by then.
+    /// Time of the last message about clients that are turned away, and their number by then.
     refused: Option<(Nanos, u64)>,
-    /// When it was last said that a client is not served, and for how many it was not said since.
+    /// Time of the last message that a client is not served, and number of clients since then that had no message.
     failed: Option<(Nanos, u64)>,
     /// Tells that clients can connect, once the last front-end is there.
     announce: Option<Announce>,
@@ -65,7 +65,7 @@ pub struct Served {
     front_end_failed: Option<String>,
     /// Calls for a stop that wait until it is known who has the device.
     asking: Vec<Asking>,
-    /// What was looked up, and by how many threads something still is for a signal.
+    /// Results of look-ups, and number of threads that still look something up for a signal.
     looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
     lookups: usize,
 }
@@ -116,7 +116,7 @@ impl Served {
         }
     }
 
-    /// What is to be said of a stop that is not a clean one.
+    /// Returns the message about a stop that is not clean.
     pub fn not_clean(&self, outcome: &Outcome) -> Option<String> {
         if outcome.is_clean() {
             return self.front_end_failed.clone();
@@ -133,7 +133,7 @@ impl Served {
         Some(format!("not stopped cleanly: {}. {left}", why.join("; ")))
     }
 
-    /// When it is to be said that the stop takes long.
+    /// Returns the time of the message that the stop takes long.
     fn long_at(&self) -> Option<Nanos> {
         self.asked.filter(|_| !self.told_long).map(|asked| asked + STOP_LONG)
     }

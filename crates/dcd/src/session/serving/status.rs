@@ -1,4 +1,4 @@
-//! What a server tells of itself: the answer to "status" on its control socket, which clients read back into the same types.
+//! Status of a server: the answer to "status" on its control socket, which clients read back into the same types.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -30,18 +30,18 @@ pub struct ServerStatus {
     pub stopping: bool,
     /// A "dcd flush" goes on.
     pub flushing: bool,
-    /// Of all caches and arrays.
+    /// Dirty bytes of all caches and arrays.
     pub dirty_bytes: u64,
     /// Requests of clients.
     pub requests: MeterStatus,
     pub layers: BTreeMap<String, LayerStatus>,
     pub devices_not_answering: Vec<SilentDevice>,
-    /// Its device of the kernel, where it has one.
+    /// The server's ublk device; none without one.
     pub ublk: Option<UblkStatus>,
-    /// What a device of the kernel's NBD client keeps of this server.
+    /// Identifier of this server in a device of the kernel's NBD client.
     pub nbd_backend: Option<String>,
     pub devices: Vec<DeviceStatus>,
-    /// Where each cache and array is heading, by its name.
+    /// Trend of each cache and array, by name.
     pub trends: BTreeMap<String, Trend>,
 }
 
@@ -49,7 +49,7 @@ pub struct ServerStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceStatus {
-    /// Its name in the stack file.
+    /// Name in the stack file.
     pub device: Option<String>,
     pub path: String,
     pub state: DeviceState,
@@ -59,7 +59,7 @@ pub struct DeviceStatus {
     pub failed_flushes: u64,
     /// Those among them that found no space below the device.
     pub failed_no_space: u64,
-    /// Of an export: how its connection is, in words.
+    /// State of an export's connection, in words; none for other devices.
     pub connection: Option<String>,
 }
 
@@ -75,9 +75,9 @@ impl DeviceStatus {
 pub enum DeviceState {
     #[default]
     Ok,
-    /// It has failed operations.
+    /// Operations have failed.
     Errors,
-    /// It owes an answer for long.
+    /// An answer has been due for long.
     NotAnswering,
     /// The cache or array that it belongs to does without it.
     Failed,
@@ -97,7 +97,7 @@ impl DeviceState {
 /// A device that owes an answer for long.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SilentDevice {
-    /// Its name in the stack file.
+    /// Name in the stack file.
     pub device: Option<String>,
     pub path: String,
     pub operations: u64,
@@ -160,10 +160,10 @@ pub fn flush_trouble(cache: &LogCacheStatus) -> Option<String> {
     ))
 }
 
-/// How a client ends that error.
+/// Advice that ends the error of [`flush_trouble`].
 pub const FLUSH_ADVICE: &str = "write these ranges again, or stop what uses the device, restart the server, and check the file system on it";
 
-/// What this start was told to do without: it is lost.
+/// Describes the damage of the log that this start was told to accept: that data is lost.
 pub fn accepted_damage(cache: &LogCacheStatus) -> Option<String> {
     let damage = &cache.accepted_damage;
     (!damage.is_empty()).then(|| format!("damage of the log was accepted: {}", damage.join("; ")))

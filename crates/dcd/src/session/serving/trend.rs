@@ -1,5 +1,5 @@
-//! Where caches and arrays are heading: how fast dirty data grows or shrinks, and what comes of it if that goes on. The rates are those
-//! of the last minute.
+//! Trends of caches and arrays: how fast dirty data grows or shrinks, and what follows if that goes on. The rates are those of the last
+//! minute.
 
 use std::collections::VecDeque;
 
@@ -11,13 +11,13 @@ const SPAN: Nanos = Nanos::from_secs(60);
 /// Less says nothing.
 const SPAN_MIN: Nanos = Nanos::from_secs(2);
 
-/// Where a cache or array is heading.
+/// Trend of a cache or array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trend {
     /// Negative where dirty data gets less.
     pub dirty_bytes_per_second: f64,
-    /// What a log cache writes back.
+    /// Rate at which a log cache writes back.
     pub destaged_bytes_per_second: f64,
     /// None where dirty data does not get less.
     pub clean_in_seconds: Option<f64>,

@@ -1,4 +1,4 @@
-//! What keeps an administrator from waiting in the dark: devices that do not answer, and a start that takes long.
+//! Reports to the administrator, unasked, devices that do not answer, and a start that takes long.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,15 +14,15 @@ use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
 
 /// A device that owes an answer for this long is told of. A disk that was asleep needs less.
 const SILENCE: Nanos = Nanos::from_secs(10);
-/// How often it is looked.
+/// Period of the looks at devices.
 const INTERVAL: Nanos = Nanos::from_secs(2);
 /// A look that comes later by this much comes after a stall of this process itself.
 const STALL: Nanos = Nanos::from_secs(1);
 /// A start that takes longer than this says so.
 const START_LONG: Duration = Duration::from_secs(10);
-/// How long a start that was told to stop may go on.
+/// Maximum duration of a start after it was told to stop.
 const START_STOP_MAX: Duration = Duration::from_secs(120);
-/// How often the watch of a start looks.
+/// Period of the looks at a start.
 const START_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Watches the devices of a server.
@@ -33,7 +33,7 @@ pub struct DeviceWatch {
     awake: Nanos,
     /// The devices that were told of, and since when they owe an answer.
     silent: BTreeMap<DeviceIndex, Nanos>,
-    /// How often each connection was lost, and whether there was one, as was told.
+    /// Number of losses of each connection, and whether it was up, as last reported.
     links: BTreeMap<DeviceIndex, (u64, bool)>,
 }
 
@@ -42,7 +42,7 @@ impl DeviceWatch {
         self.looked + INTERVAL
     }
 
-    /// What has changed of the devices, for the administrator. `name`: a device as the stack file calls it.
+    /// Returns the changes of the devices, for the administrator. `name`: a device as the stack file calls it.
     pub fn look<'a>(
         &mut self,
         now: Nanos,
@@ -124,7 +124,7 @@ impl DeviceWatch {
         owed.filter(|owed| now.since(owed.since) >= age).collect()
     }
 
-    /// The same, each with the words of [`DeviceWatch::look`].
+    /// Describes the devices that owe an answer for longer than `age`, in the words of [`DeviceWatch::look`].
     pub fn owing<'a>(
         &self,
         driver: &Driver,
@@ -241,7 +241,7 @@ impl StartWatch {
         Ok(StartWatch(start))
     }
 
-    /// What the start is at, for whoever asks why it takes so long.
+    /// Notes the step that the start has reached, for those who ask why it takes so long.
     pub fn doing(&self, what: impl Into<String>) {
         let what = what.into();
         tell_doing(&format!("starting: {what}"));
