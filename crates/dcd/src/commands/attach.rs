@@ -242,7 +242,7 @@ fn release(file: &StackFile, force: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What other programs do the same with.
+/// Returns the commands of other programs that do the same.
 fn commands(file: &StackFile) -> Result<Vec<String>, Failure> {
     if file.serve.ublk.is_some() {
         return Ok(vec![

@@ -34,7 +34,7 @@ pub fn run(args: &Check) -> Result<(), Failure> {
     )))
 }
 
-/// Whether a start would not take this log, sound as it may be: it is not the one that the data disk's record has.
+/// Returns the refusal of a start. Even a sound log is refused if it is not the one that the data disk's record has.
 fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     if is_log(&args.file)? {
         return Ok(None);

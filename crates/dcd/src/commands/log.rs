@@ -20,7 +20,7 @@ use crate::session::open::{legs_of, start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::serving::status::{legs_text, mirror_of_server};
 
-/// How often a server is asked how far a leg is.
+/// Period of the questions to a server about the progress of a leg.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Log) -> Result<(), Failure> {
@@ -129,7 +129,7 @@ fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
     }
 }
 
-/// What the labels say.
+/// Reads the status of the legs from their labels.
 fn offline_status(mirrored: &Mirrored) -> Result<MirrorStatus, Failure> {
     let mut mirror = legs_of(mirrored.file(), &mirrored.layer)?;
     // A leg's port is its place among those that are there.

@@ -32,7 +32,7 @@ use crate::failure::Failure;
 /// The differences between the two programs that have these commands.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// Its command line, for completions and manual pages.
+    /// Command line of the program, for completions and manual pages.
     pub command: fn() -> clap::Command,
     pub modelled: Option<Modelled>,
 }

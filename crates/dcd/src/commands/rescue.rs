@@ -114,7 +114,7 @@ fn is_given_up(opened: &Opened, seen: &LogSeen) -> Result<bool, Failure> {
     Ok(is_abandoned || *state == State::GivenUp)
 }
 
-/// Where the data disk is not as the cache left it: a rescue would be refused.
+/// Returns the LBAs where the data disk is not as the cache left it. Any of them makes a rescue refused.
 fn changed_lbas(opened: &mut Opened) -> Result<Vec<u64>, Failure> {
     if read_superblock(&mut opened.log)?.state == State::Detached {
         return Ok(Vec::new());
@@ -133,7 +133,7 @@ fn describe_changed(lbas: &[u64]) -> String {
     }
 }
 
-/// Nothing is dirty: the data disk is complete. The log of a cache that is out of use makes no record.
+/// Records that the data disk is complete, as no data is dirty. The log of a cache that is out of use makes no record.
 fn note_clean(choice: &CacheChoice, opened: &mut Opened) -> Result<(), Failure> {
     let superblock = read_superblock(&mut opened.log)?;
     if let Some(record) = &opened.record {

@@ -230,7 +230,7 @@ fn protect(quiet: bool) {
     }
 }
 
-/// What was recorded. That something is missing is told in any case.
+/// Tells what was recorded. Missing requests are reported even if `quiet` is set.
 fn tell_recording(recording: &Recording, quiet: bool) {
     let path = recording.path.display();
     let (recorded, dropped) = (recording.recorded(), recording.dropped());
@@ -392,7 +392,7 @@ fn listen_unix(
     listening.map(|_| ()).map_err(failed)
 }
 
-/// One line on standard output, and a message to systemd: whoever started the server may wait for it.
+/// Announces that the server is ready, for those who wait for it: a line on standard output, and a message to systemd.
 fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Announce {
     let export = file.export.clone();
     Box::new(move |last| {
@@ -406,7 +406,7 @@ fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Annou
     })
 }
 
-/// What a killed server leaves of what it has answered, to clients that may go on.
+/// Tells which answered requests survive a killed server, for clients that may go on.
 fn outlives(file: &StackFile, may_go_on: bool) -> Outlives {
     match may_go_on {
         false => Outlives::No,
@@ -449,7 +449,7 @@ fn lost_with_server(file: &StackFile) -> Option<String> {
     Some(format!("layer \"{}\" has promise = \"ordered\"", layer.name))
 }
 
-/// What a stop that is not a clean one leaves.
+/// Describes the data that a stop leaves when it is not clean.
 fn left_by(file: &StackFile) -> &'static str {
     if !file.non_volatile_layers().is_empty() {
         return "What is in RAM and not on the disks is lost, although clients have flushed it";

@@ -18,7 +18,7 @@ use crate::session::system::is_by_content;
 
 /// A device that takes longer to be read has no file system that udev could find.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How much udev takes of links in one rule is less than 1024 bytes.
+/// Maximum bytes of links in one rule: udev takes less than 1024.
 const LINKS_MAX: usize = 900;
 
 pub fn run(args: &Udev) -> Result<(), Failure> {

@@ -162,7 +162,7 @@ fn on_array(place: &Place, command: &str, more: &[&str]) -> std::process::Output
     dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
 }
 
-/// Of an array with some regions, written in some places of all of them; then a member is taken out and little is written.
+/// Writes in some places of all regions of an array. Then a member is taken out and little is written.
 #[test]
 fn a_member_that_was_away_is_given_what_it_has_missed() {
     let place = Place::new();

@@ -198,7 +198,7 @@ fn a_cache_on_an_array_is_looked_at_without_the_member_that_has_failed() {
     expect(&place.run("detach", &[]), 0, "");
 }
 
-/// What nobody can give back is told at once, and the array is not good, although all of its members are in use.
+/// All members of the array are in use, and still it is not good: the blocks cannot be restored.
 #[test]
 fn blocks_that_are_lost_are_told_at_once_and_the_array_is_not_good() {
     let place = Place::new();
@@ -226,7 +226,7 @@ fn blocks_that_are_lost_are_told_at_once_and_the_array_is_not_good() {
     assert!(lost > 0);
 }
 
-/// What a server has said until it is killed.
+/// Kills a server and returns its messages until then.
 fn stderr_of(mut server: Server) -> String {
     let mut pipe = server.child.stderr.take().unwrap();
     server.kill();

@@ -12,7 +12,7 @@ const MEMBERS: &str = "\"a\", \"b\", \"c\", \"d\"";
 const CACHE: &str = "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"home\"\nwhen = \"when-full\"\n\
                      high-mark = 100\n";
 
-/// Where the log of the cache is.
+/// Place of the cache's log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Log {
     OfItsOwn,
@@ -256,7 +256,7 @@ fn a_cache_that_members_tell_of_is_given_up_on_purpose_only() {
     expect(&place.serve().stop(), 0, "");
 }
 
-/// Nothing brings home what the log of the stack file has.
+/// Checks that no command writes back what the log of the stack file has.
 fn no_longer_used(place: &Place, said: &str) {
     refused(place, &[], said);
     let before = members(place);
@@ -612,7 +612,7 @@ fn array(place: &Place, args: &[&str]) -> std::process::Output {
     dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
 }
 
-/// What the record of a member's disk says.
+/// Returns the state in the record of a member's disk.
 fn state(place: &Place, inner: &str) -> String {
     let text = fs::read_to_string(place.path(&format!("{inner}.img.dcd"))).unwrap();
     let record: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -665,7 +665,7 @@ fn a_command_that_only_looks_at_an_array_on_caches_leaves_their_disks_complete()
     expect(&place.serve().stop(), 0, "");
 }
 
-/// What a crash has left has to be made up for by the array's journal first, in RAM.
+/// The array's journal must repair first, in RAM, what a crash has left.
 #[test]
 fn a_cache_on_a_degraded_array_with_a_journal_is_looked_at_after_a_crash() {
     let place = Place::new();

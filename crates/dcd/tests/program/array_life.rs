@@ -406,7 +406,7 @@ fn an_array_that_is_not_served_keeps_the_last_member_that_it_can_spare() {
     expect(&server.stop(), 0, "");
 }
 
-/// What is to be recorded after a crash cannot be, and that is no member's fault.
+/// The array cannot record the crash, and no member is to blame for that.
 #[test]
 fn a_read_only_array_that_was_killed_is_read_and_not_changed() {
     let place = Place::new();

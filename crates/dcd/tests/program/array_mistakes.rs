@@ -1,4 +1,4 @@
-//! What an administrator gets wrong about an array, and what he is told without asking.
+//! Tests mistakes of administrators about an array, and what they are told without asking.
 
 use std::fs;
 
@@ -64,7 +64,7 @@ fn a_new_member_that_is_not_named_last_is_no_reason_to_overwrite_an_old_one() {
     expect(&server.stop(), 0, "");
 }
 
-/// Who reads the server's messages learns of it when an array goes on without a member, and when it is whole again.
+/// The server's messages tell when an array goes on without a member, and when it is whole again.
 #[test]
 fn a_server_tells_what_happens_to_its_array() {
     let place = Place::new();

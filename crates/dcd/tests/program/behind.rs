@@ -11,7 +11,7 @@ use crate::common::{Place, Server, expect, tool};
 struct FileSystem {
     name: &'static str,
     size: &'static str,
-    /// Where on the disk it begins.
+    /// Offset of the file system on the disk.
     offset: &'static str,
     make: &'static str,
     options: &'static str,
@@ -57,7 +57,7 @@ const FILE_SYSTEMS: [FileSystem; 4] = [
 const TOOLS: [&str; 8] =
     ["losetup", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "pvcreate", "sfdisk", "wipefs", "fusermount3"];
 
-/// What is done to the data disk, which is $D as a whole, and its file system, $L.
+/// Changes to the data disk, which is $D as a whole, and its file system, $L.
 const MISTAKES: [(&str, &str); 7] = [
     ("mounted", "mount -o $O $L m; echo mistake > m/mistake; umount m"),
     ("mounted read only", "mount -o ro,$O $L m; umount m"),
@@ -68,7 +68,7 @@ const MISTAKES: [(&str, &str); 7] = [
     ("wipefs", "wipefs -q -a $D"),
 ];
 
-/// How the cache was left: what was flushed, and whether by SIGTERM.
+/// States in which the cache was left: the steps after its first writes, and whether SIGTERM ended it.
 const ENDS: [(&str, &str, bool); 3] = [
     ("nothing dirty, stopped", "flush", true),
     ("little dirty, killed", "flush, write", false),
@@ -145,7 +145,7 @@ impl Disk {
         self.must(&["log.img", "data.img", "data.img.dcd"].map(copy).join("\n"));
     }
 
-    /// Whether a start takes the disk as it is; it ends at once.
+    /// Starts a server and stops it at once; fails where the start refuses the disk.
     fn starts(&self) -> Result<(), Output> {
         let started = Server::start(&self.place, &[]);
         let started = started.map(|server| expect(&server.stop(), 0, ""));

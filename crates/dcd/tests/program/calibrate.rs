@@ -8,7 +8,7 @@ use crate::common::{MIB, Place, dcd, expect, original};
 use serde_json::Value;
 
 const QUICK: [&str; 4] = ["--span", "4MiB", "--strides", "2,8,32"];
-/// What `dcd calibrate --drive cheetah-15k4 --json` prints with these options.
+/// Output of `dcd calibrate --drive cheetah-15k4 --json` with these options.
 const CHEETAH: &str = include_str!("cheetah-15k4.json");
 
 fn calibrate(path: &Path, more: &[&str]) -> Output {
@@ -72,7 +72,7 @@ fn what_would_do_harm_or_make_no_sense_is_refused() {
     assert!(place.bare() == original(16 * MIB));
 }
 
-/// What a served cache says of the gaps that it fills.
+/// Returns the status of the served cache, which tells of the gaps that it fills.
 fn filled(place: &Place) -> Value {
     let output = place.run("status", &["--json"]);
     let status = json(&output);

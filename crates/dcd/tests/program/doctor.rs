@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::common::{Place, dcd, expect};
 
-/// What is found about the stack itself: how much it matters, what, and what to do. Whatever else is found is the machine's.
+/// Returns the finding about the stack itself: its level, its text, and what to do. All other findings are about the machine.
 fn of_stack(place: &Place) -> (String, String, String) {
     let output = place.run("doctor", &["--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

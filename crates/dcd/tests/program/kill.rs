@@ -22,12 +22,12 @@ fn stamp(block: u64, version: u64) -> Vec<u8> {
     [block.to_le_bytes(), version.to_le_bytes()].concat().repeat(BLOCK / 16)
 }
 
-/// What a client knows: for each block the last version it wrote, and the last one that a flush covered.
+/// Knowledge of a client: for each block the last version that it wrote, and the last one that a flush covered.
 #[derive(Clone)]
 struct Oracle {
     written: Vec<u64>,
     flushed: Vec<u64>,
-    /// Nothing that was answered may be lost.
+    /// True when no answered write may be lost.
     keeps_answered: bool,
 }
 
@@ -63,7 +63,7 @@ impl Oracle {
         }
     }
 
-    /// How many blocks are not what they may be: whole, of a version from the last flushed to the last written.
+    /// Counts the wrong blocks. A right block is whole, of a version from the last flushed to the last written.
     fn wrong(&mut self, nbd: &mut Nbd) -> u64 {
         let mut wrong = 0;
         for block in 0..BLOCKS {
@@ -233,7 +233,7 @@ fn verified(place: &Place, target: &[&str], seed: &str) -> Output {
     command.stderr(Stdio::piped()).output().unwrap()
 }
 
-/// One kill under fio, and what a verification of all that fio saw completed says.
+/// Kills a server under fio. Returns whether all writes that fio saw completed are verified.
 fn fio_round(place: &Place, target: &[&str], mount: Option<&Path>, round: u64) -> bool {
     let seed = format!("--randseed={}", round + 1);
     let server = place.serve();

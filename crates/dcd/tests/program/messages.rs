@@ -1,4 +1,4 @@
-//! What a program says, to whom, and that nothing waits for a reader: messages, signals, and names that are no text.
+//! Tests what a program says, to whom, and that it never waits for a reader: messages, signals, and names that are no text.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

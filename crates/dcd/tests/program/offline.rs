@@ -1,4 +1,4 @@
-//! What works without a server: formatting, looking, detaching; help.
+//! Tests what works without a server: formatting, looking, detaching; help.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

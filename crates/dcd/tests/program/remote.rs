@@ -297,7 +297,7 @@ fn mute(socket: &Path, said: &[u8]) {
 
 const GREETING: usize = 18;
 
-/// What a server says in the handshake of a client of dcd.
+/// Returns the bytes that a server sends in the handshake with a client of dcd.
 fn said_in_handshake(socket: &Path) -> Vec<u8> {
     let mut said = Said { stream: UnixStream::connect(socket).unwrap(), bytes: Vec::new() };
     dcd_nbd::handshake::handshake(&mut said, "disk", false).unwrap();

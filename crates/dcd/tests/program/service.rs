@@ -1,4 +1,4 @@
-//! What an administrator relies on while a server runs and when it is stopped: devices that hang, clients that are there, the unit.
+//! Tests what an administrator relies on while a server runs and when it is stopped: devices that hang, connected clients, the unit.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -325,7 +325,7 @@ fn systemd_is_told_when_clients_can_connect_and_when_it_stops() {
     }
 }
 
-/// What systemd makes of lines in /etc/fstab: for the name of a ublk device, and for an NBD device, with _netdev.
+/// Units that systemd makes of lines in /etc/fstab: for the name of a ublk device, and for an NBD device, with _netdev.
 const MOUNT: &str = "[Mount]\nWhat=/dev/dcd/disk\nWhere=/mnt/disk\n[Unit]\nBefore=local-fs.target\n";
 const NBD_MOUNT: &str = "[Mount]\nWhat=/dev/nbd0\nWhere=/mnt/nbd\nOptions=_netdev\n";
 

@@ -6,10 +6,10 @@ use std::process::{Command, Output};
 
 use crate::common::{Place, dcd, expect, skip};
 
-/// What the control device is called.
+/// Path of the control device.
 const CONTROL: &str = "/dev/ublk-control";
 
-/// What of it is tried.
+/// Parts of `scripts/ublk.sh` that are run.
 const PARTS: [&str; 9] =
     ["limits", "stops", "kills", "recoveries", "attach", "nbd_kills", "grow", "queues", "removed_killed"];
 

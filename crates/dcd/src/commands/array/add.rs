@@ -24,7 +24,7 @@ use crate::session::random::random_id;
 use crate::session::record::uuid_text;
 use crate::session::serving::status::array_of_server;
 
-/// How often a server is asked whether a device has become a spare.
+/// Period of the questions to a server whether a device has become a spare.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(args: &ArrayAdd) -> Result<(), Failure> {
@@ -121,7 +121,8 @@ fn may_take_role(choice: &ArrayChoice, name: &str, role: usize) -> Result<(), Fa
     must_start_without(choice, role)
 }
 
-/// What the others say where a device that is added was used apart from them: they were chosen, even if it is the newer one.
+/// Returns the superblock of the other devices, if the device that is added has diverged from them. The others were chosen, even if that
+/// device is newer.
 fn without_taken(devices: &Devices) -> Result<Superblock, Failure> {
     let newest = newest(&devices.found).ok_or(ChangeError::Nobody)?;
     match apart(&newest, devices.found.iter()) {
@@ -130,7 +131,7 @@ fn without_taken(devices: &Devices) -> Result<Superblock, Failure> {
     }
 }
 
-/// What a member that has come back is given.
+/// Describes the regions that are filled on a member that has come back.
 fn missed(regions: u64, most: u64) -> String {
     format!(
         "it was away, and the {regions} of {most} regions in which something was written since are filled"
@@ -203,13 +204,13 @@ impl Served<'_> {
         })
     }
 
-    /// Its place among the spares that the server knows.
+    /// Returns the device's place among the spares that the server knows.
     fn spare_place(&self, devices: &DevicesStatus) -> Option<usize> {
         devices.spare_names.iter().position(|name| name.as_deref() == Some(self.name))
     }
 
-    /// Where the stack file has it: in the place of a member that has failed, or among the spares, where the server has room or
-    /// behind those that it knows.
+    /// Finds the device's seat by the stack file: the place of a member that has failed, or a place among the spares, where the server
+    /// has room or behind those that it knows.
     fn seat(&self, array: &ArrayStatus) -> Result<Seat, Failure> {
         if let Some(place) = self.spare_place(&array.devices) {
             let what = match array.devices.role_of_spare(place) {
@@ -301,7 +302,7 @@ impl Served<'_> {
     }
 }
 
-/// How far a server is with a device.
+/// Progress of a server with a device that is added.
 enum Progress {
     Joining,
     Spare,

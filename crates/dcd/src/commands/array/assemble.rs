@@ -174,7 +174,7 @@ fn refuse_twice(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which device has which role.
+/// Devices by role, and the spares.
 struct Members<'a> {
     roles: Vec<Option<&'a str>>,
     spares: Vec<&'a str>,
@@ -311,7 +311,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Whether the arrays of a stack file would start.
+/// Checks whether the arrays of a stack file would start.
 fn check(path: &Path) -> Result<(), Failure> {
     let file = StackFile::load(path)?;
     admit_bare_array(&file, &file.export)?;

@@ -1,4 +1,4 @@
-//! What the superblocks of an array say: `dcd array fail` and `remove`, and the result of `dcd calibrate`.
+//! Changes the superblocks of an array: `dcd array fail` and `remove`, and the result of `dcd calibrate`.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::session::members::{Content, Devices, Found, Standing};
 use crate::session::record::Refusal;
 use crate::session::serving::status::array_of_server;
 
-/// How long a removal waits for the last commands to a member that has failed, and for the others to record that.
+/// Maximum wait of a removal for the last commands to a member that has failed, and for the others to record the failure.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
 const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -70,8 +70,8 @@ fn offline_role(choice: &ArrayChoice, devices: &Devices, member: &str) -> Result
     }
 }
 
-/// Where a crash has left records of a journal that have to be written again, it is not known of the superblocks alone whether a member
-/// can be spared: refuses what the next start would refuse.
+/// Refuses what the next start would refuse. If a crash has left records of a journal that have to be written again, the superblocks alone
+/// do not tell whether a member can be spared.
 pub fn must_start_without(choice: &ArrayChoice, role: usize) -> Result<(), Failure> {
     let devices = Devices::open(choice, Purpose::Look)?;
     if !devices.newest.active || devices.newest.reshape.is_some() {
@@ -217,14 +217,14 @@ fn is_closed(choice: &ArrayChoice, devices: &DevicesStatus, name: &str) -> bool 
     role.is_some_and(|role| !devices.is_open(name) && devices.open_members.get(role) == Some(&false))
 }
 
-/// It was a member, and no other device has its place.
+/// True when the device was a member, and no other device has its place.
 fn has_free_place(array: &ArrayStatus, name: &str) -> bool {
     let names = array.devices.member_names.iter().enumerate();
     let mut roles = names.filter(|(_, member)| member.as_deref() == Some(name)).map(|(role, _)| role);
     roles.any(|role| array.has_failed(role) && array.rebuilding_member != Some(role))
 }
 
-/// Of some member that has failed, and that no other device replaces, the server cannot let go yet.
+/// True when the server cannot yet close some member that has failed, and that no other device replaces.
 fn is_letting_go(array: &ArrayStatus) -> bool {
     array.held_members.iter().any(|role| array.rebuilding_member != Some(*role))
 }

@@ -71,7 +71,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the device that is named last is to be a new member, or is being made one; refuses one that may not be overwritten.
+/// True when the device that is named last is to be a new member, or is being made one. Refuses a device that may not be overwritten.
 fn adds_member(
     choice: &ArrayChoice,
     parts: &Parts,

@@ -21,11 +21,11 @@ use crate::session::devices::{Opener, Purpose};
 use crate::session::running::RunningCaches;
 use crate::session::serving::status::array_of_server;
 
-/// How often progress is looked at.
+/// Period of the looks at progress.
 const INTERVAL: Nanos = Nanos::from_millis(250);
 /// A pass that has been told to begin, and does not go on for so many looks, waits for something that does not come.
 const IDLE_LOOKS_MAX: u32 = 40;
-/// How long a stop may take.
+/// Maximum duration of a stop.
 const STOP_MAX: Nanos = Nanos::from_secs(60);
 
 pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
@@ -129,7 +129,7 @@ impl Follower {
         Follower { progress, idle_looks: 0 }
     }
 
-    /// Whether all passes have come to their end.
+    /// True when all passes have ended.
     fn is_over(&mut self, array: &ArrayStatus) -> Result<bool, Failure> {
         let pass = array.pass.as_ref();
         if let Some(pass) = pass.filter(|pass| !pass.paused) {

@@ -41,7 +41,7 @@ pub fn run(args: &Arguments) -> Result<(), Failure> {
     health.verdict()
 }
 
-/// What is wrong with an array, by its status.
+/// Adds to `health` the faults of an array, by its status.
 pub fn judge(name: &str, array: &ArrayStatus, health: &mut Health) {
     let lost = array.blocks_lost();
     if lost > 0 {
@@ -87,14 +87,14 @@ struct Report {
     array: ArrayStatus,
 }
 
-/// One device of the stack file, or of the server.
+/// A device of the stack file, or of the server.
 #[derive(Clone, Debug, Serialize)]
 struct Device {
     name: String,
     place: String,
     role: Option<usize>,
     state: String,
-    /// It is in the place of another member.
+    /// True when the device is in the place of another member.
     misplaced: bool,
     generation: Option<u64>,
     read_errors: Option<u64>,
@@ -114,8 +114,7 @@ impl Device {
     }
 }
 
-/// What a running array says of itself. Its devices have the names that they had when the server opened them: the stack file may have
-/// others by now.
+/// Reports a running array. Its devices have the names that they had when the server opened them: the stack file may have others by now.
 fn served(choice: &ArrayChoice, mut client: Client) -> Result<Report, Failure> {
     let mut array = array_of_server(&mut client, &choice.layer)?;
     let served = Served { choice, array: &array };
@@ -262,7 +261,7 @@ impl Served<'_> {
     }
 }
 
-/// The same from the superblocks of an array that is not served. `start`: what a start would find, or why it would be refused.
+/// Reports an array that is not served, from its superblocks. `start`: what a start would find, or why it would be refused.
 fn offline(choice: &ArrayChoice, devices: &Devices, start: Result<ArrayStatus, Refusal>) -> Report {
     let of = &devices.newest;
     let stripes = of.member_sectors / of.strip_sectors;
@@ -386,7 +385,7 @@ fn strides_line(array: &ArrayStatus) -> String {
     }
 }
 
-/// Whether the parity is known to be right.
+/// Tells whether the parity is known to be right.
 fn parity_text(report: &Report) -> String {
     let array = &report.array;
     let was_killed = report.stopped_cleanly == Some(false);
@@ -420,7 +419,7 @@ fn device_line(device: &Device) -> String {
     format!("  {place:<10} {name:<16} {state}{events}{errors}")
 }
 
-/// One screen.
+/// Formats the report as one screen.
 fn screen(report: &Report) -> String {
     let array = &report.array;
     let mut out = String::new();
@@ -483,13 +482,13 @@ fn away_line(array: &ArrayStatus) -> Option<String> {
     })
 }
 
-/// What was filled of the last member that came back.
+/// Describes how much was filled of the last member that came back.
 fn return_line(last: &Return) -> String {
     let (filled, all) = (HumanBytes(last.filled_bytes), HumanBytes(last.member_bytes));
     format!("member {}, by regions: {filled} of its {all} were filled", last.role)
 }
 
-/// How far a rebuild, a resync or a scrub is.
+/// Describes the progress of a rebuild, a resync or a scrub.
 pub fn pass_line(pass: &PassStatus) -> String {
     let mut line = format!("{} {:.1} %", pass.kind.word(), pass.percent);
     if pass.paused {
@@ -504,7 +503,7 @@ pub fn pass_line(pass: &PassStatus) -> String {
     line
 }
 
-/// What a scrub has found.
+/// Describes the findings of a scrub.
 pub fn findings_line(findings: &Findings) -> String {
     let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut line = format!(

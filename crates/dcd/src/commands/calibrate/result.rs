@@ -1,4 +1,4 @@
-//! What the stride benchmark has found: as text, and as JSON, which can be read back.
+//! Formats the result of the stride benchmark: as text, and as JSON, which can be read back.
 
 use std::fmt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// What was found for reads, or for writes.
+/// Result for reads, or for writes.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {

@@ -1,4 +1,4 @@
-//! Where the result is stored: in the superblocks of an array, or of a log.
+//! Stores the result in the superblocks of an array, or of a log.
 
 use std::path::Path;
 

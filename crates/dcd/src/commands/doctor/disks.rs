@@ -10,7 +10,7 @@ use super::{Finding, Level, Machine, read};
 use crate::control::stack_name;
 use crate::session::system::{disks, number};
 
-/// What is found below the devices of a stack. A disk that carries several of them is told of once.
+/// Examines the disks below the devices of a stack. A disk that carries several devices is reported once.
 pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
     let mut used: BTreeMap<PathBuf, Vec<&str>> = BTreeMap::new();
     let mut findings = Vec::new();

@@ -1,4 +1,4 @@
-//! What /etc/fstab wants of stacks, and would not get.
+//! Finds the lines of /etc/fstab that want of stacks what they would not get.
 
 use std::path::Path;
 

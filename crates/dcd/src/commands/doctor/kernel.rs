@@ -1,4 +1,4 @@
-//! What the kernel offers, and what is known to be bad in it.
+//! Checks what the kernel offers, and looks for its known defects.
 
 use dcd_io::DriverError;
 use dcd_serve::ublk::{System, available, features, flag_names, missing_flags};

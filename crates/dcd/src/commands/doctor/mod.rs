@@ -16,7 +16,7 @@ use crate::control;
 use crate::failure::Failure;
 use crate::loops::all_stale;
 
-/// How much a finding matters.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Level {

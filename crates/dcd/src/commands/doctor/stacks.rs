@@ -1,4 +1,4 @@
-//! Whether a stack is served well, or would start.
+//! Checks whether a stack is served well, or would start.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ fn not_served(file: &StackFile, about: String) -> Finding {
     }
 }
 
-/// What a start would do without. Each step is that of "dcd serve"; what the layers write on the way stays in RAM.
+/// Tells what a start would do without. Each step is that of "dcd serve"; what the layers write on the way stays in RAM.
 fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
     let mut file = file.clone();
     let export = file.export.clone();

@@ -19,7 +19,7 @@ use crate::session::serving::status::ServerStatus;
 use stopped::Stopped;
 use verdict::Verdict;
 
-/// What is printed as JSON.
+/// Output as JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     state: &'static str,

@@ -17,7 +17,7 @@ use crate::session::serving::trend::Trend;
 /// As wide as the widest word before a colon.
 const INDENT: usize = 10;
 
-/// One screen about one stack.
+/// Formats the status of a stack as one screen.
 pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
     let mut text = String::new();
     let stack = status.stack.display();
@@ -104,7 +104,7 @@ fn caches(status: &ServerStatus, text: &mut String) {
     }
 }
 
-/// When it will be clean, and the log full, if all goes on as in the last minute.
+/// Predicts when the layer will be clean, and its log full, if all goes on as in the last minute.
 fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
     let mut parts = Vec::new();
     let data = layer.log_cache().map(|cache| cache.dirty_data_bytes).filter(|bytes| *bytes > 0);
@@ -130,7 +130,7 @@ fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
     parts
 }
 
-/// Where reads came from.
+/// Describes the sources of the bytes that were read.
 fn hits(cache: &LogCacheStatus) -> Option<String> {
     let counts = &cache.statistics;
     let (ram, dirty, clean) = (counts.read_ram_bytes, counts.read_dirty_bytes, counts.read_clean_bytes);

@@ -1,4 +1,4 @@
-//! What an administrator wants to know first: the state of a stack in a word, and what to do now.
+//! Tells an administrator the first things to know: the state of a stack in a word, and what to do now.
 
 use dcd_engine::mirror::{MirrorStatus, Standing};
 use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
@@ -16,7 +16,7 @@ use crate::session::serving::status::{
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub state: &'static str,
-    /// Nothing is to be done where there is none.
+    /// Empty where nothing is to be done.
     pub actions: Vec<String>,
     pub health: Health,
 }

@@ -10,7 +10,7 @@ use crate::session::serving::status::ServerStatus;
 /// As many points as the widest graph may show.
 const POINTS_MAX: usize = 240;
 
-/// One point of each graph.
+/// A point of each graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
     pub read_bytes_per_second: f64,
@@ -70,7 +70,7 @@ fn point(was: &ServerStatus, is: &ServerStatus, seconds: f64) -> Point {
     }
 }
 
-/// How full the fullest log is, 0 to 1; none without a log cache.
+/// Used share of the fullest log, 0 to 1; none without a log cache.
 pub fn log_used(status: &ServerStatus) -> Option<f64> {
     let caches = status.layers.values().filter_map(LayerStatus::log_cache);
     let shares = caches.filter(|cache| cache.size_bytes > 0);

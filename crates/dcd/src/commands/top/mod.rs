@@ -22,12 +22,12 @@ use crate::failure::Failure;
 use crate::session::serving::status::ServerStatus;
 use history::History;
 
-/// How often servers are asked.
+/// Period of the questions to servers.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long a key waits for the screen at most.
+/// Maximum time that a key waits for the screen.
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
-/// What came of asking a server.
+/// Answer of a server, or the reason that there is none.
 struct Answer {
     stack: usize,
     asked: Instant,
@@ -42,7 +42,7 @@ struct Stack {
     error: Option<String>,
 }
 
-/// What is on the screen.
+/// Content of the screen.
 #[derive(Default)]
 struct View {
     stacks: Vec<Stack>,

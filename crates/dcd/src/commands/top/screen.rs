@@ -120,7 +120,7 @@ fn chosen(frame: &mut Frame<'_>, area: Rect, stack: &Stack) {
     }
 }
 
-/// What to do, and where the chosen stack is heading.
+/// Lists what to do, and the trend of the chosen stack.
 fn actions(stack: &Stack) -> Vec<Line<'static>> {
     let bad = Style::new().fg(Color::Red);
     if let Some(error) = &stack.error {

@@ -1,4 +1,4 @@
-//! What the tests of the program share: a directory with disks, servers that are stopped when a test ends, a client.
+//! Common code of the program's tests: a directory with disks, servers that are stopped when a test ends, a client.
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod array;
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-/// What a data disk holds before anything was done: different in every sector.
+/// Initial content of a data disk: different in every sector.
 pub fn original(bytes: u64) -> Vec<u8> {
     (0..bytes / 8).flat_map(|word| (word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()).collect()
 }
