@@ -28,7 +28,7 @@ pub struct Progress {
     started: Instant,
     shown: Option<Instant>,
     first_bytes: Option<u64>,
-    /// True after the display that nothing is left to write.
+    /// True when the display has shown that nothing is left to write.
     told_end: bool,
 }
 

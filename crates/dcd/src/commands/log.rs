@@ -20,7 +20,7 @@ use crate::session::open::{legs_of, start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::serving::status::{legs_text, mirror_of_server};
 
-/// Period of the questions to a server about the progress of a leg.
+/// Polling interval of a server for the progress of a leg.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Log) -> Result<(), Failure> {

@@ -23,7 +23,7 @@ use crate::session::members::{Devices, Standing};
 use crate::session::open::legs_of;
 use crate::session::record::Refusal;
 
-/// Period of the looks for missing devices.
+/// Polling interval for missing devices.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Devices that a start may do without although nothing says that they have failed.

@@ -29,7 +29,7 @@ fn served(file: &StackFile) -> Option<String> {
 /// Maximum time that [`patiently`] tries. A second server must be refused within a second.
 const PATIENCE: Duration = Duration::from_millis(600);
 
-/// Period of the looks of [`wait_while_in_use`].
+/// Polling interval of [`wait_while_in_use`].
 const IN_USE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Use that a command makes of devices.

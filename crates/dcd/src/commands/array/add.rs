@@ -24,7 +24,7 @@ use crate::session::random::random_id;
 use crate::session::record::uuid_text;
 use crate::session::serving::status::array_of_server;
 
-/// Period of the questions to a server whether a device has become a spare.
+/// Polling interval of a server, until a device has become a spare.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(args: &ArrayAdd) -> Result<(), Failure> {

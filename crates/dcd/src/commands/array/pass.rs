@@ -21,7 +21,7 @@ use crate::session::devices::{Opener, Purpose};
 use crate::session::running::RunningCaches;
 use crate::session::serving::status::array_of_server;
 
-/// Period of the looks at progress.
+/// Polling interval for progress.
 const INTERVAL: Nanos = Nanos::from_millis(250);
 /// A pass that has been told to begin, and does not go on for so many looks, waits for something that does not come.
 const IDLE_LOOKS_MAX: u32 = 40;

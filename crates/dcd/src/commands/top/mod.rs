@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::session::serving::status::ServerStatus;
 use history::History;
 
-/// Period of the questions to servers.
+/// Polling interval of servers.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time that a key waits for the screen.
 const KEY_WAIT: Duration = Duration::from_millis(100);

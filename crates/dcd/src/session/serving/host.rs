@@ -37,9 +37,9 @@ use crate::session::serving::trend::{Amounts, Trends};
 
 /// Port of a log cache that leads to its log.
 const LOG_PORT: usize = 0;
-/// Period of the progress reports of a flush.
+/// Interval of the progress reports of a flush.
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
-/// Period of the looks for changes of arrays and caches.
+/// Polling interval for changes of arrays and caches.
 const WATCH_INTERVAL: Nanos = Nanos::from_secs(2);
 
 /// An answer to a control call; the last has `done`.

@@ -14,7 +14,7 @@ use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
 
 /// A device that owes an answer for this long is told of. A disk that was asleep needs less.
 const SILENCE: Nanos = Nanos::from_secs(10);
-/// Period of the looks at devices.
+/// Polling interval for devices.
 const INTERVAL: Nanos = Nanos::from_secs(2);
 /// A look that comes later by this much comes after a stall of this process itself.
 const STALL: Nanos = Nanos::from_secs(1);
@@ -22,7 +22,7 @@ const STALL: Nanos = Nanos::from_secs(1);
 const START_LONG: Duration = Duration::from_secs(10);
 /// Maximum duration of a start after it was told to stop.
 const START_STOP_MAX: Duration = Duration::from_secs(120);
-/// Period of the looks at a start.
+/// Polling interval for a start.
 const START_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Watches the devices of a server.
