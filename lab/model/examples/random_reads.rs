@@ -1,4 +1,4 @@
-//! How fast the model is, and what it says: random 4 KiB reads over a whole drive, one after the other.
+//! Measures the speed of the model and prints its figures: random 4 KiB reads over a whole drive, one after the other.
 //!
 //! `cargo run --release -p dcd-model --example random_reads -- [DRIVE] [REQUESTS] [DEPTH] [fcfs|sptf]`
 

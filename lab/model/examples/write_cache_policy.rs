@@ -1,4 +1,4 @@
-//! How fast the write cache's pool follows a policy, without any disk: requests a second of one core's time.
+//! Measures how fast the write cache's pool follows a policy, without any disk: requests a second of one core's time.
 //!
 //! The workload is that of cache simulators: 4 KiB objects drawn by Zipf's law with exponent 1 from a million, and a cache of
 //! a tenth of them.

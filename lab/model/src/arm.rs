@@ -1,8 +1,8 @@
-//! What a controller that sees the arm of a drive can tell a write cache: which blocks lie together, and which pass the head
+//! Tells a write cache what a controller that sees the arm of a drive knows: which blocks lie together, and which pass the head
 //! before a read begins (Biswas et al. 1993, section 2.3).
 //!
-//! The rotation follows from the time, and the arm is where the last command left it: so a copy of the drive's mechanics
-//! knows as much as the drive, as long as nobody else uses it and it does not reorder.
+//! The rotation follows from the time, and the arm is where the last command left it. So a copy of the drive's mechanics
+//! knows as much as the drive, provided that the drive has no other user and does not reorder.
 
 use crate::write_cache::{self, DiskMap, RegionUnit, Regions, Stretch};
 use dcd_engine::{Extent, Lba, Nanos};

@@ -1,8 +1,8 @@
-//! What a disk with delayed writes owes the device below: their data, in an order that is safe.
+//! Writes the data of delayed writes to the device below, in an order that is safe.
 //!
 //! Delayed data is *held* until the model says that it is on the medium, then *going* below until the device has answered.
 //! Reads are patched with both. A write or a flush for the device never overtakes data that is going where it must not:
-//! it waits in line behind it. If the device cannot write delayed data, nobody waits for that answer: the next flush
+//! it waits in line behind it. No request waits for the device to write delayed data. If that fails, the next flush
 //! gets the error, as from a drive that reports a deferred error.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -52,7 +52,7 @@ impl Behind {
         self.held.insert(start, buf);
     }
 
-    /// What is held of a range is on the medium now: the device gets it.
+    /// Hands the held data of a range to the device: it is on the medium now.
     pub fn destaged(&mut self, extent: Extent, out: &mut Outbox) {
         for (start, data) in self.held.take(extent) {
             self.next += 1;

@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::mechanics::{Arm, Mechanics};
 
-/// How far the heads read on behind a read.
+/// Distance that the heads read ahead behind a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReadAhead {
     None,
     /// To the end of the track that the next sector is on.
     Track,
-    /// The same, and one track more if the segment already began on an earlier track: a stream stays one track ahead.
+    /// To the end of the track, and one track more if the segment already began on an earlier track: a stream stays one track ahead.
     NextTrack,
     /// As many sectors as the drive reads ahead at most: to the end of the segment.
     #[default]
@@ -50,7 +50,7 @@ pub(crate) struct CacheShape {
     pub keep_requested: bool,
     /// A hit lets a waiting read-ahead go on.
     pub resume_on_hit: bool,
-    /// What passes on the track before the first sector wanted is kept.
+    /// Sectors that pass on the track before the first wanted sector are kept.
     pub keep_passing: bool,
     /// Sectors of a read are taken in the order in which they pass (zero-latency reads).
     pub any_order: bool,
@@ -84,17 +84,17 @@ struct Ahead {
     segment: usize,
     next: Lba,
     limit: Lba,
-    /// When the sector before `next` had passed, and the track on which it lies.
+    /// Time at which the sector before `next` had passed; `arm` is its track.
     at: Nanos,
     arm: Arm,
 }
 
-/// What the cache has of a read.
+/// Part of a read that is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// All of it.
     Hit { segment: usize },
-    /// It ends behind a running or waiting read-ahead that has come at least to its start.
+    /// The read ends behind a running or waiting read-ahead that has come at least to its start.
     Stream,
     /// The sectors from here on have to be read; the ones before are in `segment`.
     Miss { from: Lba, segment: Option<usize> },
@@ -157,8 +157,8 @@ impl Cache {
         best
     }
 
-    /// Where a stream goes on: the sector, the time from which the heads have been there, the track. A waiting
-    /// read-ahead goes on when it is asked to.
+    /// Returns the place where a stream continues: the sector, the time from which the heads have been there, the track. A waiting
+    /// read-ahead continues when it is asked to.
     pub fn stream_from(&self, asked: Nanos) -> Option<(Lba, Nanos, Arm)> {
         let ahead = self.ahead?;
         let at = if ahead.next < ahead.limit { ahead.at } else { asked.max(ahead.at) };
@@ -170,12 +170,12 @@ impl Cache {
         self.ahead.is_some_and(|ahead| ahead.next < ahead.limit)
     }
 
-    /// Where the heads are while they read ahead, or wait behind it.
+    /// Returns the position of the heads while they read ahead, or wait behind the read-ahead.
     pub fn arm(&self) -> Option<Arm> {
         self.ahead.map(|ahead| ahead.arm)
     }
 
-    /// Where a read-ahead ends that follows a read in a segment that begins at `start`.
+    /// Returns the end of a read-ahead that follows a read in a segment that begins at `start`.
     fn limit(&self, mechanics: &Mechanics, start: Lba, wanted: Extent) -> Lba {
         let (sectors, end) = (mechanics.geometry.sectors(), wanted.end());
         let mut farthest = Lba((end.0 + self.shape.read_ahead_sectors).min(sectors));

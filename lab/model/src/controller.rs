@@ -14,7 +14,7 @@ use crate::mechanics::{Arm, Mechanics, Pass, Passage, Wanted};
 use crate::shingles::Shingles;
 use crate::write_back::{WriteBack, WriteBackKind};
 
-/// What a request does to the medium.
+/// Kind of access to the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -31,7 +31,7 @@ impl Access {
     }
 }
 
-/// Where a request was served from.
+/// Source from which a request was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     /// Wholly from the built-in cache. A write that was is not on the medium yet.
@@ -41,7 +41,7 @@ pub enum Served {
     Medium,
 }
 
-/// How a request was served.
+/// Times of a request that was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     pub end: Nanos,
@@ -71,7 +71,7 @@ pub struct Controller {
     shingles: Option<Shingles>,
     arm: Arm,
     wrote_last: bool,
-    /// What was located last: a write asks for the same place twice.
+    /// Last place that was located: a write asks for the same place twice.
     located: (Lba, Spot),
 }
 
@@ -176,12 +176,12 @@ impl Controller {
         self.write_back.take_done(now)
     }
 
-    /// When the next range of delayed writes is on the medium, as far as the drive has begun to write any.
+    /// Returns the time at which the next range of delayed writes is on the medium, if the drive has begun to write any.
     pub fn next_destaged(&self) -> Option<Nanos> {
         self.write_back.part_end()
     }
 
-    /// When a drive that has nothing to serve since `idle_since` begins to destage.
+    /// Returns the time at which a drive that has nothing to serve since `idle_since` begins to destage.
     pub fn next_destage(&self, idle_since: Nanos) -> Option<Nanos> {
         self.write_back.begins_at(idle_since)
     }
@@ -191,7 +191,7 @@ impl Controller {
         !self.write_back.is_empty()
     }
 
-    /// How long after `start` the first sector would pass if the request were served next; 0 for what is in the cache.
+    /// Returns the time from `start` until the first sector would pass if the request were served next; 0 for what is in the cache.
     /// The cache must have been brought up to `start` by [`Controller::catch_up`].
     pub(crate) fn positioning(
         &self,
@@ -406,7 +406,7 @@ impl Controller {
         passage
     }
 
-    /// How long before the first sector passes the bus has to begin, so that the data never comes too late.
+    /// Returns how long before the first sector passes the bus has to begin, so that the data never comes too late.
     fn bus_lead(&mut self, extent: Extent) -> Nanos {
         let spot = self.locate(extent.start);
         let sector_time = self.drive.mechanics.geometry.revolution() / u64::from(spot.sectors_per_track);

@@ -28,7 +28,7 @@ fn size(sectors: u64) -> HumanBytes {
     HumanBytes(sectors * SECTOR_BYTES)
 }
 
-/// What a drive is like: its mechanics, its buffer, its zones.
+/// Describes a drive: its mechanics, its buffer, its zones.
 pub fn describe(drive: &Drive) -> String {
     let mut lines = Lines(format!("{}: {}\n\n", drive.name, drive.description));
     mechanics(drive, &mut lines);

@@ -39,7 +39,7 @@ use crate::write_back::WriteBackKind;
 
 const BELOW: Port = Port(0);
 
-/// Which writes are answered before they are on the medium.
+/// Writes that are answered before they are on the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteCache {
@@ -52,19 +52,19 @@ pub enum WriteCache {
     Selective,
 }
 
-/// How a disk is set up. What is absent is as the drive file says.
+/// Options of a disk. An absent one is as in the drive file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DiskConfig {
     /// The name of a drive that is always there; see [`drive::names`].
     pub drive: String,
-    /// How much of the drive is used, in bytes; all that the device below has, if absent.
+    /// Size of the drive that is used, in bytes; if absent, all that the device below has.
     pub size: Option<u64>,
     pub queue: Scheduler,
     /// The most commands among which that order chooses.
     pub queue_depth: Option<usize>,
     pub write_cache: WriteCache,
-    /// When data in the write cache goes to the medium.
+    /// Time at which data in the write cache goes to the medium.
     pub write_back: Option<WriteBackKind>,
     /// Segments of the built-in cache.
     pub segments: Option<usize>,
@@ -104,7 +104,7 @@ pub struct Disk {
     controller: Controller,
     queue: Queue,
     in_service: Option<InService>,
-    /// When the last service ended.
+    /// Time at which the last service ended.
     free_at: Nanos,
     /// Until when the drive takes in commands.
     receiving: Nanos,
@@ -263,7 +263,7 @@ impl Disk {
         }
     }
 
-    /// What a request asks of the drive, or why it cannot be served.
+    /// Returns what a request asks of the drive, or the reason why it cannot be served.
     fn work(&self, io: &Io) -> Result<Work, IoError> {
         self.geometry().validate(io)?;
         let access = match io {

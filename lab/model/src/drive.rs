@@ -124,7 +124,7 @@ pub struct Drive {
     pub(crate) logical_block_bytes: u32,
     pub(crate) physical_block_bytes: u32,
     pub(crate) bus_picos_per_sector: u64,
-    /// How long the drive takes in a command, and sets out for no other.
+    /// Time that the drive needs to receive a command; it begins no other meanwhile.
     pub(crate) receive: Nanos,
     pub(crate) overhead: Overheads,
     pub(crate) phases: BusPhases,
@@ -140,11 +140,10 @@ impl Drive {
         DriveFile::parse(text)?.into_drive()
     }
 
-    /// The same drive with its cache cut otherwise: so many segments, of so many sectors. (Some drives let their host
-    /// choose.)
+    /// Cuts the cache otherwise: so many segments, of so many sectors. (Some drives let their host choose.)
     ///
     /// # Errors
-    /// Where there would be none, or more than a drive file may have.
+    /// Fails if there would be none, or more than a drive file may have.
     pub fn with_segments(mut self, segments: usize, sectors: u64) -> Result<Drive, DriveError> {
         crate::drive_file::check_segments(segments, sectors)?;
         self.cache.read_ahead_sectors = self.cache.read_ahead_sectors.min(sectors);
@@ -154,11 +153,11 @@ impl Drive {
         Ok(self)
     }
 
-    /// The same drive with another number of segments that keep written data, and in proportion room for writes that are not
-    /// on the medium yet. 0: a write leaves nothing behind in the cache, nor takes a place there.
+    /// Changes the number of segments that keep written data, and in proportion the room for writes that are not on the medium
+    /// yet. With 0, a write leaves nothing behind in the cache, nor takes a place there.
     ///
     /// # Errors
-    /// Where that is more than the cache has.
+    /// Fails if that is more than the cache has.
     pub fn with_write_segments(mut self, segments: usize) -> Result<Drive, DriveError> {
         crate::drive_file::check_write_segments(segments, self.cache.segments)?;
         let own = self.cache.write_segments.max(1) as u64;
@@ -167,25 +166,25 @@ impl Drive {
         Ok(self)
     }
 
-    /// The same drive with another queue.
+    /// Changes the depth of the queue.
     ///
     /// # Errors
-    /// Where no drive file may say that.
+    /// Fails if no drive file may have that depth.
     pub fn with_queue_depth(mut self, depth: usize) -> Result<Drive, DriveError> {
         crate::drive_file::check_queue_depth(depth)?;
         self.queue_depth = depth;
         Ok(self)
     }
 
-    /// The same drive with another way of reading ahead.
+    /// Changes the way of reading ahead.
     #[must_use]
     pub fn with_read_ahead(mut self, read_ahead: ReadAhead) -> Drive {
         self.cache.read_ahead = read_ahead;
         self
     }
 
-    /// The same drive with a write buffer of the same size that works otherwise. What a drive that writes on arrival does
-    /// not say of deferred writes is what the other drive files have: the nearest run first, after a rest of a
+    /// Changes the kind of write-back; the write buffer keeps its size. The file of a drive that writes on arrival says nothing
+    /// of deferred writes. It gets what the other drive files have: the nearest run first, after a rest of a
     /// millisecond, and as many runs as fit.
     #[must_use]
     pub fn with_write_back(mut self, kind: WriteBackKind) -> Drive {
@@ -198,16 +197,16 @@ impl Drive {
         self
     }
 
-    /// The same drive on a bus of another speed, in bytes a second.
+    /// Changes the speed of the bus, in bytes a second.
     ///
     /// # Errors
-    /// Where that is slower or faster than a drive file may say.
+    /// Fails if that is slower or faster than a drive file may say.
     pub fn with_bus(mut self, bytes_per_second: u64) -> Result<Drive, DriveError> {
         self.bus_picos_per_sector = crate::drive_file::bus_picos(bytes_per_second as f64 / 1e6)?;
         Ok(self)
     }
 
-    /// The same drive with another time from one head to the next.
+    /// Changes the time from one head to the next.
     pub fn with_head_switch(mut self, time: Nanos) -> Drive {
         self.mechanics.head_switch = time.0;
         self
@@ -269,8 +268,8 @@ impl Drive {
         Nanos(self.mechanics.head_switch)
     }
 
-    /// What a write waits after an arm movement of several cylinders, on top of the seek, in nanoseconds; below zero where
-    /// it waits less than a read.
+    /// Returns the nanoseconds that a write waits longer than a read, after the seek, when the arm has moved by several cylinders;
+    /// below zero where it waits less.
     pub fn write_settle(&self) -> i64 {
         self.mechanics.write_settle
     }
@@ -317,7 +316,7 @@ impl Drive {
         self.mechanics.geometry.track_at(lba)
     }
 
-    /// How long after `at` the sector's start comes under the heads, if they are on its track.
+    /// Returns the time from `at` until the sector's start comes under the heads, if they are on its track.
     ///
     /// # Panics
     /// Past the end of the drive.

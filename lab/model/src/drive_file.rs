@@ -48,7 +48,7 @@ pub(crate) struct DriveFile {
     #[serde(default = "sector_bytes")]
     pub physical_block_bytes: u32,
     pub bus_mb_per_s: f64,
-    /// How long the drive takes in a command, and sets out for no other.
+    /// Time that the drive needs to receive a command; it begins no other meanwhile.
     #[serde(default)]
     pub receive_ms: f64,
     pub head_switch_ms: f64,
@@ -67,7 +67,7 @@ pub(crate) struct DriveFile {
     pub shingles: Option<ShinglesFile>,
 }
 
-/// How LBAs run through the zones. Without it: head by head, no spares, the zones one behind the other.
+/// Order of the LBAs in the zones. Without it: head by head, no spares, the zones one behind the other.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct LayoutFile {
@@ -91,7 +91,7 @@ pub(crate) struct LayoutFile {
     pub slipped_tracks: Vec<(usize, Vec<u64>)>,
 }
 
-/// One number between each two zones, or one before each zone.
+/// A number between each two zones, or before each zone.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Gaps {
@@ -131,7 +131,7 @@ pub(crate) struct OverheadFile {
     pub write: (f64, f64),
 }
 
-/// What commands cost on a bus that the drive gives up meanwhile.
+/// Costs of commands on a bus that the drive gives up meanwhile.
 #[derive(Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct BusPhasesFile {
@@ -149,7 +149,7 @@ pub(crate) struct BusPhasesFile {
     pub early_disconnect: Option<EarlyDisconnectFile>,
 }
 
-/// Of a write, before its data is taken.
+/// Costs of a write that disconnects before its data is taken.
 #[derive(Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct EarlyDisconnectFile {
@@ -183,7 +183,7 @@ pub(crate) struct CacheFile {
     pub zero_latency_reads: bool,
 }
 
-/// What the drive does when its write cache is on.
+/// Behaviour of the drive while its write cache is on.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct WriteBackFile {

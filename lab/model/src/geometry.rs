@@ -1,4 +1,4 @@
-//! Where a sector is: LBA to zone, cylinder, head, sector, and the angle under which it passes the head.
+//! Locates sectors: LBA to zone, cylinder, head, sector, and the angle under which it passes the head.
 //!
 //! LBAs run through the tracks of a cylinder, head by head, then on to the next cylinder: from its first head again, or
 //! (*serpentine*) from the head where the last cylinder ended. From track to track the first sector is shifted by a
@@ -20,7 +20,7 @@ pub struct Zone {
     pub sectors_per_track: u32,
     /// Sectors by which the first sector is shifted from one head to the next.
     pub track_skew: u32,
-    /// The same from the last head of a cylinder to the first head of the next one.
+    /// Sectors by which the first sector is shifted from the last head of a cylinder to the first head of the next one.
     pub cylinder_skew: u32,
     pub first_lba: Lba,
     /// The angle of the zone's first sector, in nanoseconds of a revolution.
@@ -67,7 +67,7 @@ impl Zone {
     }
 }
 
-/// One track, for whoever lays out data by rotation (a log, for instance).
+/// A track, for code that lays out data by rotation (a log, for instance).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Track {
     pub first_lba: Lba,
@@ -86,7 +86,7 @@ pub struct Spot {
     /// Counted along the track, from its first place.
     pub sector: u32,
     pub sectors_per_track: u32,
-    /// How many LBAs lie one behind the other on the track from here on, this one included.
+    /// Number of LBAs that lie one behind the other on the track from here on, this one included.
     pub(crate) run: u32,
     /// The angle of the track's sector 0, in nanoseconds of a revolution.
     pub(crate) track_angle: u64,
@@ -103,7 +103,7 @@ pub(crate) struct Geometry {
     cylinders: u32,
 }
 
-/// What a drive file says of a zone.
+/// Zone as a drive file has it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ZoneShape {
     pub cylinders: u32,
@@ -123,7 +123,7 @@ pub(crate) struct ZoneShape {
     pub slips: Vec<u64>,
 }
 
-/// What a drive file says of all zones together.
+/// Properties of all zones together, as a drive file has them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Layout {
     pub serpentine: bool,
@@ -279,7 +279,7 @@ impl Geometry {
         (((time + 1) * u64::from(sectors_per_track) - 1) / self.revolution) as u32
     }
 
-    /// How long after `at` the sector's start comes under the head.
+    /// Returns the time from `at` until the sector's start comes under the head.
     pub fn rotation_to(&self, spot: &Spot, at: Nanos) -> u64 {
         let mut angle = spot.track_angle + self.offset(spot.sector, spot.sectors_per_track);
         if angle >= self.revolution {
@@ -299,7 +299,7 @@ impl Geometry {
         if angle >= self.revolution { angle - self.revolution } else { angle }
     }
 
-    /// Where the zone after `last` starts, so that a transfer from zone to zone loses no revolution either.
+    /// Returns the angle at which the zone after `last` starts, so that a transfer from zone to zone loses no revolution either.
     fn angle_after(&self, last: &Zone, next: &ZoneShape) -> u64 {
         let tracks = u64::from(last.cylinders) * u64::from(self.heads);
         let skew = self.offset(next.cylinder_skew, next.sectors_per_track);

@@ -16,7 +16,7 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    /// What a read of `wanted` has to take from data that begins at `start`; they overlap.
+    /// Cuts out what a read of `wanted` has to take from data that begins at `start`; they overlap.
     pub fn of(start: Lba, data: &Buf, wanted: Extent) -> Patch {
         let part = extent_of(start, data).intersection(wanted).expect("they overlap");
         Patch { sector: part.start - wanted.start, data: window(start, data, part) }
@@ -81,7 +81,7 @@ impl Held {
         taken
     }
 
-    /// What a read of a range has to take from here.
+    /// Returns the pieces that a read of a range has to take from here.
     pub fn patches(&self, extent: Extent) -> impl Iterator<Item = Patch> {
         self.overlapping(extent).map(move |(start, buf)| Patch::of(start, buf, extent))
     }

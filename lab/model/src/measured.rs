@@ -13,7 +13,7 @@ use crate::drive::Drive;
 /// Steps in which the two distributions are compared.
 const STEPS: u32 = 10_000;
 
-/// One request to a real drive. One was in flight at a time.
+/// A request to a real drive that had one request at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     pub write: bool,
@@ -77,7 +77,7 @@ pub fn closed_loop(trace: &[Record]) -> Result<Vec<Measured>, NotMeasured> {
     Ok(measured)
 }
 
-/// How a drive serves measured requests.
+/// Response times of the model for measured requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
     pub responses: Vec<Nanos>,

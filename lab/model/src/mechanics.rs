@@ -42,19 +42,19 @@ pub(crate) struct Wanted {
     pub data_at: Nanos,
 }
 
-/// What became of a transfer: when its last sector had passed, and where the time went.
+/// Times of a transfer: when its last sector had passed, and where the time went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Passage {
-    /// When the arm was on the first track.
+    /// Time at which the arm was on the first track.
     pub on_track: Nanos,
-    /// When the first sector had passed.
+    /// Time at which the first sector had passed.
     pub first: Nanos,
     pub end: Nanos,
     /// Arm movements and head switches.
     pub seek: Nanos,
     pub rotation: Nanos,
     pub transfer: Nanos,
-    /// Where the heads are at the end.
+    /// Position of the heads at the end.
     pub arm: Arm,
 }
 
@@ -72,11 +72,11 @@ impl Passage {
     }
 }
 
-/// How far the heads get when they read on until somebody stops them.
+/// Progress of the heads that read on until they are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadOn {
     pub sectors: u64,
-    /// When the last whole sector had passed, and the track on which it lies.
+    /// Time at which the last whole sector had passed; `arm` is its track.
     pub at: Nanos,
     pub arm: Arm,
     /// The track on which the heads are at the moment of stopping: the next one if they were on the way.
@@ -89,9 +89,9 @@ pub(crate) struct Mechanics {
     pub geometry: Geometry,
     pub seek: SeekCurve,
     pub head_switch: u64,
-    /// What a write waits longer than a read after the arm has moved; below zero where it waits less.
+    /// Nanoseconds that a write waits longer than a read after the arm has moved; below zero where it waits less.
     pub write_settle: i64,
-    /// The same after a head switch or a move to the next cylinder.
+    /// Nanoseconds that a write waits longer after a head switch or a move to the next cylinder.
     pub write_settle_track: i64,
 }
 

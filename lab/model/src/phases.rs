@@ -1,4 +1,4 @@
-//! What a command costs on a bus that the drive gives up between its phases, as drives of the early 1990s did on SCSI: the
+//! Costs of a command on a bus that the drive gives up between its phases, as drives of the early 1990s did on SCSI: the
 //! drive disconnects while the arm moves, and reselects its host when there is data to send or nothing left to do.
 //!
 //! All of it is zero where a drive file has no section `bus-phases`.
@@ -41,7 +41,7 @@ pub(crate) struct BusPhases {
 }
 
 impl BusPhases {
-    /// When the bus begins to move a read that comes from the medium; the heads were sent out at `begin`.
+    /// Returns the time at which the bus begins to move a read that comes from the medium; the heads were sent out at `begin`.
     pub fn read_begins(&self, begin: Nanos, wrote_last: bool, passage: &Passage, sectors: u64) -> Nanos {
         let wanted = ((self.high_water * sectors as f64).ceil() as u64).clamp(1, sectors);
         let passing = passage.end.since(passage.first).0;
@@ -54,7 +54,7 @@ impl BusPhases {
         self.early.map_or(own, |early| early.command + early.seek_delay)
     }
 
-    /// When the bus begins to move the data of a write; the arm starts at `decoded`.
+    /// Returns the time at which the bus begins to move the data of a write; the arm starts at `decoded`.
     pub fn write_begins(&self, decoded: Nanos) -> Nanos {
         let before = self.early.map_or(Nanos::ZERO, |early| {
             Nanos((early.disconnect + early.pause + self.reselect).since(early.seek_delay).0)
@@ -62,7 +62,7 @@ impl BusPhases {
         decoded + before + self.preparation
     }
 
-    /// When a write is answered that was on the medium at `end`, and whose data had come at `data_end`.
+    /// Returns the time at which a write is answered that was on the medium at `end`, and whose data had come at `data_end`.
     pub fn write_ends(&self, end: Nanos, data_end: Nanos) -> Nanos {
         let (disconnect, reselect) = match &self.early {
             Some(early) => (early.second_disconnect, self.reselect_again),

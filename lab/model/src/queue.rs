@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::controller::{Access, Controller};
 use crate::geometry::Spot;
 
-/// How long a command is passed over by nearer ones before its turn comes whatever it costs. Several times what a full
+/// Maximum time for which nearer commands pass over a command. Its turn comes then whatever it costs. Several times what a full
 /// queue of 64 needs, so that it changes nothing but starvation.
 const PASSED_OVER_MAX: Nanos = Nanos::from_secs(2);
 
-/// Which of the waiting requests is served next.
+/// Order in which waiting requests are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
@@ -33,13 +33,13 @@ pub enum Scheduler {
     Sptf,
 }
 
-/// What a request asks of the drive.
+/// Request as the drive sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Transfer {
         access: Access,
         extent: Extent,
-        /// Where it begins, for [`Scheduler::Sptf`].
+        /// Place where it begins, for [`Scheduler::Sptf`].
         spot: Option<Spot>,
     },
     Flush,
@@ -59,7 +59,7 @@ pub(crate) struct Pending {
     pub request: Request,
     pub work: Work,
     pub arrival: Nanos,
-    /// When the drive got the command; later than its arrival where the queue was full.
+    /// Time at which the drive got the command; later than its arrival where the queue was full.
     pub known: Nanos,
 }
 

@@ -1,4 +1,4 @@
-//! How long the arm takes from cylinder to cylinder: a curve through measured points, straight lines between them.
+//! Times of the arm from cylinder to cylinder: a curve through measured points, straight lines between them.
 
 use std::sync::Arc;
 

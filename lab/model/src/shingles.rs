@@ -22,14 +22,14 @@ pub(crate) struct ShinglesShape {
     pub cache: Extent,
     /// The most pieces that the drive remembers.
     pub entries: usize,
-    /// How long the drive rests before it cleans.
+    /// Time that the drive rests before it cleans.
     pub idle: Nanos,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     sectors: u64,
-    /// Where it is in the persistent cache.
+    /// Place in the persistent cache.
     at: Lba,
 }
 
@@ -37,15 +37,15 @@ struct Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct Shingles {
     shape: ShinglesShape,
-    /// What is cached, by its first sector; disjoint, and no piece reaches over the end of a band.
+    /// Cached pieces by first sector; disjoint, and none reaches over the end of a band.
     pieces: BTreeMap<Lba, Piece>,
     /// Bands with cached pieces, the oldest first.
     bands: VecDeque<u64>,
     listed: BTreeSet<u64>,
     cached_sectors: u64,
-    /// Where the log goes on.
+    /// Place where the log continues.
     head: Lba,
-    /// Where a write would go on that has come through its band from the start.
+    /// Place where a write that has come through its band from the start would continue.
     stream: Lba,
     /// Until when a band is being cleaned.
     free_at: Nanos,
@@ -69,7 +69,7 @@ impl Shingles {
         self.free_at
     }
 
-    /// When a drive that rests since `idle_since` begins to clean the next band.
+    /// Returns the time at which a drive that rests since `idle_since` begins to clean the next band.
     pub fn begins_at(&self, idle_since: Nanos) -> Option<Nanos> {
         (!self.bands.is_empty()).then(|| (idle_since + self.shape.idle).max(self.free_at))
     }
@@ -82,7 +82,7 @@ impl Shingles {
                 || self.cached_sectors + 2 * sectors > self.shape.cache.sectors)
     }
 
-    /// Where a write goes: in place if it goes on through its band from the start, or else to the log.
+    /// Returns the place of a write: in place if it continues through its band from the start, or else in the log.
     pub fn put(&mut self, extent: Extent) -> Lba {
         self.forget(extent);
         let in_place = extent.start == self.stream || extent.start.0.is_multiple_of(self.shape.band_sectors);
@@ -113,7 +113,7 @@ impl Shingles {
         self.cached_sectors += extent.sectors;
     }
 
-    /// What was cached of a range is out of date.
+    /// Drops what was cached of a range: it is stale.
     fn forget(&mut self, extent: Extent) {
         for (start, piece) in self.overlapping(extent) {
             let whole = Extent::new(start, piece.sectors);
@@ -135,7 +135,7 @@ impl Shingles {
         all.filter(|(start, piece)| Extent::new(*start, piece.sectors).overlaps(extent)).collect()
     }
 
-    /// Where the sectors of a range are, in order.
+    /// Returns the places of a range's sectors, in order.
     pub fn places(&self, extent: Extent) -> Vec<Extent> {
         let mut places = Vec::new();
         let mut next = extent.start;

@@ -25,7 +25,7 @@ pub(crate) struct ModelledDisk {
 }
 
 impl ModelledDisk {
-    /// What a write cache above destages together, and the arm that it sees.
+    /// Returns the regions that a write cache above destages together, and the arm that it sees.
     pub(crate) fn map(&self, unit: RegionUnit) -> DiskMap {
         disk_map(&self.drive, unit)
     }

@@ -1,4 +1,4 @@
-//! What a disk counts for `status`: requests, times, how late the driver was, and how long the device below took.
+//! Counts what a disk tells in `status`: requests, times, how late the driver was, and how long the device below took.
 
 use dcd_engine::{Extent, Lba, Nanos};
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ impl Statistics {
         *self = Statistics { below, below_since: now, data_first, ..Statistics::default() };
     }
 
-    /// So many requests are waiting or being served.
+    /// Raises the maximum number of requests that are waiting or being served.
     pub fn queued(&mut self, depth: usize) {
         self.queue_depth_max = self.queue_depth_max.max(depth);
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mechanics::{Arm, Mechanics};
 
-/// When data goes to the medium.
+/// Time at which data goes to the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteBackKind {
@@ -26,7 +26,7 @@ pub enum WriteBackKind {
     Deferred,
 }
 
-/// Which run goes next.
+/// Order in which runs go to the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DestageOrder {
@@ -48,7 +48,7 @@ pub(crate) struct WriteBackShape {
     /// The most runs that wait.
     pub runs: usize,
     pub order: DestageOrder,
-    /// How long the drive rests before it begins.
+    /// Time that the drive rests before it begins.
     pub idle: Nanos,
 }
 
@@ -67,9 +67,9 @@ pub(crate) struct WriteBack {
     parts: VecDeque<Part>,
     waiting_sectors: u64,
     arrivals: u64,
-    /// When the last part is on the medium.
+    /// Time at which the last part is on the medium.
     free_at: Nanos,
-    /// Where the last sector went, for the order by LBA.
+    /// Place of the last sector, for the order by LBA.
     last: Lba,
 }
 
@@ -112,7 +112,7 @@ impl WriteBack {
         self.parts.front().map(|part| part.end)
     }
 
-    /// When the next run would be begun on a drive that rests since `idle_since`.
+    /// Returns the time at which the next run would be begun on a drive that rests since `idle_since`.
     pub fn begins_at(&self, idle_since: Nanos) -> Option<Nanos> {
         self.is_waiting().then(|| (idle_since + self.shape.idle).max(self.free_at))
     }
@@ -141,7 +141,7 @@ impl WriteBack {
         self.parts.iter().filter(move |part| part.end > now)
     }
 
-    /// When so many more sectors have a place beside what is on its way.
+    /// Returns the time at which so many more sectors have a place beside what is on its way.
     pub fn room_at(&self, sectors: u64, now: Nanos) -> Nanos {
         let mut going: u64 = self.unwritten(now).map(|part| part.extent.sectors).sum();
         let mut room_at = now;
@@ -155,7 +155,7 @@ impl WriteBack {
         room_at
     }
 
-    /// When the part that the heads are busy with at a time is on the medium.
+    /// Returns the time at which the part that the heads are busy with at `now` is on the medium.
     pub fn next_end(&self, now: Nanos) -> Option<Nanos> {
         self.unwritten(now).next().map(|part| part.end)
     }

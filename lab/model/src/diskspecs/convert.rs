@@ -24,7 +24,7 @@ const WITHOUT_EFFECT: [&str; 13] = [
     "Average seek time",
 ];
 
-/// What this model always does, or never; another value is told.
+/// Fields with the only value that this model knows; another value is reported in the notes.
 const FIXED: [(&str, f64); 12] = [
     ("Allow almost read hits", 0.0),
     ("Allow sneaky full read hits", 0.0),
@@ -317,7 +317,7 @@ fn read_ahead(disk: &mut Fields<'_>, notes: &mut Vec<String>) -> Result<ReadAhea
     })
 }
 
-/// What was not looked at: known to be of no matter, as it is here, or told.
+/// Notes the fields that were not read, unless they have no effect, or the value that this model has.
 fn leftovers(fields: &mut Fields<'_>, notes: &mut Vec<String>) -> Result<(), ImportError> {
     for (name, fixed) in FIXED {
         if let Some(value) = fields.number(name)?.filter(|&value| value != fixed) {

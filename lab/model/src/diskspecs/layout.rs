@@ -9,7 +9,7 @@ pub(super) struct Zones {
     pub layout: LayoutFile,
 }
 
-/// One zone of the source.
+/// A zone of the source.
 struct Zone {
     first: u32,
     cylinders: u32,
@@ -84,7 +84,7 @@ fn zone(block: &Block, in_revolutions: bool, notes: &mut Vec<String>) -> Result<
     })
 }
 
-/// Where the zones are: gaps, first angles, reserved space.
+/// Places the zones: gaps, first angles, reserved space.
 fn place(file: &mut LayoutFile, zones: &[Zone], layout: &Fields<'_>) -> Result<(), ImportError> {
     let mut gaps = Vec::with_capacity(zones.len());
     let mut next = 0;

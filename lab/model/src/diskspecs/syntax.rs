@@ -125,7 +125,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What begins with `{`.
+    /// Reads a block: it begins with `{`.
     fn block(&mut self, head: &str, line: usize) -> Result<Block, ImportError> {
         self.check_depth()?;
         self.depth += 1;
@@ -175,7 +175,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What begins with `[`.
+    /// Reads a list: it begins with `[`.
     fn list(&mut self) -> Result<Vec<Value>, ImportError> {
         self.check_depth()?;
         self.depth += 1;

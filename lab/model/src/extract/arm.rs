@@ -1,4 +1,4 @@
-//! What the arm and the heads need: the shortest time from the end of one read to the end of another, less what passes and
+//! Measures the arm and the heads: the shortest time from the end of one read to the end of another, less what passes and
 //! what the bus moves. Some reads find their block just as the heads come there, and these are the shortest.
 
 use dcd_engine::Nanos;

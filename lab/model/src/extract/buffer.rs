@@ -20,7 +20,7 @@ const REST: Nanos = Nanos::from_millis(400);
 pub(super) struct Hits {
     /// Without the time on the bus.
     pub overhead: Nanos,
-    /// Of a sector on the bus.
+    /// Time of a sector on the bus.
     pub sector: Nanos,
     segments: u64,
 }
@@ -41,7 +41,7 @@ fn median(mut times: Vec<u64>) -> Nanos {
     Nanos(times[times.len() / 2])
 }
 
-/// How long a read from the buffer takes, and how many blocks of other places it holds. None: it has none.
+/// Measures the time of a read from the buffer, and counts the blocks of other places that it holds. None: the disk has no buffer.
 pub(super) fn hits(probe: &mut Probe<'_>, notes: &mut Vec<String>) -> Result<Option<Hits>, MeasureError> {
     probe.progress("buffer", 0.0);
     let long = 8 * probe.unit;
@@ -157,7 +157,7 @@ pub(super) fn measure(
     })
 }
 
-/// How far a disk reads ahead that has nothing else to do.
+/// Measures how far an idle disk reads ahead.
 fn read_ahead(
     probe: &mut Probe<'_>,
     layout: &Layout,

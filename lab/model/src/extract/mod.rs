@@ -1,6 +1,6 @@
-//! What a disk is like, from the times of its reads alone: rotation, tracks and zones, seek curve, head switch, buffer.
+//! Measures a disk by the times of its reads alone: rotation, tracks and zones, seek curve, head switch, buffer.
 //!
-//! The idea: a read of one block that comes from the medium ends when the block has passed the head, so the time at which it
+//! A read of one block that comes from the medium ends when the block has passed the head. So the time at which it
 //! ends, divided by a revolution, has the block's *angle* for a rest (plus what is the same for all blocks). Angles show
 //! where tracks begin and how long they are; the shortest time from the end of one read to the end of another shows what the
 //! arm needs. (DIXtrac asks SCSI disks for their layout; here the angles tell it, as later tools do for disks that answer no
@@ -24,13 +24,13 @@ pub trait Reads {
     fn sectors(&self) -> u64;
     /// The least that can be read, in sectors.
     fn unit(&self) -> u64;
-    /// When a read began and when it ended.
+    /// Reads, and returns the times of the read's begin and end.
     ///
     /// # Errors
-    /// With what the device said.
+    /// Fails with what the device said.
     fn read(&mut self, at: Lba, sectors: u64) -> Result<(Nanos, Nanos), String>;
     fn pause(&mut self, time: Nanos);
-    /// What is being measured, and how much of it is done.
+    /// Reports what is being measured, and the share of it that is done.
     fn progress(&mut self, what: &str, done: f64);
 }
 
@@ -58,7 +58,7 @@ pub struct Measurement {
     pub reads: u64,
 }
 
-/// One read.
+/// A read and its times.
 #[derive(Clone, Copy, Debug)]
 struct Timed {
     begin: Nanos,
@@ -77,7 +77,7 @@ struct Probe<'a> {
     unit: u64,
     sectors: u64,
     count: u64,
-    /// When the first read began, and how long it was to the end of the last.
+    /// Time at which the first read began; `span` is the time from there to the end of the last.
     began: Option<Nanos>,
     span: Nanos,
     random: u64,
@@ -91,7 +91,7 @@ struct Probe<'a> {
 
 /// Disks that are smaller have too few tracks.
 const SECTORS_MIN: u64 = 200_000;
-/// How often a block that was in the buffer is read again after others.
+/// Number of times that a block that was in the buffer is read again after others.
 const TRIES: usize = 4;
 
 impl Probe<'_> {
@@ -205,7 +205,7 @@ pub fn measure(reads: &mut dyn Reads, name: &str, description: &str) -> Result<M
     Ok(Measurement { text, notes, reads: probe.count })
 }
 
-/// What reads alone do not tell.
+/// Properties that reads alone do not tell.
 const NOT_MEASURED: [&str; 4] = [
     "write settling, overheads of writes and write caching: writes take as long as reads here",
     "the overhead of a read from the medium: it is in the seek times and the head switch",

@@ -9,9 +9,9 @@ use super::{MeasureError, Probe};
 const SHORTEST: f64 = 3.5e6;
 const LONGEST: f64 = 21e6;
 const SAMPLES: usize = 24;
-/// How well the ends must agree, 0 to 1. Times without a period do so in one case of millions.
+/// Minimum agreement of the ends, 0 to 1. Times without a period agree so well in one case of millions.
 const AGREEMENT_MIN: f64 = 0.85;
-/// Of the spread of the samples; smaller steps find no more.
+/// Step of the search as a part of the spread of the samples; smaller steps find no more.
 const STEP: f64 = 0.1;
 const STEPS_MAX: f64 = 4e6;
 const BREAK_MAX: Nanos = Nanos::from_millis(40);
@@ -46,7 +46,7 @@ pub(super) fn measure(probe: &mut Probe<'_>) -> Result<(), MeasureError> {
     Ok(())
 }
 
-/// How well some times agree with a frequency: 1 where all are whole periods.
+/// Agreement of times with a frequency: 1 where all are whole periods.
 fn agreement(times: &[f64], frequency: f64) -> f64 {
     let (mut x, mut y) = (0.0, 0.0);
     for time in times {

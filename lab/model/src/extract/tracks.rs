@@ -1,4 +1,4 @@
-//! Where tracks begin and how long they are: along a track the angle grows evenly, and from one to the next it jumps by the
+//! Finds where tracks begin and how long they are: along a track the angle grows evenly, and from one to the next it jumps by the
 //! skew.
 
 use super::{MeasureError, Probe};
