@@ -1,4 +1,4 @@
-//! Where FFS puts things: directories spread over the groups, files near their directory, a file's blocks in a row.
+//! Allocates as FFS does: directories spread over the groups, files near their directory, a file's blocks in a row.
 //!
 //! After McKusick et al., "A Fast File System for UNIX" (1984), section 3.3, and 4.4BSD: a group that has nothing left is
 //! followed by others at doubling distances, then by all in turn.
@@ -213,8 +213,8 @@ impl Allocator {
         (0..groups).map(|step| (home.0 + step) % groups).find(has_room).map(GroupIndex)
     }
 
-    /// Where ext3 would put a file of a directory: in its group, if that has a block and an inode; otherwise in one that depends on
-    /// the directory, so that its files stay together.
+    /// Returns the group in which ext3 puts a file of a directory: the directory's, if that has a block and an inode; otherwise one that
+    /// depends on the directory, so that its files stay together.
     fn file_group(&self, directory: Ino) -> GroupIndex {
         let count = self.layout.groups;
         let home = self.layout.group_of_inode(directory);
@@ -241,7 +241,7 @@ impl Allocator {
         GroupIndex(fewest.map_or(0, |(index, _)| index as u32))
     }
 
-    /// Where a file goes on after it has had its share of a group: the next group with more space than most.
+    /// Returns the place of a file that has had its share of a group: the next group with more space than most.
     pub fn next_section(&self, after: GroupIndex) -> Frag {
         let mean = self.free_frags / u64::from(self.layout.groups);
         let count = self.layout.groups;

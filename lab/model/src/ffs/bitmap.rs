@@ -1,4 +1,4 @@
-//! One cylinder group's maps: which fragments and which inodes are free.
+//! Maps of a cylinder group: which fragments and which inodes are free.
 //!
 //! A block is one byte, a set bit a free fragment. `runs[n]` counts the runs of exactly `n` free fragments inside blocks
 //! that are partly in use, so that a search knows beforehand whether it will find one.
@@ -40,7 +40,7 @@ pub(crate) struct GroupMap {
     inode_count: u32,
     pub free_inodes: u32,
     pub directories: u32,
-    /// Where the last inode was taken.
+    /// Place of the inode that was taken last.
     inode_rotor: u32,
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum BufferState {
     Writing,
 }
 
-/// What a block holds.
+/// Content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Data,
@@ -34,7 +34,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// It lies in the memory of its own that metadata may have. Directories do not: they are read as files are.
+    /// True if it lies in the separate memory that metadata may have. Directories do not: they are read as files are.
     fn is_apart(self) -> bool {
         !matches!(self, Content::Data | Content::Directory)
     }
@@ -46,7 +46,7 @@ pub(crate) struct Buffer {
     pub frags: u32,
     pub state: BufferState,
     pub is_dirty: bool,
-    /// When it became dirty, if it is.
+    /// Time at which it became dirty, if it is.
     pub dirty_since: Nanos,
     pub content: Content,
     /// Buffers of one file are written together.
@@ -226,7 +226,7 @@ impl BufferCache {
         self.pools().flat_map(|pool| pool.oldest_first.iter()).map(Slot)
     }
 
-    /// It lies in the memory that metadata has of its own.
+    /// True if it lies in the separate memory for metadata.
     pub fn is_apart(&self, slot: Slot) -> bool {
         self.metadata.is_some() && self.get(slot).content.is_apart()
     }

@@ -1,6 +1,6 @@
-//! What a file system is made with, and what its host costs.
+//! Options with which a file system is made, and the costs of its host.
 //!
-//! The defaults are Table 1 of Zhu and Hu (2003); what the table leaves open is the default of 4.4BSD, and each such
+//! The defaults are those of Table 1 of Zhu and Hu (2003). Where the table is silent, the default is that of 4.4BSD, and the
 //! field says so.
 
 use dcd_engine::Nanos;
@@ -16,17 +16,17 @@ pub(crate) const DIRECT_BLOCKS: u32 = 12;
 pub(crate) const BYTES_PER_INODE: u32 = 4 << 10;
 /// 4.4BSD's dinode.
 pub(crate) const INODE_BYTES: u32 = 128;
-/// How long a program computes before another one has its turn (4.4BSD: 100 ms; Solaris: 20 to 200 ms).
+/// Time that a program computes before another one has its turn (4.4BSD: 100 ms; Solaris: 20 to 200 ms).
 pub(crate) const QUANTUM: Nanos = Nanos::from_millis(100);
 
-/// What the processor spends, apart from what programs compute. A time of zero is a cost that is not modelled.
+/// Times that the processor spends, apart from what programs compute. A time of zero is a cost that is not modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuCosts {
     /// A system call, the search of the buffer cache included (Table 1: 0.01 ms).
     pub system_call: Nanos,
     /// Copying a KiB between the buffer cache and the program (Table 1: 0.01 ms).
     pub copy_per_kib: Nanos,
-    /// What a call that changes the name space costs on top (create, unlink, mkdir, rmdir, rename).
+    /// Additional cost of a call that changes the name space (create, unlink, mkdir, rmdir, rename).
     pub name_change: Nanos,
     /// Searching one block of a directory.
     pub directory_block: Nanos,
@@ -36,7 +36,7 @@ pub struct CpuCosts {
     pub cached_write: Option<CachedWrite>,
 }
 
-/// What a write costs that goes into memory, and to the disk later with others.
+/// Cost of a write that goes into memory, and to the disk later with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedWrite {
     /// The cache's own computing: tables and lists.
@@ -68,7 +68,7 @@ impl CpuCosts {
         cached_write: None,
     };
 
-    /// The same machine with a cache in its driver. What the paper's cache computes for a request is not stated either. Ours
+    /// The Ultra 1 with a cache in its driver. The paper does not state what its cache computes for a request either. Ours
     /// needs 0.3 us for a write beside copying it and its checksum (the example `engine_cost` of dcd-engine), some two
     /// thousand instructions; 20 us are three thousand at 167 MHz.
     pub const ULTRA_1_WITH_CACHE: CpuCosts = CpuCosts {
@@ -79,7 +79,7 @@ impl CpuCosts {
         ..CpuCosts::ULTRA_1
     };
 
-    /// What sending a request of a file system costs.
+    /// Returns the cost of sending a request of a file system.
     pub(crate) fn request(&self, is_write: bool, bytes: u64) -> Nanos {
         match self.cached_write.filter(|_| is_write) {
             Some(cached) => Nanos(cached.request.0 + cached.copy_per_kib.0 * bytes / 1024),
@@ -94,7 +94,7 @@ impl Default for CpuCosts {
     }
 }
 
-/// Where things are put.
+/// Rules by which files and directories are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     /// 4.4BSD's: the end of a small file lies in fragments, every directory goes to a group with few, and a large file

@@ -10,10 +10,10 @@ use super::measure::RequestClass;
 use super::op::ProcessId;
 use super::record::{Recorded, WriteId};
 
-/// How many writes one search for room begins before it waits for one of them. Enough to keep a disk's queue full.
+/// Maximum number of writes that a search for room begins before it waits for one of them. Enough to keep a disk's queue full.
 const WRITES_FOR_ROOM_MAX: u32 = 16;
 
-/// Which dirty buffers are to be written.
+/// Dirty buffers that are to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Which {
     All,
@@ -129,7 +129,7 @@ impl Ffs {
         if is_there { Ok(slot) } else { Err(Wait::Room) }
     }
 
-    /// One block of a file for a program that reads up to `last`: from the cache, or with its neighbours from the disk.
+    /// Reads a block of a file for a program that reads up to `last`: from the cache, or with its neighbours from the disk.
     pub(crate) fn read_block(&mut self, id: ProcessId, file: Ino, block: u32, last: u32) -> Result<(), Wait> {
         let shape = self.volume.shape;
         for index in shape.indirects_of(block) {

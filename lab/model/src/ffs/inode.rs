@@ -10,7 +10,7 @@ pub(crate) struct Inode {
     /// Counts how often the number was used, so that a file is not taken for an earlier one.
     pub generation: u32,
     pub links: u32,
-    /// How many programs have it open; it is not freed before the last closes it.
+    /// Number of programs that have it open; it is not freed before the last closes it.
     pub opens: u32,
     pub bytes: u64,
     /// The address of each block; none where nothing was ever written.
@@ -21,7 +21,7 @@ pub(crate) struct Inode {
     pub is_dirty: bool,
     /// The block that a reader in order reads next.
     pub next_read: u32,
-    /// How many blocks to read ahead.
+    /// Number of blocks to read ahead.
     pub window: u32,
     /// The first block that was not yet asked for by reading ahead.
     pub ahead: u32,
@@ -85,7 +85,7 @@ impl Shape {
         bytes.saturating_sub(start).div_ceil(fragment) as u32
     }
 
-    /// Which of a file's `indirects` lead to a block, from the inode down; none for the direct blocks.
+    /// Returns the indices in a file's `indirects` that lead to a block, from the inode down; none for the direct blocks.
     pub fn indirects_of(&self, block: u32) -> impl Iterator<Item = usize> + use<> {
         let (first, second) = match block.checked_sub(self.direct_blocks) {
             None => (None, None),
@@ -141,7 +141,7 @@ impl InodeTable {
         self.inodes[place as usize].take().expect("the table knows its inodes")
     }
 
-    /// Its place, which is a small number, for as long as it is in use.
+    /// Returns the file's place, which is a small number, for as long as the file is in use.
     pub fn place(&self, ino: Ino) -> Option<u32> {
         self.places.get(ino.0 as usize)?.checked_sub(1)
     }

@@ -23,7 +23,7 @@ use super::layout::Frag;
 use super::machine::Ffs;
 use super::measure::RequestClass;
 
-/// How old a dirty buffer gets before Linux writes it by itself (`dirty_expire_centisecs`), in update intervals of 5 s.
+/// Age at which Linux writes a dirty buffer by itself (`dirty_expire_centisecs`), in update intervals of 5 s.
 const EXPIRY_INTERVALS: u64 = 6;
 /// Bytes of a block that describes others, for each of those.
 const TAG_BYTES: u32 = 8;
@@ -38,7 +38,7 @@ pub(crate) struct Journal {
     changed: BTreeSet<Frag>,
     /// Freed since the last commit.
     pub freed: Vec<(Frag, u32)>,
-    /// When the oldest block that is not written back was committed.
+    /// Commit times of the blocks that are not written back.
     committed: BTreeMap<Frag, Nanos>,
 }
 
@@ -53,7 +53,7 @@ impl Journal {
         (self.first, self.blocks * BLOCK_FRAGMENTS)
     }
 
-    /// What a commit of so many blocks writes: a block that describes them for each so many, and one that ends it.
+    /// Number of blocks that a commit writes: the changed ones, one that describes them for every `tags` of them, and one that ends it.
     const fn length(changed: u32, tags: u32) -> u32 {
         changed + changed.div_ceil(tags) + 1
     }

@@ -1,4 +1,4 @@
-//! Where things lie: the disk is cut into cylinder groups, each with its own superblock copy, bitmaps and inodes.
+//! Lays out the disk in cylinder groups, each with its own superblock copy, bitmaps and inodes.
 //!
 //! ```text
 //! group g:  | superblock copy | group block (bitmaps) | inode blocks ... | data blocks ... |
@@ -39,7 +39,7 @@ pub(crate) struct GroupIndex(pub u32);
 /// A group must have at least this many blocks for data, or it is not made.
 const GROUP_DATA_BLOCKS_MIN: u32 = 16;
 
-/// What a group's block has before its bitmaps: counts of what is free, in all, by rotational position and by cluster (4.4BSD,
+/// Bytes before the bitmaps of a group: counts of what is free, in all, by rotational position and by cluster (4.4BSD,
 /// `CGSIZE` in ufs/ffs/fs.h; some 600 bytes with 16 cylinders).
 const GROUP_COUNTS_BYTES: u32 = 600;
 

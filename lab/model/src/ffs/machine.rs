@@ -25,7 +25,7 @@ use super::plan::{Planner, Step, Update, WriteMode};
 use super::record::{Effect, Recorded};
 use super::volume::Volume;
 
-/// One event for the file system; each is consumed once.
+/// An event for the file system; each is consumed once.
 #[derive(Debug)]
 pub enum FfsEvent {
     /// A program calls; its last call must have returned.
@@ -40,12 +40,11 @@ pub enum FfsEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Return {
     pub process: ProcessId,
-    /// What it was.
     pub op: Op,
     pub result: Result<Done, FsError>,
 }
 
-/// Where the file system puts what it wants done.
+/// Requests and returned calls of the file system.
 #[derive(Debug, Default)]
 pub struct FfsOutbox {
     pub requests: Vec<Request>,
@@ -87,7 +86,7 @@ pub(crate) struct Process {
     pub(crate) debt: Nanos,
     /// The call had to wait for data from the disk.
     pub(crate) missed: bool,
-    /// When it began to wait, if it waits for what is read.
+    /// Time at which the call began to wait, if it waits for what is read.
     reading_since: Option<Nanos>,
 }
 
@@ -108,7 +107,7 @@ impl Default for Process {
     }
 }
 
-/// How a step went.
+/// Result of a step.
 enum Stepped {
     Over,
     /// Over, but the next one has to wait.
@@ -127,12 +126,12 @@ pub struct Ffs {
     /// Inodes that belong to a call.
     locked: Vec<Ino>,
     ready: VecDeque<ProcessId>,
-    /// Who waits for what; who has waited for the longest time comes first.
+    /// Waits and the programs that wait, the longest wait first.
     waiting: Vec<(Wait, ProcessId)>,
     pub(crate) cpu: Cpu,
     timers: BinaryHeap<Reverse<(Nanos, ProcessId)>>,
     pub(crate) update_at: Nanos,
-    /// Which part of the buffers the update daemon writes next.
+    /// Part of the buffers that the update daemon writes next.
     pub(crate) update_slice: u32,
     pub(crate) now: Nanos,
     pub(crate) measured: FfsMeasured,
@@ -199,7 +198,7 @@ impl Ffs {
         self.flights.take_requests(&mut out.requests);
     }
 
-    /// When it next wants [`FfsEvent::Wake`]. The update daemon always has a next time.
+    /// Returns the time of the next [`FfsEvent::Wake`]. The update daemon always has a next time.
     pub fn next_deadline(&self) -> Nanos {
         let timer = self.timers.peek().map_or(Nanos::MAX, |Reverse((at, _))| *at);
         self.update_at.min(timer).min(self.cpu.deadline().unwrap_or(Nanos::MAX))
@@ -227,7 +226,7 @@ impl Ffs {
         result
     }
 
-    /// What was measured since the last reset, up to the last event.
+    /// Returns what was measured since the last reset, up to the last event.
     pub fn measured(&self) -> FfsMeasured {
         let mut measured = self.measured.clone();
         measured.cpu = self.cpu.busy().since(self.cpu_before);

@@ -1,11 +1,11 @@
-//! What is measured: response times of calls by kind, block requests by class, cache hits, and the processor.
+//! Measures response times of calls by kind, block requests by class, cache hits, and the processor.
 
 use dcd_engine::Nanos;
 
 use super::op::OpKind;
 use crate::Histogram;
 
-/// What a block request is for.
+/// Purpose of a block request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RequestClass {
     MetadataRead,
@@ -59,11 +59,11 @@ impl RequestClass {
 pub struct ClassMeasured {
     pub bytes: u64,
     pub response: Histogram,
-    /// How many requests were of each size in bytes, the smallest first.
+    /// Number of requests of each size in bytes, the smallest first.
     pub sizes: std::collections::BTreeMap<u64, u64>,
 }
 
-/// How often the buffer cache had what was wanted.
+/// Hits and misses of the buffer cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheHits {
     pub hits: u64,

@@ -1,4 +1,4 @@
-//! What programs ask of a file system, and what they get.
+//! Calls of programs to a file system, and their results.
 
 use dcd_engine::Nanos;
 
@@ -8,7 +8,7 @@ use super::layout::Ino;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessId(pub u32);
 
-/// One call. Paths begin with `/`.
+/// A call. Paths begin with `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Makes an empty file and opens it.
@@ -140,13 +140,13 @@ impl Op {
     }
 }
 
-/// What a call gives.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     Nothing,
     /// A file is open now.
     Opened(Ino),
-    /// So many bytes were read or written.
+    /// Bytes that were read or written.
     Bytes(u64),
     /// A directory has so many names.
     Names(u64),

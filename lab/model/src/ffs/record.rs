@@ -1,8 +1,8 @@
-//! What the disk would hold after a crash: changes of metadata and writes of their blocks, in order, for tests.
+//! Records what the disk would hold after a crash: changes of metadata and writes of their blocks, in order, for tests.
 
 use super::layout::{Frag, Ino};
 
-/// What a change of a block means for the name space.
+/// Meaning of a block's change for the name space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     None,
@@ -27,9 +27,9 @@ pub(crate) struct WriteId(pub u64);
 pub(crate) enum Recorded {
     /// In memory.
     Changed { at: Frag, effect: Effect },
-    /// What these blocks hold in memory goes to the disk.
+    /// These blocks' content in memory is sent to the disk.
     Issued { write: WriteId, at: Frag, frags: u32 },
-    /// And is there.
+    /// The write is completed.
     Ended { write: WriteId },
 }
 

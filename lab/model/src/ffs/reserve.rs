@@ -1,4 +1,4 @@
-//! Where ext3 puts blocks since Linux 2.6.10: each file that is open for writing has a window of blocks, kept in memory,
+//! Places blocks as ext3 does since Linux 2.6.10: each file that is open for writing has a window of blocks, kept in memory,
 //! from which no other file takes any.
 //!
 //! | what                    | rule                                                                                 |
@@ -26,14 +26,14 @@ const WINDOW_BLOCKS_MAX: u32 = 1024;
 /// Processes are told apart by their ids modulo this.
 const COLOURS: u32 = 16;
 
-/// One file's blocks, by their numbers on the disk; none while `end` is `first`.
+/// Blocks of a file, by their numbers on the disk; none while `end` is `first`.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     first: u32,
     end: u32,
-    /// How long the next one is.
+    /// Length of the file's next window.
     size: u32,
-    /// How many of its blocks were taken.
+    /// Number of its blocks that were taken.
     taken: u32,
     /// The block that the file got last, and which of its blocks that is.
     last: Option<(u32, Frag)>,
@@ -43,7 +43,7 @@ struct Window {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows {
     files: BTreeMap<Ino, Window>,
-    /// Where each begins, and ends.
+    /// End of each window, by its first block.
     places: BTreeMap<u32, u32>,
 }
 
@@ -99,7 +99,7 @@ fn search(map: &GroupMap, range: &Range, windowed: bool) -> Option<u32> {
 }
 
 impl Allocator {
-    /// Nobody has the file open any more.
+    /// Drops the window of a file that no program has open any more.
     pub fn forget_window(&mut self, file: Ino) {
         if self.windows.files.contains_key(&file) {
             self.windows.remove(file);
@@ -113,7 +113,7 @@ impl Allocator {
         (last + 1 == block).then(|| at.plus(BLOCK_FRAGMENTS))
     }
 
-    /// Where a file's first block is best put.
+    /// Returns the best place for a file's first block.
     pub fn coloured(&self, file: Ino, process: u32) -> Frag {
         let step = self.layout.group_frags / BLOCK_FRAGMENTS / COLOURS * BLOCK_FRAGMENTS;
         let group = self.layout.group_of_inode(file);

@@ -24,13 +24,13 @@ pub(crate) struct Volume {
     pub inodes_known: Lru,
     /// Names in the name cache, by the id of their entry.
     pub names_known: Lru,
-    /// Where the journal lies, and its blocks.
+    /// First fragment of the journal, and number of its blocks.
     pub journal: Option<(Frag, u32)>,
     entry_ids: u32,
     entry_ids_spare: Vec<u32>,
 }
 
-/// Where a path leads.
+/// Result of looking a path up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolved<'a> {
     pub parent: Ino,
@@ -176,7 +176,7 @@ impl Volume {
         }
     }
 
-    /// Nothing is in memory any more.
+    /// Drops all names and inodes from memory.
     pub fn forget(&mut self) {
         self.names_known.clear();
         self.inodes_known.clear();

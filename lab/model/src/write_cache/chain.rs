@@ -13,7 +13,7 @@ struct Link {
 #[derive(Default)]
 pub struct Chain {
     links: Vec<Link>,
-    /// Of each disk: the last one is `before`, the first one `after`, as if the chain were a ring.
+    /// Ends by disk: the last region is `before`, the first one `after`, as if the chain were a ring.
     ends: Vec<Link>,
 }
 
@@ -54,7 +54,7 @@ impl Chain {
         }
     }
 
-    /// It has happened to this region again.
+    /// Moves a region to the end.
     pub fn move_to_end(&mut self, disk: u32, handle: u32) {
         if self.ends[disk as usize].before != handle {
             self.remove(disk, handle);

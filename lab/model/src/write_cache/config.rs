@@ -13,9 +13,9 @@ pub enum OnWrite {
     /// The block is taken out of the read cache.
     #[default]
     WritePurge,
-    /// It is brought up to date where it is there.
+    /// The read cache's copy is updated, if there is one.
     WriteUpdate,
-    /// It is put in.
+    /// The block is put into the read cache.
     WriteAllocate,
 }
 
@@ -54,7 +54,7 @@ pub struct WriteCacheConfig {
     pub write_bytes: u64,
     /// Bytes of the read cache.
     pub read_bytes: u64,
-    /// One cache for reads and writes (section 4.9).
+    /// A single cache for reads and writes (section 4.9).
     pub single: bool,
     /// Each disk has its own equal part of both caches, where there are several disks (section 4.7).
     pub partitioned: bool,

@@ -51,7 +51,7 @@ pub struct DirtyRegion {
     run_end: u64,
     /// The first of its blocks' slots; of a free place, the next free one.
     pub(super) head: u32,
-    /// Its place among the regions in use.
+    /// Place among the regions in use.
     pub(super) place: u32,
 }
 
@@ -61,7 +61,7 @@ impl DirtyRegion {
         if self.resting { 0 } else { self.blocks - self.being_written }
     }
 
-    /// Its queue for STOW: sequential where half of its sectors or more were written one block behind the other.
+    /// Returns its queue for STOW: sequential where half of its sectors or more were written one block behind the other.
     pub fn queue(&self, sectors: u64, block_sectors: u64) -> Queue {
         let run = u64::from(self.run_longest);
         Queue::of(run > 1 && run * block_sectors * 2 >= sectors)

@@ -67,7 +67,7 @@ use store::Store;
 /// Why a write cache cannot stand on its disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteCacheError {
-    /// Its own are 512 or 4096 bytes, and not less than the disk's.
+    /// The cache's blocks are not of 512 or 4096 bytes, or smaller than the disk's.
     #[error(
         "a write cache with blocks of {block_bytes} bytes cannot stand on disk {disk}, whose blocks have {disk_bytes} bytes: set `block` to \
          512 or 4096, and not less than that"

@@ -32,7 +32,7 @@ pub struct Order {
     by_age: Chain,
     by_write: Option<Chain>,
     sorted: Option<Sorted>,
-    /// Of each disk, for STOW: blocks that wait, in sequential regions and in the others.
+    /// Waiting blocks by disk, for STOW: in sequential regions and in the others.
     waiting: Vec<[u64; 2]>,
 }
 
@@ -216,7 +216,7 @@ impl Order {
         Some(best.2)
     }
 
-    /// Of the regions that are first, the nearest to the arm.
+    /// Returns the nearest to the arm of the regions that are first.
     fn nearest_of_first(&self, regions: &[DirtyRegion], at: Position) -> Option<u32> {
         let first = self.sorted().all(at.disk).next()?.0;
         let arm_at = u64::from(at.arm_at);
@@ -403,7 +403,7 @@ mod tests {
         pool.region(region).is_some_and(|region| pool.waiting_blocks(region).any(|other| other == slot))
     }
 
-    /// What looking at all regions says.
+    /// Chooses by looking at all regions.
     fn looked_up(
         pool: &Pool,
         what: WhatPolicy,

@@ -133,7 +133,7 @@ pub trait Arm {
     /// The time at which the head could begin to read or write on the track of `to` if it began to move at `now`.
     fn on_track(&self, now: Nanos, to: Lba, write: bool) -> Nanos;
 
-    /// When, from `at` on, the extent's first sector comes under the head, and when its last one has passed. The extent
+    /// Returns when, from `at` on, the extent's first sector comes under the head, and when its last one has passed. The extent
     /// lies on one track, and the head is over it.
     fn pass(&self, at: Nanos, extent: Extent) -> (Nanos, Nanos);
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What a policy compares, and the handle of the region.
+/// Numbers that a policy compares, and the handle of the region.
 pub type Entry = (u32, u64, u32);
 
 /// The first number of a region that has no place: nothing of it waits. It is larger than all that policies compare.
@@ -51,7 +51,7 @@ impl Sorted {
         }
     }
 
-    /// It will be looked at when the policy is asked; the caller notes that, and does not say it twice.
+    /// Notes that a region has changed. It is looked at when the policy is asked; the caller does not report it twice.
     pub fn changed(&mut self, handle: u32) {
         self.changed.push(handle);
     }

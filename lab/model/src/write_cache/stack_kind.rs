@@ -18,7 +18,7 @@ struct Spec {
     config: WriteCacheConfig,
     /// The unit that is destaged together on modelled disks.
     unit: RegionUnit,
-    /// The same where tracks cannot be seen.
+    /// Bytes that are destaged together where tracks cannot be seen.
     region_bytes: u64,
 }
 

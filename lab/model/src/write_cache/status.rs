@@ -1,4 +1,4 @@
-//! What a write cache tells besides its state.
+//! Status of a write cache besides its state.
 
 use serde::Serialize;
 

@@ -21,7 +21,7 @@ impl Ports for Below {
     }
 }
 
-/// What was sent: the command, and what it is about.
+/// A command that was sent, and its subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sent {
     Read(u64, u64),

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::common::random;
 
-/// What a computer adds to the end of a read: up to so much.
+/// Adds a random time, up to `most`, to the end of each read, as a computer does.
 struct Jitter {
     reads: ModelledReads,
     random: ChaCha8Rng,

@@ -1,4 +1,4 @@
-//! What a bus costs that is given up between the phases of a command, and whom segments belong to.
+//! Tests the costs of a bus that is given up between the phases of a command, and the segments of reads and of writes.
 
 use dcd_engine::{Extent, Lba, Nanos};
 use dcd_model::{Access, Controller, Drive, Served};

@@ -35,7 +35,7 @@ fn volatile(byte: u8, lba: u64, sectors: usize) -> Io {
     write(byte, lba, sectors, Durability::Volatile)
 }
 
-/// What is on the medium at a sector.
+/// Returns what is on the medium at a sector.
 fn below(bench: &Bench, lba: u64) -> u8 {
     bench.memory[lba as usize * 512]
 }

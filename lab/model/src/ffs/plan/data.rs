@@ -123,7 +123,7 @@ impl Planner<'_> {
         self.put_maps_of(from);
     }
 
-    /// Where ext3 would put a block: behind the one before it, if that is the file's last; near the nearest one before it
+    /// Returns the place where ext3 puts a block: behind the one before it, if that is the file's last; near the nearest one before it
     /// to which the inode or the same block of addresses points; near that block; or near the inode.
     fn goal(&self, file: Ino, block: u32) -> Frag {
         let (shape, allocator) = (&self.volume.shape, &self.volume.allocator);
@@ -143,7 +143,7 @@ impl Planner<'_> {
         near.unwrap_or_else(|| allocator.coloured(file, self.process.0))
     }
 
-    /// Where a block is best put: behind the one before it; the first near its inode; a new stretch where there is room.
+    /// Returns the best place of a block: behind the one before it; the first near its inode; a new stretch where there is room.
     fn preferred(&self, file: Ino, block: u32) -> Frag {
         let volume = &*self.volume;
         if volume.config.placement == Placement::Ext3 {

@@ -34,7 +34,7 @@ use super::volume::{Resolved, Volume, components};
 pub(crate) enum WriteMode {
     /// The call waits for it (`bwrite`).
     Sync,
-    /// The same, so that the disk always has names and inodes in order; later, where metadata is not synchronous.
+    /// The call waits for it, so that the disk always has names and inodes in order; later, where metadata is not synchronous.
     Ordered,
     /// The update daemon, a sync or lack of room writes it (`bdwrite`).
     Delayed,
@@ -117,7 +117,7 @@ pub(crate) enum Step {
 pub(crate) struct Planner<'a> {
     pub volume: &'a mut Volume,
     pub steps: &'a mut Vec<Step>,
-    /// Who calls.
+    /// Program that calls.
     process: ProcessId,
     cpu: Nanos,
 }

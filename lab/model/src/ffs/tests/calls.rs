@@ -11,7 +11,7 @@ fn bench() -> Bench {
     bench
 }
 
-/// How many of the requests are writes.
+/// Counts the requests that are writes.
 fn writes(log: &[String]) -> usize {
     log.iter().filter(|line| line.starts_with("write")).count()
 }

@@ -7,7 +7,7 @@ use crate::ffs::machine::Ffs;
 use crate::ffs::plan::Step;
 use crate::ffs::volume::Volume;
 
-/// Who holds each fragment.
+/// Marks the fragments that are held.
 struct Holders {
     held: Vec<bool>,
     count: u64,

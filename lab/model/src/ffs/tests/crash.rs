@@ -1,4 +1,4 @@
-//! What a crash leaves of the metadata: the writes of a random run, replayed to every point, every block at any of the
+//! Checks what a crash leaves of the metadata: the writes of a random run, replayed to every point, every block at any of the
 //! versions that the disk may hold there.
 //!
 //! FFS promises: a name on the disk leads to an inode that is on the disk, and to the file that was given that name, never
@@ -11,7 +11,7 @@ use super::super::record::{Effect, Recorded, WriteId};
 use super::random::{Character, drive};
 use super::*;
 
-/// What a block says of the name space.
+/// Content of a block as the name space sees it.
 #[derive(Clone, Default)]
 struct Content {
     inodes: BTreeMap<Ino, u32>,
@@ -107,7 +107,7 @@ fn a_name_on_the_disk_leads_to_its_inode_at_every_instant() {
     }
 }
 
-/// The same record with an inode's write after the entry's: the check must see it.
+/// Moves an inode's write after the entry's: the check must see it.
 #[test]
 fn the_wrong_order_is_seen() {
     let mut record = recorded(0);

@@ -1,4 +1,4 @@
-//! What is otherwise where files are placed as ext3 places them, and where metadata may wait.
+//! Tests the differences where files are placed as ext3 places them, and where metadata may wait.
 
 use super::*;
 

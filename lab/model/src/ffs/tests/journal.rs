@@ -13,7 +13,7 @@ fn journaled(journal_bytes: u32) -> FfsConfig {
     }
 }
 
-/// Where a write goes.
+/// Target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
     Journal,

@@ -14,7 +14,7 @@ use dcd_engine::{Durability, Io, IoResult, Nanos, Request};
 use super::*;
 
 const MIB: u64 = 1 << 20;
-/// What the disk of these tests needs for any request.
+/// Time that the disk of these tests needs for any request.
 const REQUEST_TIME: Nanos = Nanos::from_millis(5);
 
 /// A small file system: groups of 1 MiB, so that files and directories come into many of them.
@@ -73,7 +73,7 @@ impl Bench {
         }
     }
 
-    /// One call, to its end, and the fsck.
+    /// Makes a call, to its end, and runs the fsck.
     pub fn call(&mut self, op: Op) -> Result<Done, FsError> {
         let mut returns = self.start(0, op);
         while returns.is_empty() {

@@ -21,7 +21,7 @@ pub(super) struct Unanswered {
     /// Pieces that are not done.
     left: u32,
     error: Option<IoError>,
-    /// It has been counted as one that had to wait.
+    /// True once it is counted among those that had to wait.
     stalled: bool,
     /// The number of the write, to tell the blocks of one from those of another.
     writer: u32,

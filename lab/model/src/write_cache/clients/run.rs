@@ -329,7 +329,7 @@ impl WriteCache {
         }
     }
 
-    /// Nothing that a waiter waits for is being written or will be before regions have rested: the error of one of them.
+    /// Returns a region's error if none of the blocks that a waiter waits for is being written, or will be before regions have rested.
     fn only_failures_left(&self, waiter: &Waiter) -> Option<IoError> {
         let mut error = None;
         for (share, awaited) in waiter.dirty.iter().enumerate().filter(|(_, awaited)| awaited.left > 0) {
@@ -346,7 +346,7 @@ impl WriteCache {
         error
     }
 
-    /// Somebody waits for the dirty blocks of these caches.
+    /// True if a waiter waits for the dirty blocks of this share.
     pub(in crate::write_cache) fn is_wanted(&self, share: usize) -> bool {
         self.waiters.iter().any(|waiter| waiter.dirty[share].left > 0)
     }
@@ -392,7 +392,7 @@ impl WriteCache {
             .retain(|waiter| waiter.flushes.is_some() || !matches!(waiter.who, WaitingFor::Report(_)));
     }
 
-    /// One piece of a request is done; the last one answers it.
+    /// Notes that a piece of a request is done; the last piece answers the request.
     pub(in crate::write_cache) fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
         let request = self.requests.get_mut(key);
         request.error = request.error.or(error);

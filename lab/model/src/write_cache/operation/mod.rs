@@ -38,7 +38,7 @@ enum Step {
     Settling,
 }
 
-/// One command below.
+/// A command to a layer below.
 pub(super) struct Flight {
     operation: u64,
     what: Step,

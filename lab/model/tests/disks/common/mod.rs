@@ -40,7 +40,7 @@ pub fn random(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// What the disk handed down: the name of the operation, where, when.
+/// Operation that the disk handed down: name, place, time.
 pub type Handed = (&'static str, Option<Extent>, Nanos);
 
 pub struct Bench {
@@ -52,7 +52,7 @@ pub struct Bench {
     pub memory: Vec<u8>,
     /// Operations from this number on fail.
     pub fail_from: usize,
-    /// How late every wake-up comes.
+    /// Delay of every wake-up.
     pub late: Nanos,
     pub replies: Vec<(u64, Nanos, IoResult)>,
     next_id: u64,
