@@ -1,10 +1,10 @@
-//! How long it takes to bring a full log home, beside writing the same blocks sorted to the same disk, in virtual time.
+//! Measures how long it takes to destage a full log, and to write the same blocks sorted to the same disk, in virtual time.
 //!
 //! A log of 256 MiB is filled with 4 KiB blocks at random places of a modelled disk of 4 GiB, with destaging held back; then it
 //! is drained. The floor is the same set of blocks, sorted by address with neighbours merged, written to the same disk with as
-//! many writes in flight, and flushed: no cache can bring them home in less.
+//! many writes in flight, and flushed: no cache can destage them in less.
 //!
-//! With `gaps` it brings home a log on its own device with and without the contiguity transform: blocks at random places of a
+//! With `gaps` it destages a log on its own device with and without the contiguity transform: blocks at random places of a
 //! region that has two, four or sixteen times as many, with one operation in flight at a drive without a queue and with
 //! 32. The rules are what the stride benchmark finds on the same modelled drive.
 //!
@@ -185,7 +185,7 @@ fn sorted(drive: &Drive, blocks: &BTreeSet<u64>, first: u64, depth: usize) -> (N
     (driver.now(), count)
 }
 
-/// What the stride benchmark says of a drive.
+/// Returns the rules that the stride benchmark finds on a drive.
 fn rules(drive: &Drive, queue_depth: usize) -> Contiguity {
     let span = 4 * MIB;
     let rule = |writes: bool| {

@@ -1,5 +1,5 @@
-//! How fast the disk model is, and what it says: a million random 4 KiB requests to an Atlas 10K in full detail, through the
-//! model's controller alone and through the whole virtual driver; or the requests of a file in DiskSim's ASCII format.
+//! Measures the speed of the disk model and prints its figures: a million random 4 KiB requests to an Atlas 10K in full detail, through
+//! the model's controller alone and through the whole virtual driver; or the requests of a file in DiskSim's ASCII format.
 //!
 //! `cargo run --release -p dcd-sim --example disk_speed`
 //! `cargo run --release -p dcd-sim --example disk_speed -- TRACE [DRIVE] [SCHEDULER] [DISKS]`
@@ -111,7 +111,7 @@ impl Clock {
     }
 }
 
-/// What the kernel says of this process: user and system time, in hundredths of a second.
+/// Returns the user and system time of this process in seconds; the kernel counts hundredths.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How many events the virtual driver carries out in a second of real time.
+//! Counts the events that the virtual driver carries out in a second of real time.
 //!
 //! `cargo run --release -p dcd-sim --example driver_speed`
 

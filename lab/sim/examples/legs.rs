@@ -1,5 +1,5 @@
-//! What a second leg of the log costs, in virtual time: 4 KiB writes that are durable when they are answered, and reads of what only the
-//! log has, with one device and with two that are as fast.
+//! Measures the cost of a second leg of the log, in virtual time: 4 KiB writes that are durable when they are answered, and reads
+//! of what only the log has, with one device and with two that are as fast.
 //!
 //! A write waits for the slower of two legs. So the price depends on how much the times of a drive differ, which each row has.
 //!
@@ -60,7 +60,7 @@ fn rig(count: usize, latency: Latency) -> (Stack, VirtualDriver<Box<dyn SimDevic
     (stack, driver)
 }
 
-/// How long requests take in the mean, with so many on their way.
+/// Returns the mean time of requests, with so many in flight.
 fn mean(
     stack: &mut Stack,
     driver: &mut VirtualDriver<Box<dyn SimDevice>>,

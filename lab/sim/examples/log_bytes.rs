@@ -19,7 +19,7 @@ const LOG_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
 const DATA_SECTORS: u64 = (16 << 30) / SECTOR_BYTES;
 const THINK_MAX: Nanos = Nanos::from_micros(100);
 
-/// Where the log is.
+/// Device of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOn {
     Ssd,
@@ -27,11 +27,11 @@ pub enum LogOn {
     DiskWithGaps,
 }
 
-/// What was counted in a run.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     pub writes: u64,
-    /// Of log records, headers and padding included.
+    /// Bytes of log records, headers and padding included.
     pub log_bytes: u64,
     pub log_writes: u64,
     pub gap_bytes: u64,
@@ -101,7 +101,7 @@ fn stack(driver: &VirtualDriver, config: LogCacheConfig, log_on: LogOn) -> (Stac
     (stack, index)
 }
 
-/// So many clients, each with so many fsynced writes.
+/// Measures so many clients, each with so many fsynced writes.
 pub fn measure(clients: u64, writes_each: u64, log_block_bytes: u32, log_on: LogOn) -> Counted {
     let (mut driver, config) = driver(log_block_bytes, log_on);
     let (mut stack, cache) = stack(&driver, config, log_on);

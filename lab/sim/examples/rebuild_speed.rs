@@ -1,4 +1,4 @@
-//! How fast a spare is filled on modelled disks, beside what one of them does when it is read or written from end to end in
+//! Measures how fast a spare is filled on modelled disks, and how fast one of them is read or written from end to end in
 //! pieces of the same size; and the same for a scrub.
 //!
 //! `cargo run --release -p dcd-sim --example rebuild_speed [DRIVE] [MEMBERS] [GiB of each member]`
@@ -58,7 +58,7 @@ impl Setup<'_> {
         Box::new(Disk::with_drive(self.drive.clone(), &config))
     }
 
-    /// What a window of a pass has of each member.
+    /// Returns the sectors that a window of a pass has of each member.
     fn piece_sectors(&self) -> u64 {
         let strip = RaidConfig::default().strip_sectors;
         let share = RaidConfig::default().pass_bytes / (DEPTH * self.members as u64) / SECTOR_BYTES;

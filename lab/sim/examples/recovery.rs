@@ -1,4 +1,4 @@
-//! How long recovery of a full log takes on a spinning disk, in virtual time, and how much of the log it reads.
+//! Measures how long recovery of a full log takes on a spinning disk, in virtual time, and how much of the log it reads.
 //!
 //! A log is filled by 4 KiB writes through the log cache, with destaging held back; then the power goes, and the same log is
 //! recovered on a modelled drive. The log's headers are real, its payload is zeroes (which cost no memory here), so what

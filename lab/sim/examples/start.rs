@@ -1,4 +1,4 @@
-//! How long a start takes on a full log of an NVMe drive, in virtual time, how much of the log it reads, and what it costs the processor.
+//! Measures a start on a full log of an NVMe drive, in virtual time: its duration, how much of the log it reads, and its processor time.
 //!
 //! A log is filled through the log cache by 4 KiB writes at random places, each flushed before the next, with destaging held back; then
 //! the power goes, and the log is started again. The drive answers a read after 80 us, and gives 3 GB each second. It keeps no payload
@@ -32,7 +32,7 @@ const READ_LATENCY: Nanos = Nanos::from_micros(80);
 const NANOS_PER_KIB: u64 = 341;
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// What the drive keeps, and counts.
+/// Content of the drive, and counts.
 struct Kept {
     geometry: Geometry,
     segments: Option<Superblock>,

@@ -1,4 +1,4 @@
-//! How fast the write cache runs with everything under it: requests through the cache, its policies, its queue and a modelled
+//! Measures how fast the write cache runs with everything under it: requests through the cache, its policies, its queue and a modelled
 //! disk, in the virtual driver, on one core.
 //!
 //! `cargo run --release -p dcd-sim --example write_cache_speed`
@@ -104,7 +104,7 @@ fn run(drive: &Drive, what: WhatPolicy, arrivals: &[Arrival]) -> Result<(f64, u6
     Ok((arrivals.len() as f64 / (cpu_seconds() - cpu).max(1e-3), driver.trace_hash()))
 }
 
-/// What the kernel says of this process: user and system time, in hundredths of a second.
+/// Returns the user and system time of this process in seconds; the kernel counts hundredths.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();

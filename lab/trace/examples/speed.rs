@@ -1,4 +1,4 @@
-//! How fast traces are written, read and counted: `cargo run --release -p dcd-trace --example speed`.
+//! Measures how fast traces are written, read and counted: `cargo run --release -p dcd-trace --example speed`.
 
 use std::time::Instant;
 

@@ -23,12 +23,12 @@ const PERIODS: usize = 256;
 const ALIGN_BITS_MAX: u32 = 11;
 const PERIOD_FIRST: Nanos = Nanos::from_millis(1);
 
-/// How a trace is characterised.
+/// Options of a characterisation.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Runs of blocks with one history that are followed at most, some 90 bytes each; None: no figures of blocks.
     pub blocks_max: Option<usize>,
-    /// Of requests without a response time.
+    /// Assumed service time of requests without a response time.
     pub service: Nanos,
 }
 
@@ -164,7 +164,7 @@ impl Sectors {
     }
 }
 
-/// One device, or all, being measured.
+/// Measurements of a device, or of all.
 struct Measured {
     reads: Kind,
     writes: Kind,
@@ -403,7 +403,7 @@ impl Characteriser {
 }
 
 impl Sectors {
-    /// So many sectors of a request that is number `now` of its device; `before` is what was known of them.
+    /// Counts so many sectors of a request that is number `now` of its device; `before` is their history.
     fn add(&mut self, record: &Record, before: &Block, now: u64, weight: u64) {
         let first = |never: bool| if never { weight } else { 0 };
         // No trace comes near to that many; a damaged one may claim it.

@@ -1,4 +1,4 @@
-//! How much of what is written an LRU cache of any size would absorb, in one pass over a trace.
+//! Computes how much of what is written an LRU cache of any size would absorb, in one pass over a trace.
 //!
 //! LRU has the inclusion property (Mattson, Gecsei, Slutz and Traiger, IBM Systems Journal 1970): a cache of n blocks holds
 //! what a smaller one holds. So one pass that measures how many other blocks were written since a block was last written,
@@ -17,7 +17,7 @@ const PLACES_MIN: usize = 1 << 12;
 #[derive(Debug)]
 pub struct OverwriteDistances {
     sampling_bits: u32,
-    /// Where in the order of last writes each block stands.
+    /// Place of each block in the order of last writes.
     last: FxHashMap<u64, usize>,
     order: Order,
     writes: u64,
@@ -45,7 +45,7 @@ impl Order {
         }
     }
 
-    /// How many of the places before this one are in use.
+    /// Counts the places before this one that are in use.
     fn before(&self, place: usize) -> u64 {
         let (mut index, mut sum) = (place, 0);
         while index > 0 {
@@ -133,7 +133,7 @@ impl OverwriteDistances {
         }
     }
 
-    /// How many blocks are written at all, estimated from the sample.
+    /// Estimates from the sample how many blocks are written at all.
     pub fn footprint(&self) -> u64 {
         (self.last.len() as u64) << self.sampling_bits
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a trace: where it was, what it is, what to do.
+//! Errors in traces: the place, the problem, the remedy.
 
 use std::io;
 
@@ -22,10 +22,10 @@ impl Unit {
 
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// One record is wrong; the reader can go on after it.
+    /// A record is wrong; the reader can go on after it.
     #[error("{file}: {} {number}: {what}. Mend it, name the right format with --from, or leave such records out with --skip-bad", unit.name())]
     Malformed { file: String, unit: Unit, number: u64, what: String },
-    /// What is left of compressed data has been read.
+    /// All that is left of compressed data has been read.
     #[error(
         "{file}: the compressed data is damaged or was cut off ({what}); --skip-bad uses what comes before"
     )]
@@ -35,7 +35,7 @@ pub enum TraceError {
     /// Everything was read, and none of it was a request.
     #[error("{file}: nothing in it is a request{}, read as {format}. If it is something else, name that with --from", told(.left_out.as_deref()))]
     Nothing { file: String, format: &'static str, left_out: Option<String> },
-    /// Nothing after this can be read.
+    /// The reader can read nothing after this.
     #[error("{file}: {what}")]
     Unreadable { file: String, what: String },
     #[error("{file}: {source}")]
@@ -62,7 +62,7 @@ impl TraceError {
         TraceError::Io { file: file.to_owned(), source }
     }
 
-    /// Whether the reader can go on with the next record.
+    /// True if the reader can go on with the next record.
     pub const fn is_one_record(&self) -> bool {
         matches!(self, TraceError::Malformed { .. } | TraceError::CutOff { .. })
     }

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-/// How a quantity is distributed.
+/// Distribution of a quantity.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Distribution {
     pub count: u64,
@@ -26,7 +26,7 @@ pub struct Requests {
     pub response_ns: Option<Distribution>,
 }
 
-/// What is known of blocks of one sector. Weighed for sampling where the trace touches more blocks than are kept.
+/// Figures of blocks of one sector. Weighed for sampling where the trace touches more blocks than are kept.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Blocks {
     pub touched_bytes: u64,
@@ -40,7 +40,7 @@ pub struct Blocks {
     pub rewritten_blocks_share: f64,
     /// Between a write of a block and the next one, in requests to its device.
     pub overwrite_interval_ios: Distribution,
-    /// The same in time.
+    /// Time between a write of a block and the next one.
     pub overwrite_interval_ns: Distribution,
     /// Share of the read sectors that were written earlier in the trace.
     pub read_after_write_share: f64,
@@ -51,7 +51,7 @@ pub struct Blocks {
     pub read_again_interval_ios: Distribution,
 }
 
-/// One device, or all.
+/// Figures of a device, or of all.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figures {
     /// None: all devices.
@@ -84,12 +84,12 @@ pub struct Figures {
 pub struct Characteristics {
     pub all: Figures,
     pub devices: Vec<Figures>,
-    /// One block in so many was followed; 1: every one.
+    /// Sampling of blocks: one in so many was followed; 1: every one.
     pub sampled_one_in: u64,
     /// Share of accesses to blocks that goes to the hottest 1 %, 10 % and 20 % of them.
     pub hottest: Option<[f64; 3]>,
     /// (seconds since the first request, reads a second, writes a second).
     pub activity: Vec<(f64, f64, f64)>,
-    /// What was assumed as the service time of requests without a response time, in nanoseconds.
+    /// Assumed service time of requests without a response time, in nanoseconds.
     pub assumed_service_ns: u64,
 }

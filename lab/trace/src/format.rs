@@ -10,9 +10,9 @@ use crate::error::TraceError;
 use crate::formats;
 use dcd_stack::Record;
 
-/// How much of a trace is looked at to recognise its format.
+/// Bytes of a trace by which its format is recognised.
 pub const HEAD_BYTES: usize = 64 << 10;
-/// So many lines of a text are tried.
+/// Maximum number of lines of a text that are tried.
 const LINES_TRIED: usize = 16;
 
 /// Gives the records of a trace one by one, so that a trace may be larger than memory.
@@ -20,7 +20,7 @@ pub trait ReadTrace {
     /// The next record, or None at the end. After an error that [`TraceError::is_one_record`], the next call goes on.
     fn next_record(&mut self) -> Result<Option<Record>, TraceError>;
 
-    /// What was left out because it is not a request or not the one event chosen, if the format has such.
+    /// Tells what was left out because it is not a request or not the chosen event, if the format has such.
     fn note(&self) -> Option<String> {
         None
     }
@@ -65,7 +65,7 @@ pub struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Its whole lines, the first few; none if it is no text.
+    /// Returns the first whole lines; none if it is no text.
     pub fn lines(&self) -> Vec<&str> {
         let whole = match self.bytes.iter().rposition(|&b| b == b'\n') {
             Some(last) if self.bytes.len() >= HEAD_BYTES => &self.bytes[..last],
@@ -75,14 +75,14 @@ impl Head<'_> {
         text.lines().map(str::trim).filter(|line| !line.is_empty()).take(LINES_TRIED).collect()
     }
 
-    /// How many of the first lines a parser of lines takes for requests.
+    /// Counts the first lines that a parser of lines takes for requests.
     pub fn requests(&self, mut lines: impl crate::text::Lines) -> Likeness {
         let count = self.lines().iter().filter(|line| matches!(lines.parse(line), Ok(Some(_)))).count();
         Likeness(count as u32)
     }
 }
 
-/// How much a trace looks like a format; zero: not at all.
+/// Likeness of a trace to a format; zero: none at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Likeness(pub u32);
 
@@ -100,10 +100,10 @@ impl Likeness {
 
 type Writer = fn(Box<dyn Write>) -> Box<dyn WriteTrace>;
 
-/// One format: a row of the table.
+/// A format: a row of the table.
 pub struct Format {
     pub name: &'static str,
-    /// One line for the help.
+    /// A line for the help.
     pub about: &'static str,
     pub recognise: fn(&Head<'_>) -> Likeness,
     pub read: fn(Input) -> Result<Box<dyn ReadTrace>, TraceError>,
@@ -112,7 +112,7 @@ pub struct Format {
     pub time_unit: Nanos,
     pub has_responses: bool,
     pub has_discards_and_flushes: bool,
-    /// What is taken for granted when the format was recognised, and not named.
+    /// Assumptions where the format was recognised, and not named.
     pub guess: Option<&'static str>,
 }
 

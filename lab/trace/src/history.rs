@@ -1,4 +1,4 @@
-//! What happened last to each sector, in runs of neighbours with one history: so a request costs as many steps as there are runs
+//! Records what happened last to each sector, in runs of neighbours with one history. So a request costs as many steps as there are runs
 //! where it goes, however many sectors it has. A run is split where a request begins or ends, so there are at most two more after
 //! each.
 //!
@@ -11,11 +11,11 @@ use dcd_engine::Nanos;
 
 use dcd_stack::DeviceId;
 
-/// Of a sample, in sectors: 64 KiB, more than most requests have, and small beside what a trace touches that has to be sampled.
+/// Unit of a sample, in sectors: 64 KiB, more than most requests have, and small beside what a trace touches that has to be sampled.
 const UNIT_SECTORS: u64 = 128;
 /// Fewer runs say nothing.
 const RUNS_MIN: usize = 64;
-/// Of a device of 2^54 sectors, this leaves few units.
+/// Maximum sampling: it leaves few units of a device of 2^54 sectors.
 const SAMPLING_BITS_MAX: u32 = 40;
 
 /// The last accesses to a sector. Numbers of requests count from 1; 0: never.
@@ -68,7 +68,7 @@ impl Histories {
         Histories { runs: BTreeMap::new(), runs_max: runs_max.max(RUNS_MIN), sampling_bits: 0 }
     }
 
-    /// One sector in so many is followed.
+    /// Returns n where one sector in n is followed.
     pub const fn one_in(&self) -> u64 {
         1 << self.sampling_bits
     }

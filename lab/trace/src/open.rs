@@ -12,7 +12,7 @@ use dcd_stack::Record;
 
 /// Large reads: decompression and parsing are what takes time.
 const BUFFER_BYTES: usize = 256 << 10;
-/// What some programs begin a text in UTF-8 with.
+/// Mark with which some programs begin a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Names in a message.
 const LISTED_MAX: usize = 8;

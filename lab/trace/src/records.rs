@@ -1,4 +1,4 @@
-//! What the binary formats share whose records have one length.
+//! Reads and writes the binary formats whose records have one length.
 
 use std::io::{BufRead, ErrorKind, Read};
 
@@ -8,13 +8,13 @@ use crate::error::{TraceError, Unit};
 use crate::format::{Input, ReadTrace};
 use dcd_stack::Record;
 
-/// How one record of a format becomes ours. None: it is not a request.
+/// Converts a record of a format to ours. None: it is not a request.
 pub trait Records {
     type Raw: FromBytes + IntoBytes;
 
     fn parse(&mut self, raw: &Self::Raw) -> Result<Option<Record>, String>;
 
-    /// What was left out, or taken for granted.
+    /// Tells what was left out, or assumed.
     fn note(&self) -> Option<String> {
         None
     }

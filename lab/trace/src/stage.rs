@@ -1,4 +1,4 @@
-//! What can be put between a reader and a writer: leave out bad records, cut, scale, put in order, merge. Each is a reader
+//! Stages between a reader and a writer: leave out bad records, cut, scale, put in order, merge. Each is a reader
 //! itself, and holds a bounded number of records.
 
 use std::cmp::Reverse;
@@ -51,7 +51,7 @@ impl ReadTrace for SkipBad {
     }
 }
 
-/// What to keep of a trace. Times count from its first record.
+/// Part of a trace. Times count from its first record.
 #[derive(Clone, Debug, Default)]
 pub struct Cut {
     pub from: Nanos,

@@ -1,4 +1,4 @@
-//! What the tests of the formats share.
+//! Helpers for the tests of the formats.
 
 use dcd_engine::Nanos;
 

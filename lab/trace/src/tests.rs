@@ -11,7 +11,7 @@ fn writable() -> impl Iterator<Item = &'static Format> {
     FORMATS.iter().copied().filter(|f| f.write.is_some())
 }
 
-/// What of a record a format can hold.
+/// Cuts a record to what a format can hold.
 fn held(format: &Format, record: &Record, first: Nanos) -> Record {
     let unit = format.time_unit.0;
     let cut = |t: Nanos| Nanos(t.0 / unit * unit);

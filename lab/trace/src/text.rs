@@ -1,4 +1,4 @@
-//! What the text formats share: lines with numbers, fields, numbers, and names that become device numbers.
+//! Reads and writes text formats: lines with numbers, fields, numbers, and names that become device numbers.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -14,19 +14,19 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// More names than any trace has disks.
 const NAMES_MAX: usize = 1 << 16;
 
-/// How one line of a format becomes a record. None: the line is not a request (a header, a comment, another event).
+/// Converts a line of a format to a record. None: the line is not a request (a header, a comment, another event).
 pub trait Lines {
-    /// Whether a line that names columns, or a comment, may stand before the first record.
+    /// True if a line that names columns, or a comment, may stand before the first record.
     const HAS_HEADER: bool = false;
 
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String>;
 
-    /// What the reader may still hold at the end of the input.
+    /// Returns what the reader may still hold at the end of the input.
     fn held(&mut self) -> Option<Record> {
         None
     }
 
-    /// What was left out, or taken for granted.
+    /// Tells what was left out, or assumed.
     fn note(&self) -> Option<String> {
         None
     }
@@ -52,7 +52,7 @@ pub struct TextReader<L> {
     buffer: Vec<u8>,
     number: u64,
     begun: bool,
-    /// What was taken for names of columns, and its line.
+    /// Lines that were taken for names of columns.
     headers: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl<L: Lines> TextReader<L> {
         TraceError::Malformed { file: self.input.name.clone(), unit: Unit::Line, number: self.number, what }
     }
 
-    /// One line into the buffer; false at the end.
+    /// Reads a line into the buffer; false at the end.
     fn line(&mut self) -> Result<bool, TraceError> {
         self.buffer.clear();
         let mut limited = std::io::Read::take(&mut self.input.bytes, LINE_BYTES_MAX as u64);
@@ -96,7 +96,7 @@ impl<L: Lines> TextReader<L> {
 }
 
 impl<L: Lines> TextReader<L> {
-    /// Whether the input ends here, and should not.
+    /// True if the input ends here, and should not.
     fn at_damage(&mut self) -> Result<bool, TraceError> {
         let ended = self.input.bytes.fill_buf().map_err(|e| TraceError::io(&self.input.name, e))?.is_empty();
         Ok(ended && self.input.damage.is_known())
@@ -132,13 +132,13 @@ impl<L: Lines> ReadTrace for TextReader<L> {
     }
 }
 
-/// How one record becomes text.
+/// Prints records as text.
 pub trait Print {
     fn head(&mut self, _out: &mut dyn Write) -> std::io::Result<()> {
         Ok(())
     }
     fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()>;
-    /// What cannot be said in this format, if the record has any of it.
+    /// Returns what cannot be said in this format, if the record has any of it.
     fn refuses(&self, _record: &Record) -> Option<Refused> {
         None
     }
@@ -147,7 +147,7 @@ pub trait Print {
     }
 }
 
-/// What a format cannot say, and what to do.
+/// Content that a format cannot hold, and the remedy.
 pub struct Refused {
     pub what: String,
     pub advice: &'static str,
@@ -231,7 +231,7 @@ impl<'a, I: Iterator<Item = &'a str>> Fields<I> {
         decimal(self.text(name)?, unit_ns).ok_or_else(|| format!("the {name} is no time"))
     }
 
-    /// Nothing may follow.
+    /// Fails if anything follows.
     pub fn end(mut self) -> Result<(), String> {
         match self.fields.next() {
             None => Ok(()),
@@ -306,7 +306,7 @@ pub fn known_response(response: Nanos, unknown: &mut u64) -> Option<Nanos> {
     Some(response).filter(|&response| response > Nanos::ZERO)
 }
 
-/// What is said of those.
+/// Note about response times of zero.
 pub const RESPONSE_UNKNOWN: &str = "response times are 0, and were taken for unknown";
 
 /// Device numbers for names: the number that is in the name where it is free, else the lowest free one.

@@ -256,7 +256,7 @@ fn compressed(bytes: &[u8], random: &mut ChaCha8Rng) -> Vec<u8> {
     encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("memory does not fail")
 }
 
-/// One change, as a disk, an editor or another program makes it.
+/// Makes a change such as a disk, an editor or another program makes.
 fn damage(bytes: &mut Vec<u8>, random: &mut ChaCha8Rng) {
     if bytes.is_empty() {
         return bytes.push(random.random());

@@ -1,4 +1,4 @@
-//! What the programs that measure logs share: a device that costs no memory for zeroes, and drives with room enough.
+//! Devices for the programs that measure logs: one that costs no memory for zeroes, and drives with room enough.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

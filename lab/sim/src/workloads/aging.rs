@@ -9,9 +9,9 @@ use super::steps::{Step, Steps, write_file};
 use super::{Measured, RunError};
 use dcd_crash::{SimDevice, SimRng, VirtualDriver};
 
-/// What a program writes at a time.
+/// Bytes that a program writes at a time.
 const PIECE: u64 = 64 << 10;
-/// What a file takes up is whole blocks.
+/// Files take up whole blocks.
 const BLOCK: u64 = 4 << 10;
 /// Files in a directory.
 const DIRECTORY_FILES: u64 = 256;

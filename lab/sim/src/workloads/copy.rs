@@ -9,7 +9,7 @@ use super::steps::{Step, Steps, copy_file, read_file, write_file};
 use super::{Measured, RunError};
 use dcd_crash::{SimDevice, SimRng};
 
-/// What a program moves at a time.
+/// Bytes that a program moves at a time.
 const PIECE: u64 = 64 << 10;
 /// Files in a directory of a source tree, on average.
 const DIRECTORY_FILES: u64 = 17;
@@ -104,7 +104,7 @@ impl SelfCopy {
     }
 }
 
-/// One large file, written and then, cold, read.
+/// A large file, written and then, cold, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeFile {
     pub bytes: u64,

@@ -12,7 +12,7 @@ use super::steps::{Step, Steps, read_file, write_file};
 use super::{Measured, RunError};
 use dcd_crash::{SimDevice, SimRng};
 
-/// What a client sends at a time.
+/// Bytes that a client sends at a time.
 const PIECE: u64 = 32 << 10;
 
 /// See the module's documentation.

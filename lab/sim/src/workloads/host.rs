@@ -74,7 +74,7 @@ impl<'a, D: SimDevice> Host<'a, D> {
         set_up_file(&mut self.ffs, path, bytes)
     }
 
-    /// What was measured so far; the next phase is the first again.
+    /// Takes what was measured so far; the next phase is the first again.
     pub fn take_measured(&mut self) -> Measured {
         Measured::of(std::mem::take(&mut self.phases), self.driver)
     }

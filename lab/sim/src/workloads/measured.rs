@@ -1,4 +1,4 @@
-//! What a run measured.
+//! Results of a run.
 
 use dcd_engine::{Nanos, Pump};
 use dcd_model::Histogram;
@@ -24,7 +24,7 @@ pub struct Phase {
     /// From the start of the first program to the end of the last.
     pub elapsed: Nanos,
     pub requests: Requests,
-    /// What the file system measured, where there was one.
+    /// Measurements of the file system, if there was one.
     pub files: Option<FfsMeasured>,
     /// The status of each layer at the end of the phase, counted from its start; the lowest first.
     pub layers: Vec<(String, Value)>,
@@ -42,13 +42,13 @@ impl Phase {
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub phases: Vec<Phase>,
-    /// What PostMark counted, where that ran.
+    /// Counters of PostMark, if PostMark ran.
     pub postmark: Option<PostMarkCounters>,
-    /// How well a synthetic trace fits its table; empty for other workloads.
+    /// Fit of a synthetic trace to its table; empty for other workloads.
     pub fit: Vec<Fit>,
-    /// When the last phase ended, from the start of the driver.
+    /// End of the last phase, from the start of the driver.
     pub ended: Nanos,
-    /// The same for two runs exactly if everything in them was the same.
+    /// Hash of the trace: equal for two runs exactly if everything in them was the same.
     pub trace_hash: u64,
 }
 

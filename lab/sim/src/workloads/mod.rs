@@ -42,7 +42,7 @@ pub use postmark::{PostMark, PostMarkCounters};
 pub use streams::Streams;
 pub use synthetic::{Fit, PROFILES, Profile, Synthetic};
 
-/// What is to run.
+/// Workload to run.
 #[derive(Clone, Debug)]
 pub enum Workload {
     NUser(NUser),

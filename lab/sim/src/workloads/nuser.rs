@@ -28,10 +28,10 @@ const ARCHIVE: &str = "/archive.tar";
 
 /// Starting a program (lmbench has some 20 ms for fork and exec on the machine of the paper).
 const START_CPU: Nanos = Nanos::from_millis(20);
-/// What a program computes for each file: names and checks. With the kernel's costs of a change of names and of a block
+/// Time that a program computes for each file: names and checks. With the kernel's costs of a change of names and of a block
 /// request (`CpuCosts::ULTRA_1`) fitted so that the remove computes 3 % of its time on the plain disk, the paper's least.
 const FILE_CPU: Nanos = Nanos::from_micros(50);
-/// What a file that is made costs more than one that is removed, in the kernel and in calls that are not among those of
+/// Additional cost of a file that is made over one that is removed, in the kernel and in calls that are not among those of
 /// the file system here: headers, pages, times, modes and owners. Fitted so that the untar of 4 users computes half of
 /// its time with the paper's cache, the paper's most.
 const MADE_CPU: Nanos = Nanos::from_micros(2050);

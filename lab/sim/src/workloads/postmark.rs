@@ -25,9 +25,9 @@ pub struct PostMark {
     pub bytes_max: u64,
     /// The program's "read" and "write" sizes: what one call moves. Zhu and Hu read files whole.
     pub transfer_bytes: u64,
-    /// So many of ten transactions read; the others append.
+    /// Number of transactions in ten that read; the others append.
     pub read_bias: u64,
-    /// So many of ten transactions create; the others delete.
+    /// Number of transactions in ten that create; the others delete.
     pub create_bias: u64,
     /// The mean time that the program waits between two transactions, as one does whose work comes from elsewhere. The
     /// published program waits for nothing.
@@ -49,7 +49,7 @@ impl Default for PostMark {
     }
 }
 
-/// What PostMark reports of a run.
+/// Counters that PostMark reports of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PostMarkCounters {
     pub created_alone: u64,

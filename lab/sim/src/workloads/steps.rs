@@ -1,10 +1,10 @@
-//! What programs do with their open files, step by step.
+//! Steps of programs with their open files.
 
 use dcd_model::ffs::{Done, Ino, Op};
 
 use super::host::Program;
 
-/// One call; `slot` says which of the open files, of which there are two at most.
+/// A call; `slot` is the number of the open file, of which there are two at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Opens a file or makes one.

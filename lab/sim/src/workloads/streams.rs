@@ -19,7 +19,7 @@ pub struct Streams {
     pub request_bytes: u64,
     /// The stretches begin so many bytes behind one another, from a place that the seed gives.
     pub apart: u64,
-    /// What the host does between two requests.
+    /// Time of the host between two requests.
     pub think: Nanos,
 }
 

@@ -30,7 +30,7 @@ use super::steps::{OpenFiles, Step};
 use super::{Measured, RunError};
 use dcd_crash::{SimDevice, SimRng};
 
-/// One of the traces. Bytes are in MB (10^6), calls in thousands, as in the table.
+/// Profile of a trace. Bytes are in MB (10^6), calls in thousands, as in the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
     pub name: &'static str,
@@ -40,7 +40,7 @@ pub struct Profile {
     pub writes_thousand: f64,
     /// The part of files with at most 16 KB.
     pub small_files: f64,
-    /// One call of the run stands for so many of the trace.
+    /// Calls of the trace for each call of the run.
     pub scale: f64,
     /// Programs that run at once: machines or people behind the trace.
     pub programs: u32,
@@ -156,8 +156,8 @@ pub const PROFILES: [Profile; 5] = [RES, INS, WEB, HARP, SITAR];
 const SMALL_BYTES: u64 = 16 << 10;
 /// Files in one directory.
 const DIRECTORY_FILES: usize = 25;
-/// So many of a thousand writings of a file put a new one in its place; the others write over it. Making a file is what a
-/// call waits for, so this decides what write caching can gain: with this number the mean over the four traces that gain is
+/// Number of writings of a file in a thousand that put a new one in its place; the others write over it. A call waits for the
+/// making of a file, so this decides what write caching can gain. With this number the mean over the four traces that gain is
 /// about the paper's.
 const REPLACE_PER_MILLE: u64 = 120;
 
@@ -243,7 +243,7 @@ impl Population {
     }
 }
 
-/// How much of the trace a program has left, and what it has moved.
+/// Calls that a program has left, and bytes that it has moved.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     reads: u64,

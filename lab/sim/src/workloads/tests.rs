@@ -38,7 +38,7 @@ fn plain(config: &DiskConfig, bytes: u64) -> (Stack, VirtualDriver<BlankDisk>) {
     (stack, driver)
 }
 
-/// The same disk as the paper's logical DCD: its first 64 MB are the log.
+/// Runs on the paper's logical DCD on that disk: its first 64 MB are the log.
 fn on_logical_dcd(bytes: u64, ffs: &FfsConfig, workload: &Workload, seed: u64) -> Measured {
     const LOG_SECTORS: u64 = 64 * MIB / 512;
     let geometry = Geometry::plain(bytes / 512);

@@ -15,9 +15,9 @@ const BYTES: u64 = 5_149_901;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeDirectory {
-    /// Where it lies, below the tree's root; empty for the root itself.
+    /// Path below the tree's root; empty for the root itself.
     pub path: String,
-    /// Its directories, by their number in the tree.
+    /// Numbers of its directories in the tree.
     pub directories: Vec<usize>,
     pub files: Vec<TreeFile>,
 }

@@ -1,4 +1,4 @@
-//! What it costs clients to have the tracts marked that a member misses which is away, beside the same array with all marked before.
+//! Measures what clients pay for marking the tracts that a missing member lacks, beside the same array with all marked before.
 
 use dcd_crash::{MemDisk, SimRng, VirtualDriver};
 use dcd_engine::raid::offline::{create, mark_failed};

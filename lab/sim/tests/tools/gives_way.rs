@@ -54,7 +54,7 @@ fn stack_as(cached: bool, config: LogCacheConfig) -> (Stack, Driver) {
     (stack, driver)
 }
 
-/// What clients do.
+/// Load of the clients.
 #[derive(Clone, Copy, Debug)]
 struct Scene {
     /// Lines that are dirty at the start. The high mark is at three quarters of 16,384.
@@ -155,7 +155,7 @@ fn writes_beside_readers(destage_depth: usize) -> f64 {
     (WRITES / 2) as f64 / driver.now().since(begun).as_secs_f64()
 }
 
-/// One operation at a time would wait for all readers at the disk, each time: writers would stand still before a full log.
+/// A single operation at a time would wait for all readers at the disk, each time: writers would stand still before a full log.
 #[test]
 fn beside_writers_destaging_has_many_operations_in_flight() {
     let [many, one] = [32, 1].map(writes_beside_readers);

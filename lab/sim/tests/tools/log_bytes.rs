@@ -1,5 +1,5 @@
-//! One fsynced write of 4 KiB costs at most 8 KiB of log and a hundredth of that for summaries, and concurrent ones share records and cost
-//! less.
+//! Checks that a fsynced write of 4 KiB costs at most 8 KiB of log and a hundredth of that for summaries, and that concurrent ones share
+//! records and cost less.
 //!
 //! The counts are those of the program of the same name, in virtual time.
 

@@ -16,7 +16,7 @@ use dcd_model::{Access, Disk, DiskConfig, Drive, WriteCache, drive};
 
 const MIB: u64 = 2048;
 
-/// What a log is on, below the slice that it is.
+/// Layers below the slice that is the log.
 type Below<'a> = &'a dyn Fn(&mut StackBuilder, Target) -> Target;
 
 fn modelled(config: DiskConfig) -> impl Fn(&mut StackBuilder, Target) -> Target {
@@ -195,7 +195,7 @@ fn log_on(drive: &str, write_cache: WriteCache) -> (MemDisk, Superblock) {
     (device, superblock)
 }
 
-/// What a write with a flush takes of a revolution, a hundred times three in a row: the mean, and the longest.
+/// Measures a write with a flush in revolutions, a hundred times three in a row: the mean, and the longest.
 fn steps(served: &mut Served, revolution: Nanos) -> (f64, f64) {
     // The first record of an activation is where the log ends, whatever turns.
     served.commit();
@@ -299,7 +299,7 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Watched<&mut D> {
 struct Noticed<D> {
     device: D,
     rng: SimRng,
-    /// So many ends of a hundred are noticed late, by up to this.
+    /// Percent of the completions that are noticed late, and the maximum delay.
     late: (u64, Nanos),
     delay: Nanos,
 }

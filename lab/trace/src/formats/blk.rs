@@ -1,4 +1,4 @@
-//! What blkparse's text and blktrace's binary have in common: events of which requests are made.
+//! Makes requests of events, for blkparse's text and blktrace's binary.
 //!
 //! A request is a Q event (it arrived at the block layer) or, in a trace without these, a D event (it was issued to the
 //! driver): the kind that comes first in the trace counts, and the other is not a request but another stage of one. A C
@@ -22,7 +22,7 @@ pub enum Action {
     Complete,
 }
 
-/// One event that concerns a request. `record` has the time of the event.
+/// An event that concerns a request. `record` has the time of the event.
 #[derive(Clone, Copy, Debug)]
 pub struct BlkEvent {
     pub action: Action,

@@ -33,7 +33,7 @@ fn device(text: &str) -> Option<DeviceId> {
     (major < 1 << 12 && minor <= MINOR_MASK).then_some(DeviceId(major << MINOR_BITS | minor))
 }
 
-/// What the letters of rwbs say. None: neither data nor a flush.
+/// Returns the operation that the letters of rwbs mean. None: neither data nor a flush.
 fn operation(rwbs: &str, sectors: u64) -> Option<Op> {
     if rwbs.contains('D') {
         return Some(Op::Discard);
@@ -90,7 +90,7 @@ fn range<'a>(fields: &mut Fields<impl Iterator<Item = &'a str>>) -> Result<(u64,
     }
 }
 
-/// Whether a line has what every event has, also one that is no request: a message, a plug.
+/// True if a line has what every event has, also one that is no request: a message, a plug.
 fn is_event(line: &str) -> bool {
     let mut fields = blank(line);
     fields.text("device").is_ok_and(|text| device(text).is_some())

@@ -14,7 +14,7 @@ use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
 use dcd_stack::{DeviceId, Op, Record};
 
 const EVENT_BYTES: usize = 48;
-/// Of version 8: it has 64 bits of action, and room.
+/// Bytes of an event in version 8: it has 64 bits of action, and room.
 const EVENT2_BYTES: usize = 64;
 /// The low byte is the version.
 const MAGIC: u32 = 0x6561_7400;
@@ -26,7 +26,7 @@ const WINDOW_EVENTS: usize = 1 << 15;
 const ACT_QUEUE: u32 = 1;
 const ACT_ISSUE: u32 = 7;
 const ACT_COMPLETE: u32 = 8;
-/// It came from a control group, whose number is the first of what belongs to the record.
+/// The event came from a control group, whose number is the first of what belongs to the record.
 const ACT_CGROUP: u32 = 1 << 8;
 const CATEGORY_SHIFT: u32 = 16;
 const WRITE: u32 = 2 << CATEGORY_SHIFT;
@@ -95,7 +95,7 @@ struct Source {
     input: Input,
     number: u64,
     ended: bool,
-    /// How many of its events are in the heap.
+    /// Number of the stream's events in the heap.
     held: usize,
 }
 

@@ -5,7 +5,7 @@ use dcd_engine::{Nanos, SECTOR_BYTES};
 use crate::text::{Names, RESPONSE_UNKNOWN, counted, known_response};
 use dcd_stack::{DeviceId, Op, Record};
 
-/// What a column says; times in units of so many nanoseconds, places and lengths of so many bytes.
+/// Meaning of a column; times in units of so many nanoseconds, places and lengths of so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     At(u64),
@@ -25,7 +25,7 @@ pub enum Role {
 pub struct DataSet {
     pub about: &'static str,
     columns: &'static [(&'static str, Role)],
-    /// What is taken for granted, as the data set does not say it.
+    /// Assumptions, as the data set does not state them.
     pub guess: Option<&'static str>,
 }
 
@@ -133,7 +133,7 @@ impl Columns {
         self.roles.iter().flatten().any(|role| matches!(role, Role::Op | Role::IoType))
     }
 
-    /// What was taken for granted, and left out.
+    /// Tells what was assumed, and left out.
     pub fn note(&self) -> Option<String> {
         let reads = (!self.has_operations())
             .then_some("no column says what is read and what written: all is taken for reads");
@@ -162,7 +162,7 @@ impl Columns {
     }
 }
 
-/// One row, in nanoseconds and bytes.
+/// A row, in nanoseconds and bytes.
 pub struct Raw {
     pub at: Nanos,
     pub op: Op,

@@ -64,7 +64,7 @@ fn is_one(bytes: &[u8]) -> bool {
 }
 
 struct Oracle {
-    /// Of an object's number: 1 where the numbers are byte offsets.
+    /// Unit of an object's number: 1 where the numbers are byte offsets.
     unit_bytes: u64,
 }
 

@@ -11,7 +11,7 @@ use crate::records::{RecordReader, Records};
 use dcd_stack::{DeviceId, Op, Record};
 
 const HEADER_END: u8 = 0x0c;
-/// Of what is known, 2204 bytes; more is no header.
+/// Maximum size of a header. Known ones have 2204 bytes; a larger one is no header.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
 const WORDS: usize = 14;
 const RECORD_BYTES: usize = 4 * WORDS;

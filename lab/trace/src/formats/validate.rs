@@ -24,7 +24,7 @@ pub const FORMAT: Format = Format {
 
 #[derive(Default)]
 struct Validate {
-    /// When the next request is issued.
+    /// Time at which the next request is issued.
     next: Nanos,
 }
 

@@ -66,7 +66,7 @@ struct Second {
     response: U64,
 }
 
-/// What both versions have.
+/// Fields that both versions have.
 #[derive(Clone, Copy)]
 struct Command {
     number: u32,
@@ -150,7 +150,7 @@ impl Version for Second {
     }
 }
 
-/// Of so many records the version has to be right: a host begins with inquiries, whose length is no multiple of a sector.
+/// Number of records in which the version has to be right: a host begins with inquiries, whose length is no multiple of a sector.
 const RECORDS_TRIED: usize = 64;
 
 fn recognise<V: Version>(head: &Head<'_>) -> Likeness {

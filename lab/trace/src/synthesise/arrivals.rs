@@ -1,4 +1,4 @@
-//! When requests come: alone or in bursts, and idle periods between them.
+//! Draws the arrivals of requests: alone or in bursts, and idle periods between them.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;

@@ -1,4 +1,4 @@
-//! What a synthetic trace is to be like: a description in TOML, for one device.
+//! Describes a synthetic trace of one device in TOML.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,13 +26,13 @@ pub struct Kind {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reuse {
-    /// Of the sectors read or written.
+    /// Share of the sectors read or written.
     pub share: f64,
     /// Since the access that it comes back to, in requests to the device.
     pub interval_ios: Spread,
 }
 
-/// Where new data is put.
+/// Places of new data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Space {
@@ -56,7 +56,7 @@ const fn sector() -> u64 {
     dcd_engine::SECTOR_BYTES
 }
 
-/// When requests come.
+/// Arrivals of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {
@@ -74,7 +74,7 @@ pub struct Arrivals {
     /// The distribution of all times between requests, in nanoseconds, instead of bursts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gaps_ns: Option<Spread>,
-    /// How long a request is taken to last, for the busy share of characteristics.
+    /// Assumed time of a request, for the busy share of characteristics.
     #[serde(default)]
     pub service_ms: f64,
 }
@@ -88,7 +88,7 @@ const fn one() -> f64 {
 #[serde(deny_unknown_fields)]
 pub struct Description {
     pub name: String,
-    /// What it stands for, and what had to be assumed.
+    /// Trace that it stands for, and assumptions.
     #[serde(default)]
     pub about: String,
     #[serde(default)]
@@ -107,7 +107,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// One of [`PRESETS`].
+    /// Returns the preset of that name, of [`PRESETS`].
     pub fn preset(name: &str) -> Result<Description, TraceError> {
         let Some((name, text)) = PRESETS.iter().find(|preset| preset.0 == name) else {
             let known: Vec<&str> = PRESETS.iter().map(|preset| preset.0).collect();
@@ -132,7 +132,7 @@ impl Description {
         toml::to_string(self).expect("numbers and names are TOML")
     }
 
-    /// What was measured of a device, as a description.
+    /// Describes what was measured of a device.
     pub fn like(name: &str, figures: &Figures, service_ms: f64) -> Result<Description, TraceError> {
         let Some(blocks) = &figures.blocks else {
             return Err(TraceError::Other("the figures of blocks are needed to be like a trace".to_owned()));

@@ -1,6 +1,6 @@
-//! How well a synthetic trace has the figures of its description, and turning the description until it does.
+//! Measures how well a synthetic trace has the figures of its description, and turns the description until it does.
 //!
-//! What is asked of the generator is not quite what comes out: an overwrite that is due past the end of the trace never
+//! The generator does not give quite what it is asked for: an overwrite that is due past the end of the trace never
 //! happens, one that is due while reads go on comes late. So the generator is asked for a little more or less, until what is
 //! measured is what is wanted.
 
@@ -19,7 +19,7 @@ const NEAR: f64 = 0.02;
 /// The most that one turn changes a knob, as a factor.
 const TURN_MAX: f64 = 3.0;
 
-/// One figure of a description.
+/// A figure of a description.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fitted {
     pub name: &'static str,
@@ -28,7 +28,7 @@ pub struct Fitted {
 }
 
 impl Fitted {
-    /// How far it is off, as a part of what is wanted; shares as they are.
+    /// Returns the deviation as a part of what is wanted; of a share, the difference.
     pub fn off(&self) -> f64 {
         match (self.name.ends_with("share"), self.wanted == 0.0) {
             (true, _) | (_, true) => (self.got - self.wanted).abs(),
@@ -37,7 +37,7 @@ impl Fitted {
     }
 }
 
-/// One figure: what a description says of it, what was measured, and the knob that moves it, if one does.
+/// A figure: what a description says of it, what was measured, and the knob that moves it, if one does.
 struct Aspect {
     name: &'static str,
     wanted: fn(&Description) -> Option<f64>,
@@ -159,7 +159,7 @@ fn measure(description: &Description, seed: u64) -> Result<Figures, TraceError> 
     Ok(characteriser.finish().all)
 }
 
-/// What one turn makes of a knob.
+/// Turns a knob once.
 fn turned(knob: f64, fitted: &Fitted) -> f64 {
     if fitted.name.ends_with("share") {
         return (knob + fitted.wanted - fitted.got).clamp(0.0, 0.9999);

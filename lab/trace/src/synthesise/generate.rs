@@ -40,7 +40,7 @@ impl History {
     }
 }
 
-/// Where a read came from.
+/// Origin of a read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     Written(usize),
@@ -53,9 +53,9 @@ enum From {
 struct Before {
     op: Op,
     extent: Extent,
-    /// Of a read.
+    /// Origin, if it is a read.
     from: From,
-    /// Of a write: whether it was new, and after how many requests it will be overwritten.
+    /// True for a write of new data. A write will be overwritten after `fate` requests.
     new: bool,
     fate: Option<u64>,
 }
@@ -89,7 +89,7 @@ pub struct Synthesiser {
 }
 
 impl Synthesiser {
-    /// The same description and seed give the same trace. What comes out has the figures of the description only about;
+    /// Makes a generator. An equal description and seed give an equal trace. The trace has the figures of the description only about;
     /// [`super::fitted`] turns the description until they fit.
     pub fn new(description: &Description, seed: u64) -> Result<Synthesiser, TraceError> {
         description.check().map_err(TraceError::Other)?;
@@ -204,7 +204,7 @@ impl Synthesiser {
         Before { op: Op::Read, extent, from, new: false, fate: None }
     }
 
-    /// What follows the read before, if anything of its kind does.
+    /// Returns what follows the read before, if anything of its kind does.
     fn read_on(&mut self, before: Before) -> Option<(Extent, From)> {
         let next = |history: &History, index: usize| {
             history.0.get(index + 1).map(|entry| entry.1).filter(|next| next.start == before.extent.end())

@@ -1,4 +1,4 @@
-//! Where new data goes: regions of the disk, some busier than others, and what of them is taken.
+//! Places new data: regions of the disk, some busier than others, and what of them is taken.
 
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use rand::Rng;
@@ -47,12 +47,12 @@ pub struct Places {
     region_sectors: u64,
     stay: f64,
     together: f64,
-    /// Where the newest data of all is.
+    /// Region of the newest data of all.
     region: Option<u64>,
     /// Cumulative shares of the regions by rank, and which region has the rank.
     busy: Vec<f64>,
     region_of_rank: Vec<u32>,
-    /// Where the newest data of a region ends, by region.
+    /// End of the newest data of a region, by region.
     newest: Vec<u64>,
 }
 
@@ -92,7 +92,7 @@ impl Places {
         (units * self.align).min(self.sectors / 2 / self.align * self.align).max(self.align)
     }
 
-    /// What follows `extent`, if it is on the disk.
+    /// Returns the extent that follows `extent`, if it is on the disk.
     pub fn behind(&self, extent: Extent, sectors: u64) -> Option<Extent> {
         let next = Extent::new(extent.end(), sectors);
         (next.end().0 <= self.sectors).then_some(next)

@@ -1,7 +1,7 @@
-//! How a quantity of a description is distributed, and drawing from it.
+//! Distributes a quantity of a description, and draws from it.
 //!
-//! A description says a mean, or a median and a mean, and the shape of the distribution by points. What a mean alone
-//! leaves open is taken as memoryless; what a median and a mean leave open as log-uniform on each side of the median,
+//! A description has a mean, or a median and a mean, and the shape of the distribution by points. Where there is a mean alone,
+//! the quantity is memoryless; where there are a median and a mean, it is log-uniform on each side of the median,
 //! since intervals between accesses spread over orders of magnitude. Points give the shape; a median and a mean beside
 //! them are met by stretching it.
 
@@ -20,7 +20,7 @@ const POWER_MAX: f64 = 40.0;
 /// The highest power by which measured sizes are weighed anew, to move their mean a little.
 const TILT_MAX: f64 = 2.0;
 
-/// What a description says of a quantity.
+/// Distribution of a quantity, as a description has it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
