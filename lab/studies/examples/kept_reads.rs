@@ -32,7 +32,7 @@ pub struct Access {
     pub lines: u64,
 }
 
-/// What a cache made of a workload.
+/// Results of a cache under a workload.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     /// Lines that were read, and those of them that the cache had.
@@ -69,11 +69,11 @@ pub fn zipf(lines: u64, exponent: f64, accesses: u64, writes: u64) -> Vec<Access
     (0..accesses).map(draw).collect()
 }
 
-/// When FIFO with reinsertion takes a line that it does not have.
+/// Rule by which FIFO with reinsertion takes a line that it lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admits {
     Always,
-    /// When it is written, or read again within as many other lines as the cache has.
+    /// Takes a line that is written, or read again within as many other lines as the cache has.
     SecondReads,
 }
 

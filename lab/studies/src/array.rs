@@ -17,7 +17,7 @@ use crate::params::drive_of;
 use crate::rig::{Medium, Rig};
 use crate::{LabError, Sample, Settings};
 
-/// What stands between the host and the members (Baek and Park, section IV-A).
+/// Cache between the host and the members (Baek and Park, section IV-A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// A cache of parity block groups, as Linux md has.
@@ -46,7 +46,7 @@ pub(crate) struct ArraySetup {
     pub drive: String,
     /// Commands that a member gets to know at a time; the others wait in the host's elevator.
     pub queue_depth: usize,
-    /// How long the elevator waits for another read after one, before writes go.
+    /// Time that the elevator waits for another read after one, before writes go.
     pub anticipation: Nanos,
     /// The members read on behind a read.
     pub read_ahead: bool,
@@ -61,14 +61,14 @@ pub(crate) struct ArraySetup {
     pub rows: u32,
     /// Smax for reads and for writes, of MSC-CT.
     pub fill: (u64, u64),
-    /// What a bit of the write-intent bitmap stands for.
+    /// Bytes of the array for each bit of the write-intent bitmap.
     pub region: u64,
 }
 
-/// What programs did on an array.
+/// Results of programs on an array.
 pub(crate) struct Ran {
     pub measured: Measured,
-    /// How long destaging the rest took afterwards.
+    /// Time that destaging the rest took afterwards.
     pub destaging: Nanos,
 }
 
@@ -94,14 +94,14 @@ impl Ran {
 /// The file system and its host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostSetup {
-    /// So much of the array has the file system.
+    /// Bytes of the array that the file system has.
     pub used: u64,
     pub page_cache: u64,
-    /// How much smaller than the paper's all this is. So are the journal, and the times after which something is written.
+    /// Factor by which all this is smaller than the paper's. So are the journal, and the times after which something is written.
     pub scale: u64,
 }
 
-/// What mke2fs gives a file system of 10 GB (from 1 GB on).
+/// Journal that mke2fs gives a file system of 10 GB (from 1 GB on).
 const JOURNAL: u64 = 32 << 20;
 
 /// The paper's host (section IV-A) under ext3: two processors of 3 GHz, blocks of 4 KiB, groups of 128 MiB, data=ordered.
@@ -152,7 +152,7 @@ pub(crate) fn rate_of_runs(
     Ok(mean)
 }
 
-/// What a run measures for [`rate_of_runs`].
+/// Number that a run measures for [`rate_of_runs`].
 pub(crate) const SECONDS_PER_MB: &str = "s_per_mb";
 
 impl ArraySetup {
@@ -188,8 +188,8 @@ impl ArraySetup {
         u32::try_from(stripes.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// What the host reads ahead of a reader of a file: two stripes with md, which asks for that, and otherwise the 128 KiB
-    /// of Linux 2.6.
+    /// Returns the bytes that the host reads ahead of a reader of a file: two stripes with md, which asks for that, and otherwise the
+    /// 128 KiB of Linux 2.6.
     fn host_read_ahead(&self, scheme: Scheme) -> u64 {
         match scheme {
             Scheme::Pbgc => (2 * self.stripe_bytes()).max(HOST_READ_AHEAD),
@@ -227,7 +227,7 @@ impl ArraySetup {
         self.build_part(scheme, None)
     }
 
-    /// The same; of the array only the first so many bytes are used.
+    /// Builds a new array whose parity is right, started; only its first `used` bytes are used.
     fn build_part(&self, scheme: Scheme, used: Option<u64>) -> Result<Rig, LabError> {
         let drive = drive_of(&self.drive)?;
         let config = self.config(scheme);

@@ -28,13 +28,13 @@ pub(crate) const SEGMENTS: usize = 10;
 /// Section 4.2: BusTR.
 const BUS_BYTES_PER_SECOND: u64 = 18_000_000;
 pub(crate) const DRIVE: &str = "atlas-10k";
-/// One transaction of PostMark stands for so many.
+/// Number of transactions for which one of PostMark stands.
 const POSTMARK_SCALE: u32 = 10;
 
 /// Pauses of PostMark's trace: some twenty transactions a second, as mail servers of the time had.
 const POSTMARK_THINK: Nanos = Nanos::from_millis(50);
 
-/// One disk under one file system.
+/// A disk under a file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub buffer_bytes: u64,
@@ -154,7 +154,7 @@ fn sample(phase: &Phase) -> Sample {
     sample
 }
 
-/// How much less time the second takes, in percent of the first.
+/// Returns how much less `after` is than `before`, in percent of `before`.
 pub(crate) fn gain_percent(before: f64, after: f64) -> f64 {
     100.0 * (before - after) / before
 }

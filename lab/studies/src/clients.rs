@@ -27,7 +27,7 @@ pub(crate) struct Load {
     pub overwrites_percent: u64,
 }
 
-/// How long every request took.
+/// Times of all requests.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     pub reads: Vec<Nanos>,

@@ -50,7 +50,7 @@ pub(crate) fn paper() -> CacheSetup {
     }
 }
 
-/// How much larger the instant log is than the others.
+/// Size of the instant log as a multiple of the others.
 const INSTANT_LOG_FACTOR: u64 = 16;
 
 /// The disks that the benchmarks compare, by the names that tables give them.

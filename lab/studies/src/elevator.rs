@@ -29,25 +29,25 @@ use serde_json::json;
 const BELOW: Port = Port(0);
 /// The longest request.
 const JOINED_SECTORS_MAX: u64 = 1024;
-/// How long a batch goes on while the other kind waits: `read_batch_expire` and `write_batch_expire`.
+/// Time that a batch goes on while the other kind waits: `read_batch_expire` and `write_batch_expire`.
 const READ_BATCH: Nanos = Nanos::from_millis(500);
 const WRITE_BATCH: Nanos = Nanos::from_millis(125);
 
-/// How long a request waits until it may go out of turn: `read_expire` and `write_expire`.
+/// Time that a request waits until it may go out of turn: `read_expire` and `write_expire`.
 const EXPIRE: [Nanos; 2] = [Nanos::from_millis(125), Nanos::from_millis(250)];
-/// How far behind the last command one may lie that goes before those ahead.
+/// Maximum distance behind the last command of a request that goes before those ahead.
 const BACK_SECTORS_MAX: u64 = 1 << 20;
 /// The longest time between two reads that counts.
 const THINK_MAX: Nanos = Nanos::from_millis(20);
 
-/// What waits at one place: requests that lie one behind the other, the oldest since then.
+/// Requests that wait at one place: they lie one behind the other, the oldest since then.
 struct Waiting {
     requests: Vec<Request>,
     extent: Extent,
     since: Nanos,
 }
 
-/// How long the next read took to come after the last had ended: each weighs an eighth of what came before it together.
+/// Time that the next read took to come after the last had ended: each weighs an eighth of what came before it together.
 #[derive(Default)]
 struct Think {
     samples: f64,
@@ -60,7 +60,7 @@ impl Think {
         self.total_ms = (7.0 * self.total_ms + time.min(THINK_MAX).as_millis_f64()) / 8.0;
     }
 
-    /// Whether a read is worth waiting for so long.
+    /// True if a read is worth waiting for so long.
     fn is_within(&self, span: Nanos) -> bool {
         self.total_ms <= self.samples * span.as_millis_f64()
     }
@@ -70,23 +70,23 @@ impl Think {
 pub(crate) struct Elevator {
     /// Commands at the drive at a time.
     depth: usize,
-    /// How long it waits for another read; none: it does not.
+    /// Time that it waits for another read; none: it does not wait.
     anticipation: Nanos,
-    /// When the last read ended.
+    /// Time at which the last read ended.
     last_read: Option<Nanos>,
     think: Think,
-    /// What waits, by its first sector: reads, and writes.
+    /// Waiting requests by first sector: reads, and writes.
     queues: [BTreeMap<u64, Waiting>; 2],
     /// Flushes, and what cannot be sorted: they go when everything before them is over.
     apart: VecDeque<Request>,
-    /// What is at the drive.
+    /// Commands at the drive.
     under_way: BTreeMap<OpId, Vec<(RequestId, usize)>>,
     next_op: u64,
     writes: bool,
     batch_ends: Nanos,
     /// The batch is over, and the next one begins when the drive is empty.
     turning: bool,
-    /// When it was last looked for what has expired.
+    /// Time of the last look for expired requests, of each kind.
     looked: [Nanos; 2],
     head: u64,
     plugged: Option<Nanos>,
@@ -205,13 +205,13 @@ impl Elevator {
         }
     }
 
-    /// Of the kind whose turn it is: where it begins, and since when it waits.
+    /// Returns the start of the oldest run of the kind whose turn it is, and since when it waits.
     fn oldest(&self) -> Option<(u64, Nanos)> {
         let queue = &self.queues[usize::from(self.writes)];
         queue.iter().map(|(start, waiting)| (*start, waiting.since)).min_by_key(|(_, since)| *since)
     }
 
-    /// Where the next command of the kind begins whose turn it is.
+    /// Returns the start of the next command of the kind whose turn it is.
     fn next_start(&mut self, now: Nanos) -> u64 {
         let kind = usize::from(self.writes);
         if now.since(self.looked[kind]) >= EXPIRE[kind] {

@@ -11,7 +11,7 @@ fn request(id: u64, writes: bool, at: u64) -> Event {
     Event::Request(Request { id: RequestId(id), io })
 }
 
-/// What was sent: whether it writes, its first sector, its sectors.
+/// Takes what was sent: the operation, true for a write, the first sector, the number of sectors.
 fn sent(out: &mut Outbox) -> Vec<(OpId, bool, u64, u64)> {
     let submitted = |command| match command {
         Command::Submit { op, io, .. } => {

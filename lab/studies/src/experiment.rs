@@ -37,14 +37,14 @@ pub type Plan = fn(&Settings) -> Result<Vec<Point>, LabError>;
 /// Tells what follows from them.
 pub type Conclude = fn(&Settings, &Samples) -> Result<Findings, LabError>;
 
-/// One experiment. See the module's documentation.
+/// An experiment. See the module's documentation.
 pub struct Experiment {
     pub name: &'static str,
     pub group: Group,
     /// The figure, table or section of the paper.
     pub source: &'static str,
     pub title: &'static str,
-    /// How it is set up, for somebody who reads the results: what is the paper's, what is calibrated, what is ours.
+    /// Set-up, for readers of the results: what is the paper's, what is calibrated, what is ours.
     pub about: &'static str,
     pub params: &'static [Param],
     pub(crate) paper: &'static Paper,
@@ -55,7 +55,7 @@ pub struct Experiment {
 /// Measures one point.
 pub type Job = Box<dyn FnOnce() -> Result<Sample, LabError> + Send>;
 
-/// One point of the grid: a name that the conclusion finds it by, and the work.
+/// A point of the grid: a name by which the conclusion finds it, and the work.
 pub struct Point {
     pub key: String,
     pub job: Job,
@@ -70,7 +70,7 @@ impl Point {
     }
 }
 
-/// What one point measured: numbers and lists of numbers by name.
+/// Measurements of a point: numbers and lists of numbers by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub numbers: BTreeMap<String, f64>,
@@ -107,7 +107,7 @@ impl Sample {
     }
 }
 
-/// What all points measured, by their keys.
+/// Measurements of all points, by their keys.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Samples(pub BTreeMap<String, Sample>);

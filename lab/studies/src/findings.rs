@@ -1,4 +1,4 @@
-//! What follows from a run: tables, plots, and the paper's claims with a verdict on each.
+//! Concludes from a run: tables, plots, and the paper's claims with a verdict on each.
 //!
 //! A claim *holds* when our figure lies in the range that is printed beside it. The range is the paper's own where it
 //! gives one, and otherwise what the sentence says in words, with the slack that is printed; it is fixed in the
@@ -48,7 +48,7 @@ pub struct Claim {
     pub claim: String,
     pub paper: String,
     pub ours: String,
-    /// What is taken as holding.
+    /// Range that is taken as holding, in words.
     pub accepted: String,
     pub verdict: Verdict,
     /// Why it differs, as far as it was found out.
@@ -132,7 +132,7 @@ impl Claim {
         }
     }
 
-    /// What was found out about why it differs; kept only where it does.
+    /// Gives the reason why it differs; kept only where it does.
     pub fn because(mut self, reason: impl Into<String>) -> Claim {
         if !self.holds() {
             self.reason = Some(reason.into());
@@ -151,7 +151,7 @@ impl Claim {
     }
 }
 
-/// How many claims hold, and of how many, without those that chose a parameter.
+/// Number of claims that hold, and of all claims, without those that chose a parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub holding: usize,

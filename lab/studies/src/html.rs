@@ -1,5 +1,5 @@
-//! One self-contained page with everything that was run: first which claims hold, at a glance, and a small plot of each experiment; then
-//! plots, claims and tables.
+//! Writes one self-contained page with everything that was run: first which claims hold, at a glance, and a small plot of each
+//! experiment; then plots, claims and tables.
 
 use std::fmt::Write;
 

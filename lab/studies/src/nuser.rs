@@ -54,7 +54,7 @@ pub(crate) fn setup(settings: &Settings, disk: &str) -> Result<Setup, LabError> 
     Ok(Setup { data_first, cache, ..self::disk(settings)? })
 }
 
-/// One run; the numbers of a phase begin with its name.
+/// Measures a run; the numbers of a phase begin with its name.
 pub(crate) fn measure(
     setup: &Setup,
     ffs: &FfsConfig,
@@ -148,7 +148,7 @@ fn add_phase(sample: &mut Sample, phase: &Phase) {
     }
 }
 
-/// What the disk and the cache did in a phase.
+/// Adds what the disk and the cache did in a phase.
 fn add_layers(sample: &mut Sample, phase: &Phase) {
     const WANTED: [(&str, &str, &str); 17] = [
         ("disk", "/busy_ms", "disk_busy_ms"),

@@ -1,4 +1,4 @@
-//! One self-contained HTML page around plots and text.
+//! Writes a self-contained HTML page around plots and text.
 
 use crate::Plot;
 

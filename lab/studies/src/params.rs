@@ -21,7 +21,7 @@ pub struct Param {
     pub about: &'static str,
 }
 
-/// What the user asked for on the command line: `KEY=VALUE`, in order.
+/// Parameters that the user set on the command line: `KEY=VALUE`, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides(Vec<(String, String)>);
 
@@ -67,7 +67,7 @@ impl Settings {
         Settings { seed, paper: &NO_PAPER, values, changed }
     }
 
-    /// The same for an experiment whose file says this of the paper.
+    /// Settings for an experiment whose file says this of the paper.
     pub(crate) fn of(self, paper: &'static Paper) -> Settings {
         Settings { paper, ..self }
     }
@@ -117,7 +117,7 @@ impl Settings {
         at_most_users(self.count("users")?)
     }
 
-    /// The same of numbers with commas between them.
+    /// Numbers of users, with commas between them.
     pub fn numbers_of_users(&self) -> Result<Vec<u32>, LabError> {
         self.counts("users")?.into_iter().map(at_most_users).collect()
     }
@@ -136,7 +136,7 @@ impl Settings {
         distinct(key, numbers.collect::<Result<_, _>>()?)
     }
 
-    /// The same of numbers of times, or of parts: at least 1.
+    /// Numbers of times, or of parts, with commas between them: at least 1.
     pub fn counts<T: Figure + Default>(&self, key: &str) -> Result<Vec<T>, LabError> {
         self.numbers(key)?.into_iter().map(|number| at_least_one(key, number)).collect()
     }
@@ -147,7 +147,7 @@ impl Settings {
         drive_of(text).map(|_| text).map_err(|error| bad(key, error.to_string()))
     }
 
-    /// The same of names and paths with commas between them.
+    /// Names and paths of drives, with commas between them.
     pub fn drives(&self, key: &str) -> Result<Vec<&str>, LabError> {
         let texts: Vec<&str> = self.text(key).split(',').map(str::trim).collect();
         let wrong = texts.iter().find_map(|text| drive_of(text).err());
@@ -159,7 +159,7 @@ impl Settings {
         parse_size(self.text(key)).map_err(|e| bad(key, e.to_string()))
     }
 
-    /// The same of what has 32 bits for it.
+    /// Bytes that fit into 32 bits.
     pub fn bytes32(&self, key: &str) -> Result<u32, LabError> {
         u32::try_from(self.bytes(key)?).map_err(|_| bad(key, "must be less than 4 GiB".to_owned()))
     }
@@ -175,7 +175,7 @@ impl Settings {
         fits_ram(key, self.bytes(key)?)
     }
 
-    /// The same of sizes with commas between them.
+    /// Sizes of caches in RAM, with commas between them.
     pub fn rams(&self, key: &str) -> Result<Vec<u64>, LabError> {
         self.sizes(key)?.into_iter().map(|bytes| fits_ram(key, bytes)).collect()
     }
@@ -188,7 +188,7 @@ impl Settings {
         self.choice(key, &[("yes", true), ("no", false)])
     }
 
-    /// One of some words.
+    /// Value of one of some words.
     pub fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Result<T, LabError> {
         let text = self.text(key);
         let found = words.iter().find(|(word, _)| *word == text);
@@ -215,7 +215,7 @@ pub(crate) fn drive_of(name_or_path: &str) -> Result<Drive, LabError> {
 
 /// The types of numbers that parameters have.
 pub trait Figure: FromStr + PartialEq {
-    /// What fits, in words.
+    /// Values that fit, in words.
     fn fits() -> String;
 
     fn is_sound(&self) -> bool {

@@ -73,7 +73,7 @@ pub enum Style {
 pub struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Which colour it has, the same in all plots of a page; by its place among the series if not given.
+    /// Colour, the same in all plots of a page; by its place among the series if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub colour: Option<usize>,
     /// Points that are guesses: (x, low, high). They are drawn hollow, with their interval.
@@ -117,9 +117,9 @@ pub struct Plot {
 const SIZE: (u32, u32) = (760, 400);
 /// On a telephone, with the same size of letters.
 const NARROW: (u32, u32) = (350, 310);
-/// Of a number on the x axis, with room beside it.
+/// Width of a number on the x axis, with room beside it.
 const LABEL_WIDTH: u32 = 66;
-/// Of a character of a name there, and of what is beside the axis.
+/// Width of a character of a name there, and of what is beside the axis.
 const NAME_CHARACTER_WIDTH: usize = 7;
 const AXIS_WIDTH: u32 = 84;
 /// The height of a line of the legend.
@@ -325,7 +325,7 @@ impl Plot {
         area.present()
     }
 
-    /// Where the name of each series goes: from the left, and in which line. They cover no data.
+    /// Places the names of the series: from the left, and in which line. They cover no data.
     fn legend(&self, width: i32) -> Vec<(i32, i32)> {
         const CHARACTER_WIDTH: i32 = 7;
         const LEFT: i32 = 78;

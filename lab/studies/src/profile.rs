@@ -1,4 +1,4 @@
-//! What passes at some place in a stack, as the paper's authors profiled their driver (sections 3.3 and 4.2.4): how requests
+//! Profiles what passes at some place in a stack, as the paper's authors profiled their driver (sections 3.3 and 4.2.4): how requests
 //! are aligned, whether they overlap, how many lines of the lookup table they take, and how long they take.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const FEW_LINES: u64 = 2;
 #[derive(Default)]
 pub(crate) struct Profile {
     counts: Counts,
-    /// What was written last: where each request began, and its sectors.
+    /// Requests that were last written: the start of each, and its sectors.
     written: BTreeMap<u64, u64>,
     writes_in_flight: BTreeMap<RequestId, Nanos>,
     seen: Seen,
@@ -59,7 +59,7 @@ impl Profile {
         }
     }
 
-    /// Where the requests begin that wrote something of a range, the last ones that did.
+    /// Returns the requests that last wrote something of a range.
     fn writers(&self, extent: Extent) -> impl Iterator<Item = Extent> {
         // What was written before the range may reach into it; as such requests do not overlap, only the last may.
         let before = self.written.range(..extent.start.0).next_back();

@@ -27,7 +27,7 @@ pub(crate) const LOG_PROFILE: &str = "log-profile";
 /// Less is no log: it has a few segments, and a superblock.
 const LOG_BYTES_MIN: u64 = 1 << 20;
 
-/// Where the log is.
+/// Place of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogPlace {
     /// The first part of the data disk: a logical DCD.
@@ -61,9 +61,9 @@ pub(crate) struct Setup {
     pub queue: Scheduler,
     /// Segments of the drive's buffer; as in its file, if absent.
     pub segments: Option<usize>,
-    /// What is written is in the drive's buffer afterwards, where it pushes something out.
+    /// True if written data is in the drive's buffer afterwards, where it pushes something out.
     pub writes_in_buffer: bool,
-    /// Where the data begins on the disk: the log's size, with a log there or without, so that the same data lies on the
+    /// Start of the data on the disk: the log's size, with a log there or without, so that the same data lies on the
     /// same tracks.
     pub data_first: u64,
     pub cache: Option<CacheSetup>,
@@ -71,11 +71,11 @@ pub(crate) struct Setup {
     pub profile: bool,
 }
 
-/// What a modelled disk keeps its bytes on. It counts what reaches it, for ever: the layers' statistics begin anew with
+/// Memory for the bytes of a modelled disk. It counts what reaches it, for ever: the layers' statistics begin anew with
 /// each phase of a workload.
 pub(crate) struct Medium {
     memory: MemDisk,
-    /// Where the data begins.
+    /// Start of the data.
     data_first: Lba,
     log: Traffic,
     data: Traffic,
@@ -148,7 +148,7 @@ pub(crate) struct Rig {
     next_id: u64,
 }
 
-/// Where the parts of a stack are.
+/// Log and data of a stack.
 struct Parts {
     log: Option<Target>,
     data: Target,
@@ -406,7 +406,7 @@ impl Rig {
         (log.reads + data.reads, log.writes + data.writes)
     }
 
-    /// What reached the disks since they were new, all together: of the log, and of the data.
+    /// Returns what reached the disks since they were new, all together: of the log, and of the data.
     pub fn traffic(&self) -> (Traffic, Traffic) {
         let disks = self.driver.devices();
         (Traffic::sum(disks.iter().map(|disk| disk.log)), Traffic::sum(disks.iter().map(|disk| disk.data)))

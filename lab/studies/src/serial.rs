@@ -1,4 +1,4 @@
-//! One request at a time: the lock of the paper's driver, which holds the whole cache from the arrival of a request to its
+//! Lets one request through at a time: the lock of the paper's driver, which holds the whole cache from the arrival of a request to its
 //! end (section 4.2.2: "we exclusively lock the entire cache for the request until the request is complete").
 
 use std::collections::VecDeque;

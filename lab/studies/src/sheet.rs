@@ -1,4 +1,4 @@
-//! What an experiment says of itself: a TOML file beside its code has its name, its place in the paper, how it is set up,
+//! Reads an experiment's sheet: a TOML file beside its code has its name, its place in the paper, how it is set up,
 //! its parameters, and the paper's claims.
 
 use std::collections::BTreeMap;

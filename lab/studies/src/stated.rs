@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::findings::{Claim, figure};
 
-/// What the paper says, by the names in the experiment's file.
+/// Claims and tables of the paper, by the names in the experiment's file.
 #[derive(Debug)]
 pub(crate) struct Paper {
     pub claims: BTreeMap<String, ClaimText>,
@@ -20,14 +20,14 @@ pub(crate) struct Paper {
 pub(crate) struct ClaimText {
     /// The paper's sentence, in our words.
     claim: String,
-    /// What the paper says.
+    /// Figure or words of the paper.
     paper: String,
     /// From and to; either end may be infinite.
     accepted: Option<(f64, f64)>,
-    /// It follows the figures.
+    /// Unit, which follows the figures.
     #[serde(default)]
     unit: String,
-    /// Of a fact: what was found.
+    /// Finding, if the claim is a fact.
     ours: Option<String>,
     /// Why it differs, as far as it was found out.
     pub because: Option<String>,
@@ -54,7 +54,7 @@ impl Stated {
         self
     }
 
-    /// What is taken as holding, where it depends on the case.
+    /// Sets the range that is taken as holding, where it depends on the case.
     pub fn accepting(mut self, from: f64, to: f64) -> Stated {
         self.accepted = Some((from, to));
         self
@@ -119,7 +119,7 @@ impl Stated {
     }
 }
 
-/// What may stand in the words of a claim.
+/// Values that may stand in the words of a claim.
 pub(crate) trait Word {
     fn word(&self) -> String;
 }

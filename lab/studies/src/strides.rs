@@ -7,7 +7,7 @@ use dcd_model::{Disk, DiskConfig, Drive};
 
 use crate::LabError;
 
-/// How long each pass takes, one after the other, on a drive with its write cache off. The drive is as it is shipped:
+/// Returns the time of each pass, one after the other, on a drive with its write cache off. The drive is as it is shipped:
 /// its own order of service, its own read-ahead.
 pub fn stride_times(drive: &Drive, passes: Vec<Pass>) -> Result<Vec<Nanos>, LabError> {
     let count = passes.len();

@@ -27,7 +27,7 @@ fn list_one(text: &mut String, experiment: &Experiment) {
     }
 }
 
-/// One experiment's results.
+/// Returns the results of an experiment as text.
 pub fn print(outcome: &Outcome) -> String {
     let mut text = format!("{}: {} ({})\n", outcome.experiment, outcome.title, outcome.source);
     let changed: Vec<String> = outcome.changed.iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -1,4 +1,4 @@
-//! Reads and writes the binary formats whose records have one length.
+//! Reads the binary formats whose records have one length.
 
 use std::io::{BufRead, ErrorKind, Read};
 

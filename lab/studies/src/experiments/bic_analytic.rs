@@ -120,7 +120,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }
 
-/// What section 5.1.1 says of other buffer caches, and of the difference that the built-in cache makes.
+/// Claims of section 5.1.1 about other buffer caches, and about the difference that the built-in cache makes.
 fn by_buffer(
     settings: &Settings,
     names: &[&str],

@@ -6,7 +6,7 @@ use crate::builtin::{Case, POSTMARK, WORKLOADS, gain_percent, measure, workload}
 /// The paper's gains with 16 MB of buffer cache, in percent.
 const PAPER: [(&str, f64); 6] =
     [("RES", 13.5), ("INS", 42.1), ("WEB", 6.0), ("HARP", 9.0), ("SITAR", 10.5), ("PostMark", 1.85)];
-/// How sequential a trace is can only be guessed from its totals: half to twice the paper's gain is the same effect.
+/// Factor between our gain and the paper's: totals alone leave open how sequential a trace is, so half to twice is the same effect.
 const FACTOR: f64 = 2.0;
 const SIZED: &str = "INS";
 /// The other traces; with larger buffer caches their gains are "small": less than the least of INS.
@@ -77,7 +77,7 @@ fn other_sizes(settings: &Settings, names: &[&str], buffers: &[u64], samples: &S
     Some(settings.claim("other-sizes").spread(&shares))
 }
 
-/// What section 5.2 says of larger buffer caches.
+/// Claims of section 5.2 about larger buffer caches.
 fn larger_buffers(
     settings: &Settings,
     names: &[&str],

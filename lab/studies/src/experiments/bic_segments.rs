@@ -130,7 +130,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     Ok(Findings { tables: vec![by_count, by_request], plots: vec![trace_plot, stream_plot], claims })
 }
 
-/// What the paper says of all sizes of requests.
+/// Claims of the paper about all sizes of requests.
 fn stream_claims(
     settings: &Settings,
     requests: &[u64],

@@ -106,7 +106,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }
 
-/// What section 5.3 says beside the gains.
+/// Claims of section 5.3 beside the gains.
 fn more_claims(
     settings: &Settings,
     names: &[&str],

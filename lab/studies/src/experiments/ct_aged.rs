@@ -10,8 +10,8 @@ use crate::array::{ArraySetup, HostSetup, SECONDS_PER_MB, Scheme};
 /// The paper's file system.
 const USED: u64 = 10 << 30;
 
-/// Of larger files there are fewer, so that where they lie differs more from run to run: these are run more often, by as
-/// much as they are larger than this, and at most so many times.
+/// Files larger than this get more runs, by as much as they are larger, and at most by `MORE_RUNS_MAX`: there are fewer of them, so
+/// their places differ more from run to run.
 const MORE_RUNS_FROM: u64 = 128 << 10;
 const MORE_RUNS_MAX: u64 = 6;
 

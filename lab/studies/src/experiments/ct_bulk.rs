@@ -9,7 +9,7 @@ use dcd_sim::workloads::{LargeFile, SelfCopy, Workload};
 use super::prelude::*;
 use crate::array::{ArraySetup, HostSetup, Scheme};
 
-/// What is measured, and the paper's figures for PBGC, SC and MSC-CT: seconds, or MB/s.
+/// Measurements, and the paper's figures for PBGC, SC and MSC-CT: seconds, or MB/s.
 const ROWS: [(&str, bool, [f64; 3]); 9] = [
     ("video self-copy", true, [31.4, 21.6, 21.6]),
     ("music self-copy", true, [20.6, 10.5, 10.5]),
@@ -36,7 +36,7 @@ fn key(scheme: Scheme, part: &str) -> String {
     format!("{} {part}", scheme.name())
 }
 
-/// One access at the block level: its name, whether it writes, and whether at random.
+/// Accesses at the block level: name, true for a write, true for random places.
 const BLOCK_LEVEL: [(&str, bool, bool); 4] = [
     ("sequential read (block)", false, false),
     ("sequential write (block)", true, false),

@@ -11,7 +11,7 @@ fn key(scheme: Scheme, clients: u64, strip: u64) -> String {
     format!("{} {clients} clients, {} KiB", scheme.name(), strip >> 10)
 }
 
-/// What is measured: numbers of clients and strips.
+/// Cases to measure: numbers of clients and strips.
 fn cases(settings: &Settings) -> Result<(Vec<u64>, Vec<u64>, u64, u64), LabError> {
     let clients: Vec<u64> = settings.counts("clients")?;
     let many: u64 = settings.count("strip-clients")?;

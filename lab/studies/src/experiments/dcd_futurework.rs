@@ -1,4 +1,4 @@
-//! What the paper left undone, each measured alone over the paper's configuration.
+//! Measures what the paper left undone, each alone over the paper's configuration.
 
 use dcd_engine::Nanos;
 use dcd_engine::log_cache::{HowPolicy, WhatPolicy};
@@ -13,7 +13,7 @@ use crate::rig::{CacheSetup, Setup};
 const BASE: &str = "paper";
 const DESTAGES: [&str; 4] = [BASE, "least valid first", "sorted by LBA", "both"];
 const CACHES: [&str; 5] = ["plain", BASE, "compaction", "finer concurrency", "both"];
-/// What is compared with one user, too: the lock.
+/// Caches that are compared with one user, too: the lock.
 const LOCKS: [&str; 2] = [BASE, "finer concurrency"];
 const SEVERAL_USERS: &str = "benchmark";
 const ONE_USER: &str = "one user";

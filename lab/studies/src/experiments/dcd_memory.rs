@@ -1,4 +1,4 @@
-//! How much RAM a cache of 64 MB takes.
+//! Measures the RAM that a cache of 64 MB takes.
 
 use super::prelude::*;
 use crate::clients::{Load, work};

@@ -7,7 +7,7 @@ use super::prelude::*;
 use crate::configurations::DISKS;
 use crate::nuser::{self, MANY_USERS, PHASES};
 
-/// What ours is to reach at 4 users: the paper's bound for remove, and more than its range elsewhere.
+/// Minimum of ours at 4 users: the paper's bound for remove, and more than its range elsewhere.
 const OURS_AT_LEAST: [(&str, f64); 3] = [("untar", 6.0), ("copy", 3.0), ("remove", 9.4)];
 
 fn key(disk: &str, users: u32, cold: bool, run: u64) -> String {

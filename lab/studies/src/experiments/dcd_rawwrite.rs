@@ -1,4 +1,4 @@
-//! How much faster a disk writes in large units: the bandwidth that the log has over the small writes it replaces.
+//! Measures how much faster a disk writes in large units: the bandwidth that the log has over the small writes it replaces.
 
 use dcd_crash::SimRng;
 use dcd_engine::{Buf, Durability, Io, Lba, SECTOR_BYTES};

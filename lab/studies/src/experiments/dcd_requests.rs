@@ -1,4 +1,4 @@
-//! What the requests are like, where they go, and how many reach the disk in all, destaging included.
+//! Profiles the requests, where they go, and how many reach the disk in all, destaging included.
 
 use dcd_sim::workloads::NUser;
 
@@ -63,7 +63,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 
 const PAPER: &str = "paper";
 
-/// What was profiled in the phases.
+/// Profiles of the phases.
 struct Profiles<'a> {
     samples: &'a Samples,
     users: &'a [u32],
@@ -160,7 +160,7 @@ impl Profiles<'_> {
         self.users.iter().map(|&users| 100.0 * all(PAPER, users) / all("plain", users)).collect()
     }
 
-    /// What the data disk gets, of what the log got, in percent.
+    /// Returns the bytes written to the data disk in percent of those written to the log.
     fn destaged(&self) -> Vec<f64> {
         let get = |users: u32, name: &str| self.samples.get(&key(PAPER, users), name);
         self.users

@@ -1,4 +1,4 @@
-//! How much room the paper's cache needs for its gains with many users: in the log, and in the time between the phases.
+//! Measures the room that the paper's cache needs for its gains with many users: in the log, and in the time between the phases.
 
 use dcd_engine::Nanos;
 use dcd_sim::workloads::NUser;

@@ -35,7 +35,7 @@ use std::sync::LazyLock;
 
 use crate::{Experiment, LabError};
 
-/// What the experiments are written with.
+/// Common imports of the experiments.
 mod prelude {
     pub use dcd_crash::mix;
 

@@ -1,4 +1,4 @@
-//! What a write does to the read cache.
+//! Compares the ways in which a write changes the read cache.
 
 use dcd_model::write_cache::{OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
 

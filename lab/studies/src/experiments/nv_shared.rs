@@ -17,7 +17,7 @@ struct Like {
     written: Option<Written>,
 }
 
-/// What a disk writes, where it is known: bytes a write, and of its overwrites the share, the median and the mean interval.
+/// Writes of a disk, where they are known: bytes a write, and of its overwrites the share, the median and the mean interval.
 struct Written {
     size_bytes: f64,
     overwrite: f64,

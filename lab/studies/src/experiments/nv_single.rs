@@ -1,4 +1,4 @@
-//! How to share memory between reads and writes: two caches, or one that keeps both.
+//! Compares ways to share memory between reads and writes: two caches, or one that keeps both.
 
 use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 
@@ -60,7 +60,7 @@ fn intervals(settings: &Settings) -> Result<Vec<u64>, LabError> {
     Ok(intervals)
 }
 
-/// What one disk came to.
+/// Results of a disk.
 struct Results {
     /// Write cache in KiB, total I/Os.
     splits: Vec<(f64, f64)>,

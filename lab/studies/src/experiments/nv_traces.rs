@@ -45,7 +45,7 @@ fn directory(settings: &Settings) -> Option<PathBuf> {
     }
 }
 
-/// One disk of a trace.
+/// A disk of a trace.
 struct Traced {
     records: Vec<Record>,
     drive: &'static str,

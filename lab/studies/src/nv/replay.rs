@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::LabError;
 
-/// What is measured.
+/// Case to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub config: WriteCacheConfig,
@@ -21,7 +21,7 @@ pub(crate) struct Case {
     pub drives: Vec<&'static str>,
 }
 
-/// What was counted: over all disks, and on each.
+/// Counts over all disks, and of each.
 pub(crate) struct Counted {
     pub all: Metrics,
     pub disks: Vec<Metrics>,
@@ -88,7 +88,7 @@ fn counts<T: serde::de::DeserializeOwned>(value: &Value) -> Result<T, LabError> 
     serde_json::from_value(value.clone()).map_err(LabError::setup)
 }
 
-/// Where each disk begins in the cache's space of addresses, and its sectors.
+/// Returns the start of each disk in the cache's space of addresses, and its sectors.
 fn places(drives: &[Drive]) -> Vec<(u64, u64)> {
     let mut first = 0;
     let mut place = |drive: &Drive| {

@@ -14,7 +14,7 @@ use crate::{LabError, Settings};
 pub(crate) struct Site {
     pub name: &'static str,
     pub drive: &'static str,
-    /// Its column in the paper's tables.
+    /// Column in the paper's tables.
     pub index: usize,
 }
 
