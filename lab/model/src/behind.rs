@@ -34,7 +34,7 @@ impl Going {
 #[derive(Debug, Default)]
 pub(crate) struct Behind {
     held: Held,
-    /// In the order in which it was given up for writing.
+    /// In the order in which it was handed down for writing.
     going: VecDeque<Going>,
     line: VecDeque<(OpId, Io)>,
     patches: BTreeMap<u64, Vec<Patch>>,

@@ -2,7 +2,7 @@
 //!
 //! After a read the heads stay on the track and what passes under them goes into the read's segment, until the
 //! read-ahead is complete or another request moves the arm. This costs nothing while it happens and is therefore worked
-//! out only when somebody asks: [`Cache::catch_up`] moves the read-ahead to a moment. There are three states:
+//! out only on demand: [`Cache::catch_up`] moves the read-ahead to a moment. There are three states:
 //!
 //! | state   | meaning                                             | leaves it                                        |
 //! |---------|-----------------------------------------------------|--------------------------------------------------|

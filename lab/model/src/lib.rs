@@ -2,7 +2,7 @@
 //!
 //! A [`Disk`] is a layer over a device that only keeps the bytes: it decides *when* an operation ends, and the device
 //! below it decides *what* is read. A [`Drive`] is the data sheet, one TOML file each; [`Controller`] is the machine
-//! that follows from it, and can be used without the layer by whoever only wants service times.
+//! that follows from it, and can be used without the layer by code that only wants service times.
 //!
 //! Like every layer it has no clock, and nothing in it is random: the same requests at the same times get the same
 //! answers at the same times.

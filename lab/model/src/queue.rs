@@ -2,7 +2,7 @@
 //!
 //! A drive knows only as many commands as its queue is deep, the one in service among them; what comes on top waits
 //! outside, in order, and enters as places become free. Requests that are in the queue at the same time may be served in any order, as on a real drive:
-//! who needs an order waits for completions. Only a flush stays behind the writes that came before it.
+//! a client that needs an order waits for completions. Only a flush stays behind the writes that came before it.
 
 use std::collections::VecDeque;
 

@@ -98,7 +98,7 @@ impl WriteBack {
         self.runs.is_empty() && self.parts.is_empty()
     }
 
-    /// True while something waits that nobody has begun to write.
+    /// True while a run waits that the drive has not begun to write.
     pub fn is_waiting(&self) -> bool {
         !self.runs.is_empty()
     }

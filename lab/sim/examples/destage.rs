@@ -125,7 +125,7 @@ fn fill(bench: &mut Bench, region: u64, log_sectors: u64) -> BTreeSet<u64> {
     blocks
 }
 
-/// The time and the disk operations until everything is home.
+/// The time and the disk operations until everything is destaged.
 fn drain(bench: &mut Bench) -> (Nanos, u64) {
     let begun = bench.driver.now();
     let before = operations(&bench.stack);

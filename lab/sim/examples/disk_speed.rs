@@ -93,7 +93,7 @@ fn read(text: &str, sectors: u64) -> Result<Vec<Arrival>, Box<dyn Error>> {
     Ok(arrivals)
 }
 
-/// Requests in a second of this processor, whoever else uses it; and in a second on the wall.
+/// Requests in a second of this processor, whatever else uses it; and in a second on the wall.
 struct Clock {
     cpu: f64,
     wall: Instant,

@@ -19,7 +19,6 @@ const LOG_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
 const DATA_SECTORS: u64 = (16 << 30) / SECTOR_BYTES;
 const THINK_MAX: Nanos = Nanos::from_micros(100);
 
-/// Device of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOn {
     Ssd,
@@ -27,7 +26,6 @@ pub enum LogOn {
     DiskWithGaps,
 }
 
-/// Counts of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     pub writes: u64,

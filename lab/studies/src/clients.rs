@@ -27,7 +27,6 @@ pub(crate) struct Load {
     pub overwrites_percent: u64,
 }
 
-/// Times of all requests.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     pub reads: Vec<Nanos>,

@@ -27,7 +27,6 @@ pub(crate) const LOG_PROFILE: &str = "log-profile";
 /// Less is no log: it has a few segments, and a superblock.
 const LOG_BYTES_MIN: u64 = 1 << 20;
 
-/// Place of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogPlace {
     /// The first part of the data disk: a logical DCD.
@@ -75,7 +74,6 @@ pub(crate) struct Setup {
 /// each phase of a workload.
 pub(crate) struct Medium {
     memory: MemDisk,
-    /// Start of the data.
     data_first: Lba,
     log: Traffic,
     data: Traffic,

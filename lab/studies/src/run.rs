@@ -17,7 +17,6 @@ use crate::{Count, Experiment, Findings, Group, LabError, Overrides, Point, Samp
 /// A point that was measured: the place of its experiment among the chosen ones, its key, and what it gave.
 type Measured = (usize, String, Result<Sample, LabError>);
 
-/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     pub seed: u64,

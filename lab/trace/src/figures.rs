@@ -3,7 +3,6 @@
 
 use serde::Serialize;
 
-/// Distribution of a quantity.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Distribution {
     pub count: u64,

@@ -196,7 +196,7 @@ fn overheads(disk: &mut Fields<'_>) -> Result<OverheadFile, ImportError> {
     })
 }
 
-/// To picoseconds: a product of decimal numbers has digits that nobody wrote.
+/// To picoseconds: a product of decimal numbers has digits that were not written.
 fn round(ms: f64) -> f64 {
     (ms * 1e9).round() / 1e9
 }

@@ -135,7 +135,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The fields that nobody looked at, with their values.
+    /// The fields that were not read, with their values.
     fn rest(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
         let items = self.block.items.iter().map(|(name, value)| (name.as_str(), value));
         items.filter(|(name, _)| !self.used.contains(name))

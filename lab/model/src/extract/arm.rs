@@ -12,7 +12,7 @@ const HEAD_PAIRS: usize = 1000;
 const HEAD_PLACES: usize = 40;
 /// The distances of the curve: each this much longer than the one before.
 const GROWTH: f64 = 1.35;
-/// How well two angles of a block agree.
+/// Maximum difference between two equal angles of a block.
 const SAME_ANGLE: f64 = 0.03;
 
 /// The time that the arm needs for distances from one cylinder to all of them.

@@ -1,11 +1,11 @@
-//! The buffer cache: blocks in memory, the oldest given up first.
+//! The buffer cache: blocks in memory, the oldest evicted first.
 //!
 //! | a buffer is | and   | until                                                               |
 //! |-------------|-------|---------------------------------------------------------------------|
-//! | idle        | clean | it is read again, changed, or given up                              |
+//! | idle        | clean | it is read again, changed, or evicted                               |
 //! | idle        | dirty | the update daemon, a sync, a full cluster or lack of room writes it |
 //! | reading     | clean | the read ends: idle                                                 |
-//! | writing     | clean | the write ends: idle; who wants it meanwhile waits                  |
+//! | writing     | clean | the write ends: idle; programs that want it meanwhile wait          |
 //!
 //! A buffer is named by the address of its first fragment. Only idle buffers are in the lists of the oldest. Metadata may
 //! have memory of its own, but for directories; then neither makes room for the other.
@@ -22,7 +22,6 @@ pub(crate) enum BufferState {
     Writing,
 }
 
-/// Content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Data,
@@ -51,7 +50,7 @@ pub(crate) struct Buffer {
     pub content: Content,
     /// Buffers of one file are written together.
     pub owner: Ino,
-    /// Was written only to make room: the first to be given up.
+    /// Was written only to make room: the first to be evicted.
     pub is_aged: bool,
 }
 
@@ -62,7 +61,7 @@ pub(crate) struct Slot(pub u32);
 /// Memory for buffers.
 struct Pool {
     oldest_first: Lru,
-    /// This buffer and all older ones may not be given up: see [`BufferCache::pass`].
+    /// This buffer and all older ones may not be evicted: see [`BufferCache::pass`].
     passed: Option<u32>,
     used_frags: u64,
     capacity_frags: u64,
@@ -237,7 +236,7 @@ impl BufferCache {
         passed.map_or_else(|| oldest_first.oldest(), |slot| oldest_first.newer(slot)).map(Slot)
     }
 
-    /// A buffer may not be given up yet. Who makes room next need not look at it again, if it is the oldest but for those of which the
+    /// A buffer may not be evicted yet. The next search for room need not look at it again, if it is the oldest but for those of which the
     /// same is true.
     pub fn pass(&mut self, slot: Slot) {
         let content = self.get(slot).content;
@@ -246,7 +245,7 @@ impl BufferCache {
         }
     }
 
-    /// Some of those that were passed over may be given up now.
+    /// Some of those that were passed over may be evicted now.
     pub fn look_again(&mut self) {
         self.common.passed = None;
         self.metadata.iter_mut().for_each(|pool| pool.passed = None);

@@ -137,7 +137,7 @@ pub struct FfsConfig {
     pub read_ahead: bool,
     /// The most that is read ahead of a reader: a cluster, if absent.
     pub read_ahead_bytes: Option<u32>,
-    /// The last close of a file writes what is dirty of its whole blocks, and nobody waits: so Solaris ends a cluster that is not
+    /// The last close of a file writes what is dirty of its whole blocks, and no call waits: so Solaris ends a cluster that is not
     /// full (`ufs_close` in its successor's ufs_vnops.c). Elsewhere the update daemon finds them.
     pub push_at_close: bool,
     /// The update daemon writes all that is dirty in the course of this time.

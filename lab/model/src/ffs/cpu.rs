@@ -1,4 +1,4 @@
-//! The one processor: who wants it waits in a line, and gives it up after a quantum if others wait.
+//! Shares one processor: programs that want it wait in a line, and release it after a quantum if others wait.
 
 use std::collections::VecDeque;
 

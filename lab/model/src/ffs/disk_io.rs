@@ -196,7 +196,7 @@ impl Ffs {
         }
     }
 
-    /// Asks for a row of blocks that nobody waits for, and says how far it got; nothing where they are in memory or not there.
+    /// Asks for a row of blocks that no call waits for, and says how far it got; nothing where they are in memory or missing.
     fn read_ahead_row(&mut self, id: ProcessId, file: Ino, start: u32, wanted: u32, last: u32) -> u32 {
         let at = self.volume.inodes.get(file).blocks.get(start as usize).copied();
         if wanted == 0 || at.is_none_or(|at| at.is_none() || self.cache.find(at).is_some()) {
@@ -325,7 +325,7 @@ impl Ffs {
         (first, frags)
     }
 
-    /// Writes buffers that lie in a row; nobody waits for it.
+    /// Writes buffers that lie in a row; no call waits for it.
     fn write_row(&mut self, first: Frag, frags: u32, for_room: bool) {
         let mut next = 0;
         let mut class = RequestClass::DelayedMetadata;

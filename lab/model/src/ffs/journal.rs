@@ -100,7 +100,7 @@ impl Ffs {
         self.journal.as_ref().is_some_and(|journal| journal.changed.contains(&at))
     }
 
-    /// Writes the data, and then what has changed of the metadata into the journal; nobody waits.
+    /// Writes the data, and then what has changed of the metadata into the journal; no call waits.
     pub(crate) fn commit(&mut self) {
         self.write_all(Which::Data);
         let config = &self.volume.config;

@@ -107,7 +107,6 @@ impl Default for Process {
     }
 }
 
-/// Result of a step.
 enum Stepped {
     Over,
     /// Over, but the next one has to wait.

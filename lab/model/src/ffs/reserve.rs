@@ -11,7 +11,7 @@
 //! | a block of a window     | the goal; else the first free one up to a multiple of 64; else the first of a free   |
 //! |                         | byte of the bitmap; else the first free one                                          |
 //! | a directory, or no room | without a window, in the same order, and then up to seven blocks back                |
-//! | the end                 | a file that nobody has open any more has no window                                   |
+//! | the end                 | a file that no program has open any more has no window                               |
 
 use std::collections::BTreeMap;
 

@@ -18,7 +18,7 @@ pub struct Metrics {
     pub blocks_hit_in_read_cache: u64,
     /// Reads that went to the disk.
     pub disk_reads: u64,
-    /// Writes that went to the disk by themselves: purges, and writes around the cache.
+    /// Writes that went to the disk by themselves: purges, and writes that bypass the cache.
     pub disk_writes: u64,
     pub purges: u64,
     /// Purges that a request had to wait for.

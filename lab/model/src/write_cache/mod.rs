@@ -12,7 +12,7 @@
 //! | `regions` | which blocks lie together on a disk, and what the arm can do                        |
 //! | `clients` | requests of clients: hits, misses, writes that wait for room, flushes               |
 //! | `disk`    | what each disk does next: its queue, when and what it purges                        |
-//! | `operation` | reads with what they take along, purges, what goes around: their commands         |
+//! | `operation` | reads with what they take along, purges, what bypasses: their commands            |
 //! | `metrics` | the paper's counts                                                                  |
 //!
 //! A write is put into the cache and answered. It overwrites a dirty block of the same address, which is the point of it

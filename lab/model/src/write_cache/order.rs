@@ -5,7 +5,7 @@
 //! | ages                   | a chain by age, or by the last write: what is new goes to the end         |
 //! | counts or places       | regions sorted by what it compares; a region's number stands for its place |
 //!
-//! The chain by age is kept for every policy: while somebody waits until everything is safe, the oldest region goes first. Regions of which
+//! The chain by age is kept for every policy: while a request waits until everything is safe, the oldest region goes first. Regions of which
 //! nothing waits stay in the chains and are skipped; there are as many as purges are under way.
 
 use dcd_engine::destage::what::{self, Part, WhatPolicy};

@@ -1,6 +1,6 @@
 //! Regions: blocks that lie together on a disk, on a track, on a cylinder, or, where tracks cannot be seen, in a range of addresses.
 //!
-//! Everything here is a number on one disk; whoever knows the disk makes the map (`dcd-model` for drives).
+//! Everything here is a number on one disk; code that knows the disk makes the map (`dcd-model` for drives).
 
 use std::ops::Range;
 

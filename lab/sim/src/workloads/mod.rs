@@ -42,7 +42,6 @@ pub use postmark::{PostMark, PostMarkCounters};
 pub use streams::Streams;
 pub use synthetic::{Fit, PROFILES, Profile, Synthetic};
 
-/// Workload to run.
 #[derive(Clone, Debug)]
 pub enum Workload {
     NUser(NUser),

@@ -379,7 +379,7 @@ impl Person<'_> {
         let (size, piece) = (self.population.bytes[file], self.sizes.read);
         let calls = size.div_ceil(piece);
         let scattered = size > SMALL_BYTES && self.rng.unit() < self.profile.scattered;
-        // Nobody who reads here and there reads all of it.
+        // A program that reads here and there does not read all of it.
         let wanted = if scattered { self.rng.range(1, calls) } else { calls };
         let count = wanted.min(self.share.reads_left);
         self.steps.push_back(Step::open(0, path(file)));

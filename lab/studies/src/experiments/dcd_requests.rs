@@ -63,7 +63,6 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 
 const PAPER: &str = "paper";
 
-/// Profiles of the phases.
 struct Profiles<'a> {
     samples: &'a Samples,
     users: &'a [u32],

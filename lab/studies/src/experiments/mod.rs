@@ -35,7 +35,6 @@ use std::sync::LazyLock;
 
 use crate::{Experiment, LabError};
 
-/// Common imports of the experiments.
 mod prelude {
     pub use dcd_crash::mix;
 

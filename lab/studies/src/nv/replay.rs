@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use crate::LabError;
 
-/// Case to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub config: WriteCacheConfig,

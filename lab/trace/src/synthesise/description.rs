@@ -28,7 +28,7 @@ pub struct Kind {
 pub struct Reuse {
     /// Share of the sectors read or written.
     pub share: f64,
-    /// Since the access that it comes back to, in requests to the device.
+    /// Interval since the earlier access, in requests to the device.
     pub interval_ios: Spread,
 }
 
@@ -45,7 +45,7 @@ pub struct Space {
     pub region_bytes: u64,
     /// The n-th busiest region gets a share of n^-skew of the new data (Zipf); 0: all the same.
     pub skew: f64,
-    /// This share of new data goes to the region of the new data before it, whoever read or wrote that.
+    /// This share of new data goes to the region of the new data before it, whether that was read or written.
     #[serde(default)]
     pub stay: f64,
     /// This share of new data is put right behind the newest data of its region, the rest anywhere in it.
@@ -56,7 +56,6 @@ const fn sector() -> u64 {
     dcd_engine::SECTOR_BYTES
 }
 
-/// Arrivals of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {

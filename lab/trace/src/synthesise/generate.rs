@@ -3,7 +3,7 @@
 //! A write decides, when it is made, whether it will be overwritten and after how many requests; what is due is written
 //! again, in the order in which it falls due, and only else is new data written. So of the writes exactly the wanted share
 //! overwrites, after the wanted intervals, as far as the order of reads and writes leaves room. Reads come back to an
-//! extent that was written or read so many requests ago, or go to a place that nobody touched. A run continues where the
+//! extent that was written or read so many requests ago, or go to a place that was never touched. A run continues where the
 //! request before it ended; what was written in one run is due in one run.
 
 use std::cmp::Reverse;
@@ -25,7 +25,7 @@ use dcd_stack::{Op, Record};
 /// An overwrite to come: request number, order, where.
 type Due = Reverse<(u64, u64, Lba, u64)>;
 
-/// Extents that can be come back to, by the number of their request.
+/// Extents that can be accessed again, by the number of their request.
 #[derive(Default)]
 struct History(Vec<(u64, Extent)>);
 

@@ -97,7 +97,7 @@ pub(crate) enum Step {
         ino: Ino,
         is_directory: bool,
     },
-    /// A cluster is complete: it is written now, and nobody waits.
+    /// A cluster is complete: it is written now, and no call waits.
     PushCluster {
         at: Frag,
     },

@@ -70,7 +70,7 @@ impl Ffs {
 }
 
 impl Volume {
-    /// Every file has the blocks of its size, and nobody else has them. Gives the number of inodes.
+    /// Every file has the blocks of its size, and no other file has them. Gives the number of inodes.
     fn check_files(&self, holders: &mut Holders) -> u64 {
         let mut count = 0;
         for (ino, inode) in self.inodes.iter() {

@@ -13,7 +13,6 @@ fn journaled(journal_bytes: u32) -> FfsConfig {
     }
 }
 
-/// Target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
     Journal,

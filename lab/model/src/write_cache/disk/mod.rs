@@ -7,7 +7,7 @@
 //!
 //! A region that cannot be written rests for a while, and the others are purged meanwhile.
 //!
-//! A purge that nobody waits for is never queued: the policy starts it. What goes around the cache runs alone, so that no
+//! A purge that no request waits for is never queued: the policy starts it. What bypasses the cache runs alone, so that no
 //! older copy of the same block is being written meanwhile.
 
 mod run;

@@ -140,7 +140,7 @@ impl WriteCache {
         false
     }
 
-    /// A write of a region has failed. Those who wait for its blocks learn that these are not being written for now.
+    /// A write of a region has failed. The waiters for its blocks learn that these are not being written for now.
     pub(in crate::write_cache) fn rest(
         &mut self,
         now: Nanos,

@@ -1,4 +1,4 @@
-//! Operations at a disk: reads that missed, with the dirty blocks that they take along, purges, and what goes around the cache.
+//! Operations at a disk: reads that missed, with the dirty blocks that they take along, purges, and what bypasses the cache.
 //! Each is some commands below, and ends when all of them have returned.
 
 mod merge;
@@ -30,7 +30,7 @@ pub(super) struct Operation {
 }
 
 enum Step {
-    /// The main command: the read, or what goes around.
+    /// The main command: the read, or what bypasses the cache.
     Main,
     /// A run of the operation's blocks.
     Run(Range<usize>),

@@ -302,7 +302,7 @@ impl WriteCache {
         }
     }
 
-    /// Discards are made durable before the copies in the cache go: without that an older content could come back.
+    /// Discards are made durable before the copies in the cache go: without that stale data could become visible.
     fn after_main(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         if let (OperationKind::Through { piece, .. }, None) = (&operation.kind, operation.error) {

@@ -103,7 +103,7 @@ impl Slot {
     }
 }
 
-/// The end of a block's write, for those who wait until everything that was dirty at some stamp is safe: one
+/// The end of a block's write, for waiters until everything that was dirty at some stamp is safe: one
 /// block less for each whose stamp is in `since..until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
@@ -325,7 +325,7 @@ impl Pool {
         self.being_written += 1;
     }
 
-    /// The write of a block has ended: the block is clean if that succeeded and nobody wrote it meanwhile.
+    /// Ends the write of a block: the block is clean if that succeeded and the block was not written meanwhile.
     pub fn end_write(&mut self, slot: SlotIndex, safely: bool) -> Settled {
         let entry = &mut self.slots[slot.0 as usize];
         assert!(entry.is_being_written(), "a write ends that has begun");
