@@ -40,9 +40,9 @@ pub(crate) struct CacheShape {
     pub segments: usize,
     pub segment_sectors: u64,
     pub read_ahead: ReadAhead,
-    /// The most sectors behind a read's end, whatever the policy.
+    /// Maximum number of sectors behind a read's end, whatever the policy.
     pub read_ahead_sectors: u64,
-    /// The most segments that hold written data.
+    /// Maximum number of segments that hold written data.
     pub write_segments: usize,
     /// They hold nothing else.
     pub separate_write_segments: bool,

@@ -61,7 +61,7 @@ pub struct DiskConfig {
     /// Size of the drive that is used, in bytes; if absent, all that the device below has.
     pub size: Option<u64>,
     pub queue: Scheduler,
-    /// The most commands among which that order chooses.
+    /// Maximum number of commands among which that order chooses.
     pub queue_depth: Option<usize>,
     pub write_cache: WriteCache,
     /// Time at which data in the write cache goes to the medium.

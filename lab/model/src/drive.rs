@@ -217,7 +217,7 @@ impl Drive {
         (self.cache.segments, self.cache.segment_sectors)
     }
 
-    /// The most sectors that the drive can have acknowledged and not written, with its write cache on; 0: it has none.
+    /// Returns the maximum number of sectors that the drive can have acknowledged and not written, with its write cache on; 0: it has none.
     pub fn write_buffer_sectors(&self) -> u64 {
         self.write_back.sectors
     }
@@ -247,7 +247,7 @@ impl Drive {
         self.mechanics.geometry.zones()
     }
 
-    /// The most commands that the drive knows at a time.
+    /// Returns the maximum number of commands that the drive knows at a time.
     pub fn queue_depth(&self) -> usize {
         self.queue_depth
     }

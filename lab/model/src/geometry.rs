@@ -271,7 +271,7 @@ impl Geometry {
         u64::from(sector) * self.revolution / u64::from(sectors_per_track)
     }
 
-    /// The most sectors for which `offset` stays within `time`.
+    /// Returns the maximum number of sectors for which `offset` stays within `time`.
     pub fn sectors_within(&self, time: u64, sectors_per_track: u32) -> u32 {
         if time >= self.revolution {
             return sectors_per_track;

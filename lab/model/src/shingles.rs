@@ -20,7 +20,7 @@ pub(crate) struct ShinglesShape {
     pub band_sectors: u64,
     /// The sectors behind the last one that users see: the persistent cache.
     pub cache: Extent,
-    /// The most pieces that the drive remembers.
+    /// Maximum number of pieces that the drive remembers.
     pub entries: usize,
     /// Time that the drive rests before it cleans.
     pub idle: Nanos,

@@ -43,9 +43,9 @@ pub enum DestageOrder {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteBackShape {
     pub kind: WriteBackKind,
-    /// The most sectors that wait; 0: the drive delays no writes.
+    /// Maximum number of sectors that wait; 0: the drive delays no writes.
     pub sectors: u64,
-    /// The most runs that wait.
+    /// Maximum number of runs that wait.
     pub runs: usize,
     pub order: DestageOrder,
     /// Time that the drive rests before it begins.

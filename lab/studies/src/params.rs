@@ -263,14 +263,14 @@ fn distinct<T: PartialEq>(key: &str, values: Vec<T>) -> Result<Vec<T>, LabError>
     }
 }
 
-/// The most users at once: each has a tree of files.
+/// Maximum number of users at once: each has a tree of files.
 const USERS_MAX: u32 = 10_000;
 
 fn at_most_users(users: u32) -> Result<u32, LabError> {
     if users > USERS_MAX { Err(bad("users", format!("at most {USERS_MAX}"))) } else { Ok(users) }
 }
 
-/// The most RAM that a modelled cache can have.
+/// Maximum RAM of a modelled cache.
 const RAM_MAX: u64 = 16 << 30;
 
 fn fits_ram(key: &str, bytes: u64) -> Result<u64, LabError> {

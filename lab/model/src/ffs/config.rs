@@ -135,7 +135,7 @@ pub struct FfsConfig {
     pub journal_bytes: u32,
     /// Read on in a file that is read in order.
     pub read_ahead: bool,
-    /// The most that is read ahead of a reader: a cluster, if absent.
+    /// Maximum read-ahead of a reader: a cluster, if absent.
     pub read_ahead_bytes: Option<u32>,
     /// The last close of a file writes what is dirty of its whole blocks, and no call waits: so Solaris ends a cluster that is not
     /// full (`ufs_close` in its successor's ufs_vnops.c). Elsewhere the update daemon finds them.
@@ -209,7 +209,7 @@ impl FfsConfig {
         self.cluster_bytes / self.block_bytes
     }
 
-    /// The most blocks that are read ahead of a reader.
+    /// Returns the maximum number of blocks that are read ahead of a reader.
     pub(crate) fn read_ahead_blocks(&self) -> u32 {
         self.read_ahead_bytes.map_or(self.cluster_blocks(), |bytes| (bytes / self.block_bytes).max(1))
     }

@@ -95,7 +95,7 @@ impl Shape {
         first.into_iter().chain(second)
     }
 
-    /// The most blocks that a file can have.
+    /// Returns the maximum number of blocks that a file can have.
     pub fn blocks_max(&self) -> u64 {
         let addresses = u64::from(self.addresses);
         u64::from(self.direct_blocks) + addresses + addresses * addresses

@@ -45,7 +45,7 @@ pub struct DirtyRegion {
     pub resting: bool,
     /// The order has not seen its last changes.
     pub(super) stale: bool,
-    /// The most blocks that were written one behind the other.
+    /// Maximum number of blocks that were written one behind the other.
     pub run_longest: u32,
     run: u32,
     run_end: u64,

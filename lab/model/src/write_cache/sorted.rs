@@ -12,7 +12,7 @@ pub type Entry = (u32, u64, u32);
 /// The first number of a region that has no place: nothing of it waits. It is larger than all that policies compare.
 pub const NONE: u32 = u32::MAX;
 
-/// The most regions that wait to be put in: enough to put them in from one end to the other, and little memory.
+/// Maximum number of regions that wait to be put in: enough to put them in from one end to the other, and little memory.
 const FRESH_MAX: usize = 1 << 14;
 
 /// A region as it is sorted in.

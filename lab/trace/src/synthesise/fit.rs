@@ -16,7 +16,7 @@ use crate::figures::Figures;
 const TURNS: usize = 10;
 /// A figure that is so near is met.
 const NEAR: f64 = 0.02;
-/// The most that one turn changes a knob, as a factor.
+/// Maximum change of a knob in one turn, as a factor.
 const TURN_MAX: f64 = 3.0;
 
 /// A figure of a description.
