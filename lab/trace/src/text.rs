@@ -34,7 +34,7 @@ pub trait Lines {
 
 /// Lines before the first record that may be no records.
 const HEADER_LINES_MAX: usize = 16;
-/// So much of a line is quoted.
+/// Maximum number of characters of a line that are quoted.
 const QUOTED_CHARS: usize = 60;
 
 /// Names of columns, or a comment: some words, and no field that begins as a number does.
