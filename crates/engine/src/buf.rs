@@ -69,7 +69,7 @@ impl Buf {
         })
     }
 
-    /// The same for what a client asks for: none where there is no memory for it.
+    /// Writable memory, all zero, for a request of a client: none if memory is short.
     pub fn try_zeroed(len: usize) -> Option<Buf> {
         let pages = len.div_ceil(PAGE_BYTES).max(1);
         let memory = Page::new_vec_zeroed(pages).ok()?;
@@ -175,7 +175,7 @@ impl Buf {
         true
     }
 
-    /// Whether it can be written into, and its pages hold `len` bytes.
+    /// True when the buffer is writable and its pages hold `len` bytes.
     pub fn has_room(&self, len: usize) -> bool {
         matches!(&self.memory, Memory::Owned(pages) if self.start + len <= pages.len() * PAGE_BYTES)
     }

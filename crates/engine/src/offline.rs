@@ -40,7 +40,7 @@ impl<P: Pump> Offline<P> {
     }
 }
 
-/// One part of an [`Offline`] stack.
+/// A part of an [`Offline`] stack.
 pub struct PartDevice<P> {
     shared: Rc<RefCell<Shared<P>>>,
     target: Target,

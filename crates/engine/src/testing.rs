@@ -1,6 +1,6 @@
-//! One suite that every device must pass, simulated or real: whatever answers as a [`BlockDevice`].
+//! Tests a [`BlockDevice`], simulated or real: the suite that every device must pass.
 //!
-//! It destroys what is on the device. A failure panics with the step, the place and the seed, so that a test which
+//! The suite destroys what is on the device. A failure panics with the step, the place and the seed, so that a test which
 //! calls it fails with what is needed to repeat it. There is no randomness from outside: the seed is an argument.
 
 use crate::{

@@ -76,7 +76,7 @@ impl Extent {
         self.start.0.checked_add(self.sectors).is_some_and(|end| end <= sectors)
     }
 
-    /// It begins and ends between blocks of so many sectors.
+    /// True when the extent begins and ends at multiples of `sectors`.
     pub const fn is_multiple_of(self, sectors: u64) -> bool {
         self.start.0.is_multiple_of(sectors) && self.sectors.is_multiple_of(sectors)
     }

@@ -32,7 +32,7 @@ impl Strides {
         stride < self.max && !self.except.iter().any(|&(first, last)| first <= stride && stride <= last)
     }
 
-    /// The same for an access that ends at one sector and one that begins at another, of blocks of 4 KiB.
+    /// Applies [`Strides::allow`] to an access that ends at `end` and one that begins at `start`, in blocks of 4 KiB.
     pub fn allow_between(&self, end: Lba, start: Lba) -> bool {
         self.allow((start - end).div_ceil(LINE_SECTORS) + 1)
     }
@@ -47,7 +47,7 @@ pub struct Contiguity {
 }
 
 impl Contiguity {
-    /// Whether a superblock has room for it.
+    /// True when a superblock has room for both rules.
     pub fn is_storable(&self) -> bool {
         [&self.read, &self.write].iter().all(|strides| strides.except.len() <= EXCEPT_MAX)
     }

@@ -46,7 +46,7 @@ impl WhatPolicy {
 /// A part of a cache that can be chosen: a segment of a log, a track or a stripe of a write cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// Its age: a smaller number is older.
+    /// Age of the part: a smaller number is older.
     pub number: u64,
     pub dirty_sectors: u64,
     /// The age of its last write.

@@ -80,7 +80,7 @@ impl When for Idle {
     }
 }
 
-/// Whether something that begins at the high mark and ends at the low one goes on.
+/// Returns the next state of a switch that turns on at the high mark and off at the low one.
 pub fn hysteresis(was_on: bool, value: f64, high_mark: f64, low_mark: f64) -> bool {
     value >= high_mark || (was_on && value > low_mark)
 }

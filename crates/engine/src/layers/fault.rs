@@ -40,7 +40,7 @@ impl Default for FaultPlan {
     }
 }
 
-/// What a fault layer has done.
+/// Counters of a fault layer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FaultStatus {
     /// Operations of the kinds that may fail.

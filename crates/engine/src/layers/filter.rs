@@ -28,10 +28,10 @@ pub trait Filter {
 
     fn reset_statistics(&mut self, _now: Nanos) {}
 
-    /// Its geometry over something.
+    /// Returns the geometry of the filter over a geometry below.
     ///
     /// # Errors
-    /// If it cannot stand on that.
+    /// If the filter cannot work over that geometry.
     fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {
         Ok(below)
     }

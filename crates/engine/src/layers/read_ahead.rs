@@ -100,7 +100,7 @@ fn covers(extent: Extent, wanted: Extent) -> bool {
     extent.start <= wanted.start && wanted.end() <= extent.end()
 }
 
-/// What a read-ahead layer has counted.
+/// Counters of a read-ahead layer.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ReadAheadStatistics {
     /// Reads that were answered from RAM, those among them that had to wait for it, and those that were not.

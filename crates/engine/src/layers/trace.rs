@@ -11,7 +11,7 @@ use crate::layer::{Durability, Io, IoKind, IoResult, OpId, Outbox, Request, Requ
 use crate::layers::filter::{Filter, Seen};
 use crate::{Extent, LayerStatus, Nanos};
 
-/// One operation that has passed.
+/// A completed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TraceRecord {
@@ -19,9 +19,9 @@ pub struct TraceRecord {
     pub at: Nanos,
     pub operation: IoKind,
     pub extent: Option<Extent>,
-    /// It was to be durable when it returned.
+    /// True when the operation had to be durable when it returned.
     pub durable: bool,
-    /// From its coming to its answer.
+    /// Time from arrival to answer.
     pub latency: Nanos,
     pub ok: bool,
 }

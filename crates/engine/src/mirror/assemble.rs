@@ -1,4 +1,4 @@
-//! Which of the legs that are there may be believed: decided by their labels alone.
+//! Decides by the labels alone which of the legs found can be believed.
 
 use super::Canary;
 use super::label::{Label, LabelError, Standing};
@@ -12,18 +12,18 @@ pub enum Refused {
     TwoMirrors(usize, usize),
     /// Two devices are the same leg.
     Twice(usize, usize),
-    /// Each was used without the other, and has what the other lacks.
+    /// Two legs have diverged: each was used without the other, and has what the other lacks.
     Apart(usize, usize),
-    /// So many legs are missing, and nothing says that they failed.
+    /// This number of legs is missing, and no label says that they failed.
     Missing(usize),
-    /// None of those that are there has all that was acknowledged.
+    /// No leg that was found has all that was acknowledged.
     NoneWhole,
 }
 
-/// What is known of a mirror before its first write.
+/// A mirror before its first write, as its labels describe it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Assembled {
-    /// What is true from now on, to be written to the whole legs before anything else.
+    /// New label, to be written to the whole legs before anything else.
     pub label: Label,
     /// The legs on the ports; none where there is a device that is no leg.
     pub on_port: Vec<Option<u64>>,

@@ -12,9 +12,9 @@ struct Client {
     id: RequestId,
     kind: IoKind,
     extent: Option<Extent>,
-    /// What is written, or nothing while a leg reads into it.
+    /// Data to write; empty while a leg reads into it.
     buf: Buf,
-    /// Operations on their way.
+    /// Operations under way.
     left: u32,
     /// A whole leg has done it.
     done: bool,
@@ -59,7 +59,7 @@ impl Clients {
     }
 }
 
-/// The same operation on a leg, with a window of its buffer.
+/// Copies an operation for a leg, with a window of its buffer.
 fn copy_of(io: &Io, buf: &Buf) -> Io {
     match io {
         Io::Write { at, durability, .. } | Io::WriteCopy { at, durability, .. } => {
@@ -73,7 +73,7 @@ fn copy_of(io: &Io, buf: &Buf) -> Io {
     }
 }
 
-/// Where a sector lies on a leg.
+/// Translates a sector of the mirror to its sector on a leg.
 pub fn down(at: Lba) -> Lba {
     at + super::CONTENT_SECTOR
 }

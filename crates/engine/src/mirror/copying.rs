@@ -1,4 +1,4 @@
-//! What is copied from leg to leg, one place at a time: a leg that is being filled, and places that one leg could not read and another could.
+//! Copies from leg to leg, one place at a time: fills a leg, and mends places that one leg could not read and another could.
 //! While a place is copied, nothing else is written there.
 
 use std::collections::VecDeque;
@@ -9,11 +9,11 @@ use super::{Core, Op, Standing, Stop};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
-/// Copied at once: large enough to stream, short enough that a write waits no longer than for any other.
+/// Sectors copied at once: enough to stream, and few enough that a write waits no longer than for any other write.
 const WINDOW_SECTORS: u64 = 2048;
-/// The same where something in a window cannot be read.
+/// Sectors copied at once in a window of which something cannot be read.
 const PIECE_SECTORS: u64 = 8;
-/// Places that wait to be mended; more are left to those who read them again.
+/// Maximum number of places that wait to be mended. A later read finds the others again.
 const MENDS_MAX: usize = 64;
 
 /// A leg that is filled, and how far it is.
@@ -26,7 +26,7 @@ struct Fill {
 }
 
 enum Phase {
-    /// What is on its way there ends first.
+    /// Waits for the operations that are under way in the place.
     Locked,
     Reading {
         from: u64,
@@ -70,7 +70,7 @@ impl Copier {
         }
     }
 
-    /// Nothing more is copied to a leg.
+    /// Stops copying to a leg.
     pub fn forget(&mut self, leg: u64) {
         self.mends.retain(|(other, _)| *other != leg);
         if self.fill.as_ref().is_some_and(|fill| fill.leg == leg) {
@@ -82,7 +82,7 @@ impl Copier {
         self.running.is_some()
     }
 
-    /// How much of a leg is filled.
+    /// Returns the number of sectors of a leg that are filled.
     pub fn filled_sectors(&self, leg: u64) -> u64 {
         self.fill.as_ref().filter(|fill| fill.leg == leg).map_or(0, |fill| fill.done_sectors)
     }

@@ -11,9 +11,9 @@ use crate::{BlockDevice, Buf, ErrorKind, IoError, Lba, SECTOR_BYTES};
 pub const LABEL_BYTES: usize = 4096;
 /// The sectors of the copies.
 pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(8)];
-/// Where the content begins.
+/// First sector of the content.
 pub const CONTENT_SECTOR: u64 = 16;
-/// A write costs as much as the slowest leg takes: nobody has more than three.
+/// Maximum number of legs. A write takes as long as the slowest leg, so more than three are unlikely.
 pub const LEGS_MAX: usize = 8;
 
 /// No sum on a generation can overflow below this.
@@ -41,15 +41,15 @@ struct Bytes {
 
 const _: () = assert!(size_of::<Bytes>() == LABEL_BYTES);
 
-/// What a leg is worth.
+/// State of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// It has all that was acknowledged.
+    /// The leg has all that was acknowledged.
     Whole,
-    /// It gets all that is written, and lacks what was written before.
+    /// The leg gets all writes, and lacks earlier ones.
     Filling,
-    /// It lacks something that was acknowledged.
+    /// The leg lacks something that was acknowledged.
     Failed,
 }
 
@@ -59,7 +59,7 @@ pub struct Leg {
     pub standing: Standing,
 }
 
-/// What all legs of a mirror say alike.
+/// The part of a label that all legs of a mirror share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     pub uuid: [u8; 16],

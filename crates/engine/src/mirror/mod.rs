@@ -56,11 +56,11 @@ pub enum Canary {
 
 #[derive(Clone, Debug, Default)]
 pub struct MirrorConfig {
-    /// What the legs are called, in the order of the ports.
+    /// Names of the legs, in the order of the ports.
     pub names: Vec<String>,
     /// Starts although legs are missing that are not known to have failed.
     pub degraded: bool,
-    /// Fills no leg: for who changes nothing.
+    /// Fills no leg: for commands that change nothing.
     pub only_looks: bool,
     pub canary: Planted<Canary>,
 }
@@ -111,9 +111,9 @@ struct Member {
     in_flight: u32,
 }
 
-/// What an operation is for.
+/// Purpose of an operation.
 enum Op {
-    /// Of a client.
+    /// An operation of a client.
     Client {
         client: u64,
         leg: u64,
@@ -135,11 +135,11 @@ enum Op {
     },
 }
 
-/// How a stop proceeds.
+/// Progress of a stop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
     No,
-    /// Waits for what is on its way.
+    /// Waits for operations under way.
     Asked,
     Done,
 }
@@ -416,7 +416,7 @@ fn write_label(label: &Label, own: u64, device: &mut dyn BlockDevice) -> Result<
     device.run(Io::Write { at, buf, durability: Durability::Durable }).status
 }
 
-/// What legs together can do.
+/// Combines the geometries of the legs.
 fn combined(sectors: u64, legs: impl Iterator<Item = Geometry>) -> Geometry {
     let mut copies = 0;
     let all = legs.fold(None, |all: Option<Geometry>, leg| {

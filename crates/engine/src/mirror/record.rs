@@ -4,7 +4,7 @@ use super::{Canary, Core, Op, Standing};
 use crate::layer::{Io, IoError, Outbox, Report};
 use crate::{Durability, Lba};
 
-/// What of the label is durable.
+/// Progress of writing the label.
 pub struct Record {
     /// The newest generation that all whole legs had when it was complete.
     pub durable: u64,
@@ -51,7 +51,7 @@ impl Record {
         self.named == self.gone
     }
 
-    /// Nothing more is written to the labels.
+    /// True when nothing more is written to the labels.
     pub const fn is_over(&self) -> bool {
         self.is_settled() || self.is_dead.is_some() && !self.is_writing()
     }
@@ -138,7 +138,7 @@ impl Core {
         }
     }
 
-    /// Whether what has ended may be answered.
+    /// True when completed operations may be answered: the labels name every leg that missed something.
     pub fn may_answer(&self) -> bool {
         self.record.names_all() || self.canary.is(Canary::LateLabel)
     }

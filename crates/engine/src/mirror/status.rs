@@ -8,19 +8,19 @@ use crate::SECTOR_BYTES;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LegStatus {
-    /// What the stack file calls it; the server knows.
+    /// Name of the leg in the stack file, filled in by the server.
     pub name: Option<String>,
     /// None: its device is missing.
     pub port: Option<usize>,
     pub id: u64,
-    /// None: it is no leg any more, and is being let go.
+    /// None: the leg has been removed, and its device is being released.
     pub standing: Option<Standing>,
-    /// How far a leg is that is being filled.
+    /// Bytes filled so far, for a leg that is being filled.
     pub filled_bytes: u64,
-    /// Since the start it was found that it had lost writes that its device had said were durable.
+    /// Since the start the leg was found to have lost writes that its device had reported as durable.
     #[serde(default)]
     pub lost_writes: bool,
-    /// The start went on without it although no label said that it had failed.
+    /// The mirror started without the leg although no label said that it had failed.
     #[serde(default)]
     pub missing: bool,
 }
@@ -48,7 +48,7 @@ pub struct MirrorStatus {
     #[serde(skip)]
     pub found_generation: u64,
     pub legs: Vec<LegStatus>,
-    /// Nothing can be acknowledged any more: the last leg cannot be written.
+    /// The last leg cannot be written, so nothing can be acknowledged.
     pub failed: bool,
     pub statistics: MirrorStatistics,
 }

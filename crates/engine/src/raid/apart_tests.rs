@@ -60,7 +60,7 @@ impl Parts {
         }
     }
 
-    /// Who were used apart, as a command finds them.
+    /// Finds diverged members, as an offline command does.
     fn apart(&mut self) -> Option<Apart> {
         let mut all: Vec<Option<&mut dyn BlockDevice>> =
             self.devices.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();

@@ -24,9 +24,9 @@ use crate::raid::stripe::{Goal, Operation};
 use crate::raid::unit::Piece;
 use crate::slab::Slab;
 
-/// One command below.
+/// A command under way below the array.
 pub(super) enum Flight {
-    /// A read of a client that missed.
+    /// A read of a request of a client that missed the cache.
     Read(Piece),
     OperationRead {
         key: u64,
@@ -66,7 +66,7 @@ pub(super) enum Flight {
         key: u64,
         rows: Range<usize>,
     },
-    /// Of the writes of a pass.
+    /// A flush after the writes of a pass.
     PassFlush,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Array {
     pub losses: Losses,
     pub recorder: Recorder,
     pub journal: Option<Journal>,
-    /// It had a journal when it started.
+    /// The array was configured with a journal, and that has failed, at the start or since.
     pub journal_failed: bool,
     pub cache: StripeCache,
     pub clients: Clients,
@@ -315,7 +315,7 @@ impl Array {
         }
     }
 
-    /// Nothing is dirty any more: the superblocks are to say so, and then it is over.
+    /// Records that nothing is dirty; the stop ends after that.
     pub fn close(&mut self, out: &mut Outbox) {
         self.stop = Stop::Recording;
         self.recorder.rest();

@@ -11,8 +11,8 @@ pub const AWAY_MAX: usize = 2;
 /// The bytes that a superblock has for it.
 pub const MISSED_BYTES: usize = 256;
 pub const TRACTS_MAX: u64 = 8 * MISSED_BYTES as u64;
-/// So many tracts are marked one by one. Who writes in more of them writes everywhere: then neighbours are marked with each, which
-/// saves updates, and hardly adds to what has to be filled.
+/// Number of tracts above which a mark includes the neighbours of its tract. A workload that writes in more tracts writes everywhere,
+/// so this saves updates, and adds little to what has to be filled.
 const MARKED_SINGLY: u64 = TRACTS_MAX / 8;
 const NEIGHBOURS: u64 = 8;
 

@@ -294,7 +294,7 @@ fn a_record_has_what_was_planned_for_a_member_that_failed_meanwhile() {
     assert_eq!(bench.scrub(false), Findings::default());
 }
 
-/// What a crash leaves after each command of a return; nothing is old, and the return goes on or begins again.
+/// A crash after any command of a return leaves nothing stale, and the return goes on or begins again.
 #[test]
 fn a_crash_while_a_member_comes_back_leaves_nothing_old() {
     let config = RaidConfig { journal: true, ..by_stripes(Level::Raid5, 4) };

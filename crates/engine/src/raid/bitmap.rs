@@ -110,7 +110,7 @@ impl Regions {
         Regions { units: layout.units(), region_units: layout.units_per_stripe() * region_stripes }
     }
 
-    /// So many of them in a row as one, that there are no more than `most`.
+    /// Joins neighbouring regions, as many into each as leave no more than `most`.
     pub const fn at_most(&self, most: u64) -> Regions {
         Regions { region_units: self.region_units * self.count().div_ceil(most), ..*self }
     }

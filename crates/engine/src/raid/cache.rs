@@ -431,7 +431,7 @@ impl StripeCache {
         self.clean.insert((entry.used, unit));
     }
 
-    /// Whether the cache has all of a chunk.
+    /// True when the cache has all of a chunk.
     pub fn has(&self, chunk: Chunk) -> bool {
         self.units.get(&chunk.unit).is_some_and(|entry| {
             rows(chunk).all(|row| {

@@ -18,11 +18,11 @@ pub const STRIP_SECTORS_MAX: u64 = 32_768;
 /// The number of members that may fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Level {
-    /// One: P.
+    /// P alone.
     #[default]
     #[serde(rename = "raid5")]
     Raid5,
-    /// Two: P and Q.
+    /// P and Q.
     #[serde(rename = "raid6")]
     Raid6,
 }
@@ -127,10 +127,10 @@ pub struct RaidConfig {
     pub low_mark: u8,
     /// Units destaged at a time.
     pub destage_depth: u32,
-    /// The same while clients wait for nothing but a flush, of units with few dirty blocks.
+    /// Units of few dirty blocks destaged at a time, while clients wait for nothing but a flush.
     pub flush_depth: u32,
-    /// Blocks that destages will read are read before, of units that have not been written since the cache gave so many stamps: one for each
-    /// write, and one for each piece of memory. 0: it is not.
+    /// Number of stamps of the cache after which an unwritten unit is prefetched: blocks that its destage will read are read before.
+    /// The cache gives a stamp for each write, and for each piece of memory. 0: nothing is prefetched.
     pub prefetch_after: u64,
     /// For the idle policy below the high mark: see the log cache.
     pub idle_empty: Nanos,
@@ -179,7 +179,7 @@ impl Default for RaidConfig {
     }
 }
 
-/// Whether a strip may have so many sectors.
+/// True when a strip may have this number of sectors.
 pub(super) const fn is_strip(sectors: u64) -> bool {
     sectors > 0 && sectors.is_multiple_of(LINE_SECTORS) && sectors <= STRIP_SECTORS_MAX
 }

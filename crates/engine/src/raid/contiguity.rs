@@ -19,7 +19,7 @@ pub const fn fill_read(is_parity: bool, status: Status) -> Ops {
     if !is_parity && status.is_dirty() { Ops::T } else { Ops::R }
 }
 
-/// Whether the content of a block is known before the writes, so that it may be written, (7).
+/// True when the content of a block is known before the writes, so that the block may be written, (7).
 pub const fn has_content(is_parity: bool, status: Status, ops: Ops) -> bool {
     let in_cache = !is_parity && !matches!(status, Status::Empty);
     in_cache || ops.has(Ops::R.with(Ops::RECOVER))

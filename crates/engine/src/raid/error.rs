@@ -34,7 +34,7 @@ pub enum AssembleError {
     Shape(#[from] ShapeError),
     #[error("none of its members can be read")]
     Unreadable,
-    /// What is wrong, and with which members.
+    /// Problems, each with the members that have it.
     #[error("{}", all_wrong(.wrong))]
     Unknown { wrong: Vec<(SuperblockError, Vec<usize>)>, others: Others },
     #[error("member {0} belongs to another array than most of its members")]
@@ -86,7 +86,7 @@ pub enum AssembleError {
     NoJournal,
     #[error("its journal is too small: {kib} KiB at least, as a record holds a whole stripe")]
     JournalTooSmall { kib: u64 },
-    /// It has something else in its first KiB.
+    /// The first KiB hold something else.
     #[error("there is something else where its journal should be")]
     ForeignJournal { kib: u64 },
     #[error("{what} the journal: {error}")]

@@ -32,8 +32,8 @@ impl Array {
         true
     }
 
-    /// Of a member that fails now it is known what it has: all but what is under way. What is destaged is durable when it returns, but what
-    /// a pass makes right is not before the pass has flushed it.
+    /// True when it is known what a member that fails now has: everything except what is under way. Destaged data is durable when the
+    /// destage returns, but repairs of a pass are not before the pass has flushed them.
     fn is_listed_when_away(&self) -> bool {
         self.recorder.in_doubt().is_empty() && self.recorder.lost().is_empty() && !self.passes.repairs()
     }

@@ -44,7 +44,7 @@ impl Array {
         }
     }
 
-    /// Whether a device may be added in the place of a member.
+    /// Refuses a device that may not be added in the place of a member.
     fn may_replace(&self, role: usize) -> Result<(), CommandError> {
         let members = self.members.count();
         if role >= members {

@@ -118,8 +118,8 @@ fn a_lost_block_that_is_written_whole_is_found_again() {
     assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["lost_blocks"], 0);
 }
 
-/// Nothing can be computed of parity in doubt. Only rows that are written lose what the member had of them, and a cache that has memory for
-/// some rows of the stripe only does with that.
+/// Parity in doubt is never computed with. Only rows that are written lose what the member had of them. A cache with memory for only some
+/// rows of the stripe manages with that memory.
 #[test]
 fn a_member_that_fails_while_the_parity_is_in_doubt_takes_only_what_is_in_rows_that_are_written() {
     let pieces = RaidConfig { strip_sectors: 2 * STRIP, ..config(Level::Raid5, 4) };

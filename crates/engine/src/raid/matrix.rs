@@ -26,10 +26,10 @@ impl Shape {
 /// The state of a data block in the cache: an element of the matrix Z.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// Nothing.
+    /// The cache has nothing of the block.
     #[default]
     Empty,
-    /// The same as the disk.
+    /// As on the disk.
     Clean,
     /// Newer than the disk.
     Dirty,
@@ -43,7 +43,7 @@ impl Status {
     }
 }
 
-/// Whether a block can be read and written on its member.
+/// Access to a block on its member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     #[default]

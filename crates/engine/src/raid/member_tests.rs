@@ -1,4 +1,4 @@
-//! Who is who: members that are refused, spares that take over, and what a crash leaves of that.
+//! Tests the identity of members: refused members, spares that take over, and what a crash leaves of that.
 
 use super::*;
 

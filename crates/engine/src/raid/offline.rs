@@ -217,7 +217,7 @@ pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock
     Ok(Superblock { generation, ..newest.clone() })
 }
 
-/// The same, of an array that has a role.
+/// Returns the newest superblock, or an error if the array has no such role.
 fn newest_with(members: &mut [Option<&mut dyn BlockDevice>], role: usize) -> Result<Superblock, ChangeError> {
     let superblock = newest(members)?;
     match role < superblock.members {

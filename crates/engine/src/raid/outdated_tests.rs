@@ -141,7 +141,8 @@ fn nor_does_a_command_believe_it() {
     assert!(changed.failed == 1 && changed.generation > own.generation, "{}", changed.generation);
 }
 
-/// Nothing is written without all members, and the journal is not used, before a generation of this life is known to be complete.
+/// Without all members, nothing is written and the journal is not used before a generation of this activation is known to be
+/// complete.
 #[test]
 fn without_all_members_a_complete_generation_comes_before_the_first_write() {
     let mut bench = Bench::filled(by_stripes());
@@ -228,7 +229,7 @@ fn nor_is_it_taken_back_by_what_was_written_while_it_was_away() {
     }
 }
 
-/// One copy of a superblock that cannot be read makes nobody outdated.
+/// An unreadable copy of a superblock makes no member outdated.
 #[test]
 fn a_member_without_its_newest_superblock_is_not_outdated() {
     for stops in [false, true] {
@@ -249,7 +250,7 @@ fn a_member_without_its_newest_superblock_is_not_outdated() {
     }
 }
 
-/// What members are told at a start, in its order.
+/// Records the commands that members get at a start, in order.
 struct Told {
     members: Members,
     told: Vec<(Port, &'static str)>,

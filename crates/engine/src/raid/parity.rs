@@ -9,7 +9,7 @@ use multiversion::multiversion;
 /// x^8 is the same as this.
 const REDUCED: u8 = 0x1d;
 
-/// So many bytes are worked on together: a cache line, and a few vector registers.
+/// Bytes computed together: a cache line, and a few vector registers.
 const LANES: usize = 64;
 
 /// The number of a parity: P is 0, Q is 1.

@@ -6,7 +6,7 @@ use crate::raid::status::Findings;
 /// Blocks of a stripe on one member.
 const ROWS: u64 = STRIP / 8;
 
-/// One stripe in a window, one window at a time.
+/// Windows of a single stripe, one at a time.
 fn small_windows(level: Level, members: usize) -> RaidConfig {
     RaidConfig { pass_bytes: 1, ..config(level, members) }
 }
@@ -62,7 +62,7 @@ impl Bench {
         self.raid.status(self.now).to_json()
     }
 
-    /// What an administrator tells it.
+    /// Sends an administrator's command and returns the answer.
     pub(super) fn tell(&mut self, command: ArrayCommand) -> Result<(), CommandError> {
         self.handle(Event::Control(Control::Array(command)));
         match self.reports.pop() {

@@ -113,7 +113,7 @@ struct Model {
     view: StripeView,
     disk: Vec<Vec<Vec<u8>>>,
     cache: Vec<Vec<Vec<u8>>>,
-    /// What a host has to read afterwards.
+    /// Content that a host has to read afterwards.
     wanted: Vec<Vec<Vec<u8>>>,
 }
 
@@ -208,7 +208,7 @@ impl Model {
         recovered
     }
 
-    /// What is written: parity out, what the cache has, or what was found out.
+    /// Returns the content of a write: computed parity, a block of the cache, or a recovered block.
     fn content(
         &self,
         plan: &Plan,

@@ -1,4 +1,4 @@
-//! What is read before its destage. Of six members, stripe 0 has block `b` in row `b % 16` of column `b / 16`, on the member of
+//! Tests of prefetching. Of six members, stripe 0 has block `b` in row `b % 16` of column `b / 16`, on the member of
 //! the same number, and its parity on member 5; block 80 is the first one of stripe 1, on member 5.
 
 use super::*;

@@ -12,7 +12,7 @@ impl Superblock {
         regions.div_ceil(regions.div_ceil(TRACTS_MAX))
     }
 
-    /// Its part of the status.
+    /// Returns the part of the status about members that are away.
     pub fn away_status(&self) -> AwayStatus {
         AwayStatus {
             members: self.away.members.iter().map(|absence| absence.role).collect(),

@@ -40,7 +40,7 @@ impl RightRows {
         words[word] |= bit;
     }
 
-    /// Nothing is known of a unit any more.
+    /// Forgets which rows of a unit are right.
     pub fn forget_unit(&mut self, unit: u64) {
         for row in 0..self.rows as usize {
             let (region, word, bit) = self.place(unit, row);

@@ -32,7 +32,7 @@ pub enum StrideError {
     ReadOnly,
 }
 
-/// One pass: requests in ascending order, all reads or all writes (of zeroes).
+/// A pass of the benchmark: requests in ascending order, all reads or all writes (of zeroes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     pub writes: bool,
@@ -41,7 +41,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// One block of the span, then `stride` - 1 that are left out, and so on; contiguous with a stride of 1.
+    /// Alternates a block and `stride` - 1 blocks that are left out, over the span; contiguous with a stride of 1.
     pub fn strided(writes: bool, span: Extent, stride: u64) -> Pass {
         let step = stride.max(1) * BLOCK_SECTORS;
         let blocks = (0..span.sectors / BLOCK_SECTORS * BLOCK_SECTORS).step_by(step as usize);

@@ -118,15 +118,15 @@ pub struct Reshape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LostBlock {
     pub role: usize,
-    /// Its place on the member, in blocks of 4 KiB from the first stripe on.
+    /// Place on the member, in blocks of 4 KiB from the first stripe on.
     pub block: u64,
 }
 
-/// Of an entry for a [`LostBlock`]: the bits of its place, and whether it is settled.
+/// Layout of an entry for a [`LostBlock`]: the bits of its place, and the bit that marks a settled block.
 const LOST_ROLE_SHIFT: u32 = 48;
 const LOST_SETTLED: u64 = 1 << 63;
 
-/// Reads an entry: the block, and whether it is settled.
+/// Reads an entry: the block, and true when it is settled.
 const fn lost_block(entry: u64) -> (LostBlock, bool) {
     let role = (entry & !LOST_SETTLED) >> LOST_ROLE_SHIFT;
     let block = entry & ((1 << LOST_ROLE_SHIFT) - 1);
@@ -479,7 +479,7 @@ pub(super) mod tests {
     use super::*;
     use crate::raid::contiguity::Strides;
 
-    /// Where the fields before the tables end, and those of a growth.
+    /// End of the fields before the tables, and range of the fields of a growth.
     pub const HEAD: usize = offset_of!(Bytes, calibration);
     pub const RESHAPE: Range<usize> = offset_of!(Bytes, reshape_from)..offset_of!(Bytes, lost_blocks);
 

@@ -67,7 +67,7 @@ pub fn parity_of(shape: Shape, data: &[&[u8]]) -> Vec<Vec<u8>> {
     vec![p, q]
 }
 
-/// Whether the blocks of a group fit, and which of them does not. `parities`: what they should be by the data.
+/// Checks that the blocks of a group fit, and finds the one that does not. `parities`: computed from the data.
 pub fn judge(shape: Shape, blocks: &[&[u8]], parities: &[Vec<u8>]) -> Verdict {
     let differs = |which: usize| {
         let mut difference = parities[which].clone();

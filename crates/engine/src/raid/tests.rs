@@ -87,7 +87,7 @@ struct Bench {
     members: Members,
     open: VecDeque<(Port, OpId, Io)>,
     answers: Vec<(u64, IoResult)>,
-    /// What it has said, and how often that something has happened.
+    /// Reports of the array, and the number of notices.
     reports: Vec<crate::Report>,
     notices: u32,
     /// Commands so far, in words, those to superblocks left out.

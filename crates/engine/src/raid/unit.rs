@@ -111,7 +111,7 @@ impl Unit {
             || !self.waiting.is_empty()
     }
 
-    /// Nobody is in the way of its destage but readers at members.
+    /// True when only readers at members are in the way of the unit's destage.
     pub const fn may_leave(&self) -> bool {
         !self.exclusive && self.claimed.is_none() && self.fetch.is_none()
     }

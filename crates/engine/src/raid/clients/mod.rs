@@ -80,17 +80,17 @@ impl Clients {
         !self.stalled.is_empty()
     }
 
-    /// Nobody reads at members, or waits for anything.
+    /// No client reads at members, or waits for anything.
     pub fn only_write(&self) -> bool {
         self.reading == 0 && self.waiters.is_empty() && self.stalled.is_empty()
     }
 
-    /// Somebody waits for all that is dirty.
+    /// A waiter waits until everything dirty is destaged.
     pub fn wait_for_flush(&self) -> bool {
         self.waiters.iter().any(|waiter| waiter.units.is_none())
     }
 
-    /// Some wait for a flush, and nobody for anything else.
+    /// Clients wait for a flush, and for nothing else.
     pub fn wait_for_flush_only(&self) -> bool {
         let clients = self.waiters.iter().filter(|waiter| matches!(waiter.who, WaitingFor::Request(_)));
         self.wait_for_flush() && clients.count() as u64 == self.foreground

@@ -218,7 +218,7 @@ impl Array {
         }
     }
 
-    /// One piece of a request is done; after the last one it is answered, or waits until what it wrote is destaged.
+    /// Ends a piece of a request. After the last piece the request is answered, or waits until its writes are destaged.
     fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
         let request = self.clients.requests.get_mut(key);
         request.error = request.error.or(error);

@@ -33,8 +33,8 @@ impl Array {
         self.destaging.look_at(dirty.range(hand..).chain(dirty.range(..hand)).copied())
     }
 
-    /// Where all that may be destaged is being read, the oldest is closed to more readers, and destaged after those that are there. It is one at
-    /// a time: the policy may not want the next one any more.
+    /// Closes the oldest unit to new readers, if all units that may be destaged are being read. The unit is destaged after its present
+    /// readers. Only one unit is closed at a time: the policy may no longer want the next one.
     fn close_one(&mut self) {
         let wanted = |unit: u64| self.cache.get(unit).is_some_and(|entry| entry.wanted);
         if self.destaging.closed.is_some_and(wanted) {

@@ -23,7 +23,7 @@ struct Header {
     position: U64,
     sectors: U32,
     role: U32,
-    /// Of the header and what follows it.
+    /// Checksum of the header and what follows it.
     crc: U32,
 }
 

@@ -25,7 +25,7 @@ impl Band {
         Lba(DATA_SECTOR + self.position(layout))
     }
 
-    /// The same, from the beginning of the first stripe.
+    /// Start of the band in sectors of a member, from the beginning of the first stripe.
     pub const fn position(&self, layout: &Layout) -> u64 {
         self.stripe * layout.strip_sectors + self.first
     }
@@ -62,7 +62,7 @@ impl Bands {
         self.stripes() * self.new.strip_sectors
     }
 
-    /// Whether a band overwrites what it is made of.
+    /// True when a band overwrites the data that it is made of.
     pub const fn is_critical(&self, band: &Band) -> bool {
         band.stripe < self.old.shape.data as u64
     }

@@ -43,7 +43,7 @@ pub type Members<'a, 'b> = &'a mut [Option<&'b mut dyn BlockDevice>];
 /// Why an array does not grow, or not on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrowError {
-    /// Nothing was changed.
+    /// The growth was refused, and nothing was changed.
     #[error(transparent)]
     Refused(#[from] GrowRefusal),
     #[error("member {role}: {error}")]
@@ -272,7 +272,7 @@ impl<'b> Work<'_, 'b> {
         self.record()
     }
 
-    /// Nothing that was on the new member before may be taken for a superblock.
+    /// Wipes what was on the new member before, so that it cannot be taken for a superblock.
     fn prepare_last(&mut self) -> Result<(), GrowError> {
         let role = self.members.len() - 1;
         if let Some(member) = self.members[role].as_deref_mut() {

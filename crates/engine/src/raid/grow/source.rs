@@ -40,7 +40,7 @@ impl Source {
         (self.band.sectors * SECTOR_BYTES) as usize
     }
 
-    /// Nothing of a member can be read.
+    /// Marks a member as unreadable in the whole band.
     pub fn lacks(&mut self, role: usize) {
         self.unread[role] = (0..self.members[role].len() / BLOCK).collect();
     }
@@ -94,7 +94,7 @@ impl Source {
         &self.members[role][..self.strip_bytes()]
     }
 
-    /// Whether all of that was read, or computed.
+    /// True when all of the strip of a member in the first stripe was read or computed.
     pub fn has_first(&self, role: usize) -> bool {
         self.unread[role].range(..self.strip_bytes() / BLOCK).next().is_none()
     }

@@ -31,7 +31,7 @@ const MAGIC: [u8; 8] = *b"DCDRJRNL";
 #[repr(C)]
 struct Header {
     magic: [u8; 8],
-    /// Of the header and its entries.
+    /// Checksum of the header and its entries.
     crc: U32,
     entries: U32,
     uuid: [u8; 16],
@@ -56,7 +56,7 @@ const JOURNAL_LOOKS_MAX: u64 = 4;
 const HEADER_BYTES: usize = size_of::<Header>();
 const ENTRY_BYTES: usize = size_of::<EntryBytes>();
 
-/// One write of a record. Without bytes: the role has failed in the unit that begins there, and older writes to it are void.
+/// A write of a record. Without bytes: the role has failed in the unit that begins there, and older writes to it are void.
 #[derive(Debug)]
 pub struct RecordEntry {
     pub role: usize,
@@ -194,8 +194,8 @@ pub enum ReplayError {
     Io(crate::IoError),
 }
 
-/// Whether a device may be the journal of an array: it begins with zeroes, or with a record of it. The slot that it begins with may
-/// be torn; then the next ones tell.
+/// True when a device may be the journal of an array: the device begins with zeroes, or with a record of the array. A first slot
+/// may be torn; then the next slots decide.
 pub fn fits(journal: &mut dyn BlockDevice, slots: &Slots, uuid: [u8; 16]) -> Result<bool, crate::IoError> {
     for slot in 0..slots.count.min(JOURNAL_LOOKS_MAX) {
         let block = journal.read(slots.at(slot), slots.header_bytes)?;
@@ -229,7 +229,7 @@ pub fn clear_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> R
     zeroes.and_then(|()| device.flush()).map_err(CreateError::Journal)
 }
 
-/// Whether a device can be the journal of an array: not where there is something else.
+/// True when a device can be the journal of an array: false if the device holds something else.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -406,7 +406,6 @@ impl Journal {
         }
     }
 
-    /// Its port.
     pub const fn port(&self) -> Port {
         self.port
     }

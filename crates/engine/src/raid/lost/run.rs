@@ -39,13 +39,13 @@ impl Array {
         LostBlock { role: self.layout.member(unit, column), block }
     }
 
-    /// Nothing may be computed of a block: it is lost, and its row does not fit.
+    /// True when a block is lost and its row does not fit. Nothing may then be computed from the block.
     pub fn is_unsettled(&self, unit: u64, row: usize, column: usize) -> bool {
         let lost = self.recorder.lost();
         !lost.is_empty() && lost.get(&self.lost_block(unit, row, column)) == Some(&false)
     }
 
-    /// Some of a chunk is lost, and nobody has written it since.
+    /// True when some of a chunk is lost and has not been written since.
     pub fn is_lost(&self, chunk: Chunk) -> bool {
         let rows = chunk.first / LINE_SECTORS..(chunk.first + chunk.sectors).div_ceil(LINE_SECTORS);
         !self.losses.lost.is_empty()
@@ -73,8 +73,7 @@ impl Array {
         true
     }
 
-    /// Nobody knows what the missing data blocks of a row held; those that the cache has are no loss. False where there is no room
-    /// to remember that.
+    /// Records the missing data blocks of a row as lost, except those that the cache has. False where there is no room to remember that.
     pub fn lose_row(&mut self, unit: u64, row: usize, view: &StripeView) -> bool {
         self.statistics.lost_rows += 1;
         for column in unknown(view, row).collect::<Vec<_>>() {

@@ -6,17 +6,18 @@ use crate::{Buf, Durability, Io, IoError, IoResult};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The superblocks of the members do not say yet who has failed: the device may be one of those.
+    /// The members' superblocks do not say yet which members have failed: the device may be one of those.
     Waiting,
-    /// It is being flushed: a killed server may have left the superblock that counts in its cache, and the next one goes over the other.
+    /// The device is being flushed. A killed server may have left the superblock that counts in the device's cache, and the next
+    /// superblock overwrites the other copy.
     Flushing,
-    /// Its superblocks are being read.
+    /// The device's superblocks are being read.
     Reading,
-    /// It gets the role that it had, as soon as that may be, or is made a spare.
+    /// The device gets its former role as soon as possible, or becomes a spare.
     Known,
     /// The old superblocks are being wiped.
     Wiping,
-    /// Its own superblock is being written.
+    /// The device's own superblock is being written.
     Naming,
 }
 
@@ -49,7 +50,7 @@ impl Joining {
         &self.spare
     }
 
-    /// Its superblock, until that is wiped.
+    /// The device's superblock before the wipe.
     pub const fn was(&self) -> Option<&(Superblock, Identity)> {
         self.was.as_ref()
     }
@@ -58,12 +59,12 @@ impl Joining {
         self.was
     }
 
-    /// It goes on only when the members' superblocks say who has failed.
+    /// The device waits until the members' superblocks say which members have failed.
     pub const fn waits(&self) -> bool {
         matches!(self.step, Step::Waiting | Step::Known)
     }
 
-    /// Nothing has been written to it, and nothing is under way there.
+    /// True when nothing has been written to the device and no command is under way there.
     pub const fn is_untouched(&self) -> bool {
         self.left == 0 && !matches!(self.step, Step::Wiping | Step::Naming)
     }

@@ -234,7 +234,7 @@ impl Members {
         joining.into_was().expect("it was read")
     }
 
-    /// Nothing will be recorded any more that devices wait for.
+    /// Refuses the joining devices that are untouched: nothing that they wait for will be recorded.
     pub fn refuse_waiting(&mut self) {
         for joining in self.joining.extract_if(.., |joining| joining.is_untouched()) {
             let Spare { port, seat, .. } = *joining.spare();
@@ -268,7 +268,7 @@ impl Members {
         self.unused.iter().map(|(_, unused)| unused)
     }
 
-    /// Its part of the status.
+    /// Returns the devices' part of the status.
     pub fn status(&self) -> DevicesStatus {
         let numbers = |ports: &[Option<Port>]| ports.iter().map(|port| port.map(|port| port.0)).collect();
         let present = |ports: &[Option<Port>]| ports.iter().map(Option::is_some).collect();

@@ -72,7 +72,7 @@ struct Pass {
     wrong: BTreeSet<u64>,
     checkpoint: Option<Checkpoint>,
     next_checkpoint: Nanos,
-    /// It has no purpose any more, and ends without a word.
+    /// The pass has become pointless, and ends without a report.
     void: bool,
 }
 

@@ -18,15 +18,15 @@ const BLOCK: usize = LINE_BYTES as usize;
 
 /// A longer run of dirty blocks is a stream that may go on.
 const RUN_MAX: usize = 4;
-/// It takes no more than this part of what the stripe cache has, beside it.
+/// Prefetched blocks take at most this part of the stripe cache's capacity, beside it.
 const SHARE: usize = 8;
 
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Prefetch {
-    /// Units that were last written at this stamp, or before, have been looked at.
+    /// Units whose last write has this stamp or an older one have been looked at.
     seen: u64,
-    /// Those that are next, and where the sweep through them goes on.
+    /// Units that are next, and the place where the sweep through them continues.
     due: BTreeSet<u64>,
     hand: u64,
     /// Reads that have not returned.

@@ -45,7 +45,7 @@ impl Array {
             && self.prefetch.blocks < blocks_max
     }
 
-    /// Nobody has its lock, and its dirty blocks lie apart.
+    /// True when the unit's lock is free and the unit's dirty blocks are scattered.
     fn is_scattered(&self, unit: &Unit) -> bool {
         let data = self.layout.shape.data;
         let in_short_runs = |column: usize| {

@@ -44,11 +44,11 @@ pub(super) struct Recorder {
     /// Tracts of which the member that is being rebuilt lacks something; none while it is not recorded that it has come back, or where
     /// it is a new one: then it lacks all.
     lacks: Option<Bitmap>,
-    /// The first update of a life without all members counts by two: a crash may have left the next one with those that are away.
+    /// The first update of an activation without all members counts by two: a crash may have left the next one on members that are away.
     skips: bool,
-    /// So many updates have to be complete before writes may be under way.
+    /// Updates that have to be complete before writes may be under way.
     unconfirmed: u32,
-    /// A member failed in this life. One that was missing from the start is no news before something is written.
+    /// A member failed in this activation. A member that was missing from the start does not count before something is written.
     news: bool,
     /// See [`Canary::ForgetMissed`].
     pub forgets_missed: bool,
@@ -171,8 +171,8 @@ impl Recorder {
         self.news = true;
     }
 
-    /// It is recorded that a member has come back: from now on it is written to, and lacks what was marked until then, and what is under
-    /// way without it.
+    /// Notes what a member lacks, once its return is recorded: what was marked until then, and what is under way without it. From now on
+    /// the member gets writes.
     fn begin_return(&mut self, under_way: &Bitmap) {
         if self.lacks.is_none() && self.wanted.is_returning() && self.knows_rebuild() {
             let mut lacks = self.wanted.away.missed.clone();
@@ -231,7 +231,7 @@ impl Recorder {
         &self.wanted.lost
     }
 
-    /// Nobody knows any more what a block held. False where there is no room to remember that.
+    /// Records a block as lost: its content is not known any more. False where there is no room to remember that.
     pub fn lose(&mut self, lost: LostBlock) -> bool {
         let room = self.wanted.lost.len() < LOST_MAX || self.wanted.lost.contains_key(&lost);
         if room {

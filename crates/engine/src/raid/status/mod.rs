@@ -25,9 +25,9 @@ pub enum ArrayState {
     #[serde(rename = "in doubt")]
     InDoubt,
     Growing,
-    /// Parts of it were used without each other.
+    /// Parts of the array have diverged.
     Apart,
-    /// It would not start.
+    /// The array would not start.
     Refused,
 }
 
@@ -50,7 +50,7 @@ pub struct ArrayStatus {
     /// Blocks of 4 KiB that can neither be read nor computed: written down, and met since the start.
     pub lost_blocks: usize,
     pub unreadable_blocks: usize,
-    /// It was stopped cleanly, or nothing was written since.
+    /// The array was stopped cleanly, or nothing was written since.
     pub clean: bool,
     pub rebuilding_member: Option<usize>,
     pub rebuilt_percent: Option<f64>,
@@ -71,7 +71,7 @@ pub struct ArrayStatus {
     pub size_bytes: u64,
     /// The stride benchmark's result is stored in the superblocks.
     pub calibrated: bool,
-    /// Which gaps are filled.
+    /// Rules for filling gaps.
     pub strides: Option<StridesStatus>,
     pub pass: Option<PassStatus>,
     pub last_scrub: Option<Findings>,
@@ -160,7 +160,7 @@ pub struct DevicesStatus {
 }
 
 impl DevicesStatus {
-    /// Whether a server has a device of this name.
+    /// True when a server has a device of this name open.
     pub fn is_open(&self, name: &str) -> bool {
         self.member_names.iter().chain(&self.spare_names).flatten().any(|open| open == name)
     }
@@ -233,7 +233,7 @@ pub struct Statistics {
     /// Commands to members for parity and destages, and their blocks.
     pub destage_reads: u64,
     pub destage_read_blocks: u64,
-    /// Of these reads, those before their destage.
+    /// Prefetches among these reads.
     pub prefetches: u64,
     pub destage_writes: u64,
     pub destage_written_blocks: u64,

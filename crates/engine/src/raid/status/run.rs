@@ -70,7 +70,7 @@ impl Array {
         }
     }
 
-    /// What the administrator should know.
+    /// Returns the notes for the administrator.
     fn notes(&self) -> Vec<Note> {
         let taken = (0..self.members.count()).filter(|role| self.recorder.is_in_use(*role));
         let taken =

@@ -66,7 +66,7 @@ pub(super) struct Operation {
     failed_reads: bool,
     /// Something could not be written that no parity makes up for.
     unwritten: bool,
-    /// Its record in the journal.
+    /// Number of the operation's record in the journal.
     pub record: Option<u64>,
     /// Rows in doubt whose parity is right when it has written.
     made_right: Vec<usize>,

@@ -299,7 +299,7 @@ impl Array {
         }
     }
 
-    /// Nothing of an operation is written: what was dirty stays so.
+    /// Ends an operation without a write: dirty blocks stay dirty.
     pub fn not_written(&mut self, key: u64, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         operation.unwritten = true;
