@@ -153,7 +153,7 @@ fn formatted(
     )
 }
 
-/// One disk that holds what two held: the log first, then the data.
+/// Copies a log disk and a data disk to one disk: the log first, then the data.
 pub(crate) fn joined(rng: &mut SimRng, log: &MemDisk, data: &MemDisk) -> MemDisk {
     let discards = match dcd_engine::BlockDevice::geometry(data).discards {
         Discards::Advisory => Discards::Advisory,

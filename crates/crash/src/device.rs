@@ -1,4 +1,4 @@
-//! What the virtual driver needs of a device, how long devices take, and a device without bytes for timing studies.
+//! Defines the devices of the virtual driver, their latencies, and a device without bytes for timing studies.
 
 use dcd_engine::{Geometry, Io, IoResult, Nanos};
 
@@ -9,7 +9,7 @@ use crate::SimRng;
 pub struct Ticket {
     /// The device's name for it.
     pub token: u32,
-    /// When it will end.
+    /// End of the operation.
     pub done: Nanos,
 }
 
@@ -37,7 +37,7 @@ impl<D: SimDevice + ?Sized> SimDevice for Box<D> {
     }
 }
 
-/// How long operations take. Anything but a fixed time makes completions come out of order.
+/// Time that operations take. With any but a fixed time, completions come out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Latency {
     Fixed(Nanos),

@@ -51,10 +51,10 @@ impl Ord for Due {
     }
 }
 
-/// What one step of the driver did.
+/// Result of a step of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing is scheduled: only a new request can make anything happen.
+    /// No event is scheduled: only a new request can make anything happen.
     Idle,
     /// A device, a deadline, or commands that were waiting to be carried out.
     Moved,
@@ -62,7 +62,7 @@ pub enum Progress {
     Alarm(u64),
 }
 
-/// What a step made the devices do; an observer gets it together with the devices.
+/// Effects of a step on the devices; an observer gets it together with the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     pub now: Nanos,
@@ -154,7 +154,7 @@ impl<D: SimDevice> VirtualDriver<D> {
         self.moment.events
     }
 
-    /// The same for two runs exactly if everything in them was the same.
+    /// Returns a hash of the run: equal for two runs exactly if everything in them was equal.
     pub const fn trace_hash(&self) -> u64 {
         self.trace.hash
     }
@@ -188,7 +188,7 @@ impl<D: SimDevice> VirtualDriver<D> {
         self.reports.pop_front()
     }
 
-    /// Whether nothing is scheduled and nothing is to be carried out: only a new request can make anything happen.
+    /// True when nothing is scheduled and nothing is to be carried out: only a new request can make anything happen.
     pub fn is_idle(&self, stack: &Stack) -> bool {
         self.heap.is_empty() && stack.next_deadline().is_none() && !stack.has_outputs()
     }
@@ -323,7 +323,7 @@ impl<D: SimDevice> Pump for VirtualDriver<D> {
     }
 }
 
-/// One operation in words.
+/// Describes an operation in words.
 pub fn describe(io: &Io) -> String {
     let durable = match io {
         Io::Write { durability, .. } | Io::WriteZeroes { durability, .. } => {

@@ -2,7 +2,7 @@
 
 use dcd_engine::{ErrorKind, Io};
 
-/// Which operations a rule counts.
+/// Operations that a rule counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultOn {
     Any,
@@ -42,7 +42,7 @@ impl FaultRule {
     }
 }
 
-/// What a device does wrong.
+/// Faults of a device.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     rule: Option<FaultRule>,
@@ -70,13 +70,13 @@ impl FaultPlan {
         FaultPlan { dead: true, ..FaultPlan::default() }
     }
 
-    /// What a power cut does not change.
+    /// Returns the faults that survive a power cut.
     pub(crate) fn lasting(&self) -> FaultPlan {
         let FaultPlan { ignore_flushes, tears, dead, .. } = *self;
         FaultPlan { ignore_flushes, tears, dead, ..FaultPlan::default() }
     }
 
-    /// How many operations have failed.
+    /// Number of operations that have failed.
     pub const fn fired(&self) -> u64 {
         self.fired
     }

@@ -20,7 +20,7 @@ struct Chunk {
     pages: [Option<Page>; CHUNK_PAGES],
 }
 
-/// What a medium holds. Sectors that were never written read as zeroes and take no memory.
+/// Content of a medium. Sectors that were never written read as zeroes and take no memory.
 #[derive(Clone)]
 pub struct Image {
     sectors: u64,

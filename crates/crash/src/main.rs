@@ -52,9 +52,9 @@ enum CanaryName {
     EarlyAnswer,
     /// Segments are freed while a record in them is still being written.
     ReuseInFlight,
-    /// Nothing says how far the log is durable when it comes to rest (with --rot).
+    /// No mark says how far the log is durable when it comes to rest (with --rot).
     NoRestMark,
-    /// The same, and a start looks for proofs that a record is missing nearby only (with --rot).
+    /// As no-rest-mark, and a start looks for proofs that a record is missing nearby only (with --rot).
     NearProof,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
@@ -66,8 +66,8 @@ enum CanaryName {
     LateLabel,
     /// A start does not write again what only one leg of the log may have (with --legs).
     UnevenCopies,
-    /// What one leg of the log lacks is written to all of them, over the only good copy, and sectors that are being written in a power cut
-    /// cannot be read (with --legs).
+    /// Data that one leg of the log lacks is written to all of them, over the only good copy, and sectors that are being written in a
+    /// power cut cannot be read (with --legs).
     OverwriteCopies,
     /// A start does not ask which machine has served the log last (with --take-over).
     AnyMachine,
@@ -144,13 +144,13 @@ enum LogPlaceName {
                   dcd-crash --raid raid6 --journal --lose-members --states 100000 --progress"
 )]
 struct Arguments {
-    /// How many crash states to try.
+    /// Number of crash states to try.
     #[arg(long, default_value_t = 10_000)]
     states: u64,
-    /// Where the random numbers begin; the same seed tries the same states.
+    /// First seed of the random numbers; the same seed tries the same states.
     #[arg(long, default_value = "1", value_parser = parse_seed)]
     seed: u64,
-    /// When a write is to be safe.
+    /// Point at which a write must be safe.
     #[arg(long, value_enum, default_value = "flush")]
     promise: PromiseName,
     /// A bug to plant, to see that it is caught.

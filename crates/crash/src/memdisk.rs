@@ -77,7 +77,7 @@ impl Change {
 
 #[derive(Clone, Debug)]
 struct Pending {
-    /// Its place in the order of completion.
+    /// Place of the write in the order of completion.
     number: u64,
     change: Change,
 }
@@ -86,23 +86,23 @@ struct Pending {
 struct Flight {
     io: Io,
     fault: Option<ErrorKind>,
-    /// For a flush: it covers the writes with numbers below this one.
+    /// For a flush: the flush covers the writes with numbers below this one.
     covers: u64,
 }
 
-/// How a power cut treats what was not durable.
+/// Effect of a power cut on data that was not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutStyle {
     AllLost,
     AllKept,
-    /// What came first is kept, one write is torn, and the rest is lost.
+    /// The first writes are preserved, one write is torn, and the rest is lost.
     Prefix,
-    /// All but one write is kept: a hole.
+    /// All writes are preserved but one: a hole.
     OneLost,
     OneKept,
-    /// Each write is kept whole or lost whole.
+    /// Each write is preserved whole or lost whole.
     ByWrite,
-    /// Each sector is kept or lost.
+    /// Each sector is preserved or lost.
     BySector,
 }
 
@@ -199,7 +199,7 @@ impl MemDisk {
         &self.faults
     }
 
-    /// What a read would see now, past all faults.
+    /// Returns the content that reads without faults would see now.
     pub const fn current(&self) -> &Image {
         &self.current
     }
@@ -260,7 +260,7 @@ impl MemDisk {
         disk
     }
 
-    /// Of some writes that the power cut short, some sectors cannot be read.
+    /// Makes some sectors of writes that the power cut short unreadable.
     fn tear(&mut self, written: &[Extent], rng: &mut SimRng) {
         if written.is_empty() || rng.chance(500) {
             return;
@@ -292,7 +292,7 @@ impl MemDisk {
         MemDisk { faults, unreadable: self.unreadable.clone(), ..disk }
     }
 
-    /// What is in flight may reach the medium in any order.
+    /// Returns the changes in flight, in a random order: they may reach the medium in any order.
     fn in_flight_changes(&self, rng: &mut SimRng) -> Vec<Change> {
         let modifying = self.flights.iter().filter(|flight| flight.io.modifies());
         let mut changes: Vec<Change> = modifying.map(|flight| Change::of(&flight.io)).collect();

@@ -1,4 +1,4 @@
-//! What a disk in memory keeps and forgets.
+//! Tests the memory disk: what it preserves and what it forgets.
 
 use std::collections::BTreeSet;
 

@@ -25,16 +25,16 @@ pub enum MirrorCanary {
     OverwriteCopies,
 }
 
-/// What happens to the legs of a run.
+/// Fate of the legs of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// Crashes take some for good.
     Lost,
-    /// One fails while it is used, and has what it had when it comes back. Crashes take the others.
+    /// A leg fails while it is used, and has its earlier content when it comes back. Crashes take the others.
     Fails { leg: usize, rule: FaultRule },
-    /// One rots.
+    /// A leg rots.
     Rots(usize),
-    /// One lies about flushes: crashes take what it had said was durable.
+    /// A leg lies about flushes: crashes take what it had reported as durable.
     Lies(usize),
     /// Each is on a machine of its own, and these take over from each other.
     Apart,

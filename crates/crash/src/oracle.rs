@@ -31,14 +31,14 @@ enum State {
     Failed,
 }
 
-/// What a write leaves.
+/// Content that a write leaves.
 #[derive(Clone, Debug)]
 pub enum Content {
     Stamps,
     Zeroes,
     /// A discard, on a disk that does not say what it reads as.
     Unknown,
-    /// What was found after a process was killed, for the whole device.
+    /// Content of the whole device that was found after a process was killed.
     Found(Arc<[Value]>),
 }
 
@@ -48,13 +48,13 @@ struct Written {
     content: Content,
     durable: bool,
     state: State,
-    /// How many barriers (flushes and durable writes) were answered when it was submitted,
+    /// Barriers (flushes and durable writes) that were answered when the write was submitted,
     begun: u32,
-    /// and with the first that covers it; `u32::MAX`: none does.
+    /// and with the first barrier that covers the write; `u32::MAX`: none does.
     covered: u32,
 }
 
-/// One link of a sector's chain.
+/// A link of a sector's chain.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     write: u32,
@@ -293,14 +293,14 @@ impl Oracle {
         self.candidates(at, floor).any(|write| [seen, Value::Any].contains(&self.value(at, write)))
     }
 
-    /// What a sector holds from now on, which was found to hold this.
+    /// Returns the value that a sector holds from now on, after it was found to hold `seen`.
     fn settled(&self, at: Lba, floor: u32, seen: Seen) -> Value {
         let Seen::Value(value) = seen else { panic!("what was judged good has a value") };
         let is_unknown = self.candidates(at, floor).any(|write| self.value(at, write) == Value::Any);
         if is_unknown { Value::Any } else { value }
     }
 
-    /// Whether two readings of the whole device, with nothing written in between, fit each other.
+    /// True when two readings of the whole device, with nothing written in between, agree.
     pub fn are_same(&self, one: &[Seen], other: &[Seen]) -> bool {
         let floor = |index: usize| self.sectors[index].durable;
         one.iter().zip(other).enumerate().all(|(index, (one, other))| {

@@ -19,7 +19,7 @@ fn flushed(oracle: &mut Oracle) {
     oracle.flush_ends(mark, true);
 }
 
-/// What is found, one letter a sector: `z` zeroes, `x` garbage, a digit the write with this number.
+/// Parses the content that was found, one letter a sector: `z` zeroes, `x` garbage, a digit the write with this number.
 fn found(text: &str) -> Vec<Seen> {
     let one = |letter: char| match letter {
         'z' => Seen::Value(Value::Zero),

@@ -26,7 +26,7 @@ const DATA_SECTORS: u64 = 1024;
 /// Below a log cache, which treats the first and the last MiB of its data differently.
 const CACHED_SECTORS: u64 = 6144;
 
-/// Where the log of a cache on an array is.
+/// Place of the log of a cache on an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogPlace {
     /// On a device of its own.
@@ -35,12 +35,12 @@ pub enum LogPlace {
     Slice,
 }
 
-/// What is explored.
+/// Array to explore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaidSubject {
     pub level: Level,
     pub journal: bool,
-    /// So many spares, which are rebuilt where members are lost, and may be lost then themselves.
+    /// Number of spares, which are rebuilt where members are lost, and may be lost then themselves.
     pub spares: usize,
     /// Crashes take members for good, as many as the parity makes up for; otherwise only arrays at rest lose them.
     pub loses_members: bool,
@@ -255,12 +255,12 @@ fn log(rng: &mut SimRng, seed: u64, sectors: u64, data: &mut MemDisk) -> MemDisk
     log
 }
 
-/// What stands on an array at first.
+/// First content of an array.
 struct Content {
     base: Vec<Value>,
     /// A log with a device of its own.
     log: Option<MemDisk>,
-    /// How much of the array's beginning is a log.
+    /// Sectors at the beginning of the array that are a log.
     log_sectors: u64,
 }
 
@@ -371,7 +371,7 @@ fn cached_stack(
     builder.finish(root)
 }
 
-/// What a server starts once it is recorded that the log has failed: the array, or the part of it that has the data.
+/// Makes the stack that a server starts once it is recorded that the log has failed: the array, or the part of it with the data.
 fn without_log(config: RaidConfig, place: LogPlace, data: Extent) -> Build {
     Box::new(move |geometries| {
         let members = match place {

@@ -47,7 +47,6 @@ impl SimRng {
         -(1.0 - self.unit()).ln()
     }
 
-    /// One of the choices.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }

@@ -9,7 +9,7 @@ use crate::mix;
 
 const WORDS: usize = SECTOR_BYTES as usize / 8;
 
-/// What a sector may hold.
+/// Value that a sector may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
     /// Whatever it holds is right: it was discarded, on a disk that does not say what it holds then.
@@ -19,7 +19,7 @@ pub enum Value {
     Write(u32),
 }
 
-/// What a sector was found to hold.
+/// Content that a sector was found to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Value(Value),
@@ -29,7 +29,7 @@ pub enum Seen {
         write: u32,
     },
     Garbage,
-    /// It could not be read.
+    /// The sector could not be read.
     Unreadable,
 }
 

@@ -24,19 +24,19 @@ type Driver = VirtualDriver<MemDisk>;
 /// Requests that are unanswered for this long (virtual) are stuck.
 const ANSWER_TIME_MAX: Nanos = Nanos::from_secs(600);
 const EVENTS_MAX: u64 = 2_000_000;
-/// How long the host takes to write down that the log has failed.
+/// Time that the host takes to record that the log has failed.
 const RECORDING_TIME: Nanos = Nanos::from_millis(2);
 const RECORDED: u64 = 1;
 const PAUSED: u64 = 2;
 const READ_SECTORS: u64 = 64;
 
-/// What to sweep over.
+/// Parameters of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepConfig {
     pub seed: u64,
     /// Requests of the client in each case.
     pub requests: u64,
-    /// Every so many-th operation fails; 1: each.
+    /// Step between the operations that fail; 1: each fails.
     pub stride: u64,
     /// After so many cases of a kind of fault the stride doubles, and after as many again: a run of very many operations ends, too.
     pub doubles_after: u64,
@@ -60,7 +60,7 @@ impl SweepConfig {
     }
 }
 
-/// One fault to try.
+/// A fault to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     pub device: usize,
@@ -70,7 +70,7 @@ pub struct Case {
     pub for_ever: bool,
 }
 
-/// What the sweep saw.
+/// Results of the sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Swept {
     pub cases: u64,
@@ -83,7 +83,7 @@ pub struct Swept {
     pub violation: Option<Violation>,
 }
 
-/// How a life under faults ended.
+/// End of an activation under faults.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ending {
     fired: bool,

@@ -10,13 +10,13 @@ use dcd_engine::{
 use crate::oracle::{Content, FlushMark, ReadMark};
 use crate::{Oracle, SimRng, stamp};
 
-/// How often a place is drawn anew because it overlaps a write in flight.
+/// Maximum number of times that a place is drawn anew because it overlaps a write in flight.
 const PLACES_TRIED_MAX: u32 = 8;
 
-/// Where the hot part of a device may begin: at any line of 4 KiB.
+/// Alignment of the start of the hot part of a device: any line of 4 KiB.
 const HOT_ALIGN_SECTORS: u64 = 8;
 
-/// What kind of client it is. Chances are in a thousand.
+/// Character of a client. Chances are in a thousand.
 #[derive(Clone, Copy, Debug)]
 pub struct Character {
     pub requests: u64,
@@ -36,11 +36,11 @@ pub struct Character {
     pub reads: u64,
     pub flushes: u64,
     pub discards: u64,
-    /// What was discarded reads as zeroes.
+    /// A discarded sector reads as zeroes.
     pub discards_zero: bool,
     pub zeroes: u64,
     pub fua: u64,
-    /// How often the client stops for a while, and for how long at most.
+    /// Chance that the client stops for a while, and the maximum pause.
     pub pauses: u64,
     pub pause_max: Nanos,
     /// May a write overlap another that is in flight?
@@ -198,7 +198,7 @@ impl Client {
         self.errors
     }
 
-    /// How long to wait before anything else, once; only when nothing is in flight.
+    /// Returns the time to wait before anything else, once; only when nothing is in flight.
     pub fn take_pause(&mut self) -> Option<Nanos> {
         if !self.wants_pause || !self.in_flight.is_empty() {
             return None;

@@ -1,5 +1,5 @@
-//! What the engine costs beside what cannot be avoided: ns of CPU for a 4 KiB write and for a 4 KiB read hit, the copy and the
-//! checksum included, and the floor: a copy of 4 KiB and its CRC32C, between memory of the same temperature.
+//! Measures the engine's CPU time: ns for a 4 KiB write and for a 4 KiB read hit, the copy and the checksum included. The floor, which
+//! cannot be avoided, is beside it: a copy of 4 KiB and its CRC32C, between memory of the same temperature.
 //!
 //! `cargo run --release -p dcd-engine --example engine_cost [PART OF A NAME]`
 //!
@@ -41,7 +41,7 @@ fn filled(count: usize, bytes: usize, random: &mut ChaCha8Rng) -> Vec<Buf> {
     (0..count).map(&mut one).collect()
 }
 
-/// What cannot be avoided: copies a block, and sums it up.
+/// Does the work that cannot be avoided: copies a block, and sums it up.
 fn copy_and_check(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
     std::hint::black_box(crc32c::crc32c(to));
@@ -59,7 +59,7 @@ impl Rounds {
     }
 }
 
-/// One line of the report: the engine and its floor, measured in turns.
+/// A line of the report: the engine and its floor, measured in turns.
 struct Line {
     name: &'static str,
     engine: Rounds,
@@ -90,7 +90,7 @@ impl Line {
     }
 }
 
-/// When the clients of a run flush.
+/// Flush behaviour of the clients of a run.
 #[derive(Clone, Copy, PartialEq)]
 enum Flushes {
     /// After every batch of 32 writes.
@@ -105,7 +105,7 @@ struct Bench {
     random: ChaCha8Rng,
     pool: Vec<Buf>,
     ring: Vec<Buf>,
-    /// Where in the ring the floor's next copy lands.
+    /// Index in the ring of the floor's next copy.
     ring_at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! How fast parity is computed, in GB of data a second, beside memcpy of the same data in the same run.
+//! Measures the speed of parity in GB of data a second, beside memcpy of the same data in the same run.
 //!
 //! `cargo run --release -p dcd-engine --example parity_speed`
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // A measurement needs a clock.

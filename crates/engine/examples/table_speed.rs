@@ -1,4 +1,4 @@
-//! How fast the lookup table is: ns for each operation on a full table of a million lines, in random order.
+//! Measures the speed of the lookup table: ns for each operation on a full table of a million lines, in random order.
 //!
 //! `cargo run --release -p dcd-engine --example table_speed`
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // A measurement needs a clock.
@@ -18,7 +18,7 @@ fn report(name: &str, operations: usize, start: Instant) {
     println!("{name:<34} {:8.1} ns each {:10.2} ms in all", nanos / operations as f64, nanos / 1e6);
 }
 
-/// One pass over the table, in one part.
+/// Purges the table in a single part.
 fn purge(table: &mut LookupTable, places: Range<Place>) {
     assert!(table.purge(&[places], TablePart::first(usize::MAX)).is_none());
 }

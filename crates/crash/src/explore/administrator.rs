@@ -13,9 +13,9 @@ use crate::{MemDisk, SimRng, VirtualDriver};
 /// Chances in a thousand for a look at the array after each step, and for a good one that a member of it fails then: some do the next
 /// thing as soon as it may be done, others take their time.
 const HABITS: [(u64, u64); 3] = [(60, 200), (60, 200), (300, 40)];
-/// The same for a disk that is given back: it is another one, with nothing on it.
+/// Chance in a thousand that a disk that is given back is a different, blank one.
 const NEW: u64 = 300;
-/// The same for a start: a member is missing, or one that has failed is added before it.
+/// Chances in a thousand at a start: that a member is missing, and that a failed member is added before it.
 const MISSING: u64 = 100;
 const ADDED_BEFORE: u64 = 300;
 
@@ -45,9 +45,9 @@ pub(super) struct Administrator {
     looks: u64,
     fails: u64,
     layer: LayerIndex,
-    /// Where the array has the disk of each role; none where it was taken out.
+    /// Port of each role's disk; none where the disk was taken out.
     ports: Vec<Option<Port>>,
-    /// And the disk of each spare at the start.
+    /// Port of each spare's disk at the start.
     spare_ports: Vec<Port>,
     asked: Option<Asked>,
     /// Disks that were given back.
@@ -166,7 +166,7 @@ pub(super) fn blank_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<usiz
 
 type Found = Option<(Superblock, Identity)>;
 
-/// Of the members, and then of the spares.
+/// Reads the superblocks of the members, and then of the spares.
 fn superblocks(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<Found> {
     let devices = hot_add.members + hot_add.spares;
     disks[..devices].iter_mut().map(|disk| Superblock::read(disk).ok()).collect()
@@ -230,8 +230,8 @@ pub(super) fn failed_member(hot_add: &HotAdd, disks: &mut [MemDisk], rng: &mut S
     (0..hot_add.members).find(failed).filter(|_| newest.rebuilding.is_none())
 }
 
-/// What "dcd array add" does while nothing is served: gives a disk the role in whose place it is. What a crash has left blank in the
-/// place of a member whose role a spare has is not asked.
+/// Does what "dcd array add" does while nothing is served: gives a disk the role in whose place it is. Disks without a
+/// superblock are not asked: a crash can leave them in the place of members whose roles spares have.
 pub(super) fn add_offline(
     hot_add: &HotAdd,
     disks: &mut [MemDisk],

@@ -10,7 +10,7 @@ use crate::{MemDisk, SimRng, VirtualDriver};
 
 /// Chances in a thousand for a look after each step, and for a leg of a log whose legs are all whole to be taken out then.
 const HABITS: [(u64, u64); 3] = [(60, 200), (200, 100), (5, 300)];
-/// The same for a disk that is given back: it is another one.
+/// Chance in a thousand that a disk that is given back is a blank one.
 const NEW: u64 = 300;
 
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub(super) struct LegKeeper {
     rng: SimRng,
     looks: u64,
     takes: u64,
-    /// Where the mirror has each disk; none where it was taken out.
+    /// Port of each disk at the mirror; none where the disk was taken out.
     ports: Vec<Option<Port>>,
     asked: Option<Asked>,
     /// Disks that were given back.

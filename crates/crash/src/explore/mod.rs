@@ -37,23 +37,23 @@ pub type Build = Box<dyn Fn(&[Geometry]) -> Stack>;
 pub struct Rig {
     /// Fresh disks, formatted, in the order of the stack's devices.
     pub disks: Vec<MemDisk>,
-    /// What the device at the top holds at first.
+    /// Initial content of the device at the top.
     pub base: Vec<Value>,
     /// Makes the stack over such disks, as a server does at each start.
     pub build: Build,
-    /// The same after the log has failed and this was recorded: without the log.
+    /// Makes the stack without the log, after the log has failed and this was recorded.
     pub build_after_log_failure: Option<Build>,
     /// The data disk's device and first sector, where the data disk alone must always be what a plain disk could be after a
     /// crash (ordered destage).
     pub data_alone: Option<(usize, Lba)>,
     pub promise: Promise,
-    /// Nothing that was answered is lost when the process is killed.
+    /// True when an acknowledged write survives the kill of the process.
     pub outlives_server: bool,
     /// For `ordered`: how much time a crash may take, with what the devices need to carry it out.
     pub delay_max: Nanos,
     /// Does the stack keep the order of overlapping requests in flight?
     pub overlaps: bool,
-    /// What clients read again is worth a look.
+    /// True when clients should mostly read the same blocks again.
     pub reads_again: bool,
     /// The layers are drained and stopped one after the other, the upper ones first, as a server does: each has something to
     /// destage into the one below it. Otherwise all at once.
@@ -72,7 +72,7 @@ pub struct Rig {
     pub eager: bool,
     /// Members of an array come and go while it runs.
     pub hot_add: Option<HotAdd>,
-    /// Where the log of a log cache lies.
+    /// Area of the log of a log cache.
     pub log: Option<LogArea>,
     /// Blocks of it are damaged at rest, in place of the crashes.
     pub rots: bool,
@@ -80,13 +80,13 @@ pub struct Rig {
     pub about: String,
 }
 
-/// Which of these disks may be lost for good, so that nothing is lost with them.
+/// Returns the disks that may be lost for good without losing data.
 pub type MayLose = Box<dyn Fn(&[MemDisk]) -> Vec<usize>>;
 
-/// When a rig loses disks, and which.
+/// Rule for losing disks of a rig.
 pub struct Losses {
     pub may_lose: MayLose,
-    /// In crashes. Otherwise only at rest: when a layer says that its state is good and that it is clean.
+    /// True: in crashes. False: only at rest, when a layer says that its state is good and that it is clean.
     pub in_crashes: bool,
 }
 
@@ -100,10 +100,10 @@ pub struct Tears {
     pub build_accepting: Build,
 }
 
-/// What is explored: makes the rig for a seed.
+/// Subject of the exploration: makes the rig for a seed.
 pub type Subject<'a> = dyn Fn(u64) -> Rig + 'a;
 
-/// How far to go.
+/// Limits of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct ExploreConfig {
     pub seed: u64,
@@ -119,14 +119,14 @@ impl ExploreConfig {
     }
 }
 
-/// What was tried.
+/// Counters of what was tried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub runs: u64,
     pub states: u64,
     /// States by how and where they were cut, such as "while destaging" or "torn by sector".
     pub kinds: BTreeMap<String, u64>,
-    /// What the layers have counted in all lives: which paths were taken, and how often.
+    /// Counters of the layers in all activations: which paths were taken, and how often.
     pub paths: BTreeMap<String, u64>,
     /// A hash over the traces of all runs.
     pub trace: u64,
@@ -154,7 +154,7 @@ pub struct Violation {
     /// States tried until it was found, in all runs.
     pub states: u64,
     pub what: String,
-    /// What happened, level by level, in lines.
+    /// Events of the run, level by level, in lines.
     pub story: Vec<String>,
 }
 
@@ -208,7 +208,7 @@ fn checks(config: &ExploreConfig, run_seed: u64) -> bool {
     config.check_every > 0 && SimRng::new(mix(run_seed, 0xc4ec)).below(config.check_every) == 0
 }
 
-/// What a panic said.
+/// Extracts the text of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -1,4 +1,4 @@
-//! What all rigs are made with.
+//! Makes the common parts of all rigs.
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Extent, Geometry, Lba, Nanos, SECTOR_BYTES};
@@ -10,7 +10,7 @@ const FAST: Latency =
     Latency::Tailed { min: Nanos(20_000), max: Nanos(90_000), slow: Nanos(3_000_000), slow_per_mille: 20 };
 const SLOW: Latency = Latency::Uniform { min: Nanos(200_000), max: Nanos(15_000_000) };
 
-/// How long past `delay_max` the devices may need to carry a commit out: a slow one behind another, and a checkpoint.
+/// Time past `delay_max` that the devices may need for a commit: a slow one behind another, and a checkpoint.
 pub const ORDERED_SLACK: Nanos = Nanos::from_millis(200);
 
 /// Puts first content on every other 64 sectors of a disk, and returns what it then holds.

@@ -1,4 +1,4 @@
-//! One run of the explorer: a client on a stack, and the tree of crashes that grows from it.
+//! Runs the explorer once: a client on a stack, and the tree of crashes that grows from it.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +30,7 @@ const READ_SECTORS: u64 = 256;
 const EVENTS_MAX: u64 = 2_000_000;
 /// Nor after so much virtual time.
 const TIME_MAX: Nanos = Nanos::from_secs(36_000);
-/// What a stack does of itself ends in this time.
+/// Maximum time for work that a stack begins by itself.
 const REST_TIME: Nanos = Nanos::from_secs(60);
 /// Lines of the story that are kept of each level.
 const STORY_LINES_MAX: usize = 120;
@@ -42,7 +42,7 @@ struct Run {
     character: Option<Character>,
     /// The members that the running stack was made without.
     missing: Vec<usize>,
-    /// Where the life is served.
+    /// Machine that serves the present activation.
     here: Here,
     states_left: u64,
     counts: Counts,
@@ -98,13 +98,13 @@ impl Run {
         }
     }
 
-    /// Who fails members while a client is served, and adds them again.
+    /// Makes the administrator that fails members while a client is served, and adds them again.
     fn administrator(&mut self) -> Option<Administrator> {
         let hot_add = self.rig.hot_add.as_ref()?;
         Some(Administrator::new(self.rng.fork(), hot_add, &self.missing))
     }
 
-    /// Who takes legs out while a client is served, and gives them back.
+    /// Makes the administrator that takes legs out while a client is served, and gives them back.
     fn leg_keeper(&mut self) -> Option<LegKeeper> {
         let legs = self.rig.legs?;
         Some(LegKeeper::new(self.rng.fork(), legs))
@@ -433,7 +433,7 @@ impl Run {
         oracle.judge_disk(&found)
     }
 
-    /// What happens after a recovery: one of several things, each with more crashes in it.
+    /// Goes on after a recovery in one of several ways, each with more crashes in it.
     fn live_on(
         &mut self,
         driver: &mut Driver,
@@ -599,7 +599,7 @@ impl Run {
     }
 }
 
-/// What the layers say of themselves.
+/// Returns the status of all layers.
 fn statuses(stack: &Stack, now: Nanos) -> String {
     stack
         .layers()

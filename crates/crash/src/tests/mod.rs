@@ -1,4 +1,4 @@
-//! What the explorer and the sweep are tried on, beside the layers that have rigs of their own.
+//! Makes subjects for testing the explorer and the sweep, beside the layers that have rigs of their own.
 
 mod reference;
 pub(crate) mod rigs;

@@ -77,7 +77,7 @@ pub struct Reference {
     logged: Sectors,
     phase: Phase,
     steps_in_flight: usize,
-    /// Who waits for the next commit, and for the one that runs.
+    /// Requests that wait for the next commit, and those that the running one answers.
     waiting: Vec<(RequestId, Buf)>,
     answered_by_commit: Vec<(RequestId, Buf)>,
     wants_checkpoint: bool,

@@ -54,7 +54,7 @@ impl Ram {
         Ram { sectors: bytes / SECTOR_BYTES, bytes: vec![0; KEPT_BYTES] }
     }
 
-    /// How much of an operation is in what is kept.
+    /// Range of an operation within the bytes that are stored.
     fn kept(&self, at: Lba, len: usize) -> std::ops::Range<usize> {
         let end = self.bytes.len();
         (at.bytes() as usize).min(end)..(at.bytes() as usize + len).min(end)
@@ -135,12 +135,12 @@ pub struct Rig {
     below: Below,
     /// Time spent in the engine.
     pub spent: Duration,
-    /// What a stretch of nothing takes: reading the clock is a system call, and not the engine's.
+    /// Cost of reading the clock with nothing between: a system call, and not the engine's time.
     clock: Duration,
 }
 
 const CACHE: LayerIndex = LayerIndex(0);
-/// What a device without bytes keeps: where the superblocks are.
+/// Bytes that a device without bytes stores: where the superblocks are.
 pub const KEPT_BYTES: usize = 16 << 10;
 
 impl Rig {
@@ -173,7 +173,7 @@ impl Rig {
         self.stack.layer(CACHE).status(self.below.now).to_json()
     }
 
-    /// One of the counters of `dcd status`.
+    /// Reads a counter of `dcd status`.
     pub fn count(&self, name: &str) -> u64 {
         self.status()["statistics"][name].as_u64().expect("a counter")
     }
@@ -214,12 +214,12 @@ impl Rig {
         }
     }
 
-    /// What is on the log device.
+    /// Returns the bytes of the log device.
     pub fn log_bytes(&mut self) -> &mut [u8] {
         &mut self.below.devices[0].bytes
     }
 
-    /// Brings everything home.
+    /// Destages everything.
     pub fn drain(&mut self) {
         let now = self.below.now;
         self.timed(|stack| stack.control(now, CACHE, Control::Drain));

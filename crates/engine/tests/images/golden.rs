@@ -46,7 +46,7 @@ fn before() -> Vec<u8> {
     filled(Extent::new(Lba(0), DATA_BYTES / SECTOR_BYTES), 0)
 }
 
-/// What a client does: it goes to a cache, or to an array that shows what must be read afterwards.
+/// Operations of a client, on a cache or on a byte array with the expected content.
 trait Disk {
     fn write(&mut self, start: u64, sectors: u64, version: u8, durability: Durability);
     fn zero(&mut self, start: u64, sectors: u64, discard: bool);

@@ -13,14 +13,14 @@ const DATA_LINES: u64 = DATA_BYTES / LINE_BYTES;
 const SMALL_LOG_BYTES: u64 = 4 << 20;
 /// The most that a cached 4 KiB may take.
 const LINE_RAM_MAX: f64 = 21.0;
-/// What a log may keep free when it counts as full: four segments of 2048, in which the next batch has room.
+/// Utilisation from which a log counts as full: four segments of 2048 may be free, in which the next batch has room.
 const FULL: f64 = 0.998;
 /// Fragments of half a line or less have a list: one entry and two nodes of 16 bytes, by the load of the table.
 const BROKEN_RAM_MAX: f64 = 56.0;
 /// More than one write at a time, as clients have it.
 const BATCH: usize = 256;
 
-/// What was counted of one cache.
+/// Counts of a cache.
 struct Counted {
     lines: u64,
     bytes_per_line: f64,
@@ -37,7 +37,7 @@ fn empty(log_bytes: u64) -> Rig {
     Rig::new(config, 4096, Ram::without_bytes(log_bytes), Ram::without_bytes(DATA_BYTES))
 }
 
-/// What a cache has in RAM whatever the size of its log: segment buffers, and the memory for destaging.
+/// Bytes of RAM of a cache that do not depend on the size of its log: segment buffers, and the memory for destaging.
 fn fixed_bytes() -> usize {
     let before = ALLOCATED.get();
     let rig = empty(SMALL_LOG_BYTES);

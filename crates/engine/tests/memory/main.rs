@@ -1,4 +1,4 @@
-//! What the engine keeps in RAM, counted by the allocator.
+//! Tests the RAM of the engine, counted by the allocator.
 
 mod counting;
 mod log_memory;

@@ -1,4 +1,4 @@
-//! One block of the log is damaged while nobody serves it: a flipped bit, a lost write, or two blocks in each other's places.
+//! Damages a block of the log while the log is not served: a flipped bit, a lost write, or two blocks in each other's places.
 //!
 //! The client has flushed, the log has been at rest for more than a second, and then the power goes or the server is killed. What the
 //! medium holds now is all that was acknowledged, so a start must refuse it, or serve every sector as it was last written, or
@@ -14,7 +14,7 @@ use dcd_engine::{Buf, Io, Lba, Nanos, Pump, SECTOR_BYTES};
 const DAMAGES: u32 = 40;
 /// Two log blocks of 4 KiB touch at most so many sectors of entries of at most a line each.
 const LOST_SECTORS_MAX: usize = 2 * 8 * 8;
-/// What is read with one request, to begin with.
+/// Sectors of one read request, to begin with.
 const READ_SECTORS: u64 = 64;
 
 /// The log of a rig whose blocks are damaged: the first sectors of its first disk.

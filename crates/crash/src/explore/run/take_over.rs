@@ -23,7 +23,7 @@ const GOES_ON: u64 = 600;
 /// Events until what the first machine still does is over.
 const GOES_ON_EVENTS_MAX: u64 = 2000;
 
-/// Who makes the next stack.
+/// The machine that makes the next stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Who {
     pub machine: u64,
@@ -31,7 +31,7 @@ pub struct Who {
 }
 
 impl Who {
-    /// The one that begins.
+    /// The machine that begins.
     pub const FIRST: Who = Who { machine: 1, takes_over: false };
 
     const fn other(self) -> u64 {
@@ -41,13 +41,13 @@ impl Who {
 
 /// The legs are the first two devices, and the data disk is the last.
 pub struct Machines {
-    /// What [`Rig::build`](crate::explore::Rig::build) makes a stack as.
+    /// Machine for which [`Rig::build`](crate::explore::Rig::build) makes the next stack.
     pub who: Rc<Cell<Who>>,
     /// The legs without which the other has all that was acknowledged.
     pub may_lose: MayLose,
 }
 
-/// Where a life is served.
+/// Machine that serves an activation, and the leg of the other machine.
 #[derive(Clone)]
 pub(super) struct Here {
     who: Who,
@@ -149,7 +149,7 @@ impl Run {
         Ok(Some(driver.devices()[leg].killed(&mut self.rng)))
     }
 
-    /// Where the first machine went on alone, the legs are refused together, and its leg is left out.
+    /// Brings back the leg of the other machine. If that machine went on alone, the legs are refused together, and its leg is left out.
     fn leg_comes_back(&mut self, cut: &mut Cut) -> Outcome {
         let (leg, disk) = self.here.away.take().expect("one is away");
         cut.disks[leg] = disk.killed(&mut self.rng);
@@ -170,7 +170,7 @@ impl Run {
     }
 }
 
-/// What counts in the log on a leg.
+/// Returns the superblock that counts in the log on a leg.
 fn live_of(leg: &MemDisk) -> Option<Superblock> {
     let copies = SUPERBLOCK_SECTORS.map(|at| {
         let mut area = vec![0; SUPERBLOCK_AREA_BYTES];
