@@ -9,17 +9,17 @@ const REPLY_BYTES_MAX: u32 = 64 << 10;
 const OPTION_REPLY_BYTES: usize = 20;
 /// More than any server tells of an export.
 const REPLIES_MAX: usize = 64;
-/// What every server takes that does not say otherwise.
+/// Maximum payload of a server that announces none.
 const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// What a server says of an export.
+/// Properties of an export, as its server announces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub bytes: u64,
     /// The transmission flags.
     pub flags: u16,
     pub block_bytes_min: u32,
-    /// What it takes best; 0 where it does not say.
+    /// Preferred block size; 0 if the server announces none.
     pub block_bytes_preferred: u32,
     /// The longest read or write that it takes.
     pub payload_bytes_max: u32,

@@ -85,7 +85,7 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// What a client makes of a number that a server sends; none where that ends the connection.
+    /// Translates a server's error number; none if it ends the connection.
     pub fn kind(number: u32) -> Option<ErrorKind> {
         match number {
             1 => Some(ErrorKind::ReadOnly),
@@ -97,8 +97,8 @@ impl Errno {
         }
     }
 
-    /// What a client is told. The protocol reserves ENOTSUP for fast zeroes, and tells writes past the end (ENOSPC)
-    /// from reads past the end (EINVAL).
+    /// Chooses the error number for a client. The protocol reserves ENOTSUP for fast zeroes, and tells writes past the end (ENOSPC) from
+    /// reads past the end (EINVAL).
     pub fn of(kind: ErrorKind, writes_data: bool, fast_zero: bool) -> Errno {
         match kind {
             ErrorKind::Medium | ErrorKind::Lost | ErrorKind::PowerCut => Errno::Io,
@@ -130,7 +130,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(field(bytes, at))
 }
 
-/// What precedes the data of an option.
+/// Header before the data of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
     pub magic: u64,

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// What a URI has not as it is.
+/// Characters that a URI has to encode.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The port that is registered for NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
     Tcp { host: String, port: u16 },
@@ -41,7 +41,7 @@ pub struct Uri {
     pub hostname: Option<String>,
 }
 
-/// What is wrong with a URI.
+/// Errors in a URI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UriError {
     #[error("\"{0}\" is no NBD URI: write nbd://HOST/EXPORT, or nbd+unix:///EXPORT?socket=PATH")]

@@ -1,5 +1,5 @@
-//! What the meter on top of a served stack costs a request: ns of this thread for a request to pass it and come back, and for the same
-//! through a layer that changes nothing.
+//! Measures the cost of the meter on top of a served stack: ns of this thread for a request to pass it and come back. Compares it with a
+//! layer that changes nothing.
 //!
 //! `cargo run --release -p dcd-stack --example meter_cost`
 

@@ -42,16 +42,16 @@ pub trait DeviceOpener {
 pub struct Built {
     pub stack: Stack,
     pub parts: Parts,
-    /// Of [`ForClients::record`].
+    /// Recording of the clients' requests: see [`ForClients::record`].
     pub recording: Option<Recording>,
 }
 
-/// What a stack that is built for clients has besides its layers.
+/// Settings of a stack that is built for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ForClients<'a> {
     /// A file that gets every request of the clients, in the compact format.
     pub record: Option<&'a Path>,
-    /// What the files of traces do when they cannot keep up.
+    /// Behaviour of trace files that cannot keep up.
     pub overrun: Overrun,
 }
 
@@ -78,7 +78,7 @@ impl Parts {
 
 /// The name of the layer that takes response times. No layer of a file can have it, as it is no bare key.
 pub const METER: &str = "(meter)";
-/// The same for the layer that records what clients ask for.
+/// The name of the layer that records the clients' requests. No layer of a file can have it either.
 pub const RECORD: &str = "(record)";
 
 /// A part of the stack that is built, with its size where that is known before activation.
@@ -89,7 +89,7 @@ struct Part {
     place: Option<(DeviceIndex, Extent)>,
 }
 
-/// Where a layer's sectors lie, if that is one range of one device.
+/// Returns the place of a layer's sectors, if that is one range of one device.
 fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
         LayerKind::LogCache { .. } | LayerKind::Raid(_) | LayerKind::Mirror(_) => return None,

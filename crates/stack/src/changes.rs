@@ -117,7 +117,8 @@ impl StackFile {
         self.layers.retain(|layer| needed.contains(&layer.name));
     }
 
-    /// The same stack with these members in an array, in the order of their roles, none where one is missing; and without spares.
+    /// Returns the stack with these members in an array, in the order of their roles; none stands for a missing member. The array has no
+    /// spares.
     pub fn with_members(&self, array: &str, members: &[Option<&str>]) -> StackFile {
         let mut file = self.clone();
         if let Some((_, raid)) = file.arrays_mut().find(|(name, _)| *name == array) {
@@ -130,7 +131,7 @@ impl StackFile {
         file
     }
 
-    /// The same stack without a log cache: what stood on the cache stands on its data disk.
+    /// Returns the stack without a log cache: layers above the cache stand on its data disk.
     pub fn without_cache(&self, cache: &str) -> StackFile {
         let mut file = self.clone();
         let Some(LayerKind::LogCache { data, .. }) = self.layer(cache).map(|layer| &layer.kind) else {

@@ -27,7 +27,7 @@ pub const HAS_RESPONSE: u8 = 1 << 6;
 
 pub const OPS: [Op; 4] = [Op::Read, Op::Write, Op::Discard, Op::Flush];
 
-/// What a record is a difference to. Each block starts anew, so that a damaged one costs only itself.
+/// Record that the next one is encoded against. Each block starts anew, so that a damaged block loses only its own records.
 #[derive(Clone, Copy, Default)]
 pub struct Before {
     pub at: u64,

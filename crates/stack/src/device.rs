@@ -12,7 +12,7 @@ use dcd_nbd::{Server, Uri, UriError};
 use crate::error::StackFileError;
 use crate::fields::{Fields, Located};
 
-/// Where the sectors of a device are.
+/// Place of a device's sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSource {
     /// A file or a block device. `size`: create a missing file with this many bytes.
@@ -74,10 +74,9 @@ impl DeviceSource {
         }
     }
 
-    /// The same, with a relative path completed: it names the same in every directory.
+    /// Returns the place with an absolute path, which is valid in every directory.
     ///
-    /// # Errors
-    /// Where there is no current directory.
+    /// # Errors If there is no current directory.
     pub fn absolute_place(&self) -> std::io::Result<Option<PathBuf>> {
         match self {
             DeviceSource::Path { path, .. } => std::path::absolute(path).map(Some),
@@ -87,7 +86,7 @@ impl DeviceSource {
     }
 }
 
-/// One device.
+/// A device of a stack file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSpec {
     pub name: String,
@@ -97,7 +96,7 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Whether its file or block device exists, and has a medium; of an export, whether its server takes a connection.
+    /// True if the file or block device exists and has a medium, or if the server of the export accepts a connection.
     pub fn is_there(&self) -> bool {
         match &self.source {
             DeviceSource::Path { path, .. } => path.exists() && !is_without_medium(path),
@@ -106,7 +105,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Whether it is a file that some commands make where it is missing.
+    /// True for a file that some commands create if it is missing.
     pub const fn is_made(&self) -> bool {
         matches!(self.source, DeviceSource::Path { size: Some(_), .. })
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a stack file, and where.
+/// An error in a stack file, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct StackFileError {
     /// Empty where the stack was not in a file: its places mean nothing then.
@@ -63,7 +63,7 @@ pub(crate) fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str
     rated.filter(|(distance, _)| near(*distance)).min().map(|(_, candidate)| candidate)
 }
 
-/// How many characters have to be inserted, removed or replaced to make `b` of `a`.
+/// Returns how many characters have to be inserted, removed or replaced to turn `a` into `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -18,7 +18,7 @@ pub struct Located {
     pub(crate) span: Range<usize>,
 }
 
-/// One table that is being read. `what` names it in errors: `layer "cache"`.
+/// A table that is being read. `what` names the table in errors: `layer "cache"`.
 pub struct Fields<'a> {
     source: Source<'a>,
     what: String,
@@ -76,7 +76,7 @@ impl<'a> Fields<'a> {
         named.next().is_some_and(|(_, value)| matches!(value.get_ref(), DeValue::Array(_)))
     }
 
-    /// One text or a list of them.
+    /// Reads a text or a list of texts.
     pub fn texts(&mut self, name: &'static str) -> Result<Vec<Located>, StackFileError> {
         let Some(value) = self.take(name) else { return Ok(Vec::new()) };
         let values: Vec<&Spanned<DeValue<'_>>> = match value.get_ref() {
@@ -166,7 +166,7 @@ impl<'a> Fields<'a> {
         value.is_some_and(|(_, value)| matches!(value.get_ref(), DeValue::Integer(_)))
     }
 
-    /// Where a field's value stands; the whole table if it is missing.
+    /// Returns the place of a field's value, or of the whole table if the field is missing.
     pub fn value_span(&self, name: &str) -> Range<usize> {
         let value = self.table.iter().find(|(key, _)| key.get_ref().as_ref() == name);
         value.map_or(self.span.clone(), |(_, value)| value.span())
@@ -192,7 +192,7 @@ impl<'a> Fields<'a> {
         Ok(tables)
     }
 
-    /// One table, `[name]`.
+    /// Reads a table, `[name]`.
     pub fn table(&mut self, name: &'static str) -> Result<Option<Fields<'a>>, StackFileError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.get_ref() {

@@ -15,7 +15,7 @@ use crate::registry::Role;
 use crate::serve::{self, Serve};
 use crate::{order, sharing, write_hole};
 
-/// What a file that is no stack file is answered with.
+/// Explanation for a file that is no stack file.
 const EXPLAINED: &str = "a stack file is TOML, and \"dcd stack-file\" describes every field";
 
 /// A stack file. See the crate's documentation.
@@ -210,7 +210,7 @@ impl StackFile {
         self.layers.iter().filter(declares).map(|layer| layer.name.as_str()).collect()
     }
 
-    /// Nothing that is answered is lost when the server is killed: no layer answers from its memory.
+    /// True if no layer answers from its memory: then answered writes survive a kill of the server.
     pub fn keeps_answered(&self) -> bool {
         self.layers.iter().all(|layer| match &layer.kind {
             LayerKind::LogCache { config, .. } => match config.promise {
@@ -227,8 +227,8 @@ impl StackFile {
         })
     }
 
-    /// Whether every file and block device is there that a part stands on. An array below it says itself what it can start without, and
-    /// so does a log cache of its log.
+    /// True if all files and block devices below a part exist. An array decides itself which members it can start without, and a log cache
+    /// decides about its log.
     pub fn is_there(&self, part: &str) -> bool {
         if let Some(device) = self.device(part) {
             return device.is_there();

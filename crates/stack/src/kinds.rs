@@ -16,7 +16,7 @@ use crate::fields::{Fields, Located};
 use crate::raid::FILL;
 use crate::registry::{self, RegisteredLayer, Role};
 
-/// One layer: its name, and what it is.
+/// A layer: its name and its kind.
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
     pub name: String,
@@ -39,7 +39,7 @@ pub struct SliceSpec {
 #[derive(Clone, Debug)]
 pub struct TraceSpec {
     pub(crate) of: Located,
-    /// How many of the newest operations the status shows.
+    /// Number of newest operations that the status shows.
     pub kept_max: usize,
     /// A file that gets every operation.
     pub file: Option<(Located, PathBuf)>,
@@ -63,11 +63,11 @@ pub struct MirrorSpec {
     pub(crate) of: Vec<Located>,
     /// Legs may be missing that are not known to have failed.
     pub degraded: bool,
-    /// It is only looked at.
+    /// True if the mirror is only inspected: no leg is filled.
     pub only_looks: bool,
 }
 
-/// What a layer does.
+/// Kind of a layer, with its settings.
 #[derive(Clone, Debug)]
 pub enum LayerKind {
     LogCache { log: Located, data: Located, config: Box<LogCacheConfig> },
@@ -81,7 +81,7 @@ pub enum LayerKind {
 }
 
 impl LayerKind {
-    /// What it stands on, in the order of its ports.
+    /// Returns the parts below the layer, in the order of its ports.
     pub(crate) fn below(&self) -> Vec<&Located> {
         match self {
             LayerKind::LogCache { log, data, .. } => vec![log, data],
@@ -141,7 +141,7 @@ const KINDS: [(&str, Reader); 6] = [
 
 /// More than a disk passes in a tenth of a second is no piece of a stream any more, but of everything.
 const READ_AHEAD_MAX: u64 = 16 << 20;
-/// What a status shows of a trace, where the file does not say.
+/// Default number of operations that the status of a trace shows.
 const TRACE_KEPT: u64 = 100;
 /// A status is one answer on a socket: this many records are some 10 MB of it.
 const TRACE_KEPT_MAX: u64 = 100_000;

@@ -1,4 +1,4 @@
-//! How much RAM a stack takes.
+//! Computes the RAM that a stack takes.
 
 use dcd_engine::LINE_BYTES;
 use dcd_engine::log_cache::Reads;
@@ -19,7 +19,7 @@ impl StackFile {
         devices.fold(self.layers_memory_bytes(), u64::saturating_add)
     }
 
-    /// The same of its layers alone.
+    /// The RAM that the layers alone will take.
     pub fn layers_memory_bytes(&self) -> u64 {
         let layers = self.layers.iter().map(|layer| match &layer.kind {
             LayerKind::LogCache { log, config, .. } => {

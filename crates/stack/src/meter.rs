@@ -16,7 +16,7 @@ use hdrhistogram::Histogram;
 /// Longer times count as this one.
 const TIME_MAX: Nanos = Nanos::from_secs(3600);
 
-/// What is told apart.
+/// Kinds of requests that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -28,7 +28,7 @@ enum Kind {
 
 /// Two digits: a percentile is at most 1 % off, and a histogram takes some 28 KiB.
 const DIGITS: u8 = 2;
-/// How long a slot is, and how many there are: what is recent is at most a minute old.
+/// Length and number of slots: recent figures are at most a minute old.
 const SLOT: Nanos = Nanos::from_secs(10);
 const SLOTS: u64 = 6;
 
@@ -73,13 +73,13 @@ struct Passing {
 pub struct Meter {
     seen: Seen,
     passing: BTreeMap<RequestId, Passing>,
-    /// What ended before the slots.
+    /// Requests that completed before the oldest slot.
     older: Kinds,
     /// The newest last.
     slots: VecDeque<Kinds>,
-    /// When the newest one ends.
+    /// End of the newest slot.
     slot_ends: Nanos,
-    /// When counting began.
+    /// Begin of counting.
     since: Nanos,
 }
 
@@ -111,7 +111,7 @@ impl Meter {
         }
     }
 
-    /// How many slots have ended by now, the newest included.
+    /// Number of slots that have ended by now, including the newest.
     fn ended(&self, now: Nanos) -> u64 {
         match now < self.slot_ends {
             true => 0,

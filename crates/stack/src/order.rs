@@ -1,4 +1,4 @@
-//! What stands on what: every name is there once, nothing stands on itself, and no layer is left over.
+//! Orders the layers from the bottom. Checks that every name is defined once, nothing stands on itself, and no layer is unused.
 
 use std::collections::BTreeMap;
 

@@ -24,10 +24,10 @@ pub enum OutputError {
     Io { output: String, source: io::Error },
 }
 
-/// Of a file: its device and inode. Names and mounts do not matter.
+/// Device and inode of a file. Names and mounts do not matter.
 type Identity = (u64, u64);
 
-/// What a command reads. None of its results is written over any of it.
+/// Files that a command reads. No result of the command may overwrite them.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     files: Vec<(String, Identity)>,

@@ -37,7 +37,7 @@ const REMOVED: [(&str, &str); 9] = [
     ),
 ];
 
-/// Of the fields that said which gaps are filled.
+/// Advice for removed fields that said which gaps are filled.
 pub(crate) const FILL: &str =
     "leave it out; \"dcd calibrate --store\" measures which gaps it pays to fill, and stores that";
 

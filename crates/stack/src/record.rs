@@ -43,10 +43,10 @@ impl Op {
     }
 }
 
-/// One request to a device.
+/// A request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it arrived, counted from where the format counts from.
+    /// Time of arrival, from the origin that the format defines.
     pub at: Nanos,
     pub device: DeviceId,
     pub op: Op,
@@ -69,7 +69,7 @@ pub enum InvalidRecord {
     TooLong { op: Op, sectors: u64 },
 }
 
-/// What is wrong with a line of a trace is a text.
+/// Readers report an error in a line of a trace as text.
 impl From<InvalidRecord> for String {
     fn from(invalid: InvalidRecord) -> String {
         invalid.to_string()

@@ -18,7 +18,7 @@ pub struct Below<'a> {
     pub layer: Option<&'a (dyn RegisteredLayer + 'static)>,
 }
 
-/// What the rest of the program does with a registered layer.
+/// Treatment of a registered layer by the rest of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A model of a disk: the layer decides how long operations take, and what is below should take no time.
@@ -47,11 +47,11 @@ pub type ReadKind = fn(&mut Fields<'_>, &Path) -> Result<Arc<dyn RegisteredLayer
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub word: &'static str,
-    /// It can stand on a list of things, and not on one alone.
+    /// True if `of` takes a list of parts, false if it takes one.
     pub on_several: bool,
     /// Reads its fields, but for `of`; relative paths are relative to the directory.
     pub read: ReadKind,
-    /// Its part of the reference of stack files.
+    /// Section of this kind in the reference of stack files.
     pub reference: &'static str,
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::error::StackFileError;
 use crate::fields::Fields;
 
-/// Where clients connect.
+/// Address to which clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Unix(PathBuf),
@@ -53,11 +53,11 @@ pub struct Serve {
     pub fuse: Option<PathBuf>,
     /// A block device of the kernel, /dev/ublkbN.
     pub ublk: Option<UblkNumber>,
-    /// It outlives its server.
+    /// True if the ublk device outlives its server.
     pub ublk_recovery: bool,
     /// The control socket, for `dcd status`, `dcd flush` and `dcd detach`.
     pub control: Option<PathBuf>,
-    /// Where a monitoring system fetches metrics.
+    /// Address from which a monitoring system fetches metrics.
     pub metrics: Option<Address>,
 }
 

@@ -1,4 +1,4 @@
-//! What two parts of a stack may share: of a device or a layer slices beside each other, of a file nothing.
+//! Checks that parts of a stack do not overwrite each other. Slices beside each other may share a device or a layer; nothing shares a file.
 
 use std::collections::BTreeMap;
 

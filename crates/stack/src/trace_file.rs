@@ -33,7 +33,7 @@ use crate::record::{DeviceId, Op, Record};
 
 /// Some 5 MB; at 100,000 requests a second the file may stand still for more than half a second.
 const QUEUE_RECORDS: usize = 1 << 16;
-/// What has come is written after this time at the latest.
+/// Maximum time until a record is written.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 /// Some 500 records are written at once, so that recording costs little.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -41,10 +41,10 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// longer than that is written late.
 const HELD_SPAN: Nanos = Nanos::from_secs(5);
 const HELD_MAX: usize = 1 << 16;
-/// How long the end of a server waits for the end of its recording.
+/// Maximum time that the end of a server waits for the end of its recording.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is written.
+/// Format of a trace file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     JsonLines,
@@ -52,7 +52,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// What every file of the kind begins with; of JSON the first field of [`TraceRecord`].
+    /// Returns the beginning of every file of this format. JSON begins with the first field of [`TraceRecord`].
     const fn beginning(self) -> &'static [u8] {
         match self {
             Form::JsonLines => b"{\"at\":",
@@ -61,16 +61,16 @@ impl Form {
     }
 }
 
-/// What happens to a record when the queue is full.
+/// Treatment of a record when the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overrun {
-    /// It is left out and counted: nobody waits for a file.
+    /// The record is left out and counted: no request waits for a file.
     Drop,
     /// Virtual time waits.
     Wait,
 }
 
-/// What was recorded so far; it outlives the layer that records.
+/// Counts of a recording; they outlive the layer that records.
 #[derive(Clone, Debug)]
 pub struct Recording {
     pub path: PathBuf,
@@ -287,7 +287,7 @@ impl Pace {
         Ok(record)
     }
 
-    /// Nothing has come since the file was written last.
+    /// True if no record has come since the file was last written.
     const fn rests(&self) -> bool {
         !self.came
     }
@@ -305,7 +305,7 @@ impl Pace {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     at: Nanos,
-    /// Of those that came at once, as they were answered.
+    /// Order of the answers of requests that came at the same time.
     number: u64,
     start: u64,
     sectors: u64,

@@ -9,9 +9,9 @@ use crate::protocol as p;
 
 /// Blocks that the client knows its server by.
 const MARKS_MAX: usize = 8;
-/// Of each, no more than this.
+/// Maximum size of each of these blocks.
 const MARK_BYTES_MAX: usize = 4096;
-/// What an export must not come back without.
+/// Flags that must be the same after a reconnect.
 const NEEDED: u16 = p::TFLAG_READ_ONLY
     | p::TFLAG_SEND_FLUSH
     | p::TFLAG_SEND_FUA
@@ -75,7 +75,7 @@ impl Client {
         self.ops.values().any(|op| matches!(op.origin, Origin::Check(_) | Origin::Start))
     }
 
-    /// When something that waits may be sent without anything having happened.
+    /// Returns the time at which a waiting operation may be sent without another event.
     pub fn next_deadline(&self) -> Option<Nanos> {
         match self.waiting.is_empty() {
             true => None,

@@ -39,11 +39,11 @@ pub use links::LinkError;
 
 /// Unflushed writes that are kept before the client flushes on its own. With twice as many, volatile writes wait.
 pub const KEPT_BYTES_MAX: u64 = 32 << 20;
-/// How long a newer write waits for what an old server may still do to its sectors.
+/// Time that a newer write waits, as an old server may still write to its sectors.
 pub const SETTLE: Nanos = Nanos::from_secs(10);
 /// Requests in flight, of all connections.
 const DEPTH: usize = 128;
-/// How many operations that wait are looked at for one that can be sent.
+/// Maximum number of waiting operations that are searched for one that can be sent.
 const LOOKED_AT_MAX: usize = 256;
 /// The longest read or write on the wire.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
@@ -52,13 +52,13 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 /// The longest write of zeroes to a server that cannot write them itself.
 const ZEROES_BYTES_MAX: u64 = 1 << 20;
 
-/// Who waits for an operation.
+/// Recipient of an operation's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     Client,
-    /// Nobody: it was answered, and is sent again.
+    /// None: the operation was answered, and is sent again.
     Resent,
-    /// Nobody: a flush of the client's own.
+    /// None: the client itself has added a flush.
     Own,
     /// The client itself: a block that it knows by this checksum.
     Check(u32),
@@ -71,17 +71,17 @@ enum Origin {
 struct Op {
     io: Io,
     origin: Origin,
-    /// When it was first sent, or before that, asked for.
+    /// Time of the first sending; before that, of the submission.
     since: Nanos,
-    /// When what is on its way was sent.
+    /// Time when the part in flight was sent.
     sent: Nanos,
     was_sent: bool,
     /// The connection that it is on; none while it waits.
     link: Option<usize>,
-    /// What of it was answered, and what is on its way, in bytes.
+    /// Answered bytes (`done`), and bytes in flight (`piece`).
     done: u64,
     piece: u64,
-    /// Of a flush: it covers what was answered before this count.
+    /// Count of answers when a flush was sent: it covers the writes that were answered by then.
     covers: u64,
 }
 
@@ -89,7 +89,7 @@ struct Op {
 #[derive(Debug)]
 struct Kept {
     io: Io,
-    /// What the count of answers was.
+    /// Count of answers when this write was answered.
     answered: u64,
 }
 
@@ -148,7 +148,7 @@ impl Client {
         number
     }
 
-    /// What has ended since the last time.
+    /// Returns the operations that have ended since the last call.
     pub fn take_ended(&mut self) -> Vec<(u64, IoResult)> {
         std::mem::take(&mut self.ended)
     }
@@ -403,7 +403,7 @@ fn is_durable(io: &Io) -> bool {
     )
 }
 
-/// What is kept of a write: the buffer goes back to who sent it.
+/// Copies a write for the client to retain: the buffer goes back to the sender.
 fn copy_of(io: &Io) -> Io {
     match io {
         Io::Write { at, buf, durability } | Io::WriteCopy { at, buf, durability, .. } => {

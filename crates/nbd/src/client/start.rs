@@ -4,17 +4,17 @@
 use dcd_engine::{Extent, Io, Lba, SECTOR_BYTES};
 
 const START_BYTES: u64 = 64 << 10;
-/// Of a sector with more writes that may have been carried out, nothing is known.
+/// Maximum number of writes that are remembered for a sector. With more, the content of the sector is unknown.
 const WRITES_MAX: usize = 64;
 
-/// What a write leaves in a sector: a checksum; none where that is not known.
+/// Content that a write leaves in a sector: a checksum, or none if it is unknown.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     write: u64,
     sum: Option<u32>,
 }
 
-/// What each sector may hold: what is durable comes first, and then what was written since.
+/// Possible contents of each sector: the durable content first, then those of later writes.
 #[derive(Debug)]
 pub(super) struct Start {
     sectors: Vec<Vec<Left>>,
@@ -58,7 +58,8 @@ impl Start {
         }
     }
 
-    /// What a new connection shows: at first it is learned. False where nobody can have written that through this client.
+    /// Compares the start of the export with what this client can have left there. The first call records the content. Returns false if the
+    /// content cannot come from writes through this client.
     pub fn is_as_left(&mut self, found: &[u8]) -> bool {
         let sums = found.chunks_exact(SECTOR_BYTES as usize).map(crc32c::crc32c);
         if !std::mem::replace(&mut self.is_known, true) {

@@ -35,7 +35,7 @@ struct Asked {
     cookie: u64,
     first: usize,
     sectors: usize,
-    /// One byte for each sector.
+    /// Content: a byte for each sector.
     data: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ struct Server {
     volatile: Vec<(usize, u8)>,
     /// For each connection what came and was not parsed, and what was not carried out.
     links: Vec<(Vec<u8>, Vec<Asked>)>,
-    /// What lost connections have brought, and until when it may still be carried out; none while there is no connection.
+    /// Requests of lost connections, with the end of the time in which they may still be carried out; no time while there is no connection.
     late: Vec<(Asked, Option<Nanos>)>,
     /// Answers that have not gone out, with their connections.
     replies: Vec<(usize, Vec<u8>)>,
@@ -138,7 +138,7 @@ impl Server {
     }
 }
 
-/// What the client was asked for, and what must come of it.
+/// A request to the client, with its expected result.
 enum Asking {
     Read(Vec<u8>),
     Write,
@@ -156,7 +156,7 @@ struct Rig {
     newest: Vec<Option<u64>>,
     asking: BTreeMap<u64, Asking>,
     losses: usize,
-    /// How probable a loss is in each step.
+    /// Probability of a loss in each step.
     loss: f64,
 }
 

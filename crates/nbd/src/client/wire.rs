@@ -1,4 +1,4 @@
-//! One connection in the transmission phase: requests become bytes, and bytes answers.
+//! Handles a connection in the transmission phase: turns requests into bytes, and bytes into answers.
 
 use dcd_engine::{ErrorKind, Io, Nanos, SECTOR_BYTES};
 
@@ -11,7 +11,7 @@ use crate::protocol as p;
 #[derive(Debug, Default)]
 pub(super) struct Link {
     pub in_flight: usize,
-    /// What is to be sent.
+    /// Bytes to send.
     out: Vec<u8>,
     /// An answer of which a part has come.
     header: Vec<u8>,
@@ -58,10 +58,9 @@ impl Link {
 }
 
 impl Client {
-    /// What is to be sent on a connection: the caller takes from its front what it has sent.
+    /// Returns the bytes to send on a connection. The caller removes the bytes that it has sent from the front.
     ///
-    /// # Panics
-    /// Where there is no such connection.
+    /// # Panics If there is no such connection.
     pub fn outgoing(&mut self, link: usize) -> &mut Vec<u8> {
         &mut self.links[link].out
     }

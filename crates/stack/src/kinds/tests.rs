@@ -1,4 +1,4 @@
-//! What each kind of layer reads from its fields, but for arrays (raid.rs).
+//! Tests how each kind of layer reads its fields, except arrays (raid.rs).
 
 use super::*;
 use crate::testing::{LOGICAL, RAID, parse};
