@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-/// Where in a control command the address of its data is.
+/// Offset of the data's address in a control command.
 const ADDRESS_AT: usize = 8;
 
-/// One control command.
+/// A control command.
 #[derive(Debug)]
 pub struct ControlCommand {
     /// The file of the driver.

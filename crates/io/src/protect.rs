@@ -1,11 +1,11 @@
-//! What keeps a server of block devices alive when memory is short.
+//! Keeps a server of block devices alive when memory is short.
 //!
-//! The kernel may need this process to write pages back before it can free memory. The process must then not wait for
-//! memory itself: PR_SET_IO_FLUSHER tells the kernel, and locked memory is never swapped out to the disk it serves.
+//! The kernel may need this process to write pages back before it can free memory. The process must then not wait for memory itself:
+//! PR_SET_IO_FLUSHER tells the kernel, and locked memory is never swapped out to the disk it serves.
 
 use std::io;
 
-/// What could be done. Nothing of it is needed to work correctly; without it a machine short of memory may hang.
+/// Measures that succeeded. None is needed to work correctly; without them a machine short of memory may hang.
 #[derive(Debug)]
 pub struct Protection {
     /// PR_SET_IO_FLUSHER, which needs CAP_SYS_RESOURCE.

@@ -17,7 +17,7 @@ const COMPLETIONS: u32 = 4096;
 /// device that does not answer could hold all of them, while another waits for its flush.
 const KERNEL_WORKERS_MAX: u32 = 512;
 
-/// What an entry was for.
+/// Purpose of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Device,

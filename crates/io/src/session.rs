@@ -1,4 +1,4 @@
-//! What the driver needs of a front-end: sans-IO sessions on byte streams, and sources that live on a thread of their own.
+//! Defines what the driver needs of a front-end: sans-IO sessions on byte streams, and sources that live on a thread of their own.
 //!
 //! The driver moves the bytes; the front-end only sees bytes in, and answers with bytes, requests and control calls.
 
@@ -22,7 +22,7 @@ pub struct ControlCall {
     pub body: serde_json::Value,
 }
 
-/// What a session or a source wants done.
+/// Work that a session or a source wants done.
 #[derive(Debug, Default)]
 pub struct Actions {
     pub send: Vec<Piece>,
@@ -35,7 +35,7 @@ pub struct Actions {
     pub close: bool,
 }
 
-/// One client on a byte stream: an NBD connection, a control connection.
+/// A client on a byte stream: an NBD connection, a control connection.
 pub trait Session {
     /// The client has just connected.
     fn start(&mut self, _actions: &mut Actions) {}
@@ -46,9 +46,9 @@ pub trait Session {
     /// The end of one of its requests.
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions);
 
-    /// One of the buffers in `send` has gone out whole. The session may use it again, and may take up what waited for
-    /// room: the driver looks at `actions` and at `is_saturated` again. Called for every buffer, in their order; by this
-    /// a session bounds what a client that does not read makes the server hold.
+    /// A buffer in `send` has gone out whole. The session may use it again, and may take up what waited for room: the driver looks at
+    /// `actions` and at `is_saturated` again. The driver calls this for every buffer, in their order. A session thereby bounds the memory
+    /// that a client which does not read makes the server hold.
     fn sent(&mut self, _buf: Buf, _actions: &mut Actions) {}
 
     /// The answer to one of its control calls. A call may be answered more than once (progress); the last has `done`.
@@ -130,7 +130,7 @@ pub trait Source {
 
     fn reply(&mut self, token: u64, result: IoResult);
 
-    /// Who uses what is served, and is harmed when that goes away.
+    /// Looks for the user of what is served, who is harmed when that goes away.
     fn user(&self) -> Lookup {
         Box::new(|| None)
     }
@@ -151,9 +151,9 @@ pub struct Command {
 /// Work that may take long, for a thread of its own.
 pub type Task = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
-/// What becomes of the device of a front-end when its server ends.
+/// Fate of the device of a front-end when its server ends.
 pub enum Ending {
-    /// It stays for the next server, for this reason.
+    /// The device stays for the next server, for this reason.
     Leave(String),
     /// This finds out whether it may be taken away. Until then requests wait.
     Ask(Task),
@@ -166,7 +166,7 @@ pub enum Ending {
 pub enum FrontEndNews {
     /// Clients can use it there. `but`: something that an administrator should know of.
     Ready { place: String, but: Option<String> },
-    /// It cannot serve, or no more.
+    /// The front-end cannot serve, or no longer can.
     Failed(String),
 }
 
@@ -175,7 +175,7 @@ pub trait CommandSource {
     /// The file that takes its commands.
     fn fd(&self) -> RawFd;
 
-    /// How much of a command's buffer the kernel may use.
+    /// Bytes of a command's buffer that the kernel may use.
     fn buffer_bytes(&self) -> usize;
 
     /// The first commands, which go out together.
@@ -190,7 +190,7 @@ pub trait CommandSource {
     /// The end of that task.
     fn task_ended(&mut self, ended: io::Result<()>);
 
-    /// What the host has not heard yet; looked at after each turn in which a task or a command has ended.
+    /// Returns news that the host has not heard yet; called after each turn in which a task or a command has ended.
     fn take_news(&mut self) -> Option<FrontEndNews>;
 
     /// The end of a command.
@@ -202,10 +202,10 @@ pub trait CommandSource {
     /// The driver is stopping and does not carry a request out: it stays unanswered, for the next server.
     fn hold(&mut self, token: u64, io: Io);
 
-    /// Who uses what is served.
+    /// Looks for the user of what is served.
     fn user(&self) -> Lookup;
 
-    /// Whether its requests wait for the next server, where the device is in use.
+    /// True if its requests wait for the next server while the device is in use.
     fn outlives_server(&self) -> bool;
 
     fn status(&self) -> serde_json::Value;

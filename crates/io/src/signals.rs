@@ -6,12 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether a command has ended.
+/// Interval of checks whether a command has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a command may take to end that was told to.
+/// Maximum time for a command to end after SIGTERM, before SIGKILL.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What somebody wants of the process.
+/// Signal that asks the process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGTERM: stop. To a command SIGHUP says the same: the terminal is gone.
@@ -43,11 +43,10 @@ impl Signals {
         Signals::new(wanted, &[])
     }
 
-    /// The same for a server: SIGTERM and SIGINT, and signals that a server has no use for, which are dropped. Threads that are started before
-    /// have to hold them back by themselves.
+    /// Holds back SIGTERM and SIGINT for a server, and drops signals that a server has no use for. Threads that are started before have to
+    /// hold them back by themselves.
     ///
-    /// # Errors
-    /// As for [`Signals::of_command`].
+    /// # Errors As for [`Signals::of_command`].
     pub fn of_server() -> io::Result<Signals> {
         Signals::new(&MEANINGLESS, &MEANINGLESS)
     }

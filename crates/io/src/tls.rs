@@ -1,4 +1,4 @@
-//! What TLS on a connection needs: certificates and keys, from the directory in which other NBD programs look for theirs.
+//! Loads certificates and keys for TLS, from the directory in which other NBD programs look for theirs.
 //!
 //! `ca-cert.pem`, and `client-cert.pem` with `client-key.pem`, or `server-cert.pem` with `server-key.pem`.
 

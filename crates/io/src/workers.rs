@@ -28,10 +28,10 @@ use crate::session::Task;
 const THREADS_MAX: usize = 32;
 /// Our frames are small, and the kernel has its own stack.
 const STACK_BYTES: usize = 128 << 10;
-/// How long a close is waited for. Devices that answer close at once, and whoever was told of it may open them again.
+/// Maximum wait for a close. Devices that answer close at once, and a caller that was told of the close may open them again.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What threads have done and the driver has not taken, with a bell that the ring listens to.
+/// Results of threads that the driver has not taken, with a bell that the ring listens to.
 pub(crate) struct Finished {
     queue: Mutex<Queue>,
     bell: Bell,

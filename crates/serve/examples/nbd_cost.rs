@@ -1,4 +1,4 @@
-//! What the NBD session costs by itself, beside the copy of the payload that it cannot avoid.
+//! Measures the cost of the NBD session by itself, beside the copy of the payload that it cannot avoid.
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -21,7 +21,7 @@ pub struct LoopFile {
 /// # Errors
 /// Where the kernel does not tell.
 pub fn loop_file(device: &File) -> io::Result<Option<LoopFile>> {
-    /// Of linux/loop.h, as is the layout: device, inode, rdevice, offset, and more that is not needed.
+    /// From linux/loop.h, as is the layout: device, inode, rdevice, offset, and more that is not needed.
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
     const STATUS_WORDS: usize = 232 / 8;
     let mut status = [0_u64; STATUS_WORDS];

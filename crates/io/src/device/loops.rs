@@ -1,4 +1,4 @@
-//! Which loop device stands on a file: writing to such a file would change a mounted file system behind its back.
+//! Finds the loop device that stands on a file: writing to such a file would change a mounted file system behind its back.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -30,7 +30,7 @@ pub(crate) use transfer::{CallsBy, FileTraits};
 use crate::remote::{self, LinkStatus, Remote, RemoteSpec};
 use crate::workers::Workers;
 
-/// Whether to go around the kernel's page cache.
+/// Choice between direct I/O and the kernel's page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direct {
     /// O_DIRECT where the file system takes it, else buffered; [`Device::is_direct`] tells which.
@@ -60,7 +60,7 @@ impl FileSpec {
     }
 }
 
-/// What to open.
+/// A device to open.
 #[derive(Clone, Debug)]
 pub enum DeviceSpec {
     File(FileSpec),
@@ -89,11 +89,11 @@ pub(crate) enum Backing {
     },
     Memory(MemoryDevice),
     Remote(Remote),
-    /// It was closed for good; whoever asks gets an error.
+    /// The device was closed for good: operations get an error.
     Closed,
 }
 
-/// How many operations a device has failed.
+/// Counts of a device's failed operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     pub reads: u64,

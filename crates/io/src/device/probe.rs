@@ -1,7 +1,7 @@
-//! What the kernel knows of a file or block device: size, blocks, caches, and whether holes can be punched.
+//! Asks the kernel about a file or block device: size, blocks, caches, and whether holes can be punched.
 //!
-//! Nothing here changes the device. Where the kernel does not tell, the careful answer is taken: a volatile cache, no
-//! discards, blocks that are large enough.
+//! Nothing here changes the device. Without an answer from the kernel, the careful answer is taken: a volatile cache, no discards, blocks
+//! that are large enough.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use dcd_engine::{Buf, Discards, PAGE_BYTES};
 
-/// What was found.
+/// Properties of a file or block device.
 pub(crate) struct Found {
     pub bytes: u64,
     pub logical_block_bytes: u32,
@@ -86,7 +86,7 @@ fn punches_holes(file: &File, size: u64) -> bool {
     unsafe { libc::fallocate(file.as_raw_fd(), mode, at, 1 << 20) == 0 }
 }
 
-/// What O_DIRECT wants of memory and of offsets.
+/// Returns the alignment of memory and of offsets that O_DIRECT requires.
 fn direct_alignment(file: &File) -> io::Result<(usize, u32)> {
     const STATX_DIOALIGN: libc::c_uint = 0x2000;
     // SAFETY: plain data, for which all zeroes is a valid value.
@@ -152,7 +152,7 @@ pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Found> {
 
 /// True for a zoned disk that takes writes only in order within each zone.
 pub(crate) fn is_host_managed(file: &File) -> bool {
-    /// Of linux/blkzoned.h.
+    /// From linux/blkzoned.h.
     const BLKGETZONESZ: libc::Ioctl = 0x8004_1284_u32 as libc::Ioctl;
     let sys = file.metadata().ok().and_then(|found| sys_of_device(found.rdev()));
     let zoned = sys.and_then(|sys| std::fs::read_to_string(sys.join("zoned")).ok());
@@ -166,7 +166,7 @@ fn is_zoned_in_order(zoned: Option<&str>, zone_sectors: impl FnOnce() -> u32) ->
 
 /// True for a block device that takes no writes, although it could be opened for them.
 pub fn is_read_only(file: &File) -> bool {
-    /// Of linux/fs.h.
+    /// From linux/fs.h.
     const BLKROGET: libc::Ioctl = 0x125e;
     ioctl_int(file, BLKROGET).is_ok_and(|value| value != 0)
 }

@@ -66,7 +66,7 @@ fn offset(at: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))
 }
 
-/// What this process may still write on the file's file system.
+/// Returns how much this process may still write on the file's file system.
 fn free_space(file: &std::fs::File) -> io::Result<u64> {
     // SAFETY: plain data, which the kernel fills; it lives for the call.
     let (done, found) = unsafe {

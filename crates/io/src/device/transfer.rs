@@ -1,4 +1,4 @@
-//! One request to a file as a series of system calls: a state machine without the calls themselves.
+//! Carries out a request to a file as a series of system calls: a state machine without the calls themselves.
 //!
 //! | phase    | call                                | then                                                       |
 //! |----------|-------------------------------------|------------------------------------------------------------|
@@ -15,38 +15,37 @@ use std::os::fd::RawFd;
 
 use dcd_engine::{Buf, Durability, ErrorKind, Io, IoError, IoResult, SECTOR_BYTES};
 
-/// How the driver makes the calls of a file.
+/// Caller of a file's system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallsBy {
     /// A file in memory: calling costs less than asking the ring.
     Itself,
     /// The kernel promises that what would wait does not wait in the ring's submission.
     Ring,
-    /// It may wait in a call: [`Workers`](crate::workers::Workers) make it.
+    /// A call may wait: [`Workers`](crate::workers::Workers) make the calls.
     Workers,
 }
 
-/// How a file wants to be used.
+/// Properties of a file that decide how it is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileTraits {
     /// The logical block, in bytes.
     pub block: usize,
-    /// What the addresses of buffers must be multiples of.
+    /// Required alignment of buffers' addresses.
     pub memory_align: usize,
     pub direct: bool,
     pub is_block: bool,
     pub calls_by: CallsBy,
 }
 
-/// Where the bytes of a call are.
+/// Memory of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     pub pointer: *mut u8,
     pub len: u32,
 }
 
-/// One system call. The memory belongs to the [`Transfer`] that gave it, and stays where it is until
-/// [`Transfer::advance`] is called.
+/// A system call. The memory belongs to the [`Transfer`] that gave it, and stays where it is until [`Transfer::advance`] is called.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
     Read {
@@ -63,7 +62,7 @@ pub(crate) enum Call {
         len: u64,
         mode: i32,
     },
-    /// Of a block device; it waits until the device has done it.
+    /// For a block device; waits until the device has discarded the range.
     Discard {
         offset: u64,
         len: u64,
@@ -85,7 +84,7 @@ enum Phase {
 const CALL_BYTES_MAX: usize = 1 << 30;
 /// The most zeroes that are written by one call.
 const FILL_BYTES: usize = 1 << 20;
-/// Of linux/fs.h.
+/// From linux/fs.h.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// See the module's documentation.
@@ -322,7 +321,7 @@ mod tests {
         assert_eq!(read.advance(4096 - 512), Some(Ok(())));
     }
 
-    /// What Linux promises of a discard: nothing.
+    /// Linux promises nothing of a discard.
     #[test]
     fn a_discard_of_a_block_device_is_advice_and_never_zeroes() {
         let traits = FileTraits { is_block: true, ..TRAITS };

@@ -16,16 +16,16 @@ use crate::ring::{Kind, Token};
 use crate::session::{Command, CommandSource, Ending, Task};
 use crate::{Actions, workers};
 
-/// How long the end of a front-end may take: its task is bounded itself.
+/// Maximum time for the end of a front-end: its task is bounded itself.
 const END_MAX: Duration = Duration::from_secs(40);
-/// How often it is looked whether the task of an end is over.
+/// Interval of checks whether the task of an end is over.
 const END_INTERVAL: Duration = Duration::from_millis(5);
 
 pub(super) struct Commanded {
     pub source: Box<dyn CommandSource>,
-    /// When a request came last.
+    /// Time of the last request.
     pub heard: Nanos,
-    /// Its requests that are not answered.
+    /// Number of requests that are not answered.
     pub unanswered: usize,
 }
 
@@ -47,7 +47,7 @@ impl Driver {
         workers::run_task(&self.finished_by_workers, task)
     }
 
-    /// What the front-end in the ring tells of itself.
+    /// Returns the status of the front-end in the ring.
     pub fn command_source_status(&self) -> Option<serde_json::Value> {
         self.commanded.as_ref().map(|commanded| commanded.source.status())
     }

@@ -28,7 +28,7 @@ pub(super) struct DeviceOp {
     transfer: Option<Transfer>,
 }
 
-/// What failures are counted by.
+/// Kinds of operations for the counts of failures.
 #[derive(Clone, Copy)]
 enum OpKind {
     Read,
@@ -48,12 +48,12 @@ impl OpKind {
     }
 }
 
-/// What a device owes.
+/// Operations that a device has not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
     pub device: DeviceIndex,
     pub operations: usize,
-    /// When the oldest of them began.
+    /// Start of the oldest of them.
     pub since: Nanos,
 }
 

@@ -36,7 +36,7 @@ pub struct OpenId(pub(super) u64);
 /// Why a client was turned away.
 #[derive(Debug)]
 pub enum Refused {
-    /// Its socket has as many clients as it takes.
+    /// The socket has its maximum number of clients.
     Places(usize),
     /// The process has no descriptor for one more.
     Descriptors,
@@ -44,7 +44,7 @@ pub enum Refused {
     System(std::io::Error),
 }
 
-/// What the driver tells its user while it runs. Everything but [`Host::call`] has a sensible default.
+/// Receiver of the driver's events while it runs. Everything but [`Host::call`] has a sensible default.
 pub trait Host {
     /// A control call; answer it with [`Context::answer`], now or later.
     fn call(&mut self, call: CallId, body: Value, context: &mut Context<'_>);
@@ -71,7 +71,7 @@ pub trait Host {
         context.stop(Nanos::from_secs(60));
     }
 
-    /// When [`Host::wake`] is to be called, if ever.
+    /// Returns when [`Host::wake`] is to be called, if ever.
     fn next_deadline(&self) -> Option<Nanos> {
         None
     }
@@ -229,7 +229,7 @@ impl Driver {
     }
 }
 
-/// Who waits for the answer to a control call.
+/// Recipient of the answer to a control call.
 struct Call {
     connection: usize,
     token: u64,

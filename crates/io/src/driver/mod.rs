@@ -48,12 +48,12 @@ use host::Calls;
 use network::{Connection, Listener, Orphan};
 use stop::Stopping;
 
-/// How long a turn goes on with operations that are done at once before it looks at the ring again.
+/// Maximum time that a turn goes on with operations that are done at once before it looks at the ring again.
 const TURN_MAX: Nanos = Nanos::from_micros(200);
 /// Requests that go to the stack together. Their answers are sent before the next ones are looked at, so that clients work
 /// on them meanwhile, and each message still carries several.
 const BATCH_MAX: usize = 8;
-/// How long the end of a driver waits for what the kernel still does.
+/// Maximum time that the end of a driver waits for operations in the kernel.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a driver cannot start or go on.
@@ -106,7 +106,7 @@ pub struct Statistics {
     pub turn_bytes_max: u64,
 }
 
-/// Who gets the answer to a request.
+/// Recipient of the answer to a request.
 enum Origin {
     Session {
         connection: usize,
@@ -127,9 +127,9 @@ enum Origin {
 /// A front-end on its own thread.
 struct WatchedSource {
     source: Box<dyn Source>,
-    /// When it rang last.
+    /// Time of the last ring of its bell.
     heard: Nanos,
-    /// Its requests that are not answered.
+    /// Number of requests that are not answered.
     unanswered: usize,
 }
 
@@ -148,7 +148,7 @@ pub struct Driver {
     opens: u64,
     completions: VecDeque<Completion>,
     outputs: Vec<Output>,
-    /// What came out of the stack while somebody waited, for the run.
+    /// Outputs of the stack that came while a caller pumped it; the run handles them.
     held: VecDeque<Output>,
     origins: Slab<Origin>,
     /// Requests that have arrived and that the stack has not heard of.
@@ -160,13 +160,13 @@ pub struct Driver {
     orphans: BTreeMap<ClientId, Orphan>,
     /// Connections whose sessions wait for memory.
     crowded: Vec<(usize, ClientId)>,
-    /// When one of them went on last, or the first of them began to wait.
+    /// Time when a crowded connection last went on, or when the first of them began to wait.
     crowded_since: Nanos,
     listed: Vec<usize>,
     clients: u64,
     /// The lowest descriptor that no client gets.
     descriptors_max: std::os::fd::RawFd,
-    /// What clients have sent in this turn.
+    /// Bytes that clients have sent in this turn.
     turn_bytes: usize,
     sweep_at: Option<Nanos>,
     alarms: Alarms,
@@ -513,7 +513,7 @@ impl Pump for Driver {
     }
 }
 
-/// What is there now, for loops that change it.
+/// Copies the keys, for loops that change the slab.
 fn keys<T>(slab: &Slab<T>) -> Vec<usize> {
     slab.iter().map(|(index, _)| index).collect()
 }

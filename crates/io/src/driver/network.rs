@@ -30,11 +30,11 @@ const DESCRIPTORS_KEPT: u64 = 16;
 const DESCRIPTORS_KEPT_PART: u64 = 4;
 /// Time for a handshake, and for the last bytes of a connection that is closed.
 const PATIENCE: Nanos = Nanos::from_secs(10);
-/// How long to look for the rest of a request before falling asleep: some times what a client needs to send 4 KiB.
+/// Time to look for the rest of a request before falling asleep: some times what a client needs to send 4 KiB.
 const REST_PATIENCE: Nanos = Nanos::from_micros(10);
-/// How long a client may leave what it has begun as it is, while it holds memory for which others wait.
+/// Maximum time without progress of a client that holds memory for which others wait.
 const HOLD_PATIENCE: Nanos = Nanos::from_secs(30);
-/// How long to wait with the next client when descriptors or memory are short.
+/// Pause before the next client is accepted when descriptors or memory are short.
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 
 pub(super) struct Listener {
@@ -65,11 +65,11 @@ pub(super) struct Connection {
     pub unanswered: usize,
     /// Requests among them.
     requests: usize,
-    /// When something came from it last.
+    /// Time of the last receive.
     pub heard: Nanos,
-    /// When it last took something that was sent to it.
+    /// Time when the client last took something that was sent to it.
     took: Nanos,
-    /// Its session waits for memory.
+    /// True while the session waits for memory.
     crowded: bool,
     established: bool,
     saturated: bool,
@@ -79,7 +79,7 @@ pub(super) struct Connection {
     closing: bool,
     dead: bool,
     deadline: Option<Nanos>,
-    /// It is in the list of those to look at.
+    /// True while the connection is in the list of those to look at.
     listed: bool,
 }
 
@@ -383,7 +383,7 @@ impl Driver {
         self.connections.get(connection).is_some_and(|c| c.client == client && !c.dead)
     }
 
-    /// One request or call of the connection has been answered.
+    /// Counts an answer to a request or call of the connection.
     pub(super) fn answered(&mut self, connection: usize) {
         if let Some(connection) = self.connections.get_mut(connection) {
             connection.unanswered -= 1;
@@ -668,7 +668,7 @@ fn tcp_options() -> [(libc::c_int, libc::c_int, libc::c_int); 5] {
     ]
 }
 
-/// Where it fails, the connection is only slower, or ends later.
+/// Sets an option. If that fails, the connection is only slower, or ends later.
 fn set_option(fd: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
     let size = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the option is one `int`, which lives for the call.

@@ -1,4 +1,4 @@
-//! What a connection has to send: pieces in order, gathered into one message at a time.
+//! Queues what a connection has to send: pieces in order, gathered into one message at a time.
 
 use std::collections::VecDeque;
 

@@ -18,7 +18,7 @@ pub struct Peer {
     pub idle: Nanos,
     /// Requests that are not answered.
     pub unanswered: usize,
-    /// Its requests wait for the next server, where this one ends.
+    /// True if its requests wait for the next server when this one ends.
     pub waits: bool,
 }
 

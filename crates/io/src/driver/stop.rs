@@ -18,10 +18,10 @@ use super::{Context, Driver, Host, Origin, keys};
 /// Time for the last answers to go out.
 const ANSWERS: Nanos = Nanos::from_secs(1);
 
-/// How the driver's run ended.
+/// Result of the driver's run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What could not be done, in words for the administrator.
+    /// Failed steps, in words for the administrator.
     pub failures: Vec<String>,
     /// The layers were given up on when the time was over.
     pub timed_out: bool,

@@ -14,10 +14,10 @@ use super::{Shared, tls};
 
 /// Connections to one server, where it takes several.
 pub(super) const CONNECTIONS_MAX: usize = 4;
-/// How long a connection may take, and each answer of a handshake.
+/// Maximum times of a connection, and of each answer of a handshake.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// The same of further connections: a server that takes no more of them lets them wait.
+/// Maximum time of each further connection: a server that takes no more of them lets them wait.
 const FURTHER_PATIENCE: Duration = Duration::from_millis(500);
 /// Data that the other machine has not taken for this long, in ms: the connection is dead.
 const UNTAKEN_MS_MAX: i32 = 5000;
@@ -58,7 +58,7 @@ impl Socket {
 /// A connection in the transmission phase, which does not block.
 pub(super) struct Wire {
     stream: Stream,
-    /// What was sent ends with the end of a request.
+    /// True if the sent bytes end with the end of a request.
     pub between_requests: bool,
 }
 
@@ -125,7 +125,7 @@ impl Write for Wire {
 
 /// Has connections made by a thread of its own: names, handshakes and TLS may take long, and what waits for the server has a limit.
 pub(super) struct Connector {
-    /// How many connections are wanted.
+    /// Sends the number of connections that are wanted.
     ask: mpsc::Sender<usize>,
     made: mpsc::Receiver<io::Result<(Vec<Wire>, Offer)>>,
     is_busy: bool,
@@ -155,7 +155,7 @@ impl Connector {
         self.is_busy = self.ask.send(connections_max).is_ok();
     }
 
-    /// What has become of it.
+    /// Takes the connections, or the error, once the thread is done.
     pub fn take(&mut self) -> Option<io::Result<(Vec<Wire>, Offer)>> {
         let made = self.made.try_recv().ok()?;
         self.is_busy = false;

@@ -28,7 +28,7 @@ use thread::Keeper;
 
 /// The longest name of a lock file; file systems take 255.
 const LOCK_NAME_BYTES_MAX: usize = 200;
-/// How long the end of a connection is waited for.
+/// Maximum time to wait for the end of a connection.
 const END_PATIENCE: Duration = Duration::from_millis(500);
 
 /// An export to open.
@@ -42,16 +42,16 @@ pub struct RemoteSpec {
     pub timeout: Option<Duration>,
 }
 
-/// How the connection to a server is.
+/// State of the connection to a server.
 #[derive(Clone, Debug)]
 pub struct LinkStatus {
-    /// How many connections there are.
+    /// Number of connections.
     pub connections: usize,
     /// Since when that is so.
     pub since: Instant,
     /// Why there is none, or why the last one ended.
     pub why: Option<String>,
-    /// How often the connection was lost.
+    /// Number of times that the connection was lost.
     pub losses: u64,
     /// Writes that were answered and are kept until a flush covers them.
     pub kept_bytes: u64,
@@ -60,7 +60,7 @@ pub struct LinkStatus {
 /// Gets the end of an operation, on the device's thread.
 pub(crate) type Answer = Box<dyn FnOnce(IoResult) + Send>;
 
-/// What a device and its thread share.
+/// State that a device and its thread share.
 struct Shared {
     inbox: Mutex<Inbox>,
     bell: Bell,
@@ -76,7 +76,7 @@ struct Inbox {
 /// An open export.
 pub(crate) struct Remote {
     shared: Arc<Shared>,
-    /// Its other end goes with the thread.
+    /// Disconnected when the thread ends.
     ended: mpsc::Receiver<()>,
     /// Keeps others on this machine from opening the export.
     _claim: LockFile,
@@ -158,7 +158,7 @@ fn lock_directory() -> io::Result<PathBuf> {
     Ok(directory)
 }
 
-/// What the export is as a device; or why it can be none.
+/// Returns the geometry of the export as a device; or why it cannot be one.
 fn geometry(offer: &Offer, read_only: bool) -> Result<Geometry, String> {
     let block = offer.block_bytes_min.max(SECTOR_BYTES as u32);
     if !matches!(block, 512 | 4096) {

@@ -11,7 +11,7 @@ use dcd_nbd::{Client, Offer};
 use super::connect::{CONNECTIONS_MAX, Connector, Wire};
 use super::{Answer, RemoteSpec, Shared, lock};
 
-/// How long to wait before the next attempt to connect, at first and at most.
+/// Pause before the next attempt to connect, at first and at most.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// A connection that has held for this long was good: the pauses begin anew.
@@ -31,11 +31,11 @@ pub(super) struct Keeper {
     client: Client,
     answers: BTreeMap<u64, Answer>,
     wires: Vec<Wire>,
-    /// How many connections the server has taken.
+    /// Maximum number of connections that the server has taken.
     connections_max: usize,
     connector: Connector,
     started: Instant,
-    /// How long this process stood still, which does not count, and when it was last seen to run.
+    /// Time that this process stood still, which does not count, and the instant when it was last seen to run.
     stalled: Duration,
     ran: Instant,
     connected_at: Instant,

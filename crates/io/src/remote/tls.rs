@@ -11,12 +11,12 @@ use rustls::{ClientConnection, StreamOwned};
 use super::connect::Socket;
 use crate::tls;
 
-/// Where certificates are if the URI does not say.
+/// Directory of certificates if the URI names none.
 const DIRECTORY: &str = "/etc/dcd/tls";
 
 pub(super) type Stream = StreamOwned<ClientConnection, Socket>;
 
-/// What TLS says is wrong, in words. A server that refuses the client's certificate says so when the client believes to be done.
+/// Explains an error of TLS in words. A server that refuses the client's certificate says so when the client believes to be done.
 pub(super) fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::InvalidData => io::Error::other(format!(

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// The longest answer that is read: a status of very many layers is far below it.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// How long a server may take to let a caller in, and until it says the first thing of a call that it answers, or reports on, at once.
+/// Maximum time for a server to accept a caller, and to send the first part of an answer if it answers the call, or reports on it, at once.
 const FIRST_ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// The verb that is answered when the members of an array have recorded something: slow disks take their time.
 const ARRAY: &str = "array";

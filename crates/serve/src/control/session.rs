@@ -24,7 +24,7 @@ struct Line {
     args: Option<serde_json::Map<String, Value>>,
 }
 
-/// One control connection.
+/// A control connection.
 #[derive(Debug, Default)]
 pub struct ControlSession {
     partial: Vec<u8>,

@@ -21,7 +21,7 @@ use super::queue::Queue;
 use super::reply::Waiter;
 
 const IMAGE: INodeNo = INodeNo(2);
-/// Nothing about the file changes while it is mounted.
+/// Lifetime of attributes in the kernel: the file does not change while it is mounted.
 const ATTRIBUTES_TTL: Duration = Duration::from_secs(3600);
 /// The longest write in one request: what the kernel allows a request by default (256 pages).
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -106,7 +106,7 @@ impl Image {
         }
     }
 
-    /// How a range is made to read as zeroes; an error where the mode asks for something else.
+    /// Chooses how a range is made to read as zeroes; an error if the mode asks for something else.
     fn zero(&self, range: Range<u64>, mode: FallocateFlags) -> Result<ByteIo, Errno> {
         let (offset, len) = (range.start, range.end - range.start);
         match mode - FallocateFlags::KEEP_SIZE {

@@ -40,7 +40,7 @@ pub enum ByteIo {
 pub struct Placed {
     pub at: Lba,
     pub buf: Buf,
-    /// Where in the buffer the data is.
+    /// Range of the data in the buffer.
     pub data: Range<usize>,
     pub durability: Durability,
 }
@@ -95,15 +95,15 @@ struct Job<W> {
     lock: Option<Extent>,
     /// Writes whose edges must be read first.
     patches: Vec<Placed>,
-    /// What needs no reading.
+    /// Change that needs no reading.
     whole: Option<Io>,
     outstanding: usize,
     error: Option<IoError>,
-    /// What a read has brought.
+    /// Data of a read.
     buf: Buf,
 }
 
-/// One command of a job.
+/// A command of a job.
 enum Part {
     Edge { job: usize, patch: usize, edge: usize },
     Change { job: usize },

@@ -59,7 +59,7 @@ impl FuseError {
     }
 }
 
-/// How an image is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
     pub image_name: String,

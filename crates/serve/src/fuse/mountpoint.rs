@@ -18,7 +18,7 @@ pub const MOUNT_SOURCE: &str = "dcd";
 /// Mounts on one directory that are taken away before giving up: servers that were killed one after the other.
 const STALE_MOUNTS_MAX: usize = 16;
 
-/// How long a server may take that is asked whether it is there.
+/// Maximum time for a server to answer whether it runs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Makes a directory ready to be mounted on, and returns its full path: a stale mount of ours is taken away, anything
@@ -44,7 +44,7 @@ pub fn prepare(directory: &Path) -> Result<(PathBuf, bool), FuseError> {
     }
 }
 
-/// Whether the server of a mount is gone. One whose process is stopped does not answer.
+/// True if the server of a mount is gone. A server whose process is stopped does not answer.
 fn is_stale(path: &Path) -> Result<bool, FuseError> {
     let (found, find) = mpsc::sync_channel(1);
     let mounted = path.to_owned();
@@ -84,7 +84,7 @@ fn full_path(directory: &Path) -> Result<PathBuf, FuseError> {
     }
 }
 
-/// One line of the kernel's list of mounts.
+/// A line of the kernel's list of mounts.
 #[derive(Debug, PartialEq, Eq)]
 struct Mounted {
     kind: String,
@@ -97,7 +97,7 @@ impl Mounted {
     }
 }
 
-/// What is mounted last on exactly this path.
+/// Returns the last mount on exactly this path.
 fn topmost_mount(path: &Path) -> Result<Option<Mounted>, FuseError> {
     let list = std::fs::read("/proc/self/mountinfo").map_err(|source| FuseError::mount(path, source))?;
     let list = String::from_utf8_lossy(&list).into_owned();

@@ -26,7 +26,7 @@ pub struct Queue {
     /// Some bytes of the flight have been answered, or the queue was stopped.
     room: Condvar,
     bell: OwnedFd,
-    /// How often the image is open.
+    /// Number of times that the image is open.
     pub opens: AtomicUsize,
 }
 

@@ -57,7 +57,7 @@ impl Waiter {
     }
 }
 
-/// What a program sees; the same numbers as over NBD, in the words of a file system.
+/// Translates an error for a program: the same numbers as over NBD, in the words of a file system.
 fn errno_of(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::Medium | ErrorKind::Lost | ErrorKind::PowerCut => Errno::EIO,

@@ -1,4 +1,4 @@
-//! One HTTP connection, sans-IO. It understands as much of HTTP as a scrape needs: a head, no body.
+//! Serves an HTTP connection, sans-IO. Understands as much of HTTP as a scrape needs: a head, no body.
 
 use dcd_engine::IoResult;
 use dcd_io::{Actions, ControlCall, Piece, Session, SessionFactory};
@@ -11,7 +11,7 @@ const TOKEN: u64 = 0;
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// One connection.
+/// An HTTP connection.
 #[derive(Debug, Default)]
 pub struct MetricsSession {
     head: Vec<u8>,
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said to `request`, which comes in pieces of `piece` bytes; the host answers with `body`.
+    /// Returns the answer to `request`, which comes in pieces of `piece` bytes; the host answers with `body`.
     fn told(request: &[u8], piece: usize, body: &Value) -> String {
         let mut session = MetricsSession::default();
         let mut actions = Actions::default();

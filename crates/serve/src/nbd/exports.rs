@@ -17,7 +17,7 @@ pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// The least that is recommended to clients as the unit of their requests: a line of the log cache.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
-/// One name in the table.
+/// A name in the table.
 #[derive(Clone, Debug)]
 pub struct Export {
     pub name: String,
@@ -85,7 +85,7 @@ impl NbdExports {
         exports
     }
 
-    /// Its clients may outlive the server.
+    /// Lets clients outlive the server.
     pub fn outliving(self, outlives: Outlives) -> NbdExports {
         NbdExports { outlives, ..self }
     }

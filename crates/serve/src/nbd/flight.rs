@@ -2,7 +2,7 @@
 
 use slab::Slab;
 
-/// What is remembered of a request until its answer.
+/// State of a request until its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
     pub cookie: u64,
@@ -11,7 +11,7 @@ pub struct Pending {
     pub kind: Kind,
 }
 
-/// How its answer is treated.
+/// Treatment of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Read,

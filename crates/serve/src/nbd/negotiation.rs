@@ -9,12 +9,12 @@ use dcd_io::{Actions, Piece};
 use super::exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
 use super::protocol as p;
 
-/// What an option leads to.
+/// Result of an option.
 #[derive(Debug)]
 pub enum Outcome {
     /// The next option.
     Continue,
-    /// The same, of a client that goes on with the next server.
+    /// The next option, for a client that goes on with the next server.
     GoesOn,
     /// TLS, and then the next option.
     BeginTls,
@@ -33,7 +33,7 @@ pub fn greeting() -> Vec<u8> {
     bytes
 }
 
-/// What the client has said of itself.
+/// Flags that the client has sent.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientFlags {
     pub fixed_newstyle: bool,
@@ -51,11 +51,11 @@ impl ClientFlags {
     }
 }
 
-/// Whether a connection is over TLS.
+/// State of TLS on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {
     No,
-    /// It has to be, and is not yet.
+    /// TLS is required, and has not begun.
     Needed,
     Begun,
 }

@@ -1,4 +1,4 @@
-//! One NBD connection, sans-IO: the framing of the byte stream, and the states that it goes through.
+//! Serves an NBD connection, sans-IO: the framing of the byte stream, and the states that it goes through.
 //!
 //! | phase | needs | leads to |
 //! |---|---|---|
@@ -59,7 +59,7 @@ enum Phase {
     Ended,
 }
 
-/// One NBD connection.
+/// An NBD connection.
 pub struct NbdSession {
     exports: Arc<NbdExports>,
     phase: Phase,
@@ -72,7 +72,7 @@ pub struct NbdSession {
     transmission: Option<Transmission>,
     /// The beginning of a header or an option whose rest has not come.
     partial: Vec<u8>,
-    /// What arrived while too much was in flight, from `backlog_start` on.
+    /// Bytes that arrived while too much was in flight, from `backlog_start` on.
     backlog: Vec<u8>,
     backlog_start: usize,
     flight: Flight,
@@ -94,7 +94,7 @@ impl NbdFactory {
         NbdFactory { exports: Arc::new(exports), tls: None }
     }
 
-    /// The same for clients that have to use TLS.
+    /// Makes a factory for clients that have to use TLS.
     pub fn over_tls(exports: NbdExports, tls: Arc<ServerConfig>) -> NbdFactory {
         NbdFactory { exports: Arc::new(exports), tls: Some(tls) }
     }
@@ -163,7 +163,7 @@ impl Session for NbdSession {
         goes_on
     }
 
-    /// What is in the engine keeps its memory until then.
+    /// Ends the session. Requests in the engine keep their memory until they complete.
     fn client_gone(&mut self) {
         self.phase = Phase::Ended;
         self.share.shrink_to(self.flight.bytes());
@@ -218,7 +218,7 @@ impl NbdSession {
         }
     }
 
-    /// One that grants nothing before the client has asked for TLS.
+    /// Makes a session that grants nothing before the client has asked for TLS.
     pub(super) fn over_tls(exports: Arc<NbdExports>) -> NbdSession {
         NbdSession { tls: Tls::Needed, ..NbdSession::new(exports) }
     }

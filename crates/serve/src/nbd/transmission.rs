@@ -1,4 +1,4 @@
-//! What a request means: every number that a client sends is checked here, before anything is allocated or changed.
+//! Interprets requests: checks every number that a client sends, before anything is allocated or changed.
 
 use dcd_engine::{Durability, Extent, Io, Lba, SECTOR_BYTES};
 

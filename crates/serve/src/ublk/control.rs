@@ -13,14 +13,14 @@ use super::owner::{self, Owner};
 use super::uapi as u;
 use super::{DEPTH, QUEUES_MAX, REQUEST_BYTES_MAX, UblkError, node};
 
-/// How long a control command may take: some kernels never answer.
+/// Maximum time of a control command: some kernels never answer.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether the last server of a device has ended.
+/// Interval of checks whether the last server of a device has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// The most that one request discards or zeroes, where that costs nothing; and where zeroes are written.
 const FREE_SECTORS_MAX: u32 = 1 << 21;
 const WRITTEN_ZEROES_SECTORS_MAX: u32 = 1 << 15;
-/// What is recommended as the unit of requests, at least: a line of the log cache.
+/// Minimum of the recommended unit of requests: a line of the log cache.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
 /// The flags that are asked for. Where the kernel has a request's data copied, it does so on its way to and from the command's buffer, which
@@ -30,7 +30,7 @@ const RECOVERY: u64 = u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE;
 
 /// The kernel's side, or a test's.
 pub trait Kernel: Send + Sync {
-    /// One control command; what it has made of the data.
+    /// Runs a control command; returns the data as the kernel has left it.
     fn control(&self, op: u32, command: u::CtrlCmd, data: Vec<u8>) -> io::Result<Vec<u8>>;
 
     /// The numbers of all devices.
@@ -65,7 +65,7 @@ fn call(kernel: &dyn Kernel, op: u32, number: u32, data: u64, payload: Vec<u8>) 
     kernel.control(op, command, payload)
 }
 
-/// The same, with its name for errors.
+/// Runs a command, and names it in errors.
 fn named(
     kernel: &dyn Kernel,
     (doing, op): (&'static str, u32),
@@ -81,7 +81,7 @@ fn read<T: FromBytes>(bytes: &[u8]) -> io::Result<T> {
     T::read_from_prefix(bytes).map(|(read, _)| read).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// What the kernel says of a device; none where there is none of that number.
+/// Asks the kernel about a device; none if no device has that number.
 pub fn info(kernel: &dyn Kernel, number: u32) -> Result<Option<u::DevInfo>, UblkError> {
     let payload = u::DevInfo::default().as_bytes().to_vec();
     match call(kernel, u::GET_DEV_INFO, number, 0, payload).and_then(|bytes| read(&bytes)) {
@@ -104,7 +104,7 @@ pub fn available() -> Result<(), UblkError> {
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
     pub info: u::DevInfo,
-    /// It was there, and its requests wait.
+    /// True if the device existed, and its requests wait.
     pub recovered: bool,
     /// The stack has become larger than the device is: it has so many sectors now.
     pub grown_to: Option<u64>,
@@ -265,7 +265,7 @@ pub fn delete(kernel: &dyn Kernel, number: u32, wait: bool) -> Result<(), String
     Ok(())
 }
 
-/// What clients are told of the device.
+/// Chooses the properties that clients see of the device.
 pub fn parameters(geometry: &Geometry, request_bytes_max: u32) -> u::Params {
     let shift = |bytes: u32| bytes.ilog2() as u8;
     let logical = geometry.logical_block_bytes;

@@ -35,10 +35,10 @@ enum Phase {
     Gone,
 }
 
-/// What a slot waits for.
+/// State of a slot until its answer.
 #[derive(Debug, Default)]
 struct Pending {
-    /// What a request moves, which is the answer where that succeeds.
+    /// Bytes that a request moves: its answer if it succeeds.
     bytes: i32,
     reads: bool,
     /// The buffer, while a request that moves nothing is in the stack.
@@ -67,7 +67,7 @@ pub struct UblkDevice {
     told: Arc<OnceLock<String>>,
 }
 
-/// What is asked of the kernel.
+/// Returns the flags to ask the kernel for.
 fn flags_of(outlives: Outlives) -> u64 {
     control::flags_for(outlives != Outlives::No)
 }
@@ -137,7 +137,7 @@ impl UblkDevice {
         self.claimed.recovered
     }
 
-    /// What a kernel lacks that was asked for.
+    /// Returns the names of flags that were asked for and that the kernel lacks.
     pub fn missing(&self) -> Vec<&'static str> {
         flag_names(flags_of(self.outlives) & !self.claimed.info.flags)
     }
@@ -244,7 +244,7 @@ fn read_request(
     Ok(Request { io, bytes: bytes as i32, spare: None })
 }
 
-/// What a client sees; the kernel makes EIO of most.
+/// Translates an error for a client; the kernel makes EIO of most.
 fn errno_of(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::Medium | ErrorKind::Lost | ErrorKind::PowerCut | ErrorKind::Shutdown => Errno::IO,
@@ -447,7 +447,7 @@ impl CommandSource for UblkDevice {
     }
 }
 
-/// What an administrator should know of a device that outlives its server.
+/// Returns the message to an administrator about a device that outlives its server.
 fn stays(number: u32, why: &str) -> String {
     format!(
         "{} stays, and its requests wait for the next \"dcd serve\" of this stack: {why}. \"dcd ublk remove {number}\" ends it",

@@ -118,19 +118,19 @@ fn node(number: u32) -> String {
     if number == u::ANY_NUMBER { "a new ublk device".to_owned() } else { format!("/dev/{}", name(number)) }
 }
 
-/// What a server tells of its device.
+/// Status of a server's device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UblkStatus {
     pub device: String,
     pub is_ready: bool,
-    /// It was taken over from an earlier server.
+    /// True if the device was taken over from an earlier server.
     pub is_recovered: bool,
     pub queues: u16,
     pub depth: u16,
     pub request_bytes_max: u32,
-    /// What was agreed on with the kernel.
+    /// Flags that were agreed on with the kernel.
     pub flags: Vec<String>,
-    /// What was asked for, and the kernel does not have.
+    /// Flags that were asked for and that the kernel lacks.
     pub missing: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ pub struct Listed {
     pub device: String,
     /// served, waiting (for its next server), failing (requests fail until its next server), or ended.
     pub state: &'static str,
-    /// Its server, where it has one.
+    /// Process of the device's server, if it has one.
     pub process: Option<i32>,
     pub is_dcd: bool,
     /// The stack file, where it is known.

@@ -1,9 +1,10 @@
-//! Whose device it is, and who uses it.
+//! Recognises the stack of a device, and finds the users of a device.
 //!
-//! The kernel keeps a word for the server of a device, and gives it back with GET_DEV_INFO. It is the stack's mark: what it serves, and the
-//! disk below that. A disk may have another path when its server starts again, or another cache, so it has several keys: names of the hardware,
-//! the UUID of its cache, its path. The first makes the mark of a new device; its note has the marks of all, and one that both have is enough. So a device is as safe from a stranger as the kernel's memory is, and forgotten with it. A file in /run adds the name
-//! of the stack, for people.
+//! The kernel keeps a word for the server of a device, and gives it back with GET_DEV_INFO. The word is the stack's mark: what it serves,
+//! and the disk below that. A disk may have another path when its server starts again, or another cache, so it has several keys: names of
+//! the hardware, the UUID of its cache, its path. The first key makes the mark of a new device. The device's note has the marks of all
+//! keys, and one common mark is enough. So a device is as safe from a stranger as the kernel's memory is, and forgotten with it. A file in
+//! /run adds the name of the stack, for people.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,7 @@ use rustix::fs::{Mode, OFlags};
 const RUN_DIR: &str = "/run/dcd-ublk";
 /// The upper 16 bits of every mark.
 const OURS: u64 = 0xdcd1 << 48;
-/// How long an open may take that asks whether somebody has a device.
+/// Maximum time of an open that tests whether a device is in use.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A stack that owns a device.
@@ -127,7 +128,7 @@ pub fn forget(number: u32) {
     let _ = fs::remove_file(note_path(number));
 }
 
-/// Whether a mark is one of dcd's.
+/// True if a mark is one of dcd's.
 pub fn is_ours(mark: u64) -> bool {
     mark & (0xffff << 48) == OURS
 }
@@ -152,7 +153,7 @@ fn marks_in(note: &str, mark: u64) -> Vec<u64> {
     marks.split(' ').filter_map(|mark| u64::from_str_radix(mark, 16).ok()).collect()
 }
 
-/// Who uses a device of this name, as far as the tables of the system tell. It opens nothing, so it does not wait for the device.
+/// Returns the user of a device of this name, as far as the tables of the system tell. Opens nothing, so it does not wait for the device.
 pub fn user(name: &str) -> Option<String> {
     let holders = |of: &Path| {
         let holder = fs::read_dir(of.join("holders")).ok()?.flatten().next()?;
@@ -183,7 +184,7 @@ pub fn user(name: &str) -> Option<String> {
         .or_else(|| processes().filter(|process| *process != own).find_map(|process| opener(&process, name)))
 }
 
-/// Whether a path is the node of the disk, or of one of its partitions.
+/// True if a path is the node of the disk, or of one of its partitions.
 fn is_of(path: &str, name: &str) -> bool {
     path.strip_prefix("/dev/").and_then(|path| path.strip_prefix(name)).is_some_and(|rest| {
         rest.is_empty() || rest.strip_prefix('p').is_some_and(|part| part.parse::<u32>().is_ok())

@@ -40,7 +40,7 @@ struct Pair {
     requests: VecDeque<(u64, Io)>,
     /// Bytes of reads that the engine was asked for.
     asked: usize,
-    /// What the client has decrypted.
+    /// Bytes that the client has decrypted.
     got: Vec<u8>,
     closed: bool,
 }

@@ -110,7 +110,7 @@ fn refuses_to_read(factory: ToyFactory, sectors: u8, memory_max: usize) {
     assert!(server.stop().is_clean());
 }
 
-/// One after the other, as both look at the memory of the whole process.
+/// The two cases run in turn, as both look at the memory of the whole process.
 #[test]
 fn clients_that_do_not_read_are_bounded() {
     // By a session that counts what it holds.
@@ -320,7 +320,7 @@ fn tcp_clients_are_served() {
     assert!(server.join().unwrap().is_clean());
 }
 
-/// Of the first client everything is the rest of one request; the others speak the toy protocol.
+/// Takes everything that the first client sends as the rest of one request; the others speak the toy protocol.
 struct EndlessFirst(ToyFactory, bool);
 
 struct Endless;

@@ -14,7 +14,7 @@ use dcd_io::{
 const BYTES: usize = 8192;
 const SLOTS: usize = 3;
 
-/// What has happened to the front-end.
+/// Events that the front-end has seen.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     answered: usize,

@@ -137,7 +137,7 @@ impl SessionFactory for ToyFactory {
     }
 }
 
-/// What a test hears of the server's host.
+/// Events that a test hears from the server's host.
 #[derive(Debug, PartialEq)]
 pub enum Heard {
     /// The server listens, on this thread of the kernel's.

@@ -1,4 +1,4 @@
-//! How late timers are: modelled disks are paced by them. Printed; only gross lateness fails.
+//! Prints how late timers are: they pace modelled disks. Only gross lateness fails.
 
 use std::time::Instant;
 
@@ -73,7 +73,7 @@ fn timers_are_exact() {
     }
 }
 
-/// The same through the run: a client's reads, each answered by a timer.
+/// Measures timers through the run: a client's reads, each answered by a timer.
 #[test]
 fn timers_are_exact_for_clients() {
     let limit = Nanos::from_secs(10);

@@ -42,17 +42,17 @@ const BACKEND_IDENTIFIER: u16 = 10;
 const SOCKET_ITEM: u16 = 1;
 const SOCKET_FD: u16 = 1;
 
-/// How long requests wait for the next server, in seconds. Somebody who does not want to wait releases the device.
+/// Seconds that requests wait for the next server. An administrator who does not want to wait releases the device.
 const DEAD_CONN_SECONDS: u64 = 7 * 24 * 3600;
 /// A request's time in milliseconds: what a server had when it was killed is sent again after so long at most. The kernel notes each request
 /// that takes longer, which does no harm.
 const REQUEST_MILLISECONDS: u32 = 5000;
 /// The kernel's own.
 const REQUEST_MILLISECONDS_DEFAULT: u32 = 30_000;
-/// Of a stack's path: sysfs shows a page at most.
+/// Maximum length of a stack's path: sysfs shows a page at most.
 const PATH_CHARS_MAX: usize = 900;
 
-/// What is read to see whether a server answers, and how long it may take: a disk that sleeps needs some seconds.
+/// Size of the read that tests whether a server answers, and its maximum time: a disk that sleeps needs some seconds.
 const READ_BYTES: usize = 4096;
 const READ_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -83,11 +83,11 @@ pub enum KernelError {
     InUse { node: String, user: String },
 }
 
-/// What a device keeps: the mark of its stack, how it was attached, and the path of the stack file.
+/// Text that the kernel stores with a device: the mark of its stack, how it was attached, and the path of the stack file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     text: String,
-    /// Its requests wait for the next server.
+    /// True if requests wait for the next server.
     pub recovery: bool,
 }
 
@@ -151,12 +151,12 @@ impl NbdDevice {
         size_of(self).map_err(self.failed("reading its size"))
     }
 
-    /// Who uses it.
+    /// Returns the user of the device.
     pub fn user(&self) -> Option<String> {
         owner::user(&name(self.number))
     }
 
-    /// Whether its server answers: one block is read, from there and not from memory.
+    /// True if the server answers. The test reads a block from the server, not from memory.
     pub fn answers(&self) -> bool {
         let node = self.node();
         let reads = move || -> io::Result<()> {

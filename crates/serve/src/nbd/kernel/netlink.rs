@@ -37,7 +37,7 @@ const NESTED: u16 = 1 << 15;
 const TYPE_MASK: u16 = !(3 << 14);
 /// More than the kernel answers.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// How long the kernel may take. It waits for nothing that a server does.
+/// Maximum time for an answer of the kernel, which waits for nothing that a server does.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The attributes of a request, in order.

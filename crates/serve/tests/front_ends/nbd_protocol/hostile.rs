@@ -1,7 +1,7 @@
-//! What has broken other servers, a test a story, and random bytes.
+//! Sends what has broken other servers, a test a story, and random bytes.
 //!
-//! Two rows of that history are not about the session: the limits on idle handshakes and on clients that do not read
-//! are the driver's, which knows `is_established` and what it could not send.
+//! Two rows of that history are not about the session: the limits on idle handshakes and on clients that do not read are the driver's,
+//! which knows `is_established` and what it could not send.
 
 use dcd_serve::nbd::{OPTION_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn a_name_longer_than_its_option() {
     }
 }
 
-/// The same family: options that end inside one of their fields, and counts that do not fit.
+/// Options that end inside one of their fields, and counts that do not fit.
 #[test]
 fn a_go_that_is_too_short_or_too_long() {
     let whole = info_data(b"disk", &[p::INFO_NAME, p::INFO_BLOCK_SIZE]);

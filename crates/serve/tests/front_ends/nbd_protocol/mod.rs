@@ -18,7 +18,7 @@ struct Peer {
     requests: Vec<(u64, Io)>,
     closed: bool,
     disk: Vec<u8>,
-    /// What the device was asked for, in words.
+    /// Requests to the device, in words.
     log: Vec<String>,
     /// Buffers of `sent` that the client has not read; it does at once, unless told otherwise.
     unread: Vec<Buf>,
@@ -152,7 +152,7 @@ impl Peer {
         IoResult::ok(io.take_buf())
     }
 
-    /// What was sent since the last call.
+    /// Returns the bytes that were sent since the last call.
     fn take(&mut self) -> Vec<u8> {
         let new = self.sent[self.taken..].to_vec();
         self.taken = self.sent.len();
