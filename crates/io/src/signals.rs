@@ -43,10 +43,11 @@ impl Signals {
         Signals::new(wanted, &[])
     }
 
-    /// Holds back SIGTERM and SIGINT for a server, and drops signals that a server has no use for. Threads that are started before have to
-    /// hold them back by themselves.
+    /// Holds back SIGTERM and SIGINT for a server, on this thread and on those that it starts from now on. Holds back signals that a server
+    /// has no use for, too, and drops them. Threads that are started before have to hold all of them back by themselves.
     ///
-    /// # Errors As for [`Signals::of_command`].
+    /// # Errors
+    /// As for [`Signals::of_command`].
     pub fn of_server() -> io::Result<Signals> {
         Signals::new(&MEANINGLESS, &MEANINGLESS)
     }

@@ -76,7 +76,8 @@ impl DeviceSource {
 
     /// Returns the place with an absolute path, which is valid in every directory.
     ///
-    /// # Errors If there is no current directory.
+    /// # Errors
+    /// If there is no current directory.
     pub fn absolute_place(&self) -> std::io::Result<Option<PathBuf>> {
         match self {
             DeviceSource::Path { path, .. } => std::path::absolute(path).map(Some),

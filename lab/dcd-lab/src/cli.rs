@@ -95,7 +95,7 @@ pub struct StudyRun {
     /// Threads; as many as there are cores if not given
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
-    /// Where the results go: a JSON file and plots for each experiment, and report.html
+    /// Directory for the results: a JSON file and plots for each experiment, and report.html
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
     /// Change a parameter of the experiment (see `dcd study list`); can be repeated
@@ -115,7 +115,7 @@ pub struct StudyShow {
     /// An experiment; all that were run if not given
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
-    /// Where the results are
+    /// Directory of the results
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
 }
@@ -133,7 +133,7 @@ pub enum DemoPart {
     Tree { directory: PathBuf },
     /// Print the table of results, and write the report
     Report {
-        /// One line of JSON for each disk and phase
+        /// File with a line of JSON for each disk and phase
         results: PathBuf,
         #[arg(long)]
         report: PathBuf,

@@ -70,10 +70,10 @@ pub struct Validate {
     /// Bytes a second of the bus on which the trace was taken, where the drive file has another
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub bus: Option<u64>,
-    /// Which writes are answered from the drive's buffer: on or off
+    /// Answer writes from the drive's buffer: on or off
     #[arg(long, value_name = "WORD", value_parser = word::<WriteCache>, default_value = "on")]
     pub write_cache: WriteCache,
-    /// How the drive reads ahead: none, track, next-track or segment; as in the drive file if not given
+    /// Read-ahead of the drive: none, track, next-track or segment; as in the drive file if not given
     #[arg(long, value_name = "WORD", value_parser = word::<ReadAhead>)]
     pub read_ahead: Option<ReadAhead>,
     /// Write the plot of both distributions as an HTML file
@@ -98,7 +98,7 @@ pub struct Import {
     /// The .diskspecs file, or the .parv file that names it and has its bus
     #[arg(value_name = "FILE")]
     pub input: PathBuf,
-    /// Where the drive file goes; standard output if not given
+    /// Path of the drive file to write; standard output if not given
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Bytes a second of the bus, instead of what the files have
@@ -124,7 +124,7 @@ pub struct Measure {
     /// Modelled drive in place of a device: its name, or the path of a drive file
     #[arg(long, value_name = "DRIVE")]
     pub drive: Option<String>,
-    /// Where the drive file goes; standard output if not given
+    /// Path of the drive file to write; standard output if not given
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Show no progress

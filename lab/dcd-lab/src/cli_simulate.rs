@@ -28,10 +28,10 @@ pub struct Simulate {
     pub load: LoadArgs,
     #[command(flatten)]
     pub reading: InputArgs,
-    /// Which device of the trace; the one with the most requests if not given
+    /// Device of the trace; the one with the most requests if not given
     #[arg(long, value_name = "NUMBER", requires = "trace")]
     pub device: Option<u32>,
-    /// How many requests of the workload
+    /// Number of requests of the workload
     #[arg(long, default_value_t = 10_000, conflicts_with = "trace")]
     pub requests: u64,
     /// Seed of the workload; the same seed gives the same run
@@ -54,7 +54,7 @@ pub struct Simulate {
     pub json: bool,
 }
 
-/// What the stacks are run against.
+/// Load of the stacks.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct LoadArgs {

@@ -35,7 +35,7 @@ pub enum TracePart {
     Formats,
 }
 
-/// How a trace is read.
+/// Options for reading a trace.
 #[derive(Debug, Args)]
 pub struct InputArgs {
     /// The format of the input, when its content does not tell (dcd trace formats)
@@ -49,7 +49,7 @@ pub struct InputArgs {
     pub quiet: bool,
 }
 
-/// How a trace is written.
+/// Options for writing a trace.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
     /// The format of the output; else the ending of its name tells (.csv, .fio, ...), or it is our compact one (dcd trace formats)
@@ -73,7 +73,7 @@ pub struct Convert {
     /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
-    /// Where the result goes; "-" is standard output
+    /// Path of the result; "-" is standard output
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -138,7 +138,7 @@ pub struct Characterise {
     /// Write the plots as one HTML file
     #[arg(long, value_name = "FILE")]
     pub plots: Option<PathBuf>,
-    /// How long a request takes whose response time the trace does not have, for the busy and idle time
+    /// Time that a request takes if the trace does not have its response time, for the busy and idle time
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     pub service: Nanos,
     /// Runs of blocks with the same history to follow at most, some 90 bytes each; with more, they are sampled
@@ -161,17 +161,17 @@ Examples:
 pub struct Synthesise {
     #[command(flatten)]
     pub of: SynthesiseOf,
-    /// Where the result goes; "-" is standard output
+    /// Path of the result; "-" is standard output
     #[arg(value_name = "OUTPUT", required_unless_present = "describe")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
     pub reading: InputArgs,
     #[command(flatten)]
     pub writing: OutputArgs,
-    /// The same seed makes the same trace
+    /// Seed of the trace; the same seed makes the same trace
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// How long a request takes whose response time the trace does not have (with --like)
+    /// Time that a request takes if the trace does not have its response time (with --like)
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     pub service: Nanos,
     /// Print the description in TOML and make nothing
@@ -182,11 +182,11 @@ pub struct Synthesise {
     pub json: bool,
 }
 
-/// What a synthetic trace is made of.
+/// Source of a synthetic trace.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct SynthesiseOf {
-    /// One of the calibrated ones: off-day, air-rsv, sci-off (Biswas, Ramakrishnan and Towsley, 1993)
+    /// A calibrated description: off-day, air-rsv, sci-off (Biswas, Ramakrishnan and Towsley, 1993)
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
     /// Measure this trace, each of its devices, and make one like it
@@ -207,7 +207,7 @@ pub struct CutArgs {
     /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
-    /// Where the result goes; "-" is standard output
+    /// Path of the result; "-" is standard output
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -250,7 +250,7 @@ pub struct ScaleArgs {
     /// The trace; "-" is standard input
     #[arg(value_name = "TRACE")]
     pub input: PathBuf,
-    /// Where the result goes; "-" is standard output
+    /// Path of the result; "-" is standard output
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
     #[command(flatten)]

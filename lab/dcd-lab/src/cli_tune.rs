@@ -35,7 +35,7 @@ pub struct Tune {
     pub shard: Option<Shard>,
     #[command(flatten)]
     pub reading: crate::cli_trace::InputArgs,
-    /// Which device of the trace; the one with the most requests if not given
+    /// Device of the trace; the one with the most requests if not given
     #[arg(long, value_name = "NUMBER")]
     pub device: Option<u32>,
     /// The disk: a drive that comes with the program, or the path of a drive file
@@ -49,13 +49,13 @@ pub struct Tune {
     /// Sizes of write caches in RAM to try; the first that holds all that is written ends the list
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "1MiB,4MiB,16MiB,64MiB")]
     pub ram_sizes: Vec<u64>,
-    /// What is to be small
+    /// Figure to minimise
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Objective::Mean)]
     pub objective: Objective,
     /// The cheapest candidate that is worse than the best by at most so many percent is recommended
     #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "2")]
     pub within: f64,
-    /// When a write to a log is safe; flush if the trace has flushes, else always
+    /// Promise of a log, which says when a write is safe; flush if the trace has flushes, else always
     #[arg(long, value_name = "PROMISE", value_enum)]
     pub promise: Option<Promise>,
     /// Candidates to run in full at most, when the trace is sampled
@@ -82,7 +82,7 @@ pub struct Tune {
     pub json: bool,
 }
 
-/// Which media there are for a cache, each with an optional price.
+/// Media for a cache, each with an optional price.
 #[derive(Debug, Args)]
 #[command(
     next_help_heading = "Media, each with the price of a gigabyte if given; what --log is, or --same-disk and --ssd without any"
@@ -141,9 +141,9 @@ fn price(text: &str) -> Result<f64, String> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Promise {
-    /// When FLUSH or FUA returns
+    /// Writes are safe once FLUSH or FUA returns
     Flush,
-    /// When it returns
+    /// Each write is safe once it returns
     Always,
 }
 

@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed.
+//! Defines how a command ends if it does not succeed.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The same codes as of `dcd`.
+    /// Returns the exit code, as `dcd` does.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Failure::Program(failure) => failure.exit_code(),

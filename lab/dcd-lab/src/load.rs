@@ -22,7 +22,7 @@ const BLOCK_SECTORS: u64 = 8;
 /// No client sends more data in a request: NBD and SCSI hosts allow 32 MiB at most. Traces count zeroes as writes.
 const DATA_SECTORS_MAX: u32 = (32 << 20) / SECTOR_BYTES as u32;
 
-/// One request.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Since the first.
@@ -43,7 +43,7 @@ impl Request {
         self.start + self.sectors as u64
     }
 
-    /// The same in whole blocks of so many sectors.
+    /// Extends the request to whole blocks of so many sectors.
     pub fn in_blocks(self, block: u64) -> Request {
         let start = self.start / block * block;
         // The longest request is as long as 32 bits have room for.
@@ -67,12 +67,12 @@ impl Request {
     }
 }
 
-/// What is replayed.
+/// Requests that are replayed.
 #[derive(Debug)]
 pub struct Workload {
     /// In the order of time.
     pub requests: Vec<Request>,
-    /// What was taken for granted, or left out, for the report.
+    /// Assumptions and omissions, for the report.
     pub notes: Vec<String>,
     /// The end of the highest request, in sectors.
     pub end: u64,
@@ -82,7 +82,7 @@ pub struct Workload {
     pub block_bytes: u32,
 }
 
-/// What is to be done with a workload.
+/// Purpose of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A write cache for it is looked for: a device without writes has none.
@@ -90,7 +90,7 @@ pub enum Purpose {
     Replay,
 }
 
-/// What was read of one device. The times are the trace's.
+/// Requests of one device, at the times of the trace.
 #[derive(Default)]
 struct Loaded {
     requests: Vec<Request>,
@@ -233,7 +233,7 @@ impl Workload {
         self.requests.last().map_or(Nanos::ZERO, |last| last.at)
     }
 
-    /// What an LRU cache of each size would absorb of the writes with data, from one pass; in blocks of 4096 bytes.
+    /// Counts in one pass which written data an LRU cache of each size would absorb; in blocks of 4096 bytes.
     pub fn overwrites(&self) -> OverwriteDistances {
         let written = self.requests.iter().filter(|request| request.writes && !request.zeroes());
         let blocks = |request: &Request| request.start / BLOCK_SECTORS..request.end().div_ceil(BLOCK_SECTORS);

@@ -26,7 +26,7 @@ use crate::workload::{Step, Stream};
 use dcd_cli::Advised;
 use dcd_cli::memory::enough_memory;
 
-/// How long an operation takes on a device that is no modelled disk: about what a flash drive needs.
+/// Time of an operation on a device that is no modelled disk: about what a flash drive needs.
 pub const UNMODELLED: Nanos = Nanos::from_micros(80);
 /// The id of an array's first spare: the same in every run.
 const SPARE_ID: u64 = 0x5ba4e;
@@ -41,7 +41,7 @@ const LOOK: u64 = u64::MAX;
 /// A request as those see it who measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Its place in the order of coming.
+    /// Place in the order of arrival.
     pub number: usize,
     pub kind: Kind,
     pub bytes: u64,
@@ -77,19 +77,19 @@ pub struct State {
     pub waiting: usize,
     pub dirty_bytes: Option<u64>,
     pub log_used_bytes: Option<u64>,
-    /// What a byte written has taken of the log.
+    /// Bytes of the log for each byte written.
     pub log_space: Option<f64>,
 }
 
 /// Sees what happens in a run.
 pub trait Watch {
-    /// One more comes to a stack in this state, where so many wait already.
+    /// Sees a request arrive at a stack in this state, where so many wait already.
     fn asked(&mut self, _waiting: usize, _state: impl FnOnce() -> State) {}
 
     /// A request was answered at `now`, and took `time`.
     fn answered(&mut self, asked: &Asked, now: Nanos, time: Nanos);
 
-    /// When to look at the stack next, if ever.
+    /// Returns the time to look at the stack next, if ever.
     fn next_look(&self) -> Option<Nanos> {
         None
     }
@@ -97,7 +97,7 @@ pub trait Watch {
     fn look(&mut self, _state: State) {}
 }
 
-/// Nobody watches.
+/// Watches nothing.
 pub struct Unwatched;
 
 impl Watch for Unwatched {
@@ -110,7 +110,7 @@ pub fn made(text: &str) -> Result<StackFile, StackFileError> {
     StackFile::parse(text, Path::new("simulated.toml"))
 }
 
-/// How a stack is run.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
     pub seed: u64,
@@ -384,7 +384,7 @@ impl VirtualRun {
         progress
     }
 
-    /// What the caches hold now.
+    /// Returns the state of the caches.
     pub fn state(&self, waiting: usize) -> State {
         let now = self.driver.now();
         let mut state = State { now, waiting, ..State::default() };

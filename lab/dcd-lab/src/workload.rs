@@ -12,9 +12,9 @@ const STREAM_BYTES: u64 = 256 << 10;
 /// The smallest device that every workload fits on.
 pub const DEVICE_BYTES_MIN: u64 = STREAM_BYTES;
 
-/// One operation of a client that waits for each answer before it goes on.
+/// An operation of a client that waits for each answer before it goes on.
 pub struct Step {
-    /// How long the client thinks first.
+    /// Pause of the client before the operation.
     pub pause: Nanos,
     pub io: Io,
 }
@@ -25,7 +25,7 @@ pub struct Stream {
     random: SimRng,
     sectors: u64,
     count: u64,
-    /// Where the next sequential write goes.
+    /// Position of the next sequential write.
     position: u64,
 }
 

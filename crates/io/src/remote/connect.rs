@@ -17,7 +17,7 @@ pub(super) const CONNECTIONS_MAX: usize = 4;
 /// Maximum times of a connection, and of each answer of a handshake.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum time of each further connection: a server that takes no more of them lets them wait.
+/// Maximum time of each answer on further connections: a server that takes no more of them lets them wait.
 const FURTHER_PATIENCE: Duration = Duration::from_millis(500);
 /// Data that the other machine has not taken for this long, in ms: the connection is dead.
 const UNTAKEN_MS_MAX: i32 = 5000;

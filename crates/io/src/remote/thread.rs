@@ -31,7 +31,7 @@ pub(super) struct Keeper {
     client: Client,
     answers: BTreeMap<u64, Answer>,
     wires: Vec<Wire>,
-    /// Maximum number of connections that the server has taken.
+    /// Number of connections to make: as many as the server has taken before.
     connections_max: usize,
     connector: Connector,
     started: Instant,

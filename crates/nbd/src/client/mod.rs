@@ -39,7 +39,7 @@ pub use links::LinkError;
 
 /// Unflushed writes that are kept before the client flushes on its own. With twice as many, volatile writes wait.
 pub const KEPT_BYTES_MAX: u64 = 32 << 20;
-/// Time that a newer write waits, as an old server may still write to its sectors.
+/// Time that a newer write waits, as an old server may still write to the same sectors.
 pub const SETTLE: Nanos = Nanos::from_secs(10);
 /// Requests in flight, of all connections.
 const DEPTH: usize = 128;

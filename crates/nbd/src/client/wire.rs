@@ -60,7 +60,8 @@ impl Link {
 impl Client {
     /// Returns the bytes to send on a connection. The caller removes the bytes that it has sent from the front.
     ///
-    /// # Panics If there is no such connection.
+    /// # Panics
+    /// If there is no such connection.
     pub fn outgoing(&mut self, link: usize) -> &mut Vec<u8> {
         &mut self.links[link].out
     }

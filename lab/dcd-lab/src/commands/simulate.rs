@@ -11,7 +11,7 @@ use crate::jobs::{in_parallel, jobs, progress};
 use crate::load::{Purpose, Workload};
 use crate::simulate::{Load, Ran, Report, page, run};
 
-/// Of a sector: a stack with larger blocks gets whole ones.
+/// Size of a sector: a stack with larger blocks gets whole ones.
 const BLOCK_BYTES: u32 = 512;
 
 pub fn run_stacks(args: &Simulate) -> Result<(), Failure> {

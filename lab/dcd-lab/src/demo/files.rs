@@ -34,7 +34,7 @@ struct Inode {
     blocks: u64,
 }
 
-/// Where everything lies.
+/// Layout of directories and files on the disk.
 pub struct Files {
     groups: Vec<Group>,
     directories: BTreeMap<PathBuf, Inode>,

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use dcd_studies::page::{escaped, figure, page};
 
-/// What one phase on one disk took.
+/// Measurements of a phase on a disk.
 #[derive(Clone, Debug)]
 pub struct Phase {
     pub disk: String,
@@ -26,7 +26,7 @@ pub struct Phase {
     pub head: Option<String>,
 }
 
-/// How much later than the modelled disk was done, this machine took note of it.
+/// Delay of this machine: the time from the completion at the modelled disk until this machine took note of it.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Late {
     pub count: u64,
@@ -97,7 +97,7 @@ impl Times {
     }
 }
 
-/// One kind of request of a phase.
+/// A kind of request of a phase.
 type Pick = fn(&Phase) -> &Times;
 
 /// All results. The first disk is what the others are compared with.
@@ -108,7 +108,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// One JSON object a line.
+    /// Reads the results: a JSON object a line.
     pub fn parse(lines: &str) -> Result<Results, serde_json::Error> {
         let phase = |line: &str| {
             let line: Line = serde_json::from_str(line)?;
@@ -139,14 +139,14 @@ impl Results {
         self.phases.iter().filter(move |phase| phase.disk == disk)
     }
 
-    /// How late a disk was on average, in milliseconds.
+    /// Returns the mean delay of a disk, in milliseconds.
     fn late_ms(&self, disk: &str) -> f64 {
         let late = || self.of_disk(disk).map(|phase| phase.late);
         let count: u64 = late().map(|late| late.count).sum();
         late().map(|late| late.mean_ms * late.count as f64).sum::<f64>() / count.max(1) as f64
     }
 
-    /// What to say when the machine was too busy for these figures.
+    /// Returns a warning if the machine was too busy for these figures.
     pub fn warning(&self) -> Option<String> {
         let late = self.disks.iter().map(|disk| self.late_ms(disk)).fold(0.0, f64::max);
         if late > LATE_MEAN_MAX_MS {
@@ -163,7 +163,7 @@ impl Results {
         ))
     }
 
-    /// How many times faster than on the first disk; none for the first itself.
+    /// Returns how many times faster a phase is than on the first disk; none for the first disk itself.
     pub fn ratio(&self, disk: &str, name: &str) -> Option<f64> {
         let base = self.disks.first().filter(|base| *base != disk)?;
         let (base, other) = (self.get(base, name)?, self.get(disk, name)?);
@@ -248,7 +248,7 @@ impl Results {
         page(title, &body)
     }
 
-    /// What each phase took on each disk.
+    /// Plots the time of each phase on each disk.
     fn headline(&self) -> String {
         let seconds = |disk: &String| {
             let of = |name: &String| self.get(disk, name).map_or(0.0, |phase| phase.seconds);
@@ -300,7 +300,7 @@ fn label(power: i32) -> String {
     }
 }
 
-/// What each column means after a power cut; printed beside every table of results.
+/// Explains what each column means after a power cut; printed beside every table of results.
 pub const PROMISES: &str = "\
 What survives a power cut: on the plain disk and with the promise \"flush\", everything written before the last flush \
 that returned, as on any disk.

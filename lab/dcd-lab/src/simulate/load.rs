@@ -1,4 +1,4 @@
-//! What stacks are run against: the requests of a trace at their times, or a client that waits for each answer.
+//! Provides the load of a stack: the requests of a trace at their times, or a client that waits for each answer.
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_stack::HumanBytes;
@@ -16,7 +16,7 @@ pub enum Load {
 }
 
 impl Load {
-    /// How many requests a stack gets.
+    /// Number of requests that a stack gets.
     pub fn requests(&self) -> u64 {
         match self {
             Load::Trace { workload, .. } => workload.requests.len() as u64,

@@ -1,4 +1,4 @@
-//! What `dcd simulate` tells: a table with the stacks beside each other, JSON, and the series as CSV.
+//! Writes the report of `dcd simulate`: a table with the stacks beside each other, JSON, and the series as CSV.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::load::Load;
 use super::run::{Ran, Times};
 
-/// Of the stacks in the table, at least.
+/// Minimum width of the stacks' names in the table.
 const NAME_WIDTH: usize = 12;
 /// The columns of numbers, and how wide they are.
 const COLUMNS: [(&str, usize); 9] = [
@@ -93,7 +93,7 @@ impl Report<'_> {
         text
     }
 
-    /// How a stack ended.
+    /// Describes how a stack ended.
     pub fn end(&self, ran: &Ran) -> String {
         let dirty = match ran.state.dirty_bytes {
             Some(bytes) => format!(", {} dirty at the end", HumanBytes(bytes)),

@@ -1,4 +1,4 @@
-//! One stack under a load: response times of reads and of writes, and the series.
+//! Runs a stack under a load: measures response times of reads and of writes, and the series.
 
 use std::path::Path;
 
@@ -36,12 +36,12 @@ pub struct Times {
     pub max_ms: f64,
 }
 
-/// What a run showed.
+/// Results of a run.
 pub struct Ran {
     /// The stack file as it was named, and its text.
     pub name: String,
     pub text: String,
-    /// What to do where no disk is modelled.
+    /// Advice for a stack without a modelled disk.
     pub advice: Option<String>,
     /// From the first request to the last answer.
     pub seconds: f64,
@@ -95,7 +95,7 @@ impl Counted {
     }
 }
 
-/// What a run has shown so far.
+/// Measurements of a run so far.
 pub struct Watched<'a> {
     reads: Counted,
     writes: Counted,
@@ -178,7 +178,7 @@ pub fn run(
     })
 }
 
-/// What to do about a stack without a modelled disk: its times are those of no disk.
+/// Advises on a stack without a modelled disk: its times are those of no disk.
 fn unmodelled(file: &StackFile) -> Option<String> {
     if file.layers.iter().any(|layer| layer.kind.role() == Some(Role::ModelledDisk)) {
         return None;

@@ -1,4 +1,4 @@
-//! What happens in a run over time, in a bounded count of rows.
+//! Records a run over time, in a bounded count of rows.
 
 use dcd_engine::Nanos;
 
@@ -6,7 +6,7 @@ use crate::virtual_run::{Kind, State};
 
 /// With so many rows, each two become one and rows are twice as long from then on, where no length was asked for.
 const ROWS_MAX: usize = 512;
-/// How long they are at first.
+/// Length of a row at first.
 const INTERVAL_FIRST: Nanos = Nanos::from_millis(1);
 
 /// A count and a sum of times.
@@ -84,7 +84,7 @@ impl Series {
         }
     }
 
-    /// So many requests wait now, this one included.
+    /// Notes that so many requests wait now, the newest included.
     pub fn asked(&mut self, waiting: usize) {
         self.open.waiting_max = self.open.waiting_max.max(waiting);
     }
@@ -101,7 +101,7 @@ impl Series {
         }
     }
 
-    /// When the open row ends.
+    /// Returns the time when the open row ends.
     pub fn next_look(&self) -> Nanos {
         self.begin + self.rows.last().map_or(Nanos::ZERO, |last| last.end) + self.interval
     }

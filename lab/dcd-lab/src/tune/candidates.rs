@@ -1,6 +1,6 @@
-//! What is compared: no cache, a write cache in RAM, a log on the same disk, on another disk, on an SSD; each in several sizes
-//! and with several policies. A candidate is a stack file, so what is measured is what is served. The RAM of a server is
-//! volatile: nothing here declares it to be more.
+//! Generates the candidates: no cache, a write cache in RAM, a log on the same disk, on another disk, on an SSD; each in several sizes and
+//! with several policies. A candidate is a stack file, so what is measured is what is served. The RAM of a server is volatile: nothing here
+//! declares it to be more.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use dcd_model::Drive;
 use dcd_stack::{HumanBytes, toml_text};
 use serde::{Deserialize, Serialize};
 
-/// What holds the cache. The order is that of what has to be bought.
+/// Medium of the cache. The order is that of what has to be bought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {
@@ -53,12 +53,12 @@ impl Medium {
     }
 }
 
-/// When, what and how a cache destages: a name, and the fields of a stack file that say it.
+/// A policy of destaging (when, what and how): a name, and the fields of a stack file that select it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub name: &'static str,
     fields: &'static str,
-    /// It waits until the disk has been idle for some time.
+    /// True if the policy waits until the disk has been idle for some time.
     idle: bool,
 }
 
@@ -112,7 +112,7 @@ const GIGABYTE: f64 = 1e9;
 
 const NO_POLICY: Policy = Policy { name: "-", fields: "", idle: false };
 
-/// One way to set a cache up.
+/// A setup of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub medium: Medium,
@@ -132,7 +132,7 @@ impl Candidate {
         price_millionths: 0,
     };
 
-    /// What it takes: cheaper ones are less.
+    /// Order of candidates by cost: cheaper ones are less.
     pub const fn cost(&self) -> (u64, Medium, u64) {
         (self.price_millionths, self.medium, self.bytes)
     }
@@ -148,7 +148,7 @@ impl Candidate {
         }
     }
 
-    /// Its policy, and what differs from the defaults.
+    /// Names the policy and the differences from the defaults.
     pub fn settings(&self) -> String {
         let words = [self.policy.name, self.tuning.name];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
@@ -161,7 +161,7 @@ pub type Priced = (Medium, f64);
 /// All places for a cache.
 pub const MEDIA: [Medium; 5] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd, Medium::Nvram];
 
-/// Which sizes are tried.
+/// Sizes to try.
 #[derive(Clone, Debug)]
 pub struct Sizes {
     pub log: Vec<u64>,
@@ -196,13 +196,13 @@ pub fn grid(media: &[Priced], sizes: &Sizes, written_bytes: u64) -> Vec<Candidat
     candidates
 }
 
-/// What all candidates have in common.
+/// Settings that all candidates have in common.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// As a stack file names it: a drive that comes with the program, or the absolute path of a drive file.
     pub drive_name: String,
     pub drive: Drive,
-    /// How much of it the workload uses, from its beginning.
+    /// Size of the part of the drive that the workload uses, from its beginning.
     pub data_bytes: u64,
     pub promise: Promise,
     pub block_bytes: u32,
@@ -256,7 +256,7 @@ impl Setting {
         self.scaled(candidate, 0)
     }
 
-    /// The same for a sample: all caches are smaller by two to this power, the disk's own too.
+    /// Returns the stack file for a sample: all caches are smaller by two to this power, the disk's own too.
     pub fn scaled(&self, candidate: &Candidate, sampled: u32) -> String {
         let bytes = candidate.bytes >> sampled;
         let log = size(bytes);
@@ -378,7 +378,7 @@ impl Setting {
     }
 }
 
-/// Where the served stack lies.
+/// Paths of the served stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
     pub disk: &'a Path,

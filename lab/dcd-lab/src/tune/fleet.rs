@@ -200,7 +200,7 @@ impl Fleet {
         text
     }
 
-    /// What is recommended how often, and what that saves: the most first.
+    /// Counts how often each cache is recommended, and sums what it saves: the largest saving first.
     fn caches(&self) -> Vec<Cache> {
         let mut caches: BTreeMap<(Medium, u64), Cache> = BTreeMap::new();
         for tuned in &self.traces {
@@ -255,7 +255,7 @@ impl Fleet {
         json!({ "reports": self.reports, "left_out": self.left_out })
     }
 
-    /// How much is saved by the first few traces, and by more; over what they cost, where that is known.
+    /// Plots the savings of the first few traces, and of more; over their cost if the prices are known.
     fn headline(&self) -> Plot {
         let by_cost = self.priced();
         let mut traces: Vec<&Tuned> = self.traces.iter().collect();

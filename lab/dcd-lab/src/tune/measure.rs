@@ -1,4 +1,4 @@
-//! One candidate under the workload, or under a sample of it with a cache that is smaller in the same measure.
+//! Runs a candidate under the workload, or under a sample of it with a cache that is smaller in the same measure.
 
 use dcd_engine::Nanos;
 use hdrhistogram::Histogram;
@@ -26,7 +26,7 @@ const STALLED: f64 = 0.01;
 /// The trace is cut into so many parts of as many requests: how they differ from each other shows what is chance.
 pub const PARTS: usize = 16;
 
-/// What a run shows.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
     pub requests: u64,
@@ -38,7 +38,7 @@ pub struct Measured {
     /// None where there are none.
     pub read_mean_ms: Option<f64>,
     pub write_mean_ms: Option<f64>,
-    /// Of the disk, with what was left in the cache at the end destaged.
+    /// Requests at the disk, with what was left in the cache at the end destaged.
     pub disk_reads: u64,
     pub disk_writes: u64,
     pub disk_busy_s: f64,
@@ -79,7 +79,7 @@ struct Times {
     reads: (u128, u64),
     writes: (u128, u64),
     sum: u128,
-    /// How many requests there are, and the sum and count of each part of them.
+    /// Number of requests, and the sum and count of each part of them.
     requests: usize,
     parts: [(u128, u64); PARTS],
 }

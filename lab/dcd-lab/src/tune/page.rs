@@ -7,7 +7,7 @@ use super::report::Report;
 use super::search::{Objective, Tried};
 use dcd_studies::page::{escaped, figure};
 
-/// Of what is no cache, after those of the media.
+/// Colour of results without a cache, after those of the media.
 const COLOUR_PLAIN: usize = 5;
 const MIB: f64 = (1 << 20) as f64;
 

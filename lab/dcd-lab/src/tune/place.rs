@@ -10,19 +10,19 @@ use dcd_cli::device_numbers;
 
 const SYSFS_BLOCK: &str = "/sys/dev/block";
 
-/// What is known of the place of a log.
+/// Properties of the place of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogPlace {
     pub medium: Medium,
     /// Why it is taken for that.
     pub why: &'static str,
-    /// Its size; none where it is missing.
+    /// Size of the log; none if it is missing.
     pub bytes: Option<u64>,
 }
 
 /// A drive as the kernel shows it.
 struct Drive {
-    /// Its directory in sysfs, the same for all of its partitions.
+    /// Directory of the drive in sysfs, the same for all of its partitions.
     sysfs: PathBuf,
     rotates: bool,
 }
@@ -50,7 +50,7 @@ fn medium(log: Option<&Drive>, disk: Option<&Drive>, is_there: bool) -> (Medium,
     }
 }
 
-/// Of a block device, or of what a file's file system is on.
+/// Returns the number of a block device, or of the device below a file's file system.
 fn device_number(seen: &Metadata) -> u64 {
     if seen.file_type().is_block_device() { seen.rdev() } else { seen.dev() }
 }

@@ -1,5 +1,5 @@
-//! What `dcd tune` tells: a table of the candidates that are worth their price, the recommendation with its reasons, how sure
-//! it is, and what was assumed.
+//! Writes the report of `dcd tune`: a table of the candidates that are worth their price, the recommendation with its reasons, how sure the
+//! recommendation is, and what was assumed.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ fn or_dash(ms: Option<f64>) -> String {
     ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))
 }
 
-/// So many are named that would do as well.
+/// Maximum number of equally good candidates that are named.
 const EITHER_SHOWN: usize = 5;
 
 /// Everything that is told.
@@ -63,7 +63,7 @@ impl<'a> Report<'a> {
         self.recommended().candidate.words()
     }
 
-    /// What would do as well, as the trace cannot tell it from the recommendation; none where that stands alone.
+    /// Names the candidates that the trace cannot tell from the recommendation; none if there are no such candidates.
     pub fn either(&self) -> Option<String> {
         let others: Vec<String> = self.either_words();
         if others.is_empty() && self.found.either_guessed == 0 {
@@ -94,7 +94,7 @@ impl<'a> Report<'a> {
         Some(text)
     }
 
-    /// Of each cache the simplest settings; of the recommended one, how many others there are.
+    /// Names the simplest settings of each cache; of the recommended one, how many other settings there are.
     fn either_words(&self) -> Vec<String> {
         let found = self.found;
         let candidate = |index: &usize| &found.tried[*index].candidate;
@@ -200,7 +200,7 @@ impl<'a> Report<'a> {
         self.found.tried.iter().any(|tried| tried.candidate.price_millionths > 0)
     }
 
-    /// What a row has in the columns: its price and what is known in full; or its price and a guess.
+    /// Returns the columns of a row: its price and the figures that are known in full; or its price and a guess.
     fn numbers(&self, tried: &Tried) -> (Vec<String>, Option<String>) {
         let mut numbers = Vec::new();
         if self.priced() {
@@ -221,7 +221,7 @@ impl<'a> Report<'a> {
         (numbers, None)
     }
 
-    /// What the columns mean.
+    /// Explains the columns.
     fn legend(&self) -> String {
         let mut text = String::from(
             "Writes at the disk and its busy time are percentages of those without a cache. Of each size the best policy, where it \
@@ -285,7 +285,7 @@ impl<'a> Report<'a> {
         html
     }
 
-    /// What is not known but guessed, as a guess.
+    /// Formats a value that is guessed, as a guess.
     pub fn guess(&self, tried: &Tried) -> String {
         match tried.interval {
             Some((low, high)) => {
@@ -358,7 +358,7 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// How sure it is.
+    /// Explains how sure the recommendation is.
     pub fn certainty(&self) -> String {
         let found = self.found;
         let run = found.runs;
@@ -432,7 +432,7 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// What was taken for granted.
+    /// Lists the assumptions.
     pub fn assumptions(&self) -> Vec<String> {
         let promise = match (self.setting.promise, self.workload.flushes) {
             (Promise::Always, 0) => {

@@ -12,7 +12,7 @@ use crate::load::Request;
 /// Larger than a track of today, and a cylinder of the disks of 1993.
 const UNIT_SECTORS: u64 = 4096;
 
-/// One request in 2^`bits`, more or less: all those of one unit in so many. Flushes belong to no unit; one in so many is taken.
+/// Samples about one request in 2^`bits`: all requests of one unit in so many. Flushes belong to no unit; one in so many is taken.
 pub fn sample(requests: &[Request], bits: u32) -> Vec<Request> {
     let parts = 1usize << bits;
     let mut heat: BTreeMap<u64, u64> = BTreeMap::new();

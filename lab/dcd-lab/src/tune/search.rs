@@ -1,4 +1,4 @@
-//! Which candidate to recommend: all of them under a sample of the workload, and those that could be the best in full.
+//! Searches for the candidate to recommend: runs all of them under a sample of the workload, and those that could be the best in full.
 //!
 //! The best few of each medium are run in full first. The objective of another in full is guessed from its objective under the
 //! sample, times the ratio of the two in runs on the same medium. The ratios differ from run to run: a guess is an interval,
@@ -24,11 +24,11 @@ use crate::load::Workload;
 const SAMPLING_BITS_MAX: u32 = 4;
 /// The blocks that the smallest cache keeps under a sample.
 const CACHE_BLOCKS_MIN: u64 = 32;
-/// So many are run at once before it is thought over; the same on every machine, so that the result is the same.
+/// Number of candidates that run at once before the next choice; the same on every machine, so that the result is the same.
 const ROUND: usize = 4;
-/// So many of each medium are run in full whatever the sample says of them.
+/// Number of candidates of each medium that are run in full, independently of the sample.
 const FEW: usize = 2;
-/// How far a guess is believed to be off before there are two runs to compare, and at least.
+/// Assumed error of a guess before there are two runs to compare, and its minimum.
 const DOUBT_FIRST: f64 = 0.25;
 const DOUBT_MIN: f64 = 0.05;
 /// Over the square root of the requests in the sample, the least doubt. It was fitted to one synthetic trace of bursts (the test of
@@ -46,7 +46,7 @@ const _: () = assert!(PARTS == 16);
 /// Times below a microsecond are all the same.
 const TIME_FLOOR_MS: f64 = 1e-3;
 
-/// What is to be small.
+/// Figure to minimise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
@@ -89,23 +89,23 @@ impl Objective {
     }
 }
 
-/// How to search.
+/// Options of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchOptions {
     pub objective: Objective,
     /// A candidate is as good as the best if it is worse by this share at most.
     pub within: f64,
-    /// How many are run in full at most; the grid is, if it is to be verified.
+    /// Maximum number of candidates that are run in full; the grid is, if it is to be verified.
     pub full_max: usize,
     pub jobs: usize,
     pub verify: bool,
     pub sampling: Sampling,
 }
 
-/// When the workload is sampled.
+/// Thresholds of sampling.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// So many requests over all candidates are no reason to.
+    /// Maximum number of requests over all candidates without sampling.
     pub exact_requests: usize,
     /// A sample keeps so many requests.
     pub requests_min: usize,
@@ -130,7 +130,7 @@ pub struct Tried {
     pub interval: Option<(f64, f64)>,
 }
 
-/// What came out.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The cheapest first.
@@ -144,9 +144,9 @@ pub struct Found {
     pub either_guessed: usize,
     /// Requests in the sample; none where all was run in full.
     pub sample: Option<usize>,
-    /// One unit in so many was sampled.
+    /// Ratio of sampling: one unit in so many was sampled.
     pub sampled_one_in: u32,
-    /// How many were run in full to find it.
+    /// Number of candidates that were run in full to find the result.
     pub runs: usize,
     /// Candidates that could be better, but were not run in full as the limit was reached.
     pub left_open: usize,
@@ -170,7 +170,7 @@ pub struct Verified {
     pub intervals_held: usize,
 }
 
-/// How many requests fewer to run a candidate with.
+/// Returns the power of two by which a sample divides the number of requests; 0 without sampling.
 fn sampling_bits(workload: &Workload, candidates: &[Candidate], sampling: Sampling) -> u32 {
     let requests = workload.requests.len();
     if requests * candidates.len() <= sampling.exact_requests {
@@ -413,7 +413,7 @@ impl Search<'_> {
         open.into_iter().map(|(_, _, index)| index).collect()
     }
 
-    /// Of those that were run in full: the cheapest of those that are as good as the best, and the best.
+    /// Chooses among the candidates that were run in full: the cheapest of those that are as good as the best, and the best.
     fn decide(&self) -> (usize, usize) {
         let run = || (0..self.tried.len()).filter_map(|index| Some((self.full(index)?, index)));
         let (best, best_index) =
@@ -424,7 +424,7 @@ impl Search<'_> {
         (recommended, best_index)
     }
 
-    /// What cannot be told from the best, and how many guesses could be as good.
+    /// Returns the candidates that cannot be told from the best, and the number of guesses that could be as good.
     fn either(&self, best: usize) -> (Vec<usize>, usize) {
         let value = self.full(best).expect("the best was run");
         let alike = |&index: &usize| {
@@ -439,7 +439,7 @@ impl Search<'_> {
         (all.clone().filter(alike).collect(), all.filter(guessed).count())
     }
 
-    /// Whether the difference of two mean response times, over the parts of the trace, is within its interval of 95 %.
+    /// True if the difference of two mean response times, over the parts of the trace, is within its interval of 95 %.
     fn differs_by_chance(&self, one: usize, other: usize) -> bool {
         let parts = |index: usize| self.tried[index].full.as_ref().map(|measured| measured.parts_ms);
         let (Objective::Mean, Some(one), Some(other)) = (self.options.objective, parts(one), parts(other))

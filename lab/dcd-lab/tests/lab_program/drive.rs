@@ -35,7 +35,7 @@ fn drives_are_listed_described_and_printed_to_be_changed() {
     expect(&run(&["show", "atlas-11k"]), 1, "no drive is called \"atlas-11k\": use one of atlas-10k");
 }
 
-/// What a real drive of this model would have been measured to do.
+/// Returns the trace that would have been measured on a real drive of this model.
 fn measured_trace(name: &str, requests: u64) -> String {
     let drive = drive::builtin(name).unwrap();
     let places = drive.sectors() / 8;

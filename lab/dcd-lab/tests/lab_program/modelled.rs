@@ -94,7 +94,7 @@ fn an_interrupted_flush_stops_and_loses_nothing() {
     expect(&server.stop(), 0, "");
 }
 
-/// What outliving the server costs on a disk that turns is told once, and only there.
+/// The cost of outliving the server is told once, and only on a rotational disk.
 #[test]
 fn the_price_of_a_device_that_outlives_its_server_is_told() {
     let place = Place::new();

@@ -71,7 +71,7 @@ fn the_page_fits_a_small_window_and_a_telephone() {
     fits(&place, &place.path("out/tune.html"));
 }
 
-/// Whether a page is no wider than a small window or a telephone, with the numbers of its tables on one line and letters of 10 pixels
+/// Checks that a page is no wider than a small window or a telephone, with the numbers of its tables on one line and letters of 10 pixels
 /// in its pictures.
 pub fn fits(place: &Place, file: &Path) {
     let Some(chromium) = tool("the width of a page", "chromium") else { return };

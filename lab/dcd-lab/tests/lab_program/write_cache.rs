@@ -69,7 +69,7 @@ fn ram_that_is_volatile_is_named_too_and_needs_no_consent() {
     server.kill();
 }
 
-/// What an offline command has written back is on the disk when it says so, whatever the layers below declare.
+/// Data that an offline command reports as written back is on the disk, whatever the layers below declare.
 #[test]
 fn an_offline_command_takes_all_ram_for_volatile() {
     let place = Place::new();

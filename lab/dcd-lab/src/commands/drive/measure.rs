@@ -81,7 +81,7 @@ impl Reads for Disk {
     fn progress(&mut self, _what: &str, _done: f64) {}
 }
 
-/// The same disk, and its progress on a terminal.
+/// Reads of a disk that show their progress on a terminal.
 struct Shown<'a> {
     reads: &'a mut dyn Reads,
     bar: ProgressBar,

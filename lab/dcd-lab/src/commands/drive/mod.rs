@@ -83,7 +83,7 @@ fn write_out(out: Option<&Path>, text: &str, inputs: &[PathBuf]) -> Result<(), F
     Ok(())
 }
 
-/// How long each pass takes; `passes` are over the whole drive.
+/// Returns how long each pass takes; `passes` are over the whole drive.
 pub fn stride_times(
     name: &str,
     passes: &dyn Fn(Extent) -> Vec<Pass>,

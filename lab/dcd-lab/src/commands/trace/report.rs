@@ -6,7 +6,7 @@ use dcd_engine::Nanos;
 use dcd_stack::HumanBytes;
 use dcd_trace::{Characteristics, Distribution, Figures, Requests};
 
-/// What `write!` to a string cannot do: fail.
+/// Reason why `write!` to a string cannot fail.
 const STRING: &str = "a string takes everything";
 
 pub fn summary(format: &str, figures: &Characteristics) -> String {
@@ -94,7 +94,7 @@ pub fn characteristics(figures: &Characteristics) -> String {
     text
 }
 
-/// Of nothing there is no mean, and none that is zero.
+/// Replaces the figures of an empty distribution by a dash: it has no mean, not even zero.
 fn known(of: &Distribution, text: String) -> String {
     if of.count == 0 { "-".to_owned() } else { text }
 }

@@ -21,14 +21,14 @@ use crate::tune::{
     search,
 };
 
-/// What the trace uses of the drive is taken to be a multiple of this, and not less: disks smaller than this can hardly be cached.
+/// Unit and minimum of the part of the drive that the trace uses: disks smaller than this can hardly be cached.
 const DATA_UNIT_BYTES: u64 = 16 << 20;
 /// The blocks of a write cache, and of file systems.
 const DATA_ALIGN_BYTES: u64 = 4096;
-/// What a log has to be larger than to be of use, and RAM.
+/// Sizes that a log and RAM must exceed to be of use.
 const LOG_BYTES_MIN: u64 = 16 << 20;
 const RAM_BYTES_MIN: u64 = 64 << 10;
-/// Where the log is made when none is named.
+/// Path of the log if none is named.
 const LOG_DEFAULT: &str = "log.img";
 /// The files in --out.
 const RESULTS: [&str; 4] = ["tune.html", "tune.json", "serve.toml", "simulate.toml"];
@@ -53,7 +53,7 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What came out for one trace.
+/// Result for one trace.
 struct Tuned {
     json: serde_json::Value,
     text: String,
@@ -120,7 +120,7 @@ fn tune(
     Ok(Tuned { json: report.json(), text: report.text(), served })
 }
 
-/// What it reads, and the disks that it names: no result is written over any of them.
+/// Lists the files that are read and the disks that are named: no result is written over any of them.
 fn inputs<'a>(args: &Tune, traces: impl IntoIterator<Item = &'a Path>) -> Inputs {
     let mut inputs = Inputs::new(traces.into_iter().flat_map(inputs_of_trace));
     [Path::new(&args.drive), &args.disk]
@@ -199,7 +199,7 @@ fn sizes(args: &Tune, place: Option<&LogPlace>) -> Result<Sizes, Failure> {
     Ok(Sizes { log, ram: sorted(&args.ram_sizes, RAM_BYTES_MIN, "--ram-sizes")? })
 }
 
-/// Where caches can be. A log that is named is in one place.
+/// Lists the media that a cache can use. A log that is named is on one medium.
 fn media(args: &Tune, place: Option<&LogPlace>) -> Result<Vec<Priced>, Failure> {
     let named = |medium: Medium| Some((medium, args.price(medium)?));
     let mut media: Vec<Priced> = MEDIA.into_iter().filter_map(named).collect();
@@ -217,7 +217,7 @@ fn media(args: &Tune, place: Option<&LogPlace>) -> Result<Vec<Priced>, Failure> 
     Ok(media)
 }
 
-/// What the log that was named is taken for.
+/// Explains which medium the named log is taken for.
 fn about_log(log: &Path, place: &LogPlace, media: &[Medium]) -> String {
     let taken = media.iter().find(|medium| medium.has_log()).map_or("", |medium| medium.words());
     let said = media.iter().find(|medium| medium.has_log()).map_or("", |medium| flag(*medium));
