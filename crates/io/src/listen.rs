@@ -14,7 +14,7 @@ use crate::lock_file::{LockFile, NotLocked};
 /// The longest path of a unix socket: `sun_path` without its end.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Why nobody can connect there.
+/// Errors of listening: clients cannot connect.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     #[error("{}: a server{} has this socket: stop it first, or choose another path", path.display(), process(*pid))]
@@ -140,7 +140,7 @@ fn answers(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes a socket on which nobody listens.
+/// Removes a socket without a listener.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let failed = |doing| move |source| ListenError::Unix { path: path.to_owned(), doing, source };
     match fs::symlink_metadata(path) {
@@ -157,7 +157,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Binds so that nobody else can connect, not even for a moment.
+/// Binds so that no other user can connect, not even for a moment.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     // SAFETY: plain system calls. The mask is the process's; a file that another thread makes meanwhile gets fewer
     // rights, not more.

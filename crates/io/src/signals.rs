@@ -16,7 +16,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(5);
 pub enum Signal {
     /// SIGTERM: stop. To a command SIGHUP says the same: the terminal is gone.
     Terminate,
-    /// SIGINT: somebody pressed Ctrl-C.
+    /// SIGINT: the user pressed Ctrl-C.
     Interrupt,
 }
 

@@ -74,7 +74,7 @@ impl Finished {
         std::mem::take(&mut lock(&self.queue))
     }
 
-    /// An operation has ended.
+    /// An operation has completed or failed.
     pub fn ended(&self, op: usize, result: IoResult) {
         self.add(|queue| queue.ended.push((op, result)));
     }

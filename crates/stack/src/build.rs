@@ -1,4 +1,4 @@
-//! Joins the layers of a stack file over devices that somebody opens.
+//! Joins the layers of a stack file over devices that the caller opens.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -214,7 +214,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses every field that nobody asked for.
+    /// Refuses every field that was not read.
     pub fn finish(self) -> Result<(), StackFileError> {
         let unknown = self.table.iter().filter(|(key, _)| !self.known.contains(&key.get_ref().as_ref()));
         let Some((key, _)) = unknown.min_by_key(|(key, _)| key.span().start) else { return Ok(()) };

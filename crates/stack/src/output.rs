@@ -51,7 +51,7 @@ impl Inputs {
         inputs
     }
 
-    /// `-` is standard input. A file that is not there yet cannot be lost.
+    /// `-` is standard input. A missing file cannot be lost.
     pub fn add(&mut self, path: &Path) {
         let (name, metadata) = match path == Path::new("-") {
             true => ("standard input".to_owned(), of_descriptor(io::stdin().as_fd())),

@@ -8,7 +8,7 @@ use super::{Device, FileDevice, check};
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// See the module's documentation. Whoever uses it sees a device that can be written.
+/// See the module's documentation. Its users see a device that can be written.
 pub struct Overlay {
     below: FileDevice,
     geometry: Geometry,

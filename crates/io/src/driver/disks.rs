@@ -156,7 +156,7 @@ impl Driver {
         self.devices.iter_mut().for_each(|device| device.failures = Failures::default());
     }
 
-    /// Closes a device for good, and gives up its lock. False where operations on it are under way: then it stays open.
+    /// Closes a device for good, and releases its lock. Returns false while operations on it are under way: then it stays open.
     pub(super) fn close_device(&mut self, device: DeviceIndex) -> bool {
         let idle = self.ops.iter().all(|(_, op)| op.device != device.0);
         if idle {

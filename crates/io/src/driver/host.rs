@@ -152,7 +152,7 @@ impl Context<'_> {
         self.driver.forget_failures();
     }
 
-    /// Answers a control call. False where nobody waits for it any more.
+    /// Answers a control call. Returns false if the caller is gone.
     pub fn answer(&mut self, call: CallId, body: Value, done: bool) -> bool {
         self.driver.calls.answer(call, body, done)
     }

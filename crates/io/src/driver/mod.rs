@@ -245,7 +245,7 @@ impl Driver {
         self.watch(self.sources.len() - 1);
     }
 
-    /// Signals go to the host from now on, or to whoever takes them meanwhile.
+    /// Signals go to the host from now on, or to another caller that takes them meanwhile.
     pub fn take_signals(&mut self, signals: Signals) -> Arc<Signals> {
         let signals = Arc::new(signals);
         self.signals = Some(Arc::clone(&signals));

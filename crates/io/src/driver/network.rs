@@ -326,7 +326,7 @@ impl Driver {
         }
     }
 
-    /// The answer to a request goes to whoever made it, if he is still there.
+    /// Passes the answer to the client that made the request, if it is still connected.
     pub(super) fn deliver(&mut self, stack: &mut Stack, host: &mut dyn Host, id: usize, result: IoResult) {
         match self.origins.remove(id) {
             Origin::Session { connection, client, token } => {

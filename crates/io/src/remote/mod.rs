@@ -53,7 +53,7 @@ pub struct LinkStatus {
     pub why: Option<String>,
     /// Number of times that the connection was lost.
     pub losses: u64,
-    /// Writes that were answered and are kept until a flush covers them.
+    /// Bytes of answered writes that are retained until a flush covers them.
     pub kept_bytes: u64,
 }
 

@@ -18,7 +18,7 @@ const NEEDED: u16 = p::TFLAG_READ_ONLY
     | p::TFLAG_SEND_TRIM
     | p::TFLAG_SEND_WRITE_ZEROES;
 
-/// Why a connection is of no more use, or is not taken.
+/// Errors that end a connection, or have it refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("the server's answer is none of the NBD protocol")]

@@ -37,7 +37,7 @@ use wire::Link;
 
 pub use links::LinkError;
 
-/// Unflushed writes that are kept before the client flushes on its own. With twice as many, volatile writes wait.
+/// Maximum bytes of unflushed writes that are retained before the client flushes on its own. With twice as many, volatile writes wait.
 pub const KEPT_BYTES_MAX: u64 = 32 << 20;
 /// Time that a newer write waits, as an old server may still write to the same sectors.
 pub const SETTLE: Nanos = Nanos::from_secs(10);
@@ -168,7 +168,7 @@ impl Client {
         self.ops.values().filter_map(owed).min()
     }
 
-    /// Writes that are kept, in bytes.
+    /// Bytes of retained writes.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
@@ -321,7 +321,7 @@ impl Client {
         Ok(())
     }
 
-    /// Ends an operation that somebody waits for, as the server has answered it.
+    /// Ends an operation that a caller waits for, as the server has answered it.
     fn answer(&mut self, now: Nanos, number: u64, mut status: Result<(), ErrorKind>) {
         let op = &self.ops[&number];
         if matches!(op.io, Io::Flush) {
@@ -417,7 +417,7 @@ fn copy_of(io: &Io) -> Io {
     }
 }
 
-/// The memory that a kept write takes.
+/// Returns the memory that a retained write takes.
 fn size(io: &Io) -> u64 {
     const OF_ITS_OWN: u64 = 256;
     match io {

@@ -183,7 +183,7 @@ fn add(
     Ok(Claimed { info, recovered: false, grown_to: None })
 }
 
-/// Takes a device over whose server has ended, or is ending.
+/// Takes over a device whose server has exited, or is exiting.
 fn recover(kernel: &dyn Kernel, info: u::DevInfo, geometry: &Geometry) -> Result<Claimed, UblkError> {
     let number = info.dev_id;
     let wanted = parameters(geometry, info.max_io_buf_bytes);

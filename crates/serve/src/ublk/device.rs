@@ -29,7 +29,7 @@ use crate::Outlives;
 enum Phase {
     Starting,
     Live,
-    /// The server ends, and it is looked whether somebody has the device.
+    /// The server ends, and looks whether the device is in use.
     Asking,
     Ending,
     Gone,
@@ -57,7 +57,7 @@ pub struct UblkDevice {
     pending: Vec<Pending>,
     /// Requests that wait for the next server.
     held: Vec<Io>,
-    /// Requests that came while it was looked whether somebody has the device: their slots and buffers.
+    /// Requests that came while the server looked whether the device is in use: their slots and buffers.
     late: Vec<(usize, Buf)>,
     /// Keeps others from mounting the device while it is taken away.
     hold: Arc<Mutex<Option<OwnedFd>>>,

@@ -212,10 +212,10 @@ fn opener(process: &Path, name: &str) -> Option<String> {
     Some(format!("{}, open in process {number} ({})", path.display(), program.trim()))
 }
 
-/// Opens a device so that nobody can mount it. None where it has no node.
+/// Opens a device so that it cannot be mounted. None where it has no node.
 ///
 /// # Errors
-/// ResourceBusy where somebody has it, or does not answer.
+/// ResourceBusy if the device is in use, or does not answer.
 pub fn hold(name: &str) -> io::Result<Option<rustix::fd::OwnedFd>> {
     let (opened, open) = mpsc::sync_channel(1);
     let node = format!("/dev/{name}");

@@ -298,7 +298,7 @@ impl Kernel {
         self.0.call(RECONFIGURE, &attributes).map(drop).map_err(device.failed("giving it a new size"))
     }
 
-    /// Ends a device: requests that wait fail. It must be held, or used by nobody.
+    /// Ends a device: requests that wait fail. The device must be held, or not in use.
     fn disconnect(&self, device: &NbdDevice) -> Result<(), KernelError> {
         let attributes = Attributes::default().number(INDEX, device.number);
         self.0.call(DISCONNECT, &attributes).map_err(device.failed("disconnecting it"))?;
@@ -307,10 +307,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Ends a device that nobody has. `force`: also one that is in use; its requests fail then.
+    /// Ends a device that is not in use. `force`: also one that is in use; its requests fail then.
     ///
     /// # Errors
-    /// Where somebody has it.
+    /// If the device is in use.
     pub fn release(&self, device: &NbdDevice, force: bool) -> Result<(), KernelError> {
         let in_use = |user: String| Err(KernelError::InUse { node: device.node(), user });
         let mut held = None;
