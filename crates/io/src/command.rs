@@ -17,7 +17,6 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 /// Offset of the data's address in a control command.
 const ADDRESS_AT: usize = 8;
 
-/// A control command.
 #[derive(Debug)]
 pub struct ControlCommand {
     /// The file of the driver.

@@ -41,7 +41,6 @@ pub struct Uri {
     pub hostname: Option<String>,
 }
 
-/// Errors in a URI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UriError {
     #[error("\"{0}\" is no NBD URI: write nbd://HOST/EXPORT, or nbd+unix:///EXPORT?socket=PATH")]

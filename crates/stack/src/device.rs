@@ -87,7 +87,6 @@ impl DeviceSource {
     }
 }
 
-/// A device of a stack file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSpec {
     pub name: String,

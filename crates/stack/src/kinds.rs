@@ -16,7 +16,6 @@ use crate::fields::{Fields, Located};
 use crate::raid::FILL;
 use crate::registry::{self, RegisteredLayer, Role};
 
-/// A layer: its name and its kind.
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
     pub name: String,

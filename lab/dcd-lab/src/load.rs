@@ -22,7 +22,6 @@ const BLOCK_SECTORS: u64 = 8;
 /// No client sends more data in a request: NBD and SCSI hosts allow 32 MiB at most. Traces count zeroes as writes.
 const DATA_SECTORS_MAX: u32 = (32 << 20) / SECTOR_BYTES as u32;
 
-/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Since the first.
@@ -82,7 +81,6 @@ pub struct Workload {
     pub block_bytes: u32,
 }
 
-/// Purpose of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A write cache for it is looked for: a device without writes has none.

@@ -110,7 +110,6 @@ pub fn made(text: &str) -> Result<StackFile, StackFileError> {
     StackFile::parse(text, Path::new("simulated.toml"))
 }
 
-/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
     pub seed: u64,

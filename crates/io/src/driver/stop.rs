@@ -18,7 +18,6 @@ use super::{Context, Driver, Host, Origin, keys};
 /// Time for the last answers to go out.
 const ANSWERS: Nanos = Nanos::from_secs(1);
 
-/// Result of the driver's run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Failed steps, in words for the administrator.

@@ -45,9 +45,8 @@ pub struct RemoteSpec {
 /// State of the connection to a server.
 #[derive(Clone, Debug)]
 pub struct LinkStatus {
-    /// Number of connections.
     pub connections: usize,
-    /// Since when that is so.
+    /// Time when the connections were made, or lost.
     pub since: Instant,
     /// Why there is none, or why the last one ended.
     pub why: Option<String>,

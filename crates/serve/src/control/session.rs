@@ -24,7 +24,6 @@ struct Line {
     args: Option<serde_json::Map<String, Value>>,
 }
 
-/// A control connection.
 #[derive(Debug, Default)]
 pub struct ControlSession {
     partial: Vec<u8>,

@@ -103,7 +103,6 @@ struct Job<W> {
     buf: Buf,
 }
 
-/// A command of a job.
 enum Part {
     Edge { job: usize, patch: usize, edge: usize },
     Change { job: usize },

@@ -59,7 +59,6 @@ impl FuseError {
     }
 }
 
-/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
     pub image_name: String,

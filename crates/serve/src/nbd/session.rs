@@ -59,7 +59,6 @@ enum Phase {
     Ended,
 }
 
-/// An NBD connection.
 pub struct NbdSession {
     exports: Arc<NbdExports>,
     phase: Phase,

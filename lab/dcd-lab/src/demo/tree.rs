@@ -15,7 +15,6 @@ pub const MEAN_BYTES: usize = 9_900;
 /// No file is smaller than this, as sources seldom are.
 const SMALLEST_BYTES: usize = 200;
 
-/// A file of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeFile {
     pub path: PathBuf,

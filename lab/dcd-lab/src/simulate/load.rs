@@ -16,7 +16,6 @@ pub enum Load {
 }
 
 impl Load {
-    /// Number of requests that a stack gets.
     pub fn requests(&self) -> u64 {
         match self {
             Load::Trace { workload, .. } => workload.requests.len() as u64,

@@ -89,7 +89,6 @@ impl Objective {
     }
 }
 
-/// Options of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchOptions {
     pub objective: Objective,
