@@ -27,7 +27,7 @@ struct Line {
     sent: [Option<u32>; SECTORS],
     /// Sectors for which `sent` counts.
     flying: u8,
-    /// Read before the stop, or unreadable.
+    /// A read of the line was sent before the stop. It may have failed.
     was_read: bool,
 }
 
