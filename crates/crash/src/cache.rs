@@ -30,7 +30,7 @@ const LARGEST_REQUEST_BYTES: u64 = 128 << 10;
 /// Makes the log cache; an argument, so that a changed one can be explored.
 pub type MakeCache = Rc<dyn Fn(LogCacheConfig) -> Box<dyn Layer>>;
 
-/// Draws how the log's disk turns: gaps are left in it then, whatever its latencies are.
+/// Draws the rotation of the log's disk: gaps are left in a log that spins, whatever the latencies of the disk are.
 pub(crate) fn draw_spindle(rng: &mut SimRng) -> Spindle {
     let turns = rng.pick(&[false, false, true]);
     let track = rng.pick(&[16, 80]);
@@ -39,7 +39,7 @@ pub(crate) fn draw_spindle(rng: &mut SimRng) -> Spindle {
     if turns { Spindle::Spins(spin) } else { Spindle::NotMeasured }
 }
 
-/// Draws the settings of one run, and how the log's disk turns.
+/// Draws the settings of one run, and the rotation of the log's disk.
 pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -> (LogCacheConfig, Spindle) {
     let spindle;
     let config = LogCacheConfig {
@@ -83,7 +83,7 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
     (config, spindle)
 }
 
-/// Stores how the log's disk turns, as format does where it can measure that.
+/// Stores the rotation of the log's disk, as format does where it can measure that.
 pub(crate) fn store_spindle(log: &mut MemDisk, spindle: Spindle) {
     if spindle != Spindle::NotMeasured {
         let mut superblock = read_superblock(log).expect("it is formatted");

@@ -185,8 +185,8 @@ struct Arguments {
     /// The log is on two or three legs, which fail, come back, rot, and are lost for good.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot"])]
     legs: bool,
-    /// The log has a leg on each of two machines, which take it over from each other, while the first one may go on alone; legs that
-    /// were used apart come back.
+    /// The log has a leg on each of two machines, which take it over from each other, while the first one may go on alone; diverged
+    /// legs come back.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "legs"])]
     take_over: bool,
     /// Cuts no power at writes and flushes, but damages a block of the log at rest after a crash: a flipped bit, two blocks in each

@@ -178,8 +178,8 @@ impl MemDisk {
         }
     }
 
-    /// Two changes that were in flight together and overlap: nobody knows which of the two the medium keeps. A layer that lets this
-    /// happen is wrong however the disk ends them, so it is found without the rare order that loses data.
+    /// Returns two overlapping changes that were in flight together: the medium may have either. A layer that lets this happen is wrong
+    /// however the disk ends them, so the race is found without the rare order that loses data.
     pub const fn race(&self) -> Option<(Extent, Extent)> {
         self.race
     }

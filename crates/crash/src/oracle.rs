@@ -159,7 +159,7 @@ impl Oracle {
         &self.writes[(write - self.first) as usize]
     }
 
-    /// A write of stamps, of zeroes, or of what nobody knows is submitted; gives the number for its stamps.
+    /// Notes the submission of a write: stamps, zeroes, or unknown content. Returns the number for its stamps.
     pub fn write_begins(&mut self, extent: Extent, content: Content, durable: bool) -> u32 {
         self.append(extent, content, durable, State::InFlight)
     }
@@ -511,9 +511,9 @@ impl Oracle {
         self.sectors[at.0 as usize].lost = true;
     }
 
-    /// The process was killed, and this is what the next one found. The devices kept their caches, so it may still go; what
-    /// was not found was only in RAM, and is gone unless the devices bring it back in a power cut. All of this is as if
-    /// somebody had written what was found, without a flush.
+    /// Notes that the process was killed, and that the next one found this. The devices kept their caches, so what was found may still
+    /// be lost. What was not found was only in RAM, and is gone unless the devices bring it back in a power cut. All of this is as if
+    /// what was found had been written without a flush.
     pub fn killed(&mut self, found: &[Seen]) {
         for written in &mut self.writes {
             if written.state == State::InFlight {

@@ -372,7 +372,7 @@ fn a_sweep_over_an_array_of_many_operations_ends() {
     assert!((12..120).contains(&swept.cases), "{}", swept.cases);
 }
 
-/// The array takes no more writes, and then the log on it fails, too: until that is recorded nothing is tried again, and nobody is woken.
+/// The array takes no more writes, and then the log on it fails, too. Until that is recorded, nothing is tried again, and no waiter wakes.
 #[test]
 fn a_cache_on_a_broken_array_whose_log_fails_waits_for_its_record() {
     let config = SweepConfig { stride: 43, devices_max: 1, in_doubt: true, ..SweepConfig::new(2, 40) };

@@ -195,7 +195,7 @@ impl Bench {
         self.round(rig, warm, batch, io, flushes == Flushes::Batch)
     }
 
-    /// Writes that fill the log, up to a half, while nothing goes home.
+    /// Writes that fill the log, up to a half, while nothing is destaged.
     fn measure_writes(&mut self, name: &'static str, warm: bool, flushes: Flushes) {
         let mut rig = rig(LogCacheConfig { idle_empty: Nanos::from_secs(1000), ..LogCacheConfig::default() });
         let mut line = Line::new(name);

@@ -96,7 +96,7 @@ pub type AreTorn = Box<dyn Fn(&[MemDisk]) -> bool>;
 /// Start of a log of which sectors cannot be read that were being written.
 pub struct Tears {
     pub are_torn: AreTorn,
-    /// The stack of somebody who accepts damage, as such a sector may have held what was acknowledged.
+    /// The stack with damage accepted, as such a sector may have held what was acknowledged.
     pub build_accepting: Build,
 }
 

@@ -480,7 +480,7 @@ impl Run {
         }
     }
 
-    /// The end of a life that nobody cut short: perhaps drained, perhaps stopped; then the power goes.
+    /// Ends an activation that no crash cut short: perhaps drained, perhaps stopped; then the power goes.
     fn last_words(
         &mut self,
         driver: &mut Driver,

@@ -1,4 +1,4 @@
-//! A log cache over an array: whole stripes go home together, so that the array need not read for their parity.
+//! Tests a log cache over an array: whole stripes are destaged together, so that the array need not read for their parity.
 
 use dcd_crash::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
@@ -70,7 +70,7 @@ fn count(stack: &Stack, name: &str) -> u64 {
     stack.layer(array).status(Nanos::ZERO).to_json()["statistics"][name].as_u64().expect("a counter")
 }
 
-/// Member reads for parity, and destages, of lines that are written in this order and brought home.
+/// Counts member reads for parity, and destages, after lines are written in this order and destaged.
 fn member_reads(lines: &[u64], full_stripes_first: bool) -> (u64, u64) {
     let (mut stack, mut driver) = cached(full_stripes_first);
     stack.enable_checks();

@@ -13,7 +13,7 @@ pub enum WhatPolicy {
     LastWriteFirst,
     /// The least dirty data first: the least work for a free segment (the same section, as future work).
     LeastValidFirst,
-    /// The part that nobody has written for the longest time.
+    /// The part that has not been written for the longest time.
     LeastRecentlyWritten,
     /// The most dirty blocks for one visit of the arm; the nearest of equals (Biswas et al. 1993, section 2.1).
     MostDirty,

@@ -1,5 +1,4 @@
-//! A fault layer: makes what is below it fail, or lie, in a planned way. For tests, and for whoever wants to see what
-//! their software does when a disk fails.
+//! Makes what is below it fail, or lie, in a planned way. For tests, and for trying out what software does when a disk fails.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
-//! Reading ahead: what lies behind reads that come in order is read before anybody asks for it, and kept in RAM.
+//! Reads ahead: fetches the blocks after sequential reads before they are asked for, and stores them in RAM.
 //!
-//! The small files of a directory lie one behind the other, and who reads them asks for each alone. A disk's own buffer helps
+//! The small files of a directory lie one behind the other, and their reader asks for each alone. A disk's own buffer helps
 //! as long as it has a segment for each reader and nothing moves the arm away. This layer has as many *streams* as it is
 //! given RAM for, and reads for each a long piece at a time, so that several readers do not pay a seek for each file.
 //!
@@ -258,7 +258,7 @@ impl ReadAhead {
         }
     }
 
-    /// Forgets what is about to be changed, or was. Who waits for it asks the disk.
+    /// Forgets blocks that are about to be changed, or were. Requests that wait for them go to the disk.
     fn forget(&mut self, extent: Extent, out: &mut Outbox) {
         for stream in &mut self.streams {
             if stream.kept.overlaps(extent) {

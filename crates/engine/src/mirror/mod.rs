@@ -1,21 +1,21 @@
-//! A mirror: legs that all have the same content, so that one of them can be lost. It stands below a log cache, whose checksums say which
+//! Mirrors a log on legs that all have the same content, so that a leg can be lost. A log cache stands above, whose checksums say which
 //! of two copies is right (see [`Io::ReadCopy`]).
 //!
-//! | part | what |
+//! | part | does |
 //! |---|---|
 //! | `label` | the bytes on the legs |
 //! | `assemble` | which legs a start believes; pure |
 //! | `clients` | requests from above |
-//! | `record` | writing the labels, and who waits for that |
-//! | `copying` | what is copied from leg to leg: a leg that is filled, a place that could not be read |
+//! | `record` | writes the labels, and knows what waits for that |
+//! | `copying` | copies from leg to leg: fills a leg, mends a place that could not be read |
 //! | `command` | legs come and go |
 //! | `offline` | making a mirror |
 //!
 //! - A write is answered when it is on all legs in use.
-//! - When one misses a write, nothing more is answered before the labels of the others say so.
+//! - When a leg misses a write, nothing more is answered before the labels of the others say so.
 //! - A leg that is filled gets all that is written, and is believed only once the labels say that it is whole.
-//! - After a crash the legs may differ in what was on its way. Nobody decides here what of it counts: whoever stands above reads both copies,
-//!   and writes again what it believes.
+//! - After a crash the legs may differ in writes that were under way. The mirror does not decide which of them count: the layer above
+//!   reads both copies, and writes again what it believes.
 
 mod assemble;
 mod clients;

@@ -44,7 +44,7 @@ pub struct MirrorStatus {
     pub uuid: [u8; 16],
     pub size_bytes: u64,
     pub generation: u64,
-    /// The newest label that the start found; for those who decide whether its legs may be used.
+    /// Generation of the newest label that the start found. Callers decide by it whether the legs may be used.
     #[serde(skip)]
     pub found_generation: u64,
     pub legs: Vec<LegStatus>,

@@ -1,11 +1,11 @@
-//! Members that were used apart from those that count. Four members of RAID-6 are two pairs that both can do without the other, and an older
-//! content that was put back on a member lets it be used twice: what was written to one part is not on the other then.
+//! Finds members that have diverged from those that count. Four members of RAID-6 are two pairs that both can do without the other. Old
+//! content that was put back on a member also lets it be used twice. What was written to one part is then not on the other.
 //!
 //! A superblock alone does not show it: a crash in the middle of an update leaves members ahead of others that go on without them, and
-//! nothing was acknowledged of that. So a member was used apart
-//! - *surely*, where a generation was complete without members that count, since these know that it has failed;
-//! - *perhaps*, where nobody was in use with it and with them, and then if all others that it says were in use with it say the same, as
-//!   far as they are there.
+//! nothing was acknowledged of that. So a member has diverged
+//! - *surely*, where a generation was complete without members that count, since these know that the member has failed;
+//! - *perhaps*, where no member was in use with it and with them, and then if all others that it says were in use with it say the same, as
+//!   far as they are present.
 
 use crate::raid::away::Absence;
 use crate::raid::superblock::{Identity, Superblock};
@@ -35,7 +35,7 @@ enum Verdict {
 }
 
 impl Superblock {
-    /// The members that were used apart from those of this superblock, the newest of them all. `known`: what devices with roles say.
+    /// Returns the members that have diverged from those of this superblock, the newest of all. `known`: superblocks of devices with roles.
     pub fn apart(&self, known: &[(&Superblock, Identity)]) -> Option<Apart> {
         let mut apart = Apart { left_behind: Vec::new(), newest: Vec::new() };
         for (superblock, identity) in known {

@@ -1,4 +1,4 @@
-//! Members that are away: who they are, and what they have missed since. One that comes back is given that, and no more.
+//! Knows the members that are away, and what they have missed since. A member that comes back is given that, and no more.
 //!
 //! A *tract* is some regions in a row. While a member is away its bit is durable in the superblocks before anything of it is written,
 //! with a journal and without, and is not cleared before all are back: so a member lacks nothing outside of the marked tracts.

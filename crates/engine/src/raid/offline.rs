@@ -191,7 +191,7 @@ pub fn forget(device: &mut dyn BlockDevice) -> Result<(), IoError> {
 /// The newest superblock of all members. `members` are in the order of their roles.
 ///
 /// # Errors
-/// If none of them can be read, one is of another array, or some were used apart from the others.
+/// If none of them can be read, one is of another array, or some have diverged.
 pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock, ChangeError> {
     let mut all: Vec<(Superblock, Identity)> = Vec::new();
     for (place, member) in members.iter_mut().enumerate() {

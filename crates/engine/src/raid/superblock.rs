@@ -1,12 +1,12 @@
-//! The superblock of an array, which every member has in two copies: which array it is, who has which role, who has failed, where
-//! parity may be wrong. Bytes are described in docs/format.md.
+//! Reads and writes the superblock of an array, which every member has in two copies: the array's identity, the role of each member, the
+//! failed members, the places where parity may be wrong. Bytes are described in docs/format.md.
 //!
-//! Each update is a new *generation*, and goes over the copy that is older or damaged, never over the one that counts. A member that was away while others went on
-//! is named as failed in a newer generation than its own. An older generation alone says nothing: crashes in the middle of
-//! updates leave some members behind that have missed no data.
+//! Each update is a new *generation*, and overwrites the copy that is older or damaged, never the copy that counts. A member that was
+//! away while others went on is named as failed in a newer generation than its own. An older generation alone says nothing: crashes in the
+//! middle of updates leave some members behind that have missed no data.
 //!
-//! A member is identified by its id, not by its place: a role belongs to the member whose id is in the table. One that was replaced is
-//! told from its replacement by that.
+//! A member is identified by its id, not by its place: a role belongs to the member whose id is in the table. So a replaced member is
+//! distinguished from its replacement.
 
 use std::collections::BTreeMap;
 
@@ -114,7 +114,7 @@ pub struct Reshape {
     pub kept: bool,
 }
 
-/// A data block of which nobody knows any more what it held.
+/// A data block whose content is not known any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LostBlock {
     pub role: usize,
@@ -303,7 +303,7 @@ impl Superblock {
         Buf::copy_of(bytes.as_bytes())
     }
 
-    /// Reads a copy: what it says, and who the device is that it is on.
+    /// Reads a copy: its content, and the identity of the device that it is on.
     pub fn decode(block: &[u8], copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
         let bytes = Bytes::read_from_bytes(block).map_err(|_| SuperblockError::NoMagic)?;
         if bytes.magic != MAGIC {
@@ -321,7 +321,7 @@ impl Superblock {
         bytes.fields(copy)
     }
 
-    /// The newer of the two copies on a device, and who it is.
+    /// Reads the newer of the two copies on a device, and the identity of the device.
     pub fn read(member: &mut dyn BlockDevice) -> Result<(Superblock, Identity), SuperblockError> {
         let mut copy = |copy: usize| {
             let block = member.read(COPY_SECTORS[copy], SUPERBLOCK_BYTES).map_err(SuperblockError::Io)?;

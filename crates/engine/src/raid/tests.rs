@@ -648,7 +648,7 @@ fn an_administrator_fails_a_member_that_the_others_make_up_for() {
     assert_eq!(unsynced.tell(fail(1)), Err(CommandError::Resyncing));
 }
 
-/// Deep queues make short ways, as long as they keep nobody waiting and carry little.
+/// Deep queues shorten seeks, as long as no client waits for them and they carry little.
 #[test]
 fn a_flush_alone_brings_home_more_sparse_units_at_a_time() {
     let destages = |blocks: usize, reads: bool| {

@@ -1,4 +1,4 @@
-//! A unit of the stripe cache: what there is of its blocks, and who has its lock. The cache keeps the numbers true.
+//! Holds a unit of the stripe cache: its blocks and the state of its lock. The cache updates the counts.
 
 use std::collections::{BTreeSet, VecDeque};
 

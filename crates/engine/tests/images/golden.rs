@@ -25,7 +25,7 @@ fn log_bytes(log_block_bytes: u32) -> u64 {
 fn config() -> LogCacheConfig {
     LogCacheConfig {
         bypass_bytes: BYPASS_SECTORS * SECTOR_BYTES,
-        // Longer than anything takes here: only who rests lets it destage.
+        // Longer than anything takes here: only a client that rests lets it destage.
         idle_empty: Nanos::from_secs(10),
         idle_full: Nanos::from_secs(10),
         ..LogCacheConfig::default()
@@ -87,7 +87,7 @@ impl Disk for Vec<u8> {
 
 use Durability::{Durable, Volatile};
 
-/// Goes home before anything else is written.
+/// Writes data that is destaged before anything else is written.
 fn first(disk: &mut dyn Disk) {
     disk.write(0x800, 8, 1, Volatile);
     disk.write(0x828, 2, 1, Volatile);

@@ -1,4 +1,4 @@
-//! A block of the log that rotted is an error for whoever reads it, however the read is put together, and for nobody else.
+//! Tests rot in the log: a block that rotted is an error for every read of it, however the read is put together, and for no other.
 
 use crate::rig::{Ram, Rig};
 use dcd_engine::log_cache::LogCacheConfig;

@@ -1,5 +1,5 @@
-//! Rule 14: what brings dirty data home asks for no memory, as memory may be short because dirty data waits to go home.
-//! Counted by the allocator: from the first batch to the last, hardly more than before, and only small things.
+//! Rule 14: destaging asks for no memory, as memory may be short because dirty data waits to be destaged.
+//! Counted by the allocator: from the first batch to the last, hardly more than before, and only small allocations.
 
 use crate::counting::{ALLOCATED, LARGEST, PEAK};
 use crate::rig::{Ram, Rig};

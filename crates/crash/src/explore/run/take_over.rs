@@ -122,8 +122,8 @@ impl Run {
         }
     }
 
-    /// The first machine, which nobody has switched off, goes on with its leg; the other one is away, and the data disk takes no
-    /// writes from it. Its clients write something else. The leg as that leaves it; none where it does not go on.
+    /// Lets the first machine, which is still running, go on with its leg, while the other leg is away and the data disk refuses writes.
+    /// The machine's clients write something else. Returns the leg as the machine leaves it; none where the machine does not go on.
     fn goes_on(&mut self, cut: &Cut, leg: usize) -> Outcome<Option<MemDisk>> {
         let mut disks = self.copies(&cut.disks);
         disks[1 - leg].set_faults(FaultPlan::dead());

@@ -1,5 +1,5 @@
-//! Starts that are refused because sectors cannot be read that were being written when the power went. They may have held what was
-//! acknowledged, so somebody has to accept the damage: nothing may be missing then that was acknowledged.
+//! Explores starts after a power cut that made sectors in flight unreadable. Such a start is refused, as the sectors may have held acknowledged
+//! data. After the damage is accepted, nothing that was acknowledged may be missing.
 
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::Promise;

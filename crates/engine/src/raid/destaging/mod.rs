@@ -1,4 +1,4 @@
-//! Choosing the next destage: by marks and policies, and by those who wait.
+//! Chooses the next destage: by marks and policies, and by what waits.
 
 mod run;
 

@@ -1,11 +1,11 @@
 //! Prefetching reads the old content of dirty blocks before their destage needs it.
 //!
-//! While clients write into the cache, members have time. What a destage has to know first changes only under the exclusive lock of
-//! its unit. So it is read under the shared lock, and whoever takes the exclusive one takes it out: an operation uses it, a pass forgets
-//! it. Parity is not read: more of it goes in one command when all of a stripe is destaged.
+//! While clients write into the cache, members have time. The old content changes only under the exclusive lock of its unit. So it is read
+//! under the shared lock, and whichever operation takes the exclusive lock takes the content out: a destage uses it, a pass forgets it. Parity is
+//! not read: more of it goes in one command when all of a stripe is destaged.
 //!
-//! It is read of units that rest and whose dirty blocks lie apart: one that is being filled will need none of it. While clients read,
-//! and while somebody waits for a destage, nothing is.
+//! Prefetches concern units that rest and whose dirty blocks are scattered: a unit that is being filled needs none of them. While clients
+//! read, or wait for a destage, nothing is prefetched.
 
 mod run;
 

@@ -1,4 +1,4 @@
-//! The superblocks of a running array: what they say, what they have to say, and who waits for that.
+//! Writes the superblocks of a running array, and knows what waits for that.
 //!
 //! Before the first write the superblocks say that writes are under way (*active*), before the first write to a region without
 //! a journal its bit is set, and before anything is acknowledged that a failed member has missed, they say that it has failed. While
