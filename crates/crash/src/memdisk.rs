@@ -132,7 +132,7 @@ pub struct MemDisk {
     completions: u64,
     flights: Flights<Flight>,
     faults: FaultPlan,
-    /// Without it the disk keeps one image, costs less, and cannot be cut.
+    /// True when the disk has a durable image beside the current one. Without it the disk costs less, and its power cannot be cut.
     can_be_cut: bool,
     race: Option<(Extent, Extent)>,
 }

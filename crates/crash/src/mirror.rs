@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// As many as `dcd-crash` tries where nothing else is asked.
+    /// Number of states that `dcd-crash` tries by default.
     const STATES: u64 = 10_000;
 
     #[track_caller]

@@ -330,7 +330,7 @@ fn a_member_that_fails_while_the_parity_is_in_doubt_makes_errors_and_no_wrong_da
     assert!(told > 30, "{told}");
 }
 
-/// With a log cache on it, wherever its log is. An array whose parity is right makes up for whatever one disk does, the log on it included.
+/// An array whose parity is right makes up for whatever one disk does. That includes a log on the array, wherever it is.
 #[test]
 fn errors_below_a_log_cache_on_an_array_make_nothing_wrong() {
     let mut log_failures = 0;

@@ -38,9 +38,9 @@ pub struct SweepConfig {
     pub requests: u64,
     /// Step between the operations that fail; 1: each fails.
     pub stride: u64,
-    /// After so many cases of a kind of fault the stride doubles, and after as many again: a run of very many operations ends, too.
+    /// Number of cases of a kind of fault after which the stride doubles, again and again: a run of very many operations ends, too.
     pub doubles_after: u64,
-    /// Only the operations of so many devices fail, in the order of the rig's disks.
+    /// Number of devices whose operations fail: the first ones in the order of the rig's disks.
     pub devices_max: usize,
     /// The parity makes up for nothing yet: an error may take what a member had, and a start may be refused, but nothing may be wrong.
     pub in_doubt: bool,

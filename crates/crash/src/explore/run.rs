@@ -26,9 +26,9 @@ type Driver = VirtualDriver<MemDisk>;
 
 /// The whole device is read in pieces of this size.
 const READ_SECTORS: u64 = 256;
-/// A client that is not done after so many events waits for something that never comes.
+/// Maximum number of events: a client that is not done by then waits for something that never comes.
 const EVENTS_MAX: u64 = 2_000_000;
-/// Nor after so much virtual time.
+/// Maximum virtual time, for the same reason.
 const TIME_MAX: Nanos = Nanos::from_secs(36_000);
 /// Maximum time for work that a stack begins by itself.
 const REST_TIME: Nanos = Nanos::from_secs(60);

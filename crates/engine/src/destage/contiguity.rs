@@ -11,8 +11,8 @@ use crate::{LINE_SECTORS, Lba};
 /// The most that a superblock has room for: ranges of Sexcept for reads, and as many for writes.
 pub const EXCEPT_MAX: usize = 64;
 
-/// For which stride distances a disk is faster with the gap filled. A stride distance is the difference of two positions
-/// in blocks: neighbours have 1.
+/// Stride distances at which a disk is faster with the gap filled. A stride distance is the difference of two positions in blocks:
+/// neighbours have 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Strides {

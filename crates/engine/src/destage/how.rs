@@ -8,7 +8,7 @@ use crate::Extent;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HowPolicy {
-    /// As they lie in the cache: the DCD paper's.
+    /// In the order in which the blocks lie in the cache: the DCD paper's.
     AsItComes,
     /// Sorted by LBA, neighbours merged into one write.
     #[default]
@@ -33,7 +33,7 @@ pub trait How: Sync {
     fn order(&self, blocks: &mut [Block]);
 }
 
-/// As the blocks lie in the cache (the paper's, section 3.5.3).
+/// The order in which the blocks lie in the cache (the paper's, section 3.5.3).
 struct AsItComes;
 
 impl How for AsItComes {

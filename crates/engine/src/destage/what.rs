@@ -68,7 +68,7 @@ pub trait What: Sync {
         parts.sort_by_key(|part| self.key(part));
     }
 
-    /// Some parts have a second chance: they come after others only because they were written again.
+    /// True when some parts have a second chance: they come after others only because they were written again.
     fn gives_chances(&self) -> bool {
         false
     }
@@ -79,7 +79,7 @@ pub trait What: Sync {
 pub struct Chosen<T> {
     pub best: T,
     pub key: (u64, u64),
-    /// Those that would have gone before it but for their second chance, which they have had now.
+    /// Parts that would have gone before the best one but for their second chance, which they have had now.
     pub passed: Vec<T>,
 }
 

@@ -60,7 +60,7 @@ struct Stream {
     kept: Extent,
     buf: Buf,
     loading: Option<Extent>,
-    /// Something in what is loading was written since.
+    /// Some of the sectors that are being loaded were written since.
     stale: bool,
     waiting: Vec<(RequestId, Lba, Buf)>,
     /// The size of the next load, in sectors.

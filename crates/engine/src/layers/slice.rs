@@ -7,7 +7,7 @@ use crate::layer::{
 use crate::layers::filter::{Filter, Seen};
 use crate::{Extent, Lba, Nanos};
 
-/// Why a slice cannot be cut.
+/// Reason for refusing to cut a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SliceError {
     #[error("the slice {slice} does not fit on a device of {sectors} sectors")]

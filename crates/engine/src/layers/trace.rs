@@ -41,7 +41,7 @@ pub struct SinkStatus {
     pub path: String,
     pub recorded: u64,
     pub dropped: u64,
-    /// Why nothing more is written.
+    /// The error after which nothing more is written.
     pub error: Option<String>,
 }
 

@@ -4,7 +4,7 @@ use super::Canary;
 use super::label::{Label, LabelError, Standing};
 use crate::Planted;
 
-/// Why a mirror does not start. Nothing was written. The numbers are ports; their names are filled in by [`super::Mirror`].
+/// Reason for refusing to start a mirror. Nothing was written. The numbers are ports; their names are filled in by [`super::Mirror`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No device has a label.

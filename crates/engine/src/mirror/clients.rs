@@ -34,7 +34,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Something is changed there.
+    /// True when a request under way changes something in the extent.
     pub fn changes(&self, extent: Extent) -> bool {
         let is_write = |client: &&Client| !matches!(client.kind, IoKind::Read | IoKind::Flush);
         let extents = self.all.iter().filter(is_write).filter_map(|client| client.extent);

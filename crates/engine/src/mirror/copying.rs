@@ -20,7 +20,7 @@ const MENDS_MAX: usize = 64;
 struct Fill {
     leg: u64,
     done_sectors: u64,
-    /// Up to here it is copied in small pieces.
+    /// End of the sectors that are copied in small pieces.
     pieces_until: u64,
     flushing: bool,
 }
@@ -94,7 +94,7 @@ impl Copier {
 }
 
 impl Core {
-    /// There is something to copy.
+    /// True when a leg is being filled, or a copy is running.
     pub const fn copies(&self) -> bool {
         self.copier.fill.is_some() || self.copier.running.is_some()
     }

@@ -72,7 +72,7 @@ pub struct Label {
     pub legs: Vec<Leg>,
 }
 
-/// Why a device is no leg.
+/// Reason for not taking a device as a leg.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
     #[error("it has no label of a mirrored log")]

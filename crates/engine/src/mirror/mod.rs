@@ -65,7 +65,7 @@ pub struct MirrorConfig {
     pub canary: Planted<Canary>,
 }
 
-/// Why a mirror does not start. Nothing was written.
+/// Reason for refusing to start a mirror. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
     #[error("none of its devices is a leg of a mirrored log: {0}")]

@@ -4,7 +4,7 @@ use super::label::{COPY_SECTORS, LABEL_BYTES, LEGS_MAX, Label, Leg, Standing, co
 use crate::layer::BlockDevice;
 use crate::{Buf, Durability, Io, IoError, LINE_SECTORS};
 
-/// Why no mirror can be made. The numbers are places in the list of devices.
+/// Reason for refusing to make a mirror. The numbers are places in the list of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     #[error("a log has from 1 to {LEGS_MAX} legs")]

@@ -51,7 +51,7 @@ pub(super) enum Flight {
     Flush {
         role: usize,
     },
-    /// To the device on this port, which is to be a spare, or comes back.
+    /// A command to the device on this port, which becomes a spare, or comes back.
     Join {
         port: Port,
         number: usize,
@@ -74,7 +74,7 @@ pub(super) enum Flight {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
     No,
-    /// No more requests are taken, and those that are here are being answered.
+    /// No new requests are taken, and the present ones are being answered.
     Ending,
     /// All that is dirty is being destaged.
     Destaging,
@@ -174,7 +174,7 @@ impl Array {
         }
     }
 
-    /// No more requests are taken.
+    /// True when no new requests are taken.
     pub fn is_stopped(&self) -> bool {
         self.stop != Stop::No
     }

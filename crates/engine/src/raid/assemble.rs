@@ -118,7 +118,7 @@ impl Starting<'_> {
         self.members.port(role).filter(|_| self.now.is_in_use(role))
     }
 
-    /// A region in doubt of which a member has failed, or is not rebuilt so far: nobody can make up for that.
+    /// Finds a region in doubt of which a member has failed, or is not rebuilt so far: the parity cannot make up for that.
     fn damaged(&self) -> Option<u64> {
         let lacks = |region: &u64| {
             let end = self.regions.units(*region).end * self.layout.column_sectors();
@@ -128,7 +128,7 @@ impl Starting<'_> {
         self.now.in_doubt.iter().find(lacks)
     }
 
-    /// Why it does not start with a region in doubt. `failed`: the roles that had failed before.
+    /// Returns the reason for refusing to start with a region in doubt. `failed`: the roles that had failed before.
     fn damage(&self, region: u64, failed: u64, lacks_journal: bool) -> AssembleError {
         AssembleError::InDoubt {
             in_doubt: self.now.in_doubt.len(),
@@ -162,7 +162,7 @@ impl Starting<'_> {
     }
 
     /// A killed server may have left the superblocks that count in the caches of members. The next ones go over the others: if a power cut
-    /// tore both, nobody could tell what a member is. The crash explorer found this.
+    /// tore both, the identity of a member would be lost. The crash explorer found this.
     fn flush(&mut self, below: &mut dyn Ports) -> Result<(), AssembleError> {
         for role in 0..self.now.members {
             if let Some(port) = self.in_use(role)

@@ -6,9 +6,9 @@
 
 use crate::raid::bitmap::Bitmap;
 
-/// As many members as may be away at a time.
+/// Maximum number of members that are away at a time.
 pub const AWAY_MAX: usize = 2;
-/// The bytes that a superblock has for it.
+/// Bytes of a superblock for the marks of tracts.
 pub const MISSED_BYTES: usize = 256;
 pub const TRACTS_MAX: u64 = 8 * MISSED_BYTES as u64;
 /// Number of tracts above which a mark includes the neighbours of its tract. A workload that writes in more tracts writes everywhere,
@@ -21,11 +21,11 @@ const NEIGHBOURS: u64 = 8;
 pub struct Absence {
     pub role: usize,
     pub id: u64,
-    /// The generation that was the first to say so; 0 before it is recorded.
+    /// First generation that names the member as away; 0 before that is recorded.
     pub since: u64,
     /// The roles that had failed then, its own included.
     pub failed: u64,
-    /// A generation that it had by then: if it has an older one, an older content has been put back on it.
+    /// A generation that the member had by then. If the member now has an older one, old content has been put back on it.
     pub had: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Absence {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Away {
     pub members: Vec<Absence>,
-    /// Tracts in which something was written since the first of them is away.
+    /// Tracts in which something was written since the first of the members is away.
     pub missed: Bitmap,
 }
 
@@ -46,7 +46,7 @@ impl Away {
         self.members.iter().any(|absence| absence.role == role)
     }
 
-    /// A member is away from now on that had some generation, and may lack what is under way in some tracts.
+    /// Adds a member that is away from now on. `had`: a generation that it had. It may lack what is under way in some tracts.
     pub fn add(&mut self, role: usize, id: u64, had: u64, under_way: &Bitmap) {
         self.members.retain(|absence| absence.role != role);
         if self.members.len() < AWAY_MAX {
@@ -55,7 +55,7 @@ impl Away {
         }
     }
 
-    /// A tract of so many is about to be written to. True where it was not marked.
+    /// Marks a tract that is about to be written to. True where it was not marked.
     pub fn mark(&mut self, tract: u64, tracts: u64) -> bool {
         if self.is_empty() || self.missed.contains(tract) {
             return false;
@@ -70,7 +70,7 @@ impl Away {
         true
     }
 
-    /// The member of a role has all again, or is not the one any more that was away.
+    /// Forgets the member of a role: it has all again, or another device has taken the role.
     pub fn forget(&mut self, role: usize) {
         self.members.retain(|absence| absence.role != role);
         if self.members.is_empty() {
@@ -78,12 +78,12 @@ impl Away {
         }
     }
 
-    /// The superblocks have to be told, if they say the other. Where nobody is away nothing is marked.
+    /// True when the superblocks must be updated, as `recorded` is what they say. While no member is away nothing is marked.
     pub fn says_more_than(&self, recorded: &Away) -> bool {
         self.members != recorded.members || (!self.is_empty() && self.missed != recorded.missed)
     }
 
-    /// As the superblocks of a generation say it, and that so many have failed.
+    /// Returns the state for the superblocks of a generation with these failed roles.
     pub fn recorded_by(&self, generation: u64, failed: u64) -> Away {
         let mut recorded = self.clone();
         for absence in recorded.members.iter_mut().filter(|absence| absence.since == 0) {
@@ -92,7 +92,8 @@ impl Away {
         recorded
     }
 
-    /// These superblocks have been written. Who came back and left again meanwhile is in them with an older generation.
+    /// Notes that these superblocks have been written. A member that came back and left again meanwhile is in them with an older
+    /// generation.
     pub fn was_recorded(&mut self, recorded: &Away, generation: u64, failed: u64) {
         for absence in self.members.iter_mut().filter(|absence| absence.since == 0) {
             let now = Absence { since: generation, failed, ..*absence };

@@ -1,7 +1,7 @@
 //! The stripe cache: what it has of each block, the order in which units are destaged and replaced, and their locks.
 //!
 //! A *unit* (`unit`) is a stripe (SC), or one parity block group (PBGC). Its memory comes in *pieces*: one for each row, or one for
-//! all of its rows (`CacheMemory`). Units without memory are here while somebody holds their lock.
+//! all of its rows (`CacheMemory`). Units without memory are here while their lock is held.
 //!
 //! | a lock is        | by                                        | meanwhile                                      |
 //! |------------------|-------------------------------------------|------------------------------------------------|
@@ -151,7 +151,7 @@ impl StripeCache {
         self.by_written.range((stamp + 1, 0)..).next().copied()
     }
 
-    /// Everything that was written by now has a stamp of this or less.
+    /// Returns the newest stamp: everything that was written by now has this stamp or an older one.
     pub const fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -195,7 +195,7 @@ impl StripeCache {
         unit.is_closed() || (unit.leaving && rows(chunk).any(pinned))
     }
 
-    /// A destage has planned: which blocks, by row and column, nobody may write until it has computed.
+    /// Pins the blocks, by row and column, that must not be written before a planned destage has computed the parity.
     pub fn pin(&mut self, unit: u64, pinned: impl Fn((usize, usize)) -> bool) {
         let data = self.layout.shape.data;
         for (index, block) in self.unit(unit).blocks.iter_mut().enumerate() {
@@ -251,7 +251,7 @@ impl StripeCache {
         self.held += 1;
     }
 
-    /// Takes the memory of the least recently used unit that is clean and that nobody uses.
+    /// Takes the memory of the least recently used unit that is clean and not in use.
     fn evict(&mut self, but: u64) -> bool {
         let victim = self.clean.iter().find(|(_, unit)| *unit != but && self.units[unit].is_idle());
         let Some(&(_, unit)) = victim else { return false };
@@ -273,7 +273,7 @@ impl StripeCache {
         while self.held > self.capacity && self.evict(u64::MAX) {}
     }
 
-    /// Forgets a unit that nobody uses and that holds nothing. If it has bad sectors it is one of those that are remembered.
+    /// Forgets a unit that is not in use and holds nothing. If it has bad sectors it is one of those that are remembered.
     pub fn release(&mut self, unit: u64) {
         let is_unused = |unit: &Unit| unit.is_idle() && !unit.is_held();
         match self.get(unit).filter(|entry| is_unused(entry)).map(|entry| entry.bad.is_empty()) {
@@ -392,7 +392,7 @@ impl StripeCache {
         }
     }
 
-    /// A block of which nobody knows what it held becomes zeroes; what was written of it stays.
+    /// Fills a block whose content is unknown with zeroes; what was written of it stays.
     pub fn void(&mut self, unit: u64, row: usize, column: usize) {
         match self.status(unit, row, column) {
             Status::Empty => {

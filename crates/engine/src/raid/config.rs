@@ -77,7 +77,7 @@ pub enum Canary {
     ForgetMissed,
 }
 
-/// In what the stripe cache takes its RAM (Baek and Park, section III-G3, name both).
+/// Unit in which the stripe cache takes its RAM (Baek and Park, section III-G3, name both).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheMemory {
@@ -88,23 +88,23 @@ pub enum CacheMemory {
     Unit,
 }
 
-/// Everything that can be set on an array.
+/// Settings of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RaidConfig {
     pub level: Level,
     pub strip_sectors: u64,
-    /// For each member, in the order of their roles, whether it is there; ports lead to those that are.
+    /// For each member, in the order of their roles: true if its device is present. Ports lead to the devices that are.
     pub present: Vec<bool>,
     /// The port after the members leads to a journal.
     pub journal: bool,
     /// The journal comes with the log of a cache above: it is not missed where that cache has been detached.
     pub journal_implied: bool,
-    /// Starts without the journal that it had.
+    /// Starts without the journal that the array had.
     pub journal_given_up: bool,
     /// If the journal fails, no more writes are taken; otherwise the array goes on as one without a journal.
     pub journal_required: bool,
-    /// For each place among the spares, whether a device is there; ports between those of the members and of the journal lead to them.
+    /// For each place among the spares: true if a device is present. Ports between those of the members and of the journal lead to them.
     pub spares: Vec<bool>,
     /// The least of the array that one bit of the write-intent bitmap stands for; an array that is made gets it for good.
     pub region_bytes: u64,
@@ -132,7 +132,7 @@ pub struct RaidConfig {
     /// Number of stamps of the cache after which an unwritten unit is prefetched: blocks that its destage will read are read before.
     /// The cache gives a stamp for each write, and for each piece of memory. 0: nothing is prefetched.
     pub prefetch_after: u64,
-    /// For the idle policy below the high mark: see the log cache.
+    /// Times for the idle policy below the high mark: see the log cache.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
     /// RAM for passes: what they have read and not written yet. One stripe with its parity at least.

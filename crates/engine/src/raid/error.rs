@@ -1,5 +1,5 @@
-//! Why an array does not start, does not use a device, or does not do what an administrator wants of it: facts. What to do about them is
-//! for the program to say.
+//! Names the reasons for not starting an array, not using a device, or refusing a command of an administrator. The program adds what to do
+//! about them.
 
 use crate::layer::Seat;
 use crate::raid::apart::Apart;
@@ -27,7 +27,7 @@ pub enum Others {
     TooFew,
 }
 
-/// Why an array does not start. Members and spares are named by their places.
+/// Reason for refusing to start an array. Members and spares are named by their places.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssembleError {
     #[error(transparent)]
@@ -113,7 +113,7 @@ pub struct Unused {
     pub why: UnusedWhy,
 }
 
-/// Why an array does not use a device.
+/// Reason for not using a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusedWhy {
     #[error(transparent)]
@@ -136,7 +136,7 @@ pub enum UnusedWhy {
     NoWrites,
 }
 
-/// Why an array does not do what an administrator tells it to.
+/// Reason for refusing a command of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     #[error("there is no member {role}: they are 0 to {}", .members - 1)]

@@ -13,11 +13,11 @@ pub(super) struct Identified {
     pub members: Members,
     /// For each role, which copy of its superblock counts.
     pub copies: Vec<usize>,
-    /// For each of them, the generation that it has itself; 0 where nobody is.
+    /// For each role, the generation that its member has; 0 where the member is missing.
     pub generations: Vec<u64>,
-    /// The highest of them all, and of those that do not count.
+    /// The highest generation of all superblocks, those that do not count included.
     pub generation_max: u64,
-    /// Those of them that do not say the same as the newest, a bit each.
+    /// Members whose superblocks differ from the newest, a bit each.
     pub differing: u64,
     /// Members with an older content than they must have, a bit each: they are not used.
     pub outdated: u64,
@@ -142,7 +142,7 @@ fn uuid_of_most(members: &[Option<Device>], spares: &[Option<Device>]) -> Option
     voters().max_by_key(|uuid| voters().filter(|other| other == uuid).count())
 }
 
-/// The superblocks of devices with roles, and who they are.
+/// Lists the superblocks of devices with roles, and the devices' identities.
 fn known<'a>(
     members: &'a [Option<Device>],
     spares: &'a [Option<Device>],

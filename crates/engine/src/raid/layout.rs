@@ -30,7 +30,7 @@ pub struct Layout {
 pub struct Chunk {
     pub unit: u64,
     pub column: usize,
-    /// In the unit's column.
+    /// First sector in the unit's column.
     pub first: u64,
     pub sectors: u64,
 }

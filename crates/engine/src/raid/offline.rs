@@ -15,7 +15,7 @@ use crate::raid::superblock::{
 };
 use crate::{BlockDevice, Buf, IoError, SECTOR_BYTES};
 
-/// Why an array cannot be made.
+/// Reason for refusing to make an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     #[error(transparent)]
@@ -32,7 +32,7 @@ pub enum CreateError {
     Journal(IoError),
 }
 
-/// Why the superblocks of an array are left as they are.
+/// Reason for leaving the superblocks of an array as they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     #[error("none of its members can be read")]

@@ -38,7 +38,7 @@ impl StripeView {
     }
 }
 
-/// Why a plan is made.
+/// Purpose of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Destage all that is dirty.

@@ -27,8 +27,8 @@ impl Superblock {
         self.rebuilding.is_some_and(|rebuild| self.away.has(rebuild.role))
     }
 
-    /// The member that is being rebuilt has failed, or is missing. One that had come back may do so again, where it is known what is under
-    /// way; of any other one nobody knows what it has, and it must not be taken for the member of that role.
+    /// Ends the rebuild of a member that has failed, or is missing. A member that had come back may do so again, where it is known what is
+    /// under way. The content of any other one is unknown, and it must not be taken for the member of that role.
     pub fn end_rebuild(&mut self, role: usize, under_way: Option<&Bitmap>) {
         let returning = self.is_returning();
         self.rebuilding = None;

@@ -23,7 +23,7 @@ const BATCH_BLOCKS: usize = 32;
 /// The tolerance of the paper: fragmented I/O that is slower than contiguous I/O by less is left as it is.
 pub const THRESHOLD: f64 = 1.2;
 
-/// Why passes cannot be made on a device.
+/// Reason for refusing passes on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StrideError {
     #[error("a pass is empty, or goes past the end of the device at sector {sectors}")]

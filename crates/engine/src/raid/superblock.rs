@@ -24,7 +24,7 @@ pub const SUPERBLOCK_BYTES: usize = 4096 + BITMAP_BYTES;
 /// The sectors of the copies.
 pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(16)];
 
-/// The id of no member: nobody has the role.
+/// The id of no member: the role is free.
 pub const NOBODY: u64 = 0;
 
 /// The most caches that the members can tell of.
@@ -40,7 +40,7 @@ const COUNT_MAX: u64 = 1 << 62;
 
 const MAGIC: [u8; 8] = *b"DCDRAID\0";
 const VERSION: u16 = 2;
-/// In the place of a role: the one of a spare, or that none is rebuilt.
+/// Value in the place of a role: the device is a spare, or no role is being rebuilt.
 const NO_ROLE: u32 = u32::MAX;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -186,7 +186,7 @@ pub struct Identity {
     pub copy: usize,
 }
 
-/// Why a block is no superblock of an array.
+/// Reason for not taking a block as a superblock of an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
     #[error("it is no member of an array, and no spare of one")]
@@ -202,7 +202,7 @@ pub enum SuperblockError {
 }
 
 impl Superblock {
-    /// As UUIDs are written.
+    /// Returns the UUID in its usual notation.
     pub fn uuid_text(&self) -> String {
         let digits = format!("{:032x}", u128::from_be_bytes(self.uuid));
         [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-")

@@ -44,9 +44,9 @@ pub(super) struct Survey<'a> {
     pub units: Range<u64>,
     /// The rows that each member gave.
     pub bytes: Vec<Option<Buf>>,
-    /// By role and row.
+    /// Unreadable blocks, by role and row.
     pub unreadable: &'a BTreeSet<(usize, usize)>,
-    /// Those among them that are lost, and lie in rows that do not fit.
+    /// Unreadable blocks that are lost, and lie in rows that do not fit.
     pub unsettled: &'a BTreeSet<(usize, usize)>,
 }
 
@@ -120,7 +120,7 @@ impl Survey<'_> {
         Some(&buf.bytes()[rows.start * BLOCK..rows.end * BLOCK])
     }
 
-    /// Some rows of a unit of which the same blocks are missing.
+    /// Examines rows of a unit of which the same blocks are missing.
     fn look_at(&self, unit: u64, rows: Range<usize>, found: &mut Surveyed, writes: &mut Writes) {
         let shape = self.shape();
         let role = |column: usize| self.layout.member(unit, column);

@@ -13,11 +13,11 @@ pub(super) const WHOLE: u8 = 0xff;
 /// A block: one bit for each sector.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Block {
-    /// In the cache.
+    /// Sectors that the cache has.
     pub valid: u8,
-    /// Newer than on the disk.
+    /// Sectors that are newer than on the disk.
     pub dirty: u8,
-    /// Has to stay as it is until a destage has computed the parity.
+    /// The block must not change until a destage has computed the parity.
     pub pinned: bool,
     /// A destage writes what it is now.
     pub taken: bool,

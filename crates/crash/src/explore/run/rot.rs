@@ -79,7 +79,7 @@ impl LogArea {
 }
 
 impl Run {
-    /// After the first client: another one, so that the log holds an older and a newer content, a rest, and the damages.
+    /// Goes on after the first client with another client, so that the log holds older and newer content, a rest, and the damages.
     pub(super) fn rot(
         &mut self,
         driver: &mut Driver,

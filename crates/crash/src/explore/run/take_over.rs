@@ -18,9 +18,9 @@ use crate::{FaultOn, FaultPlan, FaultRule, MemDisk, Progress, stamp};
 /// Chances in a thousand, in a crash.
 const TAKES_OVER: u64 = 350;
 const COMES_BACK: u64 = 400;
-/// That the first machine goes on alone.
+/// Chance in a thousand that the first machine goes on alone.
 const GOES_ON: u64 = 600;
-/// Events until what the first machine still does is over.
+/// Maximum number of events that the first machine still handles.
 const GOES_ON_EVENTS_MAX: u64 = 2000;
 
 /// The machine that makes the next stack.

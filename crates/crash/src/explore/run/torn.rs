@@ -1,5 +1,5 @@
-//! Explores starts after a power cut that made sectors in flight unreadable. Such a start is refused, as the sectors may have held acknowledged
-//! data. After the damage is accepted, nothing that was acknowledged may be missing.
+//! Explores starts after a power cut that made sectors in flight unreadable. Such a start is refused, as the sectors may have held
+//! acknowledged data. After the damage is accepted, nothing that was acknowledged may be missing.
 
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::Promise;

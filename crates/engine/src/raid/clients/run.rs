@@ -211,7 +211,7 @@ impl Array {
         }
     }
 
-    /// Those who waited for a unit go on, in their order.
+    /// Lets the pieces that wait for a unit go on, in their order.
     pub fn go_on_with(&mut self, unit: u64, out: &mut Outbox) {
         for piece in std::mem::take(&mut self.cache.unit(unit).waiting) {
             self.begin(piece, out);
@@ -244,8 +244,8 @@ impl Array {
         self.clients.waiters.push(Waiter { who, stamp, units });
     }
 
-    /// A unit that somebody waits for, the next one in the direction of rising addresses, if it is near, or else the oldest. Readers that are
-    /// in the way keep others out from now on.
+    /// Returns a unit that a waiter waits for: the next one in the direction of rising addresses, if it is near, or else the oldest.
+    /// Readers that are in the way keep others out from now on.
     pub fn wanted_by_waiters(&mut self) -> Option<u64> {
         let (mut whole, mut close) = (0, Vec::new());
         let mut found = None;
@@ -323,8 +323,8 @@ impl Array {
         }
     }
 
-    /// Starts to compute what readers of a unit wait for, or to destage it, or gives it to a pass, or lets those who wait for it go on: its lock may
-    /// be free.
+    /// Starts to compute what readers of a unit wait for, or to destage it, or gives it to a pass, or lets what waits for it go on: its
+    /// lock may be free.
     pub fn unlocked(&mut self, number: u64, out: &mut Outbox) {
         loop {
             let Some(unit) = self.cache.get(number) else { return };

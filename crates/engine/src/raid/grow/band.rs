@@ -14,7 +14,7 @@ use crate::raid::layout::Layout;
 pub struct Band {
     pub stripe: u64,
     pub stripes: u64,
-    /// In the strip.
+    /// First sector in the strip.
     pub first: u64,
     pub sectors: u64,
 }

@@ -40,7 +40,7 @@ const ZEROED_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
 /// The members in the order of their roles; none where one is missing.
 pub type Members<'a, 'b> = &'a mut [Option<&'b mut dyn BlockDevice>];
 
-/// Why an array does not grow, or not on.
+/// Reason for not growing an array, or for stopping on the way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrowError {
     /// The growth was refused, and nothing was changed.
@@ -64,7 +64,7 @@ pub enum GrowError {
     Stopped,
 }
 
-/// Why an array does not begin to grow, or to go on with it.
+/// Reason for refusing to begin growing an array, or to go on with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrowRefusal {
     #[error("it grows to {members} members already")]

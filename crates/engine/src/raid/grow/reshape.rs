@@ -47,7 +47,7 @@ impl Mover<'_, '_, '_> {
         recorded.and(zeroed)
     }
 
-    /// Notes how far it is; this is durable when it returns, and so must be what it is about.
+    /// Records how far the reshape is. The record is durable on return, so the data that it is about must be durable before.
     fn reached(&mut self, reshape: Reshape) -> Result<(), GrowError> {
         self.work.superblock.reshape = Some(reshape);
         self.work.record()

@@ -181,7 +181,7 @@ fn decode(block: &[u8]) -> Option<(Header, Vec<EntryBytes>)> {
     Some((header, entries.collect()))
 }
 
-/// Why a journal cannot be replayed.
+/// Reason for refusing to replay a journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     #[error("the journal has no record of this array's last activity: it is not the one that was in use")]

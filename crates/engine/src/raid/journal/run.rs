@@ -84,8 +84,8 @@ impl Array {
         self.write_record(out);
     }
 
-    /// Those who wait to be recorded go on without that, as soon as the superblocks say that there is no journal any more; or
-    /// never, where the user wants no writes without one.
+    /// Lets operations that wait to be recorded go on without that, as soon as the superblocks say that the array has no journal any more.
+    /// Where the user wants no writes without a journal, they never go on.
     fn journal_has_failed(&mut self, operation: Option<u64>, out: &mut Outbox) {
         let Some(journal) = self.journal.take() else { return };
         (self.journal_failed, self.notice) = (true, true);
@@ -107,7 +107,7 @@ impl Array {
         self.write_record(out);
     }
 
-    /// Those who wait to be recorded never will be.
+    /// Ends the operations that wait to be recorded, without a write.
     pub fn clear_queue(&mut self, out: &mut Outbox) {
         let queue =
             self.journal.as_mut().map(|journal| std::mem::take(&mut journal.queue)).unwrap_or_default();

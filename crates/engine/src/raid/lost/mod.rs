@@ -37,7 +37,7 @@ pub(super) fn unknown(view: &StripeView, row: usize) -> impl Iterator<Item = usi
 
 /// The blocks that cannot be read, as places in the cache.
 pub(super) struct Losses {
-    /// Lost blocks that nobody has written since.
+    /// Lost blocks that have not been written since.
     lost: BTreeSet<Place>,
     /// Other blocks that could neither be read nor computed when they were last wanted; at most [`UNREADABLE_MAX`].
     unreadable: BTreeSet<Place>,
@@ -49,7 +49,7 @@ impl Losses {
         Losses { lost, unreadable: BTreeSet::new() }
     }
 
-    /// Something of what clients wrote cannot be given back.
+    /// True when some data that clients wrote is lost or unreadable.
     pub fn are_any(&self) -> bool {
         self.lost_blocks() + self.unreadable_blocks() > 0
     }

@@ -7,8 +7,8 @@
 //! | scrub       | all                                    | when an administrator asks                                 |
 //!
 //! One pass goes on at a time. While clients are active it takes so much of each member's time as `pass_rate` says, in small
-//! windows, one at a time: nobody waits for more than one of them, and the pass is not starved either. When nobody asks for
-//! anything it goes as fast as the members do. A scrub that is stopped, or that a rebuild has come before, goes on where it was.
+//! windows, one at a time: no client waits for more than one window, and the pass is not starved either. While there are
+//! no requests the pass goes as fast as the members do. A scrub that is stopped, or that a rebuild has come before, goes on where it was.
 
 mod run;
 
@@ -113,7 +113,7 @@ impl Pass {
 #[derive(Default)]
 pub(super) struct Passes {
     current: Option<Pass>,
-    /// Those of the current pass that have begun, and their order.
+    /// Windows of the current pass that have begun, and their order.
     pub windows: Slab<Window>,
     pub order: VecDeque<u64>,
     /// The time at which the next window may begin while clients are active.

@@ -215,7 +215,7 @@ impl Array {
         }
     }
 
-    /// At a stop, it is recorded how far a pass has come before it is over. Nothing of it is under way.
+    /// Records at a stop how far a pass has come. True when nothing is left to record. Nothing of the pass is under way.
     pub fn has_noted_pass(&mut self, now: Nanos, out: &mut Outbox) -> bool {
         self.go_on_with_checkpoint(now, out);
         let position = self.passes.position();

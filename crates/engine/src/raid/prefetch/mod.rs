@@ -1,8 +1,8 @@
 //! Prefetching reads the old content of dirty blocks before their destage needs it.
 //!
 //! While clients write into the cache, members have time. The old content changes only under the exclusive lock of its unit. So it is read
-//! under the shared lock, and whichever operation takes the exclusive lock takes the content out: a destage uses it, a pass forgets it. Parity is
-//! not read: more of it goes in one command when all of a stripe is destaged.
+//! under the shared lock, and whichever operation takes the exclusive lock takes the content out: a destage uses it, a pass forgets it.
+//! Parity is not read: more of it goes in one command when all of a stripe is destaged.
 //!
 //! Prefetches concern units that rest and whose dirty blocks are scattered: a unit that is being filled needs none of them. While clients
 //! read, or wait for a destage, nothing is prefetched.

@@ -5,9 +5,10 @@
 //! one is away that may come back (`away`), the tract is marked too, also where there is a journal.
 //! Otherwise a later start would trust parity that a crash left half-written, or a member that is out of date.
 //!
-//! A member that is missing may have superblocks that nobody else has: crashes in the middle of updates leave some ahead. So each says
+//! A member that is missing may have superblocks that no other member has: crashes in the middle of updates leave some ahead. So each says
 //! which generation all members in use had before it (*complete*), and that counts first. Without all members nothing is written, and
-//! the journal is not used, before the superblocks say that a generation of this life was complete: then those count, whatever comes back.
+//! the journal is not used, before the superblocks say that a generation of this activation was complete: then those count,
+//! whatever comes back.
 //!
 //! An array at rest says so after a while, and bits of regions at rest are cleared.
 
@@ -20,7 +21,7 @@ use crate::raid::away::Away;
 use crate::raid::bitmap::Bitmap;
 use crate::raid::superblock::{Identity, LOST_MAX, LostBlock, Rebuild, Superblock};
 
-/// Regions that nobody has written to for so long are at rest, and so is an array that nobody has asked for anything.
+/// Time after which a region without writes is at rest, and so is an array without requests.
 const REST_TIME: Nanos = Nanos::from_secs(5);
 
 /// See the module's documentation.
@@ -28,15 +29,16 @@ pub(super) struct Recorder {
     recorded: Superblock,
     /// For each role, which copy of the superblock counts.
     copies: Vec<usize>,
-    /// For each role, the generation that its member has; 0 where nobody is.
+    /// For each role, the generation that its member has; 0 where the member is missing.
     generations: Vec<u64>,
     /// The superblock that is to be recorded; its generation and epoch do not count.
     wanted: Superblock,
-    /// The marks of regions and tracts, and who is away, may differ between the two: they are compared only then, as that takes long.
+    /// True when the two may differ in the marks of regions and tracts, or in the members that are away. Only then are these compared, as
+    /// that takes long.
     has_marked: bool,
-    /// Regions whose parity is not known to be right: it was never computed, or a crash before this life may have spoilt it.
+    /// Regions whose parity is not known to be right: it was never computed, or a crash before this activation may have damaged it.
     in_doubt: Bitmap,
-    /// Regions that were written to since it was last looked which of them are at rest.
+    /// Regions that were written to since the last check for regions at rest.
     touched: Bitmap,
     look_at: Option<Nanos>,
     /// Sectors of the member that is being rebuilt that are as they should be, flushed or not.
@@ -88,7 +90,7 @@ impl Recorder {
         &self.recorded
     }
 
-    /// A member has this id, or will have.
+    /// True when a member has this id, or will have.
     pub fn knows(&self, id: u64) -> bool {
         self.wanted.role_of(id).is_some() || self.recorded.role_of(id).is_some()
     }
@@ -128,7 +130,7 @@ impl Recorder {
         role(&self.wanted).is_some() && role(&self.wanted) == role(&self.recorded) && !self.owes()
     }
 
-    /// The member of a role has failed. `under_way`: the tracts that it may lack something of; none where nobody knows what it lacks.
+    /// The member of a role has failed. `under_way`: the tracts that it may lack something of; none where that is not known.
     pub fn fail(&mut self, role: usize, under_way: Option<&Bitmap>) {
         self.has_marked = true;
         self.wanted.failed |= 1 << role;
@@ -141,7 +143,7 @@ impl Recorder {
         }
     }
 
-    /// Something of a tract may be lacking on the member that is being rebuilt.
+    /// True when the member that is being rebuilt may lack something of a tract.
     pub fn is_lacking(&self, tract: u64) -> bool {
         self.lacks.as_ref().is_none_or(|lacks| lacks.contains(tract))
     }
@@ -181,7 +183,7 @@ impl Recorder {
         }
     }
 
-    /// The superblocks are to say who has failed, although nothing is written.
+    /// Lets the superblocks name the failed members, although nothing is written.
     pub const fn tell(&mut self) {
         self.news = true;
     }
@@ -285,7 +287,7 @@ impl Recorder {
             && (away.is_empty() || away.missed.contains(tract))
     }
 
-    /// There is no journal any more. `regions`: what may have been written on its word.
+    /// Notes that the journal is gone. `regions`: regions with writes under way, which only the journal covered.
     pub fn lose_journal(&mut self, regions: &Bitmap) {
         if std::mem::take(&mut self.wanted.journaled) && self.wanted.active {
             self.has_marked = true;
@@ -294,7 +296,7 @@ impl Recorder {
         }
     }
 
-    /// No writes are under way any more.
+    /// Notes that no writes are under way any more.
     pub fn rest(&mut self) {
         self.has_marked = true;
         self.wanted.active = false;
@@ -318,12 +320,12 @@ impl Recorder {
         if self.news || self.wanted.active || self.recorded.active { &self.wanted } else { &self.recorded }
     }
 
-    /// The marks, or who is away, differ from what is recorded.
+    /// True when the marks, or the members that are away, differ from what is recorded.
     fn marks_differ(&self) -> bool {
         self.wanted.away.says_more_than(&self.recorded.away) || self.wanted.in_doubt != self.recorded.in_doubt
     }
 
-    /// Panics where it does not know that something has to be recorded.
+    /// Panics if marks differ from the recorded ones and the recorder has not noticed.
     pub fn check(&self) {
         assert!(self.has_marked || !self.marks_differ(), "what was marked is to be recorded");
     }
@@ -353,8 +355,8 @@ impl Recorder {
         })
     }
 
-    /// Something is not recorded without which nothing may be written or acknowledged: who has failed, that a
-    /// journal has, what is lost.
+    /// True when something is not recorded without which nothing may be written or acknowledged: failed members, a failed journal, lost
+    /// blocks.
     pub fn owes(&self) -> bool {
         let role = |superblock: &Superblock| superblock.rebuilding.map(|rebuild| rebuild.role);
         let (known, recorded) = (self.known(), &self.recorded);

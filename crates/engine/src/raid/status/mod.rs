@@ -107,7 +107,7 @@ impl ArrayStatus {
     }
 }
 
-/// Something that its administrator should know.
+/// A note for the administrator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Note {
     #[error("spare {spare} is member {role} now")]
@@ -143,9 +143,9 @@ pub struct DevicesStatus {
     pub joining: Vec<usize>,
     /// Roles whose devices are being made spares.
     pub joining_members: Vec<usize>,
-    /// For each place of a spare, whether a device is open there.
+    /// For each place of a spare: true if a device is open there.
     pub spare_places: Vec<bool>,
-    /// For each role, whether a device is open in the place of that member.
+    /// For each role: true if a device is open in the place of that member.
     pub open_members: Vec<bool>,
     /// For each role, the place of the spare that has it, if one has.
     pub holders: Vec<Option<usize>>,
@@ -262,12 +262,12 @@ pub struct Findings {
     pub unreadable: u64,
     /// Data blocks that could neither be read nor computed.
     pub lost: u64,
-    /// Rows of which nothing told which block was wrong: their data were taken for right, and the parity was written.
+    /// Rows whose wrong block could not be located: their data were taken for right, and the parity was written.
     pub unlocated: u64,
 }
 
 impl Findings {
-    /// Something was found that was not repaired.
+    /// True when something was found and not repaired.
     pub const fn are_left(&self) -> bool {
         self.lost > 0 || self.mismatches + self.unreadable > self.repaired
     }

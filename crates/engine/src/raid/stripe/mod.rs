@@ -54,21 +54,21 @@ struct Reads {
 pub(super) struct Operation {
     pub unit: u64,
     goal: Goal,
-    /// That were dirty when it began.
+    /// Blocks that were dirty when the operation began.
     blocks: usize,
     pub phase: OperationPhase,
     work: Option<Work>,
-    /// Blocks that were read before it began.
+    /// Blocks that were read before the operation began.
     prefetched: Vec<(Run, Buf)>,
     pub writes: Vec<(Run, Buf)>,
     /// Commands that have not returned.
     left: u32,
     failed_reads: bool,
-    /// Something could not be written that no parity makes up for.
+    /// A write failed that the parity does not make up for.
     unwritten: bool,
     /// Number of the operation's record in the journal.
     pub record: Option<u64>,
-    /// Rows in doubt whose parity is right when it has written.
+    /// Rows in doubt whose parity is right when the operation has written.
     made_right: Vec<usize>,
 }
 

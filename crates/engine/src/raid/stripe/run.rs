@@ -119,7 +119,8 @@ impl Array {
         }
     }
 
-    /// Until the parity is computed, nobody may write what a plan counts on. A dirty block may change: what it is then counts.
+    /// Pins the blocks that a plan counts on: no client may write them before the parity is computed. A dirty block may change: its new
+    /// content counts then.
     fn pin(&mut self, unit: u64, view: &StripeView, plan: &Plan) {
         self.cache.pin(unit, |place| match view.z[place] {
             Status::Dirty | Status::Partial => false,

@@ -7,8 +7,8 @@
 //! | writing  | all of that is written                                           | ended                             |
 //! | ended    | those before it have ended too                                   | over, and its units free          |
 //!
-//! Only what is on the members counts here: what is dirty in the cache is destaged afterwards as ever. Nothing that a window
-//! writes is new to anybody, so it need not be durable before the pass says that it has come so far.
+//! Only what is on the members counts here: what is dirty in the cache is destaged afterwards as ever. A window writes no
+//! new data, so its writes need not be durable before the pass says that it has come so far.
 
 mod run;
 
@@ -26,9 +26,9 @@ pub(super) struct Window {
     left: usize,
     /// The rows that each member gave; none where it has failed.
     bytes: Vec<Option<Buf>>,
-    /// By role and row.
+    /// Unreadable blocks, by role and row.
     unreadable: BTreeSet<(usize, usize)>,
-    /// Those among them that are lost, and lie in rows that do not fit.
+    /// Unreadable blocks that are lost, and lie in rows that do not fit.
     unsettled: BTreeSet<(usize, usize)>,
     /// Rows that could not be made right.
     lost: Vec<usize>,
