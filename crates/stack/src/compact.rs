@@ -1,4 +1,4 @@
-//! The compact binary format of traces (docs/traces.md), as far as it is written: blocks of records with a checksum each, times and
+//! The compact binary format of traces (docs/format.md), as far as it is written: blocks of records with a checksum each, times and
 //! addresses as differences, numbers as varints. Six to twelve bytes a record. The reader is in the crate of traces.
 
 use std::fs::File;

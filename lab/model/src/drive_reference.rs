@@ -1,4 +1,4 @@
-//! Every field of a drive file, for docs/drives.md and `dcd drive show --fields`. Tests hold it against the reader and the
+//! Every field of a drive file, for docs/drive-file.md and `dcd drive show --fields`. Tests hold it against the reader and the
 //! document.
 
 use std::fmt::Write;
@@ -162,7 +162,7 @@ const SECTIONS: [Section; 8] = [
         name: "write-back",
         about: "What happens with the write cache on. May be left out: no write is delayed.",
         fields: &[
-            ("kind", "", "`on-arrival` or `deferred` ([Delayed writes](#delayed-writes))"),
+            ("kind", "", "`on-arrival` or `deferred` ([Delayed writes](drives.md#delayed-writes))"),
             ("sectors", "", "sectors that wait for the medium, at most"),
             ("runs", "1", "separate ranges that wait, at most"),
             (
@@ -236,11 +236,11 @@ mod tests {
 
     #[test]
     fn the_document_has_the_reference() {
-        let document = include_str!("../../../docs/drives.md");
+        let document = include_str!("../../../docs/drive-file.md");
         for line in fields().lines() {
             assert!(
                 document.contains(line),
-                "docs/drives.md: put in the output of \"dcd drive show --fields\": {line}"
+                "docs/drive-file.md: put in the output of \"dcd drive show --fields\": {line}"
             );
         }
     }

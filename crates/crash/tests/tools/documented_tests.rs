@@ -1,4 +1,4 @@
-//! The tests that docs/safety.md names exist, and each of its rules has one.
+//! The tests that docs/safety.md names exist, and each of its rules has one. Guides are short.
 
 use std::fs;
 use std::path::Path;
@@ -50,5 +50,36 @@ fn every_test_that_the_page_names_exists() {
                 && tests_of(row).iter().any(|name| name.starts_with(&of_rule))
         });
         assert!(has_one, "rule {rule} has no test in {PAGE}");
+    }
+}
+
+/// Characters of a line, and lines, that a guide has at most.
+const WIDTH: usize = 100;
+const GUIDE: usize = 250;
+
+/// Pages that are no guides: as long and as wide as what they list.
+const REFERENCES: [&str; 6] =
+    ["benchmarks.md", "drive-file.md", "experiments.md", "explored.md", "format.md", "safety.md"];
+
+#[test]
+fn every_guide_is_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let mut guides = [("README.md", 150), ("ARCHITECTURE.md", 200), ("CONTRIBUTING.md", GUIDE)]
+        .map(|(name, most)| (root.join(name), most))
+        .to_vec();
+    for entry in fs::read_dir(root.join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        let is_reference = REFERENCES.iter().any(|name| path.ends_with(name));
+        if path.extension().is_some_and(|extension| extension == "md") && !is_reference {
+            guides.push((path, GUIDE));
+        }
+    }
+    assert!(guides.len() >= 10, "{guides:?}");
+    for (path, most) in guides {
+        let (text, path) = (fs::read_to_string(&path).unwrap(), path.display());
+        let lines = text.lines().count();
+        assert!(lines <= most, "{path} has {lines} lines, and a guide at most {most}");
+        let wide = text.lines().enumerate().find(|(_, line)| line.chars().count() > WIDTH);
+        assert!(wide.is_none(), "{path}: a line of a guide has at most {WIDTH} characters: {wide:?}");
     }
 }

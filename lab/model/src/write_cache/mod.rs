@@ -22,7 +22,10 @@
 //!
 //! Several disks are one space of addresses, one after the other.
 //!
-//! A purge writes durably (FUA), so a block that became clean needs no flush of the disk.
+//! A purge writes durably (FUA), so a block that became clean needs no flush of the disk. It is clean only if nobody wrote it meanwhile.
+//! If a block is written while it is being read, the cache does not keep what was read. What bypasses the cache runs alone on its disk,
+//! and is durable before an older copy in the cache is dropped. A region that cannot be written *rests* for a second, and the others are
+//! purged: a flush that waits for nothing else fails, and a stop goes on trying.
 
 mod chain;
 mod clients;

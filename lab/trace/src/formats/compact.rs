@@ -1,4 +1,4 @@
-//! Our own compact binary format, described in docs/traces.md: blocks of records with a checksum each, times and
+//! Our own compact binary format, described in docs/format.md: blocks of records with a checksum each, times and
 //! addresses as differences, numbers as varints. Six to twelve bytes a record.
 
 use std::io::Read;
@@ -16,7 +16,7 @@ use dcd_stack::{DeviceId, Op, Record};
 
 pub const FORMAT: Format = Format {
     name: "dcd",
-    about: "our own compact binary (docs/traces.md)",
+    about: "our own compact binary (docs/format.md)",
     recognise: |head| Likeness::certain_if(head.bytes.starts_with(MAGIC)),
     read: |input| Ok(Box::new(Reader::open(input)?)),
     write: Some(|out| Box::new(Writer::new(out))),
