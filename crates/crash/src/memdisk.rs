@@ -272,7 +272,7 @@ impl MemDisk {
         }
     }
 
-    /// The disk as a new process finds it after the old one was killed: the volatile cache lives on, and each operation
+    /// Returns the disk as a new process finds it after the old one was killed: the volatile cache remains, and each operation
     /// in flight was carried out or not.
     pub fn killed(&self, rng: &mut SimRng) -> MemDisk {
         let mut disk = self.successor(self.current.clone(), self.durable.clone(), rng);

@@ -100,12 +100,12 @@ pub struct Oracle {
     /// Answered writes that no finished flush has covered yet, with the number of their answer.
     uncovered: Vec<(u64, u32)>,
     answers: u64,
-    /// All answered writes of this life, the first with the number `answers_before`, and how many a barrier has covered.
+    /// All answered writes of this activation, the first with the number `answers_before`, and how many a barrier has covered.
     answered: Vec<u32>,
     answers_before: u64,
     barriers: u32,
     barred: usize,
-    /// The life before, while the data disk may still be in a state of it.
+    /// The activation before, while the data disk may still be in a state of it.
     before: Option<Arc<Oracle>>,
     judges_disk: bool,
 }
@@ -133,7 +133,7 @@ impl Oracle {
         }
     }
 
-    /// Prepares for [`Oracle::judge_disk`], which costs memory for each life.
+    /// Prepares for [`Oracle::judge_disk`], which costs memory for each activation.
     pub fn judges_disk(mut self) -> Oracle {
         self.judges_disk = true;
         self

@@ -1,6 +1,6 @@
 //! The error sweep: fails the N-th operation of a device, for every N, once and for ever, and looks at what comes of it.
 //!
-//! Each case is one life of the same run, equal up to the fault. It must end in right data, in an error for what the fault
+//! Each case is one activation of the same run, equal up to the fault. It must end in right data, in an error for what the fault
 //! has touched, or in a refusal to start; never in wrong data, a panic, or silence. What is still readable at its end is
 //! compared with the oracle; then the power goes, the disks come back in good health, and the oracle judges again: no write
 //! that a good flush covered may be gone. A failed write leaves its sectors old or new, and a failed flush may have
@@ -189,7 +189,7 @@ impl Life {
         self.second_life(&mut driver, &oracle)
     }
 
-    /// The life under faults; gives the oracle with all that was promised.
+    /// Runs an activation under faults; returns the oracle with all that was promised.
     fn first_life(
         &mut self,
         config: &SweepConfig,

@@ -38,7 +38,7 @@ const STORY_LINES_MAX: usize = 120;
 struct Run {
     rig: Rig,
     rng: SimRng,
-    /// The client of the first life; it often comes back.
+    /// The client of the first activation; it often comes back.
     character: Option<Character>,
     /// The members that the running stack was made without.
     missing: Vec<usize>,
@@ -269,7 +269,7 @@ impl Run {
         Ok(())
     }
 
-    /// Adds what the layers of a life have counted.
+    /// Adds the counters of the layers of an activation.
     fn add_paths(&mut self, stack: &Stack, now: Nanos) {
         for (layer, _) in stack.layers() {
             let status = stack.layer(layer).status(now).to_json();
@@ -326,7 +326,7 @@ impl Run {
         Some(lost)
     }
 
-    /// Waits until nothing is left to be done. What can be lost then without a word before it is lost in the next life.
+    /// Waits until nothing is left to be done. Then a disk is lost that may be lost at rest: the next activation must have all data.
     fn rest(
         &mut self,
         driver: &mut Driver,

@@ -51,7 +51,7 @@ pub struct Copier {
     running: Option<Copy>,
     /// A place may be copied again from then on: clients come first.
     rests_until: Nanos,
-    /// No leg is filled in this life.
+    /// No leg is filled in this activation.
     only_looks: bool,
 }
 

@@ -172,8 +172,8 @@ fn a_pair_that_had_only_recorded_that_the_others_failed_may_have_acknowledged_so
     parts.refusal(&all);
 }
 
-/// A crash in the middle of the update that names two members leaves it on one of the others. Nothing was acknowledged, so whoever goes
-/// on without that one, it is no other history.
+/// A crash in the middle of the update that names two members leaves it on one of the others. Nothing was acknowledged, so the
+/// members that go on without that one have not diverged from it.
 #[test]
 fn a_member_that_a_crash_left_ahead_was_not_used_apart() {
     for gone in [vec![0], vec![0, 1]] {

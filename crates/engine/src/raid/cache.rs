@@ -1,4 +1,4 @@
-//! The stripe cache: what it has of each block, the order in which units are destaged and replaced, and their locks.
+//! Holds the stripe cache: its sectors of each block, the order in which units are destaged and replaced, and their locks.
 //!
 //! A *unit* (`unit`) is a stripe (SC), or one parity block group (PBGC). Its memory comes in *pieces*: one for each row, or one for
 //! all of its rows (`CacheMemory`). Units without memory are here while their lock is held.
@@ -8,7 +8,7 @@
 //! | free             |                                           |                                                |
 //! | shared           | reads of clients at members, prefetching  | writes into the cache, and further reads       |
 //! | wanted           | a destage that waits for those reads      | what the cache has is read; all else waits     |
-//! | claimed          | a pass that waits for whoever has it      | the same                                       |
+//! | claimed          | a pass that waits for its present holder  | the same                                       |
 //! | exclusive        | a recovery, a pass                        | the same                                       |
 //! | leaving          | a destage                                 | all but what is *pinned*                       |
 //!

@@ -258,8 +258,8 @@ fn nothing_is_let_go_or_wiped_before_it_is_recorded_who_has_failed() {
     bench.check_data();
 }
 
-/// A server was killed, and has left the superblock that counts in the device's cache. The next one goes over the other copy: if a power cut
-/// tore both, nobody would know any more what it is.
+/// A killed server has left the superblock that counts in the device's cache. The next superblock overwrites the other copy: if a power
+/// cut tore both, the device's identity would be lost.
 #[test]
 fn a_member_that_comes_back_is_flushed_before_its_superblock_is_written_over() {
     for is_known in [true, false] {

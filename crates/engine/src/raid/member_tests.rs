@@ -29,7 +29,7 @@ fn put(members: &mut Members, port: usize, change: impl FnOnce(&mut Superblock, 
     members.0[port].run(superblock.write(identity)).status.expect("written");
 }
 
-/// Another device had its role, has failed, and is missing: the role has nobody, whatever is in its place.
+/// Another device had the member's role, has failed, and is missing: the role has no member, whatever is in its place.
 #[test]
 fn a_member_that_was_replaced_by_one_that_failed_is_not_used_and_does_not_hinder_the_start() {
     let (config, mut members) = stopped(0, false);

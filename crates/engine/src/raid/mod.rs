@@ -3,45 +3,45 @@
 //!
 //! | module       | what                                                                              |
 //! |--------------|-----------------------------------------------------------------------------------|
-//! | `config`     | what can be set                                                                   |
-//! | `layout`     | where the sectors of the array lie on its members                                 |
+//! | `config`     | settings                                                                          |
+//! | `layout`     | places of the array's sectors on its members                                      |
 //! | `matrix`     | the stripe as a matrix: Z, and the operations of the rxw-matrix                   |
 //! | `plan`       | from Z to reads, XORs and writes                                                  |
-//! | `contiguity` | what may be read and written in between, and when that pays                       |
+//! | `contiguity` | gaps that may be filled by reads and writes, and when that pays                   |
 //! | `compute`    | the XORs of a plan, on bytes                                                      |
 //! | `parity`     | P and Q                                                                           |
-//! | `stride`     | the stride benchmark, which says when contiguity pays                             |
+//! | `stride`     | the stride benchmark, which measures when contiguity pays                         |
 //! | `cache`      | the stripe cache: the units, their order, their memory                            |
-//! | `unit`       | a unit of it: its blocks, its lock                                                |
-//! | `array`      | the parts of the array, and what it does next                                     |
-//! | `command`    | what an administrator tells a running array                                       |
-//! | `destaging`  | what is destaged next, by marks and policies                                      |
+//! | `unit`       | a unit of the stripe cache: its blocks, its lock                                  |
+//! | `array`      | the parts of the array, and the choice of what runs next                          |
+//! | `command`    | commands of an administrator to a running array                                   |
+//! | `destaging`  | the choice of the next destage, by marks and policies                             |
 //! | `failure`    | members that fail                                                                 |
-//! | `status`     | what an administrator sees of it                                                  |
+//! | `status`     | the state of the array, for people and monitors                                   |
 //! | `clients`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
-//! | `prefetch`   | what destages will read, read before                                              |
+//! | `prefetch`   | reads before their destage needs them                                             |
 //! | `pass`       | passes over the whole array: resync, rebuild, scrub                               |
 //! | `window`     | a part of a pass: units that are read, looked at and written together             |
-//! | `survey`     | what a pass makes of what it has read                                             |
-//! | `syndrome`   | which blocks of a row are wrong, and what the missing ones are                    |
-//! | `superblock` | what the superblocks say of the members                                           |
-//! | `bitmap`     | where parity may be wrong after a crash                                           |
-//! | `away`       | members that are away, and what they have missed                                  |
+//! | `survey`     | judges what a pass has read                                                       |
+//! | `syndrome`   | finds wrong blocks of a row, and computes missing ones                            |
+//! | `superblock` | the superblocks that describe the members                                         |
+//! | `bitmap`     | regions whose parity may be wrong after a crash                                   |
+//! | `away`       | members that are away, and the writes that they have missed                       |
 //! | `returns`    | devices that come back                                                            |
-//! | `apart`      | members that were used without each other                                          |
-//! | `offline`    | making an array, and what its administrator changes while it is not served        |
+//! | `apart`      | members that have diverged                                                        |
+//! | `offline`    | makes an array, and changes one that is not served                                |
 //! | `grow`       | more members, or larger ones                                                      |
-//! | `record`     | keeping the superblocks true                                                      |
+//! | `record`     | writes superblocks before anything relies on them                                 |
 //! | `join`       | devices that come and go while the array is served                                |
 //! | `journal`    | closes the write hole                                                             |
 //! | `assemble`   | the start                                                                         |
-//! | `identify`   | who the devices are, at a start                                                   |
+//! | `identify`   | identifies the devices, at a start                                                |
 //! | `lost`       | blocks of rows of which more is missing than the parity makes up for              |
 //! | `members`    | the devices: the member of each role, spares, those that join                     |
 //!
-//! Each part of the array owns its state in its `mod.rs`, which knows nothing of [`Array`]; `run.rs` beside it is what the array does
-//! with that part.
+//! Each part of the array owns its state in its `mod.rs`, which knows nothing of [`Array`]; `run.rs` beside it has what the array
+//! does with that part.
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
 //! so a flush waits until all that was dirty has been destaged, and needs no flush of the members. Where the RAM is non-volatile a

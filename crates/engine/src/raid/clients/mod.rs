@@ -1,4 +1,4 @@
-//! Requests of clients: what is in the cache, what members have, what has to be computed; writes that find room and writes
+//! Handles requests of clients: reads from the cache, from members, and of computed blocks; writes that find room and writes
 //! that wait for it; flushes.
 
 mod run;

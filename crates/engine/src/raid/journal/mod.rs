@@ -1,8 +1,7 @@
-//! The journal: what an operation is about to write, data and parity, is durable there before any member is written. After a
-//! crash it is written again, all of it, so that no row is left between two versions: the write hole is closed. Bytes are
-//! described in docs/format.md.
+//! Closes the write hole: data and parity that an operation is about to write are durable in the journal before any member is written.
+//! After a crash all of them are written again, so that no row is left between two versions. Bytes are described in docs/format.md.
 //!
-//! It is a ring of equal slots, each large enough for all of a unit; the record with number `n` is in slot `n % slots`. One
+//! The journal is a ring of equal slots, each large enough for all of a unit; the record with number `n` is in slot `n % slots`. One
 //! record is written at a time, so a crash tears one at most, and that is the newest. Each record names the oldest one
 //! whose writes were not all durable (the *tail*); recovery writes from there to the newest, in order, which leaves every
 //! block as the last of them has it. Numbers begin again with each epoch, and records of another epoch are not looked at.

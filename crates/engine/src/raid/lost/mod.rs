@@ -1,4 +1,4 @@
-//! Blocks that are lost: more of their row was missing than the parity makes up for.
+//! Records lost blocks: more of their row was missing than the parity makes up for.
 //!
 //! Reads of them fail until they are written, whatever is restarted meanwhile: the superblocks have a list. A write to such a row
 //! puts zeroes in the place of what is lost, so that the parity can be computed anew and the rest of the row is safe again; that

@@ -1,6 +1,6 @@
 //! The devices of an array: the member of each role, the spares, and those that join while the array is served.
 //!
-//! [`Members`] alone knows where devices are; the superblocks (`record`) say who has failed. Its promises:
+//! [`Members`] alone knows where devices are; the superblocks (`record`) name the failed members. Its promises:
 //!
 //! - A place among the spares belongs to its device until that leaves, also after the device has taken a role.
 //! - A device that joins is a spare only after a superblock of its own that says so is durable on it. Until then nothing else is

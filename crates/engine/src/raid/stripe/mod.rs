@@ -1,9 +1,10 @@
-//! An operation on one unit of the cache, under its exclusive lock: a destage, or the recovery of what a member cannot give.
+//! Carries out an operation on one unit of the cache, under its exclusive lock: a destage, or the recovery of blocks that a member
+//! cannot give.
 //!
 //! | it is      | until                                                          | then                                |
 //! |------------|----------------------------------------------------------------|-------------------------------------|
 //! | reading    | all that its plan reads has returned                           | computed, or planned anew if a read failed |
-//! | held       | the superblocks say that writes are under way, and who has failed | journaling or writing            |
+//! | held       | the superblocks say that writes are under way, and name the failed members | journaling or writing   |
 //! | journaling | its record is durable                                          | writing                             |
 //! | writing    | all that its plan writes is durable                            | ending                              |
 //! | ending     | the superblocks name a member that failed meanwhile            | over                                |

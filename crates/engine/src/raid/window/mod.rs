@@ -1,8 +1,8 @@
-//! A window of a pass: some units, read from all members at once, looked at, and written where something has to be written.
+//! Handles a window of a pass: some units, read from all members at once, examined, and written where something has to be written.
 //!
 //! | it is    | until                                                            | then                              |
 //! |----------|------------------------------------------------------------------|-----------------------------------|
-//! | locking  | nobody else has the lock of any of its units                     | reading                           |
+//! | locking  | no lock of its units is held by anything else                    | reading                           |
 //! | reading  | every member has given its part; what fails is read block by block | surveyed: what has to be written |
 //! | writing  | all of that is written                                           | ended                             |
 //! | ended    | those before it have ended too                                   | over, and its units free          |
