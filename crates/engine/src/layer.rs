@@ -23,7 +23,7 @@ pub enum Durability {
     Durable,
 }
 
-/// One I/O operation. Buffers travel with it and come back in the [`IoResult`].
+/// An I/O operation. Buffers travel with it and come back in the [`IoResult`].
 #[derive(Debug)]
 pub enum Io {
     /// Fills `buf` from the sectors at `at`; `buf.len()` is the length.
@@ -31,7 +31,7 @@ pub enum Io {
         at: Lba,
         buf: Buf,
     },
-    /// The same from one copy of what is below, for who knows that another is wrong. Only layers with [`Geometry::copies`] get it.
+    /// Reads one particular copy of what is below, as another copy may be wrong. Only layers with [`Geometry::copies`] get it.
     ReadCopy {
         at: Lba,
         buf: Buf,
@@ -64,7 +64,7 @@ pub enum Io {
     },
 }
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoKind {
@@ -228,7 +228,7 @@ impl IoResult {
     }
 }
 
-/// Names a request for as long as it is unanswered; chosen by whoever sends it.
+/// Names a request for as long as it is unanswered; chosen by the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -236,7 +236,7 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
-/// One of the things below a layer: the log cache has its log on port 0 and its data disk on port 1.
+/// A connection from a layer to a layer or device below: the log cache has its log on port 0 and its data disk on port 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(pub usize);
 
@@ -302,7 +302,7 @@ pub enum Control {
     DistrustCopy(u8),
 }
 
-/// Why a layer could not stop or drain.
+/// Reason for a failed stop or drain of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfinished {
     #[error("the log's superblock could not be written: {0}")]
@@ -334,13 +334,13 @@ pub enum Report {
     /// The log device failed. Nothing that is written from now on may be acknowledged before the host says
     /// [`Control::LogFailureRecorded`], as a later start must not replay this log over newer data.
     LogFailed,
-    /// Something has happened that the administrator is told of at once: the layer's status says what.
+    /// An event that the administrator is told of at once; the layer's status describes it.
     Notice,
     /// The answer to a [`Control::Array`]: it is done or has begun, or why it cannot be.
     Array(Result<(), CommandError>),
 }
 
-/// One event for a layer; each is consumed once.
+/// An event for a layer; each is consumed once.
 #[derive(Debug)]
 pub enum Event {
     Request(Request),
@@ -353,7 +353,7 @@ pub enum Event {
     Control(Control),
 }
 
-/// One command of a layer.
+/// A command of a layer.
 #[derive(Debug)]
 pub enum Command {
     Submit { port: Port, op: OpId, io: Io },
@@ -383,13 +383,13 @@ impl Outbox {
     }
 }
 
-/// What a device does with a discard.
+/// Effect of a discard on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Discards {
-    /// It refuses it.
+    /// The device refuses discards.
     No,
-    /// What the sectors hold is not known until they are written again, as on any Linux block device.
+    /// The sectors may hold anything until they are written again, as on any Linux block device.
     Advisory,
     /// The sectors read as zeroes.
     Zero,
@@ -414,7 +414,7 @@ pub struct Geometry {
     pub read_only: bool,
     /// The stripes of an array; none for a disk.
     pub stripes: Option<Stripes>,
-    /// How often everything is there, where it can be asked for by [`Io::ReadCopy`]; 1 where it cannot.
+    /// Number of copies of everything, where [`Io::ReadCopy`] can read each; 1 where it cannot.
     pub copies: u8,
 }
 
@@ -439,7 +439,7 @@ impl Stripes {
         }
     }
 
-    /// The same as they look from a slice that begins at this sector.
+    /// Returns the stripes as seen from a slice that begins at this sector.
     pub const fn behind(&self, sector: u64) -> Stripes {
         let within = (sector % self.sectors + self.sectors - self.first) % self.sectors;
         Stripes { sectors: self.sectors, first: (self.sectors - within) % self.sectors }
@@ -513,7 +513,7 @@ pub trait BlockDevice {
         result.status.map(|()| result.buf)
     }
 
-    /// What one copy has, of a device that has several; see [`Geometry::copies`].
+    /// Reads one copy of a device that has several; see [`Geometry::copies`].
     fn read_copy(&mut self, at: Lba, bytes: usize, copy: u8) -> Result<Buf, IoError> {
         if self.geometry().copies == 1 {
             return self.read(at, bytes);
@@ -548,7 +548,7 @@ pub trait Ports {
     fn distrust_copy(&mut self, _port: Port, _copy: u8) {}
 }
 
-/// One of the [`Ports`] as a [`BlockDevice`].
+/// A port of [`Ports`] as a [`BlockDevice`].
 pub struct PortDevice<'a> {
     pub ports: &'a mut dyn Ports,
     pub port: Port,
@@ -568,7 +568,7 @@ impl BlockDevice for PortDevice<'_> {
     }
 }
 
-/// Why a layer cannot start: what was wrong, and where.
+/// Reason for refusing to start a layer: what was wrong, and where.
 #[derive(Debug, thiserror::Error)]
 pub enum ActivateError {
     #[error(transparent)]
@@ -581,7 +581,7 @@ pub enum ActivateError {
     Slice(#[from] SliceError),
     #[error(transparent)]
     Strides(#[from] StrideError),
-    /// Of a layer that the engine does not know.
+    /// An error of a layer that the engine does not know.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -603,7 +603,7 @@ pub trait Layer {
     /// Panics where an invariant does not hold; run after every event under simulation.
     fn check(&self) {}
 
-    /// Its geometry from above. Valid after [`Layer::activate`].
+    /// Returns the geometry from above. Valid after [`Layer::activate`].
     fn geometry(&self) -> Geometry;
 
     /// Runs once, before the first event, when everything below is active: reads superblocks, recovers.

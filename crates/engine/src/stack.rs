@@ -1,7 +1,7 @@
 //! A stack: layers over devices, joined by ports. It only passes messages; it has no clock and does no I/O either.
 //!
-//! Whatever enters a layer gets a key from one slab, and the key remembers whom the answer is for: the world outside,
-//! a layer above, or somebody who waits ([`run_blocking`](Stack::run_blocking)). Layers may share what is below them
+//! Whatever enters a layer gets a key from one slab, and the key remembers the receiver of the answer: the world outside,
+//! a layer above, or a waiting caller ([`run_blocking`](Stack::run_blocking)). Layers may share what is below them
 //! (two slices of one disk), so the shape is a graph without cycles, built from the bottom up.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub enum Target {
     Device(DeviceIndex),
 }
 
-/// Why a stack cannot start: one of its layers.
+/// Reason for refusing to start a stack: an error of one of its layers.
 #[derive(Debug, thiserror::Error)]
 #[error("layer \"{layer}\": {error}")]
 pub struct StartError {
@@ -118,7 +118,7 @@ pub struct Stack {
     checks: bool,
 }
 
-/// Carries a stack's outputs out while somebody waits: implemented by the drivers.
+/// Carries a stack's outputs out while a caller waits: implemented by the drivers.
 pub trait Pump {
     fn now(&self) -> Nanos;
 

@@ -20,15 +20,15 @@ pub enum LayerStatus {
     LogCache(Box<LogCacheStatus>),
     Raid(Box<ArrayStatus>),
     Mirror(Box<MirrorStatus>),
-    /// Of a write cache in RAM, a layer that the engine does not know.
+    /// Status of a write cache in RAM, a layer that the engine does not know.
     WriteCache(Box<WriteCacheStatus>),
     ReadAhead(ReadAheadStatus),
     Fault(FaultStatus),
     Trace(Box<TraceStatus>),
     Meter(Box<MeterStatus>),
-    /// Of a layer that the engine does not know: an object.
+    /// Status of a layer that the engine does not know: an object.
     Other(Value),
-    /// Of a layer that has nothing to tell, or has not started.
+    /// The layer has nothing to report, or has not started.
     None,
 }
 
@@ -37,12 +37,12 @@ impl LayerStatus {
         serde_json::to_value(self).expect("a status is plain data")
     }
 
-    /// It has nothing to tell, or has not started.
+    /// True when the layer has nothing to report, or has not started.
     pub const fn is_none(&self) -> bool {
         matches!(self, LayerStatus::None)
     }
 
-    /// What is here and not yet on the disks below, where the layer knows it.
+    /// Bytes that the layer has and the disks below lack, where the layer knows the number.
     pub fn dirty_bytes(&self) -> Option<u64> {
         match self {
             LayerStatus::LogCache(cache) => Some(cache.dirty_bytes),
@@ -74,11 +74,11 @@ impl LayerStatus {
     }
 }
 
-/// What a log cache is doing.
+/// State of operation of a log cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogCacheState {
-    /// Nothing is in the log that the data disk lacks.
+    /// The data disk has everything that the log has.
     #[default]
     Clean,
     Dirty,
@@ -98,7 +98,7 @@ impl LogCacheState {
     }
 }
 
-/// Whether records go where the head of the log's disk will be, so that a flush need not wait for a revolution.
+/// State of head tracking: records go where the head of the log's disk will be, so that a flush need not wait for a revolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogHead {
@@ -119,7 +119,7 @@ pub enum LogHead {
 pub struct LogCacheStatus {
     pub state: LogCacheState,
     pub promise: Promise,
-    /// Of the log's segments.
+    /// Size of the log's segments.
     pub size_bytes: u64,
     pub used_bytes: u64,
     /// The share of segments that are in use, 0 to 1.
@@ -142,11 +142,11 @@ pub struct LogCacheStatus {
     /// The last attempt to destage failed.
     pub destage_failing: bool,
     pub draining: bool,
-    /// What the start was told to do without, the first few.
+    /// The first few losses that the start was told to accept.
     pub accepted_damage: Vec<String>,
-    /// Why the last flush of the data disk failed; none once all that it should have covered is durable.
+    /// Error of the last flush of the data disk, if it failed; none once all that it should have covered is durable.
     pub flush_error: Option<IoError>,
-    /// What may be lost by that, the first few ranges, and all of it.
+    /// The first few ranges that may be lost by a failed flush, and the bytes of all such ranges.
     pub flush_at_risk: Vec<Extent>,
     pub flush_at_risk_bytes: u64,
     pub destage_nanos_per_sector: u64,
@@ -155,14 +155,13 @@ pub struct LogCacheStatus {
     pub durable_seq: u64,
     pub table_bytes: usize,
     pub ring_bytes: usize,
-    /// What was read once, where reads are kept.
+    /// Memory for blocks that were read once, where reads are cached.
     pub ghosts_bytes: usize,
     pub buffers_bytes: u64,
-    /// Whether records follow the head of the log's disk, or why not.
     pub log_head: LogHead,
     /// The stride benchmark's result is stored in the log.
     pub calibrated: bool,
-    /// Which gaps are filled.
+    /// Rules for filling gaps.
     pub fills: Option<Contiguity>,
     pub statistics: Statistics,
 }
@@ -190,14 +189,14 @@ impl WriteCacheState {
 pub struct WriteCacheStatus {
     pub state: WriteCacheState,
     pub dirty_bytes: u64,
-    /// It answers a flush from its RAM.
+    /// The cache answers a flush from its RAM.
     pub non_volatile: bool,
-    /// What its own crate knows more about.
+    /// Fields that only the crate of the write cache knows.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
-/// What has passed a meter, as those above it saw it.
+/// Requests that have passed a meter, as the layers above saw them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MeterStatus {
