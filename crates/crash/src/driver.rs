@@ -86,6 +86,8 @@ pub struct VirtualDriver<D = Box<dyn SimDevice>> {
     outputs: Vec<Output>,
     replies: VecDeque<(RequestId, IoResult)>,
     reports: VecDeque<(LayerIndex, Report)>,
+    /// Layers that wait until the caller has recorded the failure of their log.
+    unrecorded: Vec<LayerIndex>,
     trace: TraceHash,
     moment: Moment,
     wakes_here: u32,
@@ -104,6 +106,7 @@ impl<D: SimDevice> VirtualDriver<D> {
             outputs: Vec::new(),
             replies: VecDeque::new(),
             reports: VecDeque::new(),
+            unrecorded: Vec::new(),
             trace: TraceHash::new(),
             moment: Moment::default(),
             wakes_here: 0,
@@ -171,6 +174,9 @@ impl<D: SimDevice> VirtualDriver<D> {
     }
 
     pub fn control(&mut self, stack: &mut Stack, layer: LayerIndex, control: Control) {
+        if control == Control::LogFailureRecorded {
+            self.unrecorded.retain(|other| *other != layer);
+        }
         stack.control(self.now, layer, control);
     }
 
@@ -223,6 +229,10 @@ impl<D: SimDevice> VirtualDriver<D> {
     }
 
     fn next_event(&mut self, stack: &mut Stack) -> Progress {
+        // The caller may have something to do first.
+        if self.reports.is_empty() && self.unrecorded.is_empty() {
+            stack.check_progress(self.now);
+        }
         let due = self.heap.peek().map(|due| due.time);
         let deadline = stack.next_deadline();
         match (due, deadline) {
@@ -281,7 +291,10 @@ impl<D: SimDevice> VirtualDriver<D> {
                     self.trace.completion(self.now, u32::MAX, Tag(id.0), &result);
                     self.replies.push_back((id, result));
                 }
-                Output::Report { layer, report } => self.reports.push_back((layer, report)),
+                Output::Report { layer, report } => {
+                    self.unrecorded.extend((report == Report::LogFailed).then_some(layer));
+                    self.reports.push_back((layer, report));
+                }
             }
         }
         self.outputs = outputs;

@@ -256,6 +256,7 @@ impl Advised for CommandError {
             }
             CommandError::MemberMissing => "rebuild it first",
             CommandError::LastLeg => "add another one first, and wait until it is whole",
+            CommandError::Labels(_) => CHECK_DEVICE,
             CommandError::TooManyLegs(_) => "remove one first",
             CommandError::NoMember { .. }
             | CommandError::NoWrites

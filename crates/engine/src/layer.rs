@@ -616,9 +616,20 @@ pub trait Layer {
         LayerStatus::None
     }
 
-    /// True while work goes on that nobody has asked for by a request and that is not finished (destaging).
-    fn is_busy(&self) -> bool {
+    /// True while the layer has something to do that nothing from above must still allow: requests to answer, a stop or a drain to end,
+    /// destaging that its policy wants, a pass.
+    fn has_work(&self, _now: Nanos) -> bool {
         false
+    }
+
+    /// Asserts that a layer with work left goes on: it has operations below (`in_flight`), or a deadline. For drivers and tests in virtual
+    /// time, after everything that the layer sent has been carried out or is on its way.
+    ///
+    /// # Panics
+    /// If nothing would ever wake the layer.
+    fn check_progress(&self, now: Nanos, in_flight: bool) {
+        let goes_on = in_flight || self.next_deadline().is_some() || !self.has_work(now);
+        assert!(goes_on, "work is left, nothing is in flight, and no deadline is set");
     }
 }
 

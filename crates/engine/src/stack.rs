@@ -234,9 +234,12 @@ impl Stack {
         !self.outputs.is_empty()
     }
 
-    /// True while some layer has background work to finish.
-    pub fn is_busy(&self) -> bool {
-        self.nodes.iter().any(|node| node.layer.as_ref().is_some_and(|layer| layer.is_busy()))
+    /// Checks [`Layer::check_progress`] for every layer, if checks are enabled: for a driver in virtual time, before its clock moves on.
+    pub fn check_progress(&self, now: Nanos) {
+        for (index, node) in self.nodes.iter().enumerate().filter(|_| self.checks) {
+            let is_own = |origin: &Origin| matches!(origin, Origin::Layer(layer, _) if layer.0 == index);
+            node.layer.iter().for_each(|layer| layer.check_progress(now, self.origins.iter().any(is_own)));
+        }
     }
 
     /// Operations that entered and are not answered yet.

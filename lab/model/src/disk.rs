@@ -328,8 +328,8 @@ impl Layer for Disk {
         }
     }
 
-    fn is_busy(&self) -> bool {
-        self.controller.has_unwritten()
+    fn has_work(&self, _now: Nanos) -> bool {
+        self.in_service.is_some() || self.queue.len() > 0 || self.controller.has_unwritten()
     }
 
     fn check(&self) {
@@ -338,7 +338,6 @@ impl Layer for Disk {
             self.controller.has_unwritten() || self.behind.held_sectors() == 0,
             "data is held that nobody is going to write"
         );
-        assert!(self.in_service.is_some() || self.queue.len() == 0, "the disk rests while requests wait");
         assert!(self.in_service.as_ref().is_none_or(|service| service.end >= self.free_at));
     }
 

@@ -130,6 +130,18 @@ impl Core {
         deadlines.into_iter().flatten().min()
     }
 
+    /// See [`crate::Layer::has_work`]. Until the host has recorded the failure of the log, it is the host's turn.
+    pub fn is_unfinished(&self) -> bool {
+        match self.stop {
+            Stop::No => {
+                let is_volatile = self.mode == Mode::Serving && !self.log.buffers().is_empty();
+                self.queue.foreground() > 0 || self.draining || is_volatile || self.wants_to_destage()
+            }
+            Stop::Done => false,
+            Stop::Asked | Stop::Flushing | Stop::Marking => true,
+        }
+    }
+
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         self.queue.begin(now);
         let Request { id, io } = request;

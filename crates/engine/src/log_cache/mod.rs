@@ -121,7 +121,7 @@ impl Layer for LogCache {
         self.core.as_deref().map_or(LayerStatus::None, |core| LayerStatus::LogCache(Box::new(core.status())))
     }
 
-    fn is_busy(&self) -> bool {
-        self.core.as_deref().is_some_and(|core| core.index.is_dirty())
+    fn has_work(&self, _now: Nanos) -> bool {
+        self.core.as_deref().is_some_and(core::Core::is_unfinished)
     }
 }

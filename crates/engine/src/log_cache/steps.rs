@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::core::{Core, DATA, LOG, Mode, Stop};
+use super::core::{Core, DATA, LOG, Mode};
 use super::testing::{Log, Ram, sector_of, unknown};
 use super::{LogCacheConfig, LogError, activate};
 use crate::layer::{
@@ -159,14 +159,9 @@ impl Steps {
     /// Asserts that a deadline is set where work is left and nothing is in flight. (A host that has to record a failure does so.)
     fn check_wakes(&self) {
         let core = &self.core;
-        let has_work = core.queue.has_pending()
-            || !core.queue.waiters().is_empty()
-            || core.queue.next_answer().is_some()
-            || core.draining
-            || !matches!(core.stop, Stop::No | Stop::Done)
-            || core.mode == Mode::Serving && !core.log.buffers().is_empty();
         let waits = !self.held.is_empty() || core.mode == (Mode::LogFailed { recorded: false });
-        assert!(waits || !has_work || core.next_deadline().is_some(), "work is left, and nothing wakes it");
+        let goes_on = waits || !core.is_unfinished() || core.next_deadline().is_some();
+        assert!(goes_on, "work is left, nothing is in flight, and no deadline is set");
     }
 
     pub fn carry_out(&mut self, index: usize) {

@@ -45,6 +45,11 @@ impl Clients {
         self.all.is_empty()
     }
 
+    /// Requests are not answered yet.
+    pub fn are_waiting(&self) -> bool {
+        !self.all.is_empty() || !self.waiting.is_empty() || !self.held.is_empty()
+    }
+
     pub fn check(&self) {
         let writes: Vec<Extent> = self
             .all

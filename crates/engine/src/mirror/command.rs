@@ -85,6 +85,11 @@ impl Core {
                 Call::Answered(answer) => out.report(Report::Array(answer.clone())),
                 Call::Remove { leg, erased } => {
                     let leg = *leg;
+                    if let Some(error) = self.record.is_dead {
+                        out.report(Report::Array(Err(CommandError::Labels(error))));
+                        self.calls.pop_front();
+                        continue;
+                    }
                     let is_busy = self.members.iter().any(|member| member.id == leg && member.in_flight > 0);
                     if is_busy || !(self.record.is_settled() && self.record.names_all()) {
                         return;

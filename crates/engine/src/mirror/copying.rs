@@ -87,27 +87,39 @@ impl Copier {
         self.fill.as_ref().filter(|fill| fill.leg == leg).map_or(0, |fill| fill.done_sectors)
     }
 
-    fn next_fill(&mut self, label: &Label) {
+    /// The leg that is to be filled next.
+    fn unfilled(&self, label: &Label) -> Option<u64> {
         let next = label.legs.iter().find(|leg| leg.standing == Standing::Filling);
-        self.fill = next.map(|leg| Fill { leg: leg.id, done_sectors: 0, pieces_until: 0, flushing: false });
+        next.filter(|_| !self.only_looks).map(|leg| leg.id)
     }
 }
 
 impl Core {
-    /// True when a leg is being filled, or a copy is running.
-    pub const fn copies(&self) -> bool {
-        self.copier.fill.is_some() || self.copier.running.is_some()
+    /// True when a leg is to be filled, a place is to be mended, or a copy is running.
+    pub fn copies(&self) -> bool {
+        let Copier { fill, mends, running, .. } = &self.copier;
+        let fills = fill.is_some() || self.copier.unfilled(&self.label).is_some();
+        running.is_some() || !mends.is_empty() || fills && self.record.is_dead.is_none()
     }
 
     pub fn next_copy(&self) -> Option<Nanos> {
-        let goes_on = self.copier.running.is_none() && self.record.is_settled() && self.stop == Stop::No;
-        let fill = self.copier.fill.as_ref().filter(|fill| goes_on && !fill.flushing);
-        fill.map(|_| self.copier.rests_until)
+        if self.copier.running.is_some() || self.stop != Stop::No {
+            return None;
+        }
+        if !self.copier.mends.is_empty() {
+            return Some(Nanos::ZERO);
+        }
+        let fills = match &self.copier.fill {
+            Some(fill) => !fill.flushing,
+            None => self.copier.unfilled(&self.label).is_some(),
+        };
+        (fills && self.record.is_settled()).then_some(self.copier.rests_until)
     }
 
     pub fn copy_step(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.copier.fill.is_none() && self.record.is_settled() && !self.copier.only_looks {
-            self.copier.next_fill(&self.label);
+        if self.copier.fill.is_none() && self.record.is_settled() {
+            let fill = |leg| Fill { leg, done_sectors: 0, pieces_until: 0, flushing: false };
+            self.copier.fill = self.copier.unfilled(&self.label).map(fill);
         }
         if self.copier.running.is_none() && self.stop == Stop::No {
             self.copier.running = self.next_place(now, out);

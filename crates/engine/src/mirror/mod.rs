@@ -224,8 +224,8 @@ impl Layer for Mirror {
         self.core.as_ref().map_or(LayerStatus::None, |core| LayerStatus::Mirror(Box::new(core.status())))
     }
 
-    fn is_busy(&self) -> bool {
-        self.core.as_ref().is_some_and(Core::copies)
+    fn has_work(&self, _now: Nanos) -> bool {
+        self.core.as_ref().is_some_and(Core::has_work)
     }
 }
 
@@ -306,6 +306,18 @@ impl Core {
 
     fn is_last_whole(&self, leg: u64) -> bool {
         self.label.whole().eq([leg])
+    }
+
+    /// See [`Layer::has_work`].
+    fn has_work(&self) -> bool {
+        match self.stop {
+            Stop::No => {
+                let records = !self.record.is_over();
+                self.copies() || self.clients.are_waiting() || records || !self.calls.is_empty()
+            }
+            Stop::Asked => true,
+            Stop::Done => false,
+        }
     }
 
     fn check(&self) {

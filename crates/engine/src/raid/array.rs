@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::Nanos;
+use crate::destage::when::Choice;
 use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report};
 use crate::raid::away::TRACTS_MAX;
 use crate::raid::bitmap::Regions;
@@ -281,6 +282,7 @@ impl Array {
     /// Goes on with all that can be done now; runs after every event.
     fn step(&mut self, now: Nanos, out: &mut Outbox) {
         self.deadline = None;
+        let foreground = self.clients.foreground();
         for key in std::mem::take(&mut self.held_back) {
             self.go_on(key, out);
         }
@@ -295,6 +297,10 @@ impl Array {
         self.go_on_passing(now, out);
         self.take_spare(out);
         self.finish_waiters(out);
+        if foreground > 0 && self.clients.foreground() == 0 {
+            // The policy, and the pass, waited for that.
+            return self.step(now, out);
+        }
         let resting =
             self.operations.is_empty() && self.passes.windows.is_empty() && self.prefetch.in_flight == 0;
         if self.stop == Stop::Ending
@@ -325,6 +331,18 @@ impl Array {
     /// Asks for an alarm at a time, unless there is an earlier one.
     pub fn wake_at(&mut self, time: Nanos) {
         self.deadline = Some(self.deadline.map_or(time, |earlier| earlier.min(time)));
+    }
+
+    /// See [`crate::Layer::has_work`].
+    pub fn has_work(&self, now: Nanos) -> bool {
+        if !self.clients.have_all() || !self.operations.is_empty() {
+            return true;
+        }
+        // A broken array writes nothing, and its stop has failed.
+        let stops = !matches!(self.stop, Stop::No | Stop::Done);
+        let destages = !self.cache.dirty().is_empty() && self.when(now) != Choice::Wait;
+        let rests = self.recorder.rests();
+        !self.broken && (stops || destages || !rests || self.is_recording() || self.passes_on())
     }
 
     pub fn check(&self) {

@@ -306,7 +306,7 @@ fn a_crash_while_a_member_comes_back_leaves_nothing_old() {
         bench.give_back(1, device);
         let mut more = true;
         for _ in 0..cut {
-            bench.handle(Event::Wake);
+            bench.wait_for(Nanos::ZERO);
             more = bench.returns();
             if bench.array().recorder.lacks().is_some() && cut % 2 == 0 {
                 // Beside the return, in a stripe that it lacks nothing of.

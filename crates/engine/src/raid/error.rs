@@ -149,6 +149,8 @@ pub enum CommandError {
     NoLeg,
     #[error("it is the only leg that has all that was acknowledged")]
     LastLeg,
+    #[error("the labels of the other legs cannot be written: {0}")]
+    Labels(IoError),
     #[error("the log has {0} legs, which is the most")]
     TooManyLegs(usize),
     #[error("the device cannot be written")]

@@ -54,7 +54,7 @@ fn after_a_crash_the_parity_of_marked_regions_is_computed_anew_and_of_no_others(
     let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["regions_in_doubt"]), (&"resyncing".into(), &1.into()));
     bench.sent();
-    bench.handle(Event::Wake);
+    bench.wait_for(Nanos::ZERO);
     bench.settle();
     assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "good");
     let rows: Vec<bool> = bench.sent().iter().map(|sent| sent.contains(" 32+")).collect();
@@ -69,7 +69,7 @@ fn a_resync_flushes_the_members_before_the_superblocks_say_that_the_parity_is_ri
     bench.flush().expect("flushed");
     // The parity fits, but what a killed server has written may be in the members' caches and nowhere else.
     let mut bench = Bench::start(regions_of_a_stripe(false), bench.members).expect("all members are there");
-    bench.handle(Event::Wake);
+    bench.wait_for(Nanos::ZERO);
     let mut flushed = vec![false; bench.members.0.len()];
     while !bench.raid.array().recorder.recorded().in_doubt.is_empty() {
         for (.., io) in &bench.open {
@@ -234,9 +234,9 @@ fn a_new_array_is_in_doubt_everywhere_and_goes_on_where_it_was() {
     let config = regions_of_a_stripe(false);
     let mut bench = Bench::over(config.clone(), false);
     assert_eq!(bench.raid.array().recorder.in_doubt(), &Bitmap::full(4));
-    bench.handle(Event::Wake);
+    bench.wait_for(Nanos::ZERO);
     while bench.raid.array().recorder.recorded().in_doubt.len() > 2 {
-        bench.now += Nanos::from_secs(1);
+        bench.wait_for(Nanos::from_secs(1));
         assert!(bench.returns(), "it resyncs");
     }
     let bench = Bench::start(config, bench.members).expect("active");
@@ -256,8 +256,7 @@ fn all_that_is_dirty_is_marked_by_one_superblock() {
         match flushes {
             true => bench.flush().expect("flushed"),
             false => {
-                bench.now += Nanos::from_secs(2);
-                bench.handle(Event::Wake);
+                bench.wait_for(Nanos::from_secs(2));
                 while !bench.raid.array().cache.dirty().is_empty() {
                     assert!(bench.returns(), "it destages dirty blocks");
                 }
@@ -266,4 +265,17 @@ fn all_that_is_dirty_is_marked_by_one_superblock() {
         assert_eq!(bench.raid.statistics().superblocks, superblocks, "{flushes} {non_volatile}");
         assert_eq!(marked(&bench.members, 0), [0, 1, 3]);
     }
+}
+
+/// The answer to a flush leaves the array without requests. What was written meanwhile is destaged when its time comes.
+#[test]
+fn what_is_written_during_a_flush_is_destaged_when_nobody_asks_for_anything() {
+    let mut bench = Bench::new(RaidConfig { when: WhenPolicy::Idle, ..config(Level::Raid5, 4) });
+    bench.write(0, 1, 1);
+    let flush = bench.ask(Io::Flush);
+    bench.write(48, 1, 2);
+    bench.settle();
+    bench.answer(flush).status.expect("flushed");
+    wait(&mut bench, 2);
+    assert!(bench.raid.array().cache.dirty().is_empty());
 }

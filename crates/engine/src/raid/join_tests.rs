@@ -205,7 +205,7 @@ fn a_crash_before_a_device_has_the_role_in_whose_place_it_was_added_does_not_kee
     let mut members = bench.members;
     members.0[1] = members.0.pop().expect("it is there");
     let mut bench = Bench::start(config(Level::Raid5, 4), members).expect("it starts");
-    bench.handle(Event::Wake);
+    bench.wait_for(Nanos::ZERO);
     bench.rest();
     assert!(bench.is_good(), "{}", bench.status());
     bench.check_data();

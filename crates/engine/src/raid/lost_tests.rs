@@ -213,8 +213,7 @@ fn a_resync_settles_what_is_lost() {
     let mut bench = Bench::start(config(Level::Raid5, 4), crashed.members).expect("active");
     assert!(!bench.raid.array().recorder.in_doubt().is_empty());
     while !bench.raid.array().recorder.recorded().in_doubt.is_empty() {
-        bench.handle(Event::Wake);
-        bench.now += Nanos::from_secs(1);
+        bench.wait_for(Nanos::from_secs(1));
         assert!(bench.returns() || bench.now < Nanos::from_secs(60), "it resyncs");
     }
     bench.settle();
@@ -241,8 +240,7 @@ fn a_scrub_counts_what_is_lost() {
         bench.bad_reads.clear();
         bench.tell(ArrayCommand::Scrub { repair }).expect("it is whole");
         while bench.raid.status(bench.now).to_json()["last_scrub"].is_null() {
-            bench.handle(Event::Wake);
-            bench.now += Nanos::from_secs(1);
+            bench.wait_for(Nanos::from_secs(1));
             assert!(bench.returns() || bench.now < Nanos::from_secs(60), "it scrubs");
         }
         let found = &bench.raid.status(bench.now).to_json()["last_scrub"];

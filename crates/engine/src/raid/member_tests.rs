@@ -177,7 +177,7 @@ fn a_member_that_is_missing_is_replaced_without_being_asked() {
     let present = vec![true, false, true, true];
     let mut bench = Bench::start(RaidConfig { present, ..config }, members).expect("degraded");
     assert_eq!(bench.raid.next_deadline(), Some(Nanos::ZERO));
-    bench.handle(Event::Wake);
+    bench.wait_for(Nanos::ZERO);
     assert_eq!(bench.raid.array().recorder.rebuilding(), Some(Rebuild { role: 1, sectors: 0 }));
 }
 

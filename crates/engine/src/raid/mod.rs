@@ -160,9 +160,7 @@ impl Layer for RaidLayer {
         self.array.as_ref().map_or(LayerStatus::None, |array| LayerStatus::Raid(Box::new(array.status(now))))
     }
 
-    fn is_busy(&self) -> bool {
-        self.array
-            .as_ref()
-            .is_some_and(|array| !array.operations.is_empty() || !array.passes.windows.is_empty())
+    fn has_work(&self, now: Nanos) -> bool {
+        self.array.as_ref().is_some_and(|array| array.has_work(now))
     }
 }

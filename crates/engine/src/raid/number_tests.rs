@@ -101,7 +101,7 @@ fn use_it(bench: &mut Bench) {
     }
     bench.handle(Event::Control(Control::Stop));
     for _ in 0..3000 {
-        if !bench.returns() && bench.awaited > 0 {
+        if !bench.returns() && bench.raid.has_work(bench.now) {
             bench.wait();
         }
     }

@@ -40,7 +40,7 @@ impl Bench {
     /// Everything returns, and time goes on, until no pass does.
     pub(super) fn rest(&mut self) {
         for _ in 0..10_000 {
-            self.handle(Event::Wake);
+            self.wait_for(Nanos::ZERO);
             self.settle();
             let deadline = self.raid.next_deadline();
             let Some(deadline) = deadline.filter(|_| self.array().passes.is_running()) else { return };
@@ -217,14 +217,12 @@ fn clients_wait_for_one_window_and_the_pass_for_the_rate() {
     assert!(next > began && next <= began + Nanos::from_millis(501), "when clients have gone: {next}");
     for _ in 0..3 {
         bench.read(40, 1).expect("read");
-        bench.now += Nanos::from_millis(300);
-        bench.handle(Event::Wake);
+        bench.wait_for(Nanos::from_millis(300));
         assert!(bench.open.is_empty(), "not before its time");
     }
-    bench.now = began + Nanos::from_millis(1001);
-    bench.handle(Event::Wake);
+    bench.wait_for(Nanos::from_millis(101));
     assert_eq!(bench.open.len(), 4, "a pass is not starved");
-    bench.now += Nanos::from_millis(501);
+    bench.wait_for(Nanos::from_millis(501));
     bench.rest();
     assert_eq!(bench.array().passes.last_scrub, Some(Findings::default()));
 }
@@ -269,7 +267,7 @@ fn a_resync_writes_only_the_parity_that_is_wrong() {
     bench.block(3, 0, 0)[1] ^= 2;
     let mut bench = Bench::start(config(Level::Raid6, 5), bench.members).expect("active");
     assert!(bench.raid.next_deadline().is_some(), "nobody has to ask for it");
-    bench.handle(Event::Wake);
+    bench.wait_for(Nanos::ZERO);
     bench.rest();
     assert_eq!(bench.raid.status(bench.now).to_json()["state"], "good");
     let writes: Vec<String> = bench.sent().into_iter().filter(|command| command.starts_with('w')).collect();

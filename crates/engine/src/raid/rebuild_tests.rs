@@ -126,8 +126,7 @@ fn storm(seed: u64, level: Level, members: usize, journal: bool) {
             }
             5 if step % 7 == 0 => drop(bench.ask(Io::Flush)),
             6 => {
-                bench.now += Nanos::from_millis(draw.below(700));
-                bench.handle(Event::Wake);
+                bench.wait_for(Nanos::from_millis(draw.below(700)));
             }
             _ => bench.returns_any(&mut draw),
         }
@@ -214,8 +213,7 @@ fn the_spare_is_flushed_before_the_superblocks_say_what_it_has() {
     // What the spare has been given, and what of that a flush has covered that was sent afterwards.
     let (mut written, mut covers, mut durable, mut checkpoints) = (0, None, 0, 0);
     while !bench.is_good() {
-        bench.now += Nanos::from_secs(11);
-        bench.handle(Event::Wake);
+        bench.wait_for(Nanos::from_secs(11));
         let is_flush = |(port, _, io): &(Port, OpId, Io)| port.0 == 4 && matches!(io, Io::Flush);
         if bench.open.iter().any(is_flush) {
             covers.get_or_insert(written);
@@ -256,8 +254,7 @@ fn a_restart_goes_on_from_the_last_checkpoint() {
         |bench: &mut Bench| bench.array().recorder.recorded().rebuilding.map(|rebuild| rebuild.sectors);
     while recorded(&mut bench) != Some(2 * STRIP) {
         // Eleven seconds for each window: there is a checkpoint behind each.
-        bench.now += Nanos::from_secs(11);
-        bench.handle(Event::Wake);
+        bench.wait_for(Nanos::from_secs(11));
         assert!(bench.returns(), "it never comes so far");
     }
     // What lies above the checkpoint may be anything after a crash, and the failed member is of no use.
@@ -286,7 +283,7 @@ fn a_stop_records_how_far_a_rebuild_has_come_although_nobody_writes() {
         let position = |bench: &mut Bench| bench.array().recorder.rebuilding().map(|rebuild| rebuild.sectors);
         while position(&mut bench).is_none_or(|sectors| sectors < unit * STRIP) {
             if !bench.returns() {
-                bench.handle(Event::Wake);
+                bench.wait_for(Nanos::ZERO);
                 assert!(!bench.open.is_empty(), "it never comes so far");
             }
         }

@@ -145,7 +145,7 @@ impl Driver {
                     host.quiesced(&mut Context { driver: self, stack });
                 }
                 Phase::Layers { layer, answered } => {
-                    if !answered && !is_silent(stack, LayerIndex(layer)) {
+                    if !answered && !is_silent(now, stack, LayerIndex(layer)) {
                         return false;
                     }
                     if layer == 0 {
@@ -179,7 +179,7 @@ impl Driver {
 
 /// True where a layer that was told to stop does not know of stopping: it has said nothing, nothing is on its way in
 /// the stack, and it is neither at work nor waiting for an instant.
-fn is_silent(stack: &Stack, layer: LayerIndex) -> bool {
+fn is_silent(now: Nanos, stack: &Stack, layer: LayerIndex) -> bool {
     let layer = stack.layer(layer);
-    stack.in_flight() == 0 && !stack.has_outputs() && !layer.is_busy() && layer.next_deadline().is_none()
+    stack.in_flight() == 0 && !stack.has_outputs() && !layer.has_work(now) && layer.next_deadline().is_none()
 }

@@ -240,6 +240,12 @@ impl Rig {
         }
         self.client.send_waiting(self.now);
         self.look_at_ended();
+        self.server.take(&mut self.client);
+        let Server { links, replies, .. } = &self.server;
+        let waits =
+            !links.is_empty() && links.iter().all(|(_, asked)| asked.is_empty()) && replies.is_empty();
+        let goes_on = !waits || self.asking.is_empty() || self.client.next_deadline().is_some();
+        assert!(goes_on, "work is left, nothing is in flight, and no deadline is set");
     }
 
     /// An old connection's request is carried out late.

@@ -101,6 +101,13 @@ struct Share {
     triggered: bool,
 }
 
+impl Share {
+    /// The dirty part of what there is room for.
+    fn utilisation(&self) -> f64 {
+        self.writes.dirty() as f64 / self.writes.capacity() as f64
+    }
+}
+
 /// See the module's documentation.
 pub struct WriteCache {
     config: WriteCacheConfig,
@@ -350,7 +357,10 @@ impl Layer for WriteCache {
         }))
     }
 
-    fn is_busy(&self) -> bool {
-        !self.operations.is_empty()
+    fn has_work(&self, now: Nanos) -> bool {
+        let is_asked = !self.requests.is_empty() || !self.waiters.is_empty() || self.stopping;
+        is_asked
+            || !self.operations.is_empty()
+            || (0..self.disks.len()).any(|disk| self.purges(now, disk as u32))
     }
 }

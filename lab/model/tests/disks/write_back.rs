@@ -58,11 +58,11 @@ fn a_delayed_write_is_answered_after_overhead_and_bus_and_is_on_the_medium_later
         assert!(bench.disk.geometry().volatile_cache);
         assert_eq!(bench.timed(|bench| bench.send(volatile(7, 5_000, 8))), hit(8));
         assert_eq!(below(&bench, 5_000), 0, "a power cut now would lose it");
-        assert!(bench.disk.is_busy());
+        assert!(bench.disk.has_work(bench.now));
         assert_eq!(read(&mut bench, 4_998, 12), [0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0], "and a read finds it");
         bench.drain();
         assert_eq!((below(&bench, 5_000), below(&bench, 5_007)), (7, 7));
-        assert!(!bench.disk.is_busy() && bench.disk.next_deadline().is_none());
+        assert!(!bench.disk.has_work(bench.now) && bench.disk.next_deadline().is_none());
     }
 }
 

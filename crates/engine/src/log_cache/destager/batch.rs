@@ -69,6 +69,12 @@ impl Core {
         self.destager.phase != Phase::Idle || self.index.is_dirty()
     }
 
+    /// Something is dirty that can be read, and the policy does not wait for an event.
+    pub fn wants_to_destage(&self) -> bool {
+        let lost = self.destager.lost_blocks() > 0;
+        self.has_work() && !lost && self.when() != when::Choice::Wait
+    }
+
     fn when(&self) -> when::Choice {
         let failed = matches!(self.mode, Mode::LogFailed { .. });
         if failed || self.draining || self.queue.wants_space() {

@@ -75,6 +75,11 @@ impl Clients {
         self.requests.is_empty()
     }
 
+    /// Nobody waits for an answer, or for a report.
+    pub fn have_all(&self) -> bool {
+        self.are_answered() && self.waiters.is_empty()
+    }
+
     /// Writes wait for room.
     pub fn wait_for_room(&self) -> bool {
         !self.stalled.is_empty()

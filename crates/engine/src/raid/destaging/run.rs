@@ -57,14 +57,31 @@ impl Array {
             && self.clients.wait_for_flush_only()
     }
 
+    /// The policy's choice, for what is dirty and nobody waits for.
+    pub fn when(&self, now: Nanos) -> Choice {
+        when::policy(self.config.when).choose(&when::View {
+            now,
+            utilisation: self.cache.utilisation(),
+            foreground: self.clients.foreground(),
+            last_activity: self.clients.last_activity(),
+            running: self.destaging.triggered,
+            in_flight: self.destaging.running,
+            depth: self.config.destage_depth,
+            high_mark: f64::from(self.config.high_mark) / 100.0,
+            low_mark: f64::from(self.config.low_mark) / 100.0,
+            idle_empty: self.config.idle_empty,
+            idle_full: self.config.idle_full,
+        })
+    }
+
     /// The unit that is destaged next, if one is to be now.
     pub fn next_destage(&mut self, now: Nanos) -> Option<u64> {
         let dirty = self.cache.dirty().len().saturating_sub(self.destaging.running as usize);
         let utilisation = self.cache.utilisation();
         let (high_mark, low_mark) =
             (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
-        let triggered = when::hysteresis(self.destaging.triggered, utilisation, high_mark, low_mark);
-        self.destaging.triggered = triggered;
+        self.destaging.triggered =
+            when::hysteresis(self.destaging.triggered, utilisation, high_mark, low_mark);
         let room = self.destaging.running < self.config.destage_depth;
         if dirty == 0 || self.broken || !(room || self.may_go_deeper()) {
             return None;
@@ -82,20 +99,7 @@ impl Array {
         if self.clients.wait_for_room() && self.destaging.running == 0 {
             return self.choose();
         }
-        let view = when::View {
-            now,
-            utilisation,
-            foreground: self.clients.foreground(),
-            last_activity: self.clients.last_activity(),
-            running: triggered,
-            in_flight: self.destaging.running,
-            depth: self.config.destage_depth,
-            high_mark,
-            low_mark,
-            idle_empty: self.config.idle_empty,
-            idle_full: self.config.idle_full,
-        };
-        match when::policy(self.config.when).choose(&view) {
+        match self.when(now) {
             Choice::Run => self.choose(),
             Choice::At(time) => {
                 self.wake_at(time);

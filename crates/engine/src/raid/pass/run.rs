@@ -144,6 +144,12 @@ impl Array {
         }
     }
 
+    /// A pass goes on.
+    pub fn passes_on(&self) -> bool {
+        let may = !self.is_stopped() && !self.geometry.read_only && self.config.pass_rate > 0;
+        may && !self.is_held_up()
+    }
+
     fn is_active(&self, now: Nanos) -> bool {
         self.clients.foreground() > 0
             || self.destaging.running() > 0

@@ -330,6 +330,11 @@ impl Recorder {
         assert!(self.has_marked || !self.marks_differ(), "what was marked is to be recorded");
     }
 
+    /// The superblocks say, or will say, that no writes are under way.
+    pub const fn rests(&self) -> bool {
+        !self.wanted.active
+    }
+
     /// The next superblock, if it differs from the recorded one.
     fn next(&self) -> Option<Superblock> {
         let known = self.known();

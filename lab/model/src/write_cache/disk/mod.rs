@@ -76,6 +76,11 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// Operations that wait or are under way.
+    pub fn foreground(&self) -> u64 {
+        self.queue.len() as u64 + u64::from(self.operations)
+    }
+
     pub fn new(port: Port, first_sector: u64, sectors: u64, map: DiskMap) -> Disk {
         Disk {
             port,

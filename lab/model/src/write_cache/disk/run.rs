@@ -72,6 +72,29 @@ impl WriteCache {
         best.map(|region| region.id)
     }
 
+    /// The policy's choice for a disk.
+    fn when(&self, now: Nanos, index: u32) -> Choice {
+        let (disk, share) = (&self.disks[index as usize], &self.shares[self.share_of(index)]);
+        when::policy(self.config.when).choose(&when::View {
+            now,
+            utilisation: share.utilisation(),
+            foreground: disk.foreground(),
+            last_activity: self.last_activity,
+            running: share.triggered,
+            in_flight: disk.purges,
+            depth: self.config.depth,
+            high_mark: self.high_mark,
+            low_mark: self.low_mark,
+            idle_empty: self.config.idle_empty,
+            idle_full: self.config.idle_full,
+        })
+    }
+
+    /// Something is dirty, and the policy does not wait for an event.
+    pub(in crate::write_cache) fn purges(&self, now: Nanos, disk: u32) -> bool {
+        self.shares[self.share_of(disk)].writes.waiting() > 0 && self.when(now, disk) != Choice::Wait
+    }
+
     /// Asks the policy whether to purge now.
     fn start_quiescent(&mut self, now: Nanos, index: u32, out: &mut Outbox) -> bool {
         let share_index = self.share_of(index);
@@ -81,15 +104,12 @@ impl WriteCache {
             share.triggered = false;
             return false;
         }
-        let purges = disk.purges;
-        let foreground = disk.queue.len() as u64 + u64::from(disk.operations);
-        if disk.alone || purges >= self.config.depth {
+        let foreground = disk.foreground();
+        if disk.alone || disk.purges >= self.config.depth {
             return false;
         }
-        let utilisation = share.writes.dirty() as f64 / share.writes.capacity() as f64;
         let above = self.high_mark.next_up();
-        let triggered = when::hysteresis(share.triggered, utilisation, above, self.low_mark);
-        share.triggered = triggered;
+        share.triggered = when::hysteresis(share.triggered, share.utilisation(), above, self.low_mark);
         let targeted = self.config.single && share.writes.has_targets();
         if self.is_wanted(share_index) {
             return self.start_purge(now, index, share_index, false, out);
@@ -97,20 +117,7 @@ impl WriteCache {
         if targeted && foreground == 0 && self.purge_target(now, index, share_index, out) {
             return true;
         }
-        let view = when::View {
-            now,
-            utilisation,
-            foreground,
-            last_activity: self.last_activity,
-            running: triggered,
-            in_flight: purges,
-            depth: self.config.depth,
-            high_mark: self.high_mark,
-            low_mark: self.low_mark,
-            idle_empty: self.config.idle_empty,
-            idle_full: self.config.idle_full,
-        };
-        match when::policy(self.config.when).choose(&view) {
+        match self.when(now, index) {
             Choice::Run => self.start_purge(now, index, share_index, false, out),
             Choice::At(time) => {
                 self.wake_at(time);

@@ -153,6 +153,7 @@ impl Bench {
         let mut out = Outbox::default();
         self.disk.handle(self.now, event, &mut out);
         self.disk.check();
+        self.disk.check_progress(self.now, !out.commands.is_empty());
         for command in out.commands {
             match command {
                 Command::Submit { port, op, io } => {
