@@ -1,19 +1,29 @@
 //! The tests that docs/safety.md names exist, and each of its rules has one. Guides are short.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const PAGE: &str = "docs/safety.md";
 
-fn sources(folder: &Path, all: &mut String) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, all);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            all.push_str(&fs::read_to_string(path).unwrap());
+/// The sources of all crates.
+pub fn sources() -> Vec<(PathBuf, String)> {
+    let (mut files, mut folders) = (Vec::new(), vec![root().join("crates"), root().join("lab")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                files.push((path, text));
+            }
         }
     }
+    files
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }
 
 /// The tests that a row names in its last column.
@@ -24,11 +34,8 @@ fn tests_of(row: &str) -> Vec<&str> {
 
 #[test]
 fn every_test_that_the_page_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let mut all = String::new();
-    sources(&root.join("crates"), &mut all);
-    sources(&root.join("lab"), &mut all);
-    let page = fs::read_to_string(root.join(PAGE)).unwrap();
+    let all: String = sources().into_iter().map(|(_, text)| text).collect();
+    let page = fs::read_to_string(root().join(PAGE)).unwrap();
     let (_, table) = page.split_once("## The table").expect("the table of rules and faults");
     let rows: Vec<&str> =
         table.lines().filter(|line| line.starts_with('|') && !line.contains("**")).skip(2).collect();
@@ -63,7 +70,7 @@ const REFERENCES: [&str; 6] =
 
 #[test]
 fn every_guide_is_short() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let root = root();
     let mut guides = [("README.md", 150), ("ARCHITECTURE.md", 200), ("CONTRIBUTING.md", GUIDE)]
         .map(|(name, most)| (root.join(name), most))
         .to_vec();

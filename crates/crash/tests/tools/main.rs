@@ -1,6 +1,7 @@
 //! Whole stacks in virtual time.
 
 mod conformance;
+mod doc_comments;
 mod documented_tests;
 mod full_stripes;
 mod grow;

@@ -1,7 +1,9 @@
-//! The modelled disks beside what was measured of real ones.
+//! The modelled disks beside what was measured of real ones, and the RAM of the layers here.
 
 mod common;
 mod components;
+#[path = "../../../../crates/engine/tests/logs/counting/mod.rs"]
+mod counting;
 mod import;
 mod layer;
 mod measure;
@@ -10,3 +12,4 @@ mod physics;
 mod stack_kind;
 mod validation;
 mod write_back;
+mod write_cache_memory;

@@ -1,5 +1,5 @@
 //! RAM for each cached 4 KiB, counted by the allocator: a whole log cache over a full log of 1 GiB, with everything in it
-//! that grows with the log. `cargo test -p dcd-engine --test memory log_memory -- --nocapture` prints the figures.
+//! that grows with the log. `cargo test -p dcd-engine --test logs log_memory -- --nocapture` prints the figures.
 
 use crate::counting::{ALLOCATED, PEAK};
 use crate::rig::{Ram, Rig};

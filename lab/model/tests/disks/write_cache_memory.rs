@@ -1,5 +1,5 @@
 //! RAM for each block of a write cache besides its data, counted by the allocator, with everything that grows with the cache.
-//! `cargo test -p dcd-model --test memory write_cache_memory -- --nocapture` prints the figures.
+//! `cargo test -p dcd-model --test disks write_cache_memory -- --nocapture` prints the figures.
 
 use crate::counting::ALLOCATED;
 use dcd_engine::destage::what::WhatPolicy;

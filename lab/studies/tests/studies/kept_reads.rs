@@ -2,7 +2,7 @@
 //!
 //! The figures are those of the program of the same name, in virtual time.
 
-#[path = "../examples/kept_reads.rs"]
+#[path = "../../examples/kept_reads.rs"]
 mod program;
 
 use dcd_engine::log_cache::Reads;

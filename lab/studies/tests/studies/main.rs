@@ -1,0 +1,5 @@
+//! The studies at a small scale, and the lab as a whole.
+
+mod arrays;
+mod kept_reads;
+mod lab;
