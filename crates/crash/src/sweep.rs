@@ -232,7 +232,7 @@ impl Life {
     fn bring_home(&mut self, driver: &mut Driver, stack: &mut Stack) -> Result<(), String> {
         for layer in (0..stack.layer_count()).rev().map(LayerIndex) {
             // A slice has nothing to destage, and does not answer.
-            if !stack.layer(layer).status(driver.now()).is_none() {
+            if stack.layer(layer).status(driver.now()).get::<()>().is_none() {
                 // The host has written it down by now, if the client was done sooner.
                 driver.control(stack, layer, Control::LogFailureRecorded);
                 driver.control(stack, layer, Control::Drain);

@@ -10,10 +10,9 @@ use dcd_engine::mirror::MirrorError;
 use dcd_engine::raid::grow::{GrowError, GrowRefusal};
 use dcd_engine::raid::offline::ChangeError;
 use dcd_engine::raid::{
-    Apart, ArrayStatus, AssembleError, CommandError, CreateError, Note, Others, ReplayError, UnusedWhy,
-    members_named,
+    Apart, ArrayStatus, AssembleError, CreateError, Note, Others, ReplayError, UnusedWhy, members_named,
 };
-use dcd_engine::{ActivateError, StartError};
+use dcd_engine::{CommandError, StartError};
 use dcd_serve::control::ClientError;
 use dcd_stack::HumanBytes;
 
@@ -49,13 +48,13 @@ pub fn advise(array: &mut ArrayStatus) {
 
 impl Advised for StartError {
     fn advice(&self) -> Option<String> {
-        match &self.error {
-            ActivateError::Log(error) => error.advice(),
-            ActivateError::Array(error) => error.advice(),
-            ActivateError::Mirror(error) => error.advice(),
-            ActivateError::Slice(SliceError::TooLong { .. }) => Some("make it smaller or move it".to_owned()),
-            _ => None,
-        }
+        let error = &self.error;
+        let log = error.downcast_ref().and_then(LogError::advice);
+        let array = || error.downcast_ref().and_then(AssembleError::advice);
+        let mirror = || error.downcast_ref().and_then(MirrorError::advice);
+        let is_too_long = matches!(error.downcast_ref(), Some(SliceError::TooLong { .. }));
+        let slice = || is_too_long.then(|| "make it smaller or move it".to_owned());
+        log.or_else(array).or_else(mirror).or_else(slice)
     }
 }
 

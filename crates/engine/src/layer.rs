@@ -3,16 +3,14 @@
 //! A layer does no I/O, reads no clock, starts no thread, and never blocks. Time is an argument. The one exception to
 //! "never blocks" is [`Layer::activate`], which runs once before any request, on devices that answer synchronously.
 
+use std::any::Any;
+use std::error::Error;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::layers::slice::SliceError;
-use crate::log_cache::LogError;
-use crate::mirror::MirrorError;
-use crate::raid::stride::StrideError;
-use crate::raid::{AssembleError, CommandError};
-use crate::{Buf, Extent, LayerStatus, Lba, Nanos};
+use crate::{Buf, Extent, Lba, Nanos};
 
 /// The time that a write may stay in a volatile cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -280,6 +278,69 @@ pub enum ArrayCommand {
     Add { port: Port, geometry: Geometry, seat: Seat, id: u64 },
     /// Use the device on a port no more, for good: it has failed, or is a spare. When that is done nothing is under way there.
     Remove { port: Port },
+}
+
+/// Reason for refusing a command of an administrator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    #[error("there is no member {role}: they are 0 to {}", .members - 1)]
+    NoMember { role: usize, members: usize },
+    #[error("the array takes no writes")]
+    NoWrites,
+    #[error("the legs of a log can be added and removed, and nothing else")]
+    OfMirror,
+    #[error("it is no leg of this log")]
+    NoLeg,
+    #[error("it is the only leg that has all that was acknowledged")]
+    LastLeg,
+    #[error("the labels of the other legs cannot be written: {0}")]
+    Labels(IoError),
+    #[error("the log has {0} legs, which is the most")]
+    TooManyLegs(usize),
+    #[error("the device cannot be written")]
+    ReadOnly,
+    #[error("the device has {sectors} sectors, and each member has {needed}")]
+    TooSmall { sectors: u64, needed: u64 },
+    #[error(
+        "the device has logical blocks of {block_bytes} bytes, and the array promises its clients {promised}"
+    )]
+    Blocks { block_bytes: u32, promised: u32 },
+    #[error("the id {0:#x} is taken, or reserved")]
+    Id(u64),
+    #[error("member {0} has not failed, or has a new device already")]
+    NotFailed(usize),
+    #[error("the device of member {0} is in its place still")]
+    StillThere(usize),
+    #[error("it knows {known} spares")]
+    BehindSpares { known: usize },
+    #[error("spare {0} is there already")]
+    SpareThere(usize),
+    #[error("{0} is being made a spare")]
+    Joining(Seat),
+    #[error("it is the journal, and in use")]
+    Journal,
+    #[error("it is member {role}, and {}", if *.filled { "is being filled" } else { "in use" })]
+    InUse { role: usize, filled: bool },
+    #[error("commands to member {0} have not returned yet, or it is not recorded that it has failed")]
+    Held(usize),
+    #[error("member {0} has failed already")]
+    HasFailed(usize),
+    #[error("its parity is not computed yet, so what the member has would be lost")]
+    Resyncing,
+    #[error("member {0} cannot be spared: others have failed, and the array would lose its data")]
+    NotSpared(usize),
+    #[error("no member has failed")]
+    NothingFailed,
+    #[error("there is no spare")]
+    NoSpare,
+    #[error("the parity is not right everywhere, so what the member had cannot be computed")]
+    InDoubt,
+    #[error("a member is missing, and a scrub compares what all of them have")]
+    MemberMissing,
+    #[error("a member is read only: what a scrub finds could not be repaired")]
+    MemberReadOnly,
+    #[error("no scrub is running")]
+    NoScrub,
 }
 
 /// A command of an administrator to a layer. A layer that does not know a control ignores it.
@@ -568,27 +629,23 @@ impl BlockDevice for PortDevice<'_> {
     }
 }
 
-/// Reason for refusing to start a layer: what was wrong, and where.
-#[derive(Debug, thiserror::Error)]
-pub enum ActivateError {
-    #[error(transparent)]
-    Log(#[from] LogError),
-    #[error(transparent)]
-    Array(#[from] AssembleError),
-    #[error(transparent)]
-    Mirror(#[from] MirrorError),
-    #[error(transparent)]
-    Slice(#[from] SliceError),
-    #[error(transparent)]
-    Strides(#[from] StrideError),
-    /// An error of a layer that the engine does not know.
-    #[error(transparent)]
-    Other(Box<dyn std::error::Error + Send + Sync>),
+/// Reason for refusing to start a layer: what was wrong, and where. Each kind of layer has a type of its own for that.
+pub type ActivateError = Box<dyn Error + Send + Sync>;
+
+/// The state of a layer, for people and monitors. Each kind of layer has a type of its own for it.
+pub trait AnyStatus: Any {
+    fn to_json(&self) -> Value;
 }
 
-impl ActivateError {
-    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ActivateError {
-        ActivateError::Other(error.into())
+impl<S: Any + Serialize> AnyStatus for S {
+    fn to_json(&self) -> Value {
+        serde_json::to_value(self).expect("a status is plain data")
+    }
+}
+
+impl dyn AnyStatus {
+    pub fn get<S: Any>(&self) -> Option<&S> {
+        (self as &dyn Any).downcast_ref()
     }
 }
 
@@ -611,9 +668,9 @@ pub trait Layer {
         Ok(())
     }
 
-    /// The state, for people and monitors.
-    fn status(&self, _now: Nanos) -> LayerStatus {
-        LayerStatus::None
+    /// Returns `()` if the layer has nothing to tell, or has not started.
+    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        Box::new(())
     }
 
     /// True while the layer has something to do that nothing from above must still allow: requests to answer, a stop or a drain to end,

@@ -9,7 +9,6 @@ mod offline;
 mod planted;
 mod slab;
 mod stack;
-mod status;
 mod units;
 
 pub mod destage;
@@ -22,14 +21,11 @@ pub mod testing;
 
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;
+pub use log_cache::{LogCacheState, LogCacheStatus, LogHead};
 pub use offline::{Offline, PartDevice};
 pub use planted::{PLANTS_BUGS, Planted};
 pub use slab::Slab;
 pub use stack::{
     DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, StartError, Tag, Target,
-};
-pub use status::{
-    LayerStatus, LogCacheState, LogCacheStatus, LogHead, MeterStatus, RecentTimes, ResponseTimes,
-    WriteCacheState, WriteCacheStatus,
 };
 pub use units::*;

@@ -7,14 +7,52 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::layers::filter::{Filter, Seen};
-use dcd_engine::{
-    Io, IoResult, LayerStatus, MeterStatus, Nanos, OpId, Outbox, RecentTimes, Request, RequestId,
-    ResponseTimes, SECTOR_BYTES,
-};
+use dcd_engine::{AnyStatus, Io, IoResult, Nanos, OpId, Outbox, Request, RequestId, SECTOR_BYTES};
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 /// Longer times count as this one.
 const TIME_MAX: Nanos = Nanos::from_secs(3600);
+
+/// Requests that have passed a meter, as the layers above saw them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MeterStatus {
+    pub in_flight: usize,
+    /// The span that `recent` is about: about the last minute, less after the start.
+    pub recent_seconds: f64,
+    pub read: ResponseTimes,
+    pub write: ResponseTimes,
+    pub flush: ResponseTimes,
+    /// Discards and zeroes.
+    pub other: ResponseTimes,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ResponseTimes {
+    pub count: u64,
+    pub bytes: u64,
+    pub errors: u64,
+    pub mean_ms: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub max_ms: f64,
+    /// The upper end of each bucket in milliseconds, and how many fell into it.
+    pub buckets: Vec<(f64, u64)>,
+    pub recent: RecentTimes,
+}
+
+/// Requests of one kind that were answered in the last [`MeterStatus::recent_seconds`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecentTimes {
+    pub count: u64,
+    pub bytes: u64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+}
 
 /// Kinds of requests that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +199,7 @@ impl Filter for Meter {
         self.since = now;
     }
 
-    fn report(&self, now: Nanos) -> LayerStatus {
+    fn report(&self, now: Nanos) -> Box<dyn AnyStatus> {
         let ended = self.ended(now);
         let newest_ends = self.slot_ends.0 + ended * SLOT.0;
         let begun = newest_ends.saturating_sub(SLOTS * SLOT.0).max(self.since.0);
@@ -176,14 +214,14 @@ impl Filter for Meter {
             all.add(&recent);
             all.response_times(recent.recent_times())
         };
-        LayerStatus::Meter(Box::new(MeterStatus {
+        Box::new(MeterStatus {
             in_flight: self.passing.len(),
             recent_seconds: Nanos(now.0.saturating_sub(begun)).as_secs_f64(),
             read: times(Kind::Read),
             write: times(Kind::Write),
             flush: times(Kind::Flush),
             other: times(Kind::Other),
-        }))
+        })
     }
 }
 
@@ -249,9 +287,10 @@ mod tests {
         pass(&mut meter, 7, 20, 24, Ok(()));
         pass(&mut meter, 8, 20, 23, Err(IoError::new(ErrorKind::Medium)));
         let read = |meter: &Meter| {
-            let LayerStatus::Meter(status) = meter.status(Nanos::ZERO) else { panic!("of a meter") };
+            let status = meter.status(Nanos::ZERO);
+            let status = status.get::<MeterStatus>().expect("of a meter");
             assert_eq!(status.in_flight, 0);
-            status.read
+            status.read.clone()
         };
         let times = read(&meter);
         assert_eq!((times.count, times.bytes, times.errors), (3, 8192, 1));
@@ -267,9 +306,8 @@ mod tests {
     fn the_last_minute_is_told_apart_and_nothing_is_counted_twice() {
         let mut meter = Meter::default();
         let at = |meter: &Meter, seconds: u64| {
-            let LayerStatus::Meter(status) = meter.status(Nanos::from_secs(seconds)) else {
-                panic!("of a meter")
-            };
+            let status = meter.status(Nanos::from_secs(seconds));
+            let status = status.get::<MeterStatus>().expect("of a meter");
             (status.read.count, status.read.recent.count, status.recent_seconds, status.read.recent)
         };
         // A request every second; it takes a millisecond for each second that has passed.

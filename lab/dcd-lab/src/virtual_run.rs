@@ -16,8 +16,8 @@ use dcd_engine::{
 };
 use dcd_sim::SparseDisk;
 use dcd_stack::{
-    DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, METER, OpenError,
-    Overrun, RaidSpec, Role, StackFile, StackFileError,
+    DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus, METER,
+    OpenError, Overrun, RaidSpec, Role, StackFile, StackFileError,
 };
 use serde_json::{Value, json};
 
@@ -388,7 +388,7 @@ impl VirtualRun {
         let now = self.driver.now();
         let mut state = State { now, waiting, ..State::default() };
         for cache in &self.caches {
-            let status = self.stack.layer(*cache).status(now);
+            let status = LayerStatus::of(&self.stack, *cache, now);
             let add = |sum: &mut Option<u64>, bytes: Option<u64>| {
                 *sum = bytes.map_or(*sum, |bytes| Some(sum.unwrap_or(0) + bytes));
             };
@@ -451,7 +451,7 @@ impl VirtualRun {
     /// The state of every layer, the response times, and what makes two runs comparable.
     pub fn report(&self) -> Value {
         let now = self.driver.now();
-        let status = |name: &str| self.stack.layer(self.layers[name]).status(now).to_json();
+        let status = |name: &str| LayerStatus::of(&self.stack, self.layers[name], now).to_json();
         let layers: serde_json::Map<String, Value> = self
             .layers
             .keys()

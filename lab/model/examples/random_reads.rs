@@ -26,7 +26,7 @@ impl Ports for Below {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let argument = |index: usize, default: &str| arguments.get(index).cloned().unwrap_or(default.to_owned());
     let name = argument(0, "barracuda-1996");

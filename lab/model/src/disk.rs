@@ -24,7 +24,7 @@
 //! flush is answered when everything that was delayed is on the medium and the device below is flushed.
 
 use dcd_engine::{
-    ActivateError, Control, Discards, Durability, Event, Geometry, Io, IoError, IoResult, Layer, LayerStatus,
+    ActivateError, AnyStatus, Control, Discards, Durability, Event, Geometry, Io, IoError, IoResult, Layer,
     Lba, Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde::{Deserialize, Serialize};
@@ -351,7 +351,7 @@ impl Layer for Disk {
         let logical_block_bytes = drive.logical_block_bytes().max(below.logical_block_bytes);
         let block = u64::from(logical_block_bytes);
         let bytes = self.size.unwrap_or(below.sectors * SECTOR_BYTES);
-        let complain = |text: String| Err(ActivateError::other(text));
+        let complain = |text: String| Err(text.into());
         if bytes == 0 || !bytes.is_multiple_of(block) {
             return complain(format!(
                 "a size of {bytes} bytes is not a multiple of the block of {block} bytes: set `size` to one"
@@ -386,12 +386,12 @@ impl Layer for Disk {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
         let mut status = self.statistics.to_json();
         status["drive"] = self.drive().name().into();
         status["unwritten_sectors"] = self.behind.held_sectors().into();
         status["scheduler"] = serde_json::json!(self.queue.scheduler());
         status["queued"] = (self.queue.len() + usize::from(self.in_service.is_some())).into();
-        LayerStatus::Other(status)
+        Box::new(status)
     }
 }

@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::{
-    ActivateError, Buf, Durability, Event, Extent, Geometry, Io, IoResult, Layer, LayerStatus, Lba, Nanos,
+    ActivateError, AnyStatus, Buf, Durability, Event, Extent, Geometry, Io, IoResult, Layer, Lba, Nanos,
     OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde_json::json;
@@ -350,8 +350,8 @@ impl Layer for Elevator {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> LayerStatus {
-        LayerStatus::Other(json!({ "received": self.received, "sent": self.sent }))
+    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        Box::new(json!({ "received": self.received, "sent": self.sent }))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use dcd_engine::layers::filter::{Filter, Seen};
 use dcd_engine::{
-    Extent, Io, IoResult, LINE_SECTORS, LayerStatus, Lba, Nanos, OpId, Outbox, Request, RequestId,
+    AnyStatus, Extent, Io, IoResult, LINE_SECTORS, Lba, Nanos, OpId, Outbox, Request, RequestId,
 };
 use serde_json::json;
 
@@ -108,10 +108,10 @@ impl Filter for Profile {
         self.counts = Counts::default();
     }
 
-    fn report(&self, _now: Nanos) -> LayerStatus {
+    fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
         let Counts { reads, writes, by_slots, aligned, overlapping, aligned_alone, few_lines, longest_write } =
             self.counts;
-        LayerStatus::Other(json!({
+        Box::new(json!({
             "reads": reads,
             "writes": writes,
             "by_slots": by_slots,

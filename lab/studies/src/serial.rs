@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use dcd_engine::layers::filter::{Filter, Seen};
-use dcd_engine::{Io, IoResult, LayerStatus, Nanos, OpId, Outbox, Request, RequestId};
+use dcd_engine::{AnyStatus, Io, IoResult, Nanos, OpId, Outbox, Request, RequestId};
 use dcd_model::Histogram;
 use serde_json::json;
 
@@ -76,8 +76,8 @@ impl Filter for Serial {
         assert!(self.inside.is_some() || self.waiting.is_empty(), "the lock is free while requests wait");
     }
 
-    fn report(&self, _now: Nanos) -> LayerStatus {
-        LayerStatus::Other(json!({ "read": Times::of(&self.reads), "write": Times::of(&self.writes) }))
+    fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        Box::new(json!({ "read": Times::of(&self.reads), "write": Times::of(&self.writes) }))
     }
 }
 

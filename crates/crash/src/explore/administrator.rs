@@ -1,10 +1,10 @@
 //! An administrator who fails members of a running array, takes them out, and gives the same disks back as they are, or as new ones.
 
 use dcd_engine::raid::offline::replace;
-use dcd_engine::raid::{CommandError, DATA_SECTOR, Identity, Superblock, SuperblockError};
+use dcd_engine::raid::{DATA_SECTOR, Identity, Superblock, SuperblockError};
 use dcd_engine::{
-    ArrayCommand, BlockDevice, Control, DeviceIndex, Geometry, LayerIndex, Lba, Port, Pump, Report,
-    SECTOR_BYTES, Seat, Stack,
+    ArrayCommand, BlockDevice, CommandError, Control, DeviceIndex, Geometry, LayerIndex, Lba, Port, Pump,
+    Report, SECTOR_BYTES, Seat, Stack,
 };
 use serde_json::{Value, json};
 

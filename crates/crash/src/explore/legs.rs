@@ -71,7 +71,7 @@ impl LegKeeper {
             return Ok(());
         }
         let status = stack.layer(MIRROR).status(driver.now());
-        let mirror = status.mirror().expect("the first layer is the mirror");
+        let mirror = status.get().expect("the first layer is the mirror");
         let Some((asked, command)) = self.choose(mirror, driver, stack) else { return Ok(()) };
         driver.note(|| format!("the administrator says {command:?}"));
         self.asked = Some(asked);

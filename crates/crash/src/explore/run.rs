@@ -536,7 +536,8 @@ impl Run {
         driver.note(|| format!("control {control:?}"));
         while driver.take_report().is_some() {}
         // A slice has nothing to destage, and does not answer.
-        let answers = |layer: &usize| !stack.layer(LayerIndex(*layer)).status(driver.now()).is_none();
+        let answers =
+            |layer: &usize| stack.layer(LayerIndex(*layer)).status(driver.now()).get::<()>().is_none();
         let all: Vec<usize> = (0..stack.layer_count()).filter(answers).collect();
         let groups: Vec<Vec<usize>> = if self.rig.upper_first {
             all.into_iter().rev().map(|layer| vec![layer]).collect()

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{
-    ActivateError, BlockDevice, Buf, Control, Discards, Durability, Event, Extent, Geometry, Io, IoError,
-    IoResult, Layer, Lba, Nanos, OpId, Outbox, Port, PortDevice, Ports, Report, RequestId, SECTOR_BYTES,
+    ActivateError, BlockDevice, Buf, Control, Discards, Durability, Event, Extent, Geometry, Io, IoResult,
+    Layer, Lba, Nanos, OpId, Outbox, Port, PortDevice, Ports, Report, RequestId, SECTOR_BYTES,
 };
 
 use dcd_engine::StackBuilder;
@@ -400,22 +400,21 @@ impl Layer for Reference {
         self.data = Some(below.geometry(DATA));
         let mut log = PortDevice { ports: below, port: LOG };
         let epoch = Reference::live_epoch(&mut log);
-        self.epoch = epoch.ok_or_else(|| ActivateError::other("no superblock: format the journal"))?;
+        self.epoch = epoch.ok_or("no superblock: format the journal")?;
         while self.replay(&mut log) {}
-        let failed = |error: IoError| ActivateError::other(error);
         // After a kill without a power cut, what was read may still be in the journal disk's cache only.
         if self.bug != Some(ReferenceBug::NoLogFlush) {
-            log.flush().map_err(failed)?;
+            log.flush()?;
         }
         let mut data = PortDevice { ports: below, port: DATA };
         for (lba, bytes) in std::mem::take(&mut self.logged) {
-            data.write(Lba(lba), Buf::copy_of(&bytes)).map_err(failed)?;
+            data.write(Lba(lba), Buf::copy_of(&bytes))?;
         }
-        data.flush().map_err(failed)?;
+        data.flush()?;
         let (at, buf) = self.next_superblock();
         let mut log = PortDevice { ports: below, port: LOG };
-        log.write(at, buf).map_err(failed)?;
-        log.flush().map_err(failed)
+        log.write(at, buf)?;
+        Ok(log.flush()?)
     }
 }
 

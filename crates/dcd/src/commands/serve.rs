@@ -20,7 +20,8 @@ use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_serve::ublk::{self, Owner, UblkDevice};
 use dcd_stack::{
-    Address, ForClients, HumanBytes, LayerKind, LayerSpec, Overrun, Parts, Recording, StackFile, UblkNumber,
+    Address, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus, Overrun, Parts, Recording, StackFile,
+    UblkNumber,
 };
 
 use crate::cli::Serve;
@@ -182,7 +183,7 @@ fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
 fn tell_price(file: &StackFile, stack: &Stack, parts: &Parts) {
     for layer in file.log_caches() {
         let LayerKind::LogCache { config, .. } = &layer.kind else { continue };
-        let status = stack.layer(parts.layers[&layer.name]).status(Nanos::ZERO);
+        let status = LayerStatus::of(stack, parts.layers[&layer.name], Nanos::ZERO);
         let rotational = matches!(
             status.log_cache().map(|cache| cache.log_head),
             Some(LogHead::Followed | LogHead::DoesNotPay | LogHead::NotMeasured)

@@ -9,9 +9,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
+use dcd_engine::StartError;
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::Superblock;
-use dcd_engine::{ActivateError, StartError};
 use dcd_stack::{DeviceSource, LayerKind, LayerSpec, StackFile};
 
 use crate::advice::Advised;
@@ -96,8 +96,8 @@ pub fn refusal(file: &StackFile, other: Option<u64>, error: &StartError) -> Refu
         LayerKind::LogCache { log, .. } => file.mirror_below(&log.text).is_some(),
         _ => false,
     };
-    match (&error.error, other) {
-        (ActivateError::Log(LogError::OtherData(_)), Some(other)) if file.log_caches().any(is_mirrored) => {
+    match (error.error.downcast_ref(), other) {
+        (Some(LogError::OtherData(_)), Some(other)) if file.log_caches().any(is_mirrored) => {
             went_on_without(other, &refusal.reason)
         }
         _ => refusal,

@@ -2,7 +2,8 @@
 //! is in their logs first, so the records say before that their data disks are incomplete, and at the end what is so then.
 
 use dcd_engine::mirror::MirrorStatus;
-use dcd_engine::{Control, LayerIndex, LayerStatus, LogCacheState, LogCacheStatus, Nanos, Stack};
+use dcd_engine::{Control, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
+use dcd_stack::LayerStatus;
 
 use crate::session::record::{
     Attachment, AttachmentState, RESCUE_FIRST, Record, RecordError, StaleLeg, stale_legs,
@@ -141,7 +142,7 @@ impl RunningCaches {
         layer: LayerIndex,
     ) -> Result<String, RecordError> {
         let name = stack.layer_name(layer).to_owned();
-        let status = stack.layer(layer).status(now);
+        let status = LayerStatus::of(stack, layer, now);
         let dirty_bytes = status.log_cache().map(|status| status.dirty_bytes);
         let held = self.note(&name, &Note::LogFailed(dirty_bytes))?;
         stack.control(now, layer, Control::LogFailureRecorded);
@@ -267,7 +268,7 @@ impl Running {
     fn stale_legs(&self, now: Nanos, stack: &Stack) -> Vec<StaleLeg> {
         let mut layers = stack.layers();
         let mirror = layers.find(|(_, name)| self.mirror.as_deref() == Some(*name));
-        let status = mirror.map(|(layer, _)| stack.layer(layer).status(now));
+        let status = mirror.map(|(layer, _)| LayerStatus::of(stack, layer, now));
         match status.as_ref().and_then(LayerStatus::mirror) {
             Some(legs) => stale_legs(&self.stale_legs, legs),
             None => self.stale_legs.clone(),
@@ -277,7 +278,7 @@ impl Running {
     /// None as long as it has not started.
     fn status(&self, now: Nanos, stack: &Stack) -> Option<LogCacheStatus> {
         let (index, _) = stack.layers().find(|(_, name)| *name == self.layer)?;
-        stack.layer(index).status(now).log_cache().cloned()
+        LayerStatus::of(stack, index, now).log_cache().cloned()
     }
 }
 
@@ -326,7 +327,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use dcd_engine::{Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
+    use dcd_engine::{AnyStatus, Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
 
     use super::*;
     use crate::session::record::uuid_text;
@@ -334,7 +335,7 @@ mod tests {
     const EXTENT: Extent = Extent::new(Lba(0), 8);
 
     /// A log cache without a log: its status is what the test says.
-    struct Says(Rc<RefCell<LayerStatus>>);
+    struct Says(Rc<RefCell<Option<LogCacheStatus>>>);
 
     impl Layer for Says {
         fn handle(&mut self, _now: Nanos, _event: Event, _out: &mut Outbox) {}
@@ -347,8 +348,11 @@ mod tests {
             Geometry::plain(8)
         }
 
-        fn status(&self, _now: Nanos) -> LayerStatus {
-            self.0.borrow().clone()
+        fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+            match &*self.0.borrow() {
+                Some(status) => Box::new(status.clone()),
+                None => Box::new(()),
+            }
         }
     }
 
@@ -356,7 +360,7 @@ mod tests {
         dir: tempfile::TempDir,
         caches: RunningCaches,
         stack: Stack,
-        status: Rc<RefCell<LayerStatus>>,
+        status: Rc<RefCell<Option<LogCacheStatus>>>,
     }
 
     fn attached(state: AttachmentState) -> Attachment {
@@ -381,7 +385,7 @@ mod tests {
         if let Some(recorded) = recorded {
             record.update(|_| recorded).unwrap();
         }
-        let status = Rc::new(RefCell::new(LayerStatus::None));
+        let status = Rc::new(RefCell::new(None));
         let mut builder = StackBuilder::new();
         let root: Target = builder.layer("cache", Box::new(Says(Rc::clone(&status))), &[]);
         let running = Running {
@@ -408,11 +412,11 @@ mod tests {
         fn loses(&self, lost_blocks: usize, state: LogCacheState, dirty_bytes: u64) {
             let status =
                 LogCacheStatus { state, dirty_bytes, lost_blocks, epoch: 9, ..LogCacheStatus::default() };
-            *self.status.borrow_mut() = LayerStatus::LogCache(Box::new(status));
+            *self.status.borrow_mut() = Some(status);
         }
 
         fn note_written_back(&mut self) {
-            let status = self.status.borrow().log_cache().cloned().unwrap();
+            let status = self.status.borrow().clone().unwrap();
             self.caches.note("cache", &Note::WrittenBack(Box::new(status))).unwrap();
         }
 

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use dcd_engine::{
-    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, LayerStatus, Nanos, Pump, Report, Stack,
-    Target, Unfinished,
+    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, Nanos, Pump, Report, Stack, Target, Unfinished,
 };
+use dcd_stack::LayerStatus;
 
 use crate::advice::Advised;
 use crate::failure::Failure;
@@ -117,7 +117,7 @@ impl Started {
 
     pub fn status(&self, layer: LayerIndex) -> LayerStatus {
         let Shared { stack, pump, .. } = &*self.shared.borrow();
-        stack.layer(layer).status(pump.now())
+        LayerStatus::of(stack, layer, pump.now())
     }
 
     pub fn geometry(&self, target: Target) -> Geometry {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::{Durability, ErrorKind, Io, IoError, IoKind, IoResult, OpId, Outbox, Request};
 use crate::layers::filter::{Filter, Seen};
-use crate::{Buf, LayerStatus, Nanos};
+use crate::{AnyStatus, Buf, Nanos};
 
 /// The operations that a fault hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,12 +105,8 @@ impl Filter for Fault {
         out.submit(Self::BELOW, OpId(id.0), io);
     }
 
-    fn report(&self, _now: Nanos) -> LayerStatus {
-        LayerStatus::Fault(FaultStatus {
-            seen: self.come,
-            failed: self.failed,
-            ignore_flush: self.plan.ignore_flush,
-        })
+    fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        Box::new(FaultStatus { seen: self.come, failed: self.failed, ignore_flush: self.plan.ignore_flush })
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 
+use crate::Nanos;
 use crate::layer::{
-    ActivateError, Control, Event, Geometry, IoResult, Layer, OpId, Outbox, Port, Ports, Request, RequestId,
+    ActivateError, AnyStatus, Control, Event, Geometry, IoResult, Layer, OpId, Outbox, Port, Ports, Request,
+    RequestId,
 };
-use crate::{LayerStatus, Nanos};
 
 /// The geometry of a filter from above, from activation on.
 pub type Seen = Cell<Option<Geometry>>;
@@ -40,8 +41,8 @@ pub trait Filter {
     fn verify(&self) {}
 
     /// See [`Layer::status`].
-    fn report(&self, _now: Nanos) -> LayerStatus {
-        LayerStatus::None
+    fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        Box::new(())
     }
 }
 
@@ -73,7 +74,7 @@ impl<F: Filter> Layer for F {
         Ok(())
     }
 
-    fn status(&self, now: Nanos) -> LayerStatus {
+    fn status(&self, now: Nanos) -> Box<dyn AnyStatus> {
         self.report(now)
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::{Io, IoResult, Layer, OpId, Outbox, Request, RequestId};
 use crate::layers::filter::{Filter, Seen};
-use crate::{Buf, Extent, LayerStatus, Lba, Nanos, SECTOR_BYTES};
+use crate::{AnyStatus, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 /// Marks the operations that load a stream, which is the rest of the number.
 const LOAD: u64 = 1 << 63;
@@ -346,8 +346,8 @@ impl Filter for ReadAhead {
         }
     }
 
-    fn report(&self, _now: Nanos) -> LayerStatus {
-        LayerStatus::ReadAhead(ReadAheadStatus {
+    fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        Box::new(ReadAheadStatus {
             kept_bytes: self.streams.iter().map(|stream| stream.kept.sectors * SECTOR_BYTES).sum(),
             streams: self.streams.iter().filter(|stream| stream.kept.sectors > 0).count(),
             statistics: self.statistics,

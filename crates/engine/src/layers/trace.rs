@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::{Durability, Io, IoKind, IoResult, OpId, Outbox, Request, RequestId};
 use crate::layers::filter::{Filter, Seen};
-use crate::{Extent, LayerStatus, Nanos};
+use crate::{AnyStatus, Extent, Nanos};
 
 /// A completed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,14 +140,14 @@ impl Filter for Trace {
         out.reply(id, result);
     }
 
-    fn report(&self, _now: Nanos) -> LayerStatus {
-        LayerStatus::Trace(Box::new(TraceStatus {
+    fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        Box::new(TraceStatus {
             operations: self.total,
             failed: self.failed,
             in_flight: self.in_flight.len(),
             file: self.sink.as_ref().map(|sink| sink.status()),
             newest: self.records.iter().copied().collect(),
-        }))
+        })
     }
 }
 
@@ -203,10 +203,11 @@ mod tests {
         assert_eq!((records[0].operation, records[0].durable, records[0].ok), (IoKind::Write, true, true));
         assert_eq!((records[0].at, records[0].latency), (Nanos(10), Nanos(30)));
         assert_eq!(records[1].extent, Some(Extent::new(Lba(0), 4)));
-        let LayerStatus::Trace(status) = trace.status(Nanos(70)) else { panic!("of a trace") };
+        let status = trace.status(Nanos(70));
+        let status = status.get::<TraceStatus>().expect("of a trace");
         assert_eq!((status.operations, status.failed), (4, 1));
         assert_eq!(
-            status.file.unwrap().recorded,
+            status.file.as_ref().unwrap().recorded,
             19 + 30 + 5 + 5,
             "it gets what the ring has forgotten, too"
         );

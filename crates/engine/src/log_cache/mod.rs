@@ -74,9 +74,10 @@ pub use config::*;
 pub use error::{LogError, OtherData};
 pub use log::REST;
 pub use statistics::Statistics;
+pub use status::{LogCacheState, LogCacheStatus, LogHead};
 
-use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
-use crate::{LayerStatus, Nanos};
+use crate::Nanos;
+use crate::layer::{ActivateError, AnyStatus, Event, Geometry, Layer, Outbox, Ports};
 
 /// The log cache as a layer: its log on port 0, its data disk on port 1.
 pub struct LogCache {
@@ -117,8 +118,11 @@ impl Layer for LogCache {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> LayerStatus {
-        self.core.as_deref().map_or(LayerStatus::None, |core| LayerStatus::LogCache(Box::new(core.status())))
+    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        match &self.core {
+            Some(core) => Box::new(core.status()),
+            None => Box::new(()),
+        }
     }
 
     fn has_work(&self, _now: Nanos) -> bool {

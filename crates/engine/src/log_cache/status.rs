@@ -1,11 +1,106 @@
 //! The state of the cache for people and monitors.
 
+use serde::{Deserialize, Serialize};
+
 use super::core::{Core, Mode, Stop};
 use super::recover::Damage;
-use crate::{Geometry, LogCacheState, LogCacheStatus, SECTOR_BYTES};
+use super::{Contiguity, Promise, Statistics};
+use crate::{Extent, Geometry, IoError, SECTOR_BYTES};
 
 /// Ranges and damages that a status lists.
 const LISTED_MAX: usize = 8;
+
+/// State of operation of a log cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogCacheState {
+    /// The data disk has everything that the log has.
+    #[default]
+    Clean,
+    Dirty,
+    Stopping,
+    /// The log device has failed: everything goes to the data disk.
+    LogFailed,
+}
+
+impl LogCacheState {
+    pub const fn word(self) -> &'static str {
+        match self {
+            LogCacheState::Clean => "clean",
+            LogCacheState::Dirty => "dirty",
+            LogCacheState::Stopping => "stopping",
+            LogCacheState::LogFailed => "log-failed",
+        }
+    }
+}
+
+/// State of head tracking: records go where the head of the log's disk will be, so that a flush need not wait for a revolution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogHead {
+    /// The log does not spin.
+    #[default]
+    NotRotational,
+    /// The host was too busy to tell, or an older program has formatted the log.
+    NotMeasured,
+    /// Format has seen no head: durable writes take as long wherever they go.
+    NotShown,
+    Followed,
+    /// Records would take as long at the next sector.
+    DoesNotPay,
+}
+
+/// The state of a log cache.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LogCacheStatus {
+    pub state: LogCacheState,
+    pub promise: Promise,
+    /// Size of the log's segments.
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    /// The share of segments that are in use, 0 to 1.
+    pub utilisation: f64,
+    /// Everything that the data disk lacks: data, discards and zeroes.
+    pub dirty_bytes: u64,
+    /// Data alone. The data disk has to write this, and discards and zeroes are usually much faster.
+    #[serde(default)]
+    pub dirty_data_bytes: u64,
+    #[serde(default)]
+    pub dirty_discard_bytes: u64,
+    #[serde(default)]
+    pub dirty_zeroes_bytes: u64,
+    /// Zeroes and discards that the data disk lacks.
+    pub dirty_ranges: usize,
+    pub cached_bytes: u64,
+    /// Blocks of 4 KiB that cannot be read from the log any more.
+    pub lost_blocks: usize,
+    pub destaging: bool,
+    /// The last attempt to destage failed.
+    pub destage_failing: bool,
+    pub draining: bool,
+    /// The first few losses that the start was told to accept.
+    pub accepted_damage: Vec<String>,
+    /// Error of the last flush of the data disk, if it failed; none once all that it should have covered is durable.
+    pub flush_error: Option<IoError>,
+    /// The first few ranges that may be lost by a failed flush, and the bytes of all such ranges.
+    pub flush_at_risk: Vec<Extent>,
+    pub flush_at_risk_bytes: u64,
+    pub destage_nanos_per_sector: u64,
+    pub epoch: u64,
+    pub next_seq: u64,
+    pub durable_seq: u64,
+    pub table_bytes: usize,
+    pub ring_bytes: usize,
+    /// Memory for blocks that were read once, where reads are cached.
+    pub ghosts_bytes: usize,
+    pub buffers_bytes: u64,
+    pub log_head: LogHead,
+    /// The stride benchmark's result is stored in the log.
+    pub calibrated: bool,
+    /// Rules for filling gaps.
+    pub fills: Option<Contiguity>,
+    pub statistics: Statistics,
+}
 
 impl Core {
     pub fn geometry(&self) -> Geometry {

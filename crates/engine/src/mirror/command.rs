@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use super::label::{self, LEGS_MAX, Leg, Standing};
 use super::{Core, Member};
-use crate::layer::{ArrayCommand, Geometry, Outbox, Port, Report};
-use crate::raid::CommandError;
+use crate::layer::{ArrayCommand, CommandError, Geometry, Outbox, Port, Report};
 
 /// An administrator who waits for an answer.
 pub enum Call {

@@ -36,7 +36,7 @@ use crate::layer::{
     Outbox, Port, PortDevice, Ports, Report,
 };
 use crate::slab::Slab;
-use crate::{Durability, LayerStatus, Nanos, Planted};
+use crate::{AnyStatus, Durability, Nanos, Planted};
 use assemble::{Assembled, Refused, assemble};
 use clients::Clients;
 use command::Calls;
@@ -220,8 +220,11 @@ impl Layer for Mirror {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> LayerStatus {
-        self.core.as_ref().map_or(LayerStatus::None, |core| LayerStatus::Mirror(Box::new(core.status())))
+    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        match &self.core {
+            Some(core) => Box::new(core.status()),
+            None => Box::new(()),
+        }
     }
 
     fn has_work(&self, _now: Nanos) -> bool {

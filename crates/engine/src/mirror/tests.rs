@@ -126,7 +126,7 @@ impl Rig {
 
     fn standings(&self) -> Vec<Option<Standing>> {
         let status = self.mirror.status(self.now);
-        status.mirror().unwrap().legs.iter().map(|leg| leg.standing).collect()
+        status.get::<MirrorStatus>().unwrap().legs.iter().map(|leg| leg.standing).collect()
     }
 
     fn break_leg(&mut self, leg: usize) {
@@ -195,7 +195,7 @@ fn what_one_leg_cannot_read_another_answers_and_it_is_mended() {
         assert_eq!((rig.read(64), rig.read(128)), (9, 0));
     }
     let status = rig.mirror.status(rig.now);
-    let counts = status.mirror().unwrap().statistics;
+    let counts = status.get::<MirrorStatus>().unwrap().statistics;
     assert!(counts.reads_elsewhere >= 1 && counts.mended >= 1, "{counts:?}");
     assert_eq!(rig.standings(), [WHOLE, WHOLE]);
 }
@@ -212,7 +212,7 @@ fn every_place_that_waits_is_mended() {
     [64, 72].into_iter().for_each(|lba| copier.mend(1, Extent::new(Lba(lba), 8)));
     rig.write(128, 1);
     let status = rig.mirror.status(rig.now);
-    assert_eq!(status.mirror().unwrap().statistics.mended, 1);
+    assert_eq!(status.get::<MirrorStatus>().unwrap().statistics.mended, 1);
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_leg_is_added_and_another_taken_out_beside_clients() {
     let add = ArrayCommand::Add { port: Port(1), geometry, seat: Seat::Spare(0), id: 77 };
     let last = ArrayCommand::Remove { port: Port(0) };
     rig.event(Event::Control(Control::Array(last)));
-    assert!(matches!(rig.reports.pop(), Some(Report::Array(Err(crate::raid::CommandError::LastLeg)))));
+    assert!(matches!(rig.reports.pop(), Some(Report::Array(Err(crate::CommandError::LastLeg)))));
     rig.hold = Some((1, IoKind::Flush));
     rig.event(Event::Control(Control::Array(add)));
     assert_eq!(rig.standings(), [WHOLE, Some(Standing::Filling)], "it is not flushed yet");
@@ -349,7 +349,7 @@ fn a_leg_that_lost_what_was_durable_is_named_before_the_next_answer_and_filled()
     assert_eq!(rig.status(id), Some(Ok(())));
     assert_eq!((rig.on_leg(1, 8), rig.standings()), (1, vec![WHOLE, WHOLE]));
     let status = rig.mirror.status(rig.now);
-    let mirror = status.mirror().unwrap();
+    let mirror = status.get::<MirrorStatus>().unwrap();
     assert_eq!((mirror.statistics.legs_distrusted, mirror.legs[1].lost_writes), (1, true));
     // The last one has the most, whatever it lacks.
     rig.break_leg(0);

@@ -1,8 +1,7 @@
 //! The commands of an administrator to a running array.
 
-use crate::layer::{ArrayCommand, Outbox};
+use crate::layer::{ArrayCommand, CommandError, Outbox};
 use crate::raid::array::Array;
-use crate::raid::error::CommandError;
 
 impl Array {
     /// Carries an administrator's word out, or begins to.

@@ -8,9 +8,8 @@
 //! A device that leaves has failed, or is a spare. Nothing on it is changed: the superblocks of the others say what it is.
 
 use crate::Io;
-use crate::layer::{Geometry, IoResult, Outbox, Port, Seat};
+use crate::layer::{CommandError, Geometry, IoResult, Outbox, Port, Seat};
 use crate::raid::array::{Array, Flight};
-use crate::raid::error::CommandError;
 use crate::raid::layout::DATA_SECTOR;
 use crate::raid::superblock::NOBODY;
 

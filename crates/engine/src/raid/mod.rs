@@ -93,12 +93,12 @@ mod unit;
 mod window;
 
 use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
-use crate::{LayerStatus, Nanos};
+use crate::{AnyStatus, Nanos};
 
 pub use apart::Apart;
 use array::Array;
 pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
-pub use error::{AssembleError, CommandError, Others, ShapeError, Unused, UnusedWhy};
+pub use error::{AssembleError, Others, ShapeError, Unused, UnusedWhy};
 pub use journal::{FoundJournal, ReplayError, clear_journal, find_journal, may_be_journal_of};
 pub use layout::{Chunk, DATA_SECTOR, Layout};
 pub use members::members_named;
@@ -156,8 +156,11 @@ impl Layer for RaidLayer {
         Ok(())
     }
 
-    fn status(&self, now: Nanos) -> LayerStatus {
-        self.array.as_ref().map_or(LayerStatus::None, |array| LayerStatus::Raid(Box::new(array.status(now))))
+    fn status(&self, now: Nanos) -> Box<dyn AnyStatus> {
+        match &self.array {
+            Some(array) => Box::new(array.status(now)),
+            None => Box::new(()),
+        }
     }
 
     fn has_work(&self, now: Nanos) -> bool {

@@ -54,8 +54,9 @@ impl Bench {
     }
 
     pub(super) fn notes(&self) -> Vec<Note> {
-        let LayerStatus::Raid(array) = self.raid.status(self.now) else { unreachable!("it is an array") };
-        array.notes
+        let status = self.raid.status(self.now);
+        let array = status.get::<ArrayStatus>().expect("it is an array");
+        array.notes.clone()
     }
 
     pub(super) fn status(&self) -> serde_json::Value {

@@ -11,7 +11,7 @@ use crate::layer::{
     Ports, Request, RequestId,
 };
 use crate::raid::contiguity::Strides;
-use crate::{Buf, Extent, LayerStatus, Lba, Nanos, SECTOR_BYTES};
+use crate::{AnyStatus, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 const BELOW: Port = Port(0);
 /// The paper's block.
@@ -217,8 +217,8 @@ impl Layer for StrideBench {
     }
 
     /// The times of the passes that have ended, in nanoseconds.
-    fn status(&self, _now: Nanos) -> LayerStatus {
-        LayerStatus::Other(serde_json::json!({ "passes": self.took }))
+    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+        Box::new(serde_json::json!({ "passes": self.took }))
     }
 }
 

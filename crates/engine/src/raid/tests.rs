@@ -33,8 +33,8 @@ use super::*;
 use crate::destage::what::WhatPolicy;
 use crate::destage::when::WhenPolicy;
 use crate::layer::{
-    ArrayCommand, Command, Control, Durability, ErrorKind, Io, IoError, IoResult, OpId, Port, Request,
-    RequestId, Seat,
+    ArrayCommand, Command, CommandError, Control, Durability, ErrorKind, Io, IoError, IoResult, OpId, Port,
+    Request, RequestId, Seat,
 };
 use crate::raid::bitmap::Bitmap;
 use crate::raid::contiguity::{Contiguity, Strides};
@@ -135,8 +135,7 @@ impl Bench {
         let mut raid = RaidLayer::new(config);
         match raid.activate(&mut members) {
             Ok(()) => {}
-            Err(ActivateError::Array(error)) => return Err(error),
-            Err(error) => unreachable!("it is an array: {error}"),
+            Err(error) => return Err(*error.downcast().expect("it is an array")),
         }
         Ok(Bench {
             raid,

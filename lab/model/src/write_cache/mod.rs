@@ -48,9 +48,10 @@ mod tests;
 use std::collections::VecDeque;
 
 use dcd_engine::{
-    ActivateError, Control, ErrorKind, Event, Geometry, IoError, IoResult, LINE_BYTES, Layer, LayerStatus,
-    Nanos, Outbox, Port, Ports, Report, SECTOR_BYTES, Slab, WriteCacheState, WriteCacheStatus,
+    ActivateError, AnyStatus, Control, ErrorKind, Event, Geometry, IoError, IoResult, LINE_BYTES, Layer,
+    Nanos, Outbox, Port, Ports, Report, SECTOR_BYTES, Slab,
 };
+use dcd_stack::{WriteCacheState, WriteCacheStatus};
 use serde_json::Value;
 
 pub use config::{DYNAMIC_LOW, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
@@ -302,16 +303,12 @@ impl Layer for WriteCache {
             let block = block_bytes.max(this.logical_block_bytes);
             if ![SECTOR_BYTES as u32, LINE_BYTES as u32].contains(&block_bytes) || block != block_bytes {
                 let disk_bytes = this.logical_block_bytes;
-                return Err(ActivateError::other(WriteCacheError::Blocks {
-                    block_bytes,
-                    disk: port,
-                    disk_bytes,
-                }));
+                return Err(WriteCacheError::Blocks { block_bytes, disk: port, disk_bytes }.into());
             }
             let sectors = this.sectors - this.sectors % (u64::from(block_bytes) / SECTOR_BYTES);
             if map.regions.sectors() < sectors {
                 let mapped = map.regions.sectors();
-                return Err(ActivateError::other(WriteCacheError::Map { disk: port, mapped, sectors }));
+                return Err(WriteCacheError::Map { disk: port, mapped, sectors }.into());
             }
             geometry.sectors += sectors;
             geometry.read_only |= this.read_only;
@@ -330,7 +327,7 @@ impl Layer for WriteCache {
         Ok(())
     }
 
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
         let blocks = |pool: &Pool| pool.len() as u64 * u64::from(self.config.block_bytes);
         let dirty: u64 = self.shares.iter().map(|share| share.writes.dirty() as u64).sum();
         let details = Details {
@@ -349,12 +346,12 @@ impl Layer for WriteCache {
         let Ok(Value::Object(more)) = serde_json::to_value(details) else {
             unreachable!("a status is plain data")
         };
-        LayerStatus::WriteCache(Box::new(WriteCacheStatus {
+        Box::new(WriteCacheStatus {
             state: if dirty > 0 { WriteCacheState::Dirty } else { WriteCacheState::Clean },
             dirty_bytes: dirty * u64::from(self.config.block_bytes),
             non_volatile: self.config.non_volatile,
             more,
-        }))
+        })
     }
 
     fn has_work(&self, now: Nanos) -> bool {

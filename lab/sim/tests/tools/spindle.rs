@@ -10,7 +10,8 @@ use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
     BlockDevice, Buf, Control, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, LayerIndex,
-    Lba, LogHead, Nanos, Offline, PartDevice, Pump, Report, Stack, StackBuilder, StackDevice, Target,
+    Lba, LogCacheStatus, LogHead, Nanos, Offline, PartDevice, Pump, Report, Stack, StackBuilder, StackDevice,
+    Target,
 };
 use dcd_model::{Access, Disk, DiskConfig, Drive, WriteCache, drive};
 
@@ -92,7 +93,12 @@ impl Served {
     }
 
     fn head(&self) -> LogHead {
-        self.stack.layer(self.cache).status(self.driver.now()).log_cache().expect("a log cache").log_head
+        self.stack
+            .layer(self.cache)
+            .status(self.driver.now())
+            .get::<LogCacheStatus>()
+            .expect("a log cache")
+            .log_head
     }
 
     /// The head's status after so many commits.

@@ -1,7 +1,7 @@
 //! Starts of a run: what an administrator does before them, with members that are blank, have failed, or are missing.
 
+use dcd_engine::Stack;
 use dcd_engine::raid::{AssembleError, SuperblockError};
-use dcd_engine::{ActivateError, Stack};
 
 use super::{Driver, Outcome, Run};
 use crate::MemDisk;
@@ -70,8 +70,8 @@ impl Run {
             Ok(()) => return Err(format!("a start with the blank member {role} is not refused")),
             Err(refused) => refused,
         };
-        let wrong: &[_] = match &refused.error {
-            ActivateError::Array(AssembleError::Unknown { wrong, .. }) => wrong,
+        let wrong: &[_] = match refused.error.downcast_ref() {
+            Some(AssembleError::Unknown { wrong, .. }) => wrong,
             _ => &[],
         };
         let is_blank =

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use dcd_engine::log_cache::format::{SUPERBLOCK_AREA_BYTES, SUPERBLOCK_SECTORS, Superblock};
 use dcd_engine::log_cache::{LogError, offline::live_superblock};
 use dcd_engine::mirror::{CONTENT_SECTOR, MirrorError};
-use dcd_engine::{ActivateError, Buf, Durability, ErrorKind, Io, Lba, RequestId, SECTOR_BYTES};
+use dcd_engine::{Buf, Durability, ErrorKind, Io, Lba, RequestId, SECTOR_BYTES};
 
 use super::{Cut, Outcome, Run};
 use crate::explore::MayLose;
@@ -110,7 +110,7 @@ impl Run {
         let activated = stack.activate(&mut driver);
         self.here.who.takes_over = true;
         match activated.map_err(|refused| refused.error) {
-            Err(ActivateError::Log(LogError::OtherMachine { .. })) if must_ask => {
+            Err(error) if must_ask && matches!(error.downcast_ref(), Some(LogError::OtherMachine { .. })) => {
                 *self.counts.kinds.entry("starts refused to the other machine".into()).or_default() += 1;
                 Ok(())
             }
@@ -160,7 +160,7 @@ impl Run {
         match stack.activate(&mut driver).map_err(|refused| refused.error) {
             // What it has is read and judged.
             Ok(()) => Ok(()),
-            Err(ActivateError::Mirror(MirrorError::Apart(..))) => {
+            Err(error) if matches!(error.downcast_ref(), Some(MirrorError::Apart(..))) => {
                 *self.counts.kinds.entry("legs refused that were used apart".into()).or_default() += 1;
                 cut.disks[leg].set_faults(FaultPlan::dead());
                 Ok(())

@@ -19,7 +19,7 @@ impl Run {
         at: Nanos,
     ) -> Outcome {
         let tears = self.rig.tears.as_ref().expect("sectors are torn");
-        let is_damage = matches!(refused, ActivateError::Log(LogError::Recover(RecoverError::Damage(_))));
+        let is_damage = matches!(refused.downcast_ref(), Some(LogError::Recover(RecoverError::Damage(_))));
         if !is_damage {
             return Err(format!("recovery refuses: {refused}"));
         }

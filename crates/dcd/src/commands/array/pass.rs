@@ -6,6 +6,7 @@ use dcd_engine::raid::{ArrayState, ArrayStatus, members_named};
 use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Pump, Report, Stack};
 use dcd_io::{CallId, Context, Driver, Signal, Signals};
 use dcd_serve::control::{Client, ClientError};
+use dcd_stack::LayerStatus;
 use serde_json::{Value, json};
 
 use crate::advice::Advised;
@@ -253,7 +254,7 @@ impl dcd_io::Host for Foreground<'_> {
             return;
         }
         self.next = context.now() + INTERVAL;
-        let status = context.stack().layer(self.layer).status(context.now());
+        let status = LayerStatus::of(context.stack(), self.layer, context.now());
         let status = status.array().expect("it is an array").clone();
         if let Some(command) = self.command.take() {
             if has_nothing_to_do(command, &status) {

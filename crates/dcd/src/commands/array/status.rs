@@ -603,8 +603,8 @@ mod tests {
     #[test]
     fn a_status_is_read_back_as_it_was_written() {
         let array = report().array;
-        let json = serde_json::to_value(dcd_engine::LayerStatus::Raid(Box::new(array))).unwrap();
-        let back: dcd_engine::LayerStatus = serde_json::from_value(json.clone()).unwrap();
+        let json = serde_json::to_value(dcd_stack::LayerStatus::Raid(Box::new(array))).unwrap();
+        let back: dcd_stack::LayerStatus = serde_json::from_value(json.clone()).unwrap();
         assert_eq!(back.to_json(), json);
         assert_eq!(json["type"], "raid");
     }

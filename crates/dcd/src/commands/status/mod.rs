@@ -118,9 +118,9 @@ fn table(found: &[(ServerStatus, Verdict)], stopped: &[[String; 4]]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use dcd_engine::LayerStatus;
     use dcd_engine::layers::trace::{SinkStatus, TraceStatus};
     use dcd_engine::raid::{ArrayStatus, PassName, PassStatus};
+    use dcd_stack::LayerStatus;
 
     use super::*;
     use crate::session::serving::status::{DeviceStatus, SilentDevice};
@@ -215,8 +215,8 @@ mod tests {
                 legs: vec![LegStatus::default()],
                 ..MirrorStatus::default()
             })),
-            LayerStatus::ReadAhead(read_ahead),
-            LayerStatus::Fault(fault),
+            LayerStatus::ReadAhead(Box::new(read_ahead)),
+            LayerStatus::Fault(Box::new(fault)),
             LayerStatus::Trace(Box::new(trace)),
         ] {
             fields(&layer.to_json(), &mut known);

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use dcd_engine::raid::{ArrayStatus, PassName};
-use dcd_engine::{LayerStatus, LogCacheStatus, LogHead, MeterStatus, ResponseTimes, WriteCacheStatus};
-use dcd_stack::{HumanBytes, RECORD};
+use dcd_engine::{LogCacheStatus, LogHead};
+use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, WriteCacheStatus};
 
 use crate::commands::array::without;
 use crate::commands::status::verdict::Verdict;

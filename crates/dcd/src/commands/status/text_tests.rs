@@ -3,7 +3,8 @@
 use dcd_engine::layers::trace::{SinkStatus, TraceStatus};
 use dcd_engine::log_cache::Statistics;
 use dcd_engine::raid::{ArrayState, PassStatus};
-use dcd_engine::{ErrorKind, Extent, IoError, Lba, LogCacheState, RecentTimes};
+use dcd_engine::{ErrorKind, Extent, IoError, Lba, LogCacheState};
+use dcd_stack::RecentTimes;
 
 use super::*;
 use crate::failure::Failure;

@@ -2,8 +2,8 @@
 
 use dcd_engine::mirror::{MirrorStatus, Standing};
 use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
-use dcd_engine::{LayerStatus, LogCacheState, LogCacheStatus};
-use dcd_stack::RECORD;
+use dcd_engine::{LogCacheState, LogCacheStatus};
+use dcd_stack::{LayerStatus, RECORD};
 
 use crate::commands::array::judge as judge_array;
 use crate::failure::Health;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use dcd_engine::{LayerStatus, ResponseTimes};
+use dcd_stack::{LayerStatus, ResponseTimes};
 
 use crate::session::serving::status::ServerStatus;
 

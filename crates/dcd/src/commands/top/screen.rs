@@ -1,7 +1,6 @@
 //! The screen of `dcd top`: all stacks in a table; of the chosen one what to do, graphs, response times and devices. It fits 80 by 24.
 
-use dcd_engine::ResponseTimes;
-use dcd_stack::HumanBytes;
+use dcd_stack::{HumanBytes, ResponseTimes};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};

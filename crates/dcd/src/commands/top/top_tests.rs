@@ -1,6 +1,7 @@
 //! The screen at 80 by 24, the keys, and the graphs.
 
-use dcd_engine::{LayerStatus, LogCacheStatus, MeterStatus, RecentTimes, ResponseTimes};
+use dcd_engine::LogCacheStatus;
+use dcd_stack::{LayerStatus, MeterStatus, RecentTimes, ResponseTimes};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 

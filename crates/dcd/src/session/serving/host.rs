@@ -14,14 +14,14 @@ use std::path::PathBuf;
 
 use dcd_engine::layers::trace::TraceStatus;
 use dcd_engine::mirror::{LegStatus, MirrorStatus, Standing};
-use dcd_engine::raid::{ArrayStatus, CommandError, members_named};
+use dcd_engine::raid::{ArrayStatus, members_named};
 use dcd_engine::{
-    ArrayCommand, Control, DeviceIndex, LayerIndex, LayerStatus, LogCacheState, LogCacheStatus, Nanos, Port,
+    ArrayCommand, CommandError, Control, DeviceIndex, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Port,
     Report, Seat, Stack, Target, Unfinished,
 };
 use dcd_io::{CallId, ClientId};
 use dcd_serve::ublk::UblkStatus;
-use dcd_stack::{METER, Parts};
+use dcd_stack::{LayerStatus, METER, Parts};
 use serde_json::{Value, json};
 
 use crate::advice::{Advised, advise};
@@ -445,7 +445,7 @@ impl Host {
             self.record_failures(now, stack);
             self.watch(now, stack);
             self.take_noted(now, stack);
-            let amounts = |cache: &Cache| Amounts::of(&stack.layer(cache.layer).status(now));
+            let amounts = |cache: &Cache| Amounts::of(&LayerStatus::of(stack, cache.layer, now));
             self.trends.note(now, self.caches.iter().map(amounts).collect());
         }
         let (dirty_bytes, destaged_bytes) = (self.dirty_bytes(now, stack), self.destaged_bytes(now, stack));
@@ -454,7 +454,7 @@ impl Host {
             return;
         }
         flushing.reported = now;
-        let status = stack.layer(self.caches[flushing.cache].layer).status(now);
+        let status = LayerStatus::of(stack, self.caches[flushing.cache].layer, now);
         let trouble = status.log_cache().and_then(destage_trouble);
         for caller in &flushing.callers {
             let written_bytes = destaged_bytes.saturating_sub(flushing.destaged_bytes);
@@ -470,7 +470,7 @@ impl Host {
         let mut conditions = std::mem::take(&mut self.conditions);
         conditions.resize_with(self.caches.len(), Condition::default);
         for (cache, before) in self.caches.iter().zip(&mut conditions) {
-            let condition = match stack.layer(cache.layer).status(now) {
+            let condition = match LayerStatus::of(stack, cache.layer, now) {
                 LayerStatus::LogCache(status) => Condition::of_log_cache(&status),
                 LayerStatus::Raid(status) => Condition::of_array(&status),
                 LayerStatus::Mirror(status) => Condition::of_mirror(&self.named(cache.layer, *status, stack)),
@@ -493,7 +493,7 @@ impl Host {
     /// Says once of each recording that it has ended early.
     fn look_at_recordings(&mut self, now: Nanos, stack: &Stack) {
         for (name, layer) in &self.parts.layers {
-            if let LayerStatus::Trace(status) = stack.layer(*layer).status(now)
+            if let LayerStatus::Trace(status) = LayerStatus::of(stack, *layer, now)
                 && let TraceStatus { file: Some(sink), .. } = *status
                 && let Some(why) = sink.error
                 && self.ended_recordings.insert(name.clone())
@@ -508,7 +508,7 @@ impl Host {
 
     fn note_written_back(&mut self, now: Nanos, stack: &Stack) {
         for cache in &self.caches {
-            if let LayerStatus::LogCache(status) = stack.layer(cache.layer).status(now) {
+            if let LayerStatus::LogCache(status) = LayerStatus::of(stack, cache.layer, now) {
                 match is_home_without_log(&status) {
                     true => self.records.note(&cache.name, Note::WrittenBack(status)),
                     false => self.records.is_dirty(&cache.name),
@@ -567,7 +567,7 @@ impl Host {
 
     /// Records legs that lack something, where the layer is a mirrored log.
     fn note_legs(&mut self, now: Nanos, stack: &mut Stack, layer: LayerIndex) {
-        if let LayerStatus::Mirror(legs) = stack.layer(layer).status(now) {
+        if let LayerStatus::Mirror(legs) = LayerStatus::of(stack, layer, now) {
             self.records.note(stack.layer_name(layer), Note::Legs(legs));
             self.take_noted(now, stack);
         }
@@ -656,7 +656,7 @@ impl Host {
             return;
         }
         let cache = &self.caches[place];
-        match stack.layer(cache.layer).status(now) {
+        match LayerStatus::of(stack, cache.layer, now) {
             LayerStatus::LogCache(status) => self.records.note(&cache.name, Note::Stopped(status)),
             _ => return self.stop_from(now, stack, place + 1),
         }
@@ -680,7 +680,7 @@ impl Host {
     /// be written, the layer waits, nothing is acknowledged, and it is tried again.
     fn log_failed(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
         let cache = &self.caches[place];
-        let status = stack.layer(cache.layer).status(now);
+        let status = LayerStatus::of(stack, cache.layer, now);
         let dirty_bytes = status.log_cache().map(|status| status.dirty_bytes);
         self.records.note(&cache.name, Note::LogFailed(dirty_bytes));
         self.take_noted(now, stack);
@@ -719,14 +719,14 @@ impl Host {
     }
 
     fn dirty_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
-        let of = |cache: &Cache| stack.layer(cache.layer).status(now).dirty_bytes().unwrap_or(0);
+        let of = |cache: &Cache| LayerStatus::of(stack, cache.layer, now).dirty_bytes().unwrap_or(0);
         self.caches.iter().map(of).sum()
     }
 
     /// Counts the bytes that log caches have destaged so far, durable or not.
     fn destaged_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
         let of = |cache: &Cache| {
-            let status = stack.layer(cache.layer).status(now);
+            let status = LayerStatus::of(stack, cache.layer, now);
             let statistics = &status.log_cache()?.statistics;
             Some(statistics.destaged_sectors + statistics.destaged_range_sectors)
         };
@@ -748,7 +748,7 @@ impl Host {
             ..ServerStatus::default()
         };
         for (name, layer) in &self.parts.layers {
-            match stack.layer(*layer).status(now) {
+            match LayerStatus::of(stack, *layer, now) {
                 LayerStatus::Meter(requests) if name == METER => status.requests = *requests,
                 LayerStatus::Raid(mut array) => {
                     let names = |ports: &[Option<usize>]| {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use dcd_engine::log_cache::Statistics;
 use dcd_engine::{
-    Event, Extent, Geometry, Layer, LayerStatus, Lba, LogCacheState, LogCacheStatus, Outbox, StackBuilder,
+    AnyStatus, Event, Extent, Geometry, Layer, Lba, LogCacheState, LogCacheStatus, Outbox, StackBuilder,
     Target,
 };
 
@@ -38,17 +38,17 @@ impl Layer for Told {
         Geometry::plain(8)
     }
 
-    fn status(&self, _now: Nanos) -> LayerStatus {
+    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
         let statistics =
             Statistics { destaged_sectors: *self.destaged_sectors.borrow(), ..Statistics::default() };
-        LayerStatus::LogCache(Box::new(LogCacheStatus {
+        Box::new(LogCacheStatus {
             state: LogCacheState::Stopping,
             dirty_bytes: *self.dirty_bytes.borrow(),
             lost_blocks: *self.lost_blocks.borrow(),
             statistics,
             epoch: 9,
             ..LogCacheStatus::default()
-        }))
+        })
     }
 }
 

@@ -5,7 +5,8 @@ use std::fmt;
 
 use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::raid::ArrayStatus;
-use dcd_engine::{LayerStatus, LogCacheState, LogCacheStatus, ResponseTimes, SECTOR_BYTES};
+use dcd_engine::{LogCacheState, LogCacheStatus, SECTOR_BYTES};
+use dcd_stack::{LayerStatus, ResponseTimes};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use dcd_engine::raid::{Findings, PassName, PassStatus};
-use dcd_engine::{MeterStatus, RecentTimes};
+use dcd_stack::{MeterStatus, RecentTimes};
 
 use super::*;
 use crate::session::serving::status::{DeviceStatus, SilentDevice};

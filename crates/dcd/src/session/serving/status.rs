@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use dcd_engine::mirror::{LegStatus, MirrorStatus, Standing};
 use dcd_engine::raid::{ArrayState, ArrayStatus};
-use dcd_engine::{LayerStatus, LogCacheStatus, MeterStatus, SECTOR_BYTES};
+use dcd_engine::{LogCacheStatus, SECTOR_BYTES};
 use dcd_serve::control::Client;
 use dcd_serve::ublk::UblkStatus;
-use dcd_stack::HumanBytes;
+use dcd_stack::{HumanBytes, LayerStatus, MeterStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 

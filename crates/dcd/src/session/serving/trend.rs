@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use dcd_engine::{LayerStatus, Nanos, SECTOR_BYTES};
+use dcd_engine::{Nanos, SECTOR_BYTES};
+use dcd_stack::LayerStatus;
 use serde::{Deserialize, Serialize};
 
 /// The rates are taken over this time, or less after the start.

@@ -10,8 +10,8 @@
 
 mod joining;
 
-use crate::layer::{Io, IoResult, Port, Seat};
-use crate::raid::error::{CommandError, Unused, UnusedWhy};
+use crate::layer::{CommandError, Io, IoResult, Port, Seat};
+use crate::raid::error::{Unused, UnusedWhy};
 use crate::raid::status::DevicesStatus;
 use crate::raid::superblock::{Identity, Superblock};
 use joining::{Joining, Outcome};

@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use super::{ACTIVE, ACTIVE_WINDOW_BYTES, CHECKPOINT_TIME, Checkpoint, DEPTH, Pass, PassKind};
-use crate::layer::{Io, IoResult, Outbox};
+use crate::layer::{CommandError, Io, IoResult, Outbox};
 use crate::raid::array::{Array, Flight};
-use crate::raid::error::CommandError;
 use crate::raid::status::Return;
 use crate::raid::superblock::Rebuild;
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
