@@ -6,7 +6,6 @@ use crate::destage::what::WhatPolicy;
 use crate::destage::when::WhenPolicy;
 use crate::layer::Port;
 use crate::raid::contiguity::Contiguity;
-use crate::raid::error::ShapeError;
 use crate::raid::matrix::Shape;
 use crate::{LINE_SECTORS, Nanos, Planted};
 
@@ -51,6 +50,15 @@ impl Level {
         }
         Some(Shape { data: members - parity, parity })
     }
+}
+
+/// Members and a strip that make no array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    #[error("it has {members} members: from {least} to {MEMBERS_MAX} make an array")]
+    Members { members: usize, least: usize },
+    #[error("a strip is a multiple of 4KiB, and at most 16MiB")]
+    Strip,
 }
 
 /// The unit in which the cache is managed: locked, replaced and destaged as one (Baek and Park, section III-A, Fig. 6).

@@ -3,20 +3,10 @@
 
 use crate::layer::Seat;
 use crate::raid::apart::Apart;
-use crate::raid::config::{Level, MEMBERS_MAX};
+use crate::raid::config::{Level, ShapeError};
 use crate::raid::journal::ReplayError;
-use crate::raid::members::members_named;
 use crate::raid::superblock::SuperblockError;
 use crate::{IoError, SECTOR_BYTES};
-
-/// Members and a strip that make no array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ShapeError {
-    #[error("it has {members} members: from {least} to {MEMBERS_MAX} make an array")]
-    Members { members: usize, least: usize },
-    #[error("a strip is a multiple of 4KiB, and at most 16MiB")]
-    Strip,
-}
 
 /// The other members, where some are unknown devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +83,15 @@ pub enum AssembleError {
     Journal { what: &'static str, error: IoError },
     #[error(transparent)]
     Replay(#[from] ReplayError),
+}
+
+/// "member 1", "members 1 and 3".
+pub fn members_named(roles: &[usize]) -> String {
+    let names: Vec<String> = roles.iter().map(usize::to_string).collect();
+    match names.as_slice() {
+        [first @ .., last] if !first.is_empty() => format!("members {} and {last}", first.join(", ")),
+        one => format!("member {}", one.concat()),
+    }
 }
 
 /// "member 1 is", "members 1 and 3 are".

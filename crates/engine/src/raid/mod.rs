@@ -97,12 +97,13 @@ use crate::{AnyStatus, Nanos};
 
 pub use apart::Apart;
 use array::Array;
-pub use config::{CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX};
-pub use error::{AssembleError, Others, ShapeError, Unused, UnusedWhy};
-pub use journal::{FoundJournal, ReplayError, clear_journal, find_journal, may_be_journal_of};
+pub use config::{
+    CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX, ShapeError,
+};
+pub use error::{AssembleError, Others, Unused, UnusedWhy, members_named};
+pub use journal::{FoundJournal, ReplayError, find_journal, may_be_journal_of};
 pub use layout::{Chunk, DATA_SECTOR, Layout};
-pub use members::members_named;
-pub use offline::{CreateError, create};
+pub use offline::{CreateError, clear_journal, create};
 pub use status::{
     ArrayState, ArrayStatus, AwayStatus, DevicesStatus, Findings, Note, PassName, PassStatus, Return,
     Statistics, StridesStatus,

@@ -6,14 +6,15 @@ use crate::destage::contiguity::EXCEPT_MAX;
 use crate::raid::apart::Apart;
 use crate::raid::away::Away;
 use crate::raid::bitmap::{Bitmap, region_stripes};
-use crate::raid::config::RaidConfig;
+use crate::raid::config::{RaidConfig, ShapeError};
 use crate::raid::contiguity::Contiguity;
-use crate::raid::error::{ShapeError, are};
+use crate::raid::error::are;
+use crate::raid::journal::{Slots, slots};
 use crate::raid::layout::DATA_SECTOR;
 use crate::raid::superblock::{
     COPY_SECTORS, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
-use crate::{BlockDevice, Buf, IoError, SECTOR_BYTES};
+use crate::{BlockDevice, Buf, IoError, Lba, SECTOR_BYTES};
 
 /// Reason for refusing to make an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -151,6 +152,19 @@ pub fn create(
             .map_err(|source| CreateError::Io { role, source })?;
     }
     Ok(superblock)
+}
+
+/// Makes a device the journal of a new array: it begins with zeroes.
+///
+/// # Errors
+/// If it is too small, or cannot be written.
+pub fn clear_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Result<(), CreateError> {
+    let slots = slots(device, superblock).expect("an array that has been made has a shape");
+    if slots.count < Slots::COUNT_MIN {
+        return Err(CreateError::JournalTooSmall { kib: slots.bytes_min() / 1024 });
+    }
+    let zeroes = device.write(Lba(0), Buf::zeroed(slots.header_bytes()));
+    zeroes.and_then(|()| device.flush()).map_err(CreateError::Journal)
 }
 
 /// Writes a first superblock: nothing that was there before may be taken for a newer one.

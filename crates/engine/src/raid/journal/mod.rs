@@ -20,7 +20,6 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::layer::Port;
 use crate::raid::config::CacheUnit;
 use crate::raid::layout::{DATA_SECTOR, Layout};
-use crate::raid::offline::CreateError;
 use crate::raid::superblock::Superblock;
 use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
 
@@ -209,23 +208,10 @@ pub fn fits(journal: &mut dyn BlockDevice, slots: &Slots, uuid: [u8; 16]) -> Res
 }
 
 /// The places of an array's records on a device.
-fn slots(device: &dyn BlockDevice, superblock: &Superblock) -> Option<Slots> {
+pub fn slots(device: &dyn BlockDevice, superblock: &Superblock) -> Option<Slots> {
     let shape = superblock.level.shape(superblock.members)?;
     let layout = Layout::new(shape, superblock.strip_sectors, superblock.member_sectors, CacheUnit::Stripe);
     Some(Slots::new(&layout, device.geometry().sectors))
-}
-
-/// Makes a device the journal of a new array: it begins with zeroes.
-///
-/// # Errors
-/// If it is too small, or cannot be written.
-pub fn clear_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Result<(), CreateError> {
-    let slots = slots(device, superblock).expect("an array that has been made has a shape");
-    if slots.count < Slots::COUNT_MIN {
-        return Err(CreateError::JournalTooSmall { kib: slots.bytes_min() / 1024 });
-    }
-    let zeroes = device.write(Lba(0), Buf::zeroed(slots.header_bytes));
-    zeroes.and_then(|()| device.flush()).map_err(CreateError::Journal)
 }
 
 /// True when a device can be the journal of an array: false if the device holds something else.

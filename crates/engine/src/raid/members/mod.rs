@@ -44,15 +44,6 @@ impl Spare {
     }
 }
 
-/// "member 1", "members 1 and 3".
-pub fn members_named(roles: &[usize]) -> String {
-    let names: Vec<String> = roles.iter().map(usize::to_string).collect();
-    match names.as_slice() {
-        [first @ .., last] if !first.is_empty() => format!("members {} and {last}", first.join(", ")),
-        one => format!("member {}", one.concat()),
-    }
-}
-
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Members {
