@@ -1,41 +1,16 @@
 #!/usr/bin/env bash
-# Counts the lines of production code: Rust files under version control, without tests, examples, comments and blank lines.
-#
-# A test is what lies below tests/, benches/, examples/ or fuzz/, a file NAME_tests.rs, and each module behind `#[cfg(test)]`.
+# Counts the lines of production code: of each Rust file under version control what stands before its first `#[cfg(test)]`, without
+# comments and blank lines. Files with "test" in their path, examples, benches and fuzz targets do not count.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-sources() { # PATH ...
-    git ls-files -- "$@" | grep '\.rs$' | grep -Ev "(^|/)(tests|benches|examples|fuzz)/|_tests\.rs\$" | while read -r file; do
-        [ ! -e "$file" ] || echo "$file"
-    done
+count() { # WHAT PATH ...
+    git ls-files -- "${@:2}" | grep '\.rs$' | grep -Ev 'test|/(benches|examples|fuzz)/' | xargs -d '\n' awk -v what="$1" '
+        /^[ \t]*#\[cfg\(test\)\]/ { nextfile }
+        !/^[ \t]*($|\/\/)/ { lines++ }
+        END { printf "%7d  %s\n", lines, what }'
 }
 
-# Regular expressions of the files that are modules of tests.
-test_modules() { # FILE ...
-    awk '
-        FNR == 1 { dir = FILENAME; if (dir ~ /\/(mod|lib|main)\.rs$/) sub(/\/[^\/]*$/, "", dir); else sub(/\.rs$/, "", dir) }
-        /^[ \t]*#\[cfg\((any\()?test/ { pending = 1; next }
-        pending && match($0, /mod [a-z0-9_]+;/) { print "^" dir "/" substr($0, RSTART + 4, RLENGTH - 5) "(/|\\.rs$)" }
-        { pending = pending && /^[ \t]*#\[/ }' "$@"
-}
-
-count() { # PATH ...
-    local all
-    mapfile -t all < <(sources "$@")
-    [ ${#all[@]} -gt 0 ] || { echo 0; return; }
-    mapfile -t all < <(printf '%s\n' "${all[@]}" | grep -Evf <(test_modules "${all[@]}"; echo '^$'))
-    awk '
-        FNR == 1 { skipping = pending = 0 }
-        skipping { if ($0 ~ "^" indent "}") skipping = 0; next }
-        /^[ \t]*$/ || /^[ \t]*\/\// { next }
-        /^[ \t]*#\[cfg\(test\)\]/ { pending = 1; next }
-        pending && /^[ \t]*#\[/ { next }
-        pending { pending = 0; indent = $0; sub(/[^ \t].*/, "", indent); skipping = ($0 ~ /\{[ \t]*$/); next }
-        { lines++ }
-        END { print lines + 0 }' "${all[@]}"
-}
-
-printf '%7d  product (crates/ without crash)\n' "$(count crates ':!crates/crash')"
-printf '%7d  crash explorer (crates/crash)\n' "$(count crates/crash)"
-printf '%7d  laboratory (lab/)\n' "$(count lab)"
+count 'product (crates/ without crash)' crates ':!crates/crash'
+count 'crash explorer (crates/crash)' crates/crash
+count 'laboratory (lab/)' lab
