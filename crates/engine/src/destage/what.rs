@@ -41,6 +41,26 @@ impl WhatPolicy {
         WhatPolicy::Wow,
         WhatPolicy::Stow,
     ];
+
+    /// Orders the parts: the one with the smallest key is first.
+    #[inline]
+    pub fn key(self, part: &Part) -> (u64, u64) {
+        match self {
+            WhatPolicy::OldestFirst => (part.number, 0),
+            WhatPolicy::LastWriteFirst => (u64::MAX - part.number, 0),
+            WhatPolicy::LeastValidFirst => (part.dirty_sectors, part.number),
+            WhatPolicy::LeastRecentlyWritten => (part.written, part.number),
+            WhatPolicy::MostDirty => (u64::MAX - part.dirty_sectors, part.distance),
+            WhatPolicy::CScan => (0, part.ahead),
+            WhatPolicy::Clock => (u64::from(part.referenced), part.number),
+            WhatPolicy::Wow | WhatPolicy::Stow => (u64::from(part.referenced), part.ahead),
+        }
+    }
+
+    /// True when some parts have a second chance: they come after others only because they were written again.
+    pub const fn gives_chances(self) -> bool {
+        matches!(self, WhatPolicy::Clock | WhatPolicy::Wow | WhatPolicy::Stow)
+    }
 }
 
 /// A part of a cache that can be chosen: a segment of a log, a track or a stripe of a write cache.
@@ -59,21 +79,6 @@ pub struct Part {
     pub referenced: bool,
 }
 
-/// Orders the parts: the one with the smallest key is first.
-pub trait What: Sync {
-    fn key(&self, part: &Part) -> (u64, u64);
-
-    /// Puts the best part first. Parts come oldest first.
-    fn order(&self, parts: &mut [Part]) {
-        parts.sort_by_key(|part| self.key(part));
-    }
-
-    /// True when some parts have a second chance: they come after others only because they were written again.
-    fn gives_chances(&self) -> bool {
-        false
-    }
-}
-
 /// The choice of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen<T> {
@@ -86,26 +91,7 @@ pub struct Chosen<T> {
 /// The best of some parts, each with its name. `distance`: how far the arm has to move to one, which is asked only of those
 /// that are the best but for that; the parts themselves need not have it.
 pub fn choose<T: Copy + PartialEq>(
-    name: WhatPolicy,
-    parts: impl Iterator<Item = (T, Part)> + Clone,
-    distance: impl Fn(T) -> u64,
-) -> Option<Chosen<T>> {
-    // One copy of the loop for each policy, so that none asks for what its key does not have.
-    match name {
-        WhatPolicy::OldestFirst => choose_by(&OldestFirst, parts, distance),
-        WhatPolicy::LastWriteFirst => choose_by(&LastWriteFirst, parts, distance),
-        WhatPolicy::LeastValidFirst => choose_by(&LeastValidFirst, parts, distance),
-        WhatPolicy::LeastRecentlyWritten => choose_by(&LeastRecentlyWritten, parts, distance),
-        WhatPolicy::MostDirty => choose_by(&MostDirty, parts, distance),
-        WhatPolicy::CScan => choose_by(&CScan, parts, distance),
-        WhatPolicy::Clock => choose_by(&Clock, parts, distance),
-        WhatPolicy::Wow | WhatPolicy::Stow => choose_by(&Wow, parts, distance),
-    }
-}
-
-#[inline]
-fn choose_by<P: What, T: Copy + PartialEq>(
-    policy: &P,
+    policy: WhatPolicy,
     parts: impl Iterator<Item = (T, Part)> + Clone,
     distance: impl Fn(T) -> u64,
 ) -> Option<Chosen<T>> {
@@ -131,100 +117,6 @@ fn choose_by<P: What, T: Copy + PartialEq>(
     Some(Chosen { best, key, passed })
 }
 
-struct OldestFirst;
-
-impl What for OldestFirst {
-    #[inline]
-    fn key(&self, part: &Part) -> (u64, u64) {
-        (part.number, 0)
-    }
-}
-
-struct LastWriteFirst;
-
-impl What for LastWriteFirst {
-    #[inline]
-    fn key(&self, part: &Part) -> (u64, u64) {
-        (u64::MAX - part.number, 0)
-    }
-}
-
-struct LeastValidFirst;
-
-impl What for LeastValidFirst {
-    #[inline]
-    fn key(&self, part: &Part) -> (u64, u64) {
-        (part.dirty_sectors, part.number)
-    }
-}
-
-struct LeastRecentlyWritten;
-
-impl What for LeastRecentlyWritten {
-    #[inline]
-    fn key(&self, part: &Part) -> (u64, u64) {
-        (part.written, part.number)
-    }
-}
-
-struct MostDirty;
-
-impl What for MostDirty {
-    #[inline]
-    fn key(&self, part: &Part) -> (u64, u64) {
-        (u64::MAX - part.dirty_sectors, part.distance)
-    }
-}
-
-struct CScan;
-
-impl What for CScan {
-    #[inline]
-    fn key(&self, part: &Part) -> (u64, u64) {
-        (0, part.ahead)
-    }
-}
-
-struct Clock;
-
-impl What for Clock {
-    #[inline]
-    fn key(&self, part: &Part) -> (u64, u64) {
-        (u64::from(part.referenced), part.number)
-    }
-
-    fn gives_chances(&self) -> bool {
-        true
-    }
-}
-
-struct Wow;
-
-impl What for Wow {
-    #[inline]
-    fn key(&self, part: &Part) -> (u64, u64) {
-        (u64::from(part.referenced), part.ahead)
-    }
-
-    fn gives_chances(&self) -> bool {
-        true
-    }
-}
-
-/// The registry.
-pub fn policy(name: WhatPolicy) -> &'static dyn What {
-    match name {
-        WhatPolicy::OldestFirst => &OldestFirst,
-        WhatPolicy::LastWriteFirst => &LastWriteFirst,
-        WhatPolicy::LeastValidFirst => &LeastValidFirst,
-        WhatPolicy::LeastRecentlyWritten => &LeastRecentlyWritten,
-        WhatPolicy::MostDirty => &MostDirty,
-        WhatPolicy::CScan => &CScan,
-        WhatPolicy::Clock => &Clock,
-        WhatPolicy::Wow | WhatPolicy::Stow => &Wow,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,7 +135,7 @@ mod tests {
         ];
         let order = |policy: WhatPolicy| {
             let mut parts = parts;
-            super::policy(policy).order(&mut parts);
+            parts.sort_by_key(|part| policy.key(part));
             parts.map(|part| part.number)
         };
         assert_eq!(order(WhatPolicy::OldestFirst), [1, 2, 3, 4]);

@@ -56,103 +56,48 @@ pub enum Choice {
     Wait,
 }
 
-pub trait When: Sync {
-    fn choose(&self, view: &View) -> Choice;
+impl WhenPolicy {
+    pub fn choose(self, view: &View) -> Choice {
+        let (utilisation, quiet) = (view.utilisation, view.foreground == 0);
+        let runs = match self {
+            WhenPolicy::Idle => return view.idle(),
+            WhenPolicy::HighLow => hysteresis(view.running, utilisation, view.high_mark, view.low_mark),
+            WhenPolicy::OneThreshold => quiet && utilisation > view.high_mark,
+            WhenPolicy::TwoThresholds => {
+                quiet && hysteresis(view.running, utilisation, view.high_mark.next_up(), view.low_mark)
+            }
+            WhenPolicy::Asap => quiet && utilisation > 0.0,
+            WhenPolicy::WhenFull => false,
+            WhenPolicy::Linear => {
+                let span = (view.high_mark - view.low_mark).max(f64::EPSILON);
+                let part = ((utilisation - view.low_mark) / span).clamp(0.0, 1.0);
+                f64::from(view.in_flight) < (part * f64::from(view.depth)).ceil()
+            }
+        };
+        if runs { Choice::Run } else { Choice::Wait }
+    }
 }
 
-/// The paper's (Nightingale et al. 1999, section 3.5.3): when there was no request for a span that falls from `idle_empty`
-/// when the cache is empty to `idle_full` when it is full; the next request suspends it. From the high mark on it runs
-/// in the foreground, as nothing is gained by waiting.
-struct Idle;
-
-impl When for Idle {
-    fn choose(&self, view: &View) -> Choice {
-        if view.utilisation >= view.high_mark {
+impl View {
+    /// The span without a request falls from `idle_empty` when the cache is empty to `idle_full` when it is full; the next request
+    /// suspends destaging. From the high mark on it runs in the foreground, as nothing is gained by waiting.
+    fn idle(&self) -> Choice {
+        if self.utilisation >= self.high_mark {
             return Choice::Run;
         }
-        if view.foreground > 0 {
+        if self.foreground > 0 {
             return Choice::Wait;
         }
-        let (empty, full) = (view.idle_empty.0 as f64, view.idle_full.0 as f64);
-        let threshold = empty + (full - empty) * view.utilisation.clamp(0.0, 1.0);
-        let at = view.last_activity.saturating_add(Nanos(threshold as u64));
-        if at <= view.now { Choice::Run } else { Choice::At(at) }
+        let (empty, full) = (self.idle_empty.0 as f64, self.idle_full.0 as f64);
+        let threshold = empty + (full - empty) * self.utilisation.clamp(0.0, 1.0);
+        let at = self.last_activity.saturating_add(Nanos(threshold as u64));
+        if at <= self.now { Choice::Run } else { Choice::At(at) }
     }
 }
 
 /// Returns the next state of a switch that turns on at the high mark and off at the low one.
 pub fn hysteresis(was_on: bool, value: f64, high_mark: f64, low_mark: f64) -> bool {
     value >= high_mark || (was_on && value > low_mark)
-}
-
-/// From the high mark down to the low mark, whatever else goes on.
-struct HighLow;
-
-impl When for HighLow {
-    fn choose(&self, view: &View) -> Choice {
-        run_if(hysteresis(view.running, view.utilisation, view.high_mark, view.low_mark))
-    }
-}
-
-struct OneThreshold;
-
-impl When for OneThreshold {
-    fn choose(&self, view: &View) -> Choice {
-        run_if(view.foreground == 0 && view.utilisation > view.high_mark)
-    }
-}
-
-struct TwoThresholds;
-
-impl When for TwoThresholds {
-    fn choose(&self, view: &View) -> Choice {
-        let above = view.high_mark.next_up();
-        let on = hysteresis(view.running, view.utilisation, above, view.low_mark);
-        run_if(view.foreground == 0 && on)
-    }
-}
-
-struct Asap;
-
-impl When for Asap {
-    fn choose(&self, view: &View) -> Choice {
-        run_if(view.foreground == 0 && view.utilisation > 0.0)
-    }
-}
-
-struct WhenFull;
-
-impl When for WhenFull {
-    fn choose(&self, _view: &View) -> Choice {
-        Choice::Wait
-    }
-}
-
-struct Linear;
-
-impl When for Linear {
-    fn choose(&self, view: &View) -> Choice {
-        let span = (view.high_mark - view.low_mark).max(f64::EPSILON);
-        let part = ((view.utilisation - view.low_mark) / span).clamp(0.0, 1.0);
-        run_if(f64::from(view.in_flight) < (part * f64::from(view.depth)).ceil())
-    }
-}
-
-fn run_if(run: bool) -> Choice {
-    if run { Choice::Run } else { Choice::Wait }
-}
-
-/// The registry.
-pub fn policy(name: WhenPolicy) -> &'static dyn When {
-    match name {
-        WhenPolicy::Idle => &Idle,
-        WhenPolicy::HighLow => &HighLow,
-        WhenPolicy::OneThreshold => &OneThreshold,
-        WhenPolicy::TwoThresholds => &TwoThresholds,
-        WhenPolicy::Asap => &Asap,
-        WhenPolicy::WhenFull => &WhenFull,
-        WhenPolicy::Linear => &Linear,
-    }
 }
 
 #[cfg(test)]
@@ -177,41 +122,51 @@ mod tests {
 
     #[test]
     fn the_idle_threshold_falls_with_utilisation() {
-        assert_eq!(Idle.choose(&view(0.0)), Choice::At(Nanos::from_secs(1)));
-        assert_eq!(Idle.choose(&view(0.5)), Choice::Run, "500.5 ms are over");
-        assert_eq!(Idle.choose(&View { foreground: 1, ..view(0.5) }), Choice::Wait);
-        assert_eq!(Idle.choose(&View { foreground: 1, ..view(0.8) }), Choice::Run, "full enough not to wait");
+        assert_eq!(WhenPolicy::Idle.choose(&view(0.0)), Choice::At(Nanos::from_secs(1)));
+        assert_eq!(WhenPolicy::Idle.choose(&view(0.5)), Choice::Run, "500.5 ms are over");
+        assert_eq!(WhenPolicy::Idle.choose(&View { foreground: 1, ..view(0.5) }), Choice::Wait);
+        assert_eq!(
+            WhenPolicy::Idle.choose(&View { foreground: 1, ..view(0.8) }),
+            Choice::Run,
+            "full enough not to wait"
+        );
     }
 
     #[test]
     fn marks_have_hysteresis() {
-        assert_eq!(HighLow.choose(&view(0.6)), Choice::Wait);
-        assert_eq!(HighLow.choose(&View { running: true, ..view(0.6) }), Choice::Run);
-        assert_eq!(HighLow.choose(&View { running: true, ..view(0.4) }), Choice::Wait);
-        assert_eq!(HighLow.choose(&View { foreground: 9, ..view(0.75) }), Choice::Run);
+        assert_eq!(WhenPolicy::HighLow.choose(&view(0.6)), Choice::Wait);
+        assert_eq!(WhenPolicy::HighLow.choose(&View { running: true, ..view(0.6) }), Choice::Run);
+        assert_eq!(WhenPolicy::HighLow.choose(&View { running: true, ..view(0.4) }), Choice::Wait);
+        assert_eq!(WhenPolicy::HighLow.choose(&View { foreground: 9, ..view(0.75) }), Choice::Run);
     }
 
     #[test]
     fn quiescent_purging_waits_for_requests() {
         let busy = |utilisation| View { foreground: 1, ..view(utilisation) };
         let running = |utilisation| View { running: true, ..view(utilisation) };
-        assert_eq!(OneThreshold.choose(&view(0.8)), Choice::Run);
-        assert_eq!(OneThreshold.choose(&busy(0.8)), Choice::Wait);
-        assert_eq!(OneThreshold.choose(&running(0.7)), Choice::Wait, "there is no hysteresis");
-        assert_eq!(TwoThresholds.choose(&running(0.7)), Choice::Run);
-        assert_eq!(TwoThresholds.choose(&view(0.7)), Choice::Wait);
-        assert_eq!(TwoThresholds.choose(&View { foreground: 1, ..running(0.7) }), Choice::Wait);
+        assert_eq!(WhenPolicy::OneThreshold.choose(&view(0.8)), Choice::Run);
+        assert_eq!(WhenPolicy::OneThreshold.choose(&busy(0.8)), Choice::Wait);
+        assert_eq!(WhenPolicy::OneThreshold.choose(&running(0.7)), Choice::Wait, "there is no hysteresis");
+        assert_eq!(WhenPolicy::TwoThresholds.choose(&running(0.7)), Choice::Run);
+        assert_eq!(WhenPolicy::TwoThresholds.choose(&view(0.7)), Choice::Wait);
+        assert_eq!(WhenPolicy::TwoThresholds.choose(&View { foreground: 1, ..running(0.7) }), Choice::Wait);
         let at_the_top = View { high_mark: 1.0, ..view(1.0) };
-        assert_eq!(TwoThresholds.choose(&at_the_top), Choice::Wait, "a mark of 100 % is never passed");
-        assert_eq!(Asap.choose(&view(0.01)), Choice::Run);
-        assert_eq!(Asap.choose(&view(0.0)), Choice::Wait);
-        assert_eq!(WhenFull.choose(&view(1.0)), Choice::Wait);
+        assert_eq!(
+            WhenPolicy::TwoThresholds.choose(&at_the_top),
+            Choice::Wait,
+            "a mark of 100 % is never passed"
+        );
+        assert_eq!(WhenPolicy::Asap.choose(&view(0.01)), Choice::Run);
+        assert_eq!(WhenPolicy::Asap.choose(&view(0.0)), Choice::Wait);
+        assert_eq!(WhenPolicy::WhenFull.choose(&view(1.0)), Choice::Wait);
     }
 
     #[test]
     fn a_linear_threshold_destages_more_the_fuller_it_is() {
         let wanted = |utilisation| {
-            (0..).find(|&in_flight| Linear.choose(&View { in_flight, ..view(utilisation) }) == Choice::Wait)
+            (0..).find(|&in_flight| {
+                WhenPolicy::Linear.choose(&View { in_flight, ..view(utilisation) }) == Choice::Wait
+            })
         };
         assert_eq!([0.5, 0.51, 0.625, 0.75, 0.9].map(wanted), [Some(0), Some(1), Some(2), Some(4), Some(4)]);
     }

@@ -3,7 +3,7 @@
 //! A region has a *handle* while it has dirty blocks: its place in a slab. The regions in use are listed besides, so that they are
 //! visited without the free places; where regions are equal to a policy, the first one of that list goes first.
 
-use dcd_engine::destage::what::{self, WhatPolicy};
+use dcd_engine::destage::what::WhatPolicy;
 use hashbrown::HashTable;
 
 use super::order::{Order, Position};
@@ -256,7 +256,7 @@ impl DirtyRegions {
         position: Position,
         stamp: &mut u64,
     ) -> usize {
-        let Some(order) = self.order.as_mut().filter(|_| what::policy(name).gives_chances()) else {
+        let Some(order) = self.order.as_mut().filter(|_| name.gives_chances()) else {
             return 0;
         };
         let best = self.in_use[best.place as usize];

@@ -8,7 +8,7 @@
 //! The chain by age is kept for every policy: while a request waits until everything is safe, the oldest region goes first. Regions of which
 //! nothing waits stay in the chains and are skipped; there are as many as purges are under way.
 
-use dcd_engine::destage::what::{self, Part, WhatPolicy};
+use dcd_engine::destage::what::{Part, WhatPolicy};
 
 use super::chain::Chain;
 use super::dirty::{DirtyRegion, RegionId};
@@ -290,7 +290,7 @@ impl Order {
             distance: self.maps[position.disk as usize].distance(position.arm_at, number),
             referenced: region.referenced,
         };
-        what::policy(self.what).key(&part)
+        self.what.key(&part)
     }
 
     /// The blocks that wait in the regions of a disk whose keys are below `key`. It stops counting when there are `enough`.
@@ -376,7 +376,7 @@ mod tests {
 
     use super::*;
     use crate::write_cache::{BlockId, Pool, SlotIndex, Stretch};
-    use dcd_engine::destage::what::Chosen;
+    use dcd_engine::destage::what::{self, Chosen};
 
     const REGION: u64 = 4;
     const REGIONS: u32 = 24;
@@ -421,7 +421,7 @@ mod tests {
     fn looked_before(pool: &Pool, what: WhatPolicy, map: &Regions, at: Position, key: (u64, u64)) -> u64 {
         let goes = |region: &&DirtyRegion| {
             let distance = map.distance(at.arm_at, region.id.number);
-            what::policy(what).key(&Part { distance, ..part(region, at) }) < key
+            what.key(&Part { distance, ..part(region, at) }) < key
         };
         waiting_regions(pool, at.disk).filter(goes).map(|region| u64::from(region.waiting())).sum()
     }
@@ -506,7 +506,7 @@ mod tests {
                 }
             }
             assert!(turns.iter().all(|&count| count > 30), "{what:?}: {turns:?}");
-            let gives_chances = what::policy(what).gives_chances();
+            let gives_chances = what.gives_chances();
             assert_eq!(with_chances > 100, gives_chances, "{what:?}: {with_chances}");
         }
     }

@@ -80,7 +80,7 @@ impl Core {
         if failed || self.draining || self.queue.wants_space() {
             return when::Choice::Run;
         }
-        when::policy(self.config.when).choose(&when::View {
+        self.config.when.choose(&when::View {
             now: self.now,
             utilisation: self.log.ring().utilisation(),
             foreground: self.queue.foreground(),

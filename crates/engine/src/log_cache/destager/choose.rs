@@ -70,12 +70,12 @@ impl Core {
     /// The destaging order. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
     /// mark on, the oldest go first whatever the policy is: in another order much would be destaged and nothing be free. When the log has
     /// failed, the newest go first: only RAM has those.
-    fn what(&self, failed: bool) -> &'static dyn what::What {
-        what::policy(match failed {
+    fn what(&self, failed: bool) -> WhatPolicy {
+        match failed {
             true => WhatPolicy::LastWriteFirst,
             false if self.is_short() => WhatPolicy::OldestFirst,
             false => self.config.what,
-        })
+        }
     }
 
     fn is_short(&self) -> bool {
@@ -148,7 +148,7 @@ impl Core {
                 });
             }
         }
-        what.order(parts);
+        parts.sort_by_key(|part| what.key(part));
         chosen.fill(false);
         let mut sum = 0;
         for part in parts {

@@ -19,7 +19,7 @@ impl Core {
         self.destager.next_block = 0;
         let first = self.destager.next;
         self.take_blocks();
-        how::policy(self.config.how).order(&mut self.destager.room.blocks);
+        self.config.how.order(&mut self.destager.room.blocks);
         self.plan_runs(first);
         self.plan_gap_reads();
         self.destager.room.targets.sort_unstable_by_key(|target| target.item);

@@ -59,7 +59,7 @@ impl Array {
 
     /// The policy's choice, for what is dirty and nobody waits for.
     pub fn when(&self, now: Nanos) -> Choice {
-        when::policy(self.config.when).choose(&when::View {
+        self.config.when.choose(&when::View {
             now,
             utilisation: self.cache.utilisation(),
             foreground: self.clients.foreground(),

@@ -22,7 +22,7 @@ pub fn merge(blocks: &[Block]) -> impl Iterator<Item = std::ops::Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use dcd_engine::destage::how::{HowPolicy, policy};
+    use dcd_engine::destage::how::HowPolicy;
     use dcd_engine::{Extent, Lba};
 
     use super::*;
@@ -31,9 +31,9 @@ mod tests {
     fn sorted_blocks_merge_and_unsorted_ones_only_by_luck() {
         let block = |lba, place| Block { target: Extent::new(Lba(lba), 8), place, index: 0 };
         let mut blocks = [block(16, 0), block(0, 1), block(8, 2), block(100, 3)];
-        policy(HowPolicy::AsItComes).order(&mut blocks);
+        HowPolicy::AsItComes.order(&mut blocks);
         assert_eq!(merge(&blocks).collect::<Vec<_>>(), [0..1, 1..3, 3..4]);
-        policy(HowPolicy::Sorted).order(&mut blocks);
+        HowPolicy::Sorted.order(&mut blocks);
         assert_eq!(merge(&blocks).collect::<Vec<_>>(), [0..3, 3..4]);
     }
 }

@@ -1,6 +1,6 @@
 //! Carrying out operations at a disk.
 
-use dcd_engine::destage::how::{self, Block};
+use dcd_engine::destage::how::Block;
 use dcd_engine::{Buf, Durability, Extent, Io, IoResult, Lba, Nanos, OpId, Outbox};
 
 use super::{Flight, Operation, OperationKind, Run, Step};
@@ -56,7 +56,7 @@ impl WriteCache {
                 index: index as u32,
             })
             .collect();
-        how::policy(self.config.how).order(&mut blocks);
+        self.config.how.order(&mut blocks);
         merge(&blocks)
             .map(|range| {
                 let run = &blocks[range];
