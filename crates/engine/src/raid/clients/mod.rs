@@ -75,7 +75,7 @@ impl Clients {
         self.requests.is_empty()
     }
 
-    /// Nobody waits for an answer, or for a report.
+    /// True when no request waits for an answer, and no command for a report.
     pub fn have_all(&self) -> bool {
         self.are_answered() && self.waiters.is_empty()
     }
