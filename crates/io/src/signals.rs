@@ -27,7 +27,7 @@ const MEANINGLESS: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR
 pub struct Signals {
     fd: OwnedFd,
     before: libc::sigset_t,
-    /// Those that come and are dropped.
+    /// Signals that come and are dropped: a server's.
     dropped: &'static [libc::c_int],
 }
 
@@ -185,6 +185,8 @@ fn is_ignored(signal: libc::c_int) -> bool {
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        // A server that has stopped as it was told is not killed by a second request that came meanwhile.
+        while !self.dropped.is_empty() && self.take().is_some() {}
         // SAFETY: the set was filled by the kernel.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
