@@ -83,7 +83,7 @@ fn status(args: &LogStatus) -> Result<(), Failure> {
         Some(mut client) => mirror_of_server(&mut client, &mirrored.layer)?,
         None => offline_status(&mirrored)?,
     };
-    // What the stack file names, and no server has open: a leg that is missing, or a device that is none yet.
+    // The stack file may name a leg that is missing, or a device that is no leg yet: no server has these open.
     let mut unnamed = mirror.legs.iter().filter(|leg| leg.name.is_none()).count();
     for name in mirrored.choice.legs() {
         if mirror.legs.iter().any(|leg| leg.name.as_deref() == Some(name)) {

@@ -1,7 +1,8 @@
 //! The data disk: the writes that bypass the log, and whether a flush of the data disk has covered them (rules 6
 //! and 7).
 //!
-//! It promises: a write that bypasses the log is *in flight* until it has completed, and then in exactly one of these states until a flush has covered it.
+//! A write that bypasses the log is *in flight* until it has completed, and then in exactly one of these states until a flush has
+//! covered it.
 //!
 //! | a range that bypassed the log | when | then |
 //! |---|---|---|

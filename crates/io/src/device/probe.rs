@@ -1,6 +1,6 @@
 //! Asks the kernel about a file or block device: size, blocks, caches, and whether holes can be punched.
 //!
-//! Nothing here changes the device. Without an answer from the kernel, the careful answer is taken: a volatile cache, no discards, blocks
+//! The module changes no device. Without an answer from the kernel, it takes the careful answer: a volatile cache, no discards, blocks
 //! that are large enough.
 
 use std::fs::File;

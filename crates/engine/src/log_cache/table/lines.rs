@@ -267,7 +267,7 @@ impl Lines {
         while let Some(at) = self.next_at_home(position, first, end) {
             let slot = self.wrap(at);
             let entry = f(self.slots[slot]);
-            // What lay behind an entry that is dropped moves to its place.
+            // The entry behind a dropped one moves to its place.
             position = if entry.is_some() { at + 1 } else { at };
             self.put(slot, entry);
         }

@@ -85,7 +85,7 @@ impl Array {
     }
 
     /// Lets operations that wait to be recorded go on without that, as soon as the superblocks say that the array has no journal any more.
-    /// Where the user wants no writes without a journal, they never go on.
+    /// They never go on if the user wants no writes without a journal.
     fn journal_has_failed(&mut self, operation: Option<u64>, out: &mut Outbox) {
         let Some(journal) = self.journal.take() else { return };
         (self.journal_failed, self.notice) = (true, true);
