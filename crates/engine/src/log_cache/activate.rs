@@ -346,7 +346,7 @@ fn begin(
     let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;
     let keep = Keep::new(if config.reads == Reads::Keep { lines } else { 0 });
     let destager = Destager::new(&config, &superblock, kept, ordered, &log, &data);
-    Core {
+    let mut core = Core {
         now: Nanos::ZERO,
         destager,
         keep,
@@ -364,7 +364,10 @@ fn begin(
         clean_record: CleanRecord::default(),
         draining: false,
         statistics: Statistics::default(),
-    }
+    };
+    // What is clean at the start is not destaged, so nothing later would move it.
+    core.advance_tail();
+    core
 }
 
 #[cfg(test)]

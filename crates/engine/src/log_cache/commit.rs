@@ -248,10 +248,6 @@ impl Core {
         if self.log.is_releasing() || self.stop == Stop::Marking || self.stop == Stop::Done {
             return;
         }
-        if self.queue.wants_space() {
-            // After a start nothing has become durable yet that would have moved it.
-            self.advance_tail();
-        }
         let ring = self.log.ring();
         let gained = self.log.ring().tail() - self.log.ring().kept();
         let table_full = self.log.ring().remembered() == 0

@@ -27,6 +27,23 @@ fn rule_13_a_stop_with_a_dead_log_writes_back_what_could_not_be_written_at_first
     assert_eq!(steps.core.status().state, LogCacheState::LogFailed);
 }
 
+/// A start begins its epoch with a record, if need be without an entry, and the power goes: the next start finds nothing to destage, and the
+/// tail before that record. (Only a write moved it: the drain was never answered. The crash explorer found it with a new seed.)
+#[test]
+fn a_drain_ends_where_a_start_finds_nothing_to_destage() {
+    use super::testing::{Log, Ram};
+    for ordered_destage in [false, true] {
+        let mut log = Log::new(6, 512);
+        log.append(&[]);
+        let data = Ram::new(log.superblock.data_sectors);
+        let config = LogCacheConfig { ordered_destage, ..quiet() };
+        let mut steps = Steps::start(super::steps::Disks([log.device, data]), config).unwrap();
+        assert!(!steps.core.index.is_dirty());
+        steps.drain();
+        assert_eq!(steps.reports, [Report::Drained], "ordered {ordered_destage}");
+    }
+}
+
 /// A write is pending, as a client still reads the segment that it needs. (The drain was reported as done.)
 #[test]
 fn a_drain_ends_when_the_writes_that_wait_are_destaged_too() {
