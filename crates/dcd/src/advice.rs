@@ -74,6 +74,7 @@ impl Advised for LogError {
             }
             LogError::BlockSize { .. } => "use the device that it was formatted on",
             LogError::TooSmall { .. } => "use a larger device or smaller segments",
+            LogError::TooManySegments { .. } => "leave `--segment-size` out, or make it larger",
             LogError::TooManyRanges => FEWER_STRIDES,
             LogError::Detached => "\"dcd format\" attaches it again",
             LogError::GivenUp => {

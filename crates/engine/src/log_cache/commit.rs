@@ -8,23 +8,24 @@ use super::destager::ordered::Cursor;
 use super::format::{Entry, Kind, State};
 use super::queue::DurableWaiter;
 use super::read::masked_runs;
-use super::table::TablePart;
+use super::table::{Line, Piece, STEP_LINES, TablePart};
 use super::{Promise, Reads};
 use crate::layer::{Io, IoResult, Outbox, Report, RequestId, Unfinished};
-use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
+use crate::{Buf, Extent, IoError, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
-/// Extents that are called clean in one event, at most.
-const CLEAN_AT_ONCE: usize = 1 << 10;
+/// Lines that are called clean in one event, at most; an extent counts for `CLEAN_LINES_MIN` at least.
+const CLEAN_LINES: u64 = 1 << 15;
+const CLEAN_LINES_MIN: u64 = 1 << 5;
+/// Clean neighbours are one entry, within so many lines.
+const RUN_LINES: u64 = 1 << 6;
 
 /// The records of what is clean, before a clean stop.
 #[derive(Default)]
 pub enum CleanRecord {
     #[default]
     NotBegun,
-    /// The table is looked through: the next part, and what was found.
-    Looking(TablePart, Vec<Extent>),
-    /// The remaining extents are put into records.
-    Noting(std::vec::IntoIter<Extent>),
+    /// These extents are put into records, as far as they are clean, and then what is found in the next part of the table.
+    Noting(Vec<Extent>, Option<TablePart>),
     Done,
 }
 
@@ -389,64 +390,78 @@ impl Core {
         self.clean_record = match std::mem::take(&mut self.clean_record) {
             CleanRecord::NotBegun if self.config.ordered_destage => CleanRecord::Done,
             CleanRecord::NotBegun => {
-                CleanRecord::Looking(TablePart::first(self.config.scan_slots), Vec::new())
+                let destaged = self.index.destaged().since(self.oldest_live_seq()).collect();
+                CleanRecord::Noting(destaged, Some(TablePart::first(self.config.scan_slots)))
             }
-            CleanRecord::Looking(part, mut clean) => {
-                let live = |segment: u32| self.log.ring().is_live(segment);
-                let next = self.index.table().scan_part(part, |line, piece| {
-                    if !piece.dirty && !piece.kept && live(self.index.segment_of(piece.place)) {
-                        masked_runs(line, piece.mask, |run| clean.push(run));
-                    }
-                });
-                match next {
-                    Some(part) => CleanRecord::Looking(part, clean),
-                    None => CleanRecord::Noting(self.join_clean(clean)),
-                }
-            }
-            CleanRecord::Noting(clean) => self.note_clean(now, clean, out),
+            CleanRecord::Noting(clean, part) if clean.is_empty() => match part {
+                Some(part) => self.find_clean(part),
+                None => CleanRecord::Done,
+            },
+            CleanRecord::Noting(clean, part) => self.note_clean(now, clean, part, out),
             CleanRecord::Done => CleanRecord::Done,
         };
         matches!(self.clean_record, CleanRecord::Done) && self.log.buffers().is_empty()
     }
 
-    fn join_clean(&self, mut clean: Vec<Extent>) -> std::vec::IntoIter<Extent> {
-        let destaged = self.index.destaged().since(self.oldest_live_seq());
-        clean.extend(destaged.filter(|extent| !self.index.is_dirty_in(*extent)));
-        clean.sort_unstable();
-        clean.dedup_by(|next, last| {
-            let joins = next.start <= last.end();
-            if joins {
-                last.sectors = last.sectors.max(next.end() - last.start);
+    /// Finds what is clean and live in a part of the table. Whole lines are found by the first of each run.
+    fn find_clean(&self, part: TablePart) -> CleanRecord {
+        let is_clean = |piece: &Piece| {
+            !piece.dirty && !piece.kept && self.log.ring().is_live(self.index.segment_of(piece.place))
+        };
+        let is_whole = |line: u64| {
+            let pieces = self.index.table().lookup(Line(line));
+            pieces.iter().any(|piece| piece.mask == u8::MAX && is_clean(piece))
+        };
+        let mut clean = Vec::new();
+        let next = self.index.table().scan_part(part, |line, piece| {
+            if !is_clean(&piece) {
+                return;
             }
-            joins
+            if piece.mask != u8::MAX {
+                return masked_runs(line, piece.mask, |run| clean.push(run));
+            }
+            if line.0.is_multiple_of(RUN_LINES) || !is_whole(line.0 - 1) {
+                let run_end = (line.0 + 1).next_multiple_of(RUN_LINES);
+                let end = (line.0 + 1..run_end).find(|next| !is_whole(*next)).unwrap_or(run_end);
+                clean.push(Extent::new(line.start(), (end - line.0) * LINE_SECTORS));
+            }
         });
-        clean.into_iter()
+        CleanRecord::Noting(clean, next)
     }
 
     fn note_clean(
         &mut self,
         now: Nanos,
-        mut clean: std::vec::IntoIter<Extent>,
+        mut clean: Vec<Extent>,
+        part: Option<TablePart>,
         out: &mut Outbox,
     ) -> CleanRecord {
-        for _ in 0..CLEAN_AT_ONCE {
-            if clean.len() == 0 {
-                return CleanRecord::Done;
-            }
-            if !self.make_room(now, 1, 0, out) {
+        let mut lines = 0;
+        while lines < CLEAN_LINES
+            && let Some(all) = clean.pop()
+        {
+            let extent = self.index.table().step(all);
+            lines += (extent.sectors / LINE_SECTORS).clamp(CLEAN_LINES_MIN, STEP_LINES);
+            let is_dirty = self.index.is_dirty_in(extent);
+            if !is_dirty && !self.make_room(now, 1, 0, out) {
                 // Only segments that are not forgotten yet are worth waiting for.
                 let comes = self.forget_deadline().is_some() || !self.ops.is_empty();
-                return if comes { CleanRecord::Noting(clean) } else { CleanRecord::Done };
+                clean.push(all);
+                return if comes { CleanRecord::Noting(clean, part) } else { CleanRecord::Done };
             }
-            let Some(extent) = clean.next() else { break };
-            self.open_record(now);
-            self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
+            if !is_dirty {
+                self.open_record(now);
+                self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
+            }
+            if extent != all {
+                clean.push(Extent::new(extent.end(), all.sectors - extent.sectors));
+            }
         }
-        CleanRecord::Noting(clean)
+        CleanRecord::Noting(clean, part)
     }
 
     pub fn stop_deadline(&self) -> Option<Nanos> {
-        let goes_on = matches!(self.clean_record, CleanRecord::Looking(..) | CleanRecord::Noting(_));
+        let goes_on = matches!(self.clean_record, CleanRecord::Noting(..));
         (self.stop == Stop::Asked && goes_on && self.ops.is_empty()).then_some(self.now)
     }
 }

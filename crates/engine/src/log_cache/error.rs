@@ -1,6 +1,6 @@
 //! Why a log cannot be used: what was found, and where. Nothing was changed, if the text does not say otherwise.
 
-use super::format::SuperblockError;
+use super::format::{SEGMENTS_MAX, SuperblockError};
 use super::offline::human;
 use super::recover::RecoverError;
 use crate::IoError;
@@ -44,6 +44,11 @@ pub enum LogError {
         human(*found), human(u64::from(*segment_bytes)), human(*needed)
     )]
     TooSmall { found: u64, needed: u64, segment_bytes: u32 },
+    #[error(
+        "a log of {} with segments of {} would have more than {SEGMENTS_MAX}",
+        human(*found), human(u64::from(*segment_bytes))
+    )]
+    TooManySegments { found: u64, segment_bytes: u32 },
     #[error("the result leaves out more than {EXCEPT_MAX} ranges of strides")]
     TooManyRanges,
     #[error("the log was detached from its data disk")]

@@ -38,6 +38,8 @@ pub const SEGMENT_BYTES_MIN: u32 = 16 << 10;
 pub const SEGMENT_BYTES_MAX: u32 = 16 << 20;
 /// A ring needs a head, a tail and room between them.
 pub const SEGMENTS_MIN: u32 = 4;
+/// Segments of a log at most, as one event may look at each. Logs that were formatted with more are still served.
+pub const SEGMENTS_MAX: u32 = 1 << 16;
 /// The fingerprint covers this many blocks of 4 KiB (1 MiB) at each end of the data disk.
 pub const FINGERPRINT_END_BLOCKS: usize = 256;
 pub const FINGERPRINT_BLOCKS: usize = 2 * FINGERPRINT_END_BLOCKS;

@@ -576,6 +576,47 @@ fn rule_12_after_a_clean_stop_the_dirty_set_is_what_it_was_and_nothing_is_redone
     assert_eq!(destaged, expected, "exactly what was dirty");
 }
 
+/// Every whole line is said to be clean once, and neighbours in one entry; a part of a line by itself. The dirty line between them is not.
+#[test]
+fn rule_12_a_clean_stop_names_runs_of_clean_lines() {
+    use super::format::{Header, Kind};
+    use super::recover::{Visitor, WalkOptions, walk};
+    struct Clean(Vec<Extent>);
+    impl Visitor for Clean {
+        fn record(&mut self, header: &Header, _bad: &[usize]) {
+            let entries = header.entries.iter().filter(|entry| entry.kind == Kind::Invalidate);
+            self.0.extend(entries.map(|entry| entry.extent));
+        }
+    }
+    // With the newest first, the oldest segment keeps the tail back.
+    let mut steps = Steps::new(40, LogCacheConfig { what: WhatPolicy::LastWriteFirst, ..quiet() });
+    steps.write(8 * 200, 8, 1);
+    for line in 60..140 {
+        steps.write(8 * line, 8, 1);
+    }
+    steps.write(8 * 150 + 2, 3, 1);
+    steps.flush();
+    // The first line cannot be written to the data disk.
+    steps.data().unwritable.insert(8 * 200);
+    steps.drain();
+    steps.write(8 * 70, 8, 2);
+    steps.control(Control::Stop);
+    steps.wait(5);
+    assert_eq!(steps.reports.last(), Some(&Report::Stopped));
+    let superblock = steps.core.log.superblock().clone();
+    let mut clean = Clean(Vec::new());
+    walk(steps.log(), &superblock, WalkOptions::default(), &mut clean).unwrap();
+    clean.0.sort_unstable();
+    let lines = |lines: std::ops::Range<u64>| Extent::new(Lba(8 * lines.start), 8 * (lines.end - lines.start));
+    assert_eq!(clean.0, [
+        lines(60..64),
+        lines(64..70),
+        lines(71..128),
+        lines(128..140),
+        Extent::new(Lba(8 * 150 + 2), 3)
+    ]);
+}
+
 #[test]
 fn rule_12_after_a_crash_no_more_is_destaged_again_than_the_log_still_calls_live() {
     let mut steps = Steps::new(16, quiet());

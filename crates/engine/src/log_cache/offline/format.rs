@@ -97,6 +97,9 @@ fn plan(
     let segment_sectors = u64::from(segment_bytes) / SECTOR_BYTES;
     let log_sectors = log.sectors.min(LOG_SECTORS_MAX - 1);
     let segments = log_sectors.saturating_sub(FIRST_SEGMENT_SECTOR) / segment_sectors;
+    if segments > u64::from(SEGMENTS_MAX) && segment_bytes < SEGMENT_BYTES_MAX {
+        return Err(LogError::TooManySegments { found: log.sectors * SECTOR_BYTES, segment_bytes });
+    }
     if segments < u64::from(SEGMENTS_MIN) {
         let needed = (FIRST_SEGMENT_SECTOR + u64::from(SEGMENTS_MIN) * segment_sectors) * SECTOR_BYTES;
         return Err(LogError::TooSmall { found: log.sectors * SECTOR_BYTES, needed, segment_bytes });
@@ -109,7 +112,7 @@ fn plan(
         log_sectors,
         data_sectors: data.sectors,
         segment_bytes,
-        segments: u32::try_from(segments).unwrap_or(u32::MAX),
+        segments: segments.min(u64::from(SEGMENTS_MAX)) as u32,
         log_block_bytes,
         epoch: 0,
         epoch_start_seq: 1,

@@ -4,7 +4,7 @@ use super::*;
 use crate::destage::contiguity::{Contiguity, Strides};
 use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::{
-    FIRST_SEGMENT_SECTOR, FORMAT_VERSION, Kind, SUPERBLOCK_SECTORS, State, Superblock,
+    FIRST_SEGMENT_SECTOR, FORMAT_VERSION, Kind, SEGMENTS_MAX, SUPERBLOCK_SECTORS, State, Superblock,
 };
 use crate::log_cache::recover::DamageKind;
 use crate::log_cache::testing::{Log, Part, Ram, sector_of};
@@ -95,6 +95,13 @@ fn what_cannot_be_formatted_is_refused() {
     };
     let small = format(&mut Ram::new(100), &mut data, &options());
     assert!(matches!(small, Err(LogError::TooSmall { .. })));
+    // Small segments: what one event looks at must not grow with the log.
+    let sectors = FIRST_SEGMENT_SECTOR + u64::from(SEGMENTS_MAX) * 32;
+    for (sectors, fits) in [(sectors, true), (sectors + 32, false)] {
+        let formatted = format(&mut Ram::new(sectors), &mut Ram::new(4096), &options());
+        assert_eq!(matches!(formatted, Err(LogError::TooManySegments { .. })), !fits);
+        assert_eq!(formatted.is_ok(), fits);
+    }
     for bad in [with(|o| o.segment_bytes = Some(3 << 14)), with(|o| o.log_block_bytes = Some(1024))] {
         assert!(matches!(format(&mut log, &mut data, &bad), Err(LogError::Options(_))));
     }
