@@ -6,9 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::State;
+use dcd_engine::log_cache::format::{SEGMENT_BYTES_MAX, State};
 use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
-use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_engine::{BlockDevice, Geometry, SECTOR_BYTES};
 use dcd_io::MemoryDevice;
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, StackFile, toml_text};
 
@@ -75,7 +75,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     }
     made.keep();
     let Opened { log, data, record, .. } = opened;
-    let is_rotational = log.geometry().rotational;
+    let Geometry { rotational: is_rotational, sectors: log_sectors, .. } = log.geometry();
     drop((log, data));
     if let Some(record) = record {
         tell_members(&choice.file, &choice.data, &record, &gone)?;
@@ -87,6 +87,11 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         HumanBytes(log_bytes),
         HumanBytes(superblock.data_sectors * SECTOR_BYTES)
     );
+    let unused = log_sectors * SECTOR_BYTES - log_bytes;
+    if unused > 2 * u64::from(SEGMENT_BYTES_MAX) {
+        let unused = HumanBytes(unused);
+        println!("the last {unused} of the log's device are not used: no log is larger");
+    }
     let journal = choice.file.layers.iter().find_map(|layer| match &layer.kind {
         LayerKind::Slice(slice) if slice.implied => slice.size_bytes,
         _ => None,

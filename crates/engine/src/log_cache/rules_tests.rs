@@ -607,14 +607,12 @@ fn rule_12_a_clean_stop_names_runs_of_clean_lines() {
     let mut clean = Clean(Vec::new());
     walk(steps.log(), &superblock, WalkOptions::default(), &mut clean).unwrap();
     clean.0.sort_unstable();
-    let lines = |lines: std::ops::Range<u64>| Extent::new(Lba(8 * lines.start), 8 * (lines.end - lines.start));
-    assert_eq!(clean.0, [
-        lines(60..64),
-        lines(64..70),
-        lines(71..128),
-        lines(128..140),
-        Extent::new(Lba(8 * 150 + 2), 3)
-    ]);
+    let lines =
+        |lines: std::ops::Range<u64>| Extent::new(Lba(8 * lines.start), 8 * (lines.end - lines.start));
+    assert_eq!(
+        clean.0,
+        [lines(60..64), lines(64..70), lines(71..128), lines(128..140), Extent::new(Lba(8 * 150 + 2), 3)]
+    );
 }
 
 #[test]

@@ -18,6 +18,7 @@ const SEGMENTS_WANTED: u64 = 8192;
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
     /// Segment size. Default: the least from 512 KiB to 16 MiB that makes no more than 8192 segments. A start looks into each of them.
+    /// [`SEGMENTS_MAX`] are the most.
     pub segment_bytes: Option<u32>,
     /// Block size of the log. Default: 4096. 512 saves log space where small writes are flushed one by one, on devices that can.
     pub log_block_bytes: Option<u32>,
