@@ -20,10 +20,10 @@ use crate::session::record::Refusal;
 
 /// An error of the engine, with advice.
 pub trait Advised: Display {
-    /// None where the text of the error says all.
+    /// Returns what to do; none if the text of the error says it.
     fn advice(&self) -> Option<String>;
 
-    /// In one line.
+    /// The error and its advice, in one line.
     fn told(&self) -> String {
         match self.advice() {
             Some(advice) => format!("{self}; {advice}"),
@@ -36,12 +36,12 @@ pub trait Advised: Display {
     }
 }
 
-/// The advice where there is none.
+/// Text in place of advice, for errors that have none.
 pub const NOTHING_CHANGED: &str = "nothing was changed";
 const CHECK_DEVICE: &str = "check the device, then try again; nothing is lost by trying again";
 const FEWER_STRIDES: &str = "measure fewer of them";
 
-/// Says in an array's status what its notes are, and what to do about them.
+/// Fills in an array's status its notes and what to do about them.
 pub fn advise(array: &mut ArrayStatus) {
     array.advice = array.notes.iter().map(Advised::told).collect();
 }
@@ -63,45 +63,45 @@ impl Advised for LogError {
         let advice = match self {
             LogError::OtherData(other) => return Some(about_other_data(other)),
             LogError::NotFormatted => {
-                "check that it is the right device; if there never was a log, \"dcd format\" makes it"
+                "check that it is the right device; if there never was a log, \"dcd format\" makes one"
             }
             LogError::Leg => "name it in a list, with the other legs: log = [\"NAME\", \"NAME\"]",
             LogError::NoSuperblock(..) => {
-                "if this was a dcd log, what is dirty in it cannot be found without one; keep the device as it is"
+                "if this was a dcd log, its dirty data cannot be found without a superblock; keep the device as it is"
             }
             LogError::Smaller { .. } => {
-                "use the right one; if it was made smaller, make it as large as it was: what it still holds is not lost"
+                "use the right device; if it was made smaller, make it as large as it was: the data that it still holds is not lost"
             }
-            LogError::BlockSize { .. } => "use the device that it was formatted on",
+            LogError::BlockSize { .. } => "use the device that the log was formatted for",
             LogError::TooSmall { .. } => "use a larger device or smaller segments",
             LogError::TooManySegments { .. } => "leave `--segment-size` out, or make it larger",
             LogError::TooManyRanges => FEWER_STRIDES,
             LogError::Detached => "\"dcd format\" attaches it again",
             LogError::GivenUp => {
-                "\"dcd rescue --list\" says what the log holds that is dirty, and \"dcd rescue --force\" writes that back, over what may \
-                 be newer. Then \"dcd format\" makes a new log"
+                "\"dcd rescue --list\" lists the log's dirty data, and \"dcd rescue --force\" writes it back, perhaps over newer data. \
+                 Then \"dcd format\" makes a new log"
             }
             LogError::OtherMachine { .. } => {
-                "start it there. If that machine is off and stays off, \"dcd serve --take-over --other-is-off\" goes on here; with --fence COMMAND \
-                 that command makes sure of it"
+                "start it there. If that machine is off and stays off, \"dcd serve --take-over --other-is-off\" takes the log over; with \
+                 --fence COMMAND in place of --other-is-off, that command switches the machine off first"
             }
             LogError::ReadOnly(_) => "make it writable, or take read-only = true out of the stack file",
             LogError::Occupied { .. } => {
-                "serve it and \"dcd detach\" it, or \"dcd rescue\" it first; --force formats it all the same"
+                "first take that cache off with \"dcd detach\", or write its data back with \"dcd rescue\"; --force discards the cache"
             }
             LogError::Recover(RecoverError::Damage(_)) => {
                 "\"dcd check\" lists the damage; \"dcd rescue\" writes everything that can be read to the data disk; \
-                 \"dcd serve --accept-damage\" goes on without what is lost"
+                 \"dcd serve --accept-damage\" starts without the lost data"
             }
             LogError::Recover(RecoverError::ChainTooLong { .. }) => "\"dcd dump\" shows it",
             LogError::Recover(RecoverError::Io { .. }) => "check the device and its size, then start again",
             LogError::Io { .. } => CHECK_DEVICE,
             LogError::TooManyPieces => "\"dcd rescue\" writes them back offline",
             LogError::Bypassed => {
-                "start once without ordered-destage and destage everything with \"dcd flush\", then start with it"
+                "start once without ordered-destage, destage everything with \"dcd flush\", then start with ordered-destage"
             }
             LogError::PartsOfBlocks { .. } => {
-                "give it those again, or write everything back with \"dcd rescue\""
+                "use the disk with the smaller blocks again, or write everything back with \"dcd rescue\""
             }
             LogError::Version(_) | LogError::TwoCaches(..) | LogError::Options(_) => return None,
         };
@@ -113,23 +113,24 @@ impl Advised for MirrorError {
     fn advice(&self) -> Option<String> {
         let advice = match self {
             MirrorError::NoLegs(_) => {
-                "check that they are the right devices; if there never was a log, \"dcd format\" makes it"
+                "check that they are the right devices; if there never was a log, \"dcd format\" makes one"
             }
             MirrorError::TwoMirrors(..) => "name the right ones; nothing was changed",
             MirrorError::Twice(..) => {
-                "take the copy out of \"log\"; \"dcd log add\" makes another leg of it afterwards. Nothing was changed"
+                "take the copy out of \"log\"; afterwards \"dcd log add\" can make it another leg. Nothing was changed"
             }
             MirrorError::Apart(..) => {
-                "keep both as they are until you know which to keep: \"dcd check\" looks into a stack file that names only one of them. Then take \
-                 the other one out of \"log\", serve with --degraded, and put it back with \"dcd log add --force\": what it alone has is gone then"
+                "change neither until you know which to keep: with a stack file that names only one of them, \"dcd check\" shows its log. Then \
+                 take the other one out of \"log\", serve with --degraded, and add it again with \"dcd log add --force\": writes that only it has \
+                 are lost then"
             }
             MirrorError::Missing { .. } => {
-                "reconnect what is missing: it may have what the others lack. If it is gone for good, or its device is blank now, and it was \
-                 not used without the others since, \"dcd serve --degraded\" goes on with them (without a time; \"dcd detach\" and \"dcd \
-                 rescue\" have --degraded, too)"
+                "reconnect the missing leg: it may have writes that the others lack. If the leg is gone for good, or its device is blank now, \
+                 and it was not used without the others since, \"dcd serve --degraded\" starts with the others (without a time; \"dcd detach\" \
+                 and \"dcd rescue\" have --degraded, too)"
             }
             MirrorError::NoneWhole(_) => {
-                "reconnect the leg that was in use last. If that is gone for good, the log is: see \"dcd serve --without-cache\""
+                "reconnect the leg that was in use last. If that leg is gone for good, so is the log: see \"dcd serve --without-cache\""
             }
             MirrorError::TooSmall { .. } => {
                 "use the right device; if it was made smaller, make it as large as it was"
@@ -146,10 +147,10 @@ fn about_other_data(other: &OtherData) -> String {
                    the right disk,";
     match other.dirty_bytes {
         0 => format!(
-            "{connect} nothing is lost: the log holds nothing that is not on it, and \"dcd rescue\" takes the disk as it is now"
+            "{connect} nothing is lost: the log holds no data that the disk lacks, and \"dcd rescue\" accepts the disk as it is now"
         ),
         dirty => format!(
-            "{connect} copy it first: {} of the log belong over it, and do not fit what was changed. Then either \"dcd rescue --force\" \
+            "{connect} copy it first: {} in the log are not written back, and may not fit the changed disk. Then either \"dcd rescue --force\" \
              writes the log's data over the changes, or \"dcd serve --without-cache --force\" keeps the changes and discards the log's \
              data. Check the file system in either case",
             HumanBytes(dirty)
@@ -173,32 +174,32 @@ impl Advised for AssembleError {
             AssembleError::Replay(error) => return about_journal(error),
             AssembleError::Unknown { others: Others::None, .. } => "make the array with \"dcd array create\"",
             AssembleError::Unknown { others: Others::MakeUp, .. } => {
-                "a new device in the place of a member that is gone for good gets that with \"dcd array add STACK-FILE NAME\""
+                "if this is a new device for a member that is gone for good, add it with \"dcd array add STACK-FILE NAME\""
             }
             AssembleError::Unknown { others: Others::TooFew, .. } => "name the right devices",
             AssembleError::Foreign(_) => {
-                "name the right device; if that is gone for good, and nothing on this one is needed, it gets the place with \"dcd array \
-                 add --force STACK-FILE NAME\""
+                "name the right device; if that is gone for good, and nothing on this one is needed, put this one in its place with \
+                 \"dcd array add --force STACK-FILE NAME\""
             }
             AssembleError::OnlySpares => "name the members in \"of\", and spares in \"spares\"",
-            AssembleError::Growing { .. } => "name them all in \"of\", and let \"dcd array grow\" go on",
+            AssembleError::Growing { .. } => "name all of them in \"of\", and run \"dcd array grow\" again",
             AssembleError::Described { grows: true, .. } => {
-                "describe it so; \"dcd array grow\" takes one more, named last"
+                "describe it like that in the stack file; to add a member, name it last and run \"dcd array grow\""
             }
-            AssembleError::Described { grows: false, .. } => "describe it so",
+            AssembleError::Described { grows: false, .. } => "describe it like that in the stack file",
             AssembleError::SpareTwice(_) | AssembleError::NamedTwice(_) => "name each device once",
             AssembleError::MemberAndSpare { .. } => "name it once",
-            AssembleError::OtherRole { .. } => "put the members in the order in which they were",
+            AssembleError::OtherRole { .. } => "name the members in the order of their roles",
             AssembleError::IsSpare(_) => "name it in \"spares\", and not in \"of\"",
             AssembleError::OutOfDate(_) => {
-                "name the one that has the role in its place, or \"missing\"; to use this one again, add it with \"dcd array add\""
+                "in its place, name the device that has its role now, or \"missing\"; to use this one again, add it with \"dcd array add\""
             }
             AssembleError::Smaller { .. } => {
                 "name the right device; if it is gone for good, write \"missing\" in its place"
             }
             AssembleError::NoJournal => {
-                "name it in the stack file, as journal = \"NAME\". If it is gone for good, journal = \"none\" goes on without: a crash that takes a member \
-                 too may then lose data"
+                "name it in the stack file, as journal = \"NAME\". If it is gone for good, write journal = \"none\": a crash in which a \
+                 member fails, too, may then lose data"
             }
             AssembleError::Unreadable | AssembleError::TooManyFailed { .. } => {
                 "\"dcd array status\" shows each device"
@@ -211,20 +212,20 @@ impl Advised for AssembleError {
 }
 
 fn about_doubt(absent: &[usize], lacks_journal: bool) -> String {
-    let bring_back = (!absent.is_empty()).then(|| format!("bring back {}", members_named(absent)));
-    let journal = lacks_journal.then(|| "give it the journal that it had".to_owned());
-    let accept = "accept that (\"dcd serve --accept-damage\")".to_owned();
+    let bring_back = (!absent.is_empty()).then(|| format!("reconnect {}", members_named(absent)));
+    let journal = lacks_journal.then(|| "reconnect the journal that it had".to_owned());
+    let accept = "accept wrong blocks (\"dcd serve --accept-damage\")".to_owned();
     bring_back.into_iter().chain(journal).chain([accept]).collect::<Vec<_>>().join(", or ")
 }
 
 fn about_journal(error: &ReplayError) -> Option<String> {
-    let computed = "where all members are there, the parity is computed anew";
+    let computed = "if no member is missing, the parity is computed again";
     match error {
         ReplayError::NotThis => Some(format!(
-            "name that one; if it is gone for good, \"dcd serve --accept-damage\" does without: {computed}"
+            "name that one; if it is gone for good, \"dcd serve --accept-damage\" starts without it: {computed}"
         )),
         ReplayError::Damaged(_) => {
-            Some(format!("\"dcd serve --accept-damage\" does without its records: {computed}"))
+            Some(format!("\"dcd serve --accept-damage\" starts without its records: {computed}"))
         }
         ReplayError::Io(_) => Some(CHECK_DEVICE.to_owned()),
     }
@@ -232,8 +233,8 @@ fn about_journal(error: &ReplayError) -> Option<String> {
 
 impl Advised for Apart {
     fn advice(&self) -> Option<String> {
-        let advice = "choose which to keep: name only these, and \"missing\" in the place of the others. The others come back with \"dcd \
-                      array add\", one by one; they are filled whole, and what was written to them alone is gone then";
+        let advice = "choose which members to keep: name only these, and \"missing\" in the place of the others. Then add the others again \
+                      with \"dcd array add\", one by one: each is filled completely, and writes that only the others have are lost";
         Some(advice.to_owned())
     }
 }
@@ -244,15 +245,15 @@ impl Advised for CommandError {
             CommandError::Blocks { .. } => "stop the server, add it, and serve it again",
             CommandError::Id(_) | CommandError::Held(_) => "try again",
             CommandError::StillThere(_) => "\"dcd array remove\" first",
-            CommandError::BehindSpares { .. } => "name new ones behind them in \"spares\"",
-            CommandError::SpareThere(_) => "\"dcd array remove\" makes room",
-            CommandError::Joining(_) | CommandError::Resyncing => "wait for that",
+            CommandError::BehindSpares { .. } => "name new ones after them in \"spares\"",
+            CommandError::SpareThere(_) => "\"dcd array remove\" first",
+            CommandError::Joining(_) | CommandError::Resyncing => "wait until that is done",
             CommandError::InUse { .. } => "\"dcd array fail\" first, if it can be spared",
             CommandError::NoSpare => {
                 "\"dcd array add\" takes a device that is named in the place of the member, or in \"spares\""
             }
             CommandError::InDoubt => {
-                "copy away what can be read; after \"dcd serve --accept-damage\" it is computed, and may come out wrong"
+                "copy what can be read to another disk; \"dcd serve --accept-damage\" then computes the rest, and it may be wrong"
             }
             CommandError::MemberMissing => "rebuild it first",
             CommandError::LastLeg => "add another one first, and wait until it is whole",
@@ -283,11 +284,11 @@ impl Advised for Note {
                 "in the stack file, name it in the place of that member in \"of\", take it out of \"spares\", and remove the table of the \
                  device that it replaces"
             }
-            Note::JournalFailed { .. } => "give it another journal",
+            Note::JournalFailed { .. } => "give the array another journal",
             Note::InDoubt => {
-                "copy away what can be; after \"dcd serve --accept-damage\" it is computed, and may come out wrong"
+                "copy what can be read to another disk; \"dcd serve --accept-damage\" then computes the rest, and it may be wrong"
             }
-            Note::Unreadable { .. } => "bring back what is missing of their rows, or write them anew",
+            Note::Unreadable { .. } => "reconnect the missing members, or write these blocks again",
             Note::Unused(unused) => match &unused.why {
                 UnusedWhy::Unknown(_) => "\"dcd array add\" makes it a spare",
                 UnusedWhy::Foreign => {
@@ -312,14 +313,14 @@ impl Advised for ChangeError {
         let advice = match self {
             ChangeError::InDoubt(member) => {
                 return Some(format!(
-                    "serve the array first, until its state is \"good\"; if that cannot be without member {member}, with \"dcd serve \
+                    "serve the array until its state is \"good\"; if it cannot be served without member {member}, use \"dcd serve \
                      --accept-damage\""
                 ));
             }
             ChangeError::Apart(apart) => return apart.advice(),
             ChangeError::InUse(_) => "\"dcd array fail\" first, if it can be spared",
-            ChangeError::Rebuilding(_) => "let that end first, with \"dcd array rebuild\"",
-            ChangeError::NotSpared { .. } => "bring back what is missing first",
+            ChangeError::Rebuilding(_) => "finish that first, with \"dcd array rebuild\"",
+            ChangeError::NotSpared { .. } => "reconnect the missing members first",
             ChangeError::Id(_) => "try again",
             ChangeError::TooManyRanges => FEWER_STRIDES,
             ChangeError::Nobody
@@ -354,7 +355,7 @@ impl Advised for GrowError {
     fn advice(&self) -> Option<String> {
         match self {
             GrowError::Refused(refusal) => refusal.advice(),
-            GrowError::Stopped => Some("\"dcd array grow\" goes on".to_owned()),
+            GrowError::Stopped => Some("\"dcd array grow\" continues".to_owned()),
             _ => None,
         }
     }
@@ -365,17 +366,17 @@ impl Advised for GrowRefusal {
         let advice = match self {
             GrowRefusal::Apart(apart) => return apart.advice(),
             GrowRefusal::Begun { .. } => "name them all, in the order of their roles",
-            GrowRefusal::GetsMember => "\"dcd array grow\" goes on with that first",
-            GrowRefusal::OtherRole(_) => "name that one there in \"of\", also where it was a spare",
+            GrowRefusal::GetsMember => "finish that first, with \"dcd array grow\"",
+            GrowRefusal::OtherRole(_) => "name that one there in \"of\", even if it was a spare",
             GrowRefusal::Outdated(_) => "name \"missing\" in its place",
             GrowRefusal::InDoubt => {
-                "serve it, without a new one in \"of\", until its state is good, and stop it cleanly"
+                "serve it without the new member in \"of\" until its state is \"good\", and stop it cleanly"
             }
             GrowRefusal::HasFailed => {
-                "rebuild them first, without the new one in \"of\" (\"dcd array add\", \"dcd array rebuild\")"
+                "rebuild them first, without the new member in \"of\" (\"dcd array add\", \"dcd array rebuild\")"
             }
-            GrowRefusal::Lost => "write them first, or delete the files",
-            GrowRefusal::Named { .. } => "name one more than it has, the new one last",
+            GrowRefusal::Lost => "write these blocks first, or delete their files",
+            GrowRefusal::Named { .. } => "name all of them, and the new one last",
             GrowRefusal::Id(_) => "try again",
             GrowRefusal::TakenBack { .. } => {
                 "serve it with the stack file that has no new member: dcd serve --degraded STACK"

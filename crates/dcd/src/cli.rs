@@ -97,7 +97,7 @@ pub struct Format {
     /// Size of a segment of the log: a power of two, 16KiB to 16MiB (default: 512KiB, more for a log over 4GiB)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment_size: Option<u64>,
-    /// Write back what the log of the stack file OLD has for the same data disk, and take it out of use, before this one takes its place
+    /// First write the log of the stack file OLD back to the same data disk, and take that log out of use
     #[arg(long, value_name = "OLD", requires = "file")]
     pub replace: Option<PathBuf>,
     /// Overwrite what is on the log device, and discard the cache that the data disk has
@@ -115,7 +115,7 @@ Examples:
   dcd attach disk.toml
       makes a block device of it, and prints its name
   dcd serve --take-over --fence 'fence_ipmilan -a 10.0.0.7 -l admin -S /root/fence-password -o off' disk.toml
-      goes on where another machine has died. /root/fence-password is a script that prints the password: all users of the
+      takes over from a machine that has died. /root/fence-password is a script that prints the password: all users of the
       machine can read the command line")]
 pub struct Serve {
     /// Stack file
@@ -127,18 +127,18 @@ pub struct Serve {
     /// Discard acknowledged writes that only the log has (with --without-cache)
     #[arg(long, requires = "without_cache")]
     pub force: bool,
-    /// Start with damaged writes in the log, which read as errors or as older data, and with an array whose parity is in doubt
-    /// while members are missing, whose blocks may then be wrong
+    /// Start although writes in the log are damaged: they read as errors or as older data. Also start an array that lacks members
+    /// although its parity is in doubt: its blocks may then be wrong
     #[arg(long, conflicts_with = "without_cache")]
     pub accept_damage: bool,
     /// For tests: answer flushes from RAM that the stack declares non-volatile. What is not destaged is lost when this process is killed
     #[arg(long, hide = true)]
     pub i_have_nvram: bool,
     /// Start without members of arrays and legs of logs that are missing and not known to have failed: writes that only a missing leg
-    /// has are lost. With TIME, wait so long for all devices, and then leave out members alone, never a leg
+    /// has are lost. With TIME, wait up to TIME for all devices, then leave out missing members, but never a leg
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = time)]
     pub degraded: Option<Option<Nanos>>,
-    /// Wait up to TIME for local devices that another process has, such as a server that is still ending (default: 0s)
+    /// Wait up to TIME for local devices that another process has open, such as a server that is still ending (default: 0s)
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub wait_busy: Option<Nanos>,
     #[command(flatten)]
@@ -158,21 +158,21 @@ pub struct TakeOver {
     /// other machine is off first: one of --other-is-off or --fence is required
     #[arg(long, conflicts_with = "without_cache")]
     pub take_over: bool,
-    /// The other machine is off, and stays off
+    /// Confirm that the other machine is off, and stays off
     #[arg(long, requires = "take_over", conflicts_with = "fence")]
     pub other_is_off: bool,
-    /// This command of the shell switches the other machine off, or keeps it from the data disk, before anything is written, and fails if
-    /// it cannot. All users can read it as long as the server runs: keep secrets in files that it reads
+    /// Shell command that switches the other machine off, or cuts it off from the data disk, before anything is written, and fails if
+    /// it cannot. All users can read it while the server runs: keep secrets in files that it reads
     #[arg(long, value_name = "COMMAND", requires = "take_over", value_parser = fence)]
     pub fence: Option<String>,
 }
 
-/// A command that a shell would not even look at keeps nobody away: a variable that is not set is left of it.
+/// Rejects a command that is empty or only a comment, as an unset variable leaves it: it would not stop the other machine.
 fn fence(command: &str) -> Result<String, String> {
     let is_command = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
     match command.lines().any(is_command) {
         true => Ok(command.to_owned()),
-        false => Err("there is no command in it, so it keeps nobody away: is a variable not set?".to_owned()),
+        false => Err("there is no command in it, so it stops no machine: is a variable not set?".to_owned()),
     }
 }
 
@@ -194,7 +194,7 @@ pub struct Attach {
     /// Print the commands of other programs that make such a device, and do nothing
     #[arg(long, conflicts_with = "release")]
     pub print: bool,
-    /// Take the device away that this command has made; refused while it is in use
+    /// Remove the device that this command has made; refused while it is in use
     #[arg(long)]
     pub release: bool,
     /// Release it although it is in use: its requests fail, and a file system on it loses what it has not written
@@ -244,8 +244,8 @@ pub struct Status {
 
 /// Watch served stacks live; without STACK, every stack that is served
 ///
-/// All stacks are in a table. Of the chosen one it shows what to do, graphs of the last minutes, response times and devices. Up and down
-/// choose, q quits.
+/// A table lists all stacks. Below, it shows for the chosen stack what to do, graphs of the last minutes, response times and devices. Up
+/// and down choose a stack, q quits.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -271,11 +271,11 @@ pub struct Metrics {
     pub files: Vec<PathBuf>,
 }
 
-/// Look for what is wrong with this machine and with its stacks, and change nothing
+/// Look for problems of this machine and its stacks, and change nothing
 ///
-/// It tells what the kernel offers and what is known to be bad in it, disks that are not what they say, and stacks that would not start,
-/// with the reason. Without STACK it looks at the stack files in /etc/dcd. A stack that is not served is started over its devices, with what
-/// that writes in RAM. Exit code 1: something needs to be done.
+/// Reports the features and known bugs of the kernel, disks that are not what they say, and stacks that would not start, with the reason.
+/// Without STACK it looks at the stack files in /etc/dcd. A stack that is not served is started over its devices, and its writes stay in
+/// RAM. Exit code 1: something needs to be done.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -304,7 +304,7 @@ pub struct Flush {
     pub quiet: bool,
 }
 
-/// Answer udev, which runs this for each block device: is what is on it hidden?
+/// Tell udev, which runs this for each block device, whether to hide the content of the device
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct Udev {
@@ -344,7 +344,7 @@ pub struct UblkList {
 
 /// Remove a ublk device that has no server
 ///
-/// A device that is in use outlives its server: its requests wait until "dcd serve" of the same stack goes on with them. This ends a
+/// A device that is in use outlives its server: its requests wait until "dcd serve" of the same stack goes on with them. This removes a
 /// device whose server will not come back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -468,11 +468,11 @@ pub struct Rescue {
     pub json: bool,
 }
 
-/// Measure fragmented reads and writes of a disk, and find the gaps that are faster filled
+/// Measure fragmented reads and writes of a disk, and find the gaps that are faster to fill than to skip
 ///
-/// The stride benchmark of Baek and Park: one block of 4 KiB, some that are left out, and so on, beside all of the same
-/// span. Smax is the smallest stride from which on leaving blocks out takes less than 1.2 times as long; shorter gaps are
-/// faster filled, except for those named by Sexcept. A disk is only read, unless a range to write is named.
+/// The stride benchmark of Baek and Park: one block of 4 KiB, some that are left out, and so on, compared with all blocks
+/// of the same span. Smax is the smallest stride from which on leaving blocks out takes less than 1.2 times as long; shorter gaps are
+/// faster to fill, except for those named by Sexcept. A disk is only read, unless a range to write is named.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -485,7 +485,7 @@ Examples:
       an array of such disks fills these gaps from its next start on
   dcd calibrate /dev/sdb --write-range 100GiB+256MiB --json > sdb.json
   dcd calibrate --from sdb.json --store disk.toml
-      a log cache before this disk does; its disk is measured before dcd format")]
+      a log cache over this disk fills them; measure the disk before dcd format")]
 pub struct Calibrate {
     /// Disk to measure: a block device or a file
     #[arg(value_name = "DEVICE", required_unless_present_any = ["drive", "from"],

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Make, look after and change RAID-5 and RAID-6 arrays
+/// Make, check and change RAID-5 and RAID-6 arrays
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -60,7 +60,7 @@ pub struct ArrayCreate {
 
 /// Find the members of an array among devices, and write a stack file that serves it; or check a stack file
 ///
-/// The devices may be named in any order, the device of the array's journal among them. Nothing on them is changed.
+/// Name the devices in any order, and the device of the array's journal with them. Nothing on them is changed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -115,7 +115,7 @@ pub struct ArrayFail {
     pub member: String,
 }
 
-/// Make a device a spare, or the new member in the place where the stack file has it
+/// Make a device a spare, or the new member in whose place the stack file names it
 ///
 /// A device in "spares" becomes a spare, also of a served array: name it after the spares that the server knows. If a member is
 /// missing, the spare takes its place at once. A device in "of", in the place of a failed member, becomes that member. A served array
@@ -127,7 +127,7 @@ pub struct ArrayFail {
 Examples:
   dcd array add disks.toml disk5
   dcd array fail disks.toml disk2; dcd array remove disks.toml disk2; dcd array add disks.toml disk2
-      out and in again: what was written meanwhile is filled")]
+      out and in again: only regions that were written meanwhile are filled")]
 pub struct ArrayAdd {
     #[command(flatten)]
     pub array: ArrayArgs,
@@ -168,7 +168,7 @@ Examples:
 pub struct ArrayRebuild {
     #[command(flatten)]
     pub array: ArrayArgs,
-    /// Rebuild an array that is not served from parity that is in doubt: blocks of the missing members may be wrong
+    /// Rebuild an array that is not served even from parity that is in doubt: blocks of the missing members may be wrong
     #[arg(long)]
     pub accept_damage: bool,
     /// Print only errors and the result, no progress
@@ -179,7 +179,7 @@ pub struct ArrayRebuild {
 /// Compare all parity with the data, with progress
 ///
 /// The exit code is 4 if a mismatch is not repaired. A repair with RAID-6 finds the wrong block; with RAID-5 it trusts the data and
-/// writes the parity. An interrupt does not end the scrub of a served array: --stop does.
+/// writes the parity. Ctrl-C does not end the scrub of a served array: --stop does.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Look after the legs of a mirrored log: log = ["ssd-a", "ssd-b"]
+/// Show, add and remove legs of a mirrored log: log = ["ssd-a", "ssd-b"]
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd log status disk.toml
   dcd log remove disk.toml ssd-b
   dcd log add disk.toml ssd-c
-      beside clients, after ssd-c was named in \"log\" of the stack file")]
+      while clients use the log, after ssd-c was named in \"log\" of the stack file")]
 pub struct Log {
     #[command(subcommand)]
     pub command: LogCommand,
@@ -35,9 +35,9 @@ pub struct LegsArgs {
     pub layer: Option<String>,
 }
 
-/// Show which legs a log has, and which of them have everything
+/// Show the legs of a log, and which of them have all acknowledged writes
 ///
-/// Nothing is changed. The exit status is 5 where a leg is missing, has failed, or is being filled.
+/// Nothing is changed. Exit code 5: a leg is missing, has failed, or is being filled.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -51,10 +51,10 @@ pub struct LogStatus {
     pub json: bool,
 }
 
-/// Give a log that is served another leg, and fill it beside clients
+/// Add a leg to a log that is served, and fill it while clients use the log
 ///
-/// The device is named in the stack file first, in the list of the log. What is on it is overwritten, which is refused without --force
-/// when anything is recognised there. It counts once it is full; an interrupt only ends the watching.
+/// First name the device in the stack file, in the list of the log. What is on it is overwritten, which is refused without --force when
+/// anything is recognised there. The leg counts once it is filled. Ctrl-C ends only the display.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -65,10 +65,10 @@ Examples:
 pub struct LogAdd {
     #[command(flatten)]
     pub legs: LegsArgs,
-    /// The device, as the stack file calls it
+    /// Device: its name in the stack file
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Overwrite what is on it
+    /// Overwrite what is on the device
     #[arg(long)]
     pub force: bool,
     /// Show no progress
@@ -78,7 +78,8 @@ pub struct LogAdd {
 
 /// Take a leg out of a log that is served, and close its device
 ///
-/// It is no leg any more afterwards, wherever it is connected. One leg that has everything stays. Take it out of the stack file, too.
+/// Afterwards the device is no leg any more, on any machine. The last leg with all acknowledged writes cannot be removed. Take the device
+/// out of the stack file, too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -86,7 +87,7 @@ Examples:
 pub struct LogRemove {
     #[command(flatten)]
     pub legs: LegsArgs,
-    /// The device, as the stack file calls it
+    /// Device: its name in the stack file
     #[arg(value_name = "NAME")]
     pub name: String,
 }

@@ -21,7 +21,7 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
     }
     let file = match StackFile::load(path) {
         Ok(file) => file,
-        // The server goes on with what it has read.
+        // The server may still run with an earlier text of this file.
         Err(error) => {
             let control = StackFile::control_of(path).ok_or_else(|| Failure::from(error.clone()))?;
             eprintln!("dcd: {error}");
@@ -71,7 +71,7 @@ pub fn sockets_of(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(found.into_iter().zip(runs).filter_map(|(socket, runs)| runs.then_some(socket)).collect())
 }
 
-/// Has a thread for each, so that those that do not answer cost the time of one.
+/// Runs `each` on one thread an item, so that all servers that do not answer cost one timeout together.
 fn at_once<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = all.iter().map(|one| scope.spawn(|| each(one))).collect();
@@ -93,8 +93,8 @@ fn explained(error: ClientError) -> Failure {
 const STACKS: &str = "/etc/dcd";
 const SOCKETS: &str = "/run/dcd";
 
-/// Asks the servers of these stack files, all at once; without any, those that run, as far as they can be found: by the stack files in
-/// /etc/dcd, and the control sockets in /run/dcd.
+/// Asks the servers of these stack files, all in parallel; without any file, the running servers that are found by the stack files in
+/// /etc/dcd and the control sockets in /run/dcd.
 pub fn ask_all<T: Send>(
     files: &[PathBuf],
     ask: impl Fn(&mut Client) -> Result<T, Failure> + Sync,
@@ -110,7 +110,7 @@ pub fn ask_all<T: Send>(
     asked.into_iter().flatten().collect()
 }
 
-/// The answers, and the last failure. The others are told of here.
+/// Separates answers from failures: returns the last failure, and prints the others.
 pub fn told_apart<T>(answers: Vec<Result<T, Failure>>) -> (Vec<T>, Result<(), Failure>) {
     let (mut found, mut failed) = (Vec::new(), Ok(()));
     for answer in answers {
@@ -126,8 +126,8 @@ pub fn told_apart<T>(answers: Vec<Result<T, Failure>>) -> (Vec<T>, Result<(), Fa
     (found, failed)
 }
 
-/// The name of a stack in /dev/dcd: that of its file in /etc/dcd, where systemd writes it as it is. It writes others with escapes, and would
-/// not find the unit for a device of such a name.
+/// Name of a stack in /dev/dcd: that of its file in /etc/dcd. None for a name that systemd would escape: systemd would not find the unit
+/// for a device of such a name.
 pub fn stack_name(file: &Path) -> Option<String> {
     let file = std::path::absolute(file).ok()?;
     let is_there = file.parent() == Some(Path::new(STACKS)) && file.extension().is_some_and(|e| e == "toml");
@@ -136,12 +136,12 @@ pub fn stack_name(file: &Path) -> Option<String> {
     (is_plain && !name.starts_with('.')).then(|| name.to_owned())
 }
 
-/// The stack files that nobody has named.
+/// Stack files for a command that names none.
 pub fn stack_files() -> Vec<PathBuf> {
     files(Path::new(STACKS), "toml")
 }
 
-/// The control sockets that there may be. Files that cannot be read are not told of: "dcd doctor" does that.
+/// Control sockets that may exist. Stack files that cannot be read are skipped: "dcd doctor" reports them.
 fn sockets(stacks: &Path, sockets: &Path) -> BTreeSet<PathBuf> {
     let named =
         files(stacks, "toml").into_iter().filter_map(|file| StackFile::load(&file).ok()?.serve.control);
@@ -157,7 +157,7 @@ fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Calls a server, of whose progress nothing is wanted.
+/// Calls a server, and ignores its progress reports.
 pub fn ask(client: &mut Client, verb: &str, args: Value) -> Result<Value, ClientError> {
     client.call(verb, args, |_| ControlFlow::Continue(()))
 }

@@ -17,8 +17,8 @@ Exit codes:
   2  wrong usage
   3  refused, because data would be at risk: the message says which, and what to do
   4  damage found, or acknowledged data is lost
-  5  nothing is lost, but what is served is degraded, or cannot write back to its disks
-  6  this machine, or the container, does not let it run (io_uring): the message says why";
+  5  nothing is lost, but a cache or array is degraded, or dirty data cannot be written back
+  6  the kernel or the container denies io_uring: the message says why";
 
 const FAILED: u8 = 1;
 const REFUSED: u8 = 3;
@@ -41,7 +41,7 @@ pub enum Failure {
     /// A device is open elsewhere, most likely in a server of the same stack.
     #[error("{0}")]
     Busy(String),
-    /// The kernel, or the container, has no io_uring for this process: to try again does not help.
+    /// The kernel or the container denies io_uring to this process: trying again does not help.
     #[error("{0}")]
     NoRing(String),
 }
@@ -62,7 +62,7 @@ impl Failure {
         Failure::Refused(Refusal::new(reason, action))
     }
 
-    /// None where something failed, but not because it is in use: that ends a command in any case.
+    /// Turns a failure into none, unless a device is in use: that ends a command in any case.
     pub fn unless_busy<T>(tried: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match tried {
             Err(failure @ Failure::Busy(_)) => Err(failure),

@@ -37,7 +37,7 @@ macro_rules! errorln {
     };
 }
 
-// Tests may be built together with the crash explorer, what people use may not.
+// Tests may be built together with the crash explorer; programs that people use may not.
 #[cfg(not(debug_assertions))]
 const _: () = assert!(
     !dcd_engine::PLANTS_BUGS,
@@ -66,7 +66,7 @@ pub use session::record::device_numbers;
 
 use std::process::ExitCode;
 
-/// Ends a program: what is printed has to arrive, and a failure is told.
+/// Ends a program: flushes its output, reports a failure, and returns the exit code.
 pub fn end<E>(done: Result<(), E>, exit_code: impl Fn(&E) -> ExitCode) -> ExitCode
 where
     E: std::fmt::Display + From<Failure>,

@@ -1,7 +1,7 @@
-//! Loop devices that `dcd attach` made, and the lock that lets one command after the other look and make.
+//! Loop devices that `dcd attach` made, and the lock that lets only one command at a time look for them and make them.
 //!
-//! A loop device outlives a killed server, and its path leads nowhere then. So what was made for a stack is noted in /run, in one file a
-//! stack, which is also what is locked. At the next boot both the devices and the notes are gone.
+//! A loop device outlives a killed server, and then its path leads nowhere. So the devices that were made for a stack are noted in a file
+//! of the stack in /run; the lock is on that file. A reboot removes both the devices and the notes.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -43,8 +43,8 @@ impl Loop {
         Some(Loop { name: name.to_owned(), image: image.to_owned(), device: found.dev(), inode: found.ino() })
     }
 
-    /// True while the kernel has it. The image of a server that was killed is at the root of a file system that is nowhere any more, and that
-    /// system does not answer either.
+    /// True while the kernel has it. After a server was killed, the image is at the root of a file system that is mounted nowhere and does
+    /// not answer.
     fn is_there(&self) -> bool {
         let path = Path::new(DISKS).join(&self.name).join("loop/backing_file");
         let Ok(backing) = fs::read_to_string(path) else { return false };
@@ -66,7 +66,7 @@ impl Loop {
 }
 
 impl StackLoops {
-    /// Waits until no other command works on those of this stack.
+    /// Waits until no other command works on the loop devices of this stack.
     ///
     /// # Errors
     /// Where /run cannot be written.
@@ -86,12 +86,12 @@ impl StackLoops {
         Ok(StackLoops { file, noted: Noted { loops, stack } })
     }
 
-    /// Those that were made for this stack, and are there.
+    /// Devices that were made for this stack and still exist.
     pub fn names(&self) -> Vec<String> {
         self.noted.loops.iter().filter(|made| made.is_there()).map(|made| made.name.clone()).collect()
     }
 
-    /// Those of servers that have ended.
+    /// Devices whose servers have ended.
     pub fn stale(&self) -> Vec<String> {
         stale(&self.noted)
     }
@@ -125,7 +125,7 @@ impl StackLoops {
 
 fn read(file: &mut File) -> Noted {
     let mut text = String::new();
-    // One that a crash has cut says nothing: its devices are found by their images.
+    // A file that a crash has cut short counts as empty: its devices are found by their images.
     let _ = file.read_to_string(&mut text);
     serde_json::from_str(&text).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! Messages for the people who run a program: on standard error, and of a server one line on standard output.
+//! Messages for the people who run a program: on standard error; a server also writes one line to standard output.
 //!
-//! A command writes them itself. A server hands them to a queue, and one thread writes them: whoever reads them may stop reading, and a full
-//! pipe then holds up that thread alone. The queue has a bound. A message that finds it full is dropped, and the count of those is told as soon
-//! as there is room.
+//! A command writes them itself. A server hands them to a queue, and one thread writes them: if their reader stops reading, a full pipe
+//! blocks that thread alone. The queue is bounded. A message that finds it full is dropped, and the number of dropped messages is written
+//! as soon as there is space.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -14,9 +14,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Messages that wait, in bytes: some thousands of lines.
+/// Maximum size of the messages that wait, in bytes: some thousands of lines.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
-/// A server has its memory locked, and a stack is memory.
+/// Small, as a server locks its memory, and that includes the stacks of threads.
 const STACK_BYTES: usize = 256 << 10;
 /// Maximum wait at the end of a program for messages that are not written.
 const END_PATIENCE: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ enum Stream {
     Error,
 }
 
-/// Messages that are not written, and whether a thread writes them.
+/// Messages that are not written yet.
 #[derive(Default)]
 struct Messages {
     queue: Mutex<Queue>,
@@ -44,13 +44,13 @@ struct Messages {
 
 #[derive(Default)]
 struct Queue {
-    /// A thread writes them.
+    /// True while a thread writes the messages.
     is_on: bool,
     waiting: VecDeque<(Stream, String)>,
     bytes: usize,
-    /// Messages that found no room and that nobody was told of.
+    /// Number of messages that found the queue full and are not reported yet.
     lost: u64,
-    /// The thread has taken one, and has not written it.
+    /// True while the thread writes a message that it has taken out.
     writing: bool,
 }
 
@@ -66,7 +66,7 @@ static MESSAGES: Messages = Messages {
 pub fn begin() -> io::Result<()> {
     thread::Builder::new().name("dcd-messages".to_owned()).stack_size(STACK_BYTES).spawn(|| {
         dcd_io::hold_signals_back();
-        // Its descriptors are open from now on.
+        // The first write to each stream opens its descriptor.
         write(Stream::Error, "");
         write(Stream::Output, "");
         loop {
@@ -77,22 +77,22 @@ pub fn begin() -> io::Result<()> {
     Ok(())
 }
 
-/// Tells something on standard error. Nobody may listen.
+/// Writes a message to standard error, even if nobody reads it.
 pub fn tell(priority: Priority, text: fmt::Arguments<'_>) {
     MESSAGES.put(Stream::Error, lines(is_journal().then_some(priority), &text.to_string()));
 }
 
-/// Says something on standard output, of a server.
+/// Writes a message of a server to standard output.
 pub fn say(text: fmt::Arguments<'_>) {
     MESSAGES.put(Stream::Output, text.to_string());
 }
 
-/// Waits until all messages are written, for a while.
+/// Waits until all messages are written, for a limited time.
 pub fn finish() {
     MESSAGES.finish(END_PATIENCE);
 }
 
-/// Has a panic of any thread end the process at once, as a crash: nothing goes on with what a panic has left half done.
+/// Makes a panic of any thread end the process immediately, as a crash would: nothing runs on with a state that a panic left half changed.
 pub fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let trace = std::backtrace::Backtrace::capture();
@@ -122,7 +122,7 @@ impl Messages {
             queue.lost += 1;
             return;
         }
-        // It comes after those that were lost.
+        // The lost messages are reported before this one.
         queue.tell_lost();
         queue.put(stream, text);
         drop(queue);
@@ -148,7 +148,7 @@ impl Messages {
 
     fn finish(&self, patience: Duration) {
         let unwritten = |queue: &mut Queue| !queue.waiting.is_empty() || queue.writing || queue.lost > 0;
-        // What is not written then is lost.
+        // Messages that are not written by then are lost.
         let _ = self.changed.wait_timeout_while(self.lock(), patience, unwritten);
     }
 }
@@ -169,7 +169,7 @@ impl Queue {
     }
 }
 
-/// Writes past the locks of the standard library, for which the end of a program would wait. Nobody may be there to read it.
+/// Writes without the locks of the standard library, for which the end of a program would wait. Ignores a reader that is gone.
 fn write(stream: Stream, text: &str) {
     static OUTPUT: OnceLock<Option<File>> = OnceLock::new();
     static ERROR: OnceLock<Option<File>> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! The kernel's NBD device of a stack: how a connection for it is made, and how it goes on when its server starts again.
+//! Connects the kernel's NBD device of a stack, and connects it again when its server starts again.
 
 use std::fs;
 use std::io;
@@ -30,14 +30,14 @@ const PAUSES: [Duration; 6] = [
     Duration::from_secs(10),
 ];
 
-/// Owner of the devices of the kernel that a stack is served by. `caches`: the UUIDs of its caches, as far as they are known.
+/// Owner of the kernel's devices through which a stack is served. `caches`: the UUIDs of its caches, as far as they are known.
 pub fn owner(file: &StackFile, caches: &[String]) -> Owner {
     let data = file.data_path(&file.export);
     let full = data.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
     let is_block = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
     let path = full.as_ref().map(|path| path.display().to_string());
     let keys: Vec<String> = match &full {
-        // The path of a block device is a number that the kernel gives anew.
+        // The path of a block device can lead to another disk after a reboot, so names come first.
         Some(device) if is_block(device) => {
             names_of(device).into_iter().chain(caches.iter().cloned()).chain(path).collect()
         }
@@ -46,7 +46,7 @@ pub fn owner(file: &StackFile, caches: &[String]) -> Owner {
     Owner::new(&file.path, &file.export, &keys)
 }
 
-/// The word that such a device keeps of its server.
+/// Identifier of its server that such a device keeps.
 pub fn backend(file: &StackFile, owner: &Owner) -> Backend {
     Backend::new(owner, file.serve.nbd_recovery)
 }
@@ -58,7 +58,7 @@ pub fn address(serve: &Serve) -> Option<&Address> {
     unix.or(serve.nbd.first().filter(|_| serve.nbd_tls.is_none()))
 }
 
-/// A connection in the transmission phase. `goes_on`: it is for a device that outlives the server.
+/// Makes a connection, up to the transmission phase. `goes_on`: the connection is for a device that outlives the server.
 ///
 /// # Errors
 /// Where nobody answers, or not as a server does.
@@ -83,8 +83,7 @@ pub fn dial(address: &Address, name: &str, goes_on: bool) -> io::Result<(OwnedFd
     }
 }
 
-/// Has devices that waited for a server go on with this one, once it answers.
-/// `bytes`: its size.
+/// Connects devices that waited for a server to this one, once it answers. `bytes`: the size of the export.
 pub fn go_on(file: &StackFile, owner: &Owner, bytes: u64) {
     let goes_on = |device: &NbdDevice| {
         file.serve.nbd_recovery && device.backend.recovery && device.backend.is_of(owner)
@@ -92,35 +91,35 @@ pub fn go_on(file: &StackFile, owner: &Owner, bytes: u64) {
     let (mut waiting, left): (Vec<_>, Vec<_>) = devices_of(&file.path).into_iter().partition(goes_on);
     for device in left {
         eprintln!(
-            "dcd: {} is left from an earlier server, which was started with other settings or without nbd-recovery: it gets no connection from \
-             this one. Start the server as it was, or unmount what is on the device, and \"dcd attach --release {}\"",
+            "dcd: {} is left from an earlier server with other settings or without nbd-recovery: it gets no connection from this server. Start the \
+             server with the earlier settings, or unmount what is on the device, and \"dcd attach --release {}\"",
             device.node(),
             file.path.display()
         );
     }
     let Some(address) = address(&file.serve).cloned().filter(|_| !waiting.is_empty()) else { return };
     let (name, stack) = (file.serve.nbd_name.clone(), file.path.display().to_string());
-    // The server answers its handshake, so it cannot make it itself.
+    // The thread of the server has to answer the handshake, so another thread makes it.
     let spawned = thread::Builder::new().name("dcd-nbd".to_owned()).spawn(move || {
         for pause in PAUSES {
             thread::sleep(pause);
             waiting.retain(|device| match give(device, &address, &name) {
                 Ok(()) => true,
                 Err(why) => {
-                    eprintln!("dcd: {} waits, and does not go on with this server: {why}", device.node());
+                    eprintln!("dcd: {} waits, and cannot be connected to this server: {why}", device.node());
                     false
                 }
             });
         }
         for device in waiting.iter().filter(|device| device.bytes().is_ok_and(|has| has < bytes)) {
             eprintln!(
-                "dcd: {} has its old size still: \"dcd attach {stack}\" gives it the new one",
+                "dcd: {} still has its old size: \"dcd attach {stack}\" gives it the new one",
                 device.node()
             );
         }
     });
     if let Err(error) = spawned {
-        eprintln!("dcd: devices of the kernel's NBD client wait, and there is no thread for them: {error}");
+        eprintln!("dcd: devices of the kernel's NBD client wait: no thread can be started for them: {error}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Standard output, as a user may give it: a reader that has gone (a pager that was closed) is no failure, and a file that cannot take what is
-//! written makes the command fail at its end. Work that is under way is not cut short by either.
+//! Writes to standard output. A reader that has gone (a pager that was closed) is no failure; any other error makes the command fail, but
+//! only at its end. Neither interrupts work that is under way.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -28,15 +28,15 @@ pub fn print_json(report: &impl Serialize) -> Result<(), Failure> {
 }
 
 pub fn no_json(error: serde_json::Error) -> Failure {
-    Failure::Failed(format!("this cannot be told as JSON: {error}"))
+    Failure::Failed(format!("the result cannot be written as JSON: {error}"))
 }
 
-/// Serialises a path as text. The names of files are bytes, and those that are no text lose signs: such a path is for people alone.
+/// Serialises a path as text. Bytes that are not UTF-8 are replaced, so only people can use such a path.
 pub fn path_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&path.to_string_lossy())
 }
 
-/// Writes what is left. Whether all that was printed has arrived, or nobody wanted it.
+/// Flushes standard output. Fails if anything printed was lost, unless its reader had gone.
 pub fn finish() -> io::Result<()> {
     note(io::stdout().flush());
     FAILED.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)

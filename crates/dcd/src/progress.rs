@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 
 use dcd_stack::HumanBytes;
 
-/// On a terminal the line is rewritten; in a log a new line is enough now and then.
+/// Minimum time between two displays: a terminal rewrites one line, a log gets a new line each time.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
 const LOG_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Has an interrupt say that nothing is lost by it, and end the process: the log is only read until all is durable on the data disk.
+/// Makes an interrupt print that nothing is lost, and end the process: the log is only read until all is durable on the data disk.
 pub fn say_so_when_interrupted() {
     let told = dcd_io::on_interrupt(|| {
         eprintln!(
-            "\ndcd: interrupted: nothing is lost. What is not written back yet is in the log as before; the same command goes on with it"
+            "\ndcd: interrupted: nothing is lost. Data that is not written back yet is still in the log; the same command continues"
         );
         std::process::exit(1);
     });
     if let Err(error) = told {
-        eprintln!("dcd: an interrupt ends this without a word ({error}), and loses nothing either");
+        eprintln!("dcd: an interrupt ends this without a message ({error}), and loses nothing");
     }
 }
 
@@ -38,7 +38,7 @@ impl Progress {
         Progress { quiet, terminal, started: Instant::now(), shown: None, first_bytes: None, told_end: false }
     }
 
-    /// There are this many dirty bytes left to be written.
+    /// Shows how many dirty bytes are left to be written, if it is time.
     pub fn left(&mut self, bytes: u64) {
         let first = *self.first_bytes.get_or_insert(bytes);
         let interval = if self.terminal { TERMINAL_INTERVAL } else { LOG_INTERVAL };
@@ -51,7 +51,7 @@ impl Progress {
         self.shown = Some(Instant::now());
         let line = describe(first, bytes, self.started.elapsed());
         let mut stderr = std::io::stderr();
-        // Nobody to tell it to is no failure.
+        // A closed standard error is no failure.
         let _ = if self.terminal { write!(stderr, "\r\x1b[K{line}") } else { writeln!(stderr, "{line}") };
     }
 

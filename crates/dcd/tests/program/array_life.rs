@@ -298,7 +298,7 @@ fn growing_stops_where_it_is_interrupted_and_goes_on_from_there() {
         .arg(place.stack())
         .output()
         .unwrap();
-    expect(&interrupted, 1, "what was done is kept; \"dcd array grow\" goes on");
+    expect(&interrupted, 1, "what was done is kept; \"dcd array grow\" continues");
     let percent = status(&place)["reshaped_percent"].as_f64().expect("it is growing");
     assert!(percent > 0.0 && percent < 100.0, "{percent}");
     expect(&array(&place, "grow", &["--quiet"]), 0, "over 5 members now");
@@ -575,7 +575,7 @@ fn a_served_array_goes_by_the_names_that_its_devices_had_when_it_was_started() {
     expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
-    expect(&array(&place, "grow", &[]), 3, "name that one there in \"of\", also where it was a spare");
+    expect(&array(&place, "grow", &[]), 3, "name that one there in \"of\", even if it was a spare");
     stack(&place, &["a", "new", "c", "d"], &[], "");
     let server = place.serve();
     assert_eq!(status(&place)["state"], "good");
@@ -640,7 +640,7 @@ fn a_member_is_not_given_up_while_the_journal_that_makes_up_for_a_crash_is_not_t
     expect(
         &refused,
         3,
-        "if it is gone for good, \"dcd serve --accept-damage\" does without: where all members are there, the parity is computed anew",
+        "if it is gone for good, \"dcd serve --accept-damage\" starts without it: if no member is missing, the parity is computed again",
     );
     fs::write(place.path("journal.img"), journal).unwrap();
     // With it, one can be spared.

@@ -220,7 +220,7 @@ fn a_changed_disk_whose_log_is_empty_may_be_taken_as_it_is() {
     changed[4096..8192].fill(7);
     std::fs::write(place.path("data.img"), &changed).unwrap();
     let refused = Server::start(&place, &[]).err().expect("it was changed");
-    expect(&refused, 3, "nothing is lost: the log holds nothing that is not on it, and \"dcd rescue\" takes");
+    expect(&refused, 3, "the log holds no data that the disk lacks, and \"dcd rescue\" accepts");
     expect(&place.run("rescue", &["--list"]), 4, "\"dcd rescue\" takes it as it is now");
     expect(&place.run("rescue", &[]), 0, "");
     let server = place.serve();

@@ -155,7 +155,7 @@ fn legs_that_were_used_apart_are_refused_by_name() {
         }
     }
     expect(&place.run("serve", &[]), 3, "were used without each other");
-    expect(&place.run("serve", &["--degraded"]), 3, "keep both as they are");
+    expect(&place.run("serve", &["--degraded"]), 3, "change neither until you know which to keep");
     // The way out that the refusal names.
     stack(&place, &["b"]);
     let server = place.serve_with(&["--degraded"]);

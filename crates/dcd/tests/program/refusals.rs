@@ -245,7 +245,7 @@ fn devices_that_were_cut_short_are_named_as_such() {
     let last = fs::read(place.path("log.img")).unwrap()[log as usize - 4096..].to_vec();
     resize("log.img", log - 4096);
     for command in ["serve", "rescue", "detach"] {
-        expect(&place.run(command, &[]), 3, "make it as large as it was: what it still holds is not lost");
+        expect(&place.run(command, &[]), 3, "the data that it still holds is not lost");
     }
     resize("log.img", log);
     poke(&place, "log.img", log - 4096, &last);
