@@ -9,7 +9,7 @@
 //! | is a leg                                                       | is refused, unless a person has allowed it |
 //!
 //! A member that is only late would lack what is written meanwhile, and one more failure would lose data. A leg that is only late may have
-//! what was acknowledged while the others were away: nothing but a person who has looked can say that it is gone.
+//! writes that were acknowledged while the others were away: only a person who has looked can say that it is gone.
 
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ pub enum Allowed {
     MembersAndLegs,
 }
 
-/// Takes out of a stack file what its arrays and mirrored logs can start without, as far as some parts of the stack need it. What was taken
-/// out, for the administrator.
+/// Takes missing devices that arrays and mirrored logs can start without out of a stack file, as far as `parts` need them. Returns what was
+/// taken out, for the administrator.
 pub fn leave_out(file: &mut StackFile, parts: &[&str], allowed: Allowed) -> Result<Vec<String>, Failure> {
     let mut told = Vec::new();
     let needed = file.needed_by(parts);
@@ -47,7 +47,7 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], allowed: Allowed) -> Resu
             continue;
         }
         let Some(looked) = Looked::at(&choice, &absent)? else {
-            // Nothing tells who they are: the start of the array says what is wrong.
+            // No superblock can be read: the start of the array says what is wrong.
             let spares =
                 absent.iter().copied().filter(|name| choice.spares.iter().any(|spare| spare == name));
             file.leave_out(&array, &spares.collect::<Vec<_>>());
@@ -71,7 +71,7 @@ pub fn leave_out(file: &mut StackFile, parts: &[&str], allowed: Allowed) -> Resu
     Ok(told)
 }
 
-/// A mirrored log lacks a leg, in the stack file or as a device, that no label calls failed.
+/// True if a mirrored log lacks a leg that no label calls failed: it is not in the stack file, or its device is missing.
 pub fn lacks_leg(file: &StackFile) -> Result<bool, Failure> {
     for (mirror, _) in file.mirrors() {
         let lacks = match Failure::unless_busy(legs_of(file, &mirror.name))? {
@@ -138,7 +138,7 @@ pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<Strin
     }
 }
 
-/// An array of which devices are missing, by the superblocks of the others.
+/// An array that lacks devices, as the superblocks of the others describe it.
 struct Looked<'a> {
     choice: &'a ArrayChoice,
     absent: &'a [&'a str],
@@ -146,7 +146,7 @@ struct Looked<'a> {
 }
 
 impl<'a> Looked<'a> {
-    /// None where no superblock can be read.
+    /// Looks at the devices; none if no superblock can be read.
     fn at(choice: &'a ArrayChoice, absent: &'a [&'a str]) -> Result<Option<Looked<'a>>, Failure> {
         let devices = Failure::unless_busy(Devices::open(choice, Purpose::Look))?;
         Ok(devices.map(|devices| Looked { choice, absent, devices }))
@@ -156,7 +156,7 @@ impl<'a> Looked<'a> {
         self.choice.members.get(role)?.as_deref()
     }
 
-    /// The device in the place of a member of which a spare has the role that is missing.
+    /// Returns the device that is named for a role, if it is out of date and the spare that has the role is missing.
     fn stale(&self, role: usize) -> Option<&'a str> {
         let name = self.named(role)?;
         let standing = self.devices.by_name(name).and_then(|found| self.devices.standing(found));
@@ -167,12 +167,12 @@ impl<'a> Looked<'a> {
         self.choice.spares.iter().any(|spare| self.absent.contains(&spare.as_str()))
     }
 
-    /// The roles that have not failed by what the superblocks say, and whose devices are missing.
+    /// Roles that have not failed according to the superblocks, and whose devices are missing.
     fn lacking(&self) -> Vec<usize> {
         let newest = &self.devices.newest;
         let is_absent = |role: usize| match self.named(role) {
             Some(name) => self.absent.contains(&name) || self.stale(role).is_some(),
-            // "missing" says that of the device that was there, and not of a spare that took its place.
+            // "missing" is about the device that was named there, and not about a spare that took its role.
             None => self.lacks_spare(),
         };
         (0..newest.members)
@@ -203,7 +203,7 @@ impl<'a> Looked<'a> {
                 format!("or start without {it}: \"dcd serve --degraded {stack}\", with no redundancy left")
             }
             (all, parity) => format!(
-                "or start without {it}: \"dcd serve --degraded {stack}\", which is safe from {} more failures",
+                "or start without {it}: \"dcd serve --degraded {stack}\", which survives {} more failures",
                 parity - all
             ),
         };

@@ -16,7 +16,7 @@ use super::record::{
 use super::running::{Admitted, RunningCaches};
 use crate::failure::Failure;
 
-/// The caches among some parts of a stack and below them, if they may be started. Their devices must not be open.
+/// Admits the caches among some parts of a stack and below them: they may be started. Their devices must not be open.
 pub fn admit_running(file: &StackFile, parts: &[&str]) -> Result<RunningCaches, Failure> {
     let mut admitted: Vec<Admitted> = Vec::new();
     for part in parts {
@@ -29,7 +29,7 @@ pub fn admit_running(file: &StackFile, parts: &[&str]) -> Result<RunningCaches, 
     Ok(RunningCaches::of(admitted))
 }
 
-/// May the log of a cache be used with its data disk?
+/// Decides if the log of a cache may be used with its data disk.
 pub fn admit_log(choice: &CacheChoice, record: &Record, seen: &LogSeen) -> Result<Start, Failure> {
     let log = choice.log_name();
     if matches!(seen, LogSeen::Missing(_)) {
@@ -43,8 +43,8 @@ pub fn admit_log(choice: &CacheChoice, record: &Record, seen: &LogSeen) -> Resul
     Ok(start)
 }
 
-/// May a log be used with a disk that has no record of it? The disk itself, or this machine, may say that its cache is not in use. `force` goes
-/// past that, but not past another cache.
+/// Decides if a log may be used with a disk that has no record of it. The disk itself, or this machine, may say that the cache is out of
+/// use. `force` overrides that, but not another cache.
 pub fn admit_unrecorded(record: &Record, log: &Path, seen: &LogSeen, force: bool) -> Result<(), Failure> {
     let LogSeen::Present { uuid, .. } = seen else { return Ok(()) };
     if let Some(told) = record.told().filter(|told| !(force && told.is_empty())) {
@@ -93,7 +93,7 @@ pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
     Ok(Admitted { layer, mirror, record: Some(record), unrecorded, cache })
 }
 
-/// Serving without caches discards those below, too.
+/// Adds to a refusal that serving without caches discards the caches below this one, too.
 fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
     if !stands_on_a_cache(&choice.file, &choice.data) {
         return refusal;

@@ -5,7 +5,7 @@ use std::path::Path;
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_stack::{LayerKind, StackFile};
 
-/// The array whose sectors, or one range of them, a part of a stack is.
+/// Returns the array that a part of a stack is, or of which it is one range.
 pub fn array_below<'a>(file: &'a StackFile, part: &str) -> Option<&'a str> {
     let layer = file.layer(part)?;
     match (&layer.kind, layer.kind.below_names().as_slice()) {
@@ -17,7 +17,7 @@ pub fn array_below<'a>(file: &'a StackFile, part: &str) -> Option<&'a str> {
     }
 }
 
-/// The file or block device that a part lies on in the end: where caches lie between, it is on their data disks.
+/// Returns the file or block device at the bottom of a part; below a cache, that of its data disk.
 pub fn home_path<'a>(file: &'a StackFile, part: &'a str) -> Option<&'a Path> {
     match file.layer(part).map(|layer| &layer.kind) {
         Some(LayerKind::LogCache { data, .. }) => home_path(file, &data.text),
@@ -29,7 +29,7 @@ pub fn home_path<'a>(file: &'a StackFile, part: &'a str) -> Option<&'a Path> {
     }
 }
 
-/// The sectors of its array that a part is.
+/// Returns the range of its array that a part is.
 pub fn range(file: &StackFile, part: &str, array_sectors: u64) -> Option<Extent> {
     let kind = &file.layer(part)?.kind;
     if matches!(kind, LayerKind::Raid(_)) {

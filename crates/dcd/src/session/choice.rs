@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::session::below::{array_below, stands_on_a_cache};
 use crate::session::devices::patiently;
 
-/// The layer that is wanted among those of one kind, or the only one. `none`: the message where there are none.
+/// Chooses the wanted layer among those of one kind, or the only one. `none`: the message if there are none.
 fn choose(
     file: &StackFile,
     names: Vec<&str>,
@@ -62,8 +62,8 @@ impl CacheChoice {
         }
     }
 
-    /// True where log or data disk are on another log cache: they cannot be looked at without serving that. An array can: it has an
-    /// id, and who has that is read without changing anything.
+    /// True if the log or the data disk is on another log cache, and cannot be read without serving that one. An array on a cache
+    /// can: its superblocks are read without changing anything.
     pub fn stands_on_a_cache(&self) -> bool {
         stands_on_a_cache(&self.file, &self.log)
             || (stands_on_a_cache(&self.file, &self.data) && array_below(&self.file, &self.data).is_none())
@@ -92,7 +92,7 @@ impl CacheChoice {
         self.file.mirror_below(&self.log).map_or_else(Vec::new, |mirror| mirror.kind.below_names())
     }
 
-    /// As [`CacheChoice::log_name`], for those who read it elsewhere.
+    /// As [`CacheChoice::log_name`], but absolute: for readers in another directory.
     pub fn log_place(&self) -> PathBuf {
         self.log_path(|part| self.file.bottom_device(part)?.source.absolute_place().ok()?)
     }
@@ -149,17 +149,17 @@ impl ArrayChoice {
         ArrayChoice { file, layer, config, members, spares, journal }
     }
 
-    /// The role in whose place the stack file has a device.
+    /// Returns the role in whose place the stack file names a device.
     pub fn role_of(&self, name: &str) -> Option<usize> {
         self.members.iter().position(|member| member.as_deref() == Some(name))
     }
 
-    /// The names of all devices that are there, the members first.
+    /// Names of all devices that the stack file names, the members first.
     pub fn names(&self) -> Vec<&str> {
         self.members.iter().flatten().chain(&self.spares).map(String::as_str).collect()
     }
 
-    /// The journal, where it lies on what a log lies on.
+    /// The journal, if it lies on the same device or layer as a log.
     pub fn journal_beside(&self, log: &str) -> Option<&str> {
         let of = |part: &str| self.file.layer(part).map(|layer| layer.kind.below_names());
         self.journal.as_deref().filter(|journal| of(journal).is_some_and(|below| of(log) == Some(below)))

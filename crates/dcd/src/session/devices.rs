@@ -1,5 +1,5 @@
-//! Real devices: what a stack file's devices become when it is served or looked at offline, and a driver for the latter
-//! that carries out one operation after the other.
+//! Opens the real devices of a stack file, for a server or for offline work, and drives an offline stack: one operation
+//! after the other.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::session::machine;
 use crate::session::system::{carried_by, is_by_content};
 
-/// The words for a stack that has a server, so that its devices are in use.
+/// Message about a stack whose server has its devices open; none if there is no server.
 fn served(file: &StackFile) -> Option<String> {
     let server = Client::connect(file.serve.control.as_ref()?).ok()?;
     let process = server.server_process().filter(|process| *process != std::process::id() as i32)?;
@@ -64,7 +64,7 @@ impl<'a> Opener<'a> {
     /// The devices, in the order of their [`DeviceIndex`].
     ///
     /// # Panics
-    /// Where they are only looked at.
+    /// If they were opened for [`Purpose::Look`].
     pub fn into_devices(self) -> Vec<Device> {
         let device = |opened| match opened {
             Opened::Plain(device) => device,
@@ -73,7 +73,7 @@ impl<'a> Opener<'a> {
         self.devices.into_iter().map(device).collect()
     }
 
-    /// Why a stack over these devices was not built.
+    /// Returns the failure to build a stack over these devices.
     pub fn failure(&self, error: StackFileError) -> Failure {
         match self.busy {
             true => Failure::Busy(served(self.file).unwrap_or_else(|| error.to_string())),
@@ -91,7 +91,7 @@ impl<'a> Opener<'a> {
         FilePump { devices, started: Instant::now(), outputs: Vec::new(), reports: Vec::new() }
     }
 
-    /// True where a log lies, and not its data.
+    /// True for a device that holds a log, and not its data disk.
     fn is_log(&self, device: &str) -> bool {
         let is_below = |part: &str| self.file.bottom_device(part).is_some_and(|below| below.name == device);
         self.file.log_caches().any(|cache| match &cache.kind {
@@ -110,31 +110,31 @@ impl<'a> Opener<'a> {
                 |name: &&str| self.file.bottom_device(name).is_some_and(|below| below.name == device.name);
             match below.iter().position(lies_on) {
                 None => {}
-                // What is wrong with a log is told elsewhere.
+                // The start of a log reports what is wrong with it.
                 Some(_) if self.is_log(&device.name) => return "",
-                // Nobody is there yet.
+                // No member exists yet.
                 Some(_) if !below[..members].iter().any(exists) => {
                     return "; \"dcd array create\" makes a new array, and files that have a size";
                 }
                 Some(place) if place < members => {
-                    return "; \"missing\" in its place starts the array without it, if the others make up for it";
+                    return "; \"missing\" in its place starts the array without it, if the parity makes up for it";
                 }
                 Some(place) if place < raid.config.journal_port().0 => {
                     return "; take it out of \"spares\" if it is gone for good";
                 }
                 Some(_) => {
-                    return "; if it is gone for good, write journal = \"none\" in the stack file: the array makes up for that as for a \
-                            crash without one, if all of its members are there";
+                    return "; if it is gone for good, write journal = \"none\" in the stack file: if no member is missing, the array then \
+                            starts as after a crash without a journal";
                 }
             }
         }
         match &device.source {
             DeviceSource::Path { path, .. } if is_by_content(path) => {
-                "; the names by content of a data disk lead to the device of the cache: name the disk by /dev/disk/by-id"
+                "; links by UUID or label lead to the device of the cache, not to its data disk: name the disk by /dev/disk/by-id"
             }
             _ if self.file.arrays().next().is_some() => "",
             DeviceSource::Path { size: Some(_), .. } => "; \"dcd format\" makes it with its size",
-            _ => ", or have it made: --log-size, or \"size\" in its table of the stack file",
+            _ => ", or let \"dcd format\" make it: --log-size, or \"size\" in its table of the stack file",
         }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Opener<'a> {
         let spec = FileSpec::new(path);
         dcd_io::DeviceSpec::File(FileSpec {
             read_only: device.read_only || self.purpose == Purpose::Look,
-            // A modelled disk decides how long things take: what is below should take no time.
+            // A modelled disk decides how long operations take: the file below should take no time.
             direct: if is_modelled { Direct::Never } else { spec.direct },
             create: size.filter(|_| self.purpose == Purpose::Create),
             ..spec
@@ -159,7 +159,7 @@ impl<'a> Opener<'a> {
     }
 }
 
-/// An export as it is opened. Who only looks at it writes nothing there all the same ([`Overlay`]).
+/// Describes an export as it is opened. A command that only looks at it writes nothing there in either case ([`Overlay`]).
 pub fn remote_spec(remote: &RemoteSource, read_only: bool) -> dcd_io::DeviceSpec {
     dcd_io::DeviceSpec::Remote(RemoteSpec {
         uri: remote.uri.clone(),
@@ -169,16 +169,16 @@ pub fn remote_spec(remote: &RemoteSource, read_only: bool) -> dcd_io::DeviceSpec
     })
 }
 
-/// Why the root file system is on no stack.
+/// Refuses a device that this machine is started from.
 fn of_the_system(path: &Path, mount: &str) -> String {
     format!(
-        "{} has {mount} of this machine on it. dcd is started from there, so it cannot serve it at the next start: name a disk or a \
+        "{} has {mount} of this machine on it. dcd is started from there, so it cannot serve it at the next boot: name a disk or a \
          partition that has only data on it. Nothing was changed",
         path.display()
     )
 }
 
-/// Says so where the end of a file is no whole block.
+/// Reports a file whose end is not a whole block.
 fn tell_rest(device: &DeviceSpec, opened: &Device) {
     let DeviceSource::Path { path, .. } = &device.source else { return };
     let geometry = opened.geometry();
@@ -233,8 +233,8 @@ impl DeviceOpener for Opener<'_> {
     }
 }
 
-/// Tries again for a moment where something is still in use: the kernel takes some milliseconds to let go of what a killed
-/// server held, and a restart must not fail over that.
+/// Tries again for a moment while something is in use: the kernel takes some milliseconds to close what a killed server
+/// held, and a restart must not fail because of that.
 pub fn patiently<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     in_use: impl Fn(&E) -> bool,
@@ -248,8 +248,8 @@ pub fn patiently<T, E>(
     }
 }
 
-/// Waits until nobody else has the devices of a stack, or for `wait`: a server that was killed keeps them as long as the kernel has its
-/// operations in hand, which a disk with errors may have for minutes. Exports of other machines are not asked.
+/// Waits up to `wait` until no other process has the devices of a stack: a killed server keeps them until the kernel has completed its
+/// operations, which may take minutes on a disk with errors. Exports of other machines are not checked.
 pub fn wait_while_in_use(file: &StackFile, wait: Duration) {
     let until = Instant::now() + wait;
     let opener = Opener::new(file, Purpose::Look);
@@ -260,10 +260,10 @@ pub fn wait_while_in_use(file: &StackFile, wait: Duration) {
             .find_map(|opened| opened.err().filter(DeviceError::is_in_use))
     };
     let mut told = false;
-    // What is in use then, the start itself says.
+    // The start itself reports a device that is in use after that.
     while let Some(why) = in_use().filter(|_| Instant::now() < until) {
         if !std::mem::replace(&mut told, true) {
-            eprintln!("dcd: {why}; it is waited for, {} s at most", wait.as_secs());
+            eprintln!("dcd: {why}; waiting for that, {} s at most", wait.as_secs());
         }
         std::thread::sleep(IN_USE_INTERVAL);
     }

@@ -1,8 +1,8 @@
 //! Identifies this machine, and takes the logs of a stack over from another machine.
 //!
 //! A log says which machine serves it. Two machines that serve one cache would overwrite each other on the data disk, and no lock of this
-//! machine stops the other. So a log that another machine has not stopped is taken over only where the operator answers for that
-//! machine, or a command that switches it off or shuts it out of the data disk.
+//! machine stops the other. So a log that another machine has not stopped is taken over only if the operator confirms that this
+//! machine is off, or a command switches it off or cuts it off from the data disk.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -22,11 +22,11 @@ use crate::session::choice::CacheChoice;
 use crate::session::open::superblock_of;
 use crate::session::record::Refusal;
 
-/// The environment's name for a machine without an id, such as a container.
+/// Environment variable that names a machine without an id, such as a container.
 const NAME: &str = "DCD_MACHINE";
 const ID: &str = "/etc/machine-id";
 
-/// A number for this machine, from its name or its id, which itself is nobody's business; 0 where it has neither.
+/// A number for this machine, from its name or its id; 0 if it has neither. The id itself is confidential (machine-id(5)).
 pub fn this() -> u64 {
     let id = || fs::read_to_string(ID).ok().filter(|id| id.trim() != "uninitialized");
     let name = std::env::var(NAME).ok().or_else(id).unwrap_or_default();
@@ -54,8 +54,8 @@ pub fn admit_machine(choice: &CacheChoice, superblock: &Superblock) -> Result<()
     }
 }
 
-/// Prepares a stack for being taken over, where there is anything to take over: no other machine serves it from now on. Returns the other
-/// machine.
+/// Prepares a stack for being taken over, if there is anything to take over: no other machine serves the stack afterwards. Returns the
+/// other machine.
 pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<Option<u64>, Failure> {
     if !asked.take_over {
         return Ok(None);
@@ -63,7 +63,7 @@ pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<Option<u64>, 
     let others = others(file)?;
     if others.is_empty() && !lacks_leg(file)? {
         eprintln!(
-            "dcd: there is nothing to take over: this machine served the logs last, or they were stopped, and all legs are there"
+            "dcd: there is nothing to take over: this machine served the logs last, or they were stopped, and no leg is missing"
         );
         return Ok(None);
     }
@@ -88,8 +88,8 @@ pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<Option<u64>, 
     Ok(others.first().copied())
 }
 
-/// Why a stack that is taken over from a machine does not start. Where the log is on legs, that machine may have gone on without those that
-/// are here.
+/// Refusal for a stack that was taken over and does not start. If the log is mirrored, the other machine may have continued without
+/// the legs that are here.
 pub fn refusal(file: &StackFile, other: Option<u64>, error: &StartError) -> Refusal {
     let refusal = error.refusal();
     let is_mirrored = |layer: &LayerSpec| match &layer.kind {
@@ -104,12 +104,12 @@ pub fn refusal(file: &StackFile, other: Option<u64>, error: &StartError) -> Refu
     }
 }
 
-/// The other machine has most likely given up the legs that are here.
+/// Refusal for legs that the other machine has most likely continued without.
 pub fn went_on_without(other: u64, reason: &str) -> Refusal {
     Refusal::new(
         format!(
-            "{reason}. The machine {other:016x} served this log last and did not stop it. It has most likely gone on without the legs that are \
-             here, as with a \"timeout\", and has written to the data disk since: its own leg has the newest writes"
+            "{reason}. The machine {other:016x} served this log last and did not stop it. It has most likely continued without the legs that are \
+             here, as a \"timeout\" allows, and has written to the data disk since: its own leg has the newest writes"
         ),
         "serve the stack there, or bring that leg here and name it in \"log\": nothing is lost then. Only if that leg is gone for good: copy the \
          data disk. \"dcd rescue --list\" says what the legs here hold. \"dcd serve --without-cache --force\" keeps the data disk as the other \
@@ -130,10 +130,10 @@ fn others(file: &StackFile) -> Result<Vec<u64>, Failure> {
     Ok(others)
 }
 
-/// Runs the command that keeps the other machine away. It gets the stack file and the other machine's number in its environment.
+/// Runs the command that stops the other machine. The command gets the stack file and the other machine's number in its environment.
 fn fence(command: &str, file: &StackFile, other: Option<u64>) -> Result<(), Failure> {
-    // It may contain secrets, and standard error goes to the journal.
-    eprintln!("dcd: running the command of --fence, which keeps the other machine away");
+    // The command itself is not printed: it may contain secrets, and standard error goes to the journal.
+    eprintln!("dcd: running the command of --fence, which stops the other machine");
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", command]).env("DCD_STACK", &file.path);
     if let Some(other) = other {
@@ -142,12 +142,11 @@ fn fence(command: &str, file: &StackFile, other: Option<u64>) -> Result<(), Fail
     let run = dcd_io::run_unless_interrupted(&mut shell).map_err(|error| Failure::io("/bin/sh", error))?;
     match run {
         None => Err(Failure::Failed(
-            "interrupted: the command that keeps the other machine away was ended, and nothing was changed"
-                .to_owned(),
+            "interrupted: the command of --fence was ended, and nothing was changed".to_owned(),
         )),
         Some(status) if status.success() => Ok(()),
         Some(status) => Err(Failure::refused(
-            format!("the command that keeps the other machine away has failed ({status})"),
+            format!("the command of --fence has failed ({status})"),
             "see what it says, and try again. Nothing was changed",
         )),
     }
@@ -164,12 +163,12 @@ fn refuse_writers(path: &Path) -> Result<(), Failure> {
                 "{}: {first} has it open for writing, and the other machine may write through that",
                 path.display()
             ),
-            "stop that, and try again. Nothing was changed",
+            "stop that program, and try again. Nothing was changed",
         )),
     }
 }
 
-/// The programs that have a file or a block device open for writing, but for this one.
+/// Programs, except this one, that have a file or a block device open for writing.
 fn writers(proc: &Path, path: &Path) -> Vec<String> {
     let Ok(wanted) = fs::metadata(path) else { return Vec::new() };
     let is_same = |found: &fs::Metadata| match wanted.file_type().is_block_device() {

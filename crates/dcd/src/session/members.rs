@@ -1,4 +1,4 @@
-//! The devices of an array that is not served: which can be opened, what their superblocks say, who is who.
+//! The devices of an array that is not served: which can be opened, what their superblocks say, and which role each has.
 
 use dcd_engine::BlockDevice;
 use dcd_engine::raid::{Apart, Identity, Superblock, SuperblockError};
@@ -15,7 +15,7 @@ pub enum Content {
     Of(Box<Superblock>, Identity),
 }
 
-/// A device that the stack file names, or one that does not open.
+/// A device that the stack file names; it may not open.
 pub struct Found {
     pub name: String,
     pub device: Option<PartDevice>,
@@ -45,7 +45,7 @@ impl Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     InUse(usize),
-    /// In use by what the others say, and with an older content: the next start does not use it.
+    /// In use according to the other devices, but with older data than they know of: the next start does not use it.
     Outdated(usize),
     Failed(usize),
     /// Role that is being rebuilt on the device, and number of sectors that are done.
@@ -84,7 +84,7 @@ impl Devices {
         found.superblock().map(|(superblock, identity)| standing(&self.newest, superblock, identity))
     }
 
-    /// A device that is there has a role, or is being filled for it.
+    /// True if a device that was found has this role, or is being filled for it.
     pub fn has(&self, role: usize) -> bool {
         self.found.iter().any(|found| match self.standing(found) {
             Some(Standing::InUse(other) | Standing::Rebuilding(other, _)) => other == role,
@@ -92,7 +92,7 @@ impl Devices {
         })
     }
 
-    /// Members that were used apart from the others, if there are any.
+    /// Members that have diverged from the others, if there are any.
     pub fn apart(&self) -> Option<Apart> {
         apart(&self.newest, self.found.iter())
     }
@@ -117,7 +117,7 @@ impl Devices {
     }
 }
 
-/// Members among these devices that were used apart from those of the newest superblock.
+/// Members among these devices that have diverged from those of the newest superblock.
 pub fn apart<'a>(newest: &Superblock, found: impl Iterator<Item = &'a Found>) -> Option<Apart> {
     let with_role = found
         .filter_map(Found::superblock)
@@ -125,7 +125,7 @@ pub fn apart<'a>(newest: &Superblock, found: impl Iterator<Item = &'a Found>) ->
     newest.apart(&with_role.collect::<Vec<_>>())
 }
 
-/// The newest superblock of the array that most devices with a role are of.
+/// Returns the newest superblock of the array to which most devices with a role belong.
 pub fn newest(found: &[Found]) -> Option<Superblock> {
     let with_role =
         || found.iter().filter_map(Found::superblock).filter(|(_, identity)| identity.role.is_some());

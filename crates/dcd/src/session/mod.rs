@@ -1,4 +1,4 @@
-//! A stack as a command opens it. Commands stand on this folder, and nothing here knows a command.
+//! Opens stacks for the commands. Commands use this folder, and nothing here depends on a command.
 //!
 //! | file              | what it does                                                                             |
 //! |-------------------|------------------------------------------------------------------------------------------|

@@ -35,12 +35,12 @@ const LOG_START_BYTES: u64 = 16 << 10;
 /// Log and data disk of one cache, open and locked, and the record of the data disk.
 pub struct Opened {
     pub log: PartDevice,
-    /// The legs of the log by what their labels say, where it is on legs.
+    /// Legs of a mirrored log, as their labels describe them.
     legs: Option<MirrorStatus>,
     pub data: PartDevice,
-    /// None where the data disk has no path (RAM), or is no one range of one device or array.
+    /// Record of the data disk; none if that has no path (RAM), or is not one range of one device or array.
     pub record: Option<Record>,
-    /// The record of what a log that is to be made lies on: it may be the data disk of another cache.
+    /// Record of the device that a new log is to lie on: that may be the data disk of another cache.
     pub log_record: Option<Record>,
     pub parts: Parts,
 }
@@ -69,7 +69,7 @@ impl Opened {
         Ok(Opened { log: part(&choice.log), legs, data: part(&choice.data), record, log_record, parts })
     }
 
-    /// The superblock, as the record wants to know it.
+    /// Reads the log's superblock, in the form that is compared with the record.
     pub fn seen(&mut self) -> Result<LogSeen, Failure> {
         look_at(&mut self.log, self.legs.as_ref()).map(|(seen, _)| seen)
     }
@@ -111,7 +111,7 @@ pub fn is_log(path: &Path) -> Result<bool, Failure> {
     Ok(start.contains(&0))
 }
 
-/// The superblock that counts, where the log is there and has one. The data disk is not opened.
+/// Reads the valid superblock of a log, if there is one. The data disk is not opened.
 pub fn superblock_of(choice: &CacheChoice) -> Result<Option<Superblock>, Failure> {
     let log = Failure::unless_busy(open_log(choice, Purpose::Look))?;
     Ok(log.and_then(|mut log| read_superblock(&mut log).ok()))
@@ -128,7 +128,7 @@ fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Fa
     }
 }
 
-/// Lets a command that only looks go on without legs that are missing. It says so, and its start is not the one that counts.
+/// Lets a command that changes nothing start without missing legs. The command reports them, and nothing relies on its start.
 fn for_looks(file: &StackFile, purpose: Purpose) -> Cow<'_, StackFile> {
     let mut file = Cow::Borrowed(file);
     if purpose == Purpose::Look {
@@ -144,7 +144,7 @@ pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<PartDevice, Fa
     Ok(offline.part(target(&parts, &choice.log)))
 }
 
-/// Writes down in a log what has become of its cache.
+/// Writes the state of a cache into the superblock of its log.
 pub fn mark(log: &mut dyn BlockDevice, state: State) -> Result<(), Failure> {
     let mut superblock = read_superblock(log)?;
     superblock.state = state;
@@ -158,12 +158,12 @@ pub struct Inspection {
     pub superblock: Option<Superblock>,
 }
 
-/// Looks at a cache without changing anything, and lets go of its devices again.
+/// Looks at a cache without changing anything, and closes its devices again.
 pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
     let (mut seen, superblock) = match look_at_log(choice) {
         Ok(looked) => looked,
         Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-        // What keeps the array below from starting, or the legs, says nothing of the log on it.
+        // The log itself may be good where the array below it, or its legs, cannot start.
         Err(failure) if array_below(&choice.file, &choice.log).is_some() || choice.is_mirrored() => {
             return Err(failure);
         }
@@ -201,14 +201,14 @@ pub fn tell_missing_legs(choice: &CacheChoice) -> Result<(), Failure> {
     if missing > 0 {
         let legs = if missing == 1 { "a leg is" } else { "legs are" };
         eprintln!(
-            "dcd: log \"{}\": {legs} missing, though nothing says that it failed: writes that it alone may have are not seen here",
+            "dcd: log \"{}\": {legs} missing, and no label calls it failed: writes that only a missing leg has are not seen here",
             mirror.name
         );
     }
     Ok(())
 }
 
-/// The record of the data disk; the log is not looked at.
+/// Opens the record of the data disk, without looking at the log.
 pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
     let found = match array_record(&choice.file, &choice.data)? {
         Some(record) => Some(record),
@@ -220,7 +220,7 @@ pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
     Ok(found.map(Record::attached_part).transpose()?)
 }
 
-/// Opens parts of a stack, and what they stand on. Log caches among that are started, if they may be.
+/// Opens parts of a stack, and all below them. Starts the log caches among these, if they are admitted.
 pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Started, Parts), Failure> {
     let mut file = Cow::Borrowed(file);
     if purpose != Purpose::Create {
@@ -229,7 +229,7 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Star
     let mut caches = admit_running(&file, parts)?;
     caches.unrecorded().for_each(|layer| file.to_mut().doubt_kept(layer));
     if purpose == Purpose::Look {
-        // Nothing comes of what they write.
+        // Their writes stay in RAM, so no record is needed.
         caches = RunningCaches::default();
         file.to_mut().without_passes();
     }
@@ -244,8 +244,8 @@ pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Star
     Ok((Started::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
 }
 
-/// Has the file that a part lies on give that part its space: a log, or a journal, is written all over, and would fail at the first full
-/// file system. What lies on several devices, and on block devices, is left as it is.
+/// Reserves the space of a part in the file that it lies on: a log or a journal is written all over, and would fail once the file system
+/// is full. Does nothing for parts on several devices, or on block devices.
 pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Failure> {
     if let Some(mirror) = file.mirror_below(part) {
         return mirror.kind.below_names().into_iter().try_for_each(|leg| reserve_space(file, parts, leg));
@@ -264,14 +264,14 @@ pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), 
         Ok(0) => Ok(()),
         Ok(lacking) => {
             eprintln!(
-                "dcd: {path}: its file system cannot set space aside: keep {} free there, or \"{part}\" ({size}) fails when it is full",
+                "dcd: {path}: its file system cannot reserve space: keep {} free there, or \"{part}\" ({size}) fails when it is full",
                 HumanBytes(lacking)
             );
             Ok(())
         }
         Err(DeviceError::NoSpace { lacking, free, .. }) => Err(Failure::Failed(format!(
-            "{path}: \"{part}\" needs {size}, {} of it have no space yet, and the file system has {} free: make room there, make the \
-             file smaller, or put it on another file system",
+            "{path}: \"{part}\" needs {size}, {} of it are not allocated yet, and the file system has {} free: free space there, make \
+             the file smaller, or put it on another file system",
             HumanBytes(lacking),
             HumanBytes(free)
         ))),
@@ -279,12 +279,12 @@ pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), 
     }
 }
 
-/// A part of a stack that was built.
+/// Target of a part, in a stack that was built with it.
 pub fn target(parts: &Parts, name: &str) -> Target {
     parts.target(name).expect("it was built")
 }
 
-/// The record of the device that a part lies on; none for RAM, and for what is no one range of one device.
+/// Opens the record of the device that a part lies on; none for RAM, and for a part that is not one range of one device.
 pub fn record(file: &StackFile, parts: &Parts, part: &str) -> Result<Option<Record>, Failure> {
     let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
         return Ok(None);
@@ -299,7 +299,7 @@ fn look_at_log(choice: &CacheChoice) -> Result<(LogSeen, Option<Superblock>), Fa
     look_at(&mut offline.part(target(&parts, &choice.log)), legs.as_ref())
 }
 
-/// `legs`: of a mirrored log.
+/// Looks for a log on a device. `legs`: of a mirrored log.
 fn look_at(
     log: &mut dyn BlockDevice,
     legs: Option<&MirrorStatus>,
@@ -343,13 +343,13 @@ pub fn attachment(
     }
 }
 
-/// The record of the array that a part lies on. None where it lies on none, or on one that has not been made or cannot be read. Caches
-/// below it are started to read it, if they may be: only they can say what they hold. Its devices must not be open.
+/// Opens the record of the array that a part lies on; none without an array, or if the array was not made yet or cannot be read. Caches
+/// below the array are started to read it, if they are admitted: only they know their data. The array's devices must not be open.
 pub fn array_record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
     let Some(array) = array_below(file, part) else { return Ok(None) };
     admit_below(file, array)?;
     let opened = Devices::open(&ArrayChoice::of(file.clone(), array.to_owned()), Purpose::Look);
-    // A command that starts the array is told more of it.
+    // A command that starts the array reports the reason.
     let Some(devices) = Failure::unless_busy(opened)? else { return Ok(None) };
     let newest = &devices.newest;
     let sectors = (newest.members - newest.level.parity()) as u64 * newest.member_sectors;
@@ -367,12 +367,12 @@ pub fn array_record(file: &StackFile, part: &str) -> Result<Option<Record>, Fail
 }
 
 impl Devices {
-    /// Opens those that can be opened.
+    /// Opens all devices of an array that can be opened.
     pub fn open(choice: &ArrayChoice, purpose: Purpose) -> Result<Devices, Failure> {
         let mut found = Vec::new();
         let mut there = Vec::new();
         for name in choice.names() {
-            // Each alone, so that one that is gone does not keep the others from being looked at.
+            // Each alone, so that a missing one does not prevent a look at the others.
             match start(&choice.file, &[name], Purpose::Look) {
                 Ok(_) => there.push(name),
                 Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),

@@ -9,7 +9,7 @@ use crate::session::probe::probe;
 use crate::session::record::admit_overwrite;
 use crate::session::started::PartDevice;
 
-/// Refuses to overwrite what is recognised on a device, and the data disk of a cache, unless that is wanted.
+/// Refuses, without `force`, to overwrite recognised content of a device, and the data disk of a cache.
 pub fn may_overwrite(
     file: &StackFile,
     parts: &Parts,

@@ -16,7 +16,7 @@ const fn signature(at: usize, bytes: &'static [u8], what: &'static str) -> Signa
     Signature { at, bytes, what }
 }
 
-/// In the order in which they are believed: an MBR mark is found on FAT file systems too, so it comes last. A leg has its log behind the label.
+/// Sorted by how far they are trusted: an MBR mark is found on FAT file systems too, so it comes last. A leg has its log after the label.
 const SIGNATURES: [Signature; 31] = [
     signature(0, b"DCDLEGS\0", "a leg of a mirrored dcd log"),
     signature(4096, b"DCDLEGS\0", "a leg of a mirrored dcd log"),

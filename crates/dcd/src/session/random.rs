@@ -1,4 +1,4 @@
-//! Ids of what is made.
+//! Makes random ids.
 
 use std::fs::File;
 use std::io::Read;

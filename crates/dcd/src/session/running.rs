@@ -1,5 +1,5 @@
-//! The attachment records of the log caches that run, in a server or in a command that has to get at what lies on them. What is written
-//! is in their logs first, so the records say before that their data disks are incomplete, and at the end what is so then.
+//! Keeps the attachment records of the log caches that run, in a server or in a command that reads or writes what lies on them. Writes are
+//! in the logs first. So the records call the data disks incomplete before any write, and get the final state at the end.
 
 use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::{Control, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
@@ -12,24 +12,24 @@ use crate::session::record::{
 /// A log cache that may be served.
 pub struct Admitted {
     pub layer: String,
-    /// The layer that its log is, or lies on, where it is on legs.
+    /// The mirror that its log is, or lies on; none for a log on one device.
     pub mirror: Option<String>,
     pub record: Option<Record>,
     /// First content of a missing record. Written once the cache has started, as the start may still refuse the disk.
     pub unrecorded: Option<Attachment>,
-    /// The UUID of the cache; none of one that stands on another, which is not looked at before that runs.
+    /// UUID of the cache; none for a cache on another one, as its log is not read before that one runs.
     pub cache: Option<String>,
 }
 
-/// Something that the record of a cache is to say.
+/// A change that the record of a cache has to note.
 pub enum Note {
-    /// The log device failed, with so many dirty bytes.
+    /// The log device failed; the number of dirty bytes then, if known.
     LogFailed(Option<u64>),
-    /// All is written back that a cache without its log had: it is not at risk any more, whatever becomes of this process.
+    /// A cache whose log has failed has written back all its data: none is at risk if this process dies.
     WrittenBack(Box<LogCacheStatus>),
-    /// The cache has said that it has stopped: what is written back is durable.
+    /// The cache has reported that it stopped: all that it wrote back is durable.
     Stopped(Box<LogCacheStatus>),
-    /// Something has become of the legs of the mirrored log that is named in the place of the cache.
+    /// Legs of a mirrored log have changed; the note names the mirror in the place of the cache.
     Legs(Box<MirrorStatus>),
 }
 
@@ -52,13 +52,13 @@ struct Running {
     /// The legs that the record calls stale.
     stale_legs: Vec<StaleLeg>,
     record: Record,
-    /// The attachment in the record before the start. Where the record has none, the first one, as in [`Admitted::unrecorded`].
+    /// The attachment in the record before the start. If there was none: the first one, as in [`Admitted::unrecorded`].
     before: Option<Attachment>,
     is_recorded: bool,
 }
 
 impl RunningCaches {
-    /// Those that have been admitted.
+    /// Takes the caches that have been admitted.
     pub fn of(admitted: impl IntoIterator<Item = Admitted>) -> RunningCaches {
         let running =
             admitted.into_iter().filter_map(|Admitted { layer, mirror, record, unrecorded, .. }| {
@@ -75,17 +75,17 @@ impl RunningCaches {
         RunningCaches(running.collect())
     }
 
-    /// The layers of which there is no record.
+    /// Layers that have no record yet.
     pub fn unrecorded(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter(|cache| cache.before.is_some()).map(|cache| cache.layer.as_str())
     }
 
-    /// Those whose disks have grown are to serve all of them.
+    /// Extends the records of caches whose disks have grown: they are to serve all of the disk.
     pub fn grow(&mut self) -> Result<(), RecordError> {
         self.0.iter_mut().try_for_each(|cache| cache.record.grow())
     }
 
-    /// With their devices open, and before any of them is started: they, or what starts on them, write to their logs.
+    /// Records that the data disks are incomplete. The devices must be open, and no cache started yet: a start may write to the logs.
     pub fn note_start(&mut self) -> Result<(), RecordError> {
         for cache in &mut self.0 {
             let all = cache.record.load()?;
@@ -104,7 +104,7 @@ impl RunningCaches {
         Ok(())
     }
 
-    /// All of them have started.
+    /// Records the epochs and stale legs once all caches have started.
     pub fn note_started(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
         let without: Vec<String> =
             self.0.iter().filter(|cache| !cache.is_recorded).map(|cache| cache.layer.clone()).collect();
@@ -118,7 +118,7 @@ impl RunningCaches {
             }
             match noted {
                 Ok(()) if without.contains(&cache.layer) => eprintln!(
-                    "dcd: the data disk of \"{}\" had no attachment record here; it was made anew",
+                    "dcd: the data disk of \"{}\" had no attachment record here; a new one was made",
                     cache.layer
                 ),
                 Ok(()) => {}
@@ -133,8 +133,8 @@ impl RunningCaches {
         Ok(())
     }
 
-    /// The log device of a cache failed: its log is out of date from now on. The cache waits until that is recorded, and acknowledges
-    /// nothing if it cannot be. What to tell the administrator.
+    /// Records that the log device of a cache failed: the log is out of date from now on. The cache waits until that is recorded, and
+    /// acknowledges nothing if it cannot be. Returns the message for the administrator.
     pub fn log_failed(
         &mut self,
         now: Nanos,
@@ -149,7 +149,7 @@ impl RunningCaches {
         Ok(log_failed_text(&name, &held))
     }
 
-    /// Has the record of a cache say something; nothing of a cache that has none. For messages, of a log that failed: what it holds.
+    /// Notes a change in the record of a cache, if it has one. Returns what a failed log holds, for messages.
     pub fn note(&mut self, layer: &str, note: &Note) -> Result<String, RecordError> {
         let mut held = String::new();
         if let Note::Legs(legs) = note {
@@ -168,7 +168,7 @@ impl RunningCaches {
                 }
                 failed
             })?,
-            // What is lost stays so: there is nothing to change, however often it is looked.
+            // Lost blocks stay lost, so there is nothing to change, however often this note comes.
             Note::WrittenBack(status) if !is_home_without_log(status) => {}
             Note::WrittenBack(status) => {
                 let known = cache.record.load()?.of(cache.record.extent()).cloned();
@@ -182,13 +182,13 @@ impl RunningCaches {
         Ok(held)
     }
 
-    /// Has the record of a cache that has stopped name its data disk by what is on it now.
+    /// Updates the identity of the data disk in the record of a cache that has stopped: its content may have changed.
     pub fn look_again(&mut self, layer: &str) -> Result<(), RecordError> {
         let mut caches = self.0.iter_mut().filter(|cache| cache.layer == layer);
         caches.try_for_each(|cache| cache.record.look_again())
     }
 
-    /// Logs that failed while they had what their data disks lack, and what to do; none where there are none.
+    /// Describes logs that failed while they held data that their data disks lack, and what to do; none if there are none.
     pub fn failed_logs(&self) -> Result<Option<String>, RecordError> {
         let mut told = Vec::new();
         for Running { record, .. } in &self.0 {
@@ -198,7 +198,7 @@ impl RunningCaches {
             });
             told.extend(failed.map(|attachment| {
                 format!(
-                    "The log {} failed, and {} may be only there: keep it. {RESCUE_FIRST}",
+                    "The log {} failed, and {} may be only there: keep that log. {RESCUE_FIRST}",
                     attachment.log.display(),
                     attachment.held()
                 )
@@ -207,8 +207,8 @@ impl RunningCaches {
         Ok((!told.is_empty()).then(|| told.join(". ")))
     }
 
-    /// Something has become of the legs of a log. The labels say so before anything is acknowledged that one of them lacks; the record is for
-    /// the start that finds this one alone.
+    /// Records the stale legs of a log. The labels of the others name a stale leg before any write that it lacks is acknowledged; the
+    /// record is for a start that finds the stale leg alone.
     fn note_legs(&mut self, mirror: &str, legs: &MirrorStatus) -> Result<(), RecordError> {
         for cache in self.0.iter_mut().filter(|cache| cache.mirror.as_deref() == Some(mirror)) {
             let stale = stale_legs(&cache.stale_legs, legs);
@@ -229,7 +229,7 @@ impl RunningCaches {
                 cache.change(|attachment| Attachment { stale_legs, ..at_end(&status, false, attachment) })?;
             }
         }
-        // Nothing is in the log of one that did not start that was missing before.
+        // A cache that did not start has put nothing new into its log.
         let not_started =
             self.0.iter().filter(|cache| cache.is_recorded && cache.status(now, stack).is_none());
         for Running { record, before, .. } in not_started {
@@ -241,18 +241,18 @@ impl RunningCaches {
     }
 }
 
-/// May a cache run although its record cannot be written? It may where the record says no more than is so: that the disk is incomplete
-/// by itself, or nothing, as before. `known`: what the record says. It is told what is lost by that.
+/// Decides if a cache may run although its record cannot be written: yes, unless the record calls the data disk complete. Reports what is
+/// lost by that. `known`: what the record says.
 fn go_on(error: &RecordError, known: Option<&Attachment>) -> bool {
     let RecordError::Io { .. } = error else { return false };
     let lost = match known {
         Some(attachment) if !attachment.may_lose_data() => return false,
         Some(_) => {
-            "it says still that the data disk is incomplete by itself, but not by how much, and an old copy of the log will not be noticed"
+            "the record still says that the data disk is incomplete by itself, but not by how much, and an old copy of the log is not detected"
         }
-        None => "until there is one, nothing but you keeps the disk from being used without its log",
+        None => "until there is a record, only you can prevent that the disk is used without its log",
     };
-    eprintln!("dcd: {error}. The cache goes on without that: {lost}");
+    eprintln!("dcd: {error}. The cache runs without that: {lost}");
     true
 }
 
@@ -264,7 +264,7 @@ impl Running {
         Ok(())
     }
 
-    /// The legs of the log that lack something by now; as before where it has not started, and of a log on one device.
+    /// Stale legs of the log by now; as before if the cache has not started, or its log is on one device.
     fn stale_legs(&self, now: Nanos, stack: &Stack) -> Vec<StaleLeg> {
         let mut layers = stack.layers();
         let mirror = layers.find(|(_, name)| self.mirror.as_deref() == Some(*name));
@@ -275,14 +275,14 @@ impl Running {
         }
     }
 
-    /// None as long as it has not started.
+    /// Status of the cache; none before it has started.
     fn status(&self, now: Nanos, stack: &Stack) -> Option<LogCacheStatus> {
         let (index, _) = stack.layers().find(|(_, name)| *name == self.layer)?;
         LayerStatus::of(stack, index, now).log_cache().cloned()
     }
 }
 
-/// All that a cache without its log had is written back.
+/// True when a cache whose log has failed has written back all its data.
 pub fn is_home_without_log(status: &LogCacheStatus) -> bool {
     status.state == LogCacheState::LogFailed && is_written_back(status)
 }
@@ -508,7 +508,7 @@ mod tests {
             (None, Some(dirty), true),
         ] {
             let mut bench = bench(recorded.clone(), unrecorded);
-            // What a new record is written to first cannot be made.
+            // The temporary file of a new record cannot be made.
             std::fs::create_dir(bench.dir.path().join("data.dcd.new")).unwrap();
             assert_eq!(bench.caches.note_start().is_ok(), starts || recorded.is_none(), "{recorded:?}");
             bench.says(LogCacheState::Dirty, 4096);

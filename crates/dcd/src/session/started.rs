@@ -1,4 +1,4 @@
-//! Parts of a stack over real devices as devices that answer at once, and the records of the caches that run below them.
+//! Parts of a stack over real devices, as synchronous devices, and the records of the caches that run below them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,11 +16,11 @@ use crate::session::running::RunningCaches;
 struct Shared {
     stack: Stack,
     pump: NotedPump,
-    /// The arrays in it that were started to be written, bottom first.
+    /// Arrays of the stack that were started for writing, bottom first.
     arrays: Vec<LayerIndex>,
 }
 
-/// A driver that notes what becomes of the caches.
+/// Driver that keeps the records of the caches.
 struct NotedPump {
     files: FilePump,
     caches: RunningCaches,
@@ -51,7 +51,7 @@ impl Pump for NotedPump {
             match self.caches.log_failed(self.files.now(), stack, layer) {
                 Ok(told) => eprintln!("dcd: {told}"),
                 Err(error) => {
-                    // Nothing may be acknowledged any more, and somebody waits for it.
+                    // Nothing may be acknowledged any more, but a caller waits for an answer.
                     eprintln!("dcd: the log device failed, and that cannot be recorded: {error}");
                     std::process::exit(1);
                 }
@@ -61,7 +61,7 @@ impl Pump for NotedPump {
 }
 
 impl Shared {
-    /// Has an array note that it has stopped cleanly: otherwise its next start has to take it for one that has crashed.
+    /// Stops an array, which then records that it stopped cleanly: otherwise its next start has to assume a crash.
     fn stop(&mut self, array: LayerIndex) -> Result<(), Unfinished> {
         let Shared { stack, pump, .. } = self;
         pump.ended = None;
@@ -77,13 +77,13 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // What a layer that has panicked says of itself is not believed.
+        // The status of a layer that has panicked cannot be trusted.
         if std::thread::panicking() {
             return;
         }
         while let Some(array) = self.arrays.pop() {
             if let Err(why) = self.stop(array) {
-                eprintln!("dcd: an array did not stop cleanly, and its next start makes up for that: {why}");
+                eprintln!("dcd: an array did not stop cleanly, and its next start recovers from that: {why}");
             }
         }
         if let Err(error) = self.pump.caches.note_end(self.pump.now(), &self.stack) {

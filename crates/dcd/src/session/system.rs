@@ -4,27 +4,28 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The machine, and dcd in it, is started from these. So they cannot come from a stack: it is not there yet.
+/// Mount points from which the machine, and dcd on it, is started. They cannot be on a stack: it is not served yet at that time.
 pub const SYSTEM: [&str; 8] = ["/", "/usr", "/etc", "/boot", "/boot/efi", "/var", "/var/lib", "/var/lib/dcd"];
 
-/// Links that udev makes by what is on a disk. Those of a data disk go to the device of the cache, which has the same content.
+/// Directories of the links that udev makes by a disk's content. For a data disk they lead to the device of the cache, which has the same
+/// content.
 const BY_CONTENT: [&str; 2] = ["/dev/disk/by-uuid", "/dev/disk/by-label"];
 
 pub fn is_by_content(path: &Path) -> bool {
     BY_CONTENT.iter().any(|by| path.starts_with(by))
 }
 
-/// Devices stand on each other at most so often; more is a circle.
+/// Maximum depth of devices that stand on each other; more is a cycle.
 const DEPTH_MAX: usize = 8;
 
-/// The number of a device, or of that of the file system on which a file is.
+/// Returns the number of a block device, or of the device of a file's file system.
 pub fn number(path: &Path) -> Option<u64> {
     let metadata = fs::metadata(path).ok()?;
     Some(if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() })
 }
 
-/// A device with all that it stands on, as folders of sysfs: of a partition its disk, of a mapped device or an array those below. A file
-/// system without one device (btrfs, tmpfs) has none. `root`: that of the system, or of a test.
+/// Returns a device and all that it stands on, as folders of sysfs: a partition stands on its disk, a mapped device or an array on the
+/// devices below. A file system that is not on one device (btrfs, tmpfs) has none. `root`: that of the system, or of a test.
 pub fn standing(root: &Path, number: u64) -> Vec<PathBuf> {
     let mut all = Vec::new();
     if let Some(folder) = folder(root, number) {
@@ -64,13 +65,13 @@ fn slaves(folder: &Path) -> Vec<PathBuf> {
     entries.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()
 }
 
-/// The disks among them.
+/// Returns the disks that a device is or stands on.
 pub fn disks(root: &Path, number: u64) -> Vec<PathBuf> {
     let is_disk = |folder: &PathBuf| !is_partition(folder) && slaves(folder).is_empty();
     standing(root, number).into_iter().filter(is_disk).collect()
 }
 
-// As makedev of Linux has them.
+// As makedev(3) of Linux packs them.
 const fn major_of(device: u64) -> u64 {
     (device >> 8) & 0xfff | (device >> 32) & !0xfff
 }
@@ -95,7 +96,8 @@ fn carried(root: &Path, device: u64, number_of: impl Fn(&str) -> Option<u64>) ->
     SYSTEM.into_iter().find(is_on)
 }
 
-/// The device that is mounted there last, by the kernel's table. What a file system with several devices says of its files is no device.
+/// Returns the device that was mounted last at a place, by the kernel's table. stat(2) names no block device for files of a file system
+/// with several devices.
 fn mounted_from(mounts: &str, mount: &str) -> Option<PathBuf> {
     mounts.lines().rev().find_map(|line| {
         let (fields, rest) = line.split_once(" - ")?;

@@ -12,13 +12,13 @@ use crate::session::members::Devices;
 use crate::session::open::{start, target};
 use crate::session::record::Record;
 
-/// Has the members of the array that a part lies on tell of the caches that its record has, and no more of those that are gone. Its
-/// devices must not be open.
+/// Stores on the members of the array below a part the caches that the part's record has, and removes those that are `gone`. The devices of
+/// the array must not be open.
 pub fn tell_members(file: &StackFile, part: &str, record: &Record, gone: &[u64]) -> Result<(), Failure> {
     let Some(array) = array_below(file, part) else { return Ok(()) };
     let told = record.told().unwrap_or(&[]);
     let mut caches = record.load()?.to_tell();
-    // What the record does not have may have been lost with an older one.
+    // Caches that the record lacks are kept: they may have been lost with an older record.
     for cache in told {
         if caches.len() < CACHES_MAX && !gone.contains(cache) && !caches.contains(cache) {
             caches.push(*cache);
@@ -33,8 +33,8 @@ pub fn tell_members(file: &StackFile, part: &str, record: &Record, gone: &[u64])
     Ok(())
 }
 
-/// Overwrites what lies where the array below a cache has its journal by itself, at the beginning of the device of the log, and is none:
-/// as the log, which is about to be made there.
+/// Overwrites foreign data at the beginning of the log's device, if the array below the cache has its own journal there. The log, which is
+/// about to be made on the same device, overwrites what it finds, too.
 pub fn clear_foreign_journal(choice: &CacheChoice) -> Result<(), Failure> {
     let file = &choice.file;
     let Some(array) = array_below(file, &choice.data) else { return Ok(()) };

@@ -265,7 +265,7 @@ fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
     expect(
         &output,
         1,
-        "of acknowledged writes may be only there: keep it. \"dcd rescue --list\" shows what the log has",
+        "of acknowledged writes may be only there: keep that log. \"dcd rescue --list\" shows what the log has",
     );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!said.contains("the next start recovers it"), "{said}");

@@ -719,7 +719,7 @@ fn a_log_that_does_not_fit_its_file_system_is_refused_with_the_figures() {
     let mut command = dcd();
     command.arg("format").arg("--log").arg(&log).arg("--data").arg(place.path("data.img"));
     let output = command.arg("--stack").arg(place.path("new.toml")).output().unwrap();
-    expect(&output, 1, "needs 8 MiB, 8 MiB of it have no space yet, and the file system has 4 MiB free");
+    expect(&output, 1, "needs 8 MiB, 8 MiB of it are not allocated yet, and the file system has 4 MiB free");
     assert!(!place.record().exists() && !place.path("new.toml").exists());
     assert_eq!(std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&log).unwrap()), 0, "it keeps no space");
 }
