@@ -1,12 +1,10 @@
 //! The array: its parts, the events that they get, and what it does next.
 
-use std::ops::Range;
-
 use crate::Nanos;
 use crate::destage::when::Choice;
-use crate::layer::{Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report};
-use crate::raid::away::TRACTS_MAX;
-use crate::raid::bitmap::Regions;
+use crate::layer::{
+    ArrayCommand, CommandError, Control, ErrorKind, Event, Geometry, IoError, IoResult, OpId, Outbox, Report,
+};
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::{Clients, WaitingFor};
 use crate::raid::config::{Canary, RaidConfig};
@@ -14,62 +12,13 @@ use crate::raid::destaging::Destaging;
 use crate::raid::journal::Journal;
 use crate::raid::layout::Layout;
 use crate::raid::lost::Losses;
-use crate::raid::members::Members;
+use crate::raid::members::{Flight, Members, Spare};
 use crate::raid::pass::Passes;
-use crate::raid::plan::Run;
 use crate::raid::prefetch::Prefetch;
 use crate::raid::record::Recorder;
-use crate::raid::right::RightRows;
 use crate::raid::status::Statistics;
-use crate::raid::stripe::{Goal, Operation};
-use crate::raid::unit::Piece;
+use crate::raid::stripe::{Goal, Operation, OperationPhase, in_use};
 use crate::slab::Slab;
-
-/// A command under way below the array.
-pub(super) enum Flight {
-    /// A read of a request of a client that missed the cache.
-    Read(Piece),
-    OperationRead {
-        key: u64,
-        run: usize,
-    },
-    OperationWrite {
-        key: u64,
-        run: Run,
-    },
-    /// A read for a destage that has not begun.
-    Prefetch {
-        unit: u64,
-        run: Run,
-    },
-    Superblock {
-        role: usize,
-    },
-    /// The record of an operation, or the one that opens an epoch.
-    Journal {
-        operation: Option<u64>,
-    },
-    Flush {
-        role: usize,
-    },
-    /// A command to the device on this port, which becomes a spare, or comes back.
-    Join {
-        port: Port,
-        number: usize,
-    },
-    /// Rows of a window of a pass.
-    WindowRead {
-        key: u64,
-        role: usize,
-        rows: Range<usize>,
-    },
-    WindowWrite {
-        key: u64,
-        rows: Range<usize>,
-    },
-    /// A flush after the writes of a pass.
-    PassFlush,
-}
 
 /// The progress of an administrator's stop.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,10 +37,8 @@ enum Stop {
 pub(super) struct Start {
     pub config: RaidConfig,
     pub layout: Layout,
-    pub regions: Regions,
     pub geometry: Geometry,
     pub recorder: Recorder,
-    pub journal: Option<Journal>,
     pub members: Members,
 }
 
@@ -99,33 +46,18 @@ pub(super) struct Start {
 pub(super) struct Array {
     pub config: RaidConfig,
     pub layout: Layout,
-    pub regions: Regions,
-    /// The tracts that are marked for members that are away.
-    pub tracts: Regions,
     pub geometry: Geometry,
     pub members: Members,
     pub losses: Losses,
     pub recorder: Recorder,
-    pub journal: Option<Journal>,
-    /// The array was configured with a journal, and that has failed, at the start or since.
-    pub journal_failed: bool,
     pub cache: StripeCache,
     pub clients: Clients,
     pub destaging: Destaging,
     pub passes: Passes,
     pub prefetch: Prefetch,
-    pub right_rows: RightRows,
     pub operations: Slab<Operation>,
     /// Operations that wait for the superblocks.
     pub held_back: Vec<u64>,
-    pub flights: Slab<(usize, Flight)>,
-    /// More members have failed than the parity makes up for, or the journal has: no more writes are taken.
-    pub broken: bool,
-    /// A server that was killed may have left writes in the members' caches; all others are durable when they return.
-    pub unflushed: bool,
-    flushing: u32,
-    /// The administrator is to be told that something has happened.
-    pub notice: bool,
     stop: Stop,
     pub deadline: Option<Nanos>,
     pub statistics: Statistics,
@@ -133,41 +65,33 @@ pub(super) struct Array {
 
 impl Array {
     pub fn new(start: Start) -> Array {
-        let Start { config, layout, regions, geometry, mut recorder, journal, mut members } = start;
+        let Start { config, layout, geometry, mut recorder, mut members } = start;
         if geometry.read_only {
             members.forget_spares();
         }
+        recorder.read_only = geometry.read_only;
+        recorder.journal_failed = config.journal && recorder.journal.is_none();
         recorder.forgets_missed = config.canary.is(Canary::ForgetMissed);
         let passes = match recorder.failed() {
             0 if !geometry.read_only => {
-                Passes::resync(recorder.in_doubt().iter().map(|region| regions.units(region)))
+                Passes::resync(recorder.in_doubt().iter().map(|region| recorder.regions.units(region)))
             }
             _ => Passes::default(),
         };
         Array {
             cache: StripeCache::new(layout, config.memory, config.cache_bytes),
-            journal_failed: config.journal && journal.is_none(),
-            tracts: regions.at_most(TRACTS_MAX),
             losses: Losses::new(&layout, recorder.lost().keys()),
-            right_rows: RightRows::new(regions, layout.rows),
             config,
             layout,
-            regions,
             geometry,
             members,
             recorder,
-            journal,
             clients: Clients::default(),
             destaging: Destaging::default(),
             passes,
             prefetch: Prefetch::default(),
             operations: Slab::default(),
             held_back: Vec::new(),
-            flights: Slab::default(),
-            broken: false,
-            unflushed: true,
-            flushing: 0,
-            notice: false,
             stop: Stop::No,
             // Work that nobody has to ask for begins at once.
             deadline: Some(Nanos::ZERO),
@@ -197,7 +121,7 @@ impl Array {
             Event::Control(control) => self.control(control),
         }
         self.step(now, out);
-        if std::mem::take(&mut self.notice) {
+        if std::mem::take(&mut self.recorder.notice) | std::mem::take(&mut self.losses.notice) {
             out.report(Report::Notice);
         }
     }
@@ -221,61 +145,108 @@ impl Array {
         }
     }
 
-    /// Sends a command to the member of a role.
-    pub fn submit(&mut self, role: usize, flight: Flight, io: Io, out: &mut Outbox) {
-        let port = self.members.port(role).expect("a missing member gets no commands");
-        self.submit_to(port, role, flight, io, out);
+    /// Carries an administrator's word out, or begins to.
+    fn command(&mut self, command: ArrayCommand, out: &mut Outbox) -> Result<(), CommandError> {
+        match command {
+            ArrayCommand::Fail { role } => {
+                self.recorder.may_fail(role)?;
+                self.member_failed(role, out);
+                Ok(())
+            }
+            ArrayCommand::Scrub { repair } => self.scrub(repair),
+            ArrayCommand::ScrubStop => self.stop_scrub(),
+            ArrayCommand::Rebuild => self.members.can_rebuild(&self.recorder),
+            ArrayCommand::Add { .. } if self.is_stopped() => Err(CommandError::NoWrites),
+            ArrayCommand::Add { port, geometry, seat, id } => {
+                let device = Spare { port, id, copy: 0, seat };
+                let promised = self.geometry.logical_block_bytes;
+                self.members.join(device, &geometry, promised, &mut self.recorder)
+            }
+            ArrayCommand::Remove { port } => self.members.leave(port, &mut self.recorder),
+        }
     }
 
-    pub fn submit_to(&mut self, port: Port, role: usize, flight: Flight, io: Io, out: &mut Outbox) {
-        let key = self.flights.insert((role, flight));
-        out.submit(port, OpId(key), io);
+    /// A member could not write. False where the parity makes up for no more members.
+    pub fn member_failed(&mut self, role: usize, out: &mut Outbox) -> bool {
+        let repairs = self.passes.repairs();
+        let Array { recorder, operations, members, statistics, .. } = self;
+        recorder.member_failed(role, repairs, operations, members, statistics, out)
+    }
+
+    /// Writes the superblocks, if they have something new to say.
+    pub fn record(&mut self, out: &mut Outbox) {
+        self.recorder.record(&mut self.members, &mut self.statistics, out);
+    }
+
+    /// Writes the next record of the journal.
+    pub fn write_record(&mut self, out: &mut Outbox) {
+        let Array { recorder, operations, members, statistics, .. } = self;
+        recorder.write_record(operations, members, statistics, out);
     }
 
     fn completed(&mut self, op: OpId, result: IoResult, out: &mut Outbox) {
-        let (role, flight) = self.flights.remove(op.0);
-        let reads = matches!(
-            flight,
-            Flight::Read(_)
-                | Flight::OperationRead { .. }
-                | Flight::Prefetch { .. }
-                | Flight::WindowRead { .. }
-        );
-        if reads && result.status.is_err() {
-            self.members.read_failed(role);
-        }
+        let is_ok = result.status.is_ok();
+        let (role, flight) = self.members.returned(op, is_ok);
+        let made_up_for = is_ok || !flight.fails_member() || self.member_failed(role, out);
         match flight {
             Flight::Read(piece) => self.read_returned(piece, result, out),
             Flight::OperationRead { key, run } => self.operation_read(key, run, result, out),
-            Flight::OperationWrite { key, run } => self.operation_write(key, &run, role, &result, out),
+            Flight::OperationWrite { key, run } => self.operation_write(key, &run, is_ok, made_up_for, out),
             Flight::Prefetch { unit, run } => self.prefetched(unit, run, result, out),
-            Flight::Superblock { role } => self.superblock_returned(role, &result, out),
-            Flight::Journal { operation } => self.journal_returned(operation, &result, out),
-            Flight::Flush { role } => {
-                self.flushing -= 1;
-                // The writes that it should have covered may be lost.
-                if result.status.is_err() {
-                    self.member_failed(role, out);
-                }
-                self.unflushed = self.flushing > 0 || self.broken;
+            Flight::Superblock => self.superblock_returned(role, is_ok, out),
+            Flight::Journal { operation } => self.journal_returned(operation, is_ok, out),
+            Flight::Flush => self.members.flushed(self.recorder.broken),
+            Flight::Join { port, number } => {
+                self.members.join_returned(port, number, result, &self.recorder, out)
             }
-            Flight::Join { port, number } => self.join_returned(port, number, result, out),
-            Flight::WindowRead { key, role, rows } => self.window_read(key, role, rows, result, out),
-            Flight::WindowWrite { key, rows } => self.window_write(key, role, rows, &result, out),
-            Flight::PassFlush => self.pass_flushed(role, &result, out),
+            Flight::WindowRead { key, rows } => self.window_read(key, role, rows, result, out),
+            Flight::WindowWrite { key, rows } => self.window_write(key, role, rows, is_ok, out),
+            Flight::PassFlush => self.pass_flushed(),
         }
     }
 
-    /// Flushes the members, unless that is under way.
-    pub fn flush_members(&mut self, out: &mut Outbox) {
-        if self.flushing > 0 {
+    fn superblock_returned(&mut self, role: usize, is_ok: bool, out: &mut Outbox) {
+        if self.recorder.superblock_returned(role, is_ok) {
+            let under_way = in_use(&self.operations, self.recorder.tracts);
+            self.recorder.begin_return(&under_way);
+            self.record(out);
+        }
+    }
+
+    /// A record of the journal is durable, or could not be written.
+    fn journal_returned(&mut self, operation: Option<u64>, is_ok: bool, out: &mut Outbox) {
+        if !is_ok {
+            return self.lose_journal(operation, out);
+        }
+        if let Some(journal) = &mut self.recorder.journal {
+            journal.written();
+        }
+        match operation {
+            Some(key) if self.recorder.broken => self.not_written(key, out),
+            Some(key) => self.write_members(key, out),
+            None => self.record(out),
+        }
+        self.write_record(out);
+    }
+
+    /// Lets operations that wait to be recorded go on without that, as soon as the superblocks say that the array has no journal any more.
+    fn lose_journal(&mut self, operation: Option<u64>, out: &mut Outbox) {
+        if self.recorder.journal.is_none() {
             return;
         }
-        for role in 0..self.members.count() {
-            if self.recorder.is_in_use(role) {
-                self.flushing += 1;
-                self.submit(role, Flight::Flush { role }, Io::Flush, out);
-            }
+        let queue = self.recorder.lose_journal(&self.operations, self.config.journal_required);
+        for key in operation.into_iter().chain(queue) {
+            self.operations.get_mut(key).phase = OperationPhase::Held;
+            self.go_on(key, out);
+        }
+        self.record(out);
+    }
+
+    /// Ends the operations that wait to be recorded, without a write.
+    fn clear_queue(&mut self, out: &mut Outbox) {
+        let journal = self.recorder.journal.as_mut();
+        for key in journal.map(Journal::take_queue).unwrap_or_default() {
+            self.not_written(key, out);
         }
     }
 
@@ -286,7 +257,7 @@ impl Array {
         for key in std::mem::take(&mut self.held_back) {
             self.go_on(key, out);
         }
-        if self.broken {
+        if self.recorder.broken {
             self.clear_queue(out);
         }
         self.go_on_writing(out);
@@ -295,7 +266,7 @@ impl Array {
         }
         self.go_on_prefetching(out);
         self.go_on_passing(now, out);
-        self.take_spare(out);
+        self.members.take_spare(&mut self.recorder, &mut self.statistics, out);
         self.finish_waiters(out);
         if foreground > 0 && self.clients.foreground() == 0 {
             // The policy, and the pass, waited for that.
@@ -312,10 +283,14 @@ impl Array {
             self.wait_until_destaged(WaitingFor::Report(Report::Stopped), None);
             return self.step(now, out);
         }
-        self.look_for_rest(now);
+        let (clients, cache) = (&self.clients, &self.cache);
+        let rest = self.recorder.look_for_rest(now, &self.operations, |time| {
+            clients.are_answered() && cache.dirty().is_empty() && now.since(clients.last_activity()) >= time
+        });
+        rest.into_iter().for_each(|at| self.wake_at(at));
         self.record(out);
-        self.go_on_joining(out);
-        if self.stop == Stop::Recording && !self.is_recording() {
+        self.members.go_on_joining(&mut self.recorder, &mut self.statistics, out);
+        if self.stop == Stop::Recording && !self.recorder.is_recording() {
             self.stop = Stop::Done;
             out.report(Report::Stopped);
         }
@@ -342,15 +317,16 @@ impl Array {
         let stops = !matches!(self.stop, Stop::No | Stop::Done);
         let destages = !self.cache.dirty().is_empty() && self.when(now) != Choice::Wait;
         let rests = self.recorder.rests();
-        !self.broken && (stops || destages || !rests || self.is_recording() || self.passes_on())
+        !self.recorder.broken
+            && (stops || destages || !rests || self.recorder.is_recording() || self.passes_on())
     }
 
     pub fn check(&self) {
         self.cache.check();
         self.recorder.check();
         assert!(self.destaging.running() as usize <= self.operations.len());
-        let stuck = self.clients.wait_for_room() && self.operations.is_empty() && self.flights.is_empty();
+        let stuck = self.clients.wait_for_room() && self.operations.is_empty() && self.members.are_idle();
         assert!(!stuck, "writes wait for room, and nothing makes any");
-        assert!(self.held_back.is_empty() || self.is_recording(), "operations wait for superblocks");
+        assert!(self.held_back.is_empty() || self.recorder.is_recording(), "operations wait for superblocks");
     }
 }

@@ -69,9 +69,10 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     if config.contiguity.is_none() && config.calibrated {
         config.contiguity = recorded.calibration.clone();
     }
-    let recorder = Recorder::new(recorded, starting.now, starting.copies, starting.generations);
+    let Starting { now, copies, generations, .. } = starting;
+    let recorder = Recorder::new(layout, recorded, now, copies, generations, journal);
     let members = found.members;
-    Ok(Array::new(Start { config, layout, regions, geometry, recorder, journal, members }))
+    Ok(Array::new(Start { config, layout, geometry, recorder, members }))
 }
 
 /// The members at a start, and what is known of them by now.

@@ -347,12 +347,12 @@ fn beside_a_return_what_the_member_has_is_kept_up_to_date_and_read_from_it() {
     bench.give_back(0, device);
     while bench.array().recorder.lacks().is_none() {
         assert!(
-            (0..4).all(|unit| bench.array().has_failed_at(0, unit)),
+            (0..4).all(|unit| bench.array().recorder.has_failed_at(0, unit)),
             "it is not recorded that it is back"
         );
         assert!(bench.returns(), "it comes back");
     }
-    let gone = [0, 1, 2, 3].map(|unit| bench.array().has_failed_at(0, unit));
+    let gone = [0, 1, 2, 3].map(|unit| bench.array().recorder.has_failed_at(0, unit));
     assert_eq!(gone, [false, true, false, false]);
     bench.sent();
     // Member 0 has D0 of stripe 0 here.

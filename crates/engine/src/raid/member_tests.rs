@@ -272,7 +272,7 @@ fn a_rebuild_goes_on_where_it_was() {
     assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["state"], "rebuilding");
     assert_eq!(bench.raid.status(Nanos::ZERO).to_json()["rebuilt_percent"], 50.0);
     let array = bench.raid.array();
-    assert_eq!([0, 1, 2, 3].map(|unit| array.has_failed_at(1, unit)), [false, false, true, true]);
+    assert_eq!([0, 1, 2, 3].map(|unit| array.recorder.has_failed_at(1, unit)), [false, false, true, true]);
     // D1 of stripe 0, and D3 of stripe 2.
     assert_eq!(bench.read(16, 1).expect("read"), [16; BLOCK]);
     assert!(bench.sent().contains(&"r4 0+1".to_owned()), "it is read from the spare");

@@ -14,9 +14,7 @@
 //! | `cache`      | the stripe cache: the units, their order, their memory                            |
 //! | `unit`       | a unit of the stripe cache: its blocks, its lock                                  |
 //! | `array`      | the parts of the array, and the choice of what runs next                          |
-//! | `command`    | commands of an administrator to a running array                                   |
 //! | `destaging`  | the choice of the next destage, by marks and policies                             |
-//! | `failure`    | members that fail                                                                 |
 //! | `status`     | the state of the array, for people and monitors                                   |
 //! | `clients`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
@@ -33,7 +31,6 @@
 //! | `offline`    | makes an array, and changes one that is not served                                |
 //! | `grow`       | more members, or larger ones                                                      |
 //! | `record`     | writes superblocks before anything relies on them                                 |
-//! | `join`       | devices that come and go while the array is served                                |
 //! | `journal`    | closes the write hole                                                             |
 //! | `assemble`   | the start                                                                         |
 //! | `identify`   | identifies the devices, at a start                                                |
@@ -58,16 +55,13 @@ mod away;
 mod bitmap;
 mod cache;
 mod clients;
-mod command;
 pub mod compute;
 mod config;
 pub mod contiguity;
 mod destaging;
 mod error;
-mod failure;
 pub mod grow;
 mod identify;
-mod join;
 mod journal;
 mod layout;
 mod lost;

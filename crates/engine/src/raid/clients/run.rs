@@ -2,8 +2,9 @@
 
 use super::{Action, Waiter, WaitingFor};
 use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Outbox, Report, Request, Unfinished};
-use crate::raid::array::{Array, Flight};
+use crate::raid::array::Array;
 use crate::raid::lost::unknown;
+use crate::raid::members::Flight;
 use crate::raid::plan::StripeView;
 use crate::raid::stripe::Goal;
 use crate::raid::unit::Piece;
@@ -13,7 +14,7 @@ impl Array {
     pub fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
         self.clients.last_activity = now;
         let mut valid = self.geometry.validate(&request.io);
-        if valid.is_ok() && self.broken && request.io.modifies() {
+        if valid.is_ok() && self.recorder.broken && request.io.modifies() {
             valid = Err(IoError { kind: ErrorKind::Medium, extent: request.io.extent() });
         }
         if let Err(error) = valid {
@@ -60,7 +61,7 @@ impl Array {
     /// Reads a piece from the cache, or from its member, or has it computed.
     pub fn read(&mut self, piece: Piece, out: &mut Outbox) {
         let chunk = piece.chunk;
-        if self.is_lost(chunk) {
+        if self.losses.has(chunk) {
             return self.read_fails(piece, out);
         }
         if self.cache.has(chunk) {
@@ -84,7 +85,7 @@ impl Array {
         let buf = self.cache.buffer((chunk.sectors * SECTOR_BYTES) as usize);
         self.statistics.read_misses += 1;
         self.clients.reading += 1;
-        self.submit(member, Flight::Read(piece), Io::Read { at: lba, buf }, out);
+        self.members.submit(member, Flight::Read(piece), Io::Read { at: lba, buf }, out);
     }
 
     fn read_fails(&mut self, piece: Piece, out: &mut Outbox) {
@@ -98,7 +99,7 @@ impl Array {
 
     fn is_missing_in(&self, piece: Piece, row: usize) -> bool {
         let chunk = piece.chunk;
-        self.has_failed_at(self.layout.member(chunk.unit, chunk.column), chunk.unit)
+        self.recorder.has_failed_at(self.layout.member(chunk.unit, chunk.column), chunk.unit)
             || self.cache.get(chunk.unit).is_some_and(|unit| unit.bad.contains(&(row, chunk.column)))
     }
 
@@ -141,14 +142,14 @@ impl Array {
             let request = self.clients.requests.get_mut(piece.request);
             self.cache.read(piece.chunk, &mut request.buf, piece.at);
         }
-        self.is_readable(piece.chunk);
+        self.losses.is_readable(piece.chunk);
         self.piece_done(piece.request, None, out);
     }
 
     /// A row that could not be computed is an error for those who wait for it.
     pub fn fail_fetch(&mut self, unit: u64, row: usize, view: &StripeView, out: &mut Outbox) {
         self.statistics.lost_rows += 1;
-        self.cannot_read(unit, row, unknown(view, row));
+        self.losses.cannot_read(unit, row, unknown(view, row));
         let waiting = std::mem::take(&mut self.cache.unit(unit).waiting);
         for piece in waiting {
             let reads = self.clients.requests.get_mut(piece.request).action == Action::Read;
@@ -172,7 +173,7 @@ impl Array {
     /// False where there is no room.
     fn absorb(&mut self, piece: Piece, out: &mut Outbox) -> bool {
         let number = piece.chunk.unit;
-        if self.broken {
+        if self.recorder.broken {
             self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
             return true;
         }
@@ -188,7 +189,7 @@ impl Array {
             self.cache.release(number);
             return false;
         }
-        if !self.overwrite_lost(piece) {
+        if !self.losses.overwrite(piece.chunk) {
             self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), out);
             self.cache.release(number);
             return true;
@@ -298,20 +299,20 @@ impl Array {
             // A durable write asks nothing of what was there before it.
             let all = waiter.units.is_none();
             let destaged = self.is_destaged(waiter);
-            if destaged && all && self.unflushed {
-                self.flush_members(out);
+            if destaged && all && self.members.unflushed {
+                self.members.flush(&self.recorder, out);
             }
-            let safe = destaged && !(all && (self.unflushed || self.recorder.owes()));
-            if !safe && !self.broken {
+            let safe = destaged && !(all && (self.members.unflushed || self.recorder.owes()));
+            if !safe && !self.recorder.broken {
                 index += 1;
                 continue;
             }
             let waiter = self.clients.waiters.remove(index);
-            let error = self.broken.then_some(IoError::new(ErrorKind::Medium));
+            let error = self.recorder.broken.then_some(IoError::new(ErrorKind::Medium));
             match waiter.who {
                 WaitingFor::Request(key) => self.piece_done(key, error, out),
-                WaitingFor::Report(_) if self.broken => {
-                    let why = match self.journal_failed && self.config.journal_required {
+                WaitingFor::Report(_) if self.recorder.broken => {
+                    let why = match self.recorder.journal_failed && self.config.journal_required {
                         true => Unfinished::Journal,
                         false => Unfinished::Members,
                     };
@@ -338,7 +339,7 @@ impl Array {
             if unit.claimed.is_some() {
                 return self.lock_for_window(number, out);
             }
-            if wanted && dirty && !self.broken {
+            if wanted && dirty && !self.recorder.broken {
                 return self.start(number, Goal::Destage, out);
             }
             let unit = self.cache.unit(number);

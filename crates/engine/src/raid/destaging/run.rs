@@ -83,7 +83,7 @@ impl Array {
         self.destaging.triggered =
             when::hysteresis(self.destaging.triggered, utilisation, high_mark, low_mark);
         let room = self.destaging.running < self.config.destage_depth;
-        if dirty == 0 || self.broken || !(room || self.may_go_deeper()) {
+        if dirty == 0 || self.recorder.broken || !(room || self.may_go_deeper()) {
             return None;
         }
         if self.destaging.looks() >= LOOKS_MAX {

@@ -9,19 +9,19 @@
 //! A record of a unit says which roles have failed there: a member that has been filled since has what the rows say together, and not
 //! what older records had for it. The crash explorer found this.
 
-mod run;
+mod writer;
 
-use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::layer::Port;
 use crate::raid::config::CacheUnit;
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::superblock::Superblock;
 use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
+
+pub(super) use writer::Journal;
 
 const MAGIC: [u8; 8] = *b"DCDRJRNL";
 
@@ -363,41 +363,10 @@ fn cut(payload: &Buf, entries: &[EntryBytes]) -> Vec<RecordEntry> {
     entries.iter().map(entry).collect()
 }
 
-/// The journal of a running array.
-pub(super) struct Journal {
-    port: Port,
-    slots: Slots,
-    /// The epoch that was opened.
-    epoch: u64,
-    /// The number of the next record.
-    next: u64,
-    /// Records whose writes are not all durable.
-    live: BTreeSet<u64>,
-    /// Operations that wait to be recorded.
-    queue: VecDeque<u64>,
-    writing: bool,
-}
-
-impl Journal {
-    pub const fn new(port: Port, slots: Slots) -> Journal {
-        Journal {
-            port,
-            slots,
-            epoch: 0,
-            next: 0,
-            live: BTreeSet::new(),
-            queue: VecDeque::new(),
-            writing: false,
-        }
-    }
-
-    pub const fn port(&self) -> Port {
-        self.port
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::raid::matrix::Shape;
     use crate::{Extent, Geometry, Io, IoResult};

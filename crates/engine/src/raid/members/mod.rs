@@ -8,13 +8,84 @@
 //! - A role gets another device only by [`Members::appoint`].
 //! - A spare that was added in the place of a member gets that role and no other.
 
+mod join;
 mod joining;
 
-use crate::layer::{CommandError, Io, IoResult, Port, Seat};
+use std::ops::Range;
+
+use crate::layer::{Io, OpId, Outbox, Port, Seat};
 use crate::raid::error::{Unused, UnusedWhy};
+use crate::raid::plan::Run;
+use crate::raid::record::Recorder;
 use crate::raid::status::DevicesStatus;
-use crate::raid::superblock::{Identity, Superblock};
+use crate::raid::unit::Piece;
+use crate::slab::Slab;
 use joining::{Joining, Outcome};
+
+/// A command under way below the array.
+pub(super) enum Flight {
+    /// A read of a request of a client that missed the cache.
+    Read(Piece),
+    OperationRead {
+        key: u64,
+        run: usize,
+    },
+    OperationWrite {
+        key: u64,
+        run: Run,
+    },
+    /// A read for a destage that has not begun.
+    Prefetch {
+        unit: u64,
+        run: Run,
+    },
+    Superblock,
+    /// The record of an operation, or the one that opens an epoch.
+    Journal {
+        operation: Option<u64>,
+    },
+    Flush,
+    /// A command to the device on this port, which becomes a spare, or comes back.
+    Join {
+        port: Port,
+        number: usize,
+    },
+    /// Rows of a window of a pass.
+    WindowRead {
+        key: u64,
+        rows: Range<usize>,
+    },
+    WindowWrite {
+        key: u64,
+        rows: Range<usize>,
+    },
+    /// A flush after the writes of a pass.
+    PassFlush,
+}
+
+impl Flight {
+    const fn reads(&self) -> bool {
+        matches!(
+            self,
+            Flight::Read(_)
+                | Flight::OperationRead { .. }
+                | Flight::Prefetch { .. }
+                | Flight::WindowRead { .. }
+        )
+    }
+
+    /// A failure of the command is one of the member, which lacks something from then on.
+    pub const fn fails_member(&self) -> bool {
+        matches!(
+            self,
+            Flight::OperationWrite { .. }
+                | Flight::Superblock
+                | Flight::Flush
+                | Flight::WindowWrite { .. }
+                | Flight::PassFlush
+        )
+    }
+}
 
 /// A device that waits for a member to fail.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +130,63 @@ pub(super) struct Members {
     unused: Vec<(Port, Unused)>,
     /// Reads that failed, by role.
     read_errors: Vec<u64>,
+    /// Commands under way, each with the role whose member has it.
+    flights: Slab<(usize, Flight)>,
+    /// A server that was killed may have left writes in the members' caches; all others are durable when they return.
+    pub unflushed: bool,
+    flushing: u32,
 }
 
 impl Members {
     pub fn new(roles: usize, places: Vec<Option<Port>>) -> Members {
         let (ports, holders, read_errors) = (vec![None; roles], vec![None; roles], vec![0; roles]);
-        Members { ports, holders, places, read_errors, ..Members::default() }
+        Members { ports, holders, places, read_errors, unflushed: true, ..Members::default() }
+    }
+
+    /// Sends a command to the member of a role.
+    pub fn submit(&mut self, role: usize, flight: Flight, io: Io, out: &mut Outbox) {
+        let port = self.port(role).expect("a missing member gets no commands");
+        self.submit_to(port, role, flight, io, out);
+    }
+
+    pub fn submit_to(&mut self, port: Port, role: usize, flight: Flight, io: Io, out: &mut Outbox) {
+        let key = self.flights.insert((role, flight));
+        out.submit(port, OpId(key), io);
+    }
+
+    /// Takes out a command that has returned. Reads that failed are counted.
+    pub fn returned(&mut self, op: OpId, is_ok: bool) -> (usize, Flight) {
+        let (role, flight) = self.flights.remove(op.0);
+        self.read_errors[role] += u64::from(!is_ok && flight.reads());
+        (role, flight)
+    }
+
+    /// No command is under way.
+    pub fn are_idle(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Commands to the member of a role that have not returned.
+    fn commands_under_way(&self, role: usize) -> usize {
+        let at_members = |flight: &Flight| !matches!(flight, Flight::Journal { .. } | Flight::Join { .. });
+        self.flights.iter().filter(|(of, flight)| *of == role && at_members(flight)).count()
+    }
+
+    /// Flushes the members in use, unless that is under way.
+    pub fn flush(&mut self, recorder: &Recorder, out: &mut Outbox) {
+        if self.flushing > 0 {
+            return;
+        }
+        for role in (0..self.count()).filter(|role| recorder.is_in_use(*role)) {
+            self.flushing += 1;
+            self.submit(role, Flight::Flush, Io::Flush, out);
+        }
+    }
+
+    /// A member has been flushed, or has failed.
+    pub const fn flushed(&mut self, broken: bool) {
+        self.flushing -= 1;
+        self.unflushed = self.flushing > 0 || broken;
     }
 
     pub const fn count(&self) -> usize {
@@ -120,7 +242,7 @@ impl Members {
 
     /// Takes out the spare that a role gets: the one that was added in its place, or else the first one; none while the former is
     /// being made a spare.
-    pub fn take_spare(&mut self, role: usize) -> Option<Spare> {
+    fn spare_for(&mut self, role: usize) -> Option<Spare> {
         if self.joining.iter().any(|joining| joining.spare().role() == Some(role)) {
             return None;
         }
@@ -133,119 +255,8 @@ impl Members {
         self.unused.push((port, Unused { seat, why }));
     }
 
-    pub fn read_failed(&mut self, role: usize) {
-        self.read_errors[role] += 1;
-    }
-
     pub fn reset_statistics(&mut self) {
         self.read_errors.fill(0);
-    }
-
-    /// Begins to make a device a spare, or to take a member back, if its place is free.
-    pub fn join(&mut self, port: Port, seat: Seat, id: u64) -> Result<(), CommandError> {
-        if let Seat::Spare(place) = seat {
-            let known = self.places.len();
-            if place > known {
-                return Err(CommandError::BehindSpares { known });
-            }
-            if self.places.get(place).is_some_and(Option::is_some) {
-                return Err(CommandError::SpareThere(place));
-            }
-            self.places.resize(known.max(place + 1), None);
-            self.places[place] = Some(port);
-        }
-        self.joining.push(Joining::new(Spare { port, id, copy: 0, seat }));
-        Ok(())
-    }
-
-    /// The seat of the device on a port, if it is joining.
-    pub fn joining(&self, port: Port) -> Option<Seat> {
-        self.joining.iter().map(Joining::spare).find(|spare| spare.port == port).map(|spare| spare.seat)
-    }
-
-    /// The ports of the devices that have to wait, the last one first.
-    pub fn ports_that_wait(&self) -> Vec<Port> {
-        let waits = self.joining.iter().rev().filter(|joining| joining.waits());
-        waits.map(|joining| joining.spare().port).collect()
-    }
-
-    fn index_of(&self, port: Port) -> usize {
-        let index = self.joining.iter().position(|joining| joining.spare().port == port);
-        index.expect("it waits for its commands")
-    }
-
-    /// A device has waited: the commands that come next.
-    pub fn go_on_joining(&mut self, port: Port) -> Vec<Io> {
-        let index = self.index_of(port);
-        self.joining[index].go_on()
-    }
-
-    /// A command to a joining device has returned, the one of this number: the commands that come next.
-    pub fn join_returned(
-        &mut self,
-        port: Port,
-        number: usize,
-        result: IoResult,
-        recorded: &Superblock,
-    ) -> Vec<Io> {
-        let index = self.index_of(port);
-        match self.joining[index].returned(number, result, recorded) {
-            Outcome::GoesOn(commands) => return commands,
-            Outcome::Joined => {
-                let spare = *self.joining.remove(index).spare();
-                self.spares.push(spare);
-            }
-            Outcome::Failed(error) => {
-                let seat = self.joining.remove(index).spare().seat;
-                self.add_unused(port, seat, UnusedWhy::NotMade(error));
-            }
-        }
-        Vec::new()
-    }
-
-    /// The joining devices that were members and wait to have their role again, each with that. `returns`: the role that a device may
-    /// have by what its superblock says.
-    pub fn returning(
-        &self,
-        returns: impl Fn(&Superblock, Identity) -> Option<usize>,
-    ) -> impl Iterator<Item = (Port, usize)> {
-        let role = move |joining: &Joining| {
-            let (superblock, identity) = joining.was()?;
-            let role = returns(superblock, *identity)?;
-            let fits = joining.spare().role().is_none_or(|seat| seat == role);
-            fits.then_some((joining.spare().port, role))
-        };
-        self.joining.iter().filter_map(role)
-    }
-
-    /// A joining device has a role again; gives what its superblock says.
-    pub fn take_back(&mut self, port: Port, role: usize) -> (Superblock, Identity) {
-        let joining = self.joining.remove(self.index_of(port));
-        self.appoint(role, port, joining.spare().place());
-        joining.into_was().expect("it was read")
-    }
-
-    /// Refuses the joining devices that are untouched: nothing that they wait for will be recorded.
-    pub fn refuse_waiting(&mut self) {
-        for joining in self.joining.extract_if(.., |joining| joining.is_untouched()) {
-            let Spare { port, seat, .. } = *joining.spare();
-            self.unused.push((port, Unused { seat, why: UnusedWhy::NoWrites }));
-        }
-    }
-
-    /// Forgets the device on a port, whatever it was.
-    pub fn leave(&mut self, port: Port) {
-        if let Some(role) = self.role_at(port) {
-            (self.ports[role], self.holders[role]) = (None, None);
-        }
-        self.spares.retain(|spare| spare.port != port);
-        self.unused.retain(|(other, _)| *other != port);
-        for place in &mut self.places {
-            *place = place.filter(|other| *other != port);
-        }
-        while self.places.last().is_some_and(Option::is_none) {
-            self.places.pop();
-        }
     }
 
     /// Places among the spares that the stack file has and that are empty.

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::{ACTIVE, ACTIVE_WINDOW_BYTES, CHECKPOINT_TIME, Checkpoint, DEPTH, Pass, PassKind};
-use crate::layer::{CommandError, Io, IoResult, Outbox};
-use crate::raid::array::{Array, Flight};
+use crate::layer::{CommandError, Io, Outbox};
+use crate::raid::array::Array;
+use crate::raid::members::Flight;
 use crate::raid::status::Return;
 use crate::raid::superblock::Rebuild;
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
@@ -15,7 +16,7 @@ impl Array {
         if self.recorder.failed() != 0 {
             return Err(CommandError::MemberMissing);
         }
-        if self.geometry.read_only {
+        if self.recorder.read_only {
             return Err(CommandError::MemberReadOnly);
         }
         let kind = PassKind::Scrub { repair };
@@ -118,14 +119,15 @@ impl Array {
             return Some(vec![left]);
         }
         let lacks = self.recorder.lacks()?;
-        let units = lacks.iter().map(|tract| self.tracts.units(tract));
+        let units = lacks.iter().map(|tract| self.recorder.tracts.units(tract));
         Some(units.map(|units| units.start.max(left.start)..units.end.min(left.end)).collect())
     }
 
     /// Begins windows, as many as there may be now; ends the pass after the last one.
     pub fn go_on_passing(&mut self, now: Nanos, out: &mut Outbox) {
         self.end_void_pass();
-        if self.broken || self.is_stopped() || self.geometry.read_only || self.config.pass_rate == 0 {
+        if self.recorder.broken || self.is_stopped() || self.recorder.read_only || self.config.pass_rate == 0
+        {
             return;
         }
         self.choose_pass();
@@ -145,7 +147,7 @@ impl Array {
 
     /// A pass goes on.
     pub fn passes_on(&self) -> bool {
-        let may = !self.is_stopped() && !self.geometry.read_only && self.config.pass_rate > 0;
+        let may = !self.is_stopped() && !self.recorder.read_only && self.config.pass_rate > 0;
         may && !self.is_held_up()
     }
 
@@ -228,7 +230,7 @@ impl Array {
         if pass.checkpoint.is_some() {
             return false;
         }
-        if self.broken || pass.void || pass.began.is_none() {
+        if self.recorder.broken || pass.void || pass.began.is_none() {
             return true;
         }
         // Only once.
@@ -243,7 +245,7 @@ impl Array {
         let flushes = |role: &usize| match kind {
             PassKind::Rebuild { role: new } => new == *role,
             // A parity that fits may do so only in the caches of members, where a killed server has left it.
-            PassKind::Resync => (wrote || self.unflushed) && self.recorder.is_in_use(*role),
+            PassKind::Resync => (wrote || self.members.unflushed) && self.recorder.is_in_use(*role),
             PassKind::Scrub { .. } => wrote && self.recorder.is_in_use(*role),
         };
         let roles: Vec<usize> = (0..self.members.count()).filter(flushes).collect();
@@ -251,18 +253,15 @@ impl Array {
             pass.checkpoint = Some(Checkpoint { position, left: roles.len() as u32 });
         }
         for role in &roles {
-            self.submit(*role, Flight::PassFlush, Io::Flush, out);
+            self.members.submit(*role, Flight::PassFlush, Io::Flush, out);
         }
         if roles.is_empty() {
             self.end_checkpoint(now, position, out);
         }
     }
 
-    /// A member has flushed what a pass has written, or could not: what it should have covered may be lost.
-    pub fn pass_flushed(&mut self, role: usize, result: &IoResult, out: &mut Outbox) {
-        if result.status.is_err() {
-            self.member_failed(role, out);
-        }
+    /// A member has flushed what a pass has written, or has failed.
+    pub fn pass_flushed(&mut self) {
         if let Some(Checkpoint { left, .. }) =
             self.passes.current.as_mut().and_then(|pass| pass.checkpoint.as_mut())
         {
@@ -278,13 +277,11 @@ impl Array {
         let returning = over && self.recorder.is_returning();
         match kind {
             PassKind::Resync => {
-                let regions = self.regions;
+                let regions = self.recorder.regions;
                 let right =
                     |region: &u64| regions.units(*region).end <= position && !pass.wrong.contains(region);
                 let right: Vec<u64> = self.recorder.in_doubt().iter().filter(right).collect();
                 for region in right {
-                    self.settle_voided(regions.units(region));
-                    self.right_rows.forget_region(region);
                     self.recorder.synced(region);
                 }
             }

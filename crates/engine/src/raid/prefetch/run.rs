@@ -3,8 +3,9 @@
 use super::{BLOCK, RUN_MAX, SHARE, lacks};
 use crate::Buf;
 use crate::layer::{Io, IoResult, Outbox};
-use crate::raid::array::{Array, Flight};
+use crate::raid::array::Array;
 use crate::raid::config::CacheUnit;
+use crate::raid::members::Flight;
 use crate::raid::plan::{Purpose, Run, plan};
 use crate::raid::unit::Unit;
 
@@ -27,7 +28,9 @@ impl Array {
             let Some(unit) = due.range(self.prefetch.hand..).next().or(due.first()).copied() else { return };
             due.remove(&unit);
             self.prefetch.hand = unit + 1;
-            if self.cache.get(unit).is_some_and(|entry| self.is_scattered(entry)) && !self.is_unsynced(unit) {
+            if self.cache.get(unit).is_some_and(|entry| self.is_scattered(entry))
+                && !self.recorder.is_unsynced(unit)
+            {
                 self.prefetch_unit(unit, out);
             }
         }
@@ -38,7 +41,7 @@ impl Array {
         self.config.prefetch_after > 0
             && self.config.unit == CacheUnit::Stripe
             && !self.config.non_volatile
-            && !self.broken
+            && !self.recorder.broken
             && self.recorder.failed() == 0
             && self.clients.only_write()
             && self.prefetch.in_flight < self.config.flush_depth
@@ -74,7 +77,7 @@ impl Array {
             self.prefetch.blocks += run.rows.len();
             self.cache.unit(unit).readers += 1;
             let member = self.layout.member(unit, run.column);
-            self.submit(member, Flight::Prefetch { unit, run }, Io::Read { at, buf }, out);
+            self.members.submit(member, Flight::Prefetch { unit, run }, Io::Read { at, buf }, out);
         }
     }
 

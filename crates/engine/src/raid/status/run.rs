@@ -8,7 +8,7 @@ use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
 impl Array {
     fn state(&self, has_failed: bool) -> ArrayState {
         let is_resyncing = self.passes.resynced_percent().is_some();
-        match (self.broken, has_failed) {
+        match (self.recorder.broken, has_failed) {
             (true, _) => ArrayState::Broken,
             (false, _) if is_resyncing => ArrayState::Resyncing,
             (false, true) if self.recorder.rebuilding().is_some() => ArrayState::Rebuilding,
@@ -35,11 +35,11 @@ impl Array {
             clean: !recorded.active && recorded.in_doubt.is_empty(),
             rebuilding_member: rebuilding.map(|rebuild| rebuild.role),
             rebuilt_percent: rebuilding.map(|rebuild| percent(rebuild.sectors)),
-            held_members: roles().filter(|&role| self.is_held(role)).collect(),
-            member_sectors_min: self.sectors_needed(),
+            held_members: roles().filter(|&role| self.members.is_held(role, &self.recorder)).collect(),
+            member_sectors_min: self.recorder.member_sectors_min(),
             logical_block_bytes: self.geometry.logical_block_bytes,
             regions_in_doubt: self.recorder.in_doubt().len(),
-            regions: self.regions.count(),
+            regions: self.recorder.regions.count(),
             uuid: recorded.uuid_text(),
             generation: recorded.generation,
             generations: self.recorder.generations().to_vec(),
@@ -55,12 +55,12 @@ impl Array {
             last_rebuild: self.passes.last_rebuild,
             last_return: self.passes.last_return,
             away: recorded.away_status(),
-            journal: self.journal.is_some(),
-            journal_failed: self.journal_failed,
+            journal: self.recorder.journal.is_some(),
+            journal_failed: self.recorder.journal_failed,
             notes: self.notes(),
             advice: Vec::new(),
             non_volatile: self.config.non_volatile,
-            read_only: self.geometry.read_only,
+            read_only: self.recorder.read_only,
             cache_bytes: self.cache.capacity_bytes(),
             held_bytes: self.cache.held_bytes(),
             dirty_units: self.cache.dirty().len(),
@@ -77,7 +77,7 @@ impl Array {
             taken.filter_map(|role| self.members.holder(role).map(|spare| Note::SpareTaken { spare, role }));
         let absent = self.members.absent_places(&self.config.spares).map(Note::SpareAbsent);
         let required = self.config.journal_required;
-        let journal = self.journal_failed.then_some(Note::JournalFailed { required });
+        let journal = self.recorder.journal_failed.then_some(Note::JournalFailed { required });
         let doubt = !self.recorder.in_doubt().is_empty() && self.recorder.failed() != 0;
         let doubt = doubt.then_some(Note::InDoubt);
         let lost = Some(self.losses.lost_blocks()).filter(|lost| *lost > 0).map(Note::Lost);

@@ -14,10 +14,12 @@
 
 mod run;
 
+use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::cache::StripeCache;
 use crate::raid::compute::Blocks;
 use crate::raid::matrix::Grid;
 use crate::raid::plan::{Plan, Run, StripeView};
+use crate::slab::Slab;
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
@@ -71,6 +73,15 @@ pub(super) struct Operation {
     pub record: Option<u64>,
     /// Rows in doubt whose parity is right when the operation has written.
     made_right: Vec<usize>,
+}
+
+/// The regions, or the tracts, of the operations that are under way.
+pub(super) fn in_use(operations: &Slab<Operation>, regions: Regions) -> Bitmap {
+    let mut used = Bitmap::default();
+    for operation in operations.iter() {
+        used.insert(regions.of_unit(operation.unit));
+    }
+    used
 }
 
 /// The blocks of a plan.

@@ -3,10 +3,11 @@
 use super::{BLOCK, Bytes, Goal, Operation, OperationPhase, Reads, Work};
 use crate::Buf;
 use crate::layer::{Durability, Io, IoResult, Outbox};
-use crate::raid::array::{Array, Flight};
+use crate::raid::array::Array;
 use crate::raid::compute::{self, Computed};
 use crate::raid::config::Canary;
 use crate::raid::matrix::{Access, Grid, Ops, Status};
+use crate::raid::members::Flight;
 use crate::raid::plan::{Cycle, Plan, Purpose, Run, StripeView, TooManyMissing, plan};
 use crate::raid::prefetch::lacks;
 
@@ -46,12 +47,12 @@ impl Array {
         let mut view = StripeView { shape, z: self.cache.z(unit), access };
         let entry = self.cache.get(unit).expect("it is locked");
         for column in 0..shape.columns() {
-            let failed = self.has_failed_at(self.layout.member(unit, column), unit);
+            let failed = self.recorder.has_failed_at(self.layout.member(unit, column), unit);
             // Nothing is computed of parity that a crash may have left half-written, nor of what is lost.
-            let unsynced = column >= shape.data && self.is_unsynced(unit);
+            let unsynced = column >= shape.data && self.recorder.is_unsynced(unit);
             for row in 0..self.layout.rows {
-                let in_doubt =
-                    unsynced && !self.right_rows.contains(unit, row) || self.is_unsettled(unit, row, column);
+                let in_doubt = unsynced && !self.recorder.right_rows.contains(unit, row)
+                    || self.recorder.is_unsettled(unit, row, column);
                 view.access[(row, column)] = match failed {
                     true => Access::Failed,
                     false if in_doubt || entry.bad.contains(&(row, column)) => Access::Unreadable,
@@ -70,9 +71,9 @@ impl Array {
         let entry = self.cache.get(unit).expect("it is locked");
         let purpose = match goal {
             Goal::Fetch => Purpose::Fetch(entry.fetch.clone().expect("somebody waits for it")),
-            Goal::Destage if !self.is_unsynced(unit) => Purpose::Destage,
+            Goal::Destage if !self.recorder.is_unsynced(unit) => Purpose::Destage,
             Goal::Destage => {
-                let right = |row: &usize| self.right_rows.contains(unit, *row);
+                let right = |row: &usize| self.recorder.right_rows.contains(unit, *row);
                 Purpose::Resync((0..self.layout.rows).filter(right).collect())
             }
         };
@@ -112,9 +113,14 @@ impl Array {
             self.statistics.destage_reads += 1;
             self.statistics.destage_read_blocks += run.rows.len() as u64;
             let member = self.layout.member(unit, run.column);
-            self.submit(member, Flight::OperationRead { key, run: number }, Io::Read { at, buf }, out);
+            self.members.submit(
+                member,
+                Flight::OperationRead { key, run: number },
+                Io::Read { at, buf },
+                out,
+            );
         }
-        if goal == Goal::Destage && !self.broken {
+        if goal == Goal::Destage && !self.recorder.broken {
             self.announce(unit, out);
         }
     }
@@ -188,7 +194,7 @@ impl Array {
             }
             writes.push((run.clone(), buf));
         }
-        let unsynced = self.is_unsynced(unit);
+        let unsynced = self.recorder.is_unsynced(unit);
         let operation = self.operations.get_mut(key);
         if unsynced && operation.goal == Goal::Destage {
             let whole =
@@ -235,14 +241,21 @@ impl Array {
     pub fn go_on(&mut self, key: u64, out: &mut Outbox) {
         let Operation { phase, unit, .. } = *self.operations.get_mut(key);
         match phase {
-            OperationPhase::Held if self.broken => self.not_written(key, out),
+            OperationPhase::Held if self.recorder.broken => self.not_written(key, out),
             OperationPhase::Held if !self.may_write(unit, out) => self.held_back.push(key),
-            OperationPhase::Held if self.journal.is_some() && !self.config.canary.is(Canary::SkipJournal) => {
+            OperationPhase::Held
+                if self.recorder.journal.is_some() && !self.config.canary.is(Canary::SkipJournal) =>
+            {
                 self.operations.get_mut(key).phase = OperationPhase::Journaling;
-                self.journal_operation(key, out);
+                if let Some(journal) = &mut self.recorder.journal {
+                    journal.queue(key);
+                }
+                self.write_record(out);
             }
             OperationPhase::Held => self.write_members(key, out),
-            OperationPhase::Ending if self.recorder.owes() && !self.broken => self.held_back.push(key),
+            OperationPhase::Ending if self.recorder.owes() && !self.recorder.broken => {
+                self.held_back.push(key)
+            }
             OperationPhase::Ending => self.end(key, out),
             OperationPhase::Reading | OperationPhase::Journaling | OperationPhase::Writing => {
                 unreachable!("nothing holds it back")
@@ -259,14 +272,14 @@ impl Array {
         let (layout, mut sent) = (self.layout, 0);
         for (run, buf) in writes {
             let member = layout.member(unit, run.column);
-            if self.has_failed_at(member, unit) {
+            if self.recorder.has_failed_at(member, unit) {
                 continue;
             }
             let at = layout.member_lba(unit, run.rows.start);
             self.statistics.destage_writes += 1;
             self.statistics.destage_written_blocks += run.rows.len() as u64;
             let io = Io::Write { at, buf, durability: Durability::Durable };
-            self.submit(member, Flight::OperationWrite { key, run }, io, out);
+            self.members.submit(member, Flight::OperationWrite { key, run }, io, out);
             sent += 1;
         }
         self.operations.get_mut(key).left = sent;
@@ -276,20 +289,12 @@ impl Array {
     }
 
     /// A write of an operation has returned.
-    pub fn operation_write(
-        &mut self,
-        key: u64,
-        run: &Run,
-        member: usize,
-        result: &IoResult,
-        out: &mut Outbox,
-    ) {
-        let made_up_for = result.status.is_ok() || self.member_failed(member, out);
+    pub fn operation_write(&mut self, key: u64, run: &Run, is_ok: bool, made_up_for: bool, out: &mut Outbox) {
         let operation = self.operations.get_mut(key);
         operation.unwritten |= !made_up_for;
         operation.left -= 1;
         let (unit, left) = (operation.unit, operation.left);
-        if result.status.is_ok() {
+        if is_ok {
             let bad = &mut self.cache.unit(unit).bad;
             let before = bad.len();
             bad.retain(|(row, column)| *column != run.column || !run.rows.contains(row));
@@ -305,7 +310,7 @@ impl Array {
         let operation = self.operations.get_mut(key);
         operation.unwritten = true;
         let unit = operation.unit;
-        self.right_rows.forget_unit(unit);
+        self.recorder.right_rows.forget_unit(unit);
         self.end(key, out);
     }
 
@@ -315,9 +320,9 @@ impl Array {
         let (unit, settles) = (operation.unit, operation.goal != Goal::Fetch && !operation.unwritten);
         if settles {
             for row in std::mem::take(&mut operation.made_right) {
-                self.right_rows.insert(unit, row);
+                self.recorder.right_rows.insert(unit, row);
             }
-            self.settle_lost(unit);
+            self.losses.settle(unit, &mut self.recorder, &self.cache);
             self.record(out);
         }
         self.go_on(key, out);
@@ -330,13 +335,40 @@ impl Array {
         let (unit, goal) = (operation.unit, operation.goal);
         match goal {
             Goal::Fetch => self.fail_fetch(unit, row, view, out),
-            Goal::Destage if self.lose_row(unit, row, view) => {
-                self.void_row(unit, row);
-                return self.plan_and_read(key, out);
+            Goal::Destage => {
+                self.statistics.lost_rows += 1;
+                if self.losses.lose_row(unit, row, view, &mut self.recorder) {
+                    self.void_row(unit, row);
+                    return self.plan_and_read(key, out);
+                }
+                self.recorder.broken = true;
             }
-            Goal::Destage => self.broken = true,
         }
         self.not_written(key, out);
+    }
+
+    /// Puts zeroes in the place of what is lost of a row, to be written with the rest.
+    fn void_row(&mut self, unit: u64, row: usize) {
+        for column in 0..self.layout.shape.data {
+            if self.recorder.lost().contains_key(&self.recorder.lost_block(unit, row, column)) {
+                self.cache.void(unit, row, column);
+            }
+        }
+    }
+
+    /// An operation is going to write to a unit: that begins to be recorded while it reads.
+    fn announce(&mut self, unit: u64, out: &mut Outbox) {
+        // Dirty blocks may stay in non-volatile RAM for long.
+        let all = !self.config.non_volatile || self.clients.wait_for_flush() || self.recorder.marks_tracts();
+        self.recorder.announce(unit, all.then(|| self.cache.dirty()));
+        self.record(out);
+    }
+
+    /// Operations may write to a unit; otherwise it is being recorded that they will.
+    fn may_write(&mut self, unit: u64, out: &mut Outbox) -> bool {
+        let late = self.config.canary.is(Canary::LateIntent) && self.recorder.recorded().active;
+        self.announce(unit, out);
+        self.recorder.may_write(unit) || late
     }
 
     /// An operation is over, and its unit free.
@@ -364,7 +396,10 @@ impl Array {
             self.statistics.destages += 1;
         }
         if let Some(record) = operation.record.filter(|_| !operation.unwritten) {
-            self.journal_over(record, out);
+            if let Some(journal) = &mut self.recorder.journal {
+                journal.over(record);
+            }
+            self.write_record(out);
         }
         self.unlocked(unit, out);
         self.cache.trim();

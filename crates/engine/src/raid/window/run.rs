@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::{BLOCK, Window};
 use crate::layer::{Durability, Io, IoResult, Outbox};
-use crate::raid::array::{Array, Flight};
+use crate::raid::array::Array;
+use crate::raid::members::Flight;
 use crate::raid::pass::PassKind;
 use crate::raid::survey::{Repair, Survey};
 
@@ -47,11 +48,11 @@ impl Array {
     fn read_window(&mut self, key: u64, out: &mut Outbox) {
         let units = self.passes.windows.get_mut(key).units.clone();
         let rows = self.window_rows(&units);
-        let unsettled = self.unsettled(units.start, rows);
+        let unsettled = self.recorder.unsettled(units.start, rows);
         let window = self.passes.windows.get_mut(key);
         (window.unreadable, window.unsettled) = (unsettled.clone(), unsettled);
         for role in 0..self.members.count() {
-            if !self.has_failed_at(role, units.start) {
+            if !self.recorder.has_failed_at(role, units.start) {
                 self.read_rows(key, role, 0..rows, out);
             }
         }
@@ -63,7 +64,7 @@ impl Array {
         window.left += 1;
         let at = self.layout.member_lba(window.units.start, rows.start);
         let buf = self.cache.buffer(rows.len() * BLOCK);
-        self.submit(role, Flight::WindowRead { key, role, rows }, Io::Read { at, buf }, out);
+        self.members.submit(role, Flight::WindowRead { key, rows }, Io::Read { at, buf }, out);
     }
 
     /// A member has given something of a window. What it cannot give in one piece is read again block by block.
@@ -121,19 +122,24 @@ impl Array {
         };
         let looked_at = survey.units.clone();
         window.lost = found.lost;
-        let regions = self.regions;
+        let regions = self.recorder.regions;
         let first = window.units.start;
         let unit_of = |row: usize| first + (row / self.layout.rows) as u64;
         let in_doubt: Vec<u64> = window.lost.iter().map(|row| regions.of_unit(unit_of(*row))).collect();
         self.passes.found(&found.findings, in_doubt);
-        self.lose_blocks(first, &lost, out);
+        if self.losses.lose_blocks(first, &lost, &mut self.recorder, &self.cache) {
+            self.record(out);
+        } else if let Some(rebuild) = self.recorder.rebuilding() {
+            // Nobody could tell what it has from what it has not.
+            self.member_failed(rebuild.role, out);
+        }
         // These units have just been looked at.
         self.losses.forget_unreadable(&looked_at);
         for (row, role) in unknown {
             let unit = first + (row / self.layout.rows) as u64;
             let column = self.layout.column(unit, role);
             let column = (column < self.layout.shape.data).then_some(column);
-            self.cannot_read(unit, row % self.layout.rows, column);
+            self.losses.cannot_read(unit, row % self.layout.rows, column);
         }
         for Repair { role, rows, buf } in found.repairs {
             // A member that has failed meanwhile gets nothing, and nor does one that has come in its place.
@@ -143,26 +149,17 @@ impl Array {
             self.passes.windows.get_mut(key).left += 1;
             let at = self.layout.member_lba(first, rows.start);
             let io = Io::Write { at, buf, durability: Durability::Volatile };
-            self.submit(role, Flight::WindowWrite { key, rows }, io, out);
+            self.members.submit(role, Flight::WindowWrite { key, rows }, io, out);
         }
         if self.passes.windows.get_mut(key).left == 0 {
             self.end_window(key, out);
         }
     }
 
-    /// A member has written something of a window, or could not: then it has failed.
-    pub fn window_write(
-        &mut self,
-        key: u64,
-        role: usize,
-        rows: Range<usize>,
-        result: &IoResult,
-        out: &mut Outbox,
-    ) {
-        if result.status.is_ok() {
+    /// A member has written something of a window, or has failed.
+    pub fn window_write(&mut self, key: u64, role: usize, rows: Range<usize>, is_ok: bool, out: &mut Outbox) {
+        if is_ok {
             self.window_written(key, role, rows);
-        } else {
-            self.member_failed(role, out);
         }
         let window = self.passes.windows.get_mut(key);
         window.left -= 1;

@@ -12,20 +12,40 @@
 //!
 //! An array at rest says so after a while, and bits of regions at rest are cleared.
 
-mod run;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
-use std::collections::BTreeMap;
-
-use crate::Nanos;
-use crate::raid::away::Away;
-use crate::raid::bitmap::Bitmap;
+use crate::layer::{CommandError, Outbox};
+use crate::raid::away::{Away, TRACTS_MAX};
+use crate::raid::bitmap::{Bitmap, Regions};
+use crate::raid::journal::Journal;
+use crate::raid::layout::{DATA_SECTOR, Layout};
+use crate::raid::members::{Flight, Members};
+use crate::raid::right::RightRows;
+use crate::raid::status::Statistics;
+use crate::raid::stripe::{Operation, in_use};
 use crate::raid::superblock::{Identity, LOST_MAX, LostBlock, Rebuild, Superblock};
+use crate::slab::Slab;
+use crate::{Buf, Lba, Nanos};
 
 /// Time after which a region without writes is at rest, and so is an array without requests.
 const REST_TIME: Nanos = Nanos::from_secs(5);
 
 /// See the module's documentation.
 pub(super) struct Recorder {
+    pub layout: Layout,
+    pub regions: Regions,
+    /// The tracts that are marked for members that are away.
+    pub tracts: Regions,
+    /// Some member is read-only: the superblocks cannot be written, and need not be.
+    pub read_only: bool,
+    pub journal: Option<Journal>,
+    /// The array was configured with a journal, and that has failed, at the start or since.
+    pub journal_failed: bool,
+    /// More members have failed than the parity makes up for, or the journal has: no more writes are taken.
+    pub broken: bool,
+    /// The administrator is to be told that something has failed.
+    pub notice: bool,
     recorded: Superblock,
     /// For each role, which copy of the superblock counts.
     copies: Vec<usize>,
@@ -38,6 +58,7 @@ pub(super) struct Recorder {
     has_marked: bool,
     /// Regions whose parity is not known to be right: it was never computed, or a crash before this activation may have damaged it.
     in_doubt: Bitmap,
+    pub right_rows: RightRows,
     /// Regions that were written to since the last check for regions at rest.
     touched: Bitmap,
     look_at: Option<Nanos>,
@@ -61,8 +82,24 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// `now`: what is known at the start, which the superblocks need not say before something is written.
-    pub fn new(recorded: Superblock, now: Superblock, copies: Vec<usize>, generations: Vec<u64>) -> Recorder {
+    pub fn new(
+        layout: Layout,
+        recorded: Superblock,
+        now: Superblock,
+        copies: Vec<usize>,
+        generations: Vec<u64>,
+        journal: Option<Journal>,
+    ) -> Recorder {
+        let regions = Regions::new(&layout, recorded.region_stripes);
         Recorder {
+            layout,
+            regions,
+            tracts: regions.at_most(TRACTS_MAX),
+            read_only: false,
+            journal,
+            journal_failed: false,
+            broken: false,
+            notice: false,
             lacks: now.is_returning().then(|| now.away.missed.clone()),
             skips: (now.failed, now.rebuilding) != (recorded.failed, recorded.rebuilding),
             unconfirmed: match (now.failed, now.complete == recorded.generation) {
@@ -74,6 +111,7 @@ impl Recorder {
             copies,
             generations,
             in_doubt: now.in_doubt.clone(),
+            right_rows: RightRows::new(regions, layout.rows),
             touched: Bitmap::default(),
             look_at: None,
             rebuilt: now.rebuilding.map_or(0, |rebuild| rebuild.sectors),
@@ -124,6 +162,83 @@ impl Recorder {
         self.wanted.rebuilding.map(|rebuild| Rebuild { sectors: self.rebuilt, ..rebuild })
     }
 
+    /// A unit's column with this member cannot be read, and is not to be written: the member has failed, is not rebuilt so far, or
+    /// lacks the column since it was away.
+    pub fn has_failed_at(&self, role: usize, unit: u64) -> bool {
+        self.has_failed(role)
+            && self.rebuilding().is_none_or(|rebuild| {
+                let is_below = rebuild.sectors >= (unit + 1) * self.layout.column_sectors();
+                rebuild.role != role || (!is_below && self.is_lacking(self.tracts.of_unit(unit)))
+            })
+    }
+
+    /// The parity of a unit may be wrong.
+    pub fn is_unsynced(&self, unit: u64) -> bool {
+        self.in_doubt.contains(self.regions.of_unit(unit))
+    }
+
+    /// The array takes no more writes, or never took any.
+    pub const fn takes_no_writes(&self) -> bool {
+        self.broken || self.read_only
+    }
+
+    /// The least size of a member.
+    pub const fn member_sectors_min(&self) -> u64 {
+        DATA_SECTOR + self.recorded.member_sectors
+    }
+
+    /// The parity makes up for one more member.
+    fn is_spared(&self) -> bool {
+        (self.failed().count_ones() as usize) < self.layout.shape.parity
+    }
+
+    /// Refuses to take a member out of use, unless the others have all of its data.
+    pub fn may_fail(&self, role: usize) -> Result<(), CommandError> {
+        let members = self.layout.shape.columns();
+        if role >= members {
+            Err(CommandError::NoMember { role, members })
+        } else if self.has_failed(role) {
+            Err(CommandError::HasFailed(role))
+        } else if self.takes_no_writes() {
+            Err(CommandError::NoWrites)
+        } else if !self.in_doubt.is_empty() {
+            Err(CommandError::Resyncing)
+        } else if !self.is_spared() {
+            Err(CommandError::NotSpared(role))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A member could not write. False where the parity makes up for no more members. `repairs`: a pass may have made something right that
+    /// is not flushed.
+    pub fn member_failed(
+        &mut self,
+        role: usize,
+        repairs: bool,
+        operations: &Slab<Operation>,
+        members: &mut Members,
+        statistics: &mut Statistics,
+        out: &mut Outbox,
+    ) -> bool {
+        if !self.is_in_use(role) {
+            return true;
+        }
+        self.notice = true;
+        if !self.has_failed(role) && !self.is_spared() {
+            self.broken = true;
+            return false;
+        }
+        statistics.member_failures += 1;
+        // It is known what the member has: everything except what is under way. Destaged data is durable when the destage returns, but
+        // repairs of a pass are not before the pass has flushed them.
+        let is_listed = self.in_doubt.is_empty() && self.lost().is_empty() && !repairs;
+        let under_way = is_listed.then(|| in_use(operations, self.tracts));
+        self.fail(role, under_way.as_ref());
+        self.record(members, statistics, out);
+        true
+    }
+
     /// The superblocks know that a role is being rebuilt.
     pub fn knows_rebuild(&self) -> bool {
         let role = |superblock: &Superblock| superblock.rebuilding.map(|rebuild| rebuild.role);
@@ -131,7 +246,7 @@ impl Recorder {
     }
 
     /// The member of a role has failed. `under_way`: the tracts that it may lack something of; none where that is not known.
-    pub fn fail(&mut self, role: usize, under_way: Option<&Bitmap>) {
+    fn fail(&mut self, role: usize, under_way: Option<&Bitmap>) {
         self.has_marked = true;
         self.wanted.failed |= 1 << role;
         self.news = true;
@@ -144,7 +259,7 @@ impl Recorder {
     }
 
     /// True when the member that is being rebuilt may lack something of a tract.
-    pub fn is_lacking(&self, tract: u64) -> bool {
+    fn is_lacking(&self, tract: u64) -> bool {
         self.lacks.as_ref().is_none_or(|lacks| lacks.contains(tract))
     }
 
@@ -175,7 +290,7 @@ impl Recorder {
 
     /// Notes what a member lacks, once its return is recorded: what was marked until then, and what is under way without it. From now on
     /// the member gets writes.
-    fn begin_return(&mut self, under_way: &Bitmap) {
+    pub fn begin_return(&mut self, under_way: &Bitmap) {
         if self.lacks.is_none() && self.wanted.is_returning() && self.knows_rebuild() {
             let mut lacks = self.wanted.away.missed.clone();
             lacks.add_all(under_way);
@@ -220,8 +335,10 @@ impl Recorder {
         }
     }
 
-    /// The parity of a region is right.
+    /// A pass has made the parity of a region right, with zeroes in the place of what is lost there.
     pub fn synced(&mut self, region: u64) {
+        self.settle_voided(self.regions.units(region));
+        self.right_rows.forget_region(region);
         self.in_doubt.remove(region);
         if self.wanted.journaled || !self.wanted.active {
             self.has_marked |= self.wanted.in_doubt.remove(region);
@@ -231,6 +348,26 @@ impl Recorder {
     /// The blocks whose reads fail, and whether something may be computed of them.
     pub const fn lost(&self) -> &BTreeMap<LostBlock, bool> {
         &self.wanted.lost
+    }
+
+    /// The name of a data block in the list of lost blocks.
+    pub fn lost_block(&self, unit: u64, row: usize, column: usize) -> LostBlock {
+        let block = unit * self.layout.rows as u64 + row as u64;
+        LostBlock { role: self.layout.member(unit, column), block }
+    }
+
+    /// True when a block is lost and its row does not fit. Nothing may then be computed from the block.
+    pub fn is_unsettled(&self, unit: u64, row: usize, column: usize) -> bool {
+        let lost = self.lost();
+        !lost.is_empty() && lost.get(&self.lost_block(unit, row, column)) == Some(&false)
+    }
+
+    /// The blocks of some rows that nothing may be computed of, by role and row.
+    pub fn unsettled(&self, first: u64, rows: usize) -> BTreeSet<(usize, usize)> {
+        let first = first * self.layout.rows as u64;
+        let unsettled = self.lost().iter().filter(|(_, settled)| !**settled);
+        let within = unsettled.filter(|(lost, _)| (first..first + rows as u64).contains(&lost.block));
+        within.map(|(lost, _)| (lost.role, (lost.block - first) as usize)).collect()
     }
 
     /// Records a block as lost: its content is not known any more. False where there is no room to remember that.
@@ -247,15 +384,63 @@ impl Recorder {
         self.wanted.lost.entry(lost).and_modify(|settled| *settled = true);
     }
 
+    /// A resync has written zeroes in the place of what is lost in some units, and their parity.
+    fn settle_voided(&mut self, units: Range<u64>) {
+        let rows = self.layout.rows as u64;
+        let within = |lost: &LostBlock| units.contains(&(lost.block / rows));
+        self.wanted.lost.iter_mut().filter(|(lost, _)| within(lost)).for_each(|(_, settled)| *settled = true);
+    }
+
     /// A lost block has been written.
     pub fn found(&mut self, lost: &LostBlock) {
         self.wanted.lost.remove(lost);
     }
 
-    /// A member has written the superblock that is being recorded.
-    fn wrote(&mut self, role: usize) {
-        self.copies[role] ^= 1;
-        self.generations[role] = self.recording.as_ref().map_or(0, |next| next.generation);
+    /// The superblocks do not say yet what they have to.
+    pub fn is_recording(&self) -> bool {
+        self.recording.is_some() || self.next().is_some()
+    }
+
+    /// Writes the superblocks, if they have something new to say and are not being written.
+    pub fn record(&mut self, members: &mut Members, statistics: &mut Statistics, out: &mut Outbox) {
+        if self.recording.is_some() || self.broken {
+            return;
+        }
+        let Some(mut next) = self.next() else { return };
+        if self.read_only {
+            // It cannot be, and need not be: nothing is written that depends on it, and the next start finds the same.
+            return self.was_recorded(next);
+        }
+        if next.active && !self.recorded.active {
+            next.epoch += 1;
+            let journal = self.journal.as_mut();
+            if !journal.is_none_or(|journal| journal.open(self.recorded.uuid, next.epoch, members, out)) {
+                return;
+            }
+        }
+        statistics.superblocks += 1;
+        for role in 0..members.count() {
+            if self.is_in_use(role) {
+                self.left += 1;
+                let write = next.write(next.identity(role, self.copies[role]));
+                members.submit(role, Flight::Superblock, write, out);
+            }
+        }
+        self.recording = Some(next);
+    }
+
+    /// A member has written its superblock, or has failed. True when all have.
+    pub fn superblock_returned(&mut self, role: usize, is_ok: bool) -> bool {
+        self.left -= 1;
+        if is_ok {
+            self.copies[role] ^= 1;
+            self.generations[role] = self.recording.as_ref().map_or(0, |next| next.generation);
+        }
+        if self.left == 0 {
+            let recorded = self.recording.take().expect("it is being recorded");
+            self.was_recorded(recorded);
+        }
+        self.left == 0
     }
 
     /// All members in use have a superblock, durably.
@@ -265,6 +450,27 @@ impl Recorder {
         (self.recorded, self.skips) = (recorded, false);
         self.has_marked = self.marks_differ();
         self.unconfirmed = self.unconfirmed.saturating_sub(1);
+    }
+
+    /// An operation is going to write to a unit, which is to be recorded. `dirty`: units that are recorded together with it, as each update
+    /// interrupts all members.
+    pub fn announce(&mut self, unit: u64, dirty: Option<&BTreeSet<u64>>) {
+        let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
+        let journaled = self.journal.is_some();
+        if let Some(dirty) = dirty.filter(|_| !self.is_begun(region, tract, journaled)) {
+            let mut next = 0;
+            while let Some(&unit) = dirty.range(next..).next() {
+                let region = self.regions.of_unit(unit);
+                self.begin(region, self.tracts.of_unit(unit), journaled);
+                next = self.regions.units(region).end;
+            }
+        }
+        self.begin(region, tract, journaled);
+    }
+
+    /// True when a member is away, and its tracts are marked.
+    pub fn marks_tracts(&self) -> bool {
+        !self.wanted.away.is_empty()
     }
 
     /// A region of a tract is about to be written to.
@@ -287,13 +493,51 @@ impl Recorder {
             && (away.is_empty() || away.missed.contains(tract))
     }
 
-    /// Notes that the journal is gone. `regions`: regions with writes under way, which only the journal covered.
-    pub fn lose_journal(&mut self, regions: &Bitmap) {
-        if std::mem::take(&mut self.wanted.journaled) && self.wanted.active {
-            self.has_marked = true;
-            self.wanted.in_doubt.add_all(regions);
-            self.touched.add_all(regions);
+    /// Puts the next operation that waits for it into the journal, if that has room.
+    pub fn write_record(
+        &mut self,
+        operations: &mut Slab<Operation>,
+        members: &mut Members,
+        statistics: &mut Statistics,
+        out: &mut Outbox,
+    ) {
+        let (layout, uuid) = (self.layout, self.recorded.uuid);
+        let begun = self.journal.as_mut().and_then(|journal| journal.begin_record(uuid));
+        let Some((key, place)) = begun else { return };
+        let operation = operations.get_mut(key);
+        operation.record = Some(place.number);
+        let unit = operation.unit;
+        let failed = (0..layout.shape.columns()).filter(|role| self.has_failed_at(*role, unit));
+        let nothing = Buf::none();
+        let writes: Vec<(usize, Lba, &Buf)> = operation
+            .writes
+            .iter()
+            .map(|(run, buf)| (layout.member(unit, run.column), layout.member_lba(unit, run.rows.start), buf))
+            .collect();
+        // A write to a member that has failed since the plan was made counts: no superblock may say yet that it has.
+        let void = failed.filter(|role| writes.iter().all(|(other, ..)| other != role));
+        let mut entries: Vec<(usize, Lba, &Buf)> =
+            void.map(|role| (role, layout.member_lba(unit, 0), &nothing)).collect();
+        entries.extend(writes);
+        statistics.journal_records += 1;
+        if let Some(journal) = &self.journal {
+            journal.write(place, Some(key), &entries, members, out);
         }
+    }
+
+    /// The journal could not be written. From now on the bitmap says what is under way; where no writes are wanted without a journal
+    /// (`required`) none are made. Gives the operations that wait to be recorded.
+    pub fn lose_journal(&mut self, operations: &Slab<Operation>, required: bool) -> VecDeque<u64> {
+        let Some(mut journal) = self.journal.take() else { return VecDeque::new() };
+        (self.journal_failed, self.notice) = (true, true);
+        self.broken |= required;
+        if std::mem::take(&mut self.wanted.journaled) && self.wanted.active {
+            let regions = in_use(operations, self.regions);
+            self.has_marked = true;
+            self.wanted.in_doubt.add_all(&regions);
+            self.touched.add_all(&regions);
+        }
+        journal.take_queue()
     }
 
     /// Notes that no writes are under way any more.
@@ -301,6 +545,29 @@ impl Recorder {
         self.has_marked = true;
         self.wanted.active = false;
         self.wanted.in_doubt = self.in_doubt.clone();
+    }
+
+    /// Records what is at rest, now and then; gives the time to do that again. `is_idle`: no requests, no operations, nothing dirty.
+    pub fn look_for_rest(
+        &mut self,
+        now: Nanos,
+        operations: &Slab<Operation>,
+        is_idle: impl FnOnce(Nanos) -> bool,
+    ) -> Option<Nanos> {
+        if !self.wanted.active || self.broken {
+            self.look_at = None;
+            return None;
+        }
+        let at = *self.look_at.get_or_insert(now + REST_TIME);
+        if now >= at {
+            let is_idle = operations.is_empty() && is_idle(REST_TIME);
+            match is_idle {
+                true => self.rest(),
+                false => self.clear(&in_use(operations, self.regions)),
+            }
+            self.look_at = (!is_idle).then_some(now + REST_TIME);
+        }
+        self.look_at
     }
 
     /// Clears the bits of regions at rest. `writing`: operations are under way in them.
@@ -372,8 +639,9 @@ impl Recorder {
             || self.wanted.lost != recorded.lost
     }
 
-    /// Operations may write to a region of a tract.
-    fn may_write(&self, region: u64, tract: u64) -> bool {
+    /// Operations may write to a unit.
+    pub fn may_write(&self, unit: u64) -> bool {
+        let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let is_marked = |away: &Away| away.is_empty() || away.missed.contains(tract) || self.forgets_missed;
         let allows = |superblock: &Superblock| {
             superblock.active
