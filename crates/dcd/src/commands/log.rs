@@ -71,7 +71,7 @@ impl Mirrored {
         let place = place.map_err(|e| Failure::io(name, e))?.flatten();
         place.ok_or_else(|| {
             Failure::Failed(format!(
-                "\"{name}\" is no file, block device or export: a server cannot build layers while it runs"
+                "\"{name}\" is not a file, block device or export: a running server cannot build layers"
             ))
         })
     }

@@ -182,7 +182,7 @@ fn a_member_that_was_away_is_given_what_it_has_missed() {
     nbd.flush().unwrap();
     nbd.disconnect().unwrap();
     for (round, pause) in ["none", "stop", "kill"].into_iter().enumerate() {
-        expect(&on_array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+        expect(&on_array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
         expect(&on_array(&place, "remove", &["c"]), 0, "\"c\" is closed");
         let mut nbd = place.nbd();
         // In one region, here and there.
@@ -222,7 +222,7 @@ fn a_member_that_was_away_is_given_what_it_has_missed() {
         expect(&on_array(&place, "status", &[]), 0, "returned member 2, by regions:");
         expect(&on_array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
         // What is read must be what c has: another one is missing.
-        expect(&on_array(&place, "fail", &["a"]), 0, "member 0 is used no more");
+        expect(&on_array(&place, "fail", &["a"]), 0, "member 0 is no longer used");
         expect(&on_array(&place, "remove", &["a"]), 0, "\"a\" is closed");
         let mut nbd = place.nbd();
         for (at, value) in &model {

@@ -36,13 +36,13 @@ fn serves(place: &Place, more: &[&str], blocks: u64) {
 fn a_member_that_has_failed_need_not_be_there() {
     let place = Place::new();
     let (server, blocks) = full(&place, 8, &[], JOURNAL);
-    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
     expect(&server.stop(), 0, "");
     take_away(&place, "c");
     expect(&array(&place, "assemble", &[]), 0, "it would start, without member 2");
     expect(&array(&place, "status", &[]), 5, "failed, and missing");
     expect(&array(&place, "scrub", &["--quiet"]), 1, "a member is missing");
-    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
     expect(&array(&place, "fail", &["d"]), 3, "does not make up for more failed members");
     expect(&array(&place, "remove", &["c"]), 0, "\"c\" (member 2) is missing");
     let server = place.serve();
@@ -63,7 +63,7 @@ fn a_member_that_has_failed_need_not_be_there() {
 fn the_disk_that_a_spare_has_replaced_need_not_be_there_and_nor_need_a_spare() {
     let place = Place::new();
     let (server, blocks) = full(&place, 8, &["e", "f"], JOURNAL);
-    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
     wait_for(&place, "the rebuild", |status| status["failed_members"].as_array().unwrap().is_empty());
     expect(&server.stop(), 0, "");
     take_away(&place, "c");
@@ -251,11 +251,7 @@ fn an_array_is_found_with_its_journal_or_not_at_all() {
         let paths = names.iter().map(|name| image(&place, name));
         dcd().args(["array", "assemble"]).args(paths).args(more).output().unwrap()
     };
-    expect(
-        &find(&["a", "b", "c", "d"], &[]),
-        3,
-        "it has a journal, and none of the devices begins with that",
-    );
+    expect(&find(&["a", "b", "c", "d"], &[]), 3, "it has a journal, but none of the devices begins with it");
     let without = find(&["a", "b", "c", "d"], &["--without-journal"]);
     expect(&without, 0, "journal = \"none\"");
     let found = find(&["a", "ssd", "b", "c", "d"], &[]);

@@ -219,7 +219,7 @@ fn members_tell_of_a_cache_of_which_the_record_is_lost() {
         expect(&array(&place, &["grow"]), 3, TOLD);
         let devices = ["a.img", "b.img", "c.img", "d.img"].map(|name| place.path(name));
         let assembled = dcd().args(["array", "assemble"]).args(devices).output().unwrap();
-        expect(&assembled, 0, "is attached to it, or to a part of it: name that here");
+        expect(&assembled, 0, "is attached to this array, or to a part of it: name the cache here");
         write_stack(&place, "home", MEMBERS, log.home());
         refused(&place, &[], TOLD);
         let other = "[device.log]\npath = \"other.img\"\nsize = \"8MiB\"\n";
@@ -637,7 +637,7 @@ fn needs_its_cache(place: &Place, inner: &str) {
 #[test]
 fn a_command_that_changes_an_array_on_caches_says_that_their_disks_are_incomplete() {
     let place = clean_on_caches();
-    expect(&array(&place, &["fail", "c"]), 0, "used no more");
+    expect(&array(&place, &["fail", "c"]), 0, "no longer used");
     assert_eq!([state(&place, "a"), state(&place, "b")], ["dirty", "dirty"]);
     needs_its_cache(&place, "a");
     bring_home(&place);
@@ -677,7 +677,7 @@ fn a_cache_on_a_degraded_array_with_a_journal_is_looked_at_after_a_crash() {
         assert!(Instant::now() < deadline, "the parity is not computed");
         std::thread::sleep(Duration::from_millis(20));
     }
-    expect(&array(&place, &["fail", "b"]), 0, "used no more");
+    expect(&array(&place, &["fail", "b"]), 0, "no longer used");
     let mut nbd = place.nbd();
     for i in 0..16u64 {
         nbd.write(i * 65536, &[i as u8; 4096]).unwrap();

@@ -17,7 +17,7 @@ fn a_failed_member_is_rebuilt_on_a_spare_and_a_kill_does_not_hinder_that() {
     let (server, blocks) = full(&place, 48, &["e"], JOURNAL);
     expect(&array(&place, "fail", &["nobody"]), 1, "there are: a, b, c, d");
     expect(&array(&place, "add", &["e"]), 3, "is a spare of the server already");
-    expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+    expect(&array(&place, "fail", &["b"]), 0, "member 1 is no longer used");
     expect(&array(&place, "fail", &["c"]), 3, "member 2 cannot be spared");
     // Somewhere on the way.
     std::thread::sleep(Duration::from_millis(60));
@@ -37,7 +37,7 @@ fn a_failed_member_is_rebuilt_on_a_spare_and_a_kill_does_not_hinder_that() {
     let offline = status(&place);
     assert!(device(&offline, "b").starts_with("stale"), "{offline}");
     expect(&array(&place, "remove", &["e"]), 3, "is member 1, and in use");
-    expect(&array(&place, "remove", &["b"]), 0, "in no array any more");
+    expect(&array(&place, "remove", &["b"]), 0, "no longer belongs to an array");
     // As the note says.
     stack(&place, &["a", "e", "c", "d"], &[], JOURNAL);
     expect(&dcd().args(["array", "assemble"]).arg(place.stack()).output().unwrap(), 0, "it would start");
@@ -52,12 +52,12 @@ fn a_failed_member_is_rebuilt_on_a_spare_and_a_kill_does_not_hinder_that() {
 fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     let place = Place::new();
     let (server, blocks) = full(&place, 8, &[], JOURNAL);
-    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
     disk(&place, "new", 8);
     disk(&place, "small", 4);
     disk(&place, "more", 8);
     stack(&place, &["a", "b", "new", "d"], &["small"], JOURNAL);
-    expect(&array(&place, "add", &["new"]), 3, "whose device the server has open still");
+    expect(&array(&place, "add", &["new"]), 3, "whose device the server still has open");
     expect(&array(&place, "add", &["d"]), 3, "is member 3 of the server's array already, and in use");
     stack(&place, &["a", "more", "new", "d"], &["small"], JOURNAL);
     expect(&array(&place, "add", &["more"]), 3, "name it in \"spares\" and add it");
@@ -80,7 +80,7 @@ fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     server.kill();
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
-    expect(&array(&place, "fail", &["a"]), 0, "member 0 is used no more");
+    expect(&array(&place, "fail", &["a"]), 0, "member 0 is no longer used");
     good(&place);
     expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
     expect(&server.stop(), 0, "");
@@ -98,12 +98,12 @@ fn a_served_array_lets_a_failed_member_go_and_takes_it_back() {
     expect(&array(&place, "remove", &["c"]), 3, "it is member 2, and in use");
     expect(&array(&place, "remove", &["journal"]), 3, "is the journal");
     expect(&array(&place, "remove", &["e"]), 0, "\"e\" is closed");
-    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
-    expect(&array(&place, "add", &["c"]), 3, "whose device the server has open still");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
+    expect(&array(&place, "add", &["c"]), 3, "whose device the server still has open");
     expect(
         &array(&place, "remove", &["c"]),
         0,
-        "\"c\" is closed, and used no more: nothing on it was changed. \"dcd array add\" takes it back",
+        "\"c\" is closed, and no longer used: nothing on it was changed. \"dcd array add\" adds it again",
     );
     let now = status(&place);
     assert!(device(&now, "c").starts_with("removed") && device(&now, "e").starts_with("new"), "{now}");
@@ -122,13 +122,13 @@ fn a_served_array_lets_a_failed_member_go_and_takes_it_back() {
     assert_eq!(device(&now, "c"), "in use");
     expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
     // Once more, as a spare this time, and in its place another device.
-    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
     expect(&array(&place, "remove", &["2"]), 0, "\"c\" is closed");
     fs::rename(place.path("c.img"), place.path("plugged.img")).unwrap();
     stack(&place, &["a", "b", "missing", "d"], &["plugged"], JOURNAL);
     expect(&array(&place, "add", &["plugged"]), 0, "\"plugged\" is member 2 now");
     good(&place);
-    expect(&array(&place, "fail", &["plugged"]), 0, "member 2 is used no more");
+    expect(&array(&place, "fail", &["plugged"]), 0, "member 2 is no longer used");
     expect(&array(&place, "remove", &["plugged"]), 0, "\"plugged\" is closed");
     disk(&place, "other", 8);
     stack(&place, &["a", "b", "other", "d"], &[], JOURNAL);
@@ -161,10 +161,10 @@ fn a_member_is_replaced_in_its_place_while_nothing_is_served() {
         .unwrap();
     expect(&measured, 0, "Smax");
     assert_eq!(status(&place)["calibrated"], true);
-    expect(&array(&place, "fail", &["2"]), 0, "member 2 is used no more");
+    expect(&array(&place, "fail", &["2"]), 0, "member 2 is no longer used");
     assert_eq!(device(&status(&place), "c"), "failed");
     expect(&array(&place, "fail", &["a"]), 3, "does not make up for more");
-    expect(&array(&place, "remove", &["2"]), 0, "\"c\" (member 2) is in no array any more");
+    expect(&array(&place, "remove", &["2"]), 0, "\"c\" (member 2) no longer belongs to an array");
     disk(&place, "new", 2);
     stack(&place, &["a", "b", "new", "d"], &[], "");
     expect(&array(&place, "add", &["new"]), 3, "too small");
@@ -194,8 +194,8 @@ fn a_scrub_finds_and_repairs_what_has_rotted() {
     rot();
     expect(&array(&place, "scrub", &["--quiet"]), 4, "1 row that did not match");
     let server = place.serve();
-    expect(&array(&place, "scrub", &[]), 4, "--repair writes it anew");
-    expect(&array(&place, "status", &[]), 4, "right but for what the scrub found");
+    expect(&array(&place, "scrub", &[]), 4, "--repair rewrites them");
+    expect(&array(&place, "status", &[]), 4, "right except for what the scrub found");
     expect(&array(&place, "scrub", &["--repair"]), 0, "1 row that did not match");
     expect(&array(&place, "scrub", &[]), 0, "0 rows that did not match");
     expect(&array(&place, "status", &[]), 0, "scrubbed 0 rows that did not match");
@@ -222,11 +222,11 @@ fn an_array_is_found_again_among_bare_devices() {
     };
     disk(&place, "blank", 6);
     expect(&find(&["c", "a"], &[]), 3, "of its 4 members 1, 3 are not among the devices");
-    expect(&find(&["blank"], &[]), 1, "none of the devices is of an array");
+    expect(&find(&["blank"], &[]), 1, "none of the devices belongs to an array");
     let out = place.path("found.toml");
     let found = find(&["d", "e", "blank", "a", "b"], &["--out", out.to_str().unwrap()]);
     expect(&found, 0, "blank.img: it is no member of an array");
-    expect(&found, 0, "without member 2: what is missing is computed from the others");
+    expect(&found, 0, "without member 2: missing data is computed from the other members");
     expect(&find(&["d", "a", "b"], &["--out", out.to_str().unwrap()]), 1, "exists");
     let text = fs::read_to_string(&out).unwrap();
     assert!(text.contains("of = [\"disk0\", \"disk1\", \"missing\", \"disk3\"]"), "{text}");
@@ -240,7 +240,7 @@ fn an_array_is_found_again_among_bare_devices() {
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
     let found = find(&["d", "e", "a", "b", "old"], &[]);
-    expect(&found, 0, "old.img: member 0, with an older content");
+    expect(&found, 0, "old.img: member 0, with older data");
     expect(&found, 0, "a.img is that member now: left out");
 }
 
@@ -257,7 +257,7 @@ fn an_array_grows_by_a_member_and_by_larger_ones() {
     place.nbd().write(0, &pattern(0)).unwrap();
     expect(&server.stop(), 0, "");
     stack(&place, &["a", "b", "c", "d", "e"], &[], JOURNAL);
-    expect(&array(&place, "grow", &["--quiet"]), 0, "it has 20 MiB over 5 members now");
+    expect(&array(&place, "grow", &["--quiet"]), 0, "the array now has 20 MiB over 5 members");
     let server = place.serve();
     let mut nbd = place.nbd();
     assert_eq!(nbd.bytes, 20 * MIB);
@@ -274,7 +274,7 @@ fn an_array_grows_by_a_member_and_by_larger_ones() {
             .set_len(8 * MIB)
             .unwrap();
     }
-    expect(&array(&place, "grow", &["--quiet"]), 0, "it has 28 MiB over 5 members now");
+    expect(&array(&place, "grow", &["--quiet"]), 0, "the array now has 28 MiB over 5 members");
     let server = place.serve();
     let mut nbd = place.nbd();
     assert_eq!(nbd.bytes, 28 * MIB);
@@ -301,7 +301,7 @@ fn growing_stops_where_it_is_interrupted_and_goes_on_from_there() {
     expect(&interrupted, 1, "what was done is kept; \"dcd array grow\" continues");
     let percent = status(&place)["reshaped_percent"].as_f64().expect("it is growing");
     assert!(percent > 0.0 && percent < 100.0, "{percent}");
-    expect(&array(&place, "grow", &["--quiet"]), 0, "over 5 members now");
+    expect(&array(&place, "grow", &["--quiet"]), 0, "over 5 members");
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
     expect(&array(&place, "scrub", &["--quiet"]), 0, "0 rows that did not match");
@@ -400,7 +400,7 @@ fn an_array_that_is_not_served_keeps_the_last_member_that_it_can_spare() {
     expect(&array(&place, "assemble", &[]), 0, "it would start, without member 1");
     // The one that is not up to date can be failed, and with all of them one can.
     fs::write(place.path("b.img"), newer).unwrap();
-    expect(&array(&place, "fail", &["a"]), 0, "member 0 is used no more");
+    expect(&array(&place, "fail", &["a"]), 0, "member 0 is no longer used");
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
@@ -455,7 +455,7 @@ fn a_device_with_something_else_on_it_takes_the_place_of_a_member_that_is_gone()
         expect(&array(&place, "assemble", &[]), 3, said);
         assert_eq!(status(&place)["state"], "refused");
         if told_first {
-            expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+            expect(&array(&place, "fail", &["b"]), 0, "member 1 is no longer used");
         }
         if foreign {
             expect(&array(&place, "add", &["b"]), 3, "add --force");
@@ -487,7 +487,7 @@ fn a_spare_that_was_never_added_is_named_and_can_be_added_at_any_time() {
         if !served {
             expect(&server.stop(), 0, "");
             expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
-            expect(&array(&place, "remove", &["new"]), 0, "in no array any more");
+            expect(&array(&place, "remove", &["new"]), 0, "no longer belongs to an array");
             expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
             let server = place.serve();
             assert_eq!(device(&status(&place), "new"), "spare");
@@ -495,7 +495,7 @@ fn a_spare_that_was_never_added_is_named_and_can_be_added_at_any_time() {
             continue;
         }
         expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
-        expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+        expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
         expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
         read_all(&mut place.nbd(), blocks);
         expect(&server.stop(), 0, "");
@@ -514,7 +514,7 @@ fn whether_an_array_would_start_is_what_its_start_says() {
     stack(&place, &["a", "b", "c", "d"], &[], "");
     // What a member that failed had cannot be told from parity that may be half written.
     let server = place.serve();
-    expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+    expect(&array(&place, "fail", &["b"]), 0, "member 1 is no longer used");
     let mut nbd = place.nbd();
     (0..blocks).step_by(3).for_each(|block| nbd.write(block * 4096, &pattern(block)).unwrap());
     nbd.flush().unwrap();
@@ -559,7 +559,7 @@ fn a_served_array_goes_by_the_names_that_its_devices_had_when_it_was_started() {
     let now = status(&place);
     assert_eq!((device(&now, "a"), &now["devices"][0]["name"]), ("in use".to_owned(), &"a".into()));
     assert!(now["advice"].to_string().contains("the stack file names other members"), "{now}");
-    expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+    expect(&array(&place, "fail", &["b"]), 0, "member 1 is no longer used");
     expect(&array(&place, "rebuild", &["--quiet"]), 0, "spare 0 is member 1 now");
     // As the note says, and then another spare.
     stack(&place, &["a", "e", "c", "d"], &["new"], "");
@@ -571,7 +571,7 @@ fn a_served_array_goes_by_the_names_that_its_devices_had_when_it_was_started() {
     );
     assert!(device(&now, "new").starts_with("new: "), "{now}");
     expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
-    expect(&array(&place, "fail", &["e"]), 0, "member 1 is used no more");
+    expect(&array(&place, "fail", &["e"]), 0, "member 1 is no longer used");
     expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
@@ -596,10 +596,10 @@ fn a_spare_or_a_member_that_is_not_there_does_not_lead_to_a_new_array() {
     disk(&place, "e", 8);
     expect(&array(&place, "status", &[]), 0, "new: \"dcd array add\" makes it a spare");
     stack(&place, &["a", "b", "c", "d", "e"], &[], JOURNAL);
-    expect(&array(&place, "add", &["e"]), 3, "is named behind the 4 members that the server's array has");
+    expect(&array(&place, "add", &["e"]), 3, "is named after the 4 members that the server's array has");
     stack(&place, &["a", "b", "c", "d"], &["e"], JOURNAL);
     expect(&array(&place, "add", &["e"]), 0, "\"e\" is a spare now");
-    expect(&array(&place, "fail", &["c"]), 0, "member 2 is used no more");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
     expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
     expect(&server.stop(), 0, "");
     fs::remove_file(place.path("journal.img")).unwrap();
@@ -616,11 +616,15 @@ fn a_spare_or_a_member_that_is_not_there_does_not_lead_to_a_new_array() {
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
     // The stale one may go, as the spare has its role.
-    expect(&array(&place, "remove", &["c"]), 0, "in no array any more");
+    expect(&array(&place, "remove", &["c"]), 0, "no longer belongs to an array");
     let server = place.serve();
     assert_eq!(status(&place)["state"], "good");
     expect(&server.stop(), 0, "");
-    expect(&array(&place, "add", &["c"]), 3, "cannot be member 2: \"e\" is, and has what is in it");
+    expect(
+        &array(&place, "add", &["c"]),
+        3,
+        "cannot be member 2: \"e\" already is that member and holds its data",
+    );
 }
 
 #[test]
@@ -644,7 +648,7 @@ fn a_member_is_not_given_up_while_the_journal_that_makes_up_for_a_crash_is_not_t
     );
     fs::write(place.path("journal.img"), journal).unwrap();
     // With it, one can be spared.
-    expect(&array(&place, "fail", &["a"]), 0, "member 0 is used no more");
+    expect(&array(&place, "fail", &["a"]), 0, "member 0 is no longer used");
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");

@@ -58,7 +58,7 @@ fn a_new_member_that_is_not_named_last_is_no_reason_to_overwrite_an_old_one() {
         expect(&array(&place, "grow", force), 3, "\"d\" is member 3 already, and is named last");
     }
     stack(&place, &["a", "b", "c", "d", "new"], &[], "");
-    expect(&array(&place, "grow", &["--quiet"]), 0, "over 5 members now");
+    expect(&array(&place, "grow", &["--quiet"]), 0, "over 5 members");
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
@@ -69,7 +69,7 @@ fn a_new_member_that_is_not_named_last_is_no_reason_to_overwrite_an_old_one() {
 fn a_server_tells_what_happens_to_its_array() {
     let place = Place::new();
     let (server, _) = full(&place, 8, &[], "");
-    expect(&array(&place, "fail", &["b"]), 0, "member 1 is used no more");
+    expect(&array(&place, "fail", &["b"]), 0, "member 1 is no longer used");
     // It looks every two seconds.
     std::thread::sleep(std::time::Duration::from_secs(3));
     expect(&server.stop(), 0, "array \"array\": degraded, without member 1");

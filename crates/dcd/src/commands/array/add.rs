@@ -110,7 +110,7 @@ fn may_take_role(choice: &ArrayChoice, name: &str, role: usize) -> Result<(), Fa
     if let Some(other) = devices.found.iter().find(holds) {
         return wrong(
             name,
-            &format!("cannot be member {role}: \"{}\" is, and has what is in it", other.name),
+            &format!("cannot be member {role}: \"{}\" already is that member and holds its data", other.name),
             &format!("name \"{}\" in its place in \"of\"; nothing was changed", other.name),
         );
     }
@@ -133,9 +133,7 @@ fn without_taken(devices: &Devices) -> Result<Superblock, Failure> {
 
 /// Describes the regions that are filled on a member that has come back.
 fn missed(regions: u64, most: u64) -> String {
-    format!(
-        "it was away, and the {regions} of {most} regions in which something was written since are filled"
-    )
+    format!("it was away, and only the {regions} of {most} regions that were written meanwhile are filled")
 }
 
 /// A server that is to take a device.
@@ -169,7 +167,7 @@ impl Served<'_> {
                 Progress::Member(role) => {
                     let count = |array: &ArrayStatus| array.statistics.members_returned;
                     let what = match count(&status) > count(&before) {
-                        true => "it was away, and what it has missed is being filled",
+                        true => "it was away, and only what it missed is being filled",
                         false => "it is being filled",
                     };
                     println!(
@@ -186,7 +184,7 @@ impl Served<'_> {
                     let mut notes = status.advice.iter();
                     let note = notes.rfind(|note| note.starts_with(&format!("{seat} ")));
                     let why = note.map_or("see \"dcd array status\"", String::as_str);
-                    return Err(Failure::Failed(format!("\"{name}\" is no spare: {why}")));
+                    return Err(Failure::Failed(format!("\"{name}\" was not added: {why}")));
                 }
             }
         }
@@ -217,11 +215,7 @@ impl Served<'_> {
                 Some(role) => format!("is member {role} of the server's array already"),
                 None => "is a spare of the server already".to_owned(),
             };
-            return wrong(
-                self.name,
-                &what,
-                "to take back one that has failed, \"dcd array remove\" it first",
-            );
+            return wrong(self.name, &what, "to add it again after a failure, \"dcd array remove\" it first");
         }
         if let Some(role) = self.choice.role_of(self.name) {
             return self.member_seat(role, array);
@@ -236,8 +230,8 @@ impl Served<'_> {
         if role >= members {
             return wrong(
                 self.name,
-                &format!("is named behind the {members} members that the server's array has"),
-                "one more member comes with \"dcd array grow\", with the server stopped; a spare is named in \"spares\"",
+                &format!("is named after the {members} members that the server's array has"),
+                "to add a member, stop the server and use \"dcd array grow\"; to add a spare, name it in \"spares\"",
             );
         }
         if !array.has_failed(role) || array.rebuilding_member == Some(role) {
@@ -250,17 +244,15 @@ impl Served<'_> {
             }
             return wrong(
                 self.name,
-                &format!(
-                    "is in the place of member {role}, which has not failed, or has a new device already"
-                ),
-                "name it in \"spares\" and add it there; in its place in \"of\" belongs the device that is the member, or \"missing\"",
+                &format!("is named as member {role}, which has not failed or already has a new device"),
+                "name it in \"spares\" and add it there; in \"of\", name the device that is this member, or \"missing\"",
             );
         }
         if devices.open_members[role] {
             return wrong(
                 self.name,
-                &format!("is in the place of member {role}, whose device the server has open still"),
-                "\"dcd array remove\" closes it, by the name that it had",
+                &format!("is named as member {role}, whose device the server still has open"),
+                "\"dcd array remove\" closes that device, by the name that it had",
             );
         }
         Ok(Seat::Member(role))
@@ -273,7 +265,7 @@ impl Served<'_> {
             Some(place) => Ok(place),
             None => wrong(
                 self.name,
-                "is no file, block device or export: a server cannot build layers while it runs",
+                "is not a file, block device or export: a running server cannot build layers",
                 "stop the server, add it, and serve the array again",
             ),
         }

@@ -89,13 +89,10 @@ fn refuse_without_journal(array: &Superblock, journal: Option<&Journal>) -> Resu
         return Ok(());
     }
     Err(Failure::refused(
-        format!(
-            "array {}: it has a journal, and none of the devices begins with that",
-            uuid_text(array.uuid)
-        ),
-        "name its device, too. If that is gone for good, or if nothing has been written to the array yet, add --without-journal. If the \
-         journal is a slice further on in its device, add --without-journal, and name it in the place of \"none\" in the stack file; \
-         nothing was changed",
+        format!("array {}: it has a journal, but none of the devices begins with it", uuid_text(array.uuid)),
+        "name the journal's device, too. If the journal is a slice further on in its device, add --without-journal, and name the slice \
+         instead of \"none\" in the stack file. If that device is lost for good, or if nothing has been written to the array yet, add \
+         --without-journal; nothing was changed",
     ))
 }
 
@@ -117,10 +114,10 @@ fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> 
     let mut matching = arrays.iter().filter(|(uuid, _)| wanted.is_none_or(|wanted| uuid.starts_with(wanted)));
     match (matching.next(), matching.next()) {
         (None, _) => Err(Failure::Failed(
-            "none of the devices is of an array, or not of the one that is wanted".to_owned(),
+            "none of the devices belongs to an array, or to the one that --array names".to_owned(),
         )),
         (Some((uuid, devices)), None) => of(devices).ok_or_else(|| {
-            Failure::Failed(format!("array {uuid}: only spares of it are named, and no member"))
+            Failure::Failed(format!("array {uuid}: only spares of it are named: name its members, too"))
         }),
         (Some(_), Some(_)) => {
             let mut text = "the devices are of several arrays; choose one with --array:".to_owned();
@@ -144,7 +141,7 @@ fn refuse_apart(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
     }
     Err(Failure::refused(
         format!("array {}: {apart}", uuid_text(array.uuid)),
-        "to keep a part, name its devices only; nothing was changed",
+        "name only the devices of the part that you keep; nothing was changed",
     ))
 }
 
@@ -203,7 +200,7 @@ impl<'a> Members<'a> {
             let Some((superblock, identity)) = device.superblock() else { continue };
             let name = &device.name;
             let (role, what) = match standing(array, superblock, identity) {
-                Standing::Outdated(role) => (role, ", with an older content"),
+                Standing::Outdated(role) => (role, ", with older data"),
                 Standing::Failed(role) => (role, ", which has failed"),
                 Standing::Stale => {
                     eprintln!("dcd: {name}: another device has taken its role: left out");
@@ -216,15 +213,15 @@ impl<'a> Members<'a> {
                     eprintln!("dcd: {name}: member {role}{what}; {other} is that member now: left out")
                 }
                 None => eprintln!(
-                    "dcd: {name}: member {role}{what}: left out; named in the place of \"missing\", \"dcd array add\" fills it"
+                    "dcd: {name}: member {role}{what}: left out; to fill it, name it in the place of \"missing\", and \"dcd array add\" it"
                 ),
             }
         }
         let missing: Vec<String> = self.missing().map(|role| role.to_string()).collect();
         if !missing.is_empty() {
             eprintln!(
-                "dcd: without member {}: what is missing is computed from the others, which takes longer, and fewer may fail; \
-                 \"dcd array assemble FILE\" says whether it would start so",
+                "dcd: without member {}: missing data is computed from the other members, so reads are slower and fewer members may fail; \
+                 \"dcd array assemble FILE\" checks whether the array would start",
                 missing.join(" and ")
             );
         }
@@ -241,7 +238,7 @@ impl<'a> Members<'a> {
         if missing.len() > parity {
             return Err(Failure::refused(
                 format!(
-                    "array {}: of its {} members {} are not among the devices or have failed, and the parity makes up for {parity}",
+                    "array {}: of its {} members, {} are not among the devices or have failed; parity makes up for only {parity}",
                     uuid_text(array.uuid),
                     array.members,
                     missing.join(", ")
@@ -257,8 +254,8 @@ impl<'a> Members<'a> {
         if !array.caches.is_empty() {
             let _ = writeln!(
                 text,
-                "# The log cache {} is attached to it, or to a part of it: name that here before it is served, as the newest data\n# may \
-                 be in its log.",
+                "# The log cache {} is attached to this array, or to a part of it: name the cache here before you serve the array, as\n# the \
+                 newest data may be in the cache's log.",
                 caches_text(&array.caches)
             );
         }
@@ -291,7 +288,7 @@ impl<'a> Members<'a> {
             );
         }
         if array.reshape.is_some() {
-            text += "\n# It is growing: \"dcd array grow\" goes on with that, and then it can be served.\n";
+            text += "\n# The array is growing: \"dcd array grow\" must finish before it can be served.\n";
         }
         let level = array.level.name();
         let strip = array.strip_sectors * SECTOR_BYTES / 1024;
@@ -301,10 +298,12 @@ impl<'a> Members<'a> {
         );
         text += match journal {
             Some(_) if !array.caches.is_empty() => {
-                "# Leave this out where the journal is before the log of a cache that is named here: it is found there.\njournal = \"journal\"\n"
+                "# Leave this out if the cache that you name here has the journal before its log: the journal is found there.\njournal = \"journal\"\n"
             }
             Some(_) => "journal = \"journal\"\n",
-            None if array.has_journal || array.journaled => "# It had a journal.\njournal = \"none\"\n",
+            None if array.has_journal || array.journaled => {
+                "# The array had a journal.\njournal = \"none\"\n"
+            }
             None => "",
         };
         Ok(text)

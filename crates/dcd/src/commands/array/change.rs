@@ -28,13 +28,13 @@ pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
         let role = served_role(&choice, &array.devices, &args.member)?;
         let call = json!({ "layer": choice.layer, "command": "fail", "role": role });
         ask(&mut client, "array", call).map_err(refused_by_server)?;
-        println!("member {role} is used no more");
+        println!("member {role} is no longer used");
         return Ok(());
     }
     let role = offline_role(&choice, &Devices::open(&choice, Purpose::Look)?, &args.member)?;
     must_start_without(&choice, role)?;
     mark_failed(&mut Devices::open(&choice, Purpose::Change)?.members(), role)?;
-    println!("member {role} is used no more");
+    println!("member {role} is no longer used");
     Ok(())
 }
 
@@ -136,7 +136,7 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
         Some(Standing::Rebuilding(role, _)) => {
             return refuse(
                 format!("\"{name}\" is being rebuilt as member {role}"),
-                "\"dcd array fail\" ends that",
+                "\"dcd array fail\" ends the rebuild",
             );
         }
         Some(Standing::Foreign) => {
@@ -152,7 +152,7 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     let mut device = found.device.expect("it has a superblock");
     forget(&mut device).map_err(|error| Failure::Failed(format!("\"{name}\": {error}")))?;
     println!(
-        "\"{name}\" ({called}) is in no array any more, and would be filled whole: take it out of {}",
+        "\"{name}\" ({called}) no longer belongs to an array, and is filled completely if it is added again: take it out of {}",
         choice.file.path.display()
     );
     Ok(())
@@ -165,7 +165,7 @@ fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
     if let Some(role) = role.filter(|role| devices.newest.failed >> role & 1 == 0 && !devices.has(*role)) {
         return Err(Failure::refused(
             format!(
-                "\"{name}\" is member {role}, and is missing: the superblocks do not say that it has failed"
+                "\"{name}\" is member {role}, and is missing, but the superblocks do not say that it has failed"
             ),
             "reconnect it, or \"dcd array fail\" first, if it can be spared",
         ));
@@ -198,10 +198,10 @@ fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result
         std::thread::sleep(REMOVE_INTERVAL);
     };
     let next = match was_free {
-        true => "\"dcd array add\" takes it back, or another device in its place",
-        false => "another device has its place: named in \"spares\", it can be added as a spare",
+        true => "\"dcd array add\" adds it again, or another device in its place",
+        false => "another device has its place: to add it as a spare, name it in \"spares\"",
     };
-    println!("\"{name}\" is closed, and used no more: nothing on it was changed. {next}");
+    println!("\"{name}\" is closed, and no longer used: nothing on it was changed. {next}");
     Ok(())
 }
 
@@ -248,7 +248,7 @@ pub fn named<'a>(choice: &'a ArrayChoice, name: &str, verb: &str) -> Result<&'a 
     let by_role = || choice.members.get(name.parse::<usize>().ok()?)?.as_deref();
     names.iter().find(|other| **other == name).copied().or_else(by_role).ok_or_else(|| {
         Failure::Failed(format!(
-            "\"{name}\" is not in \"of\" or \"spares\" of layer \"{}\": name there what you want to {verb}; there are: {}",
+            "\"{name}\" is not in \"of\" or \"spares\" of layer \"{}\": name it there to {verb} it; there are: {}",
             choice.layer,
             names.join(", ")
         ))

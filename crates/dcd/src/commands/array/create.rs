@@ -21,7 +21,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     if choice.config.present.contains(&false) {
         return Err(Failure::Failed(format!(
-            "layer \"{}\": all of its members have to be there when it is made",
+            "layer \"{}\": all of its members must be present when it is created",
             choice.layer
         )));
     }
@@ -52,11 +52,14 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     made_files.keep();
     for journal in &mut journal {
         clear_journal(journal, &made)
-            .map_err(|error| Failure::Failed(format!("the array is made, but {error}")))?;
+            .map_err(|error| Failure::Failed(format!("the array was created, but {error}")))?;
     }
     for (name, spare) in choice.spares.iter().zip(&mut spares) {
         make_spare(spare, &made, random_id()?).map_err(|error: ChangeError| {
-            Failure::Failed(format!("the array is made, but \"{name}\" is no spare of it: {}", error.told()))
+            Failure::Failed(format!(
+                "the array was created, but \"{name}\" did not become a spare: {}",
+                error.told()
+            ))
         })?;
     }
     let data = (made.members - made.level.parity()) as u64 * made.member_sectors * SECTOR_BYTES;
@@ -84,7 +87,7 @@ fn refuse_over_array(names: &[&str], devices: &mut [PartDevice]) -> Result<(), F
     let Some(uuid) = uuids.first() else { return Ok(()) };
     let are = if members.len() == 1 { "is a member" } else { "are members" };
     Err(Failure::refused(
-        format!("{} {are} of a dcd array already, the first of array {uuid}", members.join(", ")),
-        "if that array does not start, \"dcd array status\" says why. A new one, with --force, loses all that is in it",
+        format!("{} {are} of a dcd array already; the first belongs to array {uuid}", members.join(", ")),
+        "if that array does not start, \"dcd array status\" says why. A new array, with --force, loses all data of the old one",
     ))
 }

@@ -21,7 +21,7 @@ use crate::session::random::random_id;
 use crate::session::record::{AttachmentState, admit_without_record};
 use crate::session::started::PartDevice;
 
-const FIRST_DETACH: &str = "\"dcd detach\" it with the stack file that has no new member yet, leave the cache out of the stack file while \
+const FIRST_DETACH: &str = "\"dcd detach\" the cache with the stack file that has no new member yet, leave it out of the stack file while \
                             the array grows, and \"dcd format\" it again afterwards";
 /// Data that moves between two notes of how far it is.
 const BAND_BYTES: u64 = 16 << 20;
@@ -31,7 +31,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     choice.not_served("let the array grow")?;
     if let Some(cache) = cache_on(&choice.file, &choice.layer) {
         return Err(Failure::refused(
-            format!("log cache \"{cache}\" stands on it, and it knows the size of its data disk"),
+            format!("log cache \"{cache}\" is built on it, and has recorded the size of its data disk"),
             FIRST_DETACH,
         ));
     }
@@ -64,9 +64,9 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     match grown.map_err(refused)? {
         Some(grown) => {
             let data = (grown.members - grown.level.parity()) as u64 * grown.member_sectors * SECTOR_BYTES;
-            println!("it has {} over {} members now", HumanBytes(data), grown.members);
+            println!("the array now has {} over {} members", HumanBytes(data), grown.members);
         }
-        None => println!("nothing to gain: it has all the space that its smallest member gives"),
+        None => println!("nothing to gain: the array has all the space that its smallest member allows"),
     }
     Ok(())
 }
@@ -89,7 +89,7 @@ fn adds_member(
         if let Some(role) = role {
             return Err(Failure::refused(
                 format!("\"{name}\" is member {role} already, and is named last"),
-                "name the new one last in \"of\", behind all others; nothing was changed",
+                "name the new device last in \"of\"; nothing was changed",
             ));
         }
         may_overwrite(&choice.file, parts, name, device, force)?;
@@ -111,7 +111,10 @@ fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
     admit_without_record(lost, record.teller(), false, FIRST_DETACH)?;
     let Some(cache) = attached else { return Ok(()) };
     Err(Failure::refused(
-        format!("the cache {} is attached to it, and knows the size of its data disk", cache.cache_uuid),
+        format!(
+            "the cache {} is attached to it, and has recorded the size of its data disk",
+            cache.cache_uuid
+        ),
         format!("{FIRST_DETACH}; its log is {}", cache.log.display()),
     ))
 }

@@ -43,7 +43,7 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
     }
     let parity = match status.state {
         ArrayState::Resyncing => {
-            "; its parity is in doubt until it has been computed, which goes on while the array is served"
+            "; parity may be out of sync until the resync ends, which continues while the array is served"
         }
         _ => "",
     };
@@ -58,7 +58,10 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     if args.stop {
         let mut client = choice.server()?.ok_or_else(|| {
-            Failure::Failed(format!("{}: it is not served: interrupt the scrub", choice.file.path.display()))
+            Failure::Failed(format!(
+                "{}: it is not served: interrupt the scrub command",
+                choice.file.path.display()
+            ))
         })?;
         return tell(&mut client, &choice, ArrayCommand::ScrubStop);
     }
@@ -68,7 +71,7 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
         .ok_or_else(|| Failure::Failed("the scrub ended early: see \"dcd array status\"".to_owned()))?;
     let line = findings_line(&findings);
     if findings.lost > 0 || (!args.repair && findings.are_left()) {
-        let advice = if args.repair { "" } else { "; --repair writes it anew" };
+        let advice = if args.repair { "" } else { "; --repair rewrites them" };
         return Err(Failure::Damage(format!("{line}{advice}")));
     }
     println!("{line}");
@@ -142,7 +145,7 @@ impl Follower {
         let waits = pass.is_some() || array.rebuilding_member.is_some();
         if waits && self.idle_looks > IDLE_LOOKS_MAX {
             self.progress.end();
-            let what = pass.map_or_else(|| "a rebuild that does not begin".to_owned(), pass_line);
+            let what = pass.map_or_else(|| "the rebuild does not begin".to_owned(), pass_line);
             return Err(Failure::Failed(format!("{what}: see \"dcd array status\"")));
         }
         if !waits {
@@ -201,7 +204,7 @@ fn follow(
     let outcome = driver.run(stack, &mut host).map_err(|e| Failure::Failed(e.to_string()))?;
     host.follower.progress.end();
     let ended =
-        host.ended.unwrap_or_else(|| Err(Failure::Failed("interrupted; the next time goes on".to_owned())));
+        host.ended.unwrap_or_else(|| Err(Failure::Failed("interrupted; the next run continues".to_owned())));
     if outcome.is_clean() { ended } else { Err(Failure::Failed(outcome.failures.join("; "))) }
 }
 

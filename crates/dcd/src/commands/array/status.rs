@@ -189,7 +189,7 @@ impl Served<'_> {
                 "failed, and missing".to_owned()
             }
             (_, None) if named.is_some() => {
-                "removed: \"dcd array add\" takes it back, or another device".to_owned()
+                "removed: \"dcd array add\" adds it again, or another device".to_owned()
             }
             (_, None) => "missing".to_owned(),
         };
@@ -253,7 +253,7 @@ impl Served<'_> {
         });
         if differs {
             notes.push(
-                "the stack file names other members than the server has: the server keeps the names of its start until it is started again"
+                "the stack file names other members than the server has: the server keeps the names that it started with until it is restarted"
                     .to_owned(),
             );
         }
@@ -357,10 +357,9 @@ fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Device {
             misplaced = wrong_place(role);
             (Some(role), if misplaced { "misplaced" } else { "in use" }.to_owned())
         }
-        (_, Some(Standing::Outdated(role))) => (
-            Some(role),
-            "out of date: it has an older content, and the next start does not use it".to_owned(),
-        ),
+        (_, Some(Standing::Outdated(role))) => {
+            (Some(role), "out of date: it has older data, and the next start does not use it".to_owned())
+        }
         (_, Some(Standing::Failed(role))) => (Some(role), "failed".to_owned()),
         (_, Some(Standing::Rebuilding(role, sectors))) => {
             (Some(role), format!("rebuilding {:.1} %", percent(sectors, devices.newest.member_sectors)))
@@ -391,15 +390,15 @@ fn parity_text(report: &Report) -> String {
     let was_killed = report.stopped_cleanly == Some(false);
     match array.regions_in_doubt {
         0 if was_killed && !array.journal => {
-            "in doubt: it did not stop cleanly, and its journal is not named".to_owned()
+            "may be out of sync: the array did not stop cleanly, and its journal is not named".to_owned()
         }
         0 if was_killed && report.refusal.is_some() => "not known, as the start is refused".to_owned(),
-        0 if was_killed => "right where the journal's last records are written again".to_owned(),
+        0 if was_killed => "right once the next start writes the journal's last records again".to_owned(),
         0 if array.last_scrub.as_ref().is_some_and(Findings::are_left) => {
-            "right but for what the scrub found".to_owned()
+            "right except for what the scrub found".to_owned()
         }
         0 => "known to be right".to_owned(),
-        some => format!("in doubt in {some} of {} regions", array.regions),
+        some => format!("may be out of sync in {some} of {} regions", array.regions),
     }
 }
 
@@ -439,7 +438,7 @@ fn screen(report: &Report) -> String {
     };
     line("parity", &format!("{}; journal: {journal}", parity_text(report)));
     if let Some(percent) = report.reshaped_percent {
-        line("growing", &format!("{percent:.1} %: \"dcd array grow\" goes on"));
+        line("growing", &format!("{percent:.1} %: \"dcd array grow\" continues"));
     }
     match &report.refusal {
         Some(why) => line("start", &format!("refused: {why}")),
@@ -474,7 +473,7 @@ fn away_line(array: &ArrayStatus) -> Option<String> {
     let members: Vec<usize> = away.members.iter().copied().filter(waits).collect();
     (!members.is_empty()).then(|| {
         format!(
-            "{}: something was written in {} of {} regions since; \"dcd array add\" of that very device fills only these",
+            "{}: something was written in {} of {} regions since; \"dcd array add\" of the same device fills only these",
             members_named(&members),
             away.missed_regions,
             away.regions
@@ -516,7 +515,7 @@ pub fn findings_line(findings: &Findings) -> String {
     if findings.unlocated > 0 {
         let _ = write!(
             line,
-            "; in {} nothing told which block was wrong: their data were taken for right, and their parity was written",
+            "; in {} the wrong block was not known: the data was taken as right, and the parity was written",
             counted(findings.unlocated, "row")
         );
     }
@@ -584,13 +583,13 @@ mod tests {
         for line in [
             "state    rebuilding, served",
             "array    raid6, 4 members, strips of 128 KiB, 9 MiB",
-            "parity   in doubt in 2 of 9 regions; journal: yes",
-            "away     members 0 and 2: something was written in 3 of 9 regions since; \"dcd array add\" of that very device fills only these",
+            "parity   may be out of sync in 2 of 9 regions; journal: yes",
+            "away     members 0 and 2: something was written in 3 of 9 regions since; \"dcd array add\" of the same device fills only these",
             "pass     rebuild 41.0 %, 5 MiB/s of each member, about 2 s left, by regions",
             "returned member 3, by regions: 1 MiB of its 4 MiB were filled",
             "strides  Smax 40 for reads, 12 for writes",
-            "scrubbed 3 rows that did not match, 1 unreadable block, 2 blocks repaired, 0 lost; in 1 row nothing told which block was \
-             wrong: their data were taken for right, and their parity was written",
+            "scrubbed 3 rows that did not match, 1 unreadable block, 2 blocks repaired, 0 lost; in 1 row the wrong block was not \
+             known: the data was taken as right, and the parity was written",
             "  member 1   b                in use, event counter 12, 3 reads failed",
             "  member 2   c                in the wrong place: it is member 0",
             "  spare 0    e                rebuilding 41.0 % as member 2",

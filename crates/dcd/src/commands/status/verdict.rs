@@ -94,7 +94,7 @@ impl Verdict {
         if let Some(trouble) = destage_trouble(cache) {
             self.health.degraded(format!("{cache_named}: {trouble}"));
             self.act(format!(
-                "{cache_named}: repair or replace the data disk (dmesg says what it fails); what is dirty stays in the log"
+                "{cache_named}: repair or replace the data disk (see dmesg for its errors); dirty data stays in the log"
             ));
         }
         if let Some(trouble) = flush_trouble(cache) {
