@@ -1,4 +1,4 @@
-//! May this cache be used with this data disk? Pure functions of what the record says and what the log says.
+//! Decides if a cache may be used with a data disk: pure functions of what the record says and what the log says.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use dcd_stack::HumanBytes;
 
 use super::{Attachment, AttachmentState, Attachments, Teller, caches_text, told_as};
 
-/// Why something was refused, and what to do: printed as two lines, exit code 3.
+/// Reason for a refusal, and what to do: printed as two lines, exit code 3.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}\n  what to do: {action}")]
 pub struct Refusal {
@@ -39,11 +39,11 @@ pub enum LogSeen {
     },
 }
 
-/// The legs of a log that count as whole by what their labels say; none where it is on one device.
+/// The legs of a log that are whole according to their labels; none for a log on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LegsSeen {
     pub whole: Vec<u64>,
-    /// The newest label.
+    /// Generation of the newest label.
     pub generation: u64,
 }
 
@@ -53,7 +53,7 @@ impl LegsSeen {
         LegsSeen { whole: whole.map(|leg| leg.id).collect(), generation: legs.found_generation }
     }
 
-    /// None of them has all that was acknowledged.
+    /// True if each of these legs lacks acknowledged writes, by the record.
     fn are_stale(&self, attachment: &Attachment) -> bool {
         let is_stale = |id: &u64| {
             attachment.stale_legs.iter().any(|stale| stale.id == *id && self.generation <= stale.generation)
@@ -67,12 +67,12 @@ impl LegsSeen {
 pub enum Start {
     /// Record and log agree.
     Known,
-    /// The disk has no record, as when it was moved here from another host. The log's own fingerprint of the disk is
-    /// what protects it; the record is made anew.
+    /// The disk has no record, as when it was moved here from another host. The log's own fingerprint of the disk
+    /// protects it; a new record is made.
     Unrecorded,
 }
 
-/// May the log at `log` be served over `extent` of a disk with these attachments?
+/// Decides if the log at `log` may be served over `extent` of a disk with these attachments.
 pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen) -> Result<Start, Refusal> {
     let log = log.display();
     let attachment = match (all.of(extent), all.overlapping(extent)) {
@@ -121,7 +121,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
 /// The data disk, or the log itself, says that this log is out of date.
 fn was_given_up(log: &str, attachment: Option<&Attachment>) -> Refusal {
     let reason =
-        format!("the data disk has been written without the log {log} since it failed or was left out");
+        format!("the data disk has been written without the log {log} since that failed or was left out");
     match attachment {
         Some(attachment) if !attachment.may_lose_data() => Refusal::new(
             reason,
@@ -132,7 +132,7 @@ fn was_given_up(log: &str, attachment: Option<&Attachment>) -> Refusal {
         ),
         _ => Refusal::new(
             match attachment {
-                Some(attachment) => format!("{reason}, and {} are only there", attachment.held()),
+                Some(attachment) => format!("{reason}, and {} are only in the log", attachment.held()),
                 None => reason,
             },
             format!("{RESCUE_FIRST}. Then \"dcd format\" makes a new log; never use this log again as it is"),
@@ -144,46 +144,47 @@ fn was_given_up(log: &str, attachment: Option<&Attachment>) -> Refusal {
 pub const RESCUE_FIRST: &str = "\"dcd rescue --list\" shows what the log has that the data disk lacks, and \"dcd rescue --force\" writes it back: \
     this overwrites blocks that may be newer on the data disk, so copy the disk first if you can";
 
-/// The whole way to another log for a disk whose log is this one.
+/// Names all steps to replace the log at `log` by another one.
 pub fn way_to_a_new_log(log: &Path) -> String {
     format!(
-        "to replace the log, stop the server: everything is written back, and the new one is made, by \"dcd format --replace OLD NEW\", where \
-         the stack file OLD names {}, and NEW the new log",
+        "to replace the log, stop the server: everything is written back, and the new log is made, by \"dcd format --replace OLD NEW\". OLD is \
+         the stack file that names {}, NEW one that names the new log",
         log.display()
     )
 }
 
-/// The leg that has everything is missing.
+/// Refuses stale legs: the leg that has all acknowledged writes is missing.
 fn stale(log: &str) -> Refusal {
     Refusal::new(
         format!(
-            "the leg that is here of the log {log} lacks acknowledged writes: it failed, or was away, while another leg was written, as the \
-             attachment record of the data disk says"
+            "the leg of the log {log} that is connected lacks acknowledged writes: it failed, or was away, while another leg was written, as \
+             the attachment record of the data disk says"
         ),
-        "connect the leg that was in use last: nothing is lost then. If it is gone, those writes are: \"dcd rescue --list\" says what this leg \
-         holds, \"dcd rescue --force\" writes that back, over what may be newer, and \"dcd serve --without-cache --force\" goes on without it",
+        "connect the leg that was in use last: nothing is lost then. If that leg is gone, those writes are lost: \"dcd rescue --list\" says what \
+         this leg holds, \"dcd rescue --force\" writes that back, perhaps over newer data, and \"dcd serve --without-cache --force\" serves the \
+         disk without it",
     )
 }
 
-/// The log knows less than the data disk has seen.
+/// Refuses a log that is older than the log that the data disk was last used with.
 fn older(attachment: &Attachment, log: &str, epoch: u64, torn: bool) -> Refusal {
     let starts = attachment.epoch - epoch;
     let times = if starts == 1 { "once".to_owned() } else { format!("{starts} times") };
-    let known = format!("the data disk was last used with a log that was started {times} since");
+    let known = format!("since then the data disk was used with a log that was started {times} more");
     if torn {
         return Refusal::new(
             format!(
                 "one of the two superblocks of the log {log} is damaged, and the other one is old: {known}. This is the log \
                  with its newer superblock lost, or an old copy of it"
             ),
-            "if it is no copy, \"dcd rescue --force\" writes back what it holds, each record checked (\"dcd rescue --list\" says what that \
+            "if it is not a copy, \"dcd rescue --force\" writes back what it holds, each record checked (\"dcd rescue --list\" says what that \
              is). An old copy would put old data over new",
         );
     }
     Refusal::new(
         format!("the log {log} is an old copy: {known}. Serving it would put old data over new"),
         "use the original log. If it is gone, the newest writes are lost: \"dcd rescue --list\" says what this copy holds, \"dcd rescue \
-         --force\" writes that back, over what may be newer, and \"dcd serve --without-cache --force\" goes on without it",
+         --force\" writes that back, perhaps over newer data, and \"dcd serve --without-cache --force\" serves the disk without it",
     )
 }
 
@@ -193,7 +194,7 @@ fn overlap(other: &Attachment, extent: Extent) -> Refusal {
         let size = |extent: Extent| HumanBytes(extent.sectors * SECTOR_BYTES);
         return Refusal::new(
             format!(
-                "the data disk has become smaller: it has {} ({} bytes), and had {} ({} bytes) when the cache {} was attached to it",
+                "the data disk has become smaller: it has {} ({} bytes), but had {} ({} bytes) when the cache {} was attached to it",
                 size(extent),
                 extent.sectors * SECTOR_BYTES,
                 size(attached),
@@ -202,7 +203,7 @@ fn overlap(other: &Attachment, extent: Extent) -> Refusal {
             ),
             match other.state {
                 AttachmentState::Abandoned => {
-                    "make it as large as it was. (The cache was discarded: \"dcd format\" makes a new one for what there is now)"
+                    "make it as large as it was. (The cache was discarded: \"dcd format\" makes a new one for the present size)"
                 }
                 _ => "make it as large as it was: nothing that the log holds is lost",
             },
@@ -239,11 +240,11 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
         ),
         Some(attachment) => Refusal::new(
             format!(
-                "the log is missing ({why}), and the data disk is incomplete without it; it was {}",
+                "the log is missing ({why}), and the data disk is incomplete without it; the log was {}",
                 attachment.log.display()
             ),
             format!(
-                "bring the log back, or name it in the stack file where it is now; {}. Without the log: \"dcd serve --without-cache \
+                "bring the log back, or correct its path in the stack file; {}. Without the log: \"dcd serve --without-cache \
                  --force\"; {}",
                 match attachment.state {
                     AttachmentState::Abandoned => RESCUE_FIRST.to_owned(),
@@ -255,7 +256,7 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
     }
 }
 
-/// May the data disk be served without its cache? `force` accepts that data is lost.
+/// Decides if the data disk may be served without its cache. `force` accepts that data is lost.
 pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Result<(), Refusal> {
     match all.overlapping(extent) {
         Some(attachment) if attachment.may_lose_data() && !force => Err(Refusal::new(
@@ -277,8 +278,8 @@ pub fn admit_without_cache(all: &Attachments, extent: Extent, force: bool) -> Re
     }
 }
 
-/// May something be done with a disk without its cache, where its record is lost that says how much that would cost? `lost`: caches
-/// that the disk itself tells of. `instead`: what else there is.
+/// Decides if a disk may be used without its cache although the record, which says how much that would lose, is lost itself. `lost`: caches
+/// that the disk itself names. `instead`: another way out.
 pub fn admit_without_record(
     lost: Option<String>,
     teller: Teller,
@@ -289,18 +290,18 @@ pub fn admit_without_record(
     match lost {
         Some(caches) if !force => Err(Refusal::new(
             format!(
-                "the cache {caches} is attached to {disk}, or to a part of it, {says}; its attachment record is not here, and how much \
-                 the disk lacks without its log is not known"
+                "the cache {caches} is attached to {disk}, or to a part of it, {says}; its attachment record is not here, so it is not \
+                 known how much the disk lacks without the log"
             ),
             format!(
-                "serve it with that cache in the stack file, and its log there: that makes the record anew. {instead}"
+                "serve it with that cache in the stack file and its log connected: that makes a new record. {instead}"
             ),
         )),
         _ => Ok(()),
     }
 }
 
-/// May the log of the cache `uuid` at `log` be used with a disk that has no record? `told`: the caches that the disk itself tells of.
+/// Decides if the log of the cache `uuid` at `log` may be used with a disk without a record. `told`: the caches that the disk itself names.
 pub fn admit_told(told: &[u64], teller: Teller, log: &Path, uuid: &str) -> Result<(), Refusal> {
     let log = log.display();
     let [disk, says] = teller.text();
@@ -317,7 +318,8 @@ pub fn admit_told(told: &[u64], teller: Teller, log: &Path, uuid: &str) -> Resul
     }
 }
 
-/// May the log of the cache `uuid` at `log` be used with a disk that has no record? `retired`: the cache was taken off its disk before.
+/// Decides if the log of the cache `uuid` at `log` may be used with a disk without a record. `retired`: the cache was taken off its disk
+/// before.
 pub fn admit_not_retired(retired: bool, log: &Path, uuid: &str) -> Result<(), Refusal> {
     match retired {
         true => Err(out_of_use("no cache is attached to this disk", &log.display().to_string(), uuid)),
@@ -330,13 +332,13 @@ fn out_of_use(why: &str, log: &str, uuid: &str) -> Refusal {
         format!(
             "{why}: the cache {uuid}, of the log {log}, was detached or discarded, and the disk may have been written since"
         ),
-        "\"dcd rescue --list\" shows what the log has that the disk lacks: nothing, where it was detached. Then \"dcd format --force\" makes a \
-         new log; never use this log again as it is. Where it was discarded, copy the disk before \"dcd rescue --force\" writes back what the log \
-         has, over what may be newer",
+        "\"dcd rescue --list\" shows what the log has that the disk lacks: nothing, if it was detached. Then \"dcd format --force\" makes a \
+         new log; never use this log again as it is. If it was discarded, copy the disk before \"dcd rescue --force\" writes back what the log \
+         has, perhaps over newer data",
     )
 }
 
-/// May `extent` of a disk with these attachments be served by a stack that knows of no cache?
+/// Decides if `extent` of a disk with these attachments may be served by a stack that has no cache for it.
 pub fn admit_plain(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
     match all.overlapping(extent) {
         Some(attachment) if attachment.state != AttachmentState::Abandoned => Err(Refusal::new(
@@ -351,8 +353,8 @@ pub fn admit_plain(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
     }
 }
 
-/// May the dirty data of a log be written to `extent` of a disk with these attachments? `force` goes past everything but
-/// another cache: that one's data would be overwritten, and its record lost.
+/// Decides if the dirty data of a log may be written to `extent` of a disk with these attachments. `force` overrides everything
+/// but another cache: that one's data would be overwritten, and its record lost.
 pub fn admit_rescue(
     all: &Attachments,
     extent: Extent,
@@ -373,7 +375,7 @@ pub fn admit_rescue(
     }
 }
 
-/// May `extent` of a disk with these attachments be overwritten? It is the data disk of a cache then. `device` names it.
+/// Refuses to overwrite `extent` of a disk with these attachments if it is the data disk of a cache. `device` names it.
 pub fn admit_overwrite(all: &Attachments, extent: Extent, device: &str, force: bool) -> Result<(), Refusal> {
     match all.overlapping(extent) {
         Some(attachment) if attachment.state != AttachmentState::Abandoned && !force => Err(Refusal::new(
@@ -392,7 +394,7 @@ pub fn admit_overwrite(all: &Attachments, extent: Extent, device: &str, force: b
     }
 }
 
-/// May a new cache be attached to `extent` of a disk with these attachments?
+/// Decides if a new cache may be attached to `extent` of a disk with these attachments.
 pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<(), Refusal> {
     match all.overlapping(extent) {
         Some(attachment) if attachment.state != AttachmentState::Abandoned || attachment.may_lose_data() => {
@@ -412,7 +414,7 @@ pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<()
                         attachment.at_risk()
                     ),
                     _ => format!(
-                        "{}. Without that: add --force; {}",
+                        "{}. Without writing back: add --force; {}",
                         way_to_a_new_log(&attachment.log),
                         attachment.at_risk()
                     ),
@@ -423,7 +425,7 @@ pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<()
     }
 }
 
-/// May a part of an array with these attachments get a cache? Its members tell of all of them.
+/// Decides if a part of an array with these attachments may get a cache: the members of the array have to name all caches.
 pub fn admit_on_array(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
     let others =
         Attachments(all.0.iter().filter(|other| !other.extent().overlaps(extent)).cloned().collect());
@@ -433,7 +435,7 @@ pub fn admit_on_array(all: &Attachments, extent: Extent) -> Result<(), Refusal> 
     Err(Refusal::new(
         format!("other parts of this array have {} caches already", others.to_tell().len()),
         format!(
-            "\"dcd detach\" one of them: the members of an array can tell of {CACHES_MAX} caches, and no more"
+            "\"dcd detach\" one of them: the members of an array can name {CACHES_MAX} caches, and no more"
         ),
     ))
 }

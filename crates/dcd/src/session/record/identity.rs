@@ -1,5 +1,5 @@
 //! Identifies a block device, whatever its number is: by names that its hardware, its partition table or device-mapper give it,
-//! and by the UUID of its content. Disks are numbered anew when one is added or taken away.
+//! and by the UUID of its content. The numbers of disks change when one is added or removed.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -43,12 +43,12 @@ pub struct Identity {
     pub(super) shared: Vec<String>,
 }
 
-/// Verdict on a disk that is there and a disk that was recorded.
+/// Verdict on a disk that is present and a disk that was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     Same,
     Other,
-    /// The disks may be the same: nothing decides. A command must be safe for both.
+    /// Nothing decides if the disks are the same. A command must be safe in both cases.
     Unclear,
 }
 
@@ -62,7 +62,7 @@ impl Identity {
         Identity { names, content: content(device), shared }
     }
 
-    /// With the names of links that udev is about to make.
+    /// Adds the names of links that udev is about to make.
     pub fn with_links(&self, links: &[PathBuf], system: &System) -> Identity {
         let name = |link: &PathBuf| {
             let (directory, name) = (link.parent()?, link.file_name()?.to_str()?);
@@ -82,9 +82,9 @@ impl Identity {
         self.names.iter().filter(|name| !self.shared.contains(name))
     }
 
-    /// Decides whether this disk, which is there, is a recorded one. Names and content have to agree: a disk with the same name and another
-    /// content is another one, or it has got another file system since. Copies of a disk have its UUIDs, so content alone counts only where
-    /// there are no names.
+    /// Decides whether this disk, which is present, is a recorded one. Names and content have to agree: a disk with the same name and
+    /// another content is another one, or it has got another file system since. Copies of a disk have its UUIDs, so content alone counts
+    /// only where there are no names.
     pub fn matches(&self, recorded: &Identity) -> Match {
         let same_content =
             self.content.as_ref().zip(recorded.content.as_ref()).map(|(own, recorded)| own == recorded);
@@ -104,7 +104,7 @@ impl Identity {
         }
     }
 
-    /// True where both have a name of a kind of which a disk has one, and these differ.
+    /// True if both have names of a kind of which a disk has only one, and these differ.
     fn contradicts(&self, recorded: &Identity) -> bool {
         let of = |identity: &Identity, kind: &str| -> Vec<String> {
             identity.names.iter().filter(|name| name.starts_with(kind)).cloned().collect()
@@ -115,9 +115,9 @@ impl Identity {
         })
     }
 
-    /// True where another device of the system has what is on this one. What a server shows of a disk is no other disk, nor is what stands on
-    /// this one, or below it. And the device of a server is not read: that of one that has ended answers when that is started again, which may
-    /// be what this start is for. False where the devices do not say it within a limit.
+    /// True if another device of the system has the content of this one. Devices that a server shows, and devices above or below this one,
+    /// have the same content and do not count. A server's device is not even read: after its server has ended, it answers only when that
+    /// server is started again, and this may be that start. False if the devices do not answer within a limit.
     pub fn is_elsewhere(&self, but: &Path, number: u64, system: &System) -> bool {
         let (Some(wanted), Ok(entries)) = (self.content.clone(), fs::read_dir(&system.sysfs)) else {
             return false;
@@ -146,10 +146,10 @@ impl Identity {
     }
 }
 
-/// Kinds of names of which a disk has one.
+/// Kinds of names of which a disk has only one.
 const UNIQUE: [&str; 5] = ["wwn-", "nvme-eui.", "dm-uuid-", "md-uuid-", "partuuid-"];
 
-/// Those of some names that the kernel tells of another device, too.
+/// Returns the names that the kernel gives to another device, too.
 fn shared(names: &[String], number: u64, system: &System) -> Vec<String> {
     let own = number_text(number);
     let entries = fs::read_dir(&system.sysfs).into_iter().flatten().flatten();
@@ -158,7 +158,7 @@ fn shared(names: &[String], number: u64, system: &System) -> Vec<String> {
     names.iter().filter(|name| told.contains(name)).cloned().collect()
 }
 
-/// The names of devices that programs serve, dcd among them, begin like this.
+/// Prefixes of the names of devices that programs serve, dcd among them.
 const SERVED: [&str; 2] = ["ublkb", "nbd"];
 
 fn ranked(mut names: Vec<String>) -> Vec<String> {
@@ -167,7 +167,7 @@ fn ranked(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Names made from what is burnt into the drive come before names made from how it is connected.
+/// Ranks names: those that are burnt into the drive come before those that depend on its connection.
 fn rank(name: &str) -> usize {
     let order = ["wwn-", "nvme-eui.", "nvme-", "ata-", "scsi-", "dm-uuid-", "md-uuid-"];
     let late = ["partuuid-", "wwid-", "serial-"];
@@ -210,7 +210,7 @@ fn told_by_kernel(device: &Path) -> Vec<String> {
     names
 }
 
-/// A mark, where the UUID is that goes with it, and how long.
+/// A signature, and the place of the UUID that goes with it.
 struct Mark {
     what: &'static str,
     at: usize,
@@ -222,7 +222,7 @@ const fn mark(what: &'static str, at: usize, bytes: &'static [u8], uuid: std::op
     Mark { what, at, bytes, uuid }
 }
 
-/// In the order in which they are believed: an MBR mark is found on other things too.
+/// Sorted by how far they are trusted: an MBR mark is found on other content, too.
 const MARKS: [Mark; 10] = [
     mark("gpt", 512, b"EFI PART", 568..584),
     mark("gpt", 4096, b"EFI PART", 4152..4168),

@@ -1,11 +1,11 @@
 //! The mark of a file that is a data disk: an extended attribute of its inode.
 //!
 //! A record lies beside a file and is found by the file's name. The mark is found under every name of the file: through a hard link, a bind
-//! mount, a loop device, and after a rename. It names the caches of the file and the place of the record, which alone says more. It stays
-//! when the last cache is taken off, and names none then: so a log that was detached is known by it.
+//! mount, a loop device, and after a rename. It names the caches of the file and the path of the record; all else is in the record. It
+//! stays when the last cache is taken off, and names none then: so a log that was detached is recognised.
 //!
-//! A copy of the file is another disk: the mark has the number of its inode. Some file systems have no such attributes. There the record is
-//! all that there is.
+//! A copy of the file is another disk, as the mark has the number of its inode. On file systems without such attributes there is only the
+//! record.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use super::identity::Identity;
 
 /// The attribute of a disk that is a whole file; one that begins at an offset has that in the name.
 const NAME: &str = "user.dcd";
-/// Enough for what a file system or a partition table writes first.
+/// Number of bytes that are looked at in a blank file: file systems and partition tables write there.
 const BEGINNING_BYTES: usize = 1 << 20;
 
 /// A file that has a mark, or may get one.
@@ -34,9 +34,9 @@ pub struct MarkedFile {
 pub struct Mark {
     inode: u64,
     pub record: PathBuf,
-    /// UUIDs of all caches in the record: so it is known for the record of this file.
+    /// UUIDs of all caches in the record, by which it is recognised as the record of this file.
     pub recorded: Vec<String>,
-    /// UUIDs of the caches whose logs may have what the file lacks.
+    /// UUIDs of the caches whose logs may have data that the file lacks.
     pub caches: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl MarkedFile {
         MarkedFile { file, attribute: CString::new(name).expect("a number has no zero byte") }
     }
 
-    /// Returns the mark; none where there is none, or that of another inode.
+    /// Returns the mark; none if there is none, or it is of another inode.
     pub fn read(&self) -> Option<Mark> {
         let file = File::open(&self.file).ok()?;
         let text = dcd_io::read_mark(&file, &self.attribute).ok()??;
@@ -55,7 +55,7 @@ impl MarkedFile {
         (mark.inode == file.metadata().ok()?.ino()).then_some(mark)
     }
 
-    /// The file, as a record beside it names it.
+    /// Identity of the file, for the record beside it.
     pub fn identity(&self) -> Option<Identity> {
         let inode = fs::metadata(&self.file).ok()?.ino();
         Some(Identity { names: vec![format!("inode-{inode}")], ..Identity::default() })
@@ -69,10 +69,10 @@ impl MarkedFile {
         !has_mark && file.read(&mut start).is_ok_and(|_| start.iter().all(|byte| *byte == 0))
     }
 
-    /// Has the file name these caches, and returns when that is on the medium. It is written only where it says something else.
+    /// Writes the mark, unless it is so already, and returns when that is on the medium.
     ///
     /// # Errors
-    /// Where the file system has no attributes, or no room.
+    /// If the file system has no attributes, or no space for them.
     pub fn write(&self, record: &Path, recorded: Vec<String>, caches: Vec<String>) -> io::Result<()> {
         let inode = fs::metadata(&self.file)?.ino();
         let mark = Mark { inode, record: record.to_owned(), recorded, caches };

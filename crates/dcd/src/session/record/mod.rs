@@ -1,10 +1,10 @@
-//! The attachment record: what a data disk has to say about its cache, kept beside the disk and not on it.
+//! The attachment record: describes the cache of a data disk, and is kept beside the disk and not on it.
 //!
-//! An array is a data disk like any other; its record goes by its UUID.
+//! An array is a data disk like any other; its record is named by its UUID.
 //!
 //! The data disk keeps its layout, so nothing on it tells that a cache holds newer data. The record does: which cache,
-//! where its log was, the last activation, and whether the data disk alone is complete. It is written before anything
-//! that it must not miss, and whole or not at all (a new file, synced, renamed over the old one).
+//! where its log was, the last activation, and whether the data disk alone is complete. It is written before the change
+//! that it records takes effect, and whole or not at all (a new file, synced, renamed over the old one).
 //!
 //! ```text
 //!            attach                    activate
@@ -49,7 +49,7 @@ pub enum AttachmentState {
     Clean,
     /// The log has, or may have, data that the data disk lacks.
     Dirty,
-    /// The log failed, or the data disk was served without it: it is out of date for ever.
+    /// The log failed, or the data disk was served without it: the log is out of date permanently.
     Abandoned,
 }
 
@@ -62,10 +62,10 @@ pub struct StaleLeg {
     pub generation: u64,
 }
 
-/// Stale legs that a record has at most; the newest stay. A log has no more than eight legs at a time.
+/// Maximum number of stale legs in a record; the newest stay. A log has no more than eight legs at a time.
 const STALE_LEGS_MAX: usize = 16;
 
-/// The legs that lack something by what the log says, and those known before of which it does not say that they were filled.
+/// Returns the legs that lack something according to the log, and the stale legs known before that the log does not list.
 pub fn stale_legs(known: &[StaleLeg], legs: &MirrorStatus) -> Vec<StaleLeg> {
     let generation = legs.generation;
     let standing = |id: u64| legs.legs.iter().find(|leg| leg.id == id).map(|leg| leg.standing);
@@ -86,7 +86,7 @@ pub struct Attachment {
     /// The part of the data disk that is cached.
     pub first_sector: u64,
     pub sectors: u64,
-    /// The log's last activation that the data disk knows of.
+    /// The last activation of the log that was recorded.
     pub epoch: u64,
     pub state: AttachmentState,
     /// Number of bytes in the log that the data disk lacked, when that was last known.
@@ -94,7 +94,7 @@ pub struct Attachment {
     /// Legs of the log that lack acknowledged writes: alone, none of them may be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_legs: Vec<StaleLeg>,
-    /// The size of the log: no more data than this can be dirty, but zeroes and discards take no room in it.
+    /// The size of the log: no more data than this can be dirty, but zeroes and discards take no space in it.
     pub log_bytes: u64,
 }
 
@@ -103,7 +103,7 @@ impl Attachment {
         Extent::new(Lba(self.first_sector), self.sectors)
     }
 
-    /// The writes that only the log has, for messages: as many as is known, or the bound.
+    /// Amount of writes that only the log has, for messages: the known number, or the bound.
     pub fn held(&self) -> String {
         use dcd_stack::HumanBytes;
         match (self.state, self.dirty_bytes) {
@@ -119,7 +119,7 @@ impl Attachment {
             (false, _) => "no data is at risk".to_owned(),
             (true, Some(_)) => format!("{} would be lost", self.held()),
             (true, None) => format!(
-                "{} would be lost, and zeroes and discards of any size (the log's size; how much is not known)",
+                "{} would be lost (the log's size; the amount is not known), and zeroes and discards of any size",
                 self.held()
             ),
         }
@@ -164,20 +164,20 @@ impl Attachments {
         self.0.retain(|attachment| !attachment.extent().overlaps(extent));
     }
 
-    /// Those that an array's members have to tell of: without them the array may be incomplete.
+    /// Caches that an array's members have to name: without them the array may be incomplete.
     pub fn to_tell(&self) -> Vec<u64> {
         let in_use = self.0.iter().filter(|attachment| attachment.state != AttachmentState::Abandoned);
         in_use.filter_map(|attachment| told_as(&attachment.cache_uuid)).collect()
     }
 }
 
-/// As what the members of an array tell of a cache: the first eight bytes of its UUID.
+/// Returns the id by which members of an array name a cache: the first eight bytes of its UUID.
 pub fn told_as(cache_uuid: &str) -> Option<u64> {
     let digits: String = cache_uuid.chars().filter(|c| *c != '-').take(16).collect();
     u64::from_str_radix(&digits, 16).ok()
 }
 
-/// The caches that members tell of, for messages.
+/// Text for messages: the caches that members name.
 pub fn caches_text(told: &[u64]) -> String {
     let begins = |id: &u64| {
         let digits = format!("{id:016x}");
@@ -197,7 +197,7 @@ pub struct Record {
     file: RecordFile,
     extent: Extent,
     grown_sectors: u64,
-    /// The caches that the disk itself tells of; none of a disk that cannot tell.
+    /// The caches that the disk itself names; none for a disk that cannot name any.
     told: Option<Vec<u64>>,
     teller: Teller,
 }
@@ -212,7 +212,7 @@ pub enum Teller {
 }
 
 impl Teller {
-    /// For messages: the disk, and how it tells.
+    /// Text for messages: the disk, and how it names its caches.
     pub const fn text(self) -> [&'static str; 2] {
         match self {
             Teller::Members => ["this array", "as its members say"],
@@ -228,7 +228,7 @@ impl Record {
         Ok(Record { file, extent, grown_sectors: 0, told, teller: Teller::Mark })
     }
 
-    /// The record of an array of which these are members. `told`: the caches that they tell of.
+    /// Opens the record of the array with these members. `told`: the caches that they name.
     pub fn of_array(
         uuid: &str,
         members: &[&Path],
@@ -239,7 +239,8 @@ impl Record {
         Ok(Record { file, extent, grown_sectors: 0, told: Some(told), teller: Teller::Members })
     }
 
-    /// Limits the record to the part that a cache is attached to, where the disk has grown since: a cache serves what it was made for.
+    /// Limits the record to the part that a cache is attached to, if the disk has grown since: a cache serves the size that it was made
+    /// for.
     pub fn attached_part(self) -> Result<Record, RecordError> {
         let all = self.load()?;
         match all.grown(self.extent) {
@@ -251,7 +252,8 @@ impl Record {
         }
     }
 
-    /// Has the attachment cover what the disk has grown by. Its cache is told afterwards: until it knows, the record keeps others off.
+    /// Extends the attachment to all of a disk that has grown. The cache learns that afterwards; until then the record protects the new
+    /// part.
     pub fn grow(&mut self) -> Result<(), RecordError> {
         let mut all = self.load()?;
         let whole = Extent { sectors: self.extent.sectors + self.grown_sectors, ..self.extent };
@@ -271,17 +273,17 @@ impl Record {
         self.file.load()
     }
 
-    /// Looks at the disk again, and has the record name it by what is on it now.
+    /// Looks at the disk again, and updates its identity in the record.
     pub fn look_again(&mut self) -> Result<(), RecordError> {
         self.file.look_again()
     }
 
-    /// The caches that the disk itself told of when this was opened; none where it cannot tell.
+    /// The caches that the disk itself named when this was opened; none if it cannot name any.
     pub fn told(&self) -> Option<&[u64]> {
         self.told.as_deref()
     }
 
-    /// The part of the disk that tells of caches.
+    /// The part of the disk that names its caches.
     pub const fn teller(&self) -> Teller {
         self.teller
     }
@@ -291,8 +293,8 @@ impl Record {
         self.file.is_retired(cache)
     }
 
-    /// Caches that the disk itself tells of, of which there is no record, where it has none of this part either; none where there
-    /// are none.
+    /// Text about caches that the disk names and the record lacks, if the record has no cache of this part either; none if there are
+    /// no such caches.
     pub fn lost(&self) -> Result<Option<String>, RecordError> {
         let all = self.load()?;
         let lost = self.not_recorded(&all);
@@ -300,7 +302,7 @@ impl Record {
         Ok(is_lost.then(|| caches_text(&lost)))
     }
 
-    /// Returns the caches that the record has for this part. If the record has none, returns the only cache that the disk tells of
+    /// Returns the caches that the record has for this part. If the record has none, returns the only cache that the disk names
     /// and the record lacks.
     pub fn told_of_part(&self) -> Result<Vec<u64>, RecordError> {
         let all = self.load()?;
@@ -312,7 +314,7 @@ impl Record {
         })
     }
 
-    /// Caches that the disk tells of, and that the record does not have: an older one was lost.
+    /// Caches that the disk names and the record lacks: an older record was lost.
     fn not_recorded(&self, all: &Attachments) -> Vec<u64> {
         let recorded: Vec<u64> =
             all.0.iter().filter_map(|attachment| told_as(&attachment.cache_uuid)).collect();

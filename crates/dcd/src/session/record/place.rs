@@ -1,18 +1,17 @@
 //! Finds the place of a data disk's record.
 //!
-//! The record of a file lies beside it: `disk.img` has `disk.img.dcd`, so that both are moved or forgotten together. The file's mark
+//! The record of a file lies beside it: `disk.img` has `disk.img.dcd`, so that both are moved or deleted together. The file's mark
 //! (`mark.rs`) leads there from every other name of the file. The record of a block device is in the state directory, under the best of its
-//! names, or else its number. That is a name for people: the record says which disk it belongs to (`identity.rs`), as disks are numbered
-//! anew and links come and go. Only where neither the record nor the disk has anything to tell them apart, as with a blank disk without a
-//! serial number, the device number decides. A loop device can have any number: its record is that of its file (`disk.img@4096.dcd`, where
-//! it begins at an offset).
+//! names, or else its number. That name is for people: the record itself says which disk it belongs to (`identity.rs`), as the numbers and
+//! links of disks change. The device number decides only if nothing else identifies the disk, such as a blank disk without a serial
+//! number. A loop device can have any number: its record is that of its file (`disk.img@4096.dcd`, if it begins at an offset).
 //!
-//! The export of an NBD server has its record in the state directory, too, under the names of the server and the export: it is reached
-//! by the same URI each time.
+//! The export of an NBD server has its record in the state directory, too, under the names of the server and the export, as these are in
+//! the URI each time.
 //!
-//! The record of an array is called by the array's UUID, and kept where its members have theirs: beside each that is a file, and
-//! in the state directory. Members come and go, so every such directory has a copy. Where members lie on caches, it is their data disks
-//! that count.
+//! The record of an array is named by the array's UUID, and kept where its members have theirs: beside each that is a file, and
+//! in the state directory. Members come and go, so every such directory has a copy. For a member on a cache, the cache's data disk
+//! counts.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -87,7 +86,8 @@ pub fn place(device: &Path) -> std::io::Result<Place> {
     })
 }
 
-/// Names that a block device keeps when its number changes, and that no other device has, the best first. A file has its path.
+/// Names that a block device keeps when its number changes, and that no other device has, the best first; none for a file, which has a
+/// path.
 pub fn names_of(device: &Path) -> Vec<String> {
     match place(device) {
         Ok(Place::InStateDir(block)) => block.identity.own_names().cloned().collect(),
@@ -96,13 +96,13 @@ pub fn names_of(device: &Path) -> Vec<String> {
 }
 
 pub fn state_dir() -> PathBuf {
-    // Tests of units leave nothing on the machine.
+    // Unit tests leave nothing on the machine.
     let default = if cfg!(test) { std::env::temp_dir().join("dcd-unit-tests") } else { STATE_DIR.into() };
     std::env::var_os("DCD_STATE_DIR").map_or(default, PathBuf::from)
 }
 
-/// The record of an export: where its server is and what it is called there, in signs that a file name may have. What those leave out is
-/// in a checksum.
+/// File name of an export's record: the names of the server and the export, in characters that a file name may have. A checksum covers
+/// what these leave out.
 fn of_export(uri: &Uri) -> String {
     let server = match &uri.server {
         Server::Tcp { host, port } => format!("{host}-{port}"),
@@ -139,7 +139,7 @@ impl Block {
         Block { identity, ..block }
     }
 
-    /// Has udev look at the disk again: a record has come, or has gone.
+    /// Makes udev look at the disk again, after a record was made or removed.
     pub fn announce(&self) {
         udev::announce(&self.system, self.number);
     }
@@ -172,8 +172,8 @@ impl Block {
         paths.find(|path| !path.exists()).unwrap_or(best)
     }
 
-    /// Decides whether a record that lies under a name or the number of this disk is its own. One from before records named their disk may be,
-    /// and so may one of a disk on which something else was put since, as long as that disk is missing under another number.
+    /// Decides whether a record that lies under a name or the number of this disk is its own. A record that names no disk may be. So may
+    /// one that names other content, unless a disk with that content is found under another number.
     pub fn matches(&self, recorded: Option<&Identity>) -> Match {
         match recorded.map(|recorded| (self.identity.matches(recorded), recorded)) {
             Some((Match::Unclear, recorded))
@@ -191,7 +191,7 @@ impl Block {
         self.identity.clone()
     }
 
-    /// Looks at the disk again, as there may be another file system on it than when it was opened. True where that changes what a record says.
+    /// Looks at the disk again, as it may have another file system than when it was opened. True if that changes what a record says.
     pub fn look_again(&mut self) -> bool {
         let now = Identity::of(&self.device, self.number, &self.system);
         let has_changed = now.names == self.identity.names && now.content.is_some() && now != self.identity;
@@ -232,12 +232,12 @@ pub fn array_places(uuid: &str, members: &[&Path]) -> std::io::Result<Vec<PathBu
 struct Behind {
     path: PathBuf,
     offset: u64,
-    /// The path leads to the file that the kernel has.
+    /// True if the path leads to the file that the kernel has open.
     is_it: bool,
 }
 
-/// The file behind a loop device; none of other devices. The path of the kernel is that of the mount namespace in which the loop device was
-/// made, and another file may lie there here. So its device and inode decide.
+/// Finds the file behind a loop device; none for other devices. The kernel's path is that in the mount namespace in which the loop device
+/// was made, and here it may lead to another file. So the file's device and inode decide.
 fn file_of_loop(sysfs: &Path, device: &Path, number: u64) -> std::io::Result<Option<Behind>> {
     let (major, minor) = numbers(number);
     let Ok(path) = fs::read_to_string(sysfs.join(format!("{major}:{minor}/loop/backing_file"))) else {

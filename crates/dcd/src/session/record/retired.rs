@@ -1,7 +1,7 @@
 //! Retired caches: they were taken off their data disks, or discarded.
 //!
-//! A record goes with its cache, so a log that was away then would be taken for that of a disk that was moved here. The state directory
-//! keeps the UUIDs of the newest of these caches, whatever their disks are called: `retired-caches`, one a line.
+//! A record is removed with its cache. So a log that was disconnected then would look like that of a disk that was moved here. The file
+//! `retired-caches` in the state directory keeps the UUIDs of the newest of these caches, one a line, whatever their disks are called.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -54,7 +54,7 @@ pub fn retire(state_dir: &Path, caches: &[String]) -> io::Result<()> {
     }
     fs::create_dir_all(state_dir)?;
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(place(state_dir))?;
-    // A line that a crash has cut ends here.
+    // The first newline ends a line that a crash has cut short.
     let text: String = new.iter().map(|cache| format!("\n{cache}\n")).collect();
     file.write_all(text.as_bytes())?;
     file.sync_all()?;

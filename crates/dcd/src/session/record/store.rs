@@ -1,7 +1,7 @@
 //! The record's file: JSON with a checksum, replaced whole.
 //!
-//! That of an array has copies. They are written one after the other, and a directory may be away meanwhile, so each has a
-//! generation: the newest counts.
+//! The record of an array has copies. They are written one after the other, and a directory may be missing meanwhile, so each
+//! copy has a generation: the newest counts.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -29,18 +29,18 @@ const NOTE: &str = "Written by dcd. The disk that this belongs to may be incompl
 pub enum RecordError {
     #[error(
         "{path}: {action} the attachment record failed: {source}{}",
-        if is_no_space(source) { ". Make room there: 8 KiB are enough" } else { "" }
+        if is_no_space(source) { ". Free space there: 8 KiB are enough" } else { "" }
     )]
     Io { path: PathBuf, action: &'static str, source: io::Error },
-    #[error("{path}: this attachment record is damaged ({why}), and it says which cache the disk has")]
+    #[error("{path}: this attachment record is damaged ({why}), and only it says which cache the disk has")]
     Damaged { path: PathBuf, why: String },
-    #[error("{path}: version {version} of the attachment record is not known here")]
+    #[error("{path}: version {version} of the attachment record is not known to this program")]
     Version { path: PathBuf, version: u32 },
     #[error("the disk has {} attachment records: {} and {}", .0.len(), .0[0].display(), .0[1].display())]
     Several(Vec<PathBuf>),
     #[error(
-        "{device}: the file behind this loop device is not at {file} here, as where the loop device was made in another mount namespace: \
-         whether a cache is attached to the file is not known"
+        "{device}: the file behind this loop device is not at {file} here, as if the loop device was made in another mount namespace: \
+         it is not known if a cache is attached to the file"
     )]
     Hidden { device: PathBuf, file: PathBuf },
     #[error(
@@ -67,8 +67,8 @@ impl RecordError {
                 device.display()
             ),
             RecordError::OfAnother { record } => format!(
-                "give the file that was there its name back. If it is this one, moved without its attributes, or if that one and its log are gone \
-                 for good, move {} away. Nothing was changed",
+                "give the file that was there its name back. If this is that file, moved without its attributes, or if that file and its log are \
+                 gone for good, move {} away. Nothing was changed",
                 record.display()
             ),
         }
@@ -102,7 +102,7 @@ pub struct RecordFile {
     told: Option<Vec<String>>,
     /// Directory of the list of retired caches.
     state_dir: PathBuf,
-    /// The record may be that of another disk. It is never replaced by one of another cache: that goes to a place of its own.
+    /// True if the record may be another disk's. A record of another cache never replaces it, but gets a place of its own.
     is_unclear: bool,
     own: OnceLock<PathBuf>,
 }
@@ -135,11 +135,11 @@ impl RecordFile {
         }
     }
 
-    /// A file that was found under another name than before has its record beside that.
+    /// Finds the record of a file: beside it, or where its mark says if the file has another name than before.
     fn of_file(FileDisk { beside, marked }: FileDisk) -> Result<RecordFile, RecordError> {
         let mark = marked.read();
         let recorded = read(&beside).ok().flatten().and_then(|found| found.disk);
-        // One that was moved or restored has its content, which the log knows.
+        // A file that was moved or restored is not blank, and the log recognises its content.
         if recorded.is_some() && recorded != marked.identity() && marked.is_blank() {
             return Err(RecordError::OfAnother { record: beside });
         }
@@ -163,7 +163,7 @@ impl RecordFile {
         let of = |path: &PathBuf| match read(path) {
             Ok(None) => Match::Other,
             Ok(Some(document)) => block.matches(document.disk.as_ref()),
-            // One that cannot be understood may be this disk's.
+            // A record that cannot be understood may be this disk's.
             Err(_) => Match::Unclear,
         };
         let own: Vec<(PathBuf, Match)> =
@@ -201,7 +201,7 @@ impl RecordFile {
         Ok(RecordFile { is_array: true, ..RecordFile::new(paths) })
     }
 
-    /// UUIDs of the caches that a file itself names; none where it names none, and of other disks.
+    /// UUIDs of the caches that the mark of a file names; none if it has no mark, and for other disks.
     pub fn told(&self) -> Option<&[String]> {
         self.told.as_deref()
     }
@@ -233,7 +233,7 @@ impl RecordFile {
         Ok(newest)
     }
 
-    /// Looks at the disk again, and has a record name it by what is on it now.
+    /// Looks at the disk again, and updates its identity in the record.
     pub fn look_again(&mut self) -> Result<(), RecordError> {
         let has_changed = self.block.as_mut().is_some_and(Block::look_again);
         let attachments = if has_changed { self.load()? } else { Attachments::default() };
@@ -302,8 +302,8 @@ impl RecordFile {
         Ok(())
     }
 
-    /// Has a file name its caches, where its file system can keep that; true where it does. A record comes before its mark, and goes after it:
-    /// a mark without a record says that the record was lost.
+    /// Writes the mark of a file; true if its file system can keep it. A record is written before its mark and removed after it, so a mark
+    /// without a record says that the record was lost.
     fn mark(&self, attachments: &Attachments) -> bool {
         let (Some(marked), [record]) = (&self.marked, self.paths()) else { return false };
         let caches = |is_listed: fn(&Attachment) -> bool| {
@@ -320,15 +320,15 @@ fn is_by_name(path: &Path, own: &[(PathBuf, Match)]) -> bool {
     own.iter().any(|(looked_at, _)| looked_at == path)
 }
 
-/// Replaces a record, or overwrites it where its file system is full: a good disk does not wait for room.
+/// Replaces a record, or overwrites it if its file system is full: a good disk does not wait for free space.
 fn put(path: &Path, text: &[u8]) -> io::Result<()> {
     let replaced = replace(path, text);
     if !replaced.as_ref().is_err_and(is_no_space) || overwrite(path, text).is_err() {
         return replaced;
     }
     eprintln!(
-        "dcd: {}: its file system is full, so this attachment record was overwritten in place. A power cut in that moment damages it, \
-         and the next start then asks which cache the disk has. Make room there: 8 KiB are enough",
+        "dcd: {}: its file system is full, so this attachment record was overwritten in place. A power cut during such a write damages it, \
+         and the next start then asks which cache the disk has. Free space there: 8 KiB are enough",
         path.display()
     );
     Ok(())
@@ -338,12 +338,12 @@ fn is_no_space(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
-/// Writes a record over the one that is there, within the space that it has: one page, which the kernel takes as a whole or not at all.
+/// Overwrites a record in place, within the space that it has: one page, which the kernel takes as a whole or not at all.
 fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     let (found, named) = (file.metadata()?, fs::symlink_metadata(path)?);
     if (found.dev(), found.ino()) != (named.dev(), named.ino()) {
-        // A link in the place of the record leads to a file that is none.
+        // A symbolic link in the place of the record may lead to a file that is no record.
         return Err(ErrorKind::InvalidInput.into());
     }
     let length = text.len().max(usize::try_from(found.len()).unwrap_or(usize::MAX));
@@ -386,7 +386,7 @@ pub(super) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    // One that was left by a crash. Only the owner of the disk's lock gets here, so nobody is writing it.
+    // A file that was left by a crash. Only the owner of the disk's lock gets here, so nobody is writing it.
     match fs::remove_file(&new) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}

@@ -1,4 +1,4 @@
-//! Records and udev: hides what is on a data disk, and has udev look again where a record comes or goes.
+//! Hides the content of data disks from udev, and makes udev look again when a record was made or removed.
 
 use std::fs;
 use std::io;
@@ -12,11 +12,11 @@ use super::identity::{System, number_text};
 use super::place::{Block, state_dir};
 use super::store::{RecordError, RecordFile};
 
-/// The attachments of a block device, by the records in the state directory. `links`: what udev is about to link to it. None where the state
-/// directory cannot be there yet, as its file system is not mounted.
+/// Reads the attachments of a block device from the records in the state directory; none if the file system of that directory is not
+/// mounted yet. `links`: the links that udev is about to make to the device.
 ///
 /// # Errors
-/// Of a record that is the device's, or may be, and cannot be understood.
+/// If a record that is or may be the device's cannot be understood.
 pub fn attachments_of(device: &Path, links: &[PathBuf]) -> Result<Option<Attachments>, RecordError> {
     let state_dir = state_dir();
     if !state_dir.parent().is_some_and(Path::exists) {
@@ -34,7 +34,7 @@ pub fn attachments_of(device: &Path, links: &[PathBuf]) -> Result<Option<Attachm
     };
     let mut all = of(device, number, links)?;
     if let Some(partition) = Partition::of(&System::default(), number) {
-        // A cache may be attached to its disk.
+        // A cache may be attached to the partition's disk.
         all.0.extend(
             of(&partition.disk, partition.number, &[])?.0.into_iter().filter_map(|attachment| {
                 partition.extent.overlaps(attachment.extent()).then_some(attachment)
@@ -64,7 +64,7 @@ impl Partition {
     }
 }
 
-/// Has udev look at a device and its partitions again. That fails in a container, which has no udev to tell: the record counts all the same.
+/// Makes udev look at a device and its partitions again. That fails in a container, which has no udev; the record counts all the same.
 pub fn announce(system: &System, number: u64) {
     let folder = system.sysfs.join(number_text(number));
     let partitions = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
