@@ -296,7 +296,7 @@ fn beside_a_blank_leg_or_one_that_is_not_in_the_list_the_whole_one_is_reached() 
             expect(&place.run(command[0], &command[1..]), 3, named);
         }
         // What only looks says what it does without.
-        expect(&log(&place, "status", &[]), 5, "missing, though nothing says that it failed");
+        expect(&log(&place, "status", &[]), 5, "missing, though no label calls it failed");
         expect(&place.run("check", &[]), 0, "no label calls it failed");
         expect(&place.run("rescue", &["--list"]), 0, "dirty: 256 KiB");
         let go_on: &[&str] = if blank { &["--degraded"] } else { &["--take-over", "--other-is-off"] };

@@ -277,7 +277,7 @@ fn a_data_disk_that_cannot_be_written_loses_nothing_and_says_so() {
     flush.wait().unwrap();
     // It looks every two seconds.
     std::thread::sleep(std::time::Duration::from_millis(2500));
-    expect(&server.stop(), 0, "what is dirty stays in the log, and is tried again");
+    expect(&server.stop(), 0, "it stays in the log, and writing it back is tried again");
     fs::write(place.stack(), text).unwrap();
     expect(&place.run("detach", &[]), 0, "KiB was written back");
     assert!(place.bare()[65536..][..4096] == [0xd1; 4096]);

@@ -39,17 +39,18 @@ pub fn admit(file: &StackFile) -> Result<Vec<Admitted>, Failure> {
     let admitted = choices.iter().map(by_name).collect::<Result<Vec<Admitted>, Failure>>()?;
     for (choice, Admitted { record, unrecorded, .. }) in choices.iter().zip(&admitted) {
         if let (Some(record), None) = (record, unrecorded) {
-            // A format that was killed had not come as far as that.
+            // A format that was killed may not have stored that yet.
             tell_members(file, &choice.data, record, &[])?;
         }
     }
     Ok(admitted)
 }
 
-/// The way out where a log is lost, and its record is, too.
-const NO_LOG_LEFT: &str = "If the log is gone, name it all the same, and serve with --without-cache --force";
+/// Way out if a log is lost, and its record, too.
+const NO_LOG_LEFT: &str =
+    "If the log is gone, name it in the stack file all the same, and serve with --without-cache --force";
 
-/// Refuses to serve what a cache is attached to without that cache: its newest data is elsewhere.
+/// Refuses to serve a disk without the cache that is attached to it: the log has the disk's newest data.
 pub fn admit_bare(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Failure> {
     let layer = file.layer(part);
     if layer.is_some_and(|layer| matches!(layer.kind, LayerKind::LogCache { .. })) {
@@ -77,7 +78,7 @@ pub fn admit_bare_array(file: &StackFile, part: &str) -> Result<(), Failure> {
     layer.kind.below_names().into_iter().try_for_each(|below| admit_bare_array(file, below))
 }
 
-/// Refuses to answer flushes from RAM: that of a server ends with it. `consents`: whoever starts it accepts that.
+/// Refuses to answer flushes from RAM, which is lost when the server ends. `consents`: the user accepts that.
 pub fn admit_non_volatile(file: &StackFile, consents: bool) -> Result<(), Failure> {
     let layers = file.non_volatile_layers();
     let Some(first) = layers.first() else { return Ok(()) };
@@ -100,8 +101,8 @@ pub fn admit_non_volatile(file: &StackFile, consents: bool) -> Result<(), Failur
     ))
 }
 
-/// Refuses to serve a log as if it were a disk: what clients write there is in the place of its records. Only a device that is
-/// opened for reading may be one.
+/// Refuses to serve a log as if it were a disk: clients would overwrite its records. A device that is opened for reading only
+/// may be a log.
 pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {
     let layer = file.layer(part);
     if layer.is_some_and(|layer| matches!(layer.kind, LayerKind::LogCache { .. })) {
@@ -119,9 +120,9 @@ pub fn admit_no_log(file: &StackFile, part: &str) -> Result<(), Failure> {
     };
     match seen {
         Some(Ok(superblock)) if superblock.state != State::Detached => Err(Failure::refused(
-            format!("\"{part}\" is the log of the cache {}, and no disk", uuid_text(superblock.cache_uuid)),
-            "serve the stack of that cache; if it is out of use, \"dcd detach\" it. With read-only = true its device is \
-             served all the same",
+            format!("\"{part}\" is the log of the cache {}, not a disk", uuid_text(superblock.cache_uuid)),
+            "serve the stack of that cache; if that is not used any more, \"dcd detach\" it. A device with read-only = true is \
+             served even so",
         )),
         Some(_) => Ok(()),
         None => {
@@ -136,8 +137,8 @@ fn look_for_log(file: &StackFile, part: &str) -> Result<Result<Superblock, LogEr
     Ok(read_superblock(&mut offline.part(target(&parts, part))))
 }
 
-/// Looks for a log on a part of an array; none where it is no such part, or the array does not start: then it is not served either.
-/// An array on a cache is not started before the cache may be.
+/// Looks for a log on a part of an array; none for other parts, and for an array that does not start: then it is not served either.
+/// An array on a cache is not started here: the cache is not admitted yet.
 fn look_for_log_on_array(
     file: &StackFile,
     part: &str,
@@ -150,8 +151,8 @@ fn look_for_log_on_array(
     Failure::unless_busy(look_for_log(file, part))
 }
 
-/// A cache of which a disk has no record, as when it was moved here: its log, if that is there, would be taken for the disk's at a later
-/// start. (The members of an array tell whether there is one.)
+/// Returns the attachment of a cache of which the disk has no record, as when it was moved here: a later start would take its log for the
+/// disk's. (The members of an array name their caches.)
 fn unrecorded(
     choice: &CacheChoice,
     record: &Record,
@@ -170,17 +171,17 @@ fn unrecorded(
     Ok(is_its_own.then(|| of_unknown_content(choice, record, &superblock)))
 }
 
-/// A cache on another one has no record: whether it has dirty data is not known.
+/// Refuses to discard a cache on another one: it has no record, so it is not known if it has dirty data.
 fn admit_without_upper(choice: &CacheChoice) -> Result<(), Failure> {
     match superblock_of(choice)? {
         Some(superblock) if superblock.state.is_out_of_use() => Ok(()),
         _ => Err(Failure::refused(
             format!(
-                "the cache \"{}\" stands on another one, and has no attachment record: what its log ({}) has is not known",
+                "the cache \"{}\" stands on another one, and has no attachment record: it is not known what its log ({}) holds",
                 choice.layer,
                 choice.log_name().display()
             ),
-            "serve it with that log, and \"dcd detach\" it first; or add --force: what the log has, and the disk lacks, is lost",
+            "serve it with that log, and \"dcd detach\" it first; or add --force: data that only the log has is lost",
         )),
     }
 }
@@ -206,7 +207,7 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
                 record.lost()?,
                 record.teller(),
                 force,
-                "Or add --force: what its log has, and the disk lacks, is lost",
+                "Or add --force: data that only its log has is lost",
             )?;
             let mut all = record.load()?;
             let unrecorded = unrecorded(&choice, &record, &all)?;
@@ -217,10 +218,10 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
             records.push((record, unrecorded, choice.data.clone(), gone));
         }
         plain = plain.without_cache(&choice.layer);
-        eprintln!("dcd: served without its log: \"{}\"; that log must never be used again", choice.layer);
+        eprintln!("dcd: served without its log: \"{}\"; never use that log again", choice.layer);
         logs.push((choice, recorded, is_upper));
     }
-    // Nothing is discarded before all of it may be.
+    // Nothing is discarded before all caches may be.
     for (record, unrecorded, data, gone) in records {
         if let Some(found) = unrecorded {
             record.update(|_| found)?;
@@ -234,8 +235,8 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
     Ok(plain)
 }
 
-/// Has the log of a cache that was discarded say so itself, where it is there, and is the one that the record has: the record may be lost
-/// one day, and a cache on another one has none. A log on an array is left as it is, as the array would have to be started for it.
+/// Marks the log of a discarded cache as discarded, if it is connected and is the one in the record: the record may be lost one day, and a
+/// cache on another one has none. A log on an array is left as it is, as the array would have to be started for it.
 fn mark_given_up(choice: &CacheChoice, recorded: Option<&str>, is_upper: bool) {
     if array_below(&choice.file, &choice.log).is_some() {
         return;
@@ -248,7 +249,7 @@ fn mark_given_up(choice: &CacheChoice, recorded: Option<&str>, is_upper: bool) {
     if read_superblock(&mut log).is_ok_and(|superblock| is_its_own(&superblock))
         && let Err(failure) = mark(&mut log, State::GivenUp)
     {
-        // The record says it, too.
+        // That is not fatal: the record says it, too.
         eprintln!("dcd: the log {} cannot be marked as discarded: {failure}", choice.log_name().display());
     }
 }

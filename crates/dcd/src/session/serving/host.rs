@@ -79,7 +79,7 @@ pub struct Cache {
     pub kind: CacheKind,
 }
 
-/// The RAM of a layer that answers flushes from it.
+/// Text for messages: the RAM of a layer that answers flushes from it.
 pub const RAM_LOST: &str = "RAM, lost with the process";
 
 /// A device that an array is to have as a spare, and that the server has not opened.
@@ -102,7 +102,7 @@ pub struct Given {
 struct ArrayCall {
     layer: LayerIndex,
     caller: CallId,
-    /// The device that is to be closed then, if the answer is this one.
+    /// The device to close then, and the answer (success or not) that closes it.
     closes: Option<(String, bool)>,
 }
 
@@ -114,7 +114,7 @@ enum Phase {
     Stopped,
 }
 
-/// A flush: who waits for it, and which log cache is at it.
+/// A flush: the calls that wait for it, and the cache that is being drained.
 struct Flushing {
     callers: Vec<CallId>,
     cache: usize,
@@ -162,7 +162,7 @@ pub struct Host {
     pub nbd_backend: Option<String>,
 }
 
-/// The state of what nothing is wrong with.
+/// State of a cache or array without trouble.
 const GOOD: &str = "good";
 
 /// State of an array or a log cache that is reported to the administrator unasked.
@@ -182,7 +182,7 @@ impl Condition {
     /// Judges a log cache. A data disk that fails destaging is reported, as clients notice that only when the log is full.
     fn of_log_cache(cache: &LogCacheStatus) -> Condition {
         let trouble = destage_trouble(cache)
-            .map(|trouble| format!("{trouble}; what is dirty stays in the log, and is tried again"));
+            .map(|trouble| format!("{trouble}; it stays in the log, and writing it back is tried again"));
         let flush = flush_trouble(cache);
         let advice = flush.iter().map(|_| FLUSH_ADVICE.to_owned()).collect();
         let lost = lost_text(cache.lost_blocks).into_iter().chain(accepted_damage(cache));
@@ -195,7 +195,7 @@ impl Condition {
         let state = if mirror.is_good() { GOOD.to_owned() } else { legs_text(mirror) };
         let lost = mirror.legs.iter().filter(|leg| leg.lost_writes).map(|leg| {
             format!(
-                "leg {} had lost writes that its device had said were durable, and is filled again: do not trust that device, or its \
+                "leg {} had lost writes that its device had reported as durable, and is filled again: do not trust that device, or its \
                  write cache, until you know why",
                 leg_name(leg)
             )
@@ -257,7 +257,7 @@ impl Host {
         std::mem::take(&mut self.news)
     }
 
-    /// Devices that are to be closed, with their names, taken.
+    /// Takes the devices that are to be closed, with their names.
     pub fn take_closing(&mut self) -> Vec<(String, DeviceIndex)> {
         std::mem::take(&mut self.closing)
     }
@@ -325,12 +325,12 @@ impl Host {
         let seat = match (args["place"].as_u64(), args["role"].as_u64()) {
             (Some(place), None) => Seat::Spare(place as usize),
             (None, Some(role)) => Seat::Member(role as usize),
-            _ => return Err("\"place\", which of the spares it is, or \"role\" is missing".to_owned()),
+            _ => return Err("\"place\" (the number of the spare) or \"role\" is missing".to_owned()),
         };
         Ok(Newcomer { layer: self.array(args)?, name, path: text("path")?.into(), seat })
     }
 
-    /// Tells an array of a device that it has a port for now.
+    /// Gives an array a device for which it has a port now.
     pub fn give(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, given: Given) {
         let Given { newcomer, device, port, id } = given;
         self.parts.devices.insert(newcomer.name.clone(), device);
@@ -353,7 +353,7 @@ impl Host {
             return Err("the server is stopping".to_owned());
         }
         let wanted = args["layer"].as_str();
-        // Legs of a log come and go as members of an array do; whoever means a log names it.
+        // Legs of a log come and go as members of an array do; a call about a log names it.
         let of_log = |cache: &&Cache| cache.kind == CacheKind::Mirror && wanted == Some(cache.name.as_str());
         let arrays = || {
             let is_array = |cache: &&Cache| cache.kind == CacheKind::Array || of_log(cache);
@@ -367,7 +367,7 @@ impl Host {
             (None, _, Some(wanted)) => {
                 Err(format!("no array is called \"{wanted}\"; there are: {}", names()))
             }
-            (None, _, None) => Err("there is no array in what is served".to_owned()),
+            (None, _, None) => Err("the served stack has no array".to_owned()),
         }
     }
 
@@ -384,7 +384,7 @@ impl Host {
             "remove" => ArrayCommand::Remove { port: self.port_of(layer, args, stack)? },
             other => {
                 return Err(format!(
-                    "an array knows no \"{other}\", but fail, add, remove, scrub, scrub-stop and rebuild"
+                    "an array has no command \"{other}\"; it has fail, add, remove, scrub, scrub-stop and rebuild"
                 ));
             }
         };
@@ -393,7 +393,7 @@ impl Host {
 
     /// Finds the array's port for the device in `{"name": ..}`, which no other layer may use.
     fn port_of(&self, layer: LayerIndex, args: &Value, stack: &Stack) -> Result<Port, String> {
-        let name = args["name"].as_str().ok_or("\"name\" is missing: of a device")?;
+        let name = args["name"].as_str().ok_or("\"name\" of the device is missing")?;
         let Some(device) = self.parts.devices.get(name) else {
             return Err(match self.parts.layers.contains_key(name) {
                 true => format!("\"{name}\" is a layer: a server closes only devices. Stop it first"),
@@ -402,7 +402,7 @@ impl Host {
         };
         match stack.only_user(*device) {
             Some((user, port)) if user == layer => Ok(port),
-            _ => Err(format!("\"{name}\" is not this array's alone")),
+            _ => Err(format!("\"{name}\" is not used by this array alone")),
         }
     }
 
@@ -427,7 +427,7 @@ impl Host {
         self.answers.push_back(Answer { to, body, done: true });
     }
 
-    /// A control connection has ended: nobody waits for its calls any more.
+    /// Cancels a flush that only a control connection waited for that has ended.
     pub fn client_gone(&mut self, now: Nanos, stack: &mut Stack, client: ClientId) {
         let Some(flushing) = &mut self.flushing else { return };
         flushing.callers.retain(|caller| caller.client != client);
@@ -490,7 +490,7 @@ impl Host {
         self.note_written_back(now, stack);
     }
 
-    /// Says once of each recording that it has ended early.
+    /// Reports each recording that has ended early, once.
     fn look_at_recordings(&mut self, now: Nanos, stack: &Stack) {
         for (name, layer) in &self.parts.layers {
             if let LayerStatus::Trace(status) = LayerStatus::of(stack, *layer, now)
@@ -500,7 +500,7 @@ impl Host {
             {
                 let recorded = sink.recorded;
                 self.news.push(format!(
-                    "{why}: the recording ends here, with {recorded} requests; what is served goes on without it"
+                    "{why}: the recording ends here, with {recorded} requests; the server continues without it"
                 ));
             }
         }
@@ -517,7 +517,7 @@ impl Host {
         }
     }
 
-    /// Takes what was noted in the records of the caches, and goes on with what has waited for it.
+    /// Takes the results of notes in the caches' records, and continues what has waited for them.
     pub fn take_noted(&mut self, now: Nanos, stack: &mut Stack) {
         while let Some(noted) = self.records.take() {
             let Some(place) = self.caches.iter().position(|cache| cache.name == noted.layer) else {
@@ -527,7 +527,7 @@ impl Host {
                 Kind::Legs => {
                     if let Err(error) = noted.result {
                         self.news.push(format!(
-                            "what has become of the legs of \"{}\" cannot be recorded: keep the leg that is whole. {error}",
+                            "the state of the legs of \"{}\" cannot be recorded: keep the leg that is whole. {error}",
                             noted.layer
                         ));
                     }
@@ -536,7 +536,7 @@ impl Host {
                 Kind::WrittenBack => {
                     if let Err(error) = noted.result {
                         self.news.push(format!(
-                            "what was written back without the log cannot be recorded: {error}"
+                            "all is written back without the log, but that cannot be recorded: {error}"
                         ));
                     }
                 }
@@ -573,7 +573,7 @@ impl Host {
         }
     }
 
-    /// The first of several notices is looked into at once, and the next ones together.
+    /// Looks at the layers immediately for the first of several notices, and once for the next ones together.
     fn noticed(&mut self, now: Nanos, stack: &Stack) {
         if self.noticed.is_none_or(|noticed| now >= noticed + WATCH_INTERVAL) {
             (self.noticed, self.watched) = (Some(now), Some(now));
@@ -586,8 +586,7 @@ impl Host {
         self.look_at_recordings(now, stack);
         if let Some(flushing) = self.flushing.take() {
             for caller in flushing.callers {
-                let body =
-                    dcd_serve::control::error("the server is stopping; what is dirty stays in the log");
+                let body = dcd_serve::control::error("the server is stopping; dirty data stays in the log");
                 self.answers.push_back(Answer { to: caller, body, done: true });
             }
             stack.control(now, self.caches[flushing.cache].layer, Control::DrainCancel);
@@ -615,7 +614,7 @@ impl Host {
             return flushing.callers.push(caller);
         }
         let destaged_bytes = self.destaged_bytes(now, stack);
-        // Reported long ago, so that the first progress comes at once.
+        // Time zero, so that the first progress comes at once.
         self.flushing =
             Some(Flushing { callers: vec![caller], cache: 0, reported: Nanos::ZERO, destaged_bytes });
         self.drain_from(now, stack, 0);
@@ -676,8 +675,8 @@ impl Host {
         }
     }
 
-    /// The log must not be replayed after this, and the record says so before anything more is acknowledged. If it cannot
-    /// be written, the layer waits, nothing is acknowledged, and it is tried again.
+    /// Notes that the log must not be replayed any more, before anything more is acknowledged. If the record cannot be
+    /// written, the layer waits, nothing is acknowledged, and the write is tried again.
     fn log_failed(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
         let cache = &self.caches[place];
         let status = LayerStatus::of(stack, cache.layer, now);
@@ -778,7 +777,7 @@ impl Host {
         status
     }
 
-    /// Calls the legs of a log what the stack file calls them.
+    /// Gives the legs of a log their names in the stack file.
     fn named(&self, layer: LayerIndex, mut mirror: MirrorStatus, stack: &Stack) -> MirrorStatus {
         for leg in &mut mirror.legs {
             leg.name = self.name_below(layer, leg.port, stack);
@@ -786,7 +785,7 @@ impl Host {
         mirror
     }
 
-    /// Says which devices a cache or array does without.
+    /// Marks the devices without which a cache or array runs as failed.
     fn note_failed(&self, status: &mut ServerStatus, stack: &Stack) {
         let mut failed = Vec::new();
         for cache in &self.caches {

@@ -297,11 +297,11 @@ fn an_array_is_told_and_its_answer_goes_to_the_caller() {
     };
     let error = |bench: &mut Bench| bench.answer().0["error"].as_str().unwrap_or("").to_owned();
     tell(&mut bench, json!({ "command": "fail", "role": 1 }));
-    assert!(error(&mut bench).contains("there is no array"), "a log cache is none");
+    assert!(error(&mut bench).contains("has no array"), "a log cache is none");
     bench.host.caches[0].kind = CacheKind::Array;
     for (args, why) in [
         (json!({ "command": "fail" }), "\"role\" is missing"),
-        (json!({ "command": "grow" }), "knows no \"grow\""),
+        (json!({ "command": "grow" }), "no command \"grow\""),
         (json!({ "command": "rebuild", "layer": "disks" }), "there are: cache"),
     ] {
         tell(&mut bench, args);

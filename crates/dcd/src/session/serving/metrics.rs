@@ -19,7 +19,7 @@ const BUCKETS: [f64; 17] = [
     0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
     0.5, 1.0, 2.5, 10.0,
 ];
-/// The unit of what is lost.
+/// Size of a block that is counted as lost.
 const LOST_BLOCK_BYTES: u64 = 4096;
 
 /// The metrics of all these stacks; a label tells them apart.
@@ -155,7 +155,7 @@ impl Of<'_> {
 fn server(status: &ServerStatus, families: &mut Families) {
     let mut of = Of { families, labels: vec![("stack", status.name())] };
     of.with("export", &status.export).add("stack", "What is served", None, Sample::Info);
-    of.seconds("uptime", "Since the server started", status.uptime_seconds);
+    of.seconds("uptime", "Time since the server started", status.uptime_seconds);
     of.gauge("requests_in_flight", "Requests that are not answered", status.requests.in_flight as f64);
     let requests = &status.requests;
     for (operation, times) in [
@@ -190,7 +190,7 @@ fn response_times(of: &mut Of<'_>, times: &ResponseTimes) {
     let histogram =
         Sample::Histogram { sum: times.mean_ms / 1e3 * times.count as f64, count: times.count, buckets };
     of.add("request_duration", "Response times of clients' requests", Some(Unit::Seconds), histogram);
-    of.bytes_total("request", "What clients' requests moved", times.bytes);
+    of.bytes_total("request", "Data that clients' requests moved", times.bytes);
     of.total("request_errors", "Clients' requests that failed", times.errors);
 }
 
@@ -199,30 +199,30 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
     let ranges = cache.dirty_discard_bytes + cache.dirty_zeroes_bytes;
     of.bytes(
         "dirty_discards",
-        "Discards and zeroes in dirty_data, which are written back in next to no time",
+        "Discards and zeroes in dirty_data, which most disks do much faster than they write",
         ranges,
     );
     of.bytes("log_size", "The log's segments", cache.size_bytes);
     of.bytes("log_used", "Segments of the log that are in use", cache.used_bytes);
-    of.bytes("cached_data", "What reads can take from the log", cache.cached_bytes);
+    of.bytes("cached_data", "Data that reads can take from the log", cache.cached_bytes);
     for (source, bytes) in [
         ("ram", counts.read_ram_bytes),
         ("dirty", counts.read_dirty_bytes),
         ("clean", counts.read_clean_bytes),
         ("miss", counts.read_miss_bytes),
     ] {
-        of.with("source", source).bytes_total("cache_read", "What was read, by where it came from", bytes);
+        of.with("source", source).bytes_total("cache_read", "Data that was read, by its source", bytes);
     }
-    of.total("cache_hits", "Reads of which a part came from the cache", counts.read_hits);
+    of.total("cache_hits", "Reads that came from the cache, at least in part", counts.read_hits);
     of.total(
         "cache_misses",
         "Reads of which nothing came from the cache",
         counts.reads.saturating_sub(counts.read_hits),
     );
     of.bytes_total("bypassed", "Writes that bypassed the log", counts.bypassed_sectors * SECTOR_BYTES);
-    of.bytes_total("written", "What was written to the log", counts.log_bytes);
+    of.bytes_total("written", "Data written to the log", counts.log_bytes);
     let destaged = (counts.destaged_sectors + counts.destaged_range_sectors) * SECTOR_BYTES;
-    of.bytes_total("destaged", "What was written back to the data disk", destaged);
+    of.bytes_total("destaged", "Data written back to the data disk", destaged);
     of.total("destage_errors", "Attempts to write back that failed", counts.destage_errors);
     of.total("log_read_errors", "Reads of the log that failed", counts.log_read_errors);
     of.total(
@@ -230,18 +230,18 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
         "Reads of the log that were wrong on one leg and right on another",
         counts.log_other_copy,
     );
-    of.total("throttled", "Answers that were held back as the log was filling", counts.throttled);
+    of.total("throttled", "Answers that were delayed as the log was filling", counts.throttled);
     of.flag("destage_failing", "1 while the last attempt to write back has failed", cache.destage_failing);
     of.flag("log_failed", "1 once the log device has failed", cache.state == LogCacheState::LogFailed);
     of.bytes(
         "flush_at_risk",
-        "What a failed flush of the data disk may have lost",
+        "Data that a failed flush of the data disk may have lost",
         cache.flush_at_risk_bytes,
     );
     of.bytes("lost_data", LOST, cache.lost_blocks as u64 * LOST_BLOCK_BYTES);
 }
 
-const LOST: &str = "What cannot be read any more";
+const LOST: &str = "Data that cannot be read any more";
 
 fn legs(of: &mut Of<'_>, mirror: &MirrorStatus) {
     of.gauge("log_legs", "Legs of the log", mirror.listed() as f64);
@@ -263,7 +263,7 @@ fn raid(of: &mut Of<'_>, array: &ArrayStatus) {
     of.gauge("raid_regions_in_doubt", "Regions whose parity may be wrong", array.regions_in_doubt as f64);
     if let Some(pass) = &array.pass {
         let progress = Sample::Gauge(pass.percent / 100.0);
-        let help = "How far a resync, rebuild or scrub is";
+        let help = "Progress of a resync, rebuild or scrub";
         of.with("pass", pass.kind.word()).add("raid_pass_progress_ratio", help, None, progress);
     }
     of.bytes("lost_data", LOST, array.blocks_lost() as u64 * LOST_BLOCK_BYTES);
@@ -281,11 +281,11 @@ fn devices(status: &ServerStatus, of: &mut Of<'_>) {
                 failed,
             );
         }
-        let help = "1 while a cache or array does without the device";
+        let help = "1 while a cache or array runs without the device";
         of.flag("device_failed", help, device.state == DeviceState::Failed);
         let silent = status.devices_not_answering.iter().find(|silent| silent.path == device.path);
         let seconds = silent.map_or(0.0, |silent| silent.seconds);
-        of.seconds("device_not_answering", "For how long the device owes an answer, from 10 s on", seconds);
+        of.seconds("device_not_answering", "For how long the device has not answered, from 10 s on", seconds);
     }
 }
 

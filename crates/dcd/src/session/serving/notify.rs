@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::thread;
 
-/// The server is doing this; `systemctl status` shows it.
+/// Tells what the server is doing; `systemctl status` shows it.
 pub fn tell_doing(doing: &str) {
     send(&format!("STATUS={doing}"));
 }
 
-/// Clients can connect: what waits for this unit goes on.
+/// Tells that clients can connect: units that wait for this one start.
 pub fn tell_ready(places: &str) {
     send(&format!("READY=1\nSTATUS={places}"));
 }

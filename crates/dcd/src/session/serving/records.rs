@@ -18,7 +18,7 @@ use crate::session::running::{Note, RunningCaches};
 /// Maximum wait at the end of a server for records that are being written.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A server has its memory locked, and a stack is memory.
+/// Small, as a server locks its memory, and that includes the stacks of threads.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Kind of a note. A cache has at most one note of each kind under way, but every note of legs: the last one counts.
@@ -41,11 +41,11 @@ impl Note {
     }
 }
 
-/// The end of a note: on the medium, or why it is not.
+/// Result of a note: it is on the medium, or an error.
 pub struct Noted {
     pub layer: String,
     pub kind: Kind,
-    /// For messages, of a log that failed: what is written back from it.
+    /// Text for messages about a log that failed: the data that is written back from it.
     pub result: Result<String, RecordError>,
     /// Message about failed logs from now on.
     failed_logs: Result<Option<String>, String>,
@@ -55,13 +55,13 @@ pub struct Noted {
 pub struct Records {
     keeper: Keeper,
     under_way: BTreeSet<(String, Kind)>,
-    /// Caches of which it is noted that all is written back without their logs.
+    /// Caches whose records say that all is written back without their logs.
     written_back: BTreeSet<String>,
     failed_logs: Result<Option<String>, String>,
 }
 
 enum Keeper {
-    /// Notes are made at once.
+    /// Notes are made synchronously.
     Here {
         caches: RunningCaches,
         noted: VecDeque<Noted>,
@@ -73,14 +73,14 @@ enum Keeper {
 }
 
 impl Records {
-    /// With notes that are made at once.
+    /// Makes notes synchronously.
     pub fn new(caches: RunningCaches) -> Records {
         let failed_logs = failed_logs(&caches);
         let keeper = Keeper::Here { caches, noted: VecDeque::new() };
         Records { keeper, under_way: BTreeSet::new(), written_back: BTreeSet::new(), failed_logs }
     }
 
-    /// With a thread. `waker`: wakes the host, which then takes what was noted.
+    /// Makes notes on a thread. `waker`: wakes the host, which then takes what was noted.
     ///
     /// # Errors
     /// Where there is no thread.
@@ -95,7 +95,7 @@ impl Records {
                 }
                 waker.wake();
                 if has_stopped {
-                    // A file system may have been made on the disk since. Nobody waits for this, and without it the record is as true.
+                    // A file system may have been made on the disk since. Nothing waits for this, and a failure leaves the record correct.
                     let _ = caches.look_again(&layer);
                 }
             }
@@ -105,7 +105,7 @@ impl Records {
         Ok(Records { keeper, under_way: BTreeSet::new(), written_back: BTreeSet::new(), failed_logs })
     }
 
-    /// Has something noted of a cache. Its end comes by [`Records::take`]; of what is under way nothing more is begun.
+    /// Begins a note about a cache, unless the same is under way. [`Records::take`] returns its result.
     pub fn note(&mut self, layer: &str, note: Note) {
         let kind = note.kind();
         let is_known = kind == Kind::WrittenBack && self.written_back.contains(layer);
@@ -114,12 +114,12 @@ impl Records {
         }
         match &mut self.keeper {
             Keeper::Here { caches, noted } => noted.push_back(make(caches, layer, &note)),
-            // It is taken as long as the server runs.
+            // The thread takes notes as long as the server runs.
             Keeper::Thread { notes, .. } => drop(notes.send((layer.to_owned(), note))),
         }
     }
 
-    /// A cache has something that is not written back.
+    /// Tells that a cache has data that is not written back.
     pub fn is_dirty(&mut self, layer: &str) {
         self.written_back.remove(layer);
     }
@@ -138,12 +138,12 @@ impl Records {
         Some(noted)
     }
 
-    /// Logs that failed while they had what their data disks lack, and what to do; none where there are none. As of the last note.
+    /// Text about logs that failed while they held data that their data disks lack; none if there are none. As of the last note.
     pub fn failed_logs(&self) -> Result<Option<String>, String> {
         self.failed_logs.clone()
     }
 
-    /// Waits a while for the thread's end: it is told nothing more.
+    /// Ends the thread, and waits a while for that.
     pub fn end(&mut self) {
         let here = Keeper::Here { caches: RunningCaches::default(), noted: VecDeque::new() };
         if let Keeper::Thread { notes, noted } = std::mem::replace(&mut self.keeper, here) {

@@ -1,7 +1,7 @@
 //! A served stack, as the driver calls it: the [`Host`], the devices that are opened and watched, and the stop.
 //!
-//! A stop harms whoever has the device. `dcd stop` asks first, and is refused as long as somebody does; a signal is not asked about,
-//! but says who was there. Who that is stands in tables of the system, which are read on a thread of their own.
+//! A stop harms clients that have the device. `dcd stop` is refused as long as there are any; a signal stops the server in any case,
+//! and the clients are reported. Tables of the system name them, which are read on a thread of their own.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -28,7 +28,7 @@ const STOP_MAX: Nanos = Nanos::from_secs(120);
 const STOP_LONG: Nanos = Nanos::from_secs(5);
 /// That message names the devices that have not answered for this long.
 const OWING: Nanos = Nanos::from_secs(2);
-/// Signals closer together are one wish: a terminal and a supervisor may both send theirs.
+/// Signals closer together count as one: a terminal and a supervisor may both send theirs.
 const SAME_WISH: Nanos = Nanos::from_secs(1);
 /// Maximum wait for the tables of the system that tell which clients have the device.
 const LOOK_UP_MAX: Nanos = Nanos::from_secs(5);
@@ -48,7 +48,7 @@ pub struct Served {
     asked: Option<Nanos>,
     /// Calls that wait for the end of the stop.
     stop_calls: Vec<CallId>,
-    /// The layers are being stopped.
+    /// True while the layers are being stopped.
     stopping: bool,
     /// True after the message that the stop takes long.
     told_long: bool,
@@ -59,9 +59,9 @@ pub struct Served {
     refused: Option<(Nanos, u64)>,
     /// Time of the last message that a client is not served, and number of clients since then that had no message.
     failed: Option<(Nanos, u64)>,
-    /// Tells that clients can connect, once the last front-end is there.
+    /// Announces that clients can connect, once the last front-end is ready.
     announce: Option<Announce>,
-    /// A front-end cannot serve.
+    /// Reason why a front-end cannot serve.
     front_end_failed: Option<String>,
     /// Calls for a stop that wait until it is known who has the device.
     asking: Vec<Asking>,
@@ -83,7 +83,7 @@ struct LookedUp {
     peers: Vec<Peer>,
 }
 
-/// Tells that clients can connect: also there, where a front-end was waited for.
+/// Announces that clients can connect. The argument is the place of a front-end that was waited for.
 pub type Announce = Box<dyn FnOnce(Option<String>)>;
 
 impl Served {
@@ -108,7 +108,7 @@ impl Served {
         }
     }
 
-    /// Has it told that clients can connect: now, or when the front-end is there that takes its time.
+    /// Announces that clients can connect: now, or when a slow front-end is ready.
     pub fn announce(&mut self, announce: Announce, driver: &Driver) {
         match driver.command_source_status() {
             Some(_) => self.announce = Some(announce),
@@ -124,7 +124,7 @@ impl Served {
         let mut why = outcome.failures.clone();
         why.extend(self.front_end_failed.clone());
         if outcome.timed_out || outcome.abandoned {
-            why.push("it was not given the time".to_owned());
+            why.push("it did not have enough time".to_owned());
         }
         let left = match self.host.records.failed_logs() {
             Ok(failed) => failed.unwrap_or_else(|| self.left.to_owned()),
@@ -144,7 +144,7 @@ impl Served {
         context.stop(STOP_MAX);
     }
 
-    /// Stops, where nobody has the device or that does not matter.
+    /// Stops, if no client has the device or the call allows that.
     fn stop_call(&mut self, call: CallId, args: &Value, context: &mut Context<'_>) {
         if self.asked.is_some() || args["force"] == true {
             return self.stop_for(call, context);
@@ -154,7 +154,7 @@ impl Served {
         self.look_up(Some(call), context);
     }
 
-    /// Has it looked up who has the device.
+    /// Looks up, on a thread, which clients have the device.
     fn look_up(&mut self, call: Option<CallId>, context: &mut Context<'_>) {
         let (peers, waker, told) = (context.peers(), context.waker(), self.looked_up.0.clone());
         let looks_up = move || {
@@ -166,12 +166,12 @@ impl Served {
         match (thread::Builder::new().name("dcd-look-up".to_owned()).spawn(looks_up), call) {
             (Ok(_), None) => self.lookups += 1,
             (Ok(_), Some(_)) => {}
-            // It is as when no answer comes.
+            // As if no answer came: the calls time out now.
             (Err(_), _) => self.asking.iter_mut().for_each(|asking| asking.until = context.now()),
         }
     }
 
-    /// Takes what was looked up, and gives up what takes too long.
+    /// Takes the results of look-ups, and refuses calls whose look-up takes too long.
     fn take_looked_up(&mut self, context: &mut Context<'_>) {
         while let Ok(LookedUp { call, peers }) = self.looked_up.1.try_recv() {
             match call {
@@ -194,12 +194,12 @@ impl Served {
         let now = context.now();
         for late in self.asking.extract_if(.., |asking| asking.until <= now) {
             let unknown =
-                "who has the device is not known: the tables of the system (/proc) do not answer".to_owned();
+                "the clients are not known: the tables of the system (/proc) do not answer".to_owned();
             refuse_stop(late.call, &[unknown], false, context);
         }
     }
 
-    /// Says who had the device at a signal.
+    /// Reports which clients had the device at a signal.
     fn tell_peers(&mut self, peers: &[Peer]) {
         self.lookups -= 1;
         for peer in peers {
@@ -213,7 +213,7 @@ impl Served {
 
     /// Stops, and answers a call when that is done.
     fn stop_for(&mut self, call: CallId, context: &mut Context<'_>) {
-        // It may take long; this says that it has begun.
+        // A stop may take long; this answer says that it has begun.
         context.answer(call, json!({}), false);
         self.stop_calls.push(call);
         if self.asked.is_none() {
@@ -221,7 +221,7 @@ impl Served {
         }
     }
 
-    /// Says once that a stop takes long, and why.
+    /// Reports once that a stop takes long, and why.
     fn tell_long(&mut self, context: &mut Context<'_>) {
         if self.long_at().is_none_or(|at| context.now() < at) {
             return;
@@ -229,7 +229,7 @@ impl Served {
         self.told_long = true;
         let owing = self.watch.owing(context.driver(), OWING, |device| self.host.device_name(device));
         let why = match owing.is_empty() {
-            true => "the disks have not done yet what they were given".to_owned(),
+            true => "the disks have not completed their operations yet".to_owned(),
             false => owing.join("; "),
         };
         let text = format!(
@@ -243,7 +243,7 @@ impl Served {
         }
     }
 
-    /// Delivers what the host has to say.
+    /// Delivers the host's answers and messages, and closes devices that it does not use any more.
     fn after(&mut self, context: &mut Context<'_>) {
         for (name, device) in self.host.take_closing() {
             if !context.close_device(device) {
@@ -275,7 +275,7 @@ impl Served {
         Ok(())
     }
 
-    /// Gives it to the array.
+    /// Gives an opened device to the array.
     fn add_spare(
         &mut self,
         call: CallId,
@@ -284,7 +284,7 @@ impl Served {
         context: &mut Context<'_>,
     ) -> Result<(), String> {
         let opened = opened.map_err(|e| e.to_string())?;
-        // Another call may have given it one of that name meanwhile.
+        // Another call may have given the array a device of that name meanwhile.
         let newcomer = self.host.newcomer(args)?;
         let id = random_id().map_err(|e| e.to_string())?;
         let device = context.add_device(opened).map_err(|e| e.to_string())?;
@@ -294,7 +294,7 @@ impl Served {
         Ok(())
     }
 
-    /// The run is over. A call that the kernel is in keeps the process, whatever it does.
+    /// Reports what is left at the end of the run: an operation that the kernel has not completed keeps the process from ending.
     pub fn tell_end(&mut self, driver: &Driver) {
         self.host.records.end();
         self.tell();
@@ -307,12 +307,12 @@ impl Served {
         }
         for owing in self.watch.owing(driver, Nanos::ZERO, |device| self.host.device_name(device)) {
             warnln!(
-                "dcd: {owing}; the kernel may keep this process until it does, or until its file system is gone"
+                "dcd: {owing}; the kernel may keep this process until it answers, or until its file system is gone"
             );
         }
     }
 
-    /// Troubles, and what happens to arrays, go to standard error, where the administrator or the journal sees them.
+    /// Writes news and troubles to standard error, for the administrator or the journal.
     pub fn tell(&mut self) {
         for what in self.host.take_news() {
             warnln!("dcd: {what}");
@@ -378,13 +378,13 @@ impl dcd_io::Host for Served {
         };
         match why {
             Refused::Places(clients_max) => warnln!(
-                "dcd: {clients}: a socket takes {clients_max} clients at a time, and has them. See who they are (ss -p)"
+                "dcd: {clients}: a socket takes {clients_max} clients at a time, and has that many. \"ss -p\" lists them"
             ),
             Refused::Descriptors => warnln!(
                 "dcd: {clients}: this process may open no more files for them. Raise its limit (LimitNOFILE= in the unit, or ulimit -n)"
             ),
             Refused::System(error) => {
-                warnln!("dcd: clients cannot connect: the system has no room for one more: {error}")
+                warnln!("dcd: clients cannot connect: the system has no resources for another one: {error}")
             }
         }
     }
@@ -479,7 +479,7 @@ fn refuse_stop(call: CallId, clients: &[String], wait: bool, context: &mut Conte
     context.answer(call, json!({ "stopped": false, "clients": clients, "wait": wait }), true);
 }
 
-/// A client, for the administrator.
+/// Describes a client for the administrator.
 fn describe(peer: &Peer) -> String {
     let Peer { who, idle, unanswered, waits: _ } = peer;
     match unanswered {

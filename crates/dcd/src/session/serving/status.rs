@@ -57,7 +57,7 @@ pub struct DeviceStatus {
     /// Discards and zeroes too.
     pub failed_writes: u64,
     pub failed_flushes: u64,
-    /// Those among them that found no space below the device.
+    /// Number of these failures that found no space below the device.
     pub failed_no_space: u64,
     /// State of an export's connection, in words; none for other devices.
     pub connection: Option<String>,
@@ -79,7 +79,7 @@ pub enum DeviceState {
     Errors,
     /// An answer has been due for long.
     NotAnswering,
-    /// The cache or array that it belongs to does without it.
+    /// The cache or array that it belongs to runs without it.
     Failed,
 }
 
@@ -116,7 +116,7 @@ impl ServerStatus {
         let answer = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
         serde_json::from_value(answer).map_err(|error| {
             Failure::Failed(format!(
-                "the server answers as another version of dcd does ({error}): use its own \"dcd\""
+                "the server is of another dcd version ({error}): use the \"dcd\" of that version"
             ))
         })
     }
@@ -126,7 +126,7 @@ impl ServerStatus {
 pub fn mirror_of_server(client: &mut Client, layer: &str) -> Result<MirrorStatus, Failure> {
     let status = ServerStatus::ask(client)?;
     let mirror = status.layers.get(layer).and_then(LayerStatus::mirror);
-    mirror.cloned().ok_or_else(|| Failure::Failed(format!("the server has no log \"{layer}\" on legs")))
+    mirror.cloned().ok_or_else(|| Failure::Failed(format!("the server has no mirrored log \"{layer}\"")))
 }
 
 /// The state of one array of a server.
@@ -136,7 +136,7 @@ pub fn array_of_server(client: &mut Client, layer: &str) -> Result<ArrayStatus, 
     array.cloned().ok_or_else(|| Failure::Failed(format!("the server has no array \"{layer}\"")))
 }
 
-/// Why nothing is written back at the moment, where the last attempt failed.
+/// Describes a data disk that failed the last attempt to write back; none if it did not.
 pub fn destage_trouble(cache: &LogCacheStatus) -> Option<String> {
     cache.destage_failing.then(|| {
         let kind = cache.statistics.last_error.map_or("error", |error| error.kind.name());
@@ -144,7 +144,7 @@ pub fn destage_trouble(cache: &LogCacheStatus) -> Option<String> {
     })
 }
 
-/// Why flushes fail, where one of the data disk failed that should have covered writes that bypass the log.
+/// Describes why flushes fail: a flush of the data disk failed that should have covered writes that bypassed the log. None otherwise.
 pub fn flush_trouble(cache: &LogCacheStatus) -> Option<String> {
     let error = cache.flush_error?;
     let bytes = |sectors: u64| sectors * SECTOR_BYTES;
@@ -169,7 +169,7 @@ pub fn accepted_damage(cache: &LogCacheStatus) -> Option<String> {
     (!damage.is_empty()).then(|| format!("damage of the log was accepted: {}", damage.join("; ")))
 }
 
-/// The blocks that are lost, where there are any.
+/// Text about the blocks that are lost; none if there are none.
 pub fn lost_text(blocks: usize) -> Option<String> {
     (blocks > 0).then(|| format!("{blocks} block{} of 4 KiB lost", if blocks == 1 { "" } else { "s" }))
 }
@@ -191,7 +191,7 @@ pub fn legs_text(mirror: &MirrorStatus) -> String {
             }
             Some(Standing::Failed) if leg.missing => {
                 let name = leg.name.as_ref().map_or("a leg", |_| name.as_str());
-                format!("{name} missing, though nothing says that it failed")
+                format!("{name} missing, though no label calls it failed")
             }
             Some(Standing::Failed) => format!("{name} failed"),
             None => format!("{name} no leg"),

@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 
 /// The rates are taken over this time, or less after the start.
 const SPAN: Nanos = Nanos::from_secs(60);
-/// Less says nothing.
+/// Minimum time over which a rate means anything.
 const SPAN_MIN: Nanos = Nanos::from_secs(2);
 
 /// Trend of a cache or array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trend {
-    /// Negative where dirty data gets less.
+    /// Growth of dirty data; negative if it shrinks.
     pub dirty_bytes_per_second: f64,
     /// Rate at which a log cache writes back.
     pub destaged_bytes_per_second: f64,
-    /// None where dirty data does not get less.
+    /// Time until no data is dirty; none if dirty data does not shrink.
     pub clean_in_seconds: Option<f64>,
-    /// None where the log does not fill, or the data disk takes at least as much as clients write.
+    /// Time until the log is full; none if it does not fill, or the data disk takes at least as much as clients write.
     pub full_in_seconds: Option<f64>,
     /// Time the data disk would take for the dirty data of a log cache, with nothing else to do.
     pub drain_seconds: Option<f64>,
@@ -40,7 +40,7 @@ pub struct Amounts {
 struct LogAmounts {
     used_bytes: u64,
     size_bytes: u64,
-    /// Written to the log, records and all.
+    /// Bytes written to the log, with the headers of records.
     logged_bytes: u64,
     destaged_bytes: u64,
     nanos_per_sector: u64,
@@ -78,7 +78,7 @@ impl Trends {
         self.samples.push_back((now, amounts));
     }
 
-    /// The trend of the cache or array at `place`, which is as it is `now`.
+    /// Returns the trend of the cache or array at `place`. `is`: its amounts now.
     pub fn of(&self, place: usize, now: Nanos, is: Amounts) -> Trend {
         let mut trend = Trend { drain_seconds: is.drain_seconds(), ..Trend::default() };
         let first = self.samples.front().filter(|(at, _)| *at + SPAN_MIN <= now);
@@ -92,7 +92,7 @@ impl Trends {
             let rate = |is: u64, was: u64| is.checked_sub(was).unwrap_or(is) as f64 / seconds;
             trend.destaged_bytes_per_second = rate(is.destaged_bytes, was.destaged_bytes);
             let free_bytes = is.size_bytes.saturating_sub(is.used_bytes);
-            // Destaging may only have begun: the log fills for good where more comes than the data disk can take.
+            // Destaging may have just begun: the log fills up only if clients write more than the data disk can take.
             let excess = rate(is.logged_bytes, was.logged_bytes) - is.destage_bytes_per_second();
             trend.full_in_seconds = in_seconds(free_bytes, growth(is.used_bytes, was.used_bytes).min(excess));
         }

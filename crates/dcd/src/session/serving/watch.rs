@@ -12,11 +12,11 @@ use crate::messages;
 use crate::session::serving::notify::tell_doing;
 use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
 
-/// A device that owes an answer for this long is told of. A disk that was asleep needs less.
+/// A device that owes an answer for this long is reported. A disk that was asleep needs less.
 const SILENCE: Nanos = Nanos::from_secs(10);
 /// Polling interval for devices.
 const INTERVAL: Nanos = Nanos::from_secs(2);
-/// A look that comes later by this much comes after a stall of this process itself.
+/// Delay of a look that shows a stall of this process itself.
 const STALL: Nanos = Nanos::from_secs(1);
 /// A start that takes longer than this says so.
 const START_LONG: Duration = Duration::from_secs(10);
@@ -29,9 +29,9 @@ const START_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub struct DeviceWatch {
     looked: Nanos,
-    /// Since when this process runs without having stood still.
+    /// Time since which this process has run without a stall.
     awake: Nanos,
-    /// The devices that were told of, and since when they owe an answer.
+    /// The devices that were reported, and since when they owe an answer.
     silent: BTreeMap<DeviceIndex, Nanos>,
     /// Number of losses of each connection, and whether it was up, as last reported.
     links: BTreeMap<DeviceIndex, (u64, bool)>,
@@ -60,7 +60,7 @@ impl DeviceWatch {
             if self.silent.insert(owed.device, owed.since).is_none() {
                 let text = describe(now, driver, owed, &name);
                 news.push(format!(
-                    "{text}; what needs it waits. Look at it, and at the kernel's messages (dmesg)"
+                    "{text}; requests that need it wait. Check the device and the kernel's messages (dmesg)"
                 ));
             }
         }
@@ -77,7 +77,7 @@ impl DeviceWatch {
 }
 
 impl DeviceWatch {
-    /// Connections that were lost, and made again.
+    /// Returns news about connections that were lost or made again.
     fn look_at_links<'a>(
         &mut self,
         driver: &Driver,
@@ -92,12 +92,12 @@ impl DeviceWatch {
             let now = (link.losses, link.connections > 0);
             match (*told, now) {
                 ((before, _), (losses, true)) if losses > before => news.push(format!(
-                    "{named} is connected again; what was not flushed was sent again. The connection was lost: {}",
+                    "{named} is connected again; writes that were not flushed were sent again. The connection was lost: {}",
                     link.why.unwrap_or_default()
                 )),
                 ((_, false), (_, true)) => news.push(format!("{named} is connected again")),
                 ((_, true), (_, false)) => news.push(format!(
-                    "{named} has lost its connection: {}; what needs it waits, and it is tried again",
+                    "{named} has lost its connection: {}; requests that need it wait, and connecting is tried again",
                     link.why.unwrap_or_default()
                 )),
                 _ => {}
@@ -135,7 +135,7 @@ impl DeviceWatch {
         self.owed(driver, age).iter().map(|owed| describe(now, driver, owed, &name)).collect()
     }
 
-    /// Those that do not answer, for programs.
+    /// Devices that do not answer, for programs.
     pub fn silent_devices<'a>(
         &self,
         now: Nanos,
@@ -151,7 +151,7 @@ impl DeviceWatch {
         self.owed(driver, SILENCE).into_iter().map(device).collect()
     }
 
-    /// All devices that are open. Whether a cache or array does without one, the driver does not know.
+    /// Returns the status of all open devices. The driver does not know if a cache or array runs without one.
     pub fn devices<'a>(
         &self,
         driver: &Driver,
@@ -209,7 +209,7 @@ fn connection(link: &LinkStatus) -> String {
         (count, 0) => format!("{count} connections for {since} s"),
         (_, losses) => {
             let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
-            format!("connected for {since} s; lost {times}, at last because {why}")
+            format!("connected for {since} s; lost {times}, most recently because {why}")
         }
     }
 }
@@ -222,7 +222,7 @@ fn named<'a>(driver: &Driver, device: DeviceIndex, name: &impl Fn(DeviceIndex) -
     }
 }
 
-/// Watches a start, on a thread of its own: the thread that starts may wait for a device without end.
+/// Watches a start, on a thread of its own: the thread that starts may wait for a device indefinitely.
 pub struct StartWatch(Arc<Mutex<Start>>);
 
 struct Start {
@@ -248,7 +248,7 @@ impl StartWatch {
         lock(&self.0).doing = what;
     }
 
-    /// The start is over; true where somebody has wanted it to stop.
+    /// Ends the watch; true if a stop was requested meanwhile.
     pub fn end(self) -> bool {
         let mut start = lock(&self.0);
         start.over = true;
@@ -261,7 +261,7 @@ fn watch_start(start: &Mutex<Start>, signals: &Signals) {
     let mut told = false;
     loop {
         thread::sleep(START_INTERVAL);
-        // Signals are taken under the lock: what comes after the end is the driver's.
+        // Signals are taken under the lock: later ones are for the driver.
         let mut start = lock(start);
         if start.over {
             return;
