@@ -57,7 +57,7 @@ impl Failure {
         })
     }
 
-    /// Refuses what would put data at risk: the reason, and what to do.
+    /// Makes a refusal of what would put data at risk: the reason, and what to do.
     pub fn refused(reason: impl Into<String>, action: impl Into<String>) -> Failure {
         Failure::Refused(Refusal::new(reason, action))
     }
@@ -70,7 +70,7 @@ impl Failure {
         }
     }
 
-    /// A failure of the operating system, with what was tried.
+    /// Makes a failure from an error of the operating system. `what`: the operation that was tried.
     pub fn io(what: impl std::fmt::Display, error: std::io::Error) -> Failure {
         Failure::Failed(format!("{what}: {error}"))
     }

@@ -30,7 +30,7 @@ struct Noted {
 /// A loop device as it was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Loop {
-    /// As in /sys/block.
+    /// Name in /sys/block.
     name: String,
     image: PathBuf,
     device: u64,

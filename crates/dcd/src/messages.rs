@@ -59,10 +59,10 @@ static MESSAGES: Messages = Messages {
     changed: Condvar::new(),
 };
 
-/// Has a thread write all messages from now on.
+/// Starts a thread that writes all messages from now on.
 ///
 /// # Errors
-/// Where there is no thread.
+/// If no thread can be started.
 pub fn begin() -> io::Result<()> {
     thread::Builder::new().name("dcd-messages".to_owned()).stack_size(STACK_BYTES).spawn(|| {
         dcd_io::hold_signals_back();

@@ -61,7 +61,7 @@ pub fn address(serve: &Serve) -> Option<&Address> {
 /// Makes a connection, up to the transmission phase. `goes_on`: the connection is for a device that outlives the server.
 ///
 /// # Errors
-/// Where nobody answers, or not as a server does.
+/// If there is no answer, or not that of an NBD server.
 pub fn dial(address: &Address, name: &str, goes_on: bool) -> io::Result<(OwnedFd, Offer)> {
     match address {
         Address::Unix(path) => {

@@ -20,7 +20,7 @@ pub fn print(text: fmt::Arguments<'_>) {
 /// Prints a line of JSON.
 ///
 /// # Errors
-/// Where something in it cannot be JSON.
+/// If the report cannot be written as JSON.
 pub fn print_json(report: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(report).map_err(no_json)?;
     print(format_args!("{text}\n"));

@@ -38,7 +38,7 @@ pub struct Identity {
     /// The UUID of the file system, partition table or volume on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Those of its names that another device of the system has, too: some USB bridges give one serial number to all disks.
+    /// Names that another device of the system has, too: some USB bridges give one serial number to all disks.
     #[serde(skip)]
     pub(super) shared: Vec<String>,
 }
@@ -48,7 +48,7 @@ pub struct Identity {
 pub enum Match {
     Same,
     Other,
-    /// Nothing decides if the disks are the same. A command must be safe in both cases.
+    /// Undecided: the disks may be the same, and a command must be safe in both cases.
     Unclear,
 }
 

@@ -93,7 +93,7 @@ struct Document {
 /// The record of a data disk in its files.
 #[derive(Debug)]
 pub struct RecordFile {
-    /// All of its copies: several only of an array.
+    /// Paths of all copies of the record: only an array has several.
     paths: Vec<PathBuf>,
     is_array: bool,
     block: Option<Block>,
@@ -121,7 +121,7 @@ impl RecordFile {
         }
     }
 
-    /// The record of the disk at `device`, whether it exists or not.
+    /// Finds the record of the disk at `device`; the record need not exist.
     pub fn of(device: &Path) -> Result<RecordFile, RecordError> {
         let place = place(device).map_err(|source| RecordError::Io {
             path: device.to_owned(),
@@ -191,7 +191,7 @@ impl RecordFile {
         Ok(RecordFile { block: Some(block), state_dir, is_unclear, ..RecordFile::new(vec![path]) })
     }
 
-    /// The record of an array with these members, whether it exists or not.
+    /// Finds the record of an array with these members; the record need not exist.
     pub fn of_array(uuid: &str, members: &[&Path]) -> Result<RecordFile, RecordError> {
         let paths = array_places(uuid, members).map_err(|source| RecordError::Io {
             path: members.first().map_or_else(PathBuf::new, |member| (*member).to_owned()),

@@ -52,7 +52,7 @@ struct Family {
     samples: Vec<(Labels, Sample)>,
 }
 
-/// In the order in which they were first met: the format wants all samples of one name together.
+/// Families of samples, in the order of their first sample: the format wants all samples of one name together.
 #[derive(Debug, Default)]
 struct Families(Vec<Family>);
 
@@ -110,7 +110,7 @@ impl Sample {
     }
 }
 
-/// A place for the samples of one thing: a stack, a layer, a device.
+/// Collects the samples of a stack, a layer or a device, with their labels.
 struct Of<'a> {
     families: &'a mut Families,
     labels: Labels,

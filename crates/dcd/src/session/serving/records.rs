@@ -83,7 +83,7 @@ impl Records {
     /// Makes notes on a thread. `waker`: wakes the host, which then takes what was noted.
     ///
     /// # Errors
-    /// Where there is no thread.
+    /// If no thread can be started.
     pub fn with_thread(mut caches: RunningCaches, waker: Waker) -> std::io::Result<Records> {
         let failed_logs = failed_logs(&caches);
         let ((notes, asked), (tell, noted)) = (mpsc::channel::<(String, Note)>(), mpsc::channel());
