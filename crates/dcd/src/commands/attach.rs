@@ -54,7 +54,7 @@ fn attach(file: &StackFile) -> Result<String, Failure> {
         (Some(address), fuse) => {
             let backend = status.nbd_backend.as_deref().and_then(Backend::read).ok_or_else(|| {
                 Failure::Failed(format!(
-                    "the server of {} does not tell of its NBD export: it was started before [serve] had nbd, or is older than this \
+                    "the server of {} does not report its NBD export: it was started before [serve] had nbd, or is older than this \
                      program; start it again",
                     file.path.display()
                 ))
@@ -77,7 +77,7 @@ fn attach(file: &StackFile) -> Result<String, Failure> {
 
 fn nothing(file: &StackFile) -> Failure {
     Failure::Failed(format!(
-        "{}: nothing here becomes a block device: add ublk = true, nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve], and start the server again",
+        "{}: it has no way to a block device: add ublk = true, nbd = \"unix:PATH\" or fuse = \"DIR\" to [serve], and start the server again",
         file.path.display()
     ))
 }
@@ -141,8 +141,8 @@ fn failure(file: &StackFile, error: KernelError) -> Failure {
         KernelError::InUse { .. } => Failure::refused(
             error.to_string(),
             format!(
-                "unmount what is on it, and try again. \"dcd attach --release --force {stack}\" has its requests fail, and a file system on it \
-                 loses what it has not written"
+                "unmount what is on it, and try again. \"dcd attach --release --force {stack}\" makes its requests fail, and a file system on it \
+                 loses what it has not written yet"
             ),
         ),
         KernelError::NoBackend(_) => Failure::Failed(format!(

@@ -52,8 +52,8 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     if !report.is_complete() {
         let lost = HumanBytes(report.unsaved_bytes - report.unwritten_bytes);
         return Err(Failure::Damage(format!(
-            "not detached: {lost} of dirty data cannot be read back from the log, which keeps it. Mend the log's device and do this again, \
-             or see what it is: \"dcd rescue --list\". Without it: \"dcd rescue --force\" discards it"
+            "not detached: {lost} of dirty data cannot be read back from the log, which keeps it. Repair the log's device and do this again. \
+             To list that data: \"dcd rescue --list\". To discard it: \"dcd rescue --force\""
         )));
     }
     // The log first: were the record gone before, a crash would leave a log that looks in use.

@@ -25,7 +25,7 @@ pub fn run(args: &Flush) -> Result<(), Failure> {
         }
         if let Some(trouble) = seen["trouble"].as_str().filter(|trouble| *trouble != told) {
             progress.end();
-            eprintln!("dcd: {trouble}; it is tried again, until this is interrupted");
+            eprintln!("dcd: {trouble}; trying again until interrupted");
             trouble.clone_into(&mut told);
         }
         ControlFlow::Continue(())

@@ -37,7 +37,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     };
     if let Some(data) = choice.file.path_below(&choice.data).filter(|data| is_by_content(data)) {
         return Err(Failure::Failed(format!(
-            "{} names what is on the data disk, and the device of the cache will have the same on it: name the disk by /dev/disk/by-id. \
+            "{} names the data disk by its content, which the cache's device will also show: name the disk by /dev/disk/by-id. \
              Nothing was changed",
             data.display()
         )));
@@ -82,7 +82,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     }
     let log_bytes = u64::from(superblock.segments) * u64::from(superblock.segment_bytes);
     println!(
-        "cache {}: a log of {} for {} of data, which keep their place",
+        "cache {}: a log of {} for {} of data, which stays in place",
         uuid_text(superblock.cache_uuid),
         HumanBytes(log_bytes),
         HumanBytes(superblock.data_sectors * SECTOR_BYTES)
@@ -110,7 +110,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         (Some(path), _) => println!("stack file: {}; {}", path.display(), next_step(path)),
         (None, Some(file)) => println!("{}", next_step(file)),
         (None, None) => println!(
-            "next: write a stack file that names both (dcd stack-file describes it; dcd format --stack FILE writes one), and serve it with: dcd serve FILE"
+            "next: write a stack file that names log and data disk (dcd stack-file describes it; dcd format --stack FILE writes one), and serve it with: dcd serve FILE"
         ),
     }
     Ok(())
@@ -240,7 +240,7 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
 }
 
 fn refuse_lost_record(record: &Record, force: bool) -> Result<(), Failure> {
-    let instead = "Or add --force: what its log has, and the disk lacks, is lost";
+    let instead = "Or add --force: data that only its log has is lost";
     Ok(admit_without_record(record.lost()?, record.teller(), force, instead)?)
 }
 

@@ -24,10 +24,10 @@ pub fn run(args: &Grow) -> Result<(), Failure> {
         let size = HumanBytes(sectors * SECTOR_BYTES);
         match sectors > before {
             true => println!(
-                "\"{layer}\" has {size} from now on, {} more",
+                "\"{layer}\" now has {size}, {} more than before",
                 HumanBytes((sectors - before) * SECTOR_BYTES)
             ),
-            false => println!("\"{layer}\" has {size}, all of its data disk"),
+            false => println!("\"{layer}\" has {size}, which is all of its data disk"),
         }
     }
     Ok(())

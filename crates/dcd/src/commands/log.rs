@@ -44,7 +44,7 @@ impl Mirrored {
         match choice.file.mirror_below(&choice.log).map(|mirror| mirror.name.clone()) {
             Some(layer) => Ok(Mirrored { choice, layer }),
             None => Err(Failure::Failed(format!(
-                "{}: the log of \"{}\" is one device: a log with legs is a list, log = [\"{}\", ..], and \"dcd format --replace\" moves to it",
+                "{}: the log of \"{}\" is one device: legs are written as a list, log = [\"{}\", ..], and \"dcd format --replace\" moves the log to them",
                 args.file.display(),
                 choice.layer,
                 choice.log
@@ -60,7 +60,7 @@ impl Mirrored {
     fn server(&self, what: &str) -> Result<Client, Failure> {
         server_of(self.file())?.ok_or_else(|| {
             Failure::Failed(format!(
-                "{}: it is not served: {what} while it is (a leg that was away is filled by itself at the next start)",
+                "{}: it is not served: {what} only while it is (the next start fills a leg that was away)",
                 self.file().path.display()
             ))
         })
@@ -125,7 +125,7 @@ fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
         }
         Some(Standing::Failed) if leg.missing => "missing, though nothing says that it failed".to_owned(),
         Some(Standing::Failed) => "failed".to_owned(),
-        None => "no leg: \"dcd log add\" makes it one, or take it out of \"log\"".to_owned(),
+        None => "not a leg: \"dcd log add\" makes it one, or take it out of \"log\"".to_owned(),
     }
 }
 
@@ -146,7 +146,7 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
     let name = &args.name;
     if !mirrored.choice.legs().contains(&name.as_str()) {
         return Err(Failure::Failed(format!(
-            "{}: \"{name}\" is not named in \"log\": name it there first; it has {}",
+            "{}: \"{name}\" is not named in \"log\": name it there first; named are {}",
             mirrored.file().path.display(),
             mirrored.choice.legs().join(", ")
         )));
@@ -172,7 +172,7 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
         match leg.map(|leg| (leg.standing, leg.filled_bytes)) {
             Some((Some(Standing::Whole), _)) => {
                 progress.end();
-                println!("\"{name}\" is a leg now, and has everything");
+                println!("\"{name}\" is a leg now, and has all data");
                 return Ok(());
             }
             Some((Some(Standing::Filling), filled)) => {
@@ -264,8 +264,8 @@ pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     for ((leg, device), label) in legs.iter().zip(&mut devices).zip(&labels) {
         if let (Ok(_) | Err(LabelError::Version(_) | LabelError::Damaged), false) = (label, force) {
             return Err(Failure::refused(
-                format!("\"{leg}\" is a leg of a log already, and the others here are not the rest of it"),
-                "name all its legs, or choose another device; or add --force: what is on it is overwritten",
+                format!("\"{leg}\" is a leg of a log already, but the other devices are not its other legs"),
+                "name all legs of that log, or choose another device; or add --force, which overwrites it",
             ));
         }
         may_overwrite(&choice.file, &parts, leg, device, force)?;

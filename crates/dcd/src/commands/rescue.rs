@@ -70,8 +70,8 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     verdict(&report, args.list)?;
     if given_up {
         return Err(Failure::Damage(
-            "the cache went on without this log, or was served without it, and its data has to be written back by name: \"dcd rescue --force\" \
-             does that, over what may be newer".to_owned(),
+            "the cache went on without this log, or was served without it: the data disk may be newer. \"dcd rescue --force\" \
+             writes the log's data over it".to_owned(),
         ));
     }
     let is_empty = report.dirty.data_bytes + report.dirty.zeroes_bytes == 0 && report.damages == 0;
@@ -82,8 +82,8 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
             went_on_without(other, "the data disk is another one, or was changed without its cache").to_string(),
         )),
         (false, true, _) => Err(Failure::Damage(
-            "the data disk is another one, or was changed without its cache. The log holds nothing that is not on it: if it is the right disk, \
-             \"dcd rescue\" takes it as it is now"
+            "the data disk is another one, or was changed without its cache. The log has no dirty data: if it is the right disk, \
+             \"dcd rescue\" accepts it as it is now"
                 .to_owned(),
         )),
         (false, false, _) => Err(Failure::Damage(
@@ -156,8 +156,8 @@ fn note_clean(choice: &CacheChoice, opened: &mut Opened) -> Result<(), Failure> 
 fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
     if report.refused {
         return Err(Failure::Damage(
-            "records are lost, and it is not known what they held: nothing was written. --force writes what there is, \
-             which may be older than what was acknowledged last"
+            "records are lost, and it is not known what they held: nothing was written. --force writes the rest, \
+             which may be older than the last acknowledged writes"
                 .to_owned(),
         ));
     }
@@ -166,7 +166,7 @@ fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
         let next = match (report.marked_clean, unread, list) {
             (true, ..) => "",
             (_, 0, _) => "; \"dcd rescue --force\" writes back what it holds, and marks it clean",
-            (.., true) => "; \"dcd rescue\" writes the rest back, and with --force discards that",
+            (.., true) => "; \"dcd rescue\" writes back the rest, and with --force discards this",
             _ => "; --force discards it and marks the log clean",
         };
         let is_unknown = |kind| matches!(kind, DamageKind::Missing | DamageKind::Unreadable);
@@ -187,8 +187,8 @@ fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
 /// The data disk is what fails: all is in the log yet.
 pub fn unwritten(bytes: u64) -> Failure {
     Failure::Failed(format!(
-        "{} could not be written to the data disk, and are in the log as before: nothing is lost. Make room there, or see what is wrong \
-         with the disk, and do this again",
+        "{} could not be written to the data disk, and are still in the log: nothing is lost. Make space on the data disk, or repair \
+         it, and do this again",
         HumanBytes(bytes)
     ))
 }

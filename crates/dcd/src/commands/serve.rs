@@ -169,8 +169,8 @@ fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
         let (cache, disk) = (sectors(&layer.name), sectors(&data.text));
         if disk > cache {
             eprintln!(
-                "dcd: the data disk of \"{}\" has become {} larger, and is served with its old size: stop the server, \"dcd grow {}\" has \
-                 all of it served, and start it again",
+                "dcd: the data disk of \"{}\" has grown by {}, and is served with its old size: to serve all of it, stop the server, \
+                 run \"dcd grow {}\", and start the server again",
                 layer.name,
                 HumanBytes((disk - cache) * SECTOR_BYTES),
                 file.path.display()
@@ -224,7 +224,7 @@ fn protect(quiet: bool) {
     ] {
         if let Err(error) = done {
             warnln!(
-                "dcd: without {what} ({error}): a machine that is short of memory may hang; it needs {needs}, which \
+                "dcd: without {what} ({error}): a machine that is short of memory may hang. Run dcd with {needs}, which \
                  root has, unless a container takes it away"
             );
         }
@@ -317,7 +317,7 @@ fn listen(
     if let Some(directory) = &file.serve.fuse {
         let image = FuseImage::mount(directory, geometry, &FuseOptions::default()).map_err(failed)?;
         if image.was_stale() {
-            eprintln!("dcd: {}: a mount whose server is gone was taken away", directory.display());
+            eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
         }
         places.push(format!("fuse {}", image.image().display()));
         driver.add_source(Box::new(image));
@@ -356,13 +356,13 @@ fn make_ublk(
     let (node, missing) = (device.node(), device.missing().join(", "));
     match lost {
         Some(why) if device.outlives_server() => warnln!(
-            "dcd: {node} was made to outlive its server, but what this one answers does not ({why}): unmount what is on it, and restart"
+            "dcd: {node} was made to outlive its server, but what this server answers does not ({why}): unmount what is on it, and restart the server"
         ),
         Some(why) => {
             warnln!("dcd: {node} ends with this server, and a file system on it fails then: {why}");
         }
         None if !missing.is_empty() => eprintln!(
-            "dcd: {node} ends with this server, and a file system on it fails then: this kernel's ublk is without {missing}"
+            "dcd: {node} ends with this server, and a file system on it fails then: this kernel's ublk lacks {missing}"
         ),
         None => {}
     }
@@ -421,7 +421,7 @@ pub fn admit_local_users(file: &StackFile) -> Result<(), Failure> {
     let Some(address) = file.serve.open_to_local_users() else { return Ok(()) };
     Err(Failure::refused(
         format!(
-            "{}: nbd = \"tcp:{address}\" gives each user of this machine, and each container on its network, the disk to read and write",
+            "{}: nbd = \"tcp:{address}\" lets each user of this machine, and each container on its network, read and write the disk",
             file.path.display()
         ),
         "use a unix socket (nbd = \"unix:PATH\"), which its owner alone can open, or TLS (nbd-tls = \"DIR\"); or accept that with \
@@ -432,8 +432,8 @@ pub fn admit_local_users(file: &StackFile) -> Result<(), Failure> {
 fn admit_nbd_recovery(file: &StackFile) -> Result<(), Failure> {
     match lost_with_server(file) {
         Some(why) if file.serve.nbd_recovery => Err(Failure::Failed(format!(
-            "{}: {why}, so what it answers is lost when the server is killed, and with nbd-recovery = true clients would go on without \
-             it: set nbd-recovery = false, or change that layer",
+            "{}: {why}, so answered writes are lost when the server is killed, but with nbd-recovery = true clients would go on \
+             regardless: set nbd-recovery = false, or change that layer",
             file.path.display()
         ))),
         _ => Ok(()),
@@ -453,10 +453,10 @@ fn lost_with_server(file: &StackFile) -> Option<String> {
 /// Describes the data that a stop leaves when it is not clean.
 fn left_by(file: &StackFile) -> &'static str {
     if !file.non_volatile_layers().is_empty() {
-        return "What is in RAM and not on the disks is lost, although clients have flushed it";
+        return "Data that is only in RAM is lost, although clients have flushed it";
     }
     match file.log_caches().next() {
-        Some(_) => "What clients have flushed is in the log, and the next start recovers it",
-        None => "What was written since the last flush that succeeded may be lost",
+        Some(_) => "Flushed data is in the log, and the next start recovers it",
+        None => "Data written since the last successful flush may be lost",
     }
 }

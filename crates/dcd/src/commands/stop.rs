@@ -45,8 +45,8 @@ fn refusal(args: &Stop, clients: &Value, wait: bool) -> Refusal {
     Refusal::new(
         reason,
         format!(
-            "unmount what is on it and release it (umount, then \"dcd attach --release {stack}\", or what has connected it), and stop it \
-             again. \"dcd stop --force {stack}\" does not wait: a file system on it fails, and what was written and not flushed may be \
+            "unmount what is on it and release it (umount, then \"dcd attach --release {stack}\", or the program that connected it), and stop it \
+             again. \"dcd stop --force {stack}\" does not wait: a file system on it fails, and data written but not flushed may be \
              lost"
         ),
     )

@@ -252,7 +252,7 @@ fn a_cache_that_members_tell_of_is_given_up_on_purpose_only() {
     write_stack(&place, "array", MEMBERS, "");
     expect(&place.serve().stop(), 0, "");
     with_cache(&place, Log::OfItsOwn);
-    expect(&place.run("format", &["--force"]), 0, "keep their place");
+    expect(&place.run("format", &["--force"]), 0, "stays in place");
     expect(&place.serve().stop(), 0, "");
 }
 
@@ -270,7 +270,7 @@ fn no_longer_used(place: &Place, said: &str) {
 fn members_tell_which_log_belongs_to_them() {
     let place = dirty(Log::OfItsOwn);
     fs::rename(place.path("ssd.img"), place.path("old.img")).unwrap();
-    expect(&place.run("format", &["--force"]), 0, "keep their place");
+    expect(&place.run("format", &["--force"]), 0, "stays in place");
     lose_records(&place);
     fs::rename(place.path("ssd.img"), place.path("new.img")).unwrap();
     fs::rename(place.path("old.img"), place.path("ssd.img")).unwrap();

@@ -36,7 +36,7 @@ fn the_commands_of_other_programs_are_printed_without_a_server() {
     assert!(ublk.starts_with("modprobe ublk_drv\ndcd serve DIR/stack.toml "), "{ublk}");
     served(&place, "");
     for more in [&["--print"][..], &[]] {
-        let code = if more.is_empty() { "not served" } else { "nothing here becomes a block device" };
+        let code = if more.is_empty() { "not served" } else { "it has no way to a block device" };
         expect(&place.run("attach", more), 1, code);
     }
 }

@@ -46,12 +46,12 @@ fn what_would_do_harm_or_make_no_sense_is_refused() {
     for (more, said) in [
         (["--write-range", "12MiB+8MiB"], "choose another range"),
         (["--write-range", "1000+8MiB"], "multiple of 4096"),
-        (["--write-range", "0+1MiB"], "4 MiB (--span) at least"),
+        (["--write-range", "0+1MiB"], "at least 4 MiB (--span)"),
     ] {
         expect(&calibrate(&data, &more), 1, said);
     }
     let output = dcd().arg("calibrate").arg(&data).args(["--strides", "4,2"]).output().unwrap();
-    expect(&output, 1, "numbers that rise");
+    expect(&output, 1, "rising numbers");
     let output = dcd().arg("calibrate").arg(&data).args(["--span", "32MiB"]).output().unwrap();
     expect(&output, 1, "choose another range, or a smaller --span");
     expect(&calibrate(&place.path("nothing"), &[]), 1, "nothing");
@@ -111,7 +111,7 @@ fn a_log_cache_uses_what_is_stored_in_its_log() {
     let mut of_reads = found.clone();
     of_reads["write"] = Value::Null;
     fs::write(place.path("reads.json"), of_reads.to_string()).unwrap();
-    expect(&from(&place, "reads.json", &store), 0, "stay as they were stored before");
+    expect(&from(&place, "reads.json", &store), 0, "their stored result is kept");
     let server = place.serve();
     assert_eq!(filled(&place)["fills"]["write"]["max"], found["write"]["max"]);
     expect(&server.stop(), 0, "");

@@ -106,7 +106,7 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     File::create(place.path("c.img")).unwrap().set_len(4 * MIB).unwrap();
     expect(&log(&place, "add", &["c"]), 3, "is too small");
     File::create(place.path("c.img")).unwrap().set_len(8 * MIB).unwrap();
-    expect(&log(&place, "add", &["c", "--quiet"]), 0, "\"c\" is a leg now, and has everything");
+    expect(&log(&place, "add", &["c", "--quiet"]), 0, "\"c\" is a leg now, and has all data");
     expect(&log(&place, "status", &[]), 0, "3 of 3 legs whole");
     expect(&log(&place, "remove", &["a"]), 0, "take it out of \"log\"");
     // A leg that was taken out on purpose does not count.
@@ -162,7 +162,7 @@ fn legs_that_were_used_apart_are_refused_by_name() {
     holds(&place, 5);
     stack(&place, &["a", "b"]);
     expect(&log(&place, "add", &["a", "--quiet"]), 3, "a leg of a mirrored dcd log");
-    expect(&log(&place, "add", &["a", "--quiet", "--force"]), 0, "has everything");
+    expect(&log(&place, "add", &["a", "--quiet", "--force"]), 0, "has all data");
     expect(&server.stop(), 0, "");
     let server = place.serve();
     holds(&place, 5);

@@ -398,10 +398,10 @@ fn a_data_disk_that_has_grown_is_served_with_its_old_size_until_that_is_asked_fo
     fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
     refused(&place, &[], "the log is missing");
     fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
-    expect(&place.serve().stop(), 0, "8 MiB larger");
+    expect(&place.serve().stop(), 0, "has grown by 8 MiB");
     let all = bytes + 8 * MIB;
-    expect(&place.run("grow", &[]), 0, "\"cache\" has 24 MiB from now on, 8 MiB more");
-    expect(&place.run("grow", &[]), 0, "\"cache\" has 24 MiB, all of its data disk");
+    expect(&place.run("grow", &[]), 0, "\"cache\" now has 24 MiB, 8 MiB more than before");
+    expect(&place.run("grow", &[]), 0, "\"cache\" has 24 MiB, which is all of its data disk");
     let server = place.serve();
     let mut nbd = place.nbd();
     assert_eq!(nbd.bytes, all);
@@ -435,7 +435,7 @@ fn a_disk_that_has_grown_and_is_another_one_is_refused_and_the_cache_stays_as_it
     let server = place.serve();
     assert_eq!(place.nbd().bytes, bytes);
     expect(&place.run("grow", &[]), 1, "in use");
-    expect(&server.stop(), 0, "4 MiB larger");
+    expect(&server.stop(), 0, "has grown by 4 MiB");
     expect(&place.run("grow", &[]), 0, "4 MiB more");
     let server = place.serve();
     assert_eq!(place.nbd().bytes, bytes + 4 * MIB);

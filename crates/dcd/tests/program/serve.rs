@@ -48,7 +48,7 @@ fn the_disk_is_not_given_to_every_user_of_the_machine_without_a_word() {
         let refused = place.run(command, &[]);
         let said = [refused.stdout, refused.stderr].concat();
         let said = String::from_utf8_lossy(&said);
-        assert!(!refused.status.success() && said.contains("gives each user of this machine"), "{said}");
+        assert!(!refused.status.success() && said.contains("lets each user of this machine"), "{said}");
         assert!(said.contains("nbd-allow-local-users = true"), "{said}");
     }
     assert_eq!(place.run("serve", &[]).status.code(), Some(3), "the unit does not try again");

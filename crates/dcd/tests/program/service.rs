@@ -154,7 +154,7 @@ fn a_data_disk_that_hangs_holds_up_only_what_needs_it() {
     signal(&server.child, "TERM");
     wait_for(&mut said, "the kernel may keep this process");
     let told = wait_for(&mut said, "not stopped cleanly");
-    assert!(told.contains("What clients have flushed is in the log"), "{told}");
+    assert!(told.contains("Flushed data is in the log"), "{told}");
     disk.go_on();
     assert_eq!(server.wait().status.code(), Some(1));
     let server = place.serve();

@@ -127,7 +127,9 @@ pub enum UnusedWhy {
         "it is out of date: another device had taken its role, and is missing, or the array went on without it"
     )]
     OutOfDate,
-    #[error("it has an older content than the others know it to have had, as from an image or a copy of it")]
+    #[error(
+        "it has older data than the other members know that it had, as if restored from an image or a copy"
+    )]
     Outdated,
     #[error("it could not be made a spare ({0})")]
     NotMade(IoError),

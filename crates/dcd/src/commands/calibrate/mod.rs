@@ -76,12 +76,12 @@ fn found(args: &Calibrate, modelled: Option<Modelled>) -> Result<Found, Failure>
 fn check(args: &Calibrate) -> Result<(), Failure> {
     let rising = args.strides.windows(2).all(|pair| pair[0] < pair[1]);
     if !rising || args.strides.first().is_none_or(|first| *first < 2) {
-        return Err(Failure::Failed("--strides: write numbers that rise, from 2 on".to_owned()));
+        return Err(Failure::Failed("--strides: write rising numbers, the first 2 or more".to_owned()));
     }
     if args.span < SPAN_MIN || !args.span.is_multiple_of(BLOCK_BYTES) {
         let least = HumanBytes(SPAN_MIN);
         return Err(Failure::Failed(format!(
-            "--span: {} bytes; write a multiple of 4096, {least} at least",
+            "--span: {} bytes; write a multiple of 4096, at least {least}",
             args.span
         )));
     }
@@ -89,7 +89,7 @@ fn check(args: &Calibrate) -> Result<(), Failure> {
         && (!offset.is_multiple_of(BLOCK_BYTES) || length < args.span)
     {
         return Err(Failure::Failed(format!(
-            "--write-range: the offset must be a multiple of 4096, and the length {} (--span) at least",
+            "--write-range: the offset must be a multiple of 4096, and the length at least {} (--span)",
             HumanBytes(args.span)
         )));
     }
@@ -190,7 +190,7 @@ fn admit_writes(path: &Path, force: bool) -> Result<(), Failure> {
         None => Ok(()),
         Some(what) => Err(Failure::refused(
             format!("{} holds {what}, and --write-range overwrites a part of it", path.display()),
-            "leave the option out to measure reads alone, or say --force",
+            "leave the option out to measure only reads, or add --force",
         )),
     }
 }

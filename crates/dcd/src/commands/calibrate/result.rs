@@ -80,7 +80,7 @@ impl fmt::Display for Found {
         let span = HumanBytes(self.span_bytes);
         writeln!(
             f,
-            "{}: blocks of 4 KiB over spans of {span}; times over that of the contiguous pass\n",
+            "{}: blocks of 4 KiB over spans of {span}; times relative to the contiguous pass\n",
             self.device
         )?;
         writeln!(f, "stride    read   write")?;

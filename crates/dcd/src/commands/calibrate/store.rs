@@ -69,9 +69,7 @@ impl Target {
     /// Stores it; returns what to tell the user.
     pub fn store(&self, found: &Found) -> Result<String, Failure> {
         let kept = |stored: &Contiguity| match found.write {
-            None if stored.write.max > 1 => {
-                "; the writes were not measured, and stay as they were stored before"
-            }
+            None if stored.write.max > 1 => "; writes were not measured: their stored result is kept",
             _ => "",
         };
         match self {
@@ -84,7 +82,7 @@ impl Target {
                 if choice.file.bottom_device(&choice.log).is_none() {
                     return Err(Failure::refused(
                         format!(
-                            "the log of \"{name}\" does not lie on one device, and is only there while it is served"
+                            "the log of \"{name}\" is not on one device, and exists only while it is served"
                         ),
                         "put the log on a device or a part of one; or store the result in an array below the cache: --layer",
                     ));
@@ -95,7 +93,7 @@ impl Target {
                 offline::store_calibration(&mut log, &stored)?;
                 Ok(match stored.write.max {
                     0 | 1 => format!(
-                        "stored in the log of \"{name}\": it fills no gaps, as the writes of such a disk gain nothing, or were not \
+                        "stored in the log of \"{name}\": it fills no gaps, as that does not make writes of this disk faster, or writes were not \
                          measured"
                     ),
                     _ => format!("stored in the log of \"{name}\": its next start uses it{}", kept(&stored)),

@@ -36,7 +36,7 @@ pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
         ];
         let mut found: Vec<Finding> = checks.into_iter().flatten().collect();
         if found.is_empty() {
-            found.push(Finding::new(Level::Ok, about, format!("{name}: nothing is wrong that can be seen")));
+            found.push(Finding::new(Level::Ok, about, format!("{name}: no problem found")));
         }
         findings.extend(found);
     }
@@ -58,8 +58,8 @@ fn no_name(file: &StackFile) -> Option<Finding> {
     let stack = file.path.file_stem()?.to_string_lossy().into_owned();
     let wants = file.serve.ublk.is_some() && file.path.starts_with("/etc/dcd");
     (wants && stack_name(&file.path).is_none()).then(|| {
-        let found = format!("its ublk device has no name in /dev/dcd: {} has other signs than letters, digits, \"_\" and \".\"", file.path.display());
-        Finding::new(Level::Note, stack, found).with("stop it, and rename the file")
+        let found = format!("its ublk device has no name in /dev/dcd: {} has other characters than letters, digits, \"_\" and \".\"", file.path.display());
+        Finding::new(Level::Note, stack, found).with("stop the server, and rename the file")
     })
 }
 
@@ -70,7 +70,7 @@ fn unflushed_cache(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     let has_cache =
         units.map(|unit| read(&unit.path().join("cache_type"))).any(|kind| kind.starts_with("write back"));
     (kernel == "write through" && has_cache).then(|| {
-        let found = format!("{name} has a write cache that is on, and the kernel sends it no flushes: a power cut loses what was flushed");
+        let found = format!("{name} has its write cache on, but the kernel sends it no flushes: a power cut loses flushed data");
         let action = format!("echo 'write back' > /sys/block/{name}/queue/write_cache, or turn the cache off (hdparm -W0 /dev/{name})");
         Finding::new(Level::Bad, about, found).with(action)
     })
@@ -79,7 +79,7 @@ fn unflushed_cache(about: &str, name: &str, disk: &Path) -> Option<Finding> {
 fn usb(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     disk.components().any(|part| part.as_os_str().to_str().is_some_and(|part| part.starts_with("usb"))).then(|| {
         let found = format!("{name} is behind USB: some bridges answer flushes without carrying them out, and drop out under load");
-        Finding::new(Level::Note, about, found).with("do not trust it with data that must survive a power cut, unless that was tried")
+        Finding::new(Level::Note, about, found).with("do not trust it with data that must survive a power cut, unless you have tested that")
     })
 }
 
@@ -115,8 +115,9 @@ fn wrong_kind(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     let rotates = rotates(disk).or_else(|| name.starts_with("nvme").then_some(false));
     rotates.filter(|rotates| *rotates != rotational).map(|rotates| {
         let (is, flag) = if rotates { ("rotates", 1) } else { ("does not rotate", 0) };
-        let found =
-            format!("{name} {is}, and the kernel takes it for the other kind: the log is laid out for that");
+        let found = format!(
+            "{name} {is}, but the kernel says otherwise, and the log is laid out for what the kernel says"
+        );
         Finding::new(Level::Bad, about, found)
             .with(format!("echo {flag} > /sys/block/{name}/queue/rotational, by a udev rule"))
     })

@@ -24,8 +24,8 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
     let about =
         |level, found: String| Some(Finding::new(level, FSTAB, format!("{mount} is on {source}: {found}")));
     if SYSTEM.contains(&mount) {
-        let found =
-            "dcd is started from there, and cannot serve it before; this machine will not start".to_owned();
+        let found = "dcd is started from there, and cannot serve it before that: this machine will not boot"
+            .to_owned();
         return about(Level::Bad, found).map(|found| {
             found.with("mount it from a disk without a cache; put the cache before a disk of data")
         });
@@ -39,7 +39,7 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
         });
     }
     let Some(name) = name else {
-        let found = "a number that may be another stack's at the next start".to_owned();
+        let found = "this number may be that of another stack at the next start".to_owned();
         return about(Level::Note, found).map(|found| found.with("name it by /dev/dcd/NAME"));
     };
     // A partition's name has its disk's.
@@ -48,7 +48,7 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
     if machine.exists(&file) {
         return None;
     }
-    about(Level::Bad, format!("there is no {file}, which has a device of that name"))
+    about(Level::Bad, format!("there is no {file}, whose server would make that device"))
         .map(|found| found.with("correct the name, or take the line out"))
 }
 

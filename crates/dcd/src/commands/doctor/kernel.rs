@@ -50,7 +50,7 @@ const KNOWN: [Known; 5] = [
         from: (6, 0),
         before: (6, 16),
         of: None,
-        found: "before 6.16 a request that comes just as a server ends may be lost in the kernel: then its device has no next server",
+        found: "before 6.16 a request that comes just as a server ends may be lost in the kernel: then no next server can take over its device",
         action: "nothing, unless that happens: then restart the machine; what was answered is in the log",
         level: Level::Note,
     },
@@ -70,9 +70,9 @@ pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
     let mut findings = vec![io_uring(&release)];
     let ublk = ublk(machine, wants_ublk);
     let modules = [
-        module(machine, "nbd", "/dev/nbd0", "clients by the kernel's NBD"),
+        module(machine, "nbd", "/dev/nbd0", "block devices by the kernel's NBD client"),
         module(machine, "fuse", "/dev/fuse", "an image file by FUSE"),
-        module(machine, "loop", "/dev/loop-control", "a device over that file"),
+        module(machine, "loop", "/dev/loop-control", "a block device over that file"),
     ];
     let is_there = |finding: &Finding| finding.level == Level::Ok;
     let ways = is_there(&ublk) || is_there(&modules[0]) || (is_there(&modules[1]) && is_there(&modules[2]));
@@ -82,8 +82,7 @@ pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
     findings.push(ublk);
     findings.extend(modules);
     if !ways {
-        let found =
-            "nothing makes a block device of what is served: neither ublk, nor nbd, nor FUSE with loop";
+        let found = "no block device can be made: neither ublk, nor nbd, nor FUSE with loop is available";
         findings.push(Finding::new(Level::Bad, "front-ends", found).with("load one of these modules"));
     }
     let protection = dcd_io::protect_process();
@@ -119,7 +118,7 @@ fn ublk(machine: &Machine, wanted: bool) -> Finding {
         Ok(flags) if missing_flags(flags).is_empty() => Finding::new(
             Level::Ok,
             "ublk",
-            format!("a device that outlives its server; {}", flag_names(flags).join(", ")),
+            format!("devices outlive their server; {}", flag_names(flags).join(", ")),
         ),
         Ok(flags) => {
             let lacks = missing_flags(flags).join(", ");
@@ -131,7 +130,9 @@ fn ublk(machine: &Machine, wanted: bool) -> Finding {
             .with("take a newer kernel, or unmount before a restart")
         }
         // Kernels before 6.5 do not tell.
-        Err(error) => Finding::new(Level::Ok, "ublk", format!("is there; its flags are not known ({error})")),
+        Err(error) => {
+            Finding::new(Level::Ok, "ublk", format!("available; its flags are not known ({error})"))
+        }
     }
 }
 
@@ -185,7 +186,7 @@ fn version(release: &str) -> Option<Version> {
 
 fn protected(what: &str, needs: &str, done: std::io::Result<()>) -> Finding {
     match done {
-        Ok(()) => Finding::new(Level::Ok, what, "may be had"),
+        Ok(()) => Finding::new(Level::Ok, what, "available"),
         Err(error) => {
             let found = format!("{error}: when memory is short, a server without it may hang");
             Finding::new(Level::Note, what, found).with(format!("serve as root with {needs}"))

@@ -127,8 +127,8 @@ fn tell(findings: &[Finding], json: bool) -> Result<(), Failure> {
     }
     match bad {
         0 => Ok(()),
-        1 => Err(Failure::Failed("1 finding needs something done".to_owned())),
-        bad => Err(Failure::Failed(format!("{bad} findings need something done"))),
+        1 => Err(Failure::Failed("1 finding needs action".to_owned())),
+        bad => Err(Failure::Failed(format!("{bad} findings need action"))),
     }
 }
 

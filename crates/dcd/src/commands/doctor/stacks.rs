@@ -84,7 +84,7 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
     if let Some(device) = file.devices.iter().find(|device| device.is_made() && !device.is_there()) {
         let without_format = file.log_caches().next().is_none() && file.arrays().next().is_none();
         return match without_format {
-            true => Ok(vec![format!("device \"{}\" is made by that", device.name)]),
+            true => Ok(vec![format!("the start makes device \"{}\"", device.name)]),
             false => Err(Failure::Failed(format!(
                 "device \"{}\" is missing: \"dcd format\", or \"dcd array create\", makes it",
                 device.name

@@ -41,7 +41,9 @@ impl Verdict {
         if let Some(LayerStatus::Trace(trace)) = status.layers.get(RECORD)
             && let Some(error) = trace.file.as_ref().and_then(|file| file.error.as_ref())
         {
-            verdict.act(format!("the recording has ended: {error}; make space, and serve again to record"));
+            verdict.act(format!(
+                "the recording has ended: {error}; make space, and restart the server to record again"
+            ));
         }
         verdict
     }
@@ -159,8 +161,8 @@ impl Verdict {
                 "look at device \"{name}\" ({path}), which does not answer, and at the kernel's messages (dmesg)"
             )),
             DeviceState::Errors if device.failed_no_space > 0 => self.act(format!(
-                "make room below device \"{name}\" ({path}), which failed {} operations: no space left on device. What is dirty is written back \
-                 then; dcd status --reset counts anew",
+                "make space below device \"{name}\" ({path}), which failed {} operations: no space left on device. Dirty data is then \
+                 written back; dcd status --reset restarts the counts",
                 device.failed_no_space
             )),
             DeviceState::Errors => {
@@ -170,7 +172,7 @@ impl Verdict {
                 };
                 self.act(format!(
                     "look at device \"{name}\" ({path}), which failed {failed_reads} reads, {failed_writes} writes and \
-                     {failed_flushes} flushes ({place}); dcd status --reset counts anew"
+                     {failed_flushes} flushes ({place}); dcd status --reset restarts the counts"
                 ));
             }
         }
@@ -242,7 +244,7 @@ mod tests {
         let full = DeviceStatus { failed_no_space: 2, ..device(DeviceState::Errors) };
         let verdict = of([], vec![full]);
         assert!(
-            verdict.actions[0].contains("make room below device \"data\" (/dev/sdb)"),
+            verdict.actions[0].contains("make space below device \"data\" (/dev/sdb)"),
             "{:?}",
             verdict.actions
         );

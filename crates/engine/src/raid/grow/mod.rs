@@ -82,7 +82,7 @@ pub enum GrowRefusal {
     #[error("the device in the place of member {0} is not the one that has this role")]
     OtherRole(usize),
     #[error(
-        "member {0} has an older content than the others know it to have had, as from an image or a copy of it"
+        "member {0} has older data than the other members know that it had, as if restored from an image or a copy"
     )]
     Outdated(usize),
     #[error("its parity is not known to be right")]
