@@ -233,7 +233,7 @@ fn about_journal(error: &ReplayError) -> Option<String> {
 
 impl Advised for Apart {
     fn advice(&self) -> Option<String> {
-        let advice = "choose which members to keep: name only these, and \"missing\" in the place of the others. Then add the others again \
+        let advice = "choose which members to keep: name only these, and \"missing\" in place of the others. Then add the others again \
                       with \"dcd array add\", one by one: each is filled completely, and writes that only the others have are lost";
         Some(advice.to_owned())
     }

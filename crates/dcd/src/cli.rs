@@ -178,9 +178,9 @@ fn fence(command: &str) -> Result<String, String> {
 
 /// Make a block device of a served stack, and print its name
 ///
-/// Prints the block device, making one if needed: the server's ublk device, if it has one; else a device of the kernel's NBD client; without
-/// that a loop device over the image that fuse shows. A stack that is attached keeps its device. With nbd-recovery = true in [serve], an NBD
-/// device outlives its server: requests wait for the next "dcd serve" of the stack, which goes on with them.
+/// Prints the block device, making one if needed: the server's ublk device, if it has one; else a device of the kernel's NBD client;
+/// without that a loop device over the image that fuse shows. A stack that is attached keeps its device. With nbd-recovery = true in
+/// [serve], an NBD device outlives its server: requests wait for the next "dcd serve" of the stack, which answers them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -344,7 +344,7 @@ pub struct UblkList {
 
 /// Remove a ublk device that has no server
 ///
-/// A device that is in use outlives its server: its requests wait until "dcd serve" of the same stack goes on with them. This removes a
+/// A device that is in use outlives its server: its requests wait until "dcd serve" of the same stack answers them. This removes a
 /// device whose server will not come back.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -101,7 +101,7 @@ pub struct ArrayStatus {
 
 /// Mark a member as failed; refused if data would be lost
 ///
-/// A served array with a spare rebuilds the member on the spare at once.
+/// A served array with a spare immediately begins to rebuild the member on the spare.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -118,8 +118,8 @@ pub struct ArrayFail {
 /// Make a device a spare, or the new member in whose place the stack file names it
 ///
 /// A device in "spares" becomes a spare, also of a served array: name it after the spares that the server knows. If a member is
-/// missing, the spare takes its place at once. A device in "of", in the place of a failed member, becomes that member. A served array
-/// fills it at once, if dcd array remove has closed the old device. Otherwise the next start fills it, or dcd array rebuild.
+/// missing, the spare takes its place immediately. A device in "of", in the place of a failed member, becomes that member. A served array
+/// fills it immediately, if dcd array remove has closed the old device. Otherwise the next start fills it, or dcd array rebuild.
 /// A member that returns is filled only in the regions that were written since, if the array knows them. dcd array status lists
 /// these members, and afterwards how much was filled.
 #[derive(Debug, Args)]

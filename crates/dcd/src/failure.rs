@@ -84,7 +84,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Acknowledged data is lost or damaged, or cannot be served as it is.
+    /// Adds a finding: acknowledged data is lost or damaged, or cannot be served.
     pub fn damaged(&mut self, what: impl Into<String>) {
         self.damage.push(what.into());
     }
@@ -101,7 +101,7 @@ impl Health {
         !self.degraded.is_empty()
     }
 
-    /// Takes in the findings about `whose`.
+    /// Adds the findings of `other`, which are about `whose`.
     pub fn add(&mut self, whose: &str, other: Health) {
         let told = |what: String| format!("{whose}: {what}");
         self.damage.extend(other.damage.into_iter().map(told));

@@ -13,7 +13,7 @@ macro_rules! println {
     ($($arg:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
-/// Tells a line on standard error, at the priority of a notice. A server goes on even if nobody reads it; see `messages`.
+/// Writes a line to standard error, at the priority of a notice. A server does not wait for a reader; see `messages`.
 #[macro_export]
 macro_rules! eprintln {
     ($($arg:tt)*) => {
@@ -21,7 +21,7 @@ macro_rules! eprintln {
     };
 }
 
-/// Tells a line about something that an administrator should look at.
+/// Writes a line about something that an administrator should look at.
 #[macro_export]
 macro_rules! warnln {
     ($($arg:tt)*) => {
@@ -29,7 +29,7 @@ macro_rules! warnln {
     };
 }
 
-/// Tells a line about something that has failed.
+/// Writes a line about something that has failed.
 #[macro_export]
 macro_rules! errorln {
     ($($arg:tt)*) => {

@@ -236,7 +236,7 @@ mod tests {
         messages.put(Stream::Error, "after\n".to_owned());
         let lost = "dcd: 3 messages are lost here: standard error was not read\n";
         assert_eq!([next(&messages).1, next(&messages).1], [lost, "after\n"]);
-        // Nothing comes after this one, and it is told all the same.
+        // No message follows this one, and the loss is reported all the same.
         messages.put(Stream::Error, "x".repeat(QUEUE_BYTES_MAX + 1));
         assert_eq!(next(&messages).1, "dcd: a message is lost here: standard error was not read\n");
         assert_eq!(messages.lock().bytes, 0);

@@ -26,7 +26,7 @@ use crate::session::record::Refusal;
 /// Polling interval for missing devices.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Devices that a start may do without although nothing says that they have failed.
+/// Devices that a start may leave out although no superblock or label calls them failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
     Nothing,
@@ -34,8 +34,8 @@ pub enum Allowed {
     MembersAndLegs,
 }
 
-/// Takes missing devices that arrays and mirrored logs can start without out of a stack file, as far as `parts` need them. Returns what was
-/// taken out, for the administrator.
+/// Takes missing devices of arrays and mirrored logs out of a stack file, if these can start without them and `parts` need them. Returns a
+/// line for the administrator about each.
 pub fn leave_out(file: &mut StackFile, parts: &[&str], allowed: Allowed) -> Result<Vec<String>, Failure> {
     let mut told = Vec::new();
     let needed = file.needed_by(parts);

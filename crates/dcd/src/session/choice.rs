@@ -87,7 +87,7 @@ impl CacheChoice {
         self.file.mirror_below(&self.log).is_some()
     }
 
-    /// The legs of the log, where it is on legs.
+    /// The legs of the log; none if it is on one device.
     pub fn legs(&self) -> Vec<&str> {
         self.file.mirror_below(&self.log).map_or_else(Vec::new, |mirror| mirror.kind.below_names())
     }
@@ -97,7 +97,7 @@ impl CacheChoice {
         self.log_path(|part| self.file.bottom_device(part)?.source.absolute_place().ok()?)
     }
 
-    /// The log's path, or its name in quotes where it has none: for messages.
+    /// The log's path, or its name in quotes if it has no path: for messages.
     pub fn log_name(&self) -> PathBuf {
         self.log_path(|part| self.file.path_below(part).map(Path::to_owned))
     }

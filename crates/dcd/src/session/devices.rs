@@ -110,7 +110,7 @@ impl<'a> Opener<'a> {
                 |name: &&str| self.file.bottom_device(name).is_some_and(|below| below.name == device.name);
             match below.iter().position(lies_on) {
                 None => {}
-                // The start of a log reports what is wrong with it.
+                // The start of the log reports its problems.
                 Some(_) if self.is_log(&device.name) => return "",
                 // No member exists yet.
                 Some(_) if !below[..members].iter().any(exists) => {

@@ -147,7 +147,7 @@ fn fence(command: &str, file: &StackFile, other: Option<u64>) -> Result<(), Fail
         Some(status) if status.success() => Ok(()),
         Some(status) => Err(Failure::refused(
             format!("the command of --fence has failed ({status})"),
-            "see what it says, and try again. Nothing was changed",
+            "see its messages, and try again. Nothing was changed",
         )),
     }
 }

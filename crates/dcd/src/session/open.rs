@@ -151,7 +151,7 @@ pub fn mark(log: &mut dyn BlockDevice, state: State) -> Result<(), Failure> {
     write_superblock(log, &mut superblock).map_err(Failure::from)
 }
 
-/// The data disk's record, and what is found at the log's place; the log may not even open.
+/// The data disk's record, and the content of the log's device, which may not even open.
 pub struct Inspection {
     pub record: Option<Record>,
     pub seen: LogSeen,
@@ -194,7 +194,7 @@ fn legs_in(offline: &Started, parts: &Parts, mirror: &str) -> MirrorStatus {
     offline.status(parts.layers[mirror]).mirror().expect("it is a mirror").clone()
 }
 
-/// Says of a mirrored log that is looked at what this does without.
+/// Warns that a look at a mirrored log leaves out missing legs.
 pub fn tell_missing_legs(choice: &CacheChoice) -> Result<(), Failure> {
     let Some(mirror) = choice.file.mirror_below(&choice.log) else { return Ok(()) };
     let missing = Failure::unless_busy(legs_of(&choice.file, &mirror.name))?.map_or(0, |legs| legs.missing());

@@ -334,7 +334,7 @@ mod tests {
 
     const EXTENT: Extent = Extent::new(Lba(0), 8);
 
-    /// A log cache without a log: its status is what the test says.
+    /// A fake log cache: its status is what the test says.
     struct Says(Rc<RefCell<Option<LogCacheStatus>>>);
 
     impl Layer for Says {

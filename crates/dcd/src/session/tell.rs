@@ -47,7 +47,7 @@ pub fn clear_foreign_journal(choice: &CacheChoice) -> Result<(), Failure> {
     if !may_be_journal_of(&mut device, &newest).map_err(|error| failed(error.to_string()))? {
         clear_journal(&mut device, &newest).map_err(|error| failed(error.to_string()))?;
         eprintln!(
-            "dcd: what was at the beginning of the log's device, where the array has its journal, was overwritten"
+            "dcd: the beginning of the log's device, where the array has its journal, held other data and was overwritten"
         );
     }
     Ok(())

@@ -381,7 +381,7 @@ fn a_log_is_made_over_what_is_on_its_device_if_that_is_wanted() {
     ssd[..4096].fill(b'x');
     fs::write(place.path("ssd.img"), ssd).unwrap();
     expect(&place.run("format", &[]), 3, "there is something else where its journal should be");
-    expect(&place.run("format", &["--force"]), 0, "where the array has its journal, was overwritten");
+    expect(&place.run("format", &["--force"]), 0, "has its journal, held other data and was overwritten");
     expect(&place.serve().stop(), 0, "");
     // What is a journal stays one.
     expect(&place.run("format", &["--force"]), 0, "the array's journal takes the first 64 MiB of");

@@ -186,7 +186,7 @@ fn a_start_that_waits_for_a_device_can_be_ended() {
     signal(&server.child, "TERM");
     wait_for(&mut said, "it stops as soon as it has started");
     signal(&server.child, "TERM");
-    wait_for(&mut said, "Nothing is lost: the next start begins anew");
+    wait_for(&mut said, "Nothing is lost: the next start begins again");
     disk.go_on();
     assert_eq!(server.wait().status.code(), Some(1));
     expect(&place.serve().stop(), 0, "");

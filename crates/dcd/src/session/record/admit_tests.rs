@@ -260,9 +260,9 @@ fn only_legs_that_missed_something_are_refused_by_that_reason_until_they_were_fi
     for (known, whole, generation, is_refused) in [
         (&[2][..], &[2][..], 9, true),
         (&[2], &[2], 4, true),
-        // It was filled, and its label says so.
+        // The leg was filled, and its label says so.
         (&[2], &[2], 10, false),
-        // Another one is there that has everything.
+        // Another leg is present and has all writes.
         (&[2], &[1, 2], 9, false),
         (&[2, 3], &[2, 3], 9, true),
         (&[], &[2], 9, false),

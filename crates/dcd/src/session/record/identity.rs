@@ -237,7 +237,7 @@ const MARKS: [Mark; 10] = [
     mark("mbr", 510, b"\x55\xaa", 440..444),
 ];
 
-/// The UUID of what is on a device; none where nothing is recognised.
+/// UUID of a device's content; none if no content is recognised.
 fn content(device: &Path) -> Option<String> {
     let mut start = Vec::new();
     File::open(device).ok()?.take(READ_BYTES).read_to_end(&mut start).ok()?;
@@ -401,7 +401,7 @@ pub mod tests {
             (identity(&[], Some("x")), identity(&["a"], Some("x")), Same),
             (identity(&[], Some("y")), identity(&["a"], Some("x")), Unclear),
             (identity(&[], None), identity(&[], Some("x")), Unclear),
-            // Two disks that are there have this name: what is on them tells them apart.
+            // Two present disks have this name: their content tells them apart.
             (both(&["a"], Some("x")), identity(&["a"], Some("x")), Same),
             (both(&["a"], Some("y")), identity(&["a"], Some("x")), Other),
             (both(&["a"], None), identity(&["a"], Some("x")), Unclear),

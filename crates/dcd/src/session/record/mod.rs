@@ -53,7 +53,7 @@ pub enum AttachmentState {
     Abandoned,
 }
 
-/// A leg of a log that lacks what was written to the others.
+/// A leg of a log that lacks writes that the other legs have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StaleLeg {

@@ -98,7 +98,7 @@ pub struct RecordFile {
     is_array: bool,
     block: Option<Block>,
     marked: Option<MarkedFile>,
-    /// UUIDs of the caches that the mark of a file names; none where it has no mark.
+    /// UUIDs of the caches that the mark of a file names; none if it has no mark.
     told: Option<Vec<String>>,
     /// Directory of the list of retired caches.
     state_dir: PathBuf,
@@ -534,7 +534,7 @@ mod tests {
 
     #[test]
     fn disks_that_are_numbered_anew_keep_their_records() {
-        // Told apart by a serial number, by what is on them, and by what is on one of them.
+        // Disks that differ in a serial number, in their content, or in that one of them has content.
         for (serials, contents) in [
             ([Some("S1"), Some("S2")], [None, None]),
             ([Some("S1"), Some("S2")], [Some(1), Some(1)]),
@@ -658,10 +658,10 @@ mod tests {
         clean.0[0].state = AttachmentState::Clean;
         of(&renamed).store(&clean).unwrap();
         assert_eq!(of(&link).load().unwrap(), clean);
-        // Another file in the place of the first has what lies there, as ever; a copy is another disk.
+        // Another file in the place of the first gets the record that lies there; a copy is another disk.
         fs::copy(&renamed, &disk).unwrap();
         assert_eq!((of(&disk).load().unwrap(), of(&disk).told()), (clean, None));
-        // Its record is lost: the file says so itself.
+        // The record is lost, and the mark of the file shows it.
         fs::remove_file(dir.join("disk.dcd")).unwrap();
         assert_eq!(of(&link).load().unwrap(), Attachments::default());
         assert_eq!(of(&link).told().unwrap(), ["right"]);

@@ -85,7 +85,7 @@ pub fn admit_non_volatile(file: &StackFile, consents: bool) -> Result<(), Failur
     let names = layers.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
     if consents {
         eprintln!(
-            "dcd: {names}: flushes are answered from RAM; what is not destaged is lost with this process"
+            "dcd: {names}: flushes are answered from RAM; data that is not destaged is lost when this process ends"
         );
         return Ok(());
     }
@@ -194,7 +194,7 @@ pub fn without_caches(file: &StackFile, force: bool) -> Result<StackFile, Failur
     }
     let mut records = Vec::new();
     let mut logs = Vec::new();
-    // The lower ones first: what stands on them is looked at without them, as it is served.
+    // The lower ones first: the upper ones are then looked at without them, as they are served.
     for choice in choices(file)?.into_iter().rev() {
         let is_upper = choice.stands_on_a_cache();
         let choice = CacheChoice::of(plain.clone(), Some(&choice.layer))?;

@@ -7,7 +7,7 @@
 //! | the host is | until                                                            |
 //! |-------------|------------------------------------------------------------------|
 //! | serving     | it is told to stop: stopping                                     |
-//! | stopping    | each of them has said that it stopped, or could not: stopped     |
+//! | stopping    | each layer has reported that it stopped, or could not: stopped   |
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;

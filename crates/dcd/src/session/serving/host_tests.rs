@@ -1,4 +1,4 @@
-//! The host, step by step, over layers that do as they are told.
+//! The host, step by step, over fake layers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::session::running::{Admitted, RunningCaches};
 use crate::session::serving::host::{Cache, CacheKind, Host};
 use crate::session::serving::status::state_word;
 
-/// A log cache without a log: it keeps the controls that it gets, and has as many dirty bytes as the test says.
+/// A fake log cache: it keeps the controls that it gets, and reports as many dirty bytes as the test says.
 struct Told {
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,

@@ -1,5 +1,5 @@
-//! The attachment records of a server, kept by a thread of their own: the disk that they are on may not answer, and what is served does not
-//! wait for it.
+//! The attachment records of a server, written by a thread of their own: the disk that they are on may not answer, and clients do not wait
+//! for it.
 //!
 //! ```text
 //! host ─ note ─▶ thread: RunningCaches ─ waker ─▶ host: take
@@ -80,7 +80,7 @@ impl Records {
         Records { keeper, under_way: BTreeSet::new(), written_back: BTreeSet::new(), failed_logs }
     }
 
-    /// Makes notes on a thread. `waker`: wakes the host, which then takes what was noted.
+    /// Makes notes on a thread. `waker`: wakes the host, which then takes the results.
     ///
     /// # Errors
     /// If no thread can be started.

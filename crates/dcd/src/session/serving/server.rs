@@ -24,7 +24,7 @@ use crate::session::serving::watch::DeviceWatch;
 
 /// Maximum duration of a clean stop. Data that is not written back then stays in the log, as after a crash.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
-/// A stop that takes longer than this says so.
+/// Duration of a stop after which a message says that it is still stopping.
 const STOP_LONG: Nanos = Nanos::from_secs(5);
 /// That message names the devices that have not answered for this long.
 const OWING: Nanos = Nanos::from_secs(2);

@@ -28,7 +28,7 @@ pub struct ServerStatus {
     pub export: String,
     pub uptime_seconds: f64,
     pub stopping: bool,
-    /// A "dcd flush" goes on.
+    /// True while a "dcd flush" runs.
     pub flushing: bool,
     /// Dirty bytes of all caches and arrays.
     pub dirty_bytes: u64,

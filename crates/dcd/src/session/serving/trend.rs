@@ -1,4 +1,4 @@
-//! Trends of caches and arrays: how fast dirty data grows or shrinks, and what follows if that goes on. The rates are those of the last
+//! Trends of caches and arrays: how fast dirty data grows or shrinks, and what follows if that continues. The rates are those of the last
 //! minute.
 
 use std::collections::VecDeque;

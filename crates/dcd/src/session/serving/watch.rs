@@ -18,7 +18,7 @@ const SILENCE: Nanos = Nanos::from_secs(10);
 const INTERVAL: Nanos = Nanos::from_secs(2);
 /// Delay of a look that shows a stall of this process itself.
 const STALL: Nanos = Nanos::from_secs(1);
-/// A start that takes longer than this says so.
+/// Duration of a start after which a message says that it is still starting.
 const START_LONG: Duration = Duration::from_secs(10);
 /// Maximum duration of a start after it was told to stop.
 const START_STOP_MAX: Duration = Duration::from_secs(120);
@@ -278,7 +278,7 @@ fn watch_start(start: &Mutex<Start>, signals: &Signals) {
             }
         }
         if end {
-            errorln!("dcd: ended while {}. Nothing is lost: the next start begins anew", start.doing);
+            errorln!("dcd: ended while {}. Nothing is lost: the next start begins again", start.doing);
             messages::finish();
             std::process::exit(1);
         }
