@@ -1,9 +1,9 @@
-//! `dcd attach`: a block device for a served stack, by the best of the ways that its server and the kernel have.
+//! `dcd attach`: makes a block device of a served stack, in the best way that its server and the kernel offer.
 //!
 //! | way | the device | made by |
 //! |---|---|---|
-//! | ublk | is there already | the server |
-//! | NBD | keeps whose it is, and outlives the server with nbd-recovery | this command, over netlink |
+//! | ublk | exists already | the server |
+//! | NBD | records its stack, and outlives the server with nbd-recovery | this command, over netlink |
 //! | FUSE | loses its server, and its requests fail then | this command, with losetup |
 
 use std::fs;
@@ -36,7 +36,7 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The lock of a stack's devices: of two commands at the same time, the second finds the device of the first.
+/// Locks a stack's devices: of two concurrent commands, the second finds the device that the first has made.
 fn lock(file: &StackFile) -> Result<StackLoops, Failure> {
     StackLoops::lock(&file.path).map_err(|error| Failure::io("/run/dcd-attach", error))
 }
@@ -104,7 +104,7 @@ impl From<KernelError> for Trouble {
 
 fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<NbdDevice, Trouble> {
     let kernel = Kernel::open()?;
-    // One that was made when the disk had another path, or by an earlier version, is this stack's, too.
+    // A device made when the disk had another path, or by an earlier version, also belongs to this stack.
     let owner = owner(file, &[]);
     let is_its_own = |device: &NbdDevice| {
         device.backend == *backend
@@ -112,7 +112,7 @@ fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<
     };
     let attached = || devices_of(&file.path).into_iter().filter(is_its_own).collect::<Vec<_>>();
     for device in attached() {
-        // One that does not outlive its server may have lost it.
+        // A device that does not outlive its server may have lost its server.
         if backend.recovery || device.answers() {
             grow(file, &kernel, &device)?;
             return Ok(device);
@@ -152,11 +152,11 @@ fn failure(file: &StackFile, error: KernelError) -> Failure {
     }
 }
 
-/// The image that a server shows in a directory.
+/// Returns the path of the image that a server shows in a directory.
 fn image(directory: &Path) -> PathBuf {
-    // One of a stack file that was named without a directory is relative to here.
+    // If the stack file was named without a directory, this path is relative to the working directory.
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-    // Where its server is gone, the directory itself cannot be looked at.
+    // If the server is gone, the directory itself cannot be read, but its parent can.
     let parent = directory.parent().and_then(|parent| fs::canonicalize(parent).ok());
     let full = parent.zip(directory.file_name()).map(|(parent, name)| parent.join(name));
     full.unwrap_or(directory).join(IMAGE_NAME)
@@ -170,7 +170,7 @@ fn attach_loop(file: &StackFile, directory: &Path, loops: &mut StackLoops) -> Re
             image.display()
         )));
     }
-    // By the file itself: one of a server that is gone has the same path.
+    // Found by the file itself: the image of an earlier server had the same path.
     let attached = losetup(&["--noheadings", "--output", "NAME", "--associated"], &image)?;
     let node = match attached.lines().next() {
         Some(node) => node.trim().to_owned(),
@@ -197,7 +197,7 @@ fn losetup(arguments: &[&str], of: &Path) -> Result<String, Failure> {
     Err(Failure::Failed(format!("losetup {} {}: {}", arguments.join(" "), of.display(), said.trim())))
 }
 
-/// The loop devices over an image, also where its server is gone.
+/// Finds the loop devices over an image, even if its server is gone.
 fn loops_over(image: &Path) -> Vec<String> {
     let names = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let over = |name: &String| {
@@ -272,7 +272,7 @@ fn commands(file: &StackFile) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// As a shell reads it.
+/// Quotes a text for a shell.
 fn quoted(text: &dyn std::fmt::Display) -> String {
     let text = text.to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,".contains(c);

@@ -34,7 +34,7 @@ pub fn run(args: &Check) -> Result<(), Failure> {
     )))
 }
 
-/// Returns the refusal of a start. Even a sound log is refused if it is not the one that the data disk's record has.
+/// Returns the refusal of a start, if any. Even an intact log is refused if the data disk's record names another.
 fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     if is_log(&args.file)? {
         return Ok(None);

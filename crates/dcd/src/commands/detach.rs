@@ -56,7 +56,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
              To list that data: \"dcd rescue --list\". To discard it: \"dcd rescue --force\""
         )));
     }
-    // The log first: were the record gone before, a crash would leave a log that looks in use.
+    // The log is marked first: with the record gone first, a crash would leave a log that looks in use.
     mark(&mut opened.log, State::Detached)?;
     let Opened { log, data, record, .. } = opened;
     if let Some(record) = &record {
@@ -70,7 +70,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     done(args, &format!("{written} was written back. {}", never_again(&choice, &seen)))
 }
 
-/// A log that was away cannot say itself that it is out of use.
+/// Warns against using the log again: a missing log cannot be marked as out of use.
 fn never_again(choice: &CacheChoice, seen: &LogSeen) -> String {
     match seen {
         LogSeen::Missing(_) => {
@@ -90,7 +90,7 @@ fn done(args: &Detach, how: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why a cache may go without its log being read, if it may. A discarded log is marked first, so that it is never taken for the disk's.
+/// Returns the reason if a cache may be detached without reading its log. A discarded log is marked first, so that it is never used again.
 fn needs_no_destaging(
     choice: &CacheChoice,
     record: &Record,
@@ -108,7 +108,7 @@ fn needs_no_destaging(
     let own = known.filter(|attachment| attachment.cache_uuid == *uuid);
     let is_told = || record.told().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id)));
     if *state == State::Detached && (own.is_some() || record.lost()?.is_some() && is_told()) {
-        // A detach that was killed had come as far as that.
+        // An earlier detach was killed after it had marked the log.
         return Ok(Some("all dirty data had been written back before"));
     }
     if *state == State::Detached && known.is_none() && record.lost()?.is_none() {

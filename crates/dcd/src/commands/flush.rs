@@ -1,7 +1,7 @@
 //! `dcd flush`: writes all dirty data of a served stack back to the data disk.
 //!
-//! An interrupt ends this process and with it the connection, by which the server learns to stop: what is written back
-//! stays so, and the rest is where it was.
+//! An interrupt ends this process and its connection, and the server then stops the flush: data written back stays written, and the
+//! rest stays dirty.
 
 use std::ops::ControlFlow;
 
@@ -18,7 +18,7 @@ pub fn run(args: &Flush) -> Result<(), Failure> {
     say_so_when_interrupted();
     let result = client.call("flush", serde_json::json!({}), |seen| {
         if let Some(bytes) = seen["dirty_bytes"].as_u64() {
-            // What is written counts as dirty until it is durable, which may be long.
+            // Written data counts as dirty until it is durable, which can take long.
             let durable = first.get_or_insert(bytes).saturating_sub(bytes);
             let written = seen["written_bytes"].as_u64().unwrap_or(0);
             progress.left(bytes - written.saturating_sub(durable).min(bytes));

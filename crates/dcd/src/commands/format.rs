@@ -42,7 +42,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
             data.display()
         )));
     }
-    // What is made here is taken away again if the cache does not come to be.
+    // Files made here are removed again if the format fails.
     let mut made = Made::default();
     for device in &choice.file.devices {
         if let DeviceSource::Path { path, size: Some(_) } = &device.source {
@@ -116,7 +116,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The command that serves a stack file: the unit of one in /etc/dcd.
+/// Returns the command that serves a stack file; for a file in /etc/dcd, this starts its unit.
 fn next_step(file: &Path) -> String {
     match stack_name(file) {
         Some(name) => {
@@ -147,7 +147,7 @@ fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
             choice.file.path.display()
         )));
     }
-    // What is a whole device: two logs may lie on slices of one.
+    // Only whole devices are compared: two logs may lie on slices of one.
     let devices = |choice: &CacheChoice| -> Vec<PathBuf> {
         let legs = choice.legs();
         let parts = if legs.is_empty() { vec![choice.log.as_str()] } else { legs };
@@ -167,8 +167,8 @@ fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
     }
 }
 
-/// Makes the new log on devices whose writes stay in RAM, so that what would be refused is refused before the old log is touched. A crash after
-/// that leaves a plain disk, and a format for which there is nothing to replace.
+/// Tries the format on devices whose writes stay in RAM, so that it is refused before the old log is touched. A crash after the old log is
+/// detached leaves a plain disk, for a format without --replace.
 fn try_first(args: &Format, choice: &CacheChoice) -> Result<(), Failure> {
     make_legs(choice, args.force)?;
     {
@@ -188,15 +188,15 @@ fn try_first(args: &Format, choice: &CacheChoice) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The size of the data disk for a log that is only tried: no log depends on it.
+/// Size of the data disk in a trial format: the log does not depend on it.
 const TRIED_BYTES: u64 = 1 << 20;
 
-/// Files that go when this is dropped, unless they are kept: so that what was refused can be tried again.
+/// Files that are removed when this is dropped, unless `keep` was called, so that a refused command can be repeated.
 #[derive(Default)]
 pub(super) struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// A file that is made from now on, and was missing before.
+    /// Notes a file that does not exist yet, and may be made from now on.
     pub(super) fn file_that_is_missing(&mut self, path: Option<&Path>) {
         self.0.extend(path.filter(|path| std::fs::symlink_metadata(path).is_err()).map(Path::to_owned));
     }
@@ -214,7 +214,7 @@ impl Drop for Made {
     }
 }
 
-/// Refuses what would cost somebody data: a log device with something on it, a disk that has a cache already.
+/// Refuses to lose data: a log device with something on it, or a data disk that has a cache already.
 fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     if let Some(record) = &opened.record {
         refuse_lost_record(record, force)?;
@@ -251,8 +251,8 @@ fn refuse_data_disk(record: &Record, choice: &CacheChoice, force: bool) -> Resul
     Ok(admit_overwrite(&record.load()?, record.extent(), &log, force)?)
 }
 
-/// True for the log of a cache that was taken off its disk, and for that of this very disk that has failed, or was left out, when the disk is
-/// complete without it.
+/// True for the log of a cache that was detached, and for a log of this disk that has failed or was left out, if the disk is complete
+/// without it.
 fn is_out_of_date(record: Option<&Record>, log: &mut dyn BlockDevice) -> Result<bool, Failure> {
     let (Some(record), Ok(superblock)) = (record, read_superblock(log)) else {
         return Ok(false);
@@ -270,7 +270,7 @@ fn is_out_of_date(record: Option<&Record>, log: &mut dyn BlockDevice) -> Result<
 /// Refuses a log device with something on it, unless that is the empty log of a cache that is not in use.
 fn refuse_content(log: &mut dyn BlockDevice, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     match read_superblock(log) {
-        // Whether that log may go is for `format` to say: it looks into it.
+        // `format` reads that log, and decides if it may be overwritten.
         Ok(_) => return Ok(()),
         Err(LogError::Io { what, source }) => return Err(Failure::Failed(format!("{what}: {source}"))),
         Err(_) => {}
@@ -304,7 +304,7 @@ fn written_stack(args: &Format) -> Result<String, Failure> {
             )));
         }
     }
-    // What was typed is relative to here, and a stack file is relative to itself.
+    // Typed paths are relative to the working directory, those in a stack file to the file's directory.
     let absolute = |path: &Path| {
         let path = DeviceSource::absolute(path).map_err(|e| Failure::io(path.display(), e))?;
         let text = path.to_str().ok_or_else(|| Failure::Failed(format!("{}: not UTF-8", path.display())))?;

@@ -1,4 +1,4 @@
-//! `dcd grow`: has a cache serve what its data disk has grown by. That is done at a start, so the stack is started for it, and left.
+//! `dcd grow`: makes a cache serve the space that its data disk has gained. Only a start can do this, so the stack is started and ended.
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_stack::{HumanBytes, StackFile};

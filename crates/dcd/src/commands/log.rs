@@ -34,7 +34,7 @@ pub fn run(args: &Log) -> Result<(), Failure> {
 /// A cache whose log is on legs.
 struct Mirrored {
     choice: CacheChoice,
-    /// The layer that the legs are.
+    /// The mirror layer of the legs.
     layer: String,
 }
 
@@ -56,7 +56,7 @@ impl Mirrored {
         &self.choice.file
     }
 
-    /// The server, which alone changes legs.
+    /// Connects to the server: only a server changes legs.
     fn server(&self, what: &str) -> Result<Client, Failure> {
         server_of(self.file())?.ok_or_else(|| {
             Failure::Failed(format!(
@@ -132,7 +132,7 @@ fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
 /// Reads the status of the legs from their labels.
 fn offline_status(mirrored: &Mirrored) -> Result<MirrorStatus, Failure> {
     let mut mirror = legs_of(mirrored.file(), &mirrored.layer)?;
-    // A leg's port is its place among those that are there.
+    // A leg's port is its place among the legs that are present.
     let there: Vec<&str> =
         mirrored.choice.legs().into_iter().filter(|leg| mirrored.file().is_there(leg)).collect();
     for leg in &mut mirror.legs {
@@ -160,7 +160,7 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
         }
         Some(Standing::Failed) | None => {}
     }
-    // The server has it open where it was there at the start, and was no leg, or has failed since.
+    // The server still has the device open if it was present at the start, but was no leg or has failed since.
     close(&mut client, &mirrored.layer, name)?;
     prepare(&mirrored, name, &before, args.force)?;
     let call = json!({ "layer": mirrored.layer, "command": "add", "name": name, "path": path, "place": 0 });
@@ -189,7 +189,7 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
     }
 }
 
-/// Looks at the device before the server overwrites it.
+/// Refuses a device that is too small, or whose content may not be overwritten.
 fn prepare(mirrored: &Mirrored, name: &str, mirror: &MirrorStatus, force: bool) -> Result<(), Failure> {
     let (offline, parts) = start(mirrored.file(), &[name], Purpose::Look)?;
     let mut device = offline.part(target(&parts, name));
@@ -204,7 +204,7 @@ fn prepare(mirrored: &Mirrored, name: &str, mirror: &MirrorStatus, force: bool) 
             "name a larger device",
         ));
     }
-    // What a leg of this log has that is not in use is in the others, unless it was used apart from them.
+    // An unused leg of this log has nothing that the others lack, unless it has diverged from them.
     let of_this = Label::read(&mut device)
         .is_ok_and(|(label, _)| label.uuid == mirror.uuid && !mirror.was_apart(&label));
     may_overwrite(mirrored.file(), &parts, name, &mut device, force || of_this)
@@ -214,7 +214,7 @@ fn close(client: &mut Client, layer: &str, name: &str) -> Result<(), Failure> {
     let call = json!({ "layer": layer, "command": "remove", "name": name });
     match ask(client, "array", call) {
         Ok(_) => Ok(()),
-        // It is not open.
+        // The device was not open.
         Err(ClientError::Refused { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -240,7 +240,7 @@ fn remove(args: &LogRemove) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes legs of the devices of a log that is to be formatted, unless they are the legs of one log already. `force`: whatever is on them.
+/// Makes legs of the devices of a log that is to be formatted, unless they already are those of one log. `force`: always, over any content.
 pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     let legs = choice.legs();
     if legs.is_empty() {

@@ -1,4 +1,4 @@
-//! `dcd metrics`: what a monitoring system fetches, once.
+//! `dcd metrics`: prints the metrics once.
 
 use crate::cli::Metrics;
 use crate::control;
@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::status::ServerStatus;
 
-/// Prints the metrics of the servers that answer. Those that do not are told of, and hide nobody's.
+/// Prints the metrics of the servers that answer, and reports those that do not.
 pub fn run(args: &Metrics) -> Result<(), Failure> {
     let (stacks, failed) = control::told_apart(control::ask_all(&args.files, ServerStatus::ask));
     print!("{}", openmetrics(&stacks));

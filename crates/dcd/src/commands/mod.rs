@@ -37,7 +37,7 @@ pub struct Program {
     pub modelled: Option<Modelled>,
 }
 
-/// Measures the passes of the stride benchmark on a modelled drive: the span and whether they write are given.
+/// Measures passes of the stride benchmark on a modelled drive; `passes` makes them for the drive's extent.
 pub type Modelled = fn(drive: &str, passes: &dyn Fn(Extent) -> Vec<Pass>) -> Result<Vec<Nanos>, Failure>;
 
 pub fn run(command: Command, program: &Program) -> Result<(), Failure> {

@@ -17,7 +17,7 @@ use crate::session::machine::{this, went_on_without};
 use crate::session::open::{Inspection, Opened, attachment, inspect, tell_missing_legs};
 use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue};
 
-/// Extents that are listed as text; `--json` has them all.
+/// Maximum number of extents that are listed as text; `--json` has all.
 const LISTED_MAX: usize = 100;
 
 pub fn run(args: &Rescue) -> Result<(), Failure> {
@@ -35,7 +35,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     if args.list {
         tell_missing_legs(&choice)?;
     }
-    // Where it is refused, not even the label of a leg was changed.
+    // Checked before the legs are opened: a refusal changes not even the label of a leg.
     if choice.is_mirrored() && !args.list {
         let Inspection { record, seen, .. } = inspect(&choice)?;
         admit(&choice, record.as_ref(), &seen, args.force)?;
@@ -92,7 +92,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     }
 }
 
-/// May the log be written back?
+/// Refuses to write back a log that the data disk's record does not allow.
 fn admit(choice: &CacheChoice, record: Option<&Record>, seen: &LogSeen, force: bool) -> Result<(), Failure> {
     let Some(record) = record else { return Ok(()) };
     let all = record.load()?;
@@ -103,7 +103,7 @@ fn admit(choice: &CacheChoice, record: Option<&Record>, seen: &LogSeen, force: b
     }
 }
 
-/// The record, or the log itself, says that this log is out of date: a rescue would be refused.
+/// True when the record, or the log itself, says that this log is out of date, so that a rescue is refused.
 fn is_given_up(opened: &Opened, seen: &LogSeen) -> Result<bool, Failure> {
     let LogSeen::Present { uuid, state, .. } = seen else { return Ok(false) };
     let Some(record) = &opened.record else { return Ok(*state == State::GivenUp) };
@@ -114,7 +114,7 @@ fn is_given_up(opened: &Opened, seen: &LogSeen) -> Result<bool, Failure> {
     Ok(is_abandoned || *state == State::GivenUp)
 }
 
-/// Returns the LBAs where the data disk is not as the cache left it. Any of them makes a rescue refused.
+/// Returns the LBAs where the data disk is not as the cache left it. A rescue is refused if there are any.
 fn changed_lbas(opened: &mut Opened) -> Result<Vec<u64>, Failure> {
     if read_superblock(&mut opened.log)?.state == State::Detached {
         return Ok(Vec::new());
@@ -142,7 +142,7 @@ fn note_clean(choice: &CacheChoice, opened: &mut Opened) -> Result<(), Failure> 
             return Ok(());
         }
         let clean = attachment(choice, record.extent(), &superblock, AttachmentState::Clean);
-        // A log that must never be used again stays so.
+        // A log that must never be used again keeps that mark.
         record.update(|old| match old {
             Some(old) if old.state == AttachmentState::Abandoned => {
                 Attachment { dirty_bytes: Some(0), ..old }
@@ -184,7 +184,7 @@ fn verdict(report: &RescueReport, list: bool) -> Result<(), Failure> {
     }
 }
 
-/// The data disk is what fails: all is in the log yet.
+/// Reports that the data disk failed: all dirty data is still in the log.
 pub fn unwritten(bytes: u64) -> Failure {
     Failure::Failed(format!(
         "{} could not be written to the data disk, and are still in the log: nothing is lost. Make space on the data disk, or repair \

@@ -1,5 +1,5 @@
-//! `dcd array add`: a device becomes a spare, or the new member in the place of one that has failed, which may be that one itself. A
-//! served array fills it by itself.
+//! `dcd array add`: makes a device a spare, or the member in the place of one that has failed; the device may be the failed one itself.
+//! A served array then fills it without another command.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn offline(choice: &ArrayChoice, name: &str, force: bool) -> Result<(), Failure>
     let standing = devices.standing(&found);
     refuse_in_use(name, standing, role)?;
     let mut device = found.device.expect("it was opened");
-    // What a failed member still has is in the others.
+    // The other members have all the data of these.
     use Standing::{Failed, Outdated, Spare, Stale};
     let of_no_value = matches!(standing, Some(Failed(_) | Outdated(_) | Stale | Spare));
     may_overwrite(&choice.file, &devices.parts, name, &mut device, force || of_no_value)?;
@@ -85,7 +85,7 @@ fn refuse_in_use(name: &str, standing: Option<Standing>, role: Option<usize>) ->
     wrong(name, &what, "nothing was changed")
 }
 
-/// Says how a new member is filled, by the superblock that it was given.
+/// Describes how a new member is filled, from the superblock that it was given.
 fn replaced(name: &str, role: usize, now: &Superblock) -> String {
     let what = match (now.rebuilding, now.is_returning()) {
         (Some(other), _) if other.role != role => {
@@ -100,7 +100,7 @@ fn replaced(name: &str, role: usize, now: &Superblock) -> String {
     format!("\"{name}\" is member {role} now: {what} when the array is served, or by \"dcd array rebuild\"")
 }
 
-/// Refuses where another device has the role, or where it is not known that the array can do without the member that is gone.
+/// Refuses if another device has the role, or if the array might not start without the missing member.
 fn may_take_role(choice: &ArrayChoice, name: &str, role: usize) -> Result<(), Failure> {
     let devices = Devices::open(choice, Purpose::Look)?;
     let holds = |found: &&Found| match devices.standing(found) {
@@ -121,8 +121,8 @@ fn may_take_role(choice: &ArrayChoice, name: &str, role: usize) -> Result<(), Fa
     must_start_without(choice, role)
 }
 
-/// Returns the superblock of the other devices, if the device that is added has diverged from them. The others were chosen, even if that
-/// device is newer.
+/// Returns the superblock of the other devices, from which the added device has diverged. The user chose those devices, even if the
+/// added one is newer.
 fn without_taken(devices: &Devices) -> Result<Superblock, Failure> {
     let newest = newest(&devices.found).ok_or(ChangeError::Nobody)?;
     match apart(&newest, devices.found.iter()) {
@@ -136,7 +136,7 @@ fn missed(regions: u64, most: u64) -> String {
     format!("it was away, and only the {regions} of {most} regions that were written meanwhile are filled")
 }
 
-/// A server that is to take a device.
+/// A server, and the device that it is to add.
 struct Served<'a> {
     choice: &'a ArrayChoice,
     name: &'a str,
@@ -194,7 +194,7 @@ impl Served<'_> {
         array_of_server(&mut self.client, &self.choice.layer)
     }
 
-    /// The server has opened it as a spare, and found that it is none.
+    /// True when the server has the device open among its spares, but does not use it.
     fn is_open_and_unused(&self, devices: &DevicesStatus) -> bool {
         self.spare_place(devices).is_some_and(|place| {
             let uses = [&devices.spares, &devices.joining];
@@ -207,8 +207,8 @@ impl Served<'_> {
         devices.spare_names.iter().position(|name| name.as_deref() == Some(self.name))
     }
 
-    /// Finds the device's seat by the stack file: the place of a member that has failed, or a place among the spares, where the server
-    /// has room or behind those that it knows.
+    /// Finds the device's seat by the stack file: that of a failed member, or a spare's: the first free one, or a new one after the
+    /// last.
     fn seat(&self, array: &ArrayStatus) -> Result<Seat, Failure> {
         if let Some(place) = self.spare_place(&array.devices) {
             let what = match array.devices.role_of_spare(place) {
@@ -271,7 +271,7 @@ impl Served<'_> {
         }
     }
 
-    /// Looks at the device before the server overwrites its superblocks.
+    /// Refuses a device that is too small, or whose content may not be overwritten.
     fn prepare(&self, array: &ArrayStatus, force: bool) -> Result<(), Failure> {
         let name = self.name;
         let (offline, parts) = start(&self.choice.file, &[name], Purpose::Look)?;
@@ -289,12 +289,12 @@ impl Served<'_> {
                 "name a larger device",
             );
         }
-        // What a device has that is a member of this array, and not in use here, is in the others.
+        // A device of this array that is not in use has nothing that the others lack.
         may_overwrite(&self.choice.file, &parts, name, &mut device, force || of_this)
     }
 }
 
-/// Progress of a server with a device that is added.
+/// Progress of a server that adds a device.
 enum Progress {
     Joining,
     Spare,

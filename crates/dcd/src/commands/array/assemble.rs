@@ -63,7 +63,7 @@ fn look(path: &Path) -> Result<Found, Failure> {
     Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &file.export))))
 }
 
-/// Says which devices are of no array; gives the journal of the one that was found, if it is among them.
+/// Says which devices belong to no array. Returns the journal of `array`, if a device begins with it.
 fn tell_others(found: &mut [Found], array: Option<&Superblock>) -> Option<Journal> {
     let mut journal = None;
     for Found { name, device, content } in found {
@@ -83,7 +83,7 @@ struct Journal {
     found: FoundJournal,
 }
 
-/// Served without its journal, an array would have its write hole again, and after a crash lack what is only there.
+/// Refuses to leave out a journal: the write hole would be open again, and after a crash, data that is only in the journal would be lost.
 fn refuse_without_journal(array: &Superblock, journal: Option<&Journal>) -> Result<(), Failure> {
     if journal.is_some() || !(array.has_journal || array.active && array.journaled) {
         return Ok(());
@@ -96,7 +96,7 @@ fn refuse_without_journal(array: &Superblock, journal: Option<&Journal>) -> Resu
     ))
 }
 
-/// The array that is wanted, or the only one; says what each device is.
+/// Chooses the array whose UUID begins with `wanted`, or the only one. Says which devices cannot be read.
 fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> {
     let mut arrays: BTreeMap<String, Vec<&Found>> = BTreeMap::new();
     for device in found {
@@ -130,7 +130,7 @@ fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> 
     }
 }
 
-/// Refuses members of which neither part has what was written to the other.
+/// Refuses members that have diverged: each part lacks what was written to the other.
 fn refuse_apart(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
     let Some(apart) = apart(array, found.iter()) else { return Ok(()) };
     for device in found {
@@ -145,7 +145,7 @@ fn refuse_apart(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
     ))
 }
 
-/// Refuses two devices that say they are the same one: nothing tells which of them has what was written last.
+/// Refuses two devices with the same id: nothing tells which of them has the newest data.
 fn refuse_twice(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
     let mut seen: BTreeMap<u64, &str> = BTreeMap::new();
     for device in found {
@@ -231,7 +231,7 @@ impl<'a> Members<'a> {
         self.roles.iter().enumerate().filter(|(_, name)| name.is_none()).map(|(role, _)| role)
     }
 
-    /// Refuses what could not be served.
+    /// Refuses an array that lacks more members than its parity makes up for.
     fn complain(&self, array: &Superblock) -> Result<(), Failure> {
         let missing: Vec<String> = self.missing().map(|role| role.to_string()).collect();
         let parity = array.level.parity();

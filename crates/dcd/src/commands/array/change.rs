@@ -38,7 +38,7 @@ pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The role of a member that a server has, by the name that it had at its start, or by number.
+/// Returns the role of a server's member, given by number or by the name that it had at the server's start.
 fn served_role(choice: &ArrayChoice, devices: &DevicesStatus, member: &str) -> Result<usize, Failure> {
     let names: Vec<Option<&str>> = devices.member_names.iter().map(Option::as_deref).collect();
     if let Some(role) = names.iter().position(|name| *name == Some(member)) {
@@ -65,13 +65,13 @@ fn offline_role(choice: &ArrayChoice, devices: &Devices, member: &str) -> Result
             | Standing::Failed(role)
             | Standing::Rebuilding(role, _),
         ) => Ok(role),
-        // What is on another device in the place of a member says nothing of that.
+        // A device that is not this member does not tell its role: the stack file does.
         Some(Standing::Spare | Standing::Stale | Standing::Foreign) | None => role(choice, member),
     }
 }
 
-/// Refuses what the next start would refuse. If a crash has left records of a journal that have to be written again, the superblocks alone
-/// do not tell whether a member can be spared.
+/// Refuses if the array would not start without the member. After a crash, the superblocks alone do not tell that: records of the journal
+/// may have to be written again.
 pub fn must_start_without(choice: &ArrayChoice, role: usize) -> Result<(), Failure> {
     let devices = Devices::open(choice, Purpose::Look)?;
     if !devices.newest.active || devices.newest.reshape.is_some() {
@@ -95,7 +95,7 @@ pub fn must_start_without(choice: &ArrayChoice, role: usize) -> Result<(), Failu
     })
 }
 
-/// The server says no where data would be lost.
+/// Converts a server's refusal: a server refuses where data would be lost.
 pub fn refused_by_server(error: dcd_serve::control::ClientError) -> Failure {
     match error {
         dcd_serve::control::ClientError::Refused(why) => Failure::refused(why, "nothing was changed"),
@@ -103,7 +103,7 @@ pub fn refused_by_server(error: dcd_serve::control::ClientError) -> Failure {
     }
 }
 
-/// The role of a member that is named, or given by number.
+/// Returns the role of a member, given by name or by number.
 fn role(choice: &ArrayChoice, member: &str) -> Result<usize, Failure> {
     let number = || member.parse::<usize>().ok().filter(|role| *role < choice.members.len());
     choice.role_of(member).or_else(number).ok_or_else(|| {
@@ -158,7 +158,7 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     Ok(())
 }
 
-/// There is nothing to wipe.
+/// Removes a missing device, whose superblock cannot be wiped.
 fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
     let (devices, called) = (Devices::open(choice, Purpose::Look)?, place(choice, name));
     let role = choice.role_of(name);
@@ -177,7 +177,7 @@ fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The server closes the device. It has the name that it had when the server opened it, which the stack file may not have any more.
+/// Tells the server to close the device, by the name that it had when the server opened it. The stack file may no longer have that name.
 fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
     let array = array_of_server(&mut client, &choice.layer)?;
@@ -191,7 +191,7 @@ fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result
         let array = array_of_server(&mut client, &choice.layer)?;
         let removed = ask(&mut client, "array", call.clone());
         let Err(refused) = removed else { break has_free_place(&array, name) };
-        // Told that somebody wants it, the array records who has failed.
+        // The refused command makes the array record the failure, so a later try may succeed.
         if !is_letting_go(&array) || Instant::now() >= until {
             return Err(refused_by_server(refused));
         }
@@ -205,13 +205,13 @@ fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result
     Ok(())
 }
 
-/// The name of the member that a server has in a role, where no device is called as the number is.
+/// Returns the name of the server's member with this role number, unless a device has the number as its name.
 fn by_role(devices: &DevicesStatus, name: &str) -> Option<String> {
     let role = name.parse::<usize>().ok().filter(|_| !devices.is_open(name))?;
     devices.member_names.get(role)?.clone()
 }
 
-/// A member that has failed, and is closed.
+/// True when the server has no device open for the member that the stack file calls `name`.
 fn is_closed(choice: &ArrayChoice, devices: &DevicesStatus, name: &str) -> bool {
     let role = choice.role_of(name);
     role.is_some_and(|role| !devices.is_open(name) && devices.open_members.get(role) == Some(&false))
@@ -229,7 +229,7 @@ fn is_letting_go(array: &ArrayStatus) -> bool {
     array.held_members.iter().any(|role| array.rebuilding_member != Some(*role))
 }
 
-/// Stores what the stride benchmark has found, in view of what was stored before; the array takes it from its next start on.
+/// Stores the result of the stride benchmark, which `found` makes from the stored one. The array uses it from its next start on.
 pub fn store_calibration(
     args: &ArrayArgs,
     found: impl FnOnce(Option<&Contiguity>) -> Contiguity,
@@ -242,7 +242,7 @@ pub fn store_calibration(
     Ok(calibration)
 }
 
-/// The name of a device of the array.
+/// Finds a device of the array, given by name or by role number.
 pub fn named<'a>(choice: &'a ArrayChoice, name: &str, verb: &str) -> Result<&'a str, Failure> {
     let names = choice.names();
     let by_role = || choice.members.get(name.parse::<usize>().ok()?)?.as_deref();
@@ -255,7 +255,7 @@ pub fn named<'a>(choice: &'a ArrayChoice, name: &str, verb: &str) -> Result<&'a 
     })
 }
 
-/// Takes a device out of the others; it must be open.
+/// Takes a device out of `devices`; fails if it could not be opened.
 pub fn take(devices: &mut Devices, name: &str) -> Result<Found, Failure> {
     let place = devices.found.iter().position(|found| found.name == name).expect("all names are there");
     let found = devices.found.remove(place);

@@ -77,7 +77,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses to make an array over one that is there already: what is wrong with that is not mended so.
+/// Refuses to create an array over an existing one: that does not repair the existing one.
 fn refuse_over_array(names: &[&str], devices: &mut [PartDevice]) -> Result<(), Failure> {
     let found = names.iter().zip(devices).filter_map(|(name, device)| {
         let (superblock, _) = Superblock::read(device).ok()?;

@@ -23,7 +23,7 @@ use crate::session::started::PartDevice;
 
 const FIRST_DETACH: &str = "\"dcd detach\" the cache with the stack file that has no new member yet, leave it out of the stack file while \
                             the array grows, and \"dcd format\" it again afterwards";
-/// Data that moves between two notes of how far it is.
+/// Data that moves between two records of the progress.
 const BAND_BYTES: u64 = 16 << 20;
 
 pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
@@ -97,8 +97,8 @@ fn adds_member(
     Ok(true)
 }
 
-/// Refuses where a cache that this stack file does not name is attached to the array. A move of its data that has begun goes on: until
-/// it ends, nobody can serve the array.
+/// Refuses if a cache that this stack file does not name is attached to the array. A grow that has begun continues: until it ends, the
+/// array cannot be served.
 fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
     let Some(record) = array_record(&choice.file, &choice.layer)? else { return Ok(()) };
     let all = record.load()?;
@@ -127,7 +127,7 @@ fn refused(error: GrowError) -> Failure {
     }
 }
 
-/// A log cache that stands on a layer, directly or not.
+/// Finds a log cache that is built on a layer, directly or not.
 fn cache_on<'a>(file: &'a StackFile, layer: &str) -> Option<&'a str> {
     file.layers.iter().filter(|upper| upper.kind.below_names().contains(&layer)).find_map(
         |upper| match &upper.kind {

@@ -1,4 +1,4 @@
-//! `dcd array rebuild` and `dcd array scrub`: by the server where the array is served, in this process where it is not.
+//! `dcd array rebuild` and `dcd array scrub`: done by the server if the array is served, else in this process.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::session::serving::status::array_of_server;
 
 /// Polling interval for progress.
 const INTERVAL: Nanos = Nanos::from_millis(250);
-/// A pass that has been told to begin, and does not go on for so many looks, waits for something that does not come.
+/// Polls without progress after which a pass is given up as stuck.
 const IDLE_LOOKS_MAX: u32 = 40;
 /// Maximum duration of a stop.
 const STOP_MAX: Nanos = Nanos::from_secs(60);
@@ -78,7 +78,7 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells the array, and follows it until the pass is over; the status then.
+/// Gives the array the command, follows the pass to its end, and returns the status then.
 fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<ArrayStatus, Failure> {
     let Some(mut client) = choice.server()? else { return foreground(choice, command, progress) };
     let before = array_of_server(&mut client, &choice.layer)?;
@@ -86,7 +86,7 @@ fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Resul
         return Ok(before);
     }
     if let Err(failure) = tell(&mut client, choice, command) {
-        // What the array does by itself may have ended since.
+        // A rebuild that the array began by itself may have ended since.
         let now = array_of_server(&mut client, &choice.layer)?;
         return if has_nothing_to_do(command, &now) { Ok(now) } else { Err(failure) };
     }
@@ -100,7 +100,7 @@ fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Resul
     }
 }
 
-/// No member is missing that could be rebuilt.
+/// True for a rebuild of an array without failed members.
 fn has_nothing_to_do(command: ArrayCommand, array: &ArrayStatus) -> bool {
     command == ArrayCommand::Rebuild && array.failed_members.is_empty()
 }
@@ -208,7 +208,7 @@ fn follow(
     if outcome.is_clean() { ended } else { Err(Failure::Failed(outcome.failures.join("; "))) }
 }
 
-/// The host of an array that nobody is served.
+/// Host of an array that has no clients.
 struct Foreground<'a> {
     layer: LayerIndex,
     command: Option<ArrayCommand>,

@@ -66,7 +66,7 @@ pub fn judge(name: &str, array: &ArrayStatus, health: &mut Health) {
     }
 }
 
-/// ", without member 2", where a member has failed.
+/// Returns ", without member 2" if member 2 has failed; empty if none has.
 pub fn without(array: &ArrayStatus) -> String {
     match array.failed_members.as_slice() {
         [] => String::new(),
@@ -123,19 +123,19 @@ fn served(choice: &ArrayChoice, mut client: Client) -> Result<Report, Failure> {
     Ok(Report { served: true, refusal: None, reshaped_percent: None, stopped_cleanly: None, devices, array })
 }
 
-/// A served array, beside what the stack file says of it.
+/// A served array, and the stack file's view of it.
 struct Served<'a> {
     choice: &'a ArrayChoice,
     array: &'a ArrayStatus,
 }
 
 impl Served<'_> {
-    /// The spare that has a role.
+    /// Returns the spare that has taken a role.
     fn holder(&self, role: usize) -> Option<usize> {
         self.array.devices.holders.get(role).copied().flatten()
     }
 
-    /// The name that the stack file has in the place of a role.
+    /// Returns the name that the stack file has for a role.
     fn named(&self, role: usize) -> Option<&String> {
         self.choice.members.get(role)?.as_ref()
     }
@@ -193,12 +193,12 @@ impl Served<'_> {
             }
             (_, None) => "missing".to_owned(),
         };
-        // No device has the name of the one that was there first.
+        // Once a spare has the role, the stack file's name is shown, unless a device in another place is open under it.
         let shown = match holder {
             Some(_) => named.filter(|name| is_renamed || !self.is_open(name)),
             None => open.or(named),
         };
-        // The counters are those of the spare that has the role.
+        // The counters belong to the spare that has the role, and are shown in its line.
         let is_its = holder.is_none() || is_renamed;
         Device {
             generation: self.events(role).filter(|_| is_its),
@@ -212,7 +212,7 @@ impl Served<'_> {
         }
     }
 
-    /// None where it is shown as the member that it has become.
+    /// Describes a spare; none if it is shown as the member that it has become.
     fn spare(&self, place: usize, name: &String) -> Option<Device> {
         let devices = &self.array.devices;
         let role = (0..devices.member_names.len()).find(|role| self.holder(*role) == Some(place));
@@ -232,7 +232,7 @@ impl Served<'_> {
         })
     }
 
-    /// The array's advice, without what the stack file says already.
+    /// Returns the array's advice, without what was already changed in the stack file.
     fn notes(&self) -> Vec<String> {
         let members = &self.array.devices.member_names;
         let is_done = |note: &str| {
@@ -319,7 +319,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole as f64
 }
 
-/// The state that the superblocks show. `starts`: the array would start.
+/// Derives the state from the superblocks. `starts`: true if the array would start.
 fn state(devices: &Devices, starts: bool) -> ArrayState {
     let of = &devices.newest;
     let lacking = (0..of.members).filter(|&role| of.failed >> role & 1 == 1 || !devices.has(role)).count();
@@ -373,7 +373,7 @@ fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Device {
     Device { misplaced, generation, ..Device::new(&found.name, place(choice, &found.name), role, state) }
 }
 
-/// The strides that are filled.
+/// Describes the strides whose gaps are filled.
 fn strides_line(array: &ArrayStatus) -> String {
     match (array.strides, array.calibrated) {
         (Some(strides), _) => {
@@ -402,7 +402,7 @@ fn parity_text(report: &Report) -> String {
     }
 }
 
-/// A device, and what it is to the array.
+/// Formats a device and its part in the array.
 fn device_line(device: &Device) -> String {
     let Device { name, place, .. } = device;
     let events = device.generation.map(|events| format!(", event counter {events}")).unwrap_or_default();
@@ -466,7 +466,7 @@ fn screen(report: &Report) -> String {
     out
 }
 
-/// Members that may come back, and what they have missed.
+/// Describes members that may come back, and how much they have missed.
 fn away_line(array: &ArrayStatus) -> Option<String> {
     let away = &array.away;
     let waits = |role: &usize| Some(*role) != array.rebuilding_member;
