@@ -85,7 +85,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     admit_nbd_recovery(&file)?;
     enough_memory(&file, file.memory_bytes())?;
     let mut driver = Driver::new()?;
-    // Before any thread is started but that of messages, so that signals come here and not there.
+    // Done before any thread but that of messages is started, so that the signals come to this thread.
     let signals = Signals::of_server().map_err(|error| Failure::io("signals", error))?;
     let watch = StartWatch::begin(driver.take_signals(signals)).map_err(failed)?;
     admit_bare_array(&file, &file.export)?;
@@ -123,7 +123,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
     let ended = driver.end_command_source();
     served.tell_end(&driver);
-    // With the stack goes the layer that records, and that ends the file.
+    // Dropping the stack drops the recording layer, which then ends the file.
     drop(stack);
     if let Some(recording) = recording {
         tell_recording(&recording, args.quiet);
@@ -137,8 +137,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// Measures the disks below logs of which nothing is known yet, where nothing is in them: the host may have been too busy before. A log that
-/// cannot be measured is served all the same.
+/// Measures the disks below empty logs that are not measured yet: the host may have been too busy before. A log that cannot be measured
+/// is served all the same.
 fn measure_logs(file: &StackFile) -> Result<(), Failure> {
     for choice in choices(file)?.into_iter().filter(|choice| !choice.stands_on_a_cache()) {
         let is_unknown = |mut log: PartDevice| {
@@ -161,7 +161,7 @@ fn measure_logs(file: &StackFile) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says of disks that have grown that their caches serve what they were made for.
+/// Warns that a cache serves the old size of a data disk that has grown.
 fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
     for layer in file.log_caches() {
         let LayerKind::LogCache { data, .. } = &layer.kind else { continue };
@@ -263,7 +263,7 @@ fn build(
     }
     admit_bare(file, &built.parts, &file.export)?;
     for choice in choices(file)? {
-        // It may be good for long: that it has no room to end up in is told before it is too late.
+        // A sparse log may work for long: its lack of space is reported before its file system is full.
         if let Err(failure) = reserve_space(file, &built.parts, &choice.log) {
             warnln!("dcd: {failure}; the log fails when its file system is full");
         }
@@ -279,7 +279,7 @@ fn build(
         Some(Cache { layer: built.parts.layers[&layer.name], name: layer.name.clone(), kind })
     };
     let mut caches: Vec<Cache> = file.layers.iter().filter_map(cache).collect();
-    // The upper ones first, as the host wants them.
+    // The host wants the upper layers first.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let mut host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::default());
     host.stack_file = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
@@ -287,7 +287,7 @@ fn build(
     Ok((built.stack, served, built.recording))
 }
 
-/// Lets clients in; returns where.
+/// Lets clients in; returns the addresses.
 fn listen(
     file: &StackFile,
     owner: &Owner,
@@ -304,7 +304,7 @@ fn listen(
         let place = listen_at(driver, address, || Box::new(MetricsFactory))?;
         places.push(format!("metrics {place}"));
     }
-    // The sockets of all addresses share its memory for requests.
+    // The sockets of all addresses share the memory of these exports for requests.
     let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
     let exports = exports.outliving(outlives(file, file.serve.nbd_recovery));
     for address in &file.serve.nbd {
@@ -328,7 +328,7 @@ fn listen(
     Ok(places)
 }
 
-/// Reads what TLS needs, where the stack has it. Certificates that have expired are a warning: clients do not believe them.
+/// Reads the keys and certificates for TLS, if the stack has it. An expired certificate is only a warning: clients refuse it.
 pub fn certificates(file: &StackFile) -> Result<Option<TlsServer>, Failure> {
     let Some(directory) = &file.serve.nbd_tls else { return Ok(None) };
     let clients = if file.serve.nbd_tls_anyone { TlsClients::Anyone } else { TlsClients::Signed };
@@ -336,7 +336,7 @@ pub fn certificates(file: &StackFile) -> Result<Option<TlsServer>, Failure> {
     tls.map(Some).map_err(|e| Failure::Failed(format!("\"nbd-tls\": {e}")))
 }
 
-/// The device of the kernel; it is told of when clients can use it.
+/// Makes the ublk device, which is announced when clients can use it.
 fn make_ublk(
     file: &StackFile,
     owner: &Owner,
@@ -369,7 +369,7 @@ fn make_ublk(
     driver.add_command_source(Box::new(device)).map_err(|error| Failure::io(node, error))
 }
 
-/// Says where that is: a port may be chosen by the kernel.
+/// Listens at an address, and returns it: the kernel may choose the port.
 fn listen_at(
     driver: &mut Driver,
     address: &Address,
@@ -416,7 +416,7 @@ fn outlives(file: &StackFile, may_go_on: bool) -> Outlives {
     }
 }
 
-/// Refuses to serve the disk to every user of the machine without a word.
+/// Refuses to serve the disk to every user of the machine, unless the stack file allows that.
 pub fn admit_local_users(file: &StackFile) -> Result<(), Failure> {
     let Some(address) = file.serve.open_to_local_users() else { return Ok(()) };
     Err(Failure::refused(
@@ -440,7 +440,7 @@ fn admit_nbd_recovery(file: &StackFile) -> Result<(), Failure> {
     }
 }
 
-/// Why a killed server may lose writes that it has answered: then its device must not outlive it.
+/// Returns the reason if a killed server may lose answered writes: its device must then not outlive it.
 fn lost_with_server(file: &StackFile) -> Option<String> {
     if let Some(layer) = file.non_volatile_layers().first() {
         return Some(format!("layer \"{layer}\" answers from RAM"));
@@ -450,7 +450,7 @@ fn lost_with_server(file: &StackFile) -> Option<String> {
     Some(format!("layer \"{}\" has promise = \"ordered\"", layer.name))
 }
 
-/// Describes the data that a stop leaves when it is not clean.
+/// Describes what an unclean stop means for the data.
 fn left_by(file: &StackFile) -> &'static str {
     if !file.non_volatile_layers().is_empty() {
         return "Data that is only in RAM is lost, although clients have flushed it";

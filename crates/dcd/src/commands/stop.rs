@@ -1,4 +1,4 @@
-//! `dcd stop`: ends a server, unless somebody has the device that it serves.
+//! `dcd stop`: ends a server, unless a client uses the device that it serves.
 
 use std::ops::ControlFlow;
 
@@ -29,7 +29,7 @@ pub fn run(args: &Stop) -> Result<(), Failure> {
     }
 }
 
-/// `wait`: what uses the device can wait for the next server.
+/// Explains the refusal. `wait`: the clients can wait for the next server.
 fn refusal(args: &Stop, clients: &Value, wait: bool) -> Refusal {
     let clients: Vec<&str> = clients.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let has = if clients.len() == 1 { "a client has" } else { "clients have" };

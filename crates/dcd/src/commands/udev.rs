@@ -1,7 +1,7 @@
-//! `dcd udev`: what the rules in `packaging/63-z-dcd.rules` ask of each block device.
+//! `dcd udev`: answers the rules in `packaging/63-z-dcd.rules` for each block device.
 //!
-//! The answer for the data disk of a cache is a few properties: it is hidden, and these links stay. Of links, those go that name the content,
-//! which the device of the cache has too.
+//! For the data disk of a cache, the answer is a few properties: it is hidden, and which links stay. Links that name the content are
+//! removed, as the cache's device has the same content.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::session::record::attachments_of;
 use crate::session::system::is_by_content;
 
-/// A device that takes longer to be read has no file system that udev could find.
+/// Maximum time to read a device: udev finds no file system on one that takes longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum bytes of links in one rule: udev takes less than 1024.
 const LINKS_MAX: usize = 900;
@@ -38,7 +38,7 @@ fn is_hidden(device: &Path, links: &[PathBuf]) -> bool {
     match attachments_of(device, links) {
         Ok(Some(all)) => !all.0.is_empty(),
         Ok(None) => is_named(device, links, &control::stack_files()),
-        // It has a record.
+        // A record that cannot be read is a record all the same.
         Err(_) => true,
     }
 }

@@ -22,12 +22,12 @@ use crate::session::record::{Record, admit_plain};
 use result::{Found, Measured};
 use store::Target;
 
-/// Shorter passes say nothing.
+/// Minimum span: shorter passes are no measure.
 const SPAN_MIN: u64 = 1 << 20;
 
 pub fn run(args: &Calibrate, modelled: Option<Modelled>) -> Result<(), Failure> {
     check(args)?;
-    // What cannot be stored need not be measured.
+    // Checked first: a result that cannot be stored need not be measured.
     let target = match &args.store {
         Some(file) => Some(Target::choose(file, args.layer.as_deref())?),
         None => None,
@@ -96,8 +96,8 @@ fn check(args: &Calibrate) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The contiguous pass and one for each stride, each where none was before as far as there is room: what a disk has in
-/// its cache would be no measure of it.
+/// Makes the contiguous pass and one for each stride, each in a place of its own while there is space: reads from the
+/// disk's cache would be no measure of the disk.
 fn passes(args: &Calibrate, writes: bool, region: Extent) -> Vec<Pass> {
     let span = args.span / SECTOR_BYTES;
     let places = region.sectors / span;

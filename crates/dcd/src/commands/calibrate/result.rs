@@ -67,7 +67,7 @@ impl Found {
         Ok(found)
     }
 
-    /// The rules that follow from it. Where the writes were not measured, those that are `stored` stay; without any, no gap is filled.
+    /// Returns the rules that follow from it. If writes were not measured, their `stored` rules stay; without any, no gap is filled.
     pub fn contiguity(&self, stored: Option<&Contiguity>) -> Contiguity {
         let stored = || stored.map_or_else(Strides::default, |stored| stored.write.clone());
         let write = self.write.as_ref().map_or_else(stored, Measured::strides);

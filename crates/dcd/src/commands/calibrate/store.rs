@@ -21,8 +21,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// The layer that is named, or the only array, or the only log cache. A log cache over an array is none: the array fills the
-    /// gaps of its members.
+    /// Chooses the layer that is named, or the only array, or the only log cache. A log cache over an array does not count: the
+    /// array fills the gaps of its members.
     pub fn choose(path: &Path, layer: Option<&str>) -> Result<Target, Failure> {
         let file = StackFile::load(path)?;
         let arrays: Vec<&str> = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();

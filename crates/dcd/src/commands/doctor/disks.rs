@@ -1,4 +1,4 @@
-//! Disks that are not what they say: a cache that is not flushed, a bridge in between, a wrong kind.
+//! Finds disks that are not what they seem: an unflushed write cache, a USB bridge, a wrong rotational flag, shingled tracks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +53,7 @@ fn unstable_name(device: &str, path: &Path) -> Option<Finding> {
     })
 }
 
-/// A ublk device whose stack has a file in /etc/dcd, but no name in /dev/dcd.
+/// Finds a ublk device without a name in /dev/dcd, although its stack file is in /etc/dcd.
 fn no_name(file: &StackFile) -> Option<Finding> {
     let stack = file.path.file_stem()?.to_string_lossy().into_owned();
     let wants = file.serve.ublk.is_some() && file.path.starts_with("/etc/dcd");
@@ -83,7 +83,7 @@ fn usb(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     })
 }
 
-/// Shingled tracks are rewritten in bands. A disk that hides this wants to know which blocks are unused: other rotational disks have no TRIM.
+/// Finds a shingled disk, which rewrites its tracks in bands: a rotational disk with TRIM, which others do not have, or a host-aware one.
 fn shingled(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     let trims = read(&disk.join("queue/discard_max_bytes")).parse().is_ok_and(|bytes: u64| bytes > 0);
     let says_so = read(&disk.join("queue/zoned")) == "host-aware";
@@ -94,8 +94,8 @@ fn shingled(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     })
 }
 
-/// A disk's own word on its rotation. That is in a page of its data (SBC, B1h): a 16-bit number, where 1 is a disk that does not rotate, and
-/// numbers from 0401h on are revolutions a minute.
+/// Returns the disk's own report of its rotation. Its VPD page B1h (SBC) has a 16-bit number: 1 is a disk that does not rotate, and
+/// numbers from 0401h on are revolutions per minute.
 fn rotates(disk: &Path) -> Option<bool> {
     let page = fs::read(disk.join("device/vpd_pgb1")).unwrap_or_default();
     match page.get(4..6).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))? {
@@ -105,7 +105,7 @@ fn rotates(disk: &Path) -> Option<bool> {
     }
 }
 
-/// A disk's own word against the kernel's flag.
+/// Compares the disk's own report with the kernel's flag.
 fn wrong_kind(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     let rotational = match read(&disk.join("queue/rotational")).as_str() {
         "0" => false,

@@ -1,4 +1,4 @@
-//! Finds the lines of /etc/fstab that want of stacks what they would not get.
+//! Finds lines of /etc/fstab that would not mount the device of a stack, or may mount another one.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub fn findings(machine: &Machine) -> Vec<Finding> {
     machine.text(FSTAB).lines().filter_map(|line| finding(machine, line)).collect()
 }
 
-/// None where a line is right, or about something else.
+/// Checks a line; none if it is right, or about something else.
 fn finding(machine: &Machine, line: &str) -> Option<Finding> {
     let mut fields = line.split_whitespace();
     let (source, mount) = (fields.next()?, fields.next()?);
@@ -42,7 +42,7 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
         let found = "this number may be that of another stack at the next start".to_owned();
         return about(Level::Note, found).map(|found| found.with("name it by /dev/dcd/NAME"));
     };
-    // A partition's name has its disk's.
+    // A partition's name begins with its disk's name.
     let stack = name.split_once("-part").map_or(name, |(disk, _)| disk);
     let file = format!("/etc/dcd/{stack}.toml");
     if machine.exists(&file) {
@@ -52,7 +52,7 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
         .map(|found| found.with("correct the name, or take the line out"))
 }
 
-/// The device that a line is about; by what is on it only where that is there.
+/// Returns the device of a line. A UUID, a label or a link is resolved, so its device must be present.
 fn device(machine: &Machine, source: &str) -> Option<String> {
     if source.starts_with("/dev/dcd/") || source.starts_with("/dev/ublkb") {
         return Some(source.to_owned());

@@ -8,8 +8,8 @@ use super::{Finding, Level, Machine};
 /// A version of Linux: major and minor.
 type Version = (u32, u32);
 
-/// Something that is known to be wrong with ublk in some versions: from the first, before the second. Seen by its users (their reports,
-/// 2025 and 2026), or here.
+/// A known defect of ublk in the versions from `from` on, and before `before`. Seen in reports of its users (2025 and 2026), or
+/// here.
 struct Known {
     from: Version,
     before: Version,
@@ -64,7 +64,7 @@ const KNOWN: [Known; 5] = [
     },
 ];
 
-/// `wants_ublk`: a stack is served by it.
+/// Examines the kernel. `wants_ublk`: a stack is served by ublk.
 pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
     let release = machine.release();
     let mut findings = vec![io_uring(&release)];
@@ -129,7 +129,7 @@ fn ublk(machine: &Machine, wanted: bool) -> Finding {
             )
             .with("take a newer kernel, or unmount before a restart")
         }
-        // Kernels before 6.5 do not tell.
+        // Kernels before 6.5 do not report their flags.
         Err(error) => {
             Finding::new(Level::Ok, "ublk", format!("available; its flags are not known ({error})"))
         }

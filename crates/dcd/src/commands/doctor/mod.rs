@@ -132,7 +132,7 @@ fn tell(findings: &[Finding], json: bool) -> Result<(), Failure> {
     }
 }
 
-/// A finding a line, with what to do in the next one.
+/// Formats each finding as a line, with what to do in the next one.
 fn screen(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.about.chars().count()).max().unwrap_or(0).min(24);
     let mut text = String::new();

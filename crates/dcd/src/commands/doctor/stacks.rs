@@ -31,7 +31,7 @@ pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
     }
 }
 
-/// None where nobody serves it.
+/// Reports a served stack; none if it is not served.
 fn served(file: &StackFile, about: &str) -> Option<Finding> {
     let asked = match Client::connect(file.serve.control.as_ref()?) {
         Err(ClientError::NotServed { .. }) => return None,
@@ -69,7 +69,7 @@ fn not_served(file: &StackFile, about: String) -> Finding {
     }
 }
 
-/// Tells what a start would do without. Each step is that of "dcd serve"; what the layers write on the way stays in RAM.
+/// Tries a start; returns what it would leave out. Each step is that of "dcd serve", but what the layers write stays in RAM.
 fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
     let mut file = file.clone();
     let export = file.export.clone();

@@ -63,7 +63,7 @@ fn ask(client: &mut control::Client, reset: bool) -> Result<(ServerStatus, Verdi
     Ok((status, verdict))
 }
 
-/// A line for each. One that does not answer is told of, and keeps nobody else from being shown.
+/// Prints a line for each stack. A server that does not answer is reported, and the others are shown all the same.
 fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status) -> Result<(), Failure> {
     let (found, failed) = control::told_apart(answers);
     if args.json {
@@ -80,11 +80,11 @@ fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status
     failed.and(health.verdict())
 }
 
-/// The stacks of /etc/dcd that are not among those found, where none is named.
+/// Lists the stopped stacks of /etc/dcd; empty if stacks were named.
 fn stopped(found: &[(ServerStatus, Verdict)], named: &[PathBuf]) -> Vec<[String; 4]> {
     let files = if named.is_empty() { control::stack_files() } else { Vec::new() };
     let is_served = |file: &Path| found.iter().any(|(status, _)| status.stack == file);
-    // One whose server does not answer is an error above, and not stopped.
+    // A stack whose server does not answer is an error above, and not stopped.
     let is_stopped =
         |file: &&PathBuf| !is_served(file) && matches!(control::connect_if_served(file), Ok(None));
     files.iter().filter(is_stopped).map(|file| Stopped::look(file).row()).collect()

@@ -1,4 +1,4 @@
-//! A stack without a server, as the records of its data disks know it.
+//! A stack without a server, as the records of its data disks describe it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::session::serving::admit::choices;
 /// See the module's documentation.
 pub struct Stopped {
     file: PathBuf,
-    /// None where a record cannot be read.
+    /// Attached caches by the records; none if a record cannot be read.
     attachments: Option<Vec<Attachment>>,
 }
 
@@ -44,7 +44,7 @@ impl Stopped {
         known.map_or_else(|| "unknown".to_owned(), |bytes| HumanBytes(bytes).to_string())
     }
 
-    /// Why a command does not reach the server, and what its logs have.
+    /// Explains that the stack is not served, and what its logs hold.
     pub fn told(&self) -> String {
         let stack = self.file.display();
         let held: Vec<String> = self.attachments.iter().flatten().map(Attachment::held).collect();

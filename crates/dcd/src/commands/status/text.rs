@@ -47,7 +47,7 @@ fn more(text: &mut String, rest: &str) {
     let _ = writeln!(text, "{:INDENT$}  {rest}", "");
 }
 
-/// The state, and what goes on besides.
+/// Formats the state, and what else is going on.
 fn state(status: &ServerStatus, verdict: &Verdict) -> String {
     let mut parts = vec![verdict.state.to_owned()];
     if status.stopping && verdict.state != "stopping" {
@@ -71,7 +71,7 @@ fn state(status: &ServerStatus, verdict: &Verdict) -> String {
     parts.join(", ")
 }
 
-/// The caches first, then the arrays: with the words that administrators of such caches know.
+/// Describes the caches, then the arrays, in the words that administrators of such caches know.
 fn caches(status: &ServerStatus, text: &mut String) {
     let mut none = true;
     let rank = |layer: &LayerStatus| match layer {
@@ -157,7 +157,7 @@ fn kinds(requests: &MeterStatus) -> [(&'static str, &'static str, &ResponseTimes
     ]
 }
 
-/// All requests since the start or the last reset.
+/// Counts the requests since the start or the last reset.
 fn answered(requests: &MeterStatus) -> String {
     let mut parts = Vec::new();
     for (kind, plural, times) in kinds(requests) {
@@ -221,7 +221,7 @@ fn devices(devices: &[DeviceStatus], text: &mut String) {
     }
 }
 
-/// Milliseconds for people.
+/// Formats milliseconds in a unit that fits.
 pub fn response_time(ms: f64) -> String {
     match ms {
         ms if ms < 0.1 => format!("{:.0} us", ms * 1e3),
@@ -230,7 +230,7 @@ pub fn response_time(ms: f64) -> String {
     }
 }
 
-/// Seconds for people.
+/// Formats seconds in a unit that fits.
 pub fn span(seconds: f64) -> String {
     let (minute, hour, day) = (60.0, 3600.0, 86400.0);
     match seconds {
@@ -241,7 +241,7 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// The dirty data of a log cache, and apart from it what is discarded or zeroed in next to no time.
+/// Formats a log cache's dirty data, and separately what is to be discarded or zeroed, which takes almost no time.
 fn dirty_parts(cache: &LogCacheStatus) -> String {
     let parts = [
         (cache.dirty_data_bytes, ""),
@@ -252,7 +252,7 @@ fn dirty_parts(cache: &LogCacheStatus) -> String {
     parts.map(|(bytes, what)| format!("{}{what}", HumanBytes(bytes))).collect::<Vec<_>>().join(" and ")
 }
 
-/// The name and the state of a cache, and what of it is dirty.
+/// Formats the name, the state and the dirty bytes of a cache.
 fn begun(name: &str, state: &str, dirty_bytes: u64) -> String {
     match dirty_bytes {
         0 => format!("{name}: {state}"),
@@ -262,7 +262,7 @@ fn begun(name: &str, state: &str, dirty_bytes: u64) -> String {
 
 fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
     let mut words = match dirty_parts(cache) {
-        // A server that is older does not tell them apart.
+        // An older server does not report the parts.
         parts if parts.is_empty() => begun(name, cache.state.word(), cache.dirty_bytes),
         parts => format!("{name}: {} {parts}", cache.state.word()),
     };

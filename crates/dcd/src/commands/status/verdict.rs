@@ -48,7 +48,7 @@ impl Verdict {
         verdict
     }
 
-    /// The worst first.
+    /// Returns the word for the worst that holds.
     fn word(&self, status: &ServerStatus) -> &'static str {
         let holds_back = |device: &DeviceStatus| device.state == DeviceState::NotAnswering;
         if self.health.is_damaged() {
@@ -138,7 +138,7 @@ impl Verdict {
         }
     }
 
-    /// A device that does not answer, while something is dirty. Nothing is known to be lost, and the state has a word of its own.
+    /// Reports a device that does not answer while data is dirty as degraded. No data is known to be lost, and the state has its own word.
     fn held_up(&mut self, device: &DeviceStatus, silent: &[SilentDevice]) {
         let owed = silent.iter().find(|owed| owed.path == device.path);
         let span = owed.map_or(String::new(), |owed| format!(" for {:.0} s", owed.seconds));

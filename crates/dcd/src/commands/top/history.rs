@@ -7,7 +7,7 @@ use dcd_stack::{LayerStatus, ResponseTimes};
 
 use crate::session::serving::status::ServerStatus;
 
-/// As many points as the widest graph may show.
+/// Maximum number of points: the widest graph shows as many.
 const POINTS_MAX: usize = 240;
 
 /// A point of each graph.

@@ -62,7 +62,7 @@ impl View {
         }
     }
 
-    /// False where the key ends it.
+    /// Handles a key; false if it ends the program.
     fn key(&mut self, code: KeyCode, modifiers: KeyModifiers) -> bool {
         let last = self.stacks.len().saturating_sub(1);
         match code {
@@ -103,7 +103,7 @@ pub fn run(args: &Top) -> Result<(), Failure> {
     shown.and(restored).map_err(|error| Failure::io("the terminal", error))
 }
 
-/// A server, by its control socket: it is connected to again after it was away.
+/// Connects to a server by its control socket, and again after the server was gone.
 type Connect = Box<dyn Fn() -> Result<Client, Failure> + Send>;
 
 fn stacks(files: &[PathBuf]) -> Result<Vec<(String, Connect)>, Failure> {
@@ -120,7 +120,7 @@ fn stacks(files: &[PathBuf]) -> Result<Vec<(String, Connect)>, Failure> {
     Ok(sockets.into_iter().map(named).collect())
 }
 
-/// Asks until nobody listens any more.
+/// Asks the server until the receiver is dropped.
 fn watch(stack: usize, connect: Connect, answers: &Sender<Answer>) {
     let mut client: Option<Client> = None;
     loop {

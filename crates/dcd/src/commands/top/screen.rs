@@ -82,7 +82,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, view: &View) {
 
 fn chosen(frame: &mut Frame<'_>, area: Rect, stack: &Stack) {
     let actions = actions(stack);
-    // They are wrapped.
+    // Long lines are wrapped.
     let lines: u16 = actions.iter().map(|line| (line.width() as u16).div_ceil(area.width.max(1))).sum();
     let lines = lines.max(2);
     let devices = stack.history.status().map_or(0, |status| status.devices.len()) as u16 + 1;
@@ -175,10 +175,10 @@ fn response_times(frame: &mut Frame<'_>, area: Rect, status: &ServerStatus) {
     frame.render_widget(table, area);
 }
 
-/// The columns around the path, and the spaces between all of them.
+/// Widths of the columns around the path, and of the spaces between all columns.
 const DEVICE_WIDTHS: [u16; 4] = [14, 14, 12, 3];
 
-/// The end of a path tells more than its beginning.
+/// Shortens a path to its end, which tells more than its beginning.
 fn end_of(path: &str, width: usize) -> String {
     let cut = path.chars().count().saturating_sub(width);
     match cut {
@@ -189,7 +189,7 @@ fn end_of(path: &str, width: usize) -> String {
 
 fn device_table(frame: &mut Frame<'_>, area: Rect, status: &ServerStatus) {
     let room = usize::from(area.height.saturating_sub(1));
-    // Where not all fit, those that something is wrong with come first.
+    // If not all fit, the devices with a problem come first.
     let mut devices: Vec<_> = status.devices.iter().collect();
     devices.sort_by_key(|device| device.state == DeviceState::Ok);
     let width = usize::from(area.width).saturating_sub(DEVICE_WIDTHS.iter().sum::<u16>().into());
