@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | ublk | exists already | the server |
 //! | NBD | records its stack, and outlives the server with nbd-recovery | this command, over netlink |
-//! | FUSE | loses its server, and its requests fail then | this command, with losetup |
+//! | FUSE | fails its requests once the server has ended | this command, with losetup |
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -242,7 +242,7 @@ fn release(file: &StackFile, force: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the commands of other programs that do the same.
+/// Returns the commands of other programs that make such a device.
 fn commands(file: &StackFile) -> Result<Vec<String>, Failure> {
     if file.serve.ublk.is_some() {
         return Ok(vec![

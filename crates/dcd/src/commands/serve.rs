@@ -1,7 +1,7 @@
 //! `dcd serve`: a stack over real devices, and its front-ends.
 //!
-//! The order is what keeps data safe: look without changing anything, take the devices, recover, note in the records that
-//! the data disks are incomplete alone, and only then let clients in.
+//! This order keeps data safe: look without changing anything, take the devices, recover, record that the data disks alone
+//! are incomplete, and only then let clients in.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ fn tell_price(file: &StackFile, stack: &Stack, parts: &Parts) {
     }
 }
 
-/// Takes out of the file what its arrays and mirrored logs can start without.
+/// Takes missing devices out of the file, if its arrays and mirrored logs can start without them.
 fn leave_out(file: &mut StackFile, degraded: Option<Option<Nanos>>) -> Result<Vec<String>, Failure> {
     let export = file.export.clone();
     match degraded {

@@ -32,7 +32,7 @@ fn failure(error: UblkError) -> Failure {
     }
 }
 
-/// The device, its state, its stack, and its user.
+/// Formats a device, its state, its stack, and its user.
 fn line(device: &Listed) -> String {
     let state = match (device.state, device.process) {
         (state, Some(process)) => format!("{state} by process {process}"),

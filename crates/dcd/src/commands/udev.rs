@@ -54,7 +54,7 @@ fn is_named(device: &Path, links: &[PathBuf], files: &[PathBuf]) -> bool {
     })
 }
 
-/// The answer for a device that is hidden.
+/// Formats the answer for a device that is hidden.
 fn hidden(links: &[PathBuf]) -> String {
     let stay = links.iter().filter(|link| !is_by_content(link));
     let mut lines = [String::new(), String::new()];

@@ -111,7 +111,7 @@ fn may_take_role(choice: &ArrayChoice, name: &str, role: usize) -> Result<(), Fa
         return wrong(
             name,
             &format!("cannot be member {role}: \"{}\" already is that member and holds its data", other.name),
-            &format!("name \"{}\" in its place in \"of\"; nothing was changed", other.name),
+            &format!("name \"{}\" as that member in \"of\"; nothing was changed", other.name),
         );
     }
     if devices.newest.failed >> role & 1 == 1 || devices.apart().is_some() {

@@ -1,4 +1,4 @@
-//! `dcd array grow`: one more member, or the space of larger ones.
+//! `dcd array grow`: adds a member, or takes the space of larger members.
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,4 @@
-//! `dcd array`: making, looking after and changing arrays, one file for each kind of work.
+//! `dcd array`: creates, maintains and changes arrays; one file for each kind of work.
 
 mod add;
 mod assemble;

@@ -1,4 +1,4 @@
-//! `dcd array status`: an array and its members, one screen, served or not.
+//! `dcd array status`: shows an array and its members on one screen, served or not.
 
 use std::fmt::Write;
 
@@ -78,7 +78,7 @@ pub fn without(array: &ArrayStatus) -> String {
 #[derive(Debug, Serialize)]
 struct Report {
     served: bool,
-    /// Why it would not start.
+    /// Reason that the array would not start.
     refusal: Option<String>,
     reshaped_percent: Option<f64>,
     stopped_cleanly: Option<bool>,

@@ -150,7 +150,7 @@ fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured
     Ok((measured(args, &times[..reads]), writes))
 }
 
-/// The range of a device to measure in, which must have room for a pass.
+/// Returns the range of a device to measure in; fails if it has no space for a pass.
 fn region(
     args: &Calibrate,
     path: &Path,

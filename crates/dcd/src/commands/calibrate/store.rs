@@ -14,7 +14,7 @@ use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::open::open_log;
 
-/// A layer that fills gaps on the disks that it stands on.
+/// A layer that fills gaps on the disks below it.
 pub enum Target {
     Array(ArrayArgs),
     Log(Box<CacheChoice>),
@@ -66,7 +66,7 @@ impl Target {
         Ok(Target::Log(Box::new(CacheChoice::of(file, Some(&name))?)))
     }
 
-    /// Stores it; returns what to tell the user.
+    /// Stores the result; returns a message for the user.
     pub fn store(&self, found: &Found) -> Result<String, Failure> {
         let kept = |stored: &Contiguity| match found.write {
             None if stored.write.max > 1 => "; writes were not measured: their stored result is kept",

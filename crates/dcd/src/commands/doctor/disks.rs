@@ -43,12 +43,12 @@ pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
     findings
 }
 
-/// The kernel numbers disks in the order in which they answer.
+/// Finds a name that may change: the kernel numbers disks in the order in which they answer.
 fn unstable_name(device: &str, path: &Path) -> Option<Finding> {
     let name = path.strip_prefix("/dev").ok()?.to_str()?;
     let unstable = ["sd", "nvme", "vd", "xvd", "mmcblk"].iter().any(|kind| name.starts_with(kind));
     unstable.then(|| {
-        let found = format!("{} may name another disk after the next start of the machine", path.display());
+        let found = format!("{} may name another disk after the next boot", path.display());
         Finding::new(Level::Note, device, found).with("name it by /dev/disk/by-id in the stack file")
     })
 }
@@ -63,7 +63,7 @@ fn no_name(file: &StackFile) -> Option<Finding> {
     })
 }
 
-/// The kernel sends flushes only to a disk whose cache it knows of.
+/// Finds a write cache that the kernel does not know of: it sends no flushes to that disk.
 fn unflushed_cache(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     let kernel = read(&disk.join("queue/write_cache"));
     let units = fs::read_dir(disk.join("device/scsi_disk")).into_iter().flatten().flatten();

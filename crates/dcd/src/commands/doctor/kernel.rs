@@ -13,7 +13,7 @@ type Version = (u32, u32);
 struct Known {
     from: Version,
     before: Version,
-    /// A word in /proc/version: the kernel of a distribution.
+    /// Word in /proc/version that names the distribution; none for all kernels.
     of: Option<&'static str>,
     found: &'static str,
     action: &'static str,
@@ -136,7 +136,7 @@ fn ublk(machine: &Machine, wanted: bool) -> Finding {
     }
 }
 
-/// A module that makes a node in /dev.
+/// Looks for a module by its node in /dev.
 fn module(machine: &Machine, name: &str, node: &str, gives: &str) -> Finding {
     match machine.exists(node) {
         true => Finding::new(Level::Ok, name, format!("{node}: {gives}")),

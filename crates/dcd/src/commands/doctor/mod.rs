@@ -21,7 +21,7 @@ use crate::loops::all_stale;
 #[serde(rename_all = "kebab-case")]
 enum Level {
     Ok,
-    /// Something is missing, or worth knowing; all works without it.
+    /// Something is missing, or worth knowing, but everything works.
     Note,
     /// Data is at risk, or something does not work.
     Bad,
@@ -55,7 +55,7 @@ impl Finding {
     }
 }
 
-/// The files of the kernel and the system, or a test's.
+/// Root of the files of the kernel and the system, or of a test.
 struct Machine {
     root: PathBuf,
 }
@@ -69,7 +69,7 @@ impl Machine {
         self.path(path).exists()
     }
 
-    /// A file's text without the space around it; empty where it cannot be read.
+    /// Reads a file's trimmed text; empty if it cannot be read.
     fn text(&self, path: &str) -> String {
         read(&self.path(path))
     }

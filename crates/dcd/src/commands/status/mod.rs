@@ -1,4 +1,4 @@
-//! `dcd status`: the state of served stacks, on a screen or as JSON; without a name, a line for each that runs.
+//! `dcd status`: the state of served stacks, on a screen or as JSON; without a name, a line for each stack that is served.
 
 mod stopped;
 pub mod text;
@@ -153,7 +153,7 @@ mod tests {
         );
     }
 
-    /// The names of all fields, but for counters.
+    /// Collects the names of all fields, except those of counters.
     fn fields(value: &serde_json::Value, into: &mut std::collections::BTreeSet<String>) {
         match value {
             serde_json::Value::Object(map) => {

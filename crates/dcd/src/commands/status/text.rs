@@ -14,7 +14,7 @@ use crate::session::serving::status::{
 };
 use crate::session::serving::trend::Trend;
 
-/// As wide as the widest word before a colon.
+/// Width of the words before the colons.
 const INDENT: usize = 10;
 
 /// Formats the status of a stack as one screen.
@@ -175,7 +175,7 @@ fn answered(requests: &MeterStatus) -> String {
     parts.join(", ")
 }
 
-/// The last minute as a table.
+/// Formats the last minute as a table.
 fn recent(requests: &MeterStatus, text: &mut String) {
     let seconds = requests.recent_seconds;
     if seconds <= 0.0 {

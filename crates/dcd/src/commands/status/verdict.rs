@@ -48,7 +48,7 @@ impl Verdict {
         verdict
     }
 
-    /// Returns the word for the worst that holds.
+    /// Returns the word for the worst condition that holds.
     fn word(&self, status: &ServerStatus) -> &'static str {
         let holds_back = |device: &DeviceStatus| device.state == DeviceState::NotAnswering;
         if self.health.is_damaged() {
@@ -90,7 +90,8 @@ impl Verdict {
             self.health.degraded(format!("{cache_named}: the log device failed"));
             self.act(format!(
                 "{cache_named}: writes go to the data disk now. To replace the log, name the new one in a copy of the stack file: dcd stop \
-                 OLD; dcd rescue --list OLD (what only the old log has); dcd rescue --force OLD (without that); dcd format NEW; dcd serve NEW"
+                 OLD; dcd rescue --list OLD (shows what only the old log has); dcd rescue --force OLD (writes that back, perhaps over \
+                 newer data); dcd format NEW; dcd serve NEW"
             ));
         }
         if let Some(trouble) = destage_trouble(cache) {

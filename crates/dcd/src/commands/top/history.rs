@@ -10,7 +10,7 @@ use crate::session::serving::status::ServerStatus;
 /// Maximum number of points: the widest graph shows as many.
 const POINTS_MAX: usize = 240;
 
-/// A point of each graph.
+/// Values of all graphs at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
     pub read_bytes_per_second: f64,

@@ -1,5 +1,5 @@
-//! `dcd top`: served stacks, live. A thread for each stack asks its server every second, so that one that hangs keeps neither the others
-//! nor the keys waiting.
+//! `dcd top`: served stacks, live. A thread for each stack asks its server every second, so that a server that hangs delays neither the
+//! others nor the keys.
 
 mod history;
 mod screen;
@@ -38,7 +38,7 @@ struct Answer {
 struct Stack {
     name: String,
     history: History,
-    /// Why it cannot be asked at the moment.
+    /// Reason that the server cannot be asked at the moment.
     error: Option<String>,
 }
 
@@ -81,10 +81,10 @@ pub fn run(args: &Top) -> Result<(), Failure> {
         return Err(Failure::Failed("dcd top needs a terminal; dcd status prints the same once".to_owned()));
     }
     let stacks = stacks(&args.files)?;
-    // Before any thread is started, so that each holds the signals back.
+    // Done before any thread is started, so that all threads block the signals.
     let told = dcd_io::on_interrupt(|| {
         ratatui::restore();
-        // The end of the thread that draws does this otherwise.
+        // The end of the drawing thread would do this, but the program exits here.
         let _ = execute!(std::io::stdout(), Show);
         std::process::exit(1);
     });
@@ -150,7 +150,7 @@ fn show(mut terminal: DefaultTerminal, mut view: View, answers: &Receiver<Answer
             terminal.draw(|frame| screen::draw(frame, &view))?;
         }
         if event::poll(KEY_WAIT)? {
-            // A key, or the terminal has another size.
+            // A key was pressed, or the terminal was resized.
             is_old = true;
             if let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release

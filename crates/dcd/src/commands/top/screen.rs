@@ -1,4 +1,4 @@
-//! The screen of `dcd top`: all stacks in a table; of the chosen one what to do, graphs, response times and devices. It fits 80 by 24.
+//! The screen of `dcd top`: a table of all stacks, and actions, graphs, response times and devices of the chosen one. It fits 80 by 24.
 
 use dcd_stack::{HumanBytes, ResponseTimes};
 use ratatui::Frame;
@@ -13,10 +13,10 @@ use crate::commands::status::text::{response_time, span};
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::status::{DeviceState, ServerStatus};
 
-/// The most lines that stacks, actions and devices take; what does not fit is scrolled, or counted.
+/// Maximum rows of stacks, which are scrolled if there are more, and maximum number of actions.
 const STACKS_MAX: usize = 6;
 const ACTIONS_MAX: usize = 3;
-/// A graph has its name and its value beside it.
+/// Height of a graph: the name and the value beside it take two rows.
 const GRAPH_ROWS: std::ops::RangeInclusive<u16> = 2..=4;
 const TIMES_ROWS: u16 = 4;
 
