@@ -529,6 +529,13 @@ impl Geometry {
         self.logical_block_bytes as u64 / crate::SECTOR_BYTES
     }
 
+    /// The extent, grown to whole logical blocks.
+    pub fn whole_blocks(&self, extent: Extent) -> Extent {
+        let block = self.block_sectors();
+        let start = extent.start.0 / block * block;
+        Extent::new(Lba(start), extent.end().0.next_multiple_of(block) - start)
+    }
+
     /// Refuses what nothing of this geometry can do.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! so concurrent flushes share a record.
 
 use super::core::{Core, DATA, LOG, Mode, Op, Stop};
+use super::destager::BatchEnd;
 use super::destager::ordered::Cursor;
 use super::format::{Entry, Kind, State};
 use super::queue::DurableWaiter;
@@ -112,7 +113,8 @@ impl Core {
         if let Err(error) = result.status {
             return self.log_failed(error, out);
         }
-        self.log_took(self.log.busy_since().map_or(Nanos::ZERO, |sent| now.since(sent)));
+        let took = self.log.busy_since().map_or(Nanos::ZERO, |sent| now.since(sent));
+        self.destager.log_took(took, self.config.destage_depth);
         match self.log.written(now, first) {
             Some(seq) => self.made_durable(now, seq, out),
             None => self.answer_waiters(now, out),
@@ -193,10 +195,10 @@ impl Core {
 
     /// A flush for destaging covers what bypassed the log, too: where it fails, that may be gone, although nobody had asked
     /// for it to be flushed yet. (What was destaged is still in the log.)
-    pub fn on_batch_flushed(&mut self, now: Nanos, result: &IoResult, out: &mut Outbox) {
+    pub fn on_batch_flushed(&mut self, now: Nanos, end: &BatchEnd, out: &mut Outbox) {
         let flushed = self.data.flushed();
-        self.data.batch_flush_completed(result.status, self.destager.has_failed_flush());
-        if let Err(error) = result.status {
+        self.data.batch_flush_completed(end.flush, end.failed_flush);
+        if let Err(error) = end.flush {
             self.refuse_waiters(now, flushed, error, out);
             out.report(Report::Notice);
         }

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::core::{Core, LOG, Mode, Op};
 use super::format::{Header, Kind, Superblock, decode_header, is_like_a_header};
+use super::log::Log;
 use super::offline::newest_generation;
 use super::recover::Believed;
 use super::table::Piece;
@@ -157,28 +158,32 @@ fn copies_of(log: &dyn BlockDevice) -> Range<u8> {
     }
 }
 
-impl Core {
+impl Log {
     /// The copy to be tried after one, or after a read that did not say which; none where there is no other.
     pub fn next_copy(&self, tried: Option<u8>) -> Option<u8> {
-        let copies = self.log.geometry().copies;
+        let copies = self.geometry().copies;
         let next = tried.map_or(0, |tried| tried + 1);
         (copies > 1 && next < copies).then_some(next)
     }
 
-    pub const fn log_read(at: Lba, buf: Buf, copy: Option<u8>) -> Io {
+    /// A read of one copy, or of whichever answers.
+    pub const fn read(at: Lba, buf: Buf, copy: Option<u8>) -> Io {
         match copy {
             Some(copy) => Io::ReadCopy { at, buf, copy },
             None => Io::Read { at, buf },
         }
     }
+}
 
+impl Core {
     /// Copy `good` had what was written, and others had not. They get it where it lies, if that is whole blocks: what is beside it has not been
     /// looked at. The good copy is not written: a power cut may leave what is being written unreadable. The next one is not begun before
     /// this one is on the medium.
     pub fn repair(&mut self, piece: &Piece, segment: u32, buf: Buf, good: u8, out: &mut Outbox) {
         self.statistics.log_other_copy += 1;
         let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
-        if self.log_blocks(extent) != extent || self.mode != Mode::Serving || buf.is_blank() {
+        if self.log.geometry().whole_blocks(extent) != extent || self.mode != Mode::Serving || buf.is_blank()
+        {
             return;
         }
         let (at, durability) = (extent.start, Durability::Durable);

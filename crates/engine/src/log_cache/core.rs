@@ -3,7 +3,7 @@
 
 use super::commit::CleanRecord;
 use super::data_disk::DataDisk;
-use super::destager::Destager;
+use super::destager::{Destager, Wait};
 use super::forget::Forgetting;
 use super::index::Index;
 use super::keep::Keep;
@@ -14,7 +14,8 @@ use super::recover::Damage;
 use super::statistics::Statistics;
 use super::{LogCacheConfig, Promise};
 use crate::layer::{
-    Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Request, RequestId,
+    Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report, Request,
+    RequestId,
 };
 use crate::slab::Slab;
 use crate::{Extent, Lba, Nanos, SECTOR_BYTES};
@@ -52,6 +53,13 @@ pub enum Op {
     Repair(u32),
     /// Lines of the fingerprint, read before a clean stop.
     Fingerprint(Extent),
+}
+
+impl Op {
+    /// Data and log may be on one disk, so anything else than a record may move the head of the log's.
+    pub const fn moves_head(&self) -> bool {
+        !matches!(self, Op::LogWrite(_) | Op::LogFlush(_))
+    }
 }
 
 /// Operating mode: decides where new requests go.
@@ -100,6 +108,65 @@ pub struct Core {
     pub statistics: Statistics,
 }
 
+/// The parts that a decision looks at.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub now: Nanos,
+    pub config: &'a LogCacheConfig,
+    pub log: &'a Log,
+    pub data: &'a DataDisk,
+    pub index: &'a Index,
+    pub queue: &'a Queue,
+    pub mode: Mode,
+    pub stop: Stop,
+    pub draining: bool,
+}
+
+impl View<'_> {
+    pub const fn has_log_failed(&self) -> bool {
+        matches!(self.mode, Mode::LogFailed { .. })
+    }
+}
+
+/// The parts that an action changes, and what it may know of the others.
+pub struct Env<'a> {
+    pub now: Nanos,
+    pub config: &'a LogCacheConfig,
+    pub log: &'a mut Log,
+    pub data: &'a mut DataDisk,
+    pub index: &'a mut Index,
+    pub queue: &'a Queue,
+    pub mode: Mode,
+    pub stop: Stop,
+    pub draining: bool,
+    pub ops: &'a mut Slab<Op>,
+    pub statistics: &'a mut Statistics,
+    pub out: &'a mut Outbox,
+}
+
+impl Env<'_> {
+    pub const fn view(&self) -> View<'_> {
+        let Env { now, config, queue, mode, stop, draining, .. } = *self;
+        View { now, config, log: self.log, data: self.data, index: self.index, queue, mode, stop, draining }
+    }
+
+    pub fn submit(&mut self, port: Port, op: Op, io: Io) {
+        match op {
+            Op::Forward { .. } | Op::Part { .. } if port == DATA => self.data.readers.begin(),
+            Op::Destage(_) if port == DATA => self.data.readers.meet(),
+            _ => {}
+        }
+        if op.moves_head() {
+            self.log.disturb();
+        }
+        if io.extent().is_some() {
+            self.data.nearer.sent(port == LOG);
+        }
+        let key = self.ops.insert(op);
+        self.out.submit(port, OpId(key), io);
+    }
+}
+
 impl Core {
     pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
         self.now = now;
@@ -122,7 +189,7 @@ impl Core {
         let deadlines = [
             self.queue.next_answer(),
             self.commit_deadline(),
-            self.destage_deadline(),
+            self.destager.deadline(&self.view()),
             self.forget_deadline(),
             self.stop_deadline(),
             self.queue.has_yielded().then_some(self.now),
@@ -135,7 +202,10 @@ impl Core {
         match self.stop {
             Stop::No => {
                 let is_volatile = self.mode == Mode::Serving && !self.log.buffers().is_empty();
-                self.queue.foreground() > 0 || self.draining || is_volatile || self.wants_to_destage()
+                self.queue.foreground() > 0
+                    || self.draining
+                    || is_volatile
+                    || self.destager.wants_to_run(&self.view())
             }
             Stop::Done => false,
             Stop::Asked | Stop::Flushing | Stop::Marking => true,
@@ -171,7 +241,9 @@ impl Core {
 
     fn on_completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
         let op = self.ops.remove(op.0);
-        self.disturb(&op);
+        if op.moves_head() {
+            self.log.disturb();
+        }
         match op {
             Op::LogWrite(seq) => self.on_log_written(now, seq, result, out),
             Op::LogFlush(seq) => self.on_log_flushed(now, seq, result, out),
@@ -188,7 +260,10 @@ impl Core {
             Op::Superblock => self.on_superblock(now, result, out),
             Op::Destage(slot) => self.on_destage(now, slot, result, out),
             Op::Save(number) => self.on_saved(now, number, result, out),
-            Op::Epoch => self.on_epoch(&result),
+            Op::Epoch => {
+                let (destager, mut env) = self.destaging(out);
+                destager.epoch_completed(&result, &mut env);
+            }
             // Where it failed, the other copies are still good.
             Op::Repair(segment) => {
                 self.log.unpin(segment);
@@ -217,6 +292,84 @@ impl Core {
         }
     }
 
+    pub const fn view(&self) -> View<'_> {
+        let Core { now, ref config, ref log, ref data, ref index, ref queue, mode, stop, draining, .. } =
+            *self;
+        View { now, config, log, data, index, queue, mode, stop, draining }
+    }
+
+    /// The destager, and all that it works with.
+    pub const fn destaging<'a>(&'a mut self, out: &'a mut Outbox) -> (&'a mut Destager, Env<'a>) {
+        let Core { config, log, data, index, queue, ops, statistics, .. } = self;
+        let (now, mode, stop, draining) = (self.now, self.mode, self.stop, self.draining);
+        let env = Env { now, config, log, data, index, queue, mode, stop, draining, ops, statistics, out };
+        (&mut self.destager, env)
+    }
+
+    /// Goes on with destaging as far as it may; runs after every event.
+    fn destage_step(&mut self, now: Nanos, out: &mut Outbox) {
+        self.queue.settle();
+        let (destager, env) = self.destaging(out);
+        match destager.start(&env.view()) {
+            Wait::No => {}
+            Wait::Rest => {
+                self.rescued(now, out);
+                return self.drained(out);
+            }
+            Wait::Record | Wait::Until(_) | Wait::Event => return,
+        }
+        loop {
+            let has_failed = self.mode != Mode::Serving;
+            let (destager, mut env) = self.destaging(out);
+            let Err(stuck) = destager.proceed(&mut env) else { return };
+            if !stuck.behind_bypass {
+                self.rescued(now, out);
+                self.give_up_on_lost(out);
+            }
+            if !stuck.after_choice {
+                return;
+            }
+            // With a dead log, writes over lost blocks go through now.
+            if has_failed {
+                self.retry_pending(now, out);
+            }
+        }
+    }
+
+    fn on_destage(&mut self, now: Nanos, slot: u64, result: IoResult, out: &mut Outbox) {
+        let (destager, mut env) = self.destaging(out);
+        let Some(end) = destager.completed(slot, result, &mut env) else { return };
+        self.on_batch_flushed(now, &end, out);
+        if end.has_errors {
+            self.destage_failed(now, out);
+        }
+        if end.is_hopeless {
+            self.log_failed(IoError::new(ErrorKind::Lost), out);
+        }
+        self.advance_tail();
+        self.retry_pending(now, out);
+    }
+
+    /// Reports the end of a drain.
+    fn drained(&mut self, out: &mut Outbox) {
+        if !self.draining || self.index.is_dirty() || self.queue.has_pending() {
+            return;
+        }
+        if self.data.is_owed() {
+            if !self.data.is_flying() {
+                self.flush_data(out);
+            }
+            return;
+        }
+        let quiet = self.log.buffers().is_empty() && !self.log.is_releasing();
+        if matches!(self.mode, Mode::LogFailed { .. })
+            || (quiet && self.log.superblock().tail_seq == self.log.next_seq())
+        {
+            self.draining = false;
+            out.report(Report::Drained);
+        }
+    }
+
     /// Answers a request that is not waiting for anything any more.
     pub fn finish(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
         self.queue.end(now);
@@ -229,24 +382,7 @@ impl Core {
     }
 
     pub fn submit(&mut self, port: Port, op: Op, io: Io, out: &mut Outbox) {
-        match op {
-            Op::Forward { .. } | Op::Part { .. } if port == DATA => self.data.readers.begin(),
-            Op::Destage(_) if port == DATA => self.data.readers.meet(),
-            _ => {}
-        }
-        self.disturb(&op);
-        if io.extent().is_some() {
-            self.data.nearer.sent(port == LOG);
-        }
-        let key = self.ops.insert(op);
-        out.submit(port, OpId(key), io);
-    }
-
-    /// Data and log may be on one disk, so anything else than a record may move the head of the log's.
-    const fn disturb(&mut self, op: &Op) {
-        if !matches!(op, Op::LogWrite(_) | Op::LogFlush(_)) {
-            self.log.disturb();
-        }
+        self.destaging(out).1.submit(port, op, io);
     }
 
     /// The oldest record that is not destaged yet; the next one to be written where all are.

@@ -6,7 +6,7 @@
 
 use super::core::{Core, Mode, Stop};
 use super::queue::PendingWrite;
-use crate::layer::{Outbox, Report, Unfinished};
+use crate::layer::{ErrorKind, Outbox, Report, Unfinished};
 use crate::{IoError, Nanos};
 
 impl Core {
@@ -21,9 +21,9 @@ impl Core {
         out.report(Report::LogFailed);
     }
 
-    /// Everything that can be destaged has been: what waited for the log to be durable is durable on the data disk.
+    /// Everything that can be destaged has been: with a dead log, what waited for it to be durable is durable on the data disk.
     pub fn rescued(&mut self, now: Nanos, out: &mut Outbox) {
-        if !self.log.is_durable() {
+        if self.mode != Mode::Serving && !self.log.is_durable() {
             self.log.abandon();
             self.answer_waiters(now, out);
             self.retry_pending(now, out);
@@ -36,9 +36,27 @@ impl Core {
         if self.mode == Mode::Serving {
             return;
         }
-        let error = self.statistics.last_error.unwrap_or(IoError::new(crate::layer::ErrorKind::Medium));
+        let error = self.statistics.last_error.unwrap_or(IoError::new(ErrorKind::Medium));
         for waiter in self.queue.take_waiters(|_| true) {
             self.finish(now, waiter.id, crate::IoResult::err(waiter.result.buf, error), out);
+        }
+    }
+
+    /// Stops waiting for lost blocks once nothing else is left to destage. Writers must not wait for ever for space that never comes, nor
+    /// an administrator for the end of a drain.
+    pub fn give_up_on_lost(&mut self, out: &mut Outbox) {
+        let lost = self.destager.lost_blocks();
+        let all_durable = self.log.safe_seq() == self.log.last_seq();
+        let serving = self.mode == Mode::Serving;
+        if lost == 0 || serving && !all_durable {
+            return;
+        }
+        if serving && self.queue.wants_space() {
+            return self.log_failed(IoError::new(ErrorKind::Lost), out);
+        }
+        if self.draining {
+            self.draining = false;
+            out.report(Report::Failed(Unfinished::LostBlocks(lost)));
         }
     }
 
@@ -48,7 +66,7 @@ impl Core {
         let only_lost = self.destager.is_idle() && self.log.is_durable();
         recorded
             && !self.data.is_bypassed(pending.extent)
-            && !self.is_filling(pending.extent)
+            && !self.destager.is_filling(pending.extent, &self.config)
             && (only_lost || !self.index.is_dirty_in(pending.extent))
     }
 

@@ -7,6 +7,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::core::{Core, DATA, LOG, Mode, Op};
+use super::log::Log;
 use super::table::{Line, Piece, Place, sectors_mask};
 use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
@@ -232,7 +233,7 @@ impl Core {
             end = end + u64::from(piece.count);
         }
         let extent = Extent::new(Lba(*start), end - at);
-        *whole = byte_offset(at, end) == bytes && self.log_blocks(extent) == extent;
+        *whole = byte_offset(at, end) == bytes && self.log.geometry().whole_blocks(extent) == extent;
         *whole
     }
 
@@ -244,36 +245,21 @@ impl Core {
         match part {
             Part::Data { start, wanted, .. } => {
                 let end = wanted.last().expect("something is wanted").end();
-                let extent = self.whole_blocks(
-                    Extent::new(*start, end - *start),
-                    self.data.geometry().logical_block_bytes,
-                );
+                let extent = self.data.geometry().whole_blocks(Extent::new(*start, end - *start));
                 (DATA, Io::Read { at: extent.start, buf: memory(extent.sectors) })
             }
             Part::Log { start, pieces, .. } => {
                 let last = pieces.last().expect("something is wanted").piece;
                 let end = last.place.0 + u64::from(last.count);
-                let extent = self.log_blocks(Extent::new(Lba(*start), end - *start));
+                let extent = self.log.geometry().whole_blocks(Extent::new(Lba(*start), end - *start));
                 (LOG, Io::Read { at: extent.start, buf: memory(extent.sectors) })
             }
             Part::Copy { source: FromLog { piece, .. }, copy, .. } => {
-                let extent = self.log_blocks(Extent::new(Lba(piece.place.0), u64::from(piece.count)));
-                (LOG, Core::log_read(extent.start, memory(extent.sectors), Some(*copy)))
+                let extent =
+                    self.log.geometry().whole_blocks(Extent::new(Lba(piece.place.0), u64::from(piece.count)));
+                (LOG, Log::read(extent.start, memory(extent.sectors), Some(*copy)))
             }
         }
-    }
-
-    /// The extent, grown to whole blocks of a device.
-    fn whole_blocks(&self, extent: Extent, block_bytes: u32) -> Extent {
-        let block = u64::from(block_bytes) / SECTOR_BYTES;
-        let start = extent.start.0 / block * block;
-        let end = extent.end().0.next_multiple_of(block);
-        Extent::new(Lba(start), end - start)
-    }
-
-    /// The extent of the log, grown to what its device can read.
-    pub fn log_blocks(&self, extent: Extent) -> Extent {
-        self.whole_blocks(extent, self.log.geometry().logical_block_bytes)
     }
 
     pub fn on_part(&mut self, now: Nanos, key: u64, index: usize, mut result: IoResult, out: &mut Outbox) {
@@ -282,8 +268,7 @@ impl Core {
         match &part {
             Part::Data { start, wanted, watched } => {
                 self.data.readers.end(now);
-                let start =
-                    self.whole_blocks(Extent::new(*start, 1), self.data.geometry().logical_block_bytes).start;
+                let start = self.data.geometry().whole_blocks(Extent::new(*start, 1)).start;
                 let reading = self.readings.get_mut(key);
                 for extent in wanted.iter().filter(|_| error.is_none()) {
                     let (to, from) =
@@ -296,7 +281,7 @@ impl Core {
             }
             Part::Log { start, segment, pieces, whole } => {
                 self.log.unpin(*segment);
-                let start = self.log_blocks(Extent::new(Lba(*start), 1)).start;
+                let start = self.log.geometry().whole_blocks(Extent::new(Lba(*start), 1)).start;
                 let bad = match error {
                     None => self.take_pieces(key, start, pieces, &result.buf, *whole),
                     Some(_) => pieces.clone(),
@@ -309,7 +294,7 @@ impl Core {
             }
             Part::Copy { source, segment, copy } => {
                 let piece = source.piece;
-                let start = self.log_blocks(Extent::new(Lba(piece.place.0), 1)).start;
+                let start = self.log.geometry().whole_blocks(Extent::new(Lba(piece.place.0), 1)).start;
                 let bad = match error.take() {
                     None => self.take_pieces(key, start, &[*source], &result.buf, false),
                     Some(_) => smallvec![*source],
@@ -345,7 +330,7 @@ impl Core {
         tried: Option<u8>,
         out: &mut Outbox,
     ) -> Few<FromLog> {
-        let Some(copy) = self.next_copy(tried) else { return bad };
+        let Some(copy) = self.log.next_copy(tried) else { return bad };
         let (dirty, clean): (Few<FromLog>, _) = bad.into_iter().partition(|source| source.piece.dirty);
         for source in dirty {
             let part = Part::Copy { source, segment, copy };

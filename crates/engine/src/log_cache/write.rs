@@ -81,7 +81,9 @@ impl Core {
 
     /// True when nothing of the extent is dirty in the log or being destaged, and recovery would not destage anything of it again.
     fn log_is_silent_on(&self, extent: Extent) -> bool {
-        self.index.is_silent_on(extent) && !self.data.is_bypassed(extent) && !self.is_filling(extent)
+        self.index.is_silent_on(extent)
+            && !self.data.is_bypassed(extent)
+            && !self.destager.is_filling(extent, &self.config)
     }
 
     fn room_to_invalidate(&mut self, now: Nanos, pending: &PendingWrite, out: &mut Outbox) -> bool {

@@ -2,10 +2,13 @@
 
 use super::depth::READER_RESTS;
 use super::room::Item;
-use super::{Phase, RETRY_FIRST, RETRY_MAX};
+use super::{Destager, Phase, RETRY_FIRST, RETRY_MAX};
 use crate::destage::when;
-use crate::layer::{ErrorKind, IoError, IoResult, Outbox, Report, Unfinished};
-use crate::log_cache::core::{Core, LOG, Mode, Op, Stop};
+use crate::layer::{IoError, IoResult};
+use crate::log_cache::core::{Env, LOG, Mode, Op, Stop, View};
+use crate::log_cache::index::Index;
+use crate::log_cache::log::Log;
+use crate::log_cache::table::RangePart;
 use crate::{Buf, Lba, Nanos, SECTOR_BYTES};
 
 /// A batch of so many sectors counts as much as all before it, when the time for a sector is learnt.
@@ -14,9 +17,9 @@ const TIMED_SECTORS: f64 = 8192.0;
 /// Lines whose slots of the table are brought from memory side by side.
 const TOUCHED_AT_ONCE: usize = 32;
 
-/// Why destaging does nothing now. [`Core::destage_step`] and [`Core::destage_deadline`] both follow from it.
+/// Why destaging does nothing now. [`Destager::start`] and [`Destager::deadline`] both follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
+pub enum Wait {
     /// Destaging waits for nothing.
     No,
     /// No work is left, or a stop leaves it in the log.
@@ -29,335 +32,272 @@ enum Wait {
     Event,
 }
 
-impl Core {
-    fn destage_wait(&self) -> Wait {
-        let failed = matches!(self.mode, Mode::LogFailed { .. });
-        let writes_nothing = matches!(self.destager.phase, Phase::Idle | Phase::Choose);
-        if self.mode == (Mode::LogFailed { recorded: false }) && writes_nothing {
+/// Nothing that is dirty can be destaged now: it has to wait, or is lost.
+pub struct Stuck {
+    /// A write that bypasses the log ends by itself: nothing is given up.
+    pub behind_bypass: bool,
+    /// A choice has found this out, and the next one may find more.
+    pub after_choice: bool,
+}
+
+/// Consequences of the end of a batch for the cache.
+pub struct BatchEnd {
+    /// The flush of the data disk, and whether another one had failed before.
+    pub flush: Result<(), IoError>,
+    pub failed_flush: bool,
+    pub has_errors: bool,
+    /// A part of the log cannot be read, and ordered destage cannot pass it.
+    pub is_hopeless: bool,
+}
+
+impl Destager {
+    fn wait(&self, view: &View) -> Wait {
+        let writes_nothing = matches!(self.phase, Phase::Idle | Phase::Choose);
+        if view.mode == (Mode::LogFailed { recorded: false }) && writes_nothing {
             return Wait::Record;
         }
-        if self.stop != Stop::No && !failed || !self.has_work() {
+        if view.stop != Stop::No && !view.has_log_failed() || !self.has_work(view.index) {
             return Wait::Rest;
         }
-        if let Some(at) = self.destager.retry_at.filter(|at| *at > self.now) {
+        if let Some(at) = self.retry_at.filter(|at| *at > view.now) {
             return Wait::Until(at);
         }
-        match self.when() {
+        match self.when(view) {
             when::Choice::Run => Wait::No,
             when::Choice::At(at) => Wait::Until(at),
             when::Choice::Wait => Wait::Event,
         }
     }
 
-    pub fn destage_deadline(&self) -> Option<Nanos> {
+    pub fn deadline(&self, view: &View) -> Option<Nanos> {
         // A completion goes on with the batch in any case.
-        if !self.destager.flights.is_empty() || self.destager.epoch_flying {
+        if !self.flights.is_empty() || self.epoch_flying {
             return None;
         }
-        match self.destage_wait() {
+        match self.wait(view) {
             Wait::Rest | Wait::Record | Wait::Event => None,
             Wait::Until(at) => Some(at),
-            Wait::No if self.destager.phase == Phase::Choose => Some(self.now),
+            Wait::No if self.phase == Phase::Choose => Some(view.now),
             Wait::No => {
-                let rests = self.readers_quiet().is_some_and(|quiet| quiet < READER_RESTS);
-                self.data.readers.last_of_all().filter(|_| rests).map(|last| last + READER_RESTS)
+                let rests = view.readers_quiet().is_some_and(|quiet| quiet < READER_RESTS);
+                view.data.readers.last_of_all().filter(|_| rests).map(|last| last + READER_RESTS)
             }
         }
     }
 
-    fn has_work(&self) -> bool {
-        self.destager.phase != Phase::Idle || self.index.is_dirty()
+    fn has_work(&self, index: &Index) -> bool {
+        self.phase != Phase::Idle || index.is_dirty()
     }
 
     /// Something is dirty that can be read, and the policy does not wait for an event.
-    pub fn wants_to_destage(&self) -> bool {
-        let lost = self.destager.lost_blocks() > 0;
-        self.has_work() && !lost && self.when() != when::Choice::Wait
+    pub fn wants_to_run(&self, view: &View) -> bool {
+        self.has_work(view.index) && self.lost_blocks() == 0 && self.when(view) != when::Choice::Wait
     }
 
-    fn when(&self) -> when::Choice {
-        let failed = matches!(self.mode, Mode::LogFailed { .. });
-        if failed || self.draining || self.queue.wants_space() {
+    fn when(&self, view: &View) -> when::Choice {
+        let View { config, queue, .. } = view;
+        if view.has_log_failed() || view.draining || queue.wants_space() {
             return when::Choice::Run;
         }
-        self.config.when.choose(&when::View {
-            now: self.now,
-            utilisation: self.log.ring().utilisation(),
-            foreground: self.queue.foreground(),
-            last_activity: self.queue.last_activity(),
-            running: self.destager.triggered,
+        config.when.choose(&when::View {
+            now: view.now,
+            utilisation: view.log.ring().utilisation(),
+            foreground: queue.foreground(),
+            last_activity: queue.last_activity(),
+            running: self.triggered,
             in_flight: 0,
             depth: 1,
-            high_mark: f64::from(self.config.high_mark) / 100.0,
-            low_mark: f64::from(self.config.low_mark) / 100.0,
-            idle_empty: self.config.idle_empty,
-            idle_full: self.config.idle_full,
+            high_mark: f64::from(config.high_mark) / 100.0,
+            low_mark: f64::from(config.low_mark) / 100.0,
+            idle_empty: config.idle_empty,
+            idle_full: config.idle_full,
         })
     }
 
-    /// Goes on with destaging as far as it may; runs after every event.
-    pub fn destage_step(&mut self, now: Nanos, out: &mut Outbox) {
-        self.queue.settle();
-        let (high, low) = (f64::from(self.config.high_mark) / 100.0, f64::from(self.config.low_mark) / 100.0);
-        let utilisation = self.log.ring().utilisation();
-        self.destager.triggered = when::hysteresis(self.destager.triggered, utilisation, high, low);
-        let wait = self.destage_wait();
-        self.destager.running = wait == Wait::No;
+    /// Begins to go on, unless there is a reason to wait.
+    pub fn start(&mut self, view: &View) -> Wait {
+        let marks = (view.config.high_mark, view.config.low_mark);
+        let (high, low) = (f64::from(marks.0) / 100.0, f64::from(marks.1) / 100.0);
+        self.triggered = when::hysteresis(self.triggered, view.log.ring().utilisation(), high, low);
+        let wait = self.wait(view);
+        self.running = wait == Wait::No;
         match wait {
-            Wait::No => self.destager.retry_at = None,
-            Wait::Until(_) | Wait::Event => {
-                self.destager.suspended = true;
-                return;
-            }
-            Wait::Record => return,
-            Wait::Rest => {
-                if self.destager.phase == Phase::Choose {
-                    self.destager.phase = Phase::Idle;
-                    self.destager.hold = u64::MAX;
-                }
-                if matches!(self.mode, Mode::LogFailed { .. }) {
-                    self.rescued(now, out);
-                }
-                return self.drained(out);
-            }
+            Wait::No => self.retry_at = None,
+            Wait::Until(_) | Wait::Event => self.suspended = true,
+            Wait::Rest if self.phase == Phase::Choose => self.rest(),
+            Wait::Rest | Wait::Record => {}
         }
+        wait
+    }
+
+    /// The batch is over, or was not begun.
+    const fn rest(&mut self) {
+        self.phase = Phase::Idle;
+        self.hold = u64::MAX;
+    }
+
+    /// Goes on as far as possible after [`Destager::start`].
+    pub fn proceed(&mut self, env: &mut Env) -> Result<(), Stuck> {
         loop {
-            let phase = self.destager.phase;
+            let phase = self.phase;
             match phase {
-                Phase::Idle => {
-                    if !self.begin_batch(out) {
-                        return;
-                    }
-                }
-                Phase::Choose => self.step_choose(out),
-                Phase::Epoch => self.step_epoch(out),
-                Phase::Ranges => self.step_ranges(out),
-                Phase::Read => self.step_read(out),
-                Phase::Write => self.step_write(out),
-                Phase::Flush => self.step_flush(out),
+                Phase::Idle => self.begin_batch(&env.view())?,
+                Phase::Choose => self.step_choose(env)?,
+                Phase::Epoch => self.step_epoch(env),
+                Phase::Ranges => self.step_ranges(env),
+                Phase::Read => self.step_read(env),
+                Phase::Write => self.step_write(env),
+                Phase::Flush => self.step_flush(env),
             }
-            if self.destager.phase == phase {
-                return;
+            if self.phase == phase {
+                return Ok(());
             }
         }
     }
 
-    /// Chooses a batch; false where nothing can be destaged now.
-    fn begin_batch(&mut self, out: &mut Outbox) -> bool {
-        let failed = matches!(self.mode, Mode::LogFailed { .. });
-        let safe = if failed { u64::MAX } else { self.log.safe_seq() };
-        self.destager.errors = 0;
-        if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !failed) {
-            self.destager.stalled = ordered.destaged_seq() > safe;
+    /// Begins a batch, if no superblock has to be written before.
+    fn begin_batch(&mut self, view: &View) -> Result<(), Stuck> {
+        let failed = view.has_log_failed();
+        let safe = if failed { u64::MAX } else { view.log.safe_seq() };
+        self.errors = 0;
+        if let Some(ordered) = self.ordered.as_mut().filter(|_| !failed) {
             let destaged_seq = ordered.destaged_seq();
-            if !self.destager.stalled
-                && (self.log.superblock().live_seq < destaged_seq || self.log.is_releasing())
-            {
+            self.stalled = destaged_seq > safe;
+            if self.stalled {
+                return Err(Stuck { behind_bypass: false, after_choice: false });
+            }
+            if view.log.superblock().live_seq < destaged_seq || view.log.is_releasing() {
                 // After a crash the epoch before must not be destaged again over a part of this one.
-                self.destager.wants_mark = true;
-                return false;
+                self.wants_mark = true;
+                return Ok(());
             }
-            if !self.destager.stalled {
-                ordered.begin();
-                self.destager.phase = Phase::Epoch;
-                return true;
-            }
-            self.give_up_on_lost(out);
-            return false;
+            ordered.begin();
+            self.phase = Phase::Epoch;
+            return Ok(());
         }
-        self.choose_ranges(safe);
-        if !self.begin_choice(failed, safe) && self.destager.range_ids.is_empty() {
-            self.nothing_to_destage(failed, out);
-            return false;
+        self.choose_ranges(safe, view);
+        if !self.begin_choice(safe, view) && self.range_ids.is_empty() {
+            return Err(self.stuck(failed, false));
         }
-        self.destager.stalled = false;
+        self.stalled = false;
         // While it is chosen, nothing of it may be written again.
-        self.destager.hold = self.log.ring().tail();
-        self.destager.phase = Phase::Choose;
-        true
+        self.hold = view.log.ring().tail();
+        self.phase = Phase::Choose;
+        Ok(())
     }
 
     /// Looks through one part of the table for what is destaged.
-    fn step_choose(&mut self, out: &mut Outbox) {
-        let failed = matches!(self.mode, Mode::LogFailed { .. });
-        if !self.choose_part(failed) {
-            return;
+    fn step_choose(&mut self, env: &mut Env) -> Result<(), Stuck> {
+        let view = env.view();
+        if !self.choose_part(&view) {
+            return Ok(());
         }
-        if self.destager.room.items.is_empty() && self.destager.range_ids.is_empty() {
-            self.destager.phase = Phase::Idle;
-            self.destager.hold = u64::MAX;
-            self.nothing_to_destage(failed, out);
-            // With a dead log, writes over lost blocks go through now.
-            if failed {
-                self.retry_pending(self.now, out);
-            }
-            return;
+        if self.room.items.is_empty() && self.range_ids.is_empty() {
+            self.rest();
+            return Err(self.stuck(view.has_log_failed(), true));
         }
-        self.destager.stalled = false;
-        self.begin_ranges();
+        self.stalled = false;
+        self.begin_ranges(env);
+        Ok(())
     }
 
-    /// Everything that is dirty has to wait, or is lost.
-    fn nothing_to_destage(&mut self, failed: bool, out: &mut Outbox) {
+    fn stuck(&mut self, failed: bool, after_choice: bool) -> Stuck {
+        let behind_bypass = self.behind_bypass();
         // A write that bypasses the log ends by itself; a log has to become durable.
-        self.destager.stalled = !failed && !self.destager.behind_bypass();
-        if self.destager.behind_bypass() {
-            return;
-        }
-        if failed {
-            self.rescued(self.now, out);
-        }
-        self.give_up_on_lost(out);
+        self.stalled = !failed && !behind_bypass;
+        Stuck { behind_bypass, after_choice }
     }
 
     /// The batch is chosen.
-    fn begin_ranges(&mut self) {
-        self.destager.next = 0;
-        self.destager.batch_sectors =
-            self.destager.room.items.iter().map(|item| u64::from(item.piece.sectors())).sum();
-        let segments = self.destager.room.items.iter().map(|item| self.log.number_of(item.piece.place));
-        self.destager.hold = segments.min().unwrap_or(u64::MAX);
-        self.destager.phase = Phase::Ranges;
-        self.statistics.destage_batches += 1;
+    fn begin_ranges(&mut self, env: &mut Env) {
+        self.next = 0;
+        let items = &self.room.items;
+        self.batch_sectors = items.iter().map(|item| u64::from(item.piece.sectors())).sum();
+        let segments = items.iter().map(|item| env.log.number_of(item.piece.place));
+        self.hold = segments.min().unwrap_or(u64::MAX);
+        self.phase = Phase::Ranges;
+        env.statistics.destage_batches += 1;
     }
 
-    fn step_epoch(&mut self, out: &mut Outbox) {
-        let complete = self.destager.ordered.as_ref().is_some_and(|ordered| ordered.is_complete());
-        if self.destager.epoch_flying {
+    fn step_epoch(&mut self, env: &mut Env) {
+        if self.epoch_flying {
             return;
         }
-        if !complete {
-            return self.read_epoch(out);
+        let ordered = self.ordered.take().expect("destage is ordered");
+        if !ordered.is_complete() {
+            self.ordered = Some(ordered);
+            return self.read_epoch(env);
         }
-        let ordered = self.destager.ordered.take().expect("destage is ordered");
-        self.destager.room.items.clear();
-        ordered
-            .index()
-            .table()
-            .scan(|line, piece| self.destager.room.items.push(Item { line, piece, failed: false }));
-        self.sort_items();
-        self.destager.range_parts.clear();
+        let items = &mut self.room.items;
+        items.clear();
+        ordered.index().table().scan(|line, piece| items.push(Item { line, piece, failed: false }));
+        self.room.sort_items(env.config.how);
+        self.range_parts.clear();
         for part in ordered.index().ranges().iter() {
-            self.add_range(part);
+            self.add_range(part, env.data.geometry());
         }
         let last = ordered.batch_last();
-        self.destager.range_ids = self
-            .index
-            .ranges()
-            .iter()
-            .filter(|part| part.info.seq <= last)
-            .map(|part| part.info.id)
-            .collect();
-        self.destager.ordered = Some(ordered);
-        self.begin_ranges();
+        let is_of_batch = |part: &RangePart| part.info.seq <= last;
+        self.range_ids = env.index.ranges().iter().filter(is_of_batch).map(|part| part.info.id).collect();
+        self.ordered = Some(ordered);
+        self.begin_ranges(env);
     }
 
     /// The data disk has been flushed (or could not be: then nothing of the batch is clean).
-    pub(super) fn end_batch(&mut self, now: Nanos, flushed: bool, out: &mut Outbox) {
-        let failed_flush = std::mem::take(&mut self.destager.failed_flush);
-        self.destager.errors += u64::from(failed_flush);
-        let flushed = flushed && !failed_flush;
-        self.destager.phase = Phase::Idle;
-        self.destager.choosing.look_again();
-        self.destager.hold = u64::MAX;
-        self.destager.kept.flushed(flushed);
-        let mut items = std::mem::take(&mut self.destager.room.items);
+    pub(super) fn end_batch(&mut self, flush: Result<(), IoError>, env: &mut Env) -> BatchEnd {
+        let failed_flush = std::mem::take(&mut self.failed_flush);
+        self.errors += u64::from(failed_flush);
+        let flushed = flush.is_ok() && !failed_flush;
+        self.rest();
+        self.choosing.look_again();
+        self.kept.flushed(flushed);
         // What could not be read may be readable the next time; destage that is ordered must not go on without it.
-        let again = self.destager.errors > 0 || self.destager.lost.has_doubtful();
+        let again = self.errors > 0 || self.lost.has_doubtful();
         if flushed {
-            for items in items.chunks(TOUCHED_AT_ONCE) {
-                self.index.table().touch(items.iter().map(|item| item.line));
+            for items in self.room.items.chunks(TOUCHED_AT_ONCE) {
+                env.index.table().touch(items.iter().map(|item| item.line));
                 for item in items.iter().filter(|item| !item.failed) {
-                    self.destager.lost.remove(item.line, item.piece.place);
-                    self.index.clean(item.line, item.piece.place);
+                    self.lost.remove(item.line, item.piece.place);
+                    env.index.clean(item.line, item.piece.place);
                 }
             }
-            for id in std::mem::take(&mut self.destager.range_ids) {
-                self.index.clean_range(id);
+            for &id in &self.range_ids {
+                env.index.clean_range(id);
             }
-            if let Some(ordered) = self.destager.ordered.as_mut().filter(|_| !again) {
+            if let Some(ordered) = self.ordered.as_mut().filter(|_| !again) {
                 ordered.commit();
             }
         }
-        items.clear();
-        self.destager.room.items = items;
-        self.destager.range_ids.clear();
-        self.time_batch(now);
+        self.room.items.clear();
+        self.range_ids.clear();
+        self.time_batch(env.now);
         if again {
-            self.destager.retry_at = Some(now.saturating_add(self.destager.retry));
-            self.destager.retry = Nanos(self.destager.retry.0 * 2).min(RETRY_MAX);
+            self.retry_at = Some(env.now.saturating_add(self.retry));
+            self.retry = Nanos(self.retry.0 * 2).min(RETRY_MAX);
         } else {
-            self.destager.retry = RETRY_FIRST;
+            self.retry = RETRY_FIRST;
         }
-        if self.destager.errors > 0 {
-            self.destage_failed(now, out);
+        let is_hopeless = env.mode == Mode::Serving && self.lost.is_without_hope();
+        if is_hopeless {
+            self.lost.epoch_read();
         }
-        self.give_up_on_epoch(out);
-        self.advance_tail();
-        self.retry_pending(now, out);
+        BatchEnd { flush, failed_flush, has_errors: self.errors > 0, is_hopeless }
     }
 
     /// Learns how long a sector takes to destage, from batches that were not interrupted.
     fn time_batch(&mut self, now: Nanos) {
-        let destager = &mut self.destager;
-        if !destager.suspended && destager.batch_sectors > 0 {
-            let measured = now.since(destager.started).0 as f64 / destager.batch_sectors as f64;
-            let batch = destager.batch_sectors as f64;
-            destager.per_sector += (measured - destager.per_sector) * batch / (batch + TIMED_SECTORS);
-        }
-    }
-
-    /// Reports the end of a drain.
-    fn drained(&mut self, out: &mut Outbox) {
-        if !self.draining || self.index.is_dirty() || self.queue.has_pending() {
-            return;
-        }
-        if self.data.is_owed() {
-            if !self.data.is_flying() {
-                self.flush_data(out);
-            }
-            return;
-        }
-        let quiet = self.log.buffers().is_empty() && !self.log.is_releasing();
-        if matches!(self.mode, Mode::LogFailed { .. })
-            || (quiet && self.log.superblock().tail_seq == self.log.next_seq())
-        {
-            self.draining = false;
-            out.report(Report::Drained);
-        }
-    }
-
-    /// Stops waiting for lost blocks once nothing else is left to destage. Writers must not wait for ever for space that never comes, nor
-    /// an administrator for the end of a drain.
-    pub(super) fn give_up_on_lost(&mut self, out: &mut Outbox) {
-        let lost = self.destager.lost.len();
-        let all_durable = self.log.safe_seq() == self.log.last_seq();
-        let serving = self.mode == Mode::Serving;
-        if lost == 0 || serving && !all_durable {
-            return;
-        }
-        if serving && self.queue.wants_space() {
-            return self.log_failed(IoError::new(ErrorKind::Lost), out);
-        }
-        if self.draining {
-            self.draining = false;
-            out.report(Report::Failed(Unfinished::LostBlocks(lost)));
-        }
-    }
-
-    /// Ordered destage cannot pass a part of the log that it cannot read.
-    pub(super) fn give_up_on_epoch(&mut self, out: &mut Outbox) {
-        if self.destager.lost.is_without_hope() && self.mode == Mode::Serving {
-            self.destager.lost.epoch_read();
-            self.log_failed(IoError::new(ErrorKind::Lost), out);
+        if !self.suspended && self.batch_sectors > 0 {
+            let measured = now.since(self.started).0 as f64 / self.batch_sectors as f64;
+            let batch = self.batch_sectors as f64;
+            self.per_sector += (measured - self.per_sector) * batch / (batch + TIMED_SECTORS);
         }
     }
 
     /// Reads on, until the batch holds a whole epoch or everything that is durable.
-    pub fn read_epoch(&mut self, out: &mut Outbox) {
-        let log = &mut self.log;
+    fn read_epoch(&mut self, env: &mut Env) {
+        let log = &mut *env.log;
         let safe = log.safe_seq();
-        let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
+        let ordered = self.ordered.as_mut().expect("destage is ordered");
         if ordered.read.sector + log.superblock().log_block_sectors() > log.end_of(ordered.read.segment) {
             ordered.next_segment(log);
         }
@@ -369,15 +309,16 @@ impl Core {
         let buf = Buf::zeroed(((log.end_of(ordered.read.segment) - at.0) * SECTOR_BYTES) as usize);
         log.pin(log.ring().index(ordered.read.segment));
         let copy = (log.geometry().copies > 1).then_some(ordered.copy);
-        self.submit(LOG, Op::Epoch, Core::log_read(at, buf, copy), out);
-        self.destager.epoch_flying = true;
+        env.submit(LOG, Op::Epoch, Log::read(at, buf, copy));
+        self.epoch_flying = true;
     }
 
-    pub fn on_epoch(&mut self, result: &IoResult) {
-        self.destager.epoch_flying = false;
-        let log = &mut self.log;
+    /// A part of a flush epoch was read.
+    pub fn epoch_completed(&mut self, result: &IoResult, env: &mut Env) {
+        self.epoch_flying = false;
+        let log = &mut *env.log;
         let safe = log.safe_seq();
-        let ordered = self.destager.ordered.as_mut().expect("destage is ordered");
+        let ordered = self.ordered.as_mut().expect("destage is ordered");
         log.unpin(log.ring().index(ordered.read.segment));
         let copies = log.geometry().copies;
         let next_seq = ordered.read.seq;
@@ -388,7 +329,7 @@ impl Core {
             }
             Err(error) => {
                 ordered.unreadable += 1;
-                self.statistics.last_error = Some(error);
+                env.statistics.last_error = Some(error);
             }
         }
         if ordered.read.seq > next_seq {
@@ -398,9 +339,9 @@ impl Core {
         }
         if ordered.unreadable == copies {
             (ordered.fruitless, ordered.unreadable) = (0, 0);
-            self.statistics.log_read_errors += 1;
-            self.destager.lost.epoch_failed();
-            self.destager.fail();
+            env.statistics.log_read_errors += 1;
+            self.lost.epoch_failed();
+            self.fail();
             return;
         }
         if !ordered.complete && copies > 1 && ordered.fruitless < copies {
@@ -409,15 +350,15 @@ impl Core {
             return;
         }
         if ordered.complete {
-            self.destager.lost.epoch_read();
+            self.lost.epoch_read();
         } else {
             // The rest is in the next segment.
             ordered.next_segment(log);
             if ordered.read.segment > log.ring().head() {
                 // A durable record that is not in the log: the log is not what was written.
-                self.statistics.log_read_errors += 1;
-                self.destager.lost.epoch_failed();
-                self.destager.fail();
+                env.statistics.log_read_errors += 1;
+                self.lost.epoch_failed();
+                self.fail();
             }
         }
     }

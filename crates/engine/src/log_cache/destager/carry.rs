@@ -1,109 +1,104 @@
 //! Carrying a batch: the phases *ranges*, *read* and *write* of a destage batch, with up to `destage_depth` operations in
 //! flight. What to carry is chosen, and what is clean afterwards is noted, in the parent module.
 
-use super::super::core::{Core, DATA, LOG, Mode, Op};
-use super::super::read::{byte_offset, piece_is_whole};
-use super::super::table::RangeKind;
-use super::Phase;
+use super::batch::BatchEnd;
 use super::room::{Flight, Group, Target};
+use super::{Destager, Phase};
 use crate::destage::how;
-use crate::layer::{Discards, Durability, Io, IoResult, Outbox};
-use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
+use crate::layer::{Discards, Durability, Io, IoResult, Port};
+use crate::log_cache::core::{DATA, Env, LOG, Op};
+use crate::log_cache::log::Log;
+use crate::log_cache::read::{byte_offset, piece_is_whole};
+use crate::log_cache::table::RangeKind;
+use crate::{Buf, Lba, SECTOR_BYTES};
 
-impl Core {
-    pub(super) fn step_ranges(&mut self, out: &mut Outbox) {
-        while self.destager.flights.len() < self.destage_depth(DATA) {
-            let Some((extent, kind)) = self.destager.range_parts.pop_front() else { break };
+impl Destager {
+    fn may_send(&self, port: Port, env: &Env) -> bool {
+        self.flights.len() < self.patience.depth_on(port, &env.view())
+    }
+
+    pub(super) fn step_ranges(&mut self, env: &mut Env) {
+        while self.may_send(DATA, env) {
+            let Some((extent, kind)) = self.range_parts.pop_front() else { break };
             let durability = Durability::Volatile;
             let io = match kind {
-                RangeKind::Discard if self.data.geometry().discards != Discards::No => Io::Discard { extent },
+                RangeKind::Discard if env.data.geometry().discards != Discards::No => Io::Discard { extent },
                 RangeKind::Discard => Io::WriteZeroes { extent, unmap: true, durability },
                 RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
             };
             // It goes there as it was chosen, whatever is written over the range meanwhile.
-            self.destager.kept.send_range(extent, kind);
-            self.send(Flight::Range(extent), io, out);
+            self.kept.send_range(extent, kind);
+            self.send(Flight::Range(extent), io, env);
         }
-        if self.destager.flights.is_empty() && self.destager.range_parts.is_empty() {
+        if self.flights.is_empty() && self.range_parts.is_empty() {
             // Data over a range must not be written before it: the batch ends where one failed.
-            self.destager.phase = if self.destager.errors > 0 { Phase::Flush } else { Phase::Read };
-            if self.destager.errors > 0 {
-                self.destager.range_ids.clear();
-                self.destager.room.items.clear();
+            self.phase = if self.errors > 0 { Phase::Flush } else { Phase::Read };
+            if self.errors > 0 {
+                self.range_ids.clear();
+                self.room.items.clear();
             } else {
-                self.destager.started = self.now;
-                self.destager.suspended = false;
-                self.plan_window();
+                self.started = env.now;
+                self.suspended = false;
+                self.plan_window(&env.view());
             }
         }
     }
 
-    pub(super) fn step_read(&mut self, out: &mut Outbox) {
-        while self.destager.flights.len() < self.destage_depth(LOG) {
-            let Some(group) = self.destager.room.groups.pop_front() else { break };
-            if matches!(self.mode, Mode::LogFailed { .. }) && self.take_from_ram(&group) {
+    pub(super) fn step_read(&mut self, env: &mut Env) {
+        while self.may_send(LOG, env) {
+            let Some(group) = self.room.groups.pop_front() else { break };
+            if env.view().has_log_failed() && self.take_from_ram(&group, env) {
                 continue;
             }
-            self.log.pin(group.segment);
-            let extent = self.log_blocks(group.extent);
-            let buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
-            let read = Core::log_read(extent.start, buf, group.copy);
-            self.send(Flight::Read(group), read, out);
+            env.log.pin(group.segment);
+            let extent = env.log.geometry().whole_blocks(group.extent);
+            let buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            let read = Log::read(extent.start, buf, group.copy);
+            self.send(Flight::Read(group), read, env);
         }
-        while self.destager.room.groups.is_empty() && self.destager.flights.len() < self.destage_depth(DATA) {
-            let Some(read) = self.destager.room.gap_reads.pop_front() else { break };
+        while self.room.groups.is_empty() && self.may_send(DATA, env) {
+            let Some(read) = self.room.gap_reads.pop_front() else { break };
             let extent = read.extent;
-            let buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
-            self.statistics.gap_reads += 1;
-            self.send(Flight::Gaps(read), Io::Read { at: extent.start, buf }, out);
+            let buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            env.statistics.gap_reads += 1;
+            self.send(Flight::Gaps(read), Io::Read { at: extent.start, buf }, env);
         }
-        let room = &self.destager.room;
-        if self.destager.flights.is_empty() && room.groups.is_empty() && room.gap_reads.is_empty() {
-            self.destager.phase = Phase::Write;
+        let room = &self.room;
+        if self.flights.is_empty() && room.groups.is_empty() && room.gap_reads.is_empty() {
+            self.phase = Phase::Write;
         }
     }
 
     /// After the log has failed, the buffers are the best copy: takes what is in them from there, and leaves the rest of
     /// the group to be read piece by piece. False where nothing is in RAM.
-    fn take_from_ram(&mut self, group: &Group) -> bool {
-        let place = |core: &Core, at: usize| {
-            let room = &core.destager.room;
-            room.item(room.order[at]).piece.place.0
-        };
-        if !group.items().any(|at| self.log.buffers().holding(place(self, at)).is_some()) {
+    fn take_from_ram(&mut self, group: &Group, env: &mut Env) -> bool {
+        let is_in_ram = |place: Lba| env.log.buffers().holding(place.0).is_some();
+        if !group.items().any(|at| is_in_ram(self.room.single(group, at).extent.start)) {
             return false;
         }
         for at in group.items() {
-            let single = self.single(group, at);
-            let Some(buffer) = self.log.buffers().holding(place(self, at)) else {
-                self.destager.room.groups.push_back(single);
+            let single = self.room.single(group, at);
+            let extent = single.extent;
+            let Some(buffer) = env.log.buffers().holding(extent.start.0) else {
+                self.room.groups.push_back(single);
                 continue;
             };
-            let extent = single.extent;
-            let mut buf = self.destager.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            let mut buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             assert!(buffer.read(extent.start.0, &mut buf, 0, extent.sectors), "it is in RAM");
-            self.fill_runs(&single, extent.start, &buf);
-            self.destager.room.give_back(buf);
+            self.fill_runs(&single, extent.start, &buf, env);
+            self.room.give_back(buf);
         }
         true
     }
 
-    /// The group of one piece of a group.
-    fn single(&self, group: &Group, at: usize) -> Group {
-        let room = &self.destager.room;
-        let piece = room.item(room.order[at]).piece;
-        let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
-        Group { extent, segment: group.segment, first: at as u32, count: 1, copy: group.copy }
-    }
-
     /// Puts what was read into the runs, piece by piece, each one checked.
-    fn fill_runs(&mut self, group: &Group, start: Lba, buf: &Buf) {
+    fn fill_runs(&mut self, group: &Group, start: Lba, buf: &Buf, env: &mut Env) {
         for at in group.items() {
-            let room = &mut self.destager.room;
+            let room = &mut self.room;
             let index = room.order[at];
             let piece = room.item(index).piece;
             if !piece_is_whole(&piece, buf, byte_offset(start, Lba(piece.place.0))) {
-                self.read_other_copy(group, at);
+                self.read_other_copy(group, at, env);
                 continue;
             }
             let is_clean = index as usize >= room.items.len();
@@ -124,38 +119,38 @@ impl Core {
     }
 
     /// A piece is not what was written, or cannot be read: another copy of the log may have it.
-    fn read_other_copy(&mut self, group: &Group, at: usize) {
-        let mut single = self.single(group, at);
-        match self.next_copy(group.copy) {
+    fn read_other_copy(&mut self, group: &Group, at: usize, env: &mut Env) {
+        let mut single = self.room.single(group, at);
+        match env.log.next_copy(group.copy) {
             Some(copy) => {
                 single.copy = Some(copy);
-                self.statistics.log_other_copy += u64::from(group.copy.is_none());
-                self.destager.room.groups.push_back(single);
+                env.statistics.log_other_copy += u64::from(group.copy.is_none());
+                self.room.groups.push_back(single);
             }
-            None => self.lose_item(self.destager.room.order[at]),
+            None => self.lose_item(self.room.order[at], env),
         }
     }
 
     /// A piece that cannot be read: an error for exactly its sectors, until somebody writes them again. One that was
     /// overwritten meanwhile is nobody's loss.
-    fn lose_item(&mut self, index: u32) {
-        let item = self.destager.room.item_mut(index);
+    fn lose_item(&mut self, index: u32, env: &mut Env) {
+        let item = self.room.item_mut(index);
         item.failed = true;
         let (line, place) = (item.line, item.piece.place);
-        if self.index.table().lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
-            self.destager.lost.note(line, place);
-            self.statistics.log_read_errors += 1;
+        if env.index.table().lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
+            self.lost.note(line, place);
+            env.statistics.log_read_errors += 1;
         }
     }
 
-    pub(super) fn step_write(&mut self, out: &mut Outbox) {
-        while self.destager.flights.len() < self.destage_depth(DATA) {
-            let room = &mut self.destager.room;
-            let Some(run) = room.runs.get(self.destager.next_run) else { break };
-            let blocks = self.destager.next_block.max(run.blocks.start)..run.blocks.end;
+    pub(super) fn step_write(&mut self, env: &mut Env) {
+        while self.may_send(DATA, env) {
+            let room = &mut self.room;
+            let Some(run) = room.runs.get(self.next_run) else { break };
+            let blocks = self.next_block.max(run.blocks.start)..run.blocks.end;
             let bad = |block: usize| room.items[room.blocks[block].index as usize].failed;
             let Some(first) = blocks.clone().find(|&block| !bad(block)) else {
-                self.destager.next_run += 1;
+                self.next_run += 1;
                 continue;
             };
             let ends = |block: usize| bad(block) || !room.is_joined(block);
@@ -165,72 +160,70 @@ impl Core {
             let place = run.place_of(at);
             let buf = room.window(place, bytes);
             for block in &room.blocks[first..last] {
-                self.destager.kept.send_data(block.target, &buf, byte_offset(at, block.target.start));
+                self.kept.send_data(block.target, &buf, byte_offset(at, block.target.start));
             }
-            self.destager.next_block = last;
-            self.statistics.destage_writes += 1;
-            self.send(
-                Flight::Write(first..last),
-                Io::Write { at, buf, durability: Durability::Volatile },
-                out,
-            );
+            self.next_block = last;
+            env.statistics.destage_writes += 1;
+            let write = Io::Write { at, buf, durability: Durability::Volatile };
+            self.send(Flight::Write(first..last), write, env);
         }
-        if self.destager.flights.is_empty() && self.destager.next_run >= self.destager.room.runs.len() {
-            if self.destager.next < self.destager.room.items.len() {
-                self.destager.phase = Phase::Read;
-                self.plan_window();
+        if self.flights.is_empty() && self.next_run >= self.room.runs.len() {
+            if self.next < self.room.items.len() {
+                self.phase = Phase::Read;
+                self.plan_window(&env.view());
             } else {
-                self.destager.room.clear_window();
-                self.destager.phase = Phase::Flush;
+                self.room.clear_window();
+                self.phase = Phase::Flush;
             }
         }
     }
 
-    pub(super) fn step_flush(&mut self, out: &mut Outbox) {
-        if self.destager.flights.is_empty() {
-            self.data.begin_batch();
-            self.send(Flight::Flush, Io::Flush, out);
+    pub(super) fn step_flush(&mut self, env: &mut Env) {
+        if self.flights.is_empty() {
+            env.data.begin_batch();
+            self.send(Flight::Flush, Io::Flush, env);
         }
     }
 
-    fn send(&mut self, flight: Flight, io: Io, out: &mut Outbox) {
+    fn send(&mut self, flight: Flight, io: Io, env: &mut Env) {
         let port = if matches!(flight, Flight::Read(_)) { LOG } else { DATA };
-        let slot = self.destager.flights.insert(flight);
-        self.submit(port, Op::Destage(slot), io, out);
+        let slot = self.flights.insert(flight);
+        env.submit(port, Op::Destage(slot), io);
     }
 
-    pub fn on_destage(&mut self, now: Nanos, slot: u64, result: IoResult, out: &mut Outbox) {
-        let flight = self.destager.flights.remove(slot);
+    /// An operation has completed; the end of the batch, if it was the last one.
+    pub fn completed(&mut self, slot: u64, result: IoResult, env: &mut Env) -> Option<BatchEnd> {
+        let flight = self.flights.remove(slot);
         if let Err(error) = result.status {
-            self.statistics.destage_errors += 1;
-            self.statistics.last_error = Some(error);
+            env.statistics.destage_errors += 1;
+            env.statistics.last_error = Some(error);
             if !matches!(flight, Flight::Read(_) | Flight::Gaps(_)) {
-                self.destager.errors += 1;
+                self.errors += 1;
             }
         }
         match flight {
-            Flight::Range(extent) if result.status.is_err() => self.destager.kept.failed(extent),
-            Flight::Range(extent) => self.statistics.destaged_range_sectors += extent.sectors,
+            Flight::Range(extent) if result.status.is_err() => self.kept.failed(extent),
+            Flight::Range(extent) => env.statistics.destaged_range_sectors += extent.sectors,
             Flight::Read(group) => {
-                self.log.unpin(group.segment);
+                env.log.unpin(group.segment);
                 match result.status {
                     Ok(()) => {
-                        let start = self.log_blocks(group.extent).start;
-                        self.fill_runs(&group, start, &result.buf);
+                        let start = env.log.geometry().whole_blocks(group.extent).start;
+                        self.fill_runs(&group, start, &result.buf, env);
                     }
                     // Alone, each piece may be readable.
                     Err(_) if group.count > 1 => {
                         for at in group.items() {
-                            let single = self.single(&group, at);
-                            self.destager.room.groups.push_back(single);
+                            let single = self.room.single(&group, at);
+                            self.room.groups.push_back(single);
                         }
                     }
-                    Err(_) => self.read_other_copy(&group, group.first as usize),
+                    Err(_) => self.read_other_copy(&group, group.first as usize, env),
                 }
-                self.destager.room.give_back(result.buf);
+                self.room.give_back(result.buf);
             }
             Flight::Gaps(read) => {
-                let room = &mut self.destager.room;
+                let room = &mut self.room;
                 match result.status {
                     Ok(()) => room.came_from_disk(&read, &result.buf),
                     Err(_) => room.read_gaps_one_by_one(&read),
@@ -239,22 +232,20 @@ impl Core {
             }
             Flight::Write(blocks) if result.status.is_err() => {
                 for block in blocks {
-                    let how::Block { target: extent, index, .. } = self.destager.room.blocks[block];
-                    self.destager.room.items[index as usize].failed = true;
-                    self.destager.kept.failed(extent);
+                    let how::Block { target: extent, index, .. } = self.room.blocks[block];
+                    self.room.items[index as usize].failed = true;
+                    self.kept.failed(extent);
                 }
             }
             Flight::Write(blocks) => {
-                let blocks = &self.destager.room.blocks[blocks];
+                let blocks = &self.room.blocks[blocks];
                 let sectors: u64 = blocks.iter().map(|block| block.target.sectors).sum();
                 let span = blocks[blocks.len() - 1].target.end() - blocks[0].target.start;
-                self.statistics.destaged_sectors += sectors;
-                self.statistics.gap_sectors += span - sectors;
+                env.statistics.destaged_sectors += sectors;
+                env.statistics.gap_sectors += span - sectors;
             }
-            Flight::Flush => {
-                self.on_batch_flushed(now, &result, out);
-                self.end_batch(now, result.status.is_ok(), out);
-            }
+            Flight::Flush => return Some(self.end_batch(result.status, env)),
         }
+        None
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::Destager;
+use super::lost::LostPieces;
 use super::room::{Item, Room};
 use super::sweep::{self, First};
 use crate::destage::what;
 use crate::layer::{Discards, Geometry};
-use crate::log_cache::core::Core;
+use crate::log_cache::core::View;
 use crate::log_cache::log::Chain;
 use crate::log_cache::table::{Line, Piece, RangeKind, RangePart, TablePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};
@@ -56,22 +57,87 @@ impl Choosing {
     pub const fn look_again(&mut self) {
         self.seen = None;
     }
+
+    fn begin_pass(&mut self, pass: Pass, view: &View) {
+        (self.pass, self.part) = (pass, TablePart::first(view.config.scan_slots));
+    }
 }
 
 /// Rules that decide what may be destaged.
-pub(super) struct Eligible {
-    /// The log has failed, so that also what only RAM has is destaged.
-    pub failed: bool,
-    /// A request over several records that is not durable as a whole: nothing of it is destaged.
-    pub chain: Option<Chain>,
+pub(super) struct Eligible<'a> {
+    pub view: &'a View<'a>,
+    lost: &'a LostPieces,
+    /// The zeroes and discards of the batch.
+    range_ids: &'a [u64],
+    /// The segments of the batch, by index.
+    chosen: &'a [bool],
+    pub items_max: usize,
+    chain: Option<Chain>,
 }
 
-impl Core {
+impl<'a> Eligible<'a> {
+    fn new(
+        view: &'a View,
+        lost: &'a LostPieces,
+        range_ids: &'a [u64],
+        chosen: &'a [bool],
+        items_max: usize,
+    ) -> Eligible<'a> {
+        Eligible { view, lost, range_ids, chosen, items_max, chain: view.chain() }
+    }
+
+    pub fn is_in_chosen(&self, piece: &Piece) -> bool {
+        self.chosen[self.view.index.segment_of(piece.place) as usize]
+    }
+
+    /// After the log has failed, also what only RAM has is destaged.
+    pub fn may_be_destaged(&self, line: Line, piece: &Piece) -> bool {
+        let (log, place) = (self.view.log, piece.place.0);
+        let is_chained = |chain: Chain| {
+            let segment = log.number_of(piece.place);
+            segment > chain.segment || segment == chain.segment && place >= chain.sector
+        };
+        piece.dirty
+            && !self.lost.is_lost(line, piece.place)
+            && !self.chain.is_some_and(is_chained)
+            && (self.view.has_log_failed() || log.buffers().holding(place).is_none())
+    }
+
+    /// True when an older write past the log, or an older range, has to reach the data disk before a line. A range that is left out of the
+    /// batch would be destaged later, over the newer data.
+    pub fn waits_for_others(&self, line: Line) -> bool {
+        let stays = |part: RangePart| self.range_ids.binary_search(&part.info.id).is_err();
+        self.view.data.is_bypassed(line.extent()) || self.view.index.ranges().lookup(line.extent()).any(stays)
+    }
+
+    /// The pieces of the chosen segments that may be destaged, and the segment of each, in one part of the table; the next part, if there is
+    /// one.
+    fn scan_pieces(
+        &self,
+        part: TablePart,
+        behind_bypass: &mut bool,
+        mut take: impl FnMut(Item, u32),
+    ) -> Option<TablePart> {
+        let index = self.view.index;
+        index.table().scan_part(part, |line, piece| {
+            if !self.is_in_chosen(&piece) || !self.may_be_destaged(line, &piece) {
+                return;
+            }
+            if self.waits_for_others(line) {
+                *behind_bypass = true;
+            } else {
+                take(Item { line, piece, failed: false }, index.segment_of(piece.place));
+            }
+        })
+    }
+}
+
+impl View<'_> {
     /// The destaging order. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
     /// mark on, the oldest go first whatever the policy is: in another order much would be destaged and nothing be free. When the log has
     /// failed, the newest go first: only RAM has those.
-    fn what(&self, failed: bool) -> WhatPolicy {
-        match failed {
+    fn what(&self) -> WhatPolicy {
+        match self.has_log_failed() {
             true => WhatPolicy::LastWriteFirst,
             false if self.is_short() => WhatPolicy::OldestFirst,
             false => self.config.what,
@@ -83,66 +149,46 @@ impl Core {
         short || self.queue.wants_space()
     }
 
-    pub(super) fn choose_ranges(&mut self, safe: u64) {
-        self.destager.range_ids.clear();
-        self.destager.range_parts.clear();
-        let oldest = self.index.ranges().oldest().take(RANGES_AT_ONCE);
-        let mut parts: Vec<RangePart> = oldest.take_while(|part| part.info.seq <= safe).collect();
-        // A range is destaged as a whole: also the last one.
-        if parts.len() == RANGES_AT_ONCE {
-            let last = parts.pop().expect("the batch is full").info.id;
-            parts.retain(|part| part.info.id != last);
-            parts.extend(self.index.ranges().parts_of(last));
-        }
-        let behind: BTreeSet<u64> =
-            parts.iter().filter(|part| self.data.is_bypassed(part.extent)).map(|part| part.info.id).collect();
-        self.destager.ranges_behind = !behind.is_empty();
-        for part in parts.into_iter().filter(|part| !behind.contains(&part.info.id)) {
-            self.destager.range_ids.push(part.info.id);
-            self.add_range(part);
-        }
-        self.destager.range_ids.dedup();
+    /// A request over several records that is not durable as a whole: nothing of it is destaged.
+    fn chain(&self) -> Option<Chain> {
+        if self.has_log_failed() { None } else { self.log.volatile_chain() }
     }
 
-    /// True when a range below the extent is left out of the batch: that range would be destaged later, over the newer data.
-    fn is_over_what_stays(&self, extent: Extent) -> bool {
-        self.index
-            .ranges()
-            .lookup(extent)
-            .any(|part| self.destager.range_ids.binary_search(&part.info.id).is_err())
+    /// True when the data disk seeks and the log does not: sorting further then costs less, and the log may be read anywhere.
+    fn sweeps(&self) -> bool {
+        let spins = (self.log.geometry().rotational, self.data.geometry().rotational);
+        !self.has_log_failed() && spins == (false, true) && self.config.how == HowPolicy::Sorted
     }
 
-    /// Cuts a range into what the data disk does at a time.
-    pub(super) fn add_range(&mut self, part: RangePart) {
-        let Geometry { fast_zeroes, discards, .. } = *self.data.geometry();
-        let is_discard = part.info.kind == RangeKind::Discard && discards != Discards::No;
-        let sectors_max = if fast_zeroes || is_discard { FAST_SECTORS_MAX } else { ZEROES_SECTORS_MAX };
-        let mut rest = part.extent;
-        while rest.sectors > 0 {
-            let sectors = rest.sectors.min(sectors_max);
-            self.destager.range_parts.push_back((Extent::new(rest.start, sectors), part.info.kind));
-            rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
-        }
+    fn dirty_lines(&self) -> u64 {
+        self.index.table().counts().dirty_sectors / LINE_SECTORS
     }
 
+    /// Returns how many sectors the log can take before the tail moves.
+    fn free_sectors(&self) -> u64 {
+        let ring = self.log.ring();
+        (ring.count() - ring.live()) * self.log.superblock().segment_sectors()
+    }
+}
+
+impl Room {
     /// Chooses the segments of the batch, or of the lap, by the policy: so many lines of them, or one segment. The sectors in them.
-    fn choose_segments(&mut self, failed: bool, lines: u64) -> u64 {
-        // While a request over several records is not durable as a whole, nothing of it is destaged.
-        let last =
-            if failed { None } else { self.log.volatile_chain() }.map_or(u64::MAX, |chain| chain.segment);
-        let what = self.what(failed);
-        let Room { parts, chosen, barren, .. } = &mut self.destager.room;
+    fn choose_segments(&mut self, view: &View, lines: u64) -> u64 {
+        let last = view.chain().map_or(u64::MAX, |chain| chain.segment);
+        let what = view.what();
+        let Room { parts, chosen, barren, .. } = self;
+        let ring = view.log.ring();
         parts.clear();
-        for number in self.log.ring().tail()..=self.log.ring().head().min(last) {
-            let index = self.log.ring().index(number);
-            let dirty_sectors = self.index.dirty_sectors_of(index);
+        for number in ring.tail()..=ring.head().min(last) {
+            let index = ring.index(number);
+            let dirty_sectors = view.index.dirty_sectors_of(index);
             if dirty_sectors > 0 && !barren[index as usize] {
                 parts.push(what::Part {
                     number,
                     dirty_sectors,
                     written: number,
                     // A segment has no place on the data disk: a sweep takes them in the order of the ring.
-                    ahead: number - self.log.ring().tail(),
+                    ahead: number - ring.tail(),
                     distance: 0,
                     referenced: false,
                 });
@@ -156,263 +202,202 @@ impl Core {
                 break;
             }
             sum += part.dirty_sectors;
-            chosen[self.log.ring().index(part.number) as usize] = true;
+            chosen[ring.index(part.number) as usize] = true;
         }
         sum
     }
 
-    /// Begins to choose the blocks of a batch; false where none can be destaged before something changes.
-    pub(super) fn begin_choice(&mut self, failed: bool, safe: u64) -> bool {
-        let Destager { choosing, room, .. } = &mut self.destager;
-        room.items.clear();
-        if choosing.seen != Some((failed, safe)) {
-            *choosing = Choosing { seen: Some((failed, safe)), ..Choosing::default() };
-            room.barren.fill(false);
+    pub(super) fn sort_items(&mut self, how: HowPolicy) {
+        match how {
+            HowPolicy::Sorted => self.items.sort_unstable_by_key(|item| (item.line, item.piece.place)),
+            HowPolicy::AsItComes => self.items.sort_unstable_by_key(|item| item.piece.place),
         }
-        if self.destager.choosing.found_nothing {
-            return false;
+    }
+}
+
+impl Destager {
+    pub(super) fn choose_ranges(&mut self, safe: u64, view: &View) {
+        self.range_ids.clear();
+        self.range_parts.clear();
+        let ranges = view.index.ranges();
+        let oldest = ranges.oldest().take(RANGES_AT_ONCE);
+        let mut parts: Vec<RangePart> = oldest.take_while(|part| part.info.seq <= safe).collect();
+        // A range is destaged as a whole: also the last one.
+        if parts.len() == RANGES_AT_ONCE {
+            let last = parts.pop().expect("the batch is full").info.id;
+            parts.retain(|part| part.info.id != last);
+            parts.extend(ranges.parts_of(last));
         }
-        let stripes_first = !failed && !self.is_short() && !self.destager.is_after_failure();
-        if stripes_first && !self.destager.choosing.no_stripes && self.stripes().is_some() {
-            self.begin_pass(Pass::Stripes);
-            return true;
+        let behind: BTreeSet<u64> =
+            parts.iter().filter(|part| view.data.is_bypassed(part.extent)).map(|part| part.info.id).collect();
+        self.ranges_behind = !behind.is_empty();
+        for part in parts.into_iter().filter(|part| !behind.contains(&part.info.id)) {
+            self.range_ids.push(part.info.id);
+            self.add_range(part, view.data.geometry());
         }
-        self.begin_pieces(failed)
+        self.range_ids.dedup();
     }
 
-    fn begin_pass(&mut self, pass: Pass) {
-        let choosing = &mut self.destager.choosing;
-        (choosing.pass, choosing.part) = (pass, TablePart::first(self.config.scan_slots));
+    /// Cuts a range into what the data disk does at a time.
+    pub(super) fn add_range(&mut self, part: RangePart, geometry: &Geometry) {
+        let is_discard = part.info.kind == RangeKind::Discard && geometry.discards != Discards::No;
+        let is_fast = geometry.fast_zeroes || is_discard;
+        let sectors_max = if is_fast { FAST_SECTORS_MAX } else { ZEROES_SECTORS_MAX };
+        let mut rest = part.extent;
+        while rest.sectors > 0 {
+            let sectors = rest.sectors.min(sectors_max);
+            self.range_parts.push_back((Extent::new(rest.start, sectors), part.info.kind));
+            rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
+        }
+    }
+
+    /// Begins to choose the blocks of a batch; false where none can be destaged before something changes.
+    pub(super) fn begin_choice(&mut self, safe: u64, view: &View) -> bool {
+        let failed = view.has_log_failed();
+        self.room.items.clear();
+        if self.choosing.seen != Some((failed, safe)) {
+            self.choosing = Choosing { seen: Some((failed, safe)), ..Choosing::default() };
+            self.room.barren.fill(false);
+        }
+        if self.choosing.found_nothing {
+            return false;
+        }
+        let stripes_first = !failed && !view.is_short() && !self.is_after_failure();
+        if stripes_first && !self.choosing.no_stripes && view.stripes().is_some() {
+            self.choosing.begin_pass(Pass::Stripes, view);
+            return true;
+        }
+        self.begin_pieces(view)
     }
 
     /// Begins a pass over the pieces of chosen segments; false where no segment is left to choose.
-    fn begin_pieces(&mut self, failed: bool) -> bool {
-        let lap_lines = self.lap_lines();
-        let sweeps = self.sweeps(failed);
+    fn begin_pieces(&mut self, view: &View) -> bool {
+        let Destager { choosing, room, sweep, .. } = self;
+        let lap_lines = sweep.lap_lines(view.dirty_lines(), view.is_short() && view.has_writers());
+        let sweeps = view.sweeps();
         let lines = match sweeps {
             true => lap_lines,
-            false => lap_lines.min(Room::batch_lines(&self.config, self.log.geometry().rotational) as u64),
+            false => lap_lines.min(Room::batch_lines(view.config, view.log.geometry().rotational) as u64),
         };
-        let sectors = self.choose_segments(failed, lines);
-        self.destager.choosing.sectors = sectors;
+        let sectors = room.choose_segments(view, lines);
+        choosing.sectors = sectors;
         if sweeps {
-            let max = sweep::batch_lines(sectors / LINE_SECTORS, self.destager.room.items_max / 2);
-            self.destager.choosing.first = First::new(max);
-            self.destager.sweep.begin_batch();
-            self.begin_pass(Pass::Sweep);
+            choosing.first = First::new(sweep::batch_lines(sectors / LINE_SECTORS, room.items_max / 2));
+            sweep.begin_batch();
+            choosing.begin_pass(Pass::Sweep, view);
         } else {
-            self.destager.room.pieces.fill(0);
-            self.begin_pass(Pass::Count);
+            room.pieces.fill(0);
+            choosing.begin_pass(Pass::Count, view);
         }
-        self.destager.choosing.found_nothing = sectors == 0;
+        choosing.found_nothing = sectors == 0;
         sectors > 0
     }
 
     /// Looks through one part of the table; true when the batch is chosen.
-    pub(super) fn choose_part(&mut self, failed: bool) -> bool {
-        if self.destager.choosing.found_nothing {
+    pub(super) fn choose_part(&mut self, view: &View) -> bool {
+        if self.choosing.found_nothing {
             // There are only ranges.
             return true;
         }
-        let rule = Eligible { failed, chain: if failed { None } else { self.log.volatile_chain() } };
-        let mut items = std::mem::take(&mut self.destager.room.items);
-        let part = self.destager.choosing.part;
-        let next = match self.destager.choosing.pass {
-            Pass::Stripes => self.choose_full_stripes(&rule, part, &mut items),
-            Pass::Count => self.count_pieces(&rule, part, &mut items),
-            Pass::Take => {
-                let max = self.destager.room.items_max;
-                self.scan_pieces(&rule, part, |item, _| {
-                    if items.len() < max {
-                        items.push(item);
-                    }
-                })
+        let Destager { choosing, sweep, room, lost, range_ids, .. } = self;
+        let Room { items, pieces, chosen, items_max, .. } = room;
+        let rule = Eligible::new(view, lost, range_ids, chosen, *items_max);
+        let Choosing { part, first, behind_bypass, .. } = choosing;
+        let mut take = |item| {
+            if items.len() < rule.items_max {
+                items.push(item);
             }
-            Pass::Sweep => self.sweep_pieces(&rule, part, &mut items),
+        };
+        let next = match choosing.pass {
+            Pass::Stripes => rule.choose_full_stripes(*part, items),
+            // Counts the pieces, and takes as many as a batch has room for.
+            Pass::Count => rule.scan_pieces(*part, behind_bypass, |item, segment| {
+                pieces[segment as usize] += 1;
+                take(item);
+            }),
+            Pass::Take => rule.scan_pieces(*part, behind_bypass, |item, _| take(item)),
+            // Takes what is next ahead of the sweep's hand.
+            Pass::Sweep => rule.scan_pieces(*part, behind_bypass, |item, segment| {
+                if sweep.see(&item, segment) {
+                    first.add(item, items);
+                }
+            }),
         };
         let is_chosen = match next {
-            Some(part) => {
-                self.destager.choosing.part = part;
+            Some(next) => {
+                *part = next;
                 false
             }
-            None => self.end_pass(&rule, &mut items),
+            None => self.end_pass(view),
         };
-        self.destager.room.items = items;
         if is_chosen {
-            self.sort_items();
+            self.room.sort_items(view.config.how);
         }
         is_chosen
     }
 
     /// The whole table was looked through; true when that is enough.
-    fn end_pass(&mut self, rule: &Eligible, items: &mut Vec<Item>) -> bool {
-        match self.destager.choosing.pass {
-            Pass::Stripes if items.is_empty() => {
-                self.destager.choosing.no_stripes = true;
-                return !self.begin_pieces(rule.failed);
+    fn end_pass(&mut self, view: &View) -> bool {
+        let pass = self.choosing.pass;
+        match pass {
+            Pass::Stripes if self.room.items.is_empty() => {
+                self.choosing.no_stripes = true;
+                return !self.begin_pieces(view);
             }
             Pass::Stripes => return true,
-            Pass::Count => {
-                if self.leave_out_last_segments() {
-                    items.clear();
-                    self.begin_pass(Pass::Take);
-                    return false;
-                }
-                self.plan_alone();
+            Pass::Count if self.leave_out_last_segments(view) => {
+                self.room.items.clear();
+                self.choosing.begin_pass(Pass::Take, view);
+                return false;
             }
-            Pass::Take => self.plan_alone(),
+            // The batch is no part of a sweep.
+            Pass::Count | Pass::Take => {
+                let segment_sectors = view.log.superblock().segment_sectors();
+                self.sweep.plan_alone(self.choosing.sectors, view.free_sectors(), segment_sectors);
+            }
             Pass::Sweep => {
-                self.end_sweep_pass(items);
-                if items.is_empty() && self.destager.sweep.begin_lap(self.dirty_lines()) {
-                    return !self.begin_pieces(rule.failed);
+                self.end_sweep_pass(view);
+                if self.room.items.is_empty() && self.sweep.begin_lap(view.dirty_lines()) {
+                    return !self.begin_pieces(view);
                 }
-                self.destager.sweep.pass(items);
+                self.sweep.pass(&self.room.items);
             }
         }
+        let Room { items, chosen, barren, items_max, .. } = &mut self.room;
         if items.is_empty() {
             // All that is dirty in these segments has to wait, or is lost. There may be more in others.
-            let Room { chosen, barren, .. } = &mut self.destager.room;
             barren.iter_mut().zip(&*chosen).for_each(|(barren, chosen)| *barren |= chosen);
-            return !self.begin_pieces(rule.failed);
+            return !self.begin_pieces(view);
         }
-        self.complete_stripes(rule, items);
+        Eligible::new(view, &self.lost, &self.range_ids, chosen, *items_max).complete_stripes(items);
         true
-    }
-
-    /// Counts the pieces of the chosen segments, and takes as many as a batch has room for.
-    fn count_pieces(&mut self, rule: &Eligible, part: TablePart, items: &mut Vec<Item>) -> Option<TablePart> {
-        let max = self.destager.room.items_max;
-        let mut pieces = std::mem::take(&mut self.destager.room.pieces);
-        let next = self.scan_pieces(rule, part, |item, segment| {
-            pieces[segment as usize] += 1;
-            if items.len() < max {
-                items.push(item);
-            }
-        });
-        self.destager.room.pieces = pieces;
-        next
     }
 
     /// Leaves out the last segments as a whole if the chosen ones have more pieces than a batch has room for: with a few pieces left of
     /// each, no segment would be free. False if all have room.
-    fn leave_out_last_segments(&mut self) -> bool {
-        let Room { parts, chosen, pieces, items_max, .. } = &mut self.destager.room;
+    fn leave_out_last_segments(&mut self, view: &View) -> bool {
+        let Room { parts, chosen, pieces, items_max, .. } = &mut self.room;
         let (mut sum, mut sectors) = (0, 0);
         for part in parts.iter() {
-            let segment = self.log.ring().index(part.number) as usize;
+            let segment = view.log.ring().index(part.number) as usize;
             sum += usize::from(pieces[segment]);
             chosen[segment] &= sum <= *items_max;
             sectors += if chosen[segment] { part.dirty_sectors } else { 0 };
         }
-        self.destager.choosing.sectors = sectors;
+        self.choosing.sectors = sectors;
         sum > *items_max
     }
 
-    /// The batch is no part of a sweep.
-    fn plan_alone(&mut self) {
-        let (sectors, segment_sectors) =
-            (self.destager.choosing.sectors, self.log.superblock().segment_sectors());
-        self.destager.sweep.plan_alone(sectors, self.free_sectors(), segment_sectors);
-    }
-
-    /// True when the data disk seeks and the log does not: sorting further then costs less, and the log may be read anywhere.
-    fn sweeps(&self, failed: bool) -> bool {
-        let spins = (self.log.geometry().rotational, self.data.geometry().rotational);
-        !failed && spins == (false, true) && self.config.how == HowPolicy::Sorted
-    }
-
-    fn lap_lines(&mut self) -> u64 {
-        let short = self.is_short() && self.has_writers();
-        self.destager.sweep.lap_lines(self.dirty_lines(), short)
-    }
-
-    fn dirty_lines(&self) -> u64 {
-        self.index.table().counts().dirty_sectors / LINE_SECTORS
-    }
-
-    /// Returns how many sectors the log can take before the tail moves.
-    fn free_sectors(&self) -> u64 {
-        let ring = self.log.ring();
-        (ring.count() - ring.live()) * self.log.superblock().segment_sectors()
-    }
-
-    /// Takes what is next ahead of the sweep's hand.
-    fn sweep_pieces(&mut self, rule: &Eligible, part: TablePart, items: &mut Vec<Item>) -> Option<TablePart> {
-        let mut sweep = std::mem::take(&mut self.destager.sweep);
-        let mut first = std::mem::take(&mut self.destager.choosing.first);
-        let next = self.scan_pieces(rule, part, |item, segment| {
-            if sweep.see(&item, segment) {
-                first.add(item, items);
-            }
-        });
-        self.destager.choosing.first = first;
-        self.destager.sweep = sweep;
-        next
-    }
-
-    fn end_sweep_pass(&mut self, items: &mut Vec<Item>) {
-        let Destager { sweep, choosing, room, .. } = &mut self.destager;
+    fn end_sweep_pass(&mut self, view: &View) {
+        let Destager { sweep, choosing, room: Room { items, chosen, .. }, .. } = self;
         choosing.first.cut(items);
-        let (ring, chosen) = (self.log.ring(), &room.chosen);
+        let ring = view.log.ring();
         let segments = (ring.tail()..=ring.head()).map(|number| ring.index(number));
-        let segment_sectors = self.log.superblock().segment_sectors();
         sweep.plan(
             choosing.first.max() as u64 * LINE_SECTORS,
-            (ring.count() - ring.live()) * segment_sectors,
-            segment_sectors,
-            segments.map(|index| (index, chosen[index as usize] || self.index.dirty_sectors_of(index) == 0)),
+            view.free_sectors(),
+            view.log.superblock().segment_sectors(),
+            segments.map(|index| (index, chosen[index as usize] || view.index.dirty_sectors_of(index) == 0)),
         );
-    }
-
-    /// The pieces of the chosen segments that may be destaged, and the segment of each, in one part of the table; the next part, if there is
-    /// one.
-    fn scan_pieces(
-        &mut self,
-        rule: &Eligible,
-        part: TablePart,
-        mut take: impl FnMut(Item, u32),
-    ) -> Option<TablePart> {
-        let mut behind_bypass = false;
-        let next = self.index.table().scan_part(part, |line, piece| {
-            if !self.is_in_chosen(&piece) || !self.may_be_destaged(line, &piece, rule) {
-                return;
-            }
-            if self.waits_for_others(line) {
-                behind_bypass = true;
-            } else {
-                take(Item { line, piece, failed: false }, self.index.segment_of(piece.place));
-            }
-        });
-        self.destager.choosing.behind_bypass |= behind_bypass;
-        next
-    }
-
-    pub(super) fn is_in_chosen(&self, piece: &Piece) -> bool {
-        self.destager.room.chosen[self.index.segment_of(piece.place) as usize]
-    }
-
-    pub(super) fn may_be_destaged(&self, line: Line, piece: &Piece, rule: &Eligible) -> bool {
-        let place = piece.place.0;
-        let is_chained = |chain: Chain| {
-            let segment = self.log.number_of(piece.place);
-            segment > chain.segment || segment == chain.segment && place >= chain.sector
-        };
-        piece.dirty
-            && !self.destager.lost.is_lost(line, piece.place)
-            && !rule.chain.is_some_and(is_chained)
-            && (rule.failed || self.log.buffers().holding(place).is_none())
-    }
-
-    /// True when an older write past the log, or an older range, has to reach the data disk before a line.
-    pub(super) fn waits_for_others(&self, line: Line) -> bool {
-        self.data.is_bypassed(line.extent()) || self.is_over_what_stays(line.extent())
-    }
-
-    pub(super) fn sort_items(&mut self) {
-        let items = &mut self.destager.room.items;
-        match self.config.how {
-            HowPolicy::Sorted => items.sort_unstable_by_key(|item| (item.line, item.piece.place)),
-            HowPolicy::AsItComes => items.sort_unstable_by_key(|item| item.piece.place),
-        }
     }
 }

@@ -1,10 +1,10 @@
 //! Limits the destage operations in flight, so that clients do not wait for them.
 
-use super::Phase;
+use super::{Destager, Phase};
 use crate::Nanos;
 use crate::destage::when::WhenPolicy;
 use crate::layer::Port;
-use crate::log_cache::core::{Core, DATA, Mode, Stop};
+use crate::log_cache::core::{DATA, Mode, Stop, View};
 
 /// Reads that go undisturbed by destaging after each one that met it, while nobody writes: fewer than one in a hundred wait.
 const READS_FIRST: u64 = 127;
@@ -36,22 +36,59 @@ impl Patience {
     fn learn(&mut self, took: Nanos, most: usize) {
         self.depth = if took > LOG_WRITE_SLOW { self.depth / 2 } else { self.depth + 1 }.min(most).max(1);
     }
-}
 
-impl Core {
     /// Returns how many operations may be in flight on a device.
     ///
     /// On a disk that seeks, each operation that a read meets costs it a seek and a turn. So while clients read, a number of reads go
     /// undisturbed after each one that met destaging. The number falls to none as writers fill the log; a writer that waits for space
     /// comes before all readers. While nobody writes, a single operation is in flight: beside writers, it would have to wait at the
     /// disk for their and the readers' requests each time, and the log would be full.
-    pub(super) fn destage_depth(&self, port: Port) -> usize {
-        if self.log_is_held_up() {
+    pub fn depth_on(&self, port: Port, view: &View) -> usize {
+        if view.log_is_held_up() {
             return 0;
         }
-        self.depth_beside_readers(port).min(self.depth_beside_writers())
+        view.depth_beside_readers(port).min(self.depth_beside_writers(view))
     }
 
+    /// A log that spins may be on the disk that destaging keeps busy. So while clients write, as many operations are in flight as writes
+    /// of the log have borne. Above the high mark there are ever more in any case; who waits for space waits for all of them. While the
+    /// disk is idle there is nobody to give way to.
+    ///
+    /// A burst that the log has room for is over sooner without destaging: so there is none beside it at the high mark, and ever more
+    /// above it (with the square of what is used), until the log is full. This ends, as each request of the burst waits for a disk, or
+    /// for space, and then all operations are allowed. A drain goes on beside bursts: somebody waits for its end.
+    fn depth_beside_writers(&self, view: &View) -> usize {
+        let most = view.config.destage_depth;
+        let high = f64::from(view.config.high_mark.min(99)) / 100.0;
+        let utilisation = view.log.ring().utilisation();
+        let is_idle = view.config.when == WhenPolicy::Idle && utilisation < high;
+        let gives_way = !is_idle
+            && view.log.geometry().rotational
+            && view.mode == Mode::Serving
+            && view.stop == Stop::No
+            && !view.queue.wants_space()
+            && view.has_writers();
+        if !gives_way {
+            return most;
+        }
+        let over = ((utilisation - high) / (1.0 - high)).clamp(0.0, 1.0);
+        if view.queue.foreground() > BURST && !view.draining {
+            return (most as f64 * over * over) as usize;
+        }
+        self.depth.max((most as f64 * over) as usize).min(most)
+    }
+}
+
+impl Destager {
+    /// Notes how long a write of the log took, or its flush; so many operations may run beside it at most.
+    pub fn log_took(&mut self, took: Nanos, most: usize) {
+        if self.running && self.phase != Phase::Idle {
+            self.patience.learn(took, most);
+        }
+    }
+}
+
+impl View<'_> {
     fn depth_beside_readers(&self, port: Port) -> usize {
         let spins =
             if port == DATA { self.data.geometry().rotational } else { self.log.geometry().rotational };
@@ -62,41 +99,6 @@ impl Core {
                 if may { depth.min(self.config.destage_depth) } else { 0 }
             }
             _ => self.config.destage_depth,
-        }
-    }
-
-    /// A log that spins may be on the disk that destaging keeps busy. So while clients write, as many operations are in flight as writes
-    /// of the log have borne. Above the high mark there are ever more in any case; who waits for space waits for all of them. While the
-    /// disk is idle there is nobody to give way to.
-    ///
-    /// A burst that the log has room for is over sooner without destaging: so there is none beside it at the high mark, and ever more
-    /// above it (with the square of what is used), until the log is full. This ends, as each request of the burst waits for a disk, or
-    /// for space, and then all operations are allowed. A drain goes on beside bursts: somebody waits for its end.
-    fn depth_beside_writers(&self) -> usize {
-        let most = self.config.destage_depth;
-        let high = f64::from(self.config.high_mark.min(99)) / 100.0;
-        let utilisation = self.log.ring().utilisation();
-        let is_idle = self.config.when == WhenPolicy::Idle && utilisation < high;
-        let gives_way = !is_idle
-            && self.log.geometry().rotational
-            && self.mode == Mode::Serving
-            && self.stop == Stop::No
-            && !self.queue.wants_space()
-            && self.has_writers();
-        if !gives_way {
-            return most;
-        }
-        let over = ((utilisation - high) / (1.0 - high)).clamp(0.0, 1.0);
-        if self.queue.foreground() > BURST && !self.draining {
-            return (most as f64 * over * over) as usize;
-        }
-        self.destager.patience.depth.max((most as f64 * over) as usize).min(most)
-    }
-
-    /// A write of the log has ended, or its flush.
-    pub fn log_took(&mut self, took: Nanos) {
-        if self.destager.running && self.destager.phase != Phase::Idle {
-            self.destager.patience.learn(took, self.config.destage_depth);
         }
     }
 
@@ -199,22 +201,23 @@ mod tests {
             line += 1;
             steps.write(line % 500 * 2 * LINE_SECTORS, LINE_SECTORS, 1);
         };
+        let depth = |steps: &Steps| steps.core.destager.patience.depth_on(DATA, &steps.core.view());
         while steps.held.is_empty() {
             write(&mut steps);
         }
-        assert!(steps.core.destage_depth(DATA) > 0, "a client that waits for each answer");
+        assert!(depth(&steps) > 0, "a client that waits for each answer");
         steps.hold = Box::new(|_, io| matches!(io, Io::Write { .. }));
         (0..=BURST).for_each(|_| write(&mut steps));
-        assert_eq!(steps.core.destage_depth(DATA), 0, "a burst");
+        assert_eq!(depth(&steps), 0, "a burst");
         steps.core.draining = true;
-        assert!(steps.core.destage_depth(DATA) > 0, "somebody waits for a drain");
+        assert!(depth(&steps) > 0, "somebody waits for a drain");
         steps.core.draining = false;
         while !steps.core.queue.wants_space() {
             steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Write { .. }));
             steps.settle();
             write(&mut steps);
         }
-        assert_eq!(steps.core.destage_depth(DATA), 32, "there is no room");
+        assert_eq!(depth(&steps), 32, "there is no room");
     }
 
     /// Only a write that finds no room waits for space. (Those behind it counted as well, although they waited for their turn: the

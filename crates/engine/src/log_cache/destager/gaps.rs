@@ -11,49 +11,50 @@
 //!
 //! What cannot be read is left out, and a batch after one that failed fills nothing, so that no gap keeps data from the data disk.
 
+use super::Destager;
 use super::room::{Gap, GapRead, Item, Room, Target};
 use crate::destage::contiguity::{Contiguity, Strides};
-use crate::log_cache::Canary;
-use crate::log_cache::core::{Core, Mode};
+use crate::log_cache::core::{Mode, View};
 use crate::log_cache::read::{byte_offset, masked_runs};
 use crate::log_cache::table::{Line, Piece};
+use crate::log_cache::{Canary, LogCacheConfig};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
-impl Core {
+impl Destager {
     /// The rules, where this batch may fill gaps.
-    pub(super) fn gap_rules(&self) -> Option<&Contiguity> {
-        let may = self.mode == Mode::Serving && !self.destager.is_after_failure();
-        self.config.contiguity.as_ref().filter(|rules| may && self.config.may_fill(rules))
+    pub(super) fn gap_rules<'a>(&self, view: &View<'a>) -> Option<&'a Contiguity> {
+        let may = view.mode == Mode::Serving && !self.is_after_failure();
+        view.config.contiguity.as_ref().filter(|rules| may && view.config.may_fill(rules))
     }
 
     /// True when the running batch writes the sectors again unchanged: a write that changes them on the data disk must wait.
-    pub fn is_filling(&self, extent: Extent) -> bool {
-        let gaps = &self.destager.room.gaps;
+    pub fn is_filling(&self, extent: Extent, config: &LogCacheConfig) -> bool {
+        let gaps = &self.room.gaps;
         let next = gaps.partition_point(|gap| gap.extent.end() <= extent.start);
         let filling = gaps.get(next).is_some_and(|gap| gap.extent.start < extent.end());
-        filling && !self.config.canary.is(Canary::StaleGap)
+        filling && !config.canary.is(Canary::StaleGap)
     }
 
     /// Makes a gap a part of the window's newest run, if it pays and its content can be had.
-    pub(super) fn add_gap(&mut self, extent: Extent) -> bool {
-        let Some(rules) = self.gap_rules() else { return false };
+    pub(super) fn add_gap(&mut self, extent: Extent, view: &View) -> bool {
+        let Some(rules) = self.gap_rules(view) else { return false };
         let pays = |rule: &Strides| rule.allow_between(extent.start, extent.end());
         let (pays, may_read) = (pays(&rules.write), pays(&rules.read));
-        if !pays || self.index.ranges().contains_any(extent) || self.data.is_bypassed(extent) {
+        if !pays || view.index.ranges().contains_any(extent) || view.data.is_bypassed(extent) {
             return false;
         }
-        let (run, clean) = (self.destager.room.runs.len() as u32 - 1, self.destager.room.clean.len());
-        let in_log = self.add_clean_pieces(extent, run);
+        let (run, clean) = (self.room.runs.len() as u32 - 1, self.room.clean.len());
+        let in_log = self.add_clean_pieces(extent, run, view);
         if in_log || may_read {
             let gap = Gap { extent, run, missing: extent.sectors, is_read: !in_log, clean };
-            self.destager.room.gaps.push(gap);
+            self.room.gaps.push(gap);
         }
         in_log || may_read
     }
 
     /// Adds what the log has of a gap to what is read from it, if that is all of it.
-    fn add_clean_pieces(&mut self, extent: Extent, run: u32) -> bool {
-        let Core { destager, log, index, .. } = self;
+    fn add_clean_pieces(&mut self, extent: Extent, run: u32, view: &View) -> bool {
+        let View { log, index, .. } = *view;
         let segment = |piece: &Piece| log.number_of(piece.place);
         // What lies before the tail may be written again at any time.
         let usable = |piece: &Piece| {
@@ -61,8 +62,8 @@ impl Core {
                 && log.ring().is_live(index.segment_of(piece.place))
                 && log.buffers().holding(piece.place.0).is_none()
         };
-        let room = &mut destager.room;
-        let (clean, targets, hold) = (room.clean.len(), room.targets.len(), destager.hold);
+        let room = &mut self.room;
+        let (clean, targets, hold) = (room.clean.len(), room.targets.len(), self.hold);
         for line in Line::touching(extent).map(Line) {
             let mut wanted = line.mask_of(extent);
             for &piece in index.table().lookup(line).iter().filter(|piece| usable(piece)) {
@@ -77,23 +78,24 @@ impl Core {
                     let place = piece.place_of((extent.start.0 % LINE_SECTORS) as u8).0;
                     room.targets.push(Target { item, extent, place, run });
                 });
-                destager.hold = destager.hold.min(segment(&piece));
+                self.hold = self.hold.min(segment(&piece));
             }
             if wanted != 0 {
                 room.clean.truncate(clean);
                 room.targets.truncate(targets);
-                destager.hold = hold;
+                self.hold = hold;
                 return false;
             }
         }
         true
     }
+}
 
+impl Room {
     /// Reads for the gaps that the log does not have: neighbours in a run are read together, where the rule says so.
-    pub(super) fn plan_gap_reads(&mut self) {
-        let Some(rule) = self.gap_rules().map(|rules| rules.read.clone()) else { return };
-        let sectors_max = self.destager.room.read_sectors();
-        let Room { gaps, gap_reads, .. } = &mut self.destager.room;
+    pub(super) fn plan_gap_reads(&mut self, rule: &Strides) {
+        let sectors_max = self.read_sectors();
+        let Room { gaps, gap_reads, .. } = self;
         for (index, gap) in gaps.iter().enumerate().filter(|(_, gap)| gap.is_read) {
             let run = |read: &GapRead| gaps[read.first as usize].run;
             if let Some(read) = gap_reads.back_mut()
@@ -113,9 +115,7 @@ impl Core {
             }
         }
     }
-}
 
-impl Room {
     /// Forgets the gaps that lie behind a sector.
     pub(super) fn cut_gaps(&mut self, end: Lba) {
         while let Some(gap) = self.gaps.pop_if(|gap| gap.extent.start >= end) {

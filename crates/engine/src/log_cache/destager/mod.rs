@@ -45,6 +45,7 @@ use super::table::{Line, LookupTable, Place, RangeKind};
 use crate::layer::Geometry;
 use crate::slab::Slab;
 use crate::{Extent, LINE_SECTORS, Nanos};
+pub use batch::{BatchEnd, Wait};
 use choose::Choosing;
 use depth::Patience;
 use lost::LostPieces;
@@ -244,9 +245,5 @@ impl Destager {
     pub fn flush_failed(&mut self) {
         self.failed_flush = !matches!(self.phase, Phase::Idle | Phase::Choose);
         self.kept.flushed(false);
-    }
-
-    pub const fn has_failed_flush(&self) -> bool {
-        self.failed_flush
     }
 }

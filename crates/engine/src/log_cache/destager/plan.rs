@@ -1,54 +1,56 @@
 //! Planning a window of a batch: as many items as the memory holds, what to read for them, and in which runs they are written.
 
-use super::super::core::Core;
+use super::super::core::View;
 use super::super::read::masked_runs;
+use super::Destager;
 use super::room::{Group, Item, Room, Run, Target};
 use crate::destage::how;
 use crate::log_cache::table::Line;
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
+use std::ops::Range;
 
 /// Pieces so far apart on a log that spins (64 KiB, most of a track or less) are read together: what lies between them passes
 /// under the heads in any case, and a second request costs more than its transfer.
 const SPINNING_GAP_SECTORS: u64 = 128;
 
-impl Core {
+impl Destager {
     /// Takes the next items that fit the memory, and plans what to read and what to write.
-    pub(super) fn plan_window(&mut self) {
-        self.destager.room.clear_window();
-        self.destager.next_run = 0;
-        self.destager.next_block = 0;
-        let first = self.destager.next;
+    pub(super) fn plan_window(&mut self, view: &View) {
+        self.room.clear_window();
+        (self.next_run, self.next_block) = (0, 0);
+        let first = self.next;
         self.take_blocks();
-        self.config.how.order(&mut self.destager.room.blocks);
-        self.plan_runs(first);
-        self.plan_gap_reads();
-        self.destager.room.targets.sort_unstable_by_key(|target| target.item);
-        self.destager.room.fill();
-        self.plan_groups(first);
+        view.config.how.order(&mut self.room.blocks);
+        self.plan_runs(first, view);
+        if let Some(rules) = self.gap_rules(view) {
+            self.room.plan_gap_reads(&rules.read);
+        }
+        self.room.targets.sort_unstable_by_key(|target| target.item);
+        self.room.fill();
+        self.room.plan_groups(first..self.next, view);
     }
 
     fn take_blocks(&mut self) {
-        let destager = &mut self.destager;
-        let room = &mut destager.room;
-        while let Some(Item { line, piece, .. }) = room.items.get(destager.next).copied() {
+        let room = &mut self.room;
+        while let Some(Item { line, piece, .. }) = room.items.get(self.next).copied() {
             let blocks = room.blocks.len();
             masked_runs(line, piece.mask, |run| {
                 let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
-                room.blocks.push(how::Block { target: run, place, index: destager.next as u32 });
+                room.blocks.push(how::Block { target: run, place, index: self.next as u32 });
             });
             if room.blocks.len() > room.blocks_max {
                 room.blocks.truncate(blocks);
                 break;
             }
-            destager.next += 1;
+            self.next += 1;
         }
     }
 
-    fn plan_runs(&mut self, first: usize) {
-        for block in 0..self.destager.room.blocks.len() {
-            let extent = self.destager.room.blocks[block].target;
-            let joined = self.joins_run(extent);
-            let room = &mut self.destager.room;
+    fn plan_runs(&mut self, first: usize, view: &View) {
+        for block in 0..self.room.blocks.len() {
+            let extent = self.room.blocks[block].target;
+            let joined = self.joins_run(extent, view);
+            let room = &mut self.room;
             if joined {
                 let run = room.runs.last_mut().expect("it joins one");
                 run.sectors = extent.end() - run.start;
@@ -69,40 +71,38 @@ impl Core {
     }
 
     /// Returns true when a block continues the newest run. Adds the gap before the block to the run if that gap is filled.
-    fn joins_run(&mut self, extent: Extent) -> bool {
-        let Some(run) = self.destager.room.runs.last() else { return false };
+    fn joins_run(&mut self, extent: Extent, view: &View) -> bool {
+        let Some(run) = self.room.runs.last() else { return false };
         let end = run.end();
         if extent.start < end || extent.end() - run.start > how::MERGE_SECTORS_MAX {
             return false;
         }
-        extent.start == end || self.add_gap(Extent::new(end, extent.start - end))
+        extent.start == end || self.add_gap(Extent::new(end, extent.start - end), view)
     }
 
     /// The memory is full, of gaps too: the blocks from this line on go with the next window.
     fn cut_window(&mut self, first: usize, line: Line) {
-        let (next, room) = (&mut self.destager.next, &mut self.destager.room);
-        *next = first + room.items[first..*next].partition_point(|item| item.line < line);
-        room.cut(line.start());
+        let items = &self.room.items[first..self.next];
+        self.next = first + items.partition_point(|item| item.line < line);
+        self.room.cut(line.start());
     }
+}
 
-    /// Plans the reads of the log for a window, in the log's order.
-    fn plan_groups(&mut self, first: usize) {
-        let gap = if self.log.geometry().rotational {
-            SPINNING_GAP_SECTORS
-        } else {
-            self.log.superblock().log_block_sectors()
-        };
-        let room = &mut self.destager.room;
-        let clean = room.items.len() as u32..(room.items.len() + room.clean.len()) as u32;
-        let mut order = std::mem::take(&mut room.order);
+impl Room {
+    /// Plans the reads of the log for a window of these items, in the log's order.
+    fn plan_groups(&mut self, window: Range<usize>, View { log, index, .. }: &View) {
+        let block_sectors = log.superblock().log_block_sectors();
+        let gap = if log.geometry().rotational { SPINNING_GAP_SECTORS } else { block_sectors };
+        let clean = self.items.len()..self.items.len() + self.clean.len();
+        let mut order = std::mem::take(&mut self.order);
         order.clear();
-        order.extend((first as u32..self.destager.next as u32).chain(clean));
-        order.sort_unstable_by_key(|&index| room.item(index).piece.place);
-        for (at, &index) in order.iter().enumerate() {
-            let piece = room.item(index).piece;
+        order.extend(window.chain(clean).map(|item| item as u32));
+        order.sort_unstable_by_key(|&item| self.item(item).piece.place);
+        for (at, &item) in order.iter().enumerate() {
+            let piece = self.item(item).piece;
             let (place, sectors) = (Lba(piece.place.0), u64::from(piece.count));
-            let segment = self.index.segment_of(piece.place);
-            match room.groups.back_mut() {
+            let segment = index.segment_of(piece.place);
+            match self.groups.back_mut() {
                 Some(group)
                     if group.segment == segment
                         && place.0 <= group.extent.end().0 + gap
@@ -112,7 +112,7 @@ impl Core {
                     group.extent.sectors = end - group.extent.start.0;
                     group.count += 1;
                 }
-                _ => room.groups.push_back(Group {
+                _ => self.groups.push_back(Group {
                     extent: Extent::new(place, sectors),
                     segment,
                     first: at as u32,
@@ -121,11 +121,9 @@ impl Core {
                 }),
             }
         }
-        room.order = order;
+        self.order = order;
     }
-}
 
-impl Room {
     /// Forgets what the window has from a sector on.
     fn cut(&mut self, sector: Lba) {
         let blocks = self.blocks.partition_point(|block| block.target.start < sector);

@@ -203,6 +203,13 @@ impl Room {
         if index < items { &mut self.items[index] } else { &mut self.clean[index - items] }
     }
 
+    /// The group of one piece of a group.
+    pub fn single(&self, group: &Group, at: usize) -> Group {
+        let piece = self.item(self.order[at]).piece;
+        let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
+        Group { extent, segment: group.segment, first: at as u32, count: 1, copy: group.copy }
+    }
+
     /// The window is written, or begins anew.
     pub fn clear_window(&mut self) {
         self.blocks.clear();

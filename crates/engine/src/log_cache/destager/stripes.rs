@@ -6,11 +6,11 @@
 use super::choose::Eligible;
 use super::room::Item;
 use crate::layer::Stripes;
-use crate::log_cache::core::Core;
+use crate::log_cache::core::View;
 use crate::log_cache::table::{Line, Piece, TablePart};
 use crate::{Extent, LINE_SECTORS};
 
-impl Core {
+impl View<'_> {
     /// The stripes of the data disk, where they are told apart by lines.
     pub(super) fn stripes(&self) -> Option<Stripes> {
         let in_lines = |stripes: &Stripes| {
@@ -18,16 +18,13 @@ impl Core {
         };
         self.data.geometry().stripes.filter(|stripes| self.config.full_stripes_first && in_lines(stripes))
     }
+}
 
+impl Eligible<'_> {
     /// Chooses every stripe that is dirty as a whole, as far as there is room; a part of the table, and the next part, if there is one.
-    pub(super) fn choose_full_stripes(
-        &self,
-        rule: &Eligible,
-        part: TablePart,
-        items: &mut Vec<Item>,
-    ) -> Option<TablePart> {
-        let stripes = self.stripes()?;
-        self.index.table().scan_part(part, |line, _| {
+    pub(super) fn choose_full_stripes(&self, part: TablePart, items: &mut Vec<Item>) -> Option<TablePart> {
+        let stripes = self.view.stripes()?;
+        self.view.index.table().scan_part(part, |line, _| {
             // A line of several pieces is met several times; only the first one of a stripe counts.
             let is_known = items
                 .last()
@@ -36,45 +33,39 @@ impl Core {
                 && stripe.start == line.start()
                 && !is_known
             {
-                self.add_full_stripe(stripe, rule, |_| true, items);
+                self.add_full_stripe(stripe, |_| true, items);
             }
         })
     }
 
     /// Adds what is missing of the stripes that items are in, where these are dirty as a whole.
-    pub(super) fn complete_stripes(&self, rule: &Eligible, items: &mut Vec<Item>) {
-        let Some(stripes) = self.stripes() else { return };
+    pub(super) fn complete_stripes(&self, items: &mut Vec<Item>) {
+        let Some(stripes) = self.view.stripes() else { return };
         items.sort_unstable_by_key(|item| item.line);
         let mut last = None;
         for index in 0..items.len() {
             let stripe = stripes.around(items[index].line.start());
             if let Some(stripe) = stripe.filter(|_| stripe != last) {
-                self.add_full_stripe(stripe, rule, |piece| !self.is_in_chosen(piece), items);
+                self.add_full_stripe(stripe, |piece| !self.is_in_chosen(piece), items);
             }
             last = stripe;
         }
     }
 
     /// Adds the pieces of a stripe that are `wanted`, if all of it may be destaged and there is room for them.
-    fn add_full_stripe(
-        &self,
-        stripe: Extent,
-        rule: &Eligible,
-        wanted: impl Fn(&Piece) -> bool,
-        items: &mut Vec<Item>,
-    ) {
+    fn add_full_stripe(&self, stripe: Extent, wanted: impl Fn(&Piece) -> bool, items: &mut Vec<Item>) {
         let before = items.len();
         for line in Line::touching(stripe).map(Line) {
             let mut covered = 0;
-            for &piece in self.index.table().lookup(line).iter() {
-                if self.may_be_destaged(line, &piece, rule) && !self.waits_for_others(line) {
+            for &piece in self.view.index.table().lookup(line).iter() {
+                if self.may_be_destaged(line, &piece) && !self.waits_for_others(line) {
                     covered |= piece.mask;
                     if wanted(&piece) {
                         items.push(Item { line, piece, failed: false });
                     }
                 }
             }
-            if covered != u8::MAX || items.len() > self.destager.room.items_max {
+            if covered != u8::MAX || items.len() > self.items_max {
                 return items.truncate(before);
             }
         }
