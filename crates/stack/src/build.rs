@@ -31,8 +31,8 @@ pub trait DeviceOpener {
     /// Opens (or makes) a device that the stack will know by `index`.
     fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError>;
 
-    /// The machine whose devices these are, for logs that another one may be serving; none where nobody needs to know, as what is
-    /// written stays in RAM, or time is not real.
+    /// Identity of this machine: a log records which machine serves it. None if it does not matter: writes stay in RAM, or time is
+    /// virtual.
     fn machine(&self) -> Option<u64> {
         None
     }
@@ -55,7 +55,7 @@ pub struct ForClients<'a> {
     pub overrun: Overrun,
 }
 
-/// The names in a stack file, and what they became.
+/// Devices and layers of a built stack, by their names in the stack file.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     pub devices: BTreeMap<String, DeviceIndex>,
@@ -70,13 +70,13 @@ impl Parts {
         device.or_else(|| self.layers.get(name).copied().map(Target::Layer))
     }
 
-    /// The sectors of a device that a device, a slice or a disk lies on; none for what lies on several devices.
+    /// The sectors that a part of the stack takes on its device; none for a part that lies on several devices.
     pub fn place(&self, name: &str) -> Option<(DeviceIndex, Extent)> {
         self.places.get(name).copied()
     }
 }
 
-/// The name of the layer that takes response times. No layer of a file can have it, as it is no bare key.
+/// The name of the layer that measures response times. No layer of a file can have it, as it is no bare key.
 pub const METER: &str = "(meter)";
 /// The name of the layer that records the clients' requests. No layer of a file can have it either.
 pub const RECORD: &str = "(record)";
@@ -116,7 +116,7 @@ impl StackFile {
         self.build_parts(&[&self.export], opener)
     }
 
-    /// As [`StackFile::build`], to be used by clients: with a [`Meter`] on top, under the name [`METER`], and with the files of
+    /// Builds as [`StackFile::build`], for clients: with a [`Meter`] on top, under the name [`METER`], and with the files of
     /// its traces, which the other builds leave alone.
     pub fn build_metered(
         &self,
@@ -126,7 +126,7 @@ impl StackFile {
         self.join(&[&self.export], Some(clients), opener)
     }
 
-    /// As [`StackFile::build`], for parts of the stack: only what they stand on is opened and built. The first is the root.
+    /// Builds only some parts of the stack, with the devices and layers below them. The first part is the root.
     ///
     /// # Panics
     /// On names that the file does not have.
@@ -151,7 +151,7 @@ impl StackFile {
         let mut layers = BTreeMap::new();
         for device in self.devices.iter().filter(|device| needed.contains(&device.name)) {
             let index = DeviceIndex(devices.len());
-            // What is wrong begins with the path, which says all where there is no file that names the device.
+            // The text begins with the path. Without a stack file, the device has no other name to add.
             let error = |why: OpenError| match self.path.as_os_str().is_empty() {
                 true => self.error(device.span.clone(), why.to_string()),
                 false => self.error(device.span.clone(), format!("device \"{}\": {why}", device.name)),
@@ -199,7 +199,7 @@ impl StackFile {
         Ok(Built { stack: builder.finish(root), parts: Parts { devices, layers, places }, recording })
     }
 
-    /// Files that nothing may be recorded over: itself, and every device.
+    /// Files that no recording may overwrite: the stack file, and every device.
     fn inputs(&self) -> Inputs {
         let devices = self.devices.iter().filter_map(|device| match &device.source {
             DeviceSource::Path { path, .. } => Some(path),
@@ -208,7 +208,7 @@ impl StackFile {
         Inputs::new(devices.chain([&self.path]))
     }
 
-    /// Makes one layer, and says how large it will be.
+    /// Makes one layer; returns it with its size in sectors.
     fn make(
         &self,
         spec: &LayerSpec,

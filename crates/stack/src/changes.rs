@@ -1,4 +1,4 @@
-//! Changes to a stack file after it is read: what options of a command ask for, and what it takes to go on without missing devices.
+//! Changes to a stack file after it is read: for options of a command, and for a start without missing devices.
 
 use dcd_engine::log_cache::LogCacheConfig;
 
@@ -43,7 +43,7 @@ impl StackFile {
         self.log_caches_mut().for_each(|config| config.take_over = true);
     }
 
-    /// Has a log cache forget its copies of what was read from the data disk.
+    /// Has a log cache forget its clean copies.
     pub fn doubt_kept(&mut self, layer: &str) {
         for found in self.layers.iter_mut().filter(|found| found.name == layer) {
             if let LayerKind::LogCache { config, .. } = &mut found.kind {
@@ -52,12 +52,12 @@ impl StackFile {
         }
     }
 
-    /// Has every log cache take over what its data disk has grown by.
+    /// Has every log cache grow to the size of its data disk.
     pub fn grow(&mut self) {
         self.log_caches_mut().for_each(|config| config.grow = true);
     }
 
-    /// Has log caches keep what they answer although the server may be killed.
+    /// Has log caches answer a write only when it survives a kill of the server.
     pub fn outlive_server(&mut self) {
         self.log_caches_mut().for_each(|config| config.outlives_server = true);
     }
@@ -67,7 +67,7 @@ impl StackFile {
         self.mirrors_mut().for_each(|(_, mirror)| mirror.degraded = true);
     }
 
-    /// Takes all RAM for volatile, whatever the layers declare: for a process that relies on flushes.
+    /// Treats all RAM as volatile, whatever the layers declare: for a process that relies on flushes.
     pub fn without_non_volatile(&mut self) {
         for layer in &mut self.layers {
             match &mut layer.kind {
@@ -82,13 +82,13 @@ impl StackFile {
         }
     }
 
-    /// Lets no array begin a resync or a rebuild, and has no leg filled: for what is only looked at.
+    /// Stops arrays from beginning a resync or a rebuild, and mirrors from filling legs: for commands that only inspect.
     pub fn without_passes(&mut self) {
         self.mirrors_mut().for_each(|(_, mirror)| mirror.only_looks = true);
         self.arrays_mut().for_each(|(_, raid)| raid.config.pass_rate = 0);
     }
 
-    /// Takes legs out of a mirrored log that are missing. One stays in any case: its start says what is wrong.
+    /// Takes missing legs out of a mirrored log. One leg stays in any case: the mirror's start then reports the error.
     pub fn leave_out_legs(&mut self, mirror: &str, names: &[&str]) {
         let Some((_, mirror)) = self.mirrors_mut().find(|(name, _)| *name == mirror) else { return };
         let is_there = |leg: &Located| !names.contains(&leg.text.as_str());
@@ -110,7 +110,7 @@ impl StackFile {
         }
     }
 
-    /// Forgets all devices and layers that some parts do not stand on.
+    /// Keeps only these parts, and the devices and layers below them.
     pub fn keep_only(&mut self, parts: &[&str]) {
         let needed = self.needed_by(parts);
         self.devices.retain(|device| needed.contains(&device.name));

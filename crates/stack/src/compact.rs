@@ -1,5 +1,5 @@
-//! The compact binary format of traces (docs/format.md), as far as it is written: blocks of records with a checksum each, times and
-//! addresses as differences, numbers as varints. Six to twelve bytes a record. The reader is in the crate of traces.
+//! Writes the compact binary format of traces (docs/format.md): blocks of records with a checksum each, times and
+//! addresses as differences, numbers as varints. Six to twelve bytes a record. The reader is in lab/trace.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -11,9 +11,9 @@ pub const VERSION: u16 = 1;
 pub const HEADER_BYTES: usize = 16;
 /// Count of payload bytes, count of records, CRC32C of both and the payload.
 pub const BLOCK_HEADER_BYTES: usize = 12;
-/// A block is written when it has this many bytes: large enough that its header costs nothing.
+/// Size at which a block is written: large enough that its header costs nothing.
 pub const BLOCK_BYTES: usize = 64 << 10;
-/// The largest block that is believed: the last record may pass the limit by its length.
+/// The largest valid block: the last record may pass the limit by its length.
 pub const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + RECORD_BYTES_MAX;
 /// Tag, and five varints of ten bytes at most.
 pub const RECORD_BYTES_MAX: usize = 51;
@@ -131,12 +131,12 @@ impl Writer {
         if self.block.len() < BLOCK_BYTES { Ok(()) } else { self.write_block() }
     }
 
-    /// Writes out what has come so far, so that a program that is killed leaves it.
+    /// Writes out the records so far, so that they survive a kill of the program.
     pub fn checkpoint(&mut self) -> std::io::Result<()> {
         if self.records == 0 { Ok(()) } else { self.write_block() }
     }
 
-    /// Ends the trace by a block of no records that holds their total: without it the trace was cut off.
+    /// Ends the trace with a block without records that holds their total number. A trace without this block was cut off.
     pub fn finish(&mut self) -> std::io::Result<()> {
         if self.records > 0 {
             self.write_block()?;
@@ -147,8 +147,8 @@ impl Writer {
     }
 }
 
-/// Ends a trace whose writing has failed, as on a full disk: cuts off what is no whole block, and writes the end mark behind the last
-/// one. Returns the records that are in it. Where there is no room for the end mark, the trace stays one that was cut off.
+/// Ends a trace after a failed write, as on a full disk: cuts off an incomplete block, and writes the end mark after the last whole
+/// block. Returns the number of records kept. Without space for the end mark, readers see a trace that was cut off.
 pub fn end_after_failure(file: &mut File) -> std::io::Result<u64> {
     let fill = |file: &mut File, buffer: &mut [u8]| match file.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -178,7 +178,7 @@ pub fn end_after_failure(file: &mut File) -> std::io::Result<u64> {
     file.seek(SeekFrom::Start(end))?;
     let mut writer = Writer::new(Box::new(file.try_clone()?));
     (writer.begun, writer.total) = (end > 0, total);
-    // It fits where the file system has freed what was cut off.
+    // The end mark fits if the file system has freed the space that was cut off.
     let _ = writer.finish();
     Ok(total)
 }

@@ -1,4 +1,4 @@
-//! The devices of a stack file, `[device.NAME]`: where each is, and whether it is there.
+//! The devices of a stack file, `[device.NAME]`: the place of each, and whether it is available.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::ops::Range;
@@ -26,10 +26,10 @@ pub enum DeviceSource {
 /// An export of an NBD server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteSource {
-    /// The URI with whole paths: it stands for the device where others have a path.
+    /// The URI with absolute paths: names the device, as a path names other devices.
     pub text: PathBuf,
     pub uri: Uri,
-    /// A request fails that the server has not answered for so long; with none it waits for ever.
+    /// Time after which an unanswered request fails; none: it waits indefinitely.
     pub timeout: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ impl DeviceSource {
         }
     }
 
-    /// A path or URI that was typed, with a relative path completed: it names the same in every directory.
+    /// Returns a path or URI that was typed, with a relative path made absolute.
     ///
     /// # Errors
     /// What is wrong with the URI, or that there is no current directory.
@@ -121,7 +121,7 @@ fn is_reachable(server: &Server) -> bool {
     }
 }
 
-/// The node of a loop device without a file, or of a drive without a disk, stays. What cannot be opened for another reason is there.
+/// True for a loop device without a file, or a drive without a disk: their nodes exist. Any other error of opening means a medium.
 fn is_without_medium(path: &Path) -> bool {
     let is_block = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
     is_block
@@ -133,7 +133,7 @@ fn is_without_medium(path: &Path) -> bool {
         }
 }
 
-/// A server that may be gone has so long to take a connection.
+/// Maximum time for a server to accept a connection.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// EIO, ENXIO, ENODEV and ENOMEDIUM of Linux.

@@ -1,4 +1,4 @@
-//! A stack file as a whole: it is read and checked here, and answers what stands on what.
+//! A stack file as a whole: reads and checks it, and tells which part stands on which.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct StackFile {
     text: String,
     /// The devices that layers use.
     pub devices: Vec<DeviceSpec>,
-    /// The names of the others: a leg that was taken out of a log may be described still.
+    /// Names of devices that no layer uses: a leg that was taken out of a log may still be described.
     pub unused_devices: Vec<String>,
     /// Bottom first: each stands on layers before it.
     pub layers: Vec<LayerSpec>,
@@ -102,7 +102,7 @@ impl StackFile {
         })
     }
 
-    /// A stack of one device and nothing else.
+    /// Makes a stack of a single device.
     ///
     /// # Errors
     /// What is wrong with a URI.
@@ -149,7 +149,7 @@ impl StackFile {
         })
     }
 
-    /// The mirror that a log is, or lies on.
+    /// The mirror that a log is, or that is below it.
     pub fn mirror_below(&self, part: &str) -> Option<&LayerSpec> {
         let layer = self.layer(part)?;
         match (&layer.kind, layer.kind.below().as_slice()) {
@@ -201,7 +201,7 @@ impl StackFile {
             .any(|layer| matches!(&layer.kind, LayerKind::LogCache { config, .. } if config.grow))
     }
 
-    /// The layers that declare their RAM non-volatile, bottom first: they answer a flush from it.
+    /// The layers that declare their RAM non-volatile, bottom first: they answer a flush once the data is in it.
     pub fn non_volatile_layers(&self) -> Vec<&str> {
         let declares = |layer: &&LayerSpec| match &layer.kind {
             LayerKind::Raid(raid) => raid.config.non_volatile,

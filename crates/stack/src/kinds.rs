@@ -28,30 +28,30 @@ pub struct LayerSpec {
 pub struct SliceSpec {
     pub(crate) of: Located,
     pub first_bytes: u64,
-    /// None: to the end.
+    /// Size; none: to the end of the part below.
     pub size_bytes: Option<u64>,
-    /// The file does not name it: an array's journal, or the log beside it.
+    /// True if the file does not name the slice: an array's journal, or the log beside that journal.
     pub implied: bool,
 }
 
-/// A record of what passes.
+/// A trace layer: records the operations that pass through it.
 #[derive(Clone, Debug)]
 pub struct TraceSpec {
     pub(crate) of: Located,
     /// Number of newest operations that the status shows.
     pub kept_max: usize,
-    /// A file that gets every operation.
+    /// File in which every operation is recorded.
     pub file: Option<(Located, PathBuf)>,
 }
 
 /// An array over members, with spares and a journal where it has them.
 #[derive(Clone, Debug)]
 pub struct RaidSpec {
-    /// The members that are there, in the order of their roles.
+    /// The present members, in the order of their roles.
     pub(crate) of: Vec<Located>,
     pub(crate) spares: Vec<Located>,
     pub(crate) journal: Option<Located>,
-    /// The file says that it has none.
+    /// True if the file says `journal = "none"`: the user accepts the write hole.
     pub(crate) hole_accepted: bool,
     pub config: RaidConfig,
 }
@@ -60,7 +60,7 @@ pub struct RaidSpec {
 #[derive(Clone, Debug)]
 pub struct MirrorSpec {
     pub(crate) of: Vec<Located>,
-    /// Legs may be missing that are not known to have failed.
+    /// True if legs that are not known to have failed may be missing.
     pub degraded: bool,
     /// True if the mirror is only inspected: no leg is filled.
     pub only_looks: bool,
@@ -112,7 +112,7 @@ impl LayerKind {
         self.below().into_iter().map(|located| located.text.as_str()).collect()
     }
 
-    /// The role of a layer that another crate brings.
+    /// The role of a registered layer.
     pub fn role(&self) -> Option<Role> {
         match self {
             LayerKind::Registered { layer, .. } => Some(layer.role()),
@@ -120,7 +120,7 @@ impl LayerKind {
         }
     }
 
-    /// Tells whether it is a cache that another crate brings.
+    /// True for a registered layer that is a cache.
     pub fn is_registered_cache(&self) -> bool {
         matches!(self.role(), Some(Role::Cache { .. }))
     }
@@ -138,7 +138,7 @@ const KINDS: [(&str, Reader); 6] = [
     ("trace", read_trace),
 ];
 
-/// More than a disk passes in a tenth of a second is no piece of a stream any more, but of everything.
+/// Largest read-ahead: about as much as a disk reads in a tenth of a second.
 const READ_AHEAD_MAX: u64 = 16 << 20;
 /// Default number of operations that the status of a trace shows.
 const TRACE_KEPT: u64 = 100;
@@ -215,7 +215,7 @@ fn read_legs(fields: &mut Fields<'_>) -> Result<Vec<Located>, StackFileError> {
     }
 }
 
-/// A log from before is not measured, and works as one whose spindle was not set.
+/// Advice for removed fields: a log of an earlier version has no measured rotation, and works without it.
 const MEASURED: &str = "leave it out; \"dcd format\" measures how the log's disk turns";
 /// Fields of earlier versions of a log cache.
 const REMOVED: [(&str, &str); 11] = [

@@ -10,7 +10,7 @@ use crate::kinds::LayerKind;
 use crate::registry::Role;
 
 impl StackFile {
-    /// The RAM that the stack will take when it is served, as far as the file says: caches, buffers, and disks in RAM.
+    /// The RAM that the stack will take when it is served, as far as the file tells: caches, buffers, and disks in RAM.
     pub fn memory_bytes(&self) -> u64 {
         let devices = self.devices.iter().map(|device| match device.source {
             DeviceSource::Memory { size } => size,

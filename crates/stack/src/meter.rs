@@ -1,8 +1,8 @@
-//! The meter: a layer that changes nothing and takes the response times of what passes. It stands on top of a served
+//! The meter: a layer that changes nothing and measures the response times of the requests that pass. It stands on top of a served
 //! stack, so its times are what the front-ends see.
 //!
-//! A request is counted once, in the newest of a few slots of ten seconds. A slot that is older than a minute is added to all that
-//! came before.
+//! A request is counted once, in the newest of a few slots of ten seconds. A slot that is older than a minute is added to the
+//! total of all older ones.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ const TIME_MAX: Nanos = Nanos::from_secs(3600);
 #[serde(default)]
 pub struct MeterStatus {
     pub in_flight: usize,
-    /// The span that `recent` is about: about the last minute, less after the start.
+    /// Length of the span that `recent` covers: about a minute, less after the start.
     pub recent_seconds: f64,
     pub read: ResponseTimes,
     pub write: ResponseTimes,
@@ -90,7 +90,7 @@ impl Counts {
         self.errors += other.errors;
     }
 
-    /// A histogram's own `reset` leaves a maximum.
+    /// Empties the histogram: its own `reset` keeps the maximum.
     fn clear(&mut self) {
         if !self.times.is_empty() {
             *self = Counts::default();
@@ -117,7 +117,7 @@ pub struct Meter {
     slots: VecDeque<Kinds>,
     /// End of the newest slot.
     slot_ends: Nanos,
-    /// Begin of counting.
+    /// Time when counting began.
     since: Nanos,
 }
 
@@ -226,7 +226,7 @@ impl Filter for Meter {
 }
 
 impl Counts {
-    /// The upper end of its bucket may lie above the longest.
+    /// Returns a quantile, at most the longest time: the upper end of a bucket may lie above that.
     fn quantile_ms(&self, quantile: f64) -> f64 {
         millis(self.times.value_at_quantile(quantile).min(self.times.max()))
     }

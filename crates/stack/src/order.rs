@@ -70,7 +70,7 @@ enum State {
     Done,
 }
 
-/// A walk down from the export: the bottom comes out first, and a cycle is seen.
+/// A walk down from the export: yields the bottom first, and finds cycles.
 struct Order<'a> {
     source: Source<'a>,
     names: &'a Places<'a>,

@@ -1,5 +1,5 @@
-//! Files that commands make. A wrong name must not cost what the command reads, nor a disk: a result is written over neither, by
-//! whatever name (a hard link, a symbolic one, a bind mount) it is known there.
+//! Files that commands write. A mistyped name must destroy neither the command's input nor a disk. So a result overwrites neither,
+//! under whatever name the user reaches it (a hard or symbolic link, a bind mount).
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
@@ -62,8 +62,8 @@ impl Inputs {
         }
     }
 
-    /// Refuses a result that would be written over an input or over a disk, or cannot be written. A long run asks before its work, and
-    /// what is there stays until there is something to take its place.
+    /// Refuses a result that would overwrite an input or a disk, or that cannot be written. A long run asks this before its work; an
+    /// existing file is kept until there is a result to replace it.
     pub fn check(&self, output: &Path) -> Result<(), OutputError> {
         if output == Path::new("-") {
             let metadata = of_descriptor(io::stdout().as_fd());
@@ -95,14 +95,14 @@ impl Inputs {
         }
     }
 
-    /// Opens a file for a result. What it held is emptied only when it is known to be no input.
+    /// Opens a file for a result. The file is emptied only once it is known not to be an input.
     pub fn create(&self, output: &Path) -> Result<File, OutputError> {
         self.check(output)?;
         let name = output.display().to_string();
         let failed = |source| OutputError::Io { output: name.clone(), source };
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).open(output).map_err(failed)?;
-        // The name may mean another file by now.
+        // The name may lead to another file by now.
         let metadata = file.metadata().map_err(failed)?;
         self.check_opened(name.clone(), &metadata)?;
         if metadata.is_file() {

@@ -9,10 +9,10 @@ use crate::error::StackFileError;
 use crate::fields::{Fields, Located};
 use crate::kinds::{LayerKind, RaidSpec};
 
-/// In the place of a member that is missing.
+/// Word in the list of members for one that is missing.
 const MISSING: &str = "missing";
 
-/// In the place of a journal, where there shall be none.
+/// Word for an array without a journal.
 const NO_JOURNAL: &str = "none";
 
 /// Non-volatile RAM may be dirty for most of its size before destaging must begin (Baek and Park, section IV).
@@ -101,7 +101,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
     Ok(LayerKind::Raid(RaidSpec { of, spares, journal, hole_accepted, config }))
 }
 
-/// Looks at the members alone.
+/// Checks the number of members against the level.
 fn check_members(config: &RaidConfig) -> Result<(), ShapeError> {
     RaidConfig { strip_sectors: RaidConfig::default().strip_sectors, ..config.clone() }.check_shape()
 }

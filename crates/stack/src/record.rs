@@ -12,7 +12,7 @@ pub const LBA_END_MAX: u64 = 1 << 54;
 /// The most sectors of a read or a write: as many as a SCSI command can name. (Zeroes count as writes.)
 pub const SECTORS_MAX: u64 = u32::MAX as u64;
 
-/// A disk, a volume, a logical unit: whatever the trace tells apart. Of blktrace it is the kernel's device number.
+/// Number of a disk, a volume or a logical unit in the trace. In a blktrace it is the kernel's device number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceId(pub u32);
 
@@ -28,7 +28,7 @@ pub enum Op {
     Read,
     Write,
     Discard,
-    /// Everything written before is to be durable. It has no address.
+    /// Makes all writes before it durable. It has no address.
     Flush,
 }
 
@@ -56,7 +56,7 @@ pub struct Record {
     pub response: Option<Nanos>,
 }
 
-/// Something that is no request.
+/// Error for a record that is not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRecord {
     #[error("a {} of nothing", .0.name())]

@@ -1,5 +1,5 @@
-//! Kinds of layers that other crates bring: modelled disks and the write cache in RAM come from the laboratory, so that the product
-//! builds without them.
+//! Kinds of layers that other crates register. Modelled disks and the write cache in RAM come from the laboratory, so that the
+//! product builds without them.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -14,14 +14,14 @@ use crate::fields::Fields;
 /// A part of the stack below a registered layer.
 pub struct Below<'a> {
     pub sectors: u64,
-    /// The part itself, if it is a registered layer: one that knows the other's type can ask it for more.
+    /// The part itself, if it is a registered layer: a layer that knows its type can ask it for more.
     pub layer: Option<&'a (dyn RegisteredLayer + 'static)>,
 }
 
 /// Treatment of a registered layer by the rest of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A model of a disk: the layer decides how long operations take, and what is below should take no time.
+    /// A model of a disk: the layer decides how long operations take, and the device below should take no time.
     ModelledDisk,
     /// A cache: it is drained and stopped, and what it holds is lost with the process.
     Cache { memory_bytes: u64, non_volatile: bool },
@@ -34,7 +34,7 @@ pub trait RegisteredLayer: Any + Debug + Send + Sync {
 
     fn role(&self) -> Role;
 
-    /// Returns the layer with its RAM taken for volatile, where it declares it non-volatile.
+    /// Returns the layer with volatile RAM, if its file declares it non-volatile.
     fn without_non_volatile(&self) -> Option<Arc<dyn RegisteredLayer>> {
         None
     }
@@ -47,7 +47,7 @@ pub type ReadKind = fn(&mut Fields<'_>, &Path) -> Result<Arc<dyn RegisteredLayer
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub word: &'static str,
-    /// True if `of` takes a list of parts, false if it takes one.
+    /// True if the field `of` names a list of parts, false if it names a single part.
     pub on_several: bool,
     /// Reads its fields, but for `of`; relative paths are relative to the directory.
     pub read: ReadKind,
@@ -61,7 +61,7 @@ fn kinds() -> Vec<Kind> {
     KINDS.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Makes a kind known to this process. Nothing changes where it is known already.
+/// Makes a kind known to this process, unless it is known already.
 pub fn register(kind: Kind) {
     let mut kinds = KINDS.write().unwrap_or_else(PoisonError::into_inner);
     if kinds.iter().all(|known| known.word != kind.word) {

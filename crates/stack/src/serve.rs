@@ -27,7 +27,7 @@ impl std::fmt::Display for Address {
 /// The number of a ublk device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UblkNumber {
-    /// The device that the stack has had, or else one with a free number.
+    /// The number that the stack's device had before, or else a free one.
     Any,
     Is(u32),
 }
@@ -41,13 +41,13 @@ pub struct Serve {
     pub nbd: Vec<Address>,
     /// The name of the NBD export; clients that ask for no name get it too.
     pub nbd_name: String,
-    /// The directory of the certificates that the TCP addresses among them are served with.
+    /// Directory of the certificates for TLS on the TCP addresses of `nbd`.
     pub nbd_tls: Option<PathBuf>,
-    /// Clients over TLS need no certificate.
+    /// True if clients need no certificate for TLS.
     pub nbd_tls_anyone: bool,
-    /// Programs of all users of this machine may connect to the loopback addresses among them, without TLS.
+    /// True if programs of all users of this machine may connect to the loopback addresses of `nbd` without TLS.
     pub nbd_allow_local_users: bool,
-    /// NBD clients may outlive the server: what it answers does too.
+    /// True if NBD clients may outlive the server: then its answered writes must survive its kill, too.
     pub nbd_recovery: bool,
     /// A directory on which one image file appears.
     pub fuse: Option<PathBuf>,
@@ -142,7 +142,7 @@ fn tls_clients(fields: &mut Fields<'_>) -> Result<TlsClients, StackFileError> {
 }
 
 impl Serve {
-    /// The address of NBD, if any, by which each user of this machine reaches the disk, although the stack file does not say that they may.
+    /// The NBD address, if any, by which every user of this machine can reach the disk without the stack file allowing it.
     pub fn open_to_local_users(&self) -> Option<SocketAddr> {
         let is_open = self.nbd_tls.is_none() && !self.nbd_allow_local_users;
         self.nbd.iter().find_map(|address| match address {
@@ -159,7 +159,7 @@ fn read_metrics(text: &str, dir: &Path) -> Result<Address, AddressError> {
     }
 }
 
-/// Something that is no address to serve on.
+/// Error for a text that is not an address to serve on.
 #[derive(Debug, thiserror::Error)]
 enum AddressError {
     #[error("there is no path behind unix:, like \"unix:disk.sock\"")]

@@ -1,4 +1,5 @@
-//! Checks that parts of a stack do not overwrite each other. Slices beside each other may share a device or a layer; nothing shares a file.
+//! Checks that parts of a stack do not overwrite each other. Slices that do not overlap may share a device or a layer. Two devices never
+//! share a file.
 
 use std::collections::BTreeMap;
 

@@ -52,7 +52,7 @@ impl LayerStatus {
         serde_json::to_value(self).expect("a status is plain data")
     }
 
-    /// Bytes that the layer has and the disks below lack, where the layer knows the number.
+    /// Dirty bytes, if the layer knows their number.
     pub fn dirty_bytes(&self) -> Option<u64> {
         match self {
             LayerStatus::LogCache(cache) => Some(cache.dirty_bytes),
@@ -84,7 +84,7 @@ impl LayerStatus {
     }
 }
 
-/// Tells whether a write cache holds what the disks below lack.
+/// Tells whether a write cache holds dirty data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteCacheState {
@@ -109,7 +109,7 @@ pub struct WriteCacheStatus {
     pub dirty_bytes: u64,
     /// The cache answers a flush from its RAM.
     pub non_volatile: bool,
-    /// Fields that only the crate of the write cache knows.
+    /// Further fields, which only the write cache's crate knows.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }

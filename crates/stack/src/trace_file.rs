@@ -1,14 +1,13 @@
 //! The file of a trace layer: JSON, one object a line in the order in which the operations were answered; or the compact
 //! format, in the order in which they came, for `dcd serve --record`.
 //!
-//! A thread writes it. The thread that serves only puts records into a bounded queue: where the file cannot keep up, it drops
-//! them and counts them, as serving is what it is for. A simulation waits instead.
+//! A thread writes it. The thread that serves only puts records into a bounded queue: if the file cannot keep up, it drops
+//! records and counts them, as serving comes first. A simulation waits instead.
 //!
-//! Where the file cannot be written any more, as on a full disk, that is said at once, the file ends with what is whole in it, and
-//! only that counts as recorded.
+//! If the file cannot be written any more, as on a full disk, that is reported immediately. The file then ends after its last whole
+//! record, and only whole records count as recorded.
 //!
-//! A start begins the file anew. As a wrong path must not cost data, that is done only to an empty file and to one that is a
-//! trace already.
+//! A start overwrites the file. As a wrong path must not cost data, only an empty file or a trace is overwritten.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,14 +30,14 @@ use crate::compact::{self, Writer};
 use crate::output::{Inputs, OutputError};
 use crate::record::{DeviceId, Op, Record};
 
-/// Some 5 MB; at 100,000 requests a second the file may stand still for more than half a second.
+/// Records in the queue, some 5 MB: at 100,000 requests a second the file may stall for more than half a second.
 const QUEUE_RECORDS: usize = 1 << 16;
 /// Maximum time until a record is written.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
-/// Some 500 records are written at once, so that recording costs little.
+/// Bytes that are written together, some 500 records, so that recording costs little.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Records are held back so long, or until there are so many, to be written in the order in which they came: what takes
-/// longer than that is written late.
+/// Limits in time and number for records that are held back, so that they are written in the order of arrival. A request that
+/// takes longer is written out of order.
 const HELD_SPAN: Nanos = Nanos::from_secs(5);
 const HELD_MAX: usize = 1 << 16;
 /// Maximum time that the end of a server waits for the end of its recording.
@@ -111,7 +110,7 @@ impl Recording {
         dropped + lost.unwrap_or(0)
     }
 
-    /// Why nothing more is written, if so.
+    /// The error that ended the recording, if any.
     pub fn error(&self) -> Option<String> {
         self.broken().map(|broken| broken.why)
     }
@@ -120,7 +119,7 @@ impl Recording {
         self.counts.lock().clone()
     }
 
-    /// Ends a file that cannot be written any more. A simulation says so here; the host of a server looks for it.
+    /// Ends a file that cannot be written any more. A simulation reports that here; the host of a server asks for the error.
     fn give_up(&self, form: Form, overrun: Overrun, mut file: File, why: &std::io::Error) {
         let ended = match form {
             Form::JsonLines => end_lines(&mut file),
@@ -136,7 +135,7 @@ impl Recording {
     }
 }
 
-/// Puts records into the queue. Dropping it ends the file; where nobody waits for a file, a disk that does not answer holds nothing up.
+/// Puts records into the queue. Dropping it ends the file. With [`Overrun::Drop`], a disk that does not answer delays nothing for long.
 pub(crate) struct Recorder {
     recording: Recording,
     overrun: Overrun,
@@ -146,7 +145,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a file. `inputs`: what the stack is made of, which it is not written over.
+    /// Begins a file. `inputs`: the files of the stack, which it must not overwrite.
     pub fn create(
         path: &Path,
         form: Form,
@@ -228,7 +227,7 @@ fn begin(path: &Path, beginning: &[u8]) -> Result<File, OutputError> {
     let output = || path.display().to_string();
     let failed = |source| OutputError::Io { output: output(), source };
     let mut options = OpenOptions::new();
-    // It tells what clients write, and where.
+    // Private, as a trace shows where clients write.
     let mut file =
         options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
@@ -268,8 +267,7 @@ fn write_json(records: &Receiver<TraceRecord>, file: File) -> std::io::Result<()
     out.flush()
 }
 
-/// Says when what has come is written to the file, however little it is: a server that is killed loses no more, and a disk that is full is
-/// noticed.
+/// Decides when the records so far are written, however few: this bounds what a kill of the server loses, and a full disk is noticed.
 struct Pace {
     written: Instant,
     /// Records that came since.
@@ -340,7 +338,7 @@ impl Held {
     }
 }
 
-/// Cuts off a line that is not whole. Returns the lines that are.
+/// Cuts off an incomplete last line. Returns the number of whole lines.
 fn end_lines(file: &mut File) -> std::io::Result<u64> {
     file.rewind()?;
     let (mut lines, mut end, mut at) = (0, 0, 0);
@@ -359,13 +357,13 @@ fn end_lines(file: &mut File) -> std::io::Result<u64> {
     Ok(lines)
 }
 
-/// The writer gives whole blocks, so nothing is gained by a buffer before the file.
+/// Writes the compact format. The writer passes whole blocks, so a buffer before the file would gain nothing.
 fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> std::io::Result<()> {
     let new_writer = |file: &File| {
         let out = file.try_clone()?;
         Ok::<_, std::io::Error>(Writer::new(Box::new(out)))
     };
-    // An empty trace to begin with: a disk that is full already is told of at once.
+    // Begin with an empty trace: a disk that is already full is then reported immediately.
     new_writer(&file)?.finish()?;
     file.rewind()?;
     let mut out = new_writer(&file)?;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use dcd_engine::Nanos;
 
-/// A size or a span that could not be understood, and what would be.
+/// Error for a malformed size or span of time, with a correct example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnitError(String);

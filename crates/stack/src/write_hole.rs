@@ -7,11 +7,11 @@ use crate::fields::Located;
 use crate::kinds::{LayerKind, LayerSpec, SliceSpec};
 use crate::order::needed;
 
-/// The journal, at the beginning of what the log is on. The same for all arrays, so that the log stays where it is when an
-/// array grows: a hundred stripes of five members with strips of 128 KiB. An array with stripes too large for it says so.
+/// Size of the journal, at the beginning of the log's device: a hundred stripes of five members with strips of 128 KiB. It is equal
+/// for all arrays, so that the log does not move when an array grows. An array with larger stripes reports an error.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// The layers that are added have names that show where they belong.
+/// The name of the added journal layer, which shows its array.
 fn journal_of(array: &str) -> String {
     format!("{array}.journal")
 }
@@ -20,7 +20,7 @@ fn log_of(cache: &str) -> String {
     format!("{cache}.log")
 }
 
-/// Gives each array without a journal that stands below a log cache one.
+/// Adds a journal to each array below a log cache that has none.
 pub(crate) fn close(devices: &[DeviceSpec], layers: &mut Vec<LayerSpec>) {
     for cache in 0..layers.len() {
         let LayerKind::LogCache { log, data, .. } = &layers[cache].kind else { continue };
@@ -35,10 +35,10 @@ pub(crate) fn close(devices: &[DeviceSpec], layers: &mut Vec<LayerSpec>) {
     }
 }
 
-/// The array without a journal that the chain of layers from `name` down ends in.
+/// The array at the bottom of the chain of layers from `name`, if it has no journal.
 fn array_below(layers: &[LayerSpec], name: &str) -> Option<usize> {
     let mut name = name;
-    // A file's layers may stand on each other in a circle, which is found out later.
+    // The bound ends the walk on a circle of layers, which is refused later.
     for _ in 0..layers.len() {
         let index = layers.iter().position(|layer| layer.name == name)?;
         match &layers[index].kind {
@@ -67,7 +67,7 @@ fn add(layers: &mut Vec<LayerSpec>, cache: usize, array: usize) {
     }
 }
 
-/// Takes the journal away again that [`close`] gave the array below a cache: the log's device is gone.
+/// Removes the journal that [`close`] added to the array below a cache: the log's device is missing.
 pub(crate) fn open_again(layers: &mut Vec<LayerSpec>, cache: &str) {
     let log = log_of(cache);
     let implied = |layer: &&LayerSpec| matches!(&layer.kind, LayerKind::Slice(slice) if slice.implied);
