@@ -644,7 +644,7 @@ fn a_command_that_changes_an_array_on_caches_says_that_their_disks_are_incomplet
     expect(&array(&place, &["add", "c"]), 0, "is member 2 now");
     assert_eq!(INNER.map(|inner| state(&place, inner)), ["dirty"; 3]);
     bring_home(&place);
-    expect(&array(&place, &["rebuild"]), 0, "all members are whole");
+    expect(&array(&place, &["rebuild"]), 0, "all members are complete");
     assert_eq!(INNER.map(|inner| state(&place, inner)), ["dirty"; 3]);
     needs_its_cache(&place, "c");
     bring_home(&place);

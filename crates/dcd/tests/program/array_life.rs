@@ -65,7 +65,7 @@ fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     stack(&place, &["a", "b", "c", "d"], &["new", "more"], JOURNAL);
     expect(&array(&place, "add", &["new"]), 0, "\"new\" is member 2 now");
     expect(&array(&place, "add", &["new"]), 3, "is member 2 of the server's array already");
-    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
+    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are complete");
     // On it goes with the array, beside clients.
     expect(&array(&place, "add", &["more"]), 0, "\"more\" is a spare now");
     let now = good(&place);
@@ -171,7 +171,7 @@ fn a_member_is_replaced_in_its_place_while_nothing_is_served() {
     disk(&place, "new", 6);
     expect(&array(&place, "rebuild", &[]), 3, "dcd array add");
     expect(&array(&place, "add", &["new"]), 0, "\"new\" is member 2 now");
-    expect(&array(&place, "rebuild", &[]), 0, "all members are whole");
+    expect(&array(&place, "rebuild", &[]), 0, "all members are complete");
     let now = status(&place);
     assert_eq!((now["state"].as_str(), device(&now, "new").as_str()), (Some("good"), "in use"));
     fs::remove_file(place.path("a.img")).unwrap();
@@ -496,7 +496,7 @@ fn a_spare_that_was_never_added_is_named_and_can_be_added_at_any_time() {
         }
         expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
         expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
-        expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
+        expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are complete");
         read_all(&mut place.nbd(), blocks);
         expect(&server.stop(), 0, "");
     }
@@ -530,7 +530,7 @@ fn whether_an_array_would_start_is_what_its_start_says() {
     fs::write(place.path("b.img"), vec![0; 8 << 20]).unwrap();
     expect(&array(&place, "add", &["b"]), 0, "\"b\" is member 1 now");
     expect(&array(&place, "rebuild", &["--quiet"]), 3, why);
-    expect(&array(&place, "rebuild", &["--quiet", "--accept-damage"]), 0, "all members are whole");
+    expect(&array(&place, "rebuild", &["--quiet", "--accept-damage"]), 0, "all members are complete");
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
@@ -572,7 +572,7 @@ fn a_served_array_goes_by_the_names_that_its_devices_had_when_it_was_started() {
     assert!(device(&now, "new").starts_with("new: "), "{now}");
     expect(&array(&place, "add", &["new"]), 0, "\"new\" is a spare now");
     expect(&array(&place, "fail", &["e"]), 0, "member 1 is no longer used");
-    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
+    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are complete");
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
     expect(&array(&place, "grow", &[]), 3, "name that one there in \"of\", even if it was a spare");
@@ -600,7 +600,7 @@ fn a_spare_or_a_member_that_is_not_there_does_not_lead_to_a_new_array() {
     stack(&place, &["a", "b", "c", "d"], &["e"], JOURNAL);
     expect(&array(&place, "add", &["e"]), 0, "\"e\" is a spare now");
     expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
-    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are whole");
+    expect(&array(&place, "rebuild", &["--quiet"]), 0, "all members are complete");
     expect(&server.stop(), 0, "");
     fs::remove_file(place.path("journal.img")).unwrap();
     let refused = Server::start(&place, &[]).err().expect("the journal is missing");

@@ -47,7 +47,7 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
         }
         _ => "",
     };
-    println!("all members are whole{parity}");
+    println!("all members are complete{parity}");
     for advice in &status.advice {
         println!("note: {advice}");
     }

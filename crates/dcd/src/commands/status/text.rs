@@ -275,7 +275,7 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
                 ", head tracking off (too noisy to tell; measured when a start finds the log empty)",
             );
         }
-        LogHead::NotShown => words.push_str(", head tracking off (its disk shows no head)"),
+        LogHead::NotShown => words.push_str(", head tracking off (flash, a virtual disk, or a write cache)"),
         LogHead::DoesNotPay => words.push_str(", head tracking off (no gain)"),
     }
     if let Some(space) = cache.statistics.log_space().filter(|_| cache.log_head == LogHead::Followed) {
