@@ -164,7 +164,7 @@ impl Buf {
         }
     }
 
-    /// Makes a shared buffer writable again if there is no other holder; true where it now is owned or blank.
+    /// Makes a shared buffer writable again if there is no other holder; true if it is now owned or blank.
     pub fn reclaim(&mut self) -> bool {
         if let Memory::Shared(pages) = &mut self.memory {
             match Arc::get_mut(pages) {

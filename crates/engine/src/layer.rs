@@ -40,8 +40,8 @@ pub enum Io {
         buf: Buf,
         durability: Durability,
     },
-    /// Writes one copy of what is below, the one that [`Io::ReadCopy`] reads under this number: another copy has these bytes, and must not be
-    /// written over, as it may be the only good one.
+    /// Writes one copy, numbered as in [`Io::ReadCopy`]. The copy that the bytes were read from must not be written over: it may be the
+    /// only good one.
     WriteCopy {
         at: Lba,
         buf: Buf,
@@ -86,7 +86,7 @@ impl IoKind {
 }
 
 impl Io {
-    /// The sectors it touches; none for a flush.
+    /// The sectors that the operation touches; none for a flush.
     #[inline]
     pub fn extent(&self) -> Option<Extent> {
         let of = |at: Lba, buf: &Buf| Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES);
@@ -147,7 +147,7 @@ pub enum ErrorKind {
     Invalid,
     /// The device cannot do this (ENOTSUP).
     Unsupported,
-    /// Data was acknowledged and cannot be read back whole: checksum mismatch or a dead log (EIO).
+    /// Acknowledged data cannot be read back intact: checksum mismatch or a dead log (EIO).
     Lost,
     /// The server is stopping (ESHUTDOWN).
     Shutdown,
@@ -156,7 +156,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The word, as JSON has it.
+    /// Name of the kind in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             ErrorKind::Medium => "medium",
@@ -172,7 +172,7 @@ impl ErrorKind {
     }
 }
 
-/// A failed operation: what, and where.
+/// Error of an operation, with its place if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct IoError {
     pub kind: ErrorKind,
@@ -209,7 +209,7 @@ impl IoError {
     }
 }
 
-/// The end of an [`Io`]: its buffer, and how it went.
+/// Result of an [`Io`]: its buffer and its status.
 #[derive(Debug)]
 pub struct IoResult {
     pub buf: Buf,
@@ -244,7 +244,7 @@ pub struct Request {
     pub io: Io,
 }
 
-/// The place of a device in an array, as its stack file has it.
+/// The place of a device in an array, as the stack file lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seat {
     /// At this place among the spares.
@@ -265,18 +265,18 @@ impl fmt::Display for Seat {
 /// A command of an administrator to an array; each is answered by one [`Report::Array`], in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayCommand {
-    /// Use the member of this role no more, as if it had failed.
+    /// Stop using the member of this role, as if it had failed.
     Fail { role: usize },
-    /// Compare the parity of the whole array with its data; `repair`: write anew what does not match. Answered when it begins.
+    /// Compare the parity of the whole array with its data; `repair`: rewrite blocks that do not match. Answered when it begins.
     Scrub { repair: bool },
     /// End a scrub early.
     ScrubStop,
-    /// Rebuild failed members on the spares that are there. Answered when it begins.
+    /// Rebuild failed members on the spares present. Answered when it begins.
     Rebuild,
-    /// Make the device on a port that is new a spare; one in the place of a member gets that role and no other. Answered when
-    /// it begins. `id`: a random number.
+    /// Make the device on a new port a spare. In the seat of a member, it gets that role and no other. Answered when it begins. `id`: a
+    /// random number.
     Add { port: Port, geometry: Geometry, seat: Seat, id: u64 },
-    /// Use the device on a port no more, for good: it has failed, or is a spare. When that is done nothing is under way there.
+    /// Stop using the device on a port permanently: it has failed, or is a spare. Once answered, no operation is under way there.
     Remove { port: Port },
 }
 
@@ -358,8 +358,8 @@ pub enum Control {
     /// Start the counters and histograms again.
     ResetStatistics,
     Array(ArrayCommand),
-    /// From the layer above: this copy, as [`Io::ReadCopy`] counts them, has lost writes that it had said were durable. It is filled again
-    /// from another one, unless it is the only one. Nothing that comes afterwards is answered before that is recorded.
+    /// From the layer above: this copy, numbered as in [`Io::ReadCopy`], has lost writes that it had reported as durable. It is refilled
+    /// from another one, unless it is the only one. Later requests are answered only once that is recorded.
     DistrustCopy(u8),
 }
 
@@ -409,7 +409,7 @@ pub enum Event {
         op: OpId,
         result: IoResult,
     },
-    /// The deadline of [`Layer::next_deadline`] has come (or a little more than come).
+    /// The deadline of [`Layer::next_deadline`] has come or passed.
     Wake,
     Control(Control),
 }
@@ -479,7 +479,7 @@ pub struct Geometry {
     pub copies: u8,
 }
 
-/// The stripes of an array: one that is written as a whole costs no reads for its parity.
+/// The stripes of an array: writing a whole stripe needs no reads for its parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stripes {
     /// Sectors of data in a stripe.
@@ -489,7 +489,7 @@ pub struct Stripes {
 }
 
 impl Stripes {
-    /// The stripe that a sector is in, if all of it is on the device in that direction.
+    /// The stripe around a sector; `None` for a sector before the first whole stripe. It may reach past the end of the device.
     pub const fn around(&self, sector: Lba) -> Option<Extent> {
         match sector.0.checked_sub(self.first) {
             Some(behind) => {
@@ -536,10 +536,10 @@ impl Geometry {
         Extent::new(Lba(start), extent.end().0.next_multiple_of(block) - start)
     }
 
-    /// Refuses what nothing of this geometry can do.
+    /// Refuses an operation that no device of this geometry can do.
     ///
     /// # Errors
-    /// A write to what is read only; what is empty, unaligned, or past the end; a discard that does not work.
+    /// A write to a read-only device; an empty or unaligned extent, or one past the end; a discard that does not work.
     pub fn validate(&self, io: &Io) -> Result<(), IoError> {
         let Some(extent) = io.extent() else { return Ok(()) };
         let whole = match io {
@@ -564,7 +564,7 @@ impl Geometry {
     }
 }
 
-/// A device that answers at once: for work that runs alone (format, recovery, check, dump, rescue).
+/// A synchronous device: for work that runs alone (format, recovery, check, dump, rescue).
 pub trait BlockDevice {
     fn geometry(&self) -> Geometry;
 
@@ -599,7 +599,7 @@ pub trait BlockDevice {
         self.run(Io::WriteCopy { at, buf, durability: Durability::Volatile, copy }).status
     }
 
-    /// Says that one copy, of a device that has several, has lost what it had said was durable. See [`Control::DistrustCopy`].
+    /// Reports that one copy, of a device that has several, has lost data reported as durable. See [`Control::DistrustCopy`].
     fn distrust_copy(&mut self, _copy: u8) {}
 
     fn flush(&mut self) -> Result<(), IoError> {
@@ -607,7 +607,7 @@ pub trait BlockDevice {
     }
 }
 
-/// The things below a layer while it is activated.
+/// The layers and devices below a layer, while it is activated.
 pub trait Ports {
     fn geometry(&self, port: Port) -> Geometry;
     fn run(&mut self, port: Port, io: Io) -> IoResult;
@@ -680,8 +680,8 @@ pub trait Layer {
         Box::new(())
     }
 
-    /// True while the layer has something to do that nothing from above must still allow: requests to answer, a stop or a drain to end,
-    /// destaging that its policy wants, a pass.
+    /// True while the layer has work that needs no further event from above: requests to answer, a stop or a drain to end, destaging that
+    /// its policy wants, a pass.
     fn has_work(&self, _now: Nanos) -> bool {
         false
     }

@@ -33,7 +33,7 @@ impl<B: Copy + PartialEq> Planted<B> {
         self.is_any(|planted| planted == bug)
     }
 
-    /// Tells whether a bug is planted that fits.
+    /// Tells whether a planted bug satisfies `fits`.
     #[cfg(feature = "planted-bugs")]
     pub fn is_any(self, fits: impl FnOnce(B) -> bool) -> bool {
         self.bug.is_some_and(fits)

@@ -1,4 +1,4 @@
-//! A slab: values under small numbers that are used again. For what is in flight.
+//! A slab: values under small numbers that are used again. Holds operations in flight.
 
 /// See the module's documentation.
 pub struct Slab<T> {
@@ -25,7 +25,7 @@ impl<T> Slab<T> {
     /// Takes a value out.
     ///
     /// # Panics
-    /// If there is none: each operation in flight ends once.
+    /// If there is no value under `key`: each operation in flight ends once.
     pub fn remove(&mut self, key: u64) -> T {
         let value = self.places[key as usize].take().expect("what is in flight ends once");
         self.free.push(key as u32);

@@ -19,7 +19,7 @@ pub struct LayerIndex(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(pub usize);
 
-/// The thing that a port leads to.
+/// A layer or device that a port leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     Layer(LayerIndex),
@@ -138,7 +138,7 @@ impl Stack {
         DeviceIndex(self.devices.len() - 1)
     }
 
-    /// Gives a layer one more port, which leads to a device. It has no use for it before it is told.
+    /// Gives a layer one more port, which leads to a device. The layer does not use the port before it is told to.
     pub fn add_port(&mut self, layer: LayerIndex, device: DeviceIndex) -> Port {
         assert!(device.0 < self.devices.len(), "a port leads to what is there");
         let ports = &mut self.nodes[layer.0].ports;
@@ -146,7 +146,7 @@ impl Stack {
         Port(ports.len() - 1)
     }
 
-    /// The layer that alone uses a device, and its port; none where several ports lead there, or none.
+    /// The only layer that uses a device, and its port; none if no port or several ports lead to the device.
     pub fn only_user(&self, device: DeviceIndex) -> Option<(LayerIndex, Port)> {
         let ports = |node: &Node| node.ports.clone().into_iter().enumerate();
         let all = self
@@ -192,13 +192,13 @@ impl Stack {
         }
     }
 
-    /// A request from outside to the root.
+    /// Passes a request from outside to the root.
     pub fn request(&mut self, now: Nanos, request: Request) {
         self.enter(self.root, Origin::Outside(request.id), request.io);
         self.settle(now);
     }
 
-    /// A device has ended an operation.
+    /// Notes that a device has ended an operation.
     pub fn complete(&mut self, now: Nanos, tag: Tag, result: IoResult) {
         self.answer(tag.0, result);
         self.settle(now);
@@ -224,7 +224,7 @@ impl Stack {
         self.nodes.iter().filter_map(|node| node.layer.as_ref()?.next_deadline()).min()
     }
 
-    /// Takes what the driver has to carry out, in order, into `outputs` (whose old content must be gone).
+    /// Takes what the driver has to carry out, in order, into `outputs`, which must be empty.
     pub fn take_outputs(&mut self, outputs: &mut Vec<Output>) {
         debug_assert!(outputs.is_empty());
         std::mem::swap(&mut self.outputs, outputs);
@@ -348,7 +348,7 @@ impl Ports for Below<'_> {
     }
 }
 
-/// Any part of a stack as a device that answers at once.
+/// A layer or device of a stack, as a synchronous device.
 pub struct StackDevice<'a> {
     pub stack: &'a mut Stack,
     pub pump: &'a mut dyn Pump,

@@ -71,7 +71,7 @@ impl Extent {
         self.start.0 <= lba.0 && lba.0 < self.end().0
     }
 
-    /// All of it lies below a sector.
+    /// True when the whole extent lies before sector `sectors`.
     pub fn is_within(self, sectors: u64) -> bool {
         self.start.0.checked_add(self.sectors).is_some_and(|end| end <= sectors)
     }

@@ -65,7 +65,7 @@ impl SegmentBuffer {
         self.used.next_multiple_of(self.block) + space(self.block, pieces, payload) <= self.capacity
     }
 
-    /// True when one entry with so much payload fits, in the open record or as a record of its own.
+    /// True when one entry with this much payload fits, in the open record or in a new one.
     pub fn fits_one(&self, payload: usize) -> bool {
         let begins = !self.has_open() || self.record_is_full();
         let start = if begins { self.used.next_multiple_of(self.block) + self.block } else { self.used };
@@ -86,12 +86,12 @@ impl SegmentBuffer {
         self.open.is_some()
     }
 
-    /// True where one more entry would need a new record.
+    /// True if one more entry would need a new record.
     pub fn record_is_full(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.entries.len() == entries_max(self.block as u32))
     }
 
-    /// Room for entries in the open record.
+    /// Number of entries that still fit the open record.
     pub fn entries_left(&self) -> usize {
         entries_max(self.block as u32) - self.open.as_ref().map_or(0, |open| open.entries.len())
     }
@@ -110,7 +110,7 @@ impl SegmentBuffer {
         self.used += self.block;
     }
 
-    /// Appends payload to the open record; the answer is its place in the log and its checksum.
+    /// Appends payload to the open record; returns its place in the log and its checksum.
     pub fn append(&mut self, kind: Kind, extent: Extent, source: &Buf, source_at: usize) -> (u64, u32) {
         let bytes = (extent.sectors * SECTOR_BYTES) as usize;
         let at = self.used;
@@ -124,9 +124,9 @@ impl SegmentBuffer {
         (self.start + at as u64 / SECTOR_BYTES, crc)
     }
 
-    /// Puts newer payload in the place of older, where the open record holds exactly this extent and nothing after it
-    /// touches it; the answer is as [`SegmentBuffer::append`]'s. A crash takes a record as a whole or not at all, so
-    /// nobody can see that the older payload never reached the log.
+    /// Replaces older payload, if the open record holds exactly this extent and no later entry touches it; returns the same as
+    /// [`SegmentBuffer::append`]. A crash takes a record as a whole or not at all, so it does not matter that the older payload never
+    /// reached the log.
     pub fn overwrite(&mut self, extent: Extent, source: &Buf, source_at: usize) -> Option<(u64, u32)> {
         let open = self.open.as_mut()?;
         let index = open.entries.iter().rposition(|entry| entry.extent.overlaps(extent))?;
@@ -150,7 +150,7 @@ impl SegmentBuffer {
         self.open.as_mut().expect("a record is open").entries.push(entry);
     }
 
-    /// Begins the buffer, and its segment, with the summary of the segment before.
+    /// Puts the summary of the segment before at the start of the buffer and of its segment.
     fn begin_with(&mut self, summary: &[u8]) {
         assert!(self.used == 0, "a summary is before all records");
         if !self.memory.is_blank() {
@@ -282,7 +282,7 @@ impl Buffers {
         self.filling.as_mut().expect("a buffer is filling").begin(seq, entries);
     }
 
-    /// Ends the open record, if there is one, and shows its header.
+    /// Ends the open record, if there is one, and passes its header to `note`.
     pub fn seal(&mut self, stamp: &Stamp, continues: bool, note: impl FnOnce(&Header)) -> bool {
         let Some(header) = self.filling.as_mut().and_then(|buffer| buffer.seal(stamp, continues)) else {
             return false;
@@ -298,7 +298,7 @@ impl Buffers {
         self.filling.iter().chain(self.live.iter().rev()).find(|buffer| buffer.holds(place))
     }
 
-    /// Forgets everything that is held: it is somewhere else.
+    /// Forgets all buffered records: they are durable elsewhere.
     pub fn abandon(&mut self) {
         self.live.clear();
     }

@@ -20,7 +20,7 @@ use crate::layer::RequestId;
 use crate::slab::Slab;
 use crate::{Extent, Geometry, IoError, Lba, Nanos};
 
-/// Ranges that are kept apart. With more of them neighbours are joined, with what lies between: that says too much is at risk,
+/// Maximum number of ranges in a set. Beyond it, neighbours are joined with the gap between them: the set may then cover too much, but
 /// never too little.
 const EXTENTS_MAX: usize = 1024;
 
@@ -92,7 +92,7 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// A read is sent.
+    /// Notes that a read is sent.
     pub const fn begin(&mut self) {
         self.reads += 1;
     }
@@ -103,12 +103,12 @@ impl Readers {
         self.last = Some(now);
     }
 
-    /// A destage operation is sent.
+    /// Notes that a destage operation is sent.
     pub const fn meet(&mut self) {
         self.since = 0;
     }
 
-    /// Reads that did not meet destaging since one did.
+    /// Number of reads completed since the last destage operation was sent.
     pub const fn undisturbed(&self) -> u64 {
         self.since
     }
@@ -133,9 +133,9 @@ pub struct DataDisk {
     last_invalidate: u64,
     /// Completed writes that bypassed the log.
     completed: u64,
-    /// Number of those that a flush has covered.
+    /// Number of completed bypassing writes that a flush has covered.
     flushed: u64,
-    /// Number of those that the flush in flight will cover.
+    /// Number of completed bypassing writes that the flush in flight will cover.
     flying: Option<u64>,
     unflushed: Extents,
     in_flush: Extents,
@@ -188,7 +188,7 @@ impl DataDisk {
         !self.bypasses.is_empty() && self.bypasses.iter().any(|bypass| bypass.extent.overlaps(extent))
     }
 
-    /// True when the disk's content of the extent is durable, as far as it bypassed the log, and stays so.
+    /// True when the extent is durable on the data disk, and no write that bypasses the log can still change it.
     pub fn is_settled(&self, extent: Extent) -> bool {
         let volatile = [&self.unflushed, &self.in_flush, &self.in_batch, &self.at_risk];
         !self.last_failed
@@ -200,7 +200,7 @@ impl DataDisk {
         self.bypasses.is_empty()
     }
 
-    /// A small write that begins here goes on where a large write bypassed the log.
+    /// True if a small write that begins here continues a large write that bypassed the log.
     pub fn continues_stream(&self, start: Lba) -> bool {
         self.streams.continues(start)
     }
@@ -210,7 +210,7 @@ impl DataDisk {
         self.streams.forget();
     }
 
-    /// Sends a write past the log, and returns its key.
+    /// Notes a write that bypasses the log, and returns its key.
     pub fn send_bypass(&mut self, bypass: Bypass, is_large: bool) -> u64 {
         if is_large {
             self.streams.note(bypass.extent);
@@ -225,7 +225,7 @@ impl DataDisk {
         bypass
     }
 
-    /// A write that bypassed the log has completed, or failed: then the client was told. `durable`: it needs no flush.
+    /// Notes that a bypassing write has completed or failed (then the client is told). `durable`: no flush is needed.
     fn ended(&mut self, extent: Extent, ok: bool, durable: bool) {
         self.completed += 1;
         if ok && !durable {
@@ -236,7 +236,7 @@ impl DataDisk {
         }
     }
 
-    /// A newer content of these sectors is in the log, or bypassed it.
+    /// Notes that newer data of these sectors is in the log, or has bypassed it.
     pub fn written_again(&mut self, extent: Extent) {
         self.at_risk.cut(extent);
         if self.at_risk.0.is_empty() {
@@ -244,12 +244,12 @@ impl DataDisk {
         }
     }
 
-    /// True when a write bypassed the log that no flush has covered.
+    /// True when no flush has covered some completed write that bypassed the log.
     pub const fn is_owed(&self) -> bool {
         self.completed > self.flushed
     }
 
-    /// Counts the writes past the log that a flush of a client has to cover; zero where none is owed.
+    /// Returns how many bypassing writes a client's flush must cover; zero if a flush has covered all.
     pub const fn owed(&self) -> u64 {
         if self.is_owed() { self.completed } else { 0 }
     }
@@ -262,20 +262,20 @@ impl DataDisk {
         self.flying.is_some()
     }
 
-    /// A flush is sent.
+    /// Notes that a flush is sent.
     pub fn begin(&mut self) {
         self.flying = Some(self.completed);
         self.failed_since = false;
         self.in_flush.take_from(&mut self.unflushed);
     }
 
-    /// The flush of a batch is sent.
+    /// Notes that the flush of a batch is sent.
     pub fn begin_batch(&mut self) {
         self.in_batch.take_from(&mut self.unflushed);
     }
 
-    /// Notes that the flush of a batch has completed, or failed. `failed_flush`: another one has failed while it was in flight, or before, while its batch was
-    /// written.
+    /// Notes that the flush of a batch has completed, or failed. `failed_flush`: another flush failed while this one was in flight, or
+    /// while its batch was written.
     pub fn batch_flush_completed(&mut self, status: Result<(), IoError>, failed_flush: bool) {
         match status {
             Ok(()) => {
@@ -286,7 +286,8 @@ impl DataDisk {
         }
     }
 
-    /// Notes that the flush of a client has completed, or failed. (What it should have covered may be at risk by then, by another one that failed.)
+    /// Notes that the flush of a client has completed, or failed. (Another failed flush may already have put the writes that it covers at
+    /// risk.)
     pub fn flush_completed(&mut self, status: Result<(), IoError>) {
         let covered = self.flying.take().expect("a flush was in flight");
         match status {
@@ -299,7 +300,7 @@ impl DataDisk {
         }
     }
 
-    /// A flush has failed. Nothing is owed any more: what has ended is at risk.
+    /// Notes that a flush has failed: completed writes are no longer owed, but at risk.
     fn failed(&mut self, error: IoError) {
         self.at_risk.take_from(&mut self.in_batch);
         self.at_risk.take_from(&mut self.in_flush);
@@ -311,7 +312,7 @@ impl DataDisk {
         }
     }
 
-    /// True when the disk's content is not known to be durable, whether or not anything is at risk.
+    /// True when the last flush failed, whether or not anything is at risk.
     pub const fn last_failed(&self) -> bool {
         self.last_failed
     }

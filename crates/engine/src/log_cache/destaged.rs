@@ -1,10 +1,10 @@
-//! Destaged extents: the data disk has them, and recovery would still find the records that destaged them. The lookup table does not hold
-//! them. While a superblock may name one of those records, no write bypasses the log there (rule 7).
+//! Extents that are destaged while recovery would still find their records. The lookup table does not hold them. While a superblock may
+//! name one of those records, no write bypasses the log there (rule 7).
 //!
 //! It promises:
 //!
 //! - [`Destaged::touches`] is true for each extent that was added, until its record is released. It may be true for more.
-//! - There are [`PARTS_MAX`] parts at most. Beyond that number a new part takes in its nearest neighbour, and all that lies between them.
+//! - There are [`PARTS_MAX`] parts at most. Beyond that, a new part is merged with its nearest neighbour and the gap between them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub const PARTS_MAX: usize = 1 << 14;
 #[derive(Clone, Copy)]
 struct Part {
     extent: Extent,
-    /// The newest record that says something of the extent.
+    /// The newest record that covers a part of the extent.
     seq: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Destaged {
 }
 
 impl Destaged {
-    /// Adds what record `seq` says of an extent.
+    /// Adds an extent of record `seq`.
     pub fn add(&mut self, extent: Extent, seq: u64) {
         let mut new = Part { extent, seq };
         let old: Vec<Part> = self.touching(extent).collect();
@@ -76,7 +76,7 @@ impl Destaged {
         parts.map(|(_, part)| *part).filter(move |part| part.extent.overlaps(extent))
     }
 
-    /// The parts that record `seq` or a later one says something of.
+    /// The parts that record `seq` or a later one covers.
     pub fn since(&self, seq: u64) -> impl Iterator<Item = Extent> + '_ {
         self.parts.values().filter(move |part| part.seq >= seq).map(|part| part.extent)
     }

@@ -1,8 +1,8 @@
 //! Rule 13: when the log device fails, everything goes to the data disk.
 //!
-//! What is still in the buffers is the best copy there is, and is destaged from there; what is in the log is read from it as
-//! far as it can be. New writes go straight to the data disk, once the host has recorded that this log must not be
-//! replayed any more. A block that cannot be read is an error until it is written again.
+//! Records in the buffers are destaged from there; records in the log are read from it as far as possible. New writes go straight to the
+//! data disk, once the host has recorded that this log must not be replayed any more. A block that cannot be read is an error until it is
+//! written again.
 
 use super::core::{Core, Mode, Stop};
 use super::queue::PendingWrite;
@@ -30,8 +30,8 @@ impl Core {
         }
     }
 
-    /// A batch ended with errors. With a dead log there is no other copy of what the buffers hold, so nobody is kept
-    /// waiting for it.
+    /// Answers waiting requests after a batch ended with errors: with a dead log the buffers have the only copy, and nothing else can
+    /// make it durable.
     pub fn destage_failed(&mut self, now: Nanos, out: &mut Outbox) {
         if self.mode == Mode::Serving {
             return;
@@ -60,7 +60,7 @@ impl Core {
         }
     }
 
-    /// With a dead log: nothing older may be destaged over this write.
+    /// With a dead log: true if no older data can be destaged over this write.
     pub fn may_write_through(&self, pending: &PendingWrite) -> bool {
         let recorded = self.mode == Mode::LogFailed { recorded: true };
         let only_lost = self.destager.is_idle() && self.log.is_durable();

@@ -18,11 +18,11 @@ pub const FORMAT_VERSION: u16 = 2;
 pub const FORMAT_VERSION_MIN: u16 = 1;
 /// The version in a record's header.
 pub const RECORD_VERSION: u16 = 1;
-/// A log is smaller than this: 128 TiB.
+/// Limit of the log's size: 128 TiB.
 pub const LOG_SECTORS_MAX: u64 = 1 << 38;
-/// A superblock's counters are smaller. A quarter of the number space is left, so that no sum on a counter can overflow.
+/// Limit of a superblock's counters. A quarter of the number space is left, so that no sum on a counter can overflow.
 const COUNTER_MAX: u64 = u64::MAX / 4 * 3;
-/// A record's counters are smaller: an activation that began below [`COUNTER_MAX`] never comes so far.
+/// Limit of a record's counters: an activation that began below [`COUNTER_MAX`] never reaches it.
 pub const RECORD_COUNTER_MAX: u64 = u64::MAX / 8 * 7;
 /// "DCDCACHE" in ASCII.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"DCDCACHE";
@@ -36,18 +36,18 @@ pub const FIRST_SEGMENT_SECTOR: u64 = 32;
 /// Segments from 16 KiB (tests) to 16 MiB.
 pub const SEGMENT_BYTES_MIN: u32 = 16 << 10;
 pub const SEGMENT_BYTES_MAX: u32 = 16 << 20;
-/// A ring needs a head, a tail and room between them.
+/// Minimum number of segments: a ring needs a head, a tail and space between them.
 pub const SEGMENTS_MIN: u32 = 4;
-/// Segments of a log at most, as one event may look at each. Logs that were formatted with more are still served.
+/// Maximum number of segments, as one event may look at each. Logs that were formatted with more are still served.
 pub const SEGMENTS_MAX: u32 = 1 << 16;
 /// The fingerprint covers this many blocks of 4 KiB (1 MiB) at each end of the data disk.
 pub const FINGERPRINT_END_BLOCKS: usize = 256;
 pub const FINGERPRINT_BLOCKS: usize = 2 * FINGERPRINT_END_BLOCKS;
-/// Lines between the ends that it covers at most.
+/// Maximum number of covered lines between the ends.
 pub const SAMPLES_MAX: usize = 36;
-/// The fingerprint has sums that are no CRCs, and is exact after a clean stop.
+/// Set if the fingerprint's sums are no CRCs, and it is exact after a clean stop.
 const FLAG_EXACT: u32 = 1;
-/// The block behind the superblock has the checksums of sectors at the ends.
+/// Set if the block after the superblock has the checksums of sectors at the ends.
 const FLAG_SECTOR_SUMS: u32 = 2;
 
 /// State in which the cache was left.
@@ -59,12 +59,12 @@ pub enum State {
     Active = 2,
     /// Drained and detached: the data disk is plain, the log holds nothing.
     Detached = 3,
-    /// The data disk was served without it: whatever it holds is out of date for ever.
+    /// The data disk was served without the cache: the data in the log is permanently out of date.
     GivenUp = 4,
 }
 
 impl State {
-    /// No cache may be served with such a log again.
+    /// True if no cache may be served with such a log again.
     pub const fn is_out_of_use(self) -> bool {
         matches!(self, State::Detached | State::GivenUp)
     }
@@ -79,8 +79,8 @@ pub struct SampleBytes {
     pub sectors: SectorSums,
 }
 
-/// Copy of the superblock, as it lies on the log device, with the block behind it: the checksums of the sectors of each line at the
-/// ends. They count only if `sector_sums_crc` is their checksum; the superblock is valid without them.
+/// Copy of the superblock, as stored on the log device, with the next block: the checksums of the sectors of each line at the ends. They
+/// count only if their checksum is `sector_sums_crc`; the superblock is valid without them.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockArea {
@@ -91,7 +91,7 @@ pub struct SuperblockArea {
 pub const SUPERBLOCK_AREA_BYTES: usize = size_of::<SuperblockArea>();
 const _: () = assert!(SUPERBLOCK_AREA_BYTES == 2 * SUPERBLOCK_BYTES);
 
-/// Copy of the superblock without the block behind it.
+/// Copy of the superblock without the next block.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockBytes {
@@ -133,7 +133,7 @@ pub struct SuperblockBytes {
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
 
-/// Why a block is not a usable superblock.
+/// Reason why a block is not a usable superblock.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
     #[error("no dcd superblock there")]
@@ -166,26 +166,26 @@ pub struct Superblock {
     pub epoch: u64,
     /// The first sequence number of that activation: records from here on must be of this epoch.
     pub epoch_start_seq: u64,
-    /// The oldest record that may be needed, and the sector where to begin looking for it.
+    /// The oldest record that may be needed, and the sector where the search for it begins.
     pub tail_seq: u64,
     pub tail_sector: u64,
     /// Every record before this sequence number was durable when the superblock was written: a bad one is damage.
     pub durable_seq: u64,
     pub flush_epoch: u64,
-    /// Records before this one are destaged; where it is not after `tail_seq`, that says as much. Ordered destage must never destage an
-    /// epoch again once a later one is on its way, and the tail is only as fine as a segment.
+    /// Records before this one are destaged; not used if `tail_seq` is as late. Ordered destage must never repeat an epoch once a later
+    /// one is being destaged, but the tail only moves by whole segments.
     pub live_seq: u64,
     /// Sector where the search for record `live_seq` begins; 0: not known. Records before it are walked for clean copies alone.
     pub live_sector: u64,
-    /// Summaries of this activation and later ones are believed; 0: of none, as older programs leave it.
+    /// First activation whose summaries are believed; 0: none, as set by older programs.
     pub summaries_epoch: u64,
     /// Checksums of some lines of the data disk.
     pub fingerprint: Fingerprint,
-    /// Gaps that destaging fills if the user does not say: the result of the stride benchmark of the data disk.
+    /// Gaps that destaging fills by default: the result of the stride benchmark of the data disk.
     pub calibration: Option<Contiguity>,
-    /// Measurements of the log's disk from the time when the log was made.
+    /// Measurements of the log's disk, made by format.
     pub spindle: Spindle,
-    /// Clean copies in records before this one do not count: a record that is lost may have said that they are old.
+    /// Clean copies in records before this one do not count: a lost record may have invalidated them.
     pub kept_seq: u64,
     /// The machine that serves the log, or served it last; 0: not known.
     pub machine: u64,
@@ -253,7 +253,7 @@ impl Superblock {
         bytes.fingerprint_flags = flags.into();
     }
 
-    /// Reads one copy, with the block behind it where it could be read; every field is checked, as the device may be anybody's.
+    /// Decodes one copy, with the next block if it could be read; checks every field, as the device may hold anything.
     pub fn decode(block: &[u8]) -> Result<Superblock, SuperblockError> {
         let (bytes, behind) =
             SuperblockBytes::read_from_prefix(block).map_err(|_| SuperblockError::NoMagic)?;
@@ -338,7 +338,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Has an empty log go on with this record at this sector, without the clean copies that it has: its segments may be overwritten then.
+    /// Lets an empty log continue with this record at this sector, without its clean copies, so that its segments may be overwritten.
     pub fn begin_at(&mut self, seq: u64, sector: u64) {
         let sector = if sector < self.end_sector() { sector } else { FIRST_SEGMENT_SECTOR };
         (self.tail_seq, self.tail_sector) = (seq, sector);
@@ -346,7 +346,7 @@ impl Superblock {
         (self.durable_seq, self.epoch_start_seq, self.summaries_epoch) = (seq, seq, 0);
     }
 
-    /// The machine that may serve the log yet, where that is not this one: it has not said that it stopped.
+    /// Returns the machine, other than this one, that may still serve the log: it has not recorded a stop.
     pub const fn other_machine(&self, this: u64) -> Option<u64> {
         match (self.state, self.machine) {
             (State::Active, other) if other != 0 && other != this => Some(other),
@@ -406,8 +406,8 @@ fn decode_fingerprint(bytes: &SuperblockBytes, behind: &[u8]) -> Result<Fingerpr
     Ok(Fingerprint { lines, is_exact: flags & FLAG_EXACT != 0 })
 }
 
-/// The fingerprint's index for a line (4 KiB block) of the data disk, if it is in the first or last MiB. On a disk under 2 MiB the first
-/// part has precedence.
+/// Index in the fingerprint of a line (4 KiB block) of the data disk, if the line is in the first or last MiB. On a disk under 2 MiB the
+/// first part has precedence.
 pub fn fingerprint_index(data_sectors: u64, line: u64) -> Option<usize> {
     let lines = data_sectors / LINE_SECTORS;
     let ends = FINGERPRINT_END_BLOCKS as u64;
@@ -422,20 +422,20 @@ pub fn fingerprint_index(data_sectors: u64, line: u64) -> Option<usize> {
     }
 }
 
-/// Kind of an entry: its statement about its sectors.
+/// Kind of an entry: what it says about its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// They hold the next part of the payload. At most one line, never across two lines.
+    /// The sectors hold the next part of the payload. At most one line, never across two lines.
     Data = 1,
-    /// They are not needed any more, and read as zeroes.
+    /// The sectors are not needed any more, and read as zeroes.
     Discard = 2,
-    /// They read as zeroes.
+    /// The sectors read as zeroes.
     Zeroes = 3,
-    /// They read as zeroes, and the space may be given back.
+    /// The sectors read as zeroes, and the space may be given back.
     ZeroesUnmap = 4,
-    /// Older records say nothing about them any more: the data disk has the newest copy.
+    /// Older records no longer count for the sectors: the data disk has the newest copy.
     Invalidate = 5,
-    /// Like `Invalidate`, and they hold the next part of the payload: a durable copy of the data disk's content. Within one line.
+    /// Like `Invalidate`, and the sectors hold the next part of the payload: a durable copy of the data disk's content. Within one line.
     Clean = 6,
 }
 
@@ -481,7 +481,7 @@ pub struct HeaderBytes {
     pub cache_uuid: [u8; 16],
     pub epoch: U64,
     pub seq: U64,
-    /// The sector of the log device that the header was written to: a misdirected record is not believed.
+    /// The sector of the log device that the header was written to, so that a misdirected record is not believed.
     pub sector: U64,
     pub oldest_live_seq: U64,
     pub durable_seq: U64,
@@ -496,7 +496,7 @@ pub const ENTRY_BYTES: usize = 16;
 const _: () = assert!(size_of::<HeaderBytes>() == HEADER_FIXED_BYTES);
 const _: () = assert!(size_of::<EntryBytes>() == ENTRY_BYTES);
 
-/// The request that this record holds goes on in the next record; without that one it did not happen.
+/// The request in this record continues in the next one; without that record it does not count.
 pub const FLAG_CONTINUES: u16 = 1;
 
 /// Maximum number of entries in a header block.
@@ -517,7 +517,7 @@ impl Entry {
     }
 }
 
-/// Entries of a record. Where clients wait for each write, it is nearly always one, so a start allocates no memory for it.
+/// Entries of a record. Synchronous writes nearly always have one, so a record of one entry allocates no memory.
 pub type Entries = SmallVec<[Entry; 1]>;
 
 /// A record header in memory.
@@ -527,11 +527,11 @@ pub struct Header {
     pub seq: u64,
     /// First sector of the record on the log device.
     pub sector: u64,
-    /// Records before this one are destaged, and the data disk was flushed since.
+    /// Records before this one are destaged and covered by a flush of the data disk.
     pub oldest_live_seq: u64,
     /// Records before this one were durable in the log when this one was sealed.
     pub durable_seq: u64,
-    /// Number of flushes that the client had made: for ordered destage.
+    /// Number of flushes that the client had sent: for ordered destage.
     pub flush_epoch: u64,
     /// Sectors of the record, header included.
     pub sectors: u32,
@@ -569,8 +569,8 @@ pub fn encode_header(block: &mut [u8], cache_uuid: [u8; 16], header: &Header) {
     block[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads a record header from its block, and checks everything that can be checked without the payload: magic, version,
-/// checksum, cache, position, lengths. `None` where it is not a whole header of this cache at this place.
+/// Decodes a record header, and checks all that can be checked without the payload: magic, version, checksum, cache, position, lengths.
+/// `None` if it is not an intact header of this cache at this place.
 pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Option<Header> {
     let (fixed, rest) = HeaderBytes::read_from_prefix(block).ok()?;
     if fixed.magic != RECORD_MAGIC
@@ -617,7 +617,7 @@ pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Opti
     })
 }
 
-/// A block begins as a header of this log at this place does, but for some bytes: it may have rotted.
+/// True if a block begins almost like a header of this log at this place: it may have rotted.
 pub fn is_like_a_header(block: &[u8], superblock: &Superblock, sector: u64) -> bool {
     let Ok((found, _)) = HeaderBytes::read_from_prefix(block) else { return false };
     let sector = U64::from(sector);
@@ -630,7 +630,7 @@ pub fn is_like_a_header(block: &[u8], superblock: &Superblock, sector: u64) -> b
     pairs.into_iter().map(same).sum::<usize>() >= 20
 }
 
-/// An entry as it is in a header.
+/// Encodes an entry as stored in a header.
 pub fn encode_entry(entry: &Entry) -> EntryBytes {
     EntryBytes {
         kind_and_lba: ((entry.kind as u64) << 56 | entry.extent.start.0).into(),

@@ -4,7 +4,7 @@
 //!
 //! - A segment's counts are the dirty sectors of the table and the dirty ranges that lie in it, after every call. So a segment with
 //!   counts of zero may be passed by the tail, once `superseded_by` is durable (rule 6).
-//! - A piece or a range is clean only when [`Index::clean`] or [`Index::clean_range`] says so, or when something newer replaced it.
+//! - A piece or a range becomes clean only by [`Index::clean`] or [`Index::clean_range`], or when newer data replaces it.
 //! - A destaged range counts as such until the record that brought it is released: recovery would repeat it (rule 7).
 //! - A clean piece is what the data disk has. It is remembered until the head comes to its segment; a write that bypasses the log,
 //!   zeroes and discards drop it.
@@ -18,18 +18,18 @@ use super::table::{
 use crate::{Extent, LINE_SECTORS, SECTOR_BYTES};
 use std::ops::Range;
 
-/// Contents of a segment.
+/// Counts and marks of a segment.
 #[derive(Clone, Copy, Default)]
 struct Holding {
-    /// Sectors whose newest copy is in it and dirty.
+    /// Sectors of the segment that are dirty and the newest copy.
     dirty_sectors: u64,
-    /// Discards and zeroes in it that are not destaged yet.
+    /// Discards and zeroes in the segment that are not destaged yet.
     dirty_ranges: u32,
-    /// The newest record that replaced something dirty in it: until that one is durable, the old copy is needed (rule 6).
+    /// The newest record that replaced something dirty in the segment: until that record is durable, the old copy is needed (rule 6).
     superseded_by: u64,
-    /// Recovery would find records in it.
+    /// Recovery would find records in the segment.
     is_visible: bool,
-    /// A piece in it was read.
+    /// A piece in the segment was read.
     is_hit: bool,
 }
 
@@ -47,8 +47,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// An index that takes its memory now, for a data disk of `disk_sectors`: a cache that grows has larger addresses than its superblock
-    /// says at first.
+    /// Creates an index with all its memory, for a data disk of `disk_sectors`, which is larger than the superblock says if the disk has
+    /// grown.
     pub fn new(superblock: &Superblock, disk_sectors: u64, lines_max: usize) -> Index {
         let [seed, _] = superblock.cache_uuid.as_chunks::<8>().0 else { unreachable!("it has 16 bytes") };
         Index {
@@ -100,22 +100,22 @@ impl Index {
         self.table.counts().dirty_sectors > 0 || !self.ranges.is_empty()
     }
 
-    /// The log says something of the extent that the data disk does not have.
+    /// True when the log has data, zeroes or a discard of the extent that the data disk lacks.
     pub fn is_dirty_in(&self, extent: Extent) -> bool {
         self.table.contains_dirty(extent) || self.ranges.contains_any(extent)
     }
 
-    /// Recovery would find nothing in the log that it would destage over the extent.
+    /// True when recovery would destage nothing in the log over the extent.
     pub fn is_silent_on(&self, extent: Extent) -> bool {
         !self.is_dirty_in(extent) && !self.destaged.touches(extent)
     }
 
-    /// Recovery would find something of the extent in the log, dirty or clean.
+    /// True when recovery would find data of the extent in the log, dirty or clean.
     pub fn is_visible_in(&self, extent: Extent) -> bool {
         self.table.any_in(extent, |piece| self.is_visible(piece.place))
     }
 
-    /// After a crash, recovery would take something in the log for what the data disk has of the extent.
+    /// True when recovery would find a clean copy of the extent in the log.
     pub fn is_kept_in(&self, extent: Extent) -> bool {
         self.table.any_in(extent, |piece| piece.kept && self.is_visible(piece.place))
     }
@@ -146,7 +146,7 @@ impl Index {
         !self.is_dirty_segment(segment) && self.segments[segment as usize].superseded_by <= durable
     }
 
-    /// Record `seq` has data.
+    /// Notes the data of record `seq`.
     pub fn insert(&mut self, extent: Extent, place: Place, crc: u32, seq: u64) {
         let first = (extent.start.0 % LINE_SECTORS) as u8;
         let piece = Piece::written(place, first, extent.sectors as u8, crc);
@@ -157,7 +157,7 @@ impl Index {
         holding.is_visible = true;
     }
 
-    /// Record `seq` has a copy of what the data disk has.
+    /// Notes a clean copy in record `seq`.
     pub fn insert_kept(&mut self, extent: Extent, place: Place, crc: u32, seq: u64) {
         let first = (extent.start.0 % LINE_SECTORS) as u8;
         let piece = Piece::copied(place, first, extent.sectors as u8, crc);
@@ -166,12 +166,12 @@ impl Index {
         holdings.of(place).is_visible = true;
     }
 
-    /// Forgets the copies of what the data disk has: a lost record may have said that they are old.
+    /// Forgets all clean copies: a lost record may have invalidated them.
     pub fn forget_kept(&mut self) {
         self.table.remove_where(|piece| piece.kept, |_| {});
     }
 
-    /// A piece was read.
+    /// Notes that a piece was read.
     pub fn mark_hit(&mut self, line: Line, place: Place) {
         if self.table.mark_hit(line, place, true) {
             let segment = self.segment_of(place);
@@ -179,12 +179,12 @@ impl Index {
         }
     }
 
-    /// Something in the segment was read since it came there.
+    /// True when something in the segment was read since it was written there.
     pub fn is_hit(&self, segment: u32) -> bool {
         self.segments[segment as usize].is_hit
     }
 
-    /// Record `seq` in a segment has zeroes or a discard.
+    /// Notes the zeroes or the discard of record `seq`.
     pub fn insert_range(&mut self, extent: Extent, kind: Kind, seq: u64, segment: u32) {
         self.forget(extent, seq);
         self.range_id += 1;
@@ -217,7 +217,7 @@ impl Index {
                 Kind::Clean => {
                     self.forget(entry.extent, header.seq);
                     if header.seq < self.kept_seq {
-                        // It is stale for ever.
+                        // The copy is stale permanently.
                     } else if self.table.has_room(1) {
                         self.insert_kept(entry.extent, Place(place), entry.crc, header.seq);
                     } else {
@@ -232,11 +232,11 @@ impl Index {
         fits
     }
 
-    /// Record `seq` says something newer of an extent.
+    /// Notes that record `seq` replaces the extent.
     pub fn forget(&mut self, extent: Extent, seq: u64) {
         let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
         self.table.remove_extent(extent, |lost| holdings.lose(lost, seq));
-        // Also of a range of which a part is left: that part may be destaged before record `seq` is durable.
+        // A range of which a part is left counts too: that part may be destaged before record `seq` is durable.
         for part in self.ranges.lookup(extent) {
             let holding = &mut self.segments[part.info.segment as usize];
             holding.superseded_by = holding.superseded_by.max(seq);
@@ -244,7 +244,7 @@ impl Index {
         self.ranges.cut(extent, |gone| self.segments[gone.segment as usize].dirty_ranges -= 1);
     }
 
-    /// Records before `seq` turned out to be destaged, and these are their places. `with_kept`: clean copies are forgotten, too.
+    /// Notes that records before `seq`, at these places, turned out to be destaged. `with_kept`: clean copies are forgotten, too.
     pub fn forget_before(&mut self, seq: u64, places: &[Range<Place>], with_kept: bool) {
         let mut old = Vec::new();
         self.table.scan(|line, piece| {
@@ -272,7 +272,7 @@ impl Index {
         self.segments.fill(Holding::default());
     }
 
-    /// A piece is durable on the data disk. Rule 9: clean only if the table still points at the copy that was written.
+    /// Notes that a piece is durable on the data disk. Rule 9: clean only if the table still points at the copy that was written.
     pub fn clean(&mut self, line: Line, place: Place) {
         if let Some(sectors) = self.table.mark_clean(line, place) {
             let segment = self.segment_of(place);
@@ -296,7 +296,7 @@ impl Index {
         parts
     }
 
-    /// Forgets a clean copy that cannot be read. False where the copy is dirty: then there is no other. Recovery may find the copy again:
+    /// Forgets a clean copy that cannot be read. False if the copy is dirty, as there is no other then. Recovery may find the copy again:
     /// until all records up to `last_seq` are released, no write bypasses the log there.
     pub fn drop_clean(&mut self, line: Line, place: Place, last_seq: u64) -> bool {
         let piece = self.table.lookup(line).iter().copied().find(|piece| piece.place == place);
@@ -313,7 +313,7 @@ impl Index {
         true
     }
 
-    /// No superblock will name a record before `first_seq` any more, so recovery does not find these segments.
+    /// Notes that no superblock will name a record before `first_seq` any more, so recovery does not find these segments.
     pub fn release(&mut self, first_seq: u64, segments: impl Iterator<Item = u32>) {
         for segment in segments {
             assert!(!self.is_dirty_segment(segment), "a free segment holds nothing dirty");
@@ -322,8 +322,8 @@ impl Index {
         self.destaged.release(first_seq);
     }
 
-    /// Forgets the clean copies in neighbouring segments, of which some may lie at the end of the log and the others at its start: they are
-    /// about to be written again. Does one part of the table; the next part, if there is one.
+    /// Forgets the clean copies in neighbouring segments that are about to be written again. Some may lie at the end of the log and the
+    /// others at its start. Does one part of the table; returns the next part, if there is one.
     pub fn forget_segments(&mut self, segments: [Range<u32>; 2], part: TablePart) -> Option<TablePart> {
         let start = |segment: u32| Place(FIRST_SEGMENT_SECTOR + u64::from(segment) * self.segment_sectors);
         let places = segments.clone().map(|segments| start(segments.start)..start(segments.end));
@@ -348,7 +348,7 @@ impl Index {
     }
 }
 
-/// The segments, while the table is changed.
+/// Updates the segments while the table is changed.
 struct Holdings<'a> {
     segments: &'a mut [Holding],
     segment_sectors: u64,

@@ -1,15 +1,15 @@
-//! Reads that are worth it are kept too (`reads = "keep"`): a block that is read from the data disk twice within what the ghost list
-//! remembers is appended to the log as a clean copy. What was read again since it came to the log is appended once more before the head
-//! comes to its segment.
+//! Copies of blocks that are read more than once (`reads = "keep"`): a block that is read from the data disk twice, while the ghost list
+//! remembers it, is appended to the log as a clean copy. A copy that was read since is appended once more before the head comes to its
+//! segment.
 //!
 //! It promises:
 //!
-//! - A copy is what the data disk has, durably: what is written, zeroed or discarded between its read and its append drops it.
+//! - A copy is durable on the data disk: a write, zeroes or a discard between its read and its append drops it.
 //! - Copies give way. None is appended while a write waits or a record is awaited, or from the high mark on; there are at most
 //!   [`COPIES_AHEAD`] bytes of them before a client's next record; and clients have read and written at least [`SHARE`] times as many.
 //!   A copy never waits for space: it is dropped.
-//! - A request goes through the log where recovery would find a copy of its range ([`Core::on_modify`]): the record that calls the copy old
-//!   is durable before the data disk changes.
+//! - If recovery would find a copy of its range, a request goes through the log ([`Core::on_modify`]): the record that invalidates the
+//! copy is durable before the data disk changes.
 
 use super::Canary;
 use super::core::{Core, LOG, Mode, Op, Stop};
@@ -21,13 +21,13 @@ use crate::layer::{Io, IoResult, Outbox};
 use crate::slab::Slab;
 use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
 
-/// Clients read and write so many bytes for each that is copied.
+/// Bytes that clients must read and write for each byte that is copied.
 const SHARE: u64 = 2;
 /// Bytes of copies that a client's next record may have to wait for.
 const COPIES_AHEAD: u64 = 64 << 10;
-/// Copies of this part of the log may be made at once, after a time without any.
+/// Part of the log that may be copied in one burst, after a time without copies.
 const BURST_PART: u64 = 16;
-/// Lines that are watched while they are read.
+/// Maximum number of lines that are watched while they are read.
 const WATCHED_MAX: usize = 1024;
 /// Fingerprints in a bucket of the ghost list.
 const BUCKET: u64 = 8;
@@ -63,7 +63,7 @@ impl Ghosts {
     }
 }
 
-/// A segment that was read, to append again what of it is hot.
+/// A segment that was read, to append its hot pieces again.
 struct Saving {
     number: u64,
     buf: Buf,
@@ -89,7 +89,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// `lines`: those that the log can hold, or zero where nothing is kept.
+    /// `lines`: those that the log can hold, or zero if no reads are cached.
     pub fn new(lines: u64) -> Keep {
         Keep {
             ghosts: Ghosts::new(lines),
@@ -112,17 +112,17 @@ impl Keep {
         size_of_val(&*self.ghosts.0)
     }
 
-    /// A client reads or writes so much.
+    /// Notes that a client reads or writes this much.
     pub fn earn(&mut self, bytes: u64) {
         self.tokens = (self.tokens + bytes / SHARE).min(self.tokens_max);
     }
 
-    /// The filling buffer is sent.
+    /// Notes that the filling buffer is sent.
     pub const fn sent(&mut self) {
         self.ahead = 0;
     }
 
-    /// Something newer of the extent is in the log, or on its way past it.
+    /// Notes that newer data of the extent is in the log, or is bypassing it.
     fn overwritten(&mut self, extent: Extent) {
         if self.watched_lines == 0 {
             return;
@@ -141,21 +141,21 @@ impl Core {
         self.keep.is_on() && self.mode == Mode::Serving && self.stop == Stop::No
     }
 
-    /// Something newer of the extent is in the log, or on its way past it.
+    /// Notes that newer data of the extent is in the log, or is bypassing it.
     pub fn copies_are_old(&mut self, extent: Extent) {
         if !self.config.canary.is(Canary::StaleKeep) {
             self.keep.overwritten(extent);
         }
     }
 
-    /// A piece is read from the log.
+    /// Notes that a piece is read from the log.
     pub fn hit(&mut self, line: Line, place: Place) {
         if self.keep.is_on() {
             self.index.mark_hit(line, place);
         }
     }
 
-    /// An extent is read from the data disk, or a part of it. The answer is the key of those lines that are to be copied.
+    /// Notes that an extent, or a part of it, is read from the data disk. Returns the key of the lines that are to be copied.
     pub fn watch(&mut self, extent: Extent) -> Option<u64> {
         if !self.keeps() {
             return None;
@@ -176,14 +176,14 @@ impl Core {
         (!lines.is_empty()).then(|| self.keep.watched.insert(lines))
     }
 
-    /// The log has nothing of the line, and what the data disk has is durable.
+    /// True when the log has nothing of the line, and its content on the data disk is durable.
     fn is_on_data_disk(&self, line: Line) -> bool {
         !self.index.table().contains_line(line)
             && !self.index.ranges().contains_any(line.extent())
             && self.data.is_settled(line.extent())
     }
 
-    /// Lines were read from the data disk: `buf` begins with sector `start`. Copies those that are still what was read.
+    /// Takes lines that were read from the data disk: `buf` begins with sector `start`. Copies those that have not changed since.
     pub fn copy_watched(&mut self, now: Nanos, key: u64, start: Lba, result: &IoResult, out: &mut Outbox) {
         let lines = self.keep.watched.remove(key);
         self.keep.watched_lines -= lines.len();
@@ -201,7 +201,7 @@ impl Core {
         }
     }
 
-    /// Appends a copy of what the data disk has; false where it would be in the way.
+    /// Appends a copy of a line of the data disk; false if it has to give way to clients.
     fn append_copy(&mut self, now: Nanos, extent: Extent, buf: &Buf, at: usize, out: &mut Outbox) -> bool {
         let bytes = extent.sectors * SECTOR_BYTES;
         if !self.may_copy(bytes) || !self.has_room_for_copy(now, bytes as usize, out) {
@@ -219,7 +219,7 @@ impl Core {
         true
     }
 
-    /// A copy may be appended: no client waits for the log, and dirty blocks leave room.
+    /// True when a copy may be appended: no client waits for the log, and dirty blocks leave space.
     fn may_copy(&self, bytes: u64) -> bool {
         self.keeps()
             && bytes <= self.keep.tokens
@@ -232,7 +232,7 @@ impl Core {
             && self.index.table().has_room(1)
     }
 
-    /// Makes room as [`Core::make_room`] does, and leaves a buffer and some segments for clients.
+    /// Makes room as [`Core::make_room`] does, but leaves a buffer and some segments for clients.
     fn has_room_for_copy(&mut self, now: Nanos, bytes: usize, out: &mut Outbox) -> bool {
         if self.log.fits_one(bytes) {
             return true;
@@ -247,7 +247,7 @@ impl Core {
         self.log.open_buffer(now) && self.log.fits_one(bytes)
     }
 
-    /// Goes on with saving what is hot; runs after every event.
+    /// Goes on copying hot pieces; runs after every event.
     pub fn keep_step(&mut self, now: Nanos, out: &mut Outbox) {
         if !self.keeps() {
             self.keep.saving = None;
@@ -297,7 +297,7 @@ impl Core {
         self.retry_pending(now, out);
     }
 
-    /// Appends again what of a segment is hot; what is left of the work, if a copy has to give way.
+    /// Appends the hot pieces of a segment again; returns the rest of the work if a copy has to give way.
     fn save(&mut self, now: Nanos, mut saving: Saving, out: &mut Outbox) -> Option<Saving> {
         let start = self.log.start_of(saving.number);
         let block = self.log.superblock().log_block_bytes as usize;
@@ -315,7 +315,7 @@ impl Core {
                     && piece_is_whole(&piece, &saving.buf, from)
                 {
                     if !self.append_copy(now, entry.extent, &saving.buf, from, out) {
-                        // What was appended is not hot any more: the record is looked through again.
+                        // Pieces that were appended are not hot any more: the record is looked through again.
                         return Some(saving);
                     }
                     self.statistics.kept_again_blocks += 1;
@@ -327,7 +327,7 @@ impl Core {
         None
     }
 
-    /// The piece that was written as this extent to this place, where it is clean, whole and hot.
+    /// Returns the piece written as this extent to this place, if it is clean, whole and hot.
     fn hot_piece(&self, extent: Extent, place: Place) -> Option<Piece> {
         let pieces = self.index.table().lookup(Line::of(extent.start));
         pieces.iter().copied().find(|piece| {

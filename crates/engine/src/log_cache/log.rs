@@ -26,13 +26,13 @@ use crate::{Buf, Extent, LINE_BYTES, LogHead, Nanos, SECTOR_BYTES};
 use zerocopy::IntoBytes;
 
 /// Time without a write to the log after which a superblock states how far the log is durable. Until then no later record calls the
-/// newest records durable, and a rotten one looks as if a power cut had torn it.
+/// newest records durable: if one rots, it looks torn by a power cut.
 pub const REST: Nanos = Nanos::from_secs(1);
 
-/// RAM for segment buffers at most, if two fit.
+/// Maximum RAM for segment buffers, if two fit.
 const BUFFERS_BYTES_MAX: usize = 64 << 20;
 
-/// A request that is split over several records: it counts only as a whole.
+/// A request that is split over several records: they count only together.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
     pub first: u64,
@@ -53,13 +53,13 @@ pub struct Log {
     head_sector: u64,
     /// The first record of an activation begins exactly where the log ended.
     head_is_fixed: bool,
-    /// The summary of the segment that was written last, where summaries are used.
+    /// The unfinished summary of the segment at the head, if summaries are used.
     gathered: Option<Gathered>,
     rotation: Rotation,
     next_seq: u64,
     written_seq: u64,
     durable_seq: u64,
-    /// The newest record with something that a client is to find again.
+    /// The newest record with more than clean copies.
     needed_seq: u64,
     /// Requests that are split over several records, not yet durable as a whole.
     chains: VecDeque<Chain>,
@@ -71,7 +71,7 @@ pub struct Log {
     /// Time when the last record was sent.
     written_at: Nanos,
     flush_at: Option<Nanos>,
-    /// The tail of a superblock that is being written: once it is durable, what lies before may be written again.
+    /// The tail of a superblock that is being written: once it is durable, segments before the tail may be written again.
     release: Option<u64>,
 }
 
@@ -119,7 +119,7 @@ impl Log {
         }
     }
 
-    /// The newest one, which may still be on its way to the device.
+    /// The newest superblock, which may still be on its way to the device.
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock
     }
@@ -149,7 +149,7 @@ impl Log {
         self.next_seq
     }
 
-    /// The newest record that holds anything, sealed or not.
+    /// The newest record with any content, sealed or not.
     pub const fn last_seq(&self) -> u64 {
         self.next_seq - 1
     }
@@ -158,7 +158,7 @@ impl Log {
         self.durable_seq
     }
 
-    /// The newest record that has been written, as all before it.
+    /// The newest record up to which all are written.
     pub const fn written_seq(&self) -> u64 {
         self.written_seq
     }
@@ -167,7 +167,7 @@ impl Log {
         self.durable_seq == self.last_seq()
     }
 
-    /// The newest record that a flush has to wait for: later ones have only copies of what the data disk has.
+    /// The newest record that a flush has to wait for: later ones have only clean copies.
     pub const fn needed_seq(&self) -> u64 {
         self.needed_seq
     }
@@ -176,19 +176,19 @@ impl Log {
         self.chain
     }
 
-    /// The newest record that no crash can take, as a whole request.
+    /// The newest record that no crash can take, not even as part of its request.
     pub fn safe_seq(&self) -> u64 {
         let chain = self.volatile_chain().map_or(u64::MAX, |chain| chain.first);
         self.durable_seq.min(chain - 1)
     }
 
-    /// The oldest request over several records of which a crash may take a part, and so must take all.
+    /// The oldest request over several records that is not durable: a crash that takes a part of it must take all.
     pub fn volatile_chain(&self) -> Option<Chain> {
         let durable = self.durable_seq;
         self.chains.iter().find(|chain| chain.last > durable).copied().or(self.chain)
     }
 
-    /// The number of the segment, which is in use, that a place lies in.
+    /// The number of the segment that holds a place; the segment is in use.
     pub fn number_of(&self, place: Place) -> u64 {
         self.ring.number(self.superblock.segment_of(place.0))
     }
@@ -217,7 +217,7 @@ impl Log {
         self.buffers.filling.as_mut().expect("there is room")
     }
 
-    /// True when the filling buffer has room for so many pieces and bytes, as one record or several.
+    /// True when the filling buffer has space for this many pieces and bytes, as one record or several.
     pub fn fits(&self, pieces: usize, bytes: usize) -> bool {
         self.buffers.filling.as_ref().is_some_and(|filling| filling.fits(pieces, bytes))
     }
@@ -242,7 +242,7 @@ impl Log {
             <= self.superblock.segment_bytes as usize - summary
     }
 
-    /// Lines that surely fit an empty segment.
+    /// Number of lines that surely fit an empty segment.
     pub fn lines_of_a_segment(&self) -> usize {
         let mut lines = self.superblock.segment_bytes as usize / LINE_BYTES as usize;
         while lines > 1 && !self.fits_a_segment(lines, lines * LINE_BYTES as usize) {
@@ -255,7 +255,7 @@ impl Log {
         self.buffers.filling.as_ref().is_some_and(SegmentBuffer::record_is_full)
     }
 
-    /// Makes sure that a record is open in the filling buffer; the answer is its number.
+    /// Makes sure that a record is open in the filling buffer; returns its number.
     pub fn open_record(&mut self, now: Nanos) -> u64 {
         let filling = self.filling();
         if !filling.has_open() {
@@ -274,7 +274,7 @@ impl Log {
         self.last_seq()
     }
 
-    /// Adds an entry without payload to the open record; the answer is the record's segment.
+    /// Adds an entry without payload to the open record; returns the record's segment.
     pub fn note(&mut self, entry: Entry) -> u32 {
         self.needed(entry.kind);
         let filling = self.filling();
@@ -283,14 +283,14 @@ impl Log {
         self.superblock.segment_of(start)
     }
 
-    /// The open record gets such an entry.
+    /// Notes that the open record gets an entry of this kind.
     const fn needed(&mut self, kind: Kind) {
         if !matches!(kind, Kind::Clean) {
             self.needed_seq = self.last_seq();
         }
     }
 
-    /// Adds payload to the open record: its place and checksum.
+    /// Adds payload to the open record; returns its place and checksum.
     pub fn append(&mut self, kind: Kind, extent: Extent, buf: &Buf, at: usize) -> (u64, u32) {
         self.needed(kind);
         self.filling().append(kind, extent, buf, at)
@@ -301,7 +301,7 @@ impl Log {
         self.buffers.filling.as_mut()?.overwrite(extent, buf, at)
     }
 
-    /// Ends the open record. It says that records before `live_seq` are not needed.
+    /// Ends the open record, and states in it that records before `live_seq` are not needed.
     pub fn seal(&mut self, live_seq: u64) {
         let stamp = Stamp {
             cache_uuid: self.superblock.cache_uuid,
@@ -319,14 +319,14 @@ impl Log {
         });
     }
 
-    /// The records from here on belong together. The one before is sealed.
+    /// Begins a chain with the next record. The one before is sealed.
     pub fn begin_chain(&mut self) {
         let sector = self.buffers.filling.as_ref().map_or(self.head_sector, SegmentBuffer::end);
         let first = self.next_seq;
         self.chain = Some(Chain { first, last: first, segment: self.ring.head(), sector });
     }
 
-    /// True where they were more than one.
+    /// Ends the chain; true if it had more than one record.
     pub fn end_chain(&mut self) -> bool {
         let last = self.last_seq();
         let chain = self.chain.take().filter(|chain| last > chain.first);
@@ -341,18 +341,18 @@ impl Log {
 
     // The head.
 
-    /// The first record of an activation must be where the log ended, and nothing was written there.
+    /// True when the buffer's first record must be empty: the first one of an activation must be exactly where the log ended.
     pub fn wants_empty_record(&self) -> bool {
         self.head_is_fixed && self.buffers.filling.as_ref().is_some_and(SegmentBuffer::is_empty)
     }
 
-    /// Leaves the rest of the head's segment, in bytes.
+    /// Skips the rest of the head's segment; returns its size in bytes.
     pub fn finish_segment(&mut self) -> u64 {
         let end = self.end_of(self.ring.head());
         (end - std::mem::replace(&mut self.head_sector, end)) * SECTOR_BYTES
     }
 
-    /// Opens a buffer at the head, in the next segment if the head's is used up. False where none is free, or no segment is.
+    /// Opens a buffer at the head, in the next segment if the head's is used up. False if no buffer or no segment is free.
     pub fn open_buffer(&mut self, now: Nanos) -> bool {
         if self.buffers.free() == 0 {
             return false;
@@ -367,7 +367,8 @@ impl Log {
         self.buffers.open(self.head_sector, self.end_of(self.ring.head()), &summary, now)
     }
 
-    /// The summary of the segment before, where the head is at the start of its own. What a start looks for right there is put there.
+    /// Returns the summary of the segment before, if the head is at the start of its segment. Empty for the first write of an activation,
+    /// as a start looks for a record exactly there.
     fn summary_before(&self) -> Vec<u8> {
         let head = self.ring.head();
         match &self.gathered {
@@ -379,8 +380,8 @@ impl Log {
         }
     }
 
-    /// On a rotational log, goes on to where the disk's head will be, in this segment or the next, and only where the request fits.
-    /// Recovery looks no further than the next segment. Returns the number of bytes left out.
+    /// On a rotational log, moves on to where the disk's head will be, in this segment or the next, if the request fits there. Recovery
+    /// looks no further than the next segment. Returns the number of bytes left out.
     pub fn turn_ahead(&mut self, now: Nanos, pieces: usize, bytes: usize) -> u64 {
         if self.buffers.free() == 0 || self.chain.is_some() || self.head_is_fixed {
             return 0;
@@ -439,12 +440,12 @@ impl Log {
         self.unsent().is_some()
     }
 
-    /// The newest record that is on its way.
+    /// The newest record that was sent to the device.
     pub fn sent_seq(&self) -> u64 {
         self.buffers.live.back().map_or(self.written_seq, |buffer| buffer.last_seq)
     }
 
-    /// `ordered`: the oldest write that a crash would take is as old as is allowed.
+    /// `ordered`: true if the oldest write that a crash would take has reached its maximum age.
     pub fn is_overdue(&self, now: Nanos) -> bool {
         let oldest = self.buffers.live.front().or(self.buffers.filling.as_ref());
         let since = oldest.filter(|buffer| !buffer.is_empty()).map(|buffer| buffer.since);
@@ -456,8 +457,8 @@ impl Log {
         Some(self.unsent()?.since.saturating_add(Nanos(self.delay_max.0 / 2)))
     }
 
-    /// Sends the filling buffer, whose records are sealed: its first record, and the write. `waiting`: how many requests wait for that
-    /// record or a later one.
+    /// Sends the filling buffer, whose records are sealed; returns its first record, and the write. `waiting`: number of requests that
+    /// wait for that record or a later one.
     pub fn send(
         &mut self,
         now: Nanos,
@@ -487,7 +488,7 @@ impl Log {
         Some((first, Io::Write { at, buf, durability }))
     }
 
-    /// A buffer is written: the record up to which the log is durable by it.
+    /// Notes that a buffer is written; returns the record up to which that made the log durable.
     pub fn written(&mut self, now: Nanos, first: u64) -> Option<u64> {
         let mut through = None;
         for buffer in &mut self.buffers.live {
@@ -502,7 +503,7 @@ impl Log {
         if !self.geometry.volatile_cache {
             return Some(self.written_seq);
         }
-        // Only this one: others may be written, but not with FUA.
+        // Only this buffer: others may be written, but not with FUA.
         let durable = through.filter(|_| self.durable_seq + 1 == first);
         if durable.is_none() && self.flush_at.is_none() {
             self.flush_later(now);
@@ -514,7 +515,7 @@ impl Log {
         self.flush_at = Some(now.saturating_add(Nanos(self.delay_max.0 / 4)));
     }
 
-    /// Records are written that no flush covers, and none is in flight.
+    /// True when written records are not covered by a flush, and none is in flight.
     pub const fn may_flush(&self) -> bool {
         self.flushing_since.is_none() && self.written_seq > self.durable_seq
     }
@@ -524,12 +525,12 @@ impl Log {
         self.flush_at.filter(|_| self.may_flush())
     }
 
-    /// A flush would make a record durable that is not.
+    /// True when a flush would make this record durable.
     pub const fn flush_covers(&self, seq: u64) -> bool {
         self.durable_seq < seq && seq <= self.written_seq
     }
 
-    /// A flush is sent: the newest record that it covers.
+    /// Notes that a flush is sent; returns the newest record that it covers.
     pub const fn begin_flush(&mut self, now: Nanos) -> u64 {
         self.flushing_since = Some(now);
         self.written_seq
@@ -551,7 +552,7 @@ impl Log {
         self.buffers.release(self.durable_seq);
     }
 
-    /// The device is dead; the open record is sealed. The buffers are kept, as the best copy that there is.
+    /// Notes that the device is dead; the open record is sealed. The buffers are kept, as the best copy.
     pub fn fail(&mut self) {
         if let Some(filling) = self.buffers.filling.take() {
             match filling.is_empty() {
@@ -563,7 +564,7 @@ impl Log {
         self.flush_at = None;
     }
 
-    /// All that the dead log had is durable on the data disk.
+    /// Notes that the data disk durably has all data of the dead log.
     pub fn abandon(&mut self) {
         self.written_seq = self.last_seq();
         self.durable_seq = self.last_seq();
@@ -599,8 +600,8 @@ impl Log {
         self.ring.skip_to(number);
     }
 
-    /// Begins to write a superblock: records before `oldest_live_seq` are destaged, and those before `destaged_seq`. Recovery reads from the first
-    /// record of segment `from` on, for clean copies; without it, it reads only what is not destaged.
+    /// Begins to write a superblock: records before `oldest_live_seq` and `destaged_seq` are destaged. Recovery reads from the first
+    /// record of segment `from` on, for clean copies; if `None`, only records that are not destaged.
     pub fn write_superblock(
         &mut self,
         state: format::State,
@@ -650,7 +651,7 @@ impl Log {
         self.ring.kept()..self.release.take().expect("a superblock was in flight")
     }
 
-    /// A superblock with this tail is durable.
+    /// Notes that a superblock with this tail is durable.
     pub fn keep_from(&mut self, number: u64) {
         self.ring.keep_from(number);
     }

@@ -1,20 +1,20 @@
-//! Decides which is nearer for a read, the log or the data disk, where both have the data and may be on one disk.
+//! Decides whether the log or the data disk is nearer for a read, when both have the data and may be on one disk.
 //!
-//! A read that goes on where another one ended belongs to the data disk: the disk has read ahead to there, or is there, and its next
-//! reads lie there, too. In the log lies beside it what was written at the same time. Any other read costs a seek in either place. So
-//! the log is nearer where the arm is there already. While most reads go on, the data disk is nearer otherwise, as the reads that
-//! follow go there; while few do, what is in the log lies closer together.
+//! A read that continues another one belongs to the data disk: the disk has read ahead, or its arm is there, and the next reads go there,
+//! too. In the log, neighbours were written at the same time. Any other read costs a seek in either place. So the log is nearer if the
+//! arm is there already. Otherwise the data disk is nearer while most reads continue others, as later reads go there; while few do, the
+//! data in the log lies closer together.
 
 use super::streams::Streams;
 use crate::Extent;
 
-/// A read that begins so close behind another one goes on with it, in sectors (128 KiB).
+/// Maximum distance of a read from the end of the one that it continues, in sectors (128 KiB).
 const REACH: u64 = 256;
 
 /// See the module's documentation.
 pub struct Nearer {
     streams: Streams,
-    /// The latest reads, one bit each: set if the read went on where another one ended.
+    /// The latest reads, one bit each: set if the read continued another one.
     latest: u32,
     arm_is_at_log: bool,
 }
@@ -24,12 +24,12 @@ impl Nearer {
         Nearer { streams: Streams::reaching(REACH), latest: 0, arm_is_at_log: false }
     }
 
-    /// Something is read or written.
+    /// Notes that something is read or written.
     pub const fn sent(&mut self, to_log: bool) {
         self.arm_is_at_log = to_log;
     }
 
-    /// A client reads this.
+    /// Notes a read of a client.
     pub fn note(&mut self, extent: Extent) {
         let goes_on = self.streams.continues(extent.start);
         self.streams.note(extent);

@@ -3,7 +3,7 @@
 //! It promises:
 //!
 //! - Writes are done in the order in which they came: only the first one of those that are pending may be done.
-//! - A request counts as in the foreground from [`Queue::begin`] until it is answered or its answer is delayed.
+//! - A request is in the foreground from [`Queue::begin`] until it is answered or its answer is delayed.
 //! - Answers are delayed by no more than the pace of destaging asks for, and in the order of their time.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ use super::format::Kind;
 use crate::layer::{Durability, Io, IoResult, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
-/// No answer is held back for longer, whatever is planned: plans are made of rates that change.
+/// Maximum delay of an answer, whatever the pace: it is computed from rates that change.
 const HELD_MAX: Nanos = Nanos::from_secs(1);
 
 /// A request that changes data, and how far it has come.
@@ -50,7 +50,7 @@ impl PendingWrite {
         PendingWrite { id, change, extent, buf, durability, done: 0 }
     }
 
-    /// The operation again, to go to the data disk.
+    /// Returns the operation, to be sent to the data disk.
     pub fn into_io(self, durability: Durability) -> Io {
         let extent = self.extent;
         match self.change {
@@ -77,7 +77,8 @@ impl PendingWrite {
     }
 }
 
-/// A request that is answered once a record is durable, and the data disk was flushed after so many writes had bypassed the log.
+/// A request that is answered once a record is durable, and a flush of the data disk has covered a number of writes that bypassed the
+/// log.
 pub struct DurableWaiter {
     pub id: RequestId,
     pub seq: u64,
@@ -104,7 +105,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A request has come.
+    /// Notes that a request has come.
     pub const fn begin(&mut self, now: Nanos) {
         self.foreground += 1;
         self.last_activity = now;
@@ -125,7 +126,7 @@ impl Queue {
         self.last_write
     }
 
-    /// A request goes on.
+    /// Notes that a request makes progress.
     pub const fn touch(&mut self, now: Nanos) {
         self.last_activity = now;
     }
@@ -138,7 +139,7 @@ impl Queue {
         self.last_activity
     }
 
-    /// True where nothing is before it.
+    /// Appends a request; true if none waits before it.
     pub fn push(&mut self, pending: PendingWrite) -> bool {
         self.pending.push_back(pending);
         self.pending.len() == 1
@@ -148,7 +149,7 @@ impl Queue {
         self.pending.pop_front()
     }
 
-    /// Puts a write that has to wait back as the first.
+    /// Puts a write that has to wait back to the front.
     pub fn put_back(&mut self, pending: PendingWrite) {
         self.pending.push_front(pending);
     }
@@ -157,17 +158,17 @@ impl Queue {
         !self.pending.is_empty()
     }
 
-    /// The first write does not fit the log.
+    /// Notes that the first write does not fit the log.
     pub const fn want_space(&mut self) {
         self.wants_space = true;
     }
 
-    /// The first write has got in. The next one may wait for something else: its turn, or a buffer.
+    /// Notes that the first write is in the log. The next one may wait for something else: its turn, or a buffer.
     pub const fn got_space(&mut self) {
         self.wants_space = false;
     }
 
-    /// The first write goes on after other events.
+    /// Notes that the first write goes on only after other events.
     pub const fn yield_turn(&mut self) {
         self.has_yielded = true;
     }
@@ -197,7 +198,7 @@ impl Queue {
         &self.waiters
     }
 
-    /// Takes out those who are to be answered.
+    /// Takes out the waiters that `is_taken` selects.
     pub fn take_waiters(&mut self, is_taken: impl Fn(&DurableWaiter) -> bool) -> Vec<DurableWaiter> {
         self.waiters.extract_if(.., |waiter| is_taken(waiter)).collect()
     }
@@ -220,7 +221,7 @@ impl Queue {
         self.delayed.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// An answer that is held back no longer.
+    /// Returns an answer whose delay has passed.
     pub fn pop_answer(&mut self, now: Nanos) -> Option<(RequestId, IoResult)> {
         self.delayed.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
     }

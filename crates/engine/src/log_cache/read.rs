@@ -1,8 +1,8 @@
 //! Reads: put together from RAM, log and data disk (section 3.5.2), without any foreground destage.
 //!
-//! What is dirty comes from the log or its buffers. What is clean comes from there only if the whole request does, and on a log that
-//! spins only in one piece that is nearer ([`super::nearer`]): one read of the data disk is cheaper than many of the log. Every block read from the log is checked; a
-//! clean copy that cannot be read is forgotten, and the data disk has another.
+//! Dirty data comes from the log or its buffers. Clean data comes from there only if the whole request does, and on a rotational log only
+//! in one piece that is nearer ([`super::nearer`]): one read of the data disk is cheaper than many of the log. Every block read from the
+//! log is checked. A clean copy that cannot be read is forgotten, and the data disk is read instead.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -12,10 +12,10 @@ use super::table::{Line, Piece, Place, sectors_mask};
 use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
 
-/// Pieces that lie side by side in the log are read together, up to so many sectors (256 KiB).
+/// Maximum sectors of one read of adjacent pieces in the log (256 KiB).
 const LOG_READ_SECTORS_MAX: u64 = 512;
 
-/// Nearly every request has one source, and takes no memory for a list of them.
+/// List for one element without allocation: nearly every request has one source.
 type Few<T> = SmallVec<[T; 1]>;
 
 /// Source of some sectors of a request.
@@ -27,12 +27,13 @@ struct FromLog {
 
 /// A read of one device that a request needs.
 enum Part {
-    /// Read from the data disk from here on; these extents of it are wanted, and lines of them are copied.
+    /// Read from the data disk, from `start` on: the `wanted` extents of it go to the request, and `watched` lines of it are copied to
+    /// the log.
     Data { start: Lba, wanted: Few<Extent>, watched: Option<u64> },
-    /// Read from the log from this sector on; these pieces of it are wanted. `whole`: they are the request, byte by byte, so
-    /// they are read into the client's own buffer.
+    /// Read from the log from this sector on; these pieces of it are wanted. `whole`: they are exactly the request, so they are read into
+    /// the client's own buffer.
     Log { start: u64, segment: u32, pieces: Few<FromLog>, whole: bool },
-    /// A piece of it from one copy of the log, as another was not what was written.
+    /// A piece from one copy of the log, after another copy failed its check.
     Copy { source: FromLog, segment: u32, copy: u8 },
 }
 
@@ -43,7 +44,7 @@ pub struct Reading {
     buf: Buf,
     parts: Few<Option<Part>>,
     left: usize,
-    /// A clean copy could not be read: begin again without it.
+    /// A clean copy could not be read: the request starts again without it.
     again: bool,
     error: Option<IoError>,
 }
@@ -54,7 +55,7 @@ struct Plan {
     zeroes: Few<Extent>,
     data: Few<Extent>,
     log: Few<FromLog>,
-    /// A line of which the log had the newest copy, and has failed.
+    /// A line whose newest copy was in the log and is lost.
     lost: Option<Line>,
 }
 
@@ -78,7 +79,7 @@ impl Core {
         self.assemble(now, id, at, buf, plan, out);
     }
 
-    /// All of a read comes from the data disk.
+    /// Reads the whole request from the data disk.
     fn forward(&mut self, id: RequestId, at: Lba, buf: Buf, out: &mut Outbox) {
         let watched = self.watch(Extent::new(at, buf.len() as u64 / SECTOR_BYTES));
         self.submit(DATA, Op::Forward { id, at, watched }, Io::Read { at, buf }, out);
@@ -102,7 +103,7 @@ impl Core {
                 cached_sectors += u64::from(mask.count_ones());
                 let source = FromLog { line, piece: Piece { mask, ..piece } };
                 if piece.dirty {
-                    // The next start is without this log, so what is lost stays lost: never right today and old tomorrow.
+                    // The next start is without this log, so lost blocks stay lost: a block must not be right today and old tomorrow.
                     if self.mode != Mode::Serving && self.destager.is_lost(line, piece.place) {
                         plan.lost = Some(line);
                     }
@@ -136,7 +137,7 @@ impl Core {
         let sources = dirty.iter().chain(clean).filter(on_device).copied().collect();
         match log_parts(sources, |place| self.index.segment_of(place)).len() {
             0 => true,
-            // What is dirty takes the arm to the log anyway.
+            // Dirty data takes the arm to the log anyway.
             1 => self.data.nearer.is_log() || dirty.iter().any(|source| on_device(&source)),
             _ => false,
         }
@@ -158,7 +159,7 @@ impl Core {
         }
     }
 
-    /// Sectors that the table does not know: zeroes, or the data disk's.
+    /// Plans the sectors that the table does not know: zeroes, or read from the data disk.
     fn plan_rest(&self, line: Line, mask: u8, plan: &mut Plan) {
         masked_runs(line, mask, |run| {
             let mut at = run.start;
@@ -220,7 +221,7 @@ impl Core {
         }
     }
 
-    /// True when the only part is a read of the log that gives the request as it is. Notes that in the part.
+    /// True when the only part is a read of the log that gives exactly the request. Notes that in the part.
     fn is_whole_request(&self, parts: &mut [Part], at: Lba, bytes: usize) -> bool {
         let [Part::Log { start, pieces, whole, .. }] = parts else { return false };
         // The pieces lie side by side in the log; they have to do so in the request.
@@ -321,7 +322,7 @@ impl Core {
         }
     }
 
-    /// Reads pieces that are dirty from another copy of the log; the answer are those for which there is none, or no need.
+    /// Reads dirty pieces from another copy of the log; returns those that have none, or need none.
     fn read_other_copies(
         &mut self,
         key: u64,
@@ -345,11 +346,11 @@ impl Core {
         clean
     }
 
-    /// Pieces that could not be read, or are not what was written. The error where there is no other copy.
+    /// Handles pieces that could not be read or failed their check. Returns an error if there is no other copy.
     fn bad_pieces(&mut self, key: u64, bad: &[FromLog]) -> Option<IoError> {
         let first = bad.first()?;
         self.statistics.log_read_errors += 1;
-        // A bad block may lie in any of them: what is dirty counts as lost when it fails alone.
+        // The bad block may lie in any of several pieces: a dirty piece counts as lost when it fails alone.
         let mut again = false;
         let mut lost = None;
         for FromLog { line, piece } in bad {
@@ -365,7 +366,7 @@ impl Core {
         (!again).then_some(error)
     }
 
-    /// Copies checked pieces into a request, unless the source is its buffer; the answer are those that failed their check.
+    /// Copies checked pieces into a request, unless the source is its buffer; returns those that failed their check.
     fn take_pieces(
         &mut self,
         key: u64,

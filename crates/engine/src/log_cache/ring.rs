@@ -1,4 +1,4 @@
-//! The ring of segments: which are in use, what in them is still needed, which may be written again.
+//! The ring of segments: which are in use, which hold something still needed, and which may be written again.
 //!
 //! A segment goes through four states, always in ring order (rule 1):
 //!
@@ -10,7 +10,7 @@
 //! | remembered | behind `ready` | the clean copies in it are forgotten, shortly before the head comes |
 //! | free | `head + 1..=ready` | the head comes round |
 //!
-//! Recovery reads live and clean segments. What lies in a remembered one only the running cache knows, and reads.
+//! Recovery reads live and clean segments. Only the running cache knows, and reads, the copies in a remembered segment.
 //!
 //! Segments are counted with numbers that never wrap; the index on the device is the number modulo the count.
 
@@ -22,10 +22,10 @@ use std::ops::Range;
 pub struct Segment {
     /// The first sequence number in it (or, while it is empty, the one that will be).
     pub first_seq: u64,
-    /// Offset of that record in sectors from the start of the segment, plus one. Recovery starts there, and not at the start of the
-    /// segment: a gap before it may hold a record with the same number that was lost in an earlier crash.
+    /// Offset of that record in sectors from the start of the segment, plus one. Recovery starts there, not at the start of the segment:
+    /// a gap before the record may hold another one of the same number, lost in an earlier crash.
     first_offset: Option<NonZeroU32>,
-    /// Reads of it that are in flight.
+    /// Reads of the segment that are in flight.
     pub pins: u32,
 }
 
@@ -51,7 +51,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring that recovery has read from index `kept` on, and whose live part goes from index `tail` to index `head`.
+    /// Creates a ring that recovery has read from index `kept` on, and whose live part goes from index `tail` to index `head`.
     pub fn new(count: u32, kept: u32, tail: u32, head: u32, first_seq: u64) -> Ring {
         let distance = |from: u32, to: u32| u64::from((to + count - from) % count);
         let mut segments = vec![Segment::default(); count as usize];
@@ -70,7 +70,7 @@ impl Ring {
         (number % self.segments.len() as u64) as u32
     }
 
-    /// Recovery would find what is in the segment, and nobody may write there.
+    /// True when the segment is live, or the head.
     pub fn is_live(&self, index: u32) -> bool {
         (self.tail..=self.head).contains(&self.number(index))
     }
@@ -105,12 +105,12 @@ impl Ring {
         &mut self.segments[index as usize]
     }
 
-    /// Segments from the tail to the head, both included.
+    /// Number of segments from the tail to the head, both included.
     pub const fn live(&self) -> u64 {
         self.head - self.tail + 1
     }
 
-    /// Segments that the head can still move to without a new superblock, once their clean copies are forgotten.
+    /// Number of segments that the head can still move to without a new superblock, once their clean copies are forgotten.
     pub fn free(&self) -> u64 {
         self.count() - (self.head - self.kept + 1)
     }
@@ -131,12 +131,12 @@ impl Ring {
         true
     }
 
-    /// Remembered segments: their clean copies may be read until they are forgotten.
+    /// Number of remembered segments: their clean copies may be read until they are forgotten.
     pub fn remembered(&self) -> u64 {
         self.kept + self.count() - 1 - self.ready
     }
 
-    /// The numbers that the head gives them when it comes.
+    /// The numbers that remembered segments get when the head comes to them.
     pub fn remembered_numbers(&self) -> Range<u64> {
         self.ready + 1..self.kept + self.count()
     }
@@ -145,7 +145,7 @@ impl Ring {
         number <= self.ready
     }
 
-    /// Segments that the head can move to at once.
+    /// Number of segments that the head can move to immediately.
     pub const fn ready(&self) -> u64 {
         self.ready - self.head
     }
@@ -155,7 +155,7 @@ impl Ring {
         self.ready + 1..self.ready + 1 + count.min(self.remembered())
     }
 
-    /// The indices of numbers that follow each other: they may go on at the start of the ring.
+    /// The indices of consecutive segment numbers: the second range is the part after the ring wraps.
     pub fn indices(&self, numbers: &Range<u64>) -> [Range<u32>; 2] {
         let (first, count) = (self.index(numbers.start), (numbers.end - numbers.start) as u32);
         let all = self.segments.len() as u32;
@@ -163,13 +163,13 @@ impl Ring {
         [first..end, 0..first + count - end]
     }
 
-    /// These remembered segments are forgotten: the head may move to them.
+    /// Notes that the clean copies in these remembered segments are forgotten: the head may move to them.
     pub fn forget(&mut self, numbers: Range<u64>) {
         assert!(numbers.start == self.ready + 1, "segments are forgotten in ring order");
         self.ready = numbers.end - 1;
     }
 
-    /// Moves the tail over every segment that nobody needs, at most to the number `limit`. `durable`: the newest record that a crash
+    /// Moves the tail over every segment that is not needed, at most to the number `limit`. `durable`: the newest record that a crash
     /// cannot take.
     pub fn advance_tail(&mut self, is_clean: impl Fn(u32) -> bool, durable: u64, limit: u64) {
         while self.tail < self.head.min(limit)
@@ -180,8 +180,8 @@ impl Ring {
         }
     }
 
-    /// Every record of a segment before the head is durable. A record can be clean before that, one without entries always is:
-    /// if its segment were written again while its own write is still in flight, that write could end last.
+    /// True when every record of a segment before the head is durable. A record can be clean earlier, and one without entries always is:
+    /// if the segment were written again during the record's own write, the older write could end last.
     fn has_ended(&self, number: u64, durable: u64) -> bool {
         self.at(self.index(number + 1)).first_seq <= durable.saturating_add(1)
     }
@@ -191,7 +191,7 @@ impl Ring {
         self.tail = number;
     }
 
-    /// A superblock with this tail is durable: what lies before it may be written again.
+    /// Notes that a superblock with this tail is durable: segments before it may be written again.
     pub fn keep_from(&mut self, number: u64) {
         assert!(
             self.kept <= number && number <= self.tail,
@@ -200,7 +200,7 @@ impl Ring {
         self.kept = number;
     }
 
-    /// True while a reader holds a segment that would become free.
+    /// True while a read pins one of these segments.
     pub fn is_pinned(&self, numbers: Range<u64>) -> bool {
         numbers.into_iter().any(|number| self.at(self.index(number)).pins > 0)
     }

@@ -7,12 +7,12 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::{Nanos, SECTOR_BYTES};
 
-/// The length of a track is measured at so many points: at the start and the end of the log, and evenly between.
+/// Number of points at which a track is measured: the start and the end of the log, and evenly between.
 pub const TRACK_POINTS: usize = 4;
-/// No disk turns faster or slower than this.
+/// Limits of the revolution of a disk.
 pub const REVOLUTION_MIN: Nanos = Nanos::from_millis(2);
 pub const REVOLUTION_MAX: Nanos = Nanos::from_millis(40);
-/// No track is shorter or longer, in sectors.
+/// Limits of the length of a track, in sectors.
 pub const TRACK_SECTORS_MIN: u32 = 8;
 pub const TRACK_SECTORS_MAX: u32 = 1 << 20;
 
@@ -24,10 +24,10 @@ const NOT_SHOWN: u32 = 3;
 /// Result of measuring the disk below the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spindle {
-    /// The log does not spin, or the host was too busy to tell, or an older program has formatted it.
+    /// The log is not rotational, or the host was too busy to tell, or an older program has formatted it.
     #[default]
     NotMeasured,
-    /// Measured: durable writes do not show where a head is.
+    /// Measured: durable writes do not show the position of a head.
     NotShown,
     Spins(Spin),
 }
@@ -36,15 +36,15 @@ pub enum Spindle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spin {
     pub revolution: Nanos,
-    /// From the end of a write to the earliest place where the next one can begin, as the time in which the head comes there.
+    /// Time from the end of a write to the earliest place where the next one can begin.
     pub lead: Nanos,
     /// Sectors of a track, at [`TRACK_POINTS`] points of the log.
     pub tracks: [u32; TRACK_POINTS],
-    /// Writes that need not be durable are answered from the disk's cache: they say nothing about the head.
+    /// Writes that need not be durable are answered from the disk's cache: their times do not show the head's position.
     pub write_cache: bool,
 }
 
-/// [`Spindle`] as it lies in the superblock. Zeroes: not measured.
+/// [`Spindle`] as stored in the superblock. Zeroes: not measured.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SpindleBytes {
@@ -70,7 +70,7 @@ impl SpindleBytes {
         bytes
     }
 
-    /// None where a field is out of range.
+    /// Decodes the measurement; none if a field is out of range.
     pub fn spindle(&self) -> Option<Spindle> {
         let write_cache = match self.kind.get() {
             NOT_MEASURED => return Some(Spindle::NotMeasured),
@@ -90,7 +90,7 @@ impl SpindleBytes {
 }
 
 impl Spin {
-    /// The sectors of a track at a point of the log, from 0 to `length`: between two points that were measured, in proportion.
+    /// Interpolates the sectors of a track at a point of the log, from 0 to `length`.
     pub fn track_at(&self, point: u64, length: u64) -> u64 {
         let parts = TRACK_POINTS as u64 - 1;
         let scaled = u128::from(point.min(length)) * u128::from(parts);

@@ -9,15 +9,15 @@ use crate::{IoError, SECTOR_BYTES};
 pub struct Statistics {
     pub reads: u64,
     pub read_bytes: u64,
-    /// Reads of which at least a part came from the log or its buffers.
+    /// Reads that came at least in part from the log or its buffers.
     pub read_hits: u64,
-    /// Bytes read from the log's buffers, and from dirty and clean copies in the log; the rest was read from the data disk.
+    /// Bytes read from the log's buffers, and from dirty and clean copies in the log; all others were read from the data disk.
     pub read_ram_bytes: u64,
     pub read_dirty_bytes: u64,
     pub read_clean_bytes: u64,
     pub read_miss_bytes: u64,
-    /// `reads = "keep"`: blocks of 4 KiB that were copied to the log after a read of the data disk, copies that were made again as they
-    /// were hot, those that gave way, and the bytes of all copies.
+    /// `reads = "keep"`: blocks of 4 KiB copied to the log after a read of the data disk, hot copies that were copied again, copies that
+    /// gave way to clients, and the bytes of all copies.
     pub kept_blocks: u64,
     pub kept_again_blocks: u64,
     pub keep_dropped_blocks: u64,
@@ -28,10 +28,10 @@ pub struct Statistics {
     pub discards: u64,
     pub zeroes: u64,
     pub logged_sectors: u64,
-    /// Sectors among these that took the place of older ones in the same record.
+    /// Logged sectors that replaced older ones in the same record.
     pub compacted_sectors: u64,
     pub bypassed_sectors: u64,
-    /// Writes that bypassed the log, and those of them that first invalidated copies in the log.
+    /// Writes that bypassed the log, and the number of these that first invalidated copies in the log.
     pub bypasses: u64,
     pub invalidates: u64,
     /// Requests that took several records.
@@ -40,9 +40,9 @@ pub struct Statistics {
     pub throttled: u64,
     pub log_writes: u64,
     pub log_bytes: u64,
-    /// Left out so that a record lies where the log's head will be, on a log that spins.
+    /// Bytes left out so that a record lies where the head of a rotational log will be.
     pub log_gap_bytes: u64,
-    /// Left at the end of segments, where the next request did not fit.
+    /// Bytes left at the end of segments, as the next request did not fit.
     pub log_rest_bytes: u64,
     /// Writes of the log for which more than one request waited.
     pub shared_commits: u64,
@@ -58,14 +58,14 @@ pub struct Statistics {
     pub gap_reads: u64,
     pub destage_errors: u64,
     pub log_read_errors: u64,
-    /// Reads of the log that were not what was written, where another copy of it was.
+    /// Pieces read from another copy of the log after the first failed its check.
     pub log_other_copy: u64,
     pub last_error: Option<IoError>,
 }
 
 impl Statistics {
-    /// Bytes of the log for a byte that a client wrote there: with headers, and with what is left out for the rotation and at the end of
-    /// segments. None where nothing was written there.
+    /// Log space used for each byte that clients wrote there: with headers, and with bytes left out for the rotation and at the end of
+    /// segments. None if nothing was written there.
     pub fn log_space(&self) -> Option<f64> {
         let taken = self.log_bytes + self.log_gap_bytes + self.log_rest_bytes;
         let written = self.logged_sectors * SECTOR_BYTES;

@@ -1,10 +1,10 @@
-//! Summaries: what the headers in a segment say, once more, at the start of the segment after it.
+//! Summaries: the contents of a segment's headers, repeated at the start of the next segment.
 //!
-//! A start reads them in place of the headers: a hundredth of the log. A summary is in the write of the first records of its segment, so it
-//! costs no operation; and the records behind it are never durable without it.
+//! A start reads summaries in place of the headers: a hundredth of the log. A summary is in the write of the first records of its
+//! segment, so it costs no operation, and the records after it are never durable without it.
 //!
-//! A summary repeats what headers say and decides nothing. A segment without a whole one is read by its headers, and a start that comes
-//! upon damage begins again without summaries (see `recover::summaries` for which of them are believed).
+//! A summary repeats headers and decides nothing. A segment without an intact summary is read by its headers. A start that finds damage
+//! begins again without summaries (`recover::summaries` tells which of them are believed).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -19,47 +19,47 @@ use crate::Geometry;
 /// "dcdS" in ASCII.
 pub const SUMMARY_MAGIC: [u8; 4] = *b"dcdS";
 const SUMMARY_VERSION: u16 = 1;
-/// A summary takes at most this part of a segment; a segment with too many records for it has none.
+/// Maximum part of a segment that a summary takes; a segment with too many records for it has none.
 pub const SUMMARY_PART: u32 = 8;
-/// A segment of 4 MiB passes under the heads of a disk of today in the time of two seeks.
+/// Smallest segment with a summary on a rotational log: 4 MiB pass under the heads of a current disk in the time of two seeks.
 const SPINNING_BYTES_MIN: u32 = 4 << 20;
 
-/// The fixed part; the records of the segment before follow, each with its entries.
+/// Fixed part of a summary; the records of the segment before follow, each with its entries.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SummaryBytes {
     pub magic: [u8; 4],
     pub version: U16,
-    /// Segment buffers of the program that made this.
+    /// Segment buffers of the program that wrote the summary.
     pub segment_buffers: U16,
     /// CRC32C of the fixed part with this field zero.
     pub crc: U32,
-    /// CRC32C of what follows.
+    /// CRC32C of the body, after the fixed part.
     pub body_crc: U32,
     pub body_bytes: U32,
     pub records: U32,
     pub cache_uuid: [u8; 16],
     pub epoch: U64,
-    /// The sector of the log device where this lies.
+    /// Sector of the summary on the log device.
     pub sector: U64,
     pub first_seq: U64,
-    /// Records before this one were durable when this was made.
+    /// Records before this one were durable when the summary was made.
     pub durable_seq: U64,
-    /// The highest that a header in the segment states.
+    /// The highest value in a header of the segment.
     pub oldest_live_seq: U64,
 }
 
 pub const SUMMARY_FIXED_BYTES: usize = 80;
 const _: () = assert!(size_of::<SummaryBytes>() == SUMMARY_FIXED_BYTES);
 
-/// A record in a summary; its entries follow. Its sequence number is one more than that of the one before.
+/// A record in a summary; its entries follow. Its sequence number is one more than that of the record before.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SummaryRecordBytes {
     /// Offset of the record, in sectors from the start of its segment.
     pub offset: U32,
     pub entry_count: U16,
-    /// As in a header.
+    /// Flags of the record's header.
     pub flags: U16,
     pub flush_epoch: U64,
 }
@@ -79,7 +79,7 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// A record is sealed, `offset` sectors behind the start of the segment with that number.
+    /// Notes that a record was sealed, `offset` sectors after the start of this segment.
     pub fn note(&mut self, segment: u64, offset: u64, header: &Header) {
         if self.records == 0 || self.segment != segment {
             (self.segment, self.first_seq) = (segment, header.seq);
@@ -101,7 +101,8 @@ impl Gathered {
         }
     }
 
-    /// The summary of a segment for the start of the next one, padded to whole blocks; nothing where there are no records, or too many.
+    /// Encodes the summary of a segment for the start of the next one, padded to whole blocks; empty if there are no records, or too
+    /// many.
     pub fn encode(
         &self,
         segment: u64,
@@ -139,14 +140,14 @@ impl Gathered {
     }
 }
 
-/// True when summaries are written and read. On a rotational disk, seeking for the summaries of short segments takes longer than reading
-/// these segments from end to end.
+/// True when summaries are written and read. On a rotational disk with short segments, seeking for summaries takes longer than reading
+/// the segments from end to end.
 pub const fn are_used(superblock: &Superblock, log: &Geometry) -> bool {
     let seeks = log.rotational && !matches!(superblock.spindle, Spindle::NotShown);
     !seeks || superblock.segment_bytes >= SPINNING_BYTES_MIN
 }
 
-/// The most that a summary takes, in bytes: whole blocks.
+/// Maximum size of a summary, in bytes: whole blocks.
 pub const fn bytes_max(superblock: &Superblock) -> usize {
     let part = (superblock.segment_bytes / SUMMARY_PART) as usize;
     part / superblock.log_block_bytes as usize * superblock.log_block_bytes as usize
@@ -155,7 +156,7 @@ pub const fn bytes_max(superblock: &Superblock) -> usize {
 /// Fixed part of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The segment that it is of.
+    /// The segment that is summarised.
     pub segment: u32,
     /// First sector of the summary.
     pub sector: u64,
@@ -201,17 +202,17 @@ impl Summary {
         })
     }
 
-    /// The record after the last one.
+    /// Sequence number after that of the last record.
     pub fn end_seq(&self) -> u64 {
         self.first_seq + u64::from(self.records)
     }
 
-    /// All of it, in bytes.
+    /// Size of the whole summary, in bytes.
     pub const fn bytes(&self) -> usize {
         SUMMARY_FIXED_BYTES + self.body_bytes as usize
     }
 
-    /// The headers, from all the bytes of the summary. Nothing where any of them is not as a header may be.
+    /// Decodes the headers from all the bytes of the summary. `None` if any of them is invalid.
     pub fn headers(&self, bytes: &[u8], superblock: &Superblock) -> Option<Vec<Header>> {
         let mut rest = bytes.get(SUMMARY_FIXED_BYTES..self.bytes())?;
         if crc32c::crc32c(rest) != self.body_crc {

@@ -10,9 +10,9 @@ use super::{Canary, Promise};
 use crate::layer::{Durability, IoResult, Outbox, RequestId};
 use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
-/// Sectors that one entry without payload covers at most.
+/// Maximum sectors of one entry without payload.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
-/// Segments that the head can move to at once, where there are so many: one request takes no more.
+/// Number of segments that the head should be able to move to immediately; one request takes no more.
 pub const SEGMENTS_READY: u64 = 3;
 
 impl Core {
@@ -44,8 +44,8 @@ impl Core {
         }
     }
 
-    /// Puts a request into the log. True when it is in, or when it may bypass it (nothing of it is done then); false
-    /// where it has to wait.
+    /// Puts a request into the log. True when all of it is in, or when it may bypass the log (none of it is in then); false if it has to
+    /// wait.
     fn try_log(&mut self, now: Nanos, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
         if pending.done == 0 && self.log.chain().is_none() && self.may_bypass(pending) {
             return self.room_to_invalidate(now, pending, out);
@@ -56,8 +56,8 @@ impl Core {
         }
     }
 
-    /// Rule 7: nothing of the range is dirty in the log, nor on its way past it. Nor does it cover a line of the fingerprint: after
-    /// a crash, records explain all changes there.
+    /// Rule 7: nothing of the range is dirty in the log or bypassing it. The range also covers no line of the fingerprint: after a crash,
+    /// records explain all changes there.
     fn may_bypass(&self, pending: &PendingWrite) -> bool {
         let extent = pending.extent;
         let rest = pending.durability == Durability::Volatile
@@ -70,7 +70,7 @@ impl Core {
         self.config.promise != Promise::Ordered
             && !self.config.ordered_destage
             && !self.destager.kept.covers(extent)
-            // A crash could take the record that calls the copy old, and leave the copy and the write.
+            // A crash could take the record that invalidates the copy, and leave the copy and the write.
             && !self.index.is_kept_in(extent)
             && (self.log_is_silent_on(extent) || self.config.canary.is(Canary::BlindBypass))
     }
@@ -90,7 +90,7 @@ impl Core {
         !self.index.is_visible_in(pending.extent) || self.make_room(now, 1, 0, out)
     }
 
-    /// Says in the log that the data disk has the newest copy; true where there was anything to say.
+    /// Records that the data disk has the newest copy; true if a record must be written first.
     fn invalidate(&mut self, now: Nanos, extent: Extent) -> bool {
         if self.config.canary.is(Canary::BlindBypass) {
             return false;
@@ -111,8 +111,7 @@ impl Core {
 
     fn bypass(&mut self, now: Nanos, pending: PendingWrite, seq: u64, out: &mut Outbox) {
         let through = pending.durability == Durability::Durable || self.is_always();
-        // Over a block that a dead log has lost: where this write were lost as well, an old content would come back as if nothing
-        // had happened.
+        // Over a block that a dead log has lost: if this write were lost as well, older data would come back unnoticed.
         let extent = pending.extent;
         let over_lost = self.mode != Mode::Serving && self.index.is_dirty_in(extent);
         let durability = if through || over_lost { Durability::Durable } else { Durability::Volatile };
@@ -137,7 +136,7 @@ impl Core {
             // Until now the lost blocks under it were errors.
             self.forget_extent(bypass.extent, 0);
         }
-        // Before the record is written, an older copy in the log would be destaged over this after a kill.
+        // Until the record is written, a kill would let an older copy in the log be destaged over this write.
         let (id, seq, written) = (bypass.id, bypass.seq, !bypass.durable);
         let reached = if written { self.log.written_seq() } else { 0 }.max(self.log.durable_seq());
         if result.status.is_ok() && seq > reached {
@@ -170,7 +169,7 @@ impl Core {
             if self.log.fits_a_segment(pieces, bytes) || lines == 0 {
                 return false;
             }
-            // Once begun it must be able to end: until then what it replaces keeps the tail where it is.
+            // Once begun, the chain must be able to end: until then the copies that it replaces pin the tail.
             let segments = (pieces.div_ceil(lines) as u64 + 1).min(half);
             if self.log.chain().is_none() && self.log.ring().free() < segments {
                 self.queue.want_space();
@@ -182,7 +181,7 @@ impl Core {
             self.begin_chain();
             self.append_pieces(now, pending, lines);
             if self.log.chain().is_some_and(|chain| self.log.ring().head() - chain.segment + 1 >= half) {
-                // Larger than half the log: no crash can take it as a whole, as the log has to be emptied on the way.
+                // Larger than half the log: no crash can take it as a whole, as the log is emptied while it is written.
                 self.end_chain();
             }
             self.dispatch(now, out);
@@ -205,7 +204,7 @@ impl Core {
         for _ in 0..pieces {
             let extent = pending.next_piece();
             let at = (pending.done * SECTOR_BYTES) as usize;
-            // While the data is copied, memory brings the line's slot.
+            // Prefetches the line's slot while the data is copied.
             self.index.table().touch(std::iter::once(Line::of(extent.start)));
             let (place, crc) = match self.overwrite(extent, &pending.buf, at) {
                 Some(written) => written,
@@ -221,8 +220,8 @@ impl Core {
         }
     }
 
-    /// Compaction (section 3.5.1, where the paper leaves it undone): what is written again before its record is closed
-    /// takes no more of the log. Only within a record, as anything else would change the order of updates.
+    /// Compaction (which section 3.5.1 of the paper leaves undone): data that is overwritten before its record is closed takes no more
+    /// space. Only within a record: anything else would change the order of updates.
     fn overwrite(&mut self, extent: Extent, buf: &Buf, at: usize) -> Option<(u64, u32)> {
         if !self.config.compact {
             return None;
@@ -253,7 +252,7 @@ impl Core {
             self.destager.overwritten(extent, self.index.table());
             pending.done += extent.sectors;
             if pending.done < pending.extent.sectors && extent.sectors < sectors {
-                // The rest of a large range, in another event.
+                // The rest of a large range is done in another event.
                 self.queue.yield_turn();
                 return false;
             }
@@ -261,20 +260,20 @@ impl Core {
         true
     }
 
-    /// Takes an extent out of the table and the ranges: record `seq` says something newer of it.
+    /// Removes an extent from the table and the ranges: record `seq` replaces it.
     pub fn forget_extent(&mut self, extent: Extent, seq: u64) {
         self.index.forget(extent, seq);
         self.destager.overwritten(extent, self.index.table());
     }
 
-    /// A client may outlive the server, and rely on every answer.
+    /// True if a client may outlive the server, and relies on every answer.
     fn answers_when_written(&self) -> bool {
         self.config.outlives_server
             && self.config.promise == Promise::Flush
             && !self.config.canary.is(Canary::EarlyAnswer)
     }
 
-    /// A request is in the log: answers it, now, a little later, or when it is durable.
+    /// Answers a request that is in the log: now, a little later, or when it is durable.
     fn logged(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
         self.data.written_again(pending.extent);
         let seq = self.log.last_seq();
@@ -288,7 +287,7 @@ impl Core {
             return;
         }
         if pending.durability == Durability::Durable {
-            // Ordered destage keeps the order around it, although nobody waits.
+            // Ordered destage keeps the order of flushes although no request waits.
             self.end_flush_epoch();
         }
         if self.answers_when_written() {
@@ -297,7 +296,7 @@ impl Core {
         self.answer_paced(now, pending.id, pending.extent.sectors, result, out);
     }
 
-    /// Answers a write that nothing has made durable yet.
+    /// Answers a write that is not durable yet.
     pub fn answer_paced(
         &mut self,
         now: Nanos,
@@ -315,8 +314,8 @@ impl Core {
         }
     }
 
-    /// Returns when a write may be answered. From the high mark on, answers are held back, ever longer: the client slows down to the speed
-    /// of destaging before the log is full, and the free space lasts until the tail moves.
+    /// Returns when a write may be answered. From the high mark on, answers are delayed, more and more: clients slow down to the speed of
+    /// destaging before the log is full, and the free space lasts until the tail moves.
     fn pace(&mut self, now: Nanos, sectors: u64) -> Nanos {
         let high = f64::from(self.config.high_mark.min(99)) / 100.0;
         let over = (self.log.ring().utilisation() - high) / (1.0 - high);
@@ -328,7 +327,7 @@ impl Core {
         self.queue.pace(now, Some(nanos as u64))
     }
 
-    /// Makes sure that a record with so much can be appended to the filling buffer.
+    /// Makes sure that the filling buffer has space for a record of this size.
     pub fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
         if !self.index.table().has_room(pieces) {
             match self.log.ring().remembered() {
@@ -370,7 +369,7 @@ impl Core {
 
     fn open_buffer(&mut self, now: Nanos) -> bool {
         let is_open = self.log.open_buffer(now);
-        // The next segment may only have to be forgotten.
+        // The next segment may only need its clean copies forgotten.
         let comes = self.log.ring().ready() == 0 && self.log.ring().remembered() > 0;
         if !is_open && !comes && self.log.buffers().free() > 0 {
             self.queue.want_space();
@@ -378,7 +377,7 @@ impl Core {
         is_open
     }
 
-    /// Makes sure that a record with room for an entry is open in the filling buffer; the answer is its number.
+    /// Makes sure that a record with space for an entry is open in the filling buffer; returns its number.
     pub fn open_record(&mut self, now: Nanos) -> u64 {
         if self.log.record_is_full() {
             self.seal();

@@ -1,9 +1,8 @@
 //! Judges a data disk by its fingerprint.
 //!
-//! After a clean stop every line is what the superblock says. After a crash, each sector of a line is what the superblock says,
-//! or what some record of the walk has there: a batch may have destaged any part of any of them, and the medium may have
-//! kept any of its sectors. Only lines that differ are looked at, and for them the payload is read from the log: the checksums of
-//! entries are CRCs.
+//! After a clean stop every line is what the superblock says. After a crash, each sector of a line holds what the superblock says, or
+//! data of some record of the walk: a batch may have destaged any part of any record, and the medium may have kept any sector of it.
+//! Payload is read from the log only for lines that differ, as the checksums of entries are CRCs.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +13,11 @@ use super::super::recover::{DamageKind, Walked};
 use super::{Content, LINE, LineSum, SECTOR, line_sum, mask, part_of, sector_sums, sum};
 use crate::{BlockDevice, Extent, IoError, LINE_SECTORS};
 
-/// Entries whose payload may have to be read. Where the log has more, lines with entries that were left out are not judged: no
-/// start is refused for want of memory.
+/// Maximum number of entries whose payload is read. If the log has more, lines with entries that were left out are not judged: no start
+/// is refused for lack of memory.
 const CANDIDATES_MAX: usize = 1 << 16;
 
-/// An entry that covers a part of a suspect line which is not explained yet.
+/// An entry that covers a not yet explained part of a suspect line.
 struct Candidate {
     line: u64,
     place: u64,
@@ -29,18 +28,18 @@ struct Candidate {
 /// A line that differs.
 struct Suspect {
     recorded: LineSum,
-    /// Sectors that hold what some record has there.
+    /// Sectors whose content comes from some record.
     explained: u8,
-    /// Some record has a word on it.
+    /// True if some record has an entry for a part of the line.
     is_touched: bool,
 }
 
-/// A comparison under way: hand it every record of the walk, then [`Comparison::finish`] it.
+/// A comparison under way: give it every record of the walk, then call [`Comparison::finish`].
 pub struct Comparison {
     content: Content,
     suspects: BTreeMap<u64, Suspect>,
     candidates: Vec<Candidate>,
-    /// After a clean stop no record explains anything.
+    /// True after a clean stop: no record explains a difference.
     is_exact: bool,
     compared: usize,
     log_block_sectors: u64,
@@ -50,7 +49,7 @@ pub struct Comparison {
 pub struct Found {
     /// Lines whose content was known and could be read.
     pub compared: usize,
-    /// Lines that hold what nobody has written through the cache.
+    /// Lines with content that was not written through the cache.
     pub differing: Vec<u64>,
     /// Content that was read.
     pub content: Content,
@@ -101,7 +100,7 @@ impl Comparison {
                     }
                     Kind::Data => suspect.explained = u8::MAX,
                     Kind::Invalidate | Kind::Clean => {}
-                    // Nobody knows what the device returns after a discard.
+                    // The device may return anything after a discard.
                     Kind::Discard => suspect.explained |= mask(first, count),
                     Kind::Zeroes | Kind::ZeroesUnmap => {
                         explain(suspect, first, part, |_, sector| sector.iter().all(|byte| *byte == 0));
@@ -113,15 +112,15 @@ impl Comparison {
         }
     }
 
-    /// Judges the lines by the payloads of the records. Where records are lost and it is not known what they held, a line
-    /// that others touch may hold anything.
+    /// Judges the lines by the payloads of the records. If records of unknown content are lost, a line that other records touch may hold
+    /// anything.
     pub fn finish(mut self, log: &mut dyn BlockDevice, walked: &Walked) -> Result<Found, LogError> {
         let has_holes = walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload);
         for suspect in self.suspects.values_mut().filter(|suspect| suspect.is_touched) {
             let bytes = self.content.line(suspect.recorded.line).expect("a suspect was read");
             match suspect.recorded.sectors.filter(|_| !has_holes) {
                 Some(sums) => explain(suspect, 0, bytes, |at, sector| sum(sector) as u8 == sums[at]),
-                // Earlier versions kept no more: what is left of the line may be as it was.
+                // Earlier versions kept one sum per line: the rest of the line may be unchanged.
                 None => suspect.explained = u8::MAX,
             }
         }
@@ -133,7 +132,7 @@ impl Comparison {
                 continue;
             }
             let Some(payload) = read_payload(log, place, extent, crc)? else {
-                // It has rotted, and what it had may be there.
+                // The payload has rotted, and the disk may have its original.
                 suspect.explained |= mask(first, count);
                 continue;
             };

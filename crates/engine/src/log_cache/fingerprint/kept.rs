@@ -1,7 +1,7 @@
 //! The fingerprint of a running cache.
 //!
-//! For each sector of a covered line there is what a crash leaves for certain (`durable`), and what was sent since and is durable
-//! with the next flush of the data disk (`sent`). A superblock gets the first.
+//! Each sector of a covered line has two sums: the one that is certain after a crash (`durable`), and the one sent since (`sent`), which
+//! becomes durable with the next flush of the data disk. A superblock gets `durable`.
 //!
 //! | event | durable | sent |
 //! |---|---|---|
@@ -50,7 +50,7 @@ impl Kept {
         Kept::new(content, data, data_sectors, cache_uuid)
     }
 
-    /// Chooses what to cover by what is on the disk, and reads what of it was not read yet. `content` has the ends.
+    /// Chooses the lines to cover by the content of the disk, and reads those not read yet. `content` has the ends.
     pub fn new(
         mut content: Content,
         data: &mut dyn BlockDevice,
@@ -68,7 +68,7 @@ impl Kept {
         Ok(Kept { lines: lines.into_iter().map(line).collect(), zeroes: sum(&[0; SECTOR]), is_flying: false })
     }
 
-    /// For the superblock: what a crash would leave, but for what records of the log have.
+    /// Returns the fingerprint for the superblock: what a crash would leave, apart from data in records of the log.
     pub fn fingerprint(&self) -> Fingerprint {
         let sum = |line: &Line| {
             let sectors = line.durable.map(Option::unwrap_or_default);
@@ -103,7 +103,7 @@ impl Kept {
         }
     }
 
-    /// Data is sent to the data disk: that of `extent`, which begins at `at` in `buf`.
+    /// Notes that data is sent to the data disk: that of `extent`, which begins at `at` in `buf`.
     pub fn send_data(&mut self, extent: Extent, buf: &Buf, at: usize) {
         self.send(extent, |sector| {
             let from = at + ((sector - extent.start) * SECTOR_BYTES) as usize;
@@ -111,7 +111,7 @@ impl Kept {
         });
     }
 
-    /// Zeroes or a discard are sent to the data disk.
+    /// Notes that zeroes or a discard are sent to the data disk.
     pub fn send_range(&mut self, extent: Extent, kind: RangeKind) {
         let zeroes = (kind != RangeKind::Discard).then_some(self.zeroes);
         self.send(extent, |_| zeroes);
@@ -122,12 +122,12 @@ impl Kept {
         }
     }
 
-    /// A write failed: either content may be there.
+    /// Notes that a write failed: either content may be there.
     pub fn failed(&mut self, extent: Extent) {
         self.send(extent, |_| None);
     }
 
-    /// A flush of the data disk that covers everything sent has ended.
+    /// Notes that a flush of the data disk that covers everything sent has ended.
     pub fn flushed(&mut self, is_ok: bool) {
         if !std::mem::take(&mut self.is_flying) {
             return;
@@ -140,12 +140,12 @@ impl Kept {
         }
     }
 
-    /// Something was sent that no flush has covered.
+    /// True when something was sent that no flush has covered.
     pub const fn needs_flush(&self) -> bool {
         self.is_flying
     }
 
-    /// Lines to read before a clean stop, as long as they are neighbours: their content is not known.
+    /// Returns adjacent lines of unknown content, to read before a clean stop.
     pub fn next_unknown(&mut self) -> Option<Extent> {
         let is_unknown = |line: &Line| !line.was_read && line.durable.contains(&None);
         let first = self.lines.iter().position(is_unknown)?;
@@ -162,7 +162,7 @@ impl Kept {
         Some(Extent::new(Lba(start * LINE_SECTORS), count as u64 * LINE_SECTORS))
     }
 
-    /// Such lines have been read.
+    /// Takes the content of lines from [`Kept::next_unknown`].
     pub fn learn(&mut self, extent: Extent, buf: &Buf) {
         let range = self.range(extent);
         for (line, bytes) in self.lines[range].iter_mut().zip(buf.bytes().chunks_exact(LINE)) {
@@ -170,7 +170,7 @@ impl Kept {
         }
     }
 
-    /// Lines of a disk that are not what is known of them.
+    /// Lines of a disk that differ from what is known of them.
     #[cfg(test)]
     pub fn differing(&self, disk: &[u8]) -> Vec<u64> {
         let differs = |line: &&Line| {
@@ -186,7 +186,7 @@ impl Kept {
     }
 }
 
-/// Lines that are read at once before a clean stop: 256 KiB.
+/// Maximum number of lines in one read before a clean stop: 256 KiB.
 const READ_BACK_LINES_MAX: usize = 64;
 
 fn known(line: &[u8]) -> [Option<u32>; SECTORS] {

@@ -1,4 +1,4 @@
-//! The fingerprint of the data disk: checksums of lines that somebody who uses the disk without its cache is likely to change.
+//! The fingerprint of the data disk: checksums of lines that are likely to change if the disk is used without its cache.
 //!
 //! | covered | because |
 //! |---|---|
@@ -24,9 +24,9 @@ use std::collections::BTreeMap;
 use super::format::{FINGERPRINT_END_BLOCKS, SAMPLES_MAX};
 use crate::{BlockDevice, Buf, ErrorKind, Extent, IoError, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
 
-/// A line is drawn for each so many bytes of the middle, as long as there is room; large writes pass such a line through the log.
+/// One line is drawn for each of these parts of the middle, up to the maximum; large writes over such a line go through the log.
 const BYTES_PER_DRAWN: u64 = 64 << 20;
-/// Lines that are drawn of a small disk.
+/// Minimum number of lines that are drawn on a small disk.
 const DRAWN_MIN: u64 = 4;
 /// Lines that one request reads: 1 MiB.
 const READ_LINES_MAX: u64 = 256;
@@ -35,26 +35,25 @@ const LINE: usize = LINE_BYTES as usize;
 const SECTOR: usize = SECTOR_BYTES as usize;
 const SECTORS: usize = LINE_SECTORS as usize;
 
-/// The low byte of the [`sum`] of each sector of a line. It tells which sectors of a line are still as they were, where records have
-/// the others.
+/// The low byte of the [`sum`] of each sector of a line. It tells which sectors are unchanged, if records have the others.
 pub type SectorSums = [u8; SECTORS];
 
 /// Checksums of a covered line, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineSum {
     pub line: u64,
-    /// See [`line_sum`]; in the fingerprints of earlier versions the CRC32C of the line. None where its content is not known.
+    /// See [`line_sum`]; in fingerprints of earlier versions the CRC32C of the line. None if the content is not known.
     pub sum: Option<u32>,
     pub sectors: Option<SectorSums>,
 }
 
-/// Statement of a superblock about the content of the data disk.
+/// Checksums of lines of the data disk, as a superblock states them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Ascending.
     pub lines: Vec<LineSum>,
-    /// Kept by a program after whose clean stop every line is as it says, with sums that are no CRCs. (The first ones had CRCs, and did not
-    /// count what an interrupted batch had written.)
+    /// Made by a program whose clean stop leaves every line as the sums say, and whose sums are no CRCs. (The first versions used CRCs,
+    /// and did not count the writes of an interrupted batch.)
     pub is_exact: bool,
 }
 
@@ -66,7 +65,7 @@ impl std::fmt::Debug for Fingerprint {
 }
 
 impl Fingerprint {
-    /// Takes the fingerprint of a disk that nobody else writes to now, with the lines that are worth covering there.
+    /// Takes the fingerprint of a disk that is not in use, and chooses the lines to cover.
     pub fn read(
         data: &mut dyn BlockDevice,
         data_sectors: u64,
@@ -90,8 +89,8 @@ pub fn middle(data_sectors: u64) -> std::ops::Range<u64> {
     ends..lines.saturating_sub(ends).max(ends)
 }
 
-/// Chooses the lines to cover: the ends, what file systems write, and for the rest of the room lines that are drawn, one from each part
-/// of the middle.
+/// Chooses the lines to cover: the ends, the places of file systems, and up to the maximum, lines that are drawn, one from each part of
+/// the middle.
 fn choose(data_sectors: u64, cache_uuid: &[u8; 16], places: &[u64]) -> Vec<u64> {
     let middle = middle(data_sectors);
     let lines = middle.end - middle.start;
@@ -118,12 +117,12 @@ fn choose(data_sectors: u64, cache_uuid: &[u8; 16], places: &[u64]) -> Vec<u64> 
     [first, samples, last].concat()
 }
 
-/// The chance that a change of so many bytes, in one piece and anywhere on the disk, touches a covered line. `lines` ascend.
+/// The chance that one contiguous change of this many bytes, anywhere on the disk, touches a covered line. `lines` ascend.
 pub fn chance(lines: &[u64], data_sectors: u64, bytes: u64) -> f64 {
     let total = data_sectors / LINE_SECTORS;
     let length = bytes.div_ceil(LINE_BYTES).clamp(1, total.max(1));
     let starts = total - length + 1;
-    // A covered line is hit from the starts in the `length` lines up to it.
+    // A change of `length` lines touches a covered line if it starts in the `length` lines up to it.
     let (mut hit, mut next) = (0, 0);
     for &line in lines {
         let (from, to) = ((line + 1).saturating_sub(length).max(next), (line + 1).min(starts));
@@ -138,7 +137,7 @@ pub fn chance(lines: &[u64], data_sectors: u64, bytes: u64) -> f64 {
 /// Bytes of lines, as they were read.
 #[derive(Default)]
 pub struct Content {
-    /// By the first line of each.
+    /// Runs of lines, by the first line of each.
     runs: BTreeMap<u64, Buf>,
 }
 
@@ -211,7 +210,7 @@ fn sector_sums(line: &[u8]) -> [u32; SECTORS] {
     std::array::from_fn(|at| sum(&line[at * SECTOR..(at + 1) * SECTOR]))
 }
 
-/// The part of a line that an extent covers: first sector and how many.
+/// The part of a line that an extent covers: first sector and number of sectors.
 fn part_of(line: u64, extent: Extent) -> (usize, usize) {
     let start = line * LINE_SECTORS;
     let first = extent.start.0.max(start) - start;

@@ -1,5 +1,5 @@
-//! Places between the ends of a disk that file systems write whenever they are mounted, made or checked, found by what lies at
-//! the starts of the disk and of its partitions. Nothing depends on this being right: a wrong place is one that seldom changes.
+//! Finds the places between the ends of a disk that file systems write on each mount, creation or check, from what lies at the starts of
+//! the disk and of its partitions. Correctness does not depend on these places: a wrong one is merely a line that seldom changes.
 //!
 //! | found | places |
 //! |---|---|
@@ -14,15 +14,15 @@ use crate::{BlockDevice, IoError, LINE_SECTORS};
 
 /// Partitions that are looked at.
 const STARTS_MAX: usize = 8;
-/// Places at most; the rest of the samples are drawn.
+/// Maximum number of places; the rest of the samples are drawn.
 const PLACES_MAX: usize = 24;
-/// Allocation groups of an xfs that are covered: it has four where nobody asked for more.
+/// Allocation groups of an xfs that are covered: it has four by default.
 const GROUPS_MAX: u64 = 8;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Finds places. `content` has the ends; what else is looked at is added to it.
+/// Finds places. `content` has the ends; any other lines read are added to it.
 pub fn find(
     content: &mut Content,
     data: &mut dyn BlockDevice,
@@ -53,7 +53,7 @@ struct Disk<'a> {
 }
 
 impl Disk<'_> {
-    /// Reads the lines at these places, if that was not done yet.
+    /// Reads the lines at these places that were not read yet.
     fn fetch(&mut self, places: &[u64]) -> Result<(), IoError> {
         let mut lines: Vec<u64> = places.iter().map(|place| place / LINE_BYTES).collect();
         lines.retain(|&line| line < self.lines && self.content.line(line).is_none());
@@ -62,7 +62,7 @@ impl Disk<'_> {
         self.content.read(self.data, lines.into_iter())
     }
 
-    /// Bytes that lie within a line; zeroes where that was not read.
+    /// Bytes that lie within a line; zeroes if the line was not read.
     fn bytes<const N: usize>(&self, at: u64) -> [u8; N] {
         let line = self.content.line(at / LINE_BYTES);
         let from = (at % LINE_BYTES) as usize;
@@ -93,7 +93,7 @@ impl Disk<'_> {
         self.bytes(at) == *magic
     }
 
-    /// The bytes where something may begin: that of the disk, and those of what it is divided into.
+    /// Byte offsets where a file system may begin: the start of the disk, and those of its partitions and volumes.
     fn partitions(&self) -> Vec<u64> {
         let mut starts = vec![0];
         for header in [512, 4096_u64].into_iter().filter(|at| self.has(*at, b"EFI PART")) {
