@@ -1,8 +1,8 @@
 //! Activation: checks that these are the right disks, recovers the log into the table, and begins a new epoch.
 //!
-//! Nothing is written before everything has been read and checked; then both disks are flushed (after a kill, what was read
-//! may still be volatile: records of the log, and on the data disk what bypassed it), and one superblock, whose writing
-//! begins with the flush of the log, makes the new epoch real. A crash anywhere repeats it with the same outcome.
+//! Nothing is written before everything has been read and checked. Then both disks are flushed: after a kill, records of the log and
+//! writes that bypassed it may still be volatile. Last, one superblock, whose writing begins with the flush of the log, makes the new
+//! epoch real. After a crash anywhere, the next start has the same outcome.
 
 use super::commit::CleanRecord;
 use super::copies;
@@ -30,16 +30,16 @@ use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
 use crate::slab::Slab;
 use crate::{Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
-/// The table has room for this many lines more than the log has blocks, so that recovery always fits.
+/// Spare lines of the table, beyond the blocks of the log, so that recovery always fits.
 const TABLE_SLACK_LINES: usize = 1024;
 
 /// State that the walk builds in memory.
 struct Replay {
     index: Index,
-    /// Each segment with its first record and where that begins, in the order of the walk.
+    /// Each segment with its first record and the record's sector, in the order of the walk.
     segments: Vec<(u32, u64, u64)>,
     overflow: bool,
-    /// An entry says that the data disk has a newer copy.
+    /// True if an entry says that the data disk has a newer copy.
     invalidates: bool,
 }
 
@@ -53,7 +53,7 @@ impl Replay {
         self.overflow |= !self.index.insert_record(header);
     }
 
-    /// Forgets clean copies for ever where records are lost that may have said that they are old, and where the configuration says so.
+    /// Forgets clean copies permanently if lost records may have invalidated them, or if the configuration says so.
     fn doubt_kept(&mut self, config: &LogCacheConfig, superblock: &mut Superblock, walked: &Walked) {
         if config.doubt_kept
             || walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload)
@@ -64,7 +64,7 @@ impl Replay {
         }
     }
 
-    /// Forgets what came from records that turned out to be destaged.
+    /// Forgets entries of records that turned out to be destaged.
     fn purge_before(&mut self, superblock: &Superblock, walked: &Walked, with_kept: bool) {
         let keep = superblock.segment_of(walked.tail_sector);
         let whole = self.segments.iter().take_while(|(segment, ..)| walked.is_empty() || *segment != keep);
@@ -102,7 +102,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
             "segment-buffers must be from 2 to 65535: one is filled while others are written",
         ));
     }
-    // An array below fills gaps itself: what was measured of a disk says nothing of it.
+    // An array below fills gaps itself: what was measured of a disk does not apply to it.
     if config.contiguity.is_none() && config.calibrated && data.stripes.is_none() {
         config.contiguity = superblock.calibration.clone().filter(|rules| config.may_fill(rules));
     }
@@ -119,7 +119,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     let (mut replay, comparison, walked) = replayed;
     replay.check(&config)?;
     replay.doubt_kept(&config, &mut superblock, &walked);
-    // A walk that left out nothing has found all clean copies from the superblock's tail on.
+    // A walk that skipped nothing has found all clean copies from the superblock's tail on.
     let whole = walked.damages == 0 && walked.records == walked.next_seq - superblock.tail_seq;
     let from = (whole && config.reads == Reads::Keep).then(|| superblock.segment_of(superblock.tail_sector));
     replay.purge_before(&superblock, &walked, from.is_none());
@@ -142,7 +142,7 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     Ok(begin(config, superblock, kept, (log, data), index, ring, &walked))
 }
 
-/// Two that serve one cache would each write over what the other has written.
+/// Refuses a log that another machine may serve: each would overwrite what the other has written.
 fn refuse_other_machine(superblock: &Superblock, config: &LogCacheConfig) -> Result<(), LogError> {
     match superblock.other_machine(config.machine) {
         Some(other) if !config.take_over && !config.canary.is(Canary::AnyMachine) => {
@@ -152,7 +152,7 @@ fn refuse_other_machine(superblock: &Superblock, config: &LogCacheConfig) -> Res
     }
 }
 
-/// On one arm, each copy would cost a seek, and ordered destage takes all that is in the log for writes.
+/// Refuses clean copies: on one arm each would cost a seek, and ordered destage takes all data in the log for writes.
 const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogError> {
     if matches!(config.reads, Reads::Pass) {
         return Ok(());
@@ -170,7 +170,7 @@ const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogEr
     Ok(())
 }
 
-/// Those who look at the walk.
+/// Receivers of the walk's records.
 struct Start<'a> {
     replay: &'a mut Replay,
     comparison: &'a mut Comparison,
@@ -190,7 +190,7 @@ impl Visitor for Start<'_> {
     }
 }
 
-/// Walks the log into memory, without summaries where there is damage.
+/// Walks the log into memory, without summaries if there is damage.
 fn replay_either(
     config: &LogCacheConfig,
     superblock: &Superblock,
@@ -225,7 +225,7 @@ fn replay(
     Ok((replay, comparison, walked))
 }
 
-/// `remembers`: the next walk begins where this one began.
+/// Begins an epoch. `remembers`: the next walk begins where this one began.
 fn begin_epoch(superblock: &mut Superblock, remembers: bool, walked: &Walked, kept: &Kept) {
     superblock.state = State::Active;
     superblock.epoch = walked.epoch_max.max(superblock.epoch) + 1;
@@ -239,13 +239,13 @@ fn begin_epoch(superblock: &mut Superblock, remembers: bool, walked: &Walked, ke
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;
     superblock.fingerprint = kept.fingerprint();
-    // Behind damage the sequence numbers of lost records are given again: a summary may still have the lost ones.
+    // After damage the sequence numbers of lost records are reused: a summary may still list the lost ones.
     if walked.damages > 0 || superblock.summaries_epoch == 0 {
         superblock.summaries_epoch = superblock.epoch;
     }
 }
 
-/// Checks that dirty data consists of whole blocks of the data disk, whose blocks may have been smaller.
+/// Checks that dirty data consists of whole blocks of the data disk, as its blocks may have been smaller when the data was written.
 fn check_blocks(data: Geometry, index: &Index) -> Result<(), LogError> {
     let block = u64::from(data.logical_block_bytes) / SECTOR_BYTES;
     let is_whole =
@@ -264,13 +264,13 @@ fn check_blocks(data: Geometry, index: &Index) -> Result<(), LogError> {
     }
 }
 
-/// A process before this one may have been killed with writes that bypass the log in the disk's volatile cache. No later flush of
-/// a client would cover them, as nothing in this life bypassed the log.
+/// A previous process may have been killed with writes that bypass the log in the disk's volatile cache. No later flush of a client would
+/// cover them, as nothing in this activation bypassed the log.
 fn flush_data(data: &mut dyn BlockDevice) -> Result<(), LogError> {
     data.flush().map_err(LogError::io("flushing the data disk"))
 }
 
-/// Rule 11: the data disk is what it was, as far as the fingerprint tells; the fingerprint of what it is now.
+/// Rule 11: checks by the fingerprint that the data disk is unchanged; returns its present fingerprint.
 fn check_identity(
     superblock: &Superblock,
     (comparison, walked): (Comparison, &Walked),
@@ -288,21 +288,21 @@ fn check_identity(
     kept.map_err(LogError::io("reading the data disk"))
 }
 
-/// The cache serves all of the data disk from now on, which has grown. Its fingerprint covers other lines then.
+/// Serves all of a data disk that has grown. Its fingerprint then covers other lines.
 fn grow(superblock: &mut Superblock, data: &mut dyn BlockDevice) -> Result<Kept, LogError> {
     superblock.data_sectors = data.geometry().sectors;
     Kept::read(data, superblock.data_sectors, &superblock.cache_uuid)
         .map_err(LogError::io("reading the data disk"))
 }
 
-/// `from`: the segment that is kept from, where that is not the tail's.
+/// Builds the ring. `from`: the first segment that a later recovery reads, if not the tail's.
 fn ring_of(
     superblock: &Superblock,
     from: Option<u32>,
     walked: &Walked,
     segments: &[(u32, u64, u64)],
 ) -> Ring {
-    // Where nothing is live, the log ends where it begins; the place may be the end of one segment and the start of the next.
+    // If nothing is live, the log ends where it begins: that place may be the end of one segment and the start of the next.
     let tail = if walked.is_empty() { walked.end_segment } else { superblock.segment_of(walked.tail_sector) };
     let kept = from.unwrap_or(tail);
     let mut ring = Ring::new(superblock.segments, kept, tail, walked.end_segment, walked.tail_seq);
@@ -317,7 +317,7 @@ fn ring_of(
     let is_here = superblock.segment_of(walked.tail_sector) == tail;
     let offset = is_here.then(|| walked.tail_sector - superblock.segment_start(tail));
     ring.at_mut(tail).set_first_offset(offset.unwrap_or(superblock.segment_sectors()));
-    // A segment that the log passed over without a record begins with the next one's first.
+    // A segment that the log skipped gets the first record of the next segment.
     let mut next = walked.next_seq;
     for number in (ring.kept()..=ring.head()).rev() {
         let index = ring.index(number);
@@ -365,7 +365,7 @@ fn begin(
         draining: false,
         statistics: Statistics::default(),
     };
-    // What is clean at the start is not destaged, so nothing later would move it.
+    // Segments that are clean at the start are never destaged, so no later event would move the tail over them.
     core.advance_tail();
     core
 }

@@ -1,4 +1,4 @@
-//! Why a log cannot be used: what was found, and where. Nothing was changed, if the text does not say otherwise.
+//! Reasons why a log cannot be used. Nothing was changed, unless the text says so.
 
 use super::format::{SEGMENTS_MAX, SuperblockError};
 use super::offline::human;
@@ -6,7 +6,7 @@ use super::recover::RecoverError;
 use crate::IoError;
 use crate::destage::contiguity::EXCEPT_MAX;
 
-/// The data disk holds what was not written through its cache.
+/// The data disk holds data that was not written through its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the data disk was changed without this cache, or is another disk: {lines} of the blocks that are compared hold something else, the \
@@ -75,7 +75,7 @@ pub enum LogError {
     Io { what: &'static str, source: IoError },
     #[error("the log holds more pieces than fit in memory")]
     TooManyPieces,
-    /// Ordered destage needs a log that has all writes.
+    /// Ordered destage needs a log that contains all writes.
     #[error("the log was written without ordered-destage, and large writes bypassed it")]
     Bypassed,
     #[error(

@@ -1,5 +1,5 @@
-//! Forgetting: the head is about to come to segments whose clean copies are still read. They leave the table before, in parts: an event looks
-//! at a stated number of slots, so a large log holds up no request.
+//! Forgetting: drops the clean copies in segments that the head will enter soon. They leave the table in parts: an event looks at a
+//! limited number of slots, so even a large log delays no request.
 
 use super::Reads;
 use super::core::Core;
@@ -11,38 +11,38 @@ use std::ops::Range;
 
 /// Number of parts of the log; clean copies are forgotten for a part at a time.
 const FORGET_PART: u64 = 16;
-/// Like `FORGET_PART`, where reads are kept: hot pieces were copied before, and take space twice.
+/// Like `FORGET_PART`, if reads are cached: hot pieces are copied before, and take space twice.
 const FORGET_PART_KEEPING: u64 = 64;
 
 /// The state of forgetting.
 #[derive(Default)]
 pub struct Forgetting {
-    /// The numbers of the segments that are being forgotten, and the next part of the table.
+    /// The numbers of the segments whose clean copies are being forgotten, and the next part of the table.
     pass: Option<(Range<u64>, TablePart)>,
-    /// The table has no room for a write.
+    /// True if the table has no room for a write.
     is_asked: bool,
 }
 
 impl Forgetting {
-    /// The number behind the segments that are being forgotten.
+    /// The number after the segments that are being forgotten.
     pub fn end(&self) -> Option<u64> {
         self.pass.as_ref().map(|(numbers, _)| numbers.end)
     }
 
-    /// A write has no room in the table.
+    /// Notes that a write has no room in the table.
     pub const fn ask(&mut self) {
         self.is_asked = true;
     }
 }
 
 impl Core {
-    /// Segments whose clean copies are forgotten at a time.
+    /// Number of segments that are forgotten at a time.
     pub fn forget_part(&self) -> u64 {
         let part = if self.config.reads == Reads::Keep { FORGET_PART_KEEPING } else { FORGET_PART };
         (self.log.ring().count() / part).max(SEGMENTS_READY)
     }
 
-    /// The head comes to segments soon that are not forgotten yet, or a write has no room before.
+    /// True when the head will soon enter segments that are not forgotten yet, or a write has no room in the table.
     fn has_to_forget(&self) -> bool {
         let ring = self.log.ring();
         // A pass takes several events, and the head moves on meanwhile.

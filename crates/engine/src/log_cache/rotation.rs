@@ -1,25 +1,25 @@
 //! Chooses the place of a record on a rotational log.
 //!
-//! A log that is written sector after sector, one flush at a time, waits for nearly a whole revolution each time: the next
-//! sector has just gone by when the next flush comes. So if format has measured the rotation of the log's disk, the record is put a
-//! little further on, where the head will be. The sectors left out are lost until the log comes round, so this is done only below the
-//! high mark.
+//! A log that is written sector after sector, one flush at a time, waits for nearly a whole revolution each time: the next sector has
+//! just passed the head when the next flush comes. So if format has measured the rotation of the log's disk, the record is put a little
+//! further on, where the head will be. The sectors left out are unused until the log wraps around, so this is done only below the high
+//! mark.
 //!
-//! A record that is begun while another one is being written is sent when that write has completed, with the head at its end: only
-//! the lead is left out before it.
+//! A record that is begun while another one is being written is sent when that write has completed, with the head at its end: only the
+//! lead is left out before the record.
 //!
-//! A place is chosen when a record is begun, and the record is sent when somebody waits for it: a moment later where a client writes
-//! several blocks and flushes them. The lead is what the drive needs from then on ([`Lead`]), and what clients are expected to need
-//! before ([`Delays`]). They are learnt apart: a client that flushes late says nothing of the drive.
+//! A place is chosen when a record is begun, but the record is sent when a client waits for it: a moment later if the client writes
+//! several blocks and then flushes. The distance covers the drive's lead from the sending on ([`Lead`]), and the client's expected delay
+//! before it ([`Delays`]). They are learnt separately: a client that flushes late tells nothing about the drive.
 //!
-//! The lead begins with what was measured. The cache also learns whether leaving sectors out pays at all ([`Judge`]): from time to
-//! time a record goes to the next sector, and takes no longer if no platter turns. Both are learnt apart for records between whose
-//! writes the cache has sent something else: where data and log are on one disk, the arm comes back for them.
+//! The lead begins with the measured one. The cache also learns whether leaving sectors out pays at all ([`Judge`]): from time to time a
+//! record goes to the next sector, and takes no longer if the disk is not rotational. Both are learnt separately for records after other
+//! operations of the cache: if data and log are on one disk, the arm has to come back.
 
 use super::spindle::{Spin, Spindle};
 use crate::{LogHead, Nanos};
 
-/// After so many revolutions the angle is not known well any more.
+/// Number of revolutions after which the angle is not known well any more.
 const TURNS_KNOWN: u64 = 64;
 
 /// See the module's documentation.
@@ -30,13 +30,13 @@ pub struct Rotation {
     length: u64,
     /// Time when the head was at the end of the last record.
     passed: Option<Nanos>,
-    /// Something else was sent since.
+    /// True if another operation was sent since.
     is_disturbed: bool,
-    /// The write whose time will be judged.
+    /// The write whose time will be learnt from.
     sent: Option<Sample>,
-    /// The record that is begun while another one is written: it counts from when it is sent.
+    /// The record begun while another one is written: its time counts from when it is sent.
     behind: Option<Sample>,
-    /// For records with nothing else sent since the last one, and for the others.
+    /// One element for records with no other operation since the last record, and one for the others.
     learnt: [Learnt; 2],
     /// Index of the element of `learnt` that was asked last.
     asked: usize,
@@ -58,20 +58,20 @@ pub struct Turn {
     lead: u64,
     /// The part of the lead that the client is expected to need.
     delay: u64,
-    /// Something else was sent since the last record.
+    /// True if another operation was sent since the last record.
     is_disturbed: bool,
-    /// False: the record goes to the next sector, to see how long that takes.
+    /// False: the record goes to the next sector, to measure how long that takes.
     is_placed: bool,
     is_behind: bool,
 }
 
 impl Turn {
-    /// Returns how many sectors to leave out, so that the head is there in time. `from` of them are left out anyway.
+    /// Returns how many sectors to leave out, so that the head arrives in time. `from` of them are left out in any case.
     pub fn gap(&self, from: u64) -> u64 {
         if !self.is_placed {
             return from;
         }
-        // Nearer places are taken already: the first one where the head is not too early.
+        // Nearer places are taken already: the first place that the head does not reach too early.
         let wait = self.wait(from);
         let more = match from {
             0 => (self.elapsed + self.lead) % self.revolution,
@@ -80,25 +80,25 @@ impl Turn {
         from + more * self.track / self.revolution
     }
 
-    /// Returns how long the head needs to the place behind such a gap.
+    /// Returns the time until the head reaches the place after this gap.
     const fn wait(&self, gap: u64) -> u64 {
         (gap * self.revolution / self.track + (self.revolution - self.elapsed)) % self.revolution
     }
 }
 
-/// A write that is judged by its time.
+/// A write whose time is learnt from.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     since: Nanos,
     turn: Turn,
     wait: u64,
-    /// From the choice to when the write was sent.
+    /// Time from the choice of the place to the sending of the write.
     delay: u64,
     transfer: u64,
 }
 
 impl Rotation {
-    /// For a log whose segments begin at `start` and have so many sectors.
+    /// Creates the state for a log whose segments begin at `start` and have `length` sectors.
     pub fn new(spindle: Spindle, start: u64, length: u64) -> Rotation {
         let spin = if let Spindle::Spins(spin) = spindle { Some(spin) } else { None };
         let (revolution, lead) = spin.map_or((0, 0), |spin| (spin.revolution.0, spin.lead.0));
@@ -136,8 +136,8 @@ impl Rotation {
         }
     }
 
-    /// Returns the head's position for a record that would begin at sector `at`: behind a write in flight, or now. The position is known
-    /// once after each write.
+    /// Returns the head's position for a record that would begin at sector `at`: after a write in flight, or now. After each write the
+    /// position is returned once.
     pub fn turn(&mut self, now: Nanos, at: u64, is_behind: bool) -> Option<Turn> {
         let spin = *self.spin()?;
         let revolution = spin.revolution.0;
@@ -160,7 +160,7 @@ impl Rotation {
         })
     }
 
-    /// The record was put behind such a gap: its write shows whether that was enough.
+    /// Notes that the record was put after this gap: its write shows whether the gap was long enough.
     pub fn placed(&mut self, now: Nanos, turn: Turn, gap: u64) {
         let sample = Sample { since: now, turn, wait: turn.wait(gap), delay: 0, transfer: 0 };
         if turn.is_behind {
@@ -170,10 +170,10 @@ impl Rotation {
         }
     }
 
-    /// A write of the log is sent.
+    /// Notes that a write of the log is sent.
     pub fn sending(&mut self, now: Nanos, sectors: u64) {
         if let Some(behind) = self.behind.take() {
-            // Where nobody waited for it, the head is anywhere by now.
+            // If the record was not sent right after the write before it, the head is anywhere by now.
             self.sent = (self.passed == Some(now)).then_some(Sample { since: now, ..behind });
         }
         self.sent = self.sent.filter(|sent| now.since(sent.since).0 < sent.turn.revolution);
@@ -186,12 +186,12 @@ impl Rotation {
         }
     }
 
-    /// Something else than a write of the log is sent, or has ended: the arm may be anywhere.
+    /// Notes that another operation than a write of the log is sent or has ended: the arm may be anywhere.
     pub const fn disturb(&mut self) {
         self.is_disturbed = true;
     }
 
-    /// A write of the log has ended. If it was durable, or the disk has no cache for it, the head is at its end.
+    /// Notes that a write of the log has ended. If the write was durable, or the disk has no write cache, the head is at its end.
     pub fn written(&mut self, now: Nanos, is_durable: bool) {
         let Some(&spin) = self.spin() else { return };
         let is_at_head = is_durable || !spin.write_cache;
@@ -202,49 +202,49 @@ impl Rotation {
         let Some(Sample { since, turn, wait, delay, transfer }) = sample else { return };
         let Learnt { lead, judge } = &mut self.learnt[usize::from(turn.is_disturbed)];
         let took = now.since(since).0.saturating_sub(transfer);
-        // Where the client was late, the place had gone by before the drive knew of it.
+        // If the client was late, the place had passed the head before the drive knew of it.
         if turn.is_placed && delay <= turn.delay {
             let was_late = took > wait + turn.revolution / 2;
             lead.learn(turn.lead - turn.delay, was_late);
-            // Late, or before the head can be there: does this disk turn as it did? (On the next track it is there later.)
+            // Late, or before the head can be there: the disk may not rotate as measured. (On the next track the place comes later.)
             if was_late || took < wait / 4 * 3 {
                 judge.doubt();
             }
         }
         if judge.learn(turn.is_placed, took) && !judge.pays {
-            // Whatever made the lead long may be over when the next records are tried.
+            // The cause of a long lead may be gone when the next records are tried.
             *lead = Lead::new(spin.revolution.0, spin.lead.0);
         }
     }
 }
 
-/// The time from when a write is sent to when the drive can write it, in parts of a revolution. A longer one costs every write a part, a
-/// write that is late costs a revolution: the cheapest is taken, by how often writes were late with each. So a drive, or a host, that is
-/// late now and then, whatever the lead, does not make it longer. Nor does one that was so while its lead was measured: shorter ones are
+/// The time from the sending of a write to when the drive can write it, in parts of a revolution. A longer lead costs every write a
+/// little, and a late write costs a revolution: the cheapest lead is taken, by the share of late writes with each. So a drive or a host
+/// that is sometimes late with any lead does not make it longer. Nor does one that was so while its lead was measured: shorter leads are
 /// tried, each further from the last, until one is late.
 struct Lead {
     revolution: u64,
     part: usize,
-    /// Writes with each lead, and how many of them were late; both are halved where they are many.
+    /// Number of writes with each lead, and of late ones; both are halved at a limit.
     tries: [u16; LEAD_PARTS],
     late: [u16; LEAD_PARTS],
-    /// Late ones in a row.
+    /// Number of late writes in a row.
     row: u32,
-    /// By which the next shorter lead is shorter.
+    /// Difference to the next shorter lead that is tried.
     fall: usize,
-    /// Writes in time since the lead was changed, and since a shorter one was tried that had been late.
+    /// Writes in time since the lead was changed, and since a shorter lead that had been late was tried again.
     in_time: u32,
     kept: u32,
 }
 
 const LEAD_PARTS: usize = 128;
-/// A lead is at most this, in parts: nearly a revolution.
+/// Maximum lead, in parts: nearly a revolution.
 const LEAD_MAX: usize = LEAD_PARTS - 2;
 const TRIES_KEPT: u16 = 512;
-/// After so many writes in time a shorter lead is tried of which nothing is known.
+/// Number of writes in time after which a shorter lead is tried that was never tried.
 const IN_TIME_KEPT: u32 = 256;
 const FALL_MAX: usize = 16;
-/// After so many writes a shorter lead is tried that was late.
+/// Number of writes after which a shorter lead that had been late is tried again.
 const LATE_KEPT: u32 = 4096;
 
 impl Lead {
@@ -288,7 +288,7 @@ impl Lead {
             self.fall = (self.fall * 2).min(FALL_MAX);
             return unknown.unwrap_or(self.part);
         }
-        // Twice as far each time in a row.
+        // Each late write in a row doubles the step.
         let above = (self.part + (1 << self.row.saturating_sub(1).min(4))).min(LEAD_MAX);
         let known = (0..LEAD_PARTS).filter(|&part| self.tries[part] > 0);
         let cost = |part: usize| {
@@ -306,12 +306,12 @@ struct Delays {
     /// Number of delays of each length, in parts of a revolution.
     counts: [u32; DELAY_PARTS],
     total: u32,
-    /// Delay with which records wait least.
+    /// The delay to plan for, with which records wait least.
     expected: u64,
 }
 
 const DELAY_PARTS: usize = 64;
-/// Counts are halved when there are so many: what is old fades.
+/// Counts are halved at this total, so that old ones fade.
 const DELAYS_KEPT: u32 = 1024;
 
 impl Delays {
@@ -327,7 +327,7 @@ impl Delays {
             self.counts.iter_mut().for_each(|count| *count /= 2);
             self.total = self.counts.iter().sum();
         }
-        // One part more lets all wait for a part more, but for those that are in time now: they wait for nothing instead of a turn.
+        // One part more costs every record a part, except those that come into time by it: they save a revolution.
         let mut cost = 0;
         let mut best = (0, 0);
         for part in 1..DELAY_PARTS {
@@ -338,18 +338,18 @@ impl Delays {
     }
 }
 
-/// Decides whether records are put where the head will be or at the next sector: whatever takes less time. The other way is tried
-/// from time to time, and more often while times are not as expected.
+/// Decides whether records are put where the head will be or at the next sector, whichever takes less time. The other way is tried from
+/// time to time, and more often while times are not as expected.
 struct Judge {
     pays: bool,
     placed: Mean,
     next: Mean,
-    /// Records from one trial of the other way to the next one, and how many are left.
+    /// Number of records between two trials of the other way, and the number left.
     interval: u32,
     left: u32,
 }
 
-/// A trial may cost a revolution: one in so many records hardly counts.
+/// A trial may cost a revolution: one in this many records hardly counts.
 const INTERVAL_MAX: u32 = 1024;
 const INTERVAL_MIN: u32 = 8;
 /// Minimum number of writes of a kind for a decision.
@@ -389,7 +389,7 @@ impl Judge {
         self.left = self.left.min(self.interval);
     }
 
-    /// True where the answer has changed.
+    /// Takes the time of a write; true if the decision has changed.
     fn learn(&mut self, is_placed: bool, took: u64) -> bool {
         if is_placed {
             self.placed.add(took);
@@ -401,11 +401,11 @@ impl Judge {
         }
         self.interval = (self.interval * 2).min(INTERVAL_MAX);
         if self.placed.count.min(self.next.count) < SAMPLES_MIN {
-            // The answer is wanted soon.
+            // The next trials come soon, as the decision needs them.
             (self.interval, self.left) = (self.interval.min(INTERVAL_MIN * 2), INTERVAL_MIN);
             return false;
         }
-        // Apart, so that it does not change to and fro.
+        // Different thresholds, so that the decision does not change back and forth.
         let pays = match self.pays {
             true => self.placed.nanos < self.next.nanos / 20 * 19,
             false => self.placed.nanos < self.next.nanos / 20 * 17,

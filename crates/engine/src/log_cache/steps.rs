@@ -48,7 +48,7 @@ pub fn kind(io: &Io) -> Kind {
 
 /// Slots of the table in a part of a pass.
 const SCAN_SLOTS: usize = 16;
-/// An event does one part of each kind of pass, and a part ends with a run of entries that are not at home.
+/// Slots that one event may visit: a part of each kind of pass, plus a run of entries away from home.
 const VISITED_MAX: u64 = 3 * (SCAN_SLOTS as u64 + 64);
 
 /// An operation that is held back.
@@ -73,7 +73,7 @@ pub struct Steps {
     next_id: u64,
 }
 
-/// A configuration under which nothing is destaged by itself.
+/// A configuration under which no destage starts by itself.
 pub fn quiet() -> LogCacheConfig {
     LogCacheConfig {
         idle_empty: Nanos::from_secs(1 << 30),
@@ -85,7 +85,7 @@ pub fn quiet() -> LogCacheConfig {
 }
 
 impl Steps {
-    /// On a fresh log of `segments` of 16 KiB before a data disk of 4 MiB.
+    /// Formats a log of `segments` of 16 KiB before a data disk of 4 MiB, and starts a cache.
     pub fn new(segments: u32, config: LogCacheConfig) -> Steps {
         let log = Log::new(segments, 512);
         let mut data = Ram { discards: Discards::Zero, ..Ram::new(8192) };
@@ -117,7 +117,7 @@ impl Steps {
         })
     }
 
-    /// The disks after the power is gone (these lose nothing), and a new start.
+    /// Cuts the power (the disks lose nothing), and starts again.
     pub fn restart(self, config: LogCacheConfig) -> Steps {
         Steps::start(self.disks, config).unwrap()
     }
@@ -143,7 +143,7 @@ impl Steps {
         }
     }
 
-    /// Carries out all that is not to be held back, and what the core wants to do at once.
+    /// Carries out all operations that are not to be held back, and immediate wishes of the core.
     pub fn settle(&mut self) {
         loop {
             if let Some(index) = self.held.iter().position(|held| !(self.hold)(held.port, &held.io)) {
@@ -170,13 +170,13 @@ impl Steps {
         self.handle(Event::Completed { op, result });
     }
 
-    /// Ends what is held back as the disk might.
+    /// Ends a held operation with the given result.
     pub fn answer(&mut self, index: usize, result: IoResult) {
         let Held { op, .. } = self.held.remove(index);
         self.handle(Event::Completed { op, result });
     }
 
-    /// Ends what is held back with an error.
+    /// Ends a held operation with an error.
     pub fn fail(&mut self, index: usize, error: IoError) {
         let Held { op, io, .. } = self.held.remove(index);
         self.handle(Event::Completed { op, result: IoResult::err(io.take_buf(), error) });
@@ -196,7 +196,7 @@ impl Steps {
         self.settle();
     }
 
-    /// Lets time go by. The core is woken only when it wants to be.
+    /// Advances the time. The core is woken only at its deadlines.
     pub fn wait(&mut self, seconds: u64) {
         let end = self.now + Nanos::from_secs(seconds);
         while let Some(at) = self.core.next_deadline().filter(|at| *at <= end) {
@@ -207,7 +207,7 @@ impl Steps {
         self.now = end;
     }
 
-    /// Holds nothing back any more.
+    /// Stops holding back operations.
     pub fn let_go(&mut self) {
         self.hold = Box::new(|_, _| false);
         self.settle();
@@ -235,14 +235,14 @@ impl Steps {
         self.status(id) == Some(Ok(()))
     }
 
-    /// The tag of a sector as a client reads it; 0 is the first content, `None` an error, 255 anything else.
+    /// Returns the tag of a sector as a client reads it; 0 is the first content, `None` an error, 255 anything else.
     pub fn read(&mut self, lba: u64) -> Option<u8> {
         let id = self.send(Io::Read { at: Lba(lba), buf: Buf::zeroed(SECTOR_BYTES as usize) });
         let result = self.replies.remove(&id).expect("reads are not held back");
         result.status.ok().map(|()| tag_of(lba, result.buf.bytes()))
     }
 
-    /// The tag of a sector on the data disk alone.
+    /// Returns the tag of a sector on the data disk alone.
     pub fn on_data_disk(&self, lba: u64) -> u8 {
         tag_of(lba, &self.disks.0[DATA.0].bytes[lba as usize * 512..][..512])
     }

@@ -1,17 +1,16 @@
 //! Recovery: walks the log from its tail to its end, and hands every record to a [`Visitor`] in order.
 //!
-//! The walk knows the sequence number that it expects and looks for it from where the last record ended: at that place,
-//! in the rest of that segment, in the whole next segment. A record that is missing ends the log, unless something
-//! proves that it was there once: the superblock or a later header that calls it durable, or a sector that cannot be
-//! read. That is damage, and the walk stops with an error that says so, or goes on where it is told to (see
-//! [`WalkOptions::accept_damage`]).
+//! The walk knows the sequence number that it expects and looks for it from the end of the last record: at that place, in the rest of
+//! that segment, in the whole next segment. A missing record ends the log, unless something proves that it was there once: a superblock
+//! or a later header that calls it durable, or an unreadable sector. That is damage, and the walk stops with an error, or continues if it
+//! is told to (see [`WalkOptions::accept_damage`]).
 //!
-//! The proof may lie anywhere, so a walk that follows a crash reads the rest of the log, too, when it comes to the end (see
-//! [`search::Survey`]); after a clean stop it reads no further than the next segment.
+//! The proof may lie anywhere, so at the end of the log a walk after a crash reads the rest of the log, too (see [`search::Survey`]);
+//! after a clean stop it reads no further than the next segment.
 //!
-//! Nothing is written here, so a crash during recovery changes nothing. Memory is bounded: one segment, the headers of one
-//! unfinished request, and 16 bytes for each record that is not destaged yet. Time is bounded by one lap of the ring, and two more
-//! where something is missing that was durable.
+//! Nothing is written here, so a crash during recovery changes nothing. Memory is bounded: one segment, the headers of one unfinished
+//! request, and 16 bytes for each record that is not destaged yet. Time is bounded by one lap of the ring, and two more if a durable
+//! record is missing.
 
 mod reader;
 mod search;
@@ -28,14 +27,14 @@ use reader::Reader;
 use search::Survey;
 use summaries::Summaries;
 
-/// Records from this size on are hopped over; smaller ones are read with their segment.
+/// Records from this size on are skipped, and only their headers read; smaller ones are read with their segment.
 const HOP_SECTORS: u64 = 128;
-/// Like `HOP_SECTORS`, where seeks cost time. Hopping gains less there: the platter has to turn past the payload anyway, and a read that
-/// comes a little late waits for a revolution. Records of a few hundred KiB took three times as long as reading on. (Many a virtual disk
-/// falsely reports that it spins: it gains from hopping over records that fill a segment.)
+/// Like `HOP_SECTORS`, on a rotational log. Hopping gains less there: the platter must turn past the payload anyway, and a read that
+/// comes a little late waits for a revolution. Records of a few hundred KiB took three times as long as reading on. (Many virtual disks
+/// falsely report that they are rotational: they gain from hopping over records that fill a segment.)
 const HOP_SECTORS_SPINNING: u64 = 768;
-/// Records that one request may be split over; more is not believed. The largest request (32 MiB) in the smallest
-/// segments (16 KiB) needs about 2700.
+/// Maximum number of records in a chain that is believed. The largest request (32 MiB) in the smallest segments (16 KiB) needs about
+/// 2700.
 pub const CHAIN_RECORDS_MAX: usize = 4096;
 /// Durable records whose headers are looked for in each copy of the log.
 const DURABLE_MAX: usize = 16;
@@ -45,12 +44,12 @@ pub const LISTED_MAX: usize = 10_000;
 /// Options of a walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WalkOptions {
-    /// Goes on where acknowledged records are damaged. A record whose payload is bad is still visited: its sectors fail
-    /// their checksum whenever they are read, so exactly they are errors. Records whose header is gone are skipped, and the
-    /// walk goes on with the next one that certainly belongs to the chain: what the lost ones held reads as it was
-    /// before. The hole stays in the log until everything in it is destaged.
+    /// Continues although acknowledged records are damaged. A record with a bad payload is still visited: its sectors fail their checksum
+    /// when they are read, so exactly they are errors. Records without a header are skipped, and the walk continues with the next one
+    /// that certainly belongs to the chain: sectors of lost records read as before. The hole stays in the log until everything in it is
+    /// destaged.
     pub accept_damage: bool,
-    /// Reads segments by their summaries where it can, and stops at what looks like damage: to be walked again without.
+    /// Reads segments by their summaries if possible, and stops at anything that looks like damage: the caller walks again without them.
     pub summaries: bool,
     /// Reads every payload, not only those that may be torn, and searches all segments after a clean stop, too.
     pub verify_all: bool,
@@ -59,14 +58,13 @@ pub struct WalkOptions {
 
 /// Takes the records of a walk, oldest first.
 ///
-/// Records that turn out to be destaged only later in the walk are visited too: afterwards, forget whatever came from records
-/// before [`Walked::tail_seq`].
+/// Records that turn out to be destaged only later in the walk are visited too: the visitor must then forget all from records before
+/// [`Walked::tail_seq`].
 pub trait Visitor {
-    /// `bad` holds the indexes of those data entries whose payload was read and is not what it was; empty unless damage is
-    /// accepted.
+    /// `bad` holds the indexes of the data entries whose payload was read and failed its checksum; empty unless damage is accepted.
     fn record(&mut self, header: &Header, bad: &[usize]);
 
-    /// These records come soon, or nearly all of them.
+    /// Announces records, nearly all of which are visited soon.
     fn upcoming(&mut self, _headers: &mut dyn Iterator<Item = &Header>) {}
 }
 
@@ -80,13 +78,13 @@ impl<F: FnMut(&Header, &[usize])> Visitor for F {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DamageKind {
-    /// The header is whole, the payload is not: the lost sectors are known.
+    /// The header is intact, the payload is not: the lost sectors are known.
     Payload,
-    /// No header where one was durable.
+    /// A durable record has no header.
     Missing,
     /// The log device cannot read the place where the next record would be.
     Unreadable,
-    /// There are records of a later activation than any readable superblock knows.
+    /// Some records are of a later activation than any readable superblock knows.
     NewerEpoch,
 }
 
@@ -94,7 +92,7 @@ pub enum DamageKind {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Damage {
     pub kind: DamageKind,
-    /// The records concerned: `seq..until_seq`. For [`DamageKind::Unreadable`] the last one is not known.
+    /// The records concerned: `seq..until_seq`. For [`DamageKind::Unreadable`] the last record is not known.
     pub seq: u64,
     pub until_seq: u64,
     /// Sector on the log device.
@@ -150,22 +148,22 @@ pub enum RecoverError {
 pub struct Walked {
     /// The sequence number of the next record to be written.
     pub next_seq: u64,
-    /// Sector where it must begin, in segment `end_segment`; if that segment ends here, the start of the next one. It must begin exactly
-    /// here, if need be with a record that has no entries: a leftover of this sequence number may lie further on, and would be found first.
-    /// (Later records may leave gaps: the rule of epochs covers them.)
+    /// Sector where the next record must begin, in segment `end_segment`; if that segment ends here, the start of the next one. The
+    /// record must begin exactly here, if necessary without entries: a leftover of this sequence number may lie further on, and would be
+    /// found first. (Later records may leave gaps: the rule of epochs covers them.)
     pub end: u64,
     pub end_segment: u32,
-    /// The first record that is not destaged, and where it lies; the end of the log where all are.
+    /// The first record that is not destaged, and its sector; the end of the log if all are destaged.
     pub tail_seq: u64,
     pub tail_sector: u64,
     /// The highest epoch of any record, or the superblock's: the next activation must be above it.
     pub epoch_max: u64,
-    /// The newest record's.
+    /// Flush epoch of the newest record.
     pub flush_epoch: u64,
     /// Records visited, and how many of them are destaged (before `tail_seq`).
     pub records: u64,
     pub records_destaged: u64,
-    /// Records at the end whose request was not complete: they were not visited and will be overwritten.
+    /// Records at the end whose request was incomplete: they were not visited and will be overwritten.
     pub records_dropped: u64,
     /// Sector of a torn record at the end of the log.
     pub torn_sector: Option<u64>,
@@ -174,26 +172,25 @@ pub struct Walked {
     /// Damage that was accepted. At most [`LISTED_MAX`] are listed; `damages` counts all.
     pub damage: Vec<Damage>,
     pub damages: u64,
-    /// Records that a copy of the log may lack, where it has several: nothing says that they were durable, or one of them is not what was
-    /// written.
+    /// Records that a copy of a mirrored log may lack: nothing says that they were durable, or one copy of them failed its check.
     pub to_level: Vec<Believed>,
-    /// The newest records that every copy must have, oldest first: a later record or the superblock calls them durable. Empty where there
-    /// is one copy.
+    /// The newest records that every copy must have, oldest first: a later record or the superblock calls them durable. Empty if there is
+    /// one copy.
     pub durable: Vec<Believed>,
 }
 
 impl Walked {
-    /// Everything in the log is destaged, or there is nothing.
+    /// True if nothing in the log is left to destage.
     pub const fn is_empty(&self) -> bool {
         self.tail_seq == self.next_seq
     }
 }
 
-/// A record that the walk has taken.
+/// A record that the walk has taken into the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Believed {
     pub seq: u64,
-    /// A copy that was left behind may have another record of this number, of an earlier activation.
+    /// A stale copy may have another record of this number, of an earlier activation.
     pub epoch: u64,
     pub sector: u64,
 }
@@ -215,11 +212,11 @@ enum Missing {
 
 /// State of the next record's payload.
 enum Payload {
-    /// Whole, but for these entries.
+    /// Intact, except for these entries.
     Kept(Vec<usize>),
     /// Bad, and the log ends before this record.
     Torn,
-    /// Bad, but the record is destaged: the walk was moved on behind it.
+    /// Bad, but the record is destaged: the walk has restarted after it.
     Destaged,
 }
 
@@ -234,26 +231,26 @@ struct Walk<'a> {
     epoch: u64,
     last_sectors: u64,
     hop_sectors: u64,
-    /// Findings from all headers, once they had to be read.
+    /// Findings from all headers, if they had to be read.
     survey: Option<Survey>,
-    /// The present tail has been looked up already.
+    /// True once the present tail was looked up.
     tail_searched: bool,
     oldest_live_seq: u64,
     flush_epoch: u64,
     /// (sequence number, sector) of the records that are not known to be destaged.
     live: VecDeque<(u64, u64)>,
-    /// The records of a request that has not ended yet, and the place before the first of them.
+    /// The records of a request that has not ended yet; next, the place before the first of them.
     chain: Vec<(Header, Vec<usize>)>,
     chain_place: Place,
     records: u64,
     torn_sector: Option<u64>,
     damage: Vec<Damage>,
     damages: u64,
-    /// The copy that had the last header that was found.
+    /// The copy in which the last header was found.
     found_on: usize,
-    /// A header that was visited calls every record before this one durable.
+    /// Some visited header calls every record before this one durable.
     durable_seq: u64,
-    /// See [`Walked::to_level`]; whether copies are known to differ.
+    /// See [`Walked::to_level`]; true if copies are known to differ.
     to_level: VecDeque<(Believed, bool)>,
     /// See [`Walked::durable`].
     durable: VecDeque<Believed>,
@@ -322,7 +319,7 @@ pub fn walk(
 }
 
 impl Walk<'_> {
-    /// The next record, or `None` at the end of the log.
+    /// Returns the next record, or `None` at the end of the log.
     fn next(&mut self) -> Result<Option<Header>, RecoverError> {
         loop {
             self.reader.first_unreadable = None;
@@ -361,7 +358,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes damage, or stops where it is not accepted.
+    /// Notes damage, or stops if damage is not accepted.
     fn report(&mut self, damage: Damage) -> Result<(), RecoverError> {
         if !self.options.accept_damage {
             return Err(RecoverError::Damage(Box::new(damage)));
@@ -373,7 +370,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Verifies the payload where it may be torn.
+    /// Verifies the payload if it may be torn.
     fn payload(&mut self, header: &Header) -> Result<Payload, RecoverError> {
         let known = header.seq < self.superblock.durable_seq
             || self
@@ -388,7 +385,7 @@ impl Walk<'_> {
         if bad.is_empty() {
             return Ok(Payload::Kept(bad));
         }
-        // What a cut tore can be read; what cannot be read may have been whole, and acknowledged.
+        // A torn record can be read; an unreadable record may have been intact, and acknowledged.
         let durable = header.seq < self.superblock.durable_seq || self.reader.first_unreadable.is_some() || {
             self.proof_of_durability(header.seq)?.is_some()
         };
@@ -421,7 +418,7 @@ impl Walk<'_> {
         let mut sector = header.sector + self.superblock.log_block_sectors();
         let mut bad = Vec::new();
         for (index, entry) in header.entries.iter().enumerate() {
-            // A clean copy is checked when it is read: without it nothing is lost.
+            // A clean copy is checked when it is read: losing it loses nothing.
             if entry.kind == Kind::Data {
                 let is_whole = |bytes: &[u8]| (crc32c::crc32c(bytes) == entry.crc).then_some(());
                 match self.reader.find((sector, entry.extent.sectors, end), is_whole)? {
@@ -434,7 +431,7 @@ impl Walk<'_> {
         Ok(bad)
     }
 
-    /// Makes a record part of the log, and visits what is complete by it.
+    /// Adds a record to the log, and visits the records of its request once that is complete.
     fn accept(
         &mut self,
         header: Header,
@@ -470,7 +467,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Notes what may have to be made the same in all copies.
+    /// Notes a record that may have to be made the same in all copies.
     fn note_level(&mut self, header: &Header) {
         if self.reader.copies() == 1 {
             return;
@@ -494,7 +491,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The place of a record: it lies in the segment of the current place or in a later one.
+    /// Returns the place of a record, which lies in the segment of the current place or in a later one.
     fn place_of(&self, header: &Header) -> Place {
         let segment = self.superblock.segment_of(header.sector);
         let segments = self.superblock.segments;

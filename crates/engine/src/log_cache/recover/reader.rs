@@ -1,4 +1,4 @@
-//! Reads the log through one window for each copy of it, and tells unreadable sectors from a device that is gone.
+//! Reads the log through one window for each copy, and distinguishes unreadable sectors from a missing device.
 
 use super::RecoverError;
 use crate::log_cache::format::Superblock;
@@ -11,7 +11,7 @@ const READ_SECTORS_MAX: u64 = (1 << 20) / SECTOR_BYTES;
 struct Window {
     start: u64,
     bytes: Vec<u8>,
-    /// First sectors of the unreadable blocks in it, ascending.
+    /// First sectors of the unreadable blocks in the window, ascending.
     unreadable: Vec<u64>,
 }
 
@@ -20,7 +20,7 @@ pub struct Reader<'a> {
     block_sectors: u64,
     /// The window of each copy.
     windows: Vec<Window>,
-    /// The first sector that was asked for since this was last cleared and that no copy has readable.
+    /// The first sector since this was last cleared that no copy could read.
     pub first_unreadable: Option<u64>,
     pub reads: u64,
     pub bytes_read: u64,
@@ -42,8 +42,8 @@ impl<'a> Reader<'a> {
         self.windows.len()
     }
 
-    /// The bytes of some sectors as one copy has them, or where a part of them cannot be read. What is not in the window is read up to
-    /// sector `until`, at most 1 MiB more than is needed.
+    /// Returns the bytes of some sectors of one copy, or the first sector that cannot be read. Sectors outside the window are read up to
+    /// sector `until`, at most 1 MiB more than needed.
     pub fn get(
         &mut self,
         copy: usize,
@@ -66,7 +66,8 @@ impl<'a> Reader<'a> {
         Ok(Ok(&window.bytes[from..from + (sectors * SECTOR_BYTES) as usize]))
     }
 
-    /// Returns what `take` makes of the first copy that it accepts, and the number of that copy. Notes what no copy can read.
+    /// Returns the result of `take` for the first copy that it accepts, and the number of that copy. Notes a sector that no copy can
+    /// read.
     pub fn find<T>(
         &mut self,
         (at, sectors, until): (u64, u64, u64),
@@ -115,7 +116,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads into the end of a window; false where the medium cannot read it.
+    /// Reads into the end of a window; false if the medium cannot be read there.
     fn append(
         &mut self,
         copy: usize,

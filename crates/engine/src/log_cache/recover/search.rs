@@ -11,13 +11,13 @@ const PROBE_SECTORS: u64 = 128;
 pub(super) struct Survey {
     /// The running activation when it was made.
     epoch: u64,
-    /// Every segment that was not walked over was read, and the first one.
+    /// True if every segment was read, apart from those between the first and the walk's place.
     whole: bool,
     /// The header of this activation that calls the most records durable.
     newest: Option<Header>,
-    /// The highest that a header of this activation states.
+    /// The highest `oldest_live_seq` in a header of this activation.
     oldest_live_seq: u64,
-    /// A header of the newest activation after this one, and the lowest sequence number of that.
+    /// A header of the newest later activation, and the lowest sequence number of that activation.
     newer: Option<Header>,
     newer_seq: u64,
 }
@@ -42,7 +42,7 @@ impl Survey {
 }
 
 impl Walk<'_> {
-    /// Looks for the expected record where it may be.
+    /// Looks for the expected record in all places that it may be in.
     pub(super) fn find_expected(&mut self) -> Result<Option<Header>, RecoverError> {
         let Place { segment, sector, segments_left } = self.place;
         let end = self.segment_end(segment);
@@ -53,7 +53,7 @@ impl Walk<'_> {
             return self.find_in_next(segment);
         }
         if self.last_sectors >= self.hop_sectors && sector < end {
-            // Most likely the next record begins right here and is large, too: read no more than its header.
+            // The next record most likely begins right here and is large, too: read no more than its header.
             let until = sector + self.superblock.log_block_sectors();
             if let Some(header) = self.header_at(sector, until, Walk::is_expected)? {
                 return Ok(Some(header));
@@ -101,8 +101,8 @@ impl Walk<'_> {
         })
     }
 
-    /// A header that could not be there if record `seq` had not been durable once: one of this activation that says so, or one of
-    /// a later activation.
+    /// Returns a header that proves that record `seq` was durable once: a header of this activation that says so, or one of a later
+    /// activation.
     pub(super) fn proof_of_durability(&mut self, seq: u64) -> Result<Option<Header>, RecoverError> {
         if self.ignores_epochs() {
             return Ok(None);
@@ -112,9 +112,9 @@ impl Walk<'_> {
         Ok(survey.newer.as_ref().or(survey.newest.as_ref().filter(states)).cloned())
     }
 
-    /// Surveys the headers from the place of the walk on, wherever they lie. They are read once, when the walk first misses a record.
-    /// Segments before that were walked over. After a clean stop nothing can lie beyond the end but what a lost superblock began right
-    /// there. So the next segment is enough, until something is missing that was durable (`whole`).
+    /// Surveys the headers from the place of the walk on. They are read once, when the walk first misses a record; segments before that
+    /// were walked over. After a clean stop nothing can lie beyond the end, except records after a lost superblock, which begin right
+    /// there. So the next segment is enough, unless a durable record is missing (`whole`).
     fn survey(&mut self, whole: bool) -> Result<Survey, RecoverError> {
         let whole = whole || self.options.verify_all || self.superblock.state != State::Stopped;
         let epoch = self.superblock.epoch;
@@ -122,7 +122,7 @@ impl Walk<'_> {
             return Ok(survey.clone());
         }
         let mut survey = Survey { epoch, whole, newest: None, oldest_live_seq: 0, newer: None, newer_seq: 0 };
-        // Up to the segment where the walk began: if the newest superblock is lost, the head may have come round into it.
+        // Up to the segment where the walk began: if the newest superblock is lost, the head may have wrapped around into it.
         let rest = (self.place.segments_left + 1).min(self.superblock.segments - 1);
         let far = if whole { rest } else { rest.min(1) };
         for steps in 0..=far {
@@ -138,7 +138,7 @@ impl Walk<'_> {
         Ok(survey)
     }
 
-    /// Returns how many sectors of a segment so many steps away are searched: all of them, but for a planted bug.
+    /// Returns how many sectors of the segment `steps` away are searched: all of them, except with a planted bug.
     fn search_sectors(&self, steps: u32) -> u64 {
         let all = self.superblock.segment_sectors();
         if steps <= 1 || !self.options.canary.is(Canary::NearProof) {
@@ -147,8 +147,8 @@ impl Walk<'_> {
         if steps.is_power_of_two() { all.min(PROBE_SECTORS) } else { 0 }
     }
 
-    /// The next record after a hole that certainly belongs to the chain. A leftover of an activation that crashed can lie in
-    /// a gap; it is known by a lower or equal sequence number behind it.
+    /// Returns the next record after a hole that certainly belongs to the chain. A leftover of a crashed activation can lie in a gap:
+    /// then a lower or equal sequence number follows it.
     pub(super) fn resume(&mut self) -> Result<Option<Header>, RecoverError> {
         let Place { segment, sector, segments_left } = self.place;
         let mut window: Vec<Header> = Vec::new();
@@ -161,7 +161,7 @@ impl Walk<'_> {
             {
                 from = header.sector + self.superblock.log_block_sectors();
                 window.retain(|earlier| earlier.seq < header.seq);
-                // Only the first matters; the others are there to contradict it.
+                // Only the first matters; later ones can only contradict it.
                 if window.is_empty() {
                     window.push(header);
                 }
@@ -173,15 +173,15 @@ impl Walk<'_> {
         }
         let found = window.pop();
         if found.is_some() {
-            // What was unfinished before the hole stays unfinished: its end may be in the hole.
+            // A request that was incomplete before the hole stays incomplete: its end may be in the hole.
             self.drop_chain_before_hole();
         }
         Ok(found)
     }
 
-    /// A missing record may be destaged. The headers of the newest activation state where the tail is by now; where that is behind the
-    /// hole, the walk begins again there, and nothing is lost. (Where the live superblock has rotted, the other one may
-    /// even name a tail that was overwritten since.) False where nothing states more than is known. Reads the whole log.
+    /// Looks for a later tail when a record is missing, as the record may be destaged. Headers of the newest activation state the present
+    /// tail. If that is after the hole, the walk begins again there, and nothing is lost. (If the live superblock has rotted, the other
+    /// one may even name a tail that was overwritten since.) False if no header states a later tail. Reads the whole log.
     pub(super) fn find_moved_tail(&mut self) -> Result<bool, RecoverError> {
         if self.ignores_epochs() {
             return Ok(false);
@@ -200,7 +200,7 @@ impl Walk<'_> {
             survey = self.survey(true)?;
         }
         let (epoch, tail_seq) = (survey.epoch, survey.oldest_live_seq);
-        // The end of the lap is behind the hole as well: the rest lies in the segment where the walk began.
+        // The end of the lap is after the hole as well: the rest lies in the segment where the walk began.
         let lap_ended = self.place.segments_left == 0 && tail_seq > self.superblock.tail_seq;
         if tail_seq <= self.seq && !lap_ended {
             return Ok(false);
@@ -218,7 +218,7 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// Walks from a record on before which everything is destaged.
+    /// Begins the walk again at a record before which everything is destaged.
     fn restart(&mut self, tail_seq: u64, sector: u64) {
         self.seq = tail_seq;
         self.oldest_live_seq = tail_seq;
@@ -229,7 +229,7 @@ impl Walk<'_> {
         self.last_sectors = 0;
     }
 
-    /// Shows every header in the first sectors of a segment.
+    /// Calls a function with every header in the first sectors of a segment.
     fn each_header(
         &mut self,
         segment: u32,
@@ -239,7 +239,7 @@ impl Walk<'_> {
         let start = self.superblock.segment_start(segment);
         let (end, ring_end) = (start + sectors, self.superblock.end_sector());
         for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
-            // Large reads, also where segments are small: the next segment is searched next.
+            // Reads are large even if segments are small: the next segment is searched next.
             if let Some(header) = self.any_header_at(sector, ring_end)? {
                 f(header);
             }
@@ -271,8 +271,8 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Returns the header at a sector that is wanted, from the first copy that has it there, and reads ahead up to `until`. A copy that lost
-    /// the first record of an activation may still have one of an earlier activation in its place: the latest activation counts.
+    /// Returns the wanted header at a sector from the first copy that has it, and reads ahead up to `until`. A copy that lost the first
+    /// record of an activation may still have one of an earlier activation there: the latest activation counts.
     fn header_at(
         &mut self,
         sector: u64,
@@ -303,7 +303,7 @@ impl Walk<'_> {
         Ok(found)
     }
 
-    /// The header at a sector as the first copy has it that can be read. What another one has more was not durable in both.
+    /// Returns the header at a sector from the first copy that can be read. A header in another copy alone was not durable in both.
     fn any_header_at(&mut self, sector: u64, until: u64) -> Result<Option<Header>, RecoverError> {
         for copy in 0..self.reader.copies() {
             if let Ok(header) = self.header_of(copy, sector, until)? {
@@ -314,7 +314,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// The header at a sector of a copy, if there is a sane one, unless the sector cannot be read.
+    /// Returns the valid header at a sector of a copy, if there is one; an error if the sector cannot be read.
     fn header_of(
         &mut self,
         copy: usize,
@@ -336,8 +336,8 @@ impl Walk<'_> {
         header.seq == self.seq && self.is_admissible(header)
     }
 
-    /// The rule of epochs: they only grow along the log, and from the start of the running activation on there is only its
-    /// own. Without it, records behind a hole before a crash could join the log after it.
+    /// Applies the rule of epochs: they only grow along the log, and from the start of the running activation on all records are of its
+    /// epoch. Without the rule, records after a hole before a crash could join the log after it.
     fn is_admissible(&self, header: &Header) -> bool {
         if self.ignores_epochs() {
             return true;

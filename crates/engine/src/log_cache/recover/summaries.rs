@@ -1,14 +1,14 @@
 //! Decides which summaries a walk believes, and for what.
 //!
-//! A record from a summary is taken without a look at its header, so it has to be certain that the header is there:
+//! A record from a summary is taken without reading its header, so the header must certainly be there:
 //!
-//! - Of an activation only those records count that a summary of the same activation calls durable (or the superblock). A later start
-//!   cannot have dropped those and begun something else in their place.
+//! - A record counts only if a summary of the same activation, or the superblock, calls it durable. A later start cannot have dropped
+//! such a record and written another in its place.
 //! - Activations before [`Superblock::summaries_epoch`] do not count: after a start that accepted damage, durable records are missing.
 //! - Both superblocks are good. With the older one alone, the walk may begin in segments that were written again since.
 //! - The rule of epochs holds as for a header.
 //!
-//! Anything that looks like damage ends the walk, and the caller walks again without summaries: so what is damage is decided by headers.
+//! Anything that looks like damage ends the walk, and the caller walks again without summaries: damage is decided by headers alone.
 
 use super::reader::Reader;
 use super::{RecoverError, Walk};
@@ -21,18 +21,18 @@ use crate::{Planted, SECTOR_BYTES};
 pub(super) struct Summaries {
     /// The summary of each segment.
     of: Vec<Option<Summary>>,
-    /// Each activation, with the first record that no summary of it calls durable.
+    /// Each activation, with the first record that none of its summaries calls durable.
     durable: Vec<(u64, u64)>,
-    /// The most segment buffers that a program had.
+    /// Maximum number of segment buffers in any summary.
     buffers: u32,
-    /// A segment whose headers were read from its summary; those that were taken are gone.
+    /// A segment whose headers were read from its summary, without those already taken.
     open: Option<(u32, Vec<Option<Header>>)>,
     is_newly_opened: bool,
     canary: Planted<Canary>,
 }
 
 impl Summaries {
-    /// Reads the fixed part of each; nothing where the log is empty after a clean stop.
+    /// Reads the fixed part of each summary; none if the log is empty after a clean stop.
     pub fn read(
         reader: &mut Reader<'_>,
         superblock: &Superblock,
@@ -75,25 +75,25 @@ impl Summaries {
         }
     }
 
-    /// Record `seq` of an activation was durable once.
+    /// True if a summary or the superblock calls record `seq` of an activation durable.
     pub fn is_durable(&self, epoch: u64, seq: u64) -> bool {
         self.durable.iter().any(|&(of, durable)| of == epoch && seq < durable)
     }
 
-    /// The headers of a segment that was opened since this was asked.
+    /// The headers of a segment that was opened since the last call.
     pub fn newly_opened(&mut self) -> Option<impl Iterator<Item = &Header>> {
         let is_new = std::mem::take(&mut self.is_newly_opened);
         self.open.as_ref().filter(|_| is_new).map(|(_, headers)| headers.iter().flatten())
     }
 
-    /// The newest records of which there is a summary: their segment.
+    /// The segment whose summary has the newest records.
     fn newest(&self) -> Option<u32> {
         let summaries = self.of.iter().flatten();
         summaries.max_by_key(|summary| (summary.epoch, summary.first_seq)).map(|summary| summary.segment)
     }
 
     /// Returns the newest header of a segment `steps` after the walk's place, if its summary states it. A buffer is retained until all
-    /// before it is durable, so what came after the last summary lies in no more segments than there are buffers.
+    /// records before it are durable, so records after the last summary lie in no more segments than there are buffers.
     pub fn newest_header(&self, superblock: &Superblock, segment: u32, steps: u32) -> Option<Header> {
         let near = self.buffers + 1;
         let newest = self.newest()?;
@@ -114,7 +114,7 @@ impl Summaries {
 }
 
 impl Walk<'_> {
-    /// The expected record from the summary of a segment.
+    /// Returns the expected record from the summary of a segment.
     pub(super) fn summarised(&mut self, segment: u32, from: u64) -> Result<Option<Header>, RecoverError> {
         let Some(summaries) = &mut self.summaries else { return Ok(None) };
         let Some(summary) = &summaries.of[segment as usize] else { return Ok(None) };
@@ -146,7 +146,7 @@ impl Walk<'_> {
         Ok(header.filter(|header| header.sector >= from && self.is_expected(header)))
     }
 
-    /// The running activation has left this segment, and the expected record is one of its own after that.
+    /// True if the running activation has left this segment, and its next record is the expected one.
     pub(super) fn has_left(&self, segment: u32) -> bool {
         let summary = self.summaries.as_ref().and_then(|summaries| summaries.of[segment as usize].as_ref());
         summary.is_some_and(|summary| {
