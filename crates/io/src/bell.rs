@@ -17,7 +17,7 @@ impl Bell {
         Ok(Bell(unsafe { OwnedFd::from_raw_fd(bell) }))
     }
 
-    /// Readable from the first ring on until it is silenced.
+    /// Descriptor that is readable from the first ring until the bell is silenced.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

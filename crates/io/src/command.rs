@@ -1,7 +1,7 @@
 //! Commands to drivers of the kernel: those that control a device, and the memory in which a driver describes requests.
 //!
-//! A control command may wait for other programs, and with some kernels it never returns. So each has a thread and a ring of its own, and
-//! whoever waits for it has a bound. A command that does not return keeps its thread and its memory.
+//! A control command may wait for other programs, and with some kernels it never returns. So each command has its own thread and ring,
+//! and its caller waits for a limited time. A command that does not return keeps its thread and its memory.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -29,14 +29,14 @@ pub struct ControlCommand {
 }
 
 impl ControlCommand {
-    /// Carries it out on a thread of its own. What the kernel has made of the data, or its error.
+    /// Runs the command on a thread of its own. Returns the data as the kernel left it.
     ///
     /// # Errors
-    /// TimedOut where it has not returned in time; that of the kernel, of opening the device, of the ring or of the thread.
+    /// TimedOut if the command has not returned in time; errors of the kernel, the device's opening, the ring or the thread.
     pub fn run(self, patience: Duration) -> io::Result<Vec<u8>> {
         let (ended, end) = mpsc::sync_channel(1);
         let run = move || {
-            // Nobody waits any more where this fails.
+            // This fails only if the caller no longer waits.
             let _ = ended.send(self.run_here());
         };
         thread::Builder::new().name("dcd-control".to_owned()).spawn(run)?;
@@ -57,7 +57,7 @@ impl ControlCommand {
             match ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The command may be under way.
+                // The kernel may still use the memory of the command.
                 Err(error) => {
                     std::mem::forget(self.data);
                     return Err(error);
@@ -94,7 +94,7 @@ impl KernelMemory {
         }
     }
 
-    /// A copy of some of the bytes. It means something only while the kernel leaves them alone.
+    /// Copies some of the bytes. The copy is valid only if the kernel does not change them meanwhile.
     ///
     /// # Panics
     /// Outside the memory, and where `at` is not a multiple of 8.

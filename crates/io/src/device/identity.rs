@@ -1,12 +1,12 @@
-//! Identity of files as the kernel has it: the file behind a loop device, and a mark that a file keeps itself.
+//! Identity of files as the kernel has it: the file behind a loop device, and a mark stored in an extended attribute.
 
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The file that a loop device stands on, in the words of the kernel: a path says less, as it may lead elsewhere by now, or in the mount
-/// namespace of this process.
+/// The file behind a loop device, as the kernel identifies it. A path is no proof: it may lead to another file by now, or in this
+/// process's mount namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopFile {
     /// The device number of its file system, as `st_dev`.

@@ -1,4 +1,4 @@
-//! Finds the loop device that stands on a file: writing to such a file would change a mounted file system behind its back.
+//! Finds the loop device over a file: a write to such a file would change a mounted file system without its knowledge.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -19,8 +19,8 @@ pub(crate) fn device_over(file: &File) -> Option<String> {
     None
 }
 
-/// Device and inode of the file behind a loop device. The kernel is asked first, as its path leads elsewhere where the loop device was made
-/// in another mount namespace; a process that may not open loop devices has nothing better than the path.
+/// Device and inode of the file behind a loop device. The kernel is asked first: the path leads to another file if the loop
+/// device was made in another mount namespace. A process that may not open loop devices has only the path.
 fn file_of(folder: &Path, name: &str) -> Option<(u64, u64)> {
     let backing = std::fs::read_to_string(folder.join("loop/backing_file")).ok()?;
     let told = File::open(Path::new("/dev").join(name)).and_then(|device| loop_file(&device));

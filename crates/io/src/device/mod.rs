@@ -48,13 +48,12 @@ pub struct FileSpec {
     pub path: PathBuf,
     pub read_only: bool,
     pub direct: Direct,
-    /// Makes a regular file of this many bytes where there is none (or an empty one). An existing file must have this
-    /// size.
+    /// Size of the regular file to make if it is missing or empty. Any other existing file must have this size.
     pub create: Option<u64>,
 }
 
 impl FileSpec {
-    /// For reading and writing, O_DIRECT where possible, not made.
+    /// An existing file for reading and writing, with O_DIRECT where possible.
     pub fn new(path: impl Into<PathBuf>) -> FileSpec {
         FileSpec { path: path.into(), read_only: false, direct: Direct::Auto, create: None }
     }
@@ -66,7 +65,7 @@ pub enum DeviceSpec {
     File(FileSpec),
     /// An export of an NBD server.
     Remote(RemoteSpec),
-    /// RAM that answers at once and takes space as it is written; gone when the process ends.
+    /// RAM that answers synchronously and takes space as it is written; its content is lost when the process ends.
     Memory {
         bytes: u64,
     },
@@ -76,7 +75,7 @@ pub enum DeviceSpec {
 pub(crate) struct OpenFile {
     pub file: File,
     pub traits: FileTraits,
-    /// For the calls that the ring does not know, from the first of them on.
+    /// Threads for calls that the ring does not know; none before the first such call.
     pub workers: Option<Workers>,
 }
 
@@ -100,7 +99,7 @@ pub struct Failures {
     /// Discards and zeroes too.
     pub writes: u64,
     pub flushes: u64,
-    /// Those among them that found no space: what is below the device is full.
+    /// Failed operations for lack of space: the storage below the device is full.
     pub no_space: u64,
 }
 
@@ -136,17 +135,17 @@ impl Device {
         self.geometry
     }
 
-    /// False once it was closed for good.
+    /// False once the device is closed permanently.
     pub fn is_open(&self) -> bool {
         !matches!(self.backing, Backing::Closed)
     }
 
-    /// Since it was opened, or they were forgotten.
+    /// Failed operations since the device was opened, or since the counts were reset.
     pub fn failures(&self) -> Failures {
         self.failures
     }
 
-    /// True where requests go around the page cache.
+    /// True if requests bypass the page cache.
     pub fn is_direct(&self) -> bool {
         match &self.backing {
             Backing::File(OpenFile { traits, .. }) | Backing::Worked { traits, .. } => traits.direct,

@@ -47,7 +47,7 @@ impl DeviceError {
         DeviceError::System { path: path.to_owned(), doing, source }
     }
 
-    /// True where something has the device that may let go of it.
+    /// True if another user has the device and may release it.
     pub fn is_in_use(&self) -> bool {
         matches!(self, DeviceError::Busy { .. } | DeviceError::Claimed { .. })
     }
@@ -194,7 +194,7 @@ fn make_space(file: &File, spec: &FileSpec, bytes: u64) -> Result<(), DeviceErro
 
 /// Turns O_DIRECT on where it is wanted and works; true where it is on.
 fn set_direct(file: &File, spec: &FileSpec, in_memory: bool) -> Result<bool, DeviceError> {
-    // A file in memory is its own cache: there is nothing to go around.
+    // A file in memory has no page cache to bypass.
     if spec.direct == Direct::Never || (spec.direct == Direct::Auto && in_memory) {
         return Ok(false);
     }

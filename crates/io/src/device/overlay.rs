@@ -1,4 +1,4 @@
-//! A device that is only looked at: what is written to it stays in RAM, and is gone with it.
+//! A device that is only inspected: writes to it stay in RAM, and are dropped with the overlay.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Asks the kernel about a file or block device: size, blocks, caches, and whether holes can be punched.
 //!
-//! The module changes no device. Without an answer from the kernel, it takes the careful answer: a volatile cache, no discards, blocks
+//! The module changes no device. If the kernel does not tell, it assumes the safe value: a volatile cache, no discards, blocks
 //! that are large enough.
 
 use std::fs::File;
@@ -46,7 +46,7 @@ pub(crate) fn is_memory_file_system(file: &File) -> bool {
 pub(crate) fn never_waits(file: &File) -> bool {
     const NBD_MAJOR: libc::c_uint = 43;
     let is_nbd = |m: std::fs::Metadata| m.file_type().is_block_device() && libc::major(m.rdev()) == NBD_MAJOR;
-    // It promises, and then waits for room in its socket.
+    // NBD claims not to wait, but waits for space in its socket.
     if file.metadata().is_ok_and(is_nbd) {
         return false;
     }
@@ -55,7 +55,7 @@ pub(crate) fn never_waits(file: &File) -> bool {
     let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: the page is writable and lives for the call.
     let count = unsafe { libc::preadv2(file.as_raw_fd(), &vector, 1, 0, libc::RWF_NOWAIT) };
-    // It may fail in other ways, of which nothing follows: a page that is not in memory, say.
+    // Other errors say nothing about waiting: the page may not be in memory.
     count >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP)
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn regular_file(file: &File, direct: bool, read_only: bool) -> io::Re
     })
 }
 
-/// Tries a hole behind the end of the file, where it changes nothing.
+/// Tries to punch a hole after the end of the file, where it changes nothing.
 fn punches_holes(file: &File, size: u64) -> bool {
     let Ok(at) = libc::off_t::try_from(size.next_multiple_of(1 << 20)) else { return false };
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -107,7 +107,7 @@ fn direct_alignment(file: &File) -> io::Result<(usize, u32)> {
     }
 }
 
-/// The block for offsets that have to be aligned so.
+/// Returns the logical block for this alignment of offsets.
 fn direct_block(offset_align: u32) -> io::Result<u32> {
     if offset_align > LOGICAL_BLOCK_MAX {
         let what = format!(
@@ -159,12 +159,12 @@ pub(crate) fn is_host_managed(file: &File) -> bool {
     is_zoned_in_order(zoned.as_deref(), || ioctl_int(file, BLKGETZONESZ).unwrap_or(0))
 }
 
-/// `zoned`: the kernel's word in sysfs. Without sysfs, a disk that has zones is taken for one that wants its writes in order.
+/// `zoned`: the kernel's word in sysfs. Without sysfs, a disk with zones is assumed to require writes in order.
 fn is_zoned_in_order(zoned: Option<&str>, zone_sectors: impl FnOnce() -> u32) -> bool {
     zoned.map_or_else(|| zone_sectors() > 0, |zoned| zoned.trim() == "host-managed")
 }
 
-/// True for a block device that takes no writes, although it could be opened for them.
+/// True for a block device that rejects writes, although opening it for writing succeeds.
 pub fn is_read_only(file: &File) -> bool {
     /// From linux/fs.h.
     const BLKROGET: libc::Ioctl = 0x125e;
@@ -180,7 +180,7 @@ fn ioctl_int(file: &File, request: libc::Ioctl) -> io::Result<u32> {
     }
 }
 
-/// The queue directory of a block device, a partition's being its disk's.
+/// The queue directory of a block device; for a partition, that of its disk.
 fn sys_of_device(device: u64) -> Option<PathBuf> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let base = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

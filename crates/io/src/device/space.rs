@@ -1,4 +1,4 @@
-//! Space for a regular file: a sparse one runs out of it at the first full file system, long after it was made.
+//! Space for a regular file. A sparse file fails when its file system becomes full, long after it was made.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -9,8 +9,8 @@ use std::path::Path;
 
 use super::DeviceError;
 
-/// Has the file system set space aside for these bytes of a file, and changes nothing of what it holds. Returns how many of these bytes have
-/// no space yet: more than none where the file system cannot do this. A block device has its space.
+/// Has the file system reserve space for these bytes of a file, without changing its content. Returns the number of bytes that still
+/// lack space: not 0 if the file system cannot reserve any. A block device always has its space.
 ///
 /// # Errors
 /// [`DeviceError::NoSpace`] where the file system has too little, and what the system says.
@@ -24,7 +24,7 @@ pub fn reserve_space(path: &Path, bytes: Range<u64>) -> Result<u64, DeviceError>
     let before = holes(&file, &bytes).map_err(failed("looking for holes"))?;
     let free = free_space(&file).map_err(failed("asking for free space"))?;
     let no_space = || DeviceError::NoSpace { path: path.to_owned(), lacking: before, free };
-    // A failed attempt would keep what it got.
+    // A failed attempt would keep the space that it got.
     if bytes == (0..found.size()) && before > free {
         return Err(no_space());
     }
@@ -49,7 +49,7 @@ fn holes(file: &std::fs::File, bytes: &Range<u64>) -> io::Result<u64> {
     Ok(found)
 }
 
-/// The first data or hole from here on; no more of it is past the end of all files.
+/// Returns the first data or hole from here on; if there is none, a position past the end of all files.
 fn seek(file: &std::fs::File, from: u64, what: libc::c_int) -> io::Result<u64> {
     // SAFETY: a plain system call on an open descriptor, whose position nobody uses.
     let found = unsafe { libc::lseek(file.as_raw_fd(), offset(from)?, what) };

@@ -1,4 +1,4 @@
-//! A file or block device that answers at once: for format, check, dump and rescue, which run alone.
+//! A file or block device that answers synchronously: for format, check, dump and rescue, which run alone.
 
 use std::os::fd::AsRawFd;
 
@@ -13,7 +13,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens and locks as the server does: what is served cannot be opened, and the other way round.
+    /// Opens and locks a device as the server does: a served device cannot be opened here, and this one cannot be served.
     pub fn open(spec: &FileSpec) -> Result<FileDevice, DeviceError> {
         Device::open(&DeviceSpec::File(spec.clone())).map(FileDevice::from)
     }
@@ -26,7 +26,7 @@ impl FileDevice {
         self.device.is_direct()
     }
 
-    /// The open device, to hand it to a driver without letting go of its lock.
+    /// Returns the open device, for a driver, without releasing its lock.
     pub fn into_device(self) -> Device {
         self.device
     }

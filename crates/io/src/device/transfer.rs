@@ -20,7 +20,7 @@ use dcd_engine::{Buf, Durability, ErrorKind, Io, IoError, IoResult, SECTOR_BYTES
 pub(crate) enum CallsBy {
     /// A file in memory: calling costs less than asking the ring.
     Itself,
-    /// The kernel promises that what would wait does not wait in the ring's submission.
+    /// The kernel promises that no call waits in the ring's submission.
     Ring,
     /// A call may wait: [`Workers`](crate::workers::Workers) make the calls.
     Workers,
@@ -120,12 +120,12 @@ impl Transfer {
         Transfer { traits, io, phase, done: 0, total, bounce }
     }
 
-    /// Bytes that it touches; many are worth a thread of the kernel even on a file in memory.
+    /// Bytes of the request. A large one is worth a kernel thread even on a file in memory.
     pub fn bytes(&self) -> usize {
         self.total
     }
 
-    /// The ring has no call for it before Linux 6.12: a thread has to wait.
+    /// True for a discard of a block device: before Linux 6.12 the ring has no such call, so a thread makes it.
     pub fn is_for_thread(&self) -> bool {
         self.phase == Phase::Discard
     }
@@ -176,8 +176,8 @@ impl Transfer {
         }
     }
 
-    /// Takes the end of the last call, a count or a negative error number; true where the request is over, with what
-    /// [`finish`](Transfer::finish) then says.
+    /// Takes the result of the last call, a count or a negative error number. Returns the status for
+    /// [`finish`](Transfer::finish) once the request is complete.
     pub fn advance(&mut self, result: i32) -> Option<Result<(), IoError>> {
         if result == -libc::EINTR || result == -libc::EAGAIN {
             return None;

@@ -1,8 +1,8 @@
 //! Alarms: timers in the ring that may ring early and never late.
 //!
 //! Programming a timer for each wait costs more than the wait's system call, and most deadlines only move away: an idle
-//! threshold starts again with each request. So an alarm is set only where none rings early enough. One that rings
-//! before the deadline, which has moved, does nothing but have the next one set.
+//! threshold starts again with each request. So an alarm is set only where none rings early enough. If it rings
+//! before the deadline, because that has moved, the next alarm is set.
 
 use std::time::Duration;
 

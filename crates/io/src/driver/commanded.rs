@@ -18,7 +18,7 @@ use crate::{Actions, workers};
 
 /// Maximum time for the end of a front-end: its task is bounded itself.
 const END_MAX: Duration = Duration::from_secs(40);
-/// Interval of checks whether the task of an end is over.
+/// Interval of checks whether the ending task is complete.
 const END_INTERVAL: Duration = Duration::from_millis(5);
 
 pub(super) struct Commanded {
@@ -30,10 +30,10 @@ pub(super) struct Commanded {
 }
 
 impl Driver {
-    /// Adds the front-end in the ring. Its first commands are submitted together, by one system call; the host hears when it is there.
+    /// Adds the front-end in the ring. Its first commands are submitted together, by one system call. The host is told when it is ready.
     ///
     /// # Errors
-    /// Where the ring fails, or the front-end does after its first commands; where there is no thread for its task.
+    /// If the ring fails, the front-end fails after its first commands, or there is no thread for its task.
     ///
     /// # Panics
     /// If there is one already.
@@ -109,7 +109,7 @@ impl Driver {
         self.with_commanded(|source, actions| source.reply(token, result, actions));
     }
 
-    /// Tells the host, where the front-end has news.
+    /// Passes news of the front-end to the host.
     pub(super) fn tell_of_commanded(
         &mut self,
         stack: &mut Stack,
@@ -125,8 +125,8 @@ impl Driver {
         }
     }
 
-    /// Ends the front-end in the ring, when the run is over: takes its device away, or leaves it for the next server. In words, what was
-    /// left, and why.
+    /// Ends the front-end in the ring after the run: removes its device, or leaves it for the next server. Returns a text about a device
+    /// that was left, and why.
     ///
     /// # Errors
     /// In words, where the device could not be taken away.
@@ -158,7 +158,7 @@ impl Driver {
         commanded.source.close().map(|()| None)
     }
 
-    /// Serves the ring while a task runs. `drains`: and until the kernel has given all commands back.
+    /// Serves the ring while a task runs; with `drains`, until the kernel has also given all commands back.
     fn run_to_end(&mut self, task: Task, drains: bool) -> io::Result<()> {
         let (ended, end) = mpsc::sync_channel(1);
         let run = move || {
@@ -188,7 +188,7 @@ impl Driver {
         done.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// The end of the driver: what the kernel still has is left to it for ever.
+    /// Leaks the buffers that the kernel still has at the end of the driver.
     pub(super) fn forget_commands(&mut self) {
         self.given.drain(..).for_each(std::mem::forget);
     }

@@ -1,4 +1,4 @@
-//! Devices under the driver: a stack's operations become entries of the ring, jobs of a thread, or are done at once.
+//! Devices under the driver: a stack's operations become entries of the ring or jobs of a thread, or are done synchronously.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
@@ -14,8 +14,8 @@ use crate::device::{Backing, CallsBy, Device, DeviceError, DeviceSpec, Failures,
 use crate::ring::{Kind, Token};
 use crate::workers::{self, Queue, Workers};
 
-/// Up to this many bytes an operation on a file in memory is done at once: copying them costs less than handing them
-/// to a thread of the kernel, as the ring does for such files. From here on a second processor pays.
+/// Largest operation on a file in memory that is done synchronously: copying costs less than passing it to a kernel thread, as
+/// the ring does for such files. For larger ones a second processor pays.
 const AT_ONCE_BYTES_MAX: usize = 128 << 10;
 
 /// An operation that the kernel or a thread is carrying out.
@@ -75,7 +75,7 @@ impl Driver {
         Ok(DeviceIndex(self.devices.len() - 1))
     }
 
-    /// Opens a device on a thread of its own; the host hears of the end.
+    /// Opens a device on a thread of its own; the host is told the result.
     pub(super) fn open_device(&mut self, spec: DeviceSpec) -> std::io::Result<OpenId> {
         self.opens += 1;
         workers::open(&self.finished_by_workers, self.opens, move || Device::open(&spec))?;
@@ -137,7 +137,7 @@ impl Driver {
     }
 
     fn ended(&mut self, device: usize, kind: OpKind, tag: Tag, result: IoResult) {
-        // What a device cannot do, it has not failed.
+        // An unsupported operation is not a failure.
         if let Err(error) = result.status
             && error.kind != ErrorKind::Unsupported
         {
@@ -233,7 +233,7 @@ impl Driver {
         queue
     }
 
-    /// Asks the ring to tell whenever a thread has done something.
+    /// Has the ring report when a thread has finished work.
     pub(super) fn watch_workers(&mut self) {
         let fd = types::Fd(self.finished_by_workers.bell());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();

@@ -44,7 +44,7 @@ pub enum Refused {
     System(std::io::Error),
 }
 
-/// Receiver of the driver's events while it runs. Everything but [`Host::call`] has a sensible default.
+/// Receiver of the driver's events while it runs. Every method but [`Host::call`] has a default.
 pub trait Host {
     /// A control call; answer it with [`Context::answer`], now or later.
     fn call(&mut self, call: CallId, body: Value, context: &mut Context<'_>);
@@ -55,15 +55,15 @@ pub trait Host {
     /// A client was turned away.
     fn client_refused(&mut self, _why: Refused, _context: &mut Context<'_>) {}
 
-    /// A client is not served any more, or never was, for this reason.
+    /// A client was disconnected, or never served, for this reason.
     fn client_failed(&mut self, _who: &str, _why: &str, _context: &mut Context<'_>) {}
 
     fn report(&mut self, _layer: LayerIndex, _report: &Report, _context: &mut Context<'_>) {}
 
-    /// The end of [`Context::open_device`].
+    /// Result of [`Context::open_device`].
     fn opened(&mut self, _open: OpenId, _device: Result<Device, DeviceError>, _context: &mut Context<'_>) {}
 
-    /// A front-end that takes its time is there, or cannot serve.
+    /// A front-end that starts slowly is ready, or has failed.
     fn front_end(&mut self, _news: FrontEndNews, _context: &mut Context<'_>) {}
 
     /// SIGTERM or SIGINT, where [`Driver::take_signals`] was called.
@@ -85,11 +85,11 @@ pub trait Host {
         context.stop_layers();
     }
 
-    /// The layers have stopped, or their time was over. Answers that are given here still go out.
+    /// The layers have stopped, or the time limit has passed. Answers that are given here are still sent.
     fn stopped(&mut self, _outcome: &Outcome, _context: &mut Context<'_>) {}
 }
 
-/// The host's hands while it is called.
+/// Operations that the host may use while it is called.
 pub struct Context<'a> {
     pub(super) driver: &'a mut Driver,
     pub(super) stack: &'a mut Stack,
@@ -104,7 +104,7 @@ impl Context<'_> {
         self.stack
     }
 
-    /// For hosts that speak to the stack themselves. Requests are not theirs to make; controls are.
+    /// The stack, for hosts that send controls to its layers. They must not send requests.
     pub fn stack_mut(&mut self) -> &mut Stack {
         self.stack
     }
@@ -113,7 +113,7 @@ impl Context<'_> {
         self.driver
     }
 
-    /// Lets a thread of the host's wake it.
+    /// Returns a waker by which another thread wakes the host.
     pub fn waker(&self) -> Waker {
         self.driver.waker()
     }
@@ -122,7 +122,7 @@ impl Context<'_> {
         self.stack.control(self.driver.now, layer, control);
     }
 
-    /// Opens a device without waiting for it: the end comes by [`Host::opened`], if ever.
+    /// Opens a device without waiting. [`Host::opened`] gets the result, unless the open never returns.
     ///
     /// # Errors
     /// Where the system has no thread for it.
@@ -130,7 +130,7 @@ impl Context<'_> {
         self.driver.open_device(spec)
     }
 
-    /// Adds a device while the driver runs: to the stack, too, where a layer gets a port to it with [`Stack::add_port`].
+    /// Adds a device to the driver and the stack while they run. [`Stack::add_port`] then gives a layer a port to it.
     ///
     /// # Errors
     /// Where the system has no thread for a device that needs one.
@@ -142,12 +142,12 @@ impl Context<'_> {
         Ok(added)
     }
 
-    /// Closes a device that no layer uses any more, for good. False where operations on it are under way: then it stays open.
+    /// Closes a device permanently; no layer may use it. Returns false while operations on it are under way: then it stays open.
     pub fn close_device(&mut self, device: DeviceIndex) -> bool {
         self.driver.close_device(device)
     }
 
-    /// Counts anew what devices fail.
+    /// Resets the counts of devices' failed operations.
     pub fn forget_failures(&mut self) {
         self.driver.forget_failures();
     }
@@ -175,7 +175,7 @@ impl Context<'_> {
         self.driver.listen_tcp(address, factory)
     }
 
-    /// Takes no more clients there; those that are connected stay.
+    /// Accepts no more clients on a listener; connected clients stay.
     pub fn stop_listening(&mut self, listener: ListenerId) {
         self.driver.close_listener(listener.0);
     }
@@ -191,19 +191,19 @@ impl Context<'_> {
         self.driver.begin_stop_layers(self.stack);
     }
 
-    /// The host has stopped the layers itself; what failed, in words.
+    /// Tells the driver that the host has stopped the layers, with a text for each failure.
     pub fn layers_stopped(&mut self, failures: Vec<String>) {
         self.driver.end_stop_layers(failures);
     }
 
-    /// Ends the loop at once: nothing is finished, nothing is stopped.
+    /// Ends the loop immediately, without finishing requests or stopping layers.
     pub fn end(&mut self) {
         self.driver.end_now();
     }
 }
 
 impl Driver {
-    /// Lets a thread of the host's wake it, as [`Context::waker`] does.
+    /// Returns a waker for the host, as [`Context::waker`] does.
     pub fn waker(&self) -> Waker {
         self.finished_by_workers.waker()
     }
@@ -244,7 +244,7 @@ pub(super) struct Answer {
     pub done: bool,
 }
 
-/// The control calls that are not answered, and answers that are not delivered.
+/// Unanswered control calls, and answers that are not yet delivered.
 #[derive(Default)]
 pub(super) struct Calls {
     open: BTreeMap<CallId, Call>,

@@ -1,4 +1,4 @@
-//! The driver: one thread that carries out what a stack asks for, and tells it what has happened.
+//! The driver: one thread that carries out a stack's commands, and passes events to it.
 //!
 //! A turn takes all completions, hands them to the stack, carries out all that follows (replies are gathered into one
 //! message a client), and then makes one system call, which submits everything and waits for the next event. Operations
@@ -48,7 +48,7 @@ use host::Calls;
 use network::{Connection, Listener, Orphan};
 use stop::Stopping;
 
-/// Maximum time that a turn goes on with operations that are done at once before it looks at the ring again.
+/// Maximum time that a turn spends on synchronous operations before it looks at the ring again.
 const TURN_MAX: Nanos = Nanos::from_micros(200);
 /// Requests that go to the stack together. Their answers are sent before the next ones are looked at, so that clients work
 /// on them meanwhile, and each message still carries several.
@@ -67,7 +67,7 @@ pub enum DriverError {
     Ring(io::Error),
 }
 
-/// The likely cause where io_uring cannot be set up, and the way out.
+/// Describes the likely cause if io_uring cannot be set up, and what to do.
 pub fn way_to_io_uring(error: &io::Error) -> String {
     let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     way_with(error.raw_os_error(), disabled.trim())
@@ -100,7 +100,7 @@ pub struct Statistics {
     pub enters: u64,
     /// System calls that sent replies.
     pub sends: u64,
-    /// Clients that found all places taken, or no descriptor left, or had to make a place before their handshake had ended.
+    /// Refused clients: all places were taken, no descriptor was left, or a slow handshake lost its place to another client.
     pub connections_refused: u64,
     /// The most bytes that clients have sent in one turn.
     pub turn_bytes_max: u64,
@@ -141,19 +141,19 @@ pub struct Driver {
     now: Nanos,
     devices: Vec<Device>,
     ops: Slab<DeviceOp>,
-    /// Operations that are done and that the stack has not heard of.
+    /// Completed operations that the stack has not been told of.
     finished: VecDeque<(Tag, IoResult)>,
     finished_by_workers: Arc<Finished>,
-    /// Devices that were to be opened so far.
+    /// Number of opens that were asked for so far.
     opens: u64,
     completions: VecDeque<Completion>,
     outputs: Vec<Output>,
     /// Outputs of the stack that came while a caller pumped it; the run handles them.
     held: VecDeque<Output>,
     origins: Slab<Origin>,
-    /// Requests that have arrived and that the stack has not heard of.
+    /// Requests that have arrived and were not yet passed to the stack.
     arrived: VecDeque<Request>,
-    /// Requests that were not let in, by their place in `origins`.
+    /// Refused requests, by their place in `origins`.
     refused: VecDeque<(usize, IoResult)>,
     listeners: Slab<Listener>,
     connections: Slab<Connection>,
@@ -164,7 +164,7 @@ pub struct Driver {
     crowded_since: Nanos,
     listed: Vec<usize>,
     clients: u64,
-    /// The lowest descriptor that no client gets.
+    /// The lowest descriptor that clients must not use.
     descriptors_max: std::os::fd::RawFd,
     /// Bytes that clients have sent in this turn.
     turn_bytes: usize,
@@ -337,7 +337,7 @@ impl Driver {
         }
     }
 
-    /// Carries out everything that the stack asks for, until there is nothing left or the turn has lasted long enough.
+    /// Carries out all commands of the stack, until none is left or the turn has lasted long enough.
     fn settle(&mut self, stack: &mut Stack, host: &mut dyn Host) {
         let until = self.now + TURN_MAX;
         loop {
@@ -373,7 +373,7 @@ impl Driver {
         }
     }
 
-    /// True where a turn has left something to do at once.
+    /// True if a turn has left work to do before it waits.
     fn has_work(&self, stack: &Stack) -> bool {
         let done = self.finished.is_empty() && self.held.is_empty() && !stack.has_outputs();
         !done || !self.arrived.is_empty() || !self.refused.is_empty() || !self.calls.answers.is_empty()
@@ -436,7 +436,7 @@ impl Driver {
         self.ended = true;
     }
 
-    /// Asks the ring to tell whenever a source rings.
+    /// Has the ring report when a source rings.
     fn watch(&mut self, index: usize) {
         let fd = types::Fd(self.sources[index].source.event_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
@@ -471,7 +471,7 @@ impl Pump for Driver {
     }
 
     /// # Panics
-    /// Where the ring breaks: nobody could be told.
+    /// If the ring fails: there is no way to report it.
     fn pump(&mut self, stack: &mut Stack) {
         self.now = self.elapsed();
         if stack.next_deadline().is_some_and(|deadline| deadline <= self.now) {
@@ -519,7 +519,7 @@ fn keys<T>(slab: &Slab<T>) -> Vec<usize> {
 }
 
 impl Drop for Driver {
-    /// Waits for what the kernel still does with this driver's memory; what does not end in time is left to it for ever.
+    /// Waits for kernel operations that use this driver's memory. The memory of those that do not end in time is leaked.
     fn drop(&mut self) {
         for (index, _) in &self.listeners {
             self.ring.cancel(Token::new(Kind::Accept, index));
