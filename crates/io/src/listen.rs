@@ -87,13 +87,13 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
-    /// Takes the socket's file away, if it is still ours.
+    /// Removes the socket's file, if it is still ours.
     pub fn unlink(&mut self) {
         let Some(file) = self.file.take() else { return };
         let same = fs::symlink_metadata(&file.path)
             .is_ok_and(|about| (about.dev(), about.ino()) == (file.device, file.inode));
         if same {
-            // Nothing is lost where this fails: the next server finds the socket stale.
+            // A failure does no harm: the next server finds the socket stale.
             let _ = fs::remove_file(&file.path);
         }
     }
@@ -112,7 +112,7 @@ fn beside(socket: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// True where a server listens on a socket. One that is stopped, and has as many callers as the kernel lets wait, is not waited for.
+/// True if a server listens on a socket. The connect does not block, even if a stopped server has a full queue of callers.
 fn answers(path: &Path) -> io::Result<bool> {
     // SAFETY: plain data; all zeroes is an address without a path.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };

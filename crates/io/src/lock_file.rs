@@ -1,6 +1,6 @@
-//! Locks that are files: the kernel lets go of them with the process that has them, and each names that process.
+//! Lock files: the kernel releases each lock with the process that holds it, and the file names that process.
 //!
-//! They lie in directories that other users cannot write, or a name there is taken with an answer at once: nobody is waited for.
+//! A lock that is waited for lies in a directory that other users cannot write. Any other lock is taken, or refused, without waiting.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,26 +8,26 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Attempts to get a lock file that its last owner was just taking away.
+/// Attempts to get a lock file that its last owner is just removing.
 const ATTEMPTS_MAX: usize = 10;
 
-/// A lock that this process has. Its file goes away with it.
+/// A lock that this process holds. Dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     path: PathBuf,
     _file: File,
 }
 
-/// A lock that was not got.
+/// Error: the lock was not taken.
 #[derive(Debug)]
 pub(crate) enum NotLocked {
-    /// A process has it: this one, as far as it has said so.
+    /// A process holds it; its id, if the file names it.
     Held(Option<u32>),
     Failed(io::Error),
 }
 
 impl LockFile {
-    /// Takes a lock, or says at once who has it.
+    /// Takes a lock, or returns its holder, without waiting.
     pub fn take(path: &Path) -> Result<LockFile, NotLocked> {
         for _ in 0..ATTEMPTS_MAX {
             let mut options = OpenOptions::new();
@@ -43,7 +43,7 @@ impl LockFile {
             let ours = file.metadata().map_err(NotLocked::Failed)?;
             let same = |there: fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
             if fs::symlink_metadata(path).is_ok_and(same) {
-                // For messages alone.
+                // The id serves only messages.
                 let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
                 return Ok(LockFile { path: path.to_owned(), _file: file });
             }
@@ -54,13 +54,13 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // While it is locked: whoever has opened it meanwhile finds that it is not there any more, and makes another one.
+        // Removed while locked: a process that has opened it meanwhile notices the removal, and makes a new file.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Opens a file of notes that one command after the other works on, and waits for its lock, which lasts until the file is closed. File and
-/// directory are made where they are missing, for their owner alone: so nobody else can hold the lock.
+/// Opens a file of notes that commands change one after the other, and waits for its lock, which lasts until the file is closed. A missing
+/// file or directory is made for its owner alone, so no other user can hold the lock.
 ///
 /// # Errors
 /// Where they cannot be made, or a link is in the place of the file.

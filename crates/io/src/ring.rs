@@ -10,11 +10,11 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
 /// Entries between two system calls; more are submitted in between.
 const ENTRIES: u32 = 512;
-/// Completions that fit without the kernel having to keep some back.
+/// Size of the completion queue: beyond it the kernel keeps completions back.
 const COMPLETIONS: u32 = 4096;
 
-/// Threads of the kernel that files and block devices may keep waiting at a time. By default there are four for each processor, and one
-/// device that does not answer could hold all of them, while another waits for its flush.
+/// Kernel threads that may wait for files and block devices at a time. The kernel's default is four per processor: a device that does
+/// not answer could hold all of them, while another device waits for its flush.
 const KERNEL_WORKERS_MAX: u32 = 512;
 
 /// Purpose of an entry.
@@ -45,7 +45,7 @@ const KINDS: [Kind; 10] = [
     Kind::Cancel,
 ];
 
-/// Names an entry: what it was for, and for which one.
+/// Identifies an entry: its purpose, and the index of its device, connection or other user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub kind: Kind,
@@ -71,7 +71,7 @@ pub(crate) struct Completion {
     pub token: Token,
     /// A count, or a negative error number.
     pub result: i32,
-    /// The entry goes on and will complete again.
+    /// True if the entry stays active and will complete again.
     pub more: bool,
 }
 
@@ -94,11 +94,11 @@ impl Ring {
             .build(ENTRIES);
         // Kernels before 6.1 do not know all of these.
         let ring = modern.or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).build(ENTRIES))?;
-        // Polls that go on after their first event came with Linux 5.13. Nothing tells of them, but of tags of resources, which came with it.
+        // Multishot polls came with Linux 5.13. No flag announces them, but resource tagging came with the same version.
         if !ring.params().is_feature_resource_tagging() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old"));
         }
-        // Kernels before 5.15 do not know it. 0: as it is.
+        // Kernels before 5.15 do not support it. 0 leaves a limit unchanged.
         let _ = ring.submitter().register_iowq_max_workers(&mut [KERNEL_WORKERS_MAX, 0]);
         Ok(Ring { ring, in_flight: 0, enters: 0 })
     }
@@ -124,7 +124,7 @@ impl Ring {
         }
     }
 
-    /// Asks the kernel to end an entry early; its completion comes all the same.
+    /// Asks the kernel to end an entry early. The entry still completes.
     pub fn cancel(&mut self, token: Token) {
         let entry = opcode::AsyncCancel::new(token.pack()).build();
         // SAFETY: the entry names no memory.
@@ -148,7 +148,7 @@ impl Ring {
         match done {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // The time is over; a signal came; completions must be taken first; memory is short for a moment.
+                // In this order: timeout; signal; completions must be taken first; memory is short for a moment.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },

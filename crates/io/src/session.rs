@@ -1,4 +1,4 @@
-//! Defines what the driver needs of a front-end: sans-IO sessions on byte streams, and sources that live on a thread of their own.
+//! Interfaces of front-ends to the driver: sans-IO sessions on byte streams, and sources with a thread of their own.
 //!
 //! The driver moves the bytes; the front-end only sees bytes in, and answers with bytes, requests and control calls.
 
@@ -31,7 +31,7 @@ pub struct Actions {
     pub calls: Vec<ControlCall>,
     /// Commands to the kernel, of a [`CommandSource`].
     pub commands: Vec<Command>,
-    /// Close the connection once everything in `send` has gone out.
+    /// Close the connection once all of `send` is sent.
     pub close: bool,
 }
 
@@ -46,7 +46,7 @@ pub trait Session {
     /// The end of one of its requests.
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions);
 
-    /// A buffer in `send` has gone out whole. The session may use it again, and may take up what waited for room: the driver looks at
+    /// A buffer in `send` was sent whole. The session may reuse it, and may resume requests that waited for memory: the driver looks at
     /// `actions` and at `is_saturated` again. The driver calls this for every buffer, in their order. A session thereby bounds the memory
     /// that a client which does not read makes the server hold.
     fn sent(&mut self, _buf: Buf, _actions: &mut Actions) {}
@@ -59,7 +59,7 @@ pub trait Session {
         false
     }
 
-    /// True while it waits for memory that other sessions hold: the driver calls [`Session::go_on`] when they may have given some back.
+    /// True while it waits for memory that other sessions hold. The driver calls [`Session::go_on`] when they may have released some.
     fn waits_for_memory(&self) -> bool {
         false
     }
@@ -69,35 +69,35 @@ pub trait Session {
         false
     }
 
-    /// Takes up what waited for memory. False where there is still too little.
+    /// Resumes requests that waited for memory. Returns false if there is still too little.
     fn go_on(&mut self, _actions: &mut Actions) -> bool {
         false
     }
 
-    /// The client is gone. Only the ends of its requests follow, which still hold memory.
+    /// The client is gone. Only replies to its requests follow: until then, these hold memory.
     fn client_gone(&mut self) {}
 
-    /// Returns once, in words, why the client cannot be served, where its handshake has failed.
+    /// Returns once, in words, why the client's handshake has failed, if it has.
     fn take_trouble(&mut self) -> Option<String> {
         None
     }
 
-    /// True while the rest of a request that has begun is missing: it is on its way, and worth a moment's wait.
+    /// True while only a part of a request has arrived: the rest is worth a short wait.
     fn is_mid_request(&self) -> bool {
         false
     }
 
-    /// True while the client uses what is served, and is harmed when that goes away.
+    /// True while the client uses the device, and would be harmed by its loss.
     fn has_device(&self) -> bool {
         false
     }
 
-    /// True where requests that come while the server stops stay unanswered: the client may ask the next one.
+    /// True if requests that arrive while the server stops stay unanswered: the client may send them to the next server.
     fn holds_requests(&self) -> bool {
         false
     }
 
-    /// True where the client goes on with the next server, and is not harmed by the end of this one.
+    /// True if the client continues with the next server, and is not harmed by the end of this one.
     fn outlives_server(&self) -> bool {
         false
     }
@@ -112,13 +112,13 @@ pub trait Session {
 pub trait SessionFactory {
     fn connect(&mut self) -> Box<dyn Session>;
 
-    /// The bytes that tell a client that there are `clients_max` others; none where the protocol has no words for it.
+    /// Returns the bytes that tell a client that `clients_max` others are connected; empty if the protocol has no such message.
     fn refusal(&self, _clients_max: usize) -> Vec<u8> {
         Vec::new()
     }
 }
 
-/// Looks for who uses what is served, in tables of the system. That may take long: it is for another thread than the driver's.
+/// Looks for the device's user in tables of the system. May block for long, so it must not run on the driver's thread.
 pub type Lookup = Box<dyn FnOnce() -> Option<String> + Send>;
 
 /// A front-end with a thread of its own (FUSE): it signals an eventfd when it has requests.
@@ -130,7 +130,7 @@ pub trait Source {
 
     fn reply(&mut self, token: u64, result: IoResult);
 
-    /// Looks for the user of what is served, who is harmed when that goes away.
+    /// Returns the lookup of the device's user, who would be harmed by the device's loss.
     fn user(&self) -> Lookup {
         Box::new(|| None)
     }
@@ -155,16 +155,16 @@ pub type Task = Box<dyn FnOnce() -> io::Result<()> + Send>;
 pub enum Ending {
     /// The device stays for the next server, for this reason.
     Leave(String),
-    /// This finds out whether it may be taken away. Until then requests wait.
+    /// Runs a task that finds out whether the device may be removed. Until its end, requests wait.
     Ask(Task),
-    /// This takes it away. Until then all requests get errors.
+    /// Runs a task that removes the device. All requests fail from now on.
     Remove(Task),
 }
 
 /// News of a front-end, for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrontEndNews {
-    /// Clients can use it there. `but`: something that an administrator should know of.
+    /// Clients can use the device at `place`. `but`: a warning for the administrator.
     Ready { place: String, but: Option<String> },
     /// The front-end cannot serve, or no longer can.
     Failed(String),
@@ -181,7 +181,7 @@ pub trait CommandSource {
     /// The first commands, which go out together.
     fn begin(&mut self, actions: &mut Actions);
 
-    /// The kernel has them: what is left to do, and the task that lets clients in while the driver serves.
+    /// The kernel has the first commands. Does the remaining setup, and returns the task that lets clients in while the driver serves.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -202,10 +202,10 @@ pub trait CommandSource {
     /// The driver is stopping and does not carry a request out: it stays unanswered, for the next server.
     fn hold(&mut self, token: u64, io: Io);
 
-    /// Looks for the user of what is served.
+    /// Returns the lookup of the device's user.
     fn user(&self) -> Lookup;
 
-    /// True if its requests wait for the next server while the device is in use.
+    /// True if, at the end of a server, requests to a device in use wait for the next server.
     fn outlives_server(&self) -> bool;
 
     fn status(&self) -> serde_json::Value;
@@ -213,16 +213,16 @@ pub trait CommandSource {
     /// The server ends. `unanswered`: requests that the stack has not answered.
     fn end(&mut self, unanswered: usize) -> Ending;
 
-    /// The end of the task that asks.
+    /// The end of the task of [`Ending::Ask`].
     fn asked(&mut self, answer: io::Result<()>, actions: &mut Actions) -> Ending;
 
-    /// The task that takes it away has failed. In words, why the device stays.
+    /// The task of [`Ending::Remove`] has failed. Returns a text: why the device stays.
     ///
     /// # Errors
     /// In words, where that is a failure.
     fn not_removed(&self, error: &io::Error) -> Result<String, String>;
 
-    /// The device has been taken away: lets go of it.
+    /// The device was removed: releases its file and memory.
     ///
     /// # Errors
     /// In words, where it did not go away.

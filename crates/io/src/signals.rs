@@ -14,20 +14,20 @@ const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// Signal that asks the process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM: stop. To a command SIGHUP says the same: the terminal is gone.
+    /// SIGTERM: stop. For a command also SIGHUP: the terminal was closed.
     Terminate,
     /// SIGINT: the user pressed Ctrl-C.
     Interrupt,
 }
 
-/// Signals that ask a program for something that a server does not do (to read its settings again, say). They must not end it.
+/// Signals that a server must survive and ignores, such as SIGHUP, which asks some programs to reload their settings.
 const MEANINGLESS: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
 
-/// The signals that have come since this was made. Without it, from the moment it is dropped, they end the process as usual.
+/// Receiver of signals since it was made. Once it is dropped, signals end the process as usual.
 pub struct Signals {
     fd: OwnedFd,
     before: libc::sigset_t,
-    /// Signals that come and are dropped: a server's.
+    /// Signals that a server drops.
     dropped: &'static [libc::c_int],
 }
 
@@ -37,14 +37,14 @@ impl Signals {
     /// # Errors
     /// Where the kernel gives no descriptor for them.
     pub fn of_command() -> io::Result<Signals> {
-        // Whoever started the process with nohup wants it to go on; held back, the signal would not be ignored any more.
+        // With nohup, SIGHUP is ignored and must stay so. Holding it back would deliver it here.
         let hang_up = [libc::SIGHUP];
         let wanted = if is_ignored(libc::SIGHUP) { &[] } else { hang_up.as_slice() };
         Signals::new(wanted, &[])
     }
 
-    /// Holds back SIGTERM and SIGINT for a server, on this thread and on those that it starts from now on. Holds back signals that a server
-    /// has no use for, too, and drops them. Threads that are started before have to hold all of them back by themselves.
+    /// Holds back SIGTERM and SIGINT for a server, on this thread and on those that it starts from now on. Also holds back and drops
+    /// the signals that a server ignores. Threads that were started earlier have to hold all of them back by themselves.
     ///
     /// # Errors
     /// As for [`Signals::of_command`].
@@ -106,14 +106,14 @@ pub fn hold_signals_back() {
     }
 }
 
-/// Runs a command to its end. Where somebody wants this process to end meanwhile, the command is ended, with all that it has started, and the result
-/// is none.
+/// Runs a command to its end. If a signal asks this process to end meanwhile, the command and its child processes are ended, and the
+/// result is none.
 ///
 /// # Errors
 /// Those of the system.
 pub fn run_unless_interrupted(command: &mut Command) -> io::Result<Option<ExitStatus>> {
     let signals = Signals::of_command()?;
-    // A terminal tells its own group, and takes input from no other.
+    // A terminal signals only its foreground group, and gives input to no other group.
     let has_group = !io::stdin().is_terminal();
     if has_group {
         command.process_group(0);
@@ -152,7 +152,7 @@ pub fn run_unless_interrupted(command: &mut Command) -> io::Result<Option<ExitSt
     }
 }
 
-/// Has a thread act when somebody wants the process to end. Threads that were started before may be interrupted instead.
+/// Has a thread call `act` when a signal asks the process to end. Threads that were started earlier may get the signal instead.
 ///
 /// # Errors
 /// Where the kernel gives no descriptor for signals, or no thread.
@@ -169,7 +169,7 @@ pub fn on_interrupt(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("dcd-signals".to_owned()).spawn(wait).map(|_| ())
 }
 
-/// Has a write past the limit on file sizes (`ulimit -f`) fail with EFBIG, as on a full device, where the signal would end the process.
+/// Makes a write past the limit on file sizes (`ulimit -f`) fail with EFBIG, as on a full device; by default a signal ends the process.
 pub fn ignore_file_size_signal() {
     // SAFETY: a plain system call; no handler of ours runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -185,7 +185,7 @@ fn is_ignored(signal: libc::c_int) -> bool {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // A server that has stopped as it was told is not killed by a second request that came meanwhile.
+        // A second request to stop that arrived meanwhile must not kill a server that has just stopped.
         while !self.dropped.is_empty() && self.take().is_some() {}
         // SAFETY: the set was filled by the kernel.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };

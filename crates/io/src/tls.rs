@@ -24,11 +24,11 @@ pub enum TlsClients {
     /// Those that have a certificate of the authority in `ca-cert.pem`.
     #[default]
     Signed,
-    /// All who can reach it: what is sent is encrypted, and nobody is asked who he is.
+    /// All clients that can reach the server: traffic is encrypted, but clients are not authenticated.
     Anyone,
 }
 
-/// For a client: it believes servers whose certificates `ca-cert.pem` has signed, and shows its own where it has one.
+/// Loads a client's settings: it trusts servers with certificates signed by `ca-cert.pem`, and shows its own certificate, if any.
 ///
 /// # Errors
 /// Which file is missing, or not what it should be.
@@ -41,13 +41,13 @@ pub(crate) fn client(directory: &Path) -> io::Result<ClientConfig> {
     })
 }
 
-/// A server's side of TLS, and what an administrator should know of it: certificates that have expired.
+/// TLS settings of a server, with warnings for the administrator about certificates that are not valid at this time.
 pub struct TlsServer {
     pub config: ServerConfig,
     pub warnings: Vec<String>,
 }
 
-/// For a server.
+/// Loads a server's settings.
 ///
 /// # Errors
 /// Which file is missing, or not what it should be.
@@ -78,7 +78,7 @@ pub fn server(directory: &Path, clients: TlsClients) -> io::Result<TlsServer> {
     Ok(TlsServer { config: builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own))), warnings })
 }
 
-/// The words for what TLS says is wrong.
+/// Explains a TLS error in words.
 pub fn explained(error: &Error) -> String {
     match error {
         Error::NoCertificatesPresented => "it has shown no certificate".to_owned(),
@@ -93,9 +93,9 @@ pub fn explained(error: &Error) -> String {
     }
 }
 
-/// The words for what is wrong with a certificate.
+/// Explains an error of a certificate in words.
 fn certificate(why: &CertificateError) -> String {
-    // The library has no name of its own for this.
+    // The library has no error variant for this.
     match format!("{why:?}") {
         words if words.contains("UnsupportedCertVersion") => {
             "it has an old version of X.509, and version 3 is needed: have it signed again with extensions (openssl x509 -extfile), such as \
@@ -167,7 +167,7 @@ fn certificates(directory: &Path, name: &str) -> io::Result<Option<Vec<Certifica
     }
 }
 
-/// Bytes of a PEM file; none where there is no such file. A link to nowhere, and a file that nobody may read, are no missing files.
+/// Reads a PEM file; none if it is missing. A dangling link and an unreadable file are errors, not missing files.
 fn read(directory: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
     let path = directory.join(name);
     let bytes = match fs::read(&path) {
@@ -193,7 +193,7 @@ fn read(directory: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
 
 /// Says why a certificate is not valid at this time.
 fn out_of_date(of: &CertificateDer<'static>) -> Option<String> {
-    // The dates are looked at before anything else: who has signed it, and for whom, does not matter here.
+    // The library checks the dates first, so the signer and the name do not matter here.
     let mut roots = RootCertStore::empty();
     roots.add(of.clone()).ok()?;
     let verifier = WebPkiServerVerifier::builder(Arc::new(roots)).build().ok()?;

@@ -1,8 +1,8 @@
-//! Threads for calls that may wait as long as a device does not answer, so that the driver's thread never does.
+//! Threads for calls that may wait for a device that does not answer, so that the driver's thread never waits.
 //!
 //! The ring calls some files within its submission and lets them wait there: FUSE on every kernel, and with older ones
-//! every network file system. A device of that kind has threads of its own instead. They make one call each, so what one
-//! device holds back is its own: neither the driver nor another device waits for it, nor do its open and its close.
+//! every network file system. A device of that kind has threads of its own instead. Each makes one call at a time.
+//! So neither the driver nor another device waits for a device that does not answer, not even at its open or close.
 //!
 //! ```text
 //! driver ─ submit ─▶ a device's queue ─▶ its threads ─▶ finished ─ eventfd ─▶ driver
@@ -24,9 +24,9 @@ use crate::device::transfer::Transfer;
 use crate::device::{Backing, Device, DeviceError, OpenFile};
 use crate::session::Task;
 
-/// Calls of one device at a time; the others wait for a thread. As many as a disk takes commands.
+/// Calls of a device at a time, as many as a disk's command queue holds; further calls wait for a thread.
 const THREADS_MAX: usize = 32;
-/// Our frames are small, and the kernel has its own stack.
+/// Stack of a thread: our frames are small, and the kernel has its own stack.
 const STACK_BYTES: usize = 128 << 10;
 /// Maximum wait for a close. Devices that answer close at once, and a caller that was told of the close may open them again.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(100);
@@ -45,11 +45,11 @@ pub(crate) struct Queue {
     pub opened: Vec<(u64, Result<Device, DeviceError>)>,
     /// The end of a front-end's task.
     pub task: Option<io::Result<()>>,
-    /// A thread of the host's has something for it.
+    /// True if a thread has asked to wake the host.
     pub wakes_host: bool,
 }
 
-/// Has the host woken by another thread; see [`Context::waker`](crate::Context::waker).
+/// Wakes the host from another thread; see [`Context::waker`](crate::Context::waker).
 #[derive(Clone)]
 pub struct Waker(Arc<Finished>);
 
@@ -68,7 +68,7 @@ impl Finished {
         self.bell.fd()
     }
 
-    /// Silences the bell and takes all. What comes in between rings it again.
+    /// Silences the bell and takes all. A result that arrives in between rings it again.
     pub fn take(&self) -> Queue {
         self.bell.silence();
         std::mem::take(&mut lock(&self.queue))
@@ -111,7 +111,7 @@ struct Jobs {
 }
 
 impl Workers {
-    /// With one thread from the beginning: a system that has none left later makes a device slower, and not fail.
+    /// Starts with one thread. If the system has no more threads later, the device only becomes slower.
     ///
     /// # Errors
     /// Where there is no thread.
@@ -129,7 +129,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Has a thread carry out an operation.
+    /// Queues an operation for a thread.
     pub fn submit(&mut self, op: usize, transfer: Transfer) {
         let mut jobs = lock(&self.shared.jobs);
         jobs.waiting.push_back((op, transfer));
@@ -137,7 +137,7 @@ impl Workers {
         drop(jobs);
         self.shared.work.notify_one();
         if all_are_busy && self.threads.len() < THREADS_MAX {
-            // Without one more it waits for those that there are.
+            // If this fails, the operation waits for the existing threads.
             let _ = self.add_thread();
         }
     }
@@ -146,7 +146,7 @@ impl Workers {
     fn end(mut self) {
         self.tell_end();
         for thread in self.threads.drain(..) {
-            // One that panicked holds nothing any more.
+            // A thread that panicked has released the file.
             let _ = thread.join();
         }
     }
@@ -205,7 +205,7 @@ pub(crate) fn run_task(finished: &Arc<Finished>, task: Task) -> io::Result<()> {
     thread::Builder::new().name("dcd-control".to_owned()).spawn(runs).map(|_| ())
 }
 
-/// Closes a device, on a thread of its own where it does not close at once.
+/// Closes a device on a thread of its own, and waits briefly for that.
 pub(crate) fn close(device: Backing) {
     let (closed, wait) = std::sync::mpsc::channel::<()>();
     let closes = move || {

@@ -16,21 +16,21 @@ use crate::listen::Socket;
 use crate::ring::{Kind, Token};
 use crate::{Actions, Session, SessionFactory};
 
-/// Bytes that are received at once: thousands of small requests, or some thirty writes of 4 KiB.
+/// Size of the receive buffer: thousands of small requests, or some thirty writes of 4 KiB.
 const RECEIVE_BYTES: usize = 144 << 10;
-/// A client whose replies of this size wait is not read from: it does not take what it asked for.
+/// Unsent reply bytes from which on a client's requests are not read: the client does not take its replies.
 const UNSENT_BYTES_MAX: usize = 1 << 20;
-/// Bytes that are received in a turn beyond what the ring has brought: some 200 us of copying. A client that sends without end does not keep
-/// the others from their turn.
+/// Bytes that are received in a turn beyond what the ring has brought: some 200 us of copying. So a client that sends without end does not
+/// starve the others.
 const TURN_BYTES_MAX: usize = 1 << 20;
 /// Clients of one listening socket at a time.
 const CONNECTIONS_MAX: usize = 100;
-/// Descriptors that clients leave for records, devices and commands: this many, or that part of a low limit.
+/// Descriptors reserved for records, devices and commands: this many, or a fraction of a low limit.
 const DESCRIPTORS_KEPT: u64 = 16;
 const DESCRIPTORS_KEPT_PART: u64 = 4;
 /// Time for a handshake, and for the last bytes of a connection that is closed.
 const PATIENCE: Nanos = Nanos::from_secs(10);
-/// Time to look for the rest of a request before falling asleep: some times what a client needs to send 4 KiB.
+/// Time of polling for the rest of a request before sleeping: several times what a client needs to send 4 KiB.
 const REST_PATIENCE: Nanos = Nanos::from_micros(10);
 /// Maximum time without progress of a client that holds memory for which others wait.
 const HOLD_PATIENCE: Nanos = Nanos::from_secs(30);
@@ -63,23 +63,23 @@ pub(super) struct Connection {
     pub outgoing: Outgoing,
     /// Requests and calls that are not answered.
     pub unanswered: usize,
-    /// Requests among them.
+    /// Unanswered requests, without calls.
     requests: usize,
     /// Time of the last receive.
     pub heard: Nanos,
-    /// Time when the client last took something that was sent to it.
+    /// Time when the client last took sent data.
     took: Nanos,
     /// True while the session waits for memory.
     crowded: bool,
     established: bool,
     saturated: bool,
-    /// The client sends no more.
+    /// True if the client sends no more.
     ended: bool,
-    /// The session wants no more.
+    /// True if the session wants no more input.
     closing: bool,
     dead: bool,
     deadline: Option<Nanos>,
-    /// True while the connection is in the list of those to look at.
+    /// True while the connection is in the driver's `listed`.
     listed: bool,
 }
 
@@ -101,7 +101,7 @@ impl Connection {
         open && !self.receiving && !self.saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
     }
 
-    /// True where it holds memory for which others may wait, and has not gone on with what it has begun since `since`.
+    /// True if the connection holds memory that others may wait for, and has made no progress since `since`.
     fn is_stuck(&self, since: Nanos) -> bool {
         let holds = |session: &dyn Session| {
             let takes_nothing = !self.outgoing.is_empty() && self.took <= since;
@@ -189,7 +189,7 @@ impl Driver {
                 None => return refuse(&fd, self.listeners[index].factory.refusal(CONNECTIONS_MAX)),
             }
         }
-        // The kernel gives away the lowest number that is free.
+        // The kernel assigns the lowest free number.
         if fd.as_raw_fd() >= self.descriptors_max {
             drop(fd);
             return self.turned_away(stack, host, Refused::Descriptors);
@@ -239,7 +239,7 @@ impl Driver {
         host.client_refused(why, &mut Context { driver: self, stack });
     }
 
-    /// The client of a listener that has been in its handshake for longest: clients that never end theirs keep nobody out.
+    /// Returns the client of a listener whose handshake began first. It loses its place, so that endless handshakes keep nobody out.
     fn slowest_handshake(&self, listener: usize) -> Option<usize> {
         let in_handshake = |c: &Connection| c.listener == listener && !c.dead && !c.established;
         let found = self.connections.iter().filter(|(_, connection)| in_handshake(connection));
@@ -314,7 +314,7 @@ impl Driver {
         }
     }
 
-    /// A request from outside; a server that is stopping refuses it.
+    /// Takes a request from outside; a stopping server refuses it.
     pub(super) fn request(&mut self, origin: Origin, io: dcd_engine::Io) {
         self.statistics.requests += 1;
         let id = self.origins.insert(origin);
@@ -357,7 +357,7 @@ impl Driver {
         }
     }
 
-    /// Lets sessions go on that wait for memory, as far as others have given some back. True where one did.
+    /// Resumes sessions that wait for memory, as far as others have released some. Returns true if a session resumed.
     pub(super) fn serve_crowded(&mut self, stack: &mut Stack, host: &mut dyn Host) -> bool {
         let mut any = false;
         for at in (0..self.crowded.len()).rev() {
@@ -405,7 +405,7 @@ impl Driver {
         self.list(index);
     }
 
-    /// Hands what a receive has brought to the session; true where the rest of a request is about to come.
+    /// Passes received bytes to the session. Returns true if the rest of a request should arrive soon.
     fn take_received(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, result: i32) -> bool {
         let connection = self.connections.get_mut(index).expect("a connection stays while it receives");
         connection.receiving = false;
@@ -419,7 +419,7 @@ impl Driver {
                 let connection = self.connections.get_mut(index).expect("it receives no more, but is here");
                 connection.buffer = buffer;
                 let mid_request = connection.session.as_ref().is_some_and(|session| session.is_mid_request());
-                // Where there is something else to do, the rest will have come when that is done.
+                // With other work to do, do not poll: the rest will have arrived by its end.
                 return mid_request && connection.wants_more() && self.arrived.is_empty();
             }
             0 => connection.ended = true,
@@ -429,8 +429,8 @@ impl Driver {
         false
     }
 
-    /// Clients send a header and its payload by two system calls. To fall asleep in between and be woken up again costs
-    /// more than looking for the second one until it is there, within bounds. A count or a negative error number.
+    /// Clients send a header and its payload by two system calls. Sleeping in between costs more than polling
+    /// for the payload, for a bounded time. Returns a count or a negative error number.
     fn receive_rest(&mut self, index: usize) -> i32 {
         let turn_ends = self.now + TURN_MAX;
         let until = (self.elapsed() + REST_PATIENCE).min(turn_ends);
@@ -473,7 +473,7 @@ impl Driver {
         self.list(index);
     }
 
-    /// Puts a connection on the list of those to look at before the next system call.
+    /// Adds a connection to `listed`, to be served before the next system call.
     pub(super) fn list(&mut self, index: usize) {
         if let Some(connection) = self.connections.get_mut(index)
             && !std::mem::replace(&mut connection.listed, true)
@@ -482,9 +482,9 @@ impl Driver {
         }
     }
 
-    /// Sends and receives where there is something to do.
+    /// Sends and receives on the listed connections.
     pub(super) fn serve_listed(&mut self, stack: &mut Stack, host: &mut dyn Host) {
-        // Looking at one may list it again, or another (a host that is told of a client's end may answer a third).
+        // Serving a connection may list it again, or another: a host that is told of a client's end may answer a third.
         while let Some(index) = self.listed.pop() {
             let Some(connection) = self.connections.get_mut(index) else { continue };
             connection.listed = false;
@@ -518,8 +518,8 @@ impl Driver {
         }
     }
 
-    /// Sends what there is. A socket that has room takes it at once, by a system call of its own: its end need not be
-    /// waited for then, and the client wakes up while this thread goes on. A full socket is left to the ring.
+    /// Sends the queued bytes. A socket with space gets them by a system call of its own: it completes immediately, and the
+    /// client wakes up while this thread goes on. A full socket is left to the ring.
     fn send(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize) {
         let connection = self.connections.get_mut(index).expect("it has something to send");
         let fd = connection.fd.as_raw_fd();
@@ -549,7 +549,7 @@ impl Driver {
         unsafe { self.ring.push(entry, Token::new(Kind::Receive, index)) };
     }
 
-    /// Ends a connection. What the kernel still does for it ends soon: the socket is shut down.
+    /// Ends a connection, and shuts its socket down so that kernel operations on it end soon.
     pub(super) fn disconnect(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if std::mem::replace(&mut connection.dead, true) {
@@ -579,12 +579,12 @@ impl Driver {
         }
     }
 
-    /// Asks for a look at time limits at an instant.
+    /// Schedules a check of the time limits at an instant.
     fn sweep_by(&mut self, at: Nanos) {
         self.sweep_at = Some(self.sweep_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Ends connections whose time is over, and lets listeners go on that had paused.
+    /// Ends connections past their time limits, and resumes paused listeners.
     pub(super) fn sweep(&mut self, stack: &mut Stack, host: &mut dyn Host) {
         if self.sweep_at.is_none_or(|at| at > self.now) {
             return;
@@ -613,7 +613,7 @@ impl Driver {
         }
     }
 
-    /// Ends connections that hold memory for which others have waited too long, and do not go on.
+    /// Ends connections that make no progress and hold memory that others have waited for too long.
     fn end_stuck(&mut self, stack: &mut Stack, host: &mut dyn Host) {
         if self.crowded.is_empty() {
             return;
@@ -645,7 +645,7 @@ fn refuse(fd: &OwnedFd, words: Vec<u8>) {
     unsafe { libc::send(fd.as_raw_fd(), words.as_ptr().cast(), words.len(), flags) };
 }
 
-/// The lowest descriptor that no client gets.
+/// Returns the lowest descriptor that clients must not use.
 pub(super) fn descriptors_max() -> RawFd {
     // SAFETY: plain data, for which all zeroes is a valid value, and which the kernel fills.
     let limit = unsafe {
@@ -656,8 +656,8 @@ pub(super) fn descriptors_max() -> RawFd {
     RawFd::try_from(limit - DESCRIPTORS_KEPT.min(limit / DESCRIPTORS_KEPT_PART)).unwrap_or(RawFd::MAX)
 }
 
-/// Replies are gathered here, and the kernel must not hold them back to gather more. A client whose machine has gone without a word keeps
-/// its place until somebody looks: after a minute of silence the kernel asks, and gives up a minute later.
+/// Options of a TCP socket. Replies are already gathered here, so the kernel must not delay them. A client whose machine has vanished
+/// would keep its place: after a minute of silence the kernel probes it, and gives up a minute later.
 fn tcp_options() -> [(libc::c_int, libc::c_int, libc::c_int); 5] {
     [
         (libc::IPPROTO_TCP, libc::TCP_NODELAY, 1),

@@ -12,16 +12,16 @@ const VECTORS_MAX: usize = 256;
 /// See the module's documentation.
 pub(super) struct Outgoing {
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that have gone out.
+    /// Sent bytes of the first piece.
     skip: usize,
-    /// Bytes that have not gone out.
+    /// Bytes that are not sent yet.
     bytes: usize,
     vectors: Vec<libc::iovec>,
     header: Box<libc::msghdr>,
     /// Pieces that the kernel is reading; none where no message is on its way.
     lent: usize,
     pub in_flight: bool,
-    /// The socket's buffer was full: the next message waits for room.
+    /// True if the socket's buffer was full: the next message waits for space.
     pub waits: bool,
 }
 
@@ -60,7 +60,7 @@ impl Outgoing {
 
     pub fn push(&mut self, piece: Piece) {
         let piece = match piece {
-            // A stream has no blank bytes; they stand for zeroes.
+            // A stream cannot carry a blank buffer: send zeroes.
             Piece::Buf(buf) if buf.is_blank() && !buf.is_empty() => Piece::Buf(Buf::zeroed(buf.len())),
             piece => piece,
         };

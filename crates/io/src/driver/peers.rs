@@ -1,4 +1,4 @@
-//! Clients that have the device: those who notice when the server goes away.
+//! Clients that use the device: those affected when the server ends.
 
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,12 +9,12 @@ use super::network::Connection;
 use super::{Context, Driver};
 use crate::session::Lookup;
 
-/// A client that has the device, as an administrator knows it.
+/// A client that uses the device, described for an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// A program and its process, an address, or a file that is open.
     pub who: String,
-    /// Since when nothing has come from it.
+    /// Time since its last request.
     pub idle: Nanos,
     /// Requests that are not answered.
     pub unanswered: usize,
@@ -22,7 +22,7 @@ pub struct Peer {
     pub waits: bool,
 }
 
-/// A client that may have the device: who that is has to be looked up.
+/// A client that may use the device, not yet identified.
 pub struct UnknownPeer {
     user: Lookup,
     idle: Nanos,
@@ -31,7 +31,7 @@ pub struct UnknownPeer {
 }
 
 impl UnknownPeer {
-    /// Looks up who it is, in tables of the system. That may take long: it is for a thread of its own. None where nobody has the device.
+    /// Identifies the client in tables of the system. May block, so it needs a thread of its own. None if nobody uses the device.
     pub fn look_up(self) -> Option<Peer> {
         let UnknownPeer { user, idle, unanswered, waits } = self;
         Some(Peer { who: user()?, idle, unanswered, waits })
@@ -39,7 +39,7 @@ impl UnknownPeer {
 }
 
 impl Context<'_> {
-    /// The clients that may have the device.
+    /// Returns the clients that may use the device.
     pub fn peers(&self) -> Vec<UnknownPeer> {
         self.driver.peers()
     }
@@ -88,7 +88,7 @@ impl Connection {
     }
 }
 
-/// The process that has connected a unix socket. The kernel may use the connection by now, and the process be gone.
+/// Returns the process that connected a unix socket. It may have ended and left the connection to the kernel.
 fn process(fd: BorrowedFd<'_>) -> Option<libc::pid_t> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
@@ -102,7 +102,7 @@ fn process(fd: BorrowedFd<'_>) -> Option<libc::pid_t> {
 
 fn called(process: libc::pid_t) -> String {
     if process == std::process::id() as libc::pid_t {
-        // A device of the kernel that goes on with this server has its connection from it.
+        // A kernel device that was reconnected by this server has its connection from this process.
         return "the kernel".to_owned();
     }
     match std::fs::read_to_string(format!("/proc/{process}/comm")) {

@@ -9,7 +9,7 @@
 //! | Stopped  | at once: tell the host                                                          |
 //! | Answers  | everything has been sent, or a second is over                                   |
 //!
-//! Whatever is not over when the time limit comes is left as after a crash: nothing that was acknowledged is lost.
+//! Steps that are not complete at the time limit are left as after a crash: no acknowledged data is lost.
 
 use dcd_engine::{Control, Io, IoError, LayerIndex, Nanos, Report, Request, RequestId, Stack};
 
@@ -22,14 +22,14 @@ const ANSWERS: Nanos = Nanos::from_secs(1);
 pub struct Outcome {
     /// Failed steps, in words for the administrator.
     pub failures: Vec<String>,
-    /// The layers were given up on when the time was over.
+    /// True if the layers had not stopped at the time limit.
     pub timed_out: bool,
-    /// The host ended the run without stopping.
+    /// True if the host ended the run without stopping.
     pub abandoned: bool,
 }
 
 impl Outcome {
-    /// Everything was finished, and every layer says so.
+    /// True if all steps completed and no layer failed to stop.
     pub fn is_clean(&self) -> bool {
         *self == Outcome::default()
     }
@@ -62,7 +62,7 @@ impl Driver {
     pub(super) fn begin_stop(&mut self, limit: Nanos) {
         let limit = self.now.saturating_add(limit);
         if let Some(stopping) = &mut self.stopping {
-            // Asked again: with less patience, maybe.
+            // A second request may shorten the limit.
             stopping.limit = stopping.limit.min(limit);
             return;
         }
@@ -124,7 +124,7 @@ impl Driver {
         })
     }
 
-    /// Goes on as far as it can without waiting; true where the run is over.
+    /// Advances as far as possible without waiting. Returns true once the run is over.
     pub(super) fn advance_stop(&mut self, stack: &mut Stack, host: &mut dyn Host) -> bool {
         loop {
             let now = self.now;

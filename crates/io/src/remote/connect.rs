@@ -12,7 +12,7 @@ use dcd_nbd::{Offer, Server, Uri, handshake, protocol as p};
 
 use super::{Shared, tls};
 
-/// Connections to one server, where it takes several.
+/// Connections to a server that accepts several.
 pub(super) const CONNECTIONS_MAX: usize = 4;
 /// Maximum times of a connection, and of each answer of a handshake.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const FURTHER_PATIENCE: Duration = Duration::from_millis(500);
 /// Data that the other machine has not taken for this long, in ms: the connection is dead.
 const UNTAKEN_MS_MAX: i32 = 5000;
-/// A connection that is silent for this long is asked for a sign of life; how often, and how many may be missed, in seconds.
+/// TCP keepalive: seconds of silence before the first probe, seconds between probes, and the number of probes that may be lost.
 const SILENT_SECONDS: i32 = 2;
 const SIGN_SECONDS: i32 = 1;
 const SIGNS_MAX: i32 = 3;
@@ -79,7 +79,7 @@ impl Wire {
         }
     }
 
-    /// True where bytes that were taken have not gone out.
+    /// True while TLS holds bytes that are not sent yet.
     pub fn is_holding(&self) -> bool {
         match &self.stream {
             Stream::Plain(_) => false,
@@ -89,8 +89,8 @@ impl Wire {
 }
 
 impl Drop for Wire {
-    /// Says farewell: some servers take it badly if a client is gone without a word. The word need not arrive. Within a request it would be taken
-    /// for data.
+    /// Sends a disconnect request, as some servers report an error without it. It need not arrive. In the middle of a request it would be
+    /// taken for data, so it is not sent there.
     fn drop(&mut self) {
         if self.between_requests {
             let _ = self.write(&p::request(p::CMD_DISC, 0, 0, 0, 0)).and_then(|_| self.flush());
@@ -123,7 +123,7 @@ impl Write for Wire {
     }
 }
 
-/// Has connections made by a thread of its own: names, handshakes and TLS may take long, and what waits for the server has a limit.
+/// Makes connections on a thread of its own: names, handshakes and TLS may take long, but waiting operations have a time limit.
 pub(super) struct Connector {
     /// Sends the number of connections that are wanted.
     ask: mpsc::Sender<usize>,
@@ -163,7 +163,7 @@ impl Connector {
     }
 }
 
-/// Connects to a server: as often as it takes, up to `connections_max` times.
+/// Connects to a server as often as it accepts, up to `connections_max` times.
 pub(super) fn connect(uri: &Uri, connections_max: usize) -> io::Result<(Vec<Wire>, Offer)> {
     let (first, offer) = connect_once(uri, ANSWER_PATIENCE)?;
     let mut wires = vec![first];
@@ -194,7 +194,7 @@ fn connect_once(uri: &Uri, patience: Duration) -> io::Result<(Wire, Offer)> {
             stream.set_read_timeout(Some(patience))?;
             stream.set_write_timeout(Some(patience))?;
             let socket = Socket(File::from(OwnedFd::from(stream)));
-            // Else a cut cable is found after a quarter of an hour.
+            // Without it, a cut cable is noticed after a quarter of an hour.
             socket.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, UNTAKEN_MS_MAX)?;
             socket.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
             socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, SILENT_SECONDS)?;
@@ -233,7 +233,7 @@ fn unreached(place: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), what)
 }
 
-/// A time that is over, and a connection that ends, in the words of a handshake.
+/// Explains a timeout or an ended connection during a handshake.
 fn silent(error: io::Error) -> io::Error {
     let what = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {

@@ -1,7 +1,7 @@
 //! Devices on another machine: an export of an NBD server, with a thread of its own that keeps the connection.
 //!
-//! Callers put operations into the thread's inbox, and the thread calls them back with the results. Looking up names, handshakes and TLS
-//! block that thread alone, and not the driver's. Commands without a driver use the same code.
+//! Callers put operations into the thread's inbox, and the thread calls them back with the results. Name lookups, handshakes and TLS
+//! block only that thread, not the driver's. Commands without a driver use the same code.
 //!
 //! ```text
 //! driver ─ submit ─▶ inbox ─ bell ─▶ thread: dcd_nbd::Client ─ sockets ─▶ server
@@ -38,7 +38,7 @@ pub struct RemoteSpec {
     /// The URI as it was written, for messages.
     pub text: String,
     pub read_only: bool,
-    /// Operations that the server has not answered for this long fail. None: they wait for ever.
+    /// Time after which an unanswered operation fails; none: it waits indefinitely.
     pub timeout: Option<Duration>,
 }
 
@@ -48,7 +48,7 @@ pub struct LinkStatus {
     pub connections: usize,
     /// Time when the connections were made, or lost.
     pub since: Instant,
-    /// Why there is none, or why the last one ended.
+    /// The reason why there is no connection, or why the last one ended.
     pub why: Option<String>,
     /// Number of times that the connection was lost.
     pub losses: u64,
@@ -109,7 +109,7 @@ pub(crate) fn open(spec: &RemoteSpec) -> Result<Device, DeviceError> {
     Ok(Device { name: spec.text.clone(), geometry, backing, failures: Failures::default() })
 }
 
-/// Locks an export for this machine: the server itself cannot be locked. The name is that of the URI, and not one that it is found by.
+/// Locks an export on this machine: the server itself cannot be locked. The lock has the host name of the URI, not the resolved address.
 fn claim(uri: &Uri) -> Result<LockFile, NotLocked> {
     let place = match &uri.server {
         Server::Tcp { host, port } => format!("{host}:{port}"),
@@ -121,7 +121,7 @@ fn claim(uri: &Uri) -> Result<LockFile, NotLocked> {
     LockFile::take(&directory.join(lock_name(&format!("{place}/{}", uri.export))))
 }
 
-/// The name of the lock file of an export: each export has its own, but for very long names.
+/// Returns the name of an export's lock file. Only exports with very long names may share one.
 fn lock_name(export: &str) -> String {
     let mut name = String::from("remote-");
     for byte in export.bytes() {
@@ -137,7 +137,7 @@ fn lock_name(export: &str) -> String {
     name
 }
 
-/// The directory of the locks: one for all dcd of a user, which no other user can write. Root's is that of the sockets.
+/// Returns the directory of the locks: one per user, which no other user can write. Root's is that of the sockets.
 fn lock_directory() -> io::Result<PathBuf> {
     // SAFETY: a plain system call.
     let user = unsafe { libc::geteuid() };
@@ -209,7 +209,7 @@ impl Remote {
     /// Waits for the end of an operation.
     pub fn run(&self, io: Io) -> IoResult {
         let (answer, answered) = mpsc::channel();
-        // Nobody has gone away: it is waited for here.
+        // The receiver exists, as this function waits on it.
         self.submit(io, Box::new(move |result| answer.send(result).unwrap_or_default()));
         let gone = || IoResult::err(dcd_engine::Buf::none(), IoError::new(ErrorKind::Shutdown));
         answered.recv().unwrap_or_else(|_| gone())
@@ -221,11 +221,11 @@ impl Remote {
 }
 
 impl Drop for Remote {
-    /// Ends the connection, and waits for that for a moment.
+    /// Ends the connection, and waits briefly for its end.
     fn drop(&mut self) {
         lock(&self.shared.inbox).closed = true;
         self.shared.bell.ring();
-        // A server that takes one client is free for the next one then.
+        // A server that accepts only a single client is then free for the next.
         let _ = self.ended.recv_timeout(END_PATIENCE);
     }
 }

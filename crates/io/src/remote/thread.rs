@@ -1,4 +1,4 @@
-//! The thread of a remote device: it moves bytes between the client's state machine and its connections, and makes them anew.
+//! The thread of a remote device: moves bytes between the client's state machine and its connections, and reconnects.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -11,16 +11,16 @@ use dcd_nbd::{Client, Offer};
 use super::connect::{CONNECTIONS_MAX, Connector, Wire};
 use super::{Answer, RemoteSpec, Shared, lock};
 
-/// Pause before the next attempt to connect, at first and at most.
+/// Pause before the next attempt to connect: first and maximum.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// A connection that has held for this long was good: the pauses begin anew.
+/// Lifetime after which a connection counts as good: the pauses then start again from the first.
 const GOOD: Duration = Duration::from_secs(2);
 const RECEIVE_BYTES: usize = 256 << 10;
 /// Receives of one connection before the others have their turn.
 const RECEIVES_MAX: usize = 16;
-/// The thread looks at the clock so often while the server owes an answer that has a limit. Where it comes later by as much as `STALL`, the
-/// process itself stood still, and the server is not to blame.
+/// Interval of clock checks while the server owes an answer that has a time limit. If a check is late by `STALL`, this process itself was
+/// stalled, and that time does not count against the server.
 const LOOK_INTERVAL: Nanos = Nanos::from_millis(500);
 const STALL: Duration = Duration::from_secs(1);
 
@@ -35,7 +35,7 @@ pub(super) struct Keeper {
     connections_max: usize,
     connector: Connector,
     started: Instant,
-    /// Time that this process stood still, which does not count, and the instant when it was last seen to run.
+    /// Time that this process was stalled, which does not count; and the instant when it last ran.
     stalled: Duration,
     ran: Instant,
     connected_at: Instant,
@@ -100,7 +100,7 @@ impl Keeper {
         Nanos((self.started.elapsed() - self.stalled).as_nanos() as u64)
     }
 
-    /// Leaves out of the time what this thread did not run for, although it wanted to after `pause` at the latest.
+    /// Subtracts a stall from the time: this thread should have run again after `pause` at the latest.
     fn notice_stall(&mut self, pause: Duration) {
         let ran = Instant::now();
         let late = (ran - self.ran).saturating_sub(pause);
@@ -133,7 +133,7 @@ impl Keeper {
         }
     }
 
-    /// Has connections made where there are none, and takes those that were made.
+    /// Asks for connections if there are none, and takes those that were made.
     fn reconnect(&mut self) {
         if self.wires.is_empty() && !self.connector.is_busy() && Instant::now() >= self.retry_at {
             self.connector.begin(self.connections_max);
@@ -152,14 +152,14 @@ impl Keeper {
                 (link.connections, link.since) = (self.wires.len(), self.connected_at);
             }
             Err(why) => {
-                // One that took several may take fewer, and the next one more.
+                // The next server may accept a different number of connections.
                 self.connections_max = CONNECTIONS_MAX;
                 self.wait_with_next(&why);
             }
         }
     }
 
-    /// The connections are of no more use.
+    /// Drops all connections, and notes why.
     fn lose(&mut self, why: &str) {
         if self.wires.is_empty() {
             return;
@@ -183,7 +183,7 @@ impl Keeper {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// Ends with an error what the server has not answered for as long as it may take.
+    /// Fails operations that the server has not answered within the time limit.
     fn give_up_late(&mut self) {
         self.notice_stall(Duration::ZERO);
         let is_late = self.give_up_at().is_some_and(|at| at <= self.now());
@@ -244,7 +244,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits until something can be done; the connections that have brought something.
+    /// Waits for work. Returns the connections that have received bytes.
     fn wait(&mut self) -> io::Result<Vec<usize>> {
         let mut fds = vec![poll_for(self.shared.bell.fd(), libc::POLLIN)];
         for (index, wire) in self.wires.iter().enumerate() {
@@ -258,7 +258,7 @@ impl Keeper {
         });
         let give_up = self.give_up_at().map(|at| at.min(now + LOOK_INTERVAL));
         let next = [retry, self.client.next_deadline(), give_up].into_iter().flatten().min();
-        // Rounded up: what is due must be so on return.
+        // Rounded up, so that a deadline has passed on return.
         let timeout =
             next.map_or(-1, |at| i32::try_from(at.since(now).0.div_ceil(1_000_000)).unwrap_or(i32::MAX));
         // SAFETY: the array lives for the call, and its length is told.

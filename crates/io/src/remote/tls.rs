@@ -1,4 +1,4 @@
-//! TLS to a server, which must be whom its certificate says.
+//! TLS to a server, whose certificate must match its name.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,8 @@ const DIRECTORY: &str = "/etc/dcd/tls";
 
 pub(super) type Stream = StreamOwned<ClientConnection, Socket>;
 
-/// Explains an error of TLS in words. A server that refuses the client's certificate says so when the client believes to be done.
+/// Explains an error of TLS in words. A server that refuses the client's certificate reports it only after the client has completed
+/// its handshake.
 pub(super) fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::InvalidData => io::Error::other(format!(
@@ -26,7 +27,7 @@ pub(super) fn explained(error: io::Error) -> io::Error {
     }
 }
 
-/// Begins TLS, and goes through its handshake.
+/// Begins TLS, and completes its handshake.
 pub(super) fn begin(uri: &Uri, socket: Socket) -> io::Result<Stream> {
     let config = tls::client(uri.certificates.as_deref().unwrap_or(Path::new(DIRECTORY)))?;
     let name = match (&uri.hostname, &uri.server) {
