@@ -8,7 +8,7 @@ pub use crate::destage::what::WhatPolicy;
 pub use crate::destage::when::WhenPolicy;
 use crate::{Nanos, Planted};
 
-/// Durability promise: what the user may rely on after a power cut.
+/// The `promise` setting: which writes survive a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Promise {
@@ -22,11 +22,11 @@ pub enum Promise {
     Always,
 }
 
-/// Caching of blocks that are read from the data disk.
+/// The `reads` setting: caching of blocks that are read from the data disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reads {
-    /// They are not copied to the log.
+    /// Reads are not copied to the log.
     #[default]
     Pass,
     /// Blocks that are read twice are copied to the log. Not on a rotational log.
@@ -36,7 +36,7 @@ pub enum Reads {
 /// Bugs to plant, so that the crash explorer can show that it finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// Frees a segment as soon as nothing in it is dirty, in any order (breaks rule 1).
+    /// A segment is freed as soon as nothing in it is dirty, in any order (breaks rule 1).
     ReclaimOutOfOrder,
     /// Recovery accepts records of any epoch (breaks rule 3).
     IgnoreEpochs,
@@ -48,40 +48,40 @@ pub enum Canary {
     StaleClean,
     /// A block that was read is copied to the log although a write has overlapped it meanwhile (breaks rule 7).
     StaleKeep,
-    /// A start takes from summaries also what nothing calls durable.
+    /// A start believes records in summaries that nothing calls durable.
     StaleSummary,
     /// A write is answered from RAM although its client outlives the server (`outlives_server`).
     EarlyAnswer,
     /// A segment is freed while a record in it is still being written (breaks rule 6).
     ReuseInFlight,
-    /// As `NoRestMark`, and recovery searches for proofs of damage only nearby, and in far segments at distances that double.
+    /// Like `NoRestMark`, but recovery searches for proofs of damage only nearby, and in far segments at distances that double.
     NearProof,
     /// No superblock says how far the log is durable when it comes to rest (breaks rule 4).
     NoRestMark,
-    /// A start does not make the copies of a log the same that is on several legs.
+    /// A start does not make the copies of a mirrored log the same.
     UnevenCopies,
-    /// A block that one copy of a log lacks is written to all copies, over the good one too.
+    /// A block that one copy of a log lacks is written to all copies, over the good one, too.
     OverwriteCopies,
     /// A start does not ask which machine has served the log last.
     AnyMachine,
 }
 
 impl Canary {
-    /// Only damage of a log at rest shows it.
+    /// True for a bug that only damage of a log at rest shows.
     pub const fn is_of_rot(self) -> bool {
         matches!(self, Canary::NearProof | Canary::NoRestMark)
     }
 }
 
-/// Everything that can be set on a log cache when it is started; what is fixed by formatting is in the superblock.
+/// Settings of a log cache that apply at its start; those fixed by formatting are in the superblock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogCacheConfig {
     pub promise: Promise,
-    /// `flush`: a write is answered when it has been written to the log, so that nothing that was answered is lost with the process. For
-    /// clients that wait for the next server, and do not learn that the last one was killed.
+    /// `flush`: a write is answered when it has been written to the log, so that no answered write is lost with the process. For clients
+    /// that wait for the next server, and do not learn that the last one was killed.
     pub outlives_server: bool,
-    /// `ordered`: how much of the newest past a crash may take.
+    /// `ordered`: maximum age of the writes that a crash may lose.
     pub delay_max: Nanos,
     /// Segment buffers in RAM, each of the segment's size (the paper has 2 to 4).
     pub segment_buffers: usize,
@@ -90,50 +90,51 @@ pub struct LogCacheConfig {
     pub reads: Reads,
     pub when: WhenPolicy,
     pub what: WhatPolicy,
-    /// Destages stripes of an array that are dirty as a whole first, and together.
+    /// Destages the wholly dirty stripes of an array first, and together.
     pub full_stripes_first: bool,
     pub how: HowPolicy,
-    /// Gaps between sorted blocks that destaging reads and writes with them. `None`: those of the stride benchmark in the superblock,
-    /// if `calibrated`; otherwise no gaps.
+    /// Gaps between sorted blocks that destaging fills. `None`: the result of the stride benchmark in the superblock, if `calibrated`;
+    /// otherwise no gaps.
     pub contiguity: Option<Contiguity>,
     pub calibrated: bool,
     /// Percent of the log in use from which destaging does not wait for idleness.
     pub high_mark: u8,
-    /// Percent at which `high-low` stops, and from which on the oldest are destaged first whatever `what` is: they free the tail.
+    /// Percent at which `high-low` stops, and from which the oldest segments are destaged first with any `what`: they free the tail.
     pub low_mark: u8,
-    /// The idle threshold when the log is empty and when it is full.
+    /// Idle threshold of an empty log; next, of a full one.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
-    /// RAM for blocks that are being destaged, in bytes: taken at the start, and beside it a segment for each operation in flight.
+    /// RAM for blocks that are being destaged, in bytes: allocated at the start, plus one segment for each operation in flight.
     pub destage_memory: usize,
     /// Operations in flight while destaging.
     pub destage_depth: usize,
     /// Sort and merge only within one flush epoch, with a barrier between epochs.
     pub ordered_destage: bool,
-    /// Records go where the head of the log's disk will be, as far as format has measured it. (The paper's do not.)
+    /// Puts records where the head of the log's disk will be, if format has measured it. (The paper does not.)
     pub follow_head: bool,
-    /// Blocks that are destaged are read from the log as long as it has them. (The paper's are not.)
+    /// Reads clean blocks from the log as long as it has them. (The paper does not.)
     pub read_clean: bool,
     /// Overwrites data in place while its record is still in RAM.
     pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and goes on without them.
     pub accept_damage: bool,
-    /// The machine that serves the cache; 0: it has no name.
+    /// The machine that serves the cache; 0: not known.
     pub machine: u64,
-    /// Starts although another machine has served the log last and has not stopped it: that one is off, or kept from the data disk.
+    /// Starts although another machine has served the log last and has not stopped it: that machine is off, or cannot reach the data
+    /// disk.
     pub take_over: bool,
-    /// Forgets the copies of what was read: nothing says that the data disk was not written without the log.
+    /// Forgets clean copies: the data disk may have been written without the log.
     pub doubt_kept: bool,
-    /// Takes over what the data disk has grown by since it was formatted.
+    /// Serves all of a data disk that has grown since it was formatted.
     pub grow: bool,
-    /// Slots of the lookup table that one event looks at, at most. A test makes it small.
+    /// Maximum number of slots of the lookup table that one event looks at. A test makes it small.
     #[serde(skip, default = "scan_slots")]
     pub scan_slots: usize,
     #[serde(skip)]
     pub canary: Planted<Canary>,
 }
 
-/// Half a MiB of the table: that takes about as long as copying a request into the log.
+/// Half a MiB of the table: a pass over it takes about as long as copying a request into the log.
 const fn scan_slots() -> usize {
     1 << 15
 }

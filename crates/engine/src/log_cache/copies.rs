@@ -1,10 +1,11 @@
-//! A log that is there more than once: on the legs of a mirror. Its checksums say which copy is right.
+//! A log with several copies: on the legs of a mirror. Its checksums say which copy is right.
 //!
-//! - A start reads what one copy lacks from another, and takes every record that one of them has.
-//! - What it believes is then made the same in all copies, before anything new is written: one of them may be lost next.
-//! - A block that is not what was written is read from another copy, and written again where it was.
-//! - What one copy lacks is written to that copy alone: a power cut may leave what is being written unreadable, in all copies that are written.
-//! - A copy that lacks what was durable has lost it: nothing of it is believed any more, and it is filled.
+//! - A start reads from another copy what one copy lacks, and takes every record that any of them has.
+//! - The records that it believes are then made the same in all copies before anything new is written: one copy may be lost next.
+//! - A block that fails its check is read from another copy, and repaired in its own.
+//! - A repair writes only the copy that is wrong: a power cut may leave the place that is being written unreadable, in every copy
+//! written.
+//! - A copy that lacks durable data has lost it: nothing in that copy is believed any more, and it is refilled.
 
 use std::ops::Range;
 
@@ -18,8 +19,8 @@ use super::{Canary, LogError};
 use crate::layer::{BlockDevice, Durability, Io, Outbox};
 use crate::{Buf, Extent, Lba, Planted, SECTOR_BYTES};
 
-/// Has copies filled again that lack a superblock which was durable: two generations behind another copy's, as the next one is written only
-/// once each copy has the one before. They may have old records, so this comes before the walk.
+/// Has copies refilled that lack a durable superblock: one two generations behind another copy's, as the next superblock is written only
+/// once each copy has the one before. Such copies may have old records, so this comes before the walk.
 pub fn distrust_older(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<(), LogError> {
     for copy in copies_of(log) {
         let generation = newest_generation(log, copy)?;
@@ -30,8 +31,8 @@ pub fn distrust_older(log: &mut dyn BlockDevice, superblock: &Superblock) -> Res
     Ok(())
 }
 
-/// Has copies filled again that lack both of the newest durable records, and have something else there. True where there was one: it may
-/// have been believed in other places. A header that has rotted is no sign: its neighbours are as good as ever.
+/// Has copies refilled that lack both of the newest durable records, and have something else there. True if there was one: other records
+/// of it may have been believed. A rotten header is no sign: the records beside it are as good as before.
 pub fn distrust_shorter(log: &mut dyn BlockDevice, superblock: &Superblock, durable: &[Believed]) -> bool {
     let [.., before, newest] = durable else { return false };
     let mut found = false;
@@ -44,7 +45,7 @@ pub fn distrust_shorter(log: &mut dyn BlockDevice, superblock: &Superblock, dura
     found
 }
 
-/// A copy has no header where a durable record begins, nor one that has rotted: it never got there, or went.
+/// True if a copy has neither the header of a durable record nor a rotten one there: the write never arrived, or was lost.
 fn is_lost(log: &mut dyn BlockDevice, superblock: &Superblock, record: Believed, copy: u8) -> bool {
     let block = superblock.log_block_bytes as usize;
     let Ok(bytes) = log.read_copy(Lba(record.sector), block, copy) else { return false };
@@ -54,8 +55,8 @@ fn is_lost(log: &mut dyn BlockDevice, superblock: &Superblock, record: Believed,
     }
 }
 
-/// Writes records to those copies that lack something of them. One of which data is whole in no copy stays as it is, and so does a copy that
-/// is whole: it may be the only one.
+/// Writes records to the copies that lack a part of them. A record with data that is intact in no copy stays as it is. So does an intact
+/// copy: it may be the only one.
 pub fn level(
     log: &mut dyn BlockDevice,
     superblock: &Superblock,
@@ -80,7 +81,7 @@ pub fn level(
     }
 }
 
-/// A record, put together from all copies, and the copies that have something else.
+/// A record, combined from all copies, and the copies that differ from it.
 struct Whole {
     buf: Buf,
     lacking: Vec<u8>,
@@ -108,10 +109,10 @@ fn whole_record(
     }
     let Some((header, first)) = found else { return Ok(None) };
     let bytes = header.sectors as usize * SECTOR_BYTES as usize;
-    // A part of it may be unreadable: the blocks that can be read are as good.
+    // A part of a copy may be unreadable: the blocks that can be read still count.
     let read: Vec<Partly> =
         (0..copies).map(|copy| read_what_can_be(log, sector, bytes, block, copy)).collect();
-    // What is whole nowhere stays as the first has it: a clean copy, without which nothing is lost.
+    // If no copy is intact, the first copy's bytes are kept: the block is clean, so losing it loses nothing.
     let mut buf = Buf::copy_of(read[usize::from(first)].buf.bytes());
     let mut at = block;
     for entry in &header.entries {
@@ -150,7 +151,7 @@ fn read_what_can_be(log: &mut dyn BlockDevice, sector: u64, bytes: usize, block:
     Partly { buf, whole: false }
 }
 
-/// The copies of a log that can be told apart.
+/// The numbers of the copies, if the log has several.
 fn copies_of(log: &dyn BlockDevice) -> Range<u8> {
     match log.geometry().copies {
         1 => 0..0,
@@ -159,7 +160,7 @@ fn copies_of(log: &dyn BlockDevice) -> Range<u8> {
 }
 
 impl Log {
-    /// The copy to be tried after one, or after a read that did not say which; none where there is no other.
+    /// Returns the copy to try after `tried`, or after a read of an unknown copy; none if there is no other.
     pub fn next_copy(&self, tried: Option<u8>) -> Option<u8> {
         let copies = self.geometry().copies;
         let next = tried.map_or(0, |tried| tried + 1);
@@ -176,9 +177,9 @@ impl Log {
 }
 
 impl Core {
-    /// Copy `good` had what was written, and others had not. They get it where it lies, if that is whole blocks: what is beside it has not been
-    /// looked at. The good copy is not written: a power cut may leave what is being written unreadable. The next one is not begun before
-    /// this one is on the medium.
+    /// Repairs copies that failed their check from copy `good`, if the piece is whole blocks: the bytes beside it have not been checked.
+    /// The good copy is not written, as a power cut may leave the place that is being written unreadable. The next copy is not written
+    /// before this one is durable.
     pub fn repair(&mut self, piece: &Piece, segment: u32, buf: Buf, good: u8, out: &mut Outbox) {
         self.statistics.log_other_copy += 1;
         let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
@@ -192,7 +193,7 @@ impl Core {
             let io = Io::Write { at, buf, durability: Durability::Volatile };
             return self.submit(LOG, Op::Repair(segment), io, out);
         }
-        // Those before it were tried and are bad; where it was the first that was tried, the one that failed has no number.
+        // Copies before it were tried and are bad; if copy 0 is good, the number of the one that failed is not known.
         let bad = if good == 0 { 1..self.log.geometry().copies } else { 0..good };
         for copy in bad {
             self.log.pin(segment);

@@ -46,7 +46,7 @@ pub fn kind(io: &Io) -> Kind {
     }
 }
 
-/// Slots of the table in a part of a pass.
+/// Slots of the table in one part of a pass.
 const SCAN_SLOTS: usize = 16;
 /// Slots that one event may visit: a part of each kind of pass, plus a run of entries away from home.
 const VISITED_MAX: u64 = 3 * (SCAN_SLOTS as u64 + 64);

@@ -2,12 +2,12 @@
 //!
 //! The pieces of a broken line are a linked list of nodes; the masks in one list never overlap, so a list has at most
 //! eight nodes and their order means nothing. Nodes live in chunks that never move. Free nodes are a list of their own.
-//! Memory for fragments is taken a chunk at a time up to a fixed number of nodes, and kept.
+//! Memory for fragments is allocated one chunk at a time, up to a fixed number of nodes, and never freed.
 
 use super::packed::{Packed, WIDE_MAX};
 use super::{Line, Piece};
 
-/// Nodes in a chunk: 16 KiB, so that a table of a few thousand lines does not pay for many it never needs.
+/// Nodes in a chunk: 16 KiB, so that a table of a few thousand lines allocates few unused ones.
 const CHUNK_NODES: usize = 1024;
 /// The end of a list.
 const NIL: u64 = WIDE_MAX;
@@ -16,13 +16,13 @@ pub(super) struct Fragments {
     chunks: Vec<Box<[Packed]>>,
     free: u64,
     used: usize,
-    /// Nodes handed out at least once; those above have never been on the free list.
+    /// Nodes handed out at least once; those after them have never been on the free list.
     touched: usize,
     nodes_max: usize,
 }
 
 impl Fragments {
-    /// Room for `nodes_max` nodes, of which `nodes_reserved` get their memory now.
+    /// Creates a store for `nodes_max` nodes, of which `nodes_reserved` get their memory now.
     pub fn new(nodes_max: usize, nodes_reserved: usize) -> Fragments {
         let mut fragments = Fragments {
             chunks: Vec::with_capacity(nodes_max.div_ceil(CHUNK_NODES)),
@@ -86,7 +86,7 @@ impl Fragments {
         self.used -= 1;
     }
 
-    /// Adds `piece` to what `entry` has, and returns the entry that has both.
+    /// Adds `piece` to the pieces of `entry`, and returns the combined entry.
     pub fn join(&mut self, entry: Packed, piece: &Piece) -> Packed {
         let rest = if entry.is_broken() { entry.head() } else { self.take(NIL, &entry.piece()) };
         Packed::broken(entry.line(), self.take(rest, piece))
@@ -106,7 +106,7 @@ impl Fragments {
         }
     }
 
-    /// Lets `f` change every piece of `entry`, or drop it by returning `None`; returns the entry of those that stay.
+    /// Lets `f` change every piece of `entry`, or drop it by returning `None`; returns the entry of the rest.
     #[inline]
     pub fn edit(&mut self, entry: Packed, mut f: impl FnMut(Piece) -> Option<Piece>) -> Option<Packed> {
         if entry.is_broken() {
@@ -141,7 +141,7 @@ impl Fragments {
         Some(Packed::whole(entry.key(), &first.piece()))
     }
 
-    /// Panics where the free list and the count of nodes in use disagree.
+    /// Panics if the free list and the count of nodes in use disagree.
     pub fn check(&self) {
         let (mut free, mut at) = (0, self.free);
         while at != NIL {

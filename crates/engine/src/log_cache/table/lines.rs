@@ -1,15 +1,16 @@
 //! Lines: an open-addressed hash table from line to entry.
 //!
-//! Linear probing where the entries of a run are kept in the order of their home slots (Robin Hood hashing): a search for a
-//! line that is missing ends as soon as it meets one that is at home further on, which keeps misses short at a high
-//! load. Removal shifts the rest of the run back, so there are no tombstones and the table does not age.
+//! Linear probing, with the entries of a run in the order of their home slots (Robin Hood hashing): a search for a missing line ends at
+//! the first entry with a later home, which keeps misses short at a high load. Removal shifts the rest of the run back, so there are no
+//! tombstones and the table does not age.
 
 use std::ops::Range;
 
 use super::Line;
 use super::packed::Packed;
 
-/// Lines to slots at most: 8/9 is 18 bytes a line; at 9/10 an insert into a full table moves half as many entries again as at 7/8.
+/// Maximum ratio of lines to slots: 8/9 is 18 bytes a line; at 9/10 an insert into a full table moves half as many entries again as at
+/// 7/8.
 const LOAD_LINES: usize = 8;
 const LOAD_SLOTS: usize = 9;
 
@@ -24,10 +25,10 @@ pub(super) struct Lines {
     pub visited: std::cell::Cell<u64>,
 }
 
-/// Lines of the data disk that are counted together.
+/// Number of lines of the data disk that share a counter.
 pub(super) const REGION_LINES: u64 = 1 << 12;
 
-/// Counts the entries of each region of the data disk. Most of what is discarded or zeroed at a time is in regions without any.
+/// Counts the entries of each region of the data disk. Discards and zeroes are mostly in regions without any entry.
 #[derive(PartialEq)]
 struct Regions(Box<[u16]>);
 
@@ -53,9 +54,9 @@ pub(super) enum Found {
 }
 
 impl Lines {
-    /// Entries for lines below `disk_lines` alone.
+    /// Creates the table; `disk_lines` limits the lines.
     pub fn new(disk_lines: u64, lines_max: usize, seed: u64) -> Lines {
-        // One slot at least stays empty: every search ends there.
+        // One slot at least stays empty, so that every search ends.
         let slots = (lines_max * LOAD_SLOTS).div_ceil(LOAD_LINES).max(lines_max + 1);
         Lines {
             slots: vec![Packed::EMPTY; slots].into_boxed_slice(),
@@ -84,8 +85,7 @@ impl Lines {
         size_of_val(&*self.slots) + size_of_val(&*self.regions.0)
     }
 
-    /// The slot where `key` is at home. Two rounds of multiply and fold, then scaled to the number of slots, which need
-    /// not be a power of two.
+    /// The home slot of `key`. Two rounds of multiply and fold, then scaled to the number of slots, which need not be a power of two.
     #[inline]
     fn home(&self, key: u64) -> usize {
         let product = u128::from(key ^ self.seed) * 0x9e37_79b9_7f4a_7c15;
@@ -94,7 +94,7 @@ impl Lines {
         ((u128::from(mixed) * self.slots.len() as u128) >> 64) as usize
     }
 
-    /// Returns how far from home the entry of `key` is when it lies in `slot`.
+    /// Returns the distance of the entry of `key` in `slot` from its home.
     #[inline]
     fn distance(&self, key: u64, slot: usize) -> usize {
         let home = self.home(key);
@@ -126,8 +126,7 @@ impl Lines {
         }
     }
 
-    /// Looks where lines are at home, so that they are in the processor's cache when they are needed: many such looks take as long as one
-    /// that is waited for.
+    /// Prefetches the home slots of lines into the processor's cache: many prefetches take as long as one access that is waited for.
     pub fn touch(&self, lines: impl Iterator<Item = Line>) {
         let sum = lines.fold(0, |sum, line| sum ^ self.slots[self.home(line.0)].key());
         std::hint::black_box(sum);
@@ -158,7 +157,7 @@ impl Lines {
         }
     }
 
-    /// Adds an entry for a line that `find` did not find, in the slot that it named.
+    /// Adds an entry for a line that `find` did not find, in the slot that `find` returned.
     #[inline]
     pub fn add(&mut self, slot: usize, entry: Packed) {
         assert!(self.used < self.lines_max, "the lookup table is full: has_room() was not asked");
@@ -187,12 +186,12 @@ impl Lines {
         }
     }
 
-    /// No entry is for this line or a later one.
+    /// Limit of the lines in the table: no entry is for this line or a later one.
     pub fn end(&self) -> u64 {
         self.regions.0.len() as u64 * REGION_LINES
     }
 
-    /// The parts of a range of lines in which there may be entries.
+    /// The parts of a range of lines that may have entries.
     pub fn populated(&self, lines: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let last = lines.end.div_ceil(REGION_LINES).min(self.regions.0.len() as u64);
         let regions =
@@ -210,11 +209,11 @@ impl Lines {
         self.slots.iter().copied().filter(|entry| !entry.is_empty()).for_each(f);
     }
 
-    /// The first entry, from a position on, that is at home from slot `first` on and before slot `end`. Positions go on behind the last
-    /// slot, where entries lie that found no place before it.
+    /// Returns the first entry, from a position on, whose home is from slot `first` on and before slot `end`. Positions after the last
+    /// slot wrap around: entries with no free slot before it lie there.
     fn next_at_home(&self, from: usize, first: usize, end: usize) -> Option<usize> {
         let mut position = from;
-        // Homes rise from slot to slot. Only the first slots may have entries of the part before, or from behind the last slot.
+        // Homes rise from slot to slot. Only the first slots may have entries of the part before, or entries that wrapped around.
         let mut is_within = from > first;
         loop {
             #[cfg(test)]
@@ -241,8 +240,8 @@ impl Lines {
         }
     }
 
-    /// Calls `f` with the entries that are at home in `count` slots from `first` on; the next slot, if there is one. A line keeps its home
-    /// while entries come and go: so a pass in parts meets each line once that is there from its begin to its end.
+    /// Calls `f` with the entries whose home is in `count` slots from `first` on; returns the next slot, if there is one. A line keeps
+    /// its home while other entries come and go: so a pass in parts meets each line that stays exactly once.
     #[inline]
     pub fn scan_part(&self, first: usize, count: usize, mut f: impl FnMut(Packed)) -> Option<usize> {
         let end = (first + count).min(self.slots.len());
@@ -267,7 +266,7 @@ impl Lines {
         while let Some(at) = self.next_at_home(position, first, end) {
             let slot = self.wrap(at);
             let entry = f(self.slots[slot]);
-            // The entry behind a dropped one moves to its place.
+            // The entry after a dropped one moves to its place.
             position = if entry.is_some() { at + 1 } else { at };
             self.put(slot, entry);
         }
@@ -290,7 +289,7 @@ impl Lines {
         let Some(empty) = self.slots.iter().position(|entry| entry.is_empty()) else {
             unreachable!("one slot is always empty");
         };
-        // Every entry moves back to the first slot that is free from its home on; nothing can move over an empty slot.
+        // Every entry moves back to the first slot that is free from its home on; no entry can move over an empty slot.
         let wrap = |position: usize| if position < slots { position } else { position - slots };
         let mut free = empty + 1;
         for position in empty + 1..empty + slots {
@@ -317,7 +316,7 @@ impl Lines {
         }
     }
 
-    /// Panics where an entry cannot be found from its home, or the count is wrong.
+    /// Panics if an entry cannot be found from its home, or the count is wrong.
     pub fn check(&self) {
         let (mut used, mut regions) = (0, Regions::over(self.end()));
         for (slot, entry) in self.slots.iter().enumerate().filter(|(_, entry)| !entry.is_empty()) {

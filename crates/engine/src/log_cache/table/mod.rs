@@ -1,21 +1,19 @@
-//! The data lookup table: where in the log the newest copy of each cached sector is (Nightingale et al. 1999, section 3.3).
+//! The lookup table: the place in the log of the newest copy of each cached sector (Nightingale et al. 1999, section 3.3).
 //!
-//! The unit is a *line* of 4 KiB. Nearly every line is one *piece*: written in one go, one address, one checksum. Such a
-//! line is sixteen bytes in a hash table (`lines.rs`). A line written in several goes is *broken*: its pieces, at the grain
-//! of a sector, are a short list of fragments (`fragments.rs`). The paper's fragment is 1 KiB, because its clients
-//! aligned to that; ours is a sector, because nothing promises more.
+//! The unit is a *line* of 4 KiB. Nearly every line is one *piece*: one write, one address, one checksum. Such a line takes sixteen bytes
+//! in a hash table (`lines.rs`). A line of several writes is *broken*: its pieces, in units of a sector, are a short list of fragments
+//! (`fragments.rs`). The paper's fragment is 1 KiB, as its clients aligned to that; ours is a sector, as clients promise nothing larger.
 //!
 //! Two rules hold throughout:
 //! - the masks of a line's pieces never overlap: a sector has one newest copy, and an older copy is forgotten in the step
 //!   that brings the newer one;
 //! - whatever loses a sector is reported to the caller ([`Lost`]), who counts what is dirty in each segment of the log.
 //!
-//! What reads as zeroes because of a discard is kept apart, in [`ZeroRanges`].
+//! Zeroes and discards that are not destaged are in [`ZeroRanges`].
 //!
-//! Memory is bounded from the start: the slots for `lines_max` lines are taken at once (18.3 bytes a line), as are the counters of the
-//! data disk's regions (2 bytes for each 16 MiB); the room for
-//! broken lines grows in steps of 16 KiB up to two fragments a line of `lines_max`. The caller asks
-//! [`LookupTable::has_room`] before a write and treats "no" as a full log.
+//! Memory is bounded from the start: the slots for `lines_max` lines are allocated at once (18.3 bytes a line), as are the counters of
+//! the data disk's regions (2 bytes for each 16 MiB). Memory for broken lines grows in steps of 16 KiB up to two fragments a line of
+//! `lines_max`. The caller asks [`LookupTable::has_room`] before a write and treats "no" as a full log.
 
 mod fragments;
 mod lines;
@@ -35,18 +33,18 @@ use packed::{PLACE_MAX, Packed, WIDE_MAX};
 
 pub use ranges::{RANGES_MAX, RangeGone, RangeInfo, RangeKind, RangePart, ZeroRanges};
 
-/// Pieces a line can have: one for each sector.
+/// Maximum number of pieces of a line: one for each sector.
 pub const PIECES_MAX: usize = LINE_SECTORS as usize;
 
-/// Fragments there may be for each line of the capacity. Two: a log full of half lines just fits.
+/// Maximum number of fragments for each line of the capacity. Two: a log full of half lines just fits.
 const FRAGMENTS_PER_LINE: usize = 2;
-/// Lines of a range that one event looks for.
+/// Lines of a range that one event looks up.
 pub const STEP_LINES: u64 = 1 << 13;
-/// Regions that so many lines touch.
+/// Maximum number of regions that [`STEP_LINES`] lines touch.
 const STEP_REGIONS: usize = 3;
-/// Lines for each fragment that has its memory from the start: one byte a line.
+/// Number of lines for each fragment whose memory is allocated at the start: one byte a line.
 const LINES_PER_RESERVED_FRAGMENT: usize = 16;
-/// Fragments that one insert may take: a whole line that breaks needs a node for each of its two pieces.
+/// Maximum number of fragments that one insert takes: a whole line that breaks needs a node for each of its two pieces.
 const FRAGMENTS_PER_INSERT: usize = 2;
 
 /// A sector of the log device.
@@ -95,9 +93,9 @@ pub const fn sectors_mask(first: u8, count: u8) -> u8 {
 /// Sectors of one line that were written together, and so have one address and one checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Place of the piece's first sector in the log, as it was written.
+    /// Place in the log of the piece's first sector, as it was written.
     pub place: Place,
-    /// The extent as it was written, in sectors of the line. `crc` is over all of it, also over what is no longer valid.
+    /// The extent as it was written, in sectors of the line. `crc` is over all of it, including sectors that are no longer valid.
     pub first: u8,
     pub count: u8,
     pub crc: u32,
@@ -105,25 +103,25 @@ pub struct Piece {
     pub mask: u8,
     /// Not yet on the data disk.
     pub dirty: bool,
-    /// Read since it came here.
+    /// Read since it came to the log.
     pub hit: bool,
-    /// Read from the data disk and copied here: after a crash, too, recovery takes it for clean.
+    /// Read from the data disk and copied to the log: recovery takes it for clean, too.
     pub kept: bool,
 }
 
 impl Piece {
-    /// A piece just written: all of it is valid and dirty.
+    /// Creates a piece just written: all of it is valid and dirty.
     pub fn written(place: Place, first: u8, count: u8, crc: u32) -> Piece {
         let mask = sectors_mask(first, count);
         Piece { place, first, count, crc, mask, dirty: true, hit: false, kept: false }
     }
 
-    /// A piece that the data disk has, just copied.
+    /// Creates a clean copy of sectors of the data disk.
     pub fn copied(place: Place, first: u8, count: u8, crc: u32) -> Piece {
         Piece { dirty: false, kept: true, ..Piece::written(place, first, count, crc) }
     }
 
-    /// True when nothing of it was replaced.
+    /// True when no sector of it was replaced.
     pub const fn is_whole(&self) -> bool {
         self.mask == sectors_mask(self.first, self.count)
     }
@@ -224,7 +222,7 @@ impl Counts {
     }
 }
 
-/// A part of a pass over the table: an event looks at no more.
+/// A part of a pass over the table: one event looks at one part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TablePart {
     first: usize,
@@ -232,7 +230,7 @@ pub struct TablePart {
 }
 
 impl TablePart {
-    /// The first of the parts of so many slots.
+    /// The first part of a pass in parts of this many slots.
     pub fn first(slots: usize) -> TablePart {
         TablePart { first: 0, slots: slots.max(1) }
     }
@@ -246,14 +244,14 @@ pub struct LookupTable {
 }
 
 impl LookupTable {
-    /// RAM for each line that a log can hold, taken when it is activated; broken lines take more, as they come.
+    /// RAM for each line that a log can hold, allocated at activation; broken lines take more, as they come.
     pub const LINE_RAM_BYTES: u64 = 20;
 
-    /// Lines of the data disk for which 2 bytes of RAM more are taken.
+    /// Lines of the data disk for each 2 more bytes of RAM.
     pub const LINES_PER_COUNTER: u64 = lines::REGION_LINES;
 
-    /// A table for at most `lines_max` lines of a data disk of `disk_lines`; give it the number of lines that the log can hold. The seed is
-    /// for the hash. No client knows it, so that no client can choose addresses that collide.
+    /// Creates a table for at most `lines_max` lines, the number that the log can hold, of a data disk of `disk_lines`. The seed is for
+    /// the hash: no client knows it, so no client can choose addresses that collide.
     pub fn new(disk_lines: u64, lines_max: usize, seed: u64) -> LookupTable {
         let fragments_max = (lines_max * FRAGMENTS_PER_LINE).max(FRAGMENTS_PER_INSERT);
         LookupTable {
@@ -263,7 +261,7 @@ impl LookupTable {
         }
     }
 
-    /// RAM in use, everything counted.
+    /// RAM in use by all parts of the table.
     pub fn memory_bytes(&self) -> usize {
         size_of::<LookupTable>() + self.lines.memory_bytes() + self.fragments.memory_bytes()
     }
@@ -276,18 +274,18 @@ impl LookupTable {
         self.lines.lines_max()
     }
 
-    /// True when so many calls of `insert` are sure to find room.
+    /// True when this many calls of `insert` surely find space.
     pub fn has_room(&self, inserts: usize) -> bool {
         self.lines.lines_max() - self.lines.used() >= inserts
             && self.fragments_free() >= inserts * FRAGMENTS_PER_INSERT
     }
 
-    /// Returns how many more fragments there may be: an insert into an existing line takes two at most.
+    /// Returns how many more fragments can be used: an insert into an existing line takes two at most.
     pub fn fragments_free(&self) -> usize {
         self.fragments.nodes_max() - self.fragments.used()
     }
 
-    /// Makes `piece` the newest copy of its sectors. Reports what older pieces lost by it. Panics where there is no room.
+    /// Makes `piece` the newest copy of its sectors. Reports the sectors that older pieces lost by it. Panics if there is no space.
     #[inline]
     pub fn insert(&mut self, line: Line, piece: Piece, mut lost: impl FnMut(Lost)) {
         piece.check();
@@ -306,7 +304,7 @@ impl LookupTable {
         self.counts.add(&piece);
     }
 
-    /// These lines are needed soon.
+    /// Prefetches lines that are needed soon.
     pub fn touch(&self, lines: impl Iterator<Item = Line>) {
         self.lines.touch(lines);
     }
@@ -354,8 +352,8 @@ impl LookupTable {
         }
     }
 
-    /// Notes that the piece at `place` is clean. Returns how many sectors became clean by it: those that are still valid.
-    /// `None`: the table no longer points at that copy, or it was clean already.
+    /// Notes that the piece at `place` is clean. Returns how many sectors became clean by it: those still valid. `None`: the table no
+    /// longer points at that copy, or it was clean already.
     pub fn mark_clean(&mut self, line: Line, place: Place) -> Option<u8> {
         let Found::At(slot) = self.lines.find(line) else {
             return None;
@@ -373,7 +371,7 @@ impl LookupTable {
         cleaned
     }
 
-    /// Notes whether the piece at `place` was read. True where that is new.
+    /// Sets whether the piece at `place` was read; true if that changes it.
     pub fn mark_hit(&mut self, line: Line, place: Place, hit: bool) -> bool {
         let Found::At(slot) = self.lines.find(line) else {
             return false;
@@ -388,7 +386,7 @@ impl LookupTable {
         changed
     }
 
-    /// Forgets the pieces that `is_wanted` says, in one pass.
+    /// Forgets the pieces that `is_wanted` selects, in one pass.
     pub fn remove_where(&mut self, mut is_wanted: impl FnMut(&Piece) -> bool, mut lost: impl FnMut(Lost)) {
         let (fragments, counts) = (&mut self.fragments, &mut self.counts);
         self.lines.sweep(|entry| {
@@ -422,8 +420,8 @@ impl LookupTable {
         dirty
     }
 
-    /// Forgets the clean pieces in the given parts of the log, which are about to be overwritten. One part of a pass over the table; the
-    /// next part, if there is one. Panics at a dirty piece there: its only copy would be lost.
+    /// Forgets the clean pieces in the given parts of the log, which are about to be overwritten. Does one part of a pass over the table;
+    /// returns the next part, if there is one. Panics at a dirty piece there: its only copy would be lost.
     pub fn purge(&mut self, released: &[Range<Place>], part: TablePart) -> Option<TablePart> {
         let inside = |place: Place| released.iter().any(|part| part.start <= place && place < part.end);
         let (fragments, counts) = (&mut self.fragments, &mut self.counts);
@@ -431,7 +429,7 @@ impl LookupTable {
             assert!(!lost.dirty, "{:?} of the log was released with dirty data in it", lost.place);
         };
         let next = self.lines.sweep_part(part.first, part.slots, |entry| {
-            // Nearly all lines are one piece and stay: this is all that they cost.
+            // Nearly all lines are one piece and stay: they cost only this check.
             if !entry.is_broken() && !inside(entry.place()) {
                 return Some(entry);
             }
@@ -445,8 +443,8 @@ impl LookupTable {
         self.lines.scan(|entry| self.fragments.each(entry, |piece| f(entry.line(), piece)));
     }
 
-    /// Scans a part of the table, and returns the next part, if there is one. A pass in parts meets each line that is in the table all the
-    /// time once, whatever comes and goes meanwhile.
+    /// Scans a part of the table, and returns the next part, if there is one. A pass in parts meets each line that stays in the table
+    /// exactly once, even if others come and go.
     pub fn scan_part(&self, part: TablePart, mut f: impl FnMut(Line, Piece)) -> Option<TablePart> {
         let each = |entry: Packed| self.fragments.each(entry, |piece| f(entry.line(), piece));
         self.lines.scan_part(part.first, part.slots, each).map(|first| TablePart { first, ..part })
@@ -458,7 +456,7 @@ impl LookupTable {
         self.lines.visited.get()
     }
 
-    /// Panics where the table contradicts itself. A pass over everything, for tests and simulation.
+    /// Panics if the table contradicts itself. A pass over everything, for tests and simulation.
     pub fn check(&self) {
         self.lines.check();
         self.fragments.check();
@@ -489,8 +487,8 @@ impl LookupTable {
         self.lines.populated(lines.clone()).map(|part| part.end - part.start).sum()
     }
 
-    /// The first part of an extent in which [`STEP_LINES`] lines may be in the table, or few more; all of it where a pass over the table
-    /// looks at no more.
+    /// Returns the first part of an extent with about [`STEP_LINES`] lines that may be in the table; the whole extent if a pass over the
+    /// table looks at no more.
     pub fn step(&self, extent: Extent) -> Extent {
         let lines = Line::touching(extent);
         if lines.end - lines.start <= STEP_LINES || self.lines.slots() as u64 <= STEP_LINES {
@@ -520,8 +518,8 @@ impl LookupTable {
         self.search(extent, |mask, piece| piece.mask & mask != 0 && wanted(&piece))
     }
 
-    /// Calls `f` with each piece of the lines that the extent touches, and the sectors of the line that it covers, until
-    /// `f` says that it has seen enough. A pass over the table at most, however long the extent is.
+    /// Calls `f` with each piece of the lines that the extent touches, and the mask of the sectors that it covers, until `f` returns
+    /// true. Costs a pass over the table at most, however long the extent is.
     fn search(&self, extent: Extent, mut f: impl FnMut(u8, Piece) -> bool) -> bool {
         let lines = Line::touching(extent);
         let mut enough = false;
@@ -543,7 +541,7 @@ impl LookupTable {
     }
 }
 
-/// Takes from each piece of `entry` the sectors that `select` names, reports what was lost, and returns what is left.
+/// Removes from each piece of `entry` the sectors that `select` names, reports the loss, and returns the rest.
 #[inline]
 fn strip(
     fragments: &mut Fragments,

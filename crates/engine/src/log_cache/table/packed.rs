@@ -5,9 +5,9 @@
 //! high word   0..38 place   38 hit   39 kept                                         40..64 crc, low three bytes
 //! ```
 //!
-//! In an entry the key is the line; in a node it is the next node of the list. An entry of a *broken* line (several
-//! pieces) keeps no piece of its own: its place is the first node of the list. A low word of zero is an empty slot: no
-//! piece has an empty mask, and an entry without a mask has the flag `broken`.
+//! In an entry the key is the line; in a node it is the next node of the list. An entry of a *broken* line (several pieces) holds no
+//! piece: its place is the first node of the list. A low word of zero is an empty slot: no piece has an empty mask, and an entry without
+//! a mask has the flag `broken`.
 
 use super::{Line, Piece, Place};
 use crate::log_cache::format::LOG_SECTORS_MAX;
@@ -41,7 +41,7 @@ const _: () = assert!(size_of::<Packed>() == 16);
 impl Packed {
     pub const EMPTY: Packed = Packed { low: 0, high: 0 };
 
-    /// An entry or node that holds `piece`. The caller has checked the piece (`Piece::check`) and the key.
+    /// Creates an entry or node that holds `piece`. The caller has checked the piece (`Piece::check`) and the key.
     #[inline]
     pub fn whole(key: u64, piece: &Piece) -> Packed {
         let low = key
@@ -57,7 +57,7 @@ impl Packed {
         Packed { low, high }
     }
 
-    /// An entry of a line in several pieces, which are in the list that starts at `head`.
+    /// Creates the entry of a broken line, whose pieces are in the list that starts at `head`.
     #[inline]
     pub fn broken(line: Line, head: u64) -> Packed {
         Packed { low: line.0 | BROKEN_BIT, high: head }

@@ -1,20 +1,19 @@
 //! Ranges that read as zeroes, because a discard or a write of zeroes is in the log and is not destaged yet.
 //!
-//! Parts never overlap: a newer range cuts the older ones. Data pieces of the lookup table win over ranges: who inserts a
-//! range first removes the covered sectors from the table, and whatever is in the table later is newer.
+//! Parts never overlap: a newer range cuts the older ones. Data pieces of the lookup table win over ranges: the caller removes the
+//! covered sectors from the table before it inserts a range, so pieces in the table are newer.
 //!
-//! A *range* is what one entry of a record said; it is named by its id, and may be left in several *parts* when newer
-//! ranges or removals cut it. When the last part goes, the caller is told ([`RangeGone`]), as its segment then has one
-//! dirty range less.
+//! A *range* is one entry of a record; it has an id, and may be left in several *parts* when newer ranges or removals cut it. When the
+//! last part goes, the caller is told ([`RangeGone`]), as its segment then has one dirty range less.
 
 use std::collections::BTreeMap;
 
 use crate::{Extent, Lba};
 
-/// Parts at most: 64 Ki of them are about 8 MiB of RAM, and far more than a file system discards in the life of a log.
+/// Maximum number of parts: 64 Ki take about 8 MiB of RAM, and are far more than a file system discards in the life of a log.
 pub const RANGES_MAX: usize = 1 << 16;
 
-/// Parts that one `insert` or `cut` may add: the new one, and one by cutting an older one in two.
+/// Maximum number of parts that one `insert` or `cut` adds: the new one, and one by cutting an older one in two.
 const PARTS_PER_STEP: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +36,7 @@ pub struct RangeInfo {
     pub id: u64,
 }
 
-/// A part of a range that is still the newest there.
+/// A part of a range that no newer range or data has replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangePart {
     pub extent: Extent,
@@ -51,7 +50,7 @@ pub struct RangeGone {
     pub id: u64,
 }
 
-/// Span of a whole range: where its parts can be, and how many there are.
+/// Span of a whole range: the extent that holds its parts, and their number.
 struct Span {
     extent: Extent,
     parts: usize,
@@ -60,7 +59,7 @@ struct Span {
 #[derive(Default)]
 pub struct ZeroRanges {
     parts: BTreeMap<Lba, RangePart>,
-    /// Sectors of all parts together, of discards and of zeroes.
+    /// Sectors of all discarded parts; next, of all zeroed parts.
     discarded: u64,
     zeroed: u64,
     spans: BTreeMap<u64, Span>,
@@ -107,12 +106,12 @@ impl ZeroRanges {
         self.parts.remove(&part.extent.start);
     }
 
-    /// True when one more `insert` or `cut` is sure to find room.
+    /// True when one more `insert` or `cut` surely finds space.
     pub fn has_room(&self) -> bool {
         self.parts.len() + PARTS_PER_STEP <= RANGES_MAX
     }
 
-    /// Makes `extent` read as zeroes. Reports the older ranges of which nothing is left. Panics where there is no room.
+    /// Makes `extent` read as zeroes. Reports the older ranges of which nothing is left. Panics if there is no space.
     pub fn insert(&mut self, extent: Extent, info: RangeInfo, gone: impl FnMut(RangeGone)) {
         assert!(extent.sectors > 0, "an empty range");
         assert!(self.has_room(), "too many ranges: has_room() was not asked");
@@ -157,8 +156,8 @@ impl ZeroRanges {
         self.spans.remove(&id).is_some()
     }
 
-    /// Forgets what is in `extent`. Reports the ranges of which nothing is left. Panics where a part would have to be cut
-    /// in two and there is no room.
+    /// Forgets the ranges within `extent`. Reports the ranges of which nothing is left. Panics if a part would have to be cut in two and
+    /// there is no space.
     pub fn cut(&mut self, extent: Extent, mut gone: impl FnMut(RangeGone)) {
         let touched: Vec<RangePart> =
             self.touching(extent).filter(|part| part.extent.overlaps(extent)).collect();
@@ -191,7 +190,7 @@ impl ZeroRanges {
         }
     }
 
-    /// The parts from the one that may begin before `extent` to the last that begins within it.
+    /// The parts from the first that may reach into `extent` to the last that begins within it.
     fn touching(&self, extent: Extent) -> impl Iterator<Item = RangePart> + '_ {
         let before = self.parts.range(..extent.start).next_back();
         before.into_iter().chain(self.parts.range(extent.start..extent.end())).map(|(_, part)| *part)
