@@ -1,6 +1,6 @@
 //! The log cache as something to explore: two disks, or two slices of one, with settings drawn from the seed.
 //!
-//! Everything is small, so that the log goes around many times in one run: 5 MiB of data behind a log of 64 KiB to 1 MiB.
+//! Everything is small, so that the log wraps around many times in a run: 5 MiB of data behind a log of 64 KiB to 1 MiB.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ const LARGEST_REQUEST_BYTES: u64 = 128 << 10;
 /// Makes the log cache; an argument, so that a changed one can be explored.
 pub type MakeCache = Rc<dyn Fn(LogCacheConfig) -> Box<dyn Layer>>;
 
-/// Draws the rotation of the log's disk: gaps are left in a log that spins, whatever the latencies of the disk are.
+/// Draws the rotation of the log's disk: a log on a spinning disk leaves gaps, whatever the simulated latencies are.
 pub(crate) fn draw_spindle(rng: &mut SimRng) -> Spindle {
     let turns = rng.pick(&[false, false, true]);
     let track = rng.pick(&[16, 80]);
@@ -59,18 +59,18 @@ pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -
         low_mark: rng.pick(&[5, 25, 45]),
         idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),
         idle_full: Nanos::from_millis(1),
-        // Two MiB hold all of the largest log; more would only take time to zero, at every start.
+        // 2 MiB hold all of the largest log. More would only cost time to zero at every start.
         destage_memory: rng.pick(&[64 << 10, 1 << 20, 2 << 20]),
         destage_depth: rng.pick(&[1, 4, 32]),
         ordered_destage: rng.chance(150),
-        // Drawn here, so that the numbers drawn afterwards stay what they were.
+        // Drawn here, so that the later numbers of a seed do not change.
         follow_head: {
             spindle = draw_spindle(rng);
             true
         },
         read_clean: true,
-        // From a copy, so that the numbers drawn afterwards stay what they were without it; and not with planted bugs, whose
-        // states were counted without it.
+        // Drawn from a copy, so that the later numbers of a seed do not change. Off with planted bugs: their numbers of states were
+        // counted without it.
         compact: canary.is_none() && rng.clone().chance(500),
         accept_damage: false,
         doubt_kept: false,
@@ -92,7 +92,7 @@ pub(crate) fn store_spindle(log: &mut MemDisk, spindle: Spindle) {
     }
 }
 
-/// Has the superblock say that the data disk was smaller when it was formatted: the first start takes over what it has grown by.
+/// Makes the superblock record a smaller data disk: the first start then finds that the disk has grown.
 fn make_smaller(log: &mut MemDisk, data: &mut MemDisk, seed: u64) {
     let mut superblock = read_superblock(log).expect("it is formatted");
     let lines = DATA_SECTORS / LINE_SECTORS;
@@ -108,9 +108,8 @@ fn data_geometry(rng: &mut SimRng) -> Geometry {
     Geometry { volatile_cache, discards, ..Geometry::plain(DATA_SECTORS) }
 }
 
-/// More segment buffers than segments, and a log whose writes are durable when they end: the head can come round while an old
-/// write is still in flight. One run in ten thousand was so before these were drawn together. (Under `ordered` a log has more
-/// segments than that.)
+/// Draws a rare combination: fewer segments than segment buffers, and a log whose writes are durable when they complete. The head can
+/// then wrap around while an old write is in flight. (Under `ordered` a log has more segments than that.)
 fn is_crowded(seed: u64, promise: Promise, canary: Option<Canary>) -> bool {
     let drawn = SimRng::new(mix(seed, 0xc0d)).chance(100);
     let asked = canary == Some(Canary::ReuseInFlight);
@@ -194,7 +193,7 @@ pub(crate) fn slices(builder: &mut StackBuilder, below: Target, data: Extent) ->
     [slice("log", log), slice("data", data)]
 }
 
-/// The stack, and the same without the log. On disks that spin, the cache gives way to clients.
+/// Returns a builder of the stack, and one without the log. On spinning disks, the cache gives way to clients.
 fn builds(
     make: MakeCache,
     config: LogCacheConfig,
@@ -227,7 +226,7 @@ pub fn log_cache_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig
     cache_rig(seed, promise, canary, &make)
 }
 
-/// The log cache with ordered destage in every run. With `plain`, the cache is not told, and must be found out.
+/// The log cache with ordered destage in every run. With `plain`, the cache destages without order, and the explorer must notice.
 pub fn ordered_destage_rig(seed: u64, promise: Promise, plain: bool) -> Rig {
     let make: MakeCache = Rc::new(move |config| {
         let told = LogCacheConfig { ordered_destage: !plain, bypass_bytes: 0, ..config };
@@ -250,8 +249,8 @@ pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
     Rig { data_alone: None, rots: true, ..rig }
 }
 
-/// The log cache with gaps between blocks that are destaged filled, by rules from the seed. It destages in every pause, an operation
-/// after the other, so that clients write over gaps that are on their way.
+/// The log cache with gap filling in its destage, by rules from the seed. It destages in every pause, one operation after the other,
+/// so that clients overwrite gaps that are being filled.
 pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: Option<Canary>) -> Rig {
     let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
     let fill = |config: &mut LogCacheConfig, rng: &mut SimRng| {
@@ -289,7 +288,7 @@ pub(crate) fn rig_on_legs(
     rig_of(seed, promise, canary, &|_, _| {}, &make, Some(legs))
 }
 
-/// Changes what was drawn, with numbers of its own.
+/// Changes the drawn settings, with a random stream of its own.
 type Change<'a> = &'a dyn Fn(&mut LogCacheConfig, &mut SimRng);
 
 fn rig_of(
@@ -302,7 +301,7 @@ fn rig_of(
 ) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
     let (mut config, spindle) = draw_config(&mut rng, promise, canary);
-    // With numbers of its own, and not with other planted bugs, as the states until they show were counted without it.
+    // Drawn from a stream of its own. Off with other planted bugs: their numbers of states were counted without it.
     let keeps = match canary {
         None => SimRng::new(mix(seed, 0x4ee9)).chance(400),
         canary => canary == Some(Canary::StaleKeep),
@@ -329,7 +328,7 @@ fn rig_of(
         (config.segment_buffers, config.bypass_bytes) = (8, 0);
     }
     let mut geometry = data_geometry(&mut rng);
-    // A device's state as a whole, and that of the data disk alone, can be judged only where all of it is known.
+    // The oracle can judge a whole device, or the data disk alone, only if all content is known.
     let known = promise == Promise::Ordered || config.ordered_destage;
     if geometry.discards == Discards::Zero && !known && SimRng::new(mix(seed, 0xad)).chance(500) {
         geometry.discards = Discards::Advisory;
@@ -338,7 +337,7 @@ fn rig_of(
     let base = prefill(&mut data, DATA_SECTORS, seed);
     let (mut log, area, log_about) = formatted(&mut rng, &mut data, promise, crowded);
     store_spindle(&mut log, spindle);
-    // With numbers of its own, and not with planted bugs.
+    // Drawn from a stream of its own. Off with planted bugs.
     config.grow = canary.is_none() && SimRng::new(mix(seed, 0x960)).chance(200);
     if config.grow {
         make_smaller(&mut log, &mut data, seed);
@@ -347,7 +346,7 @@ fn rig_of(
     let spins = may_spin && SimRng::new(mix(seed, 0x591)).chance(400);
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200) && legs.is_none();
-    // Ordered destage reads a segment to its end, and takes a log for failed where no leg can read all of that, used or not.
+    // Ordered destage reads whole segments, even unused parts. If no leg can read one, the log counts as failed.
     let tears = legs.is_some_and(|legs| legs.tears) && !config.ordered_destage;
     let disks = match legs {
         Some(legs) => legs.of(&mut rng, &log, tears).into_iter().chain([data]).collect(),

@@ -13,7 +13,7 @@ pub struct Ticket {
     pub done: Nanos,
 }
 
-/// A device in virtual time: it takes an operation, says when it ends, and ends it then.
+/// A device in virtual time: accepts an operation, returns the time of its end, and ends it then.
 pub trait SimDevice {
     fn geometry(&self) -> Geometry;
 
@@ -104,7 +104,7 @@ impl<T> Flights<T> {
     }
 }
 
-/// A device that takes time and holds no bytes: reads come back as they went.
+/// A device that takes time and holds no bytes: a read leaves its buffer unchanged.
 #[derive(Debug)]
 pub struct BlankDisk {
     geometry: Geometry,

@@ -45,7 +45,7 @@ impl PartialOrd for Due {
 }
 
 impl Ord for Due {
-    /// The earliest is the greatest, as the heap gives the greatest first.
+    /// Orders the earliest event as the greatest, as the heap returns the greatest first.
     fn cmp(&self, other: &Due) -> Ordering {
         (other.time, other.sequence).cmp(&(self.time, self.sequence))
     }
@@ -162,7 +162,7 @@ impl<D: SimDevice> VirtualDriver<D> {
         self.trace.hash
     }
 
-    /// Leaves payloads out of the trace hash: reading a whole device again and again is mostly that.
+    /// Leaves payloads out of the trace hash, as hashing them would dominate the cost of reading whole devices.
     pub const fn hash_no_payloads(&mut self) {
         self.trace.payloads = false;
     }
@@ -185,7 +185,7 @@ impl<D: SimDevice> VirtualDriver<D> {
         self.schedule(at, What::Alarm(token));
     }
 
-    /// An answer to one of the requests, in the order in which they came.
+    /// Returns the next answer to a request, in order of completion.
     pub fn take_reply(&mut self) -> Option<(RequestId, IoResult)> {
         self.replies.pop_front()
     }
@@ -199,7 +199,7 @@ impl<D: SimDevice> VirtualDriver<D> {
         self.heap.is_empty() && stack.next_deadline().is_none() && !stack.has_outputs()
     }
 
-    /// Carries out what the stack wants; if that gave nothing to hand on, moves time on to the next event.
+    /// Carries out the stack's commands. If none had an immediate effect, moves time to the next event.
     pub fn step(&mut self, stack: &mut Stack) -> Progress {
         self.begin_moment();
         let answered = self.replies.len() + self.reports.len();
@@ -229,7 +229,7 @@ impl<D: SimDevice> VirtualDriver<D> {
     }
 
     fn next_event(&mut self, stack: &mut Stack) -> Progress {
-        // The caller may have something to do first.
+        // The caller may have to act on a report first.
         if self.reports.is_empty() && self.unrecorded.is_empty() {
             stack.check_progress(self.now);
         }

@@ -1,4 +1,4 @@
-//! Fault plans: what a simulated device does wrong, and when. A plan is data, so a run with faults repeats from its seed.
+//! Fault plans: the faults of a simulated device, and their times. A plan is data, so a run with faults repeats from its seed.
 
 use dcd_engine::{ErrorKind, Io};
 
@@ -21,7 +21,7 @@ impl FaultOn {
 }
 
 /// Operations that fail: from the operation `first` on (counted from 0 among those that match), `times` times. A failed write
-/// leaves each of its sectors old or new; a failed flush may have dropped what it should have covered, for good.
+/// leaves each of its sectors old or new; a failed flush may have dropped the writes that it should have covered, permanently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultRule {
     on: FaultOn,
@@ -31,12 +31,12 @@ pub struct FaultRule {
 }
 
 impl FaultRule {
-    /// The `n`-th operation fails, once.
+    /// Makes a rule by which only the `n`-th operation fails.
     pub const fn once(on: FaultOn, n: u64, error: ErrorKind) -> FaultRule {
         FaultRule { on, first: n, times: 1, error }
     }
 
-    /// The `n`-th operation and all after it fail.
+    /// Makes a rule by which the `n`-th operation and all later ones fail.
     pub const fn for_ever(on: FaultOn, n: u64, error: ErrorKind) -> FaultRule {
         FaultRule { on, first: n, times: u64::MAX, error }
     }
@@ -46,11 +46,11 @@ impl FaultRule {
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     rule: Option<FaultRule>,
-    /// The liar: flushes and FUA are acknowledged and do nothing.
+    /// True for a disk that lies: it acknowledges flushes and FUA without doing them.
     pub ignore_flushes: bool,
     /// Sectors that are being written when the power goes cannot be read afterwards, until they are written again.
     pub tears: bool,
-    /// Every operation fails, and a power cut does not change that.
+    /// True for a dead disk: every operation fails, also after a power cut.
     pub dead: bool,
     /// Operations that the rule has matched.
     matched: u64,
@@ -81,7 +81,7 @@ impl FaultPlan {
         self.fired
     }
 
-    /// Counts an operation, and says how it fails, if it does.
+    /// Counts an operation, and returns its error, if it fails.
     pub fn strike(&mut self, io: &Io) -> Option<ErrorKind> {
         let mut struck = self.dead.then_some(ErrorKind::Medium);
         if let Some(rule) = self.rule.filter(|rule| rule.on.matches(io)) {

@@ -1,4 +1,4 @@
-//! The bytes of a medium: sparse, zeroes too, and shared between copies until one of them writes.
+//! The bytes of a medium: sparse, where zeroes take no memory, and shared between copies until one of them writes.
 //!
 //! A crash state is a copy of an image with a few sectors changed, and there are millions of them: a copy costs one
 //! reference for each 256 KiB, and a write to a copy costs the page it touches.
@@ -94,7 +94,7 @@ impl Image {
                 .get_or_insert_with(|| Arc::new(Chunk { pages: [const { None }; CHUNK_PAGES] }));
             let place = &mut Arc::make_mut(chunk).pages[span.page];
             match place {
-                // A whole page replaces what is there: where others hold the old one, there is nothing to copy.
+                // A whole page replaces the old one, so a page that other copies share need not be copied.
                 Some(page) if span.len == PAGE && Arc::strong_count(page) > 1 => {
                     *page = Arc::new(source.try_into().expect("a whole page"));
                 }
@@ -120,7 +120,7 @@ impl Image {
             let chunk = at as usize / CHUNK_SECTORS;
             let chunk_end = ((chunk + 1) * CHUNK_SECTORS) as u64;
             let part = end.min(chunk_end) - at;
-            // A whole chunk goes at once, and one that was never written has nothing to go.
+            // A whole chunk is dropped at a time; a chunk that was never written holds nothing to drop.
             match part as usize {
                 CHUNK_SECTORS => self.chunks[chunk] = None,
                 _ if self.chunks[chunk].is_some() => self.zero_pages(Lba(at), part),

@@ -1,10 +1,10 @@
 //! Virtual time: a driver without clocks, devices that fail and forget, and the explorer that looks for lost data.
 //!
-//! A run is made by its seed and nothing else. What a layer does here is what it does on real devices: the layers are the
-//! same code, and only the driver and the devices are others.
+//! The seed alone determines a run. A layer behaves here as on real devices: its code is the same, and only the driver and the
+//! devices differ.
 //!
 //! With the feature `planted-bugs`, which is on by default, there are also the layers to explore (`cache`, `mirror`, `raid`), into which
-//! bugs can be planted, and the program `dcd-crash`. Crates that need only the driver and the devices leave it out.
+//! bugs can be planted, and the program `dcd-crash`. Crates that need only the driver and the devices disable it.
 
 mod device;
 mod driver;

@@ -268,7 +268,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
         Some(CanaryName::NearProof) => Some(Canary::NearProof),
         Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),
-        // All others are bugs of disks, or of arrays.
+        // The remaining canaries are bugs of disks or arrays.
         _ => None,
     };
     let make = if arguments.rot || bug.is_some_and(Canary::is_of_rot) { rotting_rig } else { log_cache_rig };
@@ -277,7 +277,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
     rig
 }
 
-/// Disks that lie, where they are the bug.
+/// Makes the disks lie, if that is the bug to plant.
 fn lie(arguments: &Arguments, rig: &mut Rig) {
     if arguments.canary == Some(CanaryName::LyingDisk) {
         rig.disks.iter_mut().for_each(|disk| disk.set_faults(FaultPlan::liar()));
@@ -350,7 +350,7 @@ fn run_again(arguments: &Arguments, config: &ExploreConfig, run: u64) -> ExitCod
 
 /// Requests of the client in each case of an error sweep: each operation that they cause is a few more cases.
 const SWEEP_REQUESTS: u64 = 40;
-/// Each of the first so many operations of a device fails, and of the later ones fewer and fewer: a resync of many small windows has thousands.
+/// Number of a device's first operations that each fail in a case; of later ones, fewer and fewer: a resync has thousands.
 const SWEEP_DOUBLES_AFTER: u64 = 64;
 
 fn sweep(arguments: &Arguments) -> ExitCode {

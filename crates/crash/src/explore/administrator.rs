@@ -1,4 +1,4 @@
-//! An administrator who fails members of a running array, takes them out, and gives the same disks back as they are, or as new ones.
+//! An administrator who fails members of a running array, removes them, and adds the same disks again, unchanged or blank.
 
 use dcd_engine::raid::offline::replace;
 use dcd_engine::raid::{DATA_SECTOR, Identity, Superblock, SuperblockError};
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 
 use crate::{MemDisk, SimRng, VirtualDriver};
 
-/// Chances in a thousand for a look at the array after each step, and for a good one that a member of it fails then: some do the next
-/// thing as soon as it may be done, others take their time.
+/// Chances in a thousand: of a look at the array after each step, and of a member's failure at a look if the array is good. Some
+/// administrators act as soon as possible, others later.
 const HABITS: [(u64, u64); 3] = [(60, 200), (60, 200), (300, 40)];
-/// Chance in a thousand that a disk that is given back is a different, blank one.
+/// Chance in a thousand that an added disk is a different, blank one.
 const NEW: u64 = 300;
 /// Chances in a thousand at a start: that a member is missing, and that a failed member is added before it.
 const MISSING: u64 = 100;
 const ADDED_BEFORE: u64 = 300;
 
-/// An array whose members, the first devices of the stack, are taken out and added again while it runs. Its spares are behind them.
+/// An array whose members are removed and added again while it runs. The members are the first devices of the stack; spares follow.
 pub struct HotAdd {
     pub layer: LayerIndex,
     pub members: usize,
@@ -50,7 +50,7 @@ pub(super) struct Administrator {
     /// Port of each spare's disk at the start.
     spare_ports: Vec<Port>,
     asked: Option<Asked>,
-    /// Disks that were given back.
+    /// Number of disks that were added again.
     pub added: u64,
 }
 
@@ -68,10 +68,10 @@ impl Administrator {
         Administrator { rng, looks, fails, layer: hot_add.layer, ports, spare_ports, asked: None, added: 0 }
     }
 
-    /// Looks at the array now and then, and does what comes next.
+    /// Looks at the array now and then, and takes the next step.
     ///
     /// # Errors
-    /// Where the array refuses what it has no reason to refuse.
+    /// If the array refuses a step without a reason.
     pub fn act(&mut self, driver: &mut VirtualDriver<MemDisk>, stack: &mut Stack) -> Result<(), String> {
         while let Some((_, report)) = driver.take_report() {
             if let Report::Array(answer) = report {
@@ -133,7 +133,7 @@ impl Administrator {
                 self.ports[role] = Some(port);
                 self.added += 1;
             }
-            // Parity in doubt, another member that has failed meanwhile.
+            // A failure may be refused: parity may be out of sync, or another member has failed meanwhile.
             (Asked::Fail, _) | (Asked::RemoveSpare, Ok(())) => {}
             (Asked::Remove(_) | Asked::RemoveSpare, Err(CommandError::Held(_))) => {}
             (Asked::RemoveSpare, Err(why)) => {
@@ -147,7 +147,7 @@ impl Administrator {
     }
 }
 
-/// The members whose superblocks a crash has left wiped, or half written. Where a spare has the role, that does not matter.
+/// Returns members whose superblocks a crash has left wiped or half written, except those whose role a spare has.
 pub(super) fn blank_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<usize> {
     let read = superblocks(hot_add, disks);
     let newest = newest(&read);
@@ -177,7 +177,7 @@ fn newest(read: &[Found]) -> Option<Superblock> {
     Superblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
 }
 
-/// Members whose roles are not theirs any more, while the disk that took them cannot be read: a start refuses them.
+/// Returns members that have lost their role to a disk that cannot be read: a start refuses them.
 pub(super) fn replaced_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<usize> {
     let read = superblocks(hot_add, disks);
     let Some(newest) = newest(&read) else { return Vec::new() };
@@ -192,13 +192,13 @@ pub(super) fn replaced_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<u
     (0..hot_add.members).filter(is_replaced).collect()
 }
 
-/// A device can be added offline in the place of a member: it is recorded that that has failed, and no other one is being filled.
+/// True if a device can be added offline in the place of a member: the member is recorded as failed, and no other is being filled.
 pub(super) fn may_add_offline(hot_add: &HotAdd, disks: &mut [MemDisk], role: usize) -> bool {
     newest(&superblocks(hot_add, disks))
         .is_some_and(|newest| newest.failed >> role & 1 == 1 && newest.rebuilding.is_none())
 }
 
-/// A member that is missing at a start, although it could be, and comes back later.
+/// Chooses a member that is missing at a start, although it could be present, and comes back later.
 pub(super) fn late_member(
     hot_add: &HotAdd,
     disks: &mut [MemDisk],
@@ -206,7 +206,7 @@ pub(super) fn late_member(
     rng: &mut SimRng,
 ) -> Option<usize> {
     let read = superblocks(hot_add, disks);
-    // Where a new one is left out while it is filled, as far as the others know, the next start refuses it.
+    // A new member that is left out while the others record it as being filled is refused by the next start.
     let is_new = |role: usize| {
         let others: Vec<Found> =
             read.iter().enumerate().map(|(other, found)| found.clone().filter(|_| other != role)).collect();
@@ -219,7 +219,7 @@ pub(super) fn late_member(
     (!members.is_empty() && rng.chance(MISSING)).then(|| rng.pick(&members))
 }
 
-/// A member that has failed, and that is added before a start.
+/// Chooses a failed member to be added before a start.
 pub(super) fn failed_member(hot_add: &HotAdd, disks: &mut [MemDisk], rng: &mut SimRng) -> Option<usize> {
     if !rng.chance(ADDED_BEFORE) {
         return None;
@@ -230,8 +230,8 @@ pub(super) fn failed_member(hot_add: &HotAdd, disks: &mut [MemDisk], rng: &mut S
     (0..hot_add.members).find(failed).filter(|_| newest.rebuilding.is_none())
 }
 
-/// Does what "dcd array add" does while nothing is served: gives a disk the role in whose place it is. Disks without a
-/// superblock are not asked: a crash can leave them in the place of members whose roles spares have.
+/// Acts as "dcd array add" on an array that is not served: gives a disk the role of its place. Ignores disks without a
+/// superblock: a crash can leave them in the place of members whose roles spares have.
 pub(super) fn add_offline(
     hot_add: &HotAdd,
     disks: &mut [MemDisk],

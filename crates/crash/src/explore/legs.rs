@@ -1,4 +1,4 @@
-//! An administrator who takes legs out of a log and gives the same disks back, as they are or with nothing on them.
+//! An administrator who removes legs of a log and adds the same disks again, unchanged or blank.
 
 use dcd_engine::mirror::{CONTENT_SECTOR, MirrorStatus, Standing};
 use dcd_engine::{
@@ -8,9 +8,9 @@ use dcd_engine::{
 
 use crate::{MemDisk, SimRng, VirtualDriver};
 
-/// Chances in a thousand for a look after each step, and for a leg of a log whose legs are all whole to be taken out then.
+/// Chances in a thousand: of a look after each step, and of removing a leg at a look if all legs are whole.
 const HABITS: [(u64, u64); 3] = [(60, 200), (200, 100), (5, 300)];
-/// Chance in a thousand that a disk that is given back is a blank one.
+/// Chance in a thousand that an added disk is blank.
 const NEW: u64 = 300;
 
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ pub(super) struct LegKeeper {
     /// Port of each disk at the mirror; none where the disk was taken out.
     ports: Vec<Option<Port>>,
     asked: Option<Asked>,
-    /// Disks that were given back.
+    /// Number of disks that were added again.
     pub added: u64,
 }
 
@@ -46,10 +46,10 @@ impl LegKeeper {
         }
     }
 
-    /// Looks at the log now and then, and does what comes next.
+    /// Looks at the log now and then, and takes the next step.
     ///
     /// # Errors
-    /// Where the mirror refuses what it has no reason to refuse.
+    /// If the mirror refuses a step without a reason.
     pub fn act(&mut self, driver: &mut VirtualDriver<MemDisk>, stack: &mut Stack) -> Result<(), String> {
         while let Some((_, report)) = driver.take_report() {
             if let Report::Array(answer) = report {
@@ -59,7 +59,7 @@ impl LegKeeper {
                         self.ports[leg] = Some(port);
                         self.added += 1;
                     }
-                    // Another one has failed meanwhile.
+                    // A removal may be refused: another leg has failed meanwhile.
                     (Asked::Remove(_), Err(_)) => {}
                     (Asked::Add(leg, _), Err(why)) => {
                         return Err(format!("leg {leg} cannot be added: {why}"));
@@ -99,7 +99,7 @@ impl LegKeeper {
             let port = self.ports[leg].map(|port| port.0);
             mirror.legs.iter().find(|other| other.port == port).and_then(|leg| leg.standing)
         };
-        // One that has failed, or is no leg, is taken out first; a good one now and then.
+        // A leg that has failed, or is not used as one, is removed first; a good one now and then.
         let bad = (0..self.ports.len()).find(|leg| matches!(standing(*leg), None | Some(Standing::Failed)));
         let leg = match bad {
             Some(leg) => leg,

@@ -30,7 +30,7 @@ use crate::{MemDisk, SimRng, Value, mix};
 /// Nested cuts beyond this depth show nothing new: a recovery of a recovery of a recovery.
 pub const DEPTH_MAX: u32 = 3;
 
-/// Makes a stack over devices that look like these.
+/// Makes a stack over devices of these geometries.
 pub type Build = Box<dyn Fn(&[Geometry]) -> Stack>;
 
 /// Everything of one run that the seed decides, apart from the client.
@@ -49,32 +49,32 @@ pub struct Rig {
     pub promise: Promise,
     /// True when an acknowledged write survives the kill of the process.
     pub outlives_server: bool,
-    /// For `ordered`: how much time a crash may take, with what the devices need to carry it out.
+    /// For `ordered`: the age from which on a write must survive a crash: the promised delay, and the time of the devices.
     pub delay_max: Nanos,
-    /// Does the stack keep the order of overlapping requests in flight?
+    /// True if the stack keeps the order of overlapping requests in flight.
     pub overlaps: bool,
     /// True when clients should mostly read the same blocks again.
     pub reads_again: bool,
-    /// The layers are drained and stopped one after the other, the upper ones first, as a server does: each has something to
-    /// destage into the one below it. Otherwise all at once.
+    /// True if the layers are drained and stopped one after the other, from the top down, as a server does: each destages into the
+    /// layer below it. Otherwise all are told together.
     pub upper_first: bool,
-    /// Disks may be lost for good.
+    /// Rule for disks that may be lost permanently.
     pub losses: Option<Losses>,
-    /// Two machines take the log over from each other, which is on two legs.
+    /// Two machines that take over from each other a log with two legs.
     pub machines: Option<Machines>,
-    /// The log is on so many legs, which come and go while it runs.
+    /// Number of the log's legs, which come and go while it runs.
     pub legs: Option<usize>,
-    /// Bits of this disk flip in crashes, among so many of its sectors.
+    /// Disk whose bits flip in crashes, and the number of its sectors in which they do.
     pub spoils: Option<(usize, u64)>,
     /// Sectors of the log that were being written at a power cut may be unreadable.
     pub tears: Option<Tears>,
-    /// Cuts at every write and flush of every run, which are short, and goes on from none of the states: for what shows in one instant alone.
+    /// True to cut at every write and flush of short runs, and to continue from no state: for bugs that show at a single instant.
     pub eager: bool,
-    /// Members of an array come and go while it runs.
+    /// Array whose members come and go while it runs.
     pub hot_add: Option<HotAdd>,
     /// Area of the log of a log cache.
     pub log: Option<LogArea>,
-    /// Blocks of it are damaged at rest, in place of the crashes.
+    /// True if blocks of the log are damaged at rest, in place of the crashes.
     pub rots: bool,
     /// The stack's settings in words, for the story.
     pub about: String,
@@ -90,13 +90,13 @@ pub struct Losses {
     pub in_crashes: bool,
 }
 
-/// All disks that have what was acknowledged have sectors that cannot be read.
+/// True if every disk with all acknowledged data has unreadable sectors.
 pub type AreTorn = Box<dyn Fn(&[MemDisk]) -> bool>;
 
-/// Start of a log of which sectors cannot be read that were being written.
+/// Start of a log with unreadable sectors that were being written at a power cut.
 pub struct Tears {
     pub are_torn: AreTorn,
-    /// The stack with damage accepted, as such a sector may have held what was acknowledged.
+    /// Makes the stack with damage accepted, as such a sector may have held acknowledged data.
     pub build_accepting: Build,
 }
 
@@ -119,7 +119,7 @@ impl ExploreConfig {
     }
 }
 
-/// Counters of what was tried.
+/// Counters of an exploration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub runs: u64,

@@ -13,7 +13,7 @@ const SLOW: Latency = Latency::Uniform { min: Nanos(200_000), max: Nanos(15_000_
 /// Time past `delay_max` that the devices may need for a commit: a slow one behind another, and a checkpoint.
 pub const ORDERED_SLACK: Nanos = Nanos::from_millis(200);
 
-/// Puts first content on every other 64 sectors of a disk, and returns what it then holds.
+/// Writes initial content to every other 64 sectors of a disk, and returns all its content.
 pub fn prefill(disk: &mut MemDisk, sectors: u64, seed: u64) -> Vec<Value> {
     let mut base = vec![Value::Zero; sectors as usize];
     for start in (0..sectors).step_by(128) {
@@ -33,7 +33,7 @@ pub fn disk(rng: &mut SimRng, geometry: Geometry) -> MemDisk {
 }
 
 impl Rig {
-    /// A stack over these disks that promises what a disk promises, and to which nothing but crashes happens.
+    /// A rig with a disk's promise (`flush`), to which only crashes happen.
     pub fn plain(disks: Vec<MemDisk>, base: Vec<Value>, build: Build, about: String) -> Rig {
         Rig {
             disks,

@@ -53,7 +53,7 @@ struct Run {
 
 type Outcome<T = ()> = Result<T, String>;
 
-/// Runs one seed. The second value is what went wrong, with the story if it was asked for.
+/// Runs a seed. The second value is the violation, with the story if it was asked for.
 pub(super) fn run(
     seed: u64,
     subject: &Subject,
@@ -259,7 +259,7 @@ impl Run {
             return Ok(());
         }
         self.tell_driver(driver);
-        // That of this life, which goes on afterwards.
+        // Those of this activation, which continues after the cuts were tried.
         let (missing, here) = (self.missing.clone(), self.here.clone());
         for cut in cuts {
             self.crashed(cut, oracle, depth + 1, place)?;
@@ -294,7 +294,7 @@ impl Run {
         *self.counts.kinds.entry(style.into()).or_default() += 1;
     }
 
-    /// Takes disks for good, most of the time as many as there may be.
+    /// Loses disks permanently, mostly as many as may be lost.
     fn lose_disks(&mut self, cut: &mut Cut) {
         while self.rig.losses.as_ref().is_some_and(|losses| losses.in_crashes) && self.rng.chance(800) {
             let Some(lost) = self.lose_disk(&mut cut.disks) else { return };
@@ -303,7 +303,7 @@ impl Run {
         }
     }
 
-    /// Flips bits at rest, of the disk that has copies elsewhere.
+    /// Flips bits at rest, on a disk whose data has copies on other disks.
     fn spoil(&mut self, cut: &mut Cut) {
         let Some((disk, sectors)) = self.rig.spoils else { return };
         for _ in 0..self.rng.below(4) {
@@ -314,7 +314,7 @@ impl Run {
         }
     }
 
-    /// Takes a disk for good, if one may be lost.
+    /// Loses a disk permanently, if one may be lost.
     fn lose_disk(&mut self, disks: &mut [MemDisk]) -> Option<usize> {
         let losses = self.rig.losses.as_ref()?;
         let may_lose = (losses.may_lose)(disks);
@@ -360,7 +360,7 @@ impl Run {
         }
     }
 
-    /// Recovers one state, judges it, and perhaps goes on from there.
+    /// Recovers a state, judges it, and perhaps continues from it.
     fn crashed(&mut self, mut cut: Cut, oracle: &Oracle, depth: u32, place: &str) -> Outcome {
         if self.states_left == 0 {
             return Ok(());
@@ -373,7 +373,7 @@ impl Run {
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
         self.judge_data_alone(&cut, oracle)?;
-        // Before the start: it fills legs.
+        // Asked before the start, as the start fills legs.
         let is_torn = self.rig.tears.as_ref().is_some_and(|tears| (tears.are_torn)(&cut.disks));
         let (mut driver, mut stack) = self.start(cut.disks)?;
         driver.hash_no_payloads();
@@ -393,7 +393,7 @@ impl Run {
             return self.accept_torn(driver.devices(), &refused.error, oracle, cut.at);
         }
         activated.map_err(|e| format!("recovery refuses: {e}"))?;
-        // This life has a clock of its own, and nothing was served in it: what may be gone was decided by the crash before.
+        // This activation has its own clock and served nothing: the crash before it decided which data may be lost.
         for nested in &mut sampler.borrow_mut().cuts {
             nested.at = cut.at;
             nested.only_killed &= cut.only_killed;
@@ -405,11 +405,11 @@ impl Run {
         if cut.only_killed && self.rig.outlives_server {
             oracle.judge_killed(&found)?;
         }
-        // What lies behind a hole must not come back in a later life: see what comes of it more often.
+        // Data after a hole must not reappear in a later activation: explore that more often.
         if nests && self.rng.chance(if cut.holes { 800 } else { 350 }) {
             let mut next = oracle.clone();
             if cut.killed && self.rig.promise != dcd_engine::log_cache::Promise::Ordered {
-                // The disks kept their caches, so what was not flushed may still go.
+                // The disks kept their caches, so unflushed data may still be lost.
                 next.killed(&found);
             } else {
                 next.recovered(&found);
@@ -421,7 +421,7 @@ impl Run {
         Ok(())
     }
 
-    /// Looks at the data disk as it would be found if the cache were gone.
+    /// Judges the data disk as it would be without the cache.
     fn judge_data_alone(&mut self, cut: &Cut, oracle: &Oracle) -> Outcome {
         let Some((device, start)) = self.rig.data_alone else { return Ok(()) };
         let mut bytes = vec![0; (oracle.sectors() * SECTOR_BYTES) as usize];
@@ -433,7 +433,7 @@ impl Run {
         oracle.judge_disk(&found)
     }
 
-    /// Goes on after a recovery in one of several ways, each with more crashes in it.
+    /// Continues after a recovery in one of several ways, with further crashes.
     fn live_on(
         &mut self,
         driver: &mut Driver,
@@ -521,7 +521,7 @@ impl Run {
         self.control(driver, stack, Control::Drain, oracle.clone(), sampler, depth, "destaging").map(|_| ())
     }
 
-    /// Gives every layer a control, all at once or the upper ones first, and waits for the answers.
+    /// Sends a control to every layer, to all together or from the top down, and waits for the answers.
     #[allow(clippy::too_many_arguments)]
     fn control(
         &mut self,
@@ -535,7 +535,7 @@ impl Run {
     ) -> Outcome<Vec<Report>> {
         driver.note(|| format!("control {control:?}"));
         while driver.take_report().is_some() {}
-        // A slice has nothing to destage, and does not answer.
+        // A slice has nothing to destage, and does not answer a control.
         let answers =
             |layer: &usize| stack.layer(LayerIndex(*layer)).status(driver.now()).get::<()>().is_none();
         let all: Vec<usize> = (0..stack.layer_count()).filter(answers).collect();
@@ -557,7 +557,7 @@ impl Run {
                     if let Report::Failed(text) = &report {
                         return Err(format!("{control:?} failed on good devices: {text}"));
                     }
-                    // Others answer somebody else, or nobody.
+                    // Other reports are no answer to this control.
                     if matches!(report, Report::Drained | Report::Stopped) {
                         reports.push(report);
                     }
@@ -608,7 +608,7 @@ fn statuses(stack: &Stack, now: Nanos) -> String {
         .collect()
 }
 
-/// Reads into `buf`, where it has the length.
+/// Reads into `buf`, if that has the right length.
 fn read(driver: &mut Driver, stack: &mut Stack, start: u64, sectors: u64, buf: Buf) -> Outcome<Buf> {
     let bytes = (sectors * SECTOR_BYTES) as usize;
     let buf = if buf.len() == bytes { buf } else { Buf::zeroed(bytes) };

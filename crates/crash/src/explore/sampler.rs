@@ -11,7 +11,7 @@ pub(super) struct Cut {
     pub killed: bool,
     /// So were all that its recovery has not ended: the disks still have everything that was answered.
     pub only_killed: bool,
-    /// A disk may have kept a write and lost one before it.
+    /// True if a disk may have kept a write but lost an earlier one.
     pub holes: bool,
     pub how: String,
 }

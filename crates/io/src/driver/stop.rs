@@ -177,8 +177,8 @@ impl Driver {
     }
 }
 
-/// True where a layer that was told to stop does not know of stopping: it has said nothing, nothing is on its way in
-/// the stack, and it is neither at work nor waiting for an instant.
+/// True if a layer that was told to stop will never answer, as it does not know of stopping: the stack has no message under
+/// way, and the layer neither works nor waits for an instant.
 fn is_silent(now: Nanos, stack: &Stack, layer: LayerIndex) -> bool {
     let layer = stack.layer(layer);
     stack.in_flight() == 0 && !stack.has_outputs() && !layer.has_work(now) && layer.next_deadline().is_none()

@@ -1,7 +1,7 @@
 //! Damages a block of the log while the log is not served: a flipped bit, a lost write, or two blocks in each other's places.
 //!
-//! The client has flushed, the log has been at rest for more than a second, and then the power goes or the server is killed. What the
-//! medium holds now is all that was acknowledged, so a start must refuse it, or serve every sector as it was last written, or
+//! The client has flushed, the log has been at rest for more than a second, and then the power goes or the server is killed. The
+//! medium then holds all acknowledged data. So a start must refuse the log, or serve every sector as it was last written, or
 //! fail exactly the sectors that lay in the damaged blocks.
 
 use super::{Driver, MemDisk, Oracle, Outcome, Run, Stack, stamp};
@@ -34,7 +34,7 @@ enum Damage {
         one: Lba,
         other: Lba,
     },
-    /// The block holds what it held before, or has never been written.
+    /// A lost write: the block has its earlier content, or none.
     Lose {
         at: Lba,
         before: bool,
@@ -79,7 +79,7 @@ impl LogArea {
 }
 
 impl Run {
-    /// Goes on after the first client with another client, so that the log holds older and newer content, a rest, and the damages.
+    /// Continues with a second client, so that the log holds older and newer content; then rests, and damages the log.
     pub(super) fn rot(
         &mut self,
         driver: &mut Driver,

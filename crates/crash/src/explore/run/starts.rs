@@ -27,7 +27,7 @@ impl Run {
         Ok((driver, stack))
     }
 
-    /// Members that are added before a start, and those that are missing at this one.
+    /// Adds members before a start, and returns those that are missing at this start.
     fn see_to_members(&mut self, disks: &mut [MemDisk]) -> Outcome<Vec<usize>> {
         let mut missing: Vec<usize> = self.see_to_blank_member(disks)?.into_iter().collect();
         let Some(hot_add) = &self.rig.hot_add else { return Ok(missing) };
@@ -57,8 +57,8 @@ impl Run {
         Ok(late.into_iter().collect())
     }
 
-    /// A crash while a disk was being added may leave it without a superblock. A start names it and changes nothing; then it is added
-    /// once more, or left out: that member.
+    /// A crash while a disk was being added may leave it without a superblock. A start names the disk and changes nothing. The
+    /// disk is then added once more, or left out and returned.
     fn see_to_blank_member(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
         let Some(hot_add) = &self.rig.hot_add else { return Ok(None) };
         let blank = blank_members(hot_add, disks);

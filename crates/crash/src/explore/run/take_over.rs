@@ -1,7 +1,7 @@
 //! Two machines that take a log over from each other. Each has one of its two legs, and both reach the data disk.
 //!
-//! A crash may be the moment from which on the other machine serves: it has its own leg and the data disk. The first machine is not always
-//! off: it may go on with its leg alone, kept from the data disk, under the epoch that the other one has, too. Its leg comes back later.
+//! A crash may be the moment from which on the other machine serves: it has its own leg and the data disk. The first machine may still
+//! run: with its leg alone, without the data disk, under the epoch that the other machine has, too. Its leg comes back later.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::{Cut, Outcome, Run};
 use crate::explore::MayLose;
 use crate::{FaultOn, FaultPlan, FaultRule, MemDisk, Progress, stamp};
 
-/// Chances in a thousand, in a crash.
+/// Chances in a thousand at a crash.
 const TAKES_OVER: u64 = 350;
 const COMES_BACK: u64 = 400;
 /// Chance in a thousand that the first machine goes on alone.
@@ -43,7 +43,7 @@ impl Who {
 pub struct Machines {
     /// Machine for which [`Rig::build`](crate::explore::Rig::build) makes the next stack.
     pub who: Rc<Cell<Who>>,
-    /// The legs without which the other has all that was acknowledged.
+    /// Returns the legs whose loss leaves the other leg with all acknowledged data.
     pub may_lose: MayLose,
 }
 
@@ -51,7 +51,7 @@ pub struct Machines {
 #[derive(Clone)]
 pub(super) struct Here {
     who: Who,
-    /// The leg of the other machine, as that has left it.
+    /// The other machine's leg, as that machine left it.
     away: Option<(usize, Rc<MemDisk>)>,
 }
 
@@ -71,12 +71,12 @@ impl Run {
         }
     }
 
-    /// Perhaps the other machine takes over, or its leg is seen again.
+    /// Perhaps lets the other machine take over, or its leg come back.
     pub(super) fn see_to_machines(&mut self, cut: &mut Cut) -> Outcome {
         if self.rig.machines.is_none() {
             return Ok(());
         }
-        // As long as the other machine has not started, what the first one has written alone is what counts.
+        // Until the other machine has started, the data that the first machine wrote alone is the valid data.
         let has_started = !self.here.who.takes_over;
         if self.here.away.is_some() && has_started && self.rng.chance(COMES_BACK) {
             return self.leg_comes_back(cut);
@@ -158,7 +158,7 @@ impl Run {
         let disks = self.copies(&cut.disks);
         let (mut driver, mut stack) = self.start(disks)?;
         match stack.activate(&mut driver).map_err(|refused| refused.error) {
-            // What it has is read and judged.
+            // Accepted: its content is read and judged later.
             Ok(()) => Ok(()),
             Err(error) if matches!(error.downcast_ref(), Some(MirrorError::Apart(..))) => {
                 *self.counts.kinds.entry("legs refused that were used apart".into()).or_default() += 1;

@@ -37,7 +37,7 @@ impl Run {
             }
             oracle.lost(at);
         }
-        // What is unreadable is no instant of a past.
+        // With unreadable sectors, the device matches no earlier instant, so `ordered` cannot be judged.
         if self.rig.promise == Promise::Ordered { Ok(()) } else { oracle.judge(at, &found) }
     }
 }
