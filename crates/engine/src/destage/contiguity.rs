@@ -1,6 +1,6 @@
-//! Filling a gap between two accesses, if that pays: the rules for performance of the contiguity transform (Baek and Park,
-//! section III-D, predicates (8) and (9)). A disk that has to leave out a few blocks often misses the next one and waits for
-//! a revolution. The stride benchmark (`raid::stride`) finds the rules for a disk; the array and the log cache use them.
+//! Decides whether filling a gap between two accesses pays: the rules for performance of the contiguity transform (Baek and Park, section
+//! III-D, predicates (8) and (9)). Some disks lose a full revolution when a write skips a few blocks. The stride benchmark
+//! (`raid::stride`) finds the rules for a disk; the array and the log cache use them.
 
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::U32;
@@ -8,17 +8,17 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::{LINE_SECTORS, Lba};
 
-/// The most that a superblock has room for: ranges of Sexcept for reads, and as many for writes.
+/// Maximum number of ranges of Sexcept in a superblock, for reads and for writes each.
 pub const EXCEPT_MAX: usize = 64;
 
-/// Stride distances at which a disk is faster with the gap filled. A stride distance is the difference of two positions in blocks:
-/// neighbours have 1.
+/// Stride distances at which a disk is faster if the gap is filled. A stride distance is the difference of two positions in blocks:
+/// adjacent blocks have 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Strides {
     /// Smax: only shorter strides are filled. 0 or 1: none.
     pub max: u64,
-    /// Sexcept: ranges, both ends included, that are not filled although they are shorter.
+    /// Sexcept: ranges of shorter strides, both ends included, that are not filled.
     pub except: Vec<(u64, u64)>,
 }
 
@@ -27,7 +27,7 @@ impl Strides {
         Strides { max, except: Vec::new() }
     }
 
-    /// The rule for performance, (8) and (9).
+    /// Tells whether the gap of a stride may be filled: the rule for performance, (8) and (9).
     pub fn allow(&self, stride: u64) -> bool {
         stride < self.max && !self.except.iter().any(|&(first, last)| first <= stride && stride <= last)
     }
@@ -38,7 +38,7 @@ impl Strides {
     }
 }
 
-/// Both rules for performance, as the stride benchmark finds them for a disk.
+/// The rules for reads and for writes, as the stride benchmark finds them for a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Contiguity {
@@ -47,13 +47,13 @@ pub struct Contiguity {
 }
 
 impl Contiguity {
-    /// True when a superblock has room for both rules.
+    /// True when a superblock has space for both rules.
     pub fn is_storable(&self) -> bool {
         [&self.read, &self.write].iter().all(|strides| strides.except.len() <= EXCEPT_MAX)
     }
 }
 
-/// [`Strides`] as superblocks have them.
+/// [`Strides`] as stored in superblocks.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct StridesBytes {
@@ -81,7 +81,7 @@ impl StridesBytes {
     }
 }
 
-/// [`Contiguity`] as superblocks have it: what the stride benchmark has found.
+/// [`Contiguity`] as stored in superblocks: the result of the stride benchmark.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ContiguityBytes {
@@ -90,7 +90,7 @@ pub struct ContiguityBytes {
 }
 
 impl ContiguityBytes {
-    /// Ranges that there is no room for are left out: see [`Contiguity::is_storable`].
+    /// Encodes the rules. Ranges that do not fit are left out: see [`Contiguity::is_storable`].
     pub fn new(contiguity: &Contiguity) -> ContiguityBytes {
         ContiguityBytes {
             read: StridesBytes::new(&contiguity.read),
@@ -98,7 +98,7 @@ impl ContiguityBytes {
         }
     }
 
-    /// None where it counts more ranges than there is room for.
+    /// Decodes the rules; none if the count of ranges is too large.
     pub fn contiguity(&self) -> Option<Contiguity> {
         Some(Contiguity { read: self.read.strides()?, write: self.write.strides()? })
     }

@@ -1,4 +1,4 @@
-//! The order in which the chosen blocks are written back, and which are written together.
+//! The order in which the chosen blocks are written back, and the merging of neighbours.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::Extent;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HowPolicy {
-    /// In the order in which the blocks lie in the cache (Nightingale et al. 1999, section 3.5.3).
+    /// In the order of the blocks in the cache (Nightingale et al. 1999, section 3.5.3).
     AsItComes,
     /// Sorted by LBA, neighbours merged into one write.
     #[default]
@@ -18,15 +18,15 @@ pub enum HowPolicy {
 /// Sectors that are written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// On the disk that they are written to.
+    /// The sectors of the disk that they are written to.
     pub target: Extent,
-    /// Their place in the cache: the order in which they came.
+    /// The place of the sectors in the cache: the order in which they came.
     pub place: u64,
-    /// Whatever the caller wants to find again.
+    /// A number for the caller's use.
     pub index: u32,
 }
 
-/// Adjacent blocks are merged up to this many sectors (1 MiB): more gains nothing on any disk.
+/// Maximum size of a merged write (1 MiB): larger writes gain nothing on any disk.
 pub const MERGE_SECTORS_MAX: u64 = 2048;
 
 impl HowPolicy {

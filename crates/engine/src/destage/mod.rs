@@ -1,5 +1,5 @@
-//! Destaging answers three questions, and each answer is a pure function of a view: *when* to run, *what* to take first,
-//! *how* to order the writes. Policies hold no state: what they need to know is in the view.
+//! Destaging policies answer three questions, each as a pure function of a view: *when* to run, *what* to destage first, *how* to order
+//! the writes. Policies hold no state: all that they need is in the view.
 //!
 //! A policy is a variant of the enum of its module.
 

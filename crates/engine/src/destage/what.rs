@@ -11,25 +11,25 @@ pub enum WhatPolicy {
     OldestFirst,
     /// The newest first (Nightingale et al. 1999, section 3.5.3).
     LastWriteFirst,
-    /// The least dirty data first: the least work for a free segment (the same section, as future work).
+    /// The part with the least dirty data first: the least work for a free segment (the same section, as future work).
     LeastValidFirst,
     /// The part that has not been written for the longest time.
     LeastRecentlyWritten,
-    /// The most dirty blocks for one visit of the arm; the nearest of equals (Biswas et al. 1993, section 2.1).
+    /// The part with the most dirty blocks for one visit of the arm; the nearest of equals (Biswas et al. 1993, section 2.1).
     MostDirty,
-    /// The next one in the direction of rising addresses, and round again.
+    /// The next part in the direction of rising addresses, wrapping around.
     CScan,
-    /// By age, but what was written again since it came gets a second chance.
+    /// By age, but a part that was written again since it came gets a second chance.
     Clock,
-    /// Both at once: by address, with a second chance for what was written again (Gill and Modha, FAST 2005).
+    /// `CScan` and `Clock` combined: by address, with a second chance for parts that were written again (Gill and Modha, FAST 2005).
     Wow,
-    /// `Wow` in two queues, of what was written sequentially and of the rest (Gill et al., USENIX ATC 2009). A cache that keeps no such
-    /// queues, as a log or an array, does as with `Wow`.
+    /// `Wow` with two queues, for sequential writes and for the rest (Gill et al., USENIX ATC 2009). A cache without such queues, like a
+    /// log or an array, does the same as for `Wow`.
     Stow,
 }
 
 impl WhatPolicy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [WhatPolicy; 9] = [
         WhatPolicy::OldestFirst,
         WhatPolicy::LastWriteFirst,
@@ -57,7 +57,7 @@ impl WhatPolicy {
         }
     }
 
-    /// True when some parts have a second chance: they come after others only because they were written again.
+    /// True when some parts get a second chance: parts come after others only because they were written again.
     pub const fn gives_chances(self) -> bool {
         matches!(self, WhatPolicy::Clock | WhatPolicy::Wow | WhatPolicy::Stow)
     }
@@ -71,7 +71,7 @@ pub struct Part {
     pub dirty_sectors: u64,
     /// The age of its last write.
     pub written: u64,
-    /// The distance ahead of the sweep's hand, in the direction of rising addresses and round again.
+    /// The distance ahead of the sweep's hand, in the direction of rising addresses, wrapping around.
     pub ahead: u64,
     /// The distance that the arm has to move.
     pub distance: u64,

@@ -1,4 +1,4 @@
-//! Policies for the time at which destaging runs.
+//! Policies for when destaging runs.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub enum WhenPolicy {
     /// No request for 1 s when the cache is empty, down to 1 ms when it is full (Nightingale et al. 1999, section 3.5.3).
     #[default]
     Idle,
-    /// From the high mark down to the low mark, whatever the load; idleness does not matter.
+    /// From the high mark down to the low mark, even if requests wait.
     HighLow,
     /// While more than the high mark is dirty and no request waits (Biswas et al. 1993, section 2.2).
     OneThreshold,
@@ -19,10 +19,10 @@ pub enum WhenPolicy {
     TwoThresholds,
     /// Whenever no request waits (the same, section 4.5).
     Asap,
-    /// Only when there is no room: pure write-behind (the same, section 2.1).
+    /// Only when there is no space: pure write-behind (the same, section 2.1).
     WhenFull,
-    /// The more is dirty, the more destages at a time: none at the low mark, all at the high one, whatever the load (the
-    /// linear threshold of Varma and Jacobson, as Gill and Modha, FAST 2005, describe it).
+    /// The more is dirty, the more destages at a time: none at the low mark, all at the high mark, whatever the load (the linear
+    /// threshold of Varma and Jacobson, as Gill and Modha, FAST 2005, describe it).
     Linear,
 }
 
@@ -36,9 +36,9 @@ pub struct View {
     pub foreground: u64,
     /// The time at which the last request came or was answered.
     pub last_activity: Nanos,
-    /// Destaging is running now, or has been suspended before it reached the low mark.
+    /// True if destaging is running, or was suspended before it reached the low mark.
     pub running: bool,
-    /// Destages at the disk now, and how many there may be.
+    /// Number of destages at the disk, and the maximum.
     pub in_flight: u32,
     pub depth: u32,
     pub high_mark: f64,
@@ -50,7 +50,7 @@ pub struct View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Run,
-    /// Not now; ask again then.
+    /// Not now; ask again at this time.
     At(Nanos),
     /// Not now; ask again after the next request.
     Wait,
@@ -79,8 +79,8 @@ impl WhenPolicy {
 }
 
 impl View {
-    /// The span without a request falls from `idle_empty` when the cache is empty to `idle_full` when it is full; the next request
-    /// suspends destaging. From the high mark on it runs in the foreground, as nothing is gained by waiting.
+    /// The required time without a request falls from `idle_empty` for an empty cache to `idle_full` for a full one; the next request
+    /// suspends destaging. From the high mark on, destaging runs in the foreground, as waiting gains nothing.
     fn idle(&self) -> Choice {
         if self.utilisation >= self.high_mark {
             return Choice::Run;
@@ -95,7 +95,7 @@ impl View {
     }
 }
 
-/// Returns the next state of a switch that turns on at the high mark and off at the low one.
+/// Returns the next state of a switch that turns on at the high mark and off at the low mark.
 pub fn hysteresis(was_on: bool, value: f64, high_mark: f64, low_mark: f64) -> bool {
     value >= high_mark || (was_on && value > low_mark)
 }

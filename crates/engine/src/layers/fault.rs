@@ -1,4 +1,4 @@
-//! Makes what is below it fail, or lie, in a planned way. For tests, and for trying out what software does when a disk fails.
+//! Makes the device or layer below fail, or lie, in a planned way. For tests, and to see how software reacts when a disk fails.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +22,12 @@ pub enum Hits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FaultPlan {
-    /// Flushes are answered and not carried out, and writes that should be durable are made volatile: a liar.
+    /// Flushes are answered but not carried out, and durable writes are made volatile.
     pub ignore_flush: bool,
     pub hits: Hits,
-    /// The number of operations that succeed first, of those that are hit.
+    /// Number of matching operations that succeed first.
     pub fail_after: u64,
-    /// The number of those that fail then; 0: none.
+    /// Number of matching operations that then fail; 0: none.
     pub fail_count: u64,
     /// ENOSPC in place of EIO.
     pub no_space: bool,
@@ -42,7 +42,7 @@ impl Default for FaultPlan {
 /// Counters of a fault layer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FaultStatus {
-    /// Operations of the kinds that may fail.
+    /// Number of operations of the kinds that may fail.
     pub seen: u64,
     pub failed: u64,
     pub ignore_flush: bool,
@@ -51,7 +51,7 @@ pub struct FaultStatus {
 /// See the module's documentation.
 pub struct Fault {
     plan: FaultPlan,
-    /// Operations of the planned kind that have come, from activation on.
+    /// Number of matching operations since activation.
     come: u64,
     failed: u64,
     seen: Seen,
@@ -62,7 +62,7 @@ impl Fault {
         Fault { plan, come: 0, failed: 0, seen: Seen::new(None) }
     }
 
-    /// Counts an operation, and says whether it is one of those that fail.
+    /// Counts an operation, and tells whether it fails.
     fn fails(&mut self, io: &Io) -> bool {
         let hit = match self.plan.hits {
             Hits::All => true,

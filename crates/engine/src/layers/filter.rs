@@ -1,4 +1,4 @@
-//! Layers over one thing that pass on what they do not change.
+//! Layers over one thing that pass most requests on unchanged.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use crate::layer::{
 /// The geometry of a filter from above, from activation on.
 pub type Seen = Cell<Option<Geometry>>;
 
-/// A layer over one thing: without more than [`Filter::seen`] it changes nothing. Each filter is a [`Layer`].
+/// A layer over one thing. By default, it passes everything on unchanged. Each filter is a [`Layer`].
 pub trait Filter {
     const BELOW: Port = Port(0);
 

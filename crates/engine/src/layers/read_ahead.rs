@@ -1,8 +1,8 @@
 //! Reads ahead: fetches the blocks after sequential reads before they are asked for, and stores them in RAM.
 //!
-//! The small files of a directory lie one behind the other, and their reader asks for each alone. A disk's own buffer helps
-//! as long as it has a segment for each reader and nothing moves the arm away. This layer has as many *streams* as it is
-//! given RAM for, and reads for each a long piece at a time, so that several readers do not pay a seek for each file.
+//! The small files of a directory lie one after the other, and their reader asks for each separately. A disk's own buffer helps as long
+//! as it has a segment for each reader and the arm stays. This layer has as many *streams* as its RAM allows, and reads a long piece at a
+//! time for each, so that several readers do not pay a seek for each file.
 //!
 //! | a stream is | until                                                                                  |
 //! |-------------|----------------------------------------------------------------------------------------|
@@ -11,9 +11,9 @@
 //! | kept        | a reader comes near its end: the next piece is loaded                                  |
 //! | forgotten   | a load of it has failed: two reads in order make a new stream                          |
 //!
-//! A read that is not near a stream goes to the disk alone and becomes one, in place of the one used longest ago. A piece is
-//! a quarter of the longest first, and doubles. What is written is forgotten when the write comes and again when it ends:
-//! what was loaded meanwhile may be from before it.
+//! A read that is not near a stream goes to the disk alone and becomes a stream, in place of the one used longest ago. The first piece is
+//! a quarter of the longest, and pieces double. Blocks are forgotten when a write to them comes and again when it ends: data loaded
+//! meanwhile may be from before it.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::layer::{Io, IoResult, Layer, OpId, Outbox, Request, RequestId};
 use crate::layers::filter::{Filter, Seen};
 use crate::{AnyStatus, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
-/// Marks the operations that load a stream, which is the rest of the number.
+/// Flag of operations that load a stream; the rest of the number is the stream.
 const LOAD: u64 = 1 << 63;
 /// The first piece of a stream is this part of the longest.
 const FIRST_PART: u64 = 4;
@@ -32,14 +32,14 @@ const FIRST_PART: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ReadAheadConfig {
-    /// The number of readers that are followed at a time.
+    /// Number of readers that are followed at a time.
     pub streams: usize,
-    /// The most that is read ahead at a time, in bytes: a multiple of 16 KiB.
+    /// Maximum read-ahead, in bytes: a multiple of 16 KiB.
     pub bytes: u64,
 }
 
 impl ReadAheadConfig {
-    /// `bytes` must be a multiple of this, so that also the first piece is whole blocks of any disk.
+    /// `bytes` must be a multiple of this, so that the first piece, too, is whole blocks of any disk.
     pub const UNIT_BYTES: u64 = FIRST_PART * 4096;
 
     pub const fn is_valid(&self) -> bool {
@@ -53,14 +53,14 @@ impl Default for ReadAheadConfig {
     }
 }
 
-/// A reader, and what was read ahead for it.
+/// A reader, and the data read ahead for it.
 struct Stream {
-    /// The end of its last read.
+    /// The end of the reader's last read.
     end: Lba,
     kept: Extent,
     buf: Buf,
     loading: Option<Extent>,
-    /// Some of the sectors that are being loaded were written since.
+    /// True if some of the sectors that are being loaded were written since.
     stale: bool,
     waiting: Vec<(RequestId, Lba, Buf)>,
     /// The size of the next load, in sectors.
@@ -86,7 +86,7 @@ impl Stream {
         covers(self.kept, wanted) && (blank || !self.buf.is_blank())
     }
 
-    /// The kept range and the loading one are one range, if both are there.
+    /// True if the wanted blocks are there once the load ends. Adjacent kept and loading ranges count as one.
     fn will_keep(&self, wanted: Extent) -> bool {
         self.loading.is_some_and(|loading| {
             let joined = self.kept.sectors > 0 && self.kept.end() == loading.start;
@@ -103,7 +103,7 @@ fn covers(extent: Extent, wanted: Extent) -> bool {
 /// Counters of a read-ahead layer.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ReadAheadStatistics {
-    /// Reads that were answered from RAM, those among them that had to wait for it, and those that were not.
+    /// Reads answered from RAM, reads among these that had to wait, and reads not answered from RAM.
     pub hits: u64,
     pub waits: u64,
     pub misses: u64,
@@ -115,7 +115,7 @@ pub struct ReadAheadStatistics {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ReadAheadStatus {
     pub kept_bytes: u64,
-    /// Readers of which something is kept.
+    /// Readers with blocks in RAM.
     pub streams: usize,
     pub statistics: ReadAheadStatistics,
 }
@@ -124,7 +124,7 @@ pub struct ReadAheadStatus {
 pub struct ReadAhead {
     config: ReadAheadConfig,
     streams: Vec<Stream>,
-    /// Operations under way that change something.
+    /// Operations under way that change data.
     changing: BTreeMap<RequestId, Extent>,
     uses: u64,
     seen: Seen,
@@ -145,7 +145,7 @@ impl ReadAhead {
         self.config.bytes / SECTOR_BYTES
     }
 
-    /// Malformed reads are for the disk to refuse.
+    /// True for a well-formed read; the disk refuses the others.
     fn is_inside(&self, at: Lba, buf: &Buf) -> bool {
         let wanted = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
         let whole = (buf.len() as u64).is_multiple_of(u64::from(self.geometry().logical_block_bytes));
@@ -191,7 +191,7 @@ impl ReadAhead {
         self.streams[index].end = wanted.end();
     }
 
-    /// A reader that was not seen before, in place of the one that was used longest ago.
+    /// Follows a new reader, in place of the one used longest ago.
     fn begin(&mut self, wanted: Extent) {
         let free = |stream: &&mut Stream| stream.loading.is_none();
         let piece = self.piece_max() / FIRST_PART;
@@ -205,10 +205,10 @@ impl ReadAhead {
         stream.kept.sectors = 0;
     }
 
-    /// Loads the next piece when a reader has come through half of the last one.
+    /// Loads the next piece when a reader has read most of the last one.
     fn go_on(&mut self, index: usize, blank: bool, out: &mut Outbox) {
         let stream = &self.streams[index];
-        // It may be past what was loaded, where that took long.
+        // The reader may be past the loaded piece, if loading took long.
         let left = stream.kept.end().0.saturating_sub(stream.end.0);
         if stream.loading.is_none() && left <= stream.piece / 4 {
             self.load(index, stream.kept.end().max(stream.end), blank, out);
@@ -237,7 +237,7 @@ impl ReadAhead {
         let stream = &mut self.streams[index];
         let extent = stream.loading.take().expect("it was loading");
         if result.status.is_err() {
-            // Two more reads in order are needed before it is tried again: by itself the layer would try for ever.
+            // Two more reads in order are needed before a retry: otherwise the layer would retry indefinitely.
             *stream = Stream { waiting: std::mem::take(&mut stream.waiting), ..Stream::new() };
         } else if !stream.stale {
             stream.append(extent, result.buf, capacity);
@@ -258,7 +258,7 @@ impl ReadAhead {
         }
     }
 
-    /// Forgets blocks that are about to be changed, or were. Requests that wait for them go to the disk.
+    /// Forgets blocks that change. Requests that wait for them go to the disk.
     fn forget(&mut self, extent: Extent, out: &mut Outbox) {
         for stream in &mut self.streams {
             if stream.kept.overlaps(extent) {
@@ -267,7 +267,7 @@ impl ReadAhead {
             if stream.loading.is_some_and(|loading| loading.overlaps(extent)) {
                 stream.stale = true;
             }
-            // Reads that begin in the kept range cannot be put together any more either.
+            // Waiting reads that begin in the kept range cannot be completed either.
             let gone = |(_, at, buf): &mut (RequestId, Lba, Buf)| {
                 !stream.loading.is_some_and(|loading| {
                     !stream.stale && covers(loading, Extent::new(*at, buf.len() as u64 / SECTOR_BYTES))
@@ -281,7 +281,7 @@ impl ReadAhead {
 }
 
 impl Stream {
-    /// Puts a piece behind what is kept, if it follows it, and keeps the last `capacity` sectors.
+    /// Adds a piece to the blocks in RAM, if it follows them, and keeps the last `capacity` sectors.
     fn append(&mut self, piece: Extent, loaded: Buf, capacity: u64) {
         let follows = self.kept.sectors > 0 && self.kept.end() == piece.start;
         if !follows || self.buf.is_blank() != loaded.is_blank() {

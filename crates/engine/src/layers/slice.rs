@@ -1,4 +1,4 @@
-//! A slice: a range of the sectors of what is below. Two slices of one disk make a *logical* DCD (Nightingale et al. 1999,
+//! A slice: a range of the sectors of the device or layer below. Two slices of one disk make a *logical* DCD (Nightingale et al. 1999,
 //! section 2): the cache-disk and the data disk are partitions of one spindle.
 
 use crate::layer::{
@@ -7,7 +7,7 @@ use crate::layer::{
 use crate::layers::filter::{Filter, Seen};
 use crate::{Extent, Lba, Nanos};
 
-/// Reason for refusing to cut a slice.
+/// Reason why a slice cannot be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SliceError {
     #[error("the slice {slice} does not fit on a device of {sectors} sectors")]

@@ -1,7 +1,7 @@
-//! A trace layer: passes everything on as it is, and records what passes: when, what, where, how long it took.
+//! A trace layer: passes everything on unchanged, and records each operation: its time, kind, place and latency.
 //!
-//! The newest records are kept in a ring, so that a long run costs no more memory than a short one; a sink, if there is
-//! one, gets every record. What passes is served whether or not it can be recorded.
+//! The newest records are kept in a ring, so that a long run costs no more memory than a short one; a sink, if there is one, gets every
+//! record. Requests are served even if they cannot be recorded.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ pub struct TraceRecord {
     pub at: Nanos,
     pub operation: IoKind,
     pub extent: Option<Extent>,
-    /// True when the operation had to be durable when it returned.
+    /// True if the operation had to be durable.
     pub durable: bool,
     /// Time from arrival to answer.
     pub latency: Nanos,
@@ -28,10 +28,10 @@ pub struct TraceRecord {
 
 /// A receiver of every record.
 pub trait Sink {
-    /// Takes a record at once: what is served must not wait for it.
+    /// Takes a record immediately: requests must not wait for it.
     fn take(&mut self, record: &TraceRecord);
 
-    /// The fate of the records.
+    /// Status of the sink.
     fn status(&self) -> SinkStatus;
 }
 
@@ -41,7 +41,7 @@ pub struct SinkStatus {
     pub path: String,
     pub recorded: u64,
     pub dropped: u64,
-    /// The error after which nothing more is written.
+    /// The error that ended writing.
     pub error: Option<String>,
 }
 
@@ -84,7 +84,7 @@ impl Trace {
         Trace { sink: Some(sink), ..Trace::new(kept_max) }
     }
 
-    /// The newest records, oldest first, in the order in which they were answered.
+    /// The newest records, in the order of their answers, oldest first.
     pub fn records(&self) -> impl Iterator<Item = &TraceRecord> {
         self.records.iter()
     }

@@ -1,4 +1,4 @@
-//! The state of the cache for people and monitors.
+//! Status of the cache.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,19 +7,19 @@ use super::recover::Damage;
 use super::{Contiguity, Promise, Statistics};
 use crate::{Extent, Geometry, IoError, SECTOR_BYTES};
 
-/// Ranges and damages that a status lists.
+/// Maximum number of ranges and of damages in a status.
 const LISTED_MAX: usize = 8;
 
 /// State of operation of a log cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogCacheState {
-    /// The data disk has everything that the log has.
+    /// The data disk has all data of the log.
     #[default]
     Clean,
     Dirty,
     Stopping,
-    /// The log device has failed: everything goes to the data disk.
+    /// The log device has failed: all data goes to the data disk.
     LogFailed,
 }
 
@@ -38,15 +38,15 @@ impl LogCacheState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogHead {
-    /// The log does not spin.
+    /// The log is not rotational.
     #[default]
     NotRotational,
     /// The host was too busy to tell, or an older program has formatted the log.
     NotMeasured,
-    /// Format has seen no head: durable writes take as long wherever they go.
+    /// Format has seen no head: durable writes take the same time wherever they go.
     NotShown,
     Followed,
-    /// Records would take as long at the next sector.
+    /// Records take no longer at the next sector.
     DoesNotPay,
 }
 
@@ -60,9 +60,9 @@ pub struct LogCacheStatus {
     pub used_bytes: u64,
     /// The share of segments that are in use, 0 to 1.
     pub utilisation: f64,
-    /// Everything that the data disk lacks: data, discards and zeroes.
+    /// All that the data disk lacks: data, discards and zeroes.
     pub dirty_bytes: u64,
-    /// Data alone. The data disk has to write this, and discards and zeroes are usually much faster.
+    /// Dirty data alone. The data disk has to write it; discards and zeroes are usually much faster.
     #[serde(default)]
     pub dirty_data_bytes: u64,
     #[serde(default)]
@@ -72,7 +72,7 @@ pub struct LogCacheStatus {
     /// Zeroes and discards that the data disk lacks.
     pub dirty_ranges: usize,
     pub cached_bytes: u64,
-    /// Blocks of 4 KiB that cannot be read from the log any more.
+    /// Blocks of 4 KiB in the log that can no longer be read.
     pub lost_blocks: usize,
     pub destaging: bool,
     /// The last attempt to destage failed.
@@ -80,9 +80,9 @@ pub struct LogCacheStatus {
     pub draining: bool,
     /// The first few losses that the start was told to accept.
     pub accepted_damage: Vec<String>,
-    /// Error of the last flush of the data disk, if it failed; none once all that it should have covered is durable.
+    /// Error of the last failed flush of the data disk; none once all writes that the flush should have covered are durable.
     pub flush_error: Option<IoError>,
-    /// The first few ranges that may be lost by a failed flush, and the bytes of all such ranges.
+    /// The first few ranges that a failed flush may have lost; next, the bytes of all such ranges.
     pub flush_at_risk: Vec<Extent>,
     pub flush_at_risk_bytes: u64,
     pub destage_nanos_per_sector: u64,
@@ -91,11 +91,11 @@ pub struct LogCacheStatus {
     pub durable_seq: u64,
     pub table_bytes: usize,
     pub ring_bytes: usize,
-    /// Memory for blocks that were read once, where reads are cached.
+    /// Memory of the ghost list, if reads are cached.
     pub ghosts_bytes: usize,
     pub buffers_bytes: u64,
     pub log_head: LogHead,
-    /// The stride benchmark's result is stored in the log.
+    /// True if the stride benchmark's result is stored in the log.
     pub calibrated: bool,
     /// Rules for filling gaps.
     pub fills: Option<Contiguity>,
@@ -130,7 +130,7 @@ impl Core {
 
     pub fn status(&self) -> LogCacheStatus {
         let segment = u64::from(self.log.superblock().segment_bytes);
-        // The segment that is being filled counts as soon as it has something that the data disk lacks.
+        // The head's segment counts as soon as it has dirty data.
         let head_is_used = self.index.is_dirty_segment(self.log.ring().index(self.log.ring().head()));
         let at_risk = self.data.at_risk();
         let ranges = self.index.ranges();

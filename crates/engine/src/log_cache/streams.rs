@@ -1,18 +1,18 @@
-//! Sequential streams. Those of large writes bypass the log: a kernel splits what a client writes, often into large requests and a small
-//! rest each, and a rest in the log would make holes in what bypassed it, which an array has to fill by reading.
+//! Sequential streams. Those of large writes bypass the log: a kernel often splits a write into large requests and a small rest each. A
+//! rest in the log would leave holes in the writes that bypassed it, which an array has to fill by reading.
 
 use crate::{Extent, Lba};
 
-/// Streams that are told apart.
+/// Number of streams that are distinguished.
 const STREAMS: usize = 16;
 
 /// Ends of the latest request of each stream.
 #[derive(Default)]
 pub struct Streams {
-    /// A request goes on with a stream if it begins at its end, or at most so many sectors behind.
+    /// A request continues a stream if it begins at the stream's end, or at most this many sectors after.
     reach: u64,
     ends: [Option<Lba>; STREAMS],
-    /// The place that is used again next.
+    /// The stream that is replaced next.
     next: usize,
 }
 
@@ -35,7 +35,7 @@ impl Streams {
         self.ends[place] = Some(extent.end());
     }
 
-    /// A request that begins here goes on where another one ended.
+    /// True if a request that begins here continues another one.
     pub fn continues(&self, start: Lba) -> bool {
         self.position(start).is_some()
     }

@@ -1,4 +1,4 @@
-//! Decides by the labels alone which of the legs found can be believed.
+//! Decides by the labels alone which legs can be believed.
 
 use super::Canary;
 use super::label::{Label, LabelError, Standing};
@@ -12,7 +12,7 @@ pub enum Refused {
     TwoMirrors(usize, usize),
     /// Two devices are the same leg.
     Twice(usize, usize),
-    /// Two legs have diverged: each was used without the other, and has what the other lacks.
+    /// Two legs have diverged: each was used without the other, and has writes that the other lacks.
     Apart(usize, usize),
     /// This number of legs is missing, and no label says that they failed.
     Missing(usize),
@@ -25,7 +25,7 @@ pub enum Refused {
 pub struct Assembled {
     /// New label, to be written to the whole legs before anything else.
     pub label: Label,
-    /// The legs on the ports; none where there is a device that is no leg.
+    /// The legs on the ports; none for a device that is no leg.
     pub on_port: Vec<Option<u64>>,
     /// Legs that are missing although no label says that they failed.
     pub missing: Vec<u64>,
@@ -53,7 +53,7 @@ pub fn assemble(found: &[Found], degraded: bool, canary: Planted<Canary>) -> Res
             return Err(Refused::Twice(*other, *port));
         }
     }
-    // An older content was put back where a generation is missing that all whole legs had.
+    // A leg with a generation before `complete` has older data: all whole legs had that generation.
     let is_in_use = |label: &Label, own: u64| {
         let is_whole = newest.standing(own) == Some(Standing::Whole) && label.generation >= newest.complete;
         is_whole || canary.is(Canary::StaleLeg)
@@ -89,7 +89,7 @@ pub fn assemble(found: &[Found], degraded: bool, canary: Planted<Canary>) -> Res
             false => Standing::Failed,
         };
     }
-    // The missing leg may have one generation more than the others: that number stays its own.
+    // The missing leg may be one generation ahead: that number must stay unused.
     label.generation += if missing.is_empty() { 1 } else { 2 };
     let in_use_generations = labels.iter().filter(|(_, label, own)| is_in_use(label, *own));
     label.complete = in_use_generations.map(|(_, label, _)| label.generation).min().unwrap_or(0);

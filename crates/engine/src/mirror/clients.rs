@@ -1,4 +1,4 @@
-//! Requests from above: reads go to one leg, and to another where that fails; everything else goes to all.
+//! Requests from above: reads go to one leg, and to another if that one fails; all other requests go to all legs.
 
 use std::collections::VecDeque;
 
@@ -16,10 +16,10 @@ struct Client {
     buf: Buf,
     /// Operations under way.
     left: u32,
-    /// A whole leg has done it.
+    /// A whole leg has completed the request.
     done: bool,
     error: Option<IoError>,
-    /// Legs that could not.
+    /// Legs that failed it.
     failed: Vec<u64>,
     answered: bool,
 }
@@ -27,9 +27,9 @@ struct Client {
 #[derive(Default)]
 pub struct Clients {
     all: Slab<Client>,
-    /// Wait for their place: something else is written there.
+    /// Requests that wait: another change is under way in their extent.
     waiting: VecDeque<Request>,
-    /// Ended, and not to be answered before the labels name a leg that has missed something.
+    /// Completed, but not answered before the labels name a leg that has missed something.
     held: Vec<(RequestId, IoResult)>,
 }
 
@@ -45,7 +45,7 @@ impl Clients {
         self.all.is_empty()
     }
 
-    /// Requests are not answered yet.
+    /// True while requests are not answered yet.
     pub fn are_waiting(&self) -> bool {
         !self.all.is_empty() || !self.waiting.is_empty() || !self.held.is_empty()
     }
@@ -87,7 +87,7 @@ pub fn down_extent(extent: Extent) -> Extent {
     Extent::new(down(extent.start), extent.sectors)
 }
 
-/// An error of a leg as it looks from above.
+/// Translates an error of a leg to the sectors of the mirror.
 fn up(mut error: IoError) -> IoError {
     if let Some(extent) = &mut error.extent {
         extent.start = Lba(extent.start.0.saturating_sub(super::CONTENT_SECTOR));
@@ -120,7 +120,7 @@ impl Core {
         }
     }
 
-    /// The legs that get what is written to one copy: that one, and those that are being filled, which may have it from there.
+    /// The legs that get a write to one copy: its leg, and those that are being filled, as they may be copied from it.
     fn written_as(&self, copy: u8) -> Vec<u64> {
         let Some(leg) = self.leg_of(copy) else { return Vec::new() };
         let is_filled = |id: &u64| self.label.standing(*id) == Some(Standing::Filling);
@@ -132,7 +132,7 @@ impl Core {
         self.clients.changes(extent) || self.copier.holds(extent)
     }
 
-    /// Starts what waited, where its place is free now.
+    /// Starts waiting requests whose extent is free now.
     pub fn start_waiting(&mut self, out: &mut Outbox) {
         let mut passed: Vec<Extent> = Vec::new();
         let mut at = 0;
@@ -148,11 +148,11 @@ impl Core {
         }
     }
 
-    /// `only`: the leg that is asked for.
+    /// Reads. `only`: the one leg to read from.
     fn read(&mut self, id: RequestId, at: Lba, buf: Buf, only: Option<u64>, out: &mut Outbox) {
         let leg = only.or_else(|| self.reader(&[])).expect("one leg is whole");
         let extent = Some(Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES));
-        // With all others named as failed, an error is told at once.
+        // With all other legs named as failed, an error is reported immediately.
         let failed = only.map_or(Vec::new(), |only| self.label.whole().filter(|id| *id != only).collect());
         let client = Client {
             id,
@@ -177,7 +177,7 @@ impl Core {
         if legs.is_empty() {
             return self.clients.held.push((id, IoResult::ok(io.take_buf())));
         }
-        // What is written to one leg alone is on another one.
+        // The data of a write to one leg alone is on another leg already.
         let done = matches!(io, Io::WriteCopy { .. });
         let (kind, extent) = (io.kind(), io.extent());
         let mut buf = Buf::none();
@@ -251,14 +251,14 @@ impl Core {
             return out.reply(client.id, IoResult::err(result.buf, error));
         }
         let client = self.clients.all.remove(key);
-        // What was asked for one leg alone has had no error here.
+        // A read of one particular leg has no error here.
         if client.error.is_some() {
             client.failed.iter().for_each(|leg| self.copier.mend(*leg, extent));
         }
         out.reply(client.id, IoResult::ok(result.buf));
     }
 
-    /// Answers what has ended, unless a leg has missed something that the labels do not name yet.
+    /// Answers completed requests, unless a leg has missed something that the labels do not name yet.
     pub fn answer_held(&mut self, out: &mut Outbox) {
         let dead = self.record.is_dead.filter(|_| !self.may_answer());
         if dead.is_none() && !self.may_answer() {

@@ -1,4 +1,4 @@
-//! Legs come and go while the mirror is in use.
+//! Commands that add and remove legs while the mirror is in use.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::layer::{ArrayCommand, CommandError, Geometry, Outbox, Port, Report};
 /// An administrator who waits for an answer.
 pub enum Call {
     Answered(Result<(), CommandError>),
-    /// A leg is taken out. `erased`: it was told that it is none any more.
+    /// A leg is removed. `erased`: its label is being erased.
     Remove {
         leg: u64,
         erased: bool,
@@ -48,7 +48,7 @@ impl Core {
         if id == 0 || self.label.standing(id).is_some() {
             return Err(CommandError::Id(id));
         }
-        // Of a leg that is gone nothing is known any more, should it come back.
+        // A removed leg is forgotten: should it come back, nothing is known of it.
         let is_there = |id: u64| self.members.iter().any(|member| member.id == id);
         self.label.legs.retain(|leg| leg.standing != Standing::Failed || is_there(leg.id));
         if self.label.legs.len() == LEGS_MAX {

@@ -1,5 +1,5 @@
-//! Copies from leg to leg, one place at a time: fills a leg, and mends places that one leg could not read and another could.
-//! While a place is copied, nothing else is written there.
+//! Copies from leg to leg, one place at a time: fills a leg, and repairs places that one leg could not read and another could. While a
+//! place is copied, no client writes there.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use super::{Core, Op, Standing, Stop};
 use crate::layer::{Durability, Io, IoResult, Outbox, Report};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
-/// Sectors copied at once: enough to stream, and few enough that a write waits no longer than for any other write.
+/// Sectors copied at once: enough to stream, but so few that a client's write waits no longer than for another write.
 const WINDOW_SECTORS: u64 = 2048;
-/// Sectors copied at once in a window of which something cannot be read.
+/// Sectors copied at once in a window with unreadable sectors.
 const PIECE_SECTORS: u64 = 8;
-/// Maximum number of places that wait to be mended. A later read finds the others again.
+/// Maximum number of places that wait to be repaired. A later read finds the others again.
 const MENDS_MAX: usize = 64;
 
-/// A leg that is filled, and how far it is.
+/// A leg that is being filled, and its progress.
 struct Fill {
     leg: u64,
     done_sectors: u64,
@@ -26,7 +26,7 @@ struct Fill {
 }
 
 enum Phase {
-    /// Waits for the operations that are under way in the place.
+    /// Waits for the operations under way in the place.
     Locked,
     Reading {
         from: u64,
@@ -39,7 +39,7 @@ struct Copy {
     extent: Extent,
     is_fill: bool,
     phase: Phase,
-    /// Legs that cannot read it.
+    /// Legs that cannot read the place.
     unreadable: Vec<u64>,
     began: Nanos,
 }
@@ -49,7 +49,7 @@ pub struct Copier {
     fill: Option<Fill>,
     mends: VecDeque<(u64, Extent)>,
     running: Option<Copy>,
-    /// A place may be copied again from then on: clients come first.
+    /// Time of the next copy: clients come first.
     rests_until: Nanos,
     /// No leg is filled in this activation.
     only_looks: bool,
@@ -87,7 +87,7 @@ impl Copier {
         self.fill.as_ref().filter(|fill| fill.leg == leg).map_or(0, |fill| fill.done_sectors)
     }
 
-    /// The leg that is to be filled next.
+    /// The next leg to fill.
     fn unfilled(&self, label: &Label) -> Option<u64> {
         let next = label.legs.iter().find(|leg| leg.standing == Standing::Filling);
         next.filter(|_| !self.only_looks).map(|leg| leg.id)
@@ -95,7 +95,7 @@ impl Copier {
 }
 
 impl Core {
-    /// True when a leg is to be filled, a place is to be mended, or a copy is running.
+    /// True when a leg is to be filled, a place is to be repaired, or a copy is running.
     pub fn copies(&self) -> bool {
         let Copier { fill, mends, running, .. } = &self.copier;
         let fills = fill.is_some() || self.copier.unfilled(&self.label).is_some();
@@ -142,7 +142,7 @@ impl Core {
         if let Some((leg, extent)) = self.copier.mends.pop_front() {
             return Some(copy(leg, extent, false));
         }
-        // The labels say first that it is being filled.
+        // A fill begins only once the labels say so.
         let fill = self.copier.fill.as_mut().filter(|fill| !fill.flushing)?;
         if now < self.copier.rests_until || !self.record.is_settled() {
             return None;
@@ -159,7 +159,7 @@ impl Core {
         Some(copy(fill.leg, extent, true))
     }
 
-    /// Reads it from a leg that has not failed at it.
+    /// Reads the place from a leg that has not failed to read it.
     fn read_place(&mut self, out: &mut Outbox) {
         let copy = self.copier.running.as_ref().expect("a place is copied");
         let (to, extent, is_fill) = (copy.to, copy.extent, copy.is_fill);
@@ -167,7 +167,7 @@ impl Core {
         but.push(to);
         let Some(from) = self.reader(&but) else {
             if is_fill && extent.sectors <= PIECE_SECTORS {
-                // Nobody can read it. What lay there before on the new leg must not be taken for it.
+                // No leg can read the place. Old content of the new leg must not be taken for it.
                 return self.write_place(Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize), out);
             }
             if let Some(fill) = self.copier.fill.as_mut().filter(|_| is_fill) {
@@ -194,7 +194,7 @@ impl Core {
         let copy = self.copier.running.as_mut().expect("a place is copied");
         let (to, extent, is_fill, began) = (copy.to, copy.extent, copy.is_fill, copy.began);
         match (&copy.phase, result.status) {
-            // It has failed meanwhile, or was taken out.
+            // The target leg has failed meanwhile, or was removed.
             _ if !written.contains(&to) => {}
             (Phase::Reading { .. }, Ok(())) => return self.write_place(result.buf, out),
             (Phase::Reading { from }, Err(_)) => {
@@ -218,7 +218,7 @@ impl Core {
         self.start_waiting(out);
     }
 
-    /// All of it is copied, and flushed.
+    /// Notes that a whole leg is copied and flushed.
     pub fn on_filled(&mut self, leg: u64, result: IoResult, out: &mut Outbox) {
         if self.copier.fill.take_if(|fill| fill.leg == leg).is_none() {
             return;

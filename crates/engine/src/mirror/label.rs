@@ -1,7 +1,7 @@
-//! The label of a leg, which every leg has in two copies: which mirror it is of, which legs that has, and which of them are whole.
-//! Bytes are described in docs/format.md.
+//! The label of a leg, which every leg has in two copies: it names the mirror and its legs, and says which legs are whole. docs/format.md
+//! describes the bytes.
 //!
-//! Each update is a new *generation*, and goes over the copy that is older or damaged, never over the one that counts.
+//! Each update is a new *generation*, and overwrites the older or damaged copy, never the valid one.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::{BlockDevice, Buf, ErrorKind, IoError, Lba, SECTOR_BYTES};
 
 pub const LABEL_BYTES: usize = 4096;
-/// The sectors of the copies.
+/// The first sectors of the two copies.
 pub const COPY_SECTORS: [Lba; 2] = [Lba(0), Lba(8)];
 /// First sector of the content.
 pub const CONTENT_SECTOR: u64 = 16;
@@ -65,14 +65,14 @@ pub struct Label {
     pub uuid: [u8; 16],
     /// Counts the updates.
     pub generation: u64,
-    /// A generation that all whole legs had when this one was made; 0: not known.
+    /// A generation that all whole legs had when this label was made; 0: not known.
     pub complete: u64,
     /// The content of each leg, in sectors from [`CONTENT_SECTOR`] on.
     pub sectors: u64,
     pub legs: Vec<Leg>,
 }
 
-/// Reason for not taking a device as a leg.
+/// Reason why a device is not a leg.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
     #[error("it has no label of a mirrored log")]
@@ -98,7 +98,7 @@ impl Label {
         self.legs.iter().filter(|leg| leg.standing == Standing::Whole).map(|leg| leg.id)
     }
 
-    /// The label of the leg with this id, and where it goes.
+    /// Encodes the label for the leg with this id; returns the sector to write it to.
     pub fn encode(&self, own: u64) -> (Lba, Buf) {
         assert!(self.legs.len() <= LEGS_MAX, "the table has room");
         let mut bytes = Bytes::new_zeroed();
@@ -122,7 +122,7 @@ impl Label {
         (COPY_SECTORS[(self.generation % 2) as usize], Buf::copy_of(bytes.as_bytes()))
     }
 
-    /// A label, and the id of the leg that has it.
+    /// Decodes a label, and the id of its leg.
     pub fn decode(bytes: &[u8]) -> Result<(Label, u64), LabelError> {
         let Ok(bytes) = Bytes::ref_from_bytes(bytes) else { return Err(LabelError::None) };
         if bytes.magic != MAGIC {
@@ -181,7 +181,7 @@ impl Label {
                 found.as_ref().map_or(0, |(label, _)| label.generation)
             };
             best = match (best, found) {
-                // This program must not touch what a newer one has written.
+                // This program must not overwrite a label of a newer program.
                 (Err(LabelError::Version(version)), _) | (_, Err(LabelError::Version(version))) => {
                     Err(LabelError::Version(version))
                 }
@@ -195,12 +195,12 @@ impl Label {
     }
 }
 
-/// The content that fits a device.
+/// Returns the content that fits a device.
 pub const fn content_sectors(device: u64) -> u64 {
     device.saturating_sub(CONTENT_SECTOR) / crate::LINE_SECTORS * crate::LINE_SECTORS
 }
 
-/// The least that a leg's device must have.
+/// Returns the minimum size of a leg's device.
 pub const fn device_sectors(content: u64) -> u64 {
     CONTENT_SECTOR + content
 }

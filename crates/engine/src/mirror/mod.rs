@@ -1,5 +1,5 @@
-//! Mirrors a log on legs that all have the same content, so that a leg can be lost. A log cache stands above, whose checksums say which
-//! of two copies is right (see [`Io::ReadCopy`]).
+//! Mirrors a log on legs with the same content, so that a leg can be lost. The log cache above decides by its checksums which of two
+//! copies is right (see [`Io::ReadCopy`]).
 //!
 //! | part | does |
 //! |---|---|
@@ -13,9 +13,9 @@
 //!
 //! - A write is answered when it is on all legs in use.
 //! - When a leg misses a write, nothing more is answered before the labels of the others say so.
-//! - A leg that is filled gets all that is written, and is believed only once the labels say that it is whole.
+//! - A leg that is being filled gets all writes, and is believed only once the labels call it whole.
 //! - After a crash the legs may differ in writes that were under way. The mirror does not decide which of them count: the layer above
-//!   reads both copies, and writes again what it believes.
+//! reads both copies, and repeats the writes that it believes.
 
 mod assemble;
 mod clients;
@@ -46,7 +46,7 @@ use record::Record;
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// A leg is believed that lacks what was acknowledged.
+    /// A leg that lacks acknowledged data is believed.
     StaleLeg,
     /// A write is answered when the first leg has it.
     OneLeg,
@@ -58,7 +58,7 @@ pub enum Canary {
 pub struct MirrorConfig {
     /// Names of the legs, in the order of the ports.
     pub names: Vec<String>,
-    /// Starts although legs are missing that are not known to have failed.
+    /// Starts although legs are missing and not known to have failed.
     pub degraded: bool,
     /// Fills no leg: for commands that change nothing.
     pub only_looks: bool,
@@ -86,9 +86,9 @@ pub enum MirrorError {
     )]
     Missing {
         missing: usize,
-        /// A leg that is there.
+        /// A leg that is present.
         says: String,
-        /// Devices that are there and are no legs, and why.
+        /// Devices that are present but are no legs, and the reasons.
         no_legs: Vec<(String, LabelError)>,
     },
     #[error(
@@ -103,7 +103,7 @@ pub enum MirrorError {
     Label { name: String, error: IoError },
 }
 
-/// A leg whose device is there.
+/// A leg whose device is present.
 struct Member {
     id: u64,
     port: Port,
@@ -125,11 +125,11 @@ enum Op {
     Copy {
         leg: u64,
     },
-    /// The flush of a leg that is filled.
+    /// The flush of a leg that was filled.
     Filled {
         leg: u64,
     },
-    /// A leg that was taken out forgets what it was.
+    /// Erases the label of a leg that was removed.
     Erase {
         leg: u64,
     },
@@ -155,18 +155,18 @@ struct Core {
     calls: Calls,
     stop: Stop,
     canary: Planted<Canary>,
-    /// The legs by the numbers of [`Io::ReadCopy`]. A number stays with its leg while that is whole: what was read from one copy is never
-    /// written over under the number of another.
+    /// The legs by the numbers of [`Io::ReadCopy`]. A leg keeps its number while it is whole: bytes read from one copy must never
+    /// overwrite another under the same number.
     copies: Vec<u64>,
-    /// Legs that have lost what they had said was durable.
+    /// Legs that have lost data which they had reported as durable.
     distrusted: Vec<u64>,
-    /// Legs that were missing at the start although no label said that they had failed, and the newest label that it found.
+    /// Legs that were missing at the start although no label called them failed; next, the newest label found at the start.
     missing: Vec<u64>,
     found_generation: u64,
     statistics: MirrorStatistics,
 }
 
-/// The mirror as a layer: its legs on the ports, in the order of [`MirrorConfig::names`]; those that are added come behind.
+/// The mirror as a layer: its legs are on the ports, in the order of [`MirrorConfig::names`]; added legs come after.
 pub struct Mirror {
     config: MirrorConfig,
     core: Option<Core>,
@@ -190,7 +190,7 @@ impl Layer for Mirror {
             Event::Completed { op, result } => core.on_completed(now, op, result, out),
             Event::Control(Control::ResetStatistics) => core.statistics = MirrorStatistics::default(),
             Event::Control(Control::Array(command)) => core.on_command(command, out),
-            // It holds nothing back.
+            // The mirror has nothing to destage.
             Event::Control(Control::Drain) => out.report(Report::Drained),
             Event::Control(Control::Stop) => core.stop = Stop::Asked,
             Event::Control(Control::DistrustCopy(copy)) => core.distrust(copy, out),
@@ -265,20 +265,20 @@ impl Core {
         out.submit(member.port, OpId(self.ops.insert(op)), io);
     }
 
-    /// The whole leg that has the least to do, but for some.
+    /// The whole leg with the fewest operations, except for some.
     fn reader(&self, but: &[u64]) -> Option<u64> {
         let is_whole = |member: &&Member| self.label.standing(member.id) == Some(Standing::Whole);
         let usable = self.members.iter().filter(is_whole).filter(|member| !but.contains(&member.id));
         usable.min_by_key(|member| member.in_flight).map(|member| member.id)
     }
 
-    /// The leg that has the number of a copy, while it is whole.
+    /// The leg with the number of a copy, while it is whole.
     fn leg_of(&self, copy: u8) -> Option<u64> {
         let leg = self.copies.get(usize::from(copy)).copied();
         leg.filter(|id| self.label.standing(*id) == Some(Standing::Whole))
     }
 
-    /// Gives a leg that is whole now the number of one that is not any more.
+    /// Gives a leg that has become whole the number of one that is no longer whole.
     fn number(&mut self, leg: u64) {
         if self.copies.contains(&leg) {
             return;
@@ -290,7 +290,7 @@ impl Core {
         }
     }
 
-    /// The legs that get what is written.
+    /// The legs that get writes.
     fn written(&self) -> Vec<u64> {
         let gets = |id: u64| matches!(self.label.standing(id), Some(Standing::Whole | Standing::Filling));
         self.members.iter().map(|member| member.id).filter(|id| gets(*id)).collect()
@@ -399,7 +399,7 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, Mirror
     })
 }
 
-/// Makes it true for the next start: first on the whole legs, then on those that are filled.
+/// Writes the label for the next start: first on the whole legs, then on those that are filled.
 fn write_labels(
     config: &MirrorConfig,
     label: &mut Label,
@@ -424,7 +424,7 @@ fn write_labels(
     }
 }
 
-/// Writes the label of a leg. A killed server may have left the copy that counts in the device's cache: that is flushed before.
+/// Writes the label of a leg. A killed server may have left the valid copy in the device's cache, so the device is flushed first.
 fn write_label(label: &Label, own: u64, device: &mut dyn BlockDevice) -> Result<(), IoError> {
     let (at, buf) = label.encode(own);
     device.flush()?;
@@ -452,6 +452,6 @@ fn combined(sectors: u64, legs: impl Iterator<Item = Geometry>) -> Geometry {
         })
     });
     let all = all.expect("a mirror has a leg");
-    // One may be added to a mirror that has one.
+    // A second leg may be added to a mirror of one.
     Geometry { sectors, stripes: None, read_only: false, copies: copies.max(2), ..all }
 }

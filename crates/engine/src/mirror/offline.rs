@@ -1,10 +1,10 @@
-//! Making a mirror of devices.
+//! Makes a mirror of devices.
 
 use super::label::{COPY_SECTORS, LABEL_BYTES, LEGS_MAX, Label, Leg, Standing, content_sectors};
 use crate::layer::BlockDevice;
 use crate::{Buf, Durability, Io, IoError, LINE_SECTORS};
 
-/// Reason for refusing to make a mirror. The numbers are places in the list of devices.
+/// Reason why a mirror cannot be made. The numbers are places in the list of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     #[error("a log has from 1 to {LEGS_MAX} legs")]
@@ -17,8 +17,8 @@ pub enum CreateError {
     Io(IoError),
 }
 
-/// Makes legs of devices, each with an id of its own: random numbers, not 0. What they hold does not count any more afterwards: the caller has
-/// looked at it. A crash in between leaves no mirror, or one that is refused. The place of the device that cannot be one comes with the error.
+/// Makes legs of devices, each with an id: random numbers, not 0. Their content is lost: the caller has checked that it may be. A crash
+/// in between leaves no mirror, or one that is refused. An error comes with the place of its device in the list.
 pub fn create(
     devices: &mut [&mut dyn BlockDevice],
     uuid: [u8; 16],

@@ -1,4 +1,4 @@
-//! Writing the labels. One update is under way at a time; what changes meanwhile is in the next one.
+//! Writes the labels. One update is under way at a time; later changes go into the next one.
 
 use super::{Canary, Core, Op, Standing};
 use crate::layer::{Io, IoError, Outbox, Report};
@@ -12,13 +12,13 @@ pub struct Record {
     wanted: bool,
     /// Whole legs that have not written the running update.
     left: Option<u32>,
-    /// Labels on their way to other legs, which only the next update waits for.
+    /// Number of labels on their way to other legs; only the next update waits for them.
     others: u32,
-    /// Legs that have gone, how many of them the running update names, and how many the labels name.
+    /// Number of legs that no longer count as whole; next, how many of them the running update names, and the labels name.
     gone: u64,
     naming: u64,
     named: u64,
-    /// No whole leg could be written: nothing is acknowledged any more.
+    /// Set if no whole leg could be written: nothing is acknowledged any more.
     pub is_dead: Option<IoError>,
 }
 
@@ -40,13 +40,13 @@ impl Record {
         self.wanted = true;
     }
 
-    /// A leg gets no writes any more that counted as whole.
+    /// Notes that a whole leg gets no more writes that count.
     pub const fn leg_gone(&mut self) {
         self.gone += 1;
         self.wanted = true;
     }
 
-    /// The labels name every leg that has missed something.
+    /// True if the labels name every leg that has missed something.
     pub const fn names_all(&self) -> bool {
         self.named == self.gone
     }
@@ -60,14 +60,14 @@ impl Record {
         self.left.is_some() || self.others > 0
     }
 
-    /// The labels say what is so.
+    /// True if the labels are up to date.
     pub const fn is_settled(&self) -> bool {
         !self.wanted && !self.is_writing()
     }
 }
 
 impl Core {
-    /// A leg has missed something, or cannot be written. The last whole one stays: its errors are told.
+    /// Marks a leg as failed that has missed a write, or cannot be written. The last whole leg stays: its errors are reported.
     pub fn fail_leg(&mut self, leg: u64, out: &mut Outbox) {
         match self.label.standing(leg) {
             Some(Standing::Whole) if !self.is_last_whole(leg) => self.record.leg_gone(),
@@ -80,7 +80,7 @@ impl Core {
         out.report(Report::Notice);
     }
 
-    /// A copy has lost what its leg had said was durable: it is filled again. The last whole one stays: it has the most.
+    /// Refills a copy that has lost data which its leg had reported as durable. The last whole leg stays: it has the most.
     pub fn distrust(&mut self, copy: u8, out: &mut Outbox) {
         let Some(leg) = self.leg_of(copy).filter(|leg| !self.is_last_whole(*leg)) else { return };
         self.record.leg_gone();
@@ -131,7 +131,7 @@ impl Core {
         if *left == 0 {
             self.record.left = None;
             if self.record.is_dead.is_none() {
-                // One that failed meanwhile is named by the next update.
+                // A leg that failed meanwhile is named by the next update.
                 self.record.named = self.record.naming;
                 self.record.durable = self.label.generation;
             }
@@ -143,7 +143,7 @@ impl Core {
         self.record.names_all() || self.canary.is(Canary::LateLabel)
     }
 
-    /// Has a leg that was taken out forget that it was one.
+    /// Erases the labels of a leg that was removed.
     pub fn erase(&mut self, leg: u64, out: &mut Outbox) {
         for at in super::label::COPY_SECTORS {
             let buf = crate::Buf::zeroed(super::label::LABEL_BYTES);

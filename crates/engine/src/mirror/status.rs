@@ -1,4 +1,4 @@
-//! The state of a mirror, for people and monitors.
+//! Status of a mirror.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub struct MirrorStatistics {
     /// Places that were written again on a leg that could not read them.
     pub mended: u64,
     pub legs_failed: u64,
-    /// Legs that had lost writes that their devices had said were durable.
+    /// Legs that had lost writes reported as durable.
     pub legs_distrusted: u64,
     pub legs_filled: u64,
     pub filled_sectors: u64,
@@ -59,29 +59,29 @@ impl MirrorStatus {
         self.legs.iter().filter(|leg| leg.standing == Some(Standing::Whole)).count()
     }
 
-    /// Legs that the start went on without although no label said that they had failed.
+    /// Legs that were missing at the start although no label called them failed.
     pub fn missing(&self) -> usize {
         self.legs.iter().filter(|leg| leg.missing).count()
     }
 
-    /// The least that the device of a leg has.
+    /// Minimum size of a leg's device.
     pub const fn device_bytes(&self) -> u64 {
         device_sectors(self.size_bytes / SECTOR_BYTES) * SECTOR_BYTES
     }
 
-    /// By its label, a leg went on without one that is whole here.
+    /// True if this label of a leg says that a leg that is whole here has failed.
     pub fn was_apart(&self, label: &Label) -> bool {
         let is_whole =
             |id: u64| self.legs.iter().any(|leg| leg.id == id && leg.standing == Some(Standing::Whole));
         label.legs.iter().any(|leg| leg.standing == Standing::Failed && is_whole(leg.id))
     }
 
-    /// Legs that were not taken out.
+    /// Legs that were not removed.
     pub fn listed(&self) -> usize {
         self.legs.iter().filter(|leg| leg.standing.is_some()).count()
     }
 
-    /// All legs are whole. A log that was left one leg on purpose is good.
+    /// True if all legs are whole. A log with one leg on purpose is good.
     pub fn is_good(&self) -> bool {
         !self.failed && self.whole() == self.listed()
     }

@@ -21,7 +21,7 @@ pub struct CopyReport {
 pub struct FingerprintReport {
     /// Blocks of 4 KiB that could be compared.
     pub compared: usize,
-    /// LBAs of those that differ although no record of the log explains it.
+    /// LBAs of the blocks that differ although no record of the log explains it.
     pub differing_lbas: Vec<u64>,
 }
 
@@ -43,7 +43,7 @@ pub struct CheckReport {
     pub calibration: Option<Contiguity>,
     pub records: u64,
     pub records_home: u64,
-    /// Records of a request that was not complete when the log ended.
+    /// Records of a request that was incomplete at the end of the log.
     pub records_dropped: u64,
     pub tail_seq: u64,
     pub next_seq: u64,
@@ -64,7 +64,7 @@ impl CheckReport {
     }
 }
 
-/// Reports how far a walk is while it fills a map, and explains what is on the data disk.
+/// Reports the progress of a walk that fills a map, and compares the data disk.
 struct Watched<'a> {
     newest: Newest,
     comparison: Option<Comparison>,
@@ -84,8 +84,8 @@ impl Visitor for Watched<'_> {
     }
 }
 
-/// Checks a log, and its data disk where it is given. `Err` where there is no log to check or a device fails; what is wrong
-/// with the log is in the report.
+/// Checks a log, and its data disk if one is given. `Err` if there is no log to check or a device fails; the report lists problems of the
+/// log.
 pub fn check(
     log: &mut dyn BlockDevice,
     data: Option<&mut dyn BlockDevice>,
@@ -94,7 +94,7 @@ pub fn check(
     let copies = read_copies(log)?;
     let superblock = live_superblock(&copies)?;
     check_sizes(&superblock, log.geometry(), data.as_ref().map(|data| data.geometry()))?;
-    // The disk of a cache that is out of use is written without it.
+    // The data disk of a cache that is out of use is written without the cache.
     let is_out_of_use = matches!(superblock.state, State::GivenUp | State::Detached);
     let comparison = data.filter(|_| !is_out_of_use).map(|data| Comparison::new(&superblock, data));
     let comparison = comparison.transpose();

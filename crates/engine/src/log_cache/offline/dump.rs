@@ -14,11 +14,11 @@ use crate::{BlockDevice, Extent};
 /// Selects the rows to show.
 #[derive(Clone, Debug, Default)]
 pub struct DumpFilter {
-    /// Only entries that touch these sectors, and their records.
+    /// Only entries that touch these sectors, and records with such entries.
     pub extent: Option<Extent>,
     /// Only these records.
     pub seq: Option<Range<u64>>,
-    /// Read every payload and mark what is bad, instead of only what may be torn.
+    /// Read every payload and mark bad ones, instead of reading only payloads that may be torn.
     pub verify: bool,
 }
 
@@ -139,7 +139,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Gives every row to `sink`.
+/// Passes every row to `sink`.
 pub fn dump(
     log: &mut dyn BlockDevice,
     filter: &DumpFilter,

@@ -1,8 +1,8 @@
 //! Makes an empty log.
 //!
-//! The old superblocks go first, the live one last, each flushed; then the new one is written and flushed, twice, so that both
-//! copies are good. In between the disk below a log that spins is measured, by writing in the log's area. A crash in between leaves the old cache or no cache, never half of one. Segments need no
-//! preparation: old records in them carry another cache's UUID.
+//! The old superblocks are erased first, the live one last, each with a flush. Then a rotational log is measured by writing in its area.
+//! Then the new superblock is written and flushed, twice, so that both copies are good. A crash in between leaves the old cache or no
+//! cache, never half of one. Segments need no preparation: old records in them carry another cache's UUID.
 
 use super::measure::measure;
 use super::superblock::{read_copies, write_superblock};
@@ -17,10 +17,10 @@ const SEGMENTS_WANTED: u64 = 8192;
 
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
-    /// Segment size. Default: the least from 512 KiB to 16 MiB that makes no more than 8192 segments. A start looks into each of them.
-    /// [`SEGMENTS_MAX`] are the most.
+    /// Segment size. Default: the smallest from 512 KiB to 16 MiB with at most 8192 segments, as a start looks into each. The maximum is
+    /// [`SEGMENTS_MAX`] segments.
     pub segment_bytes: Option<u32>,
-    /// Block size of the log. Default: 4096. 512 saves log space where small writes are flushed one by one, on devices that can.
+    /// Block size of the log. Default: 4096. 512 saves log space if small writes are flushed one by one, on devices with such blocks.
     pub log_block_bytes: Option<u32>,
     pub cache_uuid: [u8; 16],
     pub data_uuid: [u8; 16],
@@ -34,8 +34,7 @@ impl FormatOptions {
     }
 }
 
-/// Makes an empty log on `log` for the disk `data`, and returns its superblock. Refuses where there is a log with anything in
-/// it, unless told otherwise.
+/// Formats an empty log on `log` for the disk `data`, and returns its superblock. Refuses a log with anything in it, unless forced.
 pub fn format(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
@@ -46,7 +45,7 @@ pub fn format(
     if !options.force {
         refuse_where_occupied(log, copies?.as_slice())?;
     }
-    // What is compared from now on must not be lost with the disk's cache.
+    // Data that the fingerprint covers must not be lost with the disk's cache.
     data.flush().map_err(LogError::io("flushing the data disk"))?;
     superblock.fingerprint = Fingerprint::read(data, superblock.data_sectors, &superblock.cache_uuid)
         .map_err(LogError::io("reading the data disk"))?;
@@ -61,7 +60,7 @@ pub fn format(
             .map_err(LogError::io("erasing the old superblock"))?;
         log.flush().map_err(LogError::io("flushing the log device"))?;
     }
-    // Only now: a crash while the area is written leaves no superblock that believes in what was there.
+    // Measured only now: a crash while the area is written must leave no superblock that believes in the old records.
     superblock.spindle = measure(log, &superblock)?;
     write_superblock(log, &mut superblock)?;
     write_superblock(log, &mut superblock)?;

@@ -1,15 +1,15 @@
-//! Measures how the disk below an empty log turns, by writing in the log's area.
+//! Measures the rotation of the disk below an empty log, by writing in the log's area.
 //!
-//! A durable write ends when the head is at its end. So two writes of the same length are as far apart in time as their places
-//! are in angle, but for whole revolutions, whatever a command costs:
+//! A durable write ends when the head is at its end. So the time between the ends of two writes of the same length shows the angle
+//! between their places, plus whole revolutions, whatever a command costs:
 //!
-//! - the same place, written again and again, gives the revolution;
-//! - places a little apart give the length of a track. A step to the next track is longer, by its skew, and is left out;
-//! - writes a little behind the one before show how far ahead the next one must be to be in time: the lead.
+//! - writing one place again and again shows the revolution;
+//! - places a little apart show the length of a track. A step to the next track is longer, by its skew, and is left out;
+//! - writes a little after the one before show how far ahead the next write must be to be in time: the lead.
 //!
-//! Where writes end before a head could be there, or take as long everywhere, there is no head to follow: a write cache that answers, flash, a
-//! virtual disk. A busy host only adds to times, so it never makes a disk look like that; where the times tell neither, nothing is decided, and
-//! a later start measures again ([`measure_again`]).
+//! If writes end before a head could be there, or take as long everywhere, there is no head to follow: a write cache answers, or the disk
+//! is flash or virtual. A busy host only adds to times, so it never makes a disk look like that. If the times show neither, nothing is
+//! decided, and a later start measures again ([`measure_again`]).
 
 use std::ops::Range;
 
@@ -24,13 +24,13 @@ use crate::log_cache::spindle::{
 };
 use crate::{BlockDevice, Buf, Lba, Nanos, SECTOR_BYTES};
 
-/// Maximum time of the measurement: a disk of 3600 rpm needs 2.5 s, and the slowest that is followed 6 s, for an attempt.
+/// Maximum time of the measurement: an attempt takes 2.5 s on a disk of 3600 rpm, and 6 s on the slowest disk supported.
 const TIME_MAX: Nanos = Nanos::from_secs(15);
-/// Revolutions that are timed at first, and at most where a busy host disturbs some, and how many of them must be alike.
+/// Revolutions that are timed at first, at most if a busy host disturbs some, and the number that must be alike.
 const TURNS: usize = 16;
 const TURNS_MAX: usize = 64;
 const TURNS_ALIKE: usize = 12;
-/// Steps along the tracks at each point: at least two tracks, in sixths; and at most.
+/// Steps along the tracks at each point: at least two tracks, in sixths; next, at most.
 const STEPS: usize = 18;
 const STEPS_MAX: usize = 54;
 const STEPS_OF_TRACK: u64 = 6;
@@ -39,24 +39,24 @@ const STEPS_ALIKE: usize = 9;
 /// Number of writes that must be in time with a lead, before as many are late.
 const IN_TIME: usize = 3;
 
-/// Number of steps that are verified in the end, of at most so many, and how many may be too early.
+/// Number of steps that are verified in the end, of at most how many, and how many may be too early.
 const VERIFIED: usize = 12;
 const VERIFIED_OF: usize = 48;
 const EARLY_MAX: usize = 2;
 
-/// A busy host may disturb the measurement of a disk that shows its head well.
+/// Attempts: a busy host may disturb the measurement of a disk that shows its head well.
 const ATTEMPTS: usize = 3;
 
-/// Why the measurement ends.
+/// Reason why the measurement ends.
 enum Stop {
     NotShown,
-    /// The times tell neither that a head is there nor that none is.
+    /// The times show neither that there is a head nor that there is none.
     TooNoisy,
     Failed(LogError),
 }
 
-/// Measures the disk below a log whose superblock is erased; only the area of its segments is written. Not measured is what does not
-/// spin, what has no clock, and what a busy host disturbs too much.
+/// Measures the disk below a log whose superblock is erased; only the area of its segments is written. A device is not measured if it is
+/// not rotational or has no clock, or if a busy host disturbs too much.
 pub fn measure(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<Spindle, LogError> {
     let geometry = log.geometry();
     let Some(now) = log.now().filter(|_| geometry.rotational) else { return Ok(Spindle::NotMeasured) };
@@ -66,7 +66,7 @@ pub fn measure(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<Spi
     let area = FIRST_SEGMENT_SECTOR..superblock.end_sector();
     let until = now + TIME_MAX;
     let mut bench = Bench { log, block, area, durable, until, ended: now, at: 0, first: 0 };
-    // No head is shown only where no attempt says otherwise.
+    // No head is reported only if no attempt shows one.
     let mut found = Spindle::NotShown;
     for _ in 0..ATTEMPTS {
         match bench.spin(geometry.volatile_cache) {
@@ -83,11 +83,11 @@ pub fn measure(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<Spi
     Ok(found)
 }
 
-/// Measures again what could not be told before, where the log was stopped and everything in it is destaged. Clean copies in it are given up,
-/// before the first of them is overwritten. Returns what was found; none where nothing was measured.
+/// Repeats a measurement that was not conclusive, if the log was stopped and everything in it is destaged. Clean copies in the log are
+/// discarded before the first of them is overwritten. Returns the result; none if nothing was measured.
 ///
 /// # Errors
-/// Where the log cannot be read or written.
+/// If the log cannot be read or written.
 pub fn measure_again(log: &mut dyn BlockDevice) -> Result<Option<Spindle>, LogError> {
     let mut superblock = read_superblock(log)?;
     let is_unknown = superblock.spindle == Spindle::NotMeasured && log.geometry().rotational;
@@ -99,7 +99,7 @@ pub fn measure_again(log: &mut dyn BlockDevice) -> Result<Option<Spindle>, LogEr
         Ok(walked) if walked.is_empty() && walked.damages == 0 => {
             superblock.begin_at(walked.next_seq, walked.tail_sector)
         }
-        // The start judges the log.
+        // The start reports such a log.
         _ => return Ok(None),
     }
     write_superblock(log, &mut superblock)?;
@@ -109,7 +109,7 @@ pub fn measure_again(log: &mut dyn BlockDevice) -> Result<Option<Spindle>, LogEr
     Ok(Some(superblock.spindle))
 }
 
-/// Returns the most values that are alike, as one of them says how much it may differ. The values are sorted.
+/// Returns the longest run of similar values: `span` tells from its first value how much they may differ. The values are sorted.
 fn densest(values: &[f64], span: impl Fn(f64) -> f64) -> &[f64] {
     let mut best = &values[..0];
     let mut end = 0;
@@ -124,15 +124,15 @@ fn densest(values: &[f64], span: impl Fn(f64) -> f64) -> &[f64] {
     best
 }
 
-/// The middle of sorted values: those that were disturbed lie to the sides.
+/// Returns the middle of sorted values: disturbed ones lie at the ends.
 fn median(values: &[f64]) -> f64 {
     values[values.len() / 2]
 }
 
 struct Bench<'a> {
     log: &'a mut dyn BlockDevice,
-    /// Sectors of each write, and of the steps between them, as in the log. (A virtual disk may not say that the physical blocks below
-    /// it are longer than its own: a part of one costs it a turn more.)
+    /// Sectors of each write, and of the steps between them, as in the log. (A virtual disk may have longer physical blocks below it than
+    /// it reports: writing a part of one costs another revolution.)
     block: u64,
     area: Range<u64>,
     durable: Durability,
@@ -141,7 +141,7 @@ struct Bench<'a> {
     ended: Nanos,
     /// Sector where the last write began.
     at: u64,
-    /// Sector where the writes begin again when the area ends.
+    /// Sector to return to when the area ends.
     first: u64,
 }
 
@@ -182,18 +182,18 @@ impl Bench<'_> {
         Ok(self.ended.since(begun))
     }
 
-    /// Goes to a place, and begins again from there when the area ends.
+    /// Moves to a place, to which the writes return when the area ends.
     fn begin(&mut self, at: u64) -> Result<(), Stop> {
         self.first = at;
         self.write(at, self.durable).map(drop)
     }
 
-    /// The block that begins at a place, or before it.
+    /// The first sector of the block that holds a place.
     const fn aligned(&self, at: u64) -> u64 {
         self.area.start + (at - self.area.start) / self.block * self.block
     }
 
-    /// Writes the same block again and again: adds the times between to those that there are, and sorts them.
+    /// Writes the same block again and again, adds the times between to `times`, and sorts them.
     fn repeated(&mut self, durability: Durability, times: &mut Vec<f64>) -> Result<(), Stop> {
         let at = self.area.start;
         self.write(at, durability)?;
@@ -206,8 +206,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The time that most of the writes of one block take. A delay makes one interval longer and maybe the next one shorter, and leaves the
-    /// others alone.
+    /// Returns the time that most of the writes of one block take. A delay makes one interval longer and perhaps the next one shorter,
+    /// and does not change the others.
     fn revolution(&mut self) -> Result<Nanos, Stop> {
         let mut times = Vec::with_capacity(TURNS_MAX);
         loop {
@@ -217,7 +217,7 @@ impl Bench<'_> {
             if alike.len() >= TURNS_ALIKE && turn >= REVOLUTION_MIN {
                 return if turn <= REVOLUTION_MAX { Ok(turn) } else { Err(Stop::TooNoisy) };
             }
-            // Many writes of one block in less than the fastest turn: no head was waited for.
+            // Many writes of one block took less than the shortest revolution: no head was waited for.
             if Nanos(times[times.len() / 6] as u64) < REVOLUTION_MIN {
                 return Err(Stop::NotShown);
             }
@@ -227,7 +227,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Writes so many sectors behind where the last write began, from the first place on where the area ends. How long it took.
+    /// Writes `sectors` after the start of the last write, or from the first place on if the area ends. Returns the time that the write
+    /// took.
     fn step(&mut self, sectors: u64) -> Result<Nanos, Stop> {
         if self.at + sectors + self.block > self.area.end {
             self.write(self.first, self.durable)?;
@@ -238,7 +239,7 @@ impl Bench<'_> {
         self.write(self.at + sectors, self.durable)
     }
 
-    /// The angles of steps along the track, sorted, as parts of a revolution.
+    /// Returns the angles of steps along the track, sorted, as parts of a revolution.
     fn angles(&mut self, revolution: Nanos, step: u64, count: usize) -> Result<Vec<f64>, Stop> {
         let mut angles = Vec::with_capacity(count);
         for _ in 0..count {
@@ -253,10 +254,10 @@ impl Bench<'_> {
         Ok(angles)
     }
 
-    /// The sectors of a track where the bench is. `guess`: of a track elsewhere, or 0.
+    /// Returns the sectors of a track at the present place. `guess`: of a track elsewhere, or 0.
     fn track(&mut self, revolution: Nanos, guess: u64) -> Result<u64, Stop> {
         let blocks = |sectors: u64| (sectors / self.block * self.block).max(self.block);
-        // Twice as far each time, until the angle is seen well, and is still far from a whole turn.
+        // The step doubles until the angle is seen well, and is still far from a whole revolution.
         let mut step = blocks(guess / 16);
         let rough = loop {
             let angle = self.angles(revolution, step, 5)?[1];
@@ -279,7 +280,7 @@ impl Bench<'_> {
         Err(Stop::TooNoisy)
     }
 
-    /// The shortest lead with which a write is in time, doubled until it is, and then halved in between.
+    /// Returns the shortest lead with which a write is in time: doubles it until it is, and then bisects.
     fn lead(&mut self, revolution: Nanos, track: u64) -> Result<Nanos, Stop> {
         let least = revolution.0 / 64;
         let (mut late, mut next) = (0, least);
@@ -303,7 +304,7 @@ impl Bench<'_> {
         Ok(Nanos((in_time + least / 2).min(revolution.0 - least)))
     }
 
-    /// Returns the lead of whole blocks that is no longer than this, if writes are in time with it.
+    /// Returns the lead of whole blocks up to `most`, if writes are in time with it.
     fn in_time(&mut self, most: u64, revolution: Nanos, track: u64) -> Result<Option<u64>, Stop> {
         let gap = u128::from(most) * u128::from(track) / u128::from(revolution.0);
         let gap = gap as u64 / self.block * self.block;
@@ -316,8 +317,8 @@ impl Bench<'_> {
         Ok((late < IN_TIME).then_some(lead))
     }
 
-    /// Steps that are short and long by turns: none takes less than the head needs for it. (A cache that holds one write back answers
-    /// each when the one before it is on the disk, which is too early for the long ones.)
+    /// Verifies with steps that are short and long by turns: none takes less time than the head needs. (A cache that delays one write
+    /// answers each when the one before is on the disk, which is too early for the long steps.)
     fn verify(&mut self, revolution: Nanos, track: u64, lead: Nanos) -> Result<(), Stop> {
         let (mut verified, mut early, mut begins_late) = (0, 0, false);
         for round in 0..VERIFIED_OF {
@@ -333,7 +334,7 @@ impl Bench<'_> {
             if verified == VERIFIED {
                 break;
             }
-            // The end of this one was noticed late, so the next one looks too early.
+            // The end of this step was noticed late, so the next one looks too early.
             begins_late = took > needed + near;
         }
         match () {

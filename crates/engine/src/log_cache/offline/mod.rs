@@ -1,7 +1,7 @@
-//! Offline tools on a log and its data disk: plain functions over devices that answer at once.
+//! Offline tools on a log and its data disk: plain functions over synchronous devices.
 //!
-//! Each tool is a file: `format` (with `measure`), `check`, `dump`, `rescue`. What they share is here and in `superblock`, which the serving cache uses
-//! too.
+//! Each tool is a file: `format` (with `measure`), `check`, `dump`, `rescue`. Their common code is here and in `superblock`, which the
+//! serving cache uses, too.
 
 mod check;
 mod dump;
@@ -33,7 +33,7 @@ use super::{LogError, OtherData};
 /// Data moves in pieces of at most this many sectors (1 MiB).
 const CHUNK_SECTORS: u64 = 2048;
 
-/// Progress of a tool, in bytes of its whole work.
+/// Progress of a tool, in bytes of the whole work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub bytes_done: u64,
@@ -60,7 +60,7 @@ pub(crate) const fn state_name(state: State) -> &'static str {
     }
 }
 
-/// 16 bytes as a UUID is written.
+/// Formats 16 bytes as a UUID.
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])

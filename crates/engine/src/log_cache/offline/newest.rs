@@ -1,5 +1,5 @@
-//! Finds what a log says about the data disk: for each sector, the newest record about it. For the tools, which have time and memory
-//! (about 100 bytes for each piece); the serving cache has its lookup table.
+//! Finds the newest record of a log for each sector of the data disk. For the tools, which have time and memory (about 100 bytes for each
+//! piece); the serving cache has its lookup table.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{Extent, Lba, SECTOR_BYTES};
 /// Content of the sectors of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A part of the payload of an entry: that of `entry` lies at `place` in the log, with this checksum.
+    /// A part of the payload of an entry: the payload of `entry` is at `place` in the log, with this checksum.
     Data { place: u64, entry: Extent, crc: u32, bad: bool },
     /// Zeroes, by a record of this kind.
     Zeroes(Kind),
@@ -23,7 +23,7 @@ pub struct Piece {
     pub content: Content,
 }
 
-/// Sums over a log, in bytes.
+/// Totals of a log, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Totals {
     /// Data that is dirty.
@@ -32,7 +32,7 @@ pub struct Totals {
     pub zeroes_bytes: u64,
 }
 
-/// The newest pieces, by where they begin; they never overlap.
+/// The newest pieces, by their first sector; they never overlap.
 #[derive(Debug)]
 pub struct Newest {
     pieces: BTreeMap<u64, Piece>,
@@ -44,7 +44,7 @@ impl Newest {
         Newest { pieces: BTreeMap::new(), block_sectors: log_block_sectors }
     }
 
-    /// Cuts everything older out of an extent.
+    /// Removes all older pieces from an extent.
     fn cut(&mut self, extent: Extent) {
         let before = self.pieces.range(..extent.start.0).next_back().map(|(&start, _)| start);
         let first =
@@ -66,7 +66,7 @@ impl Newest {
         self.pieces.insert(piece.extent.start.0, piece);
     }
 
-    /// Forgets what came from records that are destaged.
+    /// Forgets pieces of records that are destaged.
     pub fn purge_before(&mut self, seq: u64) {
         self.pieces.retain(|_, piece| piece.seq >= seq);
     }
@@ -102,7 +102,7 @@ impl Visitor for Newest {
                     data
                 }
                 Kind::Discard | Kind::Zeroes | Kind::ZeroesUnmap => Content::Zeroes(entry.kind),
-                // The data disk has it.
+                // The data disk has the newest copy.
                 Kind::Invalidate | Kind::Clean => {
                     place += entry.payload_sectors();
                     continue;
@@ -114,7 +114,7 @@ impl Visitor for Newest {
 }
 
 impl Newest {
-    /// The piece that has a word on a sector.
+    /// The newest piece that covers a sector.
     pub fn at(&self, lba: Lba) -> Option<&Piece> {
         let (_, piece) = self.pieces.range(..=lba.0).next_back()?;
         piece.extent.contains(lba).then_some(piece)

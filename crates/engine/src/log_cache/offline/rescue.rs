@@ -1,8 +1,8 @@
-//! Writes everything dirty in a log back to the data disk, offline.
+//! Writes all dirty data in a log back to the data disk, offline.
 //!
-//! The superblock says first that the data disk is being written. Then all is written in the order of LBAs, each checksum verified
-//! first. Then the data disk is flushed, and only then is the log marked clean. Until then no record changes, so a rescue may be cut
-//! at any point and run again.
+//! First, the superblock records that the data disk is being written. Then all dirty data is written in the order of LBAs, after each
+//! checksum is verified. Then the data disk is flushed, and only then is the log marked clean. Until then no record changes, so a rescue
+//! may be interrupted at any point and run again.
 
 use serde::Serialize;
 
@@ -18,14 +18,14 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RescueOptions {
-    /// Writes what can be read although something else is lost, also where it is not known what, and marks the log clean: what
-    /// is listed keeps its old content on the data disk. Writes to a disk with another fingerprint, too.
+    /// Writes all that can be read although other data is lost, even unknown data, and marks the log clean: blocks listed as unsaved keep
+    /// their old content on the data disk. Also writes to a disk with another fingerprint.
     pub force: bool,
-    /// Writes nothing, only reads and lists.
+    /// Writes nothing; only reads and lists.
     pub list: bool,
 }
 
-/// Sectors that could not be written back, and why.
+/// Sectors that could not be written back, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unsaved {
     pub extent: Extent,
@@ -45,16 +45,16 @@ pub struct RescueReport {
     pub unwritten_bytes: u64,
     pub damage: Vec<Damage>,
     pub damages: u64,
-    /// Dirty data from before a hole of unknown content: it may be older than what was acknowledged last.
+    /// Dirty data from before a hole of unknown content: it may be older than the last acknowledged data.
     pub suspect_bytes: u64,
-    /// Records are lost and it is not known what they held: nothing is written without force.
+    /// Records of unknown content are lost: nothing is written without force.
     pub refused: bool,
     /// The log is empty and cleanly stopped now.
     pub marked_clean: bool,
 }
 
 impl RescueReport {
-    /// Everything acknowledged is on the data disk.
+    /// True if all acknowledged data is on the data disk.
     pub fn is_complete(&self) -> bool {
         self.marked_clean && self.unsaved_bytes == 0 && self.damages == 0
     }
@@ -72,8 +72,8 @@ impl RescueReport {
     }
 }
 
-/// Writes the dirty data of a log back. `Err` where nothing could be done or a device is gone; what could not be saved is in
-/// the report.
+/// Writes the dirty data of a log back. `Err` if nothing could be done or a device is missing; the report lists data that could not be
+/// saved.
 pub fn rescue(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
@@ -83,7 +83,7 @@ pub fn rescue(
     let mut superblock = read_superblock(log)?;
     check_sizes(&superblock, log.geometry(), Some(data.geometry()))?;
     if superblock.state == State::Detached {
-        // The data disk is on its own, and may have been used since: nothing here may ever be written to it.
+        // The data disk is used without the cache, and may have changed since: nothing in the log may ever be written to it.
         return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
     }
     may_write(&superblock, data.geometry().read_only, options)?;
@@ -98,7 +98,7 @@ pub fn rescue(
     newest.purge_before(walked.tail_seq);
     let differing = comparison.finish(log, &walked)?.differing;
     let dirty_bytes = newest.totals().data_bytes + newest.totals().zeroes_bytes;
-    // Where nothing is dirty, and nothing may have been, nothing is at risk: the log takes the disk as it is.
+    // If nothing is dirty, and nothing may have been, nothing is at risk: the log accepts the disk as it is.
     let at_risk = dirty_bytes > 0 || walked.damages > 0;
     if let Some(first) = differing.first().filter(|_| at_risk && !options.force && !options.list) {
         return Err(LogError::OtherData(OtherData {
@@ -109,7 +109,7 @@ pub fn rescue(
     }
     let mut report = found(&newest, &walked, options);
     let write = !options.list && !report.refused;
-    // A log that nothing is wrong with, and nothing is in: it is not touched, unless it is to take the disk as it is.
+    // An empty log without damage is not touched, unless it must record the present content of the disk.
     let is_empty =
         superblock.state != State::Active && walked.tail_seq == walked.next_seq && walked.damages == 0;
     if write && is_empty && differing.is_empty() {
@@ -117,7 +117,7 @@ pub fn rescue(
         return Ok(report);
     }
     if write && superblock.state == State::Stopped {
-        // Where this is cut, the data disk is not as the clean stop left it, but as after a crash.
+        // If the rescue is interrupted, the data disk is as after a crash, not as the clean stop left it.
         superblock.state = State::Active;
         write_superblock(log, &mut superblock)?;
     }
@@ -132,7 +132,7 @@ pub fn rescue(
     Ok(report)
 }
 
-/// Reads the newest copies, and writes them to the data disk where `write` is set; the report then has what could not be saved.
+/// Reads the newest copies, and writes them to the data disk if `write` is set; the report lists those that could not be saved.
 fn write_back(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
@@ -164,7 +164,7 @@ fn may_write(superblock: &Superblock, read_only: bool, options: RescueOptions) -
     }
 }
 
-/// The report, before anything is written.
+/// Builds the report before anything is written.
 fn found(newest: &Newest, walked: &Walked, options: RescueOptions) -> RescueReport {
     let holes = walked.damage.iter().filter(|damage| damage.kind != DamageKind::Payload);
     let last_hole = holes.map(|damage| damage.until_seq).max();
@@ -179,8 +179,8 @@ fn found(newest: &Newest, walked: &Walked, options: RescueOptions) -> RescueRepo
     }
 }
 
-/// The log is empty from its end on. The epoch moves on, so that nothing that lies beyond can ever join it. One that was given up
-/// stays so.
+/// Marks the log empty from its end on. The epoch moves on, so that no record after the end can ever join the log.
+/// The state `GivenUp` stays.
 fn mark_clean(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
@@ -212,7 +212,7 @@ struct Writer<'a> {
     report: RescueReport,
 }
 
-/// The whole payload of an entry, as its checksum covers the whole; `None` where it is not what it was.
+/// Reads the whole payload of an entry, as its checksum covers the whole; `None` if it fails its checksum.
 pub(in crate::log_cache) fn read_payload(
     log: &mut dyn BlockDevice,
     place: u64,
@@ -238,7 +238,7 @@ pub(in crate::log_cache) fn read_payload(
     Ok(None)
 }
 
-/// An error of the medium concerns its sectors alone; any other concerns the device.
+/// True for an error of the medium, which concerns its sectors alone; any other error concerns the device.
 const fn of_medium(error: &IoError) -> bool {
     matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost | ErrorKind::NoSpace)
 }
@@ -281,7 +281,7 @@ impl Writer<'_> {
         if self.write { self.write_piecewise(extent, &bytes) } else { Ok(()) }
     }
 
-    /// Writes a run; where the medium refuses it, block by block, so that only the bad blocks are unsaved.
+    /// Writes a run; if the medium refuses it, writes it block by block, so that only the bad blocks are unsaved.
     fn write_piecewise(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), LogError> {
         if self.write_aligned(extent, bytes)? {
             self.report.written_bytes += bytes.len() as u64;
@@ -303,7 +303,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes some sectors, with what surrounds them where the disk's blocks are larger; false where the medium cannot.
+    /// Writes some sectors, with the rest of their blocks if the disk's blocks are larger; false if the medium cannot be written.
     fn write_aligned(&mut self, extent: Extent, bytes: &[u8]) -> Result<bool, LogError> {
         let block = u64::from(self.data.geometry().logical_block_bytes) / SECTOR_BYTES;
         let start = extent.start.0 / block * block;
@@ -340,7 +340,7 @@ impl Writer<'_> {
                     self.report.zeroed_bytes += extent.sectors * SECTOR_BYTES;
                     return Ok(());
                 }
-                // Plain writes say more exactly what is wrong, and where.
+                // Plain writes return a more exact error and its place.
                 Err(error) if of_medium(&error) || error.kind == ErrorKind::Unsupported => {}
                 Err(source) => return Err(LogError::Io { what: "zeroing on the data disk", source }),
             }

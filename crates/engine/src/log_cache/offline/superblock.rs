@@ -1,4 +1,4 @@
-//! The two copies of the superblock: which one is live, and writing the other.
+//! The two copies of the superblock: finds the live one, and writes the other.
 
 use zerocopy::IntoBytes;
 
@@ -13,8 +13,8 @@ use crate::{BlockDevice, Buf, ErrorKind, Geometry};
 /// Both copies as they are on the device.
 pub type Copies = [Result<Superblock, SuperblockError>; 2];
 
-/// Reads both copies. A copy that cannot be read counts as one with a bad checksum: the other may be good. Where the log itself is there
-/// more than once, the newest that each place has.
+/// Reads both copies. A copy that cannot be read counts as one with a bad checksum: the other may be good. On a mirrored log, returns the
+/// newest of all legs for each place.
 pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, LogError> {
     let mut copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
     for (index, copy) in copies.iter_mut().enumerate() {
@@ -33,7 +33,7 @@ pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, LogError> {
     Ok(copies)
 }
 
-/// Reads one of the two copies, as one leg of the log has it.
+/// Reads one of the two copies on one leg of the log.
 fn read_copy(
     log: &mut dyn BlockDevice,
     index: usize,
@@ -41,7 +41,7 @@ fn read_copy(
 ) -> Result<Result<Superblock, SuperblockError>, LogError> {
     let mut block = log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES, leg);
     if block.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost)) {
-        // Without the block behind it, it is as good.
+        // The superblock is valid without the block after it.
         block = log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_BYTES, leg);
     }
     match block {
@@ -58,7 +58,8 @@ fn read_copy(
 }
 
 /// Returns the newest superblock of all legs. A superblock of another version wins: this program must not touch it. A leg that lost
-/// superblocks it had called durable may have an older one whose generation a later activation has used again. The later activation counts.
+/// superblocks reported as durable may have an older one, whose generation a later activation has used again. The later activation
+/// counts.
 fn newest_of(of_legs: Vec<Result<Superblock, SuperblockError>>) -> Result<Superblock, SuperblockError> {
     let rank = |copy: &Result<Superblock, SuperblockError>| match copy {
         Err(SuperblockError::Version(_)) => (3, 0, 0),
@@ -69,8 +70,8 @@ fn newest_of(of_legs: Vec<Result<Superblock, SuperblockError>>) -> Result<Superb
     of_legs.into_iter().max_by_key(rank).expect("a log is there at least once")
 }
 
-/// A crash can leave one leg with a superblock that no other has. It counts by now, so the others get it before the next one goes over the
-/// one that they have in its place. The leg that has it is not written.
+/// Copies a superblock to the legs that lack it: a crash can leave one leg with a superblock that no other has. It counts already, so the
+/// others get it before the next superblock overwrites the one in its place. The leg that has it is not written.
 fn level(log: &mut dyn BlockDevice, generation: u64) -> Result<(), LogError> {
     let index = (generation % 2) as usize;
     let mut good = None;
@@ -91,7 +92,7 @@ fn level(log: &mut dyn BlockDevice, generation: u64) -> Result<(), LogError> {
     })
 }
 
-/// The generation of the newest superblock that one leg has; none where one of its two places has none: the newest may have rotted there.
+/// The generation of the newest superblock on one leg; none if one of its two places has none, as the newest may have rotted there.
 pub fn newest_generation(log: &mut dyn BlockDevice, leg: u8) -> Result<Option<u64>, LogError> {
     let generation = |found: Result<Superblock, SuperblockError>| found.ok().map(|found| found.generation);
     let [a, b] = [generation(read_copy(log, 0, leg)?), generation(read_copy(log, 1, leg)?)];
@@ -122,9 +123,9 @@ pub fn read_superblock(log: &mut dyn BlockDevice) -> Result<Superblock, LogError
     live_superblock(&read_copies(log)?)
 }
 
-/// Writes the next generation of the superblock over the copy that is not live, and flushes. After an error the generation is
-/// what it was, so that trying again cannot touch the live copy. That is flushed before: a server that was killed may have left
-/// it in the device's cache, and it is the only good one while the other is written.
+/// Writes the next generation of the superblock over the copy that is not live, and flushes. After an error the generation is unchanged,
+/// so that a retry cannot touch the live copy. The log is flushed before: a killed server may have left the live copy in the device's
+/// cache, and it is the only good one while the other is written.
 pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) -> Result<(), LogError> {
     let mut next = superblock.clone();
     next.generation += 1;
@@ -140,8 +141,8 @@ pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) 
     Ok(())
 }
 
-/// Stores what the stride benchmark has found of the data disk; nothing else changes. The log may be dirty, and may have been
-/// left by a crash, but nobody may serve it meanwhile.
+/// Stores the result of the stride benchmark of the data disk; nothing else changes. The log may be dirty, and may have been left by a
+/// crash, but must not be served meanwhile.
 pub fn store_calibration(
     log: &mut dyn BlockDevice,
     calibration: &Contiguity,
@@ -160,7 +161,7 @@ pub fn store_calibration(
     Ok(superblock)
 }
 
-/// Refuses a log that no cache may be served with again.
+/// Refuses a log with which no cache may be served again.
 pub const fn refuse_out_of_use(superblock: &Superblock) -> Result<(), LogError> {
     match superblock.state {
         State::Stopped | State::Active => Ok(()),
@@ -169,7 +170,7 @@ pub const fn refuse_out_of_use(superblock: &Superblock) -> Result<(), LogError> 
     }
 }
 
-/// Refuses devices that cannot be those that were formatted.
+/// Refuses devices that are too small for the format, or whose blocks are too large.
 pub fn check_sizes(superblock: &Superblock, log: Geometry, data: Option<Geometry>) -> Result<(), LogError> {
     let at_least = |which, found: u64, recorded: u64| {
         if found < recorded { Err(LogError::Smaller { which, found, recorded }) } else { Ok(()) }
