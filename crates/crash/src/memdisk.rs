@@ -26,7 +26,7 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 #[derive(Clone, Debug)]
 struct Change {
     extent: Extent,
-    /// The bytes, and where in them the extent begins; none where the sectors become zero.
+    /// The bytes, and the offset of the extent in them; none if the sectors become zero.
     bytes: Option<(Arc<[u8]>, usize)>,
 }
 
@@ -143,14 +143,14 @@ impl MemDisk {
         MemDisk::with_images(geometry, latency, SimRng::new(seed), image.clone(), image)
     }
 
-    /// A disk that will not be cut: it keeps one image, and costs less.
+    /// Makes a disk whose power cannot be cut: it keeps a single image, and costs less.
     pub fn without_cuts(geometry: Geometry, latency: Latency, seed: u64) -> MemDisk {
         let (current, none) = (Image::new(geometry.sectors), Image::new(0));
         let disk = MemDisk::with_images(geometry, latency, SimRng::new(seed), current, none);
         MemDisk { can_be_cut: false, ..disk }
     }
 
-    /// A disk that answers at once and remembers everything: the backing of a modelled disk, which has the time.
+    /// Makes a disk that takes no time and loses nothing: the backing of a modelled disk, which adds the latencies.
     pub fn instant(geometry: Geometry) -> MemDisk {
         MemDisk::without_cuts(geometry, Latency::INSTANT, 0)
     }
@@ -178,8 +178,8 @@ impl MemDisk {
         }
     }
 
-    /// Returns two overlapping changes that were in flight together: the medium may have either. A layer that lets this happen is wrong
-    /// however the disk ends them, so the race is found without the rare order that loses data.
+    /// Returns two overlapping changes that were in flight together: the medium may have either. Such a race is a bug of the layer in
+    /// whichever order they complete, so it is found without the rare order that loses data.
     pub const fn race(&self) -> Option<(Extent, Extent)> {
         self.race
     }
@@ -209,7 +209,7 @@ impl MemDisk {
         &self.unreadable
     }
 
-    /// Puts bytes on the medium behind the back of everybody: prefills, damage.
+    /// Puts bytes on the medium directly, for prefills and damage.
     pub fn put(&mut self, at: Lba, bytes: &[u8]) {
         self.current.write(at, bytes);
         if self.can_be_cut {
@@ -217,7 +217,7 @@ impl MemDisk {
         }
     }
 
-    /// Turns one bit of the medium around.
+    /// Flips a bit of the medium.
     pub fn flip_bit(&mut self, at: Lba, bit: u64) {
         let mut sector = [0; SECTOR];
         self.current.read(at, &mut sector);
@@ -225,8 +225,8 @@ impl MemDisk {
         self.put(at, &sector);
     }
 
-    /// The disk as it is found after a power cut now. A liar stays a liar and the dead stay dead; all other faults
-    /// are over.
+    /// Returns the disk as found after a power cut now. A lying or dead disk stays so, and a disk that tears too; all other faults
+    /// end.
     pub fn power_cut(&self, style: CutStyle, rng: &mut SimRng) -> MemDisk {
         assert!(self.can_be_cut, "this disk keeps no durable image");
         let mut image = self.durable.clone();
@@ -322,7 +322,7 @@ impl MemDisk {
         self.completions += 1;
     }
 
-    /// Pending versions of sectors that have just become durable cannot come back over them.
+    /// Drops pending older versions of sectors that have just become durable.
     fn supersede(&mut self, extent: Extent) {
         if !self.pending.iter().any(|pending| pending.change.extent.overlaps(extent)) {
             return;
@@ -353,7 +353,7 @@ impl MemDisk {
         }
     }
 
-    /// A failed flush: half the time the disk has dropped what it could not write, and no later flush brings it back.
+    /// Fails a flush: half the time the disk drops the unwritten data, and no later flush can make that durable.
     fn flush_failed(&mut self, covers: u64) {
         if self.rng.chance(500) {
             let covered = self.pending.partition_point(|pending| pending.number < covers);
@@ -390,7 +390,7 @@ impl MemDisk {
                 self.modify(&io, durability);
                 IoResult::ok(io.take_buf())
             }
-            // It is advice: the whole is taken or left.
+            // An advisory discard is done as a whole or ignored.
             Io::Discard { .. } if self.geometry.discards == Discards::Advisory && self.rng.chance(500) => {
                 IoResult::ok(Buf::none())
             }

@@ -1,5 +1,5 @@
-//! The log cache with its log on two or three legs as something to explore. Legs fail while it runs, come back with what they had, are lost
-//! for good in crashes, or rot: as long as one that has everything is left, nothing may be lost.
+//! A rig of the log cache with its log on two or three legs. Legs fail while it runs, come back with their old content, are lost
+//! permanently in crashes, or rot. As long as a leg with all data is left, nothing may be lost.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,15 +28,15 @@ pub enum MirrorCanary {
 /// Fate of the legs of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Crashes take some for good.
+    /// Crashes destroy some legs.
     Lost,
-    /// A leg fails while it is used, and has its earlier content when it comes back. Crashes take the others.
+    /// A leg fails while it is used, and comes back with its earlier content. Crashes destroy the others.
     Fails { leg: usize, rule: FaultRule },
     /// A leg rots.
     Rots(usize),
-    /// A leg lies about flushes: crashes take what it had reported as durable.
+    /// A leg lies about flushes: crashes lose data that it reported as durable.
     Lies(usize),
-    /// Each is on a machine of its own, and these take over from each other.
+    /// Each leg is on a machine of its own, and the machines take over from each other.
     Apart,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Legs {
     pub config: MirrorConfig,
     count: usize,
     fate: Fate,
-    /// Sectors that are being written in a power cut cannot be read afterwards.
+    /// True if sectors that are being written at a power cut become unreadable.
     pub tears: bool,
 }
 
@@ -63,7 +63,7 @@ impl Legs {
         };
         let drawn = rng.below(10);
         let fate = match (canary, drawn) {
-            // It shows while the label is on its way.
+            // The bug shows only while the label is being written.
             (Some(MirrorCanary::Mirror(Canary::LateLabel)), _) => {
                 let on = rng.pick(&[FaultOn::Flush, FaultOn::Write]);
                 Fate::Fails { leg, rule: FaultRule::for_ever(on, rng.range(3, 12), error) }
@@ -84,7 +84,7 @@ impl Legs {
         Legs { config: MirrorConfig { names, degraded: true, only_looks: false, canary }, count, fate, tears }
     }
 
-    /// Disks with what a log has.
+    /// Returns legs with the content of a log.
     pub fn of(&self, rng: &mut SimRng, log: &MemDisk, tears: bool) -> Vec<MemDisk> {
         let sectors = log.current().sectors();
         let mut content = vec![0; (sectors * SECTOR_BYTES) as usize];
@@ -117,8 +117,8 @@ pub(crate) fn add(builder: &mut StackBuilder, config: &MirrorConfig, legs: &[Geo
     builder.layer("legs", Box::new(Mirror::new(config.clone())), &ports)
 }
 
-/// The legs that may be lost: another one has all that was acknowledged, by the newest label of all. What a killed server has left in the
-/// disks' caches may go yet, so it has to be so with and without that.
+/// Returns the legs that may be lost, as another leg has all acknowledged data by the newest label. After a kill, the disks' caches may
+/// still lose data, so this must hold with and without them.
 fn may_lose(legs: usize) -> MayLose {
     Box::new(move |disks| {
         let disks = &disks[..legs];
@@ -139,12 +139,12 @@ fn labels(disks: &[MemDisk]) -> Vec<Option<(Label, u64)>> {
         .collect()
 }
 
-/// The legs that have all that was acknowledged, as far as their labels say.
+/// Returns the legs with all acknowledged data, by their labels.
 fn whole(read: &[Option<(Label, u64)>]) -> Vec<usize> {
     let Some((newest, _)) = read.iter().flatten().max_by_key(|(label, _)| label.generation) else {
         return Vec::new();
     };
-    // One that has just been filled counts once its own label says so, too.
+    // A leg that was just filled counts only once its own label says so, too.
     let is_whole = |(label, own): &(Label, u64)| {
         let says_so = |label: &Label| label.standing(*own) == Some(Standing::Whole);
         says_so(newest) && says_so(label) && label.generation >= newest.complete
@@ -152,11 +152,11 @@ fn whole(read: &[Option<(Label, u64)>]) -> Vec<usize> {
     (0..read.len()).filter(|leg| read[*leg].as_ref().is_some_and(is_whole)).collect()
 }
 
-/// Each of the whole legs has sectors that it cannot read: what one lacks, another may lack, too.
+/// True if every whole leg has unreadable sectors: then some data may be readable on none.
 pub(crate) fn are_torn(legs: usize) -> AreTorn {
     Box::new(move |disks| {
         let whole = whole(&labels(&disks[..legs])).into_iter().map(|leg| &disks[leg]);
-        // One that lies may be found out, and does not count then.
+        // A lying leg does not count: the mirror may notice that it lies.
         whole.filter(|leg| !leg.faults().ignore_flushes).all(|leg| !leg.unreadable().is_empty())
     })
 }
@@ -203,11 +203,11 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<MirrorCanary>, change: imp
     let sectors = rig.disks[0].current().sectors();
     let (spoils, losses) = match legs.fate {
         Fate::Rots(leg) => (Some((leg, sectors)), None),
-        // What it lacks was acknowledged.
+        // A lying leg lacks acknowledged data, so no leg may be lost.
         Fate::Lies(_) => (None, None),
         _ => (None, Some(Losses { may_lose: may_lose(legs.count), in_crashes: true })),
     };
-    // Not with planted bugs, which show in fewer states without it.
+    // Off with planted bugs, which show after fewer states without it.
     let comes_and_goes = canary.is_none() && rng.chance(600) && legs.fate == Fate::Lost;
     let torn = if rig.tears.is_some() { ", torn sectors are unreadable" } else { "" };
     let about = format!("{} legs, {:?}{torn}, {}", legs.count, legs.fate, rig.about);

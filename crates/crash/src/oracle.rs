@@ -36,7 +36,7 @@ enum State {
 pub enum Content {
     Stamps,
     Zeroes,
-    /// A discard, on a disk that does not say what it reads as.
+    /// A discard, on a disk that does not define the content afterwards.
     Unknown,
     /// Content of the whole device that was found after a process was killed.
     Found(Arc<[Value]>),
@@ -71,7 +71,7 @@ struct Sector {
     /// The newest write that was answered.
     answered: u32,
     base: Value,
-    /// The client was told that its content is gone.
+    /// True if the client was told that the sector's content is lost.
     lost: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct Oracle {
     answers_before: u64,
     barriers: u32,
     barred: usize,
-    /// The activation before, while the data disk may still be in a state of it.
+    /// The previous activation, while the data disk may still be in one of its states.
     before: Option<Arc<Oracle>>,
     judges_disk: bool,
 }
@@ -205,8 +205,8 @@ impl Oracle {
         FlushMark(self.answers)
     }
 
-    /// A flush that failed has told the client that what it should have covered is in doubt, and no later flush covers it:
-    /// it counts as unwritten.
+    /// Notes the end of a flush. After a failed flush, the client knows that the writes before it may be lost, and no later flush covers
+    /// them: they count as unwritten.
     pub fn flush_ends(&mut self, mark: FlushMark, ok: bool) {
         if ok {
             self.bar(mark);
@@ -218,7 +218,7 @@ impl Oracle {
         }
     }
 
-    /// A flush of a plain disk would have covered this.
+    /// Notes a barrier: a plain disk would now have made these writes durable.
     fn bar(&mut self, mark: FlushMark) {
         self.barriers += 1;
         let end = (mark.0.saturating_sub(self.answers_before) as usize).max(self.barred);
@@ -244,7 +244,7 @@ impl Oracle {
         ReadMark { extent, floors: self.of(extent).iter().map(|sector| sector.answered).collect() }
     }
 
-    /// Judges what a read has returned.
+    /// Judges the data of a read.
     pub fn read_ends(&self, mark: &ReadMark, bytes: &[u8]) -> Result<(), String> {
         let sectors = bytes.chunks_exact(SECTOR_BYTES as usize);
         for (index, (sector, floor)) in sectors.zip(&mark.floors).enumerate() {
@@ -309,7 +309,7 @@ impl Oracle {
         })
     }
 
-    /// Judges what is found after a crash at `now`, and a recovery.
+    /// Judges the content found after a crash at `now` and a recovery.
     pub fn judge(&self, now: Nanos, found: &[Seen]) -> Result<(), String> {
         assert_eq!(found.len(), self.sectors.len(), "the device kept its size");
         if self.promise == Promise::Ordered {
@@ -324,7 +324,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Judges what is found after the process was killed, where nothing that was answered may be lost with it.
+    /// Judges the content found after a kill of the process, if no answered write may be lost with it.
     pub fn judge_killed(&self, found: &[Seen]) -> Result<(), String> {
         for (index, (sector, seen)) in self.sectors.iter().zip(found).enumerate() {
             let at = Lba(index as u64);
@@ -336,10 +336,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// Looks for a number of writes after which the device was exactly what is found.
+    /// Looks for a prefix of the writes that gives exactly the content found.
     fn judge_prefix(&self, now: Nanos, found: &[Seen]) -> Result<(), String> {
         let end = self.writes.len();
-        // How many sectors agree with the prefix of each length, as differences.
+        // Number of sectors that agree with the prefix of each length, stored as differences.
         let mut agree = vec![0i64; end + 2];
         for (index, seen) in found.iter().enumerate() {
             let at = Lba(index as u64);
@@ -370,8 +370,8 @@ impl Oracle {
         Err(self.explain_mix(best.1, found))
     }
 
-    /// Judges what the data disk holds alone, the cache being lost: an instant is looked for at which a plain disk could have
-    /// crashed like this, in this life or, where nothing of it is destaged yet, in the one before.
+    /// Judges the data disk alone, without the cache. Looks for an instant at which a plain disk could have crashed with this
+    /// content: in this activation or, if nothing of it is destaged yet, in the previous one.
     pub fn judge_disk(&self, found: &[Seen]) -> Result<(), String> {
         let mut life = Some(self);
         while let Some(oracle) = life {
@@ -383,13 +383,13 @@ impl Oracle {
         Err("the data disk alone is in a state in which no plain disk could have crashed".into())
     }
 
-    /// Instants are counted by the barriers that were answered before them.
+    /// True if some instant of this activation fits. Instants are counted by the barriers answered before them.
     fn fits_plain_disk(&self, found: &[Seen]) -> bool {
         let mut agree = vec![0i64; self.barriers as usize + 2];
         for (index, seen) in found.iter().enumerate() {
             let Seen::Value(seen) = *seen else { return false };
             let at = Lba(index as u64);
-            // Allowed up to `last`, as a barrier covers something newer then; `taken` and later is counted already.
+            // Allowed up to `last`, after which a barrier covers a newer write. Instants from `taken` on are already counted.
             let (mut last, mut taken) = (self.barriers, self.barriers + 1);
             for write in self.candidates(at, 0) {
                 let (begun, covered) = match write {
@@ -483,7 +483,7 @@ impl Oracle {
         found.iter().enumerate().map(settled).collect()
     }
 
-    /// A recovery has ended, and this is what it found: from now on it is what was there at first.
+    /// Notes the content found by a recovery: the initial content of the next activation.
     pub fn recovered(&mut self, found: &[Seen]) {
         if self.judges_disk {
             self.before = Some(Arc::new(self.clone()));
@@ -500,20 +500,20 @@ impl Oracle {
         (self.barriers, self.barred) = (0, 0);
     }
 
-    /// The client was told that the content of a sector is gone: nothing is promised of it until the next recovery.
-    /// A crash may leave several values in a sector.
+    /// True if a crash may leave several values in the sector.
     pub fn is_uncertain(&self, at: Lba) -> bool {
         let floor = self.sectors[at.0 as usize].durable;
         self.candidates(at, floor).nth(1).is_some()
     }
 
+    /// Notes that the client was told of a sector's loss: nothing is promised of it until the next recovery.
     pub fn lost(&mut self, at: Lba) {
         self.sectors[at.0 as usize].lost = true;
     }
 
-    /// Notes that the process was killed, and that the next one found this. The devices kept their caches, so what was found may still
-    /// be lost. What was not found was only in RAM, and is gone unless the devices bring it back in a power cut. All of this is as if
-    /// what was found had been written without a flush.
+    /// Notes a kill of the process, and the content that the next one found. The devices kept their caches, so this content may still be
+    /// lost. Other writes were only in RAM, and are gone unless the devices bring them back in a power cut. So the content counts as
+    /// written without a flush.
     pub fn killed(&mut self, found: &[Seen]) {
         for written in &mut self.writes {
             if written.state == State::InFlight {
@@ -531,7 +531,7 @@ impl Oracle {
         self.answers += 1;
     }
 
-    /// The layer was stopped and said so: everything that was answered is durable.
+    /// Notes a clean stop: all answered writes are durable.
     pub fn stopped(&mut self) {
         self.cover(u64::MAX);
     }

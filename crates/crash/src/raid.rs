@@ -1,4 +1,4 @@
-//! An array as something to explore: small members with settings drawn from the seed, alone or below a log cache.
+//! A rig of an array: small members with settings drawn from the seed, alone or below a log cache.
 
 use std::rc::Rc;
 
@@ -40,18 +40,18 @@ pub enum LogPlace {
 pub struct RaidSubject {
     pub level: Level,
     pub journal: bool,
-    /// Number of spares, which are rebuilt where members are lost, and may be lost then themselves.
+    /// Number of spares. They are rebuilt in place of lost members, and may then be lost themselves.
     pub spares: usize,
-    /// Crashes take members for good, as many as the parity makes up for; otherwise only arrays at rest lose them.
+    /// True if crashes destroy as many members as the parity can replace; otherwise only arrays at rest lose members.
     pub loses_members: bool,
-    /// Members fail, are taken out and are added again while the array runs. It needs a journal: without one a crash while a
+    /// True if members fail, are removed and are added again while the array runs. It needs a journal: without one a crash while a
     /// member is missing is refused.
     pub hot_add: bool,
     /// A log cache stands on the array.
     pub log_cache: Option<LogPlace>,
-    /// The array says that its RAM is non-volatile, and it is not.
+    /// True if the array declares volatile RAM as non-volatile.
     pub lies: bool,
-    /// The parity of all that is on it is in doubt at first, as after a crash without a journal.
+    /// True if all parity may be out of sync at first, as after a crash without a journal.
     pub in_doubt: bool,
     pub canary: Option<Canary>,
 }
@@ -107,7 +107,7 @@ pub fn draw_config(rng: &mut SimRng, level: Level) -> RaidConfig {
         high_mark: rng.pick(&[50, 95, 100]),
         low_mark: rng.pick(&[0, 20, 40]),
         destage_depth: rng.pick(&[1, 3, 32]),
-        // Drawn aside, so that seeds keep what else they stand for.
+        // Drawn from a copy, so that the other numbers of a seed do not change.
         prefetch_after: rng.clone().pick(&[0, 1, 4]),
         idle_empty: Nanos::from_millis(50),
         idle_full: Nanos::from_millis(1),
@@ -147,7 +147,7 @@ pub fn members(config: &RaidConfig, geometry: Geometry) -> Vec<MemDisk> {
     members
 }
 
-/// A disk as it is now, for a look.
+/// Read-only view of a disk's current content.
 pub(crate) struct Now<'a>(pub &'a MemDisk);
 
 impl BlockDevice for Now<'_> {
@@ -166,8 +166,8 @@ impl BlockDevice for Now<'_> {
     }
 }
 
-/// The disks whose loss the others make up for: with any one of them gone, the parity has all that is missing. `devices`: members
-/// and spares come first. What a killed server has left in the disks' caches may go yet, so it has to be so with and without that.
+/// Returns the disks that may be lost: without any single one of them, parity still gives all data. `devices`: number of members and
+/// spares, which come first. After a kill, the disks' caches may still lose data, so this must hold with and without them.
 fn may_lose(devices: usize) -> MayLose {
     Box::new(move |disks| {
         let disks = &disks[..devices];
@@ -199,7 +199,7 @@ fn holds_without(read: &[Option<(Superblock, Identity)>], lost: usize) -> bool {
     })
 }
 
-/// Writes what `content` makes of the size of an array through its layer, and stops it, or kills it.
+/// Writes `content`, made for the array's size, through the array's layer, and then stops or kills the layer.
 fn filled<T>(
     config: &RaidConfig,
     members: Vec<MemDisk>,
@@ -244,7 +244,7 @@ fn draw_log_sectors(rng: &mut SimRng) -> u64 {
     FIRST_SEGMENT_SECTOR + rng.range(8, 16) * 32
 }
 
-/// A formatted log for what is on `data`.
+/// Returns a log that was formatted for the disk `data`.
 fn log(rng: &mut SimRng, seed: u64, sectors: u64, data: &mut MemDisk) -> MemDisk {
     let mut log = disk(rng, Geometry::plain(sectors));
     let mut options = FormatOptions::new(*b"a cache on  raid", *b"simulated   raid");
@@ -297,7 +297,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         spares: vec![true; subject.spares],
         non_volatile: subject.lies,
         canary: subject.canary.into(),
-        // Without a journal nobody promises anything after a crash that took a member: the explorer shows what that means.
+        // Without a journal nothing is promised after a crash that destroyed a member: the explorer shows the consequences.
         accept_damage: subject.loses_members && !subject.journal,
         ..draw_config(&mut rng, subject.level)
     };
@@ -347,7 +347,7 @@ fn stack(config: &RaidConfig, geometries: &[Geometry]) -> Stack {
     builder.finish(root)
 }
 
-/// `data`: what the array has of it, where it has the log as well.
+/// Makes a log cache over an array. `data`: the data's extent on the array, if the array holds the log as well.
 fn cached_stack(
     config: &RaidConfig,
     cache: LogCacheConfig,

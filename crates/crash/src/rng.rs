@@ -1,4 +1,4 @@
-//! Seeded randomness: one named algorithm (ChaCha8), seeded in one way, so that a seed means the same run for ever.
+//! Seeded randomness: one named algorithm (ChaCha8), seeded in one way, so that a seed always means the same run.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};

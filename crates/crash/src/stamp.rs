@@ -1,4 +1,4 @@
-//! Stamps: every sector that a test writes says which write put it there, so that a read can tell what it sees.
+//! Stamps: every written sector identifies its write, so that a read can tell which write it sees.
 //!
 //! The whole sector depends on its address, the number of the write and the seed of the run; a sector that is torn, rotten
 //! or from elsewhere is therefore never taken for a good one.
@@ -12,7 +12,7 @@ const WORDS: usize = SECTOR_BYTES as usize / 8;
 /// Value that a sector may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
-    /// Whatever it holds is right: it was discarded, on a disk that does not say what it holds then.
+    /// Any content: the sector was discarded, on a disk that does not define the content afterwards.
     Any,
     Zero,
     /// The stamp of the write with this number; 0 is what was there before the first.
@@ -96,7 +96,7 @@ pub fn stamp(bytes: &mut [u8], at: Lba, write: u32, seed: u64) {
     }
 }
 
-/// Says what the sector at `at` holds.
+/// Identifies the content of the sector at `at`.
 pub fn look(sector: &[u8], at: Lba, seed: u64) -> Seen {
     debug_assert_eq!(sector.len(), WORDS * 8);
     let lba = Lba(u64::from_le_bytes(sector[..8].try_into().expect("8 bytes")));

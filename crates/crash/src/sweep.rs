@@ -1,4 +1,4 @@
-//! The error sweep: fails the N-th operation of a device, for every N, once and for ever, and looks at what comes of it.
+//! The error sweep: fails the N-th operation of a device, for every N, once and permanently, and judges the results.
 //!
 //! Each case is one activation of the same run, equal up to the fault. It must end in right data, in an error for what the fault
 //! has touched, or in a refusal to start; never in wrong data, a panic, or silence. What is still readable at its end is
@@ -38,16 +38,16 @@ pub struct SweepConfig {
     pub requests: u64,
     /// Step between the operations that fail; 1: each fails.
     pub stride: u64,
-    /// Number of cases of a kind of fault after which the stride doubles, again and again: a run of very many operations ends, too.
+    /// Number of cases of a kind of fault after which the stride doubles, each time: so even a very long run is finished.
     pub doubles_after: u64,
     /// Number of devices whose operations fail: the first ones in the order of the rig's disks.
     pub devices_max: usize,
-    /// The parity makes up for nothing yet: an error may take what a member had, and a start may be refused, but nothing may be wrong.
+    /// True if parity may be out of sync: an error may lose a member's data, and a start may be refused, but no data may be wrong.
     pub in_doubt: bool,
 }
 
 impl SweepConfig {
-    /// Every operation of every device.
+    /// Makes a sweep over every operation of every device.
     pub const fn new(seed: u64, requests: u64) -> SweepConfig {
         SweepConfig {
             seed,
@@ -227,13 +227,12 @@ impl Life {
         Ok(client.oracle)
     }
 
-    /// A log that has failed is not read again at the next start: what can still be saved is destaged before, out of the cache
-    /// first and then out of what is below it.
+    /// Destages all that can be saved of a failed log, from the top layer down: the next start does not read that log again.
     fn bring_home(&mut self, driver: &mut Driver, stack: &mut Stack) -> Result<(), String> {
         for layer in (0..stack.layer_count()).rev().map(LayerIndex) {
             // A slice has nothing to destage, and does not answer.
             if stack.layer(layer).status(driver.now()).get::<()>().is_none() {
-                // The host has written it down by now, if the client was done sooner.
+                // By now the host has recorded the failure, also if the client ended earlier.
                 driver.control(stack, layer, Control::LogFailureRecorded);
                 driver.control(stack, layer, Control::Drain);
                 self.wait_until_drained(driver, stack, layer)?;
@@ -306,8 +305,8 @@ impl Life {
             }
             let waits = !paused && driver.now().since(answered_at) > ANSWER_TIME_MAX;
             if waits || driver.events() > EVENTS_MAX {
-                // A fault that stays may leave a full cache with nowhere to go, and so may an array that takes no more writes; a fault that
-                // went away may not.
+                // With a permanent fault, or an array that takes no more writes, a full cache may be unable to destage. A fault that
+                // has ended is no excuse.
                 if self.case.for_ever || self.in_doubt {
                     self.ending.blocked = true;
                     return Ok(());
@@ -332,7 +331,7 @@ impl Life {
                 oracle.read_ends(&oracle.read_begins(extent), buf.bytes())?;
                 continue;
             }
-            // One by one, to see which sectors are really lost.
+            // Sector by sector, to see which are really lost.
             for lba in start..extent.end().0 {
                 let one = Extent::new(Lba(lba), 1);
                 match read(driver, stack, one) {
@@ -349,13 +348,13 @@ impl Life {
             ));
         }
         if self.ending.log_failed || self.in_doubt {
-            // The client was told; what such a sector holds after the next start is nobody's promise.
+            // The client was told, so nothing is promised for such a sector after the next start.
             lost.into_iter().for_each(|lba| oracle.lost(lba));
         }
         Ok(())
     }
 
-    /// The power goes, and the disks come back without faults.
+    /// Cuts the power, and starts again on disks without faults.
     fn second_life(&mut self, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
         let now = driver.now();
         let style = self.rng.pick(&CutStyle::ALL);
@@ -388,7 +387,7 @@ impl Life {
         let found = look_at_all(driver, &mut stack, oracle);
         let mut oracle = oracle.clone();
         if self.in_doubt {
-            // An error may have taken what was in RAM as well, and was read from there until now.
+            // An error may have destroyed a durable copy whose data was still read from RAM until now.
             let unreadable = found.iter().enumerate().filter(|(_, seen)| **seen == Seen::Unreadable);
             unreadable.for_each(|(lba, _)| oracle.lost(Lba(lba as u64)));
         }

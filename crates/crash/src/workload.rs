@@ -26,10 +26,10 @@ pub struct Character {
     pub sectors_max: u64,
     /// Places and sizes are multiples of this many sectors.
     pub align: u64,
-    /// Writes that are large enough to bypass a cache.
+    /// Chance of a write that is large enough to bypass a cache.
     pub large: u64,
     pub large_sectors: u64,
-    /// The part of the device that most requests go to.
+    /// The hot part of the device, to which most requests go.
     pub hot_start: u64,
     pub hot_sectors: u64,
     pub hot: u64,
@@ -43,7 +43,7 @@ pub struct Character {
     /// Chance that the client stops for a while, and the maximum pause.
     pub pauses: u64,
     pub pause_max: Nanos,
-    /// May a write overlap another that is in flight?
+    /// True if a write may overlap another in flight.
     pub overlaps: bool,
 }
 
@@ -55,8 +55,8 @@ impl Character {
             return drawn;
         }
         if rng.chance(150) {
-            // Files that are changed, rest until they are destaged, are read, and are written anew in one go: what a cache still
-            // remembers of them must not outlive that.
+            // Files are changed, destaged during a rest, read, and then overwritten by a single write: the cache must drop its older copies
+            // of them.
             return Character {
                 depth: rng.pick(&[1, 2]),
                 hot_sectors: rng.pick(&[256, 512]).min(geometry.sectors),
@@ -90,7 +90,7 @@ impl Character {
         }
     }
 
-    /// Mostly, a client that reads the same blocks again, and writes over them in pieces and in one go.
+    /// Returns, mostly, a client that rereads the same blocks, and overwrites them in pieces or as a whole.
     pub fn reads_again(self, rng: &mut SimRng) -> Character {
         if rng.chance(300) {
             return self;
@@ -163,10 +163,10 @@ pub struct Client {
     left: u64,
     next_id: u64,
     in_flight: Vec<(RequestId, Kind)>,
-    /// A pause begins when everything in flight is answered.
+    /// True if a pause begins once all requests in flight are answered.
     wants_pause: bool,
     errors: u64,
-    /// Errors are part of the plan: they are counted, and not a violation.
+    /// True if errors are expected: they are counted, and are no violation.
     pub errors_expected: bool,
 }
 
@@ -265,7 +265,7 @@ impl Client {
         self.in_flight.iter().any(|(_, kind)| hit(kind))
     }
 
-    /// A place, off the writes in flight where that is easy to have.
+    /// Draws a place, and tries to avoid the writes in flight.
     fn place(&mut self) -> Extent {
         let mut place = self.any_place();
         for _ in 0..PLACES_TRIED_MAX {
@@ -287,11 +287,11 @@ impl Client {
             self.rng.range(c.sectors_min, c.sectors_max).next_multiple_of(c.align)
         };
         let sectors = sectors.min(total / c.align * c.align);
-        // Large writes go where nothing is cached, as often as not: a new file.
+        // Many large writes go to uncached places, like a new file.
         let hot = self.rng.chance(if large { c.hot / 4 * 3 } else { c.hot });
         let room = if hot { c.hot_sectors.max(sectors).min(total) } else { total };
         let places = (room - sectors) / c.align + 1;
-        // Where it is hot the lesser of two draws: low places are written more often, as in a file system.
+        // In the hot part, take the lesser of two draws: low addresses are written more often, as in a file system.
         let place = self.rng.below(places);
         let place = if hot { place.min(self.rng.below(places)) } else { place };
         let start = if hot { c.hot_start.min(total - room).next_multiple_of(c.align) } else { 0 };
@@ -299,7 +299,7 @@ impl Client {
         Extent::new(Lba(start), sectors)
     }
 
-    /// Takes an answer; says what is wrong with it.
+    /// Takes an answer, and judges it.
     pub fn reply(&mut self, now: Nanos, id: RequestId, result: &IoResult) -> Result<(), String> {
         let index = self.in_flight.iter().position(|(known, _)| *known == id);
         let index = index.ok_or_else(|| format!("request {} was answered twice, or never asked", id.0))?;
