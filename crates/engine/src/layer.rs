@@ -287,45 +287,43 @@ pub enum CommandError {
     NoMember { role: usize, members: usize },
     #[error("the array takes no writes")]
     NoWrites,
-    #[error("the legs of a log can be added and removed, and nothing else")]
+    #[error("a mirrored log has no such command: its legs can only be added and removed")]
     OfMirror,
-    #[error("it is no leg of this log")]
+    #[error("the device is no leg of this log")]
     NoLeg,
-    #[error("it is the only leg that has all that was acknowledged")]
+    #[error("the device is the only leg that has all that was acknowledged")]
     LastLeg,
     #[error("the labels of the other legs cannot be written: {0}")]
     Labels(IoError),
-    #[error("the log has {0} legs, which is the most")]
+    #[error("the log already has {0} legs, the maximum")]
     TooManyLegs(usize),
     #[error("the device cannot be written")]
     ReadOnly,
-    #[error("the device has {sectors} sectors, and each member has {needed}")]
+    #[error("the device has {sectors} sectors, but needs {needed}")]
     TooSmall { sectors: u64, needed: u64 },
-    #[error(
-        "the device has logical blocks of {block_bytes} bytes, and the array promises its clients {promised}"
-    )]
+    #[error("the device has logical blocks of {block_bytes} bytes, but its clients rely on {promised}")]
     Blocks { block_bytes: u32, promised: u32 },
-    #[error("the id {0:#x} is taken, or reserved")]
+    #[error("the id {0:#x} is in use, or reserved")]
     Id(u64),
-    #[error("member {0} has not failed, or has a new device already")]
+    #[error("member {0} has not failed, or already has a new device")]
     NotFailed(usize),
-    #[error("the device of member {0} is in its place still")]
+    #[error("the failed device of member {0} is still in use")]
     StillThere(usize),
-    #[error("it knows {known} spares")]
+    #[error("the array knows only {known} spares")]
     BehindSpares { known: usize },
-    #[error("spare {0} is there already")]
+    #[error("spare {0} already exists")]
     SpareThere(usize),
     #[error("{0} is being made a spare")]
     Joining(Seat),
-    #[error("it is the journal, and in use")]
+    #[error("the device is the journal, and in use")]
     Journal,
-    #[error("it is member {role}, and {}", if *.filled { "is being filled" } else { "in use" })]
+    #[error("the device is member {role}, and {}", if *.filled { "is being filled" } else { "in use" })]
     InUse { role: usize, filled: bool },
-    #[error("commands to member {0} have not returned yet, or it is not recorded that it has failed")]
+    #[error("commands to member {0} have not returned yet, or its failure is not recorded yet")]
     Held(usize),
-    #[error("member {0} has failed already")]
+    #[error("member {0} has already failed")]
     HasFailed(usize),
-    #[error("its parity is not computed yet, so what the member has would be lost")]
+    #[error("the parity is not computed yet, so the data of the member would be lost")]
     Resyncing,
     #[error("member {0} cannot be spared: others have failed, and the array would lose its data")]
     NotSpared(usize),
@@ -333,11 +331,11 @@ pub enum CommandError {
     NothingFailed,
     #[error("there is no spare")]
     NoSpare,
-    #[error("the parity is not right everywhere, so what the member had cannot be computed")]
+    #[error("the parity is not right everywhere, so the data of the member cannot be computed")]
     InDoubt,
-    #[error("a member is missing, and a scrub compares what all of them have")]
+    #[error("a member is missing, and a scrub compares all members")]
     MemberMissing,
-    #[error("a member is read only: what a scrub finds could not be repaired")]
+    #[error("a member is read only, so a scrub could not repair it")]
     MemberReadOnly,
     #[error("no scrub is running")]
     NoScrub,
@@ -379,7 +377,7 @@ pub enum Unfinished {
     LostBlocks(usize),
     #[error("the journal has failed, and this array takes no writes without one")]
     Journal,
-    #[error("more members have failed than the parity makes up for")]
+    #[error("more members have failed than the parity can replace")]
     Members,
     #[error(transparent)]
     Io(#[from] IoError),

@@ -95,7 +95,7 @@ fn a_served_array_lets_a_failed_member_go_and_takes_it_back() {
     let place = Place::new();
     let (server, blocks) = full(&place, 8, &["e"], JOURNAL);
     expect(&array(&place, "remove", &["nobody"]), 3, "\"nobody\" is not open here");
-    expect(&array(&place, "remove", &["c"]), 3, "it is member 2, and in use");
+    expect(&array(&place, "remove", &["c"]), 3, "the device is member 2, and in use");
     expect(&array(&place, "remove", &["journal"]), 3, "is the journal");
     expect(&array(&place, "remove", &["e"]), 0, "\"e\" is closed");
     expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");

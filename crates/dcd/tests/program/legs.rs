@@ -131,7 +131,7 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     }
     // Those that were taken out are none any more.
     stack(&place, &["a", "b"]);
-    expect(&place.run("serve", &[]), 3, "none of its devices is a leg of a mirrored log");
+    expect(&place.run("serve", &[]), 3, "none of the devices is a leg of a mirrored log");
 }
 
 #[test]

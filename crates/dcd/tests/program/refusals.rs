@@ -148,8 +148,8 @@ fn a_cache_on_a_cache_that_was_given_up_is_not_served_again() {
     refused(&place, &[], "log cache \"low\": the data disk has been written without the log");
     // A new cache below: nothing but the upper log itself knows.
     expect(&place.run("format", &["--layer", "low"]), 0, "a log of");
-    refused(&place, &[], "the cache of this log was given up");
-    expect(&place.run("rescue", &["--layer", "up"]), 3, "the cache of this log was given up");
+    refused(&place, &[], "the cache of this log was discarded");
+    expect(&place.run("rescue", &["--layer", "up"]), 3, "the cache of this log was discarded");
     assert!(place.bare()[1 << 20..][..4096] == [8; 4096]);
     expect(&place.run("format", &["--layer", "up"]), 0, "a log of");
     expect(&place.serve().stop(), 0, "");

@@ -159,7 +159,7 @@ const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogEr
     }
     if log.rotational {
         return Err(LogError::Options(
-            "reads = \"keep\" needs a log that does not spin, and the log device says that it does: leave \"reads\" out",
+            "reads = \"keep\" needs a log that is not rotational, but the log device reports that it is: leave \"reads\" out",
         ));
     }
     if config.ordered_destage {

@@ -9,8 +9,8 @@ use crate::destage::contiguity::EXCEPT_MAX;
 /// The data disk holds data that was not written through its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the data disk was changed without this cache, or is another disk: {lines} of the blocks that are compared hold something else, the \
-     first at byte {first_byte}. Nothing was written"
+    "the data disk was changed without this cache, or is another disk: {lines} of the compared blocks have other data, the first at \
+     byte {first_byte}. Nothing was written"
 )]
 pub struct OtherData {
     pub lines: usize,
@@ -30,22 +30,22 @@ pub enum LogError {
     #[error("the log device: {0}")]
     Version(SuperblockError),
     #[error(
-        "the two superblocks on the log device belong to different caches ({0} and {1}): it was copied together from two"
+        "the two superblocks on the log device belong to different caches ({0} and {1}): parts of two logs were copied to it"
     )]
     TwoCaches(String, String),
-    #[error("the {which} has {found} sectors of 512 bytes, and had {recorded} when it was formatted")]
+    #[error("the {which} has {found} sectors of 512 bytes, but had {recorded} when the log was formatted")]
     Smaller { which: &'static str, found: u64, recorded: u64 },
     #[error(
-        "the {which} has logical blocks of {found} bytes, and the log was formatted for at most {recorded}"
+        "the {which} has logical blocks of {found} bytes, but the log was formatted for at most {recorded}"
     )]
     BlockSize { which: &'static str, found: u32, recorded: u32 },
     #[error(
-        "the log device has {} ({found} bytes), and a log with segments of {} needs {} ({needed} bytes)",
+        "the log device has {} ({found} bytes), but a log with segments of {} needs {} ({needed} bytes)",
         human(*found), human(u64::from(*segment_bytes)), human(*needed)
     )]
     TooSmall { found: u64, needed: u64, segment_bytes: u32 },
     #[error(
-        "a log of {} with segments of {} would have more than {SEGMENTS_MAX}",
+        "a log of {} with segments of {} would have more than {SEGMENTS_MAX} segments",
         human(*found), human(u64::from(*segment_bytes))
     )]
     TooManySegments { found: u64, segment_bytes: u32 },
@@ -54,18 +54,18 @@ pub enum LogError {
     #[error("the log was detached from its data disk")]
     Detached,
     #[error(
-        "the cache of this log was given up: its data disk has been served without it since, and its data would go over newer"
+        "the cache of this log was discarded: the data disk has been served without it since, and the log would overwrite newer data"
     )]
     GivenUp,
     #[error(
-        "the log was served last by another machine ({other:016x}; this one is {this:016x}), which did not stop it and may serve it yet"
+        "the log was served last by another machine ({other:016x}; this one is {this:016x}), which did not stop it and may still serve it"
     )]
     OtherMachine { other: u64, this: u64 },
     #[error("{0}")]
     Options(&'static str),
     #[error("the {0} is read only")]
     ReadOnly(&'static str),
-    #[error("the log device is in use by cache {uuid}: {state}. Formatting it would lose that")]
+    #[error("the log device is in use by cache {uuid}: {state}. Formatting would lose its data")]
     Occupied { uuid: String, state: String },
     #[error(transparent)]
     OtherData(#[from] OtherData),
@@ -79,7 +79,7 @@ pub enum LogError {
     #[error("the log was written without ordered-destage, and large writes bypassed it")]
     Bypassed,
     #[error(
-        "the data disk has blocks of {block_bytes} bytes now, and {parts} dirty pieces of the log are parts of blocks: it had smaller ones"
+        "the data disk now has blocks of {block_bytes} bytes, and had smaller ones: {parts} dirty pieces of the log are only parts of blocks"
     )]
     PartsOfBlocks { block_bytes: u32, parts: usize },
 }

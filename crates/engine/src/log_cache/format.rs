@@ -136,10 +136,10 @@ const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
 /// Reason why a block is not a usable superblock.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
-    #[error("no dcd superblock there")]
+    #[error("no dcd superblock")]
     NoMagic,
     #[error(
-        "format version {0}, and this program knows version {FORMAT_VERSION}: use the release that wrote it"
+        "format version {0}, but this program knows version {FORMAT_VERSION}: use the release that wrote it"
     )]
     Version(u16),
     #[error("the superblock's checksum does not match: it is torn or damaged")]

@@ -68,19 +68,19 @@ pub struct MirrorConfig {
 /// Reason for refusing to start a mirror. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
-    #[error("none of its devices is a leg of a mirrored log: {0}")]
+    #[error("none of the devices is a leg of a mirrored log: {0}")]
     NoLegs(String),
     #[error("\"{0}\" and \"{1}\" are legs of different logs")]
     TwoMirrors(String, String),
     #[error("\"{0}\" and \"{1}\" are the same leg: one is a copy of the other")]
     Twice(String, String),
     #[error(
-        "\"{0}\" and \"{1}\" were used without each other, so each has what the other lacks: leave the one out whose writes may be lost"
+        "\"{0}\" and \"{1}\" were used without each other, so each has writes that the other lacks: leave out the one whose writes may be lost"
     )]
     Apart(String, String),
     #[error(
         "{} missing, and \"{says}\" does not say that {} failed{}",
-        if *missing == 1 { "one of its legs is".to_owned() } else { format!("{missing} of its legs are") },
+        if *missing == 1 { "one leg of the log is".to_owned() } else { format!("{missing} legs of the log are") },
         if *missing == 1 { "it" } else { "they" },
         no_legs.iter().map(|(name, why)| format!("; \"{name}\" is no leg: {why}")).collect::<String>()
     )]
@@ -91,13 +91,11 @@ pub enum MirrorError {
         /// Devices that are present but are no legs, and the reasons.
         no_legs: Vec<(String, LabelError)>,
     },
-    #[error(
-        "none of the legs that are there has all that was acknowledged ({0}): the log needs one that has"
-    )]
+    #[error("no leg that was found has all that was acknowledged ({0}): the log needs one that has")]
     NoneWhole(String),
-    #[error("\"{name}\" has {found} sectors, and a leg of this log {needed}")]
+    #[error("\"{name}\" has {found} sectors, but a leg of this log needs {needed}")]
     TooSmall { name: String, found: u64, needed: u64 },
-    #[error("\"{0}\" is read only, and every leg is written")]
+    #[error("\"{0}\" is read only, but every leg must be writable")]
     ReadOnly(String),
     #[error("\"{name}\": its label cannot be written: {error}")]
     Label { name: String, error: IoError },

@@ -62,7 +62,7 @@ pub enum ChangeError {
     InDoubt(usize),
     #[error("a device with {sectors} sectors is too small: each member has {needed}")]
     TooSmall { sectors: u64, needed: u64 },
-    #[error("the id {0:#x} is taken, or reserved")]
+    #[error("the id {0:#x} is in use, or reserved")]
     Id(u64),
     #[error("it leaves out more than {EXCEPT_MAX} ranges of strides")]
     TooManyRanges,

@@ -313,8 +313,7 @@ fn an_array_is_told_and_its_answer_goes_to_the_caller() {
     let told = [ArrayCommand::Fail { role: 1 }, ArrayCommand::Scrub { repair: true }];
     assert_eq!(bench.told(), told.map(Control::Array));
     bench.report(Report::Array(Err(CommandError::Held(1))));
-    let held =
-        "commands to member 1 have not returned yet, or it is not recorded that it has failed; try again";
+    let held = "commands to member 1 have not returned yet, or its failure is not recorded yet; try again";
     assert_eq!(error(&mut bench), held);
     bench.report(Report::Array(Ok(())));
     assert_eq!(bench.answer(), (json!({}), true));

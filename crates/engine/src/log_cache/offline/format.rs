@@ -167,7 +167,7 @@ fn refuse_where_occupied(
     if walked.tail_seq < walked.next_seq {
         occupied(name, format!("{bytes} in it are not on its data disk yet"))
     } else if superblock.state == State::Active {
-        occupied(name, "it is being served, or was when its host crashed; nothing in it is dirty".into())
+        occupied(name, "it is being served, or was when its host crashed; it has no dirty data".into())
     } else {
         Ok(())
     }

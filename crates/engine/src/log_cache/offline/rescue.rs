@@ -296,7 +296,7 @@ impl Writer<'_> {
                 self.report.written_bytes += part.len() as u64;
             } else {
                 self.report.unwritten_bytes += (next - at) * SECTOR_BYTES;
-                self.report.unsaved(Extent::new(at, next - at), "the data disk cannot write there");
+                self.report.unsaved(Extent::new(at, next - at), "the data disk cannot be written there");
             }
             at = next;
         }

@@ -115,16 +115,16 @@ impl std::fmt::Display for Damage {
             }
             DamageKind::Missing => write!(
                 f,
-                "records {seq}..{until_seq} were durable and are not found from log sector {sector} on; \
-                 which sectors they held is not known"
+                "records {seq}..{until_seq} were durable but are missing from log sector {sector} on; \
+                 their content is not known"
             ),
             DamageKind::Unreadable => write!(
                 f,
-                "log sector {sector} cannot be read, and record {seq} may have been there; which sectors it held is not known"
+                "log sector {sector} cannot be read, and record {seq} may have been there; its content is not known"
             ),
             DamageKind::NewerEpoch => write!(
                 f,
-                "log sector {sector} holds a record of a later activation than the superblock knows: its newest copy is lost"
+                "log sector {sector} holds a record of a later activation than the superblock knows: the newest superblock is lost"
             ),
         }
     }
@@ -135,7 +135,7 @@ pub enum RecoverError {
     #[error("the log is damaged: {0}. Acknowledged writes are lost. Nothing was changed")]
     Damage(Box<Damage>),
     #[error(
-        "record {seq} at log sector {sector} goes on over more than {CHAIN_RECORDS_MAX} records: no version of this program \
+        "record {seq} at log sector {sector} continues over more than {CHAIN_RECORDS_MAX} records: no version of this program \
          writes that, so the log is not trusted"
     )]
     ChainTooLong { seq: u64, sector: u64 },

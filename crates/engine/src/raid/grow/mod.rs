@@ -99,7 +99,7 @@ pub enum GrowRefusal {
     Missing,
     #[error("the new member has {sectors} sectors, and the others give {needed}")]
     TooSmall { sectors: u64, needed: u64 },
-    #[error("the id {0:#x} is taken, or reserved")]
+    #[error("the id {0:#x} is in use, or reserved")]
     Id(u64),
     #[error("the new member and {} are missing. Nothing had moved: the array has {members} members again", members_named(.failed))]
     TakenBack { members: usize, failed: Vec<usize> },
