@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 
 use crate::protocol as p;
 
-/// More than any reply of a handshake has.
+/// Maximum length of a reply, above that of any real one.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
 const OPTION_REPLY_BYTES: usize = 20;
-/// More than any server tells of an export.
+/// Maximum number of replies to an option, above that of any real server.
 const REPLIES_MAX: usize = 64;
 /// Maximum payload of a server that announces none.
 const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
@@ -31,15 +31,15 @@ impl Offer {
     }
 }
 
-/// Goes through the handshake; the connection is in the transmission phase then. `goes_on`: the client outlives the server, which is told so.
+/// Completes the handshake, up to the transmission phase. `goes_on`: tells the server that the client outlives it.
 ///
 /// # Errors
-/// Those of the connection, and in words, what the server has answered.
+/// Errors of the connection, and in words, refusals of the server.
 pub fn handshake(stream: &mut (impl Read + Write), name: &str, goes_on: bool) -> io::Result<Offer> {
     greet(stream)?;
     if goes_on {
         stream.write_all(&option(p::OPT_GOES_ON, &[]))?;
-        // A server that does not know it says so, and takes the client for any other.
+        // A server that does not know this option refuses it, and treats the client as an ordinary one.
         read_reply(stream)?;
     }
     choose(stream, name)
@@ -61,7 +61,7 @@ pub fn greet(stream: &mut (impl Read + Write)) -> io::Result<()> {
     stream.write_all(&flags.to_be_bytes())
 }
 
-/// Has the server begin TLS: what follows on the connection is TLS, and then options as before.
+/// Has the server begin TLS. After the TLS handshake, options follow as before.
 ///
 /// # Errors
 /// As for [`handshake`].
@@ -133,7 +133,7 @@ fn option(option: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// GO, and the one item that is wanted besides the export's size.
+/// Builds the option GO, which asks for the block sizes besides the export's size.
 fn go(name: &str) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend_from_slice(name.as_bytes());

@@ -23,7 +23,7 @@ pub const OPT_LIST: u32 = 3;
 pub const OPT_STARTTLS: u32 = 5;
 pub const OPT_INFO: u32 = 6;
 pub const OPT_GO: u32 = 7;
-/// Not of the protocol, but of dcd's own client, without data: it goes on with the next server.
+/// Private option of dcd's own client, without data: the client continues with the next server.
 pub const OPT_GOES_ON: u32 = 0x6463_6401;
 
 pub const REP_ACK: u32 = 1;

@@ -62,7 +62,7 @@ pub enum UriError {
 }
 
 impl Uri {
-    /// True for a text that means a URI of NBD, right or wrong, and no file.
+    /// True for a text that is meant as an NBD URI, valid or not, and not as a file.
     pub fn is_meant(text: &str) -> bool {
         text.split_once("://").is_some_and(|(scheme, _)| scheme.starts_with("nbd"))
     }
@@ -111,7 +111,7 @@ impl Uri {
     }
 }
 
-/// The URI anew, with what was decoded encoded again.
+/// Formats the URI, with special characters encoded again.
 impl std::fmt::Display for Uri {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let encoded = |text: &str| utf8_percent_encode(text, ENCODED).to_string();

@@ -1,4 +1,4 @@
-//! Front-ends: what stands between clients and the root of a stack.
+//! Front-ends, between clients and the root of a stack.
 //!
 //! - [`nbd`]: sessions of the NBD protocol on any byte stream;
 //! - [`fuse`]: an image file in a mounted directory;

@@ -1,4 +1,4 @@
-//! Connections made and lost: what is sent again, what has to wait, and how the client knows its server.
+//! Connections made and lost: decides which operations are sent again or wait, and recognises the server.
 
 use dcd_engine::{Buf, Extent, Io, Nanos, SECTOR_BYTES};
 
@@ -7,7 +7,7 @@ use super::{Client, Kept, Origin, SETTLE};
 use crate::handshake::Offer;
 use crate::protocol as p;
 
-/// Blocks that the client knows its server by.
+/// Maximum number of blocks by which the client recognises its server.
 const MARKS_MAX: usize = 8;
 /// Maximum size of each of these blocks.
 const MARK_BYTES_MAX: usize = 4096;
@@ -18,7 +18,7 @@ const NEEDED: u16 = p::TFLAG_READ_ONLY
     | p::TFLAG_SEND_TRIM
     | p::TFLAG_SEND_WRITE_ZEROES;
 
-/// Errors that end a connection, or have it refused.
+/// Errors that end a connection, or by which the client refuses it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("the server's answer is none of the NBD protocol")]
@@ -51,13 +51,13 @@ pub(super) struct Hazard {
 }
 
 impl Hazard {
-    /// True where this operation has to wait.
+    /// True if this operation has to wait for the hazard.
     pub fn holds(&self, number: u64, extent: Extent) -> bool {
         number > self.write && self.extent.overlaps(extent)
     }
 }
 
-/// A block that is on the server's medium for certain.
+/// A block whose content is certainly durable on the server.
 #[derive(Debug)]
 pub(super) struct Mark {
     pub extent: Extent,
@@ -70,7 +70,7 @@ impl Client {
         !self.links.is_empty()
     }
 
-    /// True while blocks are read to know the server again.
+    /// True while blocks are read to recognise the server.
     pub fn is_checking(&self) -> bool {
         self.ops.values().any(|op| matches!(op.origin, Origin::Check(_) | Origin::Start))
     }
@@ -86,7 +86,7 @@ impl Client {
     /// Connections have been made, all to one server.
     ///
     /// # Errors
-    /// Where the server has another export under the name.
+    /// If the server has a different export under this name.
     pub fn connected(&mut self, now: Nanos, connections: usize, offer: &Offer) -> Result<(), LinkError> {
         let before = &self.offer;
         if offer.bytes != before.bytes {
@@ -110,7 +110,7 @@ impl Client {
         let mut reads: Vec<(Io, Origin)> = self.marks.iter().map(Mark::check).collect();
         reads.push((read_of(self.start.extent()), Origin::Start));
         for (read, origin) in reads {
-            // Before all that waits, of which there may be more than is looked at.
+            // Sent before the waiting operations, of which there may be more than are searched.
             let number = self.add(now, read, origin);
             self.waiting.remove(&number);
             self.send(now, number);
@@ -119,7 +119,7 @@ impl Client {
         Ok(())
     }
 
-    /// The connections are gone. All that the server has not flushed is sent again, by the next one.
+    /// The connections are lost. The next connection sends all unflushed writes again.
     pub fn lost(&mut self) {
         self.links.clear();
         self.ops.retain(|_, op| !matches!(op.origin, Origin::Check(_) | Origin::Start));
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Remembers a block that is on the medium, unless a newer write is on its way there.
+    /// Remembers a durable block, unless a newer write to it is in flight.
     pub(super) fn remember(&mut self, mark: Option<Mark>) {
         let Some(mark) = mark else { return };
         let touches =

@@ -1,7 +1,7 @@
 //! A client of the transmission phase that survives the loss of its server: a state machine without I/O.
 //!
-//! It is given operations, bytes that came in, and the news that connections were made or lost. It gives bytes to send and
-//! the ends of operations. While there is no connection, operations wait. A server may have lost, together with the
+//! Input: operations, received bytes, and news that connections were made or lost. Output: bytes to send, and results of
+//! operations. While there is no connection, operations wait. A server may have lost, together with the
 //! connection, everything that it acknowledged and did not flush. So the client keeps such writes, and sends them again.
 //!
 //! ```text
@@ -11,14 +11,14 @@
 //!      └─────────────────┴─────────────────┘
 //! ```
 //!
-//! What it promises:
-//! - An operation that overlaps an older one is sent when that is answered, unless both read. So what is sent again arrives in
-//!   the order in which it was asked for.
-//! - A flush is sent when all that was kept has been sent again and answered.
-//! - If what was answered before cannot be written again, the next flush fails.
+//! Its guarantees:
+//! - An operation that overlaps an older one is sent when that is answered, unless both read. So writes that are sent again arrive
+//!   in the order in which they were submitted.
+//! - A flush is sent once all kept writes were sent again and answered.
+//! - If a kept write cannot be written again, the next flush fails.
 //! - A write that was in flight at a loss may still be carried out by the old server. A newer one over the same sectors
-//!   waits [`SETTLE`] from the next connection on. The protocol has no way to be sure.
-//! - After a loss, nothing is sent before blocks that a flush has covered, and the start of the export, were read and found as they were.
+//!   waits [`SETTLE`] from the next connection on. The protocol offers no certainty.
+//! - After a loss, the client first reads the start of the export and some flushed blocks. It sends nothing else before these match.
 
 mod links;
 mod start;
@@ -98,7 +98,7 @@ struct Kept {
 pub struct Client {
     offer: Offer,
     next: u64,
-    /// In the order of their numbers, which is that in which they were asked for.
+    /// Operations by number, in the order of submission.
     ops: BTreeMap<u64, Op>,
     waiting: BTreeSet<u64>,
     kept: BTreeMap<u64, Kept>,
@@ -109,7 +109,7 @@ pub struct Client {
     hazards: Vec<Hazard>,
     marks: Vec<Mark>,
     start: Start,
-    /// Something that was answered is lost.
+    /// Error of an answered write that was lost: the next flush reports it.
     broken: Option<IoError>,
     ended: Vec<(u64, IoResult)>,
 }
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Takes an operation, whose end comes by [`Client::take_ended`] under the number that is returned.
+    /// Takes an operation, and returns its number. [`Client::take_ended`] returns its result under this number.
     pub fn submit(&mut self, now: Nanos, io: Io) -> u64 {
         if io.modifies() {
             let extent = io.extent().expect("what modifies has an extent");
@@ -153,8 +153,8 @@ impl Client {
         std::mem::take(&mut self.ended)
     }
 
-    /// Since when the server has owed an answer, where somebody waits: to him, or to the client itself. While there is a connection, what has
-    /// not been sent is not owed, unless the client does not know the server again yet.
+    /// Time since which the server owes an answer to a caller, or to the client itself. While connected, unsent operations do not count,
+    /// unless the client has not recognised the server yet.
     pub fn oldest(&self) -> Option<Nanos> {
         if !self.ops.values().any(|op| op.origin == Origin::Client) {
             return None;
@@ -173,11 +173,11 @@ impl Client {
         self.kept_bytes
     }
 
-    /// Ends all that somebody waits for with an error: the server has not answered for too long. Writes among that may have
-    /// been carried out, or may be later. What was answered before is still kept.
+    /// Fails all operations that callers wait for: the server has not answered for too long. Writes among them may have been
+    /// carried out, or may be later. Answered writes are still kept.
     ///
     /// # Panics
-    /// While there is a connection: its answers would be taken for those of others.
+    /// While connected: its late answers would be matched with other operations.
     pub fn give_up(&mut self) {
         assert!(self.links.is_empty(), "connections are lost before operations are given up");
         let waited_for = self.ops.iter().filter(|(_, op)| op.origin == Origin::Client);
@@ -278,7 +278,7 @@ impl Client {
         op.piece = link.push(&self.offer, number, &op.io, op.done);
     }
 
-    /// The server has answered the piece of an operation that was on its way.
+    /// The server has answered the piece in flight of an operation.
     fn answered(&mut self, now: Nanos, number: u64, status: Result<(), ErrorKind>) -> Result<(), LinkError> {
         let op = self.ops.get_mut(&number).expect("its link has looked");
         op.done += op.piece;
@@ -353,7 +353,7 @@ impl Client {
         }
     }
 
-    /// A durable write over one that would be sent again after a loss has to be sent again after it.
+    /// True for a durable write over a kept one: after a loss, both must be sent again, in their order.
     fn is_over_kept(&self, io: &Io) -> bool {
         let extent = io.extent().expect("writes have an extent");
         self.kept.values().any(|kept| kept.io.extent().is_some_and(|other| other.overlaps(extent)))

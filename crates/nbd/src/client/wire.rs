@@ -13,14 +13,14 @@ pub(super) struct Link {
     pub in_flight: usize,
     /// Bytes to send.
     out: Vec<u8>,
-    /// An answer of which a part has come.
+    /// Received part of an answer's header.
     header: Vec<u8>,
-    /// The read whose data comes, and how much of its piece has come.
+    /// The read whose data is arriving, and the received bytes of its piece.
     body: Option<(u64, u64)>,
 }
 
 impl Link {
-    /// Adds the request for what follows the first `done` bytes of an operation. Returns how much it asks for.
+    /// Adds a request for the next piece of an operation, after its first `done` bytes. Returns the piece's length.
     pub fn push(&mut self, offer: &Offer, number: u64, io: &Io, done: u64) -> u64 {
         self.in_flight += 1;
         let Some(extent) = io.extent() else {
@@ -69,7 +69,7 @@ impl Client {
     /// Takes bytes that a connection has brought.
     ///
     /// # Errors
-    /// Where the connection is of no more use. The caller closes it and all others, and says so by [`Client::lost`].
+    /// If the connection is unusable. The caller then closes all connections, and calls [`Client::lost`].
     pub fn receive(&mut self, now: Nanos, link: usize, mut bytes: &[u8]) -> Result<(), LinkError> {
         while !bytes.is_empty() {
             bytes = match self.links[link].body {

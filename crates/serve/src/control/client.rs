@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 /// The longest answer that is read: a status of very many layers is far below it.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// Maximum time for a server to accept a caller, and to send the first part of an answer if it answers the call, or reports on it, at once.
+/// Maximum time for a server to accept a caller, and to send the first answer or progress of a call that it answers immediately.
 const FIRST_ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// The verb that is answered when the members of an array have recorded something: slow disks take their time.
+/// Verb that is answered only once the members of an array have recorded a change, which may take long on slow disks.
 const ARRAY: &str = "array";
 
 /// Why a call did not succeed.
@@ -66,7 +66,7 @@ impl Client {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ClientError::NotServed { path: path.to_owned() }
             }
-            // The server has as many callers as the kernel lets wait, and lets none in.
+            // The queue of waiting callers is full, and the server accepts none.
             io::ErrorKind::WouldBlock => {
                 ClientError::Silent { path: path.to_owned(), seconds: patience.as_secs() }
             }
@@ -75,8 +75,8 @@ impl Client {
         Ok(Client { path: path.to_owned(), stream: BufReader::new(stream), next_id: 1, patience })
     }
 
-    /// Makes one call and waits for its end. `progress` sees what the server reports until then; where it breaks, the
-    /// call is given up and the connection must be dropped, by which the server learns of it.
+    /// Makes a call and waits for its end. `progress` gets the server's reports until then. If it breaks, the call is abandoned,
+    /// and the caller must drop the connection, which tells the server.
     pub fn call(
         &mut self,
         verb: &str,
@@ -88,7 +88,7 @@ impl Client {
         let mut line = json!({ "id": id, "verb": verb, "args": args }).to_string();
         line.push('\n');
         match self.stream.get_mut().write_all(line.as_bytes()) {
-            // The server has closed the connection: it may have said why.
+            // The server has closed the connection, but may have sent the reason before.
             Err(error) if is_closed(&error) => {}
             written => written.map_err(|source| self.io(source))?,
         }
@@ -154,7 +154,7 @@ impl Client {
     }
 }
 
-/// A socket that waits for the server's other callers, and for room for what is sent, only so long.
+/// Connects a socket that waits at most for `patience`, for the server's other callers and for space to send.
 fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -1,6 +1,6 @@
 //! The server's side of a control connection, sans-IO.
 //!
-//! A line that is malformed is answered with an error and costs only itself; a line without an end ends the connection.
+//! A malformed line is answered with an error, and the connection continues. A line that is too long ends the connection.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,7 @@ use super::queue::Queue;
 use super::reply::Waiter;
 
 const IMAGE: INodeNo = INodeNo(2);
-/// Lifetime of attributes in the kernel: the file does not change while it is mounted.
+/// Lifetime of attributes in the kernel: they do not change while the file is mounted.
 const ATTRIBUTES_TTL: Duration = Duration::from_secs(3600);
 /// The longest write in one request: what the kernel allows a request by default (256 pages).
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -110,7 +110,7 @@ impl Image {
     fn zero(&self, range: Range<u64>, mode: FallocateFlags) -> Result<ByteIo, Errno> {
         let (offset, len) = (range.start, range.end - range.start);
         match mode - FallocateFlags::KEEP_SIZE {
-            // Only where it is cheap: a trim of the free space of a file system must not write gigabytes of zeroes.
+            // Only if it is cheap: a trim of a file system's free space must not write gigabytes of zeroes.
             FallocateFlags::PUNCH_HOLE if self.shape.discards || self.shape.fast_zeroes => {
                 Ok(ByteIo::Zero { offset, len, discard: self.shape.discards, unmap: true })
             }
@@ -170,7 +170,7 @@ impl Filesystem for Image {
         if mode.is_some() || uid.is_some() || gid.is_some() {
             return reply.error(Errno::EPERM);
         }
-        // The size is the device's. Times are taken and forgotten: programs set them after a copy.
+        // The device fixes the size. Times are accepted and ignored: programs set them after a copy.
         match size {
             Some(size) if size != attributes.size => reply.error(Errno::EINVAL),
             _ => reply.attr(&ATTRIBUTES_TTL, &attributes),
@@ -250,7 +250,7 @@ impl Filesystem for Image {
         let range = self.shape.clip(offset, data.len() as u64);
         let len = (range.end - range.start) as usize;
         if len == 0 {
-            // As a block device answers a write at its end; before it, the write is short.
+            // As a block device answers a write at its end. A write that crosses the end is cut short.
             return reply.error(Errno::ENOSPC);
         }
         // The kernel leaves O_DSYNC of a direct write to the file system.
@@ -323,7 +323,7 @@ impl Filesystem for Image {
         _whence: i32,
         reply: ReplyLseek,
     ) {
-        // The kernel then takes the whole file for data.
+        // The kernel then treats the whole file as data.
         reply.error(Errno::ENOSYS);
     }
 
@@ -354,7 +354,7 @@ impl Filesystem for Image {
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
         let block = self.shape.block.max(4096);
-        // Full: the one file takes all of it.
+        // The file system is full: its only file takes all of it.
         reply.statfs(self.shape.bytes / u64::from(block), 0, 0, 1, 0, block, 255, block);
     }
 }

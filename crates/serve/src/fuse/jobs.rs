@@ -26,7 +26,7 @@ pub enum ByteIo {
     },
     Write(Placed),
     Flush,
-    /// The range reads as zeroes afterwards. `discard`: by a discard, which a device promises only where it says so.
+    /// Makes the range read as zeroes. `discard`: by a discard, on devices whose discards read as zeroes.
     Zero {
         offset: u64,
         len: u64,
@@ -66,7 +66,7 @@ impl Placed {
         head.into_iter().chain(tail)
     }
 
-    /// Takes what is not covered from the block at `edge`.
+    /// Copies the bytes outside the data from the old content of the block at `edge`.
     fn patch(&mut self, edge: usize, old: &Buf) {
         let (start, end) = (edge, edge + old.len());
         let head = start..self.data.start.clamp(start, end);
@@ -108,13 +108,13 @@ enum Part {
     Change { job: usize },
 }
 
-/// The end of a job: whom it is for, and what the last command brought.
+/// A completed job: its waiter, and the result of its last command.
 pub struct Done<W> {
     pub waiter: W,
     pub result: IoResult,
 }
 
-/// All jobs in flight; `W` is whatever is to be answered.
+/// All jobs in flight; `W` identifies the request to answer.
 pub struct Jobs<W> {
     block: u64,
     jobs: Slab<Job<W>>,
@@ -261,7 +261,7 @@ impl<W> Jobs<W> {
         Done { waiter: job.waiter, result: IoResult { buf: job.buf, status } }
     }
 
-    /// Begins what waits for nothing any more.
+    /// Begins jobs that no longer have to wait.
     fn release(&mut self) {
         let mut place = 0;
         while place < self.waiting.len() {

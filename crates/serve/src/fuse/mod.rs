@@ -63,7 +63,7 @@ impl FuseError {
 pub struct FuseOptions {
     pub image_name: String,
     pub read_only: bool,
-    /// Other users than the one who serves may use it. Off unless asked for.
+    /// True if users other than the server's may use the image. Off by default.
     pub allow_other: bool,
 }
 
@@ -73,7 +73,7 @@ impl Default for FuseOptions {
     }
 }
 
-/// A mounted image. Dropping it unmounts; what is not answered then gets an error.
+/// A mounted image. Dropping it unmounts, and unanswered requests fail.
 pub struct FuseImage {
     directory: PathBuf,
     image: PathBuf,
@@ -84,7 +84,7 @@ pub struct FuseImage {
 }
 
 impl FuseImage {
-    /// Mounts the image of a device on a directory. A mount that a killed server of ours has left is taken away first.
+    /// Mounts the image of a device on a directory. A stale mount of a killed dcd server is removed first.
     pub fn mount(
         directory: &Path,
         geometry: Geometry,
@@ -111,7 +111,7 @@ impl FuseImage {
         &self.image
     }
 
-    /// True where a mount was taken away first, as its server had gone.
+    /// True if a stale mount was removed first.
     pub fn was_stale(&self) -> bool {
         self.was_stale
     }
@@ -156,7 +156,7 @@ impl Source for FuseImage {
             done.waiter.answer(done.result);
         }
         if !self.jobs.out.is_empty() {
-            // The second step of a job, or what has waited for it: the driver comes for it.
+            // Commands are ready: the second step of a job, or jobs that waited for this one. The driver fetches them.
             self.queue.ring();
         }
     }
@@ -172,7 +172,7 @@ impl Source for FuseImage {
 impl Drop for FuseImage {
     fn drop(&mut self) {
         self.queue.stop();
-        // It fails where somebody has unmounted it by hand.
+        // This fails if a user has unmounted the image by hand.
         let _ = mountpoint::release(&self.directory);
         drop(self.session.take());
     }

@@ -1,4 +1,4 @@
-//! Directories that are mounted on: what is there already, what a killed server has left, and how it is taken away.
+//! Mount points: finds existing mounts, and removes those that a killed server has left.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use super::FuseError;
 /// The source of our mounts in the kernel's list. Their type is "fuse.dcd" where fusermount3 has made them, and plain
 /// "fuse" where root has.
 pub const MOUNT_SOURCE: &str = "dcd";
-/// Mounts on one directory that are taken away before giving up: servers that were killed one after the other.
+/// Maximum number of stale mounts to remove from a directory: servers may have been killed one after the other.
 const STALE_MOUNTS_MAX: usize = 16;
 
 /// Maximum time for a server to answer whether it runs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Makes a directory ready to be mounted on, and returns its full path: a stale mount of ours is taken away, anything
-/// else that is mounted there is left alone and refused.
+/// Prepares a directory as a mount point, and returns its full path. A stale mount of ours is removed; any other mount on
+/// the directory is left alone and refused.
 ///
-/// The second value is true where a stale mount was taken away.
+/// The second value is true if a stale mount was removed.
 pub fn prepare(directory: &Path) -> Result<(PathBuf, bool), FuseError> {
     let path = full_path(directory)?;
     let mut was_stale = false;
@@ -49,7 +49,7 @@ fn is_stale(path: &Path) -> Result<bool, FuseError> {
     let (found, find) = mpsc::sync_channel(1);
     let mounted = path.to_owned();
     let finds = move || {
-        // Not stat: the kernel answers that from what it remembers of the dead server's directory. Nobody waits any more where this fails.
+        // Not stat: the kernel answers that from its cache, even for a dead server. Sending fails only if the caller no longer waits.
         let _ = found.send(matches!(rustix::fs::statfs(&mounted), Err(Errno::NOTCONN | Errno::CONNABORTED)));
     };
     let thread = thread::Builder::new().name("dcd-mount".to_owned()).spawn(finds);
@@ -57,8 +57,8 @@ fn is_stale(path: &Path) -> Result<bool, FuseError> {
     find.recv_timeout(PATIENCE).map_err(|_| FuseError::Silent { path: path.to_owned() })
 }
 
-/// Takes our mount away. Where it is in use (a loop device on the image), it vanishes from the tree of files now, and
-/// for its users when they let go or the server ends.
+/// Unmounts our mount. If it is in use (a loop device on the image), its path disappears now, and its users lose it when they
+/// close it or the server ends.
 pub fn release(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::NOFOLLOW) {
         Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
@@ -68,7 +68,7 @@ pub fn release(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The path without links, although the last part may be a mount that nobody answers for.
+/// Returns the path without links, even if its last part is a mount whose server does not answer.
 fn full_path(directory: &Path) -> Result<PathBuf, FuseError> {
     let wrong = |source| FuseError::mount(directory, source);
     match directory.canonicalize() {
@@ -113,14 +113,14 @@ fn mount_on(line: &str, path: &str) -> Option<Mounted> {
     (fields.split(' ').nth(4)? == path).then_some(Mounted { kind, source })
 }
 
-/// As the kernel writes paths in its list.
+/// Escapes a path as the kernel does in its list of mounts.
 fn escape(path: &str) -> String {
     path.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012")
 }
 
 fn unmount(path: &Path, flags: UnmountFlags) -> io::Result<()> {
     match rustix::mount::unmount(path, flags) {
-        // Users other than root have their mounts taken away by the helper that made them.
+        // A user other than root unmounts by the helper that made the mount.
         Err(Errno::PERM) => {
             let how = if flags.contains(UnmountFlags::DETACH) { "-uz" } else { "-u" };
             let mut helper = Command::new("fusermount3");

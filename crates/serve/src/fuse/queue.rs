@@ -1,4 +1,4 @@
-//! Between the thread that talks to the kernel and the driver's: requests one way, with an eventfd as the bell.
+//! A queue of requests from the kernel-facing thread to the driver's, with an eventfd as the bell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicUsize;
@@ -72,7 +72,7 @@ impl Queue {
     pub fn take(&self) -> Vec<(ByteIo, Waiter)> {
         let mut count = [0; 8];
         let mut bufs = [std::io::IoSliceMut::new(&mut count)];
-        // Whoever waits for the bell may have read it already; this must not block then. Offset -1: no position.
+        // Another reader may have silenced the bell already, so this must not block. Offset -1: no position.
         let _ = rustix::io::preadv2(&self.bell, &mut bufs, u64::MAX, ReadWriteFlags::NOWAIT);
         std::mem::take(&mut self.lock().requests)
     }

@@ -1,4 +1,4 @@
-//! Whom an answer is for, and how the kernel is told.
+//! Waiting requests of the kernel, and their answers.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 
 /// A request of the kernel that waits for the stack.
 pub enum Waiter {
-    /// The part of the blocks read that was asked for.
+    /// A read: the requested part of the blocks that were read.
     Read {
         reply: ReplyData,
         data: Range<usize>,
@@ -22,7 +22,7 @@ pub enum Waiter {
 }
 
 impl Waiter {
-    /// The bytes that it holds until it is answered.
+    /// Bytes that the request holds until it is answered.
     pub fn flight_bytes(&self) -> usize {
         match self {
             Waiter::Read { data, .. } => data.len(),
@@ -43,7 +43,7 @@ impl Waiter {
         }
     }
 
-    /// The server is stopping.
+    /// Answers with an error: the server is stopping.
     pub fn refuse(self) {
         self.fail(errno_of(ErrorKind::Shutdown));
     }

@@ -15,9 +15,9 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 #[derive(Debug, Default)]
 pub struct MetricsSession {
     head: Vec<u8>,
-    /// The request is there, or was refused: nothing more is read.
+    /// True if the request has arrived or was refused: nothing more is read.
     asked: bool,
-    /// Only the head of the answer is wanted.
+    /// True if the client wants only the head of the answer.
     head_only: bool,
 }
 

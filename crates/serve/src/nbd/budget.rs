@@ -1,10 +1,10 @@
 //! Memory for the payload of requests: a limit for each connection, and one for all connections of a server together.
 //!
-//! Each connection has a little memory of its own, so that no client keeps another one from going on. What a connection holds beyond
-//! that comes from a pool. Where the pool has too little left, connections wait in line; the first one in it goes on first, so that
-//! small requests do not keep a large one waiting for ever.
+//! Each connection has a little memory of its own, so that no client can block another. Memory beyond that comes from a pool. If the
+//! pool has too little left, connections wait in line. The first in line is served first, so that small requests do not starve a
+//! large one.
 //!
-//! What is held is what requests may fill: from the header of a request until its answer, and with reads until the data has gone out.
+//! A request holds the memory of its payload from its header until its answer; a read, until its data is sent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,9 +13,9 @@ use super::exports::PAYLOAD_BYTES_MAX;
 
 /// Bytes that one connection may hold: two of the largest requests.
 pub const CONNECTION_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX as usize;
-/// Bytes that each connection has without asking: what clients commonly have in flight with small requests.
+/// Bytes that each connection has of its own: enough for a usual number of small requests in flight.
 pub const OWN_BYTES: usize = 1 << 20;
-/// Bytes in the pool. The server's memory is locked, so it is little beside what the smallest machines have.
+/// Bytes in the pool. The server's memory is locked, so the pool is small compared to the RAM of the smallest machines.
 pub const POOL_BYTES: usize = 256 << 20;
 
 /// The pool of a server.
@@ -65,8 +65,8 @@ impl Share {
         Share { budget: Arc::clone(budget), ticket: pool.tickets, held: 0, waits: false }
     }
 
-    /// Takes `bytes`, at most [`PAYLOAD_BYTES_MAX`]. False where they have to be waited for: until this connection gives something back,
-    /// or, where [`Share::waits`] says so, another one does.
+    /// Takes `bytes`, at most [`PAYLOAD_BYTES_MAX`]. Returns false if the connection has to wait: until it releases memory itself or,
+    /// if [`Share::waits`], until another connection does.
     pub fn take(&mut self, bytes: usize) -> bool {
         let held = self.held + bytes;
         if held > CONNECTION_BYTES_MAX {
@@ -100,7 +100,7 @@ impl Share {
         self.held = held;
     }
 
-    /// Gives back what is beyond `bytes`, and leaves the line.
+    /// Releases memory beyond `bytes`, and leaves the line.
     pub fn shrink_to(&mut self, bytes: usize) {
         self.give_back(self.held - bytes);
         if std::mem::take(&mut self.waits) {
@@ -108,12 +108,12 @@ impl Share {
         }
     }
 
-    /// True while it is in line for what other connections hold.
+    /// True while the connection waits in line for memory that others hold.
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// True while others may be waiting for what it holds.
+    /// True while the connection holds pool memory that others may wait for.
     pub fn has_of_pool(&self) -> bool {
         beyond_own(self.held) > 0
     }
@@ -125,7 +125,7 @@ impl Drop for Share {
     }
 }
 
-/// Bytes of the pool that a connection has which holds `held` in all.
+/// Returns the bytes from the pool among the `held` bytes of a connection.
 fn beyond_own(held: usize) -> usize {
     held.saturating_sub(OWN_BYTES)
 }

@@ -1,6 +1,6 @@
 //! The exports of a server: a table from names to views of the one stack that it serves.
 //!
-//! A name is a key and nothing else; it never becomes a path. All names lead to the same data, some read only.
+//! A name is only a key, and never becomes a path. All names lead to the same data, some of them read-only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::budget::Budget;
 use super::protocol as p;
 use crate::Outlives;
 
-/// The longest payload of a request or a reply: what every server must take, and the most that one request can make
-/// this one allocate.
+/// The longest payload of a request or a reply: every server must accept it, and no request can make this server allocate
+/// more.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
-/// The least that is recommended to clients as the unit of their requests: a line of the log cache.
+/// Minimum of the recommended unit of requests: a line of the log cache.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
 /// A name in the table.
@@ -45,7 +45,7 @@ impl Export {
         self.read_only || self.geometry.read_only
     }
 
-    /// The transmission flags: only what is really done.
+    /// The transmission flags: only abilities that the server really has.
     pub fn flags(&self) -> u16 {
         // One stack serves every connection, so a flush on one covers what was replied to on all of them.
         let mut flags =
@@ -63,8 +63,8 @@ impl Export {
     }
 }
 
-/// The table of exports. The empty name is the default export of the protocol: the first that was added. Copies of a table are for the
-/// sockets of one server, and share its memory for requests.
+/// The table of exports. The empty name is the default export of the protocol: the first that was added. The sockets
+/// of a server have copies of its table, which share its memory for requests.
 #[derive(Clone, Debug, Default)]
 pub struct NbdExports {
     table: BTreeMap<String, Export>,
