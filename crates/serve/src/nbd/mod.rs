@@ -1,14 +1,14 @@
 //! NBD: the network block device protocol, served by one sans-IO session a connection.
 //!
-//! The driver moves the bytes. A session is given the bytes that came in, and answers with bytes and requests; it can
-//! therefore be tested byte by byte, and a client's lies end in its own session.
+//! The driver moves the bytes. A session takes received bytes, and returns bytes and requests. So it can be tested byte by
+//! byte, and a malicious client affects only its own session.
 //!
-//! Done: fixed newstyle with NO_ZEROES; EXPORT_NAME, GO, INFO (size, name, description, block sizes), LIST, ABORT;
+//! Supported: fixed newstyle with NO_ZEROES; EXPORT_NAME, GO, INFO (size, name, description, block sizes), LIST, ABORT;
 //! simple replies; READ, WRITE, FLUSH, FUA, TRIM, WRITE_ZEROES with NO_HOLE and FAST_ZERO, DISC; any number of
 //! connections to one export; TLS. Refused in a way that keeps the stream in step: structured replies, metadata
 //! contexts, extended headers.
 //!
-//! [`kernel`] gives a connection to the kernel, whose device it serves.
+//! [`kernel`] passes a connection to the kernel, which makes a device from it.
 
 mod budget;
 mod exports;

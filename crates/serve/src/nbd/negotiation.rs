@@ -1,8 +1,8 @@
 //! The handshake: fixed newstyle, options until one of them starts the transmission or ends the connection.
 //!
-//! Options are answered one by one from their header and their data; the caller does the framing and has bounded the
-//! length before a byte of the data was kept. What is not known is answered with an error of the protocol and leaves
-//! the stream in step; what breaks the framing ends the connection.
+//! Options are answered one by one from their header and their data. The caller does the framing, and bounds the length
+//! before it keeps any data. An unknown option is answered with an error of the protocol, and the stream stays in step. Broken
+//! framing ends the connection.
 
 use dcd_io::{Actions, Piece};
 
@@ -14,13 +14,13 @@ use super::protocol as p;
 pub enum Outcome {
     /// The next option.
     Continue,
-    /// The next option, for a client that goes on with the next server.
+    /// The next option, for a client that continues with the next server.
     GoesOn,
     /// TLS, and then the next option.
     BeginTls,
     /// The transmission phase on this export.
     Transmit(Export),
-    /// The end of the connection, once what was sent has gone out.
+    /// The end of the connection, once all output is sent.
     Close,
 }
 
@@ -110,7 +110,7 @@ pub fn answer(
     Outcome::Continue
 }
 
-/// The oldest way into the transmission phase: no error can be told, so an unknown name ends the connection.
+/// Answers EXPORT_NAME, the oldest way into the transmission phase. It has no error reply, so an unknown name ends the connection.
 fn export_name(exports: &NbdExports, flags: ClientFlags, name: &[u8], actions: &mut Actions) -> Outcome {
     let Some(export) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
         return Outcome::Close;
@@ -177,7 +177,7 @@ fn info(exports: &NbdExports, option: u32, data: &[u8], actions: &mut Actions) -
         say(p::REP_INFO, &item);
     };
     item(p::INFO_EXPORT, &[&export.bytes().to_be_bytes(), &export.flags().to_be_bytes()]);
-    // Sent to everybody: a client that knows it cannot send what would be refused.
+    // Sent to every client: with these limits, a client can avoid requests that would be refused.
     item(
         p::INFO_BLOCK_SIZE,
         &[

@@ -14,9 +14,9 @@
 //!
 //! Memory is bounded: an option by [`OPTION_BYTES_MAX`], a payload by [`PAYLOAD_BYTES_MAX`], the requests in flight by
 //! [`FLIGHT_REQUESTS_MAX`], and their payload by the connection's share of the server's [`super::Budget`]. A request that has to wait for
-//! memory is *parked*. Bytes that arrive behind it wait in a backlog, which is no longer than what the driver reads at once, since
-//! [`Session::is_saturated`] holds meanwhile. What was read for the client counts until the driver says that it has gone out, so that a
-//! client that does not take its replies is not read from either.
+//! memory is *parked*. Bytes that arrive after it wait in a backlog. This is no longer than a single read of the driver, since
+//! [`Session::is_saturated`] is true meanwhile. The data of a read counts until the driver has sent it, so the server stops reading from a
+//! client that does not take its replies.
 
 use std::sync::Arc;
 
@@ -34,14 +34,14 @@ use super::transmission::{Transmission, Work};
 use crate::Outlives;
 
 /// The longest option that is read; a name of 4096 bytes and thousands of info requests fit. A longer one ends the
-/// connection: reading 4 GiB to stay polite is a way to be kept busy.
+/// connection: skipping up to 4 GiB would let a client keep the server busy.
 pub const OPTION_BYTES_MAX: u32 = 64 << 10;
-/// Options that one client may send: a handshake takes a handful.
+/// Maximum number of a client's options: a handshake needs a handful.
 pub const OPTIONS_MAX: u32 = 1024;
-/// Requests of one connection in the engine; clients keep 16 to 128.
+/// Maximum number of a connection's requests in the engine; clients keep 16 to 128 in flight.
 pub const FLIGHT_REQUESTS_MAX: usize = 512;
-/// Buffers that are kept for the next requests, and the bytes in all of them: clients keep to one length for long, and a
-/// fresh buffer costs more than all else that a session does.
+/// Limits for buffers that are reused, in number and bytes: clients mostly send requests of equal length, and a fresh
+/// buffer costs more than all other work of a session.
 const SPARE_BUFS_MAX: usize = 64;
 const SPARE_BYTES_MAX: usize = 4 << 20;
 /// Small replies are gathered in one piece up to this length.
@@ -64,12 +64,12 @@ pub struct NbdSession {
     phase: Phase,
     flags: ClientFlags,
     tls: Tls,
-    /// The client has said that it goes on with the next server.
+    /// True if the client has said that it continues with the next server.
     goes_on: bool,
     options: u32,
     /// The export of the transmission phase.
     transmission: Option<Transmission>,
-    /// The beginning of a header or an option whose rest has not come.
+    /// Received part of an incomplete header or option.
     partial: Vec<u8>,
     /// Bytes that arrived while too much was in flight, from `backlog_start` on.
     backlog: Vec<u8>,
@@ -125,7 +125,7 @@ impl Session for NbdSession {
 
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
         if matches!(self.phase, Phase::Ended) {
-            // The client broke the protocol while this was in flight, and is not listened or spoken to any more.
+            // The client broke the protocol while this request was in flight: drop the answer.
             let bytes = self.flight.remove(token).bytes;
             self.share.give_back(bytes);
             return;
@@ -217,12 +217,12 @@ impl NbdSession {
         }
     }
 
-    /// Makes a session that grants nothing before the client has asked for TLS.
+    /// Makes a session that refuses every option but STARTTLS before TLS has begun.
     pub(super) fn over_tls(exports: Arc<NbdExports>) -> NbdSession {
         NbdSession { tls: Tls::Needed, ..NbdSession::new(exports) }
     }
 
-    /// True if the client has asked for TLS and nothing since: what it sends from now on is TLS.
+    /// True if the client has asked for TLS and sent nothing since: its next bytes are TLS.
     pub(super) fn begin_tls(&mut self) -> bool {
         let begins = matches!(self.phase, Phase::BeginsTls);
         if begins {
@@ -236,14 +236,14 @@ impl NbdSession {
         self.backlog_start < self.backlog.len()
     }
 
-    /// True between two requests while too much is in flight. In the middle of a payload it is false: the rest of a
-    /// request that was let in must be read.
+    /// True between two requests while too much is in flight. False in the middle of a payload: the rest of an accepted
+    /// request must be read.
     fn must_wait(&self) -> bool {
         let full = self.parked.is_some() || self.flight.requests() >= FLIGHT_REQUESTS_MAX;
         full && matches!(self.phase, Phase::RequestHeader)
     }
 
-    /// Takes bytes until it has to wait for the engine; returns how many are left.
+    /// Takes bytes until the session has to wait for the engine. Returns the number of bytes left.
     fn consume(&mut self, mut bytes: &[u8], actions: &mut Actions) -> usize {
         while !bytes.is_empty() && !self.must_wait() {
             match &mut self.phase {
@@ -285,7 +285,7 @@ impl NbdSession {
                         push_reply(actions, error as u32, cookie);
                     }
                 }
-                // What comes before TLS has begun is in the clear: somebody else may have put it there.
+                // Bytes before the TLS handshake are in the clear: an attacker may have injected them.
                 Phase::BeginsTls => self.end(actions),
                 Phase::Draining | Phase::Ended => return 0,
             }
@@ -336,7 +336,7 @@ impl NbdSession {
         }
     }
 
-    /// An option whose data is whole.
+    /// Handles an option, with its whole data.
     fn option(&mut self, option: u32, actions: &mut Actions) {
         let data = std::mem::take(&mut self.partial);
         match negotiation::answer(&self.exports, self.flags, self.tls, option, &data, actions) {
@@ -358,7 +358,7 @@ impl NbdSession {
         if header.magic != p::REQUEST_MAGIC {
             return self.end(actions);
         }
-        // A payload that was announced is on its way, whatever becomes of the request.
+        // An announced payload will arrive, even if the request is refused.
         let payload = if header.command == p::CMD_WRITE { header.length } else { 0 };
         if payload > PAYLOAD_BYTES_MAX {
             return self.end(actions);
@@ -408,7 +408,7 @@ impl NbdSession {
         }
     }
 
-    /// A write whose payload is whole.
+    /// Handles a write, with its whole payload.
     fn write(&mut self, actions: &mut Actions) {
         let Phase::Payload { cookie, offset, durability, buf, .. } =
             std::mem::replace(&mut self.phase, Phase::RequestHeader)
@@ -420,7 +420,7 @@ impl NbdSession {
         actions.requests.push((token, Io::Write { at, buf, durability }));
     }
 
-    /// Passes the end of a request on to the client. False where the request goes on.
+    /// Sends the answer to a request. Returns false if the request continues.
     fn answer(&mut self, token: u64, result: IoResult, actions: &mut Actions) -> bool {
         let pending = self.flight.get_mut(token);
         if pending.kind == Kind::TrimThenFlush && result.status.is_ok() {
@@ -434,7 +434,7 @@ impl NbdSession {
             let fast_zero = matches!(kind, Kind::Zeroes { fast: true });
             push_reply(actions, Errno::of(error.kind, writes_data, fast_zero) as u32, cookie);
         } else if kind == Kind::Read && result.buf.bytes().len() != bytes {
-            // A short or blank buffer would put the stream out of step, and the client reads someone else's bytes.
+            // A short or blank buffer would put the stream out of step: the client would take other replies for its data.
             push_reply(actions, Errno::Io as u32, cookie);
         } else {
             push_reply(actions, 0, cookie);
@@ -448,9 +448,9 @@ impl NbdSession {
         true
     }
 
-    /// A buffer of `bytes`: one that a write has brought back, or a new one. None where there is no memory: that is the error of this request.
+    /// Returns a buffer of `bytes`, reused from a write or new. None without memory: then this request fails.
     ///
-    /// What an old one holds came from the same client, so nothing of another one can leak through it.
+    /// Old bytes in a reused buffer came from the same client, so no other client's data can leak.
     fn buf(&mut self, bytes: usize) -> Option<Buf> {
         match self.spare.pop() {
             Some(buf) if buf.len() == bytes => Some(buf),

@@ -1,6 +1,6 @@
-//! An NBD connection over TLS: the session below sees what was decrypted, and what it sends is encrypted.
+//! An NBD connection over TLS: decrypts input for the session below, and encrypts its output.
 //!
-//! It begins in the clear, as the protocol has it: the client asks for TLS by an option, and nothing else is granted before.
+//! The connection begins in the clear, as the protocol requires. The client asks for TLS by an option; before, all else is refused.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read, Write};
@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::session::NbdSession;
 
-/// Encrypted bytes that may be on their way to the client. What is beyond that stays as it is, in memory that the session below counts.
+/// Maximum of encrypted bytes that are not sent yet. Further output stays unencrypted, in memory that the session below counts.
 const SEALED_BYTES_MAX: usize = 1 << 20;
 /// Pieces that are encrypted together.
 const VECTORS_MAX: usize = 64;
@@ -23,23 +23,23 @@ pub(super) struct TlsSession {
     config: Arc<ServerConfig>,
     /// None before the client has asked for it.
     tls: Option<ServerConnection>,
-    /// Pieces of the session below that are not encrypted, or not all of them.
+    /// Output of the session below that is not, or not fully, encrypted.
     plain: VecDeque<Piece>,
     /// Bytes of the first piece that are encrypted.
     skip: usize,
-    /// Lengths of the encrypted messages that have not gone out. An empty buffer follows each, which the driver brings back by then.
+    /// Lengths of encrypted messages that are not sent yet. An empty buffer follows each: the driver returns it once the message is sent.
     sealed: VecDeque<usize>,
     sealed_bytes: usize,
-    /// The session below wants no more.
+    /// True if the session below wants no more input.
     closing: bool,
-    /// The client has broken TLS, or was told of the end: nothing is listened to any more.
+    /// True once the client has violated TLS, or was told of the end: further input is ignored.
     ended: bool,
     /// Why its handshake has failed.
     trouble: Option<String>,
 }
 
 impl TlsSession {
-    /// `inner` must grant nothing without TLS.
+    /// `inner` must refuse all but STARTTLS without TLS.
     pub fn new(inner: NbdSession, config: Arc<ServerConfig>) -> TlsSession {
         TlsSession {
             inner,
@@ -55,7 +55,7 @@ impl TlsSession {
         }
     }
 
-    /// Has the session below do something, and encrypts what it sends.
+    /// Calls the session below, and encrypts its output.
     fn with_inner(&mut self, actions: &mut Actions, call: impl FnOnce(&mut NbdSession, &mut Actions)) {
         if self.tls.is_none() {
             return call(&mut self.inner, actions);
@@ -64,7 +64,7 @@ impl TlsSession {
         self.seal(actions);
     }
 
-    /// Has the session below do something, and queues what it sends.
+    /// Calls the session below, and queues its output.
     fn call_inner(&mut self, actions: &mut Actions, call: impl FnOnce(&mut NbdSession, &mut Actions)) {
         let mut plain = Actions::default();
         call(&mut self.inner, &mut plain);
@@ -73,7 +73,7 @@ impl TlsSession {
         self.closing |= plain.close;
     }
 
-    /// Encrypts what the session below has sent, as far as the client takes it.
+    /// Encrypts queued output of the session below, as far as the client takes it.
     fn seal(&mut self, actions: &mut Actions) {
         while self.sealed_bytes < SEALED_BYTES_MAX && !self.plain.is_empty() {
             let tls = self.tls.as_mut().expect("what is sent before TLS is not encrypted");
@@ -120,7 +120,7 @@ impl TlsSession {
         }
     }
 
-    /// Ends a connection whose client does not keep to TLS, or whose certificate is not believed.
+    /// Ends a connection whose client violates TLS, or whose certificate is not trusted.
     fn fail(&mut self, error: &rustls::Error, actions: &mut Actions) {
         let tls = self.tls.as_mut().expect("it has just been read from");
         if tls.is_handshaking() {
@@ -140,7 +140,7 @@ fn bytes_of(piece: &Piece) -> &[u8] {
     }
 }
 
-/// The bytes that TLS has to send.
+/// Takes the bytes that TLS has to send.
 fn drain(tls: &mut ServerConnection) -> Vec<u8> {
     let mut out = Vec::new();
     while tls.wants_write() {
@@ -149,7 +149,7 @@ fn drain(tls: &mut ServerConnection) -> Vec<u8> {
     out
 }
 
-/// Sends what TLS says for itself.
+/// Sends TLS's own messages.
 fn push_out(tls: &mut ServerConnection, actions: &mut Actions) {
     let out = drain(tls);
     if !out.is_empty() {

@@ -7,7 +7,7 @@ use super::flight::Kind;
 use super::protocol::{self as p, Errno, RequestHeader};
 use crate::Outlives;
 
-/// A request that was found good.
+/// A valid request.
 #[derive(Debug)]
 pub enum Work {
     Read {
@@ -20,7 +20,7 @@ pub enum Work {
         kind: Kind,
         io: Io,
     },
-    /// A request of length zero: done.
+    /// A request of length zero: nothing to do.
     Nothing,
     Disconnect,
 }
@@ -32,7 +32,7 @@ pub struct Transmission {
     block: u64,
     flags: u16,
     fast_zeroes: bool,
-    /// Every write is durable.
+    /// True if every write must be durable.
     durable: bool,
 }
 
@@ -90,7 +90,7 @@ impl Transmission {
         })
     }
 
-    /// Unknown commands, commands that were not offered, and flags that the command does not have.
+    /// Refuses commands that are unknown or were not offered, and flags that the command does not have.
     fn check_flags(&self, header: &RequestHeader) -> Result<(), Errno> {
         let (offered, flags) = match header.command {
             // FUA is allowed on every command, also where it has no effect.

@@ -17,18 +17,18 @@ use super::{DEPTH, QUEUES_MAX, REQUEST_BYTES_MAX, UblkError, node};
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval of checks whether the last server of a device has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// The most that one request discards or zeroes, where that costs nothing; and where zeroes are written.
+/// Maximum sectors that a request discards or zeroes: if that is cheap, and if zeroes have to be written.
 const FREE_SECTORS_MAX: u32 = 1 << 21;
 const WRITTEN_ZEROES_SECTORS_MAX: u32 = 1 << 15;
 /// Minimum of the recommended unit of requests: a line of the log cache.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
-/// The flags that are asked for. Where the kernel has a request's data copied, it does so on its way to and from the command's buffer, which
-/// takes no entry of the ring of its own; so user copy is not among them.
+/// The flags to ask for. User copy is not among them: the kernel copies a request's data to and from the command's buffer by itself,
+/// without an additional entry of the ring.
 const WANTED: u64 = RECOVERY | u::F_CMD_IOCTL_ENCODE;
 const RECOVERY: u64 = u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE;
 
-/// The kernel's side, or a test's.
+/// Interface to the kernel, or to a test's replacement.
 pub trait Kernel: Send + Sync {
     /// Runs a control command; returns the data as the kernel has left it.
     fn control(&self, op: u32, command: u::CtrlCmd, data: Vec<u8>) -> io::Result<Vec<u8>>;
@@ -37,7 +37,7 @@ pub trait Kernel: Send + Sync {
     fn numbers(&self) -> Vec<u32>;
 }
 
-/// The kernel that runs.
+/// The running kernel.
 #[derive(Debug)]
 pub struct System;
 
@@ -91,7 +91,7 @@ pub fn info(kernel: &dyn Kernel, number: u32) -> Result<Option<u::DevInfo>, Ublk
     }
 }
 
-/// Refuses where there is no ublk, before anything else is done.
+/// Returns an error if there is no ublk.
 pub fn available() -> Result<(), UblkError> {
     let control = std::fs::OpenOptions::new().read(true).write(true).open(u::CONTROL_DEVICE);
     control.map(|_| ()).map_err(|source| match source.kind() {
@@ -104,18 +104,18 @@ pub fn available() -> Result<(), UblkError> {
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
     pub info: u::DevInfo,
-    /// True if the device existed, and its requests wait.
+    /// True if the device existed before, and its requests wait.
     pub recovered: bool,
     /// The stack has become larger than the device is: it has so many sectors now.
     pub grown_to: Option<u64>,
 }
 
-/// The flags to ask for. `outlives`: a server that is killed loses nothing that it has answered.
+/// Returns the flags to ask for. `outlives`: answered requests survive a kill of the server.
 pub const fn flags_for(outlives: bool) -> u64 {
     if outlives { WANTED } else { WANTED & !RECOVERY }
 }
 
-/// Takes the device of a stack over from its last server, or makes one. `wanted`: its number; none for any.
+/// Takes over a stack's device from its last server, or makes one. `wanted`: its number; none for any.
 pub fn claim(
     kernel: &dyn Kernel,
     wanted: Option<u32>,
@@ -128,7 +128,7 @@ pub fn claim(
         let info = match info(kernel, number) {
             Ok(Some(info)) => info,
             Ok(None) => continue,
-            // One that does not answer keeps other stacks from nothing.
+            // A device of another stack that does not answer must not stop this one.
             Err(_) if wanted.is_none() && !is_noted(number, owner) => continue,
             Err(error) => return Err(error),
         };
@@ -139,7 +139,7 @@ pub fn claim(
             }
         }
         if info.state == u::STATE_DEAD {
-            // Its server has ended before it had started, or while it was removed.
+            // The server ended before the device was started, or during its removal.
             named(kernel, ("DEL_DEV", u::DEL_DEV), number, 0, Vec::new())?;
             return add(kernel, Some(number), owner, geometry, flags);
         }
@@ -176,7 +176,7 @@ fn add(
     let params = parameters(geometry, info.max_io_buf_bytes);
     let set = named(kernel, ("SET_PARAMS", u::SET_PARAMS), info.dev_id, 0, params.as_bytes().to_vec());
     if let Err(error) = set {
-        // What failed is told, not this.
+        // Report the first error, not this one.
         let _ = call(kernel, u::DEL_DEV, info.dev_id, 0, Vec::new());
         return Err(error);
     }
@@ -204,8 +204,8 @@ fn recover(kernel: &dyn Kernel, info: u::DevInfo, geometry: &Geometry) -> Result
             Some(rustix::io::Errno::BUSY) => {
                 return Err(UblkError::Served { number, process: info.ublksrv_pid });
             }
-            // A server has ended after this command and before the kernel had its first commands. So nothing has changed since, and the
-            // device can be gone on with; the end of the recovery fails where it cannot.
+            // An earlier server ended after this command and before its first commands. So nothing has changed since, and the recovery
+            // can continue; if not, its end fails.
             Some(rustix::io::Errno::INVAL) if is_quiesced(kernel, number)? => break,
             _ => return Err(UblkError::control("START_USER_RECOVERY", number, error)),
         }
@@ -217,14 +217,14 @@ fn is_quiesced(kernel: &dyn Kernel, number: u32) -> Result<bool, UblkError> {
     Ok(info(kernel, number)?.is_some_and(|info| matches!(info.state, u::STATE_QUIESCED | u::STATE_FAIL_IO)))
 }
 
-/// Lets clients in. It waits until the kernel has a command for every slot; the driver must serve meanwhile, as the kernel looks for
+/// Lets clients in. Waits until the kernel has a command for every slot. The driver must serve meanwhile, as the kernel looks for
 /// partitions.
 pub fn start(kernel: &dyn Kernel, claimed: &Claimed) -> io::Result<()> {
     let op = if claimed.recovered { u::END_USER_RECOVERY } else { u::START_DEV };
     call(kernel, op, claimed.info.dev_id, u64::from(std::process::id()), Vec::new()).map(|_| ())
 }
 
-/// Gives a device that is served the size of a stack that has grown; without it, the device goes on with its own.
+/// Gives a served device the size of a stack that has grown. Otherwise the device keeps its old size.
 pub fn resize(kernel: &dyn Kernel, claimed: &Claimed) -> Result<(), UblkError> {
     let Some(sectors) = claimed.grown_to else { return Ok(()) };
     let number = claimed.info.dev_id;
@@ -240,7 +240,7 @@ pub fn stop(kernel: &dyn Kernel, number: u32) -> io::Result<()> {
     call(kernel, u::STOP_DEV, number, 0, Vec::new()).map(|_| ())
 }
 
-/// Forgets a device that has ended. `wait`: until its number is free, which those who have it open keep from being.
+/// Deletes an ended device. `wait`: waits until its number is free, which needs all users to close it.
 ///
 /// # Errors
 /// In words.
@@ -250,7 +250,7 @@ pub fn delete(kernel: &dyn Kernel, number: u32, wait: bool) -> Result<(), String
     };
     call(kernel, u::DEL_DEV_ASYNC, number, 0, Vec::new())
         .or_else(|error| match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-            // Linux before 6.9 has only the one that waits.
+            // Linux before 6.9 has only the command that waits.
             Some(rustix::io::Errno::OPNOTSUPP) => call(kernel, u::DEL_DEV, number, 0, Vec::new()),
             _ => Err(error),
         })
@@ -271,10 +271,10 @@ pub fn parameters(geometry: &Geometry, request_bytes_max: u32) -> u::Params {
     let logical = geometry.logical_block_bytes;
     let physical = geometry.physical_block_bytes.max(logical);
     let preferred = physical.max(PREFERRED_BYTES_MIN);
-    // A stripe whose size is no power of two cannot be told.
+    // ublk can announce only a stripe whose size is a power of two.
     let stripe = geometry.stripes.map(|stripes| stripes.sectors * dcd_engine::SECTOR_BYTES);
     let stripe = stripe.and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| bytes.is_power_of_two());
-    // As over NBD, flushes always come: the stack knows what they cost.
+    // As over NBD, the kernel always sends flushes: the stack knows whether they are needed.
     let mut attrs = u::ATTR_VOLATILE_CACHE | u::ATTR_FUA;
     for (is, attribute) in
         [(geometry.read_only, u::ATTR_READ_ONLY), (geometry.rotational, u::ATTR_ROTATIONAL)]

@@ -29,7 +29,7 @@ use crate::Outlives;
 enum Phase {
     Starting,
     Live,
-    /// The server ends, and looks whether the device is in use.
+    /// The server ends, and checks whether the device is in use.
     Asking,
     Ending,
     Gone,
@@ -38,10 +38,10 @@ enum Phase {
 /// State of a slot until its answer.
 #[derive(Debug, Default)]
 struct Pending {
-    /// Bytes that a request moves: its answer if it succeeds.
+    /// Bytes that the request moves, which is its answer on success.
     bytes: i32,
     reads: bool,
-    /// The buffer, while a request that moves nothing is in the stack.
+    /// The slot's buffer, while a request without data is in the stack.
     spare: Option<Buf>,
 }
 
@@ -57,13 +57,13 @@ pub struct UblkDevice {
     pending: Vec<Pending>,
     /// Requests that wait for the next server.
     held: Vec<Io>,
-    /// Requests that came while the server looked whether the device is in use: their slots and buffers.
+    /// Slots and buffers of requests that arrived while the server checked whether the device is in use.
     late: Vec<(usize, Buf)>,
-    /// Keeps others from mounting the device while it is taken away.
+    /// Exclusive open that prevents mounts while the device is removed.
     hold: Arc<Mutex<Option<OwnedFd>>>,
     phase: Phase,
     news: Option<FrontEndNews>,
-    /// For an administrator, when the device is there.
+    /// Warning for an administrator, told when the device is ready.
     told: Arc<OnceLock<String>>,
 }
 
@@ -120,7 +120,7 @@ impl UblkDevice {
         }
     }
 
-    /// The first of several is told.
+    /// Stores a warning; only the first one is kept.
     fn tell(&self, what: String) {
         let _ = self.told.set(what);
     }
@@ -159,7 +159,7 @@ impl UblkDevice {
         actions.commands.push(self.command(u::COMMIT_AND_FETCH_REQ, slot, result, buf));
     }
 
-    /// The end of a server whose device stays.
+    /// Ends the server, and leaves the device.
     fn leave(&self, why: &str) -> Ending {
         Ending::Leave(match self.outlives_server() {
             true => stays(self.number(), why),
@@ -171,7 +171,7 @@ impl UblkDevice {
         self.news.get_or_insert(FrontEndNews::Failed(why));
     }
 
-    /// A request of the kernel: to the stack, or straight back where it is none that can be done.
+    /// Passes a request of the kernel to the stack, or refuses it immediately.
     pub(super) fn request(&mut self, slot: usize, asked: u::IoDesc, buf: Buf, actions: &mut Actions) {
         let durable = self.outlives_server() && self.outlives != Outlives::Answered;
         let request = match read_request(asked, buf, self.buffer_bytes(), durable) {
@@ -189,7 +189,7 @@ impl UblkDevice {
         actions.requests.push((slot as u64, io));
     }
 
-    /// The buffer as the next command of its slot needs it: all of it, ours alone, and with the data of a read at its beginning.
+    /// Returns a buffer for the next command of its slot: of full length, not shared, and with the data of a read at its beginning.
     fn whole(&self, mut buf: Buf) -> Buf {
         let bytes = self.buffer_bytes();
         if buf.reclaim() && buf.has_room(bytes) {
@@ -202,16 +202,16 @@ impl UblkDevice {
     }
 }
 
-/// A request of the kernel in our terms.
+/// A request of the kernel, translated for the stack.
 #[derive(Debug)]
 struct Request {
     io: Io,
     bytes: i32,
-    /// The buffer, where it does not travel with the request.
+    /// The buffer, if the request does not carry it.
     spare: Option<Buf>,
 }
 
-/// Reads a descriptor. Whether the device can do what it asks for is for its geometry to say. `durable`: so are all writes.
+/// Reads a descriptor. The stack checks later that the geometry allows the request. `durable`: makes all writes durable.
 fn read_request(
     asked: u::IoDesc,
     mut buf: Buf,
@@ -344,7 +344,7 @@ impl CommandSource for UblkDevice {
             Ok(()) => pending.bytes,
             Err(IoError { kind, .. }) => -errno_of(kind).raw_os_error(),
         };
-        // A write's buffer need not come back, and what was written is of no use any more.
+        // A write need not return its buffer, and the written bytes are no longer needed.
         let buf = match pending.spare {
             Some(spare) => spare,
             None => {
@@ -359,7 +359,7 @@ impl CommandSource for UblkDevice {
     }
 
     fn hold(&mut self, _token: u64, io: Io) {
-        // Its buffer stays with it, or in the slot.
+        // The buffer stays with the held request, or in its slot.
         self.held.push(io);
     }
 
@@ -390,7 +390,7 @@ impl CommandSource for UblkDevice {
     fn end(&mut self, unanswered: usize) -> Ending {
         match self.phase {
             Phase::Gone => return Ending::Leave(format!("{} was removed by another program", self.node())),
-            // Somebody has had it before, and may have it mounted.
+            // The device existed before this server, and may be mounted.
             Phase::Starting if self.claimed.recovered => return self.leave("it was not recovered yet"),
             _ if unanswered + self.held.len() > 0 => {
                 return self.leave(&format!("requests wait: {}", unanswered + self.held.len()));
@@ -402,7 +402,7 @@ impl CommandSource for UblkDevice {
         Ending::Ask(Box::new(move || match owner::user(&name) {
             Some(user) => Err(io::Error::other(user)),
             None => {
-                // Nobody can mount it from here on.
+                // From here on the device cannot be mounted.
                 *hold.lock().unwrap_or_else(PoisonError::into_inner) = owner::hold(&name)?;
                 Ok(())
             }

@@ -9,8 +9,8 @@
 //! order of a recovery is START_USER_RECOVERY, open, the first command of every tag in one system call, mmap, END_USER_RECOVERY. At
 //! each of these points the server may be killed, and the next one begins again.
 //!
-//! The server has no mount namespace of its own. Where mounts are private, one that is made while the device is mounted keeps a copy of that
-//! mount: then an unmount elsewhere does not end the file system, and the server waits for itself when it ends.
+//! The server has no mount namespace of its own. A namespace made while the device is mounted copies that mount. With
+//! private mounts, an unmount elsewhere would then not end the file system, and the ending server would wait for itself.
 
 mod control;
 mod device;
@@ -29,12 +29,12 @@ pub use device::UblkDevice;
 pub use owner::{Owner, user as disk_user};
 use uapi as u;
 
-/// Queues of a device, where there are as many processors. One thread serves them all; they keep processors from waiting for each other
-/// before a request comes to it.
+/// Maximum number of a device's queues, at most one per processor. A single thread serves them all; several queues only reduce waits
+/// between processors that send requests.
 const QUEUES_MAX: usize = 2;
 /// Requests of a queue at a time. The first commands of all queues go out by one system call.
 const DEPTH: u16 = 64;
-/// The largest request. Each of the tags may come to hold a buffer of this size: 64 MiB for both queues.
+/// The largest request. Each tag may hold a buffer of this size: 64 MiB for both queues.
 const REQUEST_BYTES_MAX: u32 = 512 << 10;
 
 /// Why a device cannot be served, or not be removed.
@@ -184,10 +184,10 @@ pub fn list(kernel: &dyn Kernel) -> Result<Vec<Listed>, UblkError> {
     Ok(all)
 }
 
-/// Takes a device away that has no server. `force`: also where it has one, is another program's, or is in use, whose requests then fail.
+/// Removes a device without a server. `force`: also if it has a server, is another program's, or is in use; its requests then fail.
 ///
 /// # Errors
-/// Where it is kept, and why.
+/// The reason why the device was kept.
 pub fn remove(kernel: &dyn Kernel, number: u32, force: bool) -> Result<(), UblkError> {
     let info = control::info(kernel, number)?.ok_or(UblkError::None(number))?;
     let listed = Listed::of(&info);
@@ -230,7 +230,7 @@ pub fn remove(kernel: &dyn Kernel, number: u32, force: bool) -> Result<(), UblkE
     control::delete(kernel, number, is_free).map_err(UblkError::NotForgotten)
 }
 
-/// The kernel that runs, for those that share it.
+/// The running kernel, as a shared handle.
 pub fn system() -> Arc<dyn Kernel> {
     Arc::new(System)
 }

@@ -1,10 +1,10 @@
 //! Recognises the stack of a device, and finds the users of a device.
 //!
-//! The kernel keeps a word for the server of a device, and gives it back with GET_DEV_INFO. The word is the stack's mark: what it serves,
-//! and the disk below that. A disk may have another path when its server starts again, or another cache, so it has several keys: names of
-//! the hardware, the UUID of its cache, its path. The first key makes the mark of a new device. The device's note has the marks of all
-//! keys, and one common mark is enough. So a device is as safe from a stranger as the kernel's memory is, and forgotten with it. A file in
-//! /run adds the name of the stack, for people.
+//! The kernel stores a word for the server of a device, and returns it with GET_DEV_INFO. The word is the stack's mark, a hash of its
+//! stack file, its export and a key of the disk below that. A disk's path or cache may change between starts, so a disk has several
+//! keys: names of the hardware, the UUID of its cache, its path. A new device gets the mark of the first key. The device's note in /run
+//! has the marks of all keys, and one common mark is enough. It also has the stack's name, for people. The kernel protects the word as
+//! its own memory, and drops it with the device.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Not the directory of the unit, which goes away when it stops.
+/// Directory of the notes. The systemd unit's own directory would be removed when the unit stops.
 const RUN_DIR: &str = "/run/dcd-ublk";
 /// The upper 16 bits of every mark.
 const OURS: u64 = 0xdcd1 << 48;
@@ -27,13 +27,13 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     stack: PathBuf,
-    /// By each key of the disk at the bottom.
+    /// Marks of the stack, from each key of the disk at the bottom.
     marks: Vec<u64>,
     name: Option<String>,
 }
 
 impl Owner {
-    /// `keys`: what the disk at the bottom is known by, the best first. Another disk under the same stack file is not what the device had.
+    /// `keys`: identify the disk at the bottom, the best first. With another disk, the same stack file is not the device's owner.
     pub fn new(stack: &Path, export: &str, keys: &[String]) -> Owner {
         let stack = fs::canonicalize(stack).unwrap_or_else(|_| stack.to_owned());
         let mark = |key: &str| {
@@ -44,12 +44,12 @@ impl Owner {
         Owner { stack, marks, name: None }
     }
 
-    /// With the name that the device has in /dev/dcd.
+    /// Returns the owner with the name of the device in /dev/dcd.
     pub fn named(self, name: Option<String>) -> Owner {
         Owner { name, ..self }
     }
 
-    /// The mark of a device that is made.
+    /// The mark for a new device.
     pub fn mark(&self) -> u64 {
         self.marks[0]
     }
@@ -59,7 +59,7 @@ impl Owner {
         &self.marks
     }
 
-    /// True where one of these marks is this stack's, whatever its disk was called when they were made.
+    /// True if one of these marks is this stack's, whichever name its disk had when they were made.
     pub fn has(&self, marks: &[u64]) -> bool {
         marks.iter().any(|mark| self.marks.contains(mark))
     }
@@ -70,7 +70,7 @@ impl Owner {
         self.has(&[mark]) || self.has(&marks_in(&note, mark))
     }
 
-    /// The stack as it goes on with a device that has this mark.
+    /// Returns the owner for continuing with a device that has this mark.
     pub fn with_mark(&self, mark: u64) -> Owner {
         let others = self.marks.iter().copied().filter(|other| *other != mark);
         Owner { marks: std::iter::once(mark).chain(others).collect(), ..self.clone() }
@@ -81,8 +81,8 @@ impl Owner {
         &self.stack
     }
 
-    /// Notes the name of the stack and this process, for [`stack_of`] and for the udev rules, which link /dev/dcd/NAME and open no device without
-    /// its server. The device is not there yet.
+    /// Writes the name of the stack and this process to the device's note, before the device exists. [`stack_of`] reads the note, and so do
+    /// the udev rules, which link /dev/dcd/NAME and open no device without its server.
     pub fn note(&self, number: u32) -> io::Result<()> {
         fs::create_dir_all(RUN_DIR)?;
         self.forget_others(number);
@@ -101,7 +101,8 @@ impl Owner {
         )
     }
 
-    /// A stack has one device. One that another program has removed left its note, and its number may be given to a stranger.
+    /// Removes older notes of this stack, which has a single device. Another program may have removed a device without its note, and
+    /// its number may get a new owner.
     fn forget_others(&self, number: u32) {
         for other in fs::read_dir(RUN_DIR).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let note = fs::read_to_string(&other).unwrap_or_default();
@@ -112,7 +113,7 @@ impl Owner {
     }
 }
 
-/// FNV-1a: the same in every version of the program.
+/// Hashes bytes by FNV-1a, which must not change between versions of the program.
 fn hash(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -124,7 +125,7 @@ fn note_path(number: u32) -> PathBuf {
 }
 
 pub fn forget(number: u32) {
-    // It may not be there.
+    // The note may be missing.
     let _ = fs::remove_file(note_path(number));
 }
 
@@ -133,7 +134,7 @@ pub fn is_ours(mark: u64) -> bool {
     mark & (0xffff << 48) == OURS
 }
 
-/// The stack of a device with this mark, as far as it was noted.
+/// Returns the stack of a device with this mark, if a note names it.
 pub fn stack_of(number: u32, mark: u64) -> Option<PathBuf> {
     stack_in(&fs::read_to_string(note_path(number)).ok()?, mark)
 }
@@ -153,7 +154,7 @@ fn marks_in(note: &str, mark: u64) -> Vec<u64> {
     marks.split(' ').filter_map(|mark| u64::from_str_radix(mark, 16).ok()).collect()
 }
 
-/// Returns the user of a device of this name, as far as the tables of the system tell. Opens nothing, so it does not wait for the device.
+/// Returns the user of the device with this name, from tables of the system. It opens nothing, so it does not wait for the device.
 pub fn user(name: &str) -> Option<String> {
     let holders = |of: &Path| {
         let holder = fs::read_dir(of.join("holders")).ok()?.flatten().next()?;
@@ -220,7 +221,7 @@ pub fn hold(name: &str) -> io::Result<Option<rustix::fd::OwnedFd>> {
     let (opened, open) = mpsc::sync_channel(1);
     let node = format!("/dev/{name}");
     let opens = move || {
-        // The open of a device may wait for its requests. Nobody waits any more where this fails.
+        // The open of a device may wait for its requests. Sending fails only if the caller no longer waits.
         let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
         let _ = opened.send(rustix::fs::open(node, flags, Mode::empty()));
     };

@@ -25,9 +25,9 @@ pub const START_USER_RECOVERY: u32 = control(READ_WRITE, 0x10);
 pub const END_USER_RECOVERY: u32 = control(READ_WRITE, 0x11);
 /// The flags that the kernel knows, since Linux 6.5.
 pub const GET_FEATURES: u32 = control(READ, 0x13);
-/// As DEL_DEV, without waiting for those who have the device open.
+/// Deletes a device as DEL_DEV, without waiting until its users close it.
 pub const DEL_DEV_ASYNC: u32 = control(READ, 0x14);
-/// A new size for a device that is served, since Linux 6.16; the word has it in sectors.
+/// Changes the size of a served device, since Linux 6.16; the command's word is the size in sectors.
 pub const UPDATE_SIZE: u32 = control(READ_WRITE, 0x15);
 
 const fn io(number: u32) -> u32 {
@@ -37,7 +37,7 @@ const fn io(number: u32) -> u32 {
 pub const FETCH_REQ: u32 = io(0x20);
 pub const COMMIT_AND_FETCH_REQ: u32 = io(0x21);
 
-/// The end of a command whose device goes away, or is left by its server: -ENODEV.
+/// Result of a command whose device is removed, or left by its server: -ENODEV.
 pub const RES_ABORT: i32 = -19;
 
 pub const F_USER_RECOVERY: u64 = 1 << 3;
@@ -91,9 +91,9 @@ pub const ATTR_FUA: u32 = 1 << 3;
 pub const PARAM_TYPE_BASIC: u32 = 1 << 0;
 pub const PARAM_TYPE_DISCARD: u32 = 1 << 1;
 
-/// The number that asks for any free one.
+/// Number that asks the kernel for any free number.
 pub const ANY_NUMBER: u32 = u32::MAX;
-/// A command that is for no queue.
+/// Queue number of a command that is for no queue.
 pub const NO_QUEUE: u16 = u16::MAX;
 /// The descriptors of each queue begin at a multiple of this in the file of the device: room for 4096, the largest depth.
 pub const DESCRIPTORS_BYTES_MAX: usize = 4096 * size_of::<IoDesc>();
@@ -125,7 +125,7 @@ pub struct DevInfo {
     pub ublksrv_pid: i32,
     pub pad1: u32,
     pub flags: u64,
-    /// Kept by the kernel for the server: whose device it is.
+    /// Word that the kernel stores for the server: the owner's mark.
     pub ublksrv_flags: u64,
     pub owner_uid: u32,
     pub owner_gid: u32,
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    // As a C compiler has them; the places that came after Linux 6.1 are counted by hand.
+    // Values of a C compiler; fields added after Linux 6.1 are counted by hand.
     #[test]
     fn structures_have_the_sizes_and_places_of_the_interface() {
         assert_eq!(size_of::<CtrlCmd>(), 32);

@@ -1,12 +1,12 @@
 //! The kernel's NBD client, /dev/nbdN, over its generic netlink interface (linux/nbd-netlink.h; drivers/block/nbd.c says what it does).
 //!
-//! A device keeps the text that [`Backend`] writes, and takes a new connection only from somebody who knows it. It says whose device it is,
-//! and is the way in which a server finds it again.
+//! A device stores the text of its [`Backend`], and accepts a new connection only with the same text. The text names the device's owner,
+//! so a server finds its devices again by it.
 //!
-//! The device outlives its server with a *dead-connection timeout*: a request that has no connection waits for one. A request that was on its
-//! way when the server ended is looked at when its own time is over, and sent again then if there is a new connection; else its time begins
-//! anew. That time is the queue's, and no timeout of the device is set: with one, the kernel would close the connection of a server whose
-//! disk is slow, and send again what that server still has before it.
+//! The device outlives its server with a *dead-connection timeout*: a request that has no connection waits for one. A request that was in
+//! flight when the server ended is checked when its request time is over. It is then sent again if there is a new connection; else its
+//! time starts again. The queue has this time, and the device has no timeout: with one, the kernel would close the connection of a server
+//! whose disk is slow, and send requests again that this server still has.
 
 mod netlink;
 
@@ -38,16 +38,16 @@ const SERVER_FLAGS: u16 = 5;
 const SOCKETS: u16 = 7;
 const DEAD_CONN_TIMEOUT: u16 = 8;
 const BACKEND_IDENTIFIER: u16 = 10;
-/// Within SOCKETS, and within that.
+/// Attribute within SOCKETS; the next one is within this.
 const SOCKET_ITEM: u16 = 1;
 const SOCKET_FD: u16 = 1;
 
 /// Seconds that requests wait for the next server. An administrator who does not want to wait releases the device.
 const DEAD_CONN_SECONDS: u64 = 7 * 24 * 3600;
-/// A request's time in milliseconds: what a server had when it was killed is sent again after so long at most. The kernel notes each request
-/// that takes longer, which does no harm.
+/// Request time of the queue in milliseconds: requests of a killed server are sent again after this time at most. The kernel logs each
+/// request that takes longer, which does no harm.
 const REQUEST_MILLISECONDS: u32 = 5000;
-/// The kernel's own.
+/// The kernel's default request time.
 const REQUEST_MILLISECONDS_DEFAULT: u32 = 30_000;
 /// Maximum length of a stack's path: sysfs shows a page at most.
 const PATH_CHARS_MAX: usize = 900;
@@ -98,7 +98,7 @@ impl Backend {
         Backend { text: format!("dcd-{}-{way} {}", marks.join("+"), path_text(owner.stack())), recovery }
     }
 
-    /// As a server tells it.
+    /// Parses the text that the kernel stores.
     pub fn read(text: &str) -> Option<Backend> {
         let (marks, way) = text.split_once(' ')?.0.strip_prefix("dcd-")?.split_once('-')?;
         let recovery = match way {
@@ -114,7 +114,7 @@ impl Backend {
         &self.text
     }
 
-    /// True for a device of this stack, whatever its disk was called when the device was made.
+    /// True for a device of this stack, whichever name its disk had when the device was made.
     pub fn is_of(&self, owner: &Owner) -> bool {
         let marks = self.text.strip_prefix("dcd-").and_then(|text| text.split_once('-'));
         let marks = marks.and_then(|(marks, _)| marks_of(marks));
@@ -170,7 +170,7 @@ impl NbdDevice {
             }
         };
         let (answered, answer) = mpsc::sync_channel(1);
-        // It may wait for a server, and nobody waits any more where this fails.
+        // The read may wait for a server. Sending fails only if the caller no longer waits.
         let asks = thread::Builder::new().spawn(move || {
             let _ = answered.send(reads().is_ok());
         });
@@ -225,7 +225,7 @@ pub struct Kernel(Family);
 
 impl Kernel {
     /// # Errors
-    /// Where the kernel has none, or does not let us.
+    /// If the kernel has no NBD client, or permission is missing.
     pub fn open() -> Result<Kernel, KernelError> {
         Family::open(FAMILY, VERSION).map(Kernel).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => KernelError::NotPermitted,
@@ -233,7 +233,7 @@ impl Kernel {
         })
     }
 
-    /// Makes a device of a connection that is in the transmission phase.
+    /// Makes a device from a connection in the transmission phase.
     ///
     /// # Errors
     /// Where it is not made.
@@ -263,10 +263,10 @@ impl Kernel {
         Ok(device)
     }
 
-    /// Gives a device a new connection in the place of one that is dead. Where none is, the kernel lets go of the new one without a word.
+    /// Replaces a dead connection of a device. If none is dead, the kernel silently closes the new one.
     ///
     /// # Errors
-    /// Where the device is another one by now, or the server's is.
+    /// If the device, or the server's export, has changed meanwhile.
     pub fn reconnect(&self, device: &NbdDevice, socket: &OwnedFd, offer: &Offer) -> Result<(), KernelError> {
         let has = device.bytes()?;
         if has > offer.bytes {
@@ -279,8 +279,8 @@ impl Kernel {
         self.0.call(RECONFIGURE, &attributes).map(drop).map_err(device.failed("giving it a new connection"))
     }
 
-    /// Gives a device the size of a server that has grown. The kernel waits for its requests with that, and for a new connection with its wait,
-    /// so it is not done before the device answers.
+    /// Gives a device the size of a server that has grown. The kernel first waits for the device's requests, which may wait for a new
+    /// connection. So the device must answer before.
     ///
     /// # Errors
     /// Where the device does not answer, or the kernel refuses the new size.
@@ -302,12 +302,12 @@ impl Kernel {
     fn disconnect(&self, device: &NbdDevice) -> Result<(), KernelError> {
         let attributes = Attributes::default().number(INDEX, device.number);
         self.0.call(DISCONNECT, &attributes).map_err(device.failed("disconnecting it"))?;
-        // The next user of the number expects the kernel's own; where it is not set, the kernel's messages are longer.
+        // The next user of the number expects the kernel's default. If this fails, the kernel only logs more.
         let _ = set_request_time(device.number, REQUEST_MILLISECONDS_DEFAULT);
         Ok(())
     }
 
-    /// Ends a device that is not in use. `force`: also one that is in use; its requests fail then.
+    /// Ends a device that is not in use. `force`: also a device in use, whose requests then fail.
     ///
     /// # Errors
     /// If the device is in use.

@@ -1,12 +1,12 @@
-//! Generic netlink, as much as one family's requests need: a request, what the kernel answers, and its verdict.
+//! Generic netlink, as far as this family needs it: a request, the kernel's answer, and its verdict.
 //!
 //! ```text
 //! message    length u32 | type u16 | flags u16 | sequence u32 | port u32, then the family's command u8 | version u8 | 0 u16, attributes
 //! attribute  length u16 | type u16 | value, filled up to a multiple of 4
 //! ```
 //!
-//! Numbers have the byte order of the machine. The layout is that of linux/netlink.h and linux/genetlink.h. The crates that there are bring
-//! derived types for every family, and each a dozen crates more.
+//! Numbers have the byte order of the machine. The layout is that of linux/netlink.h and linux/genetlink.h. The existing crates add
+//! types for every family, and a dozen dependencies each.
 
 use std::io;
 use std::time::Duration;
@@ -21,23 +21,23 @@ use rustix::net::{bind, recv, send, socket_with};
 const HEADER_BYTES: usize = 16;
 const FAMILY_HEADER_BYTES: usize = 4;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
-/// Flags of a request whose end is to be told.
+/// Flags of a request that asks for a verdict.
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 /// The type of a verdict: an error number, or 0.
 const ERROR: u16 = 2;
-/// The family that knows the others.
+/// The control family, which lists the others.
 const CONTROL: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 /// An attribute of attributes.
 const NESTED: u16 = 1 << 15;
-/// Type bits that say how an attribute's value is written.
+/// Mask that removes the type's flags for the encoding of the value.
 const TYPE_MASK: u16 = !(3 << 14);
-/// More than the kernel answers.
+/// Maximum size of an answer, above that of any real one.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Maximum time for an answer of the kernel, which waits for nothing that a server does.
+/// Maximum time for an answer of the kernel, which does not depend on any server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The attributes of a request, in order.
@@ -101,7 +101,7 @@ impl Family {
         Ok(Family { id, version, ..control })
     }
 
-    /// Makes one request; the attributes of its answer, if it has any.
+    /// Makes a request. Returns the attributes of its answer, if any.
     pub fn call(&self, command: u8, attributes: &Attributes) -> io::Result<Vec<u8>> {
         send(&self.socket, &self.request(command, attributes), SendFlags::empty())?;
         let mut answer = Vec::new();
@@ -131,7 +131,7 @@ impl Family {
     }
 }
 
-/// Takes in messages of the kernel; its verdict, once it has come.
+/// Reads messages of the kernel. Returns its verdict, once that has arrived.
 fn read_messages(mut bytes: &[u8], answer: &mut Vec<u8>) -> io::Result<Option<io::Result<()>>> {
     let malformed = || io::Error::other("the kernel's answer is not a netlink message");
     while !bytes.is_empty() {
