@@ -29,7 +29,7 @@ pub enum Io {
         at: Lba,
         buf: Buf,
     },
-    /// Reads one particular copy of what is below, as another copy may be wrong. Only layers with [`Geometry::copies`] get it.
+    /// Reads one particular copy of the data, as another copy may be wrong. Only layers with [`Geometry::copies`] get it.
     ReadCopy {
         at: Lba,
         buf: Buf,
@@ -346,7 +346,7 @@ pub enum CommandError {
 pub enum Control {
     /// Destage all dirty data, now and at full speed. Answered by [`Report::Drained`].
     Drain,
-    /// Stop draining; what is destaged stays clean.
+    /// Stop draining; destaged data stays clean.
     DrainCancel,
     /// Take no more requests, make everything acknowledged durable, mark the layer cleanly stopped.
     /// Answered by [`Report::Stopped`].
@@ -383,7 +383,7 @@ pub enum Unfinished {
     Io(#[from] IoError),
 }
 
-/// A message of a layer to its host, unasked or as the answer to a [`Control`].
+/// A message of a layer to its host, on its own or as the answer to a [`Control`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     Drained,
@@ -393,9 +393,9 @@ pub enum Report {
     /// The log device failed. Nothing that is written from now on may be acknowledged before the host says
     /// [`Control::LogFailureRecorded`], as a later start must not replay this log over newer data.
     LogFailed,
-    /// An event that the administrator is told of at once; the layer's status describes it.
+    /// An event that the administrator is told of immediately; the layer's status describes it.
     Notice,
-    /// The answer to a [`Control::Array`]: it is done or has begun, or why it cannot be.
+    /// The answer to a [`Control::Array`]: the command is done or has begun, or the reason why it cannot be.
     Array(Result<(), CommandError>),
 }
 
@@ -461,7 +461,7 @@ pub struct Geometry {
     pub sectors: u64,
     /// The smallest unit that can be written, in bytes: 512 or 4096. Requests must be multiples of it.
     pub logical_block_bytes: u32,
-    /// The unit that the medium writes without reading first, in bytes.
+    /// The smallest unit that the medium writes without reading first, in bytes.
     pub physical_block_bytes: u32,
     /// Completed writes may be lost in a power cut until a flush.
     pub volatile_cache: bool,
@@ -473,7 +473,7 @@ pub struct Geometry {
     pub read_only: bool,
     /// The stripes of an array; none for a disk.
     pub stripes: Option<Stripes>,
-    /// Number of copies of everything, where [`Io::ReadCopy`] can read each; 1 where it cannot.
+    /// Number of copies of all data, if [`Io::ReadCopy`] can read each; otherwise 1.
     pub copies: u8,
 }
 
@@ -569,7 +569,7 @@ pub trait BlockDevice {
     /// Carries out one operation and waits for its end.
     fn run(&mut self, io: Io) -> IoResult;
 
-    /// The time, where the device has a clock. Without one nothing can be measured.
+    /// The time, if the device has a clock. Without one nothing can be measured.
     fn now(&self) -> Option<Nanos> {
         None
     }
@@ -634,7 +634,7 @@ impl BlockDevice for PortDevice<'_> {
     }
 }
 
-/// Reason for refusing to start a layer: what was wrong, and where. Each kind of layer has a type of its own for that.
+/// Reason for refusing to start a layer: the problem and its place. Each kind of layer has a type of its own for that.
 pub type ActivateError = Box<dyn Error + Send + Sync>;
 
 /// The state of a layer, for people and monitors. Each kind of layer has a type of its own for it.
@@ -654,15 +654,15 @@ impl dyn AnyStatus {
     }
 }
 
-/// A synchronous state machine over the things below it.
+/// A synchronous state machine over the layers and devices below it.
 pub trait Layer {
     /// Consumes one event at `now`, and pushes every command that it leads to.
     fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox);
 
-    /// The time at which the layer wants the next [`Event::Wake`], if ever. May be in the past: then at once.
+    /// The time at which the layer wants the next [`Event::Wake`], if ever. May be in the past: then immediately.
     fn next_deadline(&self) -> Option<Nanos>;
 
-    /// Panics where an invariant does not hold; run after every event under simulation.
+    /// Panics if an invariant does not hold; run after every event under simulation.
     fn check(&self) {}
 
     /// Returns the geometry from above. Valid after [`Layer::activate`].
@@ -684,8 +684,8 @@ pub trait Layer {
         false
     }
 
-    /// Asserts that a layer with work left goes on: it has operations below (`in_flight`), or a deadline. For drivers and tests in virtual
-    /// time, after everything that the layer sent has been carried out or is on its way.
+    /// Asserts that a layer with work left continues: it has operations below (`in_flight`), or a deadline. For drivers and tests in
+    /// virtual time, after everything that the layer sent has been carried out or is on its way.
     ///
     /// # Panics
     /// If nothing would ever wake the layer.

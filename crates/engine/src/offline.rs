@@ -1,4 +1,4 @@
-//! Parts of a stack as devices that answer at once, for work that runs alone: format, check, dump, rescue.
+//! Parts of a stack as synchronous devices, for work that runs alone: format, check, dump, rescue.
 //!
 //! Log and data disk may be slices of one device, so both are opened as parts of one stack with one driver.
 

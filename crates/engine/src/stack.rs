@@ -1,7 +1,7 @@
 //! A stack: layers over devices, joined by ports. It only passes messages; it has no clock and does no I/O either.
 //!
-//! Whatever enters a layer gets a key from one slab, and the key remembers the receiver of the answer: the world outside,
-//! a layer above, or a waiting caller ([`run_blocking`](Stack::run_blocking)). Layers may share what is below them
+//! Each operation that enters a layer gets a key from one slab, and the key remembers the receiver of the answer: the world outside,
+//! a layer above, or a waiting caller ([`run_blocking`](Stack::run_blocking)). Layers may share a device below
 //! (two slices of one disk), so the shape is a graph without cycles, built from the bottom up.
 
 use std::collections::VecDeque;
@@ -77,7 +77,7 @@ impl StackBuilder {
         Target::Device(DeviceIndex(self.devices.len() - 1))
     }
 
-    /// Adds a layer over things that were added before it.
+    /// Adds a layer over layers and devices that were added before it.
     pub fn layer(&mut self, name: &str, layer: Box<dyn Layer>, ports: &[Target]) -> Target {
         for port in ports {
             let known = match port {
@@ -159,7 +159,7 @@ impl Stack {
         users.next().is_none().then_some((LayerIndex(layer), Port(port)))
     }
 
-    /// The thing that a port of a layer leads to.
+    /// The layer or device that a port of a layer leads to.
     pub fn below(&self, layer: LayerIndex, port: Port) -> Target {
         self.nodes[layer.0].ports[port.0]
     }

@@ -75,7 +75,7 @@ pub struct Part {
     pub ahead: u64,
     /// The distance that the arm has to move.
     pub distance: u64,
-    /// Written again since it came, or since it was last passed over.
+    /// True if the part was written again since it came, or since it was last passed over.
     pub referenced: bool,
 }
 
@@ -84,12 +84,12 @@ pub struct Part {
 pub struct Chosen<T> {
     pub best: T,
     pub key: (u64, u64),
-    /// Parts that would have gone before the best one but for their second chance, which they have had now.
+    /// Parts that were passed over for the best one only because of their second chance, which is used up now.
     pub passed: Vec<T>,
 }
 
-/// The best of some parts, each with its name. `distance`: how far the arm has to move to one, which is asked only of those
-/// that are the best but for that; the parts themselves need not have it.
+/// Chooses the best of some parts, each with its name. `distance`: how far the arm has to move to a part. It is called only for parts
+/// that can still be the best, and the parts themselves need not hold it.
 pub fn choose<T: Copy + PartialEq>(
     policy: WhatPolicy,
     parts: impl Iterator<Item = (T, Part)> + Clone,

@@ -6,8 +6,8 @@
 //!
 //! | a stream is | until                                                                                  |
 //! |-------------|----------------------------------------------------------------------------------------|
-//! | seen        | a read begins at its end or a little behind: it loads what follows that read           |
-//! | loading     | the piece is there: kept; reads of it wait meanwhile                                   |
+//! | seen        | a read begins at its end or a little after: the blocks after that read are loaded      |
+//! | loading     | the piece is loaded, and is kept; reads of it wait meanwhile                           |
 //! | kept        | a reader comes near its end: the next piece is loaded                                  |
 //! | forgotten   | a load of it has failed: two reads in order make a new stream                          |
 //!

@@ -1,4 +1,4 @@
-//! Activation: checks that these are the right disks, recovers the log into the table, and begins a new epoch.
+//! Activation: checks that the disks are the right ones, recovers the log into the table, and begins a new epoch.
 //!
 //! Nothing is written before everything has been read and checked. Then both disks are flushed: after a kill, records of the log and
 //! writes that bypassed it may still be volatile. Last, one superblock, whose writing begins with the flush of the log, makes the new

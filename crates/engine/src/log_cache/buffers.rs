@@ -1,6 +1,6 @@
 //! Segment buffers: the RAM in front of the log (Nightingale et al. 1999, section 3.4).
 //!
-//! A buffer covers a stretch of one segment, from the head on. What is appended to it has its address in the log at once
+//! A buffer covers a stretch of one segment, from the head on. Appended data gets its address in the log immediately
 //! (unified addressing), so the lookup table need not change when the buffer is written. A buffer is kept until what it
 //! holds is durable, not only written: after a failed flush it is the only copy that can be trusted (rule 6).
 //!
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use super::format::{Entries, Entry, Header, Kind, encode_header, entries_max};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
-/// Fields of a record header besides its content.
+/// Fields of a record header that do not depend on its entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     pub cache_uuid: [u8; 16],
@@ -190,7 +190,7 @@ impl SegmentBuffer {
         (Lba(self.start), self.memory.window(0, self.used))
     }
 
-    /// Copies sectors that are still in this buffer; false where they are not.
+    /// Copies sectors that are in this buffer; false if they are not.
     pub fn read(&self, place: u64, target: &mut Buf, target_at: usize, sectors: u64) -> bool {
         if !self.holds(place) {
             return false;

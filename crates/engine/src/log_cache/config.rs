@@ -15,8 +15,8 @@ pub enum Promise {
     /// The contract of a block device: FLUSH and FUA return when the data would survive a power cut.
     #[default]
     Flush,
-    /// The paper's immediate report (section 3.6): everything returns from RAM; after a crash the device is exactly as it
-    /// was at some instant at most `delay_max` before it.
+    /// The paper's immediate report (section 3.6): writes and flushes are answered from RAM; after a crash the device is exactly
+    /// as it was at some instant at most `delay_max` before.
     Ordered,
     /// Every write is durable when it returns.
     Always,
@@ -40,7 +40,7 @@ pub enum Canary {
     ReclaimOutOfOrder,
     /// Recovery accepts records of any epoch (breaks rule 3).
     IgnoreEpochs,
-    /// Large writes bypass the log without looking into it (breaks rule 7).
+    /// Large writes bypass the log even over dirty data in it (breaks rule 7).
     BlindBypass,
     /// Large writes bypass the log without looking at the gaps that destaging fills (breaks rule 7).
     StaleGap,
@@ -85,7 +85,7 @@ pub struct LogCacheConfig {
     pub delay_max: Nanos,
     /// Segment buffers in RAM, each of the segment's size (the paper has 2 to 4).
     pub segment_buffers: usize,
-    /// Writes of at least this many bytes bypass the log where that is safe; 0: never.
+    /// Writes of at least this many bytes bypass the log if that is safe; 0: never.
     pub bypass_bytes: u64,
     pub reads: Reads,
     pub when: WhenPolicy,
@@ -116,7 +116,7 @@ pub struct LogCacheConfig {
     pub read_clean: bool,
     /// Overwrites data in place while its record is still in RAM.
     pub compact: bool,
-    /// Starts although acknowledged records of the log are damaged, and goes on without them.
+    /// Starts although acknowledged records of the log are damaged, and continues without them.
     pub accept_damage: bool,
     /// The machine that serves the cache; 0: not known.
     pub machine: u64,

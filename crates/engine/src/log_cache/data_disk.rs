@@ -6,12 +6,12 @@
 //!
 //! | a range that bypassed the log | when | then |
 //! |---|---|---|
-//! | unflushed | its write has ended | the next flush takes it along |
+//! | unflushed | its write has ended | the next flush covers it |
 //! | in a flush | that flush is in flight | it is durable if the flush succeeds, and at risk if it fails |
-//! | at risk | a flush failed that should have covered it | every flush of a client fails until it has been written again |
+//! | at risk | a flush failed that should have covered it | every flush of a client fails until the range has been written again |
 //!
-//! After a failed flush the disk may have dropped what it could not write, and the next flush succeeds all the same. So no flush is
-//! acknowledged while a range is at risk. What is written over it, through the log or past it, is covered by the next flush
+//! After a failed flush the disk may have dropped data that it could not write, and the next flush succeeds nevertheless. So no flush
+//! is acknowledged while a range is at risk. A new write over the range, through the log or bypassing it, is covered by the next flush
 //! like any other write, and ends the risk.
 
 use super::nearer::Nearer;
@@ -77,7 +77,7 @@ pub struct Bypass {
     pub extent: Extent,
     /// Records that must be durable before the answer.
     pub seq: u64,
-    /// Written through the disk's cache.
+    /// Written durably (FUA).
     pub durable: bool,
 }
 
@@ -129,7 +129,7 @@ pub struct DataDisk {
     geometry: Geometry,
     bypasses: Slab<Bypass>,
     streams: Streams,
-    /// The newest record that says that the data disk has the newest copy of something.
+    /// The newest record with an invalidate entry.
     last_invalidate: u64,
     /// Completed writes that bypassed the log.
     completed: u64,
@@ -205,7 +205,7 @@ impl DataDisk {
         self.streams.continues(start)
     }
 
-    /// Ends all streams at a flush: a journal's commit record is not a rest of what it commits.
+    /// Ends all streams at a flush: a journal's commit record does not continue the writes that it commits.
     pub fn end_streams(&mut self) {
         self.streams.forget();
     }

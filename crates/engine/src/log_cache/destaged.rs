@@ -47,7 +47,7 @@ impl Destaged {
         self.parts.insert(new.extent.start, new);
     }
 
-    /// Takes the nearest part out, and returns one that covers both.
+    /// Removes the nearest part, and returns a part that covers both.
     fn join_nearest(&mut self, part: Part) -> Part {
         let before = self.parts.range(..part.extent.start).next_back().map(|(_, part)| *part);
         let after = self.parts.range(part.extent.end()..).next().map(|(_, part)| *part);
@@ -65,7 +65,7 @@ impl Destaged {
         Part { extent: Extent::new(start, end - start), seq: part.seq.max(nearest.seq) }
     }
 
-    /// Returns true where an extent that was added overlaps this one.
+    /// Returns true if an extent that was added overlaps this one.
     pub fn touches(&self, extent: Extent) -> bool {
         self.touching(extent).next().is_some()
     }

@@ -42,8 +42,8 @@ impl Core {
         }
     }
 
-    /// Stops waiting for lost blocks once nothing else is left to destage. Writers must not wait for ever for space that never comes, nor
-    /// an administrator for the end of a drain.
+    /// Stops waiting for lost blocks once nothing else is left to destage. Writers must not wait indefinitely for space, nor an
+    /// administrator for the end of a drain.
     pub fn give_up_on_lost(&mut self, out: &mut Outbox) {
         let lost = self.destager.lost_blocks();
         let all_durable = self.log.safe_seq() == self.log.last_seq();

@@ -14,7 +14,7 @@ use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// The version of the superblock, and with it of everything on the log device. A later version is refused by name.
 pub const FORMAT_VERSION: u16 = 2;
-/// Logs from this version on are read. Version 1 has no clean copies; a program of that version would take them for the log's end.
+/// Oldest version that is read. Version 1 has no clean copies; a program of that version would take them for the log's end.
 pub const FORMAT_VERSION_MIN: u16 = 1;
 /// The version in a record's header.
 pub const RECORD_VERSION: u16 = 1;
@@ -70,7 +70,7 @@ impl State {
     }
 }
 
-/// A covered line between the ends of the data disk; line 0 where there is none.
+/// A covered line between the ends of the data disk; line 0 if there is none.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SampleBytes {
@@ -152,7 +152,7 @@ pub enum SuperblockError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     pub state: State,
-    /// Counts the writes of the superblock; the copy with the higher one is live. Copy `generation % 2` holds it.
+    /// Counts the writes of the superblock; the copy with the higher count is live. Copy `generation % 2` holds it.
     pub generation: u64,
     pub cache_uuid: [u8; 16],
     pub data_uuid: [u8; 16],
@@ -164,18 +164,18 @@ pub struct Superblock {
     pub log_block_bytes: u32,
     /// The activation that is running, or ran last. Strictly increasing.
     pub epoch: u64,
-    /// The first sequence number of that activation: records from here on must be of this epoch.
+    /// The first sequence number of activation `epoch`: records from here on must be of this epoch.
     pub epoch_start_seq: u64,
     /// The oldest record that may be needed, and the sector where the search for it begins.
     pub tail_seq: u64,
     pub tail_sector: u64,
-    /// Every record before this sequence number was durable when the superblock was written: a bad one is damage.
+    /// Every record before this sequence number was durable when the superblock was written: a bad record is damage.
     pub durable_seq: u64,
     pub flush_epoch: u64,
     /// Records before this one are destaged; not used if `tail_seq` is as late. Ordered destage must never repeat an epoch once a later
     /// one is being destaged, but the tail only moves by whole segments.
     pub live_seq: u64,
-    /// Sector where the search for record `live_seq` begins; 0: not known. Records before it are walked for clean copies alone.
+    /// Sector where the search for record `live_seq` begins; 0: not known. Records before `live_seq` are walked for clean copies alone.
     pub live_sector: u64,
     /// First activation whose summaries are believed; 0: none, as set by older programs.
     pub summaries_epoch: u64,
@@ -464,7 +464,7 @@ pub struct EntryBytes {
     /// The kind in the highest 8 bits, the LBA below.
     pub kind_and_lba: U64,
     pub sectors: U32,
-    /// CRC32C of the sectors' payload; 0 where there is none.
+    /// CRC32C of the sectors' payload; 0 if there is none.
     pub crc: U32,
 }
 
@@ -529,7 +529,7 @@ pub struct Header {
     pub sector: u64,
     /// Records before this one are destaged and covered by a flush of the data disk.
     pub oldest_live_seq: u64,
-    /// Records before this one were durable in the log when this one was sealed.
+    /// Records before this number were durable in the log when the record was sealed.
     pub durable_seq: u64,
     /// Number of flushes that the client had sent: for ordered destage.
     pub flush_epoch: u64,

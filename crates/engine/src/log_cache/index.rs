@@ -5,8 +5,8 @@
 //! - A segment's counts are the dirty sectors of the table and the dirty ranges that lie in it, after every call. So a segment with
 //!   counts of zero may be passed by the tail, once `superseded_by` is durable (rule 6).
 //! - A piece or a range becomes clean only by [`Index::clean`] or [`Index::clean_range`], or when newer data replaces it.
-//! - A destaged range counts as such until the record that brought it is released: recovery would repeat it (rule 7).
-//! - A clean piece is what the data disk has. It is remembered until the head comes to its segment; a write that bypasses the log,
+//! - A destaged range counts as such until its record is released: recovery would repeat it (rule 7).
+//! - A clean piece equals the data disk. It is remembered until the head comes to its segment; a write that bypasses the log,
 //!   zeroes and discards drop it.
 
 use super::destaged::Destaged;
@@ -86,7 +86,7 @@ impl Index {
         ((place.0 - FIRST_SEGMENT_SECTOR) / self.segment_sectors) as u32
     }
 
-    /// Everything that the data disk lacks: data, zeroes and discards.
+    /// Dirty bytes: data, zeroes and discards that the data disk lacks.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_data_bytes() + (self.ranges.discarded() + self.ranges.zeroed()) * SECTOR_BYTES
     }
@@ -199,7 +199,7 @@ impl Index {
         holding.is_visible = true;
     }
 
-    /// Takes a record that was read from the log; false where the index has no room for all of it.
+    /// Takes a record that was read from the log; false if the index has no space for all of it.
     pub fn insert_record(&mut self, header: &Header) -> bool {
         let mut place = header.sector + self.block_sectors;
         let segment = self.segment_of(Place(header.sector));

@@ -1,11 +1,11 @@
-//! The log: what was appended, how far it is written and durable, and which segments are in use.
+//! The log: the appended records, how far they are written and durable, and which segments are in use.
 //!
 //! It promises:
 //!
 //! - `durable_seq <= written_seq < next_seq`, and a record is appended only at the head, in the order of its number.
 //! - A crash takes no record up to [`Log::safe_seq`], and a request over several records as a whole or not at all.
 //! - A buffer is kept until all its records are durable (rule 6); a segment is written again only when a superblock with a later tail is
-//!   durable (rule 1) and nobody reads it.
+//!   durable (rule 1) and no read pins it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -639,7 +639,7 @@ impl Log {
         if sector == self.superblock.end_sector() { self.superblock.segment_start(0) } else { sector }
     }
 
-    /// Returns the sector, or the start of the next segment where no header fits into the rest of the head's segment.
+    /// Returns the sector, or the start of the next segment if no header fits into the rest of the head's segment.
     fn wrapped(&self, sector: u64) -> u64 {
         let head = self.ring.head();
         let fits = sector + self.superblock.log_block_sectors() <= self.end_of(head);

@@ -6,18 +6,18 @@
 //! | `recover`, `activate` | from those bytes to a running cache |
 //! | `core` | the state of a running cache, and the dispatch of events |
 //! | `write`, `read`, `queue` | requests, and those that wait |
-//! | `data_disk`, `streams` | what bypasses the log, and whether a flush has covered it |
-//! | `nearer` | whether a read is taken from a log that spins |
+//! | `data_disk`, `streams` | writes that bypass the log, and whether a flush has covered them |
+//! | `nearer` | whether a read goes to a rotational log |
 //! | `index`, `table` | where the newest copy of each sector is |
-//! | `log`, `buffers`, `ring` | the log: what was appended, what of it is durable, which segments are in use |
+//! | `log`, `buffers`, `ring` | the log: its records, how far they are durable, which segments are in use |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
-//! | `rotation` | where a record goes on a log that spins |
+//! | `rotation` | where a record goes on a rotational log |
 //! | `destager` | destaging |
 //! | `keep` | reads that are copied to the log |
 //! | `failure`, `error` | a dead log device; one that cannot be used |
-//! | `copies` | a log that is there more than once |
+//! | `copies` | a log with several copies |
 //! | `fingerprint` | whether the data disk is as this cache left it |
-//! | `spindle` | what was measured of the log's disk |
+//! | `spindle` | measurements of the log's disk |
 //! | `offline` | format, check, dump, rescue |
 
 mod activate;

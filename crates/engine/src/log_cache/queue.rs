@@ -15,7 +15,7 @@ use crate::{Buf, Extent, LINE_SECTORS, Nanos, SECTOR_BYTES};
 /// Maximum delay of an answer, whatever the pace: it is computed from rates that change.
 const HELD_MAX: Nanos = Nanos::from_secs(1);
 
-/// A request that changes data, and how far it has come.
+/// A request that changes data, and its progress.
 pub struct PendingWrite {
     pub id: RequestId,
     pub change: Change,

@@ -224,7 +224,7 @@ impl Core {
     /// True when the only part is a read of the log that gives exactly the request. Notes that in the part.
     fn is_whole_request(&self, parts: &mut [Part], at: Lba, bytes: usize) -> bool {
         let [Part::Log { start, pieces, whole, .. }] = parts else { return false };
-        // The pieces lie side by side in the log; they have to do so in the request.
+        // The pieces are adjacent in the log; they must be adjacent in the request, too.
         let mut end = at;
         for FromLog { line, piece } in pieces.iter() {
             let first = line.start() + u64::from(piece.first);
@@ -360,7 +360,7 @@ impl Core {
             }
         }
         self.readings.get_mut(key).again |= again;
-        // The client's address, not the log's: what was acknowledged cannot be read back.
+        // The error has the client's address, not the log's: acknowledged data cannot be read back.
         let error = IoError::at(ErrorKind::Lost, lost.unwrap_or(first.line).extent());
         self.statistics.last_error = Some(error);
         (!again).then_some(error)
@@ -397,7 +397,7 @@ impl Core {
     }
 }
 
-/// True when a piece that was read from the log has the content that was written there.
+/// True when a piece that was read from the log matches its checksum.
 pub fn piece_is_whole(piece: &Piece, source: &Buf, at: usize) -> bool {
     let bytes = usize::from(piece.count) * SECTOR_BYTES as usize;
     source.is_blank() || crc32c::crc32c(&source.bytes()[at..at + bytes]) == piece.crc

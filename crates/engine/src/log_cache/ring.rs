@@ -4,11 +4,11 @@
 //!
 //! | state | where in the ring | leaves it when |
 //! |---|---|---|
-//! | head | `head` | it is full, and the next one is free |
+//! | head | `head` | it is full, and the next segment is free |
 //! | live | `tail..head` | nothing in it is dirty, all its records and all that replaced its blocks are durable |
 //! | clean | `kept..tail` | a superblock that says so is durable |
-//! | remembered | behind `ready` | the clean copies in it are forgotten, shortly before the head comes |
-//! | free | `head + 1..=ready` | the head comes round |
+//! | remembered | after `ready` | the clean copies in it are forgotten, shortly before the head comes |
+//! | free | `head + 1..=ready` | the head comes to it |
 //!
 //! Recovery reads live and clean segments. Only the running cache knows, and reads, the copies in a remembered segment.
 //!

@@ -36,7 +36,7 @@ pub struct Statistics {
     pub invalidates: u64,
     /// Requests that took several records.
     pub chains: u64,
-    /// Answers that were held back as the log was filling up.
+    /// Answers that were delayed as the log was filling up.
     pub throttled: u64,
     pub log_writes: u64,
     pub log_bytes: u64,
@@ -53,7 +53,7 @@ pub struct Statistics {
     pub destaged_sectors: u64,
     /// Zeroes and discards that were sent to the data disk.
     pub destaged_range_sectors: u64,
-    /// Sectors between dirty blocks that were written to the data disk again unchanged, and reads of the data disk for them.
+    /// Sectors in gaps between dirty blocks, rewritten unchanged on the data disk, and the reads of the data disk for them.
     pub gap_sectors: u64,
     pub gap_reads: u64,
     pub destage_errors: u64,

@@ -78,7 +78,7 @@ pub struct LogCacheStatus {
     /// The last attempt to destage failed.
     pub destage_failing: bool,
     pub draining: bool,
-    /// The first few losses that the start was told to accept.
+    /// The first few damages that the start was told to accept.
     pub accepted_damage: Vec<String>,
     /// Error of the last failed flush of the data disk; none once all writes that the flush should have covered are durable.
     pub flush_error: Option<IoError>,
@@ -110,7 +110,7 @@ impl Core {
             physical_block_bytes: self.data.geometry().physical_block_bytes,
             volatile_cache: !self.is_always(),
             discards: self.data.geometry().discards,
-            // They are one entry in the log, but destaging has to write them.
+            // Zeroes are one entry in the log, but destaging has to write them.
             fast_zeroes: self.data.geometry().fast_zeroes,
             rotational: self.data.geometry().rotational,
             stripes: self.data.geometry().stripes,

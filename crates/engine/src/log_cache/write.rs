@@ -1,5 +1,5 @@
-//! Writes, discards and zeroes: appended to the log, always at the head, also when they overwrite (section 3.5.1); large
-//! writes that bypass the log where that is safe (rule 7).
+//! Writes, discards and zeroes: appended to the log, always at the head, even when they overwrite (section 3.5.1). Large
+//! writes bypass the log if that is safe (rule 7).
 
 use super::core::{Core, DATA, Mode, Op};
 use super::data_disk::Bypass;
@@ -22,7 +22,7 @@ impl Core {
         }
     }
 
-    /// Does the requests at the front of the queue, until one has to wait for space.
+    /// Handles the requests at the front of the queue, until one has to wait for space.
     pub fn retry_pending(&mut self, now: Nanos, out: &mut Outbox) {
         while let Some(mut pending) = self.queue.pop() {
             let through = matches!(self.mode, Mode::LogFailed { .. });
@@ -133,7 +133,7 @@ impl Core {
         let bypass = self.data.end_bypass(key, result.status.is_ok());
         self.destager.bypass_ended();
         if self.mode != Mode::Serving && result.status.is_ok() {
-            // Until now the lost blocks under it were errors.
+            // Until now the lost blocks under the write were errors.
             self.forget_extent(bypass.extent, 0);
         }
         // Until the record is written, a kill would let an older copy in the log be destaged over this write.
@@ -147,7 +147,7 @@ impl Core {
         self.retry_pending(now, out);
     }
 
-    /// Appends what is left of a write. A request that fits is one record; a larger one is a chain of records, which
+    /// Appends the rest of a write. A request that fits is one record; a larger one is a chain of records, which
     /// counts only as a whole.
     fn append_data(&mut self, now: Nanos, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
         while pending.done < pending.extent.sectors {
@@ -164,7 +164,7 @@ impl Core {
                 self.end_chain();
                 return true;
             }
-            // As much as fits one buffer, in records of its own.
+            // As many lines as fit one buffer, in records of their own.
             let lines = self.log.lines_of_a_segment().min(pieces - 1);
             if self.log.fits_a_segment(pieces, bytes) || lines == 0 {
                 return false;
@@ -358,7 +358,7 @@ impl Core {
         self.log.buffers().filling.is_some()
     }
 
-    /// Writes the filling buffer, and leaves the rest of its segment.
+    /// Writes the filling buffer, and skips the rest of its segment.
     pub fn finish_segment(&mut self, now: Nanos, out: &mut Outbox) {
         if self.log.wants_empty_record() {
             self.open_record(now);

@@ -16,7 +16,7 @@ pub enum Refused {
     Apart(usize, usize),
     /// This number of legs is missing, and no label says that they failed.
     Missing(usize),
-    /// No leg that was found has all that was acknowledged.
+    /// No leg that was found has all acknowledged data.
     NoneWhole,
 }
 

@@ -49,7 +49,7 @@ pub enum Standing {
     Whole,
     /// The leg gets all writes, and lacks earlier ones.
     Filling,
-    /// The leg lacks something that was acknowledged.
+    /// The leg lacks acknowledged data.
     Failed,
 }
 

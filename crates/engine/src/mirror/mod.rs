@@ -6,10 +6,10 @@
 //! | `label` | the bytes on the legs |
 //! | `assemble` | which legs a start believes; pure |
 //! | `clients` | requests from above |
-//! | `record` | writes the labels, and knows what waits for that |
-//! | `copying` | copies from leg to leg: fills a leg, mends a place that could not be read |
-//! | `command` | legs come and go |
-//! | `offline` | making a mirror |
+//! | `record` | writes the labels, and knows the requests that wait for that |
+//! | `copying` | copies from leg to leg: fills a leg, repairs a place that could not be read |
+//! | `command` | adds and removes legs |
+//! | `offline` | makes a mirror |
 //!
 //! - A write is answered when it is on all legs in use.
 //! - When a leg misses a write, nothing more is answered before the labels of the others say so.

@@ -28,7 +28,7 @@ pub struct LegStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MirrorStatistics {
-    /// Reads that one leg failed and another answered.
+    /// Reads that failed on one leg and were answered by another.
     pub reads_elsewhere: u64,
     /// Places that were written again on a leg that could not read them.
     pub mended: u64,
@@ -54,7 +54,7 @@ pub struct MirrorStatus {
 }
 
 impl MirrorStatus {
-    /// Legs that have all that was acknowledged.
+    /// Legs that have all acknowledged data.
     pub fn whole(&self) -> usize {
         self.legs.iter().filter(|leg| leg.standing == Some(Standing::Whole)).count()
     }

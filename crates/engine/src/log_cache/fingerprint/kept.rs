@@ -5,12 +5,12 @@
 //!
 //! | event | durable | sent |
 //! |---|---|---|
-//! | destaged data is sent | stays: its record is in the log until the batch ends | its sum |
-//! | a range is sent | unknown at once: its record may be gone from the log before the batch ends | that of zeroes; unknown for a discard |
+//! | destaged data is sent | unchanged: its record is in the log until the batch ends | its sum |
+//! | a range is sent | unknown: its record may be gone from the log before the batch ends | that of zeroes; unknown for a discard |
 //! | a write fails | stays | unknown |
-//! | the data disk was flushed | what was sent | - |
+//! | the data disk was flushed | the sum sent | - |
 //! | that flush failed | unknown where anything was sent | - |
-//! | before a clean stop | what is unknown is read | - |
+//! | before a clean stop | unknown sums are read | - |
 
 use super::{
     Content, Fingerprint, LINE, LineSum, SECTOR, SECTORS, choose, ends, line_sum, mask, part_of, places,

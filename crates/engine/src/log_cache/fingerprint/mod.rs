@@ -7,8 +7,8 @@
 //! | samples: lines drawn from the cache's UUID | an arbitrary change may hit one |
 //!
 //! `kept` follows the running cache, and `compare` judges a disk at the next start. Two rules make that judgement exact:
-//! no write bypasses the log over a covered line, and what a superblock says of a line was durable on the data disk when the
-//! superblock was made. So a line that differs after a crash can only hold what records of the log have there.
+//! no write bypasses the log over a covered line, and the content that a superblock states for a line was durable on the data
+//! disk when the superblock was made. So a line that differs after a crash can only hold data of records in the log.
 
 mod compare;
 mod kept;

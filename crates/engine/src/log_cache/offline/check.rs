@@ -33,7 +33,7 @@ pub struct CheckReport {
     /// "stopped", "active" or "detached".
     pub state: &'static str,
     pub epoch: u64,
-    /// The machine that serves the log, or served it last, in hexadecimal digits; none where that is not known.
+    /// The machine that serves the log, or served it last, in hexadecimal digits; none if not known.
     pub machine: Option<String>,
     pub segments: u32,
     pub segment_bytes: u32,
@@ -131,7 +131,7 @@ fn report(
     let mut problems: Vec<String> = walked.damage.iter().map(Damage::to_string).collect();
     let torn_copy = |copy: &&CopyReport| copy.error.is_some();
     for copy in copies.iter().filter(torn_copy) {
-        // One torn copy is what a power cut during an update leaves.
+        // A power cut during an update leaves one torn copy.
         if superblock.state != State::Active {
             let error = copy.error.as_deref().unwrap_or_default();
             problems.push(format!("a copy of the superblock is not usable after a clean stop: {error}"));

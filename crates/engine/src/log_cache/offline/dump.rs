@@ -1,4 +1,4 @@
-//! Shows what is in a log, row by row, without changing anything.
+//! Shows the content of a log, row by row, without changing anything.
 
 use std::fmt;
 use std::ops::Range;

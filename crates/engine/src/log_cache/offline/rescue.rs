@@ -41,7 +41,7 @@ pub struct RescueReport {
     /// At most [`LISTED_MAX`] extents; `unsaved_bytes` counts all.
     pub unsaved: Vec<Unsaved>,
     pub unsaved_bytes: u64,
-    /// Bytes among these that the data disk could not write.
+    /// Unsaved bytes that the data disk could not write.
     pub unwritten_bytes: u64,
     pub damage: Vec<Damage>,
     pub damages: u64,

@@ -38,7 +38,7 @@ const HOP_SECTORS_SPINNING: u64 = 768;
 pub const CHAIN_RECORDS_MAX: usize = 4096;
 /// Durable records whose headers are looked for in each copy of the log.
 const DURABLE_MAX: usize = 16;
-/// Extents and damages that a report lists; beyond that it only counts.
+/// Maximum number of extents and of damages that a report lists; all are counted.
 pub const LISTED_MAX: usize = 10_000;
 
 /// Options of a walk.
@@ -97,7 +97,7 @@ pub struct Damage {
     pub until_seq: u64,
     /// Sector on the log device.
     pub sector: u64,
-    /// The sectors of the data disk whose newest copy is lost, as far as that is known.
+    /// The sectors of the data disk whose newest copy is lost, as far as known.
     pub lost: Vec<Extent>,
 }
 
@@ -204,7 +204,7 @@ struct Place {
     segments_left: u32,
 }
 
-/// Meaning of a missing record where one was expected.
+/// Meaning of a missing record.
 enum Missing {
     End,
     Damaged { damage: Damage, proof: Option<Header> },

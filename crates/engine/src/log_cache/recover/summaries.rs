@@ -1,11 +1,11 @@
-//! Decides which summaries a walk believes, and for what.
+//! Decides which summaries a walk believes, and for which records.
 //!
 //! A record from a summary is taken without reading its header, so the header must certainly be there:
 //!
 //! - A record counts only if a summary of the same activation, or the superblock, calls it durable. A later start cannot have dropped
 //! such a record and written another in its place.
 //! - Activations before [`Superblock::summaries_epoch`] do not count: after a start that accepted damage, durable records are missing.
-//! - Both superblocks are good. With the older one alone, the walk may begin in segments that were written again since.
+//! - Both superblocks are good. With the older superblock alone, the walk may begin in segments that were written again since.
 //! - The rule of epochs holds as for a header.
 //!
 //! Anything that looks like damage ends the walk, and the caller walks again without summaries: damage is decided by headers alone.

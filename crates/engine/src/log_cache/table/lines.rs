@@ -145,7 +145,7 @@ impl Lines {
         self.slots[slot]
     }
 
-    /// Replaces the entry in `slot` by another of the same line, or takes it out.
+    /// Replaces the entry in `slot` by another of the same line, or removes it.
     #[inline]
     pub fn put(&mut self, slot: usize, entry: Option<Packed>) {
         match entry {

@@ -7,7 +7,7 @@
 //! Two rules hold throughout:
 //! - the masks of a line's pieces never overlap: a sector has one newest copy, and an older copy is forgotten in the step
 //!   that brings the newer one;
-//! - whatever loses a sector is reported to the caller ([`Lost`]), who counts what is dirty in each segment of the log.
+//! - each loss of sectors is reported to the caller ([`Lost`]), which counts the dirty sectors of each segment of the log.
 //!
 //! Zeroes and discards that are not destaged are in [`ZeroRanges`].
 //!

@@ -19,7 +19,7 @@ const PARTS_PER_STEP: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeKind {
     Discard,
-    /// Zeroes were written; with `unmap` the disk may give up the space.
+    /// Zeroes were written; with `unmap` the disk may free the space.
     Zeroes {
         unmap: bool,
     },
@@ -196,7 +196,7 @@ impl ZeroRanges {
         before.into_iter().chain(self.parts.range(extent.start..extent.end())).map(|(_, part)| *part)
     }
 
-    /// Panics where parts overlap or a count is wrong.
+    /// Panics if parts overlap or a count is wrong.
     pub fn check(&self) {
         let mut end = Lba(0);
         let mut parts = BTreeMap::<u64, usize>::new();
