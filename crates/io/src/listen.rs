@@ -19,7 +19,7 @@ const SOCKET_PATH_MAX: usize = 107;
 pub enum ListenError {
     #[error("{}: a server{} has this socket: stop it first, or choose another path", path.display(), process(*pid))]
     InUse { path: PathBuf, pid: Option<u32> },
-    #[error("{}: it exists and is no socket: remove it, or choose another path", path.display())]
+    #[error("{}: it exists and is not a socket: remove it, or choose another path", path.display())]
     NotASocket { path: PathBuf },
     #[error("{}: longer than the {SOCKET_PATH_MAX} bytes that a socket's path may have: choose a shorter one",
         path.display())]

@@ -148,11 +148,11 @@ fn pair(directory: &Path, whose: &str) -> io::Result<Option<CertifiedKey>> {
             Err(wrong(
                 directory,
                 &own,
-                &"its certificates are in the wrong order: the own one comes first, then the one that has signed it, and so on",
+                &"its certificates are in the wrong order: its own comes first, then the one that has signed it, and so on",
             ))
         }
         Err(Error::InconsistentKeys(_)) => {
-            Err(wrong(directory, &own, &format!("it does not belong to the key in {key}")))
+            Err(wrong(directory, &own, &format!("its public key does not match the private key in {key}")))
         }
         Err(error) => Err(wrong(directory, &own, &told(&error))),
     }
@@ -306,7 +306,7 @@ mod tests {
         made.write("server-key.pem", &certificate);
         made.refused("server-key.pem", "there is no private key in it");
         made.write("server-key.pem", KeyPair::generate().unwrap().serialize_pem());
-        made.refused("server-cert.pem", "does not belong to the key in server-key.pem");
+        made.refused("server-cert.pem", "does not match the private key in server-key.pem");
         made.write("server-key.pem", &key);
         made.write("server-cert.pem", format!("{}{certificate}", made.authority));
         made.refused("server-cert.pem", "wrong order");

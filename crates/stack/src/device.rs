@@ -164,9 +164,7 @@ pub(crate) fn read(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<
     }
     let source = match (path, memory) {
         (Some(_), None) if remote && size.is_some() => {
-            return Err(
-                fields.error_here("an NBD server decides itself how large its export is: take \"size\" out")
-            );
+            return Err(fields.error_here("the NBD server decides the size of its export: take \"size\" out"));
         }
         (Some(path), None) if remote => {
             let uri = Uri::parse(&path.text)
@@ -182,7 +180,9 @@ pub(crate) fn read(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<
         (None, Some(size)) => DeviceSource::Memory { size },
         (Some(_), Some(_)) => return Err(fields.error_here("has both \"path\" and \"memory\": keep one")),
         (None, None) => {
-            return Err(fields.error_here("says not where it is: add path = \"FILE\" or memory = \"64MiB\""));
+            return Err(fields.error_here(
+                "has neither \"path\" nor \"memory\": add path = \"FILE\" or memory = \"64MiB\"",
+            ));
         }
     };
     fields.finish()?;

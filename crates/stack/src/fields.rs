@@ -207,7 +207,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn refuse_removed(&self, removed: &[(&str, &str)]) -> Result<(), StackFileError> {
         match removed.iter().find(|(name, _)| self.has(name)) {
             Some((name, now)) => {
-                let message = format!("\"{name}\" is no field any more: {now}");
+                let message = format!("\"{name}\" is no longer a field: {now}");
                 Err(self.error(self.value_span(name), message))
             }
             None => Ok(()),

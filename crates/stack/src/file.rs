@@ -42,7 +42,7 @@ impl StackFile {
             position: None,
             message: match e.kind() {
                 std::io::ErrorKind::InvalidData => {
-                    format!("it is not text, and so no stack file; {EXPLAINED}")
+                    format!("it is not text, so it is not a stack file; {EXPLAINED}")
                 }
                 _ => format!("cannot be read: {e}"),
             },
@@ -331,11 +331,11 @@ mod tests {
                 "flsh",
                 "text must be in quotes: promise = \"flsh\"",
             ),
-            ("path = \"disk.img\"", "", "file]", "says not where it is"),
+            ("path = \"disk.img\"", "", "file]", "has neither"),
             ("path = \"disk.img\"", "path = \"a\"\nmemory = \"1MiB\"", "file]", "keep one"),
             ("size = \"1GiB\"", "size = \"1000\"", "\"1000", "multiple of 4096"),
             ("nbd = \"unix:disk.sock\"", "nbd = \"disk.sock\"", "\"disk.sock", "unix: or tcp:"),
-            ("nbd = \"unix:disk.sock\"", "nbd = \"unix:\"", "\"unix:\"", "no path behind unix:"),
+            ("nbd = \"unix:disk.sock\"", "nbd = \"unix:\"", "\"unix:\"", "no path after unix:"),
             ("nbd = \"unix:disk.sock\"", "nbd = \"tcp:0.0.0.0:10809\"", "\"tcp", "nbd-allow-remote"),
             (
                 "nbd = \"unix:disk.sock\"",

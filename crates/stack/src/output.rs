@@ -14,11 +14,11 @@ pub enum OutputError {
     Input { output: String, input: String },
     #[error("{output}: it is a block device: name a file")]
     BlockDevice { output: String },
-    #[error("{output}: is no plain file: choose another name")]
+    #[error("{output}: is not a regular file: choose another name")]
     NoFile { output: String },
     #[error("{output}: is written by another server: choose another name")]
     Busy { output: String },
-    #[error("{output}: holds something that is no trace: choose another name, or remove it")]
+    #[error("{output}: is neither empty nor a trace: choose another name, or remove it")]
     NoTrace { output: String },
     #[error("{output}: {source}")]
     Io { output: String, source: io::Error },

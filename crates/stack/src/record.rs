@@ -59,7 +59,7 @@ pub struct Record {
 /// Error for a record that is not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRecord {
-    #[error("a {} of nothing", .0.name())]
+    #[error("a {} of no sectors", .0.name())]
     Empty(Op),
     #[error("{sectors} sectors at {start} are past the end of any device")]
     PastEnd { start: u64, sectors: u64 },

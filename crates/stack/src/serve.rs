@@ -162,13 +162,13 @@ fn read_metrics(text: &str, dir: &Path) -> Result<Address, AddressError> {
 /// Error for a text that is not an address to serve on.
 #[derive(Debug, thiserror::Error)]
 enum AddressError {
-    #[error("there is no path behind unix:, like \"unix:disk.sock\"")]
+    #[error("there is no path after unix:, like \"unix:disk.sock\"")]
     NoPath,
     #[error("\"{0}\" must start with unix: or tcp:, like \"unix:disk.sock\"")]
     Kind(String),
     #[error("\"{0}\" is not ADDRESS:PORT, like \"tcp:127.0.0.1:10809\"")]
     NoPort(String),
-    #[error("\"{0}\" is no port: ports end at 65535")]
+    #[error("\"{0}\" is not a port number: the highest is 65535")]
     Port(String),
     #[error(
         "{0} can be reached from other hosts, and there is neither encryption nor a password: name certificates with nbd-tls = \"DIR\", use \
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(file.serve.nbd[0].to_string(), "tcp:127.0.0.1:10809");
         assert_eq!(file.serve.open_to_local_users(), Some(SocketAddr::from(([127, 0, 0, 1], 10809))));
         let error = parse(&LOGICAL.replace("unix:disk.sock", "tcp:80000")).unwrap_err().to_string();
-        assert!(error.contains("\"80000\" is no port: ports end at 65535"), "{error}");
+        assert!(error.contains("\"80000\" is not a port number: the highest is 65535"), "{error}");
         let metrics = |address: &str| {
             let text = LOGICAL.replace("nbd = \"unix:disk.sock\"", &format!("metrics = \"{address}\""));
             parse(&text).unwrap().serve.metrics.unwrap().to_string()

@@ -185,7 +185,7 @@ fn a_trace_layer_shows_and_writes_down_what_passes() {
     assert_eq!(first["extent"], serde_json::json!({ "start": 8, "sectors": 16 }));
     // Nothing but a trace is ever overwritten.
     fs::write(place.path("seen.trace"), "dear diary").unwrap();
-    expect(&place.run("serve", &[]), 1, "holds something that is no trace");
+    expect(&place.run("serve", &[]), 1, "is neither empty nor a trace");
     assert_eq!(fs::read_to_string(place.path("seen.trace")).unwrap(), "dear diary");
 }
 

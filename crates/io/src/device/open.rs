@@ -166,7 +166,7 @@ fn refuse_loop_backing(file: &File, path: &Path) -> Result<(), DeviceError> {
     match loops::device_over(file) {
         Some(device) => Err(DeviceError::Busy {
             path: path.to_owned(),
-            what: format!("the loop device {device} stands on it (`losetup -d {device}` takes it away)"),
+            what: format!("the loop device {device} stands on it (`losetup -d {device}` detaches it)"),
         }),
         None => Ok(()),
     }

@@ -629,7 +629,7 @@ impl Driver {
                     stack,
                     host,
                     index,
-                    "it holds memory for which others wait, and has not gone on with its requests for 30 s",
+                    "it holds memory that others wait for, and has made no progress with its requests for 30 s",
                 );
                 self.disconnect(stack, host, index);
             }

@@ -237,7 +237,7 @@ fn unreached(place: &str, error: &io::Error) -> io::Error {
 fn silent(error: io::Error) -> io::Error {
     let what = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "the server does not answer: it may have as many clients as it takes"
+            "the server does not answer: it may have its maximum number of clients"
         }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
             "the server has ended the connection"

@@ -171,7 +171,7 @@ fn geometry(offer: &Offer, read_only: bool) -> Result<Geometry, String> {
     }
     if !read_only && offer.has(p::TFLAG_READ_ONLY) {
         return Err(
-            "its server lets nobody write it: have it writable there, or say read-only = true".to_owned()
+            "its server exports it read-only: make it writable there, or set read-only = true".to_owned()
         );
     }
     let tells_durability = offer.has(p::TFLAG_SEND_FLUSH) && offer.has(p::TFLAG_SEND_FUA);

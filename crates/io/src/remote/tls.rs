@@ -21,7 +21,7 @@ pub(super) type Stream = StreamOwned<ClientConnection, Socket>;
 pub(super) fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::InvalidData => io::Error::other(format!(
-            "TLS fails: {error}. Have the certificates of both sides been signed by the authority that the other one knows?"
+            "TLS fails: {error}. Check that each side's certificate is signed by the authority that the other side trusts"
         )),
         _ => error,
     }
@@ -36,7 +36,7 @@ pub(super) fn begin(uri: &Uri, socket: Socket) -> io::Result<Stream> {
         (None, Server::Unix(_)) => "localhost".to_owned(),
     };
     let server = ServerName::try_from(name.clone())
-        .map_err(|_| io::Error::other(format!("\"{name}\" is no name of a host: say tls-hostname=NAME")))?;
+        .map_err(|_| io::Error::other(format!("\"{name}\" is not a host name: set tls-hostname=NAME")))?;
     let connection = ClientConnection::new(Arc::new(config), server).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, socket);
     while stream.conn.is_handshaking() {

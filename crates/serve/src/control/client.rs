@@ -27,9 +27,7 @@ pub enum ClientError {
     Io { path: PathBuf, source: io::Error },
     #[error("the server closed {path} before it answered; its own messages say why")]
     Closed { path: PathBuf },
-    #[error(
-        "{path} answered with something that is not an answer ({detail}): is it the control socket of dcd?"
-    )]
+    #[error("{path} sent a malformed answer ({detail}): check that it is a control socket of dcd")]
     Malformed { path: PathBuf, detail: String },
     #[error(
         "{path}: the server has said nothing for {seconds} s: its process is stopped (\"kill -CONT\" lets it go on), or hangs"
@@ -37,7 +35,7 @@ pub enum ClientError {
     Silent { path: PathBuf, seconds: u64 },
     #[error("{0}")]
     Refused(String),
-    #[error("the call was given up")]
+    #[error("the call was abandoned")]
     GivenUp,
 }
 

@@ -36,7 +36,7 @@ pub const IMAGE_NAME: &str = "disk.img";
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
     #[error(
-        "{path} is no directory: {}",
+        "{path} is not a directory: {}",
         if path.exists() { "a file has this name, so choose another".to_owned() } else { format!("make it with `mkdir -p {}`", path.display()) }
     )]
     NotADirectory { path: PathBuf },

@@ -43,7 +43,7 @@ impl Session for MetricsSession {
         if ends {
             self.request(actions);
         } else if self.head.len() == REQUEST_BYTES_MAX {
-            let text = format!("a request has at most {REQUEST_BYTES_MAX} bytes\n");
+            let text = format!("the request is too long: it may have at most {REQUEST_BYTES_MAX} bytes\n");
             self.answer("431 Request Header Fields Too Large", TEXT, &text, actions);
         }
     }
@@ -80,7 +80,7 @@ impl MetricsSession {
         let path = target.map(|target| target.split('?').next().unwrap_or(""));
         self.head_only = method == Some("HEAD");
         match (method, path, version) {
-            (_, _, None) => self.answer("400 Bad Request", TEXT, "this is no HTTP request\n", actions),
+            (_, _, None) => self.answer("400 Bad Request", TEXT, "this is not an HTTP request\n", actions),
             (Some("GET" | "HEAD"), Some("/metrics"), _) => {
                 self.asked = true;
                 actions.calls.push(ControlCall { token: TOKEN, body: json!({ "verb": "metrics" }) });
@@ -88,9 +88,12 @@ impl MetricsSession {
             (Some("GET" | "HEAD"), ..) => {
                 self.answer("404 Not Found", TEXT, "metrics of dcd are at /metrics\n", actions);
             }
-            _ => {
-                self.answer("405 Method Not Allowed", TEXT, "metrics are only read: GET /metrics\n", actions)
-            }
+            _ => self.answer(
+                "405 Method Not Allowed",
+                TEXT,
+                "metrics can only be read: GET /metrics\n",
+                actions,
+            ),
         }
     }
 

@@ -246,7 +246,7 @@ pub fn stop(kernel: &dyn Kernel, number: u32) -> io::Result<()> {
 /// In words.
 pub fn delete(kernel: &dyn Kernel, number: u32, wait: bool) -> Result<(), String> {
     let failed = |error: io::Error| {
-        format!("{} has ended, and the kernel does not forget it: DEL_DEV: {error}", node(number))
+        format!("{} has ended, but the kernel does not delete it: DEL_DEV: {error}", node(number))
     };
     call(kernel, u::DEL_DEV_ASYNC, number, 0, Vec::new())
         .or_else(|error| match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {

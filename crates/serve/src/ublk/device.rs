@@ -412,8 +412,8 @@ impl CommandSource for UblkDevice {
     fn asked(&mut self, answer: io::Result<()>, actions: &mut Actions) -> Ending {
         if let Err(error) = answer {
             return match error.kind() {
-                io::ErrorKind::ResourceBusy => self.leave("somebody has it"),
-                io::ErrorKind::TimedOut => self.leave("the system does not say whether somebody has it"),
+                io::ErrorKind::ResourceBusy => self.leave("it is in use"),
+                io::ErrorKind::TimedOut => self.leave("the system does not tell whether it is in use"),
                 _ => self.leave(&error.to_string()),
             };
         }
@@ -431,7 +431,7 @@ impl CommandSource for UblkDevice {
 
     fn not_removed(&self, error: &io::Error) -> Result<String, String> {
         match error.kind() {
-            io::ErrorKind::ResourceBusy => Ok(stays(self.number(), "somebody has it")),
+            io::ErrorKind::ResourceBusy => Ok(stays(self.number(), "it is in use")),
             _ => {
                 Err(UblkError::control("STOP_DEV", self.number(), io::Error::from(error.kind())).to_string())
             }

@@ -200,7 +200,7 @@ pub fn remove(kernel: &dyn Kernel, number: u32, force: bool) -> Result<(), UblkE
         }
         if let Some(process) = listed.process {
             return kept(format!(
-                "process {process} serves it: stop that (dcd stop), which removes it where nobody has it"
+                "process {process} serves it: stop that (dcd stop), which removes the device unless it is in use"
             ));
         }
         let serve = listed.stack.as_ref().map_or("STACK".to_owned(), |stack| stack.display().to_string());
@@ -216,10 +216,10 @@ pub fn remove(kernel: &dyn Kernel, number: u32, force: bool) -> Result<(), UblkE
         match owner::hold(&name(number)) {
             Ok(held) => hold = held,
             Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
-                return kept(in_use("somebody has it".to_owned()));
+                return kept(in_use("its user is unknown".to_owned()));
             }
             Err(source) if source.kind() == io::ErrorKind::ResourceBusy => {
-                return kept(in_use("it does not let itself be opened".to_owned()));
+                return kept(in_use("an open of it does not return".to_owned()));
             }
             Err(source) => return Err(UblkError::control("opening it", number, source)),
         }

@@ -26,10 +26,10 @@ fn fields_of_earlier_versions_are_refused_with_what_to_do_now() {
         ("segment-buffers = 8", "leave it out"),
     ] {
         let error = parse(&LOGICAL.replace("bypass = 0", field)).expect_err(field).to_string();
-        assert!(error.contains("is no field any more: ") && error.contains(now), "{error}");
+        assert!(error.contains("is no longer a field: ") && error.contains(now), "{error}");
     }
     let error = parse(&RAID.replace("low-mark = 9", "unit = \"stripe\"")).unwrap_err().to_string();
-    assert!(error.contains("\"unit\" is no field any more"), "{error}");
+    assert!(error.contains("\"unit\" is no longer a field"), "{error}");
 }
 
 #[test]

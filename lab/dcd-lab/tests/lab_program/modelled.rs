@@ -214,7 +214,7 @@ fn a_recording_is_a_trace_of_what_clients_asked() {
     expect(
         &place.run("serve", &["--record", recording.to_str().unwrap()]),
         1,
-        "holds something that is no trace",
+        "is neither empty nor a trace",
     );
     assert_eq!(fs::read_to_string(&recording).unwrap(), "dear diary");
 }

@@ -68,7 +68,7 @@ pub enum KernelError {
     #[error("{node}: {doing}: {source}; the kernel's messages (dmesg) may say more")]
     Failed { node: String, doing: &'static str, source: io::Error },
     #[error(
-        "{0}: this kernel's NBD client does not keep whose device it is (Linux 5.14 and later do), so nothing would find it again"
+        "{0}: this kernel's NBD client does not store a device's owner (Linux 5.14 and later do), so no server would find the device again"
     )]
     NoBackend(String),
     #[error(
@@ -321,7 +321,7 @@ impl Kernel {
             held = match owner::hold(&name(device.number)) {
                 Ok(held) => held,
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    return in_use("somebody has it, or it does not answer".to_owned());
+                    return in_use("its user is unknown, or it does not answer".to_owned());
                 }
                 Err(error) => return Err(device.failed("opening it")(error)),
             };
