@@ -36,7 +36,7 @@ pub struct Rotation {
     sent: Option<Sample>,
     /// The record begun while another one is written: its time counts from when it is sent.
     behind: Option<Sample>,
-    /// One element for records with no other operation since the last record, and one for the others.
+    /// Element 0 is for records with no other operation since the last record, element 1 for the others.
     learnt: [Learnt; 2],
     /// Index of the element of `learnt` that was asked last.
     asked: usize,

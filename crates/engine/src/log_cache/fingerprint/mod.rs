@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use super::format::{FINGERPRINT_END_BLOCKS, SAMPLES_MAX};
 use crate::{BlockDevice, Buf, ErrorKind, Extent, IoError, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
 
-/// One line is drawn for each of these parts of the middle, up to the maximum; large writes over such a line go through the log.
+/// Size of the parts of the middle, up to the maximum number, in each of which a line is drawn; large writes over it go through the log.
 const BYTES_PER_DRAWN: u64 = 64 << 20;
 /// Minimum number of lines that are drawn on a small disk.
 const DRAWN_MIN: u64 = 4;
