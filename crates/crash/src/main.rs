@@ -44,7 +44,7 @@ enum CanaryName {
     StaleClean,
     /// Blocks that were read are copied to the log although a write has overlapped them meanwhile.
     StaleKeep,
-    /// A start takes from summaries of segments what was not durable when they were written.
+    /// A start trusts entries of segment summaries that were not durable when the summary was written.
     StaleSummary,
     /// Large writes bypass the log over gaps that are being destaged.
     StaleGap,
@@ -54,32 +54,32 @@ enum CanaryName {
     ReuseInFlight,
     /// No mark says how far the log is durable when it comes to rest (with --rot).
     NoRestMark,
-    /// As no-rest-mark, and a start looks for proofs that a record is missing nearby only (with --rot).
+    /// As no-rest-mark, and a start looks only nearby for proof that a record is missing (with --rot).
     NearProof,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
-    /// A leg of a log is believed that missed something (with --legs).
+    /// A leg of a log that missed a write is trusted (with --legs).
     StaleLeg,
     /// A write is acknowledged when one leg of the log has it (with --legs).
     OneLeg,
     /// Writes are acknowledged before the labels name a leg that missed one (with --legs).
     LateLabel,
-    /// A start does not write again what only one leg of the log may have (with --legs).
+    /// A start does not repair records that only one leg of the log may have (with --legs).
     UnevenCopies,
     /// Data that one leg of the log lacks is written to all of them, over the only good copy, and sectors that are being written in a
     /// power cut cannot be read (with --legs).
     OverwriteCopies,
     /// A start does not ask which machine has served the log last (with --take-over).
     AnyMachine,
-    /// An array without a journal, and crashes that take members (with --raid).
+    /// An array has no journal, and crashes destroy members (with --raid).
     WriteHole,
     /// An array writes to a region before its bit is durable (with --raid).
     LateIntent,
-    /// An array writes blocks back that its journal does not have, and crashes take members (with --raid).
+    /// An array writes back blocks that its journal lacks, and crashes destroy members (with --raid).
     SkipJournal,
-    /// An array takes what is written during a destage for clean (with --raid).
+    /// An array treats data written during a destage as clean (with --raid).
     LateWrite,
-    /// An array does not mark what a member misses that comes back (with --raid).
+    /// An array does not mark the regions that a returning member has missed (with --raid).
     ForgetMissed,
 }
 
@@ -169,20 +169,20 @@ struct Arguments {
     /// The array has a journal.
     #[arg(long, requires = "raid", conflicts_with = "canary")]
     journal: bool,
-    /// Crashes take members for good, as many as the parity makes up for; only with a journal nothing may be lost then.
+    /// Crashes destroy as many members as the parity can replace. Only with a journal nothing may be lost then.
     #[arg(long, requires_all = ["raid", "journal"])]
     lose_members: bool,
-    /// The array has so many spares: they are rebuilt in place of members that are lost, and may be lost then.
+    /// Number of the array's spares: they are rebuilt in place of lost members, and may then be lost themselves.
     #[arg(long, requires = "raid", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
     spares: u8,
-    /// Members of the array fail, are taken out, and are added again while it runs, or are missing at a start and come back; some
-    /// of them as new devices.
+    /// Members of the array fail, are removed, and are added again while it runs, or are missing at a start and come back; some of
+    /// them as new devices.
     #[arg(long, requires_all = ["raid", "journal"])]
     hot_add: bool,
     /// A log cache stands on the array, with its log on a device of its own, or on the array itself.
     #[arg(long, requires = "raid", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "device")]
     log_cache: Option<LogPlaceName>,
-    /// The log is on two or three legs, which fail, come back, rot, and are lost for good.
+    /// The log is on two or three legs, which fail, come back, rot, and are lost permanently.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot"])]
     legs: bool,
     /// The log has a leg on each of two machines, which take it over from each other, while the first one may go on alone; diverged
@@ -193,15 +193,15 @@ struct Arguments {
     /// other's places, a write that was lost. A start must refuse it, or fail exactly what lay there.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage"])]
     rot: bool,
-    /// Cuts no power, but fails every operation of the log and of the data disk, one after the other, once and for ever, in
-    /// the run of the seed: it must end in right data, an error, or a refusal. The parity of an array without a journal is in doubt
-    /// at first.
+    /// Cuts no power, but fails every operation of the log and of the data disk, one after the other, once and permanently,
+    /// in the run of the seed. Each case must end in right data, an error, or a refusal. The parity of an array without a journal may
+    /// be out of sync at first.
     #[arg(long, conflicts_with_all = ["run", "canary", "states"])]
     errors: bool,
     /// Replays one run, and tells its story.
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     run: Option<u64>,
-    /// Shows how far it is.
+    /// Shows the progress.
     #[arg(long)]
     progress: bool,
 }
