@@ -152,7 +152,7 @@ pub fn run_unless_interrupted(command: &mut Command) -> io::Result<Option<ExitSt
     }
 }
 
-/// Has a thread call `act` when a signal asks the process to end. Threads that were started earlier may get the signal instead.
+/// Makes a thread call `act` when a signal asks the process to end. Threads that were started earlier may get the signal instead.
 ///
 /// # Errors
 /// Where the kernel gives no descriptor for signals, or no thread.

@@ -21,7 +21,7 @@ const AUTHORITY: &str = "ca-cert.pem";
 /// Clients that a server of TLS lets in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsClients {
-    /// Those that have a certificate of the authority in `ca-cert.pem`.
+    /// Clients with a certificate signed by the authority in `ca-cert.pem`.
     #[default]
     Signed,
     /// All clients that can reach the server: traffic is encrypted, but clients are not authenticated.
@@ -117,7 +117,7 @@ fn authorities(directory: &Path) -> io::Result<Option<RootCertStore>> {
     Ok(Some(roots))
 }
 
-/// A certificate and its key; none where there is no certificate.
+/// Reads a certificate and its key; none if the certificate is missing.
 fn pair(directory: &Path, whose: &str) -> io::Result<Option<CertifiedKey>> {
     let (own, key) = (format!("{whose}-cert.pem"), format!("{whose}-key.pem"));
     let Some(chain) = certificates(directory, &own)? else { return Ok(None) };

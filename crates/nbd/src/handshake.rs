@@ -61,7 +61,7 @@ pub fn greet(stream: &mut (impl Read + Write)) -> io::Result<()> {
     stream.write_all(&flags.to_be_bytes())
 }
 
-/// Has the server begin TLS. After the TLS handshake, options follow as before.
+/// Asks the server to begin TLS. After the TLS handshake, options follow as before.
 ///
 /// # Errors
 /// As for [`handshake`].

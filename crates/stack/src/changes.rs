@@ -43,7 +43,7 @@ impl StackFile {
         self.log_caches_mut().for_each(|config| config.take_over = true);
     }
 
-    /// Has a log cache forget its clean copies.
+    /// Makes a log cache forget its clean copies.
     pub fn doubt_kept(&mut self, layer: &str) {
         for found in self.layers.iter_mut().filter(|found| found.name == layer) {
             if let LayerKind::LogCache { config, .. } = &mut found.kind {
@@ -52,12 +52,12 @@ impl StackFile {
         }
     }
 
-    /// Has every log cache grow to the size of its data disk.
+    /// Makes every log cache grow to the size of its data disk.
     pub fn grow(&mut self) {
         self.log_caches_mut().for_each(|config| config.grow = true);
     }
 
-    /// Has log caches answer a write only when it survives a kill of the server.
+    /// Makes log caches answer a write only when it survives a kill of the server.
     pub fn outlive_server(&mut self) {
         self.log_caches_mut().for_each(|config| config.outlives_server = true);
     }

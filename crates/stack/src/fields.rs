@@ -1,4 +1,4 @@
-//! Reads the fields of one TOML table, each once, and refuses what is left over.
+//! Reads the fields of a TOML table, each once, and refuses unknown ones.
 
 use std::ops::Range;
 

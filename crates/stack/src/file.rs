@@ -50,8 +50,8 @@ impl StackFile {
         StackFile::parse(&text, path)
     }
 
-    /// Reads the control socket alone: a file with a mistake elsewhere still leads to its server. None where the file does not name one, or is
-    /// not TOML.
+    /// Reads only the control socket, so that a file with a mistake elsewhere still leads to its server. None if the file names no
+    /// control socket, or is not TOML.
     pub fn control_of(path: &Path) -> Option<PathBuf> {
         let table: toml::Table = std::fs::read_to_string(path).ok()?.parse().ok()?;
         let control = table.get("serve")?.get("control")?.as_str()?;
@@ -176,8 +176,8 @@ impl StackFile {
         }
     }
 
-    /// The file, block device or export whose data a part of the stack serves: below a log cache its data disk. None for RAM, and for an array, which
-    /// knows its members itself.
+    /// The file, block device or export whose data a part of the stack serves; for a log cache, its data disk. None for RAM, and
+    /// for an array, which knows its members itself.
     pub fn data_path(&self, part: &str) -> Option<&Path> {
         match (self.device(part).map(|device| &device.source), self.layer(part).map(|layer| &layer.kind)) {
             (Some(source), _) => source.place(),

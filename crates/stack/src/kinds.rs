@@ -23,7 +23,7 @@ pub struct LayerSpec {
     pub(crate) span: Range<usize>,
 }
 
-/// A range of what is below.
+/// A range of the part below.
 #[derive(Clone, Debug)]
 pub struct SliceSpec {
     pub(crate) of: Located,
@@ -107,7 +107,7 @@ impl LayerKind {
         }
     }
 
-    /// The names of what it stands on, in the order of its ports.
+    /// The names of the parts below the layer, in the order of its ports.
     pub fn below_names(&self) -> Vec<&str> {
         self.below().into_iter().map(|located| located.text.as_str()).collect()
     }

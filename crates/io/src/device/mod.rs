@@ -88,7 +88,7 @@ pub(crate) enum Backing {
     },
     Memory(MemoryDevice),
     Remote(Remote),
-    /// The device was closed for good: operations get an error.
+    /// Permanently closed: operations fail.
     Closed,
 }
 

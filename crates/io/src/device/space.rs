@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::DeviceError;
 
-/// Has the file system reserve space for these bytes of a file, without changing its content. Returns the number of bytes that still
+/// Reserves space in the file system for these bytes of a file, without changing its content. Returns the number of bytes that still
 /// lack space: not 0 if the file system cannot reserve any. A block device always has its space.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ pub(super) struct Alarms {
 }
 
 impl Alarms {
-    /// Has the ring wake up at `at` or earlier. False where too many alarms are set already.
+    /// Makes the ring wake up at `at` or earlier. Returns false if too many alarms are already set.
     pub fn ensure(&mut self, ring: &mut Ring, now: Nanos, at: Nanos) -> bool {
         if self.earliest.is_some_and(|earliest| earliest <= at) {
             return true;

@@ -156,7 +156,7 @@ impl Driver {
         self.devices.iter_mut().for_each(|device| device.failures = Failures::default());
     }
 
-    /// Closes a device for good, and releases its lock. Returns false while operations on it are under way: then it stays open.
+    /// Closes a device permanently, and releases its lock. Returns false while operations on it are under way: then it stays open.
     pub(super) fn close_device(&mut self, device: DeviceIndex) -> bool {
         let idle = self.ops.iter().all(|(_, op)| op.device != device.0);
         if idle {
@@ -233,7 +233,7 @@ impl Driver {
         queue
     }
 
-    /// Has the ring report when a thread has finished work.
+    /// Makes the ring report when a thread has finished work.
     pub(super) fn watch_workers(&mut self) {
         let fd = types::Fd(self.finished_by_workers.bell());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();

@@ -186,7 +186,7 @@ impl Context<'_> {
         self.driver.begin_stop(limit);
     }
 
-    /// Has the driver stop the layers, from the top down.
+    /// Makes the driver stop the layers, from the top down.
     pub fn stop_layers(&mut self) {
         self.driver.begin_stop_layers(self.stack);
     }

@@ -436,7 +436,7 @@ impl Driver {
         self.ended = true;
     }
 
-    /// Has the ring report when a source rings.
+    /// Makes the ring report when a source rings.
     fn watch(&mut self, index: usize) {
         let fd = types::Fd(self.sources[index].source.event_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();

@@ -100,7 +100,7 @@ impl Driver {
         }
     }
 
-    /// Hears what a layer says while the driver stops it.
+    /// Takes a layer's report while the driver stops it.
     pub(super) fn heard(&mut self, stack: &Stack, from: LayerIndex, report: &Report) {
         let Some(stopping) = &mut self.stopping else { return };
         let Phase::Layers { layer, answered } = &mut stopping.phase else { return };

@@ -200,7 +200,7 @@ fn geometry(offer: &Offer, read_only: bool) -> Result<Geometry, String> {
 }
 
 impl Remote {
-    /// Has an operation carried out. `answer` is called once, unless the device is closed before.
+    /// Queues an operation for the thread. `answer` is called once, unless the device is closed before.
     pub fn submit(&self, io: Io, answer: Answer) {
         lock(&self.shared.inbox).asked.push((io, answer));
         self.shared.bell.ring();

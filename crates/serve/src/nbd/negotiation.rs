@@ -41,7 +41,7 @@ pub struct ClientFlags {
 }
 
 impl ClientFlags {
-    /// None where a bit is set whose meaning is unknown: the protocol then ends the connection.
+    /// Returns none if an unknown bit is set: the protocol then ends the connection.
     pub fn parse(bits: u32) -> Option<ClientFlags> {
         let known = p::FLAG_C_FIXED_NEWSTYLE | p::FLAG_C_NO_ZEROES;
         (bits & !known == 0).then_some(ClientFlags {
@@ -139,7 +139,7 @@ struct InfoRequest<'a> {
 }
 
 impl<'a> InfoRequest<'a> {
-    /// None where the lengths inside do not add up to the length of the option.
+    /// Returns none if the inner lengths do not add up to the length of the option.
     fn parse(data: &'a [u8]) -> Option<InfoRequest<'a>> {
         let (length, rest) = data.split_first_chunk::<4>()?;
         let (name, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;

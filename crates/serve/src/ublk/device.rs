@@ -271,8 +271,8 @@ impl CommandSource for UblkDevice {
         }
     }
 
-    /// The descriptors are mapped only here. If a server ended between the mapping and its first commands, the kernel would refuse the mapping
-    /// of every later one.
+    /// Maps the descriptors only here. If a server ended between the mapping and its first commands, the kernel would refuse the
+    /// mapping of every later server.
     fn begun(&mut self) -> io::Result<Task> {
         let len = (self.depth() * size_of::<u::IoDesc>()).next_multiple_of(rustix::param::page_size());
         for queue in 0..usize::from(self.claimed.info.nr_hw_queues) {
