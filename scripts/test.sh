@@ -30,7 +30,7 @@ sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"profile":{[^}]*"test":true
     LC_ALL=C sort -t/ -k1 > "$built.tests"
 [ -s "$built.tests" ] || { echo "no tests were built" >&2; exit 1; }
 # The longest first.
-{ grep -E '/(dcd_crash|dcd_sim|fuzz|program)-[^/]*$' "$built.tests" || true; grep -vE '/(dcd_crash|dcd_sim|fuzz|program)-[^/]*$' "$built.tests"; } > "$built.order"
+{ grep -E '/(dcd_crash|dcd_sim|dcd_trace|program)-[^/]*$' "$built.tests" || true; grep -vE '/(dcd_crash|dcd_sim|dcd_trace|program)-[^/]*$' "$built.tests"; } > "$built.order"
 # Names of passing tests are left out.
 noise='^(test .* \.\.\. ok|running [0-9]+ tests?|)$'
 export noise log RUST_TEST_THREADS=3

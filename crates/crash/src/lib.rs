@@ -6,6 +6,8 @@
 //! With the feature `planted-bugs`, which is on by default, there are also the layers to explore (`cache`, `mirror`, `raid`), into which
 //! bugs can be planted, and the program `dcd-crash`. Crates that need only the driver and the devices disable it.
 
+#[cfg(test)]
+extern crate self as dcd_crash;
 mod device;
 mod driver;
 mod fault;
@@ -16,6 +18,8 @@ mod rng;
 mod sweep;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tool_tests;
 mod workload;
 
 #[cfg(feature = "planted-bugs")]

@@ -3,8 +3,12 @@
 //! Everything here is a synchronous state machine ([`Layer`]): one event in, commands out. Nothing in this crate can
 //! reach the operating system; the drivers (`dcd-io` for real devices, `dcd-crash` for virtual time) carry the commands out.
 
+#[cfg(test)]
+extern crate self as dcd_engine;
 mod buf;
 mod layer;
+#[cfg(test)]
+mod log_tests;
 mod offline;
 mod planted;
 mod slab;

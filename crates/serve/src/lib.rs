@@ -6,7 +6,11 @@
 //! - [`control`]: the control socket of a running server, and its client;
 //! - [`metrics`]: metrics over HTTP.
 
+#[cfg(test)]
+extern crate self as dcd_serve;
 pub mod control;
+#[cfg(test)]
+mod front_end_tests;
 pub mod fuse;
 pub mod metrics;
 pub mod nbd;

@@ -7,12 +7,16 @@
 //! Like every layer it has no clock, and nothing in it is random: the same requests at the same times get the same
 //! answers at the same times.
 
+#[cfg(test)]
+extern crate self as dcd_model;
 mod arm;
 mod behind;
 mod cache;
 mod controller;
 mod describe;
 mod disk;
+#[cfg(test)]
+mod disk_tests;
 pub mod diskspecs;
 pub mod drive;
 mod drive_file;

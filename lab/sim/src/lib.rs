@@ -1,6 +1,10 @@
 //! The papers' workloads in virtual time, and a disk for long runs. The driver and the other devices are those of `dcd_crash`.
 
+#[cfg(test)]
+extern crate self as dcd_sim;
 mod sparse;
+#[cfg(test)]
+mod tool_tests;
 
 pub mod workloads;
 

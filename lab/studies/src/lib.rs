@@ -24,6 +24,8 @@
 //! | `clients` | generated requests, for experiments without a file system |
 //! | `experiments` | the registry |
 
+#[cfg(test)]
+extern crate self as dcd_studies;
 mod array;
 mod builtin;
 mod clients;
@@ -47,6 +49,8 @@ mod sheet;
 mod stated;
 mod store;
 mod strides;
+#[cfg(test)]
+mod study_tests;
 mod text;
 
 pub use experiment::{Experiment, Group, Job, Point, Sample, Samples};

@@ -15,12 +15,16 @@
 //! | `synthesise` | traces that have given characteristics |
 //! | `open` | files, compressed files, standard input and output |
 
+#[cfg(test)]
+extern crate self as dcd_trace;
 mod characterise;
 mod distance;
 mod error;
 mod figures;
 mod format;
 mod formats;
+#[cfg(test)]
+mod fuzz_tests;
 mod history;
 mod open;
 #[cfg(test)]

@@ -90,7 +90,7 @@ fn a_drive_is_as_good_as_its_distribution_of_response_times() {
 #[test]
 fn a_drive_is_imported_shown_and_used() {
     let place = Place::new();
-    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/disks/fixtures");
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/src/disk_tests/fixtures");
     let (source, out) = (format!("{fixtures}/invented.diskspecs"), place.path("invented.toml"));
     let out = out.to_str().unwrap();
     let imported = run(&["import", &source, "--out", out]);

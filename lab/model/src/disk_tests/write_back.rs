@@ -1,7 +1,7 @@
 //! Delayed writes: when they are answered, when they are on the medium, what a power cut takes, and that nothing is mixed
 //! up on the way.
 
-use crate::common::{Bench, ROUND, activate, random};
+use crate::disk_tests::common::{Bench, ROUND, activate, random};
 use dcd_engine::{Buf, Durability, ErrorKind, Geometry, Io, Layer, Lba, Nanos};
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler, WriteCache};
 use rand::Rng;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::common::{Disk, SourceDriver, pattern, run_ok, skip, tool};
+use crate::front_end_tests::common::{Disk, SourceDriver, pattern, run_ok, skip, tool};
 use dcd_engine::ErrorKind;
 use dcd_serve::fuse::{FuseError, FuseImage, FuseOptions};
 use rustix::fs::FallocateFlags;
@@ -250,8 +250,10 @@ struct Loop {
 impl Loop {
     fn attach(image: &Path) -> Option<Loop> {
         let losetup = tool("losetup")?;
-        let output =
-            crate::common::run(&losetup, &["--direct-io=on", "-f", "--show", image.to_str().unwrap()]);
+        let output = crate::front_end_tests::common::run(
+            &losetup,
+            &["--direct-io=on", "-f", "--show", image.to_str().unwrap()],
+        );
         if !output.status.success() {
             skip(&format!("no loop device: {}", String::from_utf8_lossy(&output.stderr).trim()));
             return None;
@@ -262,7 +264,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        crate::common::run(Path::new("/usr/sbin/losetup"), &["-d", &self.device]);
+        crate::front_end_tests::common::run(Path::new("/usr/sbin/losetup"), &["-d", &self.device]);
     }
 }
 
@@ -284,7 +286,7 @@ fn a_file_system_on_a_loop_device() {
         let path = directory.path().to_str().unwrap();
         run_ok(mount_tool, &[&device.device, path]);
         let target = format!("--directory={path}");
-        let verified = crate::common::run(
+        let verified = crate::front_end_tests::common::run(
             &fio,
             &[
                 "--name=verify",
@@ -300,7 +302,7 @@ fn a_file_system_on_a_loop_device() {
                 "--verify_state_save=0",
             ],
         );
-        let trimmed = crate::common::run(&fstrim, &["-v", path]);
+        let trimmed = crate::front_end_tests::common::run(&fstrim, &["-v", path]);
         run_ok(umount_tool, &[path]);
         assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
         assert!(trimmed.status.success(), "{}", String::from_utf8_lossy(&trimmed.stderr));
@@ -374,7 +376,10 @@ fn a_mount_that_a_killed_server_left_is_taken_away() {
 fn what_others_have_mounted_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
-    if !crate::common::run(Path::new("/usr/bin/mount"), &["-t", "tmpfs", "none", path]).status.success() {
+    if !crate::front_end_tests::common::run(Path::new("/usr/bin/mount"), &["-t", "tmpfs", "none", path])
+        .status
+        .success()
+    {
         return skip("no right to mount");
     }
     let error =

@@ -1,5 +1,6 @@
 //! The front-ends with real clients, and by every byte of their protocols.
 
+mod block_devices;
 mod common;
 mod control_socket;
 mod fuse_image;

@@ -7,7 +7,7 @@ use dcd_engine::{Lba, Nanos};
 use dcd_model::diskspecs::{ImportError, Imported, import};
 use dcd_model::{Access, Drive};
 
-use crate::validation::{demerit, trace};
+use crate::disk_tests::validation::{demerit, trace};
 
 const DISK: &str = include_str!("fixtures/invented.diskspecs");
 const MODEL: &str = include_str!("fixtures/invented.model");

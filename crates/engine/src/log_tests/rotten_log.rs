@@ -1,6 +1,6 @@
 //! Tests rot in the log: a block that rotted is an error for every read of it, however the read is put together, and for no other.
 
-use crate::rig::{Ram, Rig};
+use crate::log_tests::rig::{Ram, Rig};
 use dcd_engine::log_cache::LogCacheConfig;
 use dcd_engine::*;
 

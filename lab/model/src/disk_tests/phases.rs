@@ -3,7 +3,7 @@
 use dcd_engine::{Extent, Lba, Nanos};
 use dcd_model::{Access, Controller, Drive, Served};
 
-use crate::common::ROUND;
+use crate::disk_tests::common::ROUND;
 
 fn with(more: &str) -> Controller {
     Controller::new(Drive::parse(&format!("{ROUND}{more}")).expect("the drive of the tests is right"))

@@ -2,7 +2,7 @@
 //! change them. No input may make a reader panic or go on for ever, nor what is done with its records.
 //!
 //! Half of the time goes to cases that are the same each time, half to fresh ones, whose seed is printed. A case is replayed with
-//! `DCD_FUZZ=SEED:CASE cargo test -p dcd-trace --test fuzz`; `DCD_FUZZ_SECONDS` sets another time.
+//! `DCD_FUZZ=SEED:CASE cargo test -p dcd-trace --lib fuzz_tests`; `DCD_FUZZ_SECONDS` sets another time.
 
 use std::hash::{BuildHasher, Hasher};
 use std::io::{Cursor, Write};

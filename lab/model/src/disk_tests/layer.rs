@@ -1,6 +1,6 @@
 //! The disk as a layer: what it hands down and when, errors, flushes, late drivers, and what it refuses.
 
-use crate::common::{Bench, activate, round};
+use crate::disk_tests::common::{Bench, activate, round};
 use dcd_engine::{
     Buf, Command, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer, Lba,
     Nanos, Outbox, Request, RequestId,
@@ -53,7 +53,7 @@ fn what_was_written_is_read_from_the_medium_and_from_the_cache() {
 fn random_requests_are_answered_once_with_the_bytes_of_the_last_write() {
     for (seed, queue) in [(1, Scheduler::Fcfs), (2, Scheduler::Sptf), (3, Scheduler::Sptf)] {
         println!("seed {seed}, {queue:?}");
-        let mut random = crate::common::random(seed);
+        let mut random = crate::disk_tests::common::random(seed);
         let mut bench = memory_bench(queue);
         // Requests in flight touch different places, 32 of them, so that their order does not matter.
         let mut newest = [0u8; 32];
@@ -375,8 +375,9 @@ fn wrong_drive_files_are_told_by_field_problem_and_remedy() {
         ("segments = 2", "segments = 0", "field `cache, segments`"),
     ];
     for (old, new, expected) in cases {
-        assert!(crate::common::ROUND.contains(old));
-        let error = Drive::parse(&crate::common::ROUND.replacen(old, new, 1)).expect_err(new).to_string();
+        assert!(crate::disk_tests::common::ROUND.contains(old));
+        let error =
+            Drive::parse(&crate::disk_tests::common::ROUND.replacen(old, new, 1)).expect_err(new).to_string();
         assert!(error.contains(expected), "{new}: {error}");
     }
     let unknown = drive::builtin("barracuda").unwrap_err();
@@ -396,7 +397,7 @@ fn every_built_in_drive_is_listed_under_its_own_name() {
 
 #[test]
 fn a_drive_without_a_cache_goes_to_the_medium_each_time() {
-    let text = &crate::common::ROUND[..crate::common::ROUND.find("[cache]").unwrap()];
+    let text = &crate::disk_tests::common::ROUND[..crate::disk_tests::common::ROUND.find("[cache]").unwrap()];
     let drive = Drive::parse(text).unwrap();
     let mut bench = Bench::new(drive.clone(), Scheduler::Sptf);
     bench.timed(|bench| bench.read(0, 1));

@@ -2,7 +2,7 @@
 
 mod common;
 mod components;
-#[path = "../../../../crates/engine/tests/logs/counting/mod.rs"]
+#[path = "../../../../crates/engine/src/log_tests/counting/mod.rs"]
 mod counting;
 mod import;
 mod layer;

@@ -1,8 +1,8 @@
 //! Rule 14: destaging asks for no memory, as memory may be short because dirty data waits to be destaged.
 //! Counted by the allocator: from the first batch to the last, hardly more than before, and only small allocations.
 
-use crate::counting::{ALLOCATED, LARGEST, PEAK};
-use crate::rig::{Ram, Rig};
+use crate::log_tests::counting::{ALLOCATED, LARGEST, PEAK};
+use crate::log_tests::rig::{Ram, Rig};
 use dcd_engine::log_cache::{Contiguity, LogCacheConfig, Strides};
 use dcd_engine::*;
 

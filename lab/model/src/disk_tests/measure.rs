@@ -6,7 +6,7 @@ use dcd_model::{Drive, Zone, drive};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::random;
+use crate::disk_tests::common::random;
 
 /// Adds a random time, up to `most`, to the end of each read, as a computer does.
 struct Jitter {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::common::{Disk, Server, pattern, run, run_ok, tool};
+use crate::front_end_tests::common::{Disk, Server, pattern, run, run_ok, tool};
 use dcd_engine::ErrorKind;
 use dcd_serve::nbd::{NbdExports, NbdSession};
 
@@ -205,7 +205,7 @@ fn nbdsh_sees_the_errors_of_the_device() {
 fn fio_verifies_what_it_wrote() {
     let Some(fio) = tool("fio") else { return };
     if !run_ok(&fio, &["--enghelp"]).contains("nbd") {
-        return crate::common::skip("fio has no nbd engine");
+        return crate::front_end_tests::common::skip("fio has no nbd engine");
     }
     let disk = disk();
     let server = serve(&disk, 512);

@@ -1,6 +1,6 @@
 //! The parts of a drive that not every drive has: orders of service, kinds of read-ahead, zero-latency reads, shingles.
 
-use crate::common::{Bench, ROUND, random, round};
+use crate::disk_tests::common::{Bench, ROUND, random, round};
 use dcd_engine::{Extent, Lba, Nanos};
 use dcd_model::{Access, Controller, Drive, ReadAhead, Scheduler, Served, drive};
 use rand::Rng;

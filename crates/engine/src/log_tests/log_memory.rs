@@ -1,8 +1,8 @@
 //! RAM for each cached 4 KiB, counted by the allocator: a whole log cache over a full log of 1 GiB, with everything in it
-//! that grows with the log. `cargo test -p dcd-engine --test logs log_memory -- --nocapture` prints the figures.
+//! that grows with the log. `cargo test -p dcd-engine --lib log_memory -- --nocapture` prints the figures.
 
-use crate::counting::{ALLOCATED, PEAK};
-use crate::rig::{Ram, Rig};
+use crate::log_tests::counting::{ALLOCATED, PEAK};
+use crate::log_tests::rig::{Ram, Rig};
 use dcd_engine::log_cache::LogCacheConfig;
 use dcd_engine::*;
 

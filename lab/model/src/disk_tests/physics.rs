@@ -1,6 +1,6 @@
 //! The model against what its parameters say about it, never against its own formulas.
 
-use crate::common::{Bench, random, round};
+use crate::disk_tests::common::{Bench, random, round};
 use dcd_engine::{Extent, Lba, Nanos};
 use dcd_model::{Access, Controller, Drive, Scheduler, Served, drive};
 use rand::Rng;
@@ -150,7 +150,7 @@ fn small_sequential_writes_lose_a_revolution_each_unless_the_queue_holds_the_nex
 
 #[test]
 fn the_overhead_depends_on_what_the_drive_did_before() {
-    let text = crate::common::ROUND.replace("read-hit = [0.1, 0.1]", "read-hit = [0.1, 0.4]");
+    let text = crate::disk_tests::common::ROUND.replace("read-hit = [0.1, 0.1]", "read-hit = [0.1, 0.4]");
     let drive = Drive::parse(&text).unwrap();
     let mut bench = Bench::new(drive, Scheduler::Fcfs);
     bench.timed(|bench| bench.write(500, 1));
@@ -296,7 +296,7 @@ fn a_write_clears_what_it_overlaps() {
 
 #[test]
 fn a_long_transfer_crosses_tracks_cylinders_and_zones() {
-    let text = crate::common::ROUND
+    let text = crate::disk_tests::common::ROUND
         .replace("zones = [[100, 100, 10, 20]]", "zones = [[50, 100, 10, 20], [50, 50, 5, 10]]");
     let drive = Drive::parse(&text).unwrap();
     let mut controller = Controller::new(drive.clone());

@@ -1,7 +1,7 @@
 //! RAM for each block of a write cache besides its data, counted by the allocator, with everything that grows with the cache.
-//! `cargo test -p dcd-model --test disks write_cache_memory -- --nocapture` prints the figures.
+//! `cargo test -p dcd-model --lib write_cache_memory -- --nocapture` prints the figures.
 
-use crate::counting::ALLOCATED;
+use crate::disk_tests::counting::ALLOCATED;
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_model::write_cache::{BlockId, Order, Pool, Position, RegionId, Regions};
 

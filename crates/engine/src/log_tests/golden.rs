@@ -2,11 +2,11 @@
 //! They hold all kinds of entries and the records of two activations, the second one after a crash.
 //!
 //! The bytes that are written may only change on purpose: together with the format's version, or where earlier versions do not look.
-//! Then this test fails; name a new image, write it beside the old ones with `DCD_WRITE_GOLDEN=1 cargo test -p dcd-engine --test logs golden`, and go on reading the old.
+//! Then this test fails; name a new image, write it beside the old ones with `DCD_WRITE_GOLDEN=1 cargo test -p dcd-engine --lib golden`, and go on reading the old.
 
 use std::path::PathBuf;
 
-use crate::rig::{Ram, Rig};
+use crate::log_tests::rig::{Ram, Rig};
 use dcd_engine::log_cache::LogCacheConfig;
 use dcd_engine::log_cache::offline::{FormatOptions, check, format};
 use dcd_engine::*;

@@ -1,6 +1,6 @@
 //! RAM of the lookup table, counted by the allocator: what the table says of itself is what it takes.
 
-use crate::counting::ALLOCATED;
+use crate::log_tests::counting::ALLOCATED;
 use dcd_engine::log_cache::table::{Line, LookupTable, Piece, Place};
 
 /// A data disk of 1 TiB.
