@@ -4,7 +4,7 @@
 //! - The records that it believes are then made the same in all copies before anything new is written: one copy may be lost next.
 //! - A block that fails its check is read from another copy, and repaired in its own.
 //! - A repair writes only the copy that is wrong: a power cut may leave the place that is being written unreadable, in every copy
-//! written.
+//!   written.
 //! - A copy that lacks durable data has lost it: nothing in that copy is believed any more, and it is refilled.
 
 use std::ops::Range;

@@ -9,7 +9,7 @@
 //!   [`COPIES_AHEAD`] bytes of them before a client's next record; and clients have read and written at least [`SHARE`] times as many.
 //!   A copy never waits for space: it is dropped.
 //! - If recovery would find a copy of its range, a request goes through the log ([`Core::on_modify`]): the record that invalidates the
-//! copy is durable before the data disk changes.
+//!   copy is durable before the data disk changes.
 
 use super::Canary;
 use super::core::{Core, LOG, Mode, Op, Stop};

@@ -15,7 +15,7 @@
 //! - When a leg misses a write, nothing more is answered before the labels of the others say so.
 //! - A leg that is being filled gets all writes, and is believed only once the labels call it whole.
 //! - After a crash the legs may differ in writes that were under way. The mirror does not decide which of them count: the layer above
-//! reads both copies, and repeats the writes that it believes.
+//!   reads both copies, and repeats the writes that it believes.
 
 mod assemble;
 mod clients;

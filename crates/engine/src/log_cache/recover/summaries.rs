@@ -3,7 +3,7 @@
 //! A record from a summary is taken without reading its header, so the header must certainly be there:
 //!
 //! - A record counts only if a summary of the same activation, or the superblock, calls it durable. A later start cannot have dropped
-//! such a record and written another in its place.
+//!   such a record and written another in its place.
 //! - Activations before [`Superblock::summaries_epoch`] do not count: after a start that accepted damage, durable records are missing.
 //! - Both superblocks are good. With the older superblock alone, the walk may begin in segments that were written again since.
 //! - The rule of epochs holds as for a header.
