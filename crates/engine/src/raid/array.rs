@@ -1,24 +1,24 @@
-//! The array: its parts, the events that they get, and what it does next.
+//! The array: passes events to its parts, acts on what they return, and chooses what goes on next.
 
 use crate::Nanos;
 use crate::destage::when::Choice;
 use crate::layer::{
     ArrayCommand, CommandError, Control, ErrorKind, Event, Geometry, IoError, IoResult, OpId, Outbox, Report,
+    Request,
 };
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::{Clients, WaitingFor};
 use crate::raid::config::{Canary, RaidConfig};
-use crate::raid::destaging::Destaging;
+use crate::raid::cx::Cx;
 use crate::raid::journal::Journal;
 use crate::raid::layout::Layout;
 use crate::raid::lost::Losses;
 use crate::raid::members::{Flight, Members, Spare};
 use crate::raid::pass::Passes;
-use crate::raid::prefetch::Prefetch;
 use crate::raid::record::Recorder;
 use crate::raid::status::Statistics;
-use crate::raid::stripe::{Goal, Operation, OperationPhase, in_use};
-use crate::slab::Slab;
+use crate::raid::stripe::{Goal, Stripes, in_use};
+use crate::raid::unit::Piece;
 
 /// The progress of an administrator's stop.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,15 +33,6 @@ enum Stop {
     Done,
 }
 
-/// The state that an array begins with.
-pub(super) struct Start {
-    pub config: RaidConfig,
-    pub layout: Layout,
-    pub geometry: Geometry,
-    pub recorder: Recorder,
-    pub members: Members,
-}
-
 /// See the module's documentation.
 pub(super) struct Array {
     pub config: RaidConfig,
@@ -50,27 +41,26 @@ pub(super) struct Array {
     pub members: Members,
     pub losses: Losses,
     pub recorder: Recorder,
-    pub cache: StripeCache,
-    pub clients: Clients,
-    pub destaging: Destaging,
+    pub stripes: Stripes,
     pub passes: Passes,
-    pub prefetch: Prefetch,
-    pub operations: Slab<Operation>,
-    /// Operations that wait for the superblocks.
-    pub held_back: Vec<u64>,
+    clients: Clients,
     stop: Stop,
     pub deadline: Option<Nanos>,
     pub statistics: Statistics,
 }
 
 impl Array {
-    pub fn new(start: Start) -> Array {
-        let Start { config, layout, geometry, mut recorder, mut members } = start;
+    pub fn new(
+        config: RaidConfig,
+        geometry: Geometry,
+        mut recorder: Recorder,
+        mut members: Members,
+    ) -> Array {
+        let layout = recorder.layout;
         if geometry.read_only {
             members.forget_spares();
         }
         recorder.read_only = geometry.read_only;
-        recorder.journal_failed = config.journal && recorder.journal.is_none();
         recorder.forgets_missed = config.canary.is(Canary::ForgetMissed);
         let passes = match recorder.failed() {
             0 if !geometry.read_only => {
@@ -79,7 +69,7 @@ impl Array {
             _ => Passes::default(),
         };
         Array {
-            cache: StripeCache::new(layout, config.memory, config.cache_bytes),
+            stripes: Stripes::new(StripeCache::new(layout, config.memory, config.cache_bytes)),
             losses: Losses::new(&layout, recorder.lost().keys()),
             config,
             layout,
@@ -87,11 +77,7 @@ impl Array {
             members,
             recorder,
             clients: Clients::default(),
-            destaging: Destaging::default(),
             passes,
-            prefetch: Prefetch::default(),
-            operations: Slab::default(),
-            held_back: Vec::new(),
             stop: Stop::No,
             // Work that nobody has to ask for begins at once.
             deadline: Some(Nanos::ZERO),
@@ -99,43 +85,94 @@ impl Array {
         }
     }
 
-    /// True when no new requests are taken.
-    pub fn is_stopped(&self) -> bool {
-        self.stop != Stop::No
+    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+        let cx = Cx {
+            now,
+            config: &self.config,
+            layout: self.layout,
+            geometry: &self.geometry,
+            members: &mut self.members,
+            recorder: &mut self.recorder,
+            losses: &mut self.losses,
+            statistics: &mut self.statistics,
+            deadline: &mut self.deadline,
+            out,
+        };
+        let Array { stripes, passes, clients, stop, .. } = self;
+        Turn { cx, stripes, passes, clients, stop }.handle(event);
     }
 
-    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
-        self.destaging.begin_event();
+    /// The array was configured with a journal, and that has failed, at the start or since.
+    pub const fn has_lost_journal(&self) -> bool {
+        self.config.journal && self.recorder.journal.is_none()
+    }
+
+    /// See [`crate::Layer::has_work`].
+    pub fn has_work(&self, now: Nanos) -> bool {
+        let Array { stripes, clients, recorder, passes, config, .. } = self;
+        if !clients.have_all() || !stripes.operations.is_empty() {
+            return true;
+        }
+        // A broken array writes nothing, and its stop has failed.
+        let stops = !matches!(self.stop, Stop::No | Stop::Done);
+        let destages = !stripes.cache.dirty().is_empty()
+            && stripes.destaging.when(now, &stripes.cache, clients, config) != Choice::Wait;
+        let records = !recorder.rests() || recorder.is_recording();
+        let passes_on = self.stop == Stop::No && passes.want_to_go_on(recorder, config);
+        !recorder.broken && (stops || destages || records || passes_on)
+    }
+
+    pub fn check(&self) {
+        let Array { stripes, clients, recorder, .. } = self;
+        stripes.cache.check();
+        recorder.check();
+        assert!(stripes.destaging.running() as usize <= stripes.operations.len());
+        let stuck = clients.wait_for_room() && stripes.operations.is_empty() && self.members.are_idle();
+        assert!(!stuck, "writes wait for room, and nothing makes any");
+        assert!(stripes.held_back.is_empty() || recorder.is_recording(), "operations wait for superblocks");
+    }
+}
+
+/// The parts of the array in an event.
+struct Turn<'a> {
+    cx: Cx<'a>,
+    stripes: &'a mut Stripes,
+    passes: &'a mut Passes,
+    clients: &'a mut Clients,
+    stop: &'a mut Stop,
+}
+
+impl Turn<'_> {
+    fn handle(&mut self, event: Event) {
+        self.stripes.destaging.begin_event();
         match event {
-            Event::Request(request) if self.is_stopped() => {
+            Event::Request(request) if *self.stop != Stop::No => {
                 let error = IoError::new(ErrorKind::Shutdown);
-                return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+                return self.cx.out.reply(request.id, IoResult::err(request.io.take_buf(), error));
             }
-            Event::Request(request) => self.accept(now, request, out),
-            Event::Completed { op, result } => self.completed(op, result, out),
+            Event::Request(request) => self.accept(request),
+            Event::Completed { op, result } => self.completed(op, result),
             Event::Wake => {}
             Event::Control(Control::Array(command)) => {
-                let done = self.command(command, out);
-                out.report(Report::Array(done));
+                let done = self.command(command);
+                self.cx.out.report(Report::Array(done));
             }
             Event::Control(control) => self.control(control),
         }
-        self.step(now, out);
-        if std::mem::take(&mut self.recorder.notice) | std::mem::take(&mut self.losses.notice) {
-            out.report(Report::Notice);
+        self.step();
+        if std::mem::take(&mut self.cx.recorder.notice) | std::mem::take(&mut self.cx.losses.notice) {
+            self.cx.out.report(Report::Notice);
         }
     }
 
     fn control(&mut self, control: Control) {
         match control {
-            Control::Drain if !self.is_stopped() => {
-                self.wait_until_destaged(WaitingFor::Report(Report::Drained), None)
-            }
+            Control::Drain if *self.stop == Stop::No => self.report_when_destaged(Report::Drained),
             Control::DrainCancel => self.clients.cancel_drains(),
-            Control::Stop if !self.is_stopped() => self.stop = Stop::Ending,
+            Control::Stop if *self.stop == Stop::No => *self.stop = Stop::Ending,
             Control::ResetStatistics => {
-                self.statistics = Statistics::default();
-                self.members.reset_statistics();
+                *self.cx.statistics = Statistics::default();
+                self.cx.members.reset_statistics();
             }
             Control::Drain
             | Control::Stop
@@ -145,188 +182,218 @@ impl Array {
         }
     }
 
+    fn report_when_destaged(&mut self, report: Report) {
+        self.clients.wait_until_destaged(WaitingFor::Report(report), None, self.stripes.cache.stamp());
+    }
+
     /// Carries an administrator's word out, or begins to.
-    fn command(&mut self, command: ArrayCommand, out: &mut Outbox) -> Result<(), CommandError> {
+    fn command(&mut self, command: ArrayCommand) -> Result<(), CommandError> {
+        let cx = &mut self.cx;
         match command {
             ArrayCommand::Fail { role } => {
-                self.recorder.may_fail(role)?;
-                self.member_failed(role, out);
+                cx.recorder.may_fail(role)?;
+                cx.member_failed(role, self.passes.repairs(), &self.stripes.operations);
                 Ok(())
             }
-            ArrayCommand::Scrub { repair } => self.scrub(repair),
-            ArrayCommand::ScrubStop => self.stop_scrub(),
-            ArrayCommand::Rebuild => self.members.can_rebuild(&self.recorder),
-            ArrayCommand::Add { .. } if self.is_stopped() => Err(CommandError::NoWrites),
+            ArrayCommand::Scrub { repair } => self.passes.scrub(repair, cx.recorder),
+            ArrayCommand::ScrubStop => self.passes.stop_scrub(),
+            ArrayCommand::Rebuild => cx.members.can_rebuild(cx.recorder),
+            ArrayCommand::Add { .. } if *self.stop != Stop::No => Err(CommandError::NoWrites),
             ArrayCommand::Add { port, geometry, seat, id } => {
                 let device = Spare { port, id, copy: 0, seat };
-                let promised = self.geometry.logical_block_bytes;
-                self.members.join(device, &geometry, promised, &mut self.recorder)
+                cx.members.join(device, &geometry, cx.geometry.logical_block_bytes, cx.recorder)
             }
-            ArrayCommand::Remove { port } => self.members.leave(port, &mut self.recorder),
+            ArrayCommand::Remove { port } => cx.members.leave(port, cx.recorder),
         }
     }
 
-    /// A member could not write. False where the parity makes up for no more members.
-    pub fn member_failed(&mut self, role: usize, out: &mut Outbox) -> bool {
-        let repairs = self.passes.repairs();
-        let Array { recorder, operations, members, statistics, .. } = self;
-        recorder.member_failed(role, repairs, operations, members, statistics, out)
+    fn accept(&mut self, request: Request) {
+        let begun = self.clients.accept(request, &mut self.stripes.cache, &mut self.cx);
+        let Some((key, pieces)) = begun else { return };
+        pieces.into_iter().for_each(|piece| self.begin(piece));
+        self.clients.piece_done(key, None, &self.stripes.cache, &mut self.cx);
     }
 
-    /// Writes the superblocks, if they have something new to say.
-    pub fn record(&mut self, out: &mut Outbox) {
-        self.recorder.record(&mut self.members, &mut self.statistics, out);
+    fn begin(&mut self, piece: Piece) {
+        if self.clients.begin(piece, &mut self.stripes.cache, &mut self.cx) {
+            self.unlocked(piece.chunk.unit);
+        }
     }
 
-    /// Writes the next record of the journal.
-    pub fn write_record(&mut self, out: &mut Outbox) {
-        let Array { recorder, operations, members, statistics, .. } = self;
-        recorder.write_record(operations, members, statistics, out);
+    /// Starts to compute what readers of a unit wait for, or to destage it, or gives it to a pass, or lets what waits for it go on: its
+    /// lock may be free.
+    fn unlocked(&mut self, number: u64) {
+        loop {
+            let Some(unit) = self.stripes.cache.get(number) else { return };
+            if unit.exclusive || unit.readers > 0 {
+                return;
+            }
+            if unit.fetch.is_some() {
+                return self.start(number, Goal::Fetch);
+            }
+            if unit.claimed.is_some() {
+                return self.passes.lock(number, self.stripes, &mut self.cx);
+            }
+            if unit.wanted && unit.is_dirty() && !self.cx.recorder.broken {
+                return self.start(number, Goal::Destage);
+            }
+            let unit = self.stripes.cache.unit(number);
+            unit.wanted = false;
+            if unit.waiting.is_empty() {
+                return self.stripes.cache.release(number);
+            }
+            std::mem::take(&mut unit.waiting).into_iter().for_each(|piece| self.begin(piece));
+        }
     }
 
-    fn completed(&mut self, op: OpId, result: IoResult, out: &mut Outbox) {
+    fn start(&mut self, unit: u64, goal: Goal) {
+        let freed = self.stripes.start(unit, goal, self.clients, &mut self.cx);
+        self.free(freed);
+    }
+
+    /// Lets what waits for the unit of an operation that is over go on.
+    fn free(&mut self, unit: Option<u64>) {
+        if let Some(unit) = unit {
+            self.unlocked(unit);
+            self.stripes.cache.trim();
+        }
+    }
+
+    fn completed(&mut self, op: OpId, result: IoResult) {
+        let Turn { cx, stripes, passes, clients, .. } = self;
         let is_ok = result.status.is_ok();
-        let (role, flight) = self.members.returned(op, is_ok);
-        let made_up_for = is_ok || !flight.fails_member() || self.member_failed(role, out);
+        let (role, flight) = cx.members.returned(op, is_ok);
+        let made_up_for =
+            is_ok || !flight.fails_member() || cx.member_failed(role, passes.repairs(), &stripes.operations);
         match flight {
-            Flight::Read(piece) => self.read_returned(piece, result, out),
-            Flight::OperationRead { key, run } => self.operation_read(key, run, result, out),
-            Flight::OperationWrite { key, run } => self.operation_write(key, &run, is_ok, made_up_for, out),
-            Flight::Prefetch { unit, run } => self.prefetched(unit, run, result, out),
-            Flight::Superblock => self.superblock_returned(role, is_ok, out),
-            Flight::Journal { operation } => self.journal_returned(operation, is_ok, out),
-            Flight::Flush => self.members.flushed(self.recorder.broken),
-            Flight::Join { port, number } => {
-                self.members.join_returned(port, number, result, &self.recorder, out)
+            Flight::Read(piece) => {
+                clients.read_returned(piece, result, &mut stripes.cache, cx);
+                self.unlocked(piece.chunk.unit);
             }
-            Flight::WindowRead { key, rows } => self.window_read(key, role, rows, result, out),
-            Flight::WindowWrite { key, rows } => self.window_write(key, role, rows, is_ok, out),
-            Flight::PassFlush => self.pass_flushed(),
-        }
-    }
-
-    fn superblock_returned(&mut self, role: usize, is_ok: bool, out: &mut Outbox) {
-        if self.recorder.superblock_returned(role, is_ok) {
-            let under_way = in_use(&self.operations, self.recorder.tracts);
-            self.recorder.begin_return(&under_way);
-            self.record(out);
+            Flight::OperationRead { key, run } => {
+                stripes.read_returned(key, run, result);
+                let freed = stripes.go_on(key, clients, cx);
+                self.free(freed);
+            }
+            Flight::OperationWrite { key, run } => {
+                stripes.write_returned(key, &run, is_ok, made_up_for, cx);
+                let freed = stripes.go_on(key, clients, cx);
+                self.free(freed);
+            }
+            Flight::Prefetch { unit, run } => {
+                stripes.prefetch.returned(unit, run, result, &mut stripes.cache);
+                self.unlocked(unit);
+            }
+            Flight::Superblock => {
+                if cx.recorder.superblock_returned(role, is_ok) {
+                    cx.recorder.begin_return(&in_use(&stripes.operations, cx.recorder.tracts));
+                    cx.record();
+                }
+            }
+            Flight::Journal { operation } => self.journal_returned(operation, is_ok),
+            Flight::Flush => cx.members.flushed(cx.recorder.broken),
+            Flight::Join { port, number } => {
+                cx.members.join_returned(port, number, result, cx.recorder, cx.out);
+            }
+            Flight::WindowRead(part) => {
+                passes.read_returned(part, result, stripes, cx);
+                self.free_windows();
+            }
+            Flight::WindowWrite(part) => {
+                passes.write_returned(part, is_ok, &mut stripes.cache, cx);
+                self.free_windows();
+            }
+            Flight::PassFlush => passes.flushed(),
         }
     }
 
     /// A record of the journal is durable, or could not be written.
-    fn journal_returned(&mut self, operation: Option<u64>, is_ok: bool, out: &mut Outbox) {
+    fn journal_returned(&mut self, operation: Option<u64>, is_ok: bool) {
+        let Turn { cx, stripes, clients, .. } = self;
         if !is_ok {
-            return self.lose_journal(operation, out);
+            let required = cx.config.journal_required;
+            let Some(queue) = cx.recorder.lose_journal(&stripes.operations, required) else { return };
+            for key in operation.into_iter().chain(queue) {
+                let freed = self.stripes.go_on_unrecorded(key, self.clients, &mut self.cx);
+                self.free(freed);
+            }
+            return self.cx.record();
         }
-        if let Some(journal) = &mut self.recorder.journal {
+        if let Some(journal) = &mut cx.recorder.journal {
             journal.written();
         }
         match operation {
-            Some(key) if self.recorder.broken => self.not_written(key, out),
-            Some(key) => self.write_members(key, out),
-            None => self.record(out),
+            Some(key) => {
+                let freed = stripes.go_on(key, clients, cx);
+                self.free(freed);
+            }
+            None => cx.record(),
         }
-        self.write_record(out);
+        self.cx.write_record(&mut self.stripes.operations);
     }
 
-    /// Lets operations that wait to be recorded go on without that, as soon as the superblocks say that the array has no journal any more.
-    fn lose_journal(&mut self, operation: Option<u64>, out: &mut Outbox) {
-        if self.recorder.journal.is_none() {
-            return;
-        }
-        let queue = self.recorder.lose_journal(&self.operations, self.config.journal_required);
-        for key in operation.into_iter().chain(queue) {
-            self.operations.get_mut(key).phase = OperationPhase::Held;
-            self.go_on(key, out);
-        }
-        self.record(out);
-    }
-
-    /// Ends the operations that wait to be recorded, without a write.
-    fn clear_queue(&mut self, out: &mut Outbox) {
-        let journal = self.recorder.journal.as_mut();
-        for key in journal.map(Journal::take_queue).unwrap_or_default() {
-            self.not_written(key, out);
+    /// Frees the units of the windows that are over.
+    fn free_windows(&mut self) {
+        while let Some(units) = self.passes.next_over(&mut self.cx) {
+            for unit in units {
+                self.stripes.cache.unit(unit).exclusive = false;
+                self.unlocked(unit);
+            }
         }
     }
 
     /// Goes on with all that can be done now; runs after every event.
-    fn step(&mut self, now: Nanos, out: &mut Outbox) {
-        self.deadline = None;
+    fn step(&mut self) {
+        *self.cx.deadline = None;
         let foreground = self.clients.foreground();
-        for key in std::mem::take(&mut self.held_back) {
-            self.go_on(key, out);
+        for key in std::mem::take(&mut self.stripes.held_back) {
+            let freed = self.stripes.go_on(key, self.clients, &mut self.cx);
+            self.free(freed);
         }
-        if self.recorder.broken {
-            self.clear_queue(out);
+        if self.cx.recorder.broken {
+            let journal = self.cx.recorder.journal.as_mut();
+            for key in journal.map(Journal::take_queue).unwrap_or_default() {
+                let freed = self.stripes.not_written(key, &mut self.cx);
+                self.free(freed);
+            }
         }
-        self.go_on_writing(out);
-        while let Some(unit) = self.next_destage(now) {
-            self.start(unit, Goal::Destage, out);
+        self.clients.go_on_writing(&mut self.stripes.cache, &mut self.cx);
+        loop {
+            let Turn { cx, stripes, clients, .. } = self;
+            let Some(unit) = stripes.destaging.next(&mut stripes.cache, clients, cx) else { break };
+            self.start(unit, Goal::Destage);
         }
-        self.go_on_prefetching(out);
-        self.go_on_passing(now, out);
-        self.members.take_spare(&mut self.recorder, &mut self.statistics, out);
-        self.finish_waiters(out);
-        if foreground > 0 && self.clients.foreground() == 0 {
+        let Turn { cx, stripes, passes, clients, .. } = self;
+        stripes.prefetch.go_on(&mut stripes.cache, clients, cx);
+        passes.end_void(cx.recorder);
+        if *self.stop == Stop::No {
+            passes.go_on(stripes, clients, cx);
+        }
+        cx.members.take_spare(cx.recorder, cx.statistics, cx.out);
+        if clients.finish_waiters(&stripes.cache, cx) {
+            // Nothing is dirty. The stop ends when that is recorded.
+            *self.stop = Stop::Recording;
+            cx.recorder.rest();
+            cx.record();
+        }
+        if foreground > 0 && clients.foreground() == 0 {
             // The policy, and the pass, waited for that.
-            return self.step(now, out);
+            return self.step();
         }
-        let resting =
-            self.operations.is_empty() && self.passes.windows.is_empty() && self.prefetch.in_flight == 0;
-        if self.stop == Stop::Ending
-            && self.clients.are_answered()
-            && resting
-            && self.has_noted_pass(now, out)
-        {
-            self.stop = Stop::Destaging;
-            self.wait_until_destaged(WaitingFor::Report(Report::Stopped), None);
-            return self.step(now, out);
+        let resting = stripes.operations.is_empty() && stripes.prefetch.in_flight == 0 && passes.rest();
+        if *self.stop == Stop::Ending && clients.are_answered() && resting && passes.has_noted(cx) {
+            *self.stop = Stop::Destaging;
+            self.report_when_destaged(Report::Stopped);
+            return self.step();
         }
-        let (clients, cache) = (&self.clients, &self.cache);
-        let rest = self.recorder.look_for_rest(now, &self.operations, |time| {
-            clients.are_answered() && cache.dirty().is_empty() && now.since(clients.last_activity()) >= time
-        });
-        rest.into_iter().for_each(|at| self.wake_at(at));
-        self.record(out);
-        self.members.go_on_joining(&mut self.recorder, &mut self.statistics, out);
-        if self.stop == Stop::Recording && !self.recorder.is_recording() {
-            self.stop = Stop::Done;
-            out.report(Report::Stopped);
+        if let Some(at) = cx.recorder.look_for_rest(cx.now, stripes, clients) {
+            cx.wake_at(at);
         }
-    }
-
-    /// Records that nothing is dirty; the stop ends after that.
-    pub fn close(&mut self, out: &mut Outbox) {
-        self.stop = Stop::Recording;
-        self.recorder.rest();
-        self.record(out);
-    }
-
-    /// Asks for an alarm at a time, unless there is an earlier one.
-    pub fn wake_at(&mut self, time: Nanos) {
-        self.deadline = Some(self.deadline.map_or(time, |earlier| earlier.min(time)));
-    }
-
-    /// See [`crate::Layer::has_work`].
-    pub fn has_work(&self, now: Nanos) -> bool {
-        if !self.clients.have_all() || !self.operations.is_empty() {
-            return true;
+        cx.record();
+        cx.members.go_on_joining(cx.recorder, cx.statistics, cx.out);
+        if *self.stop == Stop::Recording && !cx.recorder.is_recording() {
+            *self.stop = Stop::Done;
+            cx.out.report(Report::Stopped);
         }
-        // A broken array writes nothing, and its stop has failed.
-        let stops = !matches!(self.stop, Stop::No | Stop::Done);
-        let destages = !self.cache.dirty().is_empty() && self.when(now) != Choice::Wait;
-        let rests = self.recorder.rests();
-        !self.recorder.broken
-            && (stops || destages || !rests || self.recorder.is_recording() || self.passes_on())
-    }
-
-    pub fn check(&self) {
-        self.cache.check();
-        self.recorder.check();
-        assert!(self.destaging.running() as usize <= self.operations.len());
-        let stuck = self.clients.wait_for_room() && self.operations.is_empty() && self.members.are_idle();
-        assert!(!stuck, "writes wait for room, and nothing makes any");
-        assert!(self.held_back.is_empty() || self.recorder.is_recording(), "operations wait for superblocks");
     }
 }

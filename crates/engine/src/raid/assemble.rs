@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::layer::{Geometry, Port, PortDevice, Ports, Stripes};
-use crate::raid::array::{Array, Start};
+use crate::raid::array::Array;
 use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
@@ -71,8 +71,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
     }
     let Starting { now, copies, generations, .. } = starting;
     let recorder = Recorder::new(layout, recorded, now, copies, generations, journal);
-    let members = found.members;
-    Ok(Array::new(Start { config, layout, geometry, recorder, members }))
+    Ok(Array::new(config, geometry, recorder, found.members))
 }
 
 /// The members at a start, and what is known of them by now.

@@ -151,6 +151,30 @@ impl StripeCache {
         self.by_written.range((stamp + 1, 0)..).next().copied()
     }
 
+    /// A dirty unit may be destaged now.
+    pub fn can_destage(&self, unit: u64) -> bool {
+        self.get(unit).is_some_and(|unit| unit.may_leave() && unit.readers == 0)
+    }
+
+    /// Dirty since a stamp, or for longer.
+    pub fn is_behind(&self, unit: u64, stamp: u64) -> bool {
+        self.get(unit).is_some_and(|unit| unit.is_dirty() && unit.since() <= stamp)
+    }
+
+    /// The first of some units that is dirty since a stamp and may be destaged now. Units before it that only readers are in the way of are
+    /// closed to more readers.
+    pub fn first_behind(&self, units: impl Iterator<Item = u64>, stamp: u64) -> (Option<u64>, Vec<u64>) {
+        let mut read = Vec::new();
+        for unit in units.filter(|unit| self.is_behind(*unit, stamp)) {
+            match self.get(unit).filter(|entry| entry.may_leave()) {
+                Some(entry) if entry.readers > 0 => read.push(unit),
+                Some(_) => return (Some(unit), read),
+                None => {}
+            }
+        }
+        (None, read)
+    }
+
     /// Returns the newest stamp: everything that was written by now has this stamp or an older one.
     pub const fn stamp(&self) -> u64 {
         self.stamp

@@ -259,7 +259,7 @@ fn all_that_is_dirty_is_marked_by_one_superblock() {
             true => bench.flush().expect("flushed"),
             false => {
                 bench.wait_for(Nanos::from_secs(2));
-                while !bench.raid.array().cache.dirty().is_empty() {
+                while !bench.raid.array().stripes.cache.dirty().is_empty() {
                     assert!(bench.returns(), "it destages dirty blocks");
                 }
             }
@@ -279,5 +279,5 @@ fn what_is_written_during_a_flush_is_destaged_when_nobody_asks_for_anything() {
     bench.settle();
     bench.answer(flush).status.expect("flushed");
     wait(&mut bench, 2);
-    assert!(bench.raid.array().cache.dirty().is_empty());
+    assert!(bench.raid.array().stripes.cache.dirty().is_empty());
 }

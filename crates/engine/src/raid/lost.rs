@@ -16,7 +16,7 @@ use crate::raid::record::Recorder;
 use crate::raid::superblock::LostBlock;
 
 /// A block of the cache: unit, row, column.
-type Place = (u64, usize, usize);
+pub(super) type Place = (u64, usize, usize);
 
 /// The place of a lost block in the cache.
 fn place(layout: &Layout, lost: &LostBlock) -> Option<Place> {
@@ -129,30 +129,15 @@ impl Losses {
         self.notice |= self.lost.insert(place);
     }
 
-    /// Records the blocks that a new member cannot get, and others that are missing in these rows. Rows are counted from a unit on, each with
-    /// a role. False where there is no room to remember that.
-    pub fn lose_blocks(
-        &mut self,
-        first: u64,
-        lost: &[(usize, usize)],
-        recorder: &mut Recorder,
-        cache: &StripeCache,
-    ) -> bool {
-        let layout = recorder.layout;
-        for &(row, role) in lost {
-            let unit = first + (row / layout.rows) as u64;
-            let (row, column) = (row % layout.rows, layout.column(unit, role));
-            if column >= layout.shape.data {
-                continue;
-            }
-            if !recorder.lose(recorder.lost_block(unit, row, column)) {
-                return false;
-            }
-            if cache.status(unit, row, column) != Status::Dirty {
+    /// Records blocks that a new member cannot get, and others of their rows. False where there is no room to remember that.
+    pub fn lose_blocks(&mut self, lost: &[Place], recorder: &mut Recorder, cache: &StripeCache) -> bool {
+        lost.iter().all(|&(unit, row, column)| {
+            let has_room = recorder.lose(recorder.lost_block(unit, row, column));
+            if has_room && cache.status(unit, row, column) != Status::Dirty {
                 self.is_lost_now((unit, row, column));
             }
-        }
-        true
+            has_room
+        })
     }
 
     /// All that was dirty in a unit has been destaged: lost blocks that were among that are settled, or not lost any more.

@@ -13,7 +13,8 @@
 //! | `stride`     | the stride benchmark, which measures when contiguity pays                         |
 //! | `cache`      | the stripe cache: the units, their order, their memory                            |
 //! | `unit`       | a unit of the stripe cache: its blocks, its lock                                  |
-//! | `array`      | the parts of the array, and the choice of what runs next                          |
+//! | `array`      | passes events to the parts, and lets what waits for a unit go on                  |
+//! | `cx`         | the parts that all others use, in an event                                        |
 //! | `destaging`  | the choice of the next destage, by marks and policies                             |
 //! | `status`     | the state of the array, for people and monitors                                   |
 //! | `clients`    | requests of clients                                                               |
@@ -37,8 +38,8 @@
 //! | `lost`       | blocks of rows of which more is missing than the parity makes up for              |
 //! | `members`    | the devices: the member of each role, spares, those that join                     |
 //!
-//! Each part of the array owns its state in its `mod.rs`, which knows nothing of [`Array`]; `run.rs` beside it has what the array
-//! does with that part.
+//! Each part owns its state and its behaviour. What it does not own is passed to it by name, and what all parts use, as a `Cx`. A part
+//! returns what follows for others; [`Array`] alone acts on that.
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
 //! so a flush waits until all that was dirty has been destaged, and needs no flush of the members. Where the RAM is non-volatile a
@@ -58,6 +59,7 @@ mod clients;
 pub mod compute;
 mod config;
 pub mod contiguity;
+mod cx;
 mod destaging;
 mod error;
 pub mod grow;
@@ -153,7 +155,7 @@ impl Layer for RaidLayer {
 
     fn status(&self, now: Nanos) -> Box<dyn AnyStatus> {
         match &self.array {
-            Some(array) => Box::new(array.status(now)),
+            Some(array) => Box::new(ArrayStatus::of(array, now)),
             None => Box::new(()),
         }
     }

@@ -164,7 +164,7 @@ fn what_is_dirty_in_the_cache_is_no_mismatch_and_goes_home_afterwards() {
         bench.write(block, 1, 200);
     }
     assert_eq!(bench.scrub(true), Findings::default());
-    assert!(!bench.array().cache.dirty().is_empty());
+    assert!(!bench.array().stripes.cache.dirty().is_empty());
     bench.flush().expect("flushed");
     bench.check_parity();
     assert_eq!(bench.read(50, 1).expect("read"), [200; BLOCK]);

@@ -21,7 +21,7 @@ fn rested(config: RaidConfig) -> Bench {
 fn holds(mut bench: Bench, blocks: &[(u64, u8)]) {
     bench.flush().expect("flushed");
     bench.check_parity();
-    assert_eq!(bench.array().prefetch.blocks, 0, "it has all been used, or forgotten");
+    assert_eq!(bench.array().stripes.prefetch.blocks, 0, "it has all been used, or forgotten");
     let config = bench.raid.config.clone();
     let mut bench = Bench::start(config, bench.members).expect("active");
     for &(block, byte) in blocks {
@@ -174,6 +174,6 @@ fn it_takes_an_eighth_of_what_the_cache_has() {
         bench.write(block, 1, byte);
         bench.settle();
     }
-    assert_eq!(bench.array().prefetch.blocks, 10);
+    assert_eq!(bench.array().stripes.prefetch.blocks, 10);
     holds(bench, &blocks);
 }

@@ -15,18 +15,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
+use crate::Nanos;
 use crate::layer::{CommandError, Outbox};
 use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
+use crate::raid::clients::Clients;
 use crate::raid::journal::Journal;
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::members::{Flight, Members};
 use crate::raid::right::RightRows;
 use crate::raid::status::Statistics;
-use crate::raid::stripe::{Operation, in_use};
+use crate::raid::stripe::{Operation, Stripes, in_use};
 use crate::raid::superblock::{Identity, LOST_MAX, LostBlock, Rebuild, Superblock};
 use crate::slab::Slab;
-use crate::{Buf, Lba, Nanos};
 
 /// Time after which a region without writes is at rest, and so is an array without requests.
 const REST_TIME: Nanos = Nanos::from_secs(5);
@@ -40,8 +41,6 @@ pub(super) struct Recorder {
     /// Some member is read-only: the superblocks cannot be written, and need not be.
     pub read_only: bool,
     pub journal: Option<Journal>,
-    /// The array was configured with a journal, and that has failed, at the start or since.
-    pub journal_failed: bool,
     /// More members have failed than the parity makes up for, or the journal has: no more writes are taken.
     pub broken: bool,
     /// The administrator is to be told that something has failed.
@@ -97,7 +96,6 @@ impl Recorder {
             tracts: regions.at_most(TRACTS_MAX),
             read_only: false,
             journal,
-            journal_failed: false,
             broken: false,
             notice: false,
             lacks: now.is_returning().then(|| now.away.missed.clone()),
@@ -188,7 +186,7 @@ impl Recorder {
     }
 
     /// The parity makes up for one more member.
-    fn is_spared(&self) -> bool {
+    pub fn is_spared(&self) -> bool {
         (self.failed().count_ones() as usize) < self.layout.shape.parity
     }
 
@@ -210,33 +208,19 @@ impl Recorder {
         }
     }
 
-    /// A member could not write. False where the parity makes up for no more members. `repairs`: a pass may have made something right that
-    /// is not flushed.
-    pub fn member_failed(
-        &mut self,
-        role: usize,
-        repairs: bool,
-        operations: &Slab<Operation>,
-        members: &mut Members,
-        statistics: &mut Statistics,
-        out: &mut Outbox,
-    ) -> bool {
-        if !self.is_in_use(role) {
-            return true;
+    /// The sectors of a member below a unit, or all of them.
+    pub fn sectors_below(&self, unit: Option<u64>) -> u64 {
+        unit.map_or(self.recorded.member_sectors, |unit| unit * self.layout.column_sectors())
+    }
+
+    /// The units that the member that is being rebuilt lacks; none as long as that is not known.
+    pub fn units_to_rebuild(&self, rebuild: &Rebuild) -> Option<Vec<Range<u64>>> {
+        let left = rebuild.sectors / self.layout.column_sectors()..self.layout.units();
+        if !self.is_returning() {
+            return Some(vec![left]);
         }
-        self.notice = true;
-        if !self.has_failed(role) && !self.is_spared() {
-            self.broken = true;
-            return false;
-        }
-        statistics.member_failures += 1;
-        // It is known what the member has: everything except what is under way. Destaged data is durable when the destage returns, but
-        // repairs of a pass are not before the pass has flushed them.
-        let is_listed = self.in_doubt.is_empty() && self.lost().is_empty() && !repairs;
-        let under_way = is_listed.then(|| in_use(operations, self.tracts));
-        self.fail(role, under_way.as_ref());
-        self.record(members, statistics, out);
-        true
+        let units = self.lacks()?.iter().map(|tract| self.tracts.units(tract));
+        Some(units.map(|units| units.start.max(left.start)..units.end.min(left.end)).collect())
     }
 
     /// The superblocks know that a role is being rebuilt.
@@ -246,7 +230,7 @@ impl Recorder {
     }
 
     /// The member of a role has failed. `under_way`: the tracts that it may lack something of; none where that is not known.
-    fn fail(&mut self, role: usize, under_way: Option<&Bitmap>) {
+    pub fn fail(&mut self, role: usize, under_way: Option<&Bitmap>) {
         self.has_marked = true;
         self.wanted.failed |= 1 << role;
         self.news = true;
@@ -414,7 +398,7 @@ impl Recorder {
         if next.active && !self.recorded.active {
             next.epoch += 1;
             let journal = self.journal.as_mut();
-            if !journal.is_none_or(|journal| journal.open(self.recorded.uuid, next.epoch, members, out)) {
+            if journal.is_some_and(|journal| !journal.open(self.recorded.uuid, next.epoch, members, out)) {
                 return;
             }
         }
@@ -452,12 +436,13 @@ impl Recorder {
         self.unconfirmed = self.unconfirmed.saturating_sub(1);
     }
 
-    /// An operation is going to write to a unit, which is to be recorded. `dirty`: units that are recorded together with it, as each update
-    /// interrupts all members.
-    pub fn announce(&mut self, unit: u64, dirty: Option<&BTreeSet<u64>>) {
+    /// An operation is going to write to a unit, which is to be recorded. `together`: with it all that is dirty, as each update interrupts all
+    /// members.
+    pub fn announce(&mut self, unit: u64, dirty: &BTreeSet<u64>, together: bool) {
         let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let journaled = self.journal.is_some();
-        if let Some(dirty) = dirty.filter(|_| !self.is_begun(region, tract, journaled)) {
+        let together = together || !self.wanted.away.is_empty();
+        if together && !self.is_begun(region, tract, journaled) {
             let mut next = 0;
             while let Some(&unit) = dirty.range(next..).next() {
                 let region = self.regions.of_unit(unit);
@@ -466,11 +451,6 @@ impl Recorder {
             }
         }
         self.begin(region, tract, journaled);
-    }
-
-    /// True when a member is away, and its tracts are marked.
-    pub fn marks_tracts(&self) -> bool {
-        !self.wanted.away.is_empty()
     }
 
     /// A region of a tract is about to be written to.
@@ -493,43 +473,11 @@ impl Recorder {
             && (away.is_empty() || away.missed.contains(tract))
     }
 
-    /// Puts the next operation that waits for it into the journal, if that has room.
-    pub fn write_record(
-        &mut self,
-        operations: &mut Slab<Operation>,
-        members: &mut Members,
-        statistics: &mut Statistics,
-        out: &mut Outbox,
-    ) {
-        let (layout, uuid) = (self.layout, self.recorded.uuid);
-        let begun = self.journal.as_mut().and_then(|journal| journal.begin_record(uuid));
-        let Some((key, place)) = begun else { return };
-        let operation = operations.get_mut(key);
-        operation.record = Some(place.number);
-        let unit = operation.unit;
-        let failed = (0..layout.shape.columns()).filter(|role| self.has_failed_at(*role, unit));
-        let nothing = Buf::none();
-        let writes: Vec<(usize, Lba, &Buf)> = operation
-            .writes
-            .iter()
-            .map(|(run, buf)| (layout.member(unit, run.column), layout.member_lba(unit, run.rows.start), buf))
-            .collect();
-        // A write to a member that has failed since the plan was made counts: no superblock may say yet that it has.
-        let void = failed.filter(|role| writes.iter().all(|(other, ..)| other != role));
-        let mut entries: Vec<(usize, Lba, &Buf)> =
-            void.map(|role| (role, layout.member_lba(unit, 0), &nothing)).collect();
-        entries.extend(writes);
-        statistics.journal_records += 1;
-        if let Some(journal) = &self.journal {
-            journal.write(place, Some(key), &entries, members, out);
-        }
-    }
-
     /// The journal could not be written. From now on the bitmap says what is under way; where no writes are wanted without a journal
     /// (`required`) none are made. Gives the operations that wait to be recorded.
-    pub fn lose_journal(&mut self, operations: &Slab<Operation>, required: bool) -> VecDeque<u64> {
-        let Some(mut journal) = self.journal.take() else { return VecDeque::new() };
-        (self.journal_failed, self.notice) = (true, true);
+    pub fn lose_journal(&mut self, operations: &Slab<Operation>, required: bool) -> Option<VecDeque<u64>> {
+        let mut journal = self.journal.take()?;
+        self.notice = true;
         self.broken |= required;
         if std::mem::take(&mut self.wanted.journaled) && self.wanted.active {
             let regions = in_use(operations, self.regions);
@@ -537,7 +485,7 @@ impl Recorder {
             self.wanted.in_doubt.add_all(&regions);
             self.touched.add_all(&regions);
         }
-        journal.take_queue()
+        Some(journal.take_queue())
     }
 
     /// Notes that no writes are under way any more.
@@ -547,25 +495,23 @@ impl Recorder {
         self.wanted.in_doubt = self.in_doubt.clone();
     }
 
-    /// Records what is at rest, now and then; gives the time to do that again. `is_idle`: no requests, no operations, nothing dirty.
-    pub fn look_for_rest(
-        &mut self,
-        now: Nanos,
-        operations: &Slab<Operation>,
-        is_idle: impl FnOnce(Nanos) -> bool,
-    ) -> Option<Nanos> {
+    /// Records what is at rest, now and then; gives the time to do that again.
+    pub fn look_for_rest(&mut self, now: Nanos, stripes: &Stripes, clients: &Clients) -> Option<Nanos> {
         if !self.wanted.active || self.broken {
             self.look_at = None;
             return None;
         }
         let at = *self.look_at.get_or_insert(now + REST_TIME);
         if now >= at {
-            let is_idle = operations.is_empty() && is_idle(REST_TIME);
-            match is_idle {
+            let idle = stripes.operations.is_empty()
+                && clients.are_answered()
+                && stripes.cache.dirty().is_empty()
+                && now.since(clients.last_activity()) >= REST_TIME;
+            match idle {
                 true => self.rest(),
-                false => self.clear(&in_use(operations, self.regions)),
+                false => self.clear(&in_use(&stripes.operations, self.regions)),
             }
-            self.look_at = (!is_idle).then_some(now + REST_TIME);
+            self.look_at = (!idle).then_some(now + REST_TIME);
         }
         self.look_at
     }

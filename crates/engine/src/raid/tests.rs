@@ -352,7 +352,11 @@ fn marks_decide_when_and_the_least_recently_written_goes_first() {
     bench.write(first(2), 1, 1);
     bench.settle();
     let array = bench.raid.array();
-    assert_eq!(array.cache.dirty().iter().copied().collect::<Vec<_>>(), [1, 2], "stripe 0 was destaged");
+    assert_eq!(
+        array.stripes.cache.dirty().iter().copied().collect::<Vec<_>>(),
+        [1, 2],
+        "stripe 0 was destaged"
+    );
 }
 
 #[test]
@@ -652,13 +656,16 @@ fn a_flush_alone_brings_home_more_sparse_units_at_a_time() {
             bench.ask(Io::Read { at: Lba((144 + 40) * 8), buf: Buf::zeroed(BLOCK) });
         }
         bench.ask(Io::Flush);
-        let before = bench.raid.array().destaging.running();
+        let before = bench.raid.array().stripes.destaging.running();
         if reads {
             bench.returns();
         }
-        let after = bench.raid.array().destaging.running();
+        let after = bench.raid.array().stripes.destaging.running();
         bench.settle();
-        assert_eq!((bench.raid.array().cache.dirty().len(), bench.raid.array().destaging.blocks()), (0, 0));
+        assert_eq!(
+            (bench.raid.array().stripes.cache.dirty().len(), bench.raid.array().stripes.destaging.blocks()),
+            (0, 0)
+        );
         bench.check_parity();
         (before, after)
     };

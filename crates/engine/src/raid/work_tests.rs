@@ -23,10 +23,10 @@ fn a_choice_closes_no_unit_that_it_does_not_choose() {
         bench.write(row, 1, 1);
         bench.ask(Io::Read { at: Lba((16 + row) * 8), buf: Buf::zeroed(BLOCK) });
     }
-    assert_eq!((bench.open.len(), bench.raid.array().cache.dirty().len()), (10, 10));
+    assert_eq!((bench.open.len(), bench.raid.array().stripes.cache.dirty().len()), (10, 10));
     bench.write(10, 1, 1);
     bench.settle();
-    let dirty: Vec<u64> = bench.raid.array().cache.dirty().iter().copied().collect();
+    let dirty: Vec<u64> = bench.raid.array().stripes.cache.dirty().iter().copied().collect();
     assert_eq!(dirty, (0..10).collect::<Vec<_>>(), "they are below the mark when their readers end");
 }
 
@@ -77,9 +77,9 @@ fn a_flush_looks_at_few_units_in_each_event() {
         if !bench.returns() {
             bench.wait();
         }
-        most = most.max(bench.raid.array().destaging.looks());
+        most = most.max(bench.raid.array().stripes.destaging.looks());
     }
-    assert!(bench.raid.array().cache.dirty().len() > 3 * LOOKS_MAX, "what came later stays");
+    assert!(bench.raid.array().stripes.cache.dirty().len() > 3 * LOOKS_MAX, "what came later stays");
     assert!(most > 0 && most <= 3 * LOOKS_MAX, "{most} looks in one event");
     bench.flush().expect("flushed");
     bench.check_parity();
@@ -103,11 +103,14 @@ fn no_policy_looks_at_all_that_is_dirty() {
             // All twice: then those that give second chances pass over all of them.
             for byte in 0..2 {
                 bench.write(unit / 16 * 32 + unit % 16, 1, byte);
-                most = most.max(bench.raid.array().destaging.looks());
+                most = most.max(bench.raid.array().stripes.destaging.looks());
             }
         }
         assert!(most > 0 && most <= 3 * LOOKS_MAX, "{what:?}: {most} looks in one event");
         bench.settle();
-        assert!(bench.raid.array().cache.dirty().len() < units as usize, "{what:?}: some are destaged");
+        assert!(
+            bench.raid.array().stripes.cache.dirty().len() < units as usize,
+            "{what:?}: some are destaged"
+        );
     }
 }

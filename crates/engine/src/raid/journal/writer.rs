@@ -45,7 +45,8 @@ impl Journal {
             return self.epoch == epoch && !self.writing;
         }
         (self.epoch, self.next, self.writing) = (epoch, 1, true);
-        self.write(RecordPlace { uuid, epoch, number: 0, tail: 0 }, None, &[], members, out);
+        let record = self.record(RecordPlace { uuid, epoch, number: 0, tail: 0 }, &[]);
+        members.submit_to(self.port, 0, Flight::Journal { operation: None }, record, out);
         false
     }
 
@@ -69,18 +70,10 @@ impl Journal {
         Some((operation, RecordPlace { uuid, epoch: self.epoch, number, tail }))
     }
 
-    /// Writes a record that has begun. `entries`: roles, places and bytes.
-    pub fn write(
-        &self,
-        place: RecordPlace,
-        operation: Option<u64>,
-        entries: &[(usize, Lba, &Buf)],
-        members: &mut Members,
-        out: &mut Outbox,
-    ) {
-        let (buf, at) = (encode(&self.slots, place, entries), self.slots.at(place.number));
-        let io = Io::Write { at, buf, durability: Durability::Durable };
-        members.submit_to(self.port, 0, Flight::Journal { operation }, io, out);
+    /// The write of a record. `entries`: roles, places and bytes.
+    pub fn record(&self, place: RecordPlace, entries: &[(usize, Lba, &Buf)]) -> Io {
+        let buf = encode(&self.slots, place, entries);
+        Io::Write { at: self.slots.at(place.number), buf, durability: Durability::Durable }
     }
 
     /// A record is durable.

@@ -14,16 +14,23 @@ use crate::raid::record::Recorder;
 use crate::raid::status::Statistics;
 use crate::raid::superblock::NOBODY;
 
+type Done = Result<(), CommandError>;
+
 impl Members {
     /// Begins to make a device a spare, or to take a member back. `promised`: the size of the blocks that clients were told.
-    pub fn join(
-        &mut self,
-        device: Spare,
-        geometry: &Geometry,
-        promised: u32,
-        recorder: &mut Recorder,
-    ) -> Result<(), CommandError> {
-        self.may_join(device.id, geometry, promised, recorder)?;
+    pub fn join(&mut self, device: Spare, has: &Geometry, promised: u32, recorder: &mut Recorder) -> Done {
+        let needed = recorder.member_sectors_min();
+        if recorder.takes_no_writes() {
+            return Err(CommandError::NoWrites);
+        } else if has.read_only {
+            return Err(CommandError::ReadOnly);
+        } else if has.sectors < needed {
+            return Err(CommandError::TooSmall { sectors: has.sectors, needed });
+        } else if has.logical_block_bytes > promised {
+            return Err(CommandError::Blocks { block_bytes: has.logical_block_bytes, promised });
+        } else if device.id == NOBODY || recorder.knows(device.id) || self.has_id(device.id) {
+            return Err(CommandError::Id(device.id));
+        }
         match device.seat {
             Seat::Member(role) => self.may_replace(role, recorder)?,
             Seat::Spare(place) => self.take_place(place, device.port)?,
@@ -33,35 +40,13 @@ impl Members {
         Ok(())
     }
 
-    fn may_join(
-        &self,
-        id: u64,
-        geometry: &Geometry,
-        promised: u32,
-        recorder: &Recorder,
-    ) -> Result<(), CommandError> {
-        let needed = recorder.member_sectors_min();
-        if recorder.takes_no_writes() {
-            Err(CommandError::NoWrites)
-        } else if geometry.read_only {
-            Err(CommandError::ReadOnly)
-        } else if geometry.sectors < needed {
-            Err(CommandError::TooSmall { sectors: geometry.sectors, needed })
-        } else if geometry.logical_block_bytes > promised {
-            Err(CommandError::Blocks { block_bytes: geometry.logical_block_bytes, promised })
-        } else if id == NOBODY || recorder.knows(id) || self.has_id(id) {
-            Err(CommandError::Id(id))
-        } else {
-            Ok(())
-        }
-    }
-
     /// Refuses a device that may not be added in the place of a member.
-    fn may_replace(&self, role: usize, recorder: &Recorder) -> Result<(), CommandError> {
+    fn may_replace(&self, role: usize, recorder: &Recorder) -> Done {
         let members = self.count();
+        let is_replaced = self.waiting_or_joining().any(|spare| spare.role() == Some(role));
         if role >= members {
             Err(CommandError::NoMember { role, members })
-        } else if !recorder.has_failed(role) || self.is_replaced(role) {
+        } else if !recorder.has_failed(role) || is_replaced {
             Err(CommandError::NotFailed(role))
         } else if self.port(role).is_some() {
             Err(CommandError::StillThere(role))
@@ -71,7 +56,7 @@ impl Members {
     }
 
     /// Gives a device a place among the spares, if that is free.
-    fn take_place(&mut self, place: usize, port: Port) -> Result<(), CommandError> {
+    fn take_place(&mut self, place: usize, port: Port) -> Done {
         let known = self.places.len();
         if place > known {
             return Err(CommandError::BehindSpares { known });
@@ -96,7 +81,12 @@ impl Members {
         for port in waits.map(|joining| joining.spare().port).collect::<Vec<_>>() {
             let role = self.returning(recorder).find(|(other, _)| *other == port).map(|(_, role)| role);
             match role {
-                Some(role) => self.take_back(port, role, recorder, statistics, out),
+                Some(role) => {
+                    if self.take_back(port, role, recorder) {
+                        statistics.members_returned += 1;
+                        recorder.record(self, statistics, out);
+                    }
+                }
                 None => {
                     let index = self.index_of(port);
                     let commands = self.joining[index].go_on();
@@ -159,26 +149,17 @@ impl Members {
     }
 
     /// Gives a member that was away its role again, as soon as no other one is being rebuilt and nothing is under way there any more.
-    fn take_back(
-        &mut self,
-        port: Port,
-        role: usize,
-        recorder: &mut Recorder,
-        statistics: &mut Statistics,
-        out: &mut Outbox,
-    ) {
+    fn take_back(&mut self, port: Port, role: usize, recorder: &mut Recorder) -> bool {
         let is_ready = recorder.rebuilding().is_none()
             && recorder.in_doubt().is_empty()
             && self.commands_under_way(role) == 0;
-        if !is_ready {
-            return;
+        if is_ready {
+            let joining = self.joining.remove(self.index_of(port));
+            self.appoint(role, port, joining.spare().place());
+            let (superblock, identity) = joining.into_was().expect("it was read");
+            recorder.come_back(role, identity.copy, superblock.generation);
         }
-        let joining = self.joining.remove(self.index_of(port));
-        self.appoint(role, port, joining.spare().place());
-        let (superblock, identity) = joining.into_was().expect("it was read");
-        statistics.members_returned += 1;
-        recorder.come_back(role, identity.copy, superblock.generation);
-        recorder.record(self, statistics, out);
+        is_ready
     }
 
     /// A spare takes the role of a failed member, as soon as nothing is under way there any more.
@@ -208,7 +189,7 @@ impl Members {
     }
 
     /// Lets go of a device, so that it can be closed.
-    pub fn leave(&mut self, port: Port, recorder: &mut Recorder) -> Result<(), CommandError> {
+    pub fn leave(&mut self, port: Port, recorder: &mut Recorder) -> Done {
         let mut joining = self.joining.iter().map(Joining::spare);
         if let Some(spare) = joining.find(|spare| spare.port == port) {
             return Err(CommandError::Joining(spare.seat));
@@ -238,7 +219,7 @@ impl Members {
     }
 
     /// A spare takes over by itself; this says whether one does, and what is in the way.
-    pub fn can_rebuild(&self, recorder: &Recorder) -> Result<(), CommandError> {
+    pub fn can_rebuild(&self, recorder: &Recorder) -> Done {
         if recorder.failed() == 0 {
             Err(CommandError::NothingFailed)
         } else if recorder.rebuilding().is_some() {

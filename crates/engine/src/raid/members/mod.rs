@@ -11,14 +11,13 @@
 mod join;
 mod joining;
 
-use std::ops::Range;
-
 use crate::layer::{Io, OpId, Outbox, Port, Seat};
 use crate::raid::error::{Unused, UnusedWhy};
 use crate::raid::plan::Run;
 use crate::raid::record::Recorder;
 use crate::raid::status::DevicesStatus;
 use crate::raid::unit::Piece;
+use crate::raid::window::Part;
 use crate::slab::Slab;
 use joining::{Joining, Outcome};
 
@@ -50,40 +49,25 @@ pub(super) enum Flight {
         port: Port,
         number: usize,
     },
-    /// Rows of a window of a pass.
-    WindowRead {
-        key: u64,
-        rows: Range<usize>,
-    },
-    WindowWrite {
-        key: u64,
-        rows: Range<usize>,
-    },
+    WindowRead(Part),
+    WindowWrite(Part),
     /// A flush after the writes of a pass.
     PassFlush,
 }
 
 impl Flight {
-    const fn reads(&self) -> bool {
-        matches!(
-            self,
-            Flight::Read(_)
-                | Flight::OperationRead { .. }
-                | Flight::Prefetch { .. }
-                | Flight::WindowRead { .. }
-        )
+    const fn is_at_member(&self) -> bool {
+        !matches!(self, Flight::Journal { .. } | Flight::Join { .. })
     }
 
-    /// A failure of the command is one of the member, which lacks something from then on.
+    const fn reads(&self) -> bool {
+        use Flight::{OperationRead, Prefetch, Read, WindowRead};
+        matches!(self, Read(_) | OperationRead { .. } | Prefetch { .. } | WindowRead(_))
+    }
+
+    /// A member whose command fails has failed: it lacks something from then on.
     pub const fn fails_member(&self) -> bool {
-        matches!(
-            self,
-            Flight::OperationWrite { .. }
-                | Flight::Superblock
-                | Flight::Flush
-                | Flight::WindowWrite { .. }
-                | Flight::PassFlush
-        )
+        self.is_at_member() && !self.reads()
     }
 }
 
@@ -168,8 +152,7 @@ impl Members {
 
     /// Commands to the member of a role that have not returned.
     fn commands_under_way(&self, role: usize) -> usize {
-        let at_members = |flight: &Flight| !matches!(flight, Flight::Journal { .. } | Flight::Join { .. });
-        self.flights.iter().filter(|(of, flight)| *of == role && at_members(flight)).count()
+        self.flights.iter().filter(|(of, flight)| *of == role && flight.is_at_member()).count()
     }
 
     /// Flushes the members in use, unless that is under way.
@@ -217,7 +200,7 @@ impl Members {
         self.spares.push(spare);
     }
 
-    pub fn has_spares(&self) -> bool {
+    fn has_spares(&self) -> bool {
         !self.spares.is_empty()
     }
 
@@ -233,11 +216,6 @@ impl Members {
 
     fn waiting_or_joining(&self) -> impl Iterator<Item = &Spare> {
         self.spares.iter().chain(self.joining.iter().map(Joining::spare))
-    }
-
-    /// A device is in the place of a member and has not got its role yet.
-    pub fn is_replaced(&self, role: usize) -> bool {
-        self.waiting_or_joining().any(|spare| spare.role() == Some(role))
     }
 
     /// Takes out the spare that a role gets: the one that was added in its place, or else the first one; none while the former is

@@ -1,0 +1,540 @@
+//! Carries out an operation on one unit of the cache, under its exclusive lock: a destage, or the recovery of blocks that a member
+//! cannot give.
+//!
+//! | it is      | until                                                          | then                                |
+//! |------------|----------------------------------------------------------------|-------------------------------------|
+//! | reading    | all that its plan reads has returned                           | computed, or planned anew if a read failed |
+//! | held       | the superblocks say that writes are under way, and name the failed members | journaling or writing   |
+//! | journaling | its record is durable                                          | writing                             |
+//! | writing    | all that its plan writes is durable                            | ending                              |
+//! | ending     | the superblocks name a member that failed meanwhile            | over                                |
+//!
+//! A read that failed makes the block a bad sector, which the next plan computes from the others and writes again. A write
+//! that failed makes the member a failed one: what it should have had is in the parity by then.
+
+use crate::layer::{Durability, Io, IoResult};
+use crate::raid::bitmap::{Bitmap, Regions};
+use crate::raid::cache::StripeCache;
+use crate::raid::clients::Clients;
+use crate::raid::compute::{self, Blocks, Computed};
+use crate::raid::config::Canary;
+use crate::raid::cx::Cx;
+use crate::raid::destaging::Destaging;
+use crate::raid::lost::unknown;
+use crate::raid::matrix::{Access, Grid, Ops, Status};
+use crate::raid::members::Flight;
+use crate::raid::plan::{Cycle, Plan, Purpose, Run, StripeView, TooManyMissing, plan};
+use crate::raid::prefetch::{Prefetch, lacks};
+use crate::raid::record::Recorder;
+use crate::slab::Slab;
+use crate::{Buf, LINE_BYTES};
+
+const BLOCK: usize = LINE_BYTES as usize;
+
+/// The purpose of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    Destage,
+    Fetch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OperationPhase {
+    Reading,
+    Held,
+    Journaling,
+    Writing,
+    Ending,
+}
+
+/// A plan, and what was read for it.
+struct Work {
+    view: StripeView,
+    plan: Plan,
+    reads: Reads,
+}
+
+/// Runs of blocks that were read, and for each block its run's number and place in it, from 1.
+struct Reads {
+    runs: Vec<(Run, Option<Buf>)>,
+    index: Grid<u32>,
+}
+
+/// See the module's documentation.
+pub(super) struct Operation {
+    pub unit: u64,
+    goal: Goal,
+    /// Blocks that were dirty when the operation began.
+    blocks: usize,
+    phase: OperationPhase,
+    work: Option<Work>,
+    /// Blocks that were read before the operation began.
+    prefetched: Vec<(Run, Buf)>,
+    pub writes: Vec<(Run, Buf)>,
+    /// Commands that have not returned.
+    left: u32,
+    failed_reads: bool,
+    /// A write failed that the parity does not make up for.
+    unwritten: bool,
+    /// Number of the operation's record in the journal.
+    pub record: Option<u64>,
+    /// Rows in doubt whose parity is right when the operation has written.
+    made_right: Vec<usize>,
+}
+
+/// The regions, or the tracts, of the operations that are under way.
+pub(super) fn in_use(operations: &Slab<Operation>, regions: Regions) -> Bitmap {
+    let mut used = Bitmap::default();
+    for operation in operations.iter() {
+        used.insert(regions.of_unit(operation.unit));
+    }
+    used
+}
+
+/// The unit as a plan sees it.
+pub(super) fn view(unit: u64, cache: &StripeCache, recorder: &Recorder) -> StripeView {
+    let (layout, shape) = (recorder.layout, recorder.layout.shape);
+    let access = Grid::new(layout.rows, shape.columns());
+    let mut view = StripeView { shape, z: cache.z(unit), access };
+    let entry = cache.get(unit).expect("it is locked");
+    for column in 0..shape.columns() {
+        let failed = recorder.has_failed_at(layout.member(unit, column), unit);
+        // Nothing is computed of parity that a crash may have left half-written, nor of what is lost.
+        let unsynced = column >= shape.data && recorder.is_unsynced(unit);
+        for row in 0..layout.rows {
+            let in_doubt = unsynced && !recorder.right_rows.contains(unit, row)
+                || recorder.is_unsettled(unit, row, column);
+            view.access[(row, column)] = match failed {
+                true => Access::Failed,
+                false if in_doubt || entry.bad.contains(&(row, column)) => Access::Unreadable,
+                false => Access::Whole,
+            };
+        }
+    }
+    view
+}
+
+/// The blocks of a plan.
+struct Bytes<'a> {
+    cache: &'a StripeCache,
+    unit: u64,
+    reads: &'a Reads,
+}
+
+impl Blocks for Bytes<'_> {
+    fn cached(&self, row: usize, column: usize) -> &[u8] {
+        self.cache.bytes(self.unit, row, column)
+    }
+
+    fn read(&self, row: usize, column: usize) -> &[u8] {
+        self.reads.block(row, column)
+    }
+}
+
+impl Reads {
+    fn block(&self, row: usize, column: usize) -> &[u8] {
+        let (run, buf) = &self.runs[self.index[(row, column)] as usize - 1];
+        let buf = buf.as_ref().expect("all reads have returned");
+        if buf.is_blank() {
+            return &[];
+        }
+        let at = (row - run.rows.start) * BLOCK;
+        &buf.bytes()[at..at + BLOCK]
+    }
+}
+
+impl Work {
+    /// Puts what was found out into the cache: r, what was recovered, and what partial blocks lack.
+    fn fill(&self, unit: u64, recovered: &Computed, cache: &mut StripeCache) {
+        for row in 0..self.view.rows() {
+            for column in 0..self.view.shape.data {
+                let ops = self.plan.matrix[(row, column)];
+                let fills = match self.view.z[(row, column)] {
+                    Status::Empty => ops.has(Ops::R.with(Ops::RECOVER)),
+                    Status::Partial => ops.reads() || ops.has(Ops::RECOVER),
+                    Status::Clean | Status::Dirty => false,
+                };
+                if fills {
+                    let block = match recovered.get(row, column) {
+                        Some(block) => block,
+                        None if ops.has(Ops::RECOVER) => &[],
+                        None => self.reads.block(row, column),
+                    };
+                    cache.fill(unit, row, column, block);
+                }
+            }
+        }
+    }
+}
+
+/// The stripe cache, and what is under way on its units.
+pub(super) struct Stripes {
+    pub cache: StripeCache,
+    pub operations: Slab<Operation>,
+    /// Operations that wait for the superblocks.
+    pub held_back: Vec<u64>,
+    pub destaging: Destaging,
+    pub prefetch: Prefetch,
+}
+
+/// Those that may end an operation return the unit that this has freed.
+impl Stripes {
+    pub fn new(cache: StripeCache) -> Stripes {
+        Stripes {
+            cache,
+            operations: Slab::default(),
+            held_back: Vec::new(),
+            destaging: Destaging::default(),
+            prefetch: Prefetch::default(),
+        }
+    }
+
+    /// Locks a unit for an operation, and begins it.
+    pub fn start(&mut self, unit: u64, goal: Goal, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+        let entry = self.cache.unit(unit);
+        assert!(!entry.exclusive && entry.readers == 0, "a lock is shared or exclusive");
+        (entry.exclusive, entry.wanted) = (true, false);
+        let mut blocks = 0;
+        if goal == Goal::Destage {
+            blocks = entry.dirty_blocks();
+            self.destaging.begin(unit, blocks);
+            self.cache.set_leaving(unit, true);
+        }
+        let operation = Operation {
+            prefetched: self.prefetch.take(unit, &mut self.cache),
+            unit,
+            goal,
+            blocks,
+            phase: OperationPhase::Reading,
+            work: None,
+            writes: Vec::new(),
+            left: 0,
+            failed_reads: false,
+            unwritten: false,
+            record: None,
+            made_right: Vec::new(),
+        };
+        let key = self.operations.insert(operation);
+        self.plan_and_read(key, clients, cx)
+    }
+
+    fn plan_and_read(&mut self, key: u64, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+        let operation = self.operations.get_mut(key);
+        let (unit, goal) = (operation.unit, operation.goal);
+        (operation.phase, operation.failed_reads) = (OperationPhase::Reading, false);
+        let view = view(unit, &self.cache, cx.recorder);
+        let entry = self.cache.get(unit).expect("it is locked");
+        let purpose = match goal {
+            Goal::Fetch => Purpose::Fetch(entry.fetch.clone().expect("somebody waits for it")),
+            Goal::Destage if !cx.recorder.is_unsynced(unit) => Purpose::Destage,
+            Goal::Destage => {
+                let right = |row: &usize| cx.recorder.right_rows.contains(unit, *row);
+                Purpose::Resync((0..cx.layout.rows).filter(right).collect())
+            }
+        };
+        let singly = entry.singly;
+        let plan = match plan(&view, &purpose, cx.config.contiguity.as_ref()) {
+            Ok(plan) => plan,
+            Err(TooManyMissing { row }) => return self.cannot_compute(key, row, &view, clients, cx),
+        };
+        if goal == Goal::Destage {
+            // No client may write what the plan counts on before the parity is computed. A dirty block may change: its new content counts.
+            self.cache.pin(unit, |place| match view.z[place] {
+                Status::Dirty | Status::Partial => false,
+                Status::Empty => plan.matrix[place] != Ops::NONE,
+                Status::Clean => true,
+            });
+        }
+        let prefetched = std::mem::take(&mut self.operations.get_mut(key).prefetched);
+        let wanted: Vec<Run> = plan.reads.iter().filter_map(|run| lacks(run, &prefetched)).collect();
+        let mut runs: Vec<(Run, Option<Buf>)> =
+            prefetched.into_iter().map(|(run, buf)| (run, Some(buf))).collect();
+        let here = runs.len();
+        for run in wanted {
+            let step = if singly { 1 } else { run.rows.len() };
+            for first in run.rows.step_by(step) {
+                runs.push((Run { column: run.column, rows: first..first + step }, None));
+            }
+        }
+        let mut index = Grid::new(view.rows(), view.shape.columns());
+        for (number, (run, _)) in runs.iter().enumerate() {
+            run.rows.clone().for_each(|row| index[(row, run.column)] = number as u32 + 1);
+        }
+        let wanted: Vec<Run> = runs[here..].iter().map(|(run, _)| run.clone()).collect();
+        let operation = self.operations.get_mut(key);
+        operation.left = wanted.len() as u32;
+        operation.work = Some(Work { view, plan, reads: Reads { runs, index } });
+        if wanted.is_empty() {
+            return self.compute(key, clients, cx);
+        }
+        for (number, run) in (here..).zip(wanted) {
+            let buf = self.cache.buffer(run.rows.len() * BLOCK);
+            let at = cx.layout.member_lba(unit, run.rows.start);
+            cx.statistics.destage_reads += 1;
+            cx.statistics.destage_read_blocks += run.rows.len() as u64;
+            let member = cx.layout.member(unit, run.column);
+            cx.submit(member, Flight::OperationRead { key, run: number }, Io::Read { at, buf });
+        }
+        if goal == Goal::Destage && !cx.recorder.broken {
+            self.announce(unit, clients, cx);
+        }
+        None
+    }
+
+    /// A read of an operation has returned.
+    pub fn read_returned(&mut self, key: u64, run: usize, result: IoResult) {
+        let carries_bytes = self.cache.carries_bytes();
+        let operation = self.operations.get_mut(key);
+        operation.left -= 1;
+        let (unit, work) = (operation.unit, operation.work.as_mut().expect("it reads for a plan"));
+        let (place, buf) = &mut work.reads.runs[run];
+        let place = place.clone();
+        if result.status.is_ok() {
+            let blank = result.buf.is_blank() && carries_bytes;
+            *buf = Some(if blank { Buf::zeroed(result.buf.len()) } else { result.buf });
+        } else {
+            operation.failed_reads = true;
+            let entry = self.cache.unit(unit);
+            match place.rows.len() {
+                1 => entry.bad.extend([(place.rows.start, place.column)]),
+                _ => entry.singly = true,
+            }
+        }
+    }
+
+    /// Between the reads and the writes: what was read is in the cache afterwards, the parity is computed.
+    fn compute(&mut self, key: u64, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+        let operation = self.operations.get_mut(key);
+        let (unit, work) = (operation.unit, operation.work.take().expect("it has read for a plan"));
+        self.cache.materialise(unit);
+        let carries_bytes = self.cache.carries_bytes();
+        let mut recovered = Computed::default();
+        if carries_bytes {
+            let blocks = Bytes { cache: &self.cache, unit, reads: &work.reads };
+            recovered = compute::recovered(&work.plan, &work.view, &blocks);
+        }
+        work.fill(unit, &recovered, &mut self.cache);
+        let mut parity = Computed::default();
+        if carries_bytes {
+            let blocks = Bytes { cache: &self.cache, unit, reads: &work.reads };
+            parity = compute::parity_out(&work.plan, &work.view, &blocks, &recovered);
+        }
+        let mut writes = Vec::with_capacity(work.plan.writes.len());
+        for run in &work.plan.writes {
+            let mut buf = self.cache.buffer(run.rows.len() * BLOCK);
+            for (index, row) in run.rows.clone().enumerate() {
+                let at = index * BLOCK;
+                if run.column < work.view.shape.data {
+                    self.cache.copy_out(unit, row, run.column, &mut buf, at);
+                } else if carries_bytes {
+                    let computed = parity.get(row, run.column);
+                    let block = computed.unwrap_or_else(|| work.reads.block(row, run.column));
+                    buf.bytes_mut()[at..at + BLOCK].copy_from_slice(block);
+                }
+            }
+            writes.push((run.clone(), buf));
+        }
+        let unsynced = cx.recorder.is_unsynced(unit);
+        let operation = self.operations.get_mut(key);
+        if unsynced && operation.goal == Goal::Destage {
+            let whole =
+                |row: &usize| matches!(work.plan.cycles[*row], Cycle::ReconstructWrite | Cycle::Recover);
+            operation.made_right = (0..work.view.rows()).filter(whole).collect();
+        }
+        operation.writes = writes;
+        if operation.writes.is_empty() {
+            return self.end(key, cx);
+        }
+        operation.phase = OperationPhase::Held;
+        if operation.goal == Goal::Destage {
+            self.cache.take_along(unit, |place| work.view.z[place].is_dirty());
+            // None of them can use the lock: the operation has it.
+            for piece in std::mem::take(&mut self.cache.unit(unit).waiting) {
+                clients.begin(piece, &mut self.cache, cx);
+            }
+        }
+        self.go_on(key, clients, cx)
+    }
+
+    /// Goes on with an operation whose commands have returned, or that has waited.
+    pub fn go_on(&mut self, key: u64, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+        let Operation { phase, unit, left, failed_reads, .. } = *self.operations.get_mut(key);
+        match phase {
+            OperationPhase::Reading | OperationPhase::Writing if left > 0 => {}
+            OperationPhase::Reading if failed_reads => return self.plan_and_read(key, clients, cx),
+            OperationPhase::Reading => return self.compute(key, clients, cx),
+            OperationPhase::Held | OperationPhase::Journaling if cx.recorder.broken => {
+                return self.not_written(key, cx);
+            }
+            OperationPhase::Held if !self.may_write(unit, clients, cx) => self.held_back.push(key),
+            OperationPhase::Held => {
+                let journal = cx.recorder.journal.as_mut();
+                let Some(journal) = journal.filter(|_| !cx.config.canary.is(Canary::SkipJournal)) else {
+                    return self.write_members(key, cx);
+                };
+                self.operations.get_mut(key).phase = OperationPhase::Journaling;
+                journal.queue(key);
+                cx.write_record(&mut self.operations);
+            }
+            OperationPhase::Journaling => return self.write_members(key, cx),
+            OperationPhase::Writing => return self.written(key, cx),
+            OperationPhase::Ending => return self.finish(key, cx),
+        }
+        None
+    }
+
+    /// Lets an operation that waits to be recorded go on without that, as soon as the superblocks say that the array has no journal any
+    /// more.
+    pub fn go_on_unrecorded(&mut self, key: u64, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+        self.operations.get_mut(key).phase = OperationPhase::Held;
+        self.go_on(key, clients, cx)
+    }
+
+    /// Sends an operation's writes. A member that has failed since it was planned gets none: the parity has it all.
+    fn write_members(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+        let operation = self.operations.get_mut(key);
+        operation.phase = OperationPhase::Writing;
+        let unit = operation.unit;
+        let writes = std::mem::take(&mut operation.writes);
+        let (layout, mut sent) = (cx.layout, 0);
+        for (run, buf) in writes {
+            let member = layout.member(unit, run.column);
+            if cx.recorder.has_failed_at(member, unit) {
+                continue;
+            }
+            let at = layout.member_lba(unit, run.rows.start);
+            cx.statistics.destage_writes += 1;
+            cx.statistics.destage_written_blocks += run.rows.len() as u64;
+            let io = Io::Write { at, buf, durability: Durability::Durable };
+            cx.submit(member, Flight::OperationWrite { key, run }, io);
+            sent += 1;
+        }
+        self.operations.get_mut(key).left = sent;
+        if sent == 0 { self.written(key, cx) } else { None }
+    }
+
+    /// A write of an operation has returned.
+    pub fn write_returned(&mut self, key: u64, run: &Run, is_ok: bool, made_up_for: bool, cx: &mut Cx) {
+        let operation = self.operations.get_mut(key);
+        operation.unwritten |= !made_up_for;
+        operation.left -= 1;
+        if is_ok {
+            let bad = &mut self.cache.unit(operation.unit).bad;
+            let before = bad.len();
+            bad.retain(|(row, column)| *column != run.column || !run.rows.contains(row));
+            cx.statistics.sectors_repaired += (before - bad.len()) as u64;
+        }
+    }
+
+    /// Ends an operation without a write: dirty blocks stay dirty.
+    pub fn not_written(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+        let operation = self.operations.get_mut(key);
+        operation.unwritten = true;
+        let unit = operation.unit;
+        cx.recorder.right_rows.forget_unit(unit);
+        self.end(key, cx)
+    }
+
+    fn written(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+        let operation = self.operations.get_mut(key);
+        operation.phase = OperationPhase::Ending;
+        let (unit, settles) = (operation.unit, operation.goal != Goal::Fetch && !operation.unwritten);
+        if settles {
+            for row in std::mem::take(&mut operation.made_right) {
+                cx.recorder.right_rows.insert(unit, row);
+            }
+            cx.losses.settle(unit, cx.recorder, &self.cache);
+            cx.record();
+        }
+        self.finish(key, cx)
+    }
+
+    /// Ends an operation, as soon as the superblocks name the members that have failed.
+    fn finish(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+        if cx.recorder.owes() && !cx.recorder.broken {
+            self.held_back.push(key);
+            return None;
+        }
+        self.end(key, cx)
+    }
+
+    /// More of a row is missing than the parity makes up for. Those who want to read it get an error; those who write it lose
+    /// the rest of it.
+    fn cannot_compute(
+        &mut self,
+        key: u64,
+        row: usize,
+        view: &StripeView,
+        clients: &mut Clients,
+        cx: &mut Cx,
+    ) -> Option<u64> {
+        let operation = self.operations.get_mut(key);
+        let (unit, goal) = (operation.unit, operation.goal);
+        cx.statistics.lost_rows += 1;
+        match goal {
+            Goal::Fetch => {
+                cx.losses.cannot_read(unit, row, unknown(view, row));
+                clients.fail_fetch(unit, row, &mut self.cache, cx);
+            }
+            Goal::Destage if cx.losses.lose_row(unit, row, view, cx.recorder) => {
+                // Zeroes are written in the place of what is lost.
+                for column in 0..cx.layout.shape.data {
+                    if cx.recorder.lost().contains_key(&cx.recorder.lost_block(unit, row, column)) {
+                        self.cache.void(unit, row, column);
+                    }
+                }
+                return self.plan_and_read(key, clients, cx);
+            }
+            Goal::Destage => cx.recorder.broken = true,
+        }
+        self.not_written(key, cx)
+    }
+
+    /// An operation is going to write to a unit: that begins to be recorded while it reads.
+    fn announce(&self, unit: u64, clients: &Clients, cx: &mut Cx) {
+        // Dirty blocks may stay in non-volatile RAM for long.
+        let together = !cx.config.non_volatile || clients.wait_for_flush();
+        cx.recorder.announce(unit, self.cache.dirty(), together);
+        cx.record();
+    }
+
+    /// Operations may write to a unit; otherwise it is being recorded that they will.
+    fn may_write(&self, unit: u64, clients: &Clients, cx: &mut Cx) -> bool {
+        let late = cx.config.canary.is(Canary::LateIntent) && cx.recorder.recorded().active;
+        self.announce(unit, clients, cx);
+        cx.recorder.may_write(unit) || late
+    }
+
+    /// An operation is over, and its unit free.
+    fn end(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+        let operation = self.operations.remove(key);
+        let unit = operation.unit;
+        let entry = self.cache.unit(unit);
+        (entry.exclusive, entry.singly) = (false, false);
+        match operation.goal {
+            Goal::Fetch => {
+                entry.fetch = None;
+                cx.statistics.fetches += 1;
+            }
+            Goal::Destage if !operation.unwritten => {
+                if cx.config.canary.is(Canary::LateWrite) {
+                    self.cache.take_all_along(unit);
+                }
+                self.cache.destaged(unit);
+            }
+            Goal::Destage => {}
+        }
+        if operation.goal == Goal::Destage {
+            self.cache.set_leaving(unit, false);
+            self.destaging.end(operation.blocks);
+            cx.statistics.destages += 1;
+        }
+        if let Some(record) = operation.record.filter(|_| !operation.unwritten) {
+            if let Some(journal) = &mut cx.recorder.journal {
+                journal.over(record);
+            }
+            cx.write_record(&mut self.operations);
+        }
+        Some(unit)
+    }
+}
