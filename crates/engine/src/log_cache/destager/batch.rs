@@ -32,7 +32,7 @@ pub enum Wait {
     Event,
 }
 
-/// Nothing that is dirty can be destaged now: it has to wait, or is lost.
+/// State in which no dirty block can be destaged: each has to wait, or is lost.
 pub struct Stuck {
     /// A write that bypasses the log ends by itself: nothing is given up.
     pub behind_bypass: bool,
