@@ -11,7 +11,6 @@ use std::ops::Range;
 
 use super::core::{Core, LOG, Mode, Op};
 use super::format::{Header, Kind, Superblock, decode_header, is_like_a_header};
-use super::log::Log;
 use super::offline::newest_generation;
 use super::recover::Believed;
 use super::table::Piece;
@@ -156,23 +155,6 @@ fn copies_of(log: &dyn BlockDevice) -> Range<u8> {
     match log.geometry().copies {
         1 => 0..0,
         copies => 0..copies,
-    }
-}
-
-impl Log {
-    /// Returns the copy to try after `tried`, or after a read of an unknown copy; none if there is no other.
-    pub fn next_copy(&self, tried: Option<u8>) -> Option<u8> {
-        let copies = self.geometry().copies;
-        let next = tried.map_or(0, |tried| tried + 1);
-        (copies > 1 && next < copies).then_some(next)
-    }
-
-    /// A read of one copy, or of whichever answers.
-    pub const fn read(at: Lba, buf: Buf, copy: Option<u8>) -> Io {
-        match copy {
-            Some(copy) => Io::ReadCopy { at, buf, copy },
-            None => Io::Read { at, buf },
-        }
     }
 }
 

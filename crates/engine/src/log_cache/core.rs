@@ -47,8 +47,6 @@ pub enum Op {
     DataFlush,
     Superblock,
     Destage(u64),
-    /// A part of a flush epoch, read from the log.
-    Epoch,
     /// A block that is written again in this segment, as a copy of it was bad.
     Repair(u32),
     /// Lines of the fingerprint, read before a clean stop.
@@ -57,8 +55,10 @@ pub enum Op {
 
 impl Op {
     /// Data and log may be on one disk, so anything else than a record may move the head of the log's.
-    pub const fn moves_head(&self) -> bool {
-        !matches!(self, Op::LogWrite(_) | Op::LogFlush(_))
+    const fn disturb(&self, log: &mut Log) {
+        if !matches!(self, Op::LogWrite(_) | Op::LogFlush(_)) {
+            log.disturb();
+        }
     }
 }
 
@@ -122,12 +122,6 @@ pub struct View<'a> {
     pub draining: bool,
 }
 
-impl View<'_> {
-    pub const fn has_log_failed(&self) -> bool {
-        matches!(self.mode, Mode::LogFailed { .. })
-    }
-}
-
 /// The parts that an action changes, and what it may know of the others.
 pub struct Env<'a> {
     pub now: Nanos,
@@ -156,9 +150,7 @@ impl Env<'_> {
             Op::Destage(_) if port == DATA => self.data.readers.meet(),
             _ => {}
         }
-        if op.moves_head() {
-            self.log.disturb();
-        }
+        op.disturb(self.log);
         if io.extent().is_some() {
             self.data.nearer.sent(port == LOG);
         }
@@ -202,10 +194,8 @@ impl Core {
         match self.stop {
             Stop::No => {
                 let is_volatile = self.mode == Mode::Serving && !self.log.buffers().is_empty();
-                self.queue.foreground() > 0
-                    || self.draining
-                    || is_volatile
-                    || self.destager.wants_to_run(&self.view())
+                let destages = self.destager.wants_to_run(&self.view());
+                self.queue.foreground() > 0 || self.draining || is_volatile || destages
             }
             Stop::Done => false,
             Stop::Asked | Stop::Flushing | Stop::Marking => true,
@@ -216,12 +206,8 @@ impl Core {
         self.queue.begin(now);
         let Request { id, io } = request;
         if self.stop != Stop::No {
-            return self.finish(
-                now,
-                id,
-                IoResult::err(io.take_buf(), IoError::new(ErrorKind::Shutdown)),
-                out,
-            );
+            let error = IoError::new(ErrorKind::Shutdown);
+            return self.finish(now, id, IoResult::err(io.take_buf(), error), out);
         }
         let geometry = Geometry { sectors: self.log.superblock().data_sectors, ..*self.data.geometry() };
         if let Err(error) = geometry.validate(&io) {
@@ -241,9 +227,7 @@ impl Core {
 
     fn on_completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
         let op = self.ops.remove(op.0);
-        if op.moves_head() {
-            self.log.disturb();
-        }
+        op.disturb(&mut self.log);
         match op {
             Op::LogWrite(seq) => self.on_log_written(now, seq, result, out),
             Op::LogFlush(seq) => self.on_log_flushed(now, seq, result, out),
@@ -260,10 +244,6 @@ impl Core {
             Op::Superblock => self.on_superblock(now, result, out),
             Op::Destage(slot) => self.on_destage(now, slot, result, out),
             Op::Save(number) => self.on_saved(now, number, result, out),
-            Op::Epoch => {
-                let (destager, mut env) = self.destaging(out);
-                destager.epoch_completed(&result, &mut env);
-            }
             // Where it failed, the other copies are still good.
             Op::Repair(segment) => {
                 self.log.unpin(segment);

@@ -22,7 +22,7 @@ use super::statistics::Statistics;
 use super::summary::{self, Gathered};
 use super::table::Place;
 use crate::layer::{Durability, Geometry, Io};
-use crate::{Buf, Extent, LINE_BYTES, LogHead, Nanos, SECTOR_BYTES};
+use crate::{Buf, Extent, LINE_BYTES, Lba, LogHead, Nanos, SECTOR_BYTES};
 use zerocopy::IntoBytes;
 
 /// Time without a write to the log after which a superblock states how far the log is durable. Until then no later record calls the
@@ -209,6 +209,21 @@ impl Log {
 
     pub fn unpin(&mut self, segment: u32) {
         self.ring.at_mut(segment).pins -= 1;
+    }
+
+    /// Returns the copy to try after `tried`, or after a read of an unknown copy; none if there is no other.
+    pub fn next_copy(&self, tried: Option<u8>) -> Option<u8> {
+        let copies = self.geometry().copies;
+        let next = tried.map_or(0, |tried| tried + 1);
+        (copies > 1 && next < copies).then_some(next)
+    }
+
+    /// A read of one copy, or of whichever answers.
+    pub const fn read(at: Lba, buf: Buf, copy: Option<u8>) -> Io {
+        match copy {
+            Some(copy) => Io::ReadCopy { at, buf, copy },
+            None => Io::Read { at, buf },
+        }
     }
 
     // Appending.

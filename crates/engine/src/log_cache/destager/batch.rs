@@ -1,15 +1,15 @@
 //! A batch from its choice to its end: when it begins, its phases, and what is clean, lost or tried again after it.
 
 use super::depth::READER_RESTS;
-use super::room::Item;
+use super::ordered::Ordered;
+use super::room::{Flight, Item};
 use super::{Destager, Phase, RETRY_FIRST, RETRY_MAX};
+use crate::Nanos;
 use crate::destage::when;
 use crate::layer::{IoError, IoResult};
-use crate::log_cache::core::{Env, LOG, Mode, Op, Stop, View};
+use crate::log_cache::core::{Env, Mode, Stop, View};
 use crate::log_cache::index::Index;
-use crate::log_cache::log::Log;
 use crate::log_cache::table::RangePart;
-use crate::{Buf, Lba, Nanos, SECTOR_BYTES};
 
 /// A batch of so many sectors counts as much as all before it, when the time for a sector is learnt.
 const TIMED_SECTORS: f64 = 8192.0;
@@ -56,7 +56,7 @@ impl Destager {
         if view.mode == (Mode::LogFailed { recorded: false }) && writes_nothing {
             return Wait::Record;
         }
-        if view.stop != Stop::No && !view.has_log_failed() || !self.has_work(view.index) {
+        if view.stop != Stop::No && view.mode == Mode::Serving || !self.has_work(view.index) {
             return Wait::Rest;
         }
         if let Some(at) = self.retry_at.filter(|at| *at > view.now) {
@@ -71,7 +71,7 @@ impl Destager {
 
     pub fn deadline(&self, view: &View) -> Option<Nanos> {
         // A completion goes on with the batch in any case.
-        if !self.flights.is_empty() || self.epoch_flying {
+        if !self.flights.is_empty() {
             return None;
         }
         match self.wait(view) {
@@ -96,7 +96,7 @@ impl Destager {
 
     fn when(&self, view: &View) -> when::Choice {
         let View { config, queue, .. } = view;
-        if view.has_log_failed() || view.draining || queue.wants_space() {
+        if view.mode != Mode::Serving || view.draining || queue.wants_space() {
             return when::Choice::Run;
         }
         config.when.choose(&when::View {
@@ -116,8 +116,8 @@ impl Destager {
 
     /// Begins to go on, unless there is a reason to wait.
     pub fn start(&mut self, view: &View) -> Wait {
-        let marks = (view.config.high_mark, view.config.low_mark);
-        let (high, low) = (f64::from(marks.0) / 100.0, f64::from(marks.1) / 100.0);
+        let marks = [view.config.high_mark, view.config.low_mark];
+        let [high, low] = marks.map(|mark| f64::from(mark) / 100.0);
         self.triggered = when::hysteresis(self.triggered, view.log.ring().utilisation(), high, low);
         let wait = self.wait(view);
         self.running = wait == Wait::No;
@@ -157,7 +157,7 @@ impl Destager {
 
     /// Begins a batch, if no superblock has to be written before.
     fn begin_batch(&mut self, view: &View) -> Result<(), Stuck> {
-        let failed = view.has_log_failed();
+        let failed = view.mode != Mode::Serving;
         let safe = if failed { u64::MAX } else { view.log.safe_seq() };
         self.errors = 0;
         if let Some(ordered) = self.ordered.as_mut().filter(|_| !failed) {
@@ -194,9 +194,8 @@ impl Destager {
         }
         if self.room.items.is_empty() && self.range_ids.is_empty() {
             self.rest();
-            return Err(self.stuck(view.has_log_failed(), true));
+            return Err(self.stuck(view.mode != Mode::Serving, true));
         }
-        self.stalled = false;
         self.begin_ranges(env);
         Ok(())
     }
@@ -219,15 +218,21 @@ impl Destager {
         env.statistics.destage_batches += 1;
     }
 
+    /// Reads on, until the batch holds a whole epoch or everything that is durable.
     fn step_epoch(&mut self, env: &mut Env) {
-        if self.epoch_flying {
+        if !self.flights.is_empty() {
             return;
         }
-        let ordered = self.ordered.take().expect("destage is ordered");
-        if !ordered.is_complete() {
-            self.ordered = Some(ordered);
-            return self.read_epoch(env);
+        let mut ordered = self.ordered.take().expect("destage is ordered");
+        if ordered.is_complete() {
+            self.take_epoch(&ordered, env);
+        } else if let Some(read) = ordered.read_on(env.log) {
+            self.send(Flight::Epoch, read, env);
         }
+        self.ordered = Some(ordered);
+    }
+
+    fn take_epoch(&mut self, ordered: &Ordered, env: &mut Env) {
         let items = &mut self.room.items;
         items.clear();
         ordered.index().table().scan(|line, piece| items.push(Item { line, piece, failed: false }));
@@ -239,8 +244,18 @@ impl Destager {
         let last = ordered.batch_last();
         let is_of_batch = |part: &RangePart| part.info.seq <= last;
         self.range_ids = env.index.ranges().iter().filter(is_of_batch).map(|part| part.info.id).collect();
-        self.ordered = Some(ordered);
         self.begin_ranges(env);
+    }
+
+    pub(super) fn epoch_completed(&mut self, result: &IoResult, env: &mut Env) {
+        let ordered = self.ordered.as_mut().expect("destage is ordered");
+        if !ordered.read_completed(result, env.log) {
+            env.statistics.log_read_errors += 1;
+            self.lost.epoch_failed();
+            self.fail();
+        } else if ordered.is_complete() {
+            self.lost.epoch_read();
+        }
     }
 
     /// The data disk has been flushed (or could not be: then nothing of the batch is clean).
@@ -290,76 +305,6 @@ impl Destager {
             let measured = now.since(self.started).0 as f64 / self.batch_sectors as f64;
             let batch = self.batch_sectors as f64;
             self.per_sector += (measured - self.per_sector) * batch / (batch + TIMED_SECTORS);
-        }
-    }
-
-    /// Reads on, until the batch holds a whole epoch or everything that is durable.
-    fn read_epoch(&mut self, env: &mut Env) {
-        let log = &mut *env.log;
-        let safe = log.safe_seq();
-        let ordered = self.ordered.as_mut().expect("destage is ordered");
-        if ordered.read.sector + log.superblock().log_block_sectors() > log.end_of(ordered.read.segment) {
-            ordered.next_segment(log);
-        }
-        if ordered.read.seq > safe {
-            ordered.complete = true;
-            return;
-        }
-        let at = Lba(ordered.read.sector);
-        let buf = Buf::zeroed(((log.end_of(ordered.read.segment) - at.0) * SECTOR_BYTES) as usize);
-        log.pin(log.ring().index(ordered.read.segment));
-        let copy = (log.geometry().copies > 1).then_some(ordered.copy);
-        env.submit(LOG, Op::Epoch, Log::read(at, buf, copy));
-        self.epoch_flying = true;
-    }
-
-    /// A part of a flush epoch was read.
-    pub fn epoch_completed(&mut self, result: &IoResult, env: &mut Env) {
-        self.epoch_flying = false;
-        let log = &mut *env.log;
-        let safe = log.safe_seq();
-        let ordered = self.ordered.as_mut().expect("destage is ordered");
-        log.unpin(log.ring().index(ordered.read.segment));
-        let copies = log.geometry().copies;
-        let next_seq = ordered.read.seq;
-        match result.status {
-            Ok(()) => {
-                let start = ordered.read.sector;
-                ordered.take(result.buf.bytes(), start, log.superblock(), safe);
-            }
-            Err(error) => {
-                ordered.unreadable += 1;
-                env.statistics.last_error = Some(error);
-            }
-        }
-        if ordered.read.seq > next_seq {
-            (ordered.fruitless, ordered.unreadable) = (0, 0);
-        } else {
-            ordered.fruitless += 1;
-        }
-        if ordered.unreadable == copies {
-            (ordered.fruitless, ordered.unreadable) = (0, 0);
-            env.statistics.log_read_errors += 1;
-            self.lost.epoch_failed();
-            self.fail();
-            return;
-        }
-        if !ordered.complete && copies > 1 && ordered.fruitless < copies {
-            // The other copies may have what comes next in this segment.
-            ordered.copy = (ordered.copy + 1) % copies;
-            return;
-        }
-        if ordered.complete {
-            self.lost.epoch_read();
-        } else {
-            // The rest is in the next segment.
-            ordered.next_segment(log);
-            if ordered.read.segment > log.ring().head() {
-                // A durable record that is not in the log: the log is not what was written.
-                env.statistics.log_read_errors += 1;
-                self.lost.epoch_failed();
-                self.fail();
-            }
         }
     }
 }

@@ -6,7 +6,7 @@ use super::room::{Flight, Group, Target};
 use super::{Destager, Phase};
 use crate::destage::how;
 use crate::layer::{Discards, Durability, Io, IoResult, Port};
-use crate::log_cache::core::{DATA, Env, LOG, Op};
+use crate::log_cache::core::{DATA, Env, LOG, Mode, Op};
 use crate::log_cache::log::Log;
 use crate::log_cache::read::{byte_offset, piece_is_whole};
 use crate::log_cache::table::RangeKind;
@@ -31,14 +31,14 @@ impl Destager {
             self.send(Flight::Range(extent), io, env);
         }
         if self.flights.is_empty() && self.range_parts.is_empty() {
-            // Data over a range must not be written before it: the batch ends where one failed.
-            self.phase = if self.errors > 0 { Phase::Flush } else { Phase::Read };
             if self.errors > 0 {
+                // Data over a range must not be written before it: the batch ends where one failed.
                 self.range_ids.clear();
                 self.room.items.clear();
+                self.phase = Phase::Flush;
             } else {
-                self.started = env.now;
-                self.suspended = false;
+                (self.started, self.suspended) = (env.now, false);
+                self.phase = Phase::Read;
                 self.plan_window(&env.view());
             }
         }
@@ -47,7 +47,7 @@ impl Destager {
     pub(super) fn step_read(&mut self, env: &mut Env) {
         while self.may_send(LOG, env) {
             let Some(group) = self.room.groups.pop_front() else { break };
-            if env.view().has_log_failed() && self.take_from_ram(&group, env) {
+            if env.mode != Mode::Serving && self.take_from_ram(&group, env) {
                 continue;
             }
             env.log.pin(group.segment);
@@ -185,8 +185,8 @@ impl Destager {
         }
     }
 
-    fn send(&mut self, flight: Flight, io: Io, env: &mut Env) {
-        let port = if matches!(flight, Flight::Read(_)) { LOG } else { DATA };
+    pub(super) fn send(&mut self, flight: Flight, io: Io, env: &mut Env) {
+        let port = if matches!(flight, Flight::Read(_) | Flight::Epoch) { LOG } else { DATA };
         let slot = self.flights.insert(flight);
         env.submit(port, Op::Destage(slot), io);
     }
@@ -195,13 +195,13 @@ impl Destager {
     pub fn completed(&mut self, slot: u64, result: IoResult, env: &mut Env) -> Option<BatchEnd> {
         let flight = self.flights.remove(slot);
         if let Err(error) = result.status {
-            env.statistics.destage_errors += 1;
+            let is_write = matches!(flight, Flight::Range(_) | Flight::Write(_) | Flight::Flush);
+            self.errors += u64::from(is_write);
+            env.statistics.destage_errors += u64::from(!matches!(flight, Flight::Epoch));
             env.statistics.last_error = Some(error);
-            if !matches!(flight, Flight::Read(_) | Flight::Gaps(_)) {
-                self.errors += 1;
-            }
         }
         match flight {
+            Flight::Epoch => self.epoch_completed(&result, env),
             Flight::Range(extent) if result.status.is_err() => self.kept.failed(extent),
             Flight::Range(extent) => env.statistics.destaged_range_sectors += extent.sectors,
             Flight::Read(group) => {

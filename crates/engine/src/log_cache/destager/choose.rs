@@ -8,7 +8,7 @@ use super::room::{Item, Room};
 use super::sweep::{self, First};
 use crate::destage::what;
 use crate::layer::{Discards, Geometry};
-use crate::log_cache::core::View;
+use crate::log_cache::core::{Mode, View};
 use crate::log_cache::log::Chain;
 use crate::log_cache::table::{Line, Piece, RangeKind, RangePart, TablePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};
@@ -75,17 +75,7 @@ pub(super) struct Eligible<'a> {
     chain: Option<Chain>,
 }
 
-impl<'a> Eligible<'a> {
-    fn new(
-        view: &'a View,
-        lost: &'a LostPieces,
-        range_ids: &'a [u64],
-        chosen: &'a [bool],
-        items_max: usize,
-    ) -> Eligible<'a> {
-        Eligible { view, lost, range_ids, chosen, items_max, chain: view.chain() }
-    }
-
+impl Eligible<'_> {
     pub fn is_in_chosen(&self, piece: &Piece) -> bool {
         self.chosen[self.view.index.segment_of(piece.place) as usize]
     }
@@ -100,7 +90,7 @@ impl<'a> Eligible<'a> {
         piece.dirty
             && !self.lost.is_lost(line, piece.place)
             && !self.chain.is_some_and(is_chained)
-            && (self.view.has_log_failed() || log.buffers().holding(place).is_none())
+            && (self.view.mode != Mode::Serving || log.buffers().holding(place).is_none())
     }
 
     /// True when an older write past the log, or an older range, has to reach the data disk before a line. A range that is left out of the
@@ -137,10 +127,10 @@ impl View<'_> {
     /// mark on, the oldest go first whatever the policy is: in another order much would be destaged and nothing be free. When the log has
     /// failed, the newest go first: only RAM has those.
     fn what(&self) -> WhatPolicy {
-        match self.has_log_failed() {
-            true => WhatPolicy::LastWriteFirst,
-            false if self.is_short() => WhatPolicy::OldestFirst,
-            false => self.config.what,
+        match self.mode {
+            Mode::LogFailed { .. } => WhatPolicy::LastWriteFirst,
+            Mode::Serving if self.is_short() => WhatPolicy::OldestFirst,
+            Mode::Serving => self.config.what,
         }
     }
 
@@ -151,13 +141,13 @@ impl View<'_> {
 
     /// A request over several records that is not durable as a whole: nothing of it is destaged.
     fn chain(&self) -> Option<Chain> {
-        if self.has_log_failed() { None } else { self.log.volatile_chain() }
+        if self.mode != Mode::Serving { None } else { self.log.volatile_chain() }
     }
 
     /// True when the data disk seeks and the log does not: sorting further then costs less, and the log may be read anywhere.
     fn sweeps(&self) -> bool {
         let spins = (self.log.geometry().rotational, self.data.geometry().rotational);
-        !self.has_log_failed() && spins == (false, true) && self.config.how == HowPolicy::Sorted
+        self.mode == Mode::Serving && spins == (false, true) && self.config.how == HowPolicy::Sorted
     }
 
     fn dirty_lines(&self) -> u64 {
@@ -253,7 +243,7 @@ impl Destager {
 
     /// Begins to choose the blocks of a batch; false where none can be destaged before something changes.
     pub(super) fn begin_choice(&mut self, safe: u64, view: &View) -> bool {
-        let failed = view.has_log_failed();
+        let failed = view.mode != Mode::Serving;
         self.room.items.clear();
         if self.choosing.seen != Some((failed, safe)) {
             self.choosing = Choosing { seen: Some((failed, safe)), ..Choosing::default() };
@@ -301,10 +291,11 @@ impl Destager {
         }
         let Destager { choosing, sweep, room, lost, range_ids, .. } = self;
         let Room { items, pieces, chosen, items_max, .. } = room;
-        let rule = Eligible::new(view, lost, range_ids, chosen, *items_max);
+        let items_max = *items_max;
+        let rule = Eligible { view, lost, range_ids, chosen, items_max, chain: view.chain() };
         let Choosing { part, first, behind_bypass, .. } = choosing;
         let mut take = |item| {
-            if items.len() < rule.items_max {
+            if items.len() < items_max {
                 items.push(item);
             }
         };
@@ -323,13 +314,11 @@ impl Destager {
                 }
             }),
         };
-        let is_chosen = match next {
-            Some(next) => {
-                *part = next;
-                false
-            }
-            None => self.end_pass(view),
-        };
+        if let Some(next) = next {
+            *part = next;
+            return false;
+        }
+        let is_chosen = self.end_pass(view);
         if is_chosen {
             self.room.sort_items(view.config.how);
         }
@@ -369,7 +358,9 @@ impl Destager {
             barren.iter_mut().zip(&*chosen).for_each(|(barren, chosen)| *barren |= chosen);
             return !self.begin_pieces(view);
         }
-        Eligible::new(view, &self.lost, &self.range_ids, chosen, *items_max).complete_stripes(items);
+        let (lost, range_ids, items_max) = (&self.lost, &self.range_ids, *items_max);
+        let rule = Eligible { view, lost, range_ids, chosen, items_max, chain: view.chain() };
+        rule.complete_stripes(items);
         true
     }
 

@@ -1,6 +1,5 @@
 //! Limits the destage operations in flight, so that clients do not wait for them.
 
-use super::{Destager, Phase};
 use crate::Nanos;
 use crate::destage::when::WhenPolicy;
 use crate::layer::Port;
@@ -33,7 +32,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    fn learn(&mut self, took: Nanos, most: usize) {
+    pub fn learn(&mut self, took: Nanos, most: usize) {
         self.depth = if took > LOG_WRITE_SLOW { self.depth / 2 } else { self.depth + 1 }.min(most).max(1);
     }
 
@@ -76,15 +75,6 @@ impl Patience {
             return (most as f64 * over * over) as usize;
         }
         self.depth.max((most as f64 * over) as usize).min(most)
-    }
-}
-
-impl Destager {
-    /// Notes how long a write of the log took, or its flush; so many operations may run beside it at most.
-    pub fn log_took(&mut self, took: Nanos, most: usize) {
-        if self.running && self.phase != Phase::Idle {
-            self.patience.learn(took, most);
-        }
     }
 }
 

@@ -109,7 +109,6 @@ pub struct Destager {
     batch_sectors: u64,
     hold: u64,
     ordered: Option<Box<Ordered>>,
-    epoch_flying: bool,
 }
 
 impl Destager {
@@ -151,7 +150,6 @@ impl Destager {
             batch_sectors: 0,
             hold: u64::MAX,
             ordered: ordered.map(Box::new),
-            epoch_flying: false,
         }
     }
 
@@ -162,6 +160,13 @@ impl Destager {
     /// Returns how many sectors are destaged while writers may write one.
     pub const fn slowdown(&self) -> f64 {
         self.sweep.slowdown()
+    }
+
+    /// Notes how long a write of the log took; so many operations may run beside it at most.
+    pub fn log_took(&mut self, took: Nanos, most: usize) {
+        if self.running && self.phase != Phase::Idle {
+            self.patience.learn(took, most);
+        }
     }
 
     pub const fn wants_durable(&self) -> bool {

@@ -5,10 +5,11 @@
 //! were the newest *in that epoch*, also those that are overwritten by now; the data disk is flushed; then comes the next.
 //! Every record carries the number of its epoch, so this works across crashes too. It needs a second table, for one epoch.
 
-use crate::SECTOR_BYTES;
+use crate::layer::{Io, IoResult};
 use crate::log_cache::format::{Header, Superblock, decode_header};
 use crate::log_cache::index::Index;
 use crate::log_cache::log::Log;
+use crate::{Buf, Lba, SECTOR_BYTES};
 
 /// A place in the log, between two records.
 #[derive(Clone, Copy, Debug)]
@@ -27,14 +28,14 @@ pub struct Ordered {
     /// Everything before it is destaged.
     destaged: Cursor,
     /// Everything before it is in the batch.
-    pub read: Cursor,
+    read: Cursor,
     epoch: Option<u64>,
     index: Index,
-    pub complete: bool,
+    complete: bool,
     /// The copy of the log that is read, where it has several; how many have brought nothing since one did, and could not be read.
-    pub copy: u8,
-    pub fruitless: u8,
-    pub unreadable: u8,
+    copy: u8,
+    fruitless: u8,
+    unreadable: u8,
 }
 
 impl Ordered {
@@ -84,14 +85,58 @@ impl Ordered {
         &self.index
     }
 
-    pub fn next_segment(&mut self, log: &Log) {
+    /// Returns the next read of the log; `None` if the batch holds a whole epoch or everything that is durable.
+    pub fn read_on(&mut self, log: &mut Log) -> Option<Io> {
+        if self.read.sector + log.superblock().log_block_sectors() > log.end_of(self.read.segment) {
+            self.next_segment(log);
+        }
+        self.complete = self.read.seq > log.safe_seq();
+        if self.complete {
+            return None;
+        }
+        let at = Lba(self.read.sector);
+        let buf = Buf::zeroed(((log.end_of(self.read.segment) - at.0) * SECTOR_BYTES) as usize);
+        log.pin(log.ring().index(self.read.segment));
+        let copy = (log.geometry().copies > 1).then_some(self.copy);
+        Some(Log::read(at, buf, copy))
+    }
+
+    /// Takes what was read. False if no copy can be read, or a durable record is not in the log: it is not what was written.
+    pub fn read_completed(&mut self, result: &IoResult, log: &mut Log) -> bool {
+        log.unpin(log.ring().index(self.read.segment));
+        let (copies, next_seq) = (log.geometry().copies, self.read.seq);
+        match result.status {
+            Ok(()) => self.take(result.buf.bytes(), self.read.sector, log.superblock(), log.safe_seq()),
+            Err(_) => self.unreadable += 1,
+        }
+        if self.read.seq > next_seq {
+            (self.fruitless, self.unreadable) = (0, 0);
+        } else {
+            self.fruitless += 1;
+        }
+        if self.unreadable == copies {
+            (self.fruitless, self.unreadable) = (0, 0);
+            return false;
+        }
+        if !self.complete && copies > 1 && self.fruitless < copies {
+            // The other copies may have what comes next in this segment.
+            self.copy = (self.copy + 1) % copies;
+        } else if !self.complete {
+            // The rest is in the next segment.
+            self.next_segment(log);
+            return self.read.segment <= log.ring().head();
+        }
+        true
+    }
+
+    fn next_segment(&mut self, log: &Log) {
         (self.fruitless, self.unreadable) = (0, 0);
         self.read.segment += 1;
         self.read.sector = log.start_of(self.read.segment);
     }
 
     /// Takes the records of the epoch out of what was read of a segment, from the cursor's sector on.
-    pub fn take(&mut self, bytes: &[u8], start: u64, superblock: &Superblock, safe: u64) {
+    fn take(&mut self, bytes: &[u8], start: u64, superblock: &Superblock, safe: u64) {
         let block = superblock.log_block_bytes as usize;
         let mut at = ((self.read.sector - start) * SECTOR_BYTES) as usize;
         while at + block <= bytes.len() {

@@ -32,6 +32,8 @@ pub struct Item {
 
 /// An operation of a batch that is in flight.
 pub enum Flight {
+    /// For a flush epoch, from the log.
+    Epoch,
     Range(Extent),
     Read(Group),
     /// For gaps, from the data disk.
