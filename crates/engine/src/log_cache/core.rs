@@ -342,9 +342,7 @@ impl Core {
             return;
         }
         let quiet = self.log.buffers().is_empty() && !self.log.is_releasing();
-        if matches!(self.mode, Mode::LogFailed { .. })
-            || (quiet && self.log.superblock().tail_seq == self.log.next_seq())
-        {
+        if self.mode != Mode::Serving || quiet && self.log.superblock().tail_seq == self.log.next_seq() {
             self.draining = false;
             out.report(Report::Drained);
         }
