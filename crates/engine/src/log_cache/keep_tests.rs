@@ -67,7 +67,7 @@ fn nothing_is_kept_unless_that_is_asked_for_and_then_not_on_a_log_that_spins() {
     assert!(error.unwrap().to_string().contains("exclude each other"));
     disks.0[0].rotational = true;
     let error = Steps::start(disks, keeping()).err();
-    assert!(error.unwrap().to_string().contains("does not spin"));
+    assert!(error.unwrap().to_string().contains("not rotational"));
 }
 
 /// Something newer comes while the block is on its way from the data disk, through the log or past it.
