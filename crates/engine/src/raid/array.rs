@@ -311,8 +311,9 @@ impl Turn<'_> {
     fn journal_returned(&mut self, operation: Option<u64>, is_ok: bool) {
         let Turn { cx, stripes, clients, .. } = self;
         if !is_ok {
-            let required = cx.config.journal_required;
-            let Some(queue) = cx.recorder.lose_journal(&stripes.operations, required) else { return };
+            let (required, regions) = (cx.config.journal_required, cx.recorder.regions);
+            let writing = in_use(&stripes.operations, regions);
+            let Some(queue) = cx.recorder.lose_journal(&writing, required) else { return };
             for key in operation.into_iter().chain(queue) {
                 let freed = self.stripes.go_on_unrecorded(key, self.clients, &mut self.cx);
                 self.free(freed);
@@ -386,7 +387,11 @@ impl Turn<'_> {
             self.report_when_destaged(Report::Stopped);
             return self.step();
         }
-        if let Some(at) = cx.recorder.look_for_rest(cx.now, stripes, clients) {
+        let rests =
+            clients.are_answered() && stripes.operations.is_empty() && stripes.cache.dirty().is_empty();
+        let rests_since = rests.then(|| clients.last_activity());
+        let writing = |regions| in_use(&stripes.operations, regions);
+        if let Some(at) = cx.recorder.look_for_rest(cx.now, rests_since, writing) {
             cx.wake_at(at);
         }
         cx.record();

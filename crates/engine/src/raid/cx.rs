@@ -1,4 +1,4 @@
-//! Joins the parts of an array that all the others use.
+//! Joins what all parts of an array use: the settings, and the parts that say what is where and what is safe.
 
 use crate::layer::{Geometry, Io, Outbox};
 use crate::raid::config::RaidConfig;
@@ -11,7 +11,7 @@ use crate::raid::stripe::{Operation, in_use};
 use crate::slab::Slab;
 use crate::{Buf, Lba, Nanos};
 
-/// What the parts get in an event: settings, and the parts below them, which know none of them.
+/// The settings, and the parts that know nothing of stripes, passes and clients, which get them in an event.
 pub(super) struct Cx<'a> {
     pub now: Nanos,
     pub config: &'a RaidConfig,

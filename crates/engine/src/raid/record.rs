@@ -19,15 +19,12 @@ use crate::Nanos;
 use crate::layer::{CommandError, Outbox};
 use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
-use crate::raid::clients::Clients;
 use crate::raid::journal::Journal;
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::members::{Flight, Members};
 use crate::raid::right::RightRows;
 use crate::raid::status::Statistics;
-use crate::raid::stripe::{Operation, Stripes, in_use};
 use crate::raid::superblock::{Identity, LOST_MAX, LostBlock, Rebuild, Superblock};
-use crate::slab::Slab;
 
 /// Time after which a region without writes is at rest, and so is an array without requests.
 const REST_TIME: Nanos = Nanos::from_secs(5);
@@ -473,17 +470,16 @@ impl Recorder {
             && (away.is_empty() || away.missed.contains(tract))
     }
 
-    /// The journal could not be written. From now on the bitmap says what is under way; where no writes are wanted without a journal
+    /// The journal could not be written. From now on the bitmap says what is under way (`writing`); where no writes are wanted without a journal
     /// (`required`) none are made. Gives the operations that wait to be recorded.
-    pub fn lose_journal(&mut self, operations: &Slab<Operation>, required: bool) -> Option<VecDeque<u64>> {
+    pub fn lose_journal(&mut self, writing: &Bitmap, required: bool) -> Option<VecDeque<u64>> {
         let mut journal = self.journal.take()?;
         self.notice = true;
         self.broken |= required;
         if std::mem::take(&mut self.wanted.journaled) && self.wanted.active {
-            let regions = in_use(operations, self.regions);
             self.has_marked = true;
-            self.wanted.in_doubt.add_all(&regions);
-            self.touched.add_all(&regions);
+            self.wanted.in_doubt.add_all(writing);
+            self.touched.add_all(writing);
         }
         Some(journal.take_queue())
     }
@@ -495,23 +491,26 @@ impl Recorder {
         self.wanted.in_doubt = self.in_doubt.clone();
     }
 
-    /// Records what is at rest, now and then; gives the time to do that again.
-    pub fn look_for_rest(&mut self, now: Nanos, stripes: &Stripes, clients: &Clients) -> Option<Nanos> {
+    /// Records what is at rest, now and then; gives the time to do that again. `rests_since`: of the array. `writing`: regions that
+    /// operations are under way in.
+    pub fn look_for_rest(
+        &mut self,
+        now: Nanos,
+        rests_since: Option<Nanos>,
+        writing: impl FnOnce(Regions) -> Bitmap,
+    ) -> Option<Nanos> {
         if !self.wanted.active || self.broken {
             self.look_at = None;
             return None;
         }
         let at = *self.look_at.get_or_insert(now + REST_TIME);
         if now >= at {
-            let idle = stripes.operations.is_empty()
-                && clients.are_answered()
-                && stripes.cache.dirty().is_empty()
-                && now.since(clients.last_activity()) >= REST_TIME;
-            match idle {
+            let rests = rests_since.is_some_and(|since| now.since(since) >= REST_TIME);
+            match rests {
                 true => self.rest(),
-                false => self.clear(&in_use(&stripes.operations, self.regions)),
+                false => self.clear(&writing(self.regions)),
             }
-            self.look_at = (!idle).then_some(now + REST_TIME);
+            self.look_at = (!rests).then_some(now + REST_TIME);
         }
         self.look_at
     }
