@@ -129,7 +129,7 @@ fn answers(path: &Path) -> io::Result<bool> {
     // SAFETY: the kernel has just made this descriptor for us.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let size = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the address lives for the call, and its size is told. Its path is shorter than its place and ends with zeroes.
+    // SAFETY: `address` outlives the call, and `size` is its size. The path is shorter than `sun_path`, so the rest is zeroes.
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size) } == 0 {
         return Ok(true);
     }

@@ -1,5 +1,5 @@
-//! Destaging policies answer three questions, each as a pure function of a view: *when* to run, *what* to destage first, *how* to order
-//! the writes. Policies hold no state: all that they need is in the view.
+//! Destaging policies answer three questions: *when* to run (a function of a view), *what* to destage first (a key of each part), *how* to
+//! order the writes (a function of the blocks). Policies hold no state.
 //!
 //! A policy is a variant of the enum of its module.
 

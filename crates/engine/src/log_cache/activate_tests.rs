@@ -6,9 +6,9 @@ use crate::log_cache::config::{Contiguity, HowPolicy, Strides};
 use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::SUPERBLOCK_BYTES;
 use crate::log_cache::offline::read_superblock;
-use crate::log_cache::steps::{Disks, Steps, quiet};
 use crate::log_cache::table::Line;
 use crate::log_cache::testing::{Log, Part, Ram};
+use crate::log_cache::testing_steps::{Disks, Steps, quiet};
 use crate::{BlockDevice, SECTOR_BYTES};
 
 struct Two([Ram; 2]);

@@ -192,8 +192,8 @@ mod tests {
     use crate::log_cache::format::SUPERBLOCK_SECTORS;
     use crate::log_cache::offline::read_superblock;
     use crate::log_cache::recover::{WalkOptions, walk};
-    use crate::log_cache::steps::{Steps, quiet};
     use crate::log_cache::testing::{Log, Part, Ram, sector_of};
+    use crate::log_cache::testing_steps::{Steps, quiet};
 
     /// A log on two legs, with a record of which the first leg has a sector wrong, and where that is.
     fn rotten() -> (Steps, Extent) {

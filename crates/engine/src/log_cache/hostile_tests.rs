@@ -9,8 +9,8 @@ use super::format::{
     HEADER_FIXED_BYTES, RECORD_MAGIC, SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS,
 };
 use super::offline::{DumpFilter, RescueOptions, check, dump, rescue};
-use super::steps::{Disks, Steps, quiet};
 use super::summary::{SUMMARY_FIXED_BYTES, SUMMARY_MAGIC};
+use super::testing_steps::{Disks, Steps, quiet};
 use crate::layer::{Durability, Io};
 use crate::{Extent, Lba};
 

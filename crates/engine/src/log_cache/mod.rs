@@ -12,12 +12,15 @@
 //! | `log`, `buffers`, `ring` | the log: its records, how far they are durable, which segments are in use |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `rotation` | where a record goes on a rotational log |
-//! | `destager` | destaging |
+//! | `forget` | segments whose clean copies are forgotten before the head comes to them |
+//! | `destager`, `destaged` | destaging; what recovery would still find of it |
 //! | `keep` | reads that are copied to the log |
 //! | `failure`, `error` | a dead log device; one that cannot be used |
 //! | `copies` | a log with several copies |
 //! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `spindle` | measurements of the log's disk |
+//! | `summary` | what a segment says of the one before, so that recovery need not read that |
+//! | `config`, `status`, `statistics` | the settings; what is told |
 //! | `offline` | format, check, dump, rescue |
 
 mod activate;
@@ -58,8 +61,6 @@ pub mod spindle;
 mod statistics;
 mod status;
 #[cfg(test)]
-mod steps;
-#[cfg(test)]
 mod stop_tests;
 mod streams;
 pub mod summary;
@@ -68,6 +69,8 @@ mod summary_tests;
 pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod testing_steps;
 mod write;
 
 pub use config::*;

@@ -3,8 +3,8 @@
 use super::core::DATA;
 use super::format::Kind;
 use super::index::Index;
-use super::steps::{Disks, Steps, quiet};
 use super::testing::{Log, Ram, unknown};
+use super::testing_steps::{Disks, Steps, quiet};
 use super::{LogCacheConfig, Reads};
 use crate::layer::{Control, Discards, Io, RequestId};
 use crate::{BlockDevice, Buf, Extent, Lba, Nanos};
@@ -67,7 +67,7 @@ fn a_batch_takes_the_oldest_ranges_and_no_more_than_a_stated_number() {
     let erased: Vec<Extent> = steps
         .sent
         .iter()
-        .filter(|(port, kind, _)| *port == DATA && *kind == super::steps::Kind::Erase)
+        .filter(|(port, kind, _)| *port == DATA && *kind == super::testing_steps::Kind::Erase)
         .filter_map(|sent| sent.2)
         .collect();
     assert_eq!(erased.len(), 1024);

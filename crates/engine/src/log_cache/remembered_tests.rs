@@ -2,8 +2,8 @@
 
 use super::LogCacheConfig;
 use super::core::DATA;
-use super::steps::{Kind, Steps, ZEROES, quiet};
 use super::table::Line;
+use super::testing_steps::{Kind, Steps, ZEROES, quiet};
 use crate::layer::{Durability, Io};
 use crate::{Extent, Lba};
 

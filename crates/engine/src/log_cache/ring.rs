@@ -1,14 +1,14 @@
 //! The ring of segments: which are in use, which hold something still needed, and which may be written again.
 //!
-//! A segment goes through four states, always in ring order (rule 1):
+//! A segment goes through five states, always in ring order (rule 1):
 //!
 //! | state | where in the ring | leaves it when |
 //! |---|---|---|
+//! | free | `head + 1..=ready` | the head comes to it |
 //! | head | `head` | it is full, and the next segment is free |
 //! | live | `tail..head` | nothing in it is dirty, all its records and all that replaced its blocks are durable |
 //! | clean | `kept..tail` | a superblock that says so is durable |
 //! | remembered | after `ready` | the clean copies in it are forgotten, shortly before the head comes |
-//! | free | `head + 1..=ready` | the head comes to it |
 //!
 //! Recovery reads live and clean segments. Only the running cache knows, and reads, the copies in a remembered segment.
 //!

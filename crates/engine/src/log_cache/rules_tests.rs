@@ -1,8 +1,8 @@
 //! The rules that keep data safe (docs/safety.md has the table), those that can be seen step by step.
 
 use super::core::{DATA, LOG};
-use super::steps::{Disks, Kind, Steps, ZEROES, quiet};
 use super::testing::sector_of;
+use super::testing_steps::{Disks, Kind, Steps, ZEROES, quiet};
 use super::{LogCacheConfig, LogError, Promise, WhatPolicy};
 use crate::layer::{Control, Discards, Durability, ErrorKind, Io, IoError, Port, Report, Unfinished};
 use crate::{Extent, Lba, LogCacheState};
@@ -486,7 +486,7 @@ fn rule_10_fua_is_answered_when_data_and_mapping_are_durable() {
     assert_eq!(steps.held.len(), 1);
     assert_eq!(steps.status(id), None, "it is only on its way");
     assert_eq!(
-        super::steps::kind(&steps.held[0].io),
+        super::testing_steps::kind(&steps.held[0].io),
         Kind::WriteThrough,
         "data and header, past the disk's cache"
     );

@@ -3,7 +3,7 @@
 
 use super::LogCacheConfig;
 use super::core::LOG;
-use super::steps::{Disks, Steps, quiet};
+use super::testing_steps::{Disks, Steps, quiet};
 use crate::layer::{Control, Durability, Report};
 use crate::{LINE_SECTORS, Nanos};
 

@@ -3,9 +3,9 @@
 use super::format::{Entries, Entry, Header, Kind};
 use super::offline::read_superblock;
 use super::recover::{RecoverError, WalkOptions, Walked, walk};
-use super::steps::{Steps, quiet};
 use super::summary::{Gathered, Summary};
 use super::testing::Log;
+use super::testing_steps::{Steps, quiet};
 use super::{LogCacheConfig, LogError};
 use crate::{Extent, Lba, SECTOR_BYTES};
 

@@ -99,7 +99,7 @@ impl Array {
             out,
         };
         let Array { stripes, passes, clients, stop, .. } = self;
-        Turn { cx, stripes, passes, clients, stop }.handle(event);
+        Dispatch { cx, stripes, passes, clients, stop }.handle(event);
     }
 
     /// The array was configured with a journal, and that has failed, at the start or since.
@@ -133,8 +133,8 @@ impl Array {
     }
 }
 
-/// The parts of the array in an event.
-struct Turn<'a> {
+/// All parts of the array, borrowed apart for one event: `cx` has those that every part may use, the others are passed by name.
+struct Dispatch<'a> {
     cx: Cx<'a>,
     stripes: &'a mut Stripes,
     passes: &'a mut Passes,
@@ -142,7 +142,7 @@ struct Turn<'a> {
     stop: &'a mut Stop,
 }
 
-impl Turn<'_> {
+impl Dispatch<'_> {
     fn handle(&mut self, event: Event) {
         self.stripes.destaging.begin_event();
         match event {
@@ -211,6 +211,7 @@ impl Turn<'_> {
         let begun = self.clients.accept(request, &mut self.stripes.cache, &mut self.cx);
         let Some((key, pieces)) = begun else { return };
         pieces.into_iter().for_each(|piece| self.begin(piece));
+        // The request's own count, held so that no early piece answers it.
         self.clients.piece_done(key, None, &self.stripes.cache, &mut self.cx);
     }
 
@@ -220,8 +221,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Starts to compute what readers of a unit wait for, or to destage it, or gives it to a pass, or lets what waits for it go on: its
-    /// lock may be free.
+    /// Gives the lock of a unit, if it is free, to the first that wants it: a computation for readers, a pass, a destage, waiting pieces.
     fn unlocked(&mut self, number: u64) {
         loop {
             let Some(unit) = self.stripes.cache.get(number) else { return };
@@ -260,7 +260,7 @@ impl Turn<'_> {
     }
 
     fn completed(&mut self, op: OpId, result: IoResult) {
-        let Turn { cx, stripes, passes, clients, .. } = self;
+        let Dispatch { cx, stripes, passes, clients, .. } = self;
         let is_ok = result.status.is_ok();
         let (role, flight) = cx.members.returned(op, is_ok);
         let made_up_for =
@@ -309,7 +309,7 @@ impl Turn<'_> {
 
     /// A record of the journal is durable, or could not be written.
     fn journal_returned(&mut self, operation: Option<u64>, is_ok: bool) {
-        let Turn { cx, stripes, clients, .. } = self;
+        let Dispatch { cx, stripes, clients, .. } = self;
         if !is_ok {
             let (required, regions) = (cx.config.journal_required, cx.recorder.regions);
             let writing = in_use(&stripes.operations, regions);
@@ -343,7 +343,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Goes on with all that can be done now; runs after every event.
+    /// Goes on with all that can be done now, in this order: what waited for superblocks, writes, destages, passes, the stop. Runs after
+    /// every event.
     fn step(&mut self) {
         *self.cx.deadline = None;
         let foreground = self.clients.foreground();
@@ -360,11 +361,11 @@ impl Turn<'_> {
         }
         self.clients.go_on_writing(&mut self.stripes.cache, &mut self.cx);
         loop {
-            let Turn { cx, stripes, clients, .. } = self;
+            let Dispatch { cx, stripes, clients, .. } = self;
             let Some(unit) = stripes.destaging.next(&mut stripes.cache, clients, cx) else { break };
             self.start(unit, Goal::Destage);
         }
-        let Turn { cx, stripes, passes, clients, .. } = self;
+        let Dispatch { cx, stripes, passes, clients, .. } = self;
         stripes.prefetch.go_on(&mut stripes.cache, clients, cx);
         passes.end_void(cx.recorder);
         if *self.stop == Stop::No {

@@ -1,4 +1,4 @@
-//! Joins what all parts of an array use: the settings, and the parts that say what is where and what is safe.
+//! Joins what every part of an array may use: the settings, and the parts that say what is where and what is safe.
 
 use crate::layer::{Geometry, Io, Outbox};
 use crate::raid::config::RaidConfig;
@@ -11,7 +11,7 @@ use crate::raid::stripe::{Operation, in_use};
 use crate::slab::Slab;
 use crate::{Buf, Lba, Nanos};
 
-/// The settings, and the parts that know nothing of stripes, passes and clients, which get them in an event.
+/// What every part may use in an event: the settings, and the parts that know nothing of stripes, passes and clients.
 pub(super) struct Cx<'a> {
     pub now: Nanos,
     pub config: &'a RaidConfig,

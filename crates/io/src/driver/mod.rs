@@ -490,7 +490,7 @@ impl Pump for Driver {
             let timeout = stack.next_deadline().map(|at| Duration::from_nanos(at.since(self.elapsed()).0));
             self.ring.enter(1, timeout).expect("the ring works");
             self.ring.take(&mut self.completions);
-            // Clients wait until the run goes on.
+            // Completions for clients go back into the queue until the driver runs normally.
             for _ in 0..self.completions.len() {
                 let completion = self.completions.pop_front().expect("counted");
                 match completion.token.kind {

@@ -348,7 +348,7 @@ fn a_mount_that_a_killed_server_left_is_taken_away() {
     }
     let directory = tempfile::tempdir().unwrap();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "fuse_image::a_server_that_is_killed"])
+        .args(["--ignored", "--exact", "front_end_tests::fuse_image::a_server_that_is_killed"])
         .env(CHILD_DIRECTORY, directory.path())
         .stdout(std::process::Stdio::null())
         .spawn()

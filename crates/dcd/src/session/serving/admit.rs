@@ -78,7 +78,7 @@ pub fn admit_bare_array(file: &StackFile, part: &str) -> Result<(), Failure> {
     layer.kind.below_names().into_iter().try_for_each(|below| admit_bare_array(file, below))
 }
 
-/// Refuses to answer flushes from RAM, which is lost when the server ends. `consents`: the user accepts that.
+/// Refuses a stack whose layers keep flushed data only in RAM (`non-volatile`), unless the user `consents`.
 pub fn admit_non_volatile(file: &StackFile, consents: bool) -> Result<(), Failure> {
     let layers = file.non_volatile_layers();
     let Some(first) = layers.first() else { return Ok(()) };

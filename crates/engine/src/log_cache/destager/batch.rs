@@ -114,7 +114,7 @@ impl Destager {
         })
     }
 
-    /// Begins to go on, unless there is a reason to wait.
+    /// Decides whether destaging may go on now, and remembers the answer. Runs after every event.
     pub fn start(&mut self, view: &View) -> Wait {
         let marks = [view.config.high_mark, view.config.low_mark];
         let [high, low] = marks.map(|mark| f64::from(mark) / 100.0);
@@ -177,7 +177,7 @@ impl Destager {
         }
         self.choose_ranges(safe, view);
         if !self.begin_choice(safe, view) && self.range_ids.is_empty() {
-            return Err(self.stuck(failed, false));
+            return Err(self.note_stuck(failed, false));
         }
         self.stalled = false;
         // While it is chosen, nothing of it may be written again.
@@ -194,13 +194,13 @@ impl Destager {
         }
         if self.room.items.is_empty() && self.range_ids.is_empty() {
             self.rest();
-            return Err(self.stuck(view.mode != Mode::Serving, true));
+            return Err(self.note_stuck(view.mode != Mode::Serving, true));
         }
         self.begin_ranges(env);
         Ok(())
     }
 
-    fn stuck(&mut self, failed: bool, after_choice: bool) -> Stuck {
+    fn note_stuck(&mut self, failed: bool, after_choice: bool) -> Stuck {
         let behind_bypass = self.behind_bypass();
         // A write that bypasses the log ends by itself; a log has to become durable.
         self.stalled = !failed && !behind_bypass;
@@ -254,7 +254,7 @@ impl Destager {
             self.lost.epoch_failed();
             self.fail();
         } else if ordered.is_complete() {
-            self.lost.epoch_read();
+            self.lost.reset_epoch_failures();
         }
     }
 
@@ -294,7 +294,7 @@ impl Destager {
         }
         let is_hopeless = env.mode == Mode::Serving && self.lost.is_without_hope();
         if is_hopeless {
-            self.lost.epoch_read();
+            self.lost.reset_epoch_failures();
         }
         BatchEnd { flush, failed_flush, has_errors: self.errors > 0, is_hopeless }
     }

@@ -131,7 +131,7 @@ impl View<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::super::core::LOG;
-    use super::super::super::steps::{Steps, quiet};
+    use super::super::super::testing_steps::{Steps, quiet};
     use super::super::super::{LogCacheConfig, Promise};
     use super::*;
     use crate::{Io, LINE_SECTORS};

@@ -81,7 +81,7 @@ impl LostPieces {
         self.epochs >= TRIES_MAX
     }
 
-    pub fn epoch_read(&mut self) {
+    pub fn reset_epoch_failures(&mut self) {
         self.epochs = 0;
     }
 }

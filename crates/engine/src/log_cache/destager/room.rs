@@ -126,7 +126,7 @@ pub struct Room {
     /// Blocks in a window, at most: each takes a line of `runs` or less.
     pub blocks_max: usize,
     pub items: Vec<Item>,
-    /// Clean pieces that fill gaps of a window, and how many there are at most. They are counted on from the items.
+    /// Clean pieces that fill gaps of a window; their indices continue after those of `items`. `clean_max`: how many at most.
     pub clean: Vec<Item>,
     pub clean_max: usize,
     pub blocks: Vec<how::Block>,

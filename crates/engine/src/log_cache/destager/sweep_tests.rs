@@ -1,8 +1,8 @@
 //! Sweeps: what a batch takes, how fast writers may go meanwhile, and whom destaging lets go first.
 
 use super::super::core::{DATA, LOG};
-use super::super::steps::{Kind, Steps, quiet};
 use super::super::table::{Line, Piece, Place};
+use super::super::testing_steps::{Kind, Steps, quiet};
 use super::super::{HowPolicy, LogCacheConfig};
 use super::room::Item;
 use super::sweep::{First, Sweep, batch_lines};

@@ -3,8 +3,8 @@
 use super::super::core::DATA;
 use super::super::format::{Kind, State, Superblock, encode_header};
 use super::super::recover::{WalkOptions, walk};
-use super::super::steps::{Steps, ZEROES, quiet};
 use super::super::testing::{Log, Part, Ram, sector_of};
+use super::super::testing_steps::{Steps, ZEROES, quiet};
 use super::*;
 use crate::layer::Control;
 use crate::{Durability, Io, IoError};
