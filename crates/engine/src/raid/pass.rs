@@ -182,7 +182,7 @@ impl Passes {
         self.current.is_some()
     }
 
-    /// Nothing of a window is under way.
+    /// True when no window is under way.
     pub fn rest(&self) -> bool {
         self.windows.is_empty()
     }
