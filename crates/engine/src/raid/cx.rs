@@ -11,7 +11,7 @@ use crate::raid::stripe::{Operation, in_use};
 use crate::slab::Slab;
 use crate::{Buf, Lba, Nanos};
 
-/// What every part may use in an event: the settings, and the parts that know nothing of stripes, passes and clients.
+/// Borrows what every part may use in an event: the settings, and the parts that know nothing of stripes, passes and clients.
 pub(super) struct Cx<'a> {
     pub now: Nanos,
     pub config: &'a RaidConfig,
