@@ -221,7 +221,7 @@ fn an_array_is_found_again_among_bare_devices() {
         dcd().args(["array", "assemble"]).args(paths).args(more).output().unwrap()
     };
     disk(&place, "blank", 6);
-    expect(&find(&["c", "a"], &[]), 3, "of its 4 members 1, 3 are not among the devices");
+    expect(&find(&["c", "a"], &[]), 3, "of its 4 members, 1, 3 are not among the devices");
     expect(&find(&["blank"], &[]), 1, "none of the devices belongs to an array");
     let out = place.path("found.toml");
     let found = find(&["d", "e", "blank", "a", "b"], &["--out", out.to_str().unwrap()]);
@@ -607,8 +607,7 @@ fn a_spare_or_a_member_that_is_not_there_does_not_lead_to_a_new_array() {
     expect(&refused, 1, "if it is gone for good, write journal = \"none\" in the stack file");
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace("journal.img\"\n", "journal.img\"\nsize = \"8MiB\"\n")).unwrap();
-    let said =
-        "if that array does not start, \"dcd array status\" says why. A new one, with --force, loses all";
+    let said = "if that array does not start, \"dcd array status\" says why. A new array, with --force, loses all data";
     expect(&array(&place, "create", &[]), 3, said);
     assert!(!place.path("journal.img").exists(), "what is refused makes nothing");
     stack(&place, &["a", "b", "c", "d"], &["e"], "journal = \"none\"\n");

@@ -44,7 +44,7 @@ fn a_new_array_over_an_old_one_takes_its_journal_too() {
     expect(&server.stop(), 0, "");
 
     fs::File::create(place.path("journal.img")).unwrap().set_len(256 << 10).unwrap();
-    expect(&array(&place, "create", &["--force"]), 1, "the array is made, but its journal is too small");
+    expect(&array(&place, "create", &["--force"]), 1, "the array was created, but its journal is too small");
 }
 
 #[test]

@@ -262,7 +262,7 @@ fn a_data_disk_that_cannot_be_written_loses_nothing_and_says_so() {
         expect(
             &place.run(command, &[]),
             1,
-            "could not be written to the data disk, and are in the log as before",
+            "could not be written to the data disk, and are still in the log: nothing is lost",
         );
     }
     let server = place.serve();

@@ -61,7 +61,11 @@ fn nbd_recovery_is_refused_where_a_killed_server_loses_what_it_answered() {
     place.add_to_serve("nbd-recovery = true\n");
     place.format();
     let refused = Server::start(&place, &[]).err().expect("ordered answers from RAM");
-    expect(&refused, 1, "layer \"cache\" has promise = \"ordered\", so what it answers is lost");
+    expect(
+        &refused,
+        1,
+        "layer \"cache\" has promise = \"ordered\", so answered writes are lost when the server is killed",
+    );
     expect(&refused, 1, "set nbd-recovery = false");
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace("nbd = \"unix:nbd.sock\"", "fuse = \"mnt\"")).unwrap();

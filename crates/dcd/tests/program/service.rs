@@ -439,7 +439,7 @@ fn the_unit_is_tried_again_for_as_long_as_a_device_is_in_use() {
     command.arg("serve").arg("--wait-busy=10min").arg(place.stack());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut second = Server { child: command.spawn().unwrap() };
-    wait_for(&mut said(&mut second), "it is waited for, 600 s at most");
+    wait_for(&mut said(&mut second), "waiting for that, 600 s at most");
     first.kill();
     let mut line = String::new();
     BufReader::new(second.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
