@@ -1,7 +1,7 @@
 //! The NBD protocol, for both sides: its numbers ([`protocol`]), the client's handshake ([`handshake`]), the URIs that name
 //! exports ([`Uri`]), and a client of the transmission phase that survives the loss of its server ([`Client`]).
 //!
-//! Nothing here does I/O. The handshake works on anything that reads and writes; the client takes and returns bytes.
+//! This crate does no I/O. The handshake works on anything that reads and writes; the client takes and returns bytes.
 
 mod client;
 pub mod handshake;

@@ -1,6 +1,6 @@
 //! Activation: checks that the disks are the right ones, recovers the log into the table, and begins a new epoch.
 //!
-//! Nothing is written before everything has been read and checked. Then both disks are flushed: after a kill, records of the log and
+//! Writing begins only after everything has been read and checked. Then both disks are flushed: after a kill, records of the log and
 //! writes that bypassed it may still be volatile. Last, one superblock, whose writing begins with the flush of the log, makes the new
 //! epoch real. After a crash anywhere, the next start has the same outcome.
 

@@ -6,7 +6,7 @@
 //! | rebuild     | units that a new member has nothing of | as soon as a member is missing and there is one for its role |
 //! | scrub       | all                                    | when an administrator asks                                 |
 //!
-//! One pass goes on at a time. While clients are active it takes so much of each member's time as `pass_rate` says, in small
+//! Passes run one at a time. While clients are active, a pass takes so much of each member's time as `pass_rate` says, in small
 //! windows, one at a time: no client waits for more than one window, and the pass is not starved either. While there are
 //! no requests the pass goes as fast as the members do. A scrub that is stopped, or that a rebuild has come before, goes on where it was.
 

@@ -11,7 +11,7 @@
 //!      └─────────────────┴─────────────────┘
 //! ```
 //!
-//! Its guarantees:
+//! Guarantees of the client:
 //! - An operation that overlaps an older one is sent when that is answered, unless both read. So writes that are sent again arrive
 //!   in the order in which they were submitted.
 //! - A flush is sent once all kept writes were sent again and answered.

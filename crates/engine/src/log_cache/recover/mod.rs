@@ -8,7 +8,7 @@
 //! The proof may lie anywhere, so at the end of the log a walk after a crash reads the rest of the log, too (see [`search::Survey`]);
 //! after a clean stop it reads no further than the next segment.
 //!
-//! Nothing is written here, so a crash during recovery changes nothing. Memory is bounded: one segment, the headers of one unfinished
+//! Recovery writes nothing here, so a crash during it changes nothing. Memory is bounded: one segment, the headers of one unfinished
 //! request, and 16 bytes for each record that is not destaged yet. Time is bounded by one lap of the ring, and two more if a durable
 //! record is missing.
 
