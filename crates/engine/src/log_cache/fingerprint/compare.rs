@@ -3,6 +3,9 @@
 //! After a clean stop every line is what the superblock says. After a crash, each sector of a line holds what the superblock says, or
 //! data of some record of the walk: a batch may have destaged any part of any record, and the medium may have kept any sector of it.
 //! Payload is read from the log only for lines that differ, as the checksums of entries are CRCs.
+//!
+//! The superblock has only the lowest byte of the sum of each sector, so a sector that somebody else changed looks unchanged once in 256
+//! times. Where all sectors of a line look unchanged, the sum of the line tells more: it differs, so some sector has changed.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +13,7 @@ use super::super::LogError;
 use super::super::format::{Header, Kind, State, Superblock};
 use super::super::offline::read_payload;
 use super::super::recover::{DamageKind, Walked};
-use super::{Content, LINE, LineSum, SECTOR, line_sum, mask, part_of, sector_sums, sum};
+use super::{Content, LINE, LineSum, SECTOR, SECTORS, line_sum, mask, part_of, sector_sums, sum};
 use crate::{BlockDevice, Extent, IoError, LINE_SECTORS};
 
 /// Maximum number of entries whose payload is read. If the log has more, lines with entries that were left out are not judged: no start
@@ -28,10 +31,56 @@ struct Candidate {
 /// A line that differs.
 struct Suspect {
     recorded: LineSum,
-    /// Sectors whose content comes from some record.
+    /// Sectors whose content comes from some record; of a touched line, also those that look unchanged, unless all do.
     explained: u8,
     /// True if some record has an entry for a part of the line.
     is_touched: bool,
+    /// True if all sectors look unchanged, although the line differs.
+    is_doubtful: bool,
+    /// True if an entry's whole part of the line is on the disk, or may be.
+    has_whole_entry: bool,
+}
+
+impl Suspect {
+    const fn new(recorded: LineSum) -> Suspect {
+        Suspect { recorded, explained: 0, is_touched: false, is_doubtful: false, has_whole_entry: false }
+    }
+
+    /// Notes that sectors may hold anything.
+    fn may_be_anything(&mut self, first: usize, count: usize) {
+        self.explained |= mask(first, count);
+        self.has_whole_entry = true;
+    }
+
+    /// Notes which sectors of an entry's part of the line are explained by it.
+    fn explain(&mut self, first: usize, part: &[u8], is_explained: impl Fn(usize, &[u8]) -> bool) {
+        let explained = matching(first, part, is_explained);
+        self.explained |= explained;
+        self.has_whole_entry |= explained == mask(first, part.len() / SECTOR);
+    }
+
+    /// True if the cache cannot have left the line as it is.
+    ///
+    /// Some sector of a doubtful line was changed to content whose sum has the same lowest byte. If the cache did it, and the whole entry
+    /// has not arrived, it is one of the explained sectors: then some sum with that byte for that sector gives the sum of the line. (Two
+    /// such sectors in one torn write are not looked for.)
+    fn differs(&self, bytes: &[u8]) -> bool {
+        if !self.is_doubtful {
+            return self.explained != u8::MAX;
+        }
+        let mut explained = (0..SECTORS).filter(|at| self.explained & mask(*at, 1) != 0);
+        !self.has_whole_entry && !explained.any(|at| self.is_the_only_change(at, bytes))
+    }
+
+    /// True if the line can be as it was recorded, but for one sector.
+    fn is_the_only_change(&self, at: usize, bytes: &[u8]) -> bool {
+        let mut sums = sector_sums(bytes);
+        let lowest = sums[at] & 0xff;
+        (0..1 << 24).any(|rest: u32| {
+            sums[at] = rest << 8 | lowest;
+            Some(line_sum(sums)) == self.recorded.sum
+        })
+    }
 }
 
 /// A comparison under way: give it every record of the walk, then call [`Comparison::finish`].
@@ -68,7 +117,7 @@ impl Comparison {
             compared += 1;
             let found = if is_exact { line_sum(sector_sums(bytes)) } else { crc32c::crc32c(bytes) };
             if found != sum {
-                suspects.insert(recorded.line, Suspect { recorded, explained: 0, is_touched: false });
+                suspects.insert(recorded.line, Suspect::new(recorded));
             }
         }
         Ok(Comparison {
@@ -98,12 +147,12 @@ impl Comparison {
                         let (extent, crc) = (entry.extent, entry.crc);
                         self.candidates.push(Candidate { line, place, extent, crc });
                     }
-                    Kind::Data => suspect.explained = u8::MAX,
+                    Kind::Data => suspect.may_be_anything(0, SECTORS),
                     Kind::Invalidate | Kind::Clean => {}
                     // The device may return anything after a discard.
-                    Kind::Discard => suspect.explained |= mask(first, count),
+                    Kind::Discard => suspect.may_be_anything(first, count),
                     Kind::Zeroes | Kind::ZeroesUnmap => {
-                        explain(suspect, first, part, |_, sector| sector.iter().all(|byte| *byte == 0));
+                        suspect.explain(first, part, |_, sector| sector.iter().all(|byte| *byte == 0));
                     }
                 }
                 suspect.is_touched |= !matches!(entry.kind, Kind::Invalidate | Kind::Clean);
@@ -118,43 +167,47 @@ impl Comparison {
         let has_holes = walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload);
         for suspect in self.suspects.values_mut().filter(|suspect| suspect.is_touched) {
             let bytes = self.content.line(suspect.recorded.line).expect("a suspect was read");
-            match suspect.recorded.sectors.filter(|_| !has_holes) {
-                Some(sums) => explain(suspect, 0, bytes, |at, sector| sum(sector) as u8 == sums[at]),
+            let Some(sums) = suspect.recorded.sectors.filter(|_| !has_holes) else {
                 // Earlier versions kept one sum per line: the rest of the line may be unchanged.
-                None => suspect.explained = u8::MAX,
+                suspect.may_be_anything(0, SECTORS);
+                continue;
+            };
+            let unchanged = matching(0, bytes, |at, sector| sum(sector) as u8 == sums[at]);
+            suspect.is_doubtful = unchanged == u8::MAX;
+            if !suspect.is_doubtful {
+                suspect.explained |= unchanged;
             }
         }
         // The newest copies are the likeliest.
         for Candidate { line, place, extent, crc } in self.candidates.into_iter().rev() {
             let suspect = self.suspects.get_mut(&line).expect("a candidate is for a suspect");
             let (first, count) = part_of(line, extent);
-            if suspect.explained & mask(first, count) == mask(first, count) {
+            let is_explained = suspect.explained & mask(first, count) == mask(first, count);
+            if is_explained && (suspect.has_whole_entry || !suspect.is_doubtful) {
                 continue;
             }
             let Some(payload) = read_payload(log, place, extent, crc)? else {
                 // The payload has rotted, and the disk may have its original.
-                suspect.explained |= mask(first, count);
+                suspect.may_be_anything(first, count);
                 continue;
             };
             let bytes = self.content.line(line).expect("a suspect was read");
             let part = &bytes[first * SECTOR..(first + count) * SECTOR];
-            explain(suspect, first, part, |at, sector| {
+            suspect.explain(first, part, |at, sector| {
                 let from = (at - first) * SECTOR;
                 sector == &payload[from..from + SECTOR]
             });
         }
-        let differing = self.suspects.values().filter(|suspect| suspect.explained != u8::MAX);
+        let bytes = |suspect: &Suspect| self.content.line(suspect.recorded.line).expect("a suspect was read");
+        let differing = self.suspects.values().filter(|suspect| suspect.differs(bytes(suspect)));
         let differing = differing.map(|suspect| suspect.recorded.line).collect();
         Ok(Found { compared: self.compared, differing, content: self.content })
     }
 }
 
-/// Notes which sectors of a part of a line are explained.
-fn explain(suspect: &mut Suspect, first: usize, part: &[u8], is_explained: impl Fn(usize, &[u8]) -> bool) {
+/// The sectors of a part of a line that match.
+fn matching(first: usize, part: &[u8], is_match: impl Fn(usize, &[u8]) -> bool) -> u8 {
     debug_assert!(part.len() <= LINE);
-    for (at, sector) in (first..).zip(part.chunks_exact(SECTOR)) {
-        if is_explained(at, sector) {
-            suspect.explained |= mask(at, 1);
-        }
-    }
+    let sectors = (first..).zip(part.chunks_exact(SECTOR));
+    sectors.filter(|(at, sector)| is_match(*at, sector)).fold(0, |found, (at, _)| found | mask(at, 1))
 }
