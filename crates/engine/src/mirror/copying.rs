@@ -1,5 +1,8 @@
-//! Copies from leg to leg, one place at a time: fills a leg, and repairs places that one leg could not read and another could. While a
+//! Copies from leg to leg, one place at a time: fills a leg, and repairs blocks that one leg could not read and another could. While a
 //! place is copied, no client writes there.
+//!
+//! A place with unreadable blocks is divided, down to single blocks: a block that its leg can read is never written, as it may be the only
+//! good copy, and a leg that is filled gets every block that some leg can read.
 
 use std::collections::VecDeque;
 
@@ -11,23 +14,57 @@ use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 /// Sectors copied at once: enough to stream, but so few that a client's write waits no longer than for another write.
 const WINDOW_SECTORS: u64 = 2048;
-/// Sectors copied at once in a window with unreadable sectors.
+/// Sectors copied at once in a window with unreadable blocks.
 const PIECE_SECTORS: u64 = 8;
 /// Maximum number of places that wait to be repaired. A later read finds the others again.
 const MENDS_MAX: usize = 64;
 
-/// A leg that is being filled, and its progress.
+/// Sectors that are copied place by place, and the progress.
+#[derive(Clone, PartialEq, Eq)]
+struct Walk {
+    next: u64,
+    end: u64,
+    /// Ends of the sectors that are copied in pieces, and block by block.
+    pieces_until: u64,
+    blocks_until: u64,
+}
+
+impl Walk {
+    const fn new(extent: Extent) -> Walk {
+        Walk { next: extent.start.0, end: extent.end().0, pieces_until: 0, blocks_until: 0 }
+    }
+
+    fn place(&self, block: u64) -> Extent {
+        let most = match self.next {
+            next if next < self.blocks_until => block,
+            next if next < self.pieces_until => PIECE_SECTORS,
+            _ => WINDOW_SECTORS,
+        };
+        Extent::new(Lba(self.next), most.min(self.end - self.next))
+    }
+
+    /// Divides the next place; false if it is one block.
+    fn divide(&mut self, block: u64) -> bool {
+        let place = self.place(block);
+        let is_piece = place.sectors <= PIECE_SECTORS;
+        let until = if is_piece { &mut self.blocks_until } else { &mut self.pieces_until };
+        *until = place.end().0;
+        place.sectors > block
+    }
+}
+
+/// A leg that is being filled.
 struct Fill {
     leg: u64,
-    done_sectors: u64,
-    /// End of the sectors that are copied in small pieces.
-    pieces_until: u64,
+    walk: Walk,
     flushing: bool,
 }
 
 enum Phase {
     /// Waits for the operations under way in the place.
     Locked,
+    /// Reads it from the leg to be repaired: which blocks are bad?
+    Checking,
     Reading {
         from: u64,
     },
@@ -36,6 +73,8 @@ enum Phase {
 
 struct Copy {
     to: u64,
+    /// Of a repair, the sectors left.
+    walk: Walk,
     extent: Extent,
     is_fill: bool,
     phase: Phase,
@@ -47,7 +86,7 @@ struct Copy {
 #[derive(Default)]
 pub struct Copier {
     fill: Option<Fill>,
-    mends: VecDeque<(u64, Extent)>,
+    mends: VecDeque<(u64, Walk)>,
     running: Option<Copy>,
     /// Time of the next copy: clients come first.
     rests_until: Nanos,
@@ -65,8 +104,9 @@ impl Copier {
     }
 
     pub fn mend(&mut self, leg: u64, extent: Extent) {
-        if self.mends.len() < MENDS_MAX && !self.mends.contains(&(leg, extent)) {
-            self.mends.push_back((leg, extent));
+        let mend = (leg, Walk::new(extent));
+        if self.mends.len() < MENDS_MAX && !self.mends.contains(&mend) {
+            self.mends.push_back(mend);
         }
     }
 
@@ -84,7 +124,7 @@ impl Copier {
 
     /// Returns the number of sectors of a leg that are filled.
     pub fn filled_sectors(&self, leg: u64) -> u64 {
-        self.fill.as_ref().filter(|fill| fill.leg == leg).map_or(0, |fill| fill.done_sectors)
+        self.fill.as_ref().filter(|fill| fill.leg == leg).map_or(0, |fill| fill.walk.next)
     }
 
     /// The next leg to fill.
@@ -118,7 +158,8 @@ impl Core {
 
     pub fn copy_step(&mut self, now: Nanos, out: &mut Outbox) {
         if self.copier.fill.is_none() && self.record.is_settled() {
-            let fill = |leg| Fill { leg, done_sectors: 0, pieces_until: 0, flushing: false };
+            let walk = Walk::new(Extent::new(Lba(0), self.label.sectors));
+            let fill = |leg| Fill { leg, walk, flushing: false };
             self.copier.fill = self.copier.unfilled(&self.label).map(fill);
         }
         if self.copier.running.is_none() && self.stop == Stop::No {
@@ -126,60 +167,86 @@ impl Core {
         }
         let Some(copy) = &mut self.copier.running else { return };
         if matches!(copy.phase, Phase::Locked) && !self.clients.changes(copy.extent) {
-            self.read_place(out);
+            let (is_fill, to) = (copy.is_fill, copy.to);
+            if is_fill {
+                self.read_place(out);
+            } else {
+                self.read_from(to, Phase::Checking, out);
+            }
         }
     }
 
     fn next_place(&mut self, now: Nanos, out: &mut Outbox) -> Option<Copy> {
-        let copy = |to, extent, is_fill| Copy {
-            to,
-            extent,
-            is_fill,
-            phase: Phase::Locked,
-            unreadable: Vec::new(),
-            began: now,
+        let block = self.block_sectors();
+        let copy = |to, walk: Walk, is_fill| {
+            let (extent, phase, unreadable) = (walk.place(block), Phase::Locked, Vec::new());
+            Copy { to, walk, extent, is_fill, phase, unreadable, began: now }
         };
-        if let Some((leg, extent)) = self.copier.mends.pop_front() {
-            return Some(copy(leg, extent, false));
+        if let Some((leg, walk)) = self.copier.mends.pop_front() {
+            return Some(copy(leg, walk, false));
         }
         // A fill begins only once the labels say so.
         let fill = self.copier.fill.as_mut().filter(|fill| !fill.flushing)?;
         if now < self.copier.rests_until || !self.record.is_settled() {
             return None;
         }
-        let left = self.label.sectors - fill.done_sectors;
-        if left == 0 {
+        if fill.walk.next == fill.walk.end {
             fill.flushing = true;
             let leg = fill.leg;
             self.submit(leg, Op::Filled { leg }, Io::Flush, out);
             return None;
         }
-        let most = if fill.done_sectors < fill.pieces_until { PIECE_SECTORS } else { WINDOW_SECTORS };
-        let extent = Extent::new(Lba(fill.done_sectors), left.min(most));
-        Some(copy(fill.leg, extent, true))
+        Some(copy(fill.leg, fill.walk.clone(), true))
+    }
+
+    /// Sectors of the smallest part of a leg that is read or written.
+    fn block_sectors(&self) -> u64 {
+        u64::from(self.geometry.logical_block_bytes) / SECTOR_BYTES
+    }
+
+    fn read_from(&mut self, from: u64, phase: Phase, out: &mut Outbox) {
+        let copy = self.copier.running.as_mut().expect("a place is copied");
+        copy.phase = phase;
+        let at = down(copy.extent.start);
+        let buf = Buf::zeroed((copy.extent.sectors * SECTOR_BYTES) as usize);
+        self.submit(from, Op::Copy { leg: from }, Io::Read { at, buf }, out);
     }
 
     /// Reads the place from a leg that has not failed to read it.
     fn read_place(&mut self, out: &mut Outbox) {
         let copy = self.copier.running.as_ref().expect("a place is copied");
-        let (to, extent, is_fill) = (copy.to, copy.extent, copy.is_fill);
-        let mut but = copy.unreadable.clone();
-        but.push(to);
-        let Some(from) = self.reader(&but) else {
-            if is_fill && extent.sectors <= PIECE_SECTORS {
-                // No leg can read the place. Old content of the new leg must not be taken for it.
-                return self.write_place(Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize), out);
-            }
-            if let Some(fill) = self.copier.fill.as_mut().filter(|_| is_fill) {
-                fill.pieces_until = extent.end().0;
-            }
-            self.copier.running = None;
-            return self.start_waiting(out);
-        };
+        let but = [&copy.unreadable[..], &[copy.to]].concat();
+        match self.reader(&but) {
+            Some(from) => self.read_from(from, Phase::Reading { from }, out),
+            None => self.divide_place(out),
+        }
+    }
+
+    /// Goes on with a part of a place that cannot be read as a whole. A block that no leg can read is passed over by a repair; a leg that
+    /// is filled gets zeroes, as its old content must not be taken for the block's.
+    fn divide_place(&mut self, out: &mut Outbox) {
+        let block = self.block_sectors();
         let copy = self.copier.running.as_mut().expect("a place is copied");
-        copy.phase = Phase::Reading { from };
-        let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
-        self.submit(from, Op::Copy { leg: from }, Io::Read { at: down(extent.start), buf }, out);
+        let is_divided = copy.walk.divide(block);
+        if copy.is_fill && !is_divided {
+            let zeroes = Buf::zeroed((copy.extent.sectors * SECTOR_BYTES) as usize);
+            return self.write_place(zeroes, out);
+        }
+        self.end_place(!is_divided, out);
+    }
+
+    /// Ends a copy; `is_passed`: the next place begins behind it.
+    fn end_place(&mut self, is_passed: bool, out: &mut Outbox) {
+        let Some(Copy { to, mut walk, extent, is_fill, .. }) = self.copier.running.take() else { return };
+        if is_passed {
+            walk.next = extent.end().0;
+        }
+        if let Some(fill) = self.copier.fill.as_mut().filter(|fill| is_fill && fill.leg == to) {
+            fill.walk = walk;
+        } else if !is_fill && walk.next < walk.end && self.written().contains(&to) {
+            self.copier.mends.push_front((to, walk));
+        }
+        self.start_waiting(out);
     }
 
     fn write_place(&mut self, buf: Buf, out: &mut Outbox) {
@@ -190,7 +257,7 @@ impl Core {
     }
 
     pub fn on_copied(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
-        let written = self.written();
+        let (written, block) = (self.written(), self.block_sectors());
         let copy = self.copier.running.as_mut().expect("a place is copied");
         let (to, extent, is_fill, began) = (copy.to, copy.extent, copy.is_fill, copy.began);
         match (&copy.phase, result.status) {
@@ -202,20 +269,17 @@ impl Core {
                 copy.unreadable.push(from);
                 return self.read_place(out);
             }
+            (Phase::Checking, Ok(())) => {}
+            (Phase::Checking, Err(_)) if extent.sectors > block => return self.divide_place(out),
+            (Phase::Checking, Err(_)) => return self.read_place(out),
             (_, Err(_)) => self.fail_leg(to, out),
-            (_, Ok(())) if is_fill => {
-                self.statistics.filled_sectors += extent.sectors;
-                if let Some(fill) = self.copier.fill.as_mut().filter(|fill| fill.leg == to) {
-                    fill.done_sectors = extent.end().0;
-                }
-            }
+            (_, Ok(())) if is_fill => self.statistics.filled_sectors += extent.sectors,
             (_, Ok(())) => self.statistics.mended += 1,
         }
-        self.copier.running = None;
         if is_fill && !self.clients.is_idle() {
             self.copier.rests_until = now + Nanos(2 * now.since(began).0);
         }
-        self.start_waiting(out);
+        self.end_place(true, out);
     }
 
     /// Notes that a whole leg is copied and flushed.

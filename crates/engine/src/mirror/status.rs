@@ -30,7 +30,7 @@ pub struct LegStatus {
 pub struct MirrorStatistics {
     /// Reads that failed on one leg and were answered by another.
     pub reads_elsewhere: u64,
-    /// Places that were written again on a leg that could not read them.
+    /// Blocks that were written again on a leg that could not read them.
     pub mended: u64,
     pub legs_failed: u64,
     /// Legs that had lost writes reported as durable.

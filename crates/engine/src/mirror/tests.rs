@@ -200,6 +200,38 @@ fn what_one_leg_cannot_read_another_answers_and_it_is_mended() {
     assert_eq!(rig.standings(), [WHOLE, WHOLE]);
 }
 
+/// The other leg may have anything where this one can read: a repair of the whole place overwrote the only good copy.
+#[test]
+fn a_repair_writes_only_the_blocks_that_its_leg_cannot_read() {
+    let mut rig = Rig::new(2);
+    rig.write(64, 9);
+    let at = |lba: u64| CONTENT_SECTOR + lba;
+    rig.legs.0[1].bytes[(at(65) * SECTOR_BYTES) as usize..][..SECTOR_BYTES as usize].fill(3);
+    rig.legs.0[0].unreadable.insert(at(66));
+    assert_eq!(rig.read(64), 9);
+    let status = rig.mirror.status(rig.now);
+    assert_eq!(status.get::<MirrorStatus>().unwrap().statistics.mended, 1);
+    assert!((64..72).all(|lba| rig.on_leg(0, lba) == 9));
+}
+
+/// The new leg got zeroes for a whole piece with an unreadable block, and counted as whole.
+#[test]
+fn a_leg_is_filled_with_every_block_that_some_leg_can_read() {
+    let mut rig = Rig::new(2);
+    rig.write(64, 9);
+    rig.break_leg(1);
+    rig.write(80, 9);
+    let mut legs = rig.legs.0;
+    legs[1].unwritable.clear();
+    legs[1].unreadable.clear();
+    legs[1].bytes[((CONTENT_SECTOR + 64) * SECTOR_BYTES) as usize..][..8 * SECTOR_BYTES as usize].fill(3);
+    legs[0].unreadable.insert(CONTENT_SECTOR + 66);
+    let rig = Rig::start(legs, false).unwrap();
+    assert_eq!(rig.standings(), [WHOLE, WHOLE]);
+    let filled: Vec<u8> = (64..72).map(|lba| rig.on_leg(1, lba)).collect();
+    assert_eq!(filled, [9, 9, 0, 9, 9, 9, 9, 9]);
+}
+
 /// No leg can read the first place any more when it is to be mended. The second one is mended without another event.
 #[test]
 fn every_place_that_waits_is_mended() {

@@ -251,7 +251,7 @@ fn legs(of: &mut Of<'_>, mirror: &MirrorStatus) {
     of.total("log_reads_elsewhere", "Reads that one leg failed and another answered", counts.reads_elsewhere);
     of.total(
         "log_places_mended",
-        "Places that a leg could not read and that were written again",
+        "Blocks that a leg could not read and that were written again",
         counts.mended,
     );
 }
