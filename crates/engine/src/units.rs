@@ -23,6 +23,11 @@ impl Lba {
     }
 }
 
+/// Returns the byte at which sector `at` lies in a buffer that begins with sector `base`.
+pub fn byte_offset(base: Lba, at: Lba) -> usize {
+    ((at - base) * SECTOR_BYTES) as usize
+}
+
 impl fmt::Display for Lba {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LBA {}", self.0)

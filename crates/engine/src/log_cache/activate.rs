@@ -6,10 +6,11 @@
 
 use super::commit::CleanRecord;
 use super::copies;
-use super::core::{Core, DATA, LOG, Mode, Stop};
+use super::core::Core;
 use super::data_disk::DataDisk;
 use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
+use super::env::{DATA, LOG, Mode, Stop};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
 use super::forget::Forgetting;
@@ -19,7 +20,6 @@ use super::keep::Keep;
 use super::log::Log;
 use super::offline::{check_sizes, live_superblock, read_copies, refuse_out_of_use, write_superblock};
 use super::queue::Queue;
-use super::read::masked_runs;
 use super::recover::{DamageKind, RecoverError, Visitor, WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::statistics::Statistics;
@@ -254,7 +254,7 @@ fn check_blocks(data: Geometry, index: &Index) -> Result<(), LogError> {
     index.table().scan(|line, piece| {
         if piece.dirty {
             let mut whole = true;
-            masked_runs(line, piece.mask, |run| whole &= is_whole(run));
+            line.runs(piece.mask, |run| whole &= is_whole(run));
             parts += usize::from(!whole);
         }
     });

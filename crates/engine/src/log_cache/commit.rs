@@ -3,12 +3,13 @@
 //! Flushes are group commits: while one write of the log is on its way, everything that comes in goes into the next one,
 //! so concurrent flushes share a record.
 
-use super::core::{Core, DATA, LOG, Mode, Op, Stop};
+use super::core::Core;
+
 use super::destager::BatchEnd;
 use super::destager::ordered::Cursor;
+use super::env::{DATA, LOG, Mode, Op, Stop};
 use super::format::{Entry, Kind, State};
 use super::queue::DurableWaiter;
-use super::read::masked_runs;
 use super::table::{Line, Piece, STEP_LINES, TablePart};
 use super::{Promise, Reads};
 use crate::layer::{Io, IoResult, Outbox, Report, RequestId, Unfinished};
@@ -420,7 +421,7 @@ impl Core {
                 return;
             }
             if piece.mask != u8::MAX {
-                return masked_runs(line, piece.mask, |run| clean.push(run));
+                return line.runs(piece.mask, |run| clean.push(run));
             }
             if line.0.is_multiple_of(RUN_LINES) || !is_whole(line.0 - 1) {
                 let run_end = (line.0 + 1).next_multiple_of(RUN_LINES);

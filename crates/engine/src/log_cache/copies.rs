@@ -9,7 +9,9 @@
 
 use std::ops::Range;
 
-use super::core::{Core, LOG, Mode, Op};
+use super::core::Core;
+
+use super::env::{LOG, Mode, Op};
 use super::format::{Header, Kind, Superblock, decode_header, is_like_a_header};
 use super::offline::newest_generation;
 use super::recover::Believed;

@@ -4,7 +4,9 @@
 //! data disk, once the host has recorded that this log must not be replayed any more. A block that cannot be read is an error until it is
 //! written again.
 
-use super::core::{Core, Mode, Stop};
+use super::core::Core;
+
+use super::env::{Mode, Stop};
 use super::queue::PendingWrite;
 use crate::layer::{ErrorKind, Outbox, Report, Unfinished};
 use crate::{IoError, Nanos};

@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::fingerprint::{Fingerprint, LineSum, SectorSums, ends, middle};
+use super::fingerprint::{
+    FINGERPRINT_END_BLOCKS, Fingerprint, LineSum, SAMPLES_MAX, SectorSums, ends, middle,
+};
 use super::spindle::{Spindle, SpindleBytes};
 use crate::destage::contiguity::{Contiguity, ContiguityBytes};
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
@@ -40,11 +42,7 @@ pub const SEGMENT_BYTES_MAX: u32 = 16 << 20;
 pub const SEGMENTS_MIN: u32 = 4;
 /// Maximum number of segments, as one event may look at each. Logs that were formatted with more are still served.
 pub const SEGMENTS_MAX: u32 = 1 << 16;
-/// The fingerprint covers this many blocks of 4 KiB (1 MiB) at each end of the data disk.
-pub const FINGERPRINT_END_BLOCKS: usize = 256;
 pub const FINGERPRINT_BLOCKS: usize = 2 * FINGERPRINT_END_BLOCKS;
-/// Maximum number of covered lines between the ends.
-pub const SAMPLES_MAX: usize = 36;
 /// Set if the fingerprint's sums are no CRCs, and it is exact after a clean stop.
 const FLAG_EXACT: u32 = 1;
 /// Set if the block after the superblock has the checksums of sectors at the ends.

@@ -10,13 +10,14 @@
 //!   zeroes and discards drop it.
 
 use super::destaged::Destaged;
-use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, Superblock};
-use super::read::masked_runs;
+use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, LOG_SECTORS_MAX, Superblock};
 use super::table::{
-    Line, LookupTable, Lost, Piece, Place, RangeInfo, RangeKind, RangePart, TablePart, ZeroRanges,
+    Line, LookupTable, Lost, PLACE_MAX, Piece, Place, RangeInfo, RangeKind, RangePart, TablePart, ZeroRanges,
 };
 use crate::{Extent, LINE_SECTORS, SECTOR_BYTES};
 use std::ops::Range;
+
+const _: () = assert!(LOG_SECTORS_MAX - 1 == PLACE_MAX);
 
 /// Counts and marks of a segment.
 #[derive(Clone, Copy, Default)]
@@ -304,7 +305,7 @@ impl Index {
             Some(piece) if piece.dirty => return false,
             Some(piece) => {
                 if self.is_visible(place) {
-                    masked_runs(line, piece.mask, |run| self.destaged.add(run, last_seq));
+                    line.runs(piece.mask, |run| self.destaged.add(run, last_seq));
                 }
                 self.table.remove_sectors(line, piece.mask, |_| {});
             }

@@ -12,14 +12,14 @@
 //!   copy is durable before the data disk changes.
 
 use super::Canary;
-use super::core::{Core, LOG, Mode, Op, Stop};
+use super::core::Core;
+use super::env::{LOG, Mode, Op, Stop};
 use super::format::{Kind, decode_header};
-use super::read::{byte_offset, piece_is_whole};
 use super::table::{Line, Piece, Place};
 use super::write::SEGMENTS_READY;
 use crate::layer::{Io, IoResult, Outbox};
 use crate::slab::Slab;
-use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
+use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES, byte_offset};
 
 /// Bytes that clients must read and write for each byte that is copied.
 const SHARE: u64 = 2;
@@ -312,7 +312,7 @@ impl Core {
             for entry in header.entries.iter().filter(|entry| entry.kind.has_payload()) {
                 let from = byte_offset(Lba(start), Lba(place));
                 if let Some(piece) = self.hot_piece(entry.extent, Place(place))
-                    && piece_is_whole(&piece, &saving.buf, from)
+                    && piece.is_intact(&saving.buf, from)
                 {
                     if !self.append_copy(now, entry.extent, &saving.buf, from, out) {
                         // Pieces that were appended are not hot any more: the record is looked through again.

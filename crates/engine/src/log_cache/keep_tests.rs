@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::layer::{Control, Durability, ErrorKind, IoError};
-use crate::log_cache::core::DATA;
+use crate::log_cache::env::DATA;
 use crate::log_cache::testing::sector_of;
 use crate::log_cache::testing_steps::{Kind as Sent, Steps, ZEROES, quiet};
 use crate::log_cache::{LogCacheConfig, Reads};

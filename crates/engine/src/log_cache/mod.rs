@@ -32,6 +32,7 @@ mod core;
 mod data_disk;
 mod destaged;
 mod destager;
+mod env;
 mod error;
 mod failure;
 pub mod fingerprint;

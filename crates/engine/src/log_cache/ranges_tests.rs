@@ -1,6 +1,6 @@
 //! Many discards and zeroes: none waits for ever, and no event has to look at all of them.
 
-use super::core::DATA;
+use super::env::DATA;
 use super::format::Kind;
 use super::index::Index;
 use super::testing::{Log, Ram, unknown};

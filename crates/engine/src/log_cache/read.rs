@@ -6,11 +6,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::core::{Core, DATA, LOG, Mode, Op};
+use super::core::Core;
+
+use super::env::{DATA, LOG, Mode, Op};
 use super::log::Log;
 use super::table::{Line, Piece, Place, sectors_mask};
 use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
-use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES};
+use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES, byte_offset};
 
 /// Maximum sectors of one read of adjacent pieces in the log (256 KiB).
 const LOG_READ_SECTORS_MAX: u64 = 512;
@@ -110,7 +112,7 @@ impl Core {
                     plan.log.push(source);
                 } else {
                     clean.push(source);
-                    masked_runs(line, mask, |run| clean_extents.push(run));
+                    line.runs(mask, |run| clean_extents.push(run));
                 }
             }
             self.plan_rest(line, wanted & !covered, &mut plan);
@@ -161,7 +163,7 @@ impl Core {
 
     /// Plans the sectors that the table does not know: zeroes, or read from the data disk.
     fn plan_rest(&self, line: Line, mask: u8, plan: &mut Plan) {
-        masked_runs(line, mask, |run| {
+        line.runs(mask, |run| {
             let mut at = run.start;
             for part in self.index.ranges().lookup(run) {
                 if at < part.extent.start {
@@ -184,7 +186,7 @@ impl Core {
         let mut from_log = Few::with_capacity(plan.log.len());
         for source in plan.log {
             match self.log.buffers().holding(source.piece.place.0) {
-                Some(buffer) => masked_runs(source.line, source.piece.mask, |run| {
+                Some(buffer) => source.line.runs(source.piece.mask, |run| {
                     let first = (run.start.0 % LINE_SECTORS) as u8;
                     let place = source.piece.place_of(first).0;
                     assert!(
@@ -379,14 +381,14 @@ impl Core {
         let mut bad = Few::new();
         for FromLog { line, piece } in pieces {
             let from = byte_offset(start, Lba(piece.place.0));
-            if !piece_is_whole(piece, source, from) {
+            if !piece.is_intact(source, from) {
                 bad.push(FromLog { line: *line, piece: *piece });
                 continue;
             }
             if whole {
                 continue;
             }
-            masked_runs(*line, piece.mask, |run| {
+            line.runs(piece.mask, |run| {
                 let skip = (run.start.0 % LINE_SECTORS) as usize - usize::from(piece.first);
                 let from = from + skip * SECTOR_BYTES as usize;
                 let to = byte_offset(reading.at, run.start);
@@ -394,31 +396,6 @@ impl Core {
             });
         }
         bad
-    }
-}
-
-/// True when a piece that was read from the log matches its checksum.
-pub fn piece_is_whole(piece: &Piece, source: &Buf, at: usize) -> bool {
-    let bytes = usize::from(piece.count) * SECTOR_BYTES as usize;
-    source.is_blank() || crc32c::crc32c(&source.bytes()[at..at + bytes]) == piece.crc
-}
-
-pub fn byte_offset(base: Lba, at: Lba) -> usize {
-    ((at - base) * SECTOR_BYTES) as usize
-}
-
-/// Calls `f` with each run of adjacent sectors in a mask.
-pub fn masked_runs(line: Line, mask: u8, mut f: impl FnMut(Extent)) {
-    let mut rest = u16::from(mask);
-    let mut at = 0;
-    while rest != 0 {
-        let skip = rest.trailing_zeros();
-        rest >>= skip;
-        at += skip;
-        let run = rest.trailing_ones();
-        f(Extent::new(line.start() + u64::from(at), u64::from(run)));
-        rest >>= run;
-        at += run;
     }
 }
 
@@ -440,21 +417,4 @@ fn log_parts(mut sources: Few<FromLog>, segment_of: impl Fn(Place) -> u32) -> Fe
         parts.push(Part::Log { start: place, segment: at, pieces: smallvec![source], whole: false });
     }
     parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_of_a_mask() {
-        let runs = |mask| {
-            let mut all = Vec::new();
-            masked_runs(Line(2), mask, |run| all.push((run.start.0 - 16, run.sectors)));
-            all
-        };
-        assert_eq!(runs(0xff), [(0, 8)]);
-        assert_eq!(runs(0b0110_1001), [(0, 1), (3, 1), (5, 2)]);
-        assert_eq!(runs(0), []);
-    }
 }

@@ -1,7 +1,7 @@
 //! Clean copies in segments that recovery does not see any more: read until the head comes, and never after something newer.
 
 use super::LogCacheConfig;
-use super::core::DATA;
+use super::env::DATA;
 use super::table::Line;
 use super::testing_steps::{Kind, Steps, ZEROES, quiet};
 use crate::layer::{Durability, Io};

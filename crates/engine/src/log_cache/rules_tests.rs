@@ -1,6 +1,6 @@
 //! The rules that keep data safe (docs/safety.md has the table), those that can be seen step by step.
 
-use super::core::{DATA, LOG};
+use super::env::{DATA, LOG};
 use super::testing::sector_of;
 use super::testing_steps::{Disks, Kind, Steps, ZEROES, quiet};
 use super::{LogCacheConfig, LogError, Promise, WhatPolicy};

@@ -2,7 +2,7 @@
 //! that found nothing is not repeated.
 
 use super::LogCacheConfig;
-use super::core::LOG;
+use super::env::LOG;
 use super::testing_steps::{Disks, Steps, quiet};
 use crate::layer::{Control, Durability, Report};
 use crate::{LINE_SECTORS, Nanos};

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::core::{Core, Mode, Stop};
+use super::core::Core;
+
+use super::env::{Mode, Stop};
 use super::recover::Damage;
 use super::{Contiguity, Promise, Statistics};
 use crate::{Extent, Geometry, IoError, SECTOR_BYTES};

@@ -1,7 +1,7 @@
 //! Stops and drains that meet other work: none of them ends before it, and none waits for ever.
 
 use super::LogCacheConfig;
-use super::core::{DATA, LOG};
+use super::env::{DATA, LOG};
 use super::testing_steps::{Kind, Steps, quiet};
 use crate::layer::{Control, Durability, Io, Report};
 use crate::{Buf, Extent, Lba, LogCacheState};

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::core::{Core, DATA, LOG, Mode};
+use super::core::Core;
+
+use super::env::{DATA, LOG, Mode};
 use super::testing::{Log, Ram, sector_of, unknown};
 use super::{LogCacheConfig, LogError, activate};
 use crate::layer::{

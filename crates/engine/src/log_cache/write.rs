@@ -1,8 +1,10 @@
 //! Writes, discards and zeroes: appended to the log, always at the head, even when they overwrite (section 3.5.1). Large
 //! writes bypass the log if that is safe (rule 7).
 
-use super::core::{Core, DATA, Mode, Op};
+use super::core::Core;
+
 use super::data_disk::Bypass;
+use super::env::{DATA, Mode, Op};
 use super::format::{Entry, Kind};
 use super::queue::{Change, DurableWaiter, PendingWrite};
 use super::table::{Line, Place};

@@ -7,7 +7,7 @@ use super::{Destager, Phase, RETRY_FIRST, RETRY_MAX};
 use crate::Nanos;
 use crate::destage::when;
 use crate::layer::{IoError, IoResult};
-use crate::log_cache::core::{Env, Mode, Stop, View};
+use crate::log_cache::env::{Env, Mode, Stop, View};
 use crate::log_cache::index::Index;
 use crate::log_cache::table::RangePart;
 

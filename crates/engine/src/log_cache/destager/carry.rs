@@ -6,11 +6,10 @@ use super::room::{Flight, Group, Target};
 use super::{Destager, Phase};
 use crate::destage::how;
 use crate::layer::{Discards, Durability, Io, IoResult, Port};
-use crate::log_cache::core::{DATA, Env, LOG, Mode, Op};
+use crate::log_cache::env::{DATA, Env, LOG, Mode, Op};
 use crate::log_cache::log::Log;
-use crate::log_cache::read::{byte_offset, piece_is_whole};
 use crate::log_cache::table::RangeKind;
-use crate::{Buf, Lba, SECTOR_BYTES};
+use crate::{Buf, Lba, SECTOR_BYTES, byte_offset};
 
 impl Destager {
     fn may_send(&self, port: Port, env: &Env) -> bool {
@@ -97,7 +96,7 @@ impl Destager {
             let room = &mut self.room;
             let index = room.order[at];
             let piece = room.item(index).piece;
-            if !piece_is_whole(&piece, buf, byte_offset(start, Lba(piece.place.0))) {
+            if !piece.is_intact(buf, byte_offset(start, Lba(piece.place.0))) {
                 self.read_other_copy(group, at, env);
                 continue;
             }

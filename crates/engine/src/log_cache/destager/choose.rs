@@ -8,7 +8,7 @@ use super::room::{Item, Room};
 use super::sweep::{self, First};
 use crate::destage::what;
 use crate::layer::{Discards, Geometry};
-use crate::log_cache::core::{Mode, View};
+use crate::log_cache::env::{Mode, View};
 use crate::log_cache::log::Chain;
 use crate::log_cache::table::{Line, Piece, RangeKind, RangePart, TablePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};

@@ -3,7 +3,7 @@
 use crate::Nanos;
 use crate::destage::when::WhenPolicy;
 use crate::layer::Port;
-use crate::log_cache::core::{DATA, Mode, Stop, View};
+use crate::log_cache::env::{DATA, Mode, Stop, View};
 
 /// Reads that go undisturbed by destaging after each one that met it, while nobody writes: fewer than one in a hundred wait.
 const READS_FIRST: u64 = 127;
@@ -130,7 +130,7 @@ impl View<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::core::LOG;
+    use super::super::super::env::LOG;
     use super::super::super::testing_steps::{Steps, quiet};
     use super::super::super::{LogCacheConfig, Promise};
     use super::*;

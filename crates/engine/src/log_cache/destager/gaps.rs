@@ -14,11 +14,10 @@
 use super::Destager;
 use super::room::{Gap, GapRead, Item, Room, Target};
 use crate::destage::contiguity::{Contiguity, Strides};
-use crate::log_cache::core::{Mode, View};
-use crate::log_cache::read::{byte_offset, masked_runs};
+use crate::log_cache::env::{Mode, View};
 use crate::log_cache::table::{Line, Piece};
 use crate::log_cache::{Canary, LogCacheConfig};
-use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
+use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
 
 impl Destager {
     /// The rules, where this batch may fill gaps.
@@ -74,7 +73,7 @@ impl Destager {
                 wanted &= !mask;
                 let item = (room.items.len() + room.clean.len()) as u32;
                 room.clean.push(Item { line, piece, failed: false });
-                masked_runs(line, mask, |extent| {
+                line.runs(mask, |extent| {
                     let place = piece.place_of((extent.start.0 % LINE_SECTORS) as u8).0;
                     room.targets.push(Target { item, extent, place, run });
                 });

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::core::{DATA, LOG};
+use super::super::env::{DATA, LOG};
 use super::super::testing_steps::{Kind, Steps, ZEROES, quiet};
 use super::super::{Contiguity, LogCacheConfig, Strides};
 use crate::layer::{Control, Durability, ErrorKind, Io, IoError, Outbox, Port, Report};

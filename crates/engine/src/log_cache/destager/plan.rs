@@ -1,7 +1,6 @@
 //! Planning a window of a batch: as many items as the memory holds, what to read for them, and in which runs they are written.
 
-use super::super::core::View;
-use super::super::read::masked_runs;
+use super::super::env::View;
 use super::Destager;
 use super::room::{Group, Item, Room, Run, Target};
 use crate::destage::how;
@@ -34,7 +33,7 @@ impl Destager {
         let room = &mut self.room;
         while let Some(Item { line, piece, .. }) = room.items.get(self.next).copied() {
             let blocks = room.blocks.len();
-            masked_runs(line, piece.mask, |run| {
+            line.runs(piece.mask, |run| {
                 let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
                 room.blocks.push(how::Block { target: run, place, index: self.next as u32 });
             });

@@ -6,7 +6,7 @@
 use super::choose::Eligible;
 use super::room::Item;
 use crate::layer::Stripes;
-use crate::log_cache::core::View;
+use crate::log_cache::env::View;
 use crate::log_cache::table::{Line, Piece, TablePart};
 use crate::{Extent, LINE_SECTORS};
 

@@ -1,6 +1,6 @@
 //! Over an array: stripes that are dirty as a whole are destaged first, and together.
 
-use super::super::core::{DATA, LOG};
+use super::super::env::{DATA, LOG};
 use super::super::testing_steps::{Kind, Steps, quiet};
 use super::super::{LogCacheConfig, WhatPolicy};
 use crate::LINE_BYTES;

@@ -1,6 +1,6 @@
 //! Sweeps: what a batch takes, how fast writers may go meanwhile, and whom destaging lets go first.
 
-use super::super::core::{DATA, LOG};
+use super::super::env::{DATA, LOG};
 use super::super::table::{Line, Piece, Place};
 use super::super::testing_steps::{Kind, Steps, quiet};
 use super::super::{HowPolicy, LogCacheConfig};

@@ -1,6 +1,6 @@
 //! Tests which segments a batch takes, and how the log is read for it.
 
-use super::super::core::{DATA, LOG};
+use super::super::env::{DATA, LOG};
 use super::super::testing_steps::{Kind, Steps, ZEROES, quiet};
 use super::super::{HowPolicy, LogCacheConfig, WhatPolicy, WhenPolicy};
 use crate::{Control, Durability, Extent, Io, LINE_BYTES, Lba, Port};

@@ -21,9 +21,12 @@ pub use kept::Kept;
 
 use std::collections::BTreeMap;
 
-use super::format::{FINGERPRINT_END_BLOCKS, SAMPLES_MAX};
 use crate::{BlockDevice, Buf, ErrorKind, Extent, IoError, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
 
+/// The fingerprint covers this many blocks of 4 KiB (1 MiB) at each end of the data disk.
+pub const FINGERPRINT_END_BLOCKS: usize = 256;
+/// Maximum number of covered lines between the ends.
+pub const SAMPLES_MAX: usize = 36;
 /// Size of the parts of the middle, up to the maximum number, in each of which a line is drawn; large writes over it go through the log.
 const BYTES_PER_DRAWN: u64 = 64 << 20;
 /// Minimum number of lines that are drawn on a small disk.

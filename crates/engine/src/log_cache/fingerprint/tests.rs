@@ -1,6 +1,6 @@
 //! Tests which changes of a data disk are noticed, after a crash and after a clean stop.
 
-use super::super::core::DATA;
+use super::super::env::DATA;
 use super::super::format::{Kind, State, Superblock, encode_header};
 use super::super::recover::{WalkOptions, walk};
 use super::super::testing::{Log, Part, Ram, sector_of};

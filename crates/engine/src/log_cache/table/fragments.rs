@@ -5,7 +5,7 @@
 //! Memory for fragments is allocated one chunk at a time, up to a fixed number of nodes, and never freed.
 
 use super::packed::{Packed, WIDE_MAX};
-use super::{Line, Piece};
+use super::piece::{Line, Piece};
 
 /// Nodes in a chunk: 16 KiB, so that a table of a few thousand lines allocates few unused ones.
 const CHUNK_NODES: usize = 1024;

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::Line;
 use super::packed::Packed;
+use super::piece::Line;
 
 /// Maximum ratio of lines to slots: 8/9 is 18 bytes a line; at 9/10 an insert into a full table moves half as many entries again as at
 /// 7/8.

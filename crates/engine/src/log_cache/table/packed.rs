@@ -9,16 +9,15 @@
 //! piece: its place is the first node of the list. A low word of zero is an empty slot: no piece has an empty mask, and an entry without
 //! a mask has the flag `broken`.
 
-use super::{Line, Piece, Place};
-use crate::log_cache::format::LOG_SECTORS_MAX;
+use super::piece::{Line, Piece, Place};
 
 /// Bits of a line or a node number: 2^40 lines of data disk are 4 EiB.
 const WIDE_BITS: u32 = 40;
 pub(super) const WIDE_MAX: u64 = (1 << WIDE_BITS) - 1;
 /// Bits of a place.
 const PLACE_BITS: u32 = 38;
-pub(super) const PLACE_MAX: u64 = (1 << PLACE_BITS) - 1;
-const _: () = assert!(LOG_SECTORS_MAX - 1 == PLACE_MAX);
+/// The last sector of the largest log.
+pub const PLACE_MAX: u64 = (1 << PLACE_BITS) - 1;
 
 const MASK_SHIFT: u32 = 40;
 const FIRST_SHIFT: u32 = 48;

@@ -6,6 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
+use crate::{LINE_SECTORS, Lba};
 
 const DISK_LINES: u64 = 1 << 21;
 

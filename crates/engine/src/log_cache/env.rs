@@ -1,0 +1,128 @@
+//! The parts of a log cache that its other parts work with: what a decision looks at ([`View`]), what an action changes ([`Env`]), and the
+//! purpose of each operation in flight.
+
+use super::LogCacheConfig;
+use super::data_disk::DataDisk;
+use super::index::Index;
+use super::log::Log;
+use super::queue::Queue;
+use super::statistics::Statistics;
+use crate::layer::{Io, OpId, Outbox, Port, RequestId};
+use crate::slab::Slab;
+use crate::{Extent, Lba, Nanos};
+
+pub const LOG: Port = Port(0);
+pub const DATA: Port = Port(1);
+
+/// Purpose of an operation in flight.
+pub enum Op {
+    /// The buffer whose first record is this.
+    LogWrite(u64),
+    /// Makes every record up to here durable.
+    LogFlush(u64),
+    /// A read that the data disk answers alone; `watched`: lines of it are copied.
+    Forward {
+        id: RequestId,
+        at: Lba,
+        watched: Option<u64>,
+    },
+    /// A segment whose hot pieces are copied.
+    Save(u64),
+    /// A part of a read that is put together.
+    Part {
+        reading: u64,
+        part: usize,
+    },
+    /// A write that bypasses the log.
+    Bypass(u64),
+    DataFlush,
+    Superblock,
+    Destage(u64),
+    /// A block that is written again in this segment, as a copy of it was bad.
+    Repair(u32),
+    /// Lines of the fingerprint, read before a clean stop.
+    Fingerprint(Extent),
+}
+
+impl Op {
+    /// Data and log may be on one disk, so anything else than a record may move the head of the log's.
+    pub const fn disturb(&self, log: &mut Log) {
+        if !matches!(self, Op::LogWrite(_) | Op::LogFlush(_)) {
+            log.disturb();
+        }
+    }
+}
+
+/// Operating mode: decides where new requests go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Serving,
+    /// The log is dead; everything goes to the data disk. `recorded`: the host knows, so writes may be answered.
+    LogFailed {
+        recorded: bool,
+    },
+}
+
+/// Progress of a stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    No,
+    /// Waiting for what is in flight.
+    Asked,
+    /// Flushing the data disk; no other operation is in flight.
+    Flushing,
+    /// Writing the superblock that states the clean stop.
+    Marking,
+    Done,
+}
+
+/// The parts that a decision looks at.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub now: Nanos,
+    pub config: &'a LogCacheConfig,
+    pub log: &'a Log,
+    pub data: &'a DataDisk,
+    pub index: &'a Index,
+    pub queue: &'a Queue,
+    pub mode: Mode,
+    pub stop: Stop,
+    pub draining: bool,
+}
+
+/// The parts that an action changes, and what it may know of the others.
+pub struct Env<'a> {
+    pub now: Nanos,
+    pub config: &'a LogCacheConfig,
+    pub log: &'a mut Log,
+    pub data: &'a mut DataDisk,
+    pub index: &'a mut Index,
+    pub queue: &'a Queue,
+    pub mode: Mode,
+    pub stop: Stop,
+    pub draining: bool,
+    pub ops: &'a mut Slab<Op>,
+    pub statistics: &'a mut Statistics,
+    pub out: &'a mut Outbox,
+}
+
+impl Env<'_> {
+    pub const fn view(&self) -> View<'_> {
+        let Env { now, config, queue, mode, stop, draining, .. } = *self;
+        View { now, config, log: self.log, data: self.data, index: self.index, queue, mode, stop, draining }
+    }
+
+    pub fn submit(&mut self, port: Port, op: Op, io: Io) {
+        match op {
+            Op::Forward { .. } | Op::Part { .. } if port == DATA => self.data.readers.begin(),
+            Op::Destage(_) if port == DATA => self.data.readers.meet(),
+            _ => {}
+        }
+        op.disturb(self.log);
+        if io.extent().is_some() {
+            self.data.nearer.sent(port == LOG);
+        }
+        let key = self.ops.insert(op);
+        self.out.submit(port, OpId(key), io);
+    }
+}
