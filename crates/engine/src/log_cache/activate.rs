@@ -4,7 +4,7 @@
 //! writes that bypassed it may still be volatile. Last, one superblock, whose writing begins with the flush of the log, makes the new
 //! epoch real. After a crash anywhere, the next start has the same outcome.
 
-use super::commit::CleanRecord;
+use super::clean::CleanRecords;
 use super::copies;
 use super::core::Core;
 use super::data_disk::DataDisk;
@@ -357,11 +357,11 @@ fn begin(
         index,
         accepted_damage: walked.damage.clone(),
         ops: Slab::default(),
-        readings: Slab::default(),
+        reads: super::read::Reads::default(),
         queue: Queue::default(),
         mode: Mode::Serving,
         stop: Stop::No,
-        clean_record: CleanRecord::default(),
+        clean: CleanRecords::default(),
         draining: false,
         statistics: Statistics::default(),
     };

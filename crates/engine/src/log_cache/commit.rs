@@ -3,33 +3,16 @@
 //! Flushes are group commits: while one write of the log is on its way, everything that comes in goes into the next one,
 //! so concurrent flushes share a record.
 
-use super::core::Core;
+use super::core::{Core, Parts};
 
 use super::destager::BatchEnd;
 use super::destager::ordered::Cursor;
 use super::env::{DATA, LOG, Mode, Op, Stop};
-use super::format::{Entry, Kind, State};
+use super::format::State;
 use super::queue::DurableWaiter;
-use super::table::{Line, Piece, STEP_LINES, TablePart};
 use super::{Promise, Reads};
 use crate::layer::{Io, IoResult, Outbox, Report, RequestId, Unfinished};
-use crate::{Buf, Extent, IoError, LINE_SECTORS, Nanos, SECTOR_BYTES};
-
-/// Lines that are called clean in one event, at most; an extent counts for `CLEAN_LINES_MIN` at least.
-const CLEAN_LINES: u64 = 1 << 15;
-const CLEAN_LINES_MIN: u64 = 1 << 5;
-/// Clean neighbours are one entry, within so many lines.
-const RUN_LINES: u64 = 1 << 6;
-
-/// The records of what is clean, before a clean stop.
-#[derive(Default)]
-pub enum CleanRecord {
-    #[default]
-    NotBegun,
-    /// These extents are put into records, as far as they are clean, and then what is found in the next part of the table.
-    Noting(Vec<Extent>, Option<TablePart>),
-    Done,
-}
+use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 
 impl Core {
     pub fn wait_for(&mut self, id: RequestId, seq: u64, bypass: u64, result: IoResult) {
@@ -86,7 +69,7 @@ impl Core {
             let waited = self.queue.waiters().iter().any(|waiter| waiter.seq > self.log.sent_seq());
             let due = self.log.write_at().is_some_and(|at| at <= now);
             if waited || due || self.hurries() {
-                self.dispatch(now, out);
+                self.env(out).dispatch();
             }
         }
         self.maybe_flush_log(now, out);
@@ -96,17 +79,6 @@ impl Core {
     /// Everything has to become durable, although nobody waits for it.
     fn hurries(&self) -> bool {
         self.draining || self.stop != Stop::No || self.destager.wants_durable()
-    }
-
-    /// Writes the filling buffer, whatever is in it.
-    pub fn dispatch(&mut self, now: Nanos, out: &mut Outbox) {
-        self.seal();
-        let is_waiting = |first, waiter: &DurableWaiter| waiter.seq >= first && !waiter.written;
-        let waiting = |first| self.queue.waiters().iter().filter(|waiter| is_waiting(first, waiter)).count();
-        self.keep.sent();
-        if let Some((first, io)) = self.log.send(now, waiting, &mut self.statistics) {
-            self.submit(LOG, Op::LogWrite(first), io, out);
-        }
     }
 
     pub fn on_log_written(&mut self, now: Nanos, first: u64, result: IoResult, out: &mut Outbox) {
@@ -257,8 +229,8 @@ impl Core {
         let table_full = self.log.ring().remembered() == 0
             && !self.index.table().has_room(self.index.table().lines_max() / 8);
         let pressed = self.queue.wants_space() || table_full;
-        let short = self.log.ring().free() <= self.few_segments() || pressed;
-        let emptied = !self.index.is_dirty() && self.oldest_live_seq() == self.log.next_seq();
+        let short = self.log.ring().free() <= self.view().few_segments() || pressed;
+        let emptied = !self.index.is_dirty() && self.view().oldest_live_seq() == self.log.next_seq();
         let stale = match self.config.reads == Reads::Keep && !self.draining {
             // Copies alone are no reason.
             true => self.log.superblock().live_seq <= self.log.needed_seq(),
@@ -272,11 +244,6 @@ impl Core {
         }
     }
 
-    /// With no more free segments, a superblock has to free some.
-    pub fn few_segments(&self) -> u64 {
-        (self.log.ring().count() / 8).max(1)
-    }
-
     /// The segment from which recovery is to read. With kept reads, that is only as much of the log later than it could be as leaves a
     /// quarter of it to write: recovery finds their copies again.
     fn walk_start(&self) -> Option<u64> {
@@ -284,14 +251,15 @@ impl Core {
         if self.config.reads == Reads::Pass {
             return None;
         }
-        let free = (ring.count() / 4).max(self.few_segments() + 1);
+        let free = (ring.count() / 4).max(self.view().few_segments() + 1);
         let from = (ring.head() + 1 + free).saturating_sub(ring.count());
         Some(from.max(ring.kept()).min(ring.tail()))
     }
 
     fn write_superblock(&mut self, state: State, from: Option<u64>, out: &mut Outbox) {
         let fingerprint = self.destager.kept.fingerprint();
-        let (live_seq, destaged_seq) = (self.oldest_live_seq(), self.destager.destaged_seq().unwrap_or(0));
+        let (live_seq, destaged_seq) =
+            (self.view().oldest_live_seq(), self.destager.destaged_seq().unwrap_or(0));
         let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprint);
         self.statistics.superblocks += 1;
         self.submit(LOG, Op::Superblock, io, out);
@@ -351,7 +319,7 @@ impl Core {
 
     /// Proceeds with a stop once nothing is in flight.
     pub fn stop_step(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.stop != Stop::Asked || !self.data.nothing_bypasses() || !self.readings.is_empty() {
+        if self.stop != Stop::Asked || !self.data.nothing_bypasses() || !self.reads.is_empty() {
             return;
         }
         if self.log.chain().is_none() || self.queue.wants_space() {
@@ -379,92 +347,15 @@ impl Core {
             let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
             return self.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf }, out);
         }
-        if !self.record_clean(now, out) {
+        let Parts { clean, forgetting, mut env, .. } = self.parts(out);
+        if !clean.step(forgetting, &mut env) {
             return self.commit_step(now, out);
         }
         self.stop = Stop::Marking;
         self.write_superblock(State::Stopped, self.walk_start(), out);
     }
 
-    /// Rule 12: the tail is as fine as a segment, and what lies after it counts as dirty at the next start. What of it is clean
-    /// is said to be on the data disk, as far as the log has room. (Ordered destage has its own mark.) One part of the work; true when
-    /// all of it is done and durable.
-    fn record_clean(&mut self, now: Nanos, out: &mut Outbox) -> bool {
-        self.clean_record = match std::mem::take(&mut self.clean_record) {
-            CleanRecord::NotBegun if self.config.ordered_destage => CleanRecord::Done,
-            CleanRecord::NotBegun => {
-                let destaged = self.index.destaged().since(self.oldest_live_seq()).collect();
-                CleanRecord::Noting(destaged, Some(TablePart::first(self.config.scan_slots)))
-            }
-            CleanRecord::Noting(clean, part) if clean.is_empty() => match part {
-                Some(part) => self.find_clean(part),
-                None => CleanRecord::Done,
-            },
-            CleanRecord::Noting(clean, part) => self.note_clean(now, clean, part, out),
-            CleanRecord::Done => CleanRecord::Done,
-        };
-        matches!(self.clean_record, CleanRecord::Done) && self.log.buffers().is_empty()
-    }
-
-    /// Finds what is clean and live in a part of the table. Whole lines are found by the first of each run.
-    fn find_clean(&self, part: TablePart) -> CleanRecord {
-        let is_clean = |piece: &Piece| {
-            !piece.dirty && !piece.kept && self.log.ring().is_live(self.index.segment_of(piece.place))
-        };
-        let is_whole = |line: u64| {
-            let pieces = self.index.table().lookup(Line(line));
-            pieces.iter().any(|piece| piece.mask == u8::MAX && is_clean(piece))
-        };
-        let mut clean = Vec::new();
-        let next = self.index.table().scan_part(part, |line, piece| {
-            if !is_clean(&piece) {
-                return;
-            }
-            if piece.mask != u8::MAX {
-                return line.runs(piece.mask, |run| clean.push(run));
-            }
-            if line.0.is_multiple_of(RUN_LINES) || !is_whole(line.0 - 1) {
-                let run_end = (line.0 + 1).next_multiple_of(RUN_LINES);
-                let end = (line.0 + 1..run_end).find(|next| !is_whole(*next)).unwrap_or(run_end);
-                clean.push(Extent::new(line.start(), (end - line.0) * LINE_SECTORS));
-            }
-        });
-        CleanRecord::Noting(clean, next)
-    }
-
-    fn note_clean(
-        &mut self,
-        now: Nanos,
-        mut clean: Vec<Extent>,
-        part: Option<TablePart>,
-        out: &mut Outbox,
-    ) -> CleanRecord {
-        let mut lines = 0;
-        while lines < CLEAN_LINES
-            && let Some(all) = clean.pop()
-        {
-            let extent = self.index.table().step(all);
-            lines += (extent.sectors / LINE_SECTORS).clamp(CLEAN_LINES_MIN, STEP_LINES);
-            let is_dirty = self.index.is_dirty_in(extent);
-            if !is_dirty && !self.make_room(now, 1, 0, out) {
-                // Only segments that are not forgotten yet are worth waiting for.
-                let comes = self.forget_deadline().is_some() || !self.ops.is_empty();
-                clean.push(all);
-                return if comes { CleanRecord::Noting(clean, part) } else { CleanRecord::Done };
-            }
-            if !is_dirty {
-                self.open_record(now);
-                self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
-            }
-            if extent != all {
-                clean.push(Extent::new(extent.end(), all.sectors - extent.sectors));
-            }
-        }
-        CleanRecord::Noting(clean, part)
-    }
-
     pub fn stop_deadline(&self) -> Option<Nanos> {
-        let goes_on = matches!(self.clean_record, CleanRecord::Noting(..));
-        (self.stop == Stop::Asked && goes_on && self.ops.is_empty()).then_some(self.now)
+        (self.stop == Stop::Asked && self.clean.goes_on() && self.ops.is_empty()).then_some(self.now)
     }
 }

@@ -9,15 +9,13 @@
 
 use std::ops::Range;
 
-use super::core::Core;
-
-use super::env::{LOG, Mode, Op};
+use super::env::{Env, LOG, Mode, Op};
 use super::format::{Header, Kind, Superblock, decode_header, is_like_a_header};
 use super::offline::newest_generation;
 use super::recover::Believed;
 use super::table::Piece;
 use super::{Canary, LogError};
-use crate::layer::{BlockDevice, Durability, Io, Outbox};
+use crate::layer::{BlockDevice, Durability, Io};
 use crate::{Buf, Extent, Lba, Planted, SECTOR_BYTES};
 
 /// Has copies refilled that lack a durable superblock: one two generations behind another copy's, as the next superblock is written only
@@ -160,30 +158,27 @@ fn copies_of(log: &dyn BlockDevice) -> Range<u8> {
     }
 }
 
-impl Core {
-    /// Repairs copies that failed their check from copy `good`, if the piece is whole blocks: the bytes beside it have not been checked.
-    /// The good copy is not written, as a power cut may leave the place that is being written unreadable. The next copy is not written
-    /// before this one is durable.
-    pub fn repair(&mut self, piece: &Piece, segment: u32, buf: Buf, good: u8, out: &mut Outbox) {
-        self.statistics.log_other_copy += 1;
-        let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
-        if self.log.geometry().whole_blocks(extent) != extent || self.mode != Mode::Serving || buf.is_blank()
-        {
-            return;
-        }
-        let (at, durability) = (extent.start, Durability::Durable);
-        if self.config.canary.is(Canary::OverwriteCopies) {
-            self.log.pin(segment);
-            let io = Io::Write { at, buf, durability: Durability::Volatile };
-            return self.submit(LOG, Op::Repair(segment), io, out);
-        }
-        // Copies before it were tried and are bad; if copy 0 is good, the number of the one that failed is not known.
-        let bad = if good == 0 { 1..self.log.geometry().copies } else { 0..good };
-        for copy in bad {
-            self.log.pin(segment);
-            let io = Io::WriteCopy { at, buf: Buf::copy_of(buf.bytes()), durability, copy };
-            self.submit(LOG, Op::Repair(segment), io, out);
-        }
+/// Repairs copies that failed their check from copy `good`, if the piece is whole blocks: the bytes beside it have not been checked.
+/// The good copy is not written, as a power cut may leave the place that is being written unreadable. The next copy is not written
+/// before this one is durable.
+pub fn repair(piece: &Piece, segment: u32, buf: Buf, good: u8, env: &mut Env) {
+    env.statistics.log_other_copy += 1;
+    let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
+    if env.log.geometry().whole_blocks(extent) != extent || env.mode != Mode::Serving || buf.is_blank() {
+        return;
+    }
+    let (at, durability) = (extent.start, Durability::Durable);
+    if env.config.canary.is(Canary::OverwriteCopies) {
+        env.log.pin(segment);
+        let io = Io::Write { at, buf, durability: Durability::Volatile };
+        return env.submit(LOG, Op::Repair(segment), io);
+    }
+    // Copies before it were tried and are bad; if copy 0 is good, the number of the one that failed is not known.
+    let bad = if good == 0 { 1..env.log.geometry().copies } else { 0..good };
+    for copy in bad {
+        env.log.pin(segment);
+        let io = Io::WriteCopy { at, buf: Buf::copy_of(buf.bytes()), durability, copy };
+        env.submit(LOG, Op::Repair(segment), io);
     }
 }
 

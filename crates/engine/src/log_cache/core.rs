@@ -1,7 +1,7 @@
 //! The state of a running log cache, and the dispatch of its events. The work is in the sibling modules: `write`, `read`,
 //! `commit` (durability, superblocks, stopping), `destager` (destaging), `failure` (a dead log).
 
-use super::commit::CleanRecord;
+use super::clean::CleanRecords;
 use super::data_disk::DataDisk;
 use super::destager::{Destager, Wait};
 use super::env::{DATA, Env, Mode, Op, Stop, View};
@@ -10,7 +10,7 @@ use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
 use super::queue::{PendingWrite, Queue};
-use super::read::Reading;
+use super::read::Reads;
 use super::recover::Damage;
 use super::statistics::Statistics;
 use super::{LogCacheConfig, Promise};
@@ -30,18 +30,28 @@ pub struct Core {
     pub data: DataDisk,
     pub index: Index,
     pub ops: Slab<Op>,
-    pub readings: Slab<Reading>,
+    pub reads: Reads,
     pub queue: Queue,
     pub destager: Destager,
     pub keep: Keep,
     pub forgetting: Forgetting,
     pub mode: Mode,
     pub stop: Stop,
-    pub clean_record: CleanRecord,
+    pub clean: CleanRecords,
     pub draining: bool,
     /// Damage of the log that this start was told to accept.
     pub accepted_damage: Vec<Damage>,
     pub statistics: Statistics,
+}
+
+/// The parts that act.
+pub struct Parts<'a> {
+    pub env: Env<'a>,
+    pub destager: &'a mut Destager,
+    pub keep: &'a mut Keep,
+    pub forgetting: &'a mut Forgetting,
+    pub reads: &'a mut Reads,
+    pub clean: &'a mut CleanRecords,
 }
 
 impl Core {
@@ -57,7 +67,8 @@ impl Core {
         self.send_delayed(now, out);
         self.forget_step(now, out);
         self.destage_step(now, out);
-        self.keep_step(now, out);
+        let Parts { keep, forgetting, mut env, .. } = self.parts(out);
+        keep.step(forgetting, &mut env);
         self.commit_step(now, out);
         self.stop_step(now, out);
     }
@@ -67,7 +78,7 @@ impl Core {
             self.queue.next_answer(),
             self.commit_deadline(),
             self.destager.deadline(&self.view()),
-            self.forget_deadline(),
+            self.forgetting.deadline(&self.view()),
             self.stop_deadline(),
             self.queue.has_yielded().then_some(self.now),
         ];
@@ -101,7 +112,10 @@ impl Core {
         self.statistics.count(&io);
         self.keep.earn(io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES));
         match io {
-            Io::Read { at, buf } => self.on_read(now, id, at, buf, out),
+            Io::Read { at, buf } => {
+                let Parts { reads, keep, destager, mut env, .. } = self.parts(out);
+                reads.read(id, at, buf, keep, destager, &mut env);
+            }
             Io::Flush => self.on_flush(now, id, out),
             io => {
                 self.queue.note_write(now);
@@ -118,17 +132,27 @@ impl Core {
             Op::LogFlush(seq) => self.on_log_flushed(now, seq, result, out),
             Op::Forward { id, at, watched } => {
                 self.data.readers.end(now);
+                let Parts { keep, mut env, .. } = self.parts(out);
                 if let Some(key) = watched {
-                    self.copy_watched(now, key, at, &result, out);
+                    keep.copy_watched(key, at, &result, &mut env);
                 }
-                self.finish(now, id, result, out);
+                env.finish(id, result);
             }
-            Op::Part { reading, part } => self.on_part(now, reading, part, result, out),
+            Op::Part { reading, part } => {
+                let Parts { reads, keep, destager, mut env, .. } = self.parts(out);
+                if reads.completed(reading, part, result, keep, destager, &mut env) {
+                    self.retry_pending(now, out);
+                }
+            }
             Op::Bypass(key) => self.on_bypass(now, key, result, out),
             Op::DataFlush => self.on_data_flushed(now, result, out),
             Op::Superblock => self.on_superblock(now, result, out),
             Op::Destage(slot) => self.on_destage(now, slot, result, out),
-            Op::Save(number) => self.on_saved(now, number, result, out),
+            Op::Save(number) => {
+                let Parts { keep, mut env, .. } = self.parts(out);
+                keep.was_read(number, result, &mut env);
+                self.retry_pending(now, out);
+            }
             // Where it failed, the other copies are still good.
             Op::Repair(segment) => {
                 self.log.unpin(segment);
@@ -157,24 +181,53 @@ impl Core {
         }
     }
 
-    pub const fn view(&self) -> View<'_> {
+    pub fn view(&self) -> View<'_> {
         let Core { now, ref config, ref log, ref data, ref index, ref queue, mode, stop, draining, .. } =
             *self;
-        View { now, config, log, data, index, queue, mode, stop, draining }
+        let destaged_seq = self.destager.destaged_seq();
+        View { now, config, log, data, index, queue, mode, stop, draining, destaged_seq }
     }
 
-    /// The destager, and all that it works with.
-    pub const fn destaging<'a>(&'a mut self, out: &'a mut Outbox) -> (&'a mut Destager, Env<'a>) {
+    /// The parts that act, and all that they work with.
+    pub fn parts<'a>(&'a mut self, out: &'a mut Outbox) -> Parts<'a> {
+        let destaged_seq = self.destager.destaged_seq();
         let Core { config, log, data, index, queue, ops, statistics, .. } = self;
         let (now, mode, stop, draining) = (self.now, self.mode, self.stop, self.draining);
-        let env = Env { now, config, log, data, index, queue, mode, stop, draining, ops, statistics, out };
-        (&mut self.destager, env)
+        let env = Env {
+            now,
+            config,
+            log,
+            data,
+            index,
+            queue,
+            mode,
+            stop,
+            draining,
+            destaged_seq,
+            ops,
+            statistics,
+            out,
+        };
+        let Core { destager, keep, forgetting, reads, clean, .. } = self;
+        Parts { env, destager, keep, forgetting, reads, clean }
+    }
+
+    pub fn env<'a>(&'a mut self, out: &'a mut Outbox) -> Env<'a> {
+        self.parts(out).env
+    }
+
+    /// Forgets one part of the clean copies that have to go; runs after every event.
+    fn forget_step(&mut self, now: Nanos, out: &mut Outbox) {
+        let Parts { forgetting, mut env, .. } = self.parts(out);
+        if forgetting.step(&mut env) {
+            self.retry_pending(now, out);
+        }
     }
 
     /// Goes on with destaging as far as it may; runs after every event.
     fn destage_step(&mut self, now: Nanos, out: &mut Outbox) {
         self.queue.settle();
-        let (destager, env) = self.destaging(out);
+        let Parts { destager, env, .. } = self.parts(out);
         match destager.start(&env.view()) {
             Wait::No => {}
             Wait::Rest => {
@@ -185,7 +238,7 @@ impl Core {
         }
         loop {
             let has_failed = self.mode != Mode::Serving;
-            let (destager, mut env) = self.destaging(out);
+            let Parts { destager, mut env, .. } = self.parts(out);
             let Err(stuck) = destager.proceed(&mut env) else { return };
             if !stuck.behind_bypass {
                 self.rescued(now, out);
@@ -202,7 +255,7 @@ impl Core {
     }
 
     fn on_destage(&mut self, now: Nanos, slot: u64, result: IoResult, out: &mut Outbox) {
-        let (destager, mut env) = self.destaging(out);
+        let Parts { destager, mut env, .. } = self.parts(out);
         let Some(end) = destager.completed(slot, result, &mut env) else { return };
         self.on_batch_flushed(now, &end, out);
         if end.has_errors {
@@ -245,26 +298,12 @@ impl Core {
     }
 
     pub fn submit(&mut self, port: Port, op: Op, io: Io, out: &mut Outbox) {
-        self.destaging(out).1.submit(port, op, io);
-    }
-
-    /// The oldest record that is not destaged yet; the next one to be written where all are.
-    pub fn oldest_live_seq(&self) -> u64 {
-        let log = &self.log;
-        let head = log.ring().index(log.ring().head());
-        let is_empty_at_head =
-            log.ring().tail() == log.ring().head() && self.index.is_clean(head, log.safe_seq());
-        let destaged = self.destager.destaged_seq().is_none_or(|seq| seq == log.next_seq());
-        if log.buffers().is_empty() && destaged && is_empty_at_head {
-            log.next_seq()
-        } else {
-            log.ring().at(log.ring().index(log.ring().tail())).first_seq
-        }
+        self.env(out).submit(port, op, io);
     }
 
     /// Ends the open record.
     pub fn seal(&mut self) {
-        let live_seq = self.oldest_live_seq().max(self.destager.destaged_seq().unwrap_or(0));
+        let live_seq = self.view().live_seq();
         self.log.seal(live_seq);
     }
 

@@ -7,7 +7,7 @@ use super::index::Index;
 use super::log::Log;
 use super::queue::Queue;
 use super::statistics::Statistics;
-use crate::layer::{Io, OpId, Outbox, Port, RequestId};
+use crate::layer::{Io, IoResult, OpId, Outbox, Port, RequestId};
 use crate::slab::Slab;
 use crate::{Extent, Lba, Nanos};
 
@@ -88,6 +88,8 @@ pub struct View<'a> {
     pub mode: Mode,
     pub stop: Stop,
     pub draining: bool,
+    /// Records before this one are destaged, with ordered destage.
+    pub destaged_seq: Option<u64>,
 }
 
 /// The parts that an action changes, and what it may know of the others.
@@ -97,10 +99,12 @@ pub struct Env<'a> {
     pub log: &'a mut Log,
     pub data: &'a mut DataDisk,
     pub index: &'a mut Index,
-    pub queue: &'a Queue,
+    pub queue: &'a mut Queue,
     pub mode: Mode,
     pub stop: Stop,
     pub draining: bool,
+    /// Records before this one are destaged, with ordered destage.
+    pub destaged_seq: Option<u64>,
     pub ops: &'a mut Slab<Op>,
     pub statistics: &'a mut Statistics,
     pub out: &'a mut Outbox,
@@ -108,8 +112,26 @@ pub struct Env<'a> {
 
 impl Env<'_> {
     pub const fn view(&self) -> View<'_> {
-        let Env { now, config, queue, mode, stop, draining, .. } = *self;
-        View { now, config, log: self.log, data: self.data, index: self.index, queue, mode, stop, draining }
+        let Env {
+            now,
+            config,
+            ref log,
+            ref data,
+            ref index,
+            ref queue,
+            mode,
+            stop,
+            draining,
+            destaged_seq,
+            ..
+        } = *self;
+        View { now, config, log, data, index, queue, mode, stop, draining, destaged_seq }
+    }
+
+    /// Answers a request that is not waiting for anything any more.
+    pub fn finish(&mut self, id: RequestId, result: IoResult) {
+        self.queue.end(self.now);
+        self.out.reply(id, result);
     }
 
     pub fn submit(&mut self, port: Port, op: Op, io: Io) {

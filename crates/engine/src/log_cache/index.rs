@@ -45,9 +45,25 @@ pub struct Index {
     block_sectors: u64,
     /// Clean copies in records before this one do not count.
     kept_seq: u64,
+    /// A write has no room in the table while clean copies take it.
+    is_asked_for_room: bool,
 }
 
 impl Index {
+    /// Notes that a write has no room in the table, and that clean copies are to be forgotten.
+    pub const fn ask_for_room(&mut self) {
+        self.is_asked_for_room = true;
+    }
+
+    pub const fn is_asked_for_room(&self) -> bool {
+        self.is_asked_for_room
+    }
+
+    /// Notes that clean copies were forgotten.
+    pub const fn has_made_room(&mut self) {
+        self.is_asked_for_room = false;
+    }
+
     /// Creates an index with all its memory, for a data disk of `disk_sectors`, which is larger than the superblock says if the disk has
     /// grown.
     pub fn new(superblock: &Superblock, disk_sectors: u64, lines_max: usize) -> Index {
@@ -66,6 +82,7 @@ impl Index {
             segment_sectors: superblock.segment_sectors(),
             block_sectors: superblock.log_block_sectors(),
             kept_seq: superblock.kept_seq,
+            is_asked_for_room: false,
         }
     }
 

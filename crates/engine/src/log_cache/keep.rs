@@ -8,18 +8,19 @@
 //! - Copies give way. None is appended while a write waits or a record is awaited, or from the high mark on; there are at most
 //!   [`COPIES_AHEAD`] bytes of them before a client's next record; and clients have read and written at least [`SHARE`] times as many.
 //!   A copy never waits for space: it is dropped.
-//! - If recovery would find a copy of its range, a request goes through the log ([`Core::on_modify`]): the record that invalidates the
+//! - If recovery would find a copy of its range, a request goes through the log: the record that invalidates the
 //!   copy is durable before the data disk changes.
 
-use super::Canary;
-use super::core::Core;
-use super::env::{LOG, Mode, Op, Stop};
+use super::append::SEGMENTS_READY;
+use super::env::{Env, LOG, Mode, Op, Stop, View};
+use super::forget::{Forgetting, forget_part};
 use super::format::{Kind, decode_header};
+use super::index::Index;
 use super::table::{Line, Piece, Place};
-use super::write::SEGMENTS_READY;
-use crate::layer::{Io, IoResult, Outbox};
+use super::{Canary, LogCacheConfig};
+use crate::layer::{Io, IoResult};
 use crate::slab::Slab;
-use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES, byte_offset};
+use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
 
 /// Bytes that clients must read and write for each byte that is copied.
 const SHARE: u64 = 2;
@@ -80,8 +81,6 @@ pub struct Keep {
     /// Bytes that may be copied.
     tokens: u64,
     tokens_max: u64,
-    /// Bytes of copies in the filling buffer.
-    ahead: u64,
     saving: Option<Saving>,
     is_reading: bool,
     /// The next segment to be saved.
@@ -97,7 +96,6 @@ impl Keep {
             watched_lines: 0,
             tokens: 0,
             tokens_max: (lines * LINE_BYTES / BURST_PART).max(LINE_BYTES),
-            ahead: 0,
             saving: None,
             is_reading: false,
             next: 0,
@@ -117,14 +115,9 @@ impl Keep {
         self.tokens = (self.tokens + bytes / SHARE).min(self.tokens_max);
     }
 
-    /// Notes that the filling buffer is sent.
-    pub const fn sent(&mut self) {
-        self.ahead = 0;
-    }
-
     /// Notes that newer data of the extent is in the log, or is bypassing it.
-    fn overwritten(&mut self, extent: Extent) {
-        if self.watched_lines == 0 {
+    pub fn overwritten(&mut self, extent: Extent, config: &LogCacheConfig) {
+        if self.watched_lines == 0 || config.canary.is(Canary::StaleKeep) {
             return;
         }
         let written = Line::touching(extent);
@@ -134,191 +127,160 @@ impl Keep {
             self.watched_lines -= before - lines.len();
         }
     }
-}
-
-impl Core {
-    fn keeps(&self) -> bool {
-        self.keep.is_on() && self.mode == Mode::Serving && self.stop == Stop::No
-    }
-
-    /// Notes that newer data of the extent is in the log, or is bypassing it.
-    pub fn copies_are_old(&mut self, extent: Extent) {
-        if !self.config.canary.is(Canary::StaleKeep) {
-            self.keep.overwritten(extent);
-        }
-    }
 
     /// Notes that a piece is read from the log.
-    pub fn hit(&mut self, line: Line, place: Place) {
-        if self.keep.is_on() {
-            self.index.mark_hit(line, place);
+    pub fn hit(&self, line: Line, place: Place, index: &mut Index) {
+        if self.is_on() {
+            index.mark_hit(line, place);
         }
+    }
+
+    fn keeps(&self, view: &View) -> bool {
+        self.is_on() && view.mode == Mode::Serving && view.stop == Stop::No
     }
 
     /// Notes that an extent, or a part of it, is read from the data disk. Returns the key of the lines that are to be copied.
-    pub fn watch(&mut self, extent: Extent) -> Option<u64> {
-        if !self.keeps() {
+    pub fn watch(&mut self, extent: Extent, view: &View) -> Option<u64> {
+        if !self.keeps(view) {
             return None;
         }
         let whole = extent.start.0.div_ceil(LINE_SECTORS)..extent.end().0 / LINE_SECTORS;
         let mut lines = Vec::new();
         for line in whole.map(Line) {
-            if !self.is_on_data_disk(line) {
+            if !is_on_data_disk(line, view) {
                 continue;
             }
-            if !self.keep.ghosts.take(line) {
-                self.keep.ghosts.put(line);
-            } else if self.keep.watched_lines < WATCHED_MAX {
-                self.keep.watched_lines += 1;
+            if !self.ghosts.take(line) {
+                self.ghosts.put(line);
+            } else if self.watched_lines < WATCHED_MAX {
+                self.watched_lines += 1;
                 lines.push(line);
             }
         }
-        (!lines.is_empty()).then(|| self.keep.watched.insert(lines))
-    }
-
-    /// True when the log has nothing of the line, and its content on the data disk is durable.
-    fn is_on_data_disk(&self, line: Line) -> bool {
-        !self.index.table().contains_line(line)
-            && !self.index.ranges().contains_any(line.extent())
-            && self.data.is_settled(line.extent())
+        (!lines.is_empty()).then(|| self.watched.insert(lines))
     }
 
     /// Takes lines that were read from the data disk: `buf` begins with sector `start`. Copies those that have not changed since.
-    pub fn copy_watched(&mut self, now: Nanos, key: u64, start: Lba, result: &IoResult, out: &mut Outbox) {
-        let lines = self.keep.watched.remove(key);
-        self.keep.watched_lines -= lines.len();
-        let stale = self.config.canary.is(Canary::StaleKeep);
+    pub fn copy_watched(&mut self, key: u64, start: Lba, result: &IoResult, env: &mut Env) {
+        let lines = self.watched.remove(key);
+        self.watched_lines -= lines.len();
+        let stale = env.config.canary.is(Canary::StaleKeep);
         for line in lines {
-            if result.status.is_err() || !self.keeps() || !(stale || self.is_on_data_disk(line)) {
+            let view = env.view();
+            if result.status.is_err() || !self.keeps(&view) || !(stale || is_on_data_disk(line, &view)) {
                 continue;
             }
-            if self.append_copy(now, line.extent(), &result.buf, byte_offset(start, line.start()), out) {
-                self.statistics.kept_blocks += 1;
+            if self.append(line.extent(), &result.buf, byte_offset(start, line.start()), env) {
+                env.statistics.kept_blocks += 1;
             } else {
-                self.statistics.keep_dropped_blocks += 1;
-                self.keep.ghosts.put(line);
+                env.statistics.keep_dropped_blocks += 1;
+                self.ghosts.put(line);
             }
         }
     }
 
     /// Appends a copy of a line of the data disk; false if it has to give way to clients.
-    fn append_copy(&mut self, now: Nanos, extent: Extent, buf: &Buf, at: usize, out: &mut Outbox) -> bool {
+    fn append(&mut self, extent: Extent, buf: &Buf, at: usize, env: &mut Env) -> bool {
         let bytes = extent.sectors * SECTOR_BYTES;
-        if !self.may_copy(bytes) || !self.has_room_for_copy(now, bytes as usize, out) {
+        if !self.may_copy(bytes, &env.view()) || !env.make_room_for_copy(bytes as usize) {
             return false;
         }
-        let seq = self.open_record(now);
-        let (place, crc) = self.log.append(Kind::Clean, extent, buf, at);
-        self.index.insert_kept(extent, Place(place), crc, seq);
-        self.statistics.kept_bytes += bytes;
-        self.keep.tokens -= bytes;
-        self.keep.ahead += bytes;
-        if self.keep.ahead >= COPIES_AHEAD && !self.log.is_writing() {
-            self.dispatch(now, out);
+        let seq = env.open_record();
+        let (place, crc) = env.log.append(Kind::Clean, extent, buf, at);
+        env.index.insert_kept(extent, Place(place), crc, seq);
+        env.statistics.kept_bytes += bytes;
+        self.tokens -= bytes;
+        if env.log.copied_bytes() >= COPIES_AHEAD && !env.log.is_writing() {
+            env.dispatch();
         }
         true
     }
 
     /// True when a copy may be appended: no client waits for the log, and dirty blocks leave space.
-    fn may_copy(&self, bytes: u64) -> bool {
-        self.keeps()
-            && bytes <= self.keep.tokens
-            && self.keep.ahead < COPIES_AHEAD
-            && !self.draining
-            && !self.queue.has_pending()
-            && self.queue.waiters().is_empty()
-            && self.log.chain().is_none()
-            && self.log.ring().utilisation() < f64::from(self.config.high_mark) / 100.0
-            && self.index.table().has_room(1)
-    }
-
-    /// Makes room as [`Core::make_room`] does, but leaves a buffer and some segments for clients.
-    fn has_room_for_copy(&mut self, now: Nanos, bytes: usize, out: &mut Outbox) -> bool {
-        if self.log.fits_one(bytes) {
-            return true;
-        }
-        if self.log.buffers().free() < 2 || self.log.ring().free() <= self.few_segments() {
-            return false;
-        }
-        if self.log.buffers().filling.is_none() && self.log.open_buffer(now) && self.log.fits_one(bytes) {
-            return true;
-        }
-        self.finish_segment(now, out);
-        self.log.open_buffer(now) && self.log.fits_one(bytes)
+    fn may_copy(&self, bytes: u64, view: &View) -> bool {
+        self.keeps(view)
+            && bytes <= self.tokens
+            && view.log.copied_bytes() < COPIES_AHEAD
+            && !view.draining
+            && !view.queue.has_pending()
+            && view.queue.waiters().is_empty()
+            && view.log.chain().is_none()
+            && view.log.ring().utilisation() < f64::from(view.config.high_mark) / 100.0
+            && view.index.table().has_room(1)
     }
 
     /// Goes on copying hot pieces; runs after every event.
-    pub fn keep_step(&mut self, now: Nanos, out: &mut Outbox) {
-        if !self.keeps() {
-            self.keep.saving = None;
+    pub fn step(&mut self, forgetting: &Forgetting, env: &mut Env) {
+        if !self.keeps(&env.view()) {
+            self.saving = None;
             return;
         }
-        while let Some(saving) = self.keep.saving.take() {
-            if self.log.ring().is_forgotten(saving.number) {
+        while let Some(saving) = self.saving.take() {
+            if env.log.ring().is_forgotten(saving.number) {
                 continue;
             }
-            self.keep.saving = match self.may_copy(LINE_BYTES) {
-                true => self.save(now, saving, out),
+            self.saving = match self.may_copy(LINE_BYTES, &env.view()) {
+                true => self.save(saving, env),
                 false => Some(saving),
             };
-            if self.keep.saving.is_some() {
+            if self.saving.is_some() {
                 return;
             }
         }
-        if !self.keep.is_reading && self.may_copy(LINE_BYTES) {
-            self.read_hot_segment(out);
+        if !self.is_reading && self.may_copy(LINE_BYTES, &env.view()) {
+            self.read_hot_segment(forgetting, env);
         }
     }
 
     /// Reads the next segment that the head comes to, if something in it is hot.
-    fn read_hot_segment(&mut self, out: &mut Outbox) {
-        let ring = self.log.ring();
-        let soon = ring.head() + 2 * self.forget_part() + SEGMENTS_READY;
+    fn read_hot_segment(&mut self, forgetting: &Forgetting, env: &mut Env) {
+        let ring = env.log.ring();
+        let soon = ring.head() + 2 * forget_part(&env.view()) + SEGMENTS_READY;
         let mut numbers = ring.remembered_numbers();
-        let start = self.forgetting.end().unwrap_or(numbers.start);
-        numbers = start.max(self.keep.next)..numbers.end.min(soon + 1);
-        let hot = numbers.clone().find(|number| self.index.is_hit(ring.index(*number)));
-        self.keep.next = hot.map_or(numbers.end, |number| number + 1).max(self.keep.next);
+        let start = forgetting.end().unwrap_or(numbers.start);
+        numbers = start.max(self.next)..numbers.end.min(soon + 1);
+        let hot = numbers.clone().find(|number| env.index.is_hit(ring.index(*number)));
+        self.next = hot.map_or(numbers.end, |number| number + 1).max(self.next);
         let Some(number) = hot else { return };
-        let at = Lba(self.log.start_of(number));
-        let buf = Buf::zeroed(self.log.superblock().segment_bytes as usize);
-        self.log.pin(self.log.ring().index(number));
-        self.keep.is_reading = true;
-        self.submit(LOG, Op::Save(number), Io::Read { at, buf }, out);
+        let at = Lba(env.log.start_of(number));
+        let buf = Buf::zeroed(env.log.superblock().segment_bytes as usize);
+        env.log.pin(env.log.ring().index(number));
+        self.is_reading = true;
+        env.submit(LOG, Op::Save(number), Io::Read { at, buf });
     }
 
-    pub fn on_saved(&mut self, now: Nanos, number: u64, result: IoResult, out: &mut Outbox) {
-        self.log.unpin(self.log.ring().index(number));
-        self.keep.is_reading = false;
+    /// Takes a segment that was read.
+    pub fn was_read(&mut self, number: u64, result: IoResult, env: &mut Env) {
+        env.log.unpin(env.log.ring().index(number));
+        self.is_reading = false;
         match result.status {
-            Ok(()) => self.keep.saving = Some(Saving { number, buf: result.buf, at: 0 }),
-            Err(_) => self.statistics.log_read_errors += 1,
+            Ok(()) => self.saving = Some(Saving { number, buf: result.buf, at: 0 }),
+            Err(_) => env.statistics.log_read_errors += 1,
         }
-        self.retry_pending(now, out);
     }
 
     /// Appends the hot pieces of a segment again; returns the rest of the work if a copy has to give way.
-    fn save(&mut self, now: Nanos, mut saving: Saving, out: &mut Outbox) -> Option<Saving> {
-        let start = self.log.start_of(saving.number);
-        let block = self.log.superblock().log_block_bytes as usize;
+    fn save(&mut self, mut saving: Saving, env: &mut Env) -> Option<Saving> {
+        let start = env.log.start_of(saving.number);
+        let block = env.log.superblock().log_block_bytes as usize;
         while !saving.buf.is_blank() && saving.at + block <= saving.buf.len() {
             let sector = start + saving.at as u64 / SECTOR_BYTES;
             let bytes = &saving.buf.bytes()[saving.at..saving.at + block];
-            let Some(header) = decode_header(bytes, self.log.superblock(), sector) else {
+            let Some(header) = decode_header(bytes, env.log.superblock(), sector) else {
                 saving.at += block;
                 continue;
             };
-            let mut place = sector + self.log.superblock().log_block_sectors();
+            let mut place = sector + env.log.superblock().log_block_sectors();
             for entry in header.entries.iter().filter(|entry| entry.kind.has_payload()) {
                 let from = byte_offset(Lba(start), Lba(place));
-                if let Some(piece) = self.hot_piece(entry.extent, Place(place))
+                if let Some(piece) = hot_piece(entry.extent, Place(place), env.index)
                     && piece.is_intact(&saving.buf, from)
                 {
-                    if !self.append_copy(now, entry.extent, &saving.buf, from, out) {
+                    if !self.append(entry.extent, &saving.buf, from, env) {
                         // Pieces that were appended are not hot any more: the record is looked through again.
                         return Some(saving);
                     }
-                    self.statistics.kept_again_blocks += 1;
+                    env.statistics.kept_again_blocks += 1;
                 }
                 place += entry.extent.sectors;
             }
@@ -326,19 +288,26 @@ impl Core {
         }
         None
     }
+}
 
-    /// Returns the piece written as this extent to this place, if it is clean, whole and hot.
-    fn hot_piece(&self, extent: Extent, place: Place) -> Option<Piece> {
-        let pieces = self.index.table().lookup(Line::of(extent.start));
-        pieces.iter().copied().find(|piece| {
-            piece.place == place
-                && piece.hit
-                && !piece.dirty
-                && piece.is_whole()
-                && u64::from(piece.first) == extent.start.0 % LINE_SECTORS
-                && u64::from(piece.count) == extent.sectors
-        })
-    }
+/// True when the log has nothing of the line, and its content on the data disk is durable.
+fn is_on_data_disk(line: Line, view: &View) -> bool {
+    !view.index.table().contains_line(line)
+        && !view.index.ranges().contains_any(line.extent())
+        && view.data.is_settled(line.extent())
+}
+
+/// Returns the piece written as this extent to this place, if it is clean, whole and hot.
+fn hot_piece(extent: Extent, place: Place, index: &Index) -> Option<Piece> {
+    let pieces = index.table().lookup(Line::of(extent.start));
+    pieces.iter().copied().find(|piece| {
+        piece.place == place
+            && piece.hit
+            && !piece.dirty
+            && piece.is_whole()
+            && u64::from(piece.first) == extent.start.0 % LINE_SECTORS
+            && u64::from(piece.count) == extent.sectors
+    })
 }
 
 #[cfg(test)]

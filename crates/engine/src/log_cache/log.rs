@@ -61,6 +61,8 @@ pub struct Log {
     durable_seq: u64,
     /// The newest record with more than clean copies.
     needed_seq: u64,
+    /// Bytes of copies of blocks in the filling buffer.
+    copied_bytes: u64,
     /// Requests that are split over several records, not yet durable as a whole.
     chains: VecDeque<Chain>,
     /// The request that is being split right now.
@@ -110,6 +112,7 @@ impl Log {
             written_seq: walked.next_seq - 1,
             durable_seq: walked.next_seq - 1,
             needed_seq: walked.next_seq - 1,
+            copied_bytes: 0,
             chains: VecDeque::new(),
             chain: None,
             flushing_since: None,
@@ -308,7 +311,15 @@ impl Log {
     /// Adds payload to the open record; returns its place and checksum.
     pub fn append(&mut self, kind: Kind, extent: Extent, buf: &Buf, at: usize) -> (u64, u32) {
         self.needed(kind);
+        if kind == Kind::Clean {
+            self.copied_bytes += extent.sectors * SECTOR_BYTES;
+        }
         self.filling().append(kind, extent, buf, at)
+    }
+
+    /// Bytes of copies of blocks that a client's next record has to wait for.
+    pub const fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
     }
 
     /// See [`SegmentBuffer::overwrite`].
@@ -480,6 +491,7 @@ impl Log {
         waiting: impl Fn(u64) -> usize,
         statistics: &mut Statistics,
     ) -> Option<(u64, Io)> {
+        self.copied_bytes = 0;
         let mut filling = self.buffers.filling.take()?;
         if filling.is_empty() {
             self.buffers.give_back(filling);

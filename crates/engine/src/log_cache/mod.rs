@@ -24,7 +24,9 @@
 //! | `offline` | format, check, dump, rescue |
 
 mod activate;
+mod append;
 mod buffers;
+mod clean;
 mod commit;
 mod config;
 mod copies;

@@ -6,13 +6,15 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::core::Core;
-
-use super::env::{DATA, LOG, Mode, Op};
+use super::copies::repair;
+use super::destager::Destager;
+use super::env::{DATA, Env, LOG, Mode, Op, View};
+use super::keep::Keep;
 use super::log::Log;
 use super::table::{Line, Piece, Place, sectors_mask};
-use crate::layer::{ErrorKind, Io, IoError, IoResult, Outbox, RequestId};
-use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos, SECTOR_BYTES, byte_offset};
+use crate::layer::{ErrorKind, Io, IoError, IoResult, RequestId};
+use crate::slab::Slab;
+use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
 
 /// Maximum sectors of one read of adjacent pieces in the log (256 KiB).
 const LOG_READ_SECTORS_MAX: u64 = 512;
@@ -40,7 +42,7 @@ enum Part {
 }
 
 /// A request that is being put together.
-pub struct Reading {
+struct Reading {
     id: RequestId,
     at: Lba,
     buf: Buf,
@@ -61,131 +63,51 @@ struct Plan {
     lost: Option<Line>,
 }
 
-impl Core {
-    pub fn on_read(&mut self, now: Nanos, id: RequestId, at: Lba, buf: Buf, out: &mut Outbox) {
+/// The requests that are being put together.
+#[derive(Default)]
+pub struct Reads(Slab<Reading>);
+
+impl Reads {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Handles a read of a client.
+    pub fn read(
+        &mut self,
+        id: RequestId,
+        at: Lba,
+        buf: Buf,
+        keep: &mut Keep,
+        destager: &Destager,
+        env: &mut Env,
+    ) {
         let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
-        self.data.nearer.note(extent);
-        if !self.index.table().contains_any(extent) && !self.index.ranges().contains_any(extent) {
-            self.statistics.read_miss_bytes += buf.len() as u64;
-            return self.forward(id, at, buf, out);
+        env.data.nearer.note(extent);
+        if !env.index.table().contains_any(extent) && !env.index.ranges().contains_any(extent) {
+            env.statistics.read_miss_bytes += buf.len() as u64;
+            return forward(id, at, buf, keep, env);
         }
-        let plan = self.plan(extent);
+        let plan = plan(extent, destager, &env.view());
         if let Some(line) = plan.lost {
             let error = IoError::at(ErrorKind::Lost, line.extent());
-            return self.finish(now, id, IoResult::err(buf, error), out);
+            return env.finish(id, IoResult::err(buf, error));
         }
-        self.count_sources(&plan);
+        count_sources(&plan, keep, env);
         if plan.log.is_empty() && plan.zeroes.is_empty() {
-            return self.forward(id, at, buf, out);
+            return forward(id, at, buf, keep, env);
         }
-        self.assemble(now, id, at, buf, plan, out);
+        self.assemble(id, at, buf, plan, keep, env);
     }
 
-    /// Reads the whole request from the data disk.
-    fn forward(&mut self, id: RequestId, at: Lba, buf: Buf, out: &mut Outbox) {
-        let watched = self.watch(Extent::new(at, buf.len() as u64 / SECTOR_BYTES));
-        self.submit(DATA, Op::Forward { id, at, watched }, Io::Read { at, buf }, out);
-    }
-
-    /// Finds the sources.
-    fn plan(&self, extent: Extent) -> Plan {
-        let mut plan = Plan::default();
-        let mut clean = Few::new();
-        let mut clean_extents = Few::new();
-        let mut cached_sectors = 0;
-        for line in Line::touching(extent).map(Line) {
-            let wanted = line.mask_of(extent);
-            let mut covered = 0u8;
-            for &piece in self.index.table().lookup(line).iter() {
-                let mask = piece.mask & wanted;
-                if mask == 0 {
-                    continue;
-                }
-                covered |= mask;
-                cached_sectors += u64::from(mask.count_ones());
-                let source = FromLog { line, piece: Piece { mask, ..piece } };
-                if piece.dirty {
-                    // The next start is without this log, so lost blocks stay lost: a block must not be right today and old tomorrow.
-                    if self.mode != Mode::Serving && self.destager.is_lost(line, piece.place) {
-                        plan.lost = Some(line);
-                    }
-                    plan.log.push(source);
-                } else {
-                    clean.push(source);
-                    line.runs(mask, |run| clean_extents.push(run));
-                }
-            }
-            self.plan_rest(line, wanted & !covered, &mut plan);
-        }
-        cached_sectors += plan.zeroes.iter().map(|zero| zero.sectors).sum::<u64>();
-        if cached_sectors == extent.sectors && self.is_cheaper_in_log(&plan.log, &clean) {
-            plan.log.append(&mut clean);
-        } else {
-            plan.data.append(&mut clean_extents);
-            plan.data.sort_unstable();
-        }
-        plan
-    }
-
-    /// Decides, for a request that needs nothing from the data disk, whether clean copies are read from the log.
-    fn is_cheaper_in_log(&self, dirty: &[FromLog], clean: &[FromLog]) -> bool {
-        if self.mode != Mode::Serving || !self.config.read_clean {
-            return false;
-        }
-        if !self.log.geometry().rotational {
-            return true;
-        }
-        let on_device = |source: &&FromLog| self.log.buffers().holding(source.piece.place.0).is_none();
-        let sources = dirty.iter().chain(clean).filter(on_device).copied().collect();
-        match log_parts(sources, |place| self.index.segment_of(place)).len() {
-            0 => true,
-            // Dirty data takes the arm to the log anyway.
-            1 => self.data.nearer.is_log() || dirty.iter().any(|source| on_device(&source)),
-            _ => false,
-        }
-    }
-
-    fn count_sources(&mut self, plan: &Plan) {
-        let bytes = |extents: &[Extent]| extents.iter().map(|part| part.sectors * SECTOR_BYTES).sum::<u64>();
-        self.statistics.read_dirty_bytes += bytes(&plan.zeroes);
-        self.statistics.read_miss_bytes += bytes(&plan.data);
-        for FromLog { line, piece } in &plan.log {
-            self.hit(*line, piece.place);
-            let statistics = &mut self.statistics;
-            let counter = match self.log.buffers().holding(piece.place.0) {
-                Some(_) => &mut statistics.read_ram_bytes,
-                None if piece.dirty => &mut statistics.read_dirty_bytes,
-                None => &mut statistics.read_clean_bytes,
-            };
-            *counter += u64::from(piece.mask.count_ones()) * SECTOR_BYTES;
-        }
-    }
-
-    /// Plans the sectors that the table does not know: zeroes, or read from the data disk.
-    fn plan_rest(&self, line: Line, mask: u8, plan: &mut Plan) {
-        line.runs(mask, |run| {
-            let mut at = run.start;
-            for part in self.index.ranges().lookup(run) {
-                if at < part.extent.start {
-                    plan.data.push(Extent::new(at, part.extent.start - at));
-                }
-                plan.zeroes.push(part.extent);
-                at = part.extent.end();
-            }
-            if at < run.end() {
-                plan.data.push(Extent::new(at, run.end() - at));
-            }
-        });
-    }
-
-    fn assemble(&mut self, now: Nanos, id: RequestId, at: Lba, mut buf: Buf, plan: Plan, out: &mut Outbox) {
-        self.statistics.read_hits += 1;
+    fn assemble(&mut self, id: RequestId, at: Lba, mut buf: Buf, plan: Plan, keep: &mut Keep, env: &mut Env) {
+        env.statistics.read_hits += 1;
         for zero in &plan.zeroes {
             buf.zero(byte_offset(at, zero.start), (zero.sectors * SECTOR_BYTES) as usize);
         }
         let mut from_log = Few::with_capacity(plan.log.len());
         for source in plan.log {
-            match self.log.buffers().holding(source.piece.place.0) {
+            match env.log.buffers().holding(source.piece.place.0) {
                 Some(buffer) => source.line.runs(source.piece.mask, |run| {
                     let first = (run.start.0 % LINE_SECTORS) as u8;
                     let place = source.piece.place_of(first).0;
@@ -197,131 +119,99 @@ impl Core {
                 None => from_log.push(source),
             }
         }
-        let mut parts = log_parts(from_log, |place| self.index.segment_of(place));
+        let mut parts = log_parts(from_log, |place| env.index.segment_of(place));
         if let (Some(first), Some(last)) = (plan.data.first(), plan.data.last()) {
             let end = last.end();
             let span = Extent::new(first.start, end - first.start);
-            let watched = self.watch(span);
+            let watched = keep.watch(span, &env.view());
             parts.push(Part::Data { start: span.start, wanted: plan.data, watched });
         }
         if parts.is_empty() {
-            return self.finish(now, id, IoResult::ok(buf), out);
+            return env.finish(id, IoResult::ok(buf));
         }
         let blank = buf.is_blank();
         let left = parts.len();
-        let mut own = self.is_whole_request(&mut parts, at, buf.len()).then(|| std::mem::take(&mut buf));
+        let mut own = is_whole_request(&mut parts, at, buf.len(), env.log).then(|| std::mem::take(&mut buf));
         let parts_of = Few::with_capacity(left);
-        let key =
-            self.readings.insert(Reading { id, at, buf, parts: parts_of, left, again: false, error: None });
+        let key = self.0.insert(Reading { id, at, buf, parts: parts_of, left, again: false, error: None });
         for (index, part) in parts.into_iter().enumerate() {
-            let (port, io) = self.part_io(&part, blank, own.take());
+            let (port, io) = part_io(&part, blank, own.take(), &env.view());
             if let Part::Log { segment, .. } = &part {
-                self.log.pin(*segment);
+                env.log.pin(*segment);
             }
-            self.readings.get_mut(key).parts.push(Some(part));
-            self.submit(port, Op::Part { reading: key, part: index }, io, out);
+            self.0.get_mut(key).parts.push(Some(part));
+            env.submit(port, Op::Part { reading: key, part: index }, io);
         }
     }
 
-    /// True when the only part is a read of the log that gives exactly the request. Notes that in the part.
-    fn is_whole_request(&self, parts: &mut [Part], at: Lba, bytes: usize) -> bool {
-        let [Part::Log { start, pieces, whole, .. }] = parts else { return false };
-        // The pieces are adjacent in the log; they must be adjacent in the request, too.
-        let mut end = at;
-        for FromLog { line, piece } in pieces.iter() {
-            let first = line.start() + u64::from(piece.first);
-            if first != end || piece.mask != sectors_mask(piece.first, piece.count) {
-                return false;
-            }
-            end = end + u64::from(piece.count);
-        }
-        let extent = Extent::new(Lba(*start), end - at);
-        *whole = byte_offset(at, end) == bytes && self.log.geometry().whole_blocks(extent) == extent;
-        *whole
-    }
-
-    fn part_io(&self, part: &Part, blank: bool, own: Option<Buf>) -> (crate::Port, Io) {
-        let memory = |sectors: u64| {
-            let bytes = (sectors * SECTOR_BYTES) as usize;
-            own.unwrap_or_else(|| if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) })
-        };
-        match part {
-            Part::Data { start, wanted, .. } => {
-                let end = wanted.last().expect("something is wanted").end();
-                let extent = self.data.geometry().whole_blocks(Extent::new(*start, end - *start));
-                (DATA, Io::Read { at: extent.start, buf: memory(extent.sectors) })
-            }
-            Part::Log { start, pieces, .. } => {
-                let last = pieces.last().expect("something is wanted").piece;
-                let end = last.place.0 + u64::from(last.count);
-                let extent = self.log.geometry().whole_blocks(Extent::new(Lba(*start), end - *start));
-                (LOG, Io::Read { at: extent.start, buf: memory(extent.sectors) })
-            }
-            Part::Copy { source: FromLog { piece, .. }, copy, .. } => {
-                let extent =
-                    self.log.geometry().whole_blocks(Extent::new(Lba(piece.place.0), u64::from(piece.count)));
-                (LOG, Log::read(extent.start, memory(extent.sectors), Some(*copy)))
-            }
-        }
-    }
-
-    pub fn on_part(&mut self, now: Nanos, key: u64, index: usize, mut result: IoResult, out: &mut Outbox) {
-        let part = self.readings.get_mut(key).parts[index].take().expect("a part ends once");
+    /// Takes a part that was read. True when its request has ended.
+    pub fn completed(
+        &mut self,
+        key: u64,
+        index: usize,
+        mut result: IoResult,
+        keep: &mut Keep,
+        destager: &Destager,
+        env: &mut Env,
+    ) -> bool {
+        let part = self.0.get_mut(key).parts[index].take().expect("a part ends once");
         let mut error = result.status.err();
         match &part {
             Part::Data { start, wanted, watched } => {
-                self.data.readers.end(now);
-                let start = self.data.geometry().whole_blocks(Extent::new(*start, 1)).start;
-                let reading = self.readings.get_mut(key);
+                env.data.readers.end(env.now);
+                let start = env.data.geometry().whole_blocks(Extent::new(*start, 1)).start;
+                let reading = self.0.get_mut(key);
                 for extent in wanted.iter().filter(|_| error.is_none()) {
                     let (to, from) =
                         (byte_offset(reading.at, extent.start), byte_offset(start, extent.start));
                     reading.buf.copy_from(to, &result.buf, from, (extent.sectors * SECTOR_BYTES) as usize);
                 }
                 if let Some(key) = *watched {
-                    self.copy_watched(now, key, start, &result, out);
+                    keep.copy_watched(key, start, &result, env);
                 }
             }
             Part::Log { start, segment, pieces, whole } => {
-                self.log.unpin(*segment);
-                let start = self.log.geometry().whole_blocks(Extent::new(Lba(*start), 1)).start;
+                env.log.unpin(*segment);
+                let start = env.log.geometry().whole_blocks(Extent::new(Lba(*start), 1)).start;
                 let bad = match error {
                     None => self.take_pieces(key, start, pieces, &result.buf, *whole),
                     Some(_) => pieces.clone(),
                 };
                 if *whole {
-                    self.readings.get_mut(key).buf = std::mem::take(&mut result.buf);
+                    self.0.get_mut(key).buf = std::mem::take(&mut result.buf);
                 }
-                let bad = self.read_other_copies(key, bad, *segment, None, out);
-                error = self.bad_pieces(key, &bad);
+                let bad = self.read_other_copies(key, bad, *segment, None, env);
+                error = self.bad_pieces(key, &bad, env);
             }
             Part::Copy { source, segment, copy } => {
                 let piece = source.piece;
-                let start = self.log.geometry().whole_blocks(Extent::new(Lba(piece.place.0), 1)).start;
+                let start = env.log.geometry().whole_blocks(Extent::new(Lba(piece.place.0), 1)).start;
                 let bad = match error.take() {
                     None => self.take_pieces(key, start, &[*source], &result.buf, false),
                     Some(_) => smallvec![*source],
                 };
                 if bad.is_empty() {
-                    self.repair(&piece, *segment, std::mem::take(&mut result.buf), *copy, out);
+                    repair(&piece, *segment, std::mem::take(&mut result.buf), *copy, env);
                 }
-                self.log.unpin(*segment);
-                let bad = self.read_other_copies(key, bad, *segment, Some(*copy), out);
-                error = self.bad_pieces(key, &bad);
+                env.log.unpin(*segment);
+                let bad = self.read_other_copies(key, bad, *segment, Some(*copy), env);
+                error = self.bad_pieces(key, &bad, env);
             }
         }
-        let reading = self.readings.get_mut(key);
+        let reading = self.0.get_mut(key);
         reading.error = reading.error.or(error);
         reading.left -= 1;
-        if reading.left == 0 {
-            let reading = self.readings.remove(key);
-            if reading.again && reading.error.is_none() {
-                return self.on_read(now, reading.id, reading.at, reading.buf, out);
-            }
-            let status = reading.error.map_or(Ok(()), Err);
-            self.finish(now, reading.id, IoResult { buf: reading.buf, status }, out);
-            self.retry_pending(now, out);
+        if reading.left > 0 {
+            return false;
         }
+        let reading = self.0.remove(key);
+        if reading.again && reading.error.is_none() {
+            self.read(reading.id, reading.at, reading.buf, keep, destager, env);
+            return false;
+        }
+        let status = reading.error.map_or(Ok(()), Err);
+        env.finish(reading.id, IoResult { buf: reading.buf, status });
+        true
     }
 
     /// Reads dirty pieces from another copy of the log; returns those that have none, or need none.
@@ -331,40 +221,40 @@ impl Core {
         bad: Few<FromLog>,
         segment: u32,
         tried: Option<u8>,
-        out: &mut Outbox,
+        env: &mut Env,
     ) -> Few<FromLog> {
-        let Some(copy) = self.log.next_copy(tried) else { return bad };
+        let Some(copy) = env.log.next_copy(tried) else { return bad };
         let (dirty, clean): (Few<FromLog>, _) = bad.into_iter().partition(|source| source.piece.dirty);
         for source in dirty {
             let part = Part::Copy { source, segment, copy };
-            let reading = self.readings.get_mut(key);
+            let reading = self.0.get_mut(key);
             let (index, blank) = (reading.parts.len(), reading.buf.is_blank());
             reading.left += 1;
-            let (port, io) = self.part_io(&part, blank, None);
-            self.readings.get_mut(key).parts.push(Some(part));
-            self.log.pin(segment);
-            self.submit(port, Op::Part { reading: key, part: index }, io, out);
+            let (port, io) = part_io(&part, blank, None, &env.view());
+            self.0.get_mut(key).parts.push(Some(part));
+            env.log.pin(segment);
+            env.submit(port, Op::Part { reading: key, part: index }, io);
         }
         clean
     }
 
     /// Handles pieces that could not be read or failed their check. Returns an error if there is no other copy.
-    fn bad_pieces(&mut self, key: u64, bad: &[FromLog]) -> Option<IoError> {
+    fn bad_pieces(&mut self, key: u64, bad: &[FromLog], env: &mut Env) -> Option<IoError> {
         let first = bad.first()?;
-        self.statistics.log_read_errors += 1;
+        env.statistics.log_read_errors += 1;
         // The bad block may lie in any of several pieces: a dirty piece counts as lost when it fails alone.
         let mut again = false;
         let mut lost = None;
         for FromLog { line, piece } in bad {
-            match self.index.drop_clean(*line, piece.place, self.log.last_seq()) {
+            match env.index.drop_clean(*line, piece.place, env.log.last_seq()) {
                 true => again = true,
                 false => _ = lost.get_or_insert(*line),
             }
         }
-        self.readings.get_mut(key).again |= again;
+        self.0.get_mut(key).again |= again;
         // The error has the client's address, not the log's: acknowledged data cannot be read back.
         let error = IoError::at(ErrorKind::Lost, lost.unwrap_or(first.line).extent());
-        self.statistics.last_error = Some(error);
+        env.statistics.last_error = Some(error);
         (!again).then_some(error)
     }
 
@@ -377,7 +267,7 @@ impl Core {
         source: &Buf,
         whole: bool,
     ) -> Few<FromLog> {
-        let reading = self.readings.get_mut(key);
+        let reading = self.0.get_mut(key);
         let mut bad = Few::new();
         for FromLog { line, piece } in pieces {
             let from = byte_offset(start, Lba(piece.place.0));
@@ -396,6 +286,146 @@ impl Core {
             });
         }
         bad
+    }
+}
+
+/// Reads the whole request from the data disk.
+fn forward(id: RequestId, at: Lba, buf: Buf, keep: &mut Keep, env: &mut Env) {
+    let watched = keep.watch(Extent::new(at, buf.len() as u64 / SECTOR_BYTES), &env.view());
+    env.submit(DATA, Op::Forward { id, at, watched }, Io::Read { at, buf });
+}
+
+/// Finds the sources.
+fn plan(extent: Extent, destager: &Destager, view: &View) -> Plan {
+    let mut plan = Plan::default();
+    let mut clean = Few::new();
+    let mut clean_extents = Few::new();
+    let mut cached_sectors = 0;
+    for line in Line::touching(extent).map(Line) {
+        let wanted = line.mask_of(extent);
+        let mut covered = 0u8;
+        for &piece in view.index.table().lookup(line).iter() {
+            let mask = piece.mask & wanted;
+            if mask == 0 {
+                continue;
+            }
+            covered |= mask;
+            cached_sectors += u64::from(mask.count_ones());
+            let source = FromLog { line, piece: Piece { mask, ..piece } };
+            if piece.dirty {
+                // The next start is without this log, so lost blocks stay lost: a block must not be right today and old tomorrow.
+                if view.mode != Mode::Serving && destager.is_lost(line, piece.place) {
+                    plan.lost = Some(line);
+                }
+                plan.log.push(source);
+            } else {
+                clean.push(source);
+                line.runs(mask, |run| clean_extents.push(run));
+            }
+        }
+        plan_rest(line, wanted & !covered, &mut plan, view);
+    }
+    cached_sectors += plan.zeroes.iter().map(|zero| zero.sectors).sum::<u64>();
+    if cached_sectors == extent.sectors && is_cheaper_in_log(&plan.log, &clean, view) {
+        plan.log.append(&mut clean);
+    } else {
+        plan.data.append(&mut clean_extents);
+        plan.data.sort_unstable();
+    }
+    plan
+}
+
+/// Decides, for a request that needs nothing from the data disk, whether clean copies are read from the log.
+fn is_cheaper_in_log(dirty: &[FromLog], clean: &[FromLog], view: &View) -> bool {
+    if view.mode != Mode::Serving || !view.config.read_clean {
+        return false;
+    }
+    if !view.log.geometry().rotational {
+        return true;
+    }
+    let on_device = |source: &&FromLog| view.log.buffers().holding(source.piece.place.0).is_none();
+    let sources = dirty.iter().chain(clean).filter(on_device).copied().collect();
+    match log_parts(sources, |place| view.index.segment_of(place)).len() {
+        0 => true,
+        // Dirty data takes the arm to the log anyway.
+        1 => view.data.nearer.is_log() || dirty.iter().any(|source| on_device(&source)),
+        _ => false,
+    }
+}
+
+/// Plans the sectors that the table does not know: zeroes, or read from the data disk.
+fn plan_rest(line: Line, mask: u8, plan: &mut Plan, view: &View) {
+    line.runs(mask, |run| {
+        let mut at = run.start;
+        for part in view.index.ranges().lookup(run) {
+            if at < part.extent.start {
+                plan.data.push(Extent::new(at, part.extent.start - at));
+            }
+            plan.zeroes.push(part.extent);
+            at = part.extent.end();
+        }
+        if at < run.end() {
+            plan.data.push(Extent::new(at, run.end() - at));
+        }
+    });
+}
+
+fn count_sources(plan: &Plan, keep: &Keep, env: &mut Env) {
+    let bytes = |extents: &[Extent]| extents.iter().map(|part| part.sectors * SECTOR_BYTES).sum::<u64>();
+    env.statistics.read_dirty_bytes += bytes(&plan.zeroes);
+    env.statistics.read_miss_bytes += bytes(&plan.data);
+    for FromLog { line, piece } in &plan.log {
+        keep.hit(*line, piece.place, env.index);
+        let statistics = &mut *env.statistics;
+        let counter = match env.log.buffers().holding(piece.place.0) {
+            Some(_) => &mut statistics.read_ram_bytes,
+            None if piece.dirty => &mut statistics.read_dirty_bytes,
+            None => &mut statistics.read_clean_bytes,
+        };
+        *counter += u64::from(piece.mask.count_ones()) * SECTOR_BYTES;
+    }
+}
+
+/// True when the only part is a read of the log that gives exactly the request. Notes that in the part.
+fn is_whole_request(parts: &mut [Part], at: Lba, bytes: usize, log: &Log) -> bool {
+    let [Part::Log { start, pieces, whole, .. }] = parts else { return false };
+    // The pieces are adjacent in the log; they must be adjacent in the request, too.
+    let mut end = at;
+    for FromLog { line, piece } in pieces.iter() {
+        let first = line.start() + u64::from(piece.first);
+        if first != end || piece.mask != sectors_mask(piece.first, piece.count) {
+            return false;
+        }
+        end = end + u64::from(piece.count);
+    }
+    let extent = Extent::new(Lba(*start), end - at);
+    *whole = byte_offset(at, end) == bytes && log.geometry().whole_blocks(extent) == extent;
+    *whole
+}
+
+/// The operation that reads a part. `own`: the buffer to read into.
+fn part_io(part: &Part, blank: bool, own: Option<Buf>, view: &View) -> (crate::Port, Io) {
+    let memory = |sectors: u64| {
+        let bytes = (sectors * SECTOR_BYTES) as usize;
+        own.unwrap_or_else(|| if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) })
+    };
+    match part {
+        Part::Data { start, wanted, .. } => {
+            let end = wanted.last().expect("something is wanted").end();
+            let extent = view.data.geometry().whole_blocks(Extent::new(*start, end - *start));
+            (DATA, Io::Read { at: extent.start, buf: memory(extent.sectors) })
+        }
+        Part::Log { start, pieces, .. } => {
+            let last = pieces.last().expect("something is wanted").piece;
+            let end = last.place.0 + u64::from(last.count);
+            let extent = view.log.geometry().whole_blocks(Extent::new(Lba(*start), end - *start));
+            (LOG, Io::Read { at: extent.start, buf: memory(extent.sectors) })
+        }
+        Part::Copy { source: FromLog { piece, .. }, copy, .. } => {
+            let extent =
+                view.log.geometry().whole_blocks(Extent::new(Lba(piece.place.0), u64::from(piece.count)));
+            (LOG, Log::read(extent.start, memory(extent.sectors), Some(*copy)))
+        }
     }
 }
 

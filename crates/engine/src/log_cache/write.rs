@@ -14,9 +14,6 @@ use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// Maximum sectors of one entry without payload.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
-/// Number of segments that the head should be able to move to immediately; one request takes no more.
-pub const SEGMENTS_READY: u64 = 3;
-
 impl Core {
     pub fn on_modify(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
         if self.queue.push(pending) {
@@ -28,9 +25,7 @@ impl Core {
     pub fn retry_pending(&mut self, now: Nanos, out: &mut Outbox) {
         while let Some(mut pending) = self.queue.pop() {
             let through = matches!(self.mode, Mode::LogFailed { .. });
-            if through && !self.may_write_through(&pending)
-                || !through && !self.try_log(now, &mut pending, out)
-            {
+            if through && !self.may_write_through(&pending) || !through && !self.try_log(&mut pending, out) {
                 self.queue.put_back(pending);
                 return;
             }
@@ -38,7 +33,7 @@ impl Core {
             if through {
                 self.bypass(now, pending, 0, out);
             } else if pending.done < pending.extent.sectors {
-                let seq = if self.invalidate(now, pending.extent) { self.data.last_invalidate() } else { 0 };
+                let seq = if self.invalidate(pending.extent, out) { self.data.last_invalidate() } else { 0 };
                 self.bypass(now, pending, seq, out);
             } else {
                 self.logged(now, pending, out);
@@ -48,13 +43,13 @@ impl Core {
 
     /// Puts a request into the log. True when all of it is in, or when it may bypass the log (none of it is in then); false if it has to
     /// wait.
-    fn try_log(&mut self, now: Nanos, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
+    fn try_log(&mut self, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
         if pending.done == 0 && self.log.chain().is_none() && self.may_bypass(pending) {
-            return self.room_to_invalidate(now, pending, out);
+            return self.room_to_invalidate(pending, out);
         }
         match pending.change {
-            Change::Data => self.append_data(now, pending, out),
-            Change::Range(kind) => self.append_range(now, pending, kind, out),
+            Change::Data => self.append_data(pending, out),
+            Change::Range(kind) => self.append_range(pending, kind, out),
         }
     }
 
@@ -88,12 +83,12 @@ impl Core {
             && !self.destager.is_filling(extent, &self.config)
     }
 
-    fn room_to_invalidate(&mut self, now: Nanos, pending: &PendingWrite, out: &mut Outbox) -> bool {
-        !self.index.is_visible_in(pending.extent) || self.make_room(now, 1, 0, out)
+    fn room_to_invalidate(&mut self, pending: &PendingWrite, out: &mut Outbox) -> bool {
+        !self.index.is_visible_in(pending.extent) || self.env(out).make_room(1, 0)
     }
 
     /// Records that the data disk has the newest copy; true if a record must be written first.
-    fn invalidate(&mut self, now: Nanos, extent: Extent) -> bool {
+    fn invalidate(&mut self, extent: Extent, out: &mut Outbox) -> bool {
         if self.config.canary.is(Canary::BlindBypass) {
             return false;
         }
@@ -103,7 +98,7 @@ impl Core {
             }
             return self.data.last_invalidate() > self.log.durable_seq();
         }
-        let seq = self.open_record(now);
+        let seq = self.env(out).open_record();
         self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
         self.forget_extent(extent, seq);
         self.data.invalidated(seq);
@@ -124,7 +119,7 @@ impl Core {
             durable: durability == Durability::Durable,
         };
         self.queue.touch(now);
-        self.copies_are_old(extent);
+        self.keep.overwritten(extent, &self.config);
         let key = self.data.send_bypass(bypass, self.is_large(extent));
         self.statistics.bypasses += 1;
         self.statistics.bypassed_sectors += pending.extent.sectors;
@@ -151,18 +146,18 @@ impl Core {
 
     /// Appends the rest of a write. A request that fits is one record; a larger one is a chain of records, which
     /// counts only as a whole.
-    fn append_data(&mut self, now: Nanos, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
+    fn append_data(&mut self, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
         while pending.done < pending.extent.sectors {
             let (pieces, bytes) = (pending.pieces_left(), pending.bytes_left());
             let half = (self.log.ring().count() / 2).max(1);
-            if self.make_room(now, pieces, bytes, out) {
+            if self.env(out).make_room(pieces, bytes) {
                 if !self.log.fits_record(pieces) {
                     self.seal();
                     if self.log.is_longer_than_a_record(pieces) {
                         self.begin_chain();
                     }
                 }
-                self.append_pieces(now, pending, pieces);
+                self.append_pieces(pending, pieces, out);
                 self.end_chain();
                 return true;
             }
@@ -177,16 +172,16 @@ impl Core {
                 self.queue.want_space();
                 return false;
             }
-            if !self.make_room(now, lines, lines * LINE_BYTES as usize, out) {
+            if !self.env(out).make_room(lines, lines * LINE_BYTES as usize) {
                 return false;
             }
             self.begin_chain();
-            self.append_pieces(now, pending, lines);
+            self.append_pieces(pending, lines, out);
             if self.log.chain().is_some_and(|chain| self.log.ring().head() - chain.segment + 1 >= half) {
                 // Larger than half the log: no crash can take it as a whole, as the log is emptied while it is written.
                 self.end_chain();
             }
-            self.dispatch(now, out);
+            self.env(out).dispatch();
         }
         true
     }
@@ -202,7 +197,7 @@ impl Core {
         self.statistics.chains += u64::from(self.log.end_chain());
     }
 
-    fn append_pieces(&mut self, now: Nanos, pending: &mut PendingWrite, pieces: usize) {
+    fn append_pieces(&mut self, pending: &mut PendingWrite, pieces: usize, out: &mut Outbox) {
         for _ in 0..pieces {
             let extent = pending.next_piece();
             let at = (pending.done * SECTOR_BYTES) as usize;
@@ -211,12 +206,12 @@ impl Core {
             let (place, crc) = match self.overwrite(extent, &pending.buf, at) {
                 Some(written) => written,
                 None => {
-                    self.open_record(now);
+                    self.env(out).open_record();
                     self.log.append(Kind::Data, extent, &pending.buf, at)
                 }
             };
             self.index.insert(extent, Place(place), crc, self.log.last_seq());
-            self.copies_are_old(extent);
+            self.keep.overwritten(extent, &self.config);
             self.destager.overwritten(extent, self.index.table());
             pending.done += extent.sectors;
         }
@@ -233,7 +228,7 @@ impl Core {
         Some(written)
     }
 
-    fn append_range(&mut self, now: Nanos, pending: &mut PendingWrite, kind: Kind, out: &mut Outbox) -> bool {
+    fn append_range(&mut self, pending: &mut PendingWrite, kind: Kind, out: &mut Outbox) -> bool {
         while pending.done < pending.extent.sectors {
             let sectors = (pending.extent.sectors - pending.done).min(RANGE_SECTORS_MAX);
             let mut extent = Extent::new(pending.extent.start + pending.done, sectors);
@@ -244,13 +239,13 @@ impl Core {
                 self.queue.want_space();
                 return false;
             }
-            if !self.make_room(now, 1, 0, out) {
+            if !self.env(out).make_room(1, 0) {
                 return false;
             }
-            let seq = self.open_record(now);
+            let seq = self.env(out).open_record();
             let segment = self.log.note(Entry { kind, extent, crc: 0 });
             self.index.insert_range(extent, kind, seq, segment);
-            self.copies_are_old(extent);
+            self.keep.overwritten(extent, &self.config);
             self.destager.overwritten(extent, self.index.table());
             pending.done += extent.sectors;
             if pending.done < pending.extent.sectors && extent.sectors < sectors {
@@ -327,63 +322,5 @@ impl Core {
         let nanos =
             self.destager.nanos_per_sector() * sectors as f64 * self.destager.slowdown().max(over * 1.1);
         self.queue.pace(now, Some(nanos as u64))
-    }
-
-    /// Makes sure that the filling buffer has space for a record of this size.
-    pub fn make_room(&mut self, now: Nanos, pieces: usize, bytes: usize, out: &mut Outbox) -> bool {
-        if !self.index.table().has_room(pieces) {
-            match self.log.ring().remembered() {
-                0 => self.queue.want_space(),
-                _ => self.forgetting.ask(),
-            }
-            return false;
-        }
-        if self.config.promise == Promise::Ordered && self.log.is_overdue(now) {
-            return false;
-        }
-        if self.log.fits(pieces, bytes) {
-            return true;
-        }
-        if !self.log.fits_a_segment(pieces, bytes) {
-            return false;
-        }
-        let high = f64::from(self.config.high_mark) / 100.0;
-        if self.log.buffers().filling.is_some() {
-            self.finish_segment(now, out);
-        } else if self.log.ring().utilisation() < high {
-            self.statistics.log_gap_bytes += self.log.turn_ahead(now, pieces, bytes);
-        }
-        if self.open_buffer(now) && !self.log.fits(pieces, bytes) {
-            self.finish_segment(now, out);
-            return self.open_buffer(now);
-        }
-        self.log.buffers().filling.is_some()
-    }
-
-    /// Writes the filling buffer, and skips the rest of its segment.
-    pub fn finish_segment(&mut self, now: Nanos, out: &mut Outbox) {
-        if self.log.wants_empty_record() {
-            self.open_record(now);
-        }
-        self.dispatch(now, out);
-        self.statistics.log_rest_bytes += self.log.finish_segment();
-    }
-
-    fn open_buffer(&mut self, now: Nanos) -> bool {
-        let is_open = self.log.open_buffer(now);
-        // The next segment may only need its clean copies forgotten.
-        let comes = self.log.ring().ready() == 0 && self.log.ring().remembered() > 0;
-        if !is_open && !comes && self.log.buffers().free() > 0 {
-            self.queue.want_space();
-        }
-        is_open
-    }
-
-    /// Makes sure that a record with space for an entry is open in the filling buffer; returns its number.
-    pub fn open_record(&mut self, now: Nanos) -> u64 {
-        if self.log.record_is_full() {
-            self.seal();
-        }
-        self.log.open_record(now)
     }
 }

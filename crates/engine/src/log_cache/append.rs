@@ -1,0 +1,125 @@
+//! The head of the log: room for records, the open record, and the write of the filling buffer.
+
+use super::Promise;
+use super::env::{Env, LOG, Op, View};
+use super::queue::DurableWaiter;
+
+/// Number of segments that the head should be able to move to immediately; one request takes no more.
+pub const SEGMENTS_READY: u64 = 3;
+
+impl View<'_> {
+    /// The oldest record that is not destaged yet; the next one to be written where all are.
+    pub fn oldest_live_seq(&self) -> u64 {
+        let (log, ring) = (self.log, self.log.ring());
+        let head = ring.index(ring.head());
+        let is_empty_at_head = ring.tail() == ring.head() && self.index.is_clean(head, log.safe_seq());
+        let destaged = self.destaged_seq.is_none_or(|seq| seq == log.next_seq());
+        if log.buffers().is_empty() && destaged && is_empty_at_head {
+            log.next_seq()
+        } else {
+            ring.at(ring.index(ring.tail())).first_seq
+        }
+    }
+
+    /// Records before this one need not be read by recovery.
+    pub fn live_seq(&self) -> u64 {
+        self.oldest_live_seq().max(self.destaged_seq.unwrap_or(0))
+    }
+
+    /// With no more free segments, a superblock has to free some.
+    pub fn few_segments(&self) -> u64 {
+        (self.log.ring().count() / 8).max(1)
+    }
+}
+
+impl Env<'_> {
+    /// Ends the open record.
+    fn seal(&mut self) {
+        let live_seq = self.view().live_seq();
+        self.log.seal(live_seq);
+    }
+
+    /// Makes sure that a record with space for an entry is open in the filling buffer; returns its number.
+    pub fn open_record(&mut self) -> u64 {
+        if self.log.record_is_full() {
+            self.seal();
+        }
+        self.log.open_record(self.now)
+    }
+
+    /// Writes the filling buffer, whatever is in it.
+    pub fn dispatch(&mut self) {
+        self.seal();
+        let is_waiting = |first, waiter: &DurableWaiter| waiter.seq >= first && !waiter.written;
+        let waiting = |first| self.queue.waiters().iter().filter(|waiter| is_waiting(first, waiter)).count();
+        if let Some((first, io)) = self.log.send(self.now, waiting, self.statistics) {
+            self.submit(LOG, Op::LogWrite(first), io);
+        }
+    }
+
+    /// Makes sure that the filling buffer has space for a record of this size.
+    pub fn make_room(&mut self, pieces: usize, bytes: usize) -> bool {
+        if !self.index.table().has_room(pieces) {
+            match self.log.ring().remembered() {
+                0 => self.queue.want_space(),
+                _ => self.index.ask_for_room(),
+            }
+            return false;
+        }
+        if self.config.promise == Promise::Ordered && self.log.is_overdue(self.now) {
+            return false;
+        }
+        if self.log.fits(pieces, bytes) {
+            return true;
+        }
+        if !self.log.fits_a_segment(pieces, bytes) {
+            return false;
+        }
+        let high = f64::from(self.config.high_mark) / 100.0;
+        if self.log.buffers().filling.is_some() {
+            self.finish_segment();
+        } else if self.log.ring().utilisation() < high {
+            self.statistics.log_gap_bytes += self.log.turn_ahead(self.now, pieces, bytes);
+        }
+        if self.open_buffer() && !self.log.fits(pieces, bytes) {
+            self.finish_segment();
+            return self.open_buffer();
+        }
+        self.log.buffers().filling.is_some()
+    }
+
+    /// Makes room as [`Env::make_room`] does for a copy of a block, but leaves a buffer and some segments for clients.
+    pub fn make_room_for_copy(&mut self, bytes: usize) -> bool {
+        if self.log.fits_one(bytes) {
+            return true;
+        }
+        if self.log.buffers().free() < 2 || self.log.ring().free() <= self.view().few_segments() {
+            return false;
+        }
+        if self.log.buffers().filling.is_none() && self.log.open_buffer(self.now) && self.log.fits_one(bytes)
+        {
+            return true;
+        }
+        self.finish_segment();
+        self.log.open_buffer(self.now) && self.log.fits_one(bytes)
+    }
+
+    /// Writes the filling buffer, and skips the rest of its segment.
+    fn finish_segment(&mut self) {
+        if self.log.wants_empty_record() {
+            self.open_record();
+        }
+        self.dispatch();
+        self.statistics.log_rest_bytes += self.log.finish_segment();
+    }
+
+    fn open_buffer(&mut self) -> bool {
+        let is_open = self.log.open_buffer(self.now);
+        // The next segment may only need its clean copies forgotten.
+        let comes = self.log.ring().ready() == 0 && self.log.ring().remembered() > 0;
+        if !is_open && !comes && self.log.buffers().free() > 0 {
+            self.queue.want_space();
+        }
+        is_open
+    }
+}
