@@ -18,7 +18,7 @@ use dcd_engine::{
     Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
-use crate::explore::{Build, LogArea, ORDERED_SLACK, Rig, Tears, Who, disk, prefill};
+use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Tears, Who, disk, prefill};
 use crate::mirror::{self, Legs};
 use crate::{MemDisk, SimRng, mix};
 
@@ -364,6 +364,9 @@ fn rig_of(
             builds(Rc::clone(make), accepting, log_sectors, Some(legs.config.clone()), spins);
         Tears { are_torn: mirror::are_torn(data_device), build_accepting }
     });
+    // Planted bugs are caught by starts.
+    let is_plain = canary.is_none() && legs.is_none() && !logical;
+    let rescued = is_plain.then_some(Rescued { log: 0, data: data_device, never_flushed: None });
     let legs = legs.map(|legs| legs.config.clone());
     let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs, spins);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (data_device, Lba(0)) };
@@ -376,6 +379,7 @@ fn rig_of(
         overlaps: promise != Promise::Ordered,
         reads_again,
         log: Some(area),
+        rescued,
         tears,
         ..Rig::plain(
             disks,

@@ -98,6 +98,8 @@ fn holds(promise: Promise) {
         "while stopping",
         "cut 3 deep",
         "killed",
+        "rescued",
+        "rescued after a rescue that was cut",
     ] {
         assert!(explored.counts.kinds.contains_key(kind), "{kind}: {:?}", explored.counts);
     }
@@ -154,6 +156,22 @@ fn is_caught(canary: Option<Canary>, faults: &FaultPlan) {
     };
     let explored = explore(&ExploreConfig::new(EXPLORED, 1000), &subject, &mut |_| {});
     assert!(explored.violation.is_some(), "{canary:?} is not caught in {} states", explored.counts.states);
+}
+
+/// Without a flush of the data disk, the log is called clean too early. Without one of the log, the data disk has what the log of a
+/// killed server has lost: then a start was refused, as on another disk.
+#[test]
+fn rule_12_a_rescue_that_does_not_flush_is_caught() {
+    for (disk, promise) in [(1, Promise::Flush), (0, Promise::Ordered)] {
+        let subject = |seed| {
+            let mut rig = log_cache_rig(seed, promise, None);
+            rig.rescued.iter_mut().for_each(|rescued| rescued.never_flushed = Some(disk));
+            rig
+        };
+        let explored = explore(&ExploreConfig::new(EXPLORED, 4000), &subject, &mut |_| {});
+        let violation = explored.violation.expect("caught within 4,000 states");
+        assert!(violation.what.contains("rescue"), "{violation}");
+    }
 }
 
 #[test]

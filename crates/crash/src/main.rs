@@ -58,6 +58,8 @@ enum CanaryName {
     NearProof,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
+    /// A rescue marks the log clean before the data disk is flushed.
+    EarlyRescue,
     /// A leg of a log that missed a write is trusted (with --legs).
     StaleLeg,
     /// A write is acknowledged when one leg of the log has it (with --legs).
@@ -273,6 +275,9 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
     };
     let make = if arguments.rot || bug.is_some_and(Canary::is_of_rot) { rotting_rig } else { log_cache_rig };
     let mut rig = make(seed, arguments.promise.into(), bug);
+    if arguments.canary == Some(CanaryName::EarlyRescue) {
+        rig.rescued.iter_mut().for_each(|rescued| rescued.never_flushed = Some(rescued.data));
+    }
     lie(arguments, &mut rig);
     rig
 }

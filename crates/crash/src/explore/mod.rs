@@ -21,6 +21,7 @@ use dcd_engine::{Geometry, Lba, Nanos, Stack};
 
 pub use administrator::{BuildWithout, HotAdd};
 pub use rigs::{ORDERED_SLACK, disk, prefill};
+pub use run::rescue::Rescued;
 pub use run::rot::LogArea;
 pub(crate) use run::rot::look_at_all;
 pub use run::take_over::{Machines, Who};
@@ -74,6 +75,8 @@ pub struct Rig {
     pub hot_add: Option<HotAdd>,
     /// Area of the log of a log cache.
     pub log: Option<LogArea>,
+    /// Disks of a log that some crashed states are rescued from.
+    pub rescued: Option<Rescued>,
     /// True if blocks of the log are damaged at rest, in place of the crashes.
     pub rots: bool,
     /// The stack's settings in words, for the story.

@@ -55,6 +55,7 @@ impl Rig {
             eager: false,
             hot_add: None,
             log: None,
+            rescued: None,
             rots: false,
             about,
         }

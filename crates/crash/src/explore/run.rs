@@ -15,6 +15,7 @@ use crate::{
     stamp,
 };
 
+pub(super) mod rescue;
 pub(super) mod rot;
 mod starts;
 pub(super) mod take_over;
@@ -373,6 +374,7 @@ impl Run {
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
         self.judge_data_alone(&cut, oracle)?;
+        self.judge_rescue(&cut, oracle)?;
         // Asked before the start, as the start fills legs.
         let is_torn = self.rig.tears.as_ref().is_some_and(|tears| (tears.are_torn)(&cut.disks));
         let (mut driver, mut stack) = self.start(cut.disks)?;

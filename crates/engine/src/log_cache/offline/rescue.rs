@@ -1,8 +1,8 @@
 //! Writes all dirty data in a log back to the data disk, offline.
 //!
-//! First, the superblock records that the data disk is being written. Then all dirty data is written in the order of LBAs, after each
-//! checksum is verified. Then the data disk is flushed, and only then is the log marked clean. Until then no record changes, so a rescue
-//! may be interrupted at any point and run again.
+//! First, the log is flushed, and the superblock records that the data disk is being written. Then all dirty data is written in the order
+//! of LBAs, after each checksum is verified. Then the data disk is flushed, and only then is the log marked clean. Until then no record
+//! changes, so a rescue may be interrupted at any point and run again.
 
 use serde::Serialize;
 
@@ -115,6 +115,11 @@ pub fn rescue(
     if write && is_empty && differing.is_empty() {
         report.marked_clean = true;
         return Ok(report);
+    }
+    if write {
+        // A server that was killed may have left records in the device's cache. If the power fails, the data disk must have nothing of a
+        // record that the log has not.
+        log.flush().map_err(LogError::io("flushing the log device"))?;
     }
     if write && superblock.state == State::Stopped {
         // If the rescue is interrupted, the data disk is as after a crash, not as the clean stop left it.
