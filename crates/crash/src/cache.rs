@@ -365,9 +365,9 @@ fn rig_of(
         Tears { are_torn: mirror::are_torn(data_device), build_accepting }
     });
     // Planted bugs are caught by starts.
-    let is_plain = canary.is_none() && legs.is_none() && !logical;
-    let rescued = is_plain.then_some(Rescued { log: 0, data: data_device, never_flushed: None });
     let legs = legs.map(|legs| legs.config.clone());
+    let is_rescued = canary.is_none() && !logical;
+    let rescued = is_rescued.then(|| Rescued { legs: legs.clone(), ..Rescued::default() });
     let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs, spins);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (data_device, Lba(0)) };
     Rig {

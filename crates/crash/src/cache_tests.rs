@@ -162,10 +162,12 @@ fn is_caught(canary: Option<Canary>, faults: &FaultPlan) {
 /// killed server has lost: then a start was refused, as on another disk.
 #[test]
 fn rule_12_a_rescue_that_does_not_flush_is_caught() {
-    for (disk, promise) in [(1, Promise::Flush), (0, Promise::Ordered)] {
+    for (of_log, promise) in [(false, Promise::Flush), (true, Promise::Ordered)] {
         let subject = |seed| {
             let mut rig = log_cache_rig(seed, promise, None);
-            rig.rescued.iter_mut().for_each(|rescued| rescued.never_flushed = Some(disk));
+            if let Some(rescued) = &mut rig.rescued {
+                (rescued.log_is_never_flushed, rescued.data_is_never_flushed) = (of_log, !of_log);
+            }
             rig
         };
         let explored = explore(&ExploreConfig::new(EXPLORED, 4000), &subject, &mut |_| {});

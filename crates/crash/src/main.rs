@@ -276,7 +276,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
     let make = if arguments.rot || bug.is_some_and(Canary::is_of_rot) { rotting_rig } else { log_cache_rig };
     let mut rig = make(seed, arguments.promise.into(), bug);
     if arguments.canary == Some(CanaryName::EarlyRescue) {
-        rig.rescued.iter_mut().for_each(|rescued| rescued.never_flushed = Some(rescued.data));
+        rig.rescued.iter_mut().for_each(|rescued| rescued.data_is_never_flushed = true);
     }
     lie(arguments, &mut rig);
     rig

@@ -186,7 +186,7 @@ pub fn take_over_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) 
     let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &who);
     let about = format!("a leg on each of two machines, {}", rig.about);
     let machines = Machines { who, may_lose: may_lose(legs.count) };
-    Rig { machines: Some(machines), about, upper_first: true, ..rig }
+    Rig { machines: Some(machines), about, upper_first: true, rescued: None, ..rig }
 }
 
 /// The log cache with its log on legs, with settings from the seed.
@@ -213,7 +213,8 @@ fn rig_of(seed: u64, promise: Promise, canary: Option<MirrorCanary>, change: imp
     let about = format!("{} legs, {:?}{torn}, {}", legs.count, legs.fate, rig.about);
     let eager = canary == Some(MirrorCanary::Mirror(Canary::LateLabel));
     let legs = comes_and_goes.then_some(legs.count);
-    Rig { spoils, losses, legs, eager, about, upper_first: true, ..rig }
+    let rescued = rig.rescued.filter(|_| canary.is_none());
+    Rig { spoils, losses, legs, eager, about, upper_first: true, rescued, ..rig }
 }
 
 #[cfg(test)]
@@ -229,7 +230,7 @@ mod tests {
         if let Some(violation) = explored.violation {
             panic!("{violation}");
         }
-        for kind in ["disks lost", "bits flipped", "legs added while served"] {
+        for kind in ["disks lost", "bits flipped", "legs added while served", "rescued"] {
             let count = explored.counts.kinds.get(kind).copied().unwrap_or_default();
             assert!(count > 0, "{kind}: {:?}", explored.counts);
         }

@@ -5,8 +5,8 @@
 //! or a flush went to a device, and now and then after other steps, the disks are cut (what was volatile is lost, kept or
 //! torn, in a style drawn for each disk) or the process is killed (the disks keep their caches). Each such *state* is
 //! recovered by a new stack, read in full and judged. Some states go on from there: they are drained, stopped, written to
-//! again, or cut at once, with cuts in all of it, recovery included, nested up to three deep. Disks are copied by
-//! reference and oracles by value, so nothing is run twice.
+//! again, or cut at once, with cuts in all of it, recovery included, nested up to three deep. Some are also rescued
+//! offline, and the data disk is judged alone. Disks are copied by reference and oracles by value, so nothing is run twice.
 
 mod administrator;
 mod legs;
@@ -75,7 +75,7 @@ pub struct Rig {
     pub hot_add: Option<HotAdd>,
     /// Area of the log of a log cache.
     pub log: Option<LogArea>,
-    /// Disks of a log that some crashed states are rescued from.
+    /// The log from which some crashed states are rescued offline.
     pub rescued: Option<Rescued>,
     /// True if blocks of the log are damaged at rest, in place of the crashes.
     pub rots: bool,

@@ -376,7 +376,7 @@ impl Run {
         self.judge_data_alone(&cut, oracle)?;
         self.judge_rescue(&cut, oracle)?;
         // Asked before the start, as the start fills legs.
-        let is_torn = self.rig.tears.as_ref().is_some_and(|tears| (tears.are_torn)(&cut.disks));
+        let is_torn = self.are_torn(&cut.disks);
         let (mut driver, mut stack) = self.start(cut.disks)?;
         driver.hash_no_payloads();
         let nests = depth < DEPTH_MAX && !self.rig.eager;

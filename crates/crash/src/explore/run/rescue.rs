@@ -3,28 +3,66 @@
 
 use std::cell::Cell;
 
-use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, rescue};
-use dcd_engine::{BlockDevice, Buf, ErrorKind, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
+use dcd_engine::mirror::MirrorConfig;
+use dcd_engine::{
+    BlockDevice, Buf, Control, ErrorKind, Geometry, Io, IoError, IoResult, LayerIndex, Lba, SECTOR_BYTES,
+    Stack, StackBuilder,
+};
 
-use super::{Cut, MemDisk, Oracle, Outcome, Run, stamp};
-use crate::{CutStyle, Seen, SimRng};
+use super::{Cut, Driver, MemDisk, Oracle, Outcome, Run, stamp};
+use crate::{CutStyle, Seen, SimRng, mirror};
 
 /// Crashed states that are rescued, per mille.
-const RESCUED: u64 = 60;
+const RESCUED: u64 = 30;
 
-/// Disks of a rig whose log can be rescued offline.
-#[derive(Clone, Copy, Debug)]
+/// A rig whose log can be rescued offline: the last disk is the data disk, and the others have the log.
+#[derive(Clone, Debug, Default)]
 pub struct Rescued {
-    pub log: usize,
-    pub data: usize,
-    /// A planted bug: this disk is not flushed.
-    pub never_flushed: Option<usize>,
+    /// The mirror, if the log has legs.
+    pub legs: Option<MirrorConfig>,
+    /// Planted bugs: the log is not flushed; the data disk is not.
+    pub log_is_never_flushed: bool,
+    pub data_is_never_flushed: bool,
+}
+
+/// The legs of a log as one device.
+struct Legs {
+    driver: Driver,
+    stack: Stack,
+}
+
+impl Legs {
+    fn activate(config: &MirrorConfig, legs: Vec<MemDisk>) -> Result<Legs, (Vec<MemDisk>, String)> {
+        let mut driver = Driver::new(legs);
+        let mut builder = StackBuilder::new();
+        let root = mirror::add(&mut builder, config, &driver.geometries());
+        let mut stack = builder.finish(root);
+        match stack.activate(&mut driver) {
+            Ok(()) => Ok(Legs { driver, stack }),
+            Err(refused) => Err((driver.into_devices(), refused.to_string())),
+        }
+    }
+}
+
+impl BlockDevice for Legs {
+    fn geometry(&self) -> Geometry {
+        self.stack.geometry(self.stack.root())
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        let root = self.stack.root();
+        self.stack.run_blocking(&mut self.driver, root, io)
+    }
+
+    fn distrust_copy(&mut self, copy: u8) {
+        self.driver.control(&mut self.stack, LayerIndex(0), Control::DistrustCopy(copy));
+    }
 }
 
 /// A disk whose power fails after a number of operations, which it shares with others.
 struct Powered<'a> {
-    disk: &'a mut MemDisk,
+    disk: &'a mut dyn BlockDevice,
     left: &'a Cell<u64>,
     skips_flush: bool,
 }
@@ -44,22 +82,43 @@ impl BlockDevice for Powered<'_> {
             io => self.disk.run(io),
         }
     }
+
+    fn distrust_copy(&mut self, copy: u8) {
+        self.disk.distrust_copy(copy);
+    }
 }
 
 impl Rescued {
     /// Rescues with power for some operations; returns how many are left.
-    fn rescue(self, disks: &mut [MemDisk], power: u64) -> (Result<RescueReport, LogError>, u64) {
+    fn rescue(&self, disks: &mut Vec<MemDisk>, power: u64) -> (Result<RescueReport, String>, u64) {
         let left = Cell::new(power);
-        let [log, data] = disks.get_disjoint_mut([self.log, self.data]).expect("they are two disks");
-        let skips_flush = |disk| self.never_flushed == Some(disk);
-        let mut log = Powered { disk: log, left: &left, skips_flush: skips_flush(self.log) };
-        let mut data = Powered { disk: data, left: &left, skips_flush: skips_flush(self.data) };
-        let report = rescue(&mut log, &mut data, RescueOptions::default(), &mut |_| {});
+        let mut data = disks.pop().expect("there is a data disk");
+        let mut run = |log: &mut dyn BlockDevice| {
+            let mut log = Powered { disk: log, left: &left, skips_flush: self.log_is_never_flushed };
+            let mut data = Powered { disk: &mut data, left: &left, skips_flush: self.data_is_never_flushed };
+            rescue(&mut log, &mut data, RescueOptions::default(), &mut |_| {})
+                .map_err(|error| error.to_string())
+        };
+        let report = match &self.legs {
+            None => run(&mut disks[0]),
+            Some(config) => match Legs::activate(config, std::mem::take(disks)) {
+                Ok(mut legs) => {
+                    let report = run(&mut legs);
+                    *disks = legs.driver.into_devices();
+                    report
+                }
+                Err((legs, refused)) => {
+                    *disks = legs;
+                    Err(refused)
+                }
+            },
+        };
+        disks.push(data);
         (report, left.get())
     }
 
     /// Rescues all, and returns the disks after a power cut, and the operations it took.
-    fn rescue_all(self, mut disks: Vec<MemDisk>, rng: &mut SimRng) -> Outcome<(Vec<MemDisk>, u64)> {
+    fn rescue_all(&self, mut disks: Vec<MemDisk>, rng: &mut SimRng) -> Outcome<(Vec<MemDisk>, u64)> {
         let (report, left) = self.rescue(&mut disks, u64::MAX);
         let report = report.map_err(|error| format!("a rescue is refused: {error}"))?;
         if !report.is_complete() {
@@ -76,42 +135,45 @@ fn cut_power(disks: &[MemDisk], rng: &mut SimRng) -> Vec<MemDisk> {
 impl Run {
     /// Rescues some crashed states. What is drawn for that does not change the rest of the run.
     pub(super) fn judge_rescue(&mut self, cut: &Cut, oracle: &Oracle) -> Outcome {
-        let Some(rescued) = self.rig.rescued else { return Ok(()) };
+        let Some(rescued) = self.rig.rescued.clone() else { return Ok(()) };
         let rng = self.rng.clone();
-        let outcome = if self.rng.chance(RESCUED) { self.rescue_twice(rescued, cut, oracle) } else { Ok(()) };
+        let outcome =
+            if self.rng.chance(RESCUED) { self.rescue_twice(&rescued, cut, oracle) } else { Ok(()) };
         self.rng = rng;
         outcome
     }
 
-    fn rescue_twice(&mut self, rescued: Rescued, cut: &Cut, oracle: &Oracle) -> Outcome {
+    fn rescue_twice(&mut self, rescued: &Rescued, cut: &Cut, oracle: &Oracle) -> Outcome {
+        if self.are_torn(&cut.disks) {
+            return Ok(());
+        }
         let copy = |rng: &mut SimRng| cut.disks.iter().map(|disk| disk.killed(rng)).collect::<Vec<_>>();
         let disks = copy(&mut self.rng);
         let (disks, operations) = rescued.rescue_all(disks, &mut self.rng)?;
-        self.judge_rescued(rescued, disks, cut, oracle, "rescued")?;
+        self.judge_rescued(disks, cut, oracle, "rescued")?;
         let mut disks = copy(&mut self.rng);
         let (report, _) = rescued.rescue(&mut disks, self.rng.below(operations));
         let disks = cut_power(&disks, &mut self.rng);
         self.tell(|| format!("-- the power fails during a rescue: {report:?}"));
+        if self.are_torn(&disks) {
+            return Ok(());
+        }
         let (disks, _) = rescued.rescue_all(disks, &mut self.rng)?;
-        self.judge_rescued(rescued, disks, cut, oracle, "rescued after a rescue that was cut")
+        self.judge_rescued(disks, cut, oracle, "rescued after a rescue that was cut")
     }
 
     /// Judges the data disk alone, and then what a start serves.
-    fn judge_rescued(
-        &mut self,
-        rescued: Rescued,
-        disks: Vec<MemDisk>,
-        cut: &Cut,
-        oracle: &Oracle,
-        how: &str,
-    ) -> Outcome {
+    fn judge_rescued(&mut self, disks: Vec<MemDisk>, cut: &Cut, oracle: &Oracle, how: &str) -> Outcome {
         *self.counts.kinds.entry(how.into()).or_default() += 1;
         let mut bytes = vec![0; (oracle.sectors() * SECTOR_BYTES) as usize];
-        disks[rescued.data].current().read(Lba(0), &mut bytes);
+        disks.last().expect("there is a data disk").current().read(Lba(0), &mut bytes);
         let sectors = bytes.chunks_exact(SECTOR_BYTES as usize).enumerate();
         let found: Vec<Seen> =
             sectors.map(|(index, bytes)| stamp::look(bytes, Lba(index as u64), oracle.seed())).collect();
         oracle.judge(cut.at, &found).map_err(|what| format!("{how}: {what}"))?;
+        if self.are_torn(&disks) {
+            return Ok(());
+        }
         let (mut driver, mut stack) = self.start(disks)?;
         stack.activate(&mut driver).map_err(|error| format!("{how}: a start is refused: {error}"))?;
         let served = self.read_all(&mut driver, &mut stack, oracle)?;

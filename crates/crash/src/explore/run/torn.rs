@@ -11,6 +11,11 @@ use super::{Driver, MemDisk, Oracle, Outcome, Run};
 use crate::Seen;
 
 impl Run {
+    /// True if every good copy of the log has sectors that cannot be read.
+    pub(super) fn are_torn(&self, disks: &[MemDisk]) -> bool {
+        self.rig.tears.as_ref().is_some_and(|tears| (tears.are_torn)(disks))
+    }
+
     pub(super) fn accept_torn(
         &mut self,
         disks: &[MemDisk],
