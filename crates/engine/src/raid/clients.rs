@@ -7,8 +7,8 @@ use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Report, Request
 use crate::raid::cache::StripeCache;
 use crate::raid::cx::Cx;
 use crate::raid::destaging::Destaging;
+use crate::raid::flight::Flight;
 use crate::raid::layout::Chunk;
-use crate::raid::members::Flight;
 use crate::raid::record::Recorder;
 use crate::raid::unit::Piece;
 use crate::slab::Slab;
@@ -397,7 +397,7 @@ impl Clients {
             let all = waiter.units.is_none();
             let destaged = waiter.is_destaged(cache);
             if destaged && all && cx.members.unflushed {
-                cx.members.flush(cx.recorder, cx.out);
+                cx.members.flush(|role| cx.recorder.is_in_use(role), cx.out);
             }
             let safe = destaged && !(all && (cx.members.unflushed || cx.recorder.owes()));
             if !safe && !cx.recorder.broken {

@@ -2,9 +2,10 @@
 
 use crate::layer::{Geometry, Io, Outbox};
 use crate::raid::config::RaidConfig;
+use crate::raid::flight::Flight;
 use crate::raid::layout::Layout;
 use crate::raid::lost::Losses;
-use crate::raid::members::{Flight, Members};
+use crate::raid::members::Members;
 use crate::raid::record::Recorder;
 use crate::raid::status::Statistics;
 use crate::raid::stripe::{Operation, in_use};

@@ -15,6 +15,7 @@
 //! | `unit`       | a unit of the stripe cache: its blocks, its lock                                  |
 //! | `array`      | passes events to the parts, and lets what waits for a unit go on                  |
 //! | `cx`         | the parts that all others use, in an event                                        |
+//! | `flight`     | commands under way below the array                                                |
 //! | `destaging`  | the choice of the next destage, by marks and policies                             |
 //! | `status`     | the state of the array, for people and monitors                                   |
 //! | `clients`    | requests of clients                                                               |
@@ -62,6 +63,7 @@ pub mod contiguity;
 mod cx;
 mod destaging;
 mod error;
+mod flight;
 pub mod grow;
 mod identify;
 mod journal;

@@ -18,12 +18,12 @@ use crate::raid::cache::StripeCache;
 use crate::raid::clients::Clients;
 use crate::raid::config::RaidConfig;
 use crate::raid::cx::Cx;
+use crate::raid::flight::{Flight, Part};
 use crate::raid::layout::Layout;
-use crate::raid::members::Flight;
 use crate::raid::record::Recorder;
 use crate::raid::status::{Findings, PassName, PassStatus, Return};
 use crate::raid::stripe::Stripes;
-use crate::raid::window::{Part, Window};
+use crate::raid::window::Window;
 use crate::slab::Slab;
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
 

@@ -14,7 +14,7 @@ use crate::raid::cache::StripeCache;
 use crate::raid::clients::Clients;
 use crate::raid::config::CacheUnit;
 use crate::raid::cx::Cx;
-use crate::raid::members::Flight;
+use crate::raid::flight::Flight;
 use crate::raid::plan::{Purpose, Run, plan};
 use crate::raid::stripe::view;
 use crate::raid::unit::Unit;

@@ -19,9 +19,10 @@ use crate::Nanos;
 use crate::layer::{CommandError, Outbox};
 use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
+use crate::raid::flight::Flight;
 use crate::raid::journal::Journal;
 use crate::raid::layout::{DATA_SECTOR, Layout};
-use crate::raid::members::{Flight, Members};
+use crate::raid::members::Members;
 use crate::raid::right::RightRows;
 use crate::raid::status::Statistics;
 use crate::raid::superblock::{Identity, LOST_MAX, LostBlock, Rebuild, Superblock};
@@ -394,9 +395,13 @@ impl Recorder {
         }
         if next.active && !self.recorded.active {
             next.epoch += 1;
-            let journal = self.journal.as_mut();
-            if journal.is_some_and(|journal| !journal.open(self.recorded.uuid, next.epoch, members, out)) {
-                return;
+            if let Some(journal) = &mut self.journal {
+                if let Some(record) = journal.open(self.recorded.uuid, next.epoch) {
+                    members.submit_to(journal.port(), 0, Flight::Journal { operation: None }, record, out);
+                }
+                if !journal.is_open(next.epoch) {
+                    return;
+                }
             }
         }
         statistics.superblocks += 1;

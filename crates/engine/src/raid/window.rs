@@ -15,23 +15,15 @@ use std::ops::Range;
 use crate::layer::{Durability, Io, IoResult};
 use crate::raid::cache::StripeCache;
 use crate::raid::cx::Cx;
+use crate::raid::flight::{Flight, Part};
 use crate::raid::layout::Layout;
 use crate::raid::lost::Place;
-use crate::raid::members::Flight;
 use crate::raid::pass::{Pass, PassKind};
 use crate::raid::stripe::Stripes;
 use crate::raid::survey::{Repair, Survey};
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
-
-/// Rows of a window that one member gives or gets.
-pub(super) struct Part {
-    /// The window's key.
-    pub window: u64,
-    role: usize,
-    rows: Range<usize>,
-}
 
 /// See the module's documentation. Rows are counted from its first one.
 pub(super) struct Window {

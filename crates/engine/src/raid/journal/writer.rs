@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{RecordPlace, Slots, encode};
-use crate::layer::{Durability, Io, Outbox, Port};
-use crate::raid::members::{Flight, Members};
+use crate::layer::{Durability, Io, Port};
 use crate::{Buf, Lba};
 
 /// The records of this activation, and the operations that wait for one.
@@ -39,15 +38,18 @@ impl Journal {
         self.port
     }
 
-    /// Opens an epoch: a first record, by which a later start knows the journal. True once it is durable.
-    pub fn open(&mut self, uuid: [u8; 16], epoch: u64, members: &mut Members, out: &mut Outbox) -> bool {
+    /// Opens an epoch, unless a record is being written. Returns the write of its first record, by which a later start knows the journal.
+    pub fn open(&mut self, uuid: [u8; 16], epoch: u64) -> Option<Io> {
         if self.writing || self.epoch == epoch {
-            return self.epoch == epoch && !self.writing;
+            return None;
         }
         (self.epoch, self.next, self.writing) = (epoch, 1, true);
-        let record = self.record(RecordPlace { uuid, epoch, number: 0, tail: 0 }, &[]);
-        members.submit_to(self.port, 0, Flight::Journal { operation: None }, record, out);
-        false
+        Some(self.record(RecordPlace { uuid, epoch, number: 0, tail: 0 }, &[]))
+    }
+
+    /// The first record of an epoch is durable, and no other one is being written.
+    pub const fn is_open(&self, epoch: u64) -> bool {
+        self.epoch == epoch && !self.writing
     }
 
     /// Lets an operation wait to be recorded.

@@ -7,9 +7,13 @@
 //!
 //! A device that leaves has failed, or is a spare. Nothing on it is changed: the superblocks of the others say what it is.
 
-use super::{Flight, Joining, Members, Outcome, Spare, Unused, UnusedWhy};
+use super::Members;
+use super::joining::{Joining, Outcome};
+use super::spare::Spare;
 use crate::Io;
 use crate::layer::{CommandError, Geometry, IoResult, Outbox, Port, Seat};
+use crate::raid::error::{Unused, UnusedWhy};
+use crate::raid::flight::Flight;
 use crate::raid::record::Recorder;
 use crate::raid::status::Statistics;
 use crate::raid::superblock::NOBODY;

@@ -1,6 +1,6 @@
 //! A device that is being made a spare, or that was a member and comes back.
 
-use super::Spare;
+use super::spare::Spare;
 use crate::raid::superblock::{COPY_SECTORS, Identity, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use crate::{Buf, Durability, Io, IoError, IoResult};
 

@@ -10,94 +10,15 @@
 
 mod join;
 mod joining;
+mod spare;
 
 use crate::layer::{Io, OpId, Outbox, Port, Seat};
 use crate::raid::error::{Unused, UnusedWhy};
-use crate::raid::plan::Run;
-use crate::raid::record::Recorder;
+use crate::raid::flight::Flight;
 use crate::raid::status::DevicesStatus;
-use crate::raid::unit::Piece;
-use crate::raid::window::Part;
 use crate::slab::Slab;
-use joining::{Joining, Outcome};
-
-/// A command under way below the array.
-pub(super) enum Flight {
-    /// A read of a request of a client that missed the cache.
-    Read(Piece),
-    OperationRead {
-        key: u64,
-        run: usize,
-    },
-    OperationWrite {
-        key: u64,
-        run: Run,
-    },
-    /// A read for a destage that has not begun.
-    Prefetch {
-        unit: u64,
-        run: Run,
-    },
-    Superblock,
-    /// The record of an operation, or the one that opens an epoch.
-    Journal {
-        operation: Option<u64>,
-    },
-    Flush,
-    /// A command to the device on this port, which becomes a spare, or comes back.
-    Join {
-        port: Port,
-        number: usize,
-    },
-    WindowRead(Part),
-    WindowWrite(Part),
-    /// A flush after the writes of a pass.
-    PassFlush,
-}
-
-impl Flight {
-    const fn is_at_member(&self) -> bool {
-        !matches!(self, Flight::Journal { .. } | Flight::Join { .. })
-    }
-
-    const fn reads(&self) -> bool {
-        use Flight::{OperationRead, Prefetch, Read, WindowRead};
-        matches!(self, Read(_) | OperationRead { .. } | Prefetch { .. } | WindowRead(_))
-    }
-
-    /// A member whose command fails has failed: it lacks something from then on.
-    pub const fn fails_member(&self) -> bool {
-        self.is_at_member() && !self.reads()
-    }
-}
-
-/// A device that waits for a member to fail.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spare {
-    pub port: Port,
-    pub id: u64,
-    /// The copy of its superblock that counts.
-    pub copy: usize,
-    pub seat: Seat,
-}
-
-impl Spare {
-    /// The place among the spares.
-    pub const fn place(&self) -> Option<usize> {
-        match self.seat {
-            Seat::Spare(place) => Some(place),
-            Seat::Member(_) => None,
-        }
-    }
-
-    /// The member in whose place it was added.
-    const fn role(&self) -> Option<usize> {
-        match self.seat {
-            Seat::Spare(_) => None,
-            Seat::Member(role) => Some(role),
-        }
-    }
-}
+use joining::Joining;
+pub(super) use spare::Spare;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -156,11 +77,11 @@ impl Members {
     }
 
     /// Flushes the members in use, unless that is under way.
-    pub fn flush(&mut self, recorder: &Recorder, out: &mut Outbox) {
+    pub fn flush(&mut self, is_in_use: impl Fn(usize) -> bool, out: &mut Outbox) {
         if self.flushing > 0 {
             return;
         }
-        for role in (0..self.count()).filter(|role| recorder.is_in_use(*role)) {
+        for role in (0..self.count()).filter(|role| is_in_use(*role)) {
             self.flushing += 1;
             self.submit(role, Flight::Flush, Io::Flush, out);
         }
