@@ -18,6 +18,7 @@
 //! | `flight`     | commands under way below the array                                                |
 //! | `destaging`  | the choice of the next destage, by marks and policies                             |
 //! | `status`     | the state of the array, for people and monitors                                   |
+//! | `describe`   | gathers that from the parts                                                       |
 //! | `clients`    | requests of clients                                                               |
 //! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
 //! | `prefetch`   | reads before their destage needs them                                             |
@@ -61,6 +62,7 @@ pub mod compute;
 mod config;
 pub mod contiguity;
 mod cx;
+mod describe;
 mod destaging;
 mod error;
 mod flight;
