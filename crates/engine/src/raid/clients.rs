@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Report, Request, RequestId, Unfinished};
 use crate::raid::cache::StripeCache;
 use crate::raid::cx::Cx;
-use crate::raid::destaging::Destaging;
 use crate::raid::flight::Flight;
 use crate::raid::layout::Chunk;
 use crate::raid::record::Recorder;
@@ -41,8 +40,8 @@ pub(super) enum WaitingFor {
 /// Waits until what was dirty at a stamp is destaged: all of it, or only some units.
 pub(super) struct Waiter {
     who: WaitingFor,
-    stamp: u64,
-    units: Option<Vec<u64>>,
+    pub stamp: u64,
+    pub units: Option<Vec<u64>>,
 }
 
 impl Waiter {
@@ -124,6 +123,11 @@ impl Clients {
     /// No client reads at members, or waits for anything.
     pub fn only_write(&self) -> bool {
         self.reading == 0 && self.waiters.is_empty() && self.stalled.is_empty()
+    }
+
+    /// Those that wait until something is destaged.
+    pub fn waiters(&self) -> &[Waiter] {
+        &self.waiters
     }
 
     /// A waiter waits until everything dirty is destaged.
@@ -350,40 +354,6 @@ impl Clients {
     /// Whoever it is learns when what was dirty at a stamp is destaged.
     pub fn wait_until_destaged(&mut self, who: WaitingFor, units: Option<Vec<u64>>, stamp: u64) {
         self.waiters.push(Waiter { who, stamp, units });
-    }
-
-    /// Returns a unit that a waiter waits for: the next one in the direction of rising addresses, if it is near, or else the oldest.
-    /// Readers that are in the way keep others out from now on.
-    pub fn wanted_by_waiters(&self, destaging: &Destaging, cache: &mut StripeCache) -> Option<u64> {
-        let (mut whole, mut close) = (0, Vec::new());
-        let mut found = None;
-        for waiter in self.waiters.iter() {
-            match &waiter.units {
-                None => whole = whole.max(waiter.stamp),
-                Some(units) if found.is_none() => {
-                    let (unit, read) =
-                        cache.first_behind(destaging.look_at(units.iter().copied()), waiter.stamp);
-                    found = unit;
-                    close.extend(read);
-                }
-                Some(_) => {}
-            }
-        }
-        let is_behind = |since: Option<(u64, u64)>| since.is_some_and(|(since, _)| since <= whole);
-        if found.is_none() && is_behind(cache.by_since().next()) {
-            let (unit, read) = cache.first_behind(destaging.in_sweep(cache), whole);
-            found = unit;
-            close.extend(read);
-            if found.is_none() {
-                let oldest = cache.by_since().take_while(|(since, _)| *since <= whole);
-                let oldest = destaging.look_at(oldest.map(|(_, unit)| unit));
-                let (unit, read) = cache.first_behind(oldest, whole);
-                found = unit;
-                close.extend(read);
-            }
-        }
-        close.into_iter().for_each(|unit| cache.unit(unit).wanted = true);
-        found
     }
 
     /// Answers those whose blocks are destaged and flushed, or never will be. True when a stop has waited for that, the last of all.

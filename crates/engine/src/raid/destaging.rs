@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::destage::what::{self, Part, WhatPolicy};
 use crate::destage::when::{self, Choice};
 use crate::raid::cache::StripeCache;
-use crate::raid::clients::Clients;
+use crate::raid::clients::{Clients, Waiter};
 use crate::raid::config::RaidConfig;
 use crate::raid::cx::Cx;
 use crate::{LINE_SECTORS, Nanos};
@@ -47,7 +47,7 @@ impl Destaging {
     }
 
     /// Lets a choice look at [`LOOKS_MAX`] of some units, and counts them.
-    pub fn look_at<T>(&self, units: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    fn look_at<T>(&self, units: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
         units.take(LOOKS_MAX).inspect(|_| self.looks.set(self.looks.get() + 1))
     }
 
@@ -69,7 +69,7 @@ impl Destaging {
     }
 
     /// Dirty units from the one after the last destaged one on, by rising addresses, and round again.
-    pub fn in_sweep<'a>(&'a self, cache: &'a StripeCache) -> impl Iterator<Item = u64> + 'a {
+    fn in_sweep<'a>(&'a self, cache: &'a StripeCache) -> impl Iterator<Item = u64> + 'a {
         let (hand, dirty) = (self.hand, cache.dirty());
         self.look_at(dirty.range(hand..).chain(dirty.range(..hand)).copied())
     }
@@ -127,7 +127,7 @@ impl Destaging {
             cx.wake_at(cx.now);
             return None;
         }
-        if let Some(unit) = clients.wanted_by_waiters(self, cache) {
+        if let Some(unit) = self.wanted_by(clients.waiters(), cache) {
             return Some(unit);
         }
         if !room {
@@ -144,6 +144,39 @@ impl Destaging {
             }
             Choice::Wait => None,
         }
+    }
+
+    /// The dirty unit that waiters want destaged first: the next one in the direction of rising addresses, if it is near, or else the oldest.
+    /// Readers that are in the way keep others out from now on.
+    fn wanted_by(&self, waiters: &[Waiter], cache: &mut StripeCache) -> Option<u64> {
+        let (mut whole, mut close) = (0, Vec::new());
+        let mut found = None;
+        for waiter in waiters {
+            match &waiter.units {
+                None => whole = whole.max(waiter.stamp),
+                Some(units) if found.is_none() => {
+                    let (unit, read) = cache.first_behind(self.look_at(units.iter().copied()), waiter.stamp);
+                    found = unit;
+                    close.extend(read);
+                }
+                Some(_) => {}
+            }
+        }
+        let is_behind = |since: Option<(u64, u64)>| since.is_some_and(|(since, _)| since <= whole);
+        if found.is_none() && is_behind(cache.by_since().next()) {
+            let (unit, read) = cache.first_behind(self.in_sweep(cache), whole);
+            found = unit;
+            close.extend(read);
+            if found.is_none() {
+                let oldest = cache.by_since().take_while(|(since, _)| *since <= whole);
+                let oldest = self.look_at(oldest.map(|(_, unit)| unit));
+                let (unit, read) = cache.first_behind(oldest, whole);
+                found = unit;
+                close.extend(read);
+            }
+        }
+        close.into_iter().for_each(|unit| cache.unit(unit).wanted = true);
+        found
     }
 
     /// The dirty unit that the policy wants destaged first.
