@@ -15,10 +15,11 @@ use crate::raid::journal::Journal;
 use crate::raid::layout::Layout;
 use crate::raid::lost::Losses;
 use crate::raid::members::{Members, Spare};
+use crate::raid::operation::{Goal, in_use};
 use crate::raid::pass::Passes;
 use crate::raid::record::Recorder;
 use crate::raid::status::Statistics;
-use crate::raid::stripe::{Goal, Stripes, in_use};
+use crate::raid::stripe::Stripes;
 use crate::raid::unit::Piece;
 
 /// The progress of an administrator's stop.

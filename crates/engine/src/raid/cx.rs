@@ -6,9 +6,9 @@ use crate::raid::flight::Flight;
 use crate::raid::layout::Layout;
 use crate::raid::lost::Losses;
 use crate::raid::members::Members;
+use crate::raid::operation::{Operation, in_use};
 use crate::raid::record::Recorder;
 use crate::raid::status::Statistics;
-use crate::raid::stripe::{Operation, in_use};
 use crate::slab::Slab;
 use crate::{Buf, Lba, Nanos};
 

@@ -20,7 +20,8 @@
 //! | `status`     | the state of the array, for people and monitors                                   |
 //! | `describe`   | gathers that from the parts                                                       |
 //! | `clients`    | requests of clients                                                               |
-//! | `stripe`     | an operation on a unit: plan, read, compute, write                                |
+//! | `operation`  | an operation on a unit: its plan, its blocks, how far it has come                 |
+//! | `stripe`     | carries operations out: plan, read, compute, write                                |
 //! | `prefetch`   | reads before their destage needs them                                             |
 //! | `pass`       | passes over the whole array: resync, rebuild, scrub                               |
 //! | `window`     | a part of a pass: units that are read, looked at and written together             |
@@ -74,6 +75,7 @@ mod lost;
 pub mod matrix;
 mod members;
 pub mod offline;
+mod operation;
 pub mod parity;
 mod pass;
 pub mod plan;

@@ -15,8 +15,8 @@ use crate::raid::clients::Clients;
 use crate::raid::config::CacheUnit;
 use crate::raid::cx::Cx;
 use crate::raid::flight::Flight;
+use crate::raid::operation::view;
 use crate::raid::plan::{Purpose, Run, plan};
-use crate::raid::stripe::view;
 use crate::raid::unit::Unit;
 use crate::{Buf, LINE_BYTES};
 

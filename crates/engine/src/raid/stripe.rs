@@ -13,159 +13,21 @@
 //! that failed makes the member a failed one: what it should have had is in the parity by then.
 
 use crate::layer::{Durability, Io, IoResult};
-use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::Clients;
-use crate::raid::compute::{self, Blocks, Computed};
 use crate::raid::config::Canary;
 use crate::raid::cx::Cx;
 use crate::raid::destaging::Destaging;
 use crate::raid::flight::Flight;
 use crate::raid::lost::unknown;
-use crate::raid::matrix::{Access, Grid, Ops, Status};
-use crate::raid::plan::{Cycle, Plan, Purpose, Run, StripeView, TooManyMissing, plan};
+use crate::raid::matrix::{Ops, Status};
+use crate::raid::operation::{Goal, Operation, OperationPhase, Reads, Work, view};
+use crate::raid::plan::{Cycle, Purpose, Run, StripeView, TooManyMissing, plan};
 use crate::raid::prefetch::{Prefetch, lacks};
-use crate::raid::record::Recorder;
 use crate::slab::Slab;
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
-
-/// The purpose of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goal {
-    Destage,
-    Fetch,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OperationPhase {
-    Reading,
-    Held,
-    Journaling,
-    Writing,
-    Ending,
-}
-
-/// A plan, and what was read for it.
-struct Work {
-    view: StripeView,
-    plan: Plan,
-    reads: Reads,
-}
-
-/// Runs of blocks that were read, and for each block its run's number and place in it, from 1.
-struct Reads {
-    runs: Vec<(Run, Option<Buf>)>,
-    index: Grid<u32>,
-}
-
-/// See the module's documentation.
-pub(super) struct Operation {
-    pub unit: u64,
-    goal: Goal,
-    /// Blocks that were dirty when the operation began.
-    blocks: usize,
-    phase: OperationPhase,
-    work: Option<Work>,
-    /// Blocks that were read before the operation began.
-    prefetched: Vec<(Run, Buf)>,
-    pub writes: Vec<(Run, Buf)>,
-    /// Commands that have not returned.
-    left: u32,
-    failed_reads: bool,
-    /// A write failed that the parity does not make up for.
-    unwritten: bool,
-    /// Number of the operation's record in the journal.
-    pub record: Option<u64>,
-    /// Rows in doubt whose parity is right when the operation has written.
-    made_right: Vec<usize>,
-}
-
-/// The regions, or the tracts, of the operations that are under way.
-pub(super) fn in_use(operations: &Slab<Operation>, regions: Regions) -> Bitmap {
-    let mut used = Bitmap::default();
-    for operation in operations.iter() {
-        used.insert(regions.of_unit(operation.unit));
-    }
-    used
-}
-
-/// The unit as a plan sees it.
-pub(super) fn view(unit: u64, cache: &StripeCache, recorder: &Recorder) -> StripeView {
-    let (layout, shape) = (recorder.layout, recorder.layout.shape);
-    let access = Grid::new(layout.rows, shape.columns());
-    let mut view = StripeView { shape, z: cache.z(unit), access };
-    let entry = cache.get(unit).expect("it is locked");
-    for column in 0..shape.columns() {
-        let failed = recorder.has_failed_at(layout.member(unit, column), unit);
-        // Nothing is computed of parity that a crash may have left half-written, nor of what is lost.
-        let unsynced = column >= shape.data && recorder.is_unsynced(unit);
-        for row in 0..layout.rows {
-            let in_doubt = unsynced && !recorder.right_rows.contains(unit, row)
-                || recorder.is_unsettled(unit, row, column);
-            view.access[(row, column)] = match failed {
-                true => Access::Failed,
-                false if in_doubt || entry.bad.contains(&(row, column)) => Access::Unreadable,
-                false => Access::Whole,
-            };
-        }
-    }
-    view
-}
-
-/// The blocks of a plan.
-struct Bytes<'a> {
-    cache: &'a StripeCache,
-    unit: u64,
-    reads: &'a Reads,
-}
-
-impl Blocks for Bytes<'_> {
-    fn cached(&self, row: usize, column: usize) -> &[u8] {
-        self.cache.bytes(self.unit, row, column)
-    }
-
-    fn read(&self, row: usize, column: usize) -> &[u8] {
-        self.reads.block(row, column)
-    }
-}
-
-impl Reads {
-    fn block(&self, row: usize, column: usize) -> &[u8] {
-        let (run, buf) = &self.runs[self.index[(row, column)] as usize - 1];
-        let buf = buf.as_ref().expect("all reads have returned");
-        if buf.is_blank() {
-            return &[];
-        }
-        let at = (row - run.rows.start) * BLOCK;
-        &buf.bytes()[at..at + BLOCK]
-    }
-}
-
-impl Work {
-    /// Puts what was found out into the cache: r, what was recovered, and what partial blocks lack.
-    fn fill(&self, unit: u64, recovered: &Computed, cache: &mut StripeCache) {
-        for row in 0..self.view.rows() {
-            for column in 0..self.view.shape.data {
-                let ops = self.plan.matrix[(row, column)];
-                let fills = match self.view.z[(row, column)] {
-                    Status::Empty => ops.has(Ops::R.with(Ops::RECOVER)),
-                    Status::Partial => ops.reads() || ops.has(Ops::RECOVER),
-                    Status::Clean | Status::Dirty => false,
-                };
-                if fills {
-                    let block = match recovered.get(row, column) {
-                        Some(block) => block,
-                        None if ops.has(Ops::RECOVER) => &[],
-                        None => self.reads.block(row, column),
-                    };
-                    cache.fill(unit, row, column, block);
-                }
-            }
-        }
-    }
-}
 
 /// The stripe cache, and what is under way on its units.
 pub(super) struct Stripes {
@@ -200,21 +62,8 @@ impl Stripes {
             self.destaging.begin(unit, blocks);
             self.cache.set_leaving(unit, true);
         }
-        let operation = Operation {
-            prefetched: self.prefetch.take(unit, &mut self.cache),
-            unit,
-            goal,
-            blocks,
-            phase: OperationPhase::Reading,
-            work: None,
-            writes: Vec::new(),
-            left: 0,
-            failed_reads: false,
-            unwritten: false,
-            record: None,
-            made_right: Vec::new(),
-        };
-        let key = self.operations.insert(operation);
+        let prefetched = self.prefetch.take(unit, &mut self.cache);
+        let key = self.operations.insert(Operation::new(unit, goal, blocks, prefetched));
         self.plan_and_read(key, clients, cx)
     }
 
@@ -256,14 +105,10 @@ impl Stripes {
                 runs.push((Run { column: run.column, rows: first..first + step }, None));
             }
         }
-        let mut index = Grid::new(view.rows(), view.shape.columns());
-        for (number, (run, _)) in runs.iter().enumerate() {
-            run.rows.clone().for_each(|row| index[(row, run.column)] = number as u32 + 1);
-        }
         let wanted: Vec<Run> = runs[here..].iter().map(|(run, _)| run.clone()).collect();
         let operation = self.operations.get_mut(key);
         operation.left = wanted.len() as u32;
-        operation.work = Some(Work { view, plan, reads: Reads { runs, index } });
+        operation.work = Some(Work { reads: Reads::new(runs, &view), view, plan });
         if wanted.is_empty() {
             return self.compute(key, clients, cx);
         }
@@ -307,33 +152,7 @@ impl Stripes {
         let operation = self.operations.get_mut(key);
         let (unit, work) = (operation.unit, operation.work.take().expect("it has read for a plan"));
         self.cache.materialise(unit);
-        let carries_bytes = self.cache.carries_bytes();
-        let mut recovered = Computed::default();
-        if carries_bytes {
-            let blocks = Bytes { cache: &self.cache, unit, reads: &work.reads };
-            recovered = compute::recovered(&work.plan, &work.view, &blocks);
-        }
-        work.fill(unit, &recovered, &mut self.cache);
-        let mut parity = Computed::default();
-        if carries_bytes {
-            let blocks = Bytes { cache: &self.cache, unit, reads: &work.reads };
-            parity = compute::parity_out(&work.plan, &work.view, &blocks, &recovered);
-        }
-        let mut writes = Vec::with_capacity(work.plan.writes.len());
-        for run in &work.plan.writes {
-            let mut buf = self.cache.buffer(run.rows.len() * BLOCK);
-            for (index, row) in run.rows.clone().enumerate() {
-                let at = index * BLOCK;
-                if run.column < work.view.shape.data {
-                    self.cache.copy_out(unit, row, run.column, &mut buf, at);
-                } else if carries_bytes {
-                    let computed = parity.get(row, run.column);
-                    let block = computed.unwrap_or_else(|| work.reads.block(row, run.column));
-                    buf.bytes_mut()[at..at + BLOCK].copy_from_slice(block);
-                }
-            }
-            writes.push((run.clone(), buf));
-        }
+        let writes = work.compute(unit, &mut self.cache);
         let unsynced = cx.recorder.is_unsynced(unit);
         let operation = self.operations.get_mut(key);
         if unsynced && operation.goal == Goal::Destage {
