@@ -16,7 +16,7 @@ use crate::raid::layout::Layout;
 use crate::raid::lost::Losses;
 use crate::raid::members::{Members, Spare};
 use crate::raid::operation::{Goal, in_use};
-use crate::raid::pass::Passes;
+use crate::raid::passes::Passes;
 use crate::raid::record::Recorder;
 use crate::raid::status::Statistics;
 use crate::raid::stripe::Stripes;

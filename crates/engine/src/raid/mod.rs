@@ -23,7 +23,8 @@
 //! | `operation`  | an operation on a unit: its plan, its blocks, how far it has come                 |
 //! | `stripe`     | carries operations out: plan, read, compute, write                                |
 //! | `prefetch`   | reads before their destage needs them                                             |
-//! | `pass`       | passes over the whole array: resync, rebuild, scrub                               |
+//! | `pass`       | a pass over the whole array: resync, rebuild, or scrub                            |
+//! | `passes`     | the choice of the pass that goes on, and of its pace                              |
 //! | `window`     | a part of a pass: units that are read, looked at and written together             |
 //! | `survey`     | judges what a pass has read                                                       |
 //! | `syndrome`   | finds wrong blocks of a row, and computes missing ones                            |
@@ -78,6 +79,7 @@ pub mod offline;
 mod operation;
 pub mod parity;
 mod pass;
+mod passes;
 pub mod plan;
 mod prefetch;
 mod record;
