@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{RecordPlace, Slots, encode};
+use super::records::{RecordPlace, Slots, encode};
 use crate::layer::{Durability, Io, Port};
 use crate::{Buf, Lba};
 
