@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 pub use dcd_serve::control::Client;
 use dcd_serve::control::ClientError;
 use dcd_stack::StackFile;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::advice::Advised;
 use crate::failure::Failure;
+use crate::session::devices::patiently;
 
 /// The control socket that a stack file names, or the socket itself.
 fn socket(path: &Path) -> Result<PathBuf, Failure> {
@@ -47,6 +48,33 @@ pub fn connect_if_served(path: &Path) -> Result<Option<Client>, Failure> {
         Err(ClientError::NotServed { .. }) => Ok(None),
         connected => connected.map(Some).map_err(explained),
     }
+}
+
+/// The server of a stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
+pub fn server_of(file: &StackFile) -> Result<Option<Client>, Failure> {
+    let Some(path) = &file.serve.control else { return Ok(None) };
+    let connected = patiently(
+        || {
+            let mut client = Client::connect(path)?;
+            ask(&mut client, "status", json!({}))?;
+            Ok(client)
+        },
+        |error| matches!(error, ClientError::Io { .. } | ClientError::Closed { .. }),
+    );
+    match connected {
+        Ok(client) => Ok(Some(client)),
+        Err(ClientError::NotServed { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Refuses what cannot be done while a stack is served.
+pub fn not_served(file: &StackFile, what: &str) -> Result<(), Failure> {
+    if server_of(file)?.is_none() {
+        return Ok(());
+    }
+    let path = file.path.display();
+    Err(Failure::Failed(format!("{path}: it is served: stop its server, {what}, and serve it again")))
 }
 
 /// Connects to a control socket.

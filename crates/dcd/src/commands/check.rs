@@ -6,11 +6,12 @@ use dcd_stack::HumanBytes;
 use crate::cli::{Check, LogArgs};
 use crate::failure::Failure;
 use crate::output::print_json;
-use crate::session::admit::admit_log;
+use crate::session::admit::{Inspection, admit_log};
 use crate::session::choice::CacheChoice;
 use crate::session::machine::this;
-use crate::session::open::{Inspection, Log, inspect, is_log, tell_missing_legs};
+use crate::session::open::{Log, is_log, tell_missing_legs};
 use crate::session::record::Refusal;
+use crate::session::start::inspect;
 
 pub fn run(args: &Check) -> Result<(), Failure> {
     let refusal = start_refused(&args.log)?;

@@ -8,11 +8,12 @@ use crate::cli::Detach;
 use crate::commands::rescue::unwritten;
 use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
-use crate::session::admit::admit_log;
+use crate::session::admit::{Inspection, admit_log};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{Inspection, Opened, inspect, mark, open_log};
+use crate::session::open::{Opened, mark, open_log};
 use crate::session::record::{AttachmentState, LogSeen, Record, told_as};
+use crate::session::start::inspect;
 use crate::session::tell::tell_members;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {

@@ -19,13 +19,14 @@ use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{Opened, attachment, open_record, record, reserve_space, start, target};
+use crate::session::open::{Opened, reserve_space};
 use crate::session::probe::probe;
 use crate::session::random::random_uuid;
 use crate::session::record::{
     AttachmentState, Record, Teller, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
     uuid_text,
 };
+use crate::session::start::{open_record, record, start, target};
 use crate::session::system::is_by_content;
 use crate::session::tell::{clear_foreign_journal, tell_members};
 
@@ -70,7 +71,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     let mut gone = Vec::new();
     if let Some(record) = &opened.record {
         gone = record.told_of_part()?;
-        let attached = attachment(&choice, record.extent(), &superblock, AttachmentState::Clean);
+        let attached = choice.attachment(record.extent(), &superblock, AttachmentState::Clean);
         record.update(|_| attached)?;
     }
     made.keep();

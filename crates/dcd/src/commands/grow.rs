@@ -5,9 +5,10 @@ use dcd_stack::{HumanBytes, StackFile};
 
 use crate::cli::Grow;
 use crate::failure::Failure;
+use crate::session::admit::Inspection;
 use crate::session::devices::Purpose;
-use crate::session::open::{Inspection, inspect, start, target};
 use crate::session::serving::admit::choices;
+use crate::session::start::{inspect, start, target};
 
 pub fn run(args: &Grow) -> Result<(), Failure> {
     let mut file = StackFile::load(&args.file)?;

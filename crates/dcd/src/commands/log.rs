@@ -10,15 +10,15 @@ use dcd_stack::{HumanBytes, StackFile};
 use serde_json::json;
 
 use crate::cli_log::{LegsArgs, Log, LogAdd, LogCommand, LogRemove, LogStatus};
-use crate::control::ask;
+use crate::control::{ask, server_of};
 use crate::failure::{Failure, Health};
 use crate::output::print_json;
 use crate::progress::Progress;
-use crate::session::choice::{CacheChoice, server_of};
+use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{legs_of, start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::serving::status::{legs_text, mirror_of_server};
+use crate::session::start::{legs_of, start, target};
 
 /// Polling interval of a server for the progress of a leg.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -10,12 +10,14 @@ use crate::cli::Rescue;
 use crate::failure::Failure;
 use crate::output::no_json;
 use crate::progress::{Progress, say_so_when_interrupted};
-use crate::session::admit::admit_unrecorded;
+use crate::session::admit::{Inspection, admit_unrecorded};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::machine::{this, went_on_without};
-use crate::session::open::{Inspection, Opened, attachment, inspect, tell_missing_legs};
+use crate::session::machine::this;
+use crate::session::open::{Opened, tell_missing_legs};
 use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue};
+use crate::session::start::inspect;
+use crate::session::take_over::went_on_without;
 
 /// Maximum number of extents that are listed as text; `--json` has all.
 const LISTED_MAX: usize = 100;
@@ -141,7 +143,7 @@ fn note_clean(choice: &CacheChoice, opened: &mut Opened) -> Result<(), Failure> 
         if superblock.state == State::Detached || superblock.state == State::GivenUp && !is_recorded {
             return Ok(());
         }
-        let clean = attachment(choice, record.extent(), &superblock, AttachmentState::Clean);
+        let clean = choice.attachment(record.extent(), &superblock, AttachmentState::Clean);
         // A log that must never be used again keeps that mark.
         record.update(|old| match old {
             Some(old) if old.state == AttachmentState::Abandoned => {

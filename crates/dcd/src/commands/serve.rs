@@ -30,9 +30,8 @@ use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::messages;
 use crate::nbd_device;
-use crate::session::absent::{self, Allowed};
+use crate::session::absent::Allowed;
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
-use crate::session::machine;
 use crate::session::open::{open_log, reserve_space};
 use crate::session::running::RunningCaches;
 use crate::session::serving::admit::{
@@ -43,7 +42,9 @@ use crate::session::serving::notify::tell_ready;
 use crate::session::serving::records::Records;
 use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
+use crate::session::start;
 use crate::session::started::PartDevice;
+use crate::session::take_over;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     messages::begin().map_err(|error| Failure::io("a thread for messages", error))?;
@@ -71,7 +72,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     for device in &file.unused_devices {
         eprintln!("dcd: {}: no layer uses device \"{device}\"", file.path.display());
     }
-    let other = machine::take_over(&mut file, &args.take_over)?;
+    let other = take_over::take_over(&mut file, &args.take_over)?;
     for what in leave_out(&mut file, args.degraded)? {
         warnln!("dcd: {what}");
     }
@@ -108,7 +109,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
         running.note_end(dcd_engine::Pump::now(&driver), &stack)?;
-        return Err(Failure::Refused(machine::refusal(&file, other, &error)));
+        return Err(Failure::Refused(take_over::refusal(&file, other, &error)));
     }
     running.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     served.host.records = Records::with_thread(running, driver.waker()).map_err(failed)?;
@@ -203,9 +204,9 @@ fn tell_price(file: &StackFile, stack: &Stack, parts: &Parts) {
 fn leave_out(file: &mut StackFile, degraded: Option<Option<Nanos>>) -> Result<Vec<String>, Failure> {
     let export = file.export.clone();
     match degraded {
-        Some(Some(wait)) => absent::leave_out_after(file, Duration::from_nanos(wait.0)),
-        Some(None) => absent::leave_out(file, &[&export], Allowed::MembersAndLegs),
-        None => absent::leave_out(file, &[&export], Allowed::Nothing),
+        Some(Some(wait)) => start::leave_out_after(file, Duration::from_nanos(wait.0)),
+        Some(None) => start::leave_out(file, &[&export], Allowed::MembersAndLegs),
+        None => start::leave_out(file, &[&export], Allowed::Nothing),
     }
 }
 

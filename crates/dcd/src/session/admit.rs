@@ -1,32 +1,36 @@
-//! Decides which log caches may be started: each log belongs to its data disk.
+//! Decides which log caches may be started, by what was seen of them: each log belongs to its data disk, and no other machine serves it.
 
 use std::path::Path;
 
+use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::Superblock;
-use dcd_stack::{LayerKind, StackFile};
+use dcd_stack::LayerKind;
 
 use super::below::stands_on_a_cache;
 use super::choice::CacheChoice;
-use super::machine::admit_machine;
-use super::open::{Inspection, attachment, inspect};
+use super::machine;
 use super::record::{
     Attachment, AttachmentState, LogSeen, NO_LOG, Record, Refusal, Start, admit_not_retired, admit_start,
     admit_told, admit_without_record, uuid_text,
 };
-use super::running::{Admitted, RunningCaches};
+use super::running::Admitted;
 use crate::failure::Failure;
 
-/// Admits the caches among some parts of a stack and below them: they may be started. Their devices must not be open.
-pub fn admit_running(file: &StackFile, parts: &[&str]) -> Result<RunningCaches, Failure> {
-    let mut admitted: Vec<Admitted> = Vec::new();
-    for part in parts {
-        for cache in admit_below(file, part)? {
-            if admitted.iter().all(|other| other.layer != cache.layer) {
-                admitted.push(cache);
-            }
-        }
+/// The data disk's record, and the content of the log's device, which may not even open.
+pub struct Inspection {
+    pub record: Option<Record>,
+    pub seen: LogSeen,
+    pub superblock: Option<Superblock>,
+}
+
+/// Refuses a log that another machine may be serving, unless the stack is taken over.
+pub fn admit_machine(choice: &CacheChoice, superblock: &Superblock) -> Result<(), Failure> {
+    let kind = choice.file.layer(&choice.layer).map(|layer| &layer.kind);
+    let takes_over = matches!(kind, Some(LayerKind::LogCache { config, .. }) if config.take_over);
+    match superblock.other_machine(machine::this()) {
+        Some(other) if !takes_over => Err(LogError::OtherMachine { other, this: machine::this() }.into()),
+        _ => Ok(()),
     }
-    Ok(RunningCaches::of(admitted))
 }
 
 /// Decides if the log of a cache may be used with its data disk.
@@ -53,26 +57,10 @@ pub fn admit_unrecorded(record: &Record, log: &Path, seen: &LogSeen, force: bool
     Ok(admit_not_retired(!force && record.is_retired(uuid)?, log, uuid)?)
 }
 
-/// Admits the log caches that a part lies on, and the part itself if it is one: they may be started. The lower ones come first.
-pub fn admit_below(file: &StackFile, part: &str) -> Result<Vec<Admitted>, Failure> {
-    let Some(layer) = file.layer(part) else { return Ok(Vec::new()) };
-    let mut admitted = Vec::new();
-    for below in layer.kind.below_names() {
-        admitted.extend(admit_below(file, below)?);
-    }
-    if matches!(layer.kind, LayerKind::LogCache { .. }) {
-        admitted.push(admit_one(&CacheChoice::of(file.clone(), Some(part))?)?);
-    }
-    Ok(admitted)
-}
-
-pub fn admit_one(choice: &CacheChoice) -> Result<Admitted, Failure> {
+/// Admits a cache by what was seen of it: it may be started.
+pub fn admit_seen(choice: &CacheChoice, seen: Inspection) -> Result<Admitted, Failure> {
     let layer = choice.layer.clone();
-    if choice.stands_on_a_cache() {
-        // Only the cache below can say what it holds, and only while it is served.
-        return Ok(Admitted { layer, mirror: None, record: None, unrecorded: None, cache: None });
-    }
-    let Inspection { record, seen, superblock } = inspect(choice)?;
+    let Inspection { record, seen, superblock } = seen;
     if let Some(superblock) = &superblock {
         admit_machine(choice, superblock)?;
     }
@@ -109,6 +97,6 @@ fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
 
 /// Makes the attachment of a cache that the record lacks. Its amount of dirty data is unknown.
 pub fn of_unknown_content(choice: &CacheChoice, record: &Record, superblock: &Superblock) -> Attachment {
-    let found = attachment(choice, record.extent(), superblock, AttachmentState::Dirty);
+    let found = choice.attachment(record.extent(), superblock, AttachmentState::Dirty);
     Attachment { dirty_bytes: None, ..found }
 }

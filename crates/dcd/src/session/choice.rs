@@ -2,15 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use dcd_serve::control::{Client, ClientError};
+use dcd_engine::Extent;
+use dcd_engine::log_cache::format::Superblock;
 use dcd_stack::{LayerKind, StackFile};
-use serde_json::json;
 
 use crate::cli_array::ArrayArgs;
-use crate::control::ask;
 use crate::failure::Failure;
 use crate::session::below::{array_below, stands_on_a_cache};
-use crate::session::devices::patiently;
+use crate::session::record::{Attachment, AttachmentState, uuid_text};
 
 /// Chooses the wanted layer among those of one kind, or the only one. `none`: the message if there are none.
 fn choose(
@@ -102,6 +101,21 @@ impl CacheChoice {
         self.log_path(|part| self.file.path_below(part).map(Path::to_owned))
     }
 
+    /// The attachment of this cache to a part of a disk, as the superblock describes it.
+    pub fn attachment(&self, extent: Extent, superblock: &Superblock, state: AttachmentState) -> Attachment {
+        Attachment {
+            cache_uuid: uuid_text(superblock.cache_uuid),
+            log: self.log_place(),
+            first_sector: extent.start.0,
+            sectors: extent.sectors,
+            epoch: superblock.epoch,
+            state,
+            dirty_bytes: Some(0),
+            stale_legs: Vec::new(),
+            log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
+        }
+    }
+
     /// Joins the paths of all legs, where the log has legs.
     fn log_path(&self, path: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
         let place = |part: &str| path(part).unwrap_or_else(|| PathBuf::from(format!("\"{part}\"")));
@@ -163,40 +177,6 @@ impl ArrayChoice {
     pub fn journal_beside(&self, log: &str) -> Option<&str> {
         let of = |part: &str| self.file.layer(part).map(|layer| layer.kind.below_names());
         self.journal.as_deref().filter(|journal| of(journal).is_some_and(|below| of(log) == Some(below)))
-    }
-
-    /// The server of the stack, if it is served.
-    pub fn server(&self) -> Result<Option<Client>, Failure> {
-        server_of(&self.file)
-    }
-
-    /// Refuses what cannot be done while the stack is served.
-    pub fn not_served(&self, what: &str) -> Result<(), Failure> {
-        match self.server()? {
-            None => Ok(()),
-            Some(_) => Err(Failure::Failed(format!(
-                "{}: it is served: stop its server, {what}, and serve it again",
-                self.file.path.display()
-            ))),
-        }
-    }
-}
-
-/// The server of a stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
-pub fn server_of(file: &StackFile) -> Result<Option<Client>, Failure> {
-    let Some(path) = &file.serve.control else { return Ok(None) };
-    let connected = patiently(
-        || {
-            let mut client = Client::connect(path)?;
-            ask(&mut client, "status", json!({}))?;
-            Ok(client)
-        },
-        |error| matches!(error, ClientError::Io { .. } | ClientError::Closed { .. }),
-    );
-    match connected {
-        Ok(client) => Ok(Some(client)),
-        Err(ClientError::NotServed { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,22 +1,20 @@
-//! Opens stacks for the commands. Commands use this folder, and nothing here depends on a command.
+//! Opens stacks for the commands. Commands use this folder, and nothing here depends on a command. A file uses only its own stage of
+//! this table and the stages above.
 //!
 //! | file              | what it does                                                                             |
 //! |-------------------|------------------------------------------------------------------------------------------|
-//! | choice            | which log cache or array of a stack file a command is about                              |
-//! | below             | what a part of a stack file lies on                                                      |
-//! | devices           | opens and locks the devices, and drives them without clients                             |
-//! | record/           | the attachment record of a data disk, and what it admits                                 |
+//! | record/           | *told*: the attachment record of a data disk, and what it admits                         |
+//! | choice, below     | which log cache or array of a stack file a command is about; what a part lies on         |
+//! | machine, system   | *seen*: which machine this is, and what it is started from                               |
+//! | devices, probe    | opens and locks the devices, and drives them without clients; recognises their content   |
 //! | running, started  | the records of caches that run; parts of a started stack as devices                      |
 //! | members           | what the superblocks of an array say of its devices                                      |
-//! | open              | starts parts of a stack, and looks at logs, records and members                          |
-//! | absent, admit     | what a start can do without; which log caches it may start                               |
-//! | overwrite, probe  | what must not be overwritten                                                             |
-//! | machine           | which machine this is, and how it takes over from another one                            |
-//! | system            | what the machine is started from                                                         |
-//! | tell              | what the members of an array tell of the caches on it                                    |
+//! | absent, admit     | *judged*: what a start can do without; which log caches it may start                     |
+//! | start             | *carried out*: starts parts of a stack, and looks at logs, records and members for that  |
+//! | open              | opens the log and the data disk of a cache                                               |
+//! | overwrite, tell   | what must not be overwritten; what the members of an array tell of the caches on it      |
+//! | take_over         | takes a stack over from another machine                                                  |
 //! | serving/          | what is admitted before a stack is served, the server's host, and its watch over devices |
-//!
-//! `open`, `absent` and `admit` call each other: a start admits the caches below, and admitting one opens its log.
 
 pub mod absent;
 pub mod admit;
@@ -32,6 +30,8 @@ pub mod random;
 pub mod record;
 pub mod running;
 pub mod serving;
+pub mod start;
 pub mod started;
 pub mod system;
+pub mod take_over;
 pub mod tell;

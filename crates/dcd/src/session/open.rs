@@ -1,16 +1,14 @@
-//! Opens the parts of a stack that an offline command needs, and finds out what stands where the log should be.
+//! Opens the log and the data disk of a cache for an offline command, and reserves their space.
 
-use std::borrow::Cow;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{State, Superblock};
-use dcd_engine::log_cache::offline::{live_superblock, read_copies, read_superblock, write_superblock};
+use dcd_engine::log_cache::offline::{read_superblock, write_superblock};
 use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::raid::ArrayStatus;
-use dcd_engine::{BlockDevice, Extent, SECTOR_BYTES, Target};
+use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::DeviceError;
 use dcd_nbd::Uri;
 use dcd_stack::{HumanBytes, Parts, StackFile};
@@ -18,16 +16,12 @@ use dcd_stack::{HumanBytes, Parts, StackFile};
 use crate::advice::{NOTHING_CHANGED, advise};
 use crate::cli::LogArgs;
 use crate::failure::Failure;
-use crate::session::absent::{Allowed, leave_out};
-use crate::session::admit::{admit_below, admit_running};
-use crate::session::below::{array_below, home_path, range};
+use crate::session::admit::admit_machine;
 use crate::session::choice::{ArrayChoice, CacheChoice};
-use crate::session::devices::{Opener, Purpose};
-use crate::session::machine::admit_machine;
-use crate::session::members::{Content, Devices, Found, newest};
-use crate::session::record::{Attachment, AttachmentState, LegsSeen, LogSeen, Record, Refusal, uuid_text};
-use crate::session::running::RunningCaches;
-use crate::session::started::{PartDevice, Started};
+use crate::session::devices::Purpose;
+use crate::session::record::{LogSeen, Record, Refusal};
+use crate::session::start::{array_record, for_looks, legs_in, legs_of, look_at, record, start, target};
+use crate::session::started::PartDevice;
 
 /// Number of bytes at the start of a file that tell a log from a text.
 const LOG_START_BYTES: u64 = 16 << 10;
@@ -119,22 +113,9 @@ pub fn superblock_of(choice: &CacheChoice) -> Result<Option<Superblock>, Failure
 
 /// Refuses to change a log that another machine may be serving, even the labels of its legs.
 fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Failure> {
-    match purpose {
-        Purpose::Change if !choice.stands_on_a_cache() => match superblock_of(choice)? {
-            Some(superblock) => admit_machine(choice, &superblock),
-            None => Ok(()),
-        },
-        _ => Ok(()),
-    }
-}
-
-/// Lets a command that changes nothing start without missing legs. The command reports them, and nothing relies on its start.
-fn for_looks(file: &StackFile, purpose: Purpose) -> Cow<'_, StackFile> {
-    let mut file = Cow::Borrowed(file);
-    if purpose == Purpose::Look {
-        file.to_mut().degrade_mirrors();
-    }
-    file
+    let is_judged = purpose == Purpose::Change && !choice.stands_on_a_cache();
+    let superblock = if is_judged { superblock_of(choice)? } else { None };
+    superblock.map_or(Ok(()), |superblock| admit_machine(choice, &superblock))
 }
 
 /// Opens the log alone.
@@ -151,49 +132,6 @@ pub fn mark(log: &mut dyn BlockDevice, state: State) -> Result<(), Failure> {
     write_superblock(log, &mut superblock).map_err(Failure::from)
 }
 
-/// The data disk's record, and the content of the log's device, which may not even open.
-pub struct Inspection {
-    pub record: Option<Record>,
-    pub seen: LogSeen,
-    pub superblock: Option<Superblock>,
-}
-
-/// Looks at a cache without changing anything, and closes its devices again.
-pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
-    let (mut seen, superblock) = match look_at_log(choice) {
-        Ok(looked) => looked,
-        Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-        // The log itself may be good where the array below it, or its legs, cannot start.
-        Err(failure) if array_below(&choice.file, &choice.log).is_some() || choice.is_mirrored() => {
-            return Err(failure);
-        }
-        // A log, or a leg, that is refused is not missing.
-        Err(failure @ Failure::Refused(_)) => return Err(failure),
-        Err(failure) => {
-            let seen = LogSeen::Missing(failure.to_string());
-            return Ok(Inspection { record: open_record(choice)?, seen, superblock: None });
-        }
-    };
-    let LogSeen::Missing(why) = &mut seen else {
-        return Ok(Inspection { record: open_record(choice)?, seen, superblock });
-    };
-    let mut opened = Opened::open(choice, Purpose::Look)?;
-    if read_superblock(&mut opened.data).is_ok() {
-        *why = "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
-    }
-    Ok(Inspection { record: opened.record, seen, superblock })
-}
-
-/// Looks at the labels of a mirrored log.
-pub fn legs_of(file: &StackFile, mirror: &str) -> Result<MirrorStatus, Failure> {
-    let (offline, parts) = start(&for_looks(file, Purpose::Look), &[mirror], Purpose::Look)?;
-    Ok(legs_in(&offline, &parts, mirror))
-}
-
-fn legs_in(offline: &Started, parts: &Parts, mirror: &str) -> MirrorStatus {
-    offline.status(parts.layers[mirror]).mirror().expect("it is a mirror").clone()
-}
-
 /// Warns that a look at a mirrored log leaves out missing legs.
 pub fn tell_missing_legs(choice: &CacheChoice) -> Result<(), Failure> {
     let Some(mirror) = choice.file.mirror_below(&choice.log) else { return Ok(()) };
@@ -208,54 +146,14 @@ pub fn tell_missing_legs(choice: &CacheChoice) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the record of the data disk, without looking at the log.
-pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
-    let found = match array_record(&choice.file, &choice.data)? {
-        Some(record) => Some(record),
-        None => {
-            let (_offline, parts) = start(&choice.file, &[&choice.data], Purpose::Look)?;
-            record(&choice.file, &parts, &choice.data)?
-        }
-    };
-    Ok(found.map(Record::attached_part).transpose()?)
-}
-
-/// Opens parts of a stack, and all below them. Starts the log caches among these, if they are admitted.
-pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Started, Parts), Failure> {
-    let mut file = Cow::Borrowed(file);
-    if purpose != Purpose::Create {
-        leave_out(file.to_mut(), parts, Allowed::Nothing)?;
-    }
-    let mut caches = admit_running(&file, parts)?;
-    caches.unrecorded().for_each(|layer| file.to_mut().doubt_kept(layer));
-    if purpose == Purpose::Look {
-        // Their writes stay in RAM, so no record is needed.
-        caches = RunningCaches::default();
-        file.to_mut().without_passes();
-    }
-    file.to_mut().without_non_volatile();
-    let mut opener = Opener::new(&file, purpose);
-    let built = file.build_parts(parts, &mut opener).map_err(|error| opener.failure(error))?;
-    if file.grows() {
-        caches.grow()?;
-    }
-    let arrays = file.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
-    let arrays = if purpose == Purpose::Look { Vec::new() } else { arrays.collect() };
-    Ok((Started::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
-}
-
 /// Reserves the space of a part in the file that it lies on: a log or a journal is written all over, and would fail once the file system
 /// is full. Does nothing for parts on several devices, or on block devices.
 pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), Failure> {
     if let Some(mirror) = file.mirror_below(part) {
         return mirror.kind.below_names().into_iter().try_for_each(|leg| reserve_space(file, parts, leg));
     }
-    let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
-        return Ok(());
-    };
-    if path.to_str().is_some_and(Uri::is_meant) {
-        return Ok(());
-    }
+    let path = file.path_below(part).filter(|path| !path.to_str().is_some_and(Uri::is_meant));
+    let (Some(path), Some((_, extent))) = (path, parts.place(part)) else { return Ok(()) };
     let bytes = extent.start.0 * SECTOR_BYTES..extent.end().0 * SECTOR_BYTES;
     let size = HumanBytes(bytes.end - bytes.start);
     let reserved = dcd_io::reserve_space(path, bytes);
@@ -276,132 +174,6 @@ pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), 
             HumanBytes(free)
         ))),
         Err(error) => Err(Failure::Failed(error.to_string())),
-    }
-}
-
-/// Target of a part, in a stack that was built with it.
-pub fn target(parts: &Parts, name: &str) -> Target {
-    parts.target(name).expect("it was built")
-}
-
-/// Opens the record of the device that a part lies on; none for RAM, and for a part that is not one range of one device.
-pub fn record(file: &StackFile, parts: &Parts, part: &str) -> Result<Option<Record>, Failure> {
-    let (Some(path), Some((_, extent))) = (file.path_below(part), parts.place(part)) else {
-        return Ok(None);
-    };
-    Ok(Some(Record::open(path, extent)?))
-}
-
-fn look_at_log(choice: &CacheChoice) -> Result<(LogSeen, Option<Superblock>), Failure> {
-    let (offline, parts) = start(&for_looks(&choice.file, Purpose::Look), &[&choice.log], Purpose::Look)?;
-    let mirror = choice.file.mirror_below(&choice.log);
-    let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
-    look_at(&mut offline.part(target(&parts, &choice.log)), legs.as_ref())
-}
-
-/// Looks for a log on a device. `legs`: of a mirrored log.
-fn look_at(
-    log: &mut dyn BlockDevice,
-    legs: Option<&MirrorStatus>,
-) -> Result<(LogSeen, Option<Superblock>), Failure> {
-    let copies = read_copies(log)?;
-    match live_superblock(&copies) {
-        Ok(superblock) => {
-            let seen = LogSeen::Present {
-                uuid: uuid_text(superblock.cache_uuid),
-                epoch: superblock.epoch,
-                state: superblock.state,
-                torn: copies.iter().any(Result::is_err),
-                legs: legs.map(LegsSeen::of).unwrap_or_default(),
-            };
-            Ok((seen, Some(superblock)))
-        }
-        Err(error @ (LogError::NotFormatted | LogError::NoSuperblock(..))) => {
-            Ok((LogSeen::Missing(error.to_string()), None))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The attachment of a cache as its superblock describes it.
-pub fn attachment(
-    choice: &CacheChoice,
-    extent: Extent,
-    superblock: &Superblock,
-    state: AttachmentState,
-) -> Attachment {
-    Attachment {
-        cache_uuid: uuid_text(superblock.cache_uuid),
-        log: choice.log_place(),
-        first_sector: extent.start.0,
-        sectors: extent.sectors,
-        epoch: superblock.epoch,
-        state,
-        dirty_bytes: Some(0),
-        stale_legs: Vec::new(),
-        log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
-    }
-}
-
-/// Opens the record of the array that a part lies on; none without an array, or if the array was not made yet or cannot be read. Caches
-/// below the array are started to read it, if they are admitted: only they know their data. The array's devices must not be open.
-pub fn array_record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
-    let Some(array) = array_below(file, part) else { return Ok(None) };
-    admit_below(file, array)?;
-    let opened = Devices::open(&ArrayChoice::of(file.clone(), array.to_owned()), Purpose::Look);
-    // A command that starts the array reports the reason.
-    let Some(devices) = Failure::unless_busy(opened)? else { return Ok(None) };
-    let newest = &devices.newest;
-    let sectors = (newest.members - newest.level.parity()) as u64 * newest.member_sectors;
-    let its_own = devices
-        .found
-        .iter()
-        .filter(|found| found.superblock().is_some_and(|(superblock, _)| superblock.uuid == newest.uuid));
-    let members: Vec<&Path> = its_own.filter_map(|found| home_path(file, &found.name)).collect();
-    match range(file, part, sectors) {
-        Some(extent) if !members.is_empty() => {
-            Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent, newest.caches.clone())?))
-        }
-        _ => Ok(None),
-    }
-}
-
-impl Devices {
-    /// Opens all devices of an array that can be opened.
-    pub fn open(choice: &ArrayChoice, purpose: Purpose) -> Result<Devices, Failure> {
-        let mut found = Vec::new();
-        let mut there = Vec::new();
-        for name in choice.names() {
-            // Each alone, so that a missing one does not prevent a look at the others.
-            match start(&choice.file, &[name], Purpose::Look) {
-                Ok(_) => there.push(name),
-                Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
-                Err(error) => {
-                    let content = Content::Unreadable(error.to_string());
-                    found.push(Found { name: name.to_owned(), device: None, content });
-                }
-            }
-        }
-        let mut opened = Parts::default();
-        if !there.is_empty() {
-            let (offline, parts) = start(&choice.file, &there, purpose)?;
-            opened = parts.clone();
-            found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
-        }
-        let order = choice.names();
-        found.sort_by_key(|found| order.iter().position(|name| *name == found.name));
-        let newest = newest(&found).ok_or_else(|| {
-            let why = found.iter().map(|found| match &found.content {
-                Content::Unreadable(why) => format!("\"{}\": {why}", found.name),
-                Content::None(error) => format!("\"{}\": {error}", found.name),
-                Content::Of(..) => format!("\"{}\" is a spare", found.name),
-            });
-            Failure::Failed(format!(
-                "none of its devices is a member of an array; {}",
-                why.collect::<Vec<_>>().join("; ")
-            ))
-        })?;
-        Ok(Devices { newest, found, parts: opened })
     }
 }
 

@@ -4,9 +4,9 @@ use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, Parts, StackFile};
 
 use crate::failure::Failure;
-use crate::session::open::record;
 use crate::session::probe::probe;
 use crate::session::record::admit_overwrite;
+use crate::session::start::record;
 use crate::session::started::PartDevice;
 
 /// Refuses, without `force`, to overwrite recognised content of a device, and the data disk of a cache.

@@ -9,8 +9,8 @@ use crate::session::below::{array_below, is_read_only};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::Purpose;
 use crate::session::members::Devices;
-use crate::session::open::{start, target};
 use crate::session::record::Record;
+use crate::session::start::{start, target};
 
 /// Stores on the members of the array below a part the caches that the part's record has, and removes those that are `gone`. The devices of
 /// the array must not be open.

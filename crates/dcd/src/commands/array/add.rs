@@ -13,16 +13,16 @@ use serde_json::json;
 
 use crate::cli_array::ArrayAdd;
 use crate::commands::array::change::{must_start_without, named, refused_by_server, take};
-use crate::control::ask;
+use crate::control::{ask, server_of};
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
 use crate::session::members::{Devices, Found, Standing, apart, newest};
-use crate::session::open::{start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
 use crate::session::record::uuid_text;
 use crate::session::serving::status::array_of_server;
+use crate::session::start::{start, target};
 
 /// Polling interval of a server, until a device has become a spare.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 pub fn run(args: &ArrayAdd) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     let name = named(&choice, &args.name, "add")?;
-    match choice.server()? {
+    match server_of(&choice.file)? {
         Some(client) => Served { choice: &choice, name, client }.add(args.force),
         None => offline(&choice, name, args.force),
     }

@@ -11,13 +11,14 @@ use dcd_stack::{DeviceSource, StackFile, toml_text};
 
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
 use crate::commands::array::without;
+use crate::control::not_served;
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Found, Standing, apart, standing};
-use crate::session::open::{start, target};
 use crate::session::record::{Refusal, caches_text, uuid_text};
 use crate::session::serving::admit::admit_bare_array;
+use crate::session::start::{start, target};
 use crate::session::started::PartDevice;
 
 pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
@@ -320,7 +321,7 @@ fn check(path: &Path) -> Result<(), Failure> {
     }
     for layer in layers {
         let choice = ArrayChoice::load(&ArrayArgs { file: path.to_owned(), layer: Some(layer.clone()) })?;
-        choice.not_served("check it")?;
+        not_served(&choice.file, "check it")?;
         let status = choice.try_start()?.map_err(|Refusal { reason, action }| {
             Failure::refused(format!("array \"{layer}\" would not start: {reason}"), action)
         })?;

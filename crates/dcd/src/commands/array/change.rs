@@ -9,7 +9,7 @@ use dcd_serve::control::Client;
 use serde_json::json;
 
 use crate::cli_array::{ArrayArgs, ArrayFail, ArrayRemove};
-use crate::control::ask;
+use crate::control::{ask, not_served, server_of};
 use crate::failure::Failure;
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
@@ -23,7 +23,7 @@ const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 
 pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
-    if let Some(mut client) = choice.server()? {
+    if let Some(mut client) = server_of(&choice.file)? {
         let array = array_of_server(&mut client, &choice.layer)?;
         let role = served_role(&choice, &array.devices, &args.member)?;
         let call = json!({ "layer": choice.layer, "command": "fail", "role": role });
@@ -116,7 +116,7 @@ fn role(choice: &ArrayChoice, member: &str) -> Result<usize, Failure> {
 
 pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
-    if let Some(client) = choice.server()? {
+    if let Some(client) = server_of(&choice.file)? {
         return remove_served(&choice, client, &args.name);
     }
     let name = named(&choice, &args.name, "remove")?;
@@ -235,7 +235,7 @@ pub fn store_calibration(
     found: impl FnOnce(Option<&Contiguity>) -> Contiguity,
 ) -> Result<Contiguity, Failure> {
     let choice = ArrayChoice::load(args)?;
-    choice.not_served("store the result")?;
+    not_served(&choice.file, "store the result")?;
     let mut devices = Devices::open(&choice, Purpose::Change)?;
     let calibration = found(devices.newest.calibration.as_ref());
     offline::store_calibration(&mut devices.members(), &calibration)?;

@@ -11,10 +11,11 @@ use crate::commands::format::Made;
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{reserve_space, start, target};
+use crate::session::open::reserve_space;
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::{random_id, random_uuid};
 use crate::session::record::uuid_text;
+use crate::session::start::{start, target};
 use crate::session::started::PartDevice;
 
 pub fn run(args: &ArrayCreate) -> Result<(), Failure> {

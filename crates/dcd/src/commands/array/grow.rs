@@ -10,15 +10,16 @@ use dcd_stack::{HumanBytes, LayerKind, Parts, StackFile};
 
 use crate::advice::Advised;
 use crate::cli_array::ArrayGrow;
+use crate::control::not_served;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
 use crate::session::members::Devices;
-use crate::session::open::{array_record, start, target};
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
 use crate::session::record::{AttachmentState, admit_without_record};
+use crate::session::start::{array_record, start, target};
 use crate::session::started::PartDevice;
 
 const FIRST_DETACH: &str = "\"dcd detach\" the cache with the stack file that has no new member yet, leave it out of the stack file while \
@@ -28,7 +29,7 @@ const BAND_BYTES: u64 = 16 << 20;
 
 pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
-    choice.not_served("let the array grow")?;
+    not_served(&choice.file, "let the array grow")?;
     if let Some(cache) = cache_on(&choice.file, &choice.layer) {
         return Err(Failure::refused(
             format!("log cache \"{cache}\" is built on it, and has recorded the size of its data disk"),

@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use crate::advice::Advised;
 use crate::cli_array::{ArrayRebuild, ArrayScrub};
 use crate::commands::array::status::{findings_line, pass_line};
-use crate::control::ask;
+use crate::control::{ask, server_of};
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::session::absent::{Allowed, leave_out};
-use crate::session::admit::admit_running;
+use crate::session::absent::Allowed;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::{Opener, Purpose};
 use crate::session::running::RunningCaches;
 use crate::session::serving::status::array_of_server;
+use crate::session::start::{admit_running, leave_out};
 
 /// Polling interval for progress.
 const INTERVAL: Nanos = Nanos::from_millis(250);
@@ -57,7 +57,7 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
 pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     if args.stop {
-        let mut client = choice.server()?.ok_or_else(|| {
+        let mut client = server_of(&choice.file)?.ok_or_else(|| {
             Failure::Failed(format!(
                 "{}: it is not served: interrupt the scrub command",
                 choice.file.path.display()
@@ -80,7 +80,7 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
 
 /// Gives the array the command, follows the pass to its end, and returns the status then.
 fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<ArrayStatus, Failure> {
-    let Some(mut client) = choice.server()? else { return foreground(choice, command, progress) };
+    let Some(mut client) = server_of(&choice.file)? else { return foreground(choice, command, progress) };
     let before = array_of_server(&mut client, &choice.layer)?;
     if has_nothing_to_do(command, &before) {
         return Ok(before);

@@ -9,6 +9,7 @@ use dcd_stack::{DeviceSpec, HumanBytes};
 use serde::Serialize;
 
 use crate::cli_array::ArrayStatus as Arguments;
+use crate::control::server_of;
 use crate::failure::{Failure, Health};
 use crate::output::print_json;
 use crate::session::choice::{ArrayChoice, place};
@@ -20,7 +21,7 @@ use crate::session::serving::status::array_of_server;
 
 pub fn run(args: &Arguments) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
-    let report = match choice.server()? {
+    let report = match server_of(&choice.file)? {
         Some(client) => served(&choice, client)?,
         None => {
             let start = choice.try_start()?;

@@ -10,11 +10,11 @@ use crate::commands::serve::{admit_local_users, certificates};
 use crate::commands::status::verdict::Verdict;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
-use crate::session::absent::{self, Allowed};
+use crate::session::absent::Allowed;
 use crate::session::devices::Purpose;
-use crate::session::open::start;
 use crate::session::serving::admit::{admit_bare, admit_bare_array, admit_no_log, admit_non_volatile};
 use crate::session::serving::status::ServerStatus;
+use crate::session::start::{leave_out, start};
 
 pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
     let about = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -77,7 +77,7 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
         return Err(Failure::Failed("there is no front-end: add nbd, fuse or ublk to [serve]".to_owned()));
     }
     let tls = certificates(&file)?;
-    let mut told = absent::leave_out(&mut file, &[&export], Allowed::Nothing)?;
+    let mut told = leave_out(&mut file, &[&export], Allowed::Nothing)?;
     told.extend(tls.into_iter().flat_map(|tls| tls.warnings));
     admit_non_volatile(&file, false)?;
     enough_memory(&file, file.memory_bytes())?;

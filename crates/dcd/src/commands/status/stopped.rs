@@ -6,9 +6,9 @@ use dcd_stack::{HumanBytes, StackFile};
 
 use crate::control::stack_name;
 use crate::failure::Failure;
-use crate::session::open::open_record;
 use crate::session::record::{Attachment, AttachmentState};
 use crate::session::serving::admit::choices;
+use crate::session::start::open_record;
 
 /// See the module's documentation.
 pub struct Stopped {

@@ -16,7 +16,7 @@ const READ_BYTES: u64 = 66 << 10;
 const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Directories where the system describes its devices; tests have their own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct System {
     /// The directories of links that udev makes.
     pub by: PathBuf,

@@ -18,6 +18,7 @@
 //! An `Abandoned` log is never used again: the data disk has been written since without it.
 
 mod admit;
+mod durable;
 mod identity;
 mod mark;
 mod place;

@@ -14,15 +14,15 @@
 //! counts.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use dcd_io::{LoopFile, loop_file};
 use dcd_nbd::{Server, Uri};
 
-use super::identity::{Identity, Match, System, numbers};
+use super::identity::{Identity, Match, System, number_text, numbers};
 use super::mark::MarkedFile;
-use super::udev;
 
 /// Directory of the records of block devices; `DCD_STATE_DIR` names another one.
 const STATE_DIR: &str = "/var/lib/dcd";
@@ -139,9 +139,16 @@ impl Block {
         Block { identity, ..block }
     }
 
-    /// Makes udev look at the disk again, after a record was made or removed.
+    /// Makes udev look at the disk and its partitions again, after a record was made or removed. That fails in a container, which has no
+    /// udev; the record counts all the same.
     pub fn announce(&self) {
-        udev::announce(&self.system, self.number);
+        let folder = self.system.sysfs.join(number_text(self.number));
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let partitions = entries.filter(|path| path.join("partition").exists());
+        for device in std::iter::once(folder.clone()).chain(partitions) {
+            let uevent = fs::OpenOptions::new().write(true).open(device.join("uevent"));
+            let _ = uevent.and_then(|mut uevent| uevent.write_all(b"change"));
+        }
     }
 
     /// Returns the paths where a record is looked for first: under each name, and under the number.
@@ -261,6 +268,7 @@ fn number_name(device: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::identity::tests::Fake;
     use super::*;
 
     #[test]
@@ -293,5 +301,23 @@ mod tests {
         let file = Path::new("/disks/disk.img");
         assert_eq!(beside(file, 4096), Path::new("/disks/disk.img@4096.dcd"));
         assert_eq!(beside(file, 0), Path::new("/disks/disk.img.dcd"));
+    }
+
+    #[test]
+    fn udev_looks_again_at_a_disk_and_its_partitions() {
+        let fake = Fake::new();
+        let disk = 8 << 8;
+        fake.numbered(disk, "sda");
+        for name in ["uevent", "sda1/uevent", "sda1/partition", "queue/uevent"] {
+            fake.attribute(disk, name, "");
+        }
+        let block = |number| {
+            Block::new(fake.device("sda"), number, fake.dir.path().join("state"), fake.system.clone())
+        };
+        block(disk).announce();
+        let read = |name: &str| fs::read_to_string(fake.system.sysfs.join("8:0").join(name)).unwrap();
+        assert!(read("uevent").starts_with("change") && read("sda1/uevent").starts_with("change"));
+        assert_eq!(read("queue/uevent"), "\n", "that is no device");
+        block(9 << 8).announce();
     }
 }

@@ -8,6 +8,8 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use super::durable::replace;
+
 const NAME: &str = "retired-caches";
 /// A list of 150 KiB, which is read where a disk has no record.
 const CACHES_MAX: usize = 4096;
@@ -50,7 +52,7 @@ pub fn retire(state_dir: &Path, caches: &[String]) -> io::Result<()> {
     if known.len() + new.len() > CACHES_MAX {
         let newest = known.iter().skip(CACHES_MAX / 2).chain(new);
         let text: String = newest.map(|cache| format!("{cache}\n")).collect();
-        return super::store::replace(&place(state_dir), text.as_bytes());
+        return replace(&place(state_dir), text.as_bytes());
     }
     fs::create_dir_all(state_dir)?;
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(place(state_dir))?;

@@ -3,14 +3,15 @@
 //! The record of an array has copies. They are written one after the other, and a directory may be missing meanwhile, so each
 //! copy has a generation: the newest counts.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use super::durable::{remove, replace};
 use super::identity::{Identity, Match};
 use super::mark::{Mark, MarkedFile};
 use super::place::{Block, FileDisk, Place, array_places, place, state_dir};
@@ -272,7 +273,8 @@ impl RecordFile {
                     gone.join(", ")
                 );
             }
-            return self.paths().iter().try_for_each(|path| remove(path)).inspect(|()| announce());
+            let removed = |path: &PathBuf| remove(path).map_err(|source| io(path, "removing", source));
+            return self.paths().iter().try_for_each(removed).inspect(|()| announce());
         }
         let is_new = !self.paths().iter().any(|path| path.exists());
         let generation = match self.is_array {
@@ -380,44 +382,8 @@ fn read(path: &Path) -> Result<Option<Document>, RecordError> {
     Ok(Some(document))
 }
 
-pub(super) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let directory = directory(path);
-    fs::create_dir_all(directory)?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    // A file that was left by a crash. Only the owner of the disk's lock gets here, so nobody is writing it.
-    match fs::remove_file(&new) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    let written = file.write_all(text).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written?;
-    sync(directory)
-}
-
-fn remove(path: &Path) -> Result<(), RecordError> {
-    match fs::remove_file(path) {
-        Ok(()) => sync(directory(path)).map_err(|source| io(path, "removing", source)),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(io(path, "removing", source)),
-    }
-}
-
-fn directory(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("/"))
-}
-
 fn io(path: &Path, action: &'static str, source: io::Error) -> RecordError {
     RecordError::Io { path: path.to_owned(), action, source }
-}
-
-fn sync(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
 }
 
 fn checksum(attachments: &Attachments, generation: Option<u64>, disk: Option<&Identity>) -> String {
@@ -431,9 +397,10 @@ fn checksum(attachments: &Attachments, generation: Option<u64>, disk: Option<&Id
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use dcd_engine::{Extent, Lba};
 
-    use super::super::identity::System;
     use super::super::identity::tests::Fake;
     use super::super::{AttachmentState, admit};
     use super::*;
@@ -523,9 +490,8 @@ mod tests {
 
     /// The record of a block device of a fake system.
     fn of_block(fake: &Fake, name: &str, number: u64) -> RecordFile {
-        let system = System { by: fake.system.by.clone(), sysfs: fake.system.sysfs.clone() };
         let state_dir = fake.dir.path().join("state");
-        RecordFile::of_block(Block::new(fake.device(name), number, state_dir, system)).unwrap()
+        RecordFile::of_block(Block::new(fake.device(name), number, state_dir, fake.system.clone())).unwrap()
     }
 
     fn dirty() -> Attachments {
@@ -674,7 +640,7 @@ mod tests {
         let (dir, _, all) = stored();
         let data = dir.path().join("data");
         fs::rename(&data, dir.path().join("renamed")).unwrap();
-        File::create(&data).unwrap().set_len(1 << 20).unwrap();
+        fs::File::create(&data).unwrap().set_len(1 << 20).unwrap();
         assert!(matches!(RecordFile::of(&data), Err(RecordError::OfAnother { .. })));
         // One with something on it may be the same, moved or restored: its log knows it.
         fs::write(&data, "moved").unwrap();

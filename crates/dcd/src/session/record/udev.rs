@@ -1,7 +1,6 @@
-//! Hides the content of data disks from udev, and makes udev look again when a record was made or removed.
+//! Finds the caches of a block device for udev, which hides the content of data disks.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -61,42 +60,5 @@ impl Partition {
         let (start, sectors) = (value("start")?, value("size")?);
         let number = fs::metadata(&name).ok()?.rdev();
         Some(Partition { disk: name, number, extent: Extent::new(Lba(start), sectors) })
-    }
-}
-
-/// Makes udev look at a device and its partitions again. That fails in a container, which has no udev; the record counts all the same.
-pub fn announce(system: &System, number: u64) {
-    let folder = system.sysfs.join(number_text(number));
-    let partitions = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let all =
-        std::iter::once(folder.clone()).chain(partitions.filter(|path| path.join("partition").exists()));
-    for device in all {
-        let _ = change(&device.join("uevent"));
-    }
-}
-
-fn change(uevent: &Path) -> io::Result<()> {
-    use io::Write;
-    fs::OpenOptions::new().write(true).open(uevent)?.write_all(b"change")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::identity::tests::Fake;
-    use super::*;
-
-    #[test]
-    fn udev_looks_again_at_a_disk_and_its_partitions() {
-        let fake = Fake::new();
-        let disk = 8 << 8;
-        fake.numbered(disk, "sda");
-        for name in ["uevent", "sda1/uevent", "sda1/partition", "queue/uevent"] {
-            fake.attribute(disk, name, "");
-        }
-        announce(&fake.system, disk);
-        let read = |name: &str| fs::read_to_string(fake.system.sysfs.join("8:0").join(name)).unwrap();
-        assert!(read("uevent").starts_with("change") && read("sda1/uevent").starts_with("change"));
-        assert_eq!(read("queue/uevent"), "\n", "that is no device");
-        announce(&fake.system, 9 << 8);
     }
 }

@@ -6,16 +6,17 @@ use dcd_engine::log_cache::offline::read_superblock;
 use dcd_stack::{DeviceSource, LayerKind, Parts, StackFile};
 
 use crate::failure::Failure;
-use crate::session::admit::{admit_one, of_unknown_content};
+use crate::session::admit::of_unknown_content;
 use crate::session::below::{array_below, is_read_only, stands_on_a_cache};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{array_record, mark, open_log, open_record, start, superblock_of, target};
+use crate::session::open::{mark, open_log, superblock_of};
 use crate::session::record::{
     Attachment, Attachments, Record, Refusal, Teller, admit_plain, admit_without_cache, admit_without_record,
     told_as, uuid_text,
 };
 use crate::session::running::Admitted;
+use crate::session::start::{admit_one, array_record, open_record, start, target};
 use crate::session::tell::tell_members;
 
 /// The log caches of a stack, the upper ones first.
