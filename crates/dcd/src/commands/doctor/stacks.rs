@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use dcd_serve::control::{Client, ClientError};
 use dcd_stack::StackFile;
 
 use super::{Finding, Level};
 use crate::commands::serve::{admit_local_users, certificates};
 use crate::commands::status::verdict::Verdict;
+use crate::control::server_of;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::session::absent::Allowed;
@@ -33,10 +33,7 @@ pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
 
 /// Reports a served stack; none if it is not served.
 fn served(file: &StackFile, about: &str) -> Option<Finding> {
-    let asked = match Client::connect(file.serve.control.as_ref()?) {
-        Err(ClientError::NotServed { .. }) => return None,
-        client => client.map_err(Failure::from).and_then(|mut client| ServerStatus::ask(&mut client)),
-    };
+    let asked = server_of(file).transpose()?.and_then(|mut client| ServerStatus::ask(&mut client));
     Some(match asked {
         Ok(status) => {
             let verdict = Verdict::of(&status);
