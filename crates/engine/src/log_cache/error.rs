@@ -73,7 +73,7 @@ pub enum LogError {
     Recover(#[from] RecoverError),
     #[error("{what}: {source}")]
     Io { what: &'static str, source: IoError },
-    #[error("the log holds more pieces than fit in memory")]
+    #[error("the log holds more pieces than fit in its lookup table")]
     TooManyPieces,
     /// Ordered destage needs a log that contains all writes.
     #[error("the log was written without ordered-destage, and large writes bypassed it")]

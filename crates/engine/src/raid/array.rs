@@ -223,7 +223,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Gives the lock of a unit, if it is free, to the first that wants it: a computation for readers, a pass, a destage, waiting pieces.
+    /// Gives the lock of a unit, if it is free, to the first waiter in this order: a reader's computation, a pass, a destage, all pieces.
     fn unlocked(&mut self, number: u64) {
         loop {
             let Some(unit) = self.stripes.cache.get(number) else { return };

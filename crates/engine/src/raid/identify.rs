@@ -64,7 +64,7 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Id
     for (place, device) in present(&spares) {
         found.add_spare(place, device, below)?;
     }
-    // If a spare has the role, the content of the device in the place of the member does not matter.
+    // If a spare has the role, a bad or foreign superblock in the place of the member does not matter.
     let has_member = |place: usize| found.members.holder(place).is_none();
     let unknown: Vec<_> = unknown.into_iter().filter(|(place, _)| has_member(*place)).collect();
     if !unknown.is_empty() {

@@ -23,7 +23,7 @@ const GOES_ON: u64 = 600;
 /// Maximum number of events that the first machine still handles.
 const GOES_ON_EVENTS_MAX: u64 = 2000;
 
-/// The machine that makes the next stack.
+/// The machine that runs the next stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Who {
     pub machine: u64,

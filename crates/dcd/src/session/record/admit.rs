@@ -24,7 +24,7 @@ impl Refusal {
     }
 }
 
-/// Result of the look for a log at its place.
+/// Content of the device where the log should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogSeen {
     /// No such device, or no superblock on it; the text says which.

@@ -66,7 +66,7 @@ pub fn measure(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<Spi
     let area = FIRST_SEGMENT_SECTOR..superblock.end_sector();
     let until = now + TIME_MAX;
     let mut bench = Bench { log, block, area, durable, until, ended: now, at: 0, first: 0 };
-    // No head is reported only if no attempt shows one.
+    // It stays so only if every attempt ends so.
     let mut found = Spindle::NotShown;
     for _ in 0..ATTEMPTS {
         match bench.spin(geometry.volatile_cache) {

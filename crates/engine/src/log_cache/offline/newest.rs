@@ -12,7 +12,7 @@ use crate::{Extent, Lba, SECTOR_BYTES};
 pub enum Content {
     /// A part of the payload of an entry: the payload of `entry` is at `place` in the log, with this checksum.
     Data { place: u64, entry: Extent, crc: u32, bad: bool },
-    /// Zeroes, by a record of this kind.
+    /// Zeroes, from an entry of this kind.
     Zeroes(Kind),
 }
 
