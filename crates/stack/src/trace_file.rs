@@ -166,8 +166,10 @@ impl Recorder {
                 Form::JsonLines => write_json(&records, file),
                 Form::Compact => write_compact(&records, file),
             };
-            if let Err(why) = result {
-                told.give_up(form, overrun, to_repair, &why);
+            match result {
+                // Before the end is told: the next recorder may want the file. A child that was just forked may still have it open.
+                Ok(()) => _ = flock(&to_repair, FlockOperation::Unlock),
+                Err(why) => told.give_up(form, overrun, to_repair, &why),
             }
         };
         std::thread::Builder::new().name("dcd-trace".to_owned()).spawn(write).map_err(failed)?;
