@@ -73,7 +73,7 @@ enum Phase {
 
 struct Copy {
     to: u64,
-    /// Of a repair, the sectors left.
+    /// Sectors left to do, of a repair or a fill.
     walk: Walk,
     extent: Extent,
     is_fill: bool,
