@@ -364,8 +364,8 @@ fn rig_of(
             builds(Rc::clone(make), accepting, log_sectors, Some(legs.config.clone()), spins);
         Tears { are_torn: mirror::are_torn(data_device), build_accepting }
     });
-    // Planted bugs are caught by starts.
     let legs = legs.map(|legs| legs.config.clone());
+    // Off with planted bugs, which starts catch.
     let is_rescued = canary.is_none() && !logical;
     let rescued = is_rescued.then(|| Rescued { legs: legs.clone(), ..Rescued::default() });
     let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs, spins);

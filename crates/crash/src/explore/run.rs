@@ -426,11 +426,7 @@ impl Run {
     /// Judges the data disk as it would be without the cache.
     fn judge_data_alone(&mut self, cut: &Cut, oracle: &Oracle) -> Outcome {
         let Some((device, start)) = self.rig.data_alone else { return Ok(()) };
-        let mut bytes = vec![0; (oracle.sectors() * SECTOR_BYTES) as usize];
-        cut.disks[device].current().read(start, &mut bytes);
-        let sectors = bytes.chunks_exact(SECTOR_BYTES as usize).enumerate();
-        let found: Vec<Seen> =
-            sectors.map(|(index, bytes)| stamp::look(bytes, Lba(index as u64), oracle.seed())).collect();
+        let found = look_at_disk(&cut.disks[device], start, oracle);
         *self.counts.kinds.entry("data disk judged alone".into()).or_default() += 1;
         oracle.judge_disk(&found)
     }
@@ -600,6 +596,14 @@ impl Run {
         }
         Ok(found)
     }
+}
+
+/// Looks at the content of a data disk without its cache.
+fn look_at_disk(disk: &MemDisk, start: Lba, oracle: &Oracle) -> Vec<Seen> {
+    let mut bytes = vec![0; (oracle.sectors() * SECTOR_BYTES) as usize];
+    disk.current().read(start, &mut bytes);
+    let sectors = bytes.chunks_exact(SECTOR_BYTES as usize).enumerate();
+    sectors.map(|(index, bytes)| stamp::look(bytes, Lba(index as u64), oracle.seed())).collect()
 }
 
 /// Returns the status of all layers.

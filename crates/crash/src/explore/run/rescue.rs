@@ -6,12 +6,12 @@ use std::cell::Cell;
 use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, rescue};
 use dcd_engine::mirror::MirrorConfig;
 use dcd_engine::{
-    BlockDevice, Buf, Control, ErrorKind, Geometry, Io, IoError, IoResult, LayerIndex, Lba, SECTOR_BYTES,
-    Stack, StackBuilder,
+    BlockDevice, Buf, Control, ErrorKind, Geometry, Io, IoError, IoResult, LayerIndex, Lba, Stack,
+    StackBuilder,
 };
 
-use super::{Cut, Driver, MemDisk, Oracle, Outcome, Run, stamp};
-use crate::{CutStyle, Seen, SimRng, mirror};
+use super::{Cut, Driver, MemDisk, Oracle, Outcome, Run, look_at_disk};
+use crate::{CutStyle, SimRng, mirror};
 
 /// Crashed states that are rescued, per mille.
 const RESCUED: u64 = 30;
@@ -165,11 +165,7 @@ impl Run {
     /// Judges the data disk alone, and then what a start serves.
     fn judge_rescued(&mut self, disks: Vec<MemDisk>, cut: &Cut, oracle: &Oracle, how: &str) -> Outcome {
         *self.counts.kinds.entry(how.into()).or_default() += 1;
-        let mut bytes = vec![0; (oracle.sectors() * SECTOR_BYTES) as usize];
-        disks.last().expect("there is a data disk").current().read(Lba(0), &mut bytes);
-        let sectors = bytes.chunks_exact(SECTOR_BYTES as usize).enumerate();
-        let found: Vec<Seen> =
-            sectors.map(|(index, bytes)| stamp::look(bytes, Lba(index as u64), oracle.seed())).collect();
+        let found = look_at_disk(disks.last().expect("there is a data disk"), Lba(0), oracle);
         oracle.judge(cut.at, &found).map_err(|what| format!("{how}: {what}"))?;
         if self.are_torn(&disks) {
             return Ok(());

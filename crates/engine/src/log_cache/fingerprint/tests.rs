@@ -115,7 +115,7 @@ fn rule_11_a_sector_that_looks_unchanged_is_judged_by_the_sum_of_its_line() {
         bytes
     };
     let (written, foreign) = (alike(1), alike(9));
-    // What the log has for line 1, and what is on the disk there.
+    // Sectors that a record has, and sectors that are on the disk.
     type Sectors<'a> = &'a [(u64, &'a [u8])];
     let zero = &[0; SECTOR][..];
     let cases: [(&str, Sectors, Sectors, bool); 5] = [
