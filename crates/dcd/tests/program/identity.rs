@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::common::{MIB, Place, expect, skip, tool};
+use crate::common::{MIB, Place, Server, expect, skip, tool};
 
 /// A stack that serves one file or device and knows of no cache.
 fn plain(place: &Place, disk: &Path) -> PathBuf {
