@@ -2,7 +2,7 @@
 //! that only passes on: what is wrong then is wrong in the rig.
 
 use dcd_engine::log_cache::offline::check;
-use dcd_engine::{ActivateError, Event, Io, IoResult, OpId, Outbox, Port, Ports, RequestId};
+use dcd_engine::{ActivateError, Cx, Event, Io, IoResult, OpId, Port, Ports, RequestId};
 
 use super::*;
 use crate::stamp::look;
@@ -13,10 +13,10 @@ use crate::{ExploreConfig, FaultPlan, Seen, VirtualDriver, explore};
 struct Through(Option<Geometry>);
 
 impl Layer for Through {
-    fn handle(&mut self, _now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(request) => out.submit(Port(1), OpId(request.id.0), request.io),
-            Event::Completed { op, result } => out.reply(RequestId(op.0), result),
+            Event::Request(request) => cx.submit(Port(1), OpId(request.id.0), request.io),
+            Event::Completed { op, result } => cx.reply(RequestId(op.0), result),
             Event::Wake | Event::Control(_) => {}
         }
     }

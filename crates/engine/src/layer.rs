@@ -420,13 +420,20 @@ pub enum Command {
     Report(Report),
 }
 
-/// The commands of a layer, in the order in which they are to be carried out.
+/// The context of an event: its instant, and the commands that it leads to, in the order in which they are to be carried out.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct Cx {
+    pub now: Nanos,
     pub commands: Vec<Command>,
 }
 
-impl Outbox {
+impl Cx {
+    /// Sets the instant of the next event.
+    pub fn at(&mut self, now: Nanos) -> &mut Cx {
+        self.now = now;
+        self
+    }
+
     #[inline]
     pub fn submit(&mut self, port: Port, op: OpId, io: Io) {
         self.commands.push(Command::Submit { port, op, io });
@@ -656,8 +663,8 @@ impl dyn AnyStatus {
 
 /// A synchronous state machine over the layers and devices below it.
 pub trait Layer {
-    /// Consumes one event at `now`, and pushes every command that it leads to.
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox);
+    /// Consumes one event, and pushes every command that it leads to.
+    fn handle(&mut self, event: Event, cx: &mut Cx);
 
     /// The time at which the layer wants the next [`Event::Wake`], if ever. May be in the past: then immediately.
     fn next_deadline(&self) -> Option<Nanos>;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::Nanos;
 use crate::layer::{
-    ActivateError, BlockDevice, Command, Control, Event, Geometry, Io, IoResult, Layer, OpId, Outbox, Port,
+    ActivateError, BlockDevice, Command, Control, Cx, Event, Geometry, Io, IoResult, Layer, OpId, Port,
     Ports, Report, Request, RequestId,
 };
 use crate::slab::Slab;
@@ -97,7 +97,7 @@ impl StackBuilder {
             root,
             origins: Slab::default(),
             queue: VecDeque::new(),
-            outbox: Outbox::default(),
+            cx: Cx::default(),
             outputs: Vec::new(),
             waited: None,
             checks: false,
@@ -112,7 +112,7 @@ pub struct Stack {
     root: Target,
     origins: Slab<Origin>,
     queue: VecDeque<(LayerIndex, Event)>,
-    outbox: Outbox,
+    cx: Cx,
     outputs: Vec<Output>,
     waited: Option<IoResult>,
     checks: bool,
@@ -303,13 +303,13 @@ impl Stack {
     /// Passes messages between the layers until none is left.
     fn settle(&mut self, now: Nanos) {
         while let Some((index, event)) = self.queue.pop_front() {
-            let mut outbox = std::mem::take(&mut self.outbox);
+            let mut cx = std::mem::take(&mut self.cx);
             let layer = self.nodes[index.0].layer.as_mut().expect("an activating layer gets no events");
-            layer.handle(now, event, &mut outbox);
+            layer.handle(event, cx.at(now));
             if self.checks {
                 layer.check();
             }
-            for command in outbox.commands.drain(..) {
+            for command in cx.commands.drain(..) {
                 match command {
                     Command::Submit { port, op, io } => {
                         let target = self.nodes[index.0].ports[port.0];
@@ -319,7 +319,7 @@ impl Stack {
                     Command::Report(report) => self.outputs.push(Output::Report { layer: index, report }),
                 }
             }
-            self.outbox = outbox;
+            self.cx = cx;
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use dcd_engine::layers::filter::{Filter, Seen};
-use dcd_engine::{Buf, Command, Event, Io, IoResult, Layer, Lba, Nanos, Outbox, Request, RequestId};
+use dcd_engine::{Buf, Command, Cx, Event, Io, IoResult, Layer, Lba, Nanos, Request, RequestId};
 use dcd_stack::Meter;
 
 #[derive(Default)]
@@ -24,21 +24,21 @@ const ROUNDS: u64 = 20_000;
 
 /// ns for each request. The clock of the requests goes on by 10 us with each, so that slots end, too.
 fn cost(layer: &mut dyn Layer) -> f64 {
-    let mut out = Outbox::default();
+    let mut cx = Cx::default();
     let mut bufs: Vec<Buf> = (0..DEPTH).map(|_| Buf::zeroed(512)).collect();
     let began = Instant::now();
     for round in 0..ROUNDS {
         let at = |id: u64| Nanos::from_micros(10 * (round * DEPTH + id));
         for (id, buf) in bufs.drain(..).enumerate() {
             let request = Request { id: RequestId(id as u64), io: Io::Read { at: Lba(0), buf } };
-            layer.handle(at(id as u64), Event::Request(request), &mut out);
+            layer.handle(Event::Request(request), cx.at(at(id as u64)));
         }
-        for command in std::mem::take(&mut out.commands) {
+        for command in std::mem::take(&mut cx.commands) {
             let Command::Submit { op, io, .. } = command else { panic!("it passes on") };
             let result = IoResult { buf: io.take_buf(), status: Ok(()) };
-            layer.handle(at(DEPTH + op.0), Event::Completed { op, result }, &mut out);
+            layer.handle(Event::Completed { op, result }, cx.at(at(DEPTH + op.0)));
         }
-        for command in std::mem::take(&mut out.commands) {
+        for command in std::mem::take(&mut cx.commands) {
             let Command::Reply { result, .. } = command else { panic!("it replies") };
             bufs.push(result.buf);
         }

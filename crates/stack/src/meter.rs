@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::layers::filter::{Filter, Seen};
-use dcd_engine::{AnyStatus, Io, IoResult, Nanos, OpId, Outbox, Request, RequestId, SECTOR_BYTES};
+use dcd_engine::{AnyStatus, Cx, Io, IoResult, Nanos, OpId, Request, RequestId, SECTOR_BYTES};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -177,7 +177,7 @@ impl Filter for Meter {
         &self.seen
     }
 
-    fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+    fn pass(&mut self, request: Request, cx: &mut Cx) {
         let kind = match request.io {
             Io::Read { .. } | Io::ReadCopy { .. } => Kind::Read,
             Io::Write { .. } | Io::WriteCopy { .. } => Kind::Write,
@@ -185,13 +185,13 @@ impl Filter for Meter {
             Io::Discard { .. } | Io::WriteZeroes { .. } => Kind::Other,
         };
         let bytes = request.io.extent().map_or(0, |extent| extent.sectors.saturating_mul(SECTOR_BYTES));
-        self.passing.insert(request.id, Passing { kind, arrived: now, bytes });
-        out.submit(Self::BELOW, OpId(request.id.0), request.io);
+        self.passing.insert(request.id, Passing { kind, arrived: cx.now, bytes });
+        cx.submit(Self::BELOW, OpId(request.id.0), request.io);
     }
 
-    fn pass_back(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
-        self.end(now, id, &result);
-        out.reply(id, result);
+    fn pass_back(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {
+        self.end(cx.now, id, &result);
+        cx.reply(id, result);
     }
 
     fn reset_statistics(&mut self, now: Nanos) {
@@ -270,14 +270,14 @@ mod tests {
     use super::*;
 
     fn pass(meter: &mut Meter, id: u64, from: u64, to: u64, status: Result<(), IoError>) {
-        let mut out = Outbox::default();
+        let mut cx = Cx::default();
         let io = Io::Read { at: Lba(0), buf: Buf::zeroed(4096) };
         let request = Request { id: RequestId(id), io };
-        meter.handle(Nanos::from_millis(from), Event::Request(request), &mut out);
-        let Some(Command::Submit { op, io, .. }) = out.commands.pop() else { panic!("it passes on") };
+        meter.handle(Event::Request(request), cx.at(Nanos::from_millis(from)));
+        let Some(Command::Submit { op, io, .. }) = cx.commands.pop() else { panic!("it passes on") };
         let result = IoResult { buf: io.take_buf(), status };
-        meter.handle(Nanos::from_millis(to), Event::Completed { op, result }, &mut out);
-        assert!(matches!(out.commands.pop(), Some(Command::Reply { id: back, .. }) if back.0 == id));
+        meter.handle(Event::Completed { op, result }, cx.at(Nanos::from_millis(to)));
+        assert!(matches!(cx.commands.pop(), Some(Command::Reply { id: back, .. }) if back.0 == id));
     }
 
     #[test]
@@ -296,10 +296,10 @@ mod tests {
         assert_eq!((times.count, times.bytes, times.errors), (3, 8192, 1));
         assert!((times.mean_ms - 3.0).abs() < 0.03, "{times:?}");
         assert!(times.p50_ms <= times.p99_ms && times.p99_ms <= times.max_ms, "{times:?}");
-        meter.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
+        meter.handle(Event::Control(Control::ResetStatistics), &mut Cx::default());
         pass(&mut meter, 9, 30, 30, Ok(()));
         assert_eq!((read(&meter).p50_ms, read(&meter).max_ms), (0.0, 0.0));
-        meter.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
+        meter.handle(Event::Control(Control::ResetStatistics), &mut Cx::default());
         assert_eq!(read(&meter).count, 0);
     }
     #[test]
@@ -324,11 +324,7 @@ mod tests {
         pass(&mut meter, 1, 2_000_000_000, 2_000_000_001, Ok(()));
         assert_eq!(at(&meter, 2_000_003).1, 1);
         assert_eq!(at(&meter, 2_000_003).0, 101);
-        meter.handle(
-            Nanos::from_secs(2_000_010),
-            Event::Control(Control::ResetStatistics),
-            &mut Outbox::default(),
-        );
+        meter.handle(Event::Control(Control::ResetStatistics), Cx::default().at(Nanos::from_secs(2_000_010)));
         assert_eq!(at(&meter, 2_000_015), (0, 0, 5.0, RecentTimes::default()));
     }
 }

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use dcd_engine::{
-    Buf, Command, Event, Geometry, Io, IoResult, Layer, Lba, Nanos, Outbox, Port, Ports, Request, RequestId,
+    Buf, Command, Cx, Event, Geometry, Io, IoResult, Layer, Lba, Nanos, Port, Ports, Request, RequestId,
 };
 use dcd_model::{Disk, DiskConfig, Scheduler, drive};
 use rand::{Rng, SeedableRng};
@@ -61,20 +61,20 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 fn run(disk: &mut Disk, requests: u64, depth: u64, places: u64) -> Nanos {
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let (mut now, mut sent, mut answered) = (Nanos::ZERO, 0, 0);
-    let mut out = Outbox::default();
+    let mut cx = Cx::default();
     let mut events = Vec::new();
     while answered < requests {
         while sent < requests && sent - answered < depth {
             let at = Lba(random.random_range(0..places) * 8);
             let request = Request { id: RequestId(sent), io: Io::Read { at, buf: Buf::blank(4096) } };
-            disk.handle(now, Event::Request(request), &mut out);
+            disk.handle(Event::Request(request), cx.at(now));
             sent += 1;
         }
         now = disk.next_deadline().expect("requests are in flight");
         events.push(Event::Wake);
         while let Some(event) = events.pop() {
-            disk.handle(now, event, &mut out);
-            for command in out.commands.drain(..) {
+            disk.handle(event, cx.at(now));
+            for command in cx.commands.drain(..) {
                 match command {
                     Command::Submit { op, io, .. } => {
                         events.push(Event::Completed { op, result: IoResult::ok(io.take_buf()) });

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use dcd_engine::{Buf, Durability, Extent, Io, IoError, IoResult, Lba, OpId, Outbox, Port, SECTOR_BYTES};
+use dcd_engine::{Buf, Cx, Durability, Extent, Io, IoError, IoResult, Lba, OpId, Port, SECTOR_BYTES};
 
 use crate::held::{Held, Patch};
 
@@ -53,28 +53,28 @@ impl Behind {
     }
 
     /// Hands the held data of a range to the device: it is on the medium now.
-    pub fn destaged(&mut self, extent: Extent, out: &mut Outbox) {
+    pub fn destaged(&mut self, extent: Extent, cx: &mut Cx) {
         for (start, data) in self.held.take(extent) {
             self.next += 1;
             let op = OpId(OWN | self.next);
             let buf = data.window(0, data.len());
             self.going.push_back(Going { op, start, data, submitted: false });
-            self.hand_down(op, Io::Write { at: start, buf, durability: Durability::Volatile }, out);
+            self.hand_down(op, Io::Write { at: start, buf, durability: Durability::Volatile }, cx);
         }
     }
 
     /// Hands an operation to the device, now or when what it must not overtake is through.
-    pub fn hand_down(&mut self, op: OpId, io: Io, out: &mut Outbox) {
+    pub fn hand_down(&mut self, op: OpId, io: Io, cx: &mut Cx) {
         if let Io::Read { .. } = io {
             self.note_patches(op, &io);
-            return out.submit(BELOW, op, io);
+            return cx.submit(BELOW, op, io);
         }
         if let (true, Some(extent)) = (op.0 & OWN == 0, io.extent()) {
             // The model has written what was delayed of this range before it wrote this.
             assert!(self.held.take(extent).is_empty(), "a write overtakes delayed data");
         }
         self.line.push_back((op, io));
-        self.release(out);
+        self.release(cx);
     }
 
     fn note_patches(&mut self, op: OpId, io: &Io) {
@@ -91,7 +91,7 @@ impl Behind {
         }
     }
 
-    fn release(&mut self, out: &mut Outbox) {
+    fn release(&mut self, cx: &mut Cx) {
         while let Some((op, io)) = self.line.front() {
             let on_its_way = |going: &Going| {
                 going.submitted && io.extent().is_none_or(|extent| going.extent().overlaps(extent))
@@ -103,24 +103,18 @@ impl Behind {
                 going.submitted = true;
             }
             let (op, io) = self.line.pop_front().expect("looked at");
-            out.submit(BELOW, op, io);
+            cx.submit(BELOW, op, io);
         }
     }
 
     /// The device has answered; tells what a request's answer is, and nothing for what the disk did on its own.
-    pub fn completed(
-        &mut self,
-        op: OpId,
-        is_flush: bool,
-        result: IoResult,
-        out: &mut Outbox,
-    ) -> Option<IoResult> {
+    pub fn completed(&mut self, op: OpId, is_flush: bool, result: IoResult, cx: &mut Cx) -> Option<IoResult> {
         if op.0 & OWN != 0 {
             self.going.retain(|going| going.op != op);
             if let Err(error) = result.status {
                 self.failed.get_or_insert(error);
             }
-            self.release(out);
+            self.release(cx);
             return None;
         }
         let mut result = result;

@@ -24,8 +24,8 @@
 //! flush is answered when everything that was delayed is on the medium and the device below is flushed.
 
 use dcd_engine::{
-    ActivateError, AnyStatus, Control, Discards, Durability, Event, Geometry, Io, IoError, IoResult, Layer,
-    Lba, Nanos, OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
+    ActivateError, AnyStatus, Control, Cx, Discards, Durability, Event, Geometry, Io, IoError, IoResult,
+    Layer, Lba, Nanos, OpId, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -159,20 +159,20 @@ impl Disk {
 
     /// Ends everything whose time is over by `now`, one after the other, and starts what waits. `nothing_else` happens at
     /// `now`: a disk that rests may begin to destage.
-    fn advance(&mut self, now: Nanos, nothing_else: bool, out: &mut Outbox) {
+    fn advance(&mut self, nothing_else: bool, cx: &mut Cx) {
         loop {
             if self.in_service.is_none() && self.write_cache != WriteCache::Off {
-                self.controller.rest(self.free_at, now, nothing_else);
+                self.controller.rest(self.free_at, cx.now, nothing_else);
             }
             let service_end = self.in_service.as_ref().map(|service| service.end);
-            let destaged = self.controller.next_destaged().filter(|at| *at <= now);
+            let destaged = self.controller.next_destaged().filter(|at| *at <= cx.now);
             if let Some(at) = destaged.filter(|at| service_end.is_none_or(|end| *at <= end)) {
                 while let Some(extent) = self.controller.take_destaged(at) {
-                    self.behind.destaged(extent, out);
+                    self.behind.destaged(extent, cx);
                 }
-            } else if let Some(service) = self.in_service.take_if(|service| service.end <= now) {
-                self.statistics.late(now.since(service.end));
-                self.end_service(now, service, out);
+            } else if let Some(service) = self.in_service.take_if(|service| service.end <= cx.now) {
+                self.statistics.late(cx.now.since(service.end));
+                self.end_service(service, cx);
                 self.start_next();
             } else {
                 return;
@@ -180,36 +180,36 @@ impl Disk {
         }
     }
 
-    fn end_service(&mut self, now: Nanos, service: InService, out: &mut Outbox) {
+    fn end_service(&mut self, service: InService, cx: &mut Cx) {
         let InService { pending, end, delayed } = service;
         self.free_at = end;
         let id = pending.request.id;
         if let (true, Io::Write { at, buf, .. }) = (delayed, &pending.request.io) {
             self.behind.hold(*at, buf);
-            return out.reply(id, IoResult::ok(pending.request.io.take_buf()));
+            return cx.reply(id, IoResult::ok(pending.request.io.take_buf()));
         }
-        self.statistics.below_changes(now, true);
+        self.statistics.below_changes(cx.now, true);
         match self.write_cache {
-            WriteCache::Off => out.submit(BELOW, OpId(id.0), pending.request.io),
+            WriteCache::Off => cx.submit(BELOW, OpId(id.0), pending.request.io),
             WriteCache::On | WriteCache::Selective => {
                 self.flushing.extend(matches!(pending.work, Work::Flush).then_some(id));
-                self.behind.hand_down(OpId(id.0), pending.request.io, out);
+                self.behind.hand_down(OpId(id.0), pending.request.io, cx);
             }
         }
     }
 
-    fn completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
+    fn completed(&mut self, op: OpId, result: IoResult, cx: &mut Cx) {
         if self.write_cache == WriteCache::Off {
-            self.statistics.below_changes(now, false);
-            return out.reply(RequestId(op.0), result);
+            self.statistics.below_changes(cx.now, false);
+            return cx.reply(RequestId(op.0), result);
         }
         let flush = self.flushing.iter().position(|id| id.0 == op.0);
         if let Some(index) = flush {
             self.flushing.swap_remove(index);
         }
-        if let Some(result) = self.behind.completed(op, flush.is_some(), result, out) {
-            self.statistics.below_changes(now, false);
-            out.reply(RequestId(op.0), result);
+        if let Some(result) = self.behind.completed(op, flush.is_some(), result, cx) {
+            self.statistics.below_changes(cx.now, false);
+            cx.reply(RequestId(op.0), result);
         }
     }
 
@@ -240,19 +240,19 @@ impl Disk {
         }
     }
 
-    fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+    fn accept(&mut self, request: Request, cx: &mut Cx) {
         match self.work(&request.io) {
             Ok(work) => {
                 if self.queue.has_place() {
-                    self.receive(now);
+                    self.receive(cx.now);
                 }
-                self.queue.push(request, work, now);
+                self.queue.push(request, work, cx.now);
                 self.statistics.queued(self.queue.len() + usize::from(self.in_service.is_some()));
                 if self.in_service.is_none() {
                     self.start_next();
                 }
             }
-            Err(error) => out.reply(request.id, IoResult::err(request.io.take_buf(), error)),
+            Err(error) => cx.reply(request.id, IoResult::err(request.io.take_buf(), error)),
         }
     }
 
@@ -309,13 +309,13 @@ impl DiskConfig {
 }
 
 impl Layer for Disk {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         // What ended before this event must be over before the event can change anything.
-        self.advance(now, matches!(event, Event::Wake), out);
+        self.advance(matches!(event, Event::Wake), cx);
         match event {
-            Event::Request(request) => self.accept(now, request, out),
-            Event::Completed { op, result } => self.completed(now, op, result, out),
-            Event::Control(Control::ResetStatistics) => self.statistics.reset(now),
+            Event::Request(request) => self.accept(request, cx),
+            Event::Completed { op, result } => self.completed(op, result, cx),
+            Event::Control(Control::ResetStatistics) => self.statistics.reset(cx.now),
             Event::Wake | Event::Control(_) => {}
         }
     }

@@ -21,8 +21,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::{
-    ActivateError, AnyStatus, Buf, Durability, Event, Extent, Geometry, Io, IoResult, Layer, Lba, Nanos,
-    OpId, Outbox, Port, Ports, Request, RequestId, SECTOR_BYTES,
+    ActivateError, AnyStatus, Buf, Cx, Durability, Event, Extent, Geometry, Io, IoResult, Layer, Lba, Nanos,
+    OpId, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde_json::json;
 
@@ -146,38 +146,38 @@ impl Elevator {
     }
 
     /// Sends what may go to the drive now.
-    fn dispatch(&mut self, now: Nanos, out: &mut Outbox) {
+    fn dispatch(&mut self, cx: &mut Cx) {
         while self.plugged.is_none() && self.under_way.len() < self.depth {
             let waits = [!self.queues[0].is_empty(), !self.queues[1].is_empty()];
             if waits == [false; 2] {
                 if self.under_way.is_empty()
                     && let Some(request) = self.apart.pop_front()
                 {
-                    self.send(vec![request], out);
+                    self.send(vec![request], cx);
                 }
                 return;
             }
             let (this, other) = (usize::from(self.writes), usize::from(!self.writes));
-            let expired = waits[0] && waits[1] && now >= self.batch_ends;
+            let expired = waits[0] && waits[1] && cx.now >= self.batch_ends;
             if self.turning || !waits[this] || expired {
                 if !self.under_way.is_empty() {
                     self.turning = true;
                     return;
                 }
-                if !self.turning && !expired && now < self.waits_until() {
+                if !self.turning && !expired && cx.now < self.waits_until() {
                     return;
                 }
                 self.turning = false;
                 if waits[other] {
-                    self.turn(now);
+                    self.turn(cx.now);
                     continue;
                 }
             }
             if !waits[other] {
-                self.batch_ends = now + self.batch();
+                self.batch_ends = cx.now + self.batch();
             }
-            let start = self.next_start(now);
-            self.go(start, out);
+            let start = self.next_start(cx.now);
+            self.go(start, cx);
         }
     }
 
@@ -234,13 +234,13 @@ impl Elevator {
         }
     }
 
-    fn go(&mut self, start: u64, out: &mut Outbox) {
+    fn go(&mut self, start: u64, cx: &mut Cx) {
         let waiting = self.queues[usize::from(self.writes)].remove(&start).expect("it was found");
         self.head = waiting.extent.end().0;
-        self.send(waiting.requests, out);
+        self.send(waiting.requests, cx);
     }
 
-    fn send(&mut self, mut requests: Vec<Request>, out: &mut Outbox) {
+    fn send(&mut self, mut requests: Vec<Request>, cx: &mut Cx) {
         let op = OpId(self.next_op);
         self.next_op += 1;
         self.sent += 1;
@@ -249,7 +249,7 @@ impl Elevator {
         };
         self.under_way.insert(op, requests.iter().map(|request| (request.id, bytes(request))).collect());
         if requests.len() == 1 {
-            return out.submit(BELOW, op, requests.remove(0).io);
+            return cx.submit(BELOW, op, requests.remove(0).io);
         }
         let at = requests[0].io.extent().map_or(Lba(0), |extent| extent.start);
         let buf = Buf::blank(requests.iter().map(bytes).sum());
@@ -261,23 +261,23 @@ impl Elevator {
             Io::Read { .. } => Io::Read { at, buf },
             _ => Io::Write { at, buf, durability },
         };
-        out.submit(BELOW, op, io);
+        cx.submit(BELOW, op, io);
     }
 
-    fn completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
+    fn completed(&mut self, op: OpId, result: IoResult, cx: &mut Cx) {
         let ended = self.under_way.remove(&op).expect("a command ends once");
         if !self.writes {
-            self.last_read = Some(now);
+            self.last_read = Some(cx.now);
         }
         if self.under_way.is_empty() {
             // What came behind a flush has its turn now.
-            std::mem::take(&mut self.apart).into_iter().for_each(|request| self.sort(now, request));
+            std::mem::take(&mut self.apart).into_iter().for_each(|request| self.sort(cx.now, request));
         }
         if let [(id, _)] = ended[..] {
-            return out.reply(id, result);
+            return cx.reply(id, result);
         }
         for (id, bytes) in ended {
-            out.reply(id, IoResult { buf: Buf::blank(bytes), status: result.status });
+            cx.reply(id, IoResult { buf: Buf::blank(bytes), status: result.status });
         }
     }
 }
@@ -317,14 +317,14 @@ fn join(queue: &mut BTreeMap<u64, Waiting>, mut waiting: Waiting) {
 }
 
 impl Layer for Elevator {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(request) => self.accept(now, request),
-            Event::Completed { op, result } => self.completed(now, op, result, out),
+            Event::Request(request) => self.accept(cx.now, request),
+            Event::Completed { op, result } => self.completed(op, result, cx),
             Event::Wake => self.plugged = None,
             Event::Control(_) => {}
         }
-        self.dispatch(now, out);
+        self.dispatch(cx);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {

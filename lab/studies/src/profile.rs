@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 
 use dcd_engine::layers::filter::{Filter, Seen};
-use dcd_engine::{
-    AnyStatus, Extent, Io, IoResult, LINE_SECTORS, Lba, Nanos, OpId, Outbox, Request, RequestId,
-};
+use dcd_engine::{AnyStatus, Cx, Extent, Io, IoResult, LINE_SECTORS, Lba, Nanos, OpId, Request, RequestId};
 use serde_json::json;
 
 /// 1 KB and 4 KB. (What is aligned to 8 KB is aligned to 4 KB.)
@@ -86,22 +84,22 @@ impl Filter for Profile {
         &self.seen
     }
 
-    fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+    fn pass(&mut self, request: Request, cx: &mut Cx) {
         let writes = matches!(request.io, Io::Write { .. });
         if let Some(extent) = request.io.extent().filter(|_| writes || !request.io.modifies()) {
             self.count(writes, extent);
         }
         if writes {
-            self.writes_in_flight.insert(request.id, now);
+            self.writes_in_flight.insert(request.id, cx.now);
         }
-        out.submit(Self::BELOW, OpId(request.id.0), request.io);
+        cx.submit(Self::BELOW, OpId(request.id.0), request.io);
     }
 
-    fn pass_back(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+    fn pass_back(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {
         if let Some(begin) = self.writes_in_flight.remove(&id) {
-            self.counts.longest_write = self.counts.longest_write.max(now.since(begin));
+            self.counts.longest_write = self.counts.longest_write.max(cx.now.since(begin));
         }
-        out.reply(id, result);
+        cx.reply(id, result);
     }
 
     fn reset_statistics(&mut self, _now: Nanos) {
@@ -137,7 +135,7 @@ mod tests {
             false => Io::Read { at: Lba(at), buf },
         };
         let request = Event::Request(Request { id: RequestId(id), io });
-        layer.handle(Nanos::ZERO, request, &mut Outbox::default());
+        layer.handle(request, &mut Cx::default());
     }
 
     #[test]
@@ -186,10 +184,10 @@ mod tests {
             send(&mut layer, id, 0, 8, true);
             let result = IoResult::ok(Buf::blank(8 * 512));
             let completed = Event::Completed { op: OpId(id), result };
-            layer.handle(Nanos::from_millis(end), completed, &mut Outbox::default());
+            layer.handle(completed, Cx::default().at(Nanos::from_millis(end)));
         }
         assert_eq!(layer.status(Nanos::ZERO).to_json()["longest_write_ms"], 30.0);
-        layer.handle(Nanos::ZERO, Event::Control(Control::ResetStatistics), &mut Outbox::default());
+        layer.handle(Event::Control(Control::ResetStatistics), &mut Cx::default());
         assert_eq!(layer.status(Nanos::ZERO).to_json()["longest_write_ms"], 0.0);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use dcd_engine::layers::filter::{Filter, Seen};
-use dcd_engine::{AnyStatus, Io, IoResult, Nanos, OpId, Outbox, Request, RequestId};
+use dcd_engine::{AnyStatus, Cx, Io, IoResult, Nanos, OpId, Request, RequestId};
 use dcd_model::Histogram;
 use serde_json::json;
 
@@ -30,13 +30,13 @@ pub(crate) struct Serial {
 }
 
 impl Serial {
-    fn admit(&mut self, now: Nanos, out: &mut Outbox) {
+    fn admit(&mut self, cx: &mut Cx) {
         if self.inside.is_none()
             && let Some(Request { id, io }) = self.waiting.pop_front()
         {
             let reads = (!matches!(io, Io::Flush)).then(|| !io.modifies());
-            self.inside = Some(Inside { id, since: now, reads });
-            out.submit(Self::BELOW, OpId(id.0), io);
+            self.inside = Some(Inside { id, since: cx.now, reads });
+            cx.submit(Self::BELOW, OpId(id.0), io);
         }
     }
 
@@ -57,15 +57,15 @@ impl Filter for Serial {
         &self.seen
     }
 
-    fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
+    fn pass(&mut self, request: Request, cx: &mut Cx) {
         self.waiting.push_back(request);
-        self.admit(now, out);
+        self.admit(cx);
     }
 
-    fn pass_back(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
-        self.leave(now, id);
-        out.reply(id, result);
-        self.admit(now, out);
+    fn pass_back(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {
+        self.leave(cx.now, id);
+        cx.reply(id, result);
+        self.admit(cx);
     }
 
     fn reset_statistics(&mut self, _now: Nanos) {
@@ -90,21 +90,21 @@ mod tests {
     #[test]
     fn the_second_request_waits_for_the_end_of_the_first() {
         let mut layer = Serial::default();
-        let mut out = Outbox::default();
+        let mut cx = Cx::default();
         let read = || Io::Read { at: Lba(0), buf: Buf::blank(512) };
         for id in [1, 2] {
-            layer.handle(Nanos::ZERO, Event::Request(Request { id: RequestId(id), io: read() }), &mut out);
+            layer.handle(Event::Request(Request { id: RequestId(id), io: read() }), cx.at(Nanos::ZERO));
         }
-        assert_eq!(out.commands.len(), 1, "one is inside");
-        out.commands.clear();
+        assert_eq!(cx.commands.len(), 1, "one is inside");
+        cx.commands.clear();
         let completed = |op| Event::Completed { op: OpId(op), result: IoResult::ok(Buf::blank(512)) };
-        layer.handle(Nanos::from_millis(8), completed(1), &mut out);
+        layer.handle(completed(1), cx.at(Nanos::from_millis(8)));
         assert!(matches!(
-            out.commands[..],
+            cx.commands[..],
             [Command::Reply { id: RequestId(1), .. }, Command::Submit { op: OpId(2), .. }]
         ));
         layer.check();
-        layer.handle(Nanos::from_millis(10), completed(2), &mut out);
+        layer.handle(completed(2), cx.at(Nanos::from_millis(10)));
         let times = &layer.status(Nanos::from_millis(10)).to_json()["read"];
         assert_eq!(
             (&times["count"], &times["mean_ms"]),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{
-    ActivateError, BlockDevice, Buf, Control, Discards, Durability, Event, Extent, Geometry, Io, IoResult,
-    Layer, Lba, Nanos, OpId, Outbox, Port, PortDevice, Ports, Report, RequestId, SECTOR_BYTES,
+    ActivateError, BlockDevice, Buf, Control, Cx, Discards, Durability, Event, Extent, Geometry, Io,
+    IoResult, Layer, Lba, Nanos, OpId, Port, PortDevice, Ports, Report, RequestId, SECTOR_BYTES,
 };
 
 use dcd_engine::StackBuilder;
@@ -140,11 +140,11 @@ impl Reference {
         }
     }
 
-    fn submit(&mut self, out: &mut Outbox, port: Port, pending: Pending, io: Io) {
+    fn submit(&mut self, cx: &mut Cx, port: Port, pending: Pending, io: Io) {
         self.next_op += 1;
         self.steps_in_flight += usize::from(matches!(pending, Pending::Step));
         self.pending.insert(self.next_op, pending);
-        out.submit(port, OpId(self.next_op), io);
+        cx.submit(port, OpId(self.next_op), io);
     }
 
     fn put(&mut self, now: Nanos, extent: Extent, bytes: Option<&[u8]>) {
@@ -166,24 +166,24 @@ impl Reference {
         newest
     }
 
-    fn request(&mut self, now: Nanos, id: RequestId, io: Io, out: &mut Outbox) {
+    fn request(&mut self, id: RequestId, io: Io, cx: &mut Cx) {
         let durable = match &io {
             Io::Read { at, buf } | Io::ReadCopy { at, buf, .. } => {
                 let over = self.newest(Extent::new(*at, buf.len() as u64 / SECTOR_BYTES));
                 let pending = Pending::Read { id, at: *at, over };
-                return self.submit(out, DATA, pending, io);
+                return self.submit(cx, DATA, pending, io);
             }
             Io::Flush => true,
             Io::Write { at, buf, durability } | Io::WriteCopy { at, buf, durability, .. } => {
-                self.put(now, Extent::new(*at, buf.len() as u64 / SECTOR_BYTES), Some(buf.bytes()));
+                self.put(cx.now, Extent::new(*at, buf.len() as u64 / SECTOR_BYTES), Some(buf.bytes()));
                 *durability == Durability::Durable
             }
             Io::WriteZeroes { extent, durability, .. } => {
-                self.put(now, *extent, None);
+                self.put(cx.now, *extent, None);
                 *durability == Durability::Durable
             }
             Io::Discard { extent } => {
-                self.put(now, *extent, None);
+                self.put(cx.now, *extent, None);
                 false
             }
         };
@@ -195,16 +195,16 @@ impl Reference {
         if waits && self.bug != Some(ReferenceBug::EarlyAnswer) {
             self.waiting.push((id, io.take_buf()));
         } else {
-            out.reply(id, IoResult::ok(io.take_buf()));
+            cx.reply(id, IoResult::ok(io.take_buf()));
         }
     }
 
     /// Begins the next thing, if nothing runs.
-    fn advance(&mut self, now: Nanos, out: &mut Outbox) {
+    fn advance(&mut self, cx: &mut Cx) {
         if self.phase != Phase::Idle {
             return;
         }
-        let due = self.commit_due().is_some_and(|due| due <= now);
+        let due = self.commit_due().is_some_and(|due| due <= cx.now);
         let commits =
             due || !self.waiting.is_empty() || ((self.wants_stop || self.drains) && !self.fresh.is_empty());
         let mut count = self.fresh.len();
@@ -214,15 +214,15 @@ impl Reference {
         let room = self.head + header_sectors(count) + count as u64 <= self.log_sectors;
         if self.wants_checkpoint || (commits && !room) {
             self.wants_checkpoint = false;
-            self.write_home(out);
+            self.write_home(cx);
         } else if commits {
-            self.commit(count, out);
+            self.commit(count, cx);
         } else if std::mem::take(&mut self.wants_stop) {
-            out.report(Report::Stopped);
+            cx.report(Report::Stopped);
         } else if self.drains && !self.logged.is_empty() {
-            self.write_home(out);
+            self.write_home(cx);
         } else if std::mem::take(&mut self.drains) {
-            out.report(Report::Drained);
+            cx.report(Report::Drained);
         }
     }
 
@@ -236,7 +236,7 @@ impl Reference {
         }
     }
 
-    fn commit(&mut self, count: usize, out: &mut Outbox) {
+    fn commit(&mut self, count: usize, cx: &mut Cx) {
         let rest = self.fresh.keys().nth(count).copied();
         let rest = rest.map(|lba| self.fresh.split_off(&lba)).unwrap_or_default();
         self.committing = std::mem::replace(&mut self.fresh, rest);
@@ -261,33 +261,33 @@ impl Reference {
         let at = Lba(self.head);
         self.head += (buf.len() / SECTOR) as u64;
         self.seq += 1;
-        self.submit(out, LOG, Pending::Step, Io::Write { at, buf, durability: Durability::Durable });
+        self.submit(cx, LOG, Pending::Step, Io::Write { at, buf, durability: Durability::Durable });
     }
 
-    fn write_home(&mut self, out: &mut Outbox) {
+    fn write_home(&mut self, cx: &mut Cx) {
         self.phase = Phase::WritingHome;
         let sectors: Vec<(u64, Bytes)> = self.logged.iter().map(|(lba, b)| (*lba, Arc::clone(b))).collect();
         for (lba, bytes) in sectors {
             let io = Io::Write { at: Lba(lba), buf: Buf::copy_of(&bytes), durability: Durability::Volatile };
-            self.submit(out, DATA, Pending::Step, io);
+            self.submit(cx, DATA, Pending::Step, io);
         }
         if self.steps_in_flight == 0 {
-            self.home_written(out);
+            self.home_written(cx);
         }
     }
 
-    fn home_written(&mut self, out: &mut Outbox) {
+    fn home_written(&mut self, cx: &mut Cx) {
         if self.bug == Some(ReferenceBug::NoDataFlush) {
-            return self.restart(out);
+            return self.restart(cx);
         }
         self.phase = Phase::FlushingHome;
-        self.submit(out, DATA, Pending::Step, Io::Flush);
+        self.submit(cx, DATA, Pending::Step, Io::Flush);
     }
 
-    fn restart(&mut self, out: &mut Outbox) {
+    fn restart(&mut self, cx: &mut Cx) {
         self.phase = Phase::Restarting;
         let (at, buf) = self.next_superblock();
-        self.submit(out, LOG, Pending::Step, Io::Write { at, buf, durability: Durability::Durable });
+        self.submit(cx, LOG, Pending::Step, Io::Write { at, buf, durability: Durability::Durable });
     }
 
     fn next_superblock(&mut self) -> (Lba, Buf) {
@@ -296,7 +296,7 @@ impl Reference {
         (Lba((self.epoch + 1) % 2), superblock(self.epoch))
     }
 
-    fn step_ended(&mut self, out: &mut Outbox) {
+    fn step_ended(&mut self, cx: &mut Cx) {
         self.steps_in_flight -= 1;
         if self.steps_in_flight > 0 {
             return;
@@ -306,12 +306,12 @@ impl Reference {
             Phase::Committing => {
                 self.logged.append(&mut self.committing);
                 for (id, buf) in self.answered_by_commit.drain(..) {
-                    out.reply(id, IoResult::ok(buf));
+                    cx.reply(id, IoResult::ok(buf));
                 }
                 self.phase = Phase::Idle;
             }
-            Phase::WritingHome => self.home_written(out),
-            Phase::FlushingHome => self.restart(out),
+            Phase::WritingHome => self.home_written(cx),
+            Phase::FlushingHome => self.restart(cx),
             Phase::Restarting => {
                 self.logged.clear();
                 self.phase = Phase::Idle;
@@ -362,9 +362,9 @@ impl Reference {
 }
 
 impl Layer for Reference {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(request) => self.request(now, request.id, request.io, out),
+            Event::Request(request) => self.request(request.id, request.io, cx),
             Event::Completed { op, mut result } => {
                 match self.pending.remove(&op.0).expect("a known operation") {
                     Pending::Read { id, at, over } => {
@@ -372,11 +372,11 @@ impl Layer for Reference {
                             let place = (lba - at.0) as usize * SECTOR;
                             result.buf.bytes_mut()[place..place + SECTOR].copy_from_slice(&bytes);
                         }
-                        out.reply(id, result);
+                        cx.reply(id, result);
                     }
                     Pending::Step => {
                         result.status.expect("it has no answer to errors");
-                        self.step_ended(out);
+                        self.step_ended(cx);
                     }
                 }
             }
@@ -384,7 +384,7 @@ impl Layer for Reference {
             Event::Control(Control::Stop) => self.wants_stop = true,
             Event::Wake | Event::Control(_) => {}
         }
-        self.advance(now, out);
+        self.advance(cx);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {

@@ -6,7 +6,7 @@ use dcd_engine::layers::filter::{Filter, Seen};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{
-    ActivateError, Discards, Durability, Extent, Geometry, Io, IoError, IoResult, Lba, Nanos, OpId, Outbox,
+    ActivateError, Cx, Discards, Durability, Extent, Geometry, Io, IoError, IoResult, Lba, Nanos, OpId,
     Request, RequestId, StackBuilder,
 };
 
@@ -47,10 +47,10 @@ impl Filter for Twisted {
         &self.seen
     }
 
-    fn pass(&mut self, _now: Nanos, request: Request, out: &mut Outbox) {
+    fn pass(&mut self, request: Request, cx: &mut Cx) {
         let io = match (self.twist, request.io) {
             (Twist::SwallowFlushes, Io::Flush) => {
-                return out.reply(request.id, IoResult::ok(dcd_engine::Buf::none()));
+                return cx.reply(request.id, IoResult::ok(dcd_engine::Buf::none()));
             }
             (Twist::Stall, Io::Flush) => return self.stalled.push_back(request.id),
             (Twist::DropFua, Io::Write { at, buf, .. }) => {
@@ -64,19 +64,19 @@ impl Filter for Twisted {
             }
             (_, io) => io,
         };
-        out.submit(Self::BELOW, OpId(request.id.0), io);
+        cx.submit(Self::BELOW, OpId(request.id.0), io);
     }
 
-    fn pass_back(&mut self, _now: Nanos, id: RequestId, mut result: IoResult, out: &mut Outbox) {
+    fn pass_back(&mut self, id: RequestId, mut result: IoResult, cx: &mut Cx) {
         match (self.twist, result.status) {
             (Twist::HideErrors, _) => result.status = Ok(()),
             (Twist::RetryFlushes, Err(IoError { extent: None, .. })) => {
-                return out.submit(Self::BELOW, OpId(id.0), Io::Flush);
+                return cx.submit(Self::BELOW, OpId(id.0), Io::Flush);
             }
             (Twist::PanicOnErrors, Err(error)) => panic!("{error}"),
             _ => {}
         }
-        out.reply(id, result);
+        cx.reply(id, result);
     }
 
     fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {

@@ -327,7 +327,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use dcd_engine::{AnyStatus, Event, Extent, Geometry, Layer, Lba, Outbox, StackBuilder, Target};
+    use dcd_engine::{AnyStatus, Cx, Event, Extent, Geometry, Layer, Lba, StackBuilder, Target};
 
     use super::*;
     use crate::session::record::uuid_text;
@@ -338,7 +338,7 @@ mod tests {
     struct Says(Rc<RefCell<Option<LogCacheStatus>>>);
 
     impl Layer for Says {
-        fn handle(&mut self, _now: Nanos, _event: Event, _out: &mut Outbox) {}
+        fn handle(&mut self, _event: Event, _cx: &mut Cx) {}
 
         fn next_deadline(&self) -> Option<Nanos> {
             None

@@ -8,7 +8,7 @@ use arbitrary::Arbitrary;
 use dcd_engine::mirror::offline::create;
 use dcd_engine::mirror::{CONTENT_SECTOR, Mirror, MirrorConfig};
 use dcd_engine::{
-    BlockDevice, Buf, Command, Durability, Event, Extent, Geometry, Io, IoResult, Layer, Lba, Nanos, Outbox,
+    BlockDevice, Buf, Command, Cx, Durability, Event, Extent, Geometry, Io, IoResult, Layer, Lba, Nanos,
     Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use libfuzzer_sys::fuzz_target;
@@ -91,10 +91,10 @@ fuzz_target!(|case: Case| {
         let io = Io::Write { at: Lba(id * 8), buf: Buf::zeroed(4096), durability: Durability::Volatile };
         let mut events = vec![Event::Request(Request { id: RequestId(id), io })];
         while let Some(event) = events.pop() {
-            let mut out = Outbox::default();
-            mirror.handle(Nanos(id), event, &mut out);
+            let mut cx = Cx::default();
+            mirror.handle(event, cx.at(Nanos(id)));
             mirror.check();
-            for command in out.commands {
+            for command in cx.commands {
                 if let Command::Submit { port, op, io } = command {
                     events.push(Event::Completed { op, result: legs.run(port, io) });
                 }

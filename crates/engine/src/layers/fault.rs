@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{Durability, ErrorKind, Io, IoError, IoKind, IoResult, OpId, Outbox, Request};
+use crate::layer::{Cx, Durability, ErrorKind, Io, IoError, IoKind, IoResult, OpId, Request};
 use crate::layers::filter::{Filter, Seen};
 use crate::{AnyStatus, Buf, Nanos};
 
@@ -84,16 +84,16 @@ impl Filter for Fault {
         &self.seen
     }
 
-    fn pass(&mut self, _now: Nanos, Request { id, mut io }: Request, out: &mut Outbox) {
+    fn pass(&mut self, Request { id, mut io }: Request, cx: &mut Cx) {
         if self.fails(&io) {
             self.failed += 1;
             let kind = if self.plan.no_space { ErrorKind::NoSpace } else { ErrorKind::Medium };
             let error = IoError { kind, extent: io.extent() };
-            return out.reply(id, IoResult::err(io.take_buf(), error));
+            return cx.reply(id, IoResult::err(io.take_buf(), error));
         }
         if self.plan.ignore_flush {
             match &mut io {
-                Io::Flush => return out.reply(id, IoResult::ok(Buf::none())),
+                Io::Flush => return cx.reply(id, IoResult::ok(Buf::none())),
                 Io::Write { durability, .. }
                 | Io::WriteCopy { durability, .. }
                 | Io::WriteZeroes { durability, .. } => {
@@ -102,7 +102,7 @@ impl Filter for Fault {
                 Io::Read { .. } | Io::ReadCopy { .. } | Io::Discard { .. } => {}
             }
         }
-        out.submit(Self::BELOW, OpId(id.0), io);
+        cx.submit(Self::BELOW, OpId(id.0), io);
     }
 
     fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
@@ -116,10 +116,10 @@ mod tests {
     use crate::{Command, Event, Layer, Lba, RequestId};
 
     fn send(fault: &mut Fault, io: Io) -> Command {
-        let mut out = Outbox::default();
-        fault.handle(Nanos::ZERO, Event::Request(Request { id: RequestId(1), io }), &mut out);
-        assert_eq!(out.commands.len(), 1);
-        out.commands.remove(0)
+        let mut cx = Cx::default();
+        fault.handle(Event::Request(Request { id: RequestId(1), io }), cx.at(Nanos::ZERO));
+        assert_eq!(cx.commands.len(), 1);
+        cx.commands.remove(0)
     }
 
     fn write(durability: Durability) -> Io {

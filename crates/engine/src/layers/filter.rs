@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::Nanos;
 use crate::layer::{
-    ActivateError, AnyStatus, Control, Event, Geometry, IoResult, Layer, OpId, Outbox, Port, Ports, Request,
+    ActivateError, AnyStatus, Control, Cx, Event, Geometry, IoResult, Layer, OpId, Port, Ports, Request,
     RequestId,
 };
 
@@ -18,13 +18,13 @@ pub trait Filter {
     fn seen(&self) -> &Seen;
 
     /// Takes a request from above.
-    fn pass(&mut self, _now: Nanos, request: Request, out: &mut Outbox) {
-        out.submit(Self::BELOW, OpId(request.id.0), request.io);
+    fn pass(&mut self, request: Request, cx: &mut Cx) {
+        cx.submit(Self::BELOW, OpId(request.id.0), request.io);
     }
 
     /// Takes an answer from below.
-    fn pass_back(&mut self, _now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
-        out.reply(id, result);
+    fn pass_back(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {
+        cx.reply(id, result);
     }
 
     fn reset_statistics(&mut self, _now: Nanos) {}
@@ -47,11 +47,11 @@ pub trait Filter {
 }
 
 impl<F: Filter> Layer for F {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(request) => self.pass(now, request, out),
-            Event::Completed { op, result } => self.pass_back(now, RequestId(op.0), result, out),
-            Event::Control(Control::ResetStatistics) => self.reset_statistics(now),
+            Event::Request(request) => self.pass(request, cx),
+            Event::Completed { op, result } => self.pass_back(RequestId(op.0), result, cx),
+            Event::Control(Control::ResetStatistics) => self.reset_statistics(cx.now),
             Event::Wake | Event::Control(_) => {}
         }
     }

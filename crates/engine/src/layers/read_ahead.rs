@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{Io, IoResult, Layer, OpId, Outbox, Request, RequestId};
+use crate::layer::{Cx, Io, IoResult, Layer, OpId, Request, RequestId};
 use crate::layers::filter::{Filter, Seen};
 use crate::{AnyStatus, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
@@ -152,7 +152,7 @@ impl ReadAhead {
         wanted.sectors > 0 && whole && wanted.is_within(self.geometry().sectors)
     }
 
-    fn read(&mut self, id: RequestId, at: Lba, mut buf: Buf, out: &mut Outbox) {
+    fn read(&mut self, id: RequestId, at: Lba, mut buf: Buf, cx: &mut Cx) {
         let wanted = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
         let blank = buf.is_blank();
         if let Some(index) = self.streams.iter().position(|stream| stream.keeps(wanted, blank)) {
@@ -160,8 +160,8 @@ impl ReadAhead {
             self.touch(index, wanted);
             let stream = &self.streams[index];
             copy(stream, wanted, &mut buf);
-            out.reply(id, IoResult::ok(buf));
-            return self.go_on(index, blank, out);
+            cx.reply(id, IoResult::ok(buf));
+            return self.go_on(index, blank, cx);
         }
         if let Some(index) = self.streams.iter().position(|stream| stream.will_keep(wanted)) {
             self.statistics.hits += 1;
@@ -170,7 +170,7 @@ impl ReadAhead {
             return self.streams[index].waiting.push((id, at, buf));
         }
         self.statistics.misses += 1;
-        out.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
+        cx.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
         let near = |stream: &Stream| {
             stream.used > 0 && stream.end <= wanted.start && wanted.start - stream.end <= self.piece_max()
         };
@@ -178,7 +178,7 @@ impl ReadAhead {
             Some(index) => {
                 self.touch(index, wanted);
                 if self.streams[index].loading.is_none() {
-                    self.load(index, wanted.end(), blank, out);
+                    self.load(index, wanted.end(), blank, cx);
                 }
             }
             None => self.begin(wanted),
@@ -206,16 +206,16 @@ impl ReadAhead {
     }
 
     /// Loads the next piece when a reader has read most of the last one.
-    fn go_on(&mut self, index: usize, blank: bool, out: &mut Outbox) {
+    fn go_on(&mut self, index: usize, blank: bool, cx: &mut Cx) {
         let stream = &self.streams[index];
         // The reader may be past the loaded piece, if loading took long.
         let left = stream.kept.end().0.saturating_sub(stream.end.0);
         if stream.loading.is_none() && left <= stream.piece / 4 {
-            self.load(index, stream.kept.end().max(stream.end), blank, out);
+            self.load(index, stream.kept.end().max(stream.end), blank, cx);
         }
     }
 
-    fn load(&mut self, index: usize, start: Lba, blank: bool, out: &mut Outbox) {
+    fn load(&mut self, index: usize, start: Lba, blank: bool, cx: &mut Cx) {
         let (piece_max, sectors) = (self.piece_max(), self.geometry().sectors);
         let stream = &mut self.streams[index];
         let extent = Extent::new(start, stream.piece.min(sectors - start.0));
@@ -229,10 +229,10 @@ impl ReadAhead {
         let bytes = (extent.sectors * SECTOR_BYTES) as usize;
         self.statistics.loaded_bytes += bytes as u64;
         let buf = if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) };
-        out.submit(Self::BELOW, OpId(LOAD | index as u64), Io::Read { at: start, buf });
+        cx.submit(Self::BELOW, OpId(LOAD | index as u64), Io::Read { at: start, buf });
     }
 
-    fn loaded(&mut self, index: usize, result: IoResult, out: &mut Outbox) {
+    fn loaded(&mut self, index: usize, result: IoResult, cx: &mut Cx) {
         let capacity = 2 * self.piece_max();
         let stream = &mut self.streams[index];
         let extent = stream.loading.take().expect("it was loading");
@@ -248,18 +248,18 @@ impl ReadAhead {
             let stream = &self.streams[index];
             if stream.keeps(wanted, buf.is_blank()) {
                 copy(stream, wanted, &mut buf);
-                out.reply(id, IoResult::ok(buf));
+                cx.reply(id, IoResult::ok(buf));
             } else {
-                out.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
+                cx.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
             }
         }
         if self.streams[index].kept.sectors > 0 {
-            self.go_on(index, blank, out);
+            self.go_on(index, blank, cx);
         }
     }
 
     /// Forgets blocks that change. Requests that wait for them go to the disk.
-    fn forget(&mut self, extent: Extent, out: &mut Outbox) {
+    fn forget(&mut self, extent: Extent, cx: &mut Cx) {
         for stream in &mut self.streams {
             if stream.kept.overlaps(extent) {
                 stream.kept.sectors = 0;
@@ -274,7 +274,7 @@ impl ReadAhead {
                 })
             };
             for (id, at, buf) in stream.waiting.extract_if(.., gone) {
-                out.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
+                cx.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
             }
         }
     }
@@ -310,26 +310,26 @@ impl Filter for ReadAhead {
         &self.seen
     }
 
-    fn pass(&mut self, _now: Nanos, Request { id, io }: Request, out: &mut Outbox) {
+    fn pass(&mut self, Request { id, io }: Request, cx: &mut Cx) {
         let io = match io {
-            Io::Read { at, buf } if self.is_inside(at, &buf) => return self.read(id, at, buf, out),
+            Io::Read { at, buf } if self.is_inside(at, &buf) => return self.read(id, at, buf, cx),
             io => io,
         };
         if let Some(extent) = io.extent().filter(|_| io.modifies()) {
-            self.forget(extent, out);
+            self.forget(extent, cx);
             self.changing.insert(id, extent);
         }
-        out.submit(Self::BELOW, OpId(id.0), io);
+        cx.submit(Self::BELOW, OpId(id.0), io);
     }
 
-    fn pass_back(&mut self, _now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
+    fn pass_back(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {
         if id.0 & LOAD != 0 {
-            return self.loaded((id.0 & !LOAD) as usize, result, out);
+            return self.loaded((id.0 & !LOAD) as usize, result, cx);
         }
         if let Some(extent) = self.changing.remove(&id) {
-            self.forget(extent, out);
+            self.forget(extent, cx);
         }
-        out.reply(id, result);
+        cx.reply(id, result);
     }
 
     fn reset_statistics(&mut self, _now: Nanos) {
@@ -394,10 +394,10 @@ mod tests {
 
     impl Rig {
         fn handle(&mut self, event: Event) {
-            let mut out = Outbox::default();
-            self.layer.handle(Nanos::ZERO, event, &mut out);
+            let mut cx = Cx::default();
+            self.layer.handle(event, cx.at(Nanos::ZERO));
             self.layer.check();
-            for command in out.commands {
+            for command in cx.commands {
                 match command {
                     Command::Submit { op, io, .. } => self.sent.push((op, io)),
                     Command::Reply { id, result } => self.answers.push((id.0, result)),

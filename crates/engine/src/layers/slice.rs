@@ -1,11 +1,9 @@
 //! A slice: a range of the sectors of the device or layer below. Two slices of one disk make a *logical* DCD (Nightingale et al. 1999,
 //! section 2): the cache-disk and the data disk are partitions of one spindle.
 
-use crate::layer::{
-    ActivateError, ErrorKind, Geometry, Io, IoError, IoResult, OpId, Outbox, Request, RequestId,
-};
+use crate::layer::{ActivateError, Cx, ErrorKind, Geometry, Io, IoError, IoResult, OpId, Request, RequestId};
 use crate::layers::filter::{Filter, Seen};
-use crate::{Extent, Lba, Nanos};
+use crate::{Extent, Lba};
 
 /// Reason why a slice cannot be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,18 +55,18 @@ impl Filter for Slice {
         &self.seen
     }
 
-    fn pass(&mut self, _now: Nanos, request: Request, out: &mut Outbox) {
+    fn pass(&mut self, request: Request, cx: &mut Cx) {
         match self.moved(request.io) {
-            Ok(io) => out.submit(Self::BELOW, OpId(request.id.0), io),
-            Err((io, error)) => out.reply(request.id, IoResult::err(io.take_buf(), error)),
+            Ok(io) => cx.submit(Self::BELOW, OpId(request.id.0), io),
+            Err((io, error)) => cx.reply(request.id, IoResult::err(io.take_buf(), error)),
         }
     }
 
-    fn pass_back(&mut self, _now: Nanos, id: RequestId, mut result: IoResult, out: &mut Outbox) {
+    fn pass_back(&mut self, id: RequestId, mut result: IoResult, cx: &mut Cx) {
         if let Err(IoError { extent: Some(extent), .. }) = &mut result.status {
             extent.start.0 = extent.start.0.saturating_sub(self.extent.start.0);
         }
-        out.reply(id, result);
+        cx.reply(id, result);
     }
 
     fn over(&self, below: Geometry) -> Result<Geometry, ActivateError> {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{Durability, Io, IoKind, IoResult, OpId, Outbox, Request, RequestId};
+use crate::layer::{Cx, Durability, Io, IoKind, IoResult, OpId, Request, RequestId};
 use crate::layers::filter::{Filter, Seen};
 use crate::{AnyStatus, Extent, Nanos};
 
@@ -130,14 +130,14 @@ impl Filter for Trace {
         &self.seen
     }
 
-    fn pass(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
-        self.begin(now, request.id, &request.io);
-        out.submit(Self::BELOW, OpId(request.id.0), request.io);
+    fn pass(&mut self, request: Request, cx: &mut Cx) {
+        self.begin(cx.now, request.id, &request.io);
+        cx.submit(Self::BELOW, OpId(request.id.0), request.io);
     }
 
-    fn pass_back(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
-        self.end(now, id, result.status.is_ok());
-        out.reply(id, result);
+    fn pass_back(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {
+        self.end(cx.now, id, result.status.is_ok());
+        cx.reply(id, result);
     }
 
     fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
@@ -156,12 +156,12 @@ mod tests {
     use super::*;
     use crate::{Buf, Command, ErrorKind, Event, IoError, Layer, Lba};
 
-    fn ask(trace: &mut Trace, now: u64, id: u64, io: Io, out: &mut Outbox) {
-        trace.handle(Nanos(now), Event::Request(Request { id: RequestId(id), io }), out);
+    fn ask(trace: &mut Trace, now: u64, id: u64, io: Io, cx: &mut Cx) {
+        trace.handle(Event::Request(Request { id: RequestId(id), io }), cx.at(Nanos(now)));
     }
 
-    fn answer(trace: &mut Trace, now: u64, id: u64, result: IoResult, out: &mut Outbox) {
-        trace.handle(Nanos(now), Event::Completed { op: OpId(id), result }, out);
+    fn answer(trace: &mut Trace, now: u64, id: u64, result: IoResult, cx: &mut Cx) {
+        trace.handle(Event::Completed { op: OpId(id), result }, cx.at(Nanos(now)));
     }
 
     #[test]
@@ -177,24 +177,24 @@ mod tests {
             }
         }
         let mut trace = Trace::with_sink(3, Box::new(Sum(0)));
-        let mut out = Outbox::default();
+        let mut cx = Cx::default();
         let write = Io::Write { at: Lba(8), buf: Buf::copy_of(&[5; 512]), durability: Durability::Durable };
-        ask(&mut trace, 10, 1, write, &mut out);
-        ask(&mut trace, 11, 2, Io::Flush, &mut out);
-        let Command::Submit { io: Io::Write { at, buf, durability }, .. } = &out.commands[0] else {
-            panic!("{:?}", out.commands[0])
+        ask(&mut trace, 10, 1, write, &mut cx);
+        ask(&mut trace, 11, 2, Io::Flush, &mut cx);
+        let Command::Submit { io: Io::Write { at, buf, durability }, .. } = &cx.commands[0] else {
+            panic!("{:?}", cx.commands[0])
         };
         assert_eq!((*at, buf.bytes()[511], *durability), (Lba(8), 5, Durability::Durable));
         let error = IoError::new(ErrorKind::Medium);
-        answer(&mut trace, 30, 2, IoResult::err(Buf::none(), error), &mut out);
-        answer(&mut trace, 40, 1, IoResult::ok(Buf::none()), &mut out);
+        answer(&mut trace, 30, 2, IoResult::err(Buf::none(), error), &mut cx);
+        answer(&mut trace, 40, 1, IoResult::ok(Buf::none()), &mut cx);
         assert_eq!(trace.sink.as_ref().unwrap().status().recorded, 19 + 30);
         for begin in [50, 60] {
-            ask(&mut trace, begin, 1, Io::Discard { extent: Extent::new(Lba(0), 4) }, &mut out);
-            answer(&mut trace, begin + 5, 1, IoResult::ok(Buf::none()), &mut out);
+            ask(&mut trace, begin, 1, Io::Discard { extent: Extent::new(Lba(0), 4) }, &mut cx);
+            answer(&mut trace, begin + 5, 1, IoResult::ok(Buf::none()), &mut cx);
         }
-        let Command::Reply { id: RequestId(2), result } = &out.commands[2] else {
-            panic!("{:?}", out.commands[2])
+        let Command::Reply { id: RequestId(2), result } = &cx.commands[2] else {
+            panic!("{:?}", cx.commands[2])
         };
         assert_eq!(result.status, Err(error));
 

@@ -44,7 +44,7 @@ impl Env<'_> {
         if self.log.record_is_full() {
             self.seal();
         }
-        self.log.open_record(self.now)
+        self.log.open_record(self.cx.now)
     }
 
     /// Writes the filling buffer, whatever is in it.
@@ -52,7 +52,7 @@ impl Env<'_> {
         self.seal();
         let is_waiting = |first, waiter: &DurableWaiter| waiter.seq >= first && !waiter.written;
         let waiting = |first| self.queue.waiters().iter().filter(|waiter| is_waiting(first, waiter)).count();
-        if let Some((first, io)) = self.log.send(self.now, waiting, self.statistics) {
+        if let Some((first, io)) = self.log.send(self.cx.now, waiting, self.statistics) {
             self.submit(LOG, Op::LogWrite(first), io);
         }
     }
@@ -66,7 +66,7 @@ impl Env<'_> {
             }
             return false;
         }
-        if self.config.promise == Promise::Ordered && self.log.is_overdue(self.now) {
+        if self.config.promise == Promise::Ordered && self.log.is_overdue(self.cx.now) {
             return false;
         }
         if self.log.fits(pieces, bytes) {
@@ -79,7 +79,7 @@ impl Env<'_> {
         if self.log.buffers().filling.is_some() {
             self.finish_segment();
         } else if self.log.ring().utilisation() < high {
-            self.statistics.log_gap_bytes += self.log.turn_ahead(self.now, pieces, bytes);
+            self.statistics.log_gap_bytes += self.log.turn_ahead(self.cx.now, pieces, bytes);
         }
         if self.open_buffer() && !self.log.fits(pieces, bytes) {
             self.finish_segment();
@@ -96,12 +96,14 @@ impl Env<'_> {
         if self.log.buffers().free() < 2 || self.log.ring().free() <= self.view().few_segments() {
             return false;
         }
-        if self.log.buffers().filling.is_none() && self.log.open_buffer(self.now) && self.log.fits_one(bytes)
+        if self.log.buffers().filling.is_none()
+            && self.log.open_buffer(self.cx.now)
+            && self.log.fits_one(bytes)
         {
             return true;
         }
         self.finish_segment();
-        self.log.open_buffer(self.now) && self.log.fits_one(bytes)
+        self.log.open_buffer(self.cx.now) && self.log.fits_one(bytes)
     }
 
     /// Writes the filling buffer, and skips the rest of its segment.
@@ -114,7 +116,7 @@ impl Env<'_> {
     }
 
     fn open_buffer(&mut self) -> bool {
-        let is_open = self.log.open_buffer(self.now);
+        let is_open = self.log.open_buffer(self.cx.now);
         // The next segment may only need its clean copies forgotten.
         let comes = self.log.ring().ready() == 0 && self.log.ring().remembered() > 0;
         if !is_open && !comes && self.log.buffers().free() > 0 {

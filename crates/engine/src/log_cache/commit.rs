@@ -11,7 +11,7 @@ use super::env::{DATA, LOG, Mode, Op, Stop};
 use super::format::State;
 use super::queue::DurableWaiter;
 use super::{Promise, Reads};
-use crate::layer::{Io, IoResult, Outbox, Report, RequestId, Unfinished};
+use crate::layer::{Cx, Io, IoResult, Report, RequestId, Unfinished};
 use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 
 impl Core {
@@ -19,21 +19,21 @@ impl Core {
         self.queue.wait(DurableWaiter { id, seq, written: false, bypass, result });
     }
 
-    pub fn on_flush(&mut self, now: Nanos, id: RequestId, out: &mut Outbox) {
+    pub fn on_flush(&mut self, id: RequestId, cx: &mut Cx) {
         let ok = IoResult::ok(Buf::none());
         self.data.end_streams();
         if self.config.promise == Promise::Ordered && self.mode == Mode::Serving {
             self.end_flush_epoch();
-            return self.finish(now, id, ok, out);
+            return self.finish(id, ok, cx);
         }
         if let Some(error) = self.data.error() {
-            return self.finish(now, id, IoResult::err(Buf::none(), error), out);
+            return self.finish(id, IoResult::err(Buf::none(), error), cx);
         }
         self.end_flush_epoch();
         let bypass = self.data.owed();
         let seq = self.log.needed_seq();
         if seq <= self.log.durable_seq() && bypass == 0 {
-            return self.finish(now, id, ok, out);
+            return self.finish(id, ok, cx);
         }
         self.wait_for(id, seq, bypass, ok);
     }
@@ -60,20 +60,20 @@ impl Core {
     }
 
     /// Starts whatever write or flush is due; runs after every event.
-    pub fn commit_step(&mut self, now: Nanos, out: &mut Outbox) {
-        self.flush_data_for_waiters(out);
+    pub fn commit_step(&mut self, cx: &mut Cx) {
+        self.flush_data_for_waiters(cx);
         if self.mode != Mode::Serving {
             return;
         }
         if self.log.has_unsent() && !self.log.is_writing() {
             let waited = self.queue.waiters().iter().any(|waiter| waiter.seq > self.log.sent_seq());
-            let due = self.log.write_at().is_some_and(|at| at <= now);
+            let due = self.log.write_at().is_some_and(|at| at <= cx.now);
             if waited || due || self.hurries() {
-                self.env(out).dispatch();
+                self.env(cx).dispatch();
             }
         }
-        self.maybe_flush_log(now, out);
-        self.maybe_release(now, out);
+        self.maybe_flush_log(cx);
+        self.maybe_release(cx);
     }
 
     /// Everything has to become durable, although nobody waits for it.
@@ -81,52 +81,52 @@ impl Core {
         self.draining || self.stop != Stop::No || self.destager.wants_durable()
     }
 
-    pub fn on_log_written(&mut self, now: Nanos, first: u64, result: IoResult, out: &mut Outbox) {
+    pub fn on_log_written(&mut self, first: u64, result: IoResult, cx: &mut Cx) {
         drop(result.buf);
         if let Err(error) = result.status {
-            return self.log_failed(error, out);
+            return self.log_failed(error, cx);
         }
-        let took = self.log.busy_since().map_or(Nanos::ZERO, |sent| now.since(sent));
+        let took = self.log.busy_since().map_or(Nanos::ZERO, |sent| cx.now.since(sent));
         self.destager.log_took(took, self.config.destage_depth);
-        match self.log.written(now, first) {
-            Some(seq) => self.made_durable(now, seq, out),
-            None => self.answer_waiters(now, out),
+        match self.log.written(cx.now, first) {
+            Some(seq) => self.made_durable(seq, cx),
+            None => self.answer_waiters(cx),
         }
     }
 
-    fn maybe_flush_log(&mut self, now: Nanos, out: &mut Outbox) {
+    fn maybe_flush_log(&mut self, cx: &mut Cx) {
         if !self.log.may_flush() {
             return;
         }
         let waits = |waiter: &DurableWaiter| !waiter.written && self.log.flush_covers(waiter.seq);
         let waited = self.queue.waiters().iter().any(waits);
         let short = self.log.buffers().free() <= self.log.buffers().count() / 2;
-        let due = self.log.flush_at().is_some_and(|at| at <= now);
+        let due = self.log.flush_at().is_some_and(|at| at <= cx.now);
         if waited || short || due || self.hurries() {
             self.statistics.log_flushes += 1;
-            let seq = self.log.begin_flush(now);
-            self.submit(LOG, Op::LogFlush(seq), Io::Flush, out);
+            let seq = self.log.begin_flush(cx.now);
+            self.submit(LOG, Op::LogFlush(seq), Io::Flush, cx);
         }
     }
 
-    pub fn on_log_flushed(&mut self, now: Nanos, seq: u64, result: IoResult, out: &mut Outbox) {
+    pub fn on_log_flushed(&mut self, seq: u64, result: IoResult, cx: &mut Cx) {
         self.log.end_flush();
         match result.status {
-            Ok(()) if self.mode == Mode::Serving => self.made_durable(now, seq, out),
+            Ok(()) if self.mode == Mode::Serving => self.made_durable(seq, cx),
             Ok(()) => {}
-            Err(error) => self.log_failed(error, out),
+            Err(error) => self.log_failed(error, cx),
         }
     }
 
-    fn made_durable(&mut self, now: Nanos, seq: u64, out: &mut Outbox) {
-        self.log.made_durable(now, seq);
-        self.answer_waiters(now, out);
+    fn made_durable(&mut self, seq: u64, cx: &mut Cx) {
+        self.log.made_durable(cx.now, seq);
+        self.answer_waiters(cx);
         self.advance_tail();
-        self.retry_pending(now, out);
+        self.retry_pending(cx);
     }
 
     /// Answers everybody for whom enough is durable.
-    pub fn answer_waiters(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn answer_waiters(&mut self, cx: &mut Cx) {
         let (durable, flushed) = (self.log.durable_seq(), self.data.flushed());
         let written = self.log.written_seq().max(durable);
         let is_done = |waiter: &DurableWaiter| {
@@ -135,22 +135,22 @@ impl Core {
         for waiter in self.queue.take_waiters(is_done) {
             if waiter.written {
                 let sectors = waiter.result.buf.len() as u64 / SECTOR_BYTES;
-                self.answer_paced(now, waiter.id, sectors, waiter.result, out);
+                self.answer_paced(waiter.id, sectors, waiter.result, cx);
             } else {
-                self.finish(now, waiter.id, waiter.result, out);
+                self.finish(waiter.id, waiter.result, cx);
             }
         }
     }
 
-    fn flush_data_for_waiters(&mut self, out: &mut Outbox) {
+    fn flush_data_for_waiters(&mut self, cx: &mut Cx) {
         let data = &self.data;
         if data.is_flying() || !self.queue.waiters().iter().any(|waiter| waiter.bypass > data.flushed()) {
             return;
         }
-        self.flush_data(out);
+        self.flush_data(cx);
     }
 
-    pub fn on_data_flushed(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
+    pub fn on_data_flushed(&mut self, result: IoResult, cx: &mut Cx) {
         if self.stop == Stop::Flushing {
             self.stop = Stop::Asked;
             self.destager.kept.flushed(result.status.is_ok());
@@ -160,27 +160,27 @@ impl Core {
         if let Err(error) = result.status {
             // What a batch has written by now may be gone with it, and the next flush succeeds all the same.
             self.destager.flush_failed();
-            self.refuse_waiters(now, flushed, error, out);
-            out.report(Report::Notice);
+            self.refuse_waiters(flushed, error, cx);
+            cx.report(Report::Notice);
         }
-        self.answer_waiters(now, out);
+        self.answer_waiters(cx);
     }
 
     /// A flush for destaging covers what bypassed the log, too: where it fails, that may be gone, although nobody had asked
     /// for it to be flushed yet. (What was destaged is still in the log.)
-    pub fn on_batch_flushed(&mut self, now: Nanos, end: &BatchEnd, out: &mut Outbox) {
+    pub fn on_batch_flushed(&mut self, end: &BatchEnd, cx: &mut Cx) {
         let flushed = self.data.flushed();
         self.data.batch_flush_completed(end.flush, end.failed_flush);
         if let Err(error) = end.flush {
-            self.refuse_waiters(now, flushed, error, out);
-            out.report(Report::Notice);
+            self.refuse_waiters(flushed, error, cx);
+            cx.report(Report::Notice);
         }
     }
 
     /// Rule 6, for what bypassed the log: after a failed flush it counts as unwritten, and only the client can write it again.
-    fn refuse_waiters(&mut self, now: Nanos, flushed: u64, error: IoError, out: &mut Outbox) {
+    fn refuse_waiters(&mut self, flushed: u64, error: IoError, cx: &mut Cx) {
         for waiter in self.queue.take_waiters(|waiter| waiter.bypass > flushed) {
-            self.finish(now, waiter.id, IoResult::err(waiter.result.buf, error), out);
+            self.finish(waiter.id, IoResult::err(waiter.result.buf, error), cx);
         }
     }
 
@@ -220,7 +220,7 @@ impl Core {
     }
 
     /// Writes a superblock when segments run short, when the log has become empty, or when it has come to rest.
-    fn maybe_release(&mut self, now: Nanos, out: &mut Outbox) {
+    fn maybe_release(&mut self, cx: &mut Cx) {
         if self.log.is_releasing() || self.stop == Stop::Marking || self.stop == Stop::Done {
             return;
         }
@@ -236,11 +236,11 @@ impl Core {
             true => self.log.superblock().live_seq <= self.log.needed_seq(),
             false => self.log.superblock().tail_seq != self.log.next_seq(),
         };
-        let rested = self.mark_at().is_some_and(|at| at <= now);
+        let rested = self.mark_at().is_some_and(|at| at <= cx.now);
         let mark = self.destager.take_mark() || rested;
         if mark || gained > 0 && short || emptied && stale && !ring.is_pinned(ring.kept()..ring.tail()) {
             let from = if pressed || self.draining { None } else { self.walk_start() };
-            self.write_superblock(State::Active, from, out);
+            self.write_superblock(State::Active, from, cx);
         }
     }
 
@@ -256,34 +256,34 @@ impl Core {
         Some(from.max(ring.kept()).min(ring.tail()))
     }
 
-    fn write_superblock(&mut self, state: State, from: Option<u64>, out: &mut Outbox) {
+    fn write_superblock(&mut self, state: State, from: Option<u64>, cx: &mut Cx) {
         let fingerprint = self.destager.kept.fingerprint();
         let (live_seq, destaged_seq) =
             (self.view().oldest_live_seq(), self.destager.destaged_seq().unwrap_or(0));
         let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprint);
         self.statistics.superblocks += 1;
-        self.submit(LOG, Op::Superblock, io, out);
+        self.submit(LOG, Op::Superblock, io, cx);
     }
 
-    pub fn on_superblock(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
+    pub fn on_superblock(&mut self, result: IoResult, cx: &mut Cx) {
         let freed = self.log.end_release();
         if let Err(error) = result.status {
             if self.stop == Stop::Marking {
                 self.stop = Stop::Done;
-                out.report(Report::Failed(Unfinished::Superblock(error)));
+                cx.report(Report::Failed(Unfinished::Superblock(error)));
             }
-            return self.log_failed(error, out);
+            return self.log_failed(error, cx);
         }
         if self.stop == Stop::Marking {
             self.stop = Stop::Done;
-            return out.report(Report::Stopped);
+            return cx.report(Report::Stopped);
         }
         let (kept, ring) = (freed.end, self.log.ring());
         // Where the log is empty, this superblock names the next record. A later one may name the first record of that segment again.
         let first_seq = ring.at(ring.index(kept)).first_seq;
         self.index.release(first_seq, freed.map(|number| ring.index(number)));
         self.log.keep_from(kept);
-        self.retry_pending(now, out);
+        self.retry_pending(cx);
     }
 
     /// A part of the fingerprint was read before the clean stop; what could not be read stays unknown.
@@ -293,7 +293,7 @@ impl Core {
         }
     }
 
-    pub fn stop_asked(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn stop_asked(&mut self, cx: &mut Cx) {
         if self.stop != Stop::No {
             return;
         }
@@ -301,33 +301,33 @@ impl Core {
         self.draining = false;
         // A request that is split and half in the log goes on: it began only where the log has space for all of it.
         let half = self.log.chain().and_then(|_| self.queue.pop());
-        self.refuse_pending(now, out);
+        self.refuse_pending(cx);
         if let Some(half) = half {
             self.queue.put_back(half);
         }
         while let Some((id, result)) = self.queue.pop_answer(Nanos(u64::MAX)) {
-            out.reply(id, result);
+            cx.reply(id, result);
         }
     }
 
-    fn refuse_pending(&mut self, now: Nanos, out: &mut Outbox) {
+    fn refuse_pending(&mut self, cx: &mut Cx) {
         while let Some(pending) = self.queue.pop() {
             let error = IoError::new(crate::layer::ErrorKind::Shutdown);
-            self.finish(now, pending.id, IoResult::err(pending.buf, error), out);
+            self.finish(pending.id, IoResult::err(pending.buf, error), cx);
         }
     }
 
     /// Proceeds with a stop once nothing is in flight.
-    pub fn stop_step(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn stop_step(&mut self, cx: &mut Cx) {
         if self.stop != Stop::Asked || !self.data.nothing_bypasses() || !self.reads.is_empty() {
             return;
         }
         if self.log.chain().is_none() || self.queue.wants_space() {
             // No space comes any more.
-            self.refuse_pending(now, out);
+            self.refuse_pending(cx);
         }
         if matches!(self.mode, Mode::LogFailed { .. }) {
-            return self.stop_without_log(out);
+            return self.stop_without_log(cx);
         }
         let settled = self.log.buffers().is_empty()
             && self.queue.waiters().is_empty()
@@ -339,20 +339,20 @@ impl Core {
         let good = !self.data.last_failed();
         if self.data.is_owed() || self.destager.kept.needs_flush() && good {
             self.stop = Stop::Flushing;
-            return self.flush_data(out);
+            return self.flush_data(cx);
         }
         // After a failed flush nobody knows what a power cut leaves.
         self.destager.kept.flushed(false);
         if good && let Some(extent) = self.destager.kept.next_unknown() {
             let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
-            return self.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf }, out);
+            return self.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf }, cx);
         }
-        let Parts { clean, forgetting, mut env, .. } = self.parts(out);
+        let Parts { clean, forgetting, mut env, .. } = self.parts(cx);
         if !clean.step(forgetting, &mut env) {
-            return self.commit_step(now, out);
+            return self.commit_step(cx);
         }
         self.stop = Stop::Marking;
-        self.write_superblock(State::Stopped, self.walk_start(), out);
+        self.write_superblock(State::Stopped, self.walk_start(), cx);
     }
 
     pub fn stop_deadline(&self) -> Option<Nanos> {

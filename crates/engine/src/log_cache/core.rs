@@ -15,8 +15,7 @@ use super::recover::Damage;
 use super::statistics::Statistics;
 use super::{LogCacheConfig, Promise};
 use crate::layer::{
-    Control, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port, Report, Request,
-    RequestId,
+    Control, Cx, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Port, Report, Request, RequestId,
 };
 use crate::slab::Slab;
 use crate::{Nanos, SECTOR_BYTES};
@@ -55,22 +54,22 @@ pub struct Parts<'a> {
 }
 
 impl Core {
-    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
-        self.now = now;
+    pub fn handle(&mut self, event: Event, cx: &mut Cx) {
+        self.now = cx.now;
         match event {
-            Event::Request(request) => self.on_request(now, request, out),
-            Event::Completed { op, result } => self.on_completed(now, op, result, out),
-            Event::Control(control) => self.on_control(now, control, out),
-            Event::Wake if self.queue.take_turn() => self.retry_pending(now, out),
+            Event::Request(request) => self.on_request(request, cx),
+            Event::Completed { op, result } => self.on_completed(op, result, cx),
+            Event::Control(control) => self.on_control(control, cx),
+            Event::Wake if self.queue.take_turn() => self.retry_pending(cx),
             Event::Wake => {}
         }
-        self.send_delayed(now, out);
-        self.forget_step(now, out);
-        self.destage_step(now, out);
-        let Parts { keep, forgetting, mut env, .. } = self.parts(out);
+        self.send_delayed(cx);
+        self.forget_step(cx);
+        self.destage_step(cx);
+        let Parts { keep, forgetting, mut env, .. } = self.parts(cx);
         keep.step(forgetting, &mut env);
-        self.commit_step(now, out);
-        self.stop_step(now, out);
+        self.commit_step(cx);
+        self.stop_step(cx);
     }
 
     pub fn next_deadline(&self) -> Option<Nanos> {
@@ -98,82 +97,82 @@ impl Core {
         }
     }
 
-    fn on_request(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
-        self.queue.begin(now);
+    fn on_request(&mut self, request: Request, cx: &mut Cx) {
+        self.queue.begin(cx.now);
         let Request { id, io } = request;
         if self.stop != Stop::No {
             let error = IoError::new(ErrorKind::Shutdown);
-            return self.finish(now, id, IoResult::err(io.take_buf(), error), out);
+            return self.finish(id, IoResult::err(io.take_buf(), error), cx);
         }
         let geometry = Geometry { sectors: self.log.superblock().data_sectors, ..*self.data.geometry() };
         if let Err(error) = geometry.validate(&io) {
-            return self.finish(now, id, IoResult::err(io.take_buf(), error), out);
+            return self.finish(id, IoResult::err(io.take_buf(), error), cx);
         }
         self.statistics.count(&io);
         self.keep.earn(io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES));
         match io {
             Io::Read { at, buf } => {
-                let Parts { reads, keep, destager, mut env, .. } = self.parts(out);
+                let Parts { reads, keep, destager, mut env, .. } = self.parts(cx);
                 reads.read(id, at, buf, keep, destager, &mut env);
             }
-            Io::Flush => self.on_flush(now, id, out),
+            Io::Flush => self.on_flush(id, cx),
             io => {
-                self.queue.note_write(now);
-                self.on_modify(now, PendingWrite::new(id, io), out);
+                self.queue.note_write(cx.now);
+                self.on_modify(PendingWrite::new(id, io), cx);
             }
         }
     }
 
-    fn on_completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
+    fn on_completed(&mut self, op: OpId, result: IoResult, cx: &mut Cx) {
         let op = self.ops.remove(op.0);
         op.disturb(&mut self.log);
         match op {
-            Op::LogWrite(seq) => self.on_log_written(now, seq, result, out),
-            Op::LogFlush(seq) => self.on_log_flushed(now, seq, result, out),
+            Op::LogWrite(seq) => self.on_log_written(seq, result, cx),
+            Op::LogFlush(seq) => self.on_log_flushed(seq, result, cx),
             Op::Forward { id, at, watched } => {
-                self.data.readers.end(now);
-                let Parts { keep, mut env, .. } = self.parts(out);
+                self.data.readers.end(cx.now);
+                let Parts { keep, mut env, .. } = self.parts(cx);
                 if let Some(key) = watched {
                     keep.copy_watched(key, at, &result, &mut env);
                 }
                 env.finish(id, result);
             }
             Op::Part { reading, part } => {
-                let Parts { reads, keep, destager, mut env, .. } = self.parts(out);
+                let Parts { reads, keep, destager, mut env, .. } = self.parts(cx);
                 if reads.completed(reading, part, result, keep, destager, &mut env) {
-                    self.retry_pending(now, out);
+                    self.retry_pending(cx);
                 }
             }
-            Op::Bypass(key) => self.on_bypass(now, key, result, out),
-            Op::DataFlush => self.on_data_flushed(now, result, out),
-            Op::Superblock => self.on_superblock(now, result, out),
-            Op::Destage(slot) => self.on_destage(now, slot, result, out),
+            Op::Bypass(key) => self.on_bypass(key, result, cx),
+            Op::DataFlush => self.on_data_flushed(result, cx),
+            Op::Superblock => self.on_superblock(result, cx),
+            Op::Destage(slot) => self.on_destage(slot, result, cx),
             Op::Save(number) => {
-                let Parts { keep, mut env, .. } = self.parts(out);
+                let Parts { keep, mut env, .. } = self.parts(cx);
                 keep.was_read(number, result, &mut env);
-                self.retry_pending(now, out);
+                self.retry_pending(cx);
             }
             // Where it failed, the other copies are still good.
             Op::Repair(segment) => {
                 self.log.unpin(segment);
-                self.retry_pending(now, out);
+                self.retry_pending(cx);
             }
             Op::Fingerprint(extent) => self.on_fingerprint(extent, &result),
         }
     }
 
-    fn on_control(&mut self, now: Nanos, control: Control, out: &mut Outbox) {
+    fn on_control(&mut self, control: Control, cx: &mut Cx) {
         match control {
             Control::Drain => {
                 self.draining = true;
                 self.destager.try_again();
             }
             Control::DrainCancel => self.draining = false,
-            Control::Stop => self.stop_asked(now, out),
+            Control::Stop => self.stop_asked(cx),
             Control::LogFailureRecorded => {
                 if matches!(self.mode, Mode::LogFailed { .. }) {
                     self.mode = Mode::LogFailed { recorded: true };
-                    self.retry_pending(now, out);
+                    self.retry_pending(cx);
                 }
             }
             Control::ResetStatistics => self.statistics = Statistics::default(),
@@ -189,116 +188,103 @@ impl Core {
     }
 
     /// The parts that act, and all that they work with.
-    pub fn parts<'a>(&'a mut self, out: &'a mut Outbox) -> Parts<'a> {
+    pub fn parts<'a>(&'a mut self, cx: &'a mut Cx) -> Parts<'a> {
         let destaged_seq = self.destager.destaged_seq();
         let Core { config, log, data, index, queue, ops, statistics, .. } = self;
-        let (now, mode, stop, draining) = (self.now, self.mode, self.stop, self.draining);
-        let env = Env {
-            now,
-            config,
-            log,
-            data,
-            index,
-            queue,
-            mode,
-            stop,
-            draining,
-            destaged_seq,
-            ops,
-            statistics,
-            out,
-        };
+        let (mode, stop, draining) = (self.mode, self.stop, self.draining);
+        let env =
+            Env { config, log, data, index, queue, mode, stop, draining, destaged_seq, ops, statistics, cx };
         let Core { destager, keep, forgetting, reads, clean, .. } = self;
         Parts { env, destager, keep, forgetting, reads, clean }
     }
 
-    pub fn env<'a>(&'a mut self, out: &'a mut Outbox) -> Env<'a> {
-        self.parts(out).env
+    pub fn env<'a>(&'a mut self, cx: &'a mut Cx) -> Env<'a> {
+        self.parts(cx).env
     }
 
     /// Forgets one part of the clean copies that have to go; runs after every event.
-    fn forget_step(&mut self, now: Nanos, out: &mut Outbox) {
-        let Parts { forgetting, mut env, .. } = self.parts(out);
+    fn forget_step(&mut self, cx: &mut Cx) {
+        let Parts { forgetting, mut env, .. } = self.parts(cx);
         if forgetting.step(&mut env) {
-            self.retry_pending(now, out);
+            self.retry_pending(cx);
         }
     }
 
     /// Goes on with destaging as far as it may; runs after every event.
-    fn destage_step(&mut self, now: Nanos, out: &mut Outbox) {
+    fn destage_step(&mut self, cx: &mut Cx) {
         self.queue.settle();
-        let Parts { destager, env, .. } = self.parts(out);
+        let Parts { destager, env, .. } = self.parts(cx);
         match destager.start(&env.view()) {
             Wait::No => {}
             Wait::Rest => {
-                self.rescued(now, out);
-                return self.drained(out);
+                self.rescued(cx);
+                return self.drained(cx);
             }
             Wait::Record | Wait::Until(_) | Wait::Event => return,
         }
         loop {
             let has_failed = self.mode != Mode::Serving;
-            let Parts { destager, mut env, .. } = self.parts(out);
+            let Parts { destager, mut env, .. } = self.parts(cx);
             let Err(stuck) = destager.proceed(&mut env) else { return };
             if !stuck.behind_bypass {
-                self.rescued(now, out);
-                self.give_up_on_lost(out);
+                self.rescued(cx);
+                self.give_up_on_lost(cx);
             }
             if !stuck.after_choice {
                 return;
             }
             // With a dead log, writes over lost blocks go through now.
             if has_failed {
-                self.retry_pending(now, out);
+                self.retry_pending(cx);
             }
         }
     }
 
-    fn on_destage(&mut self, now: Nanos, slot: u64, result: IoResult, out: &mut Outbox) {
-        let Parts { destager, mut env, .. } = self.parts(out);
+    fn on_destage(&mut self, slot: u64, result: IoResult, cx: &mut Cx) {
+        let Parts { destager, mut env, .. } = self.parts(cx);
         let Some(end) = destager.completed(slot, result, &mut env) else { return };
-        self.on_batch_flushed(now, &end, out);
+        self.on_batch_flushed(&end, cx);
         if end.has_errors {
-            self.destage_failed(now, out);
+            self.destage_failed(cx);
         }
         if end.is_hopeless {
-            self.log_failed(IoError::new(ErrorKind::Lost), out);
+            self.log_failed(IoError::new(ErrorKind::Lost), cx);
         }
         self.advance_tail();
-        self.retry_pending(now, out);
+        self.retry_pending(cx);
     }
 
     /// Reports the end of a drain.
-    fn drained(&mut self, out: &mut Outbox) {
+    fn drained(&mut self, cx: &mut Cx) {
         if !self.draining || self.index.is_dirty() || self.queue.has_pending() {
             return;
         }
         if self.data.is_owed() {
             if !self.data.is_flying() {
-                self.flush_data(out);
+                self.flush_data(cx);
             }
             return;
         }
         let quiet = self.log.buffers().is_empty() && !self.log.is_releasing();
         if self.mode != Mode::Serving || quiet && self.log.superblock().tail_seq == self.log.next_seq() {
             self.draining = false;
-            out.report(Report::Drained);
+            cx.report(Report::Drained);
         }
     }
 
     /// Answers a request that is not waiting for anything any more.
-    pub fn finish(&mut self, now: Nanos, id: RequestId, result: IoResult, out: &mut Outbox) {
-        self.queue.end(now);
-        out.reply(id, result);
+    pub fn finish(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {
+        self.queue.end(cx.now);
+        cx.reply(id, result);
     }
 
-    pub fn flush_data(&mut self, out: &mut Outbox) {
+    pub fn flush_data(&mut self, cx: &mut Cx) {
         self.data.begin();
-        self.submit(DATA, Op::DataFlush, Io::Flush, out);
+        self.submit(DATA, Op::DataFlush, Io::Flush, cx);
     }
 
-    pub fn submit(&mut self, port: Port, op: Op, io: Io, out: &mut Outbox) {
-        self.env(out).submit(port, op, io);
+    pub fn submit(&mut self, port: Port, op: Op, io: Io, cx: &mut Cx) {
+        self.env(cx).submit(port, op, io);
     }
 
     /// Ends the open record.
@@ -311,9 +297,9 @@ impl Core {
         self.config.promise == Promise::Always
     }
 
-    fn send_delayed(&mut self, now: Nanos, out: &mut Outbox) {
-        while let Some((id, result)) = self.queue.pop_answer(now) {
-            out.reply(id, result);
+    fn send_delayed(&mut self, cx: &mut Cx) {
+        while let Some((id, result)) = self.queue.pop_answer(cx.now) {
+            cx.reply(id, result);
         }
     }
 

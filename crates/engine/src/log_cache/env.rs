@@ -7,7 +7,7 @@ use super::index::Index;
 use super::log::Log;
 use super::queue::Queue;
 use super::statistics::Statistics;
-use crate::layer::{Io, IoResult, OpId, Outbox, Port, RequestId};
+use crate::layer::{Cx, Io, IoResult, OpId, Port, RequestId};
 use crate::slab::Slab;
 use crate::{Extent, Lba, Nanos};
 
@@ -94,7 +94,6 @@ pub struct View<'a> {
 
 /// The parts that an action changes, and what it may know of the others.
 pub struct Env<'a> {
-    pub now: Nanos,
     pub config: &'a LogCacheConfig,
     pub log: &'a mut Log,
     pub data: &'a mut DataDisk,
@@ -107,31 +106,21 @@ pub struct Env<'a> {
     pub destaged_seq: Option<u64>,
     pub ops: &'a mut Slab<Op>,
     pub statistics: &'a mut Statistics,
-    pub out: &'a mut Outbox,
+    pub cx: &'a mut Cx,
 }
 
 impl Env<'_> {
     pub const fn view(&self) -> View<'_> {
         let Env {
-            now,
-            config,
-            ref log,
-            ref data,
-            ref index,
-            ref queue,
-            mode,
-            stop,
-            draining,
-            destaged_seq,
-            ..
+            config, ref log, ref data, ref index, ref queue, mode, stop, draining, destaged_seq, ..
         } = *self;
-        View { now, config, log, data, index, queue, mode, stop, draining, destaged_seq }
+        View { now: self.cx.now, config, log, data, index, queue, mode, stop, draining, destaged_seq }
     }
 
     /// Answers a request that is not waiting for anything any more.
     pub fn finish(&mut self, id: RequestId, result: IoResult) {
-        self.queue.end(self.now);
-        self.out.reply(id, result);
+        self.queue.end(self.cx.now);
+        self.cx.reply(id, result);
     }
 
     pub fn submit(&mut self, port: Port, op: Op, io: Io) {
@@ -145,6 +134,6 @@ impl Env<'_> {
             self.data.nearer.sent(port == LOG);
         }
         let key = self.ops.insert(op);
-        self.out.submit(port, OpId(key), io);
+        self.cx.submit(port, OpId(key), io);
     }
 }

@@ -8,11 +8,11 @@ use super::core::Core;
 
 use super::env::{Mode, Stop};
 use super::queue::PendingWrite;
-use crate::layer::{ErrorKind, Outbox, Report, Unfinished};
-use crate::{IoError, Nanos};
+use crate::IoError;
+use crate::layer::{Cx, ErrorKind, Report, Unfinished};
 
 impl Core {
-    pub fn log_failed(&mut self, error: IoError, out: &mut Outbox) {
+    pub fn log_failed(&mut self, error: IoError, cx: &mut Cx) {
         self.statistics.last_error = Some(error);
         if self.mode != Mode::Serving {
             return;
@@ -20,33 +20,33 @@ impl Core {
         self.mode = Mode::LogFailed { recorded: false };
         self.seal();
         self.log.fail();
-        out.report(Report::LogFailed);
+        cx.report(Report::LogFailed);
     }
 
     /// Everything that can be destaged has been: with a dead log, what waited for it to be durable is durable on the data disk.
-    pub fn rescued(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn rescued(&mut self, cx: &mut Cx) {
         if self.mode != Mode::Serving && !self.log.is_durable() {
             self.log.abandon();
-            self.answer_waiters(now, out);
-            self.retry_pending(now, out);
+            self.answer_waiters(cx);
+            self.retry_pending(cx);
         }
     }
 
     /// Answers waiting requests after a batch ended with errors: with a dead log the buffers have the only copy, and nothing else can
     /// make it durable.
-    pub fn destage_failed(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn destage_failed(&mut self, cx: &mut Cx) {
         if self.mode == Mode::Serving {
             return;
         }
         let error = self.statistics.last_error.unwrap_or(IoError::new(ErrorKind::Medium));
         for waiter in self.queue.take_waiters(|_| true) {
-            self.finish(now, waiter.id, crate::IoResult::err(waiter.result.buf, error), out);
+            self.finish(waiter.id, crate::IoResult::err(waiter.result.buf, error), cx);
         }
     }
 
     /// Stops waiting for lost blocks once nothing else is left to destage. Writers must not wait indefinitely for space, nor an
     /// administrator for the end of a drain.
-    pub fn give_up_on_lost(&mut self, out: &mut Outbox) {
+    pub fn give_up_on_lost(&mut self, cx: &mut Cx) {
         let lost = self.destager.lost_blocks();
         let all_durable = self.log.safe_seq() == self.log.last_seq();
         let serving = self.mode == Mode::Serving;
@@ -54,11 +54,11 @@ impl Core {
             return;
         }
         if serving && self.queue.wants_space() {
-            return self.log_failed(IoError::new(ErrorKind::Lost), out);
+            return self.log_failed(IoError::new(ErrorKind::Lost), cx);
         }
         if self.draining {
             self.draining = false;
-            out.report(Report::Failed(Unfinished::LostBlocks(lost)));
+            cx.report(Report::Failed(Unfinished::LostBlocks(lost)));
         }
     }
 
@@ -72,17 +72,17 @@ impl Core {
             && (only_lost || !self.index.is_dirty_in(pending.extent))
     }
 
-    pub fn stop_without_log(&mut self, out: &mut Outbox) {
+    pub fn stop_without_log(&mut self, cx: &mut Cx) {
         if !self.ops.is_empty() || !self.queue.waiters().is_empty() || !self.log.is_durable() {
             return;
         }
         if self.data.is_owed() {
-            return self.flush_data(out);
+            return self.flush_data(cx);
         }
         self.stop = Stop::Done;
         match self.destager.lost_blocks() {
-            0 => out.report(Report::Stopped),
-            lost => out.report(Report::Failed(Unfinished::LogFailed(lost))),
+            0 => cx.report(Report::Stopped),
+            lost => cx.report(Report::Failed(Unfinished::LogFailed(lost))),
         }
     }
 }

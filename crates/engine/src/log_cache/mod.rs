@@ -83,7 +83,7 @@ pub use statistics::Statistics;
 pub use status::{LogCacheState, LogCacheStatus, LogHead};
 
 use crate::Nanos;
-use crate::layer::{ActivateError, AnyStatus, Event, Geometry, Layer, Outbox, Ports};
+use crate::layer::{ActivateError, AnyStatus, Cx, Event, Geometry, Layer, Ports};
 
 /// The log cache as a layer: its log on port 0, its data disk on port 1.
 pub struct LogCache {
@@ -102,9 +102,9 @@ impl LogCache {
 }
 
 impl Layer for LogCache {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         let core = self.core.as_deref_mut().expect("a layer is activated before it gets events");
-        core.handle(now, event, out);
+        core.handle(event, cx);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {

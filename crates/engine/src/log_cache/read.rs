@@ -158,7 +158,7 @@ impl Reads {
         let mut error = result.status.err();
         match &part {
             Part::Data { start, wanted, watched } => {
-                env.data.readers.end(env.now);
+                env.data.readers.end(env.cx.now);
                 let start = env.data.geometry().whole_blocks(Extent::new(*start, 1)).start;
                 let reading = self.0.get_mut(key);
                 for extent in wanted.iter().filter(|_| error.is_none()) {

@@ -8,8 +8,8 @@ use super::env::{DATA, LOG, Mode};
 use super::testing::{Log, Ram, sector_of, unknown};
 use super::{LogCacheConfig, LogError, activate};
 use crate::layer::{
-    Command, Control, Discards, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Outbox, Port,
-    Ports, Report, Request, RequestId,
+    Command, Control, Cx, Discards, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Port, Ports,
+    Report, Request, RequestId,
 };
 use crate::{BlockDevice, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
@@ -125,13 +125,13 @@ impl Steps {
     }
 
     fn handle(&mut self, event: Event) {
-        let mut out = Outbox::default();
+        let mut cx = Cx::default();
         let visited = self.core.index.table().visited();
-        self.core.handle(self.now, event, &mut out);
+        self.core.handle(event, cx.at(self.now));
         let visited = self.core.index.table().visited() - visited;
         assert!(visited <= VISITED_MAX, "one event looked at {visited} slots of the table");
         self.core.check();
-        for command in out.commands {
+        for command in cx.commands {
             match command {
                 Command::Reply { id, result } => {
                     assert!(self.replies.insert(id, result).is_none(), "one answer for each request");

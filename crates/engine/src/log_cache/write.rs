@@ -9,47 +9,47 @@ use super::format::{Entry, Kind};
 use super::queue::{Change, DurableWaiter, PendingWrite};
 use super::table::{Line, Place};
 use super::{Canary, Promise};
-use crate::layer::{Durability, IoResult, Outbox, RequestId};
+use crate::layer::{Cx, Durability, IoResult, RequestId};
 use crate::{Buf, Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
 /// Maximum sectors of one entry without payload.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 impl Core {
-    pub fn on_modify(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
+    pub fn on_modify(&mut self, pending: PendingWrite, cx: &mut Cx) {
         if self.queue.push(pending) {
-            self.retry_pending(now, out);
+            self.retry_pending(cx);
         }
     }
 
     /// Handles the requests at the front of the queue, until one has to wait for space.
-    pub fn retry_pending(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn retry_pending(&mut self, cx: &mut Cx) {
         while let Some(mut pending) = self.queue.pop() {
             let through = matches!(self.mode, Mode::LogFailed { .. });
-            if through && !self.may_write_through(&pending) || !through && !self.try_log(&mut pending, out) {
+            if through && !self.may_write_through(&pending) || !through && !self.try_log(&mut pending, cx) {
                 self.queue.put_back(pending);
                 return;
             }
             self.queue.got_space();
             if through {
-                self.bypass(now, pending, 0, out);
+                self.bypass(pending, 0, cx);
             } else if pending.done < pending.extent.sectors {
-                let seq = if self.invalidate(pending.extent, out) { self.data.last_invalidate() } else { 0 };
-                self.bypass(now, pending, seq, out);
+                let seq = if self.invalidate(pending.extent, cx) { self.data.last_invalidate() } else { 0 };
+                self.bypass(pending, seq, cx);
             } else {
-                self.logged(now, pending, out);
+                self.logged(pending, cx);
             }
         }
     }
 
     /// Puts a request into the log. True when all of it is in, or when it may bypass the log (none of it is in then); false if it has to
     /// wait.
-    fn try_log(&mut self, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
+    fn try_log(&mut self, pending: &mut PendingWrite, cx: &mut Cx) -> bool {
         if pending.done == 0 && self.log.chain().is_none() && self.may_bypass(pending) {
-            return self.room_to_invalidate(pending, out);
+            return self.room_to_invalidate(pending, cx);
         }
         match pending.change {
-            Change::Data => self.append_data(pending, out),
-            Change::Range(kind) => self.append_range(pending, kind, out),
+            Change::Data => self.append_data(pending, cx),
+            Change::Range(kind) => self.append_range(pending, kind, cx),
         }
     }
 
@@ -83,12 +83,12 @@ impl Core {
             && !self.destager.is_filling(extent, &self.config)
     }
 
-    fn room_to_invalidate(&mut self, pending: &PendingWrite, out: &mut Outbox) -> bool {
-        !self.index.is_visible_in(pending.extent) || self.env(out).make_room(1, 0)
+    fn room_to_invalidate(&mut self, pending: &PendingWrite, cx: &mut Cx) -> bool {
+        !self.index.is_visible_in(pending.extent) || self.env(cx).make_room(1, 0)
     }
 
     /// Records that the data disk has the newest copy; true if a record must be written first.
-    fn invalidate(&mut self, extent: Extent, out: &mut Outbox) -> bool {
+    fn invalidate(&mut self, extent: Extent, cx: &mut Cx) -> bool {
         if self.config.canary.is(Canary::BlindBypass) {
             return false;
         }
@@ -98,7 +98,7 @@ impl Core {
             }
             return self.data.last_invalidate() > self.log.durable_seq();
         }
-        let seq = self.env(out).open_record();
+        let seq = self.env(cx).open_record();
         self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
         self.forget_extent(extent, seq);
         self.data.invalidated(seq);
@@ -106,7 +106,7 @@ impl Core {
         true
     }
 
-    fn bypass(&mut self, now: Nanos, pending: PendingWrite, seq: u64, out: &mut Outbox) {
+    fn bypass(&mut self, pending: PendingWrite, seq: u64, cx: &mut Cx) {
         let through = pending.durability == Durability::Durable || self.is_always();
         // Over a block that a dead log has lost: if this write were lost as well, older data would come back unnoticed.
         let extent = pending.extent;
@@ -118,15 +118,15 @@ impl Core {
             seq: if through || self.answers_when_written() { seq } else { 0 },
             durable: durability == Durability::Durable,
         };
-        self.queue.touch(now);
+        self.queue.touch(cx.now);
         self.keep.overwritten(extent, &self.config);
         let key = self.data.send_bypass(bypass, self.is_large(extent));
         self.statistics.bypasses += 1;
         self.statistics.bypassed_sectors += pending.extent.sectors;
-        self.submit(DATA, Op::Bypass(key), pending.into_io(durability), out);
+        self.submit(DATA, Op::Bypass(key), pending.into_io(durability), cx);
     }
 
-    pub fn on_bypass(&mut self, now: Nanos, key: u64, result: IoResult, out: &mut Outbox) {
+    pub fn on_bypass(&mut self, key: u64, result: IoResult, cx: &mut Cx) {
         let bypass = self.data.end_bypass(key, result.status.is_ok());
         self.destager.bypass_ended();
         if self.mode != Mode::Serving && result.status.is_ok() {
@@ -139,25 +139,25 @@ impl Core {
         if result.status.is_ok() && seq > reached {
             self.queue.wait(DurableWaiter { id, seq, written, bypass: 0, result });
         } else {
-            self.finish(now, id, result, out);
+            self.finish(id, result, cx);
         }
-        self.retry_pending(now, out);
+        self.retry_pending(cx);
     }
 
     /// Appends the rest of a write. A request that fits is one record; a larger one is a chain of records, which
     /// counts only as a whole.
-    fn append_data(&mut self, pending: &mut PendingWrite, out: &mut Outbox) -> bool {
+    fn append_data(&mut self, pending: &mut PendingWrite, cx: &mut Cx) -> bool {
         while pending.done < pending.extent.sectors {
             let (pieces, bytes) = (pending.pieces_left(), pending.bytes_left());
             let half = (self.log.ring().count() / 2).max(1);
-            if self.env(out).make_room(pieces, bytes) {
+            if self.env(cx).make_room(pieces, bytes) {
                 if !self.log.fits_record(pieces) {
                     self.seal();
                     if self.log.is_longer_than_a_record(pieces) {
                         self.begin_chain();
                     }
                 }
-                self.append_pieces(pending, pieces, out);
+                self.append_pieces(pending, pieces, cx);
                 self.end_chain();
                 return true;
             }
@@ -172,16 +172,16 @@ impl Core {
                 self.queue.want_space();
                 return false;
             }
-            if !self.env(out).make_room(lines, lines * LINE_BYTES as usize) {
+            if !self.env(cx).make_room(lines, lines * LINE_BYTES as usize) {
                 return false;
             }
             self.begin_chain();
-            self.append_pieces(pending, lines, out);
+            self.append_pieces(pending, lines, cx);
             if self.log.chain().is_some_and(|chain| self.log.ring().head() - chain.segment + 1 >= half) {
                 // Larger than half the log: no crash can take it as a whole, as the log is emptied while it is written.
                 self.end_chain();
             }
-            self.env(out).dispatch();
+            self.env(cx).dispatch();
         }
         true
     }
@@ -197,7 +197,7 @@ impl Core {
         self.statistics.chains += u64::from(self.log.end_chain());
     }
 
-    fn append_pieces(&mut self, pending: &mut PendingWrite, pieces: usize, out: &mut Outbox) {
+    fn append_pieces(&mut self, pending: &mut PendingWrite, pieces: usize, cx: &mut Cx) {
         for _ in 0..pieces {
             let extent = pending.next_piece();
             let at = (pending.done * SECTOR_BYTES) as usize;
@@ -206,7 +206,7 @@ impl Core {
             let (place, crc) = match self.overwrite(extent, &pending.buf, at) {
                 Some(written) => written,
                 None => {
-                    self.env(out).open_record();
+                    self.env(cx).open_record();
                     self.log.append(Kind::Data, extent, &pending.buf, at)
                 }
             };
@@ -228,7 +228,7 @@ impl Core {
         Some(written)
     }
 
-    fn append_range(&mut self, pending: &mut PendingWrite, kind: Kind, out: &mut Outbox) -> bool {
+    fn append_range(&mut self, pending: &mut PendingWrite, kind: Kind, cx: &mut Cx) -> bool {
         while pending.done < pending.extent.sectors {
             let sectors = (pending.extent.sectors - pending.done).min(RANGE_SECTORS_MAX);
             let mut extent = Extent::new(pending.extent.start + pending.done, sectors);
@@ -239,10 +239,10 @@ impl Core {
                 self.queue.want_space();
                 return false;
             }
-            if !self.env(out).make_room(1, 0) {
+            if !self.env(cx).make_room(1, 0) {
                 return false;
             }
-            let seq = self.env(out).open_record();
+            let seq = self.env(cx).open_record();
             let segment = self.log.note(Entry { kind, extent, crc: 0 });
             self.index.insert_range(extent, kind, seq, segment);
             self.keep.overwritten(extent, &self.config);
@@ -271,7 +271,7 @@ impl Core {
     }
 
     /// Answers a request that is in the log: now, a little later, or when it is durable.
-    fn logged(&mut self, now: Nanos, pending: PendingWrite, out: &mut Outbox) {
+    fn logged(&mut self, pending: PendingWrite, cx: &mut Cx) {
         self.data.written_again(pending.extent);
         let seq = self.log.last_seq();
         self.statistics.logged_sectors +=
@@ -290,21 +290,14 @@ impl Core {
         if self.answers_when_written() {
             return self.queue.wait(DurableWaiter { id: pending.id, seq, written: true, bypass: 0, result });
         }
-        self.answer_paced(now, pending.id, pending.extent.sectors, result, out);
+        self.answer_paced(pending.id, pending.extent.sectors, result, cx);
     }
 
     /// Answers a write that is not durable yet.
-    pub fn answer_paced(
-        &mut self,
-        now: Nanos,
-        id: RequestId,
-        sectors: u64,
-        result: IoResult,
-        out: &mut Outbox,
-    ) {
-        let delay = self.pace(now, sectors);
-        if delay <= now {
-            self.finish(now, id, result, out);
+    pub fn answer_paced(&mut self, id: RequestId, sectors: u64, result: IoResult, cx: &mut Cx) {
+        let delay = self.pace(cx.now, sectors);
+        if delay <= cx.now {
+            self.finish(id, result, cx);
         } else {
             self.statistics.throttled += 1;
             self.queue.delay(delay, id, result);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Canary, Core, Op, Standing};
-use crate::layer::{ErrorKind, Io, IoError, IoKind, IoResult, Outbox, Request, RequestId};
+use crate::layer::{Cx, ErrorKind, Io, IoError, IoKind, IoResult, Request, RequestId};
 use crate::slab::Slab;
 use crate::{Buf, Extent, Lba};
 
@@ -96,15 +96,15 @@ fn up(mut error: IoError) -> IoError {
 }
 
 impl Core {
-    pub fn on_request(&mut self, Request { id, io }: Request, out: &mut Outbox) {
+    pub fn on_request(&mut self, Request { id, io }: Request, cx: &mut Cx) {
         if let Err(error) = self.geometry.validate(&io) {
-            return out.reply(id, IoResult::err(io.take_buf(), error));
+            return cx.reply(id, IoResult::err(io.take_buf(), error));
         }
         match io {
-            Io::Read { at, buf } => self.read(id, at, buf, None, out),
+            Io::Read { at, buf } => self.read(id, at, buf, None, cx),
             Io::ReadCopy { at, buf, copy } => {
                 let leg = self.leg_of(copy).or_else(|| self.reader(&[])).expect("one leg is whole");
-                self.read(id, at, buf, Some(leg), out);
+                self.read(id, at, buf, Some(leg), cx);
             }
             io => {
                 let waits = io.extent().is_some_and(|extent| {
@@ -114,7 +114,7 @@ impl Core {
                 });
                 match waits {
                     true => self.clients.waiting.push_back(Request { id, io }),
-                    false => self.change(id, io, out),
+                    false => self.change(id, io, cx),
                 }
             }
         }
@@ -133,7 +133,7 @@ impl Core {
     }
 
     /// Starts waiting requests whose extent is free now.
-    pub fn start_waiting(&mut self, out: &mut Outbox) {
+    pub fn start_waiting(&mut self, cx: &mut Cx) {
         let mut passed: Vec<Extent> = Vec::new();
         let mut at = 0;
         while let Some(request) = self.clients.waiting.get(at) {
@@ -144,12 +144,12 @@ impl Core {
                 continue;
             }
             let Request { id, io } = self.clients.waiting.remove(at).expect("it was there just now");
-            self.change(id, io, out);
+            self.change(id, io, cx);
         }
     }
 
     /// Reads. `only`: the one leg to read from.
-    fn read(&mut self, id: RequestId, at: Lba, buf: Buf, only: Option<u64>, out: &mut Outbox) {
+    fn read(&mut self, id: RequestId, at: Lba, buf: Buf, only: Option<u64>, cx: &mut Cx) {
         let leg = only.or_else(|| self.reader(&[])).expect("one leg is whole");
         let extent = Some(Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES));
         // With all other legs named as failed, an error is reported immediately.
@@ -166,10 +166,10 @@ impl Core {
             answered: false,
         };
         let client = self.clients.all.insert(client);
-        self.submit(leg, Op::Client { client, leg }, Io::Read { at: down(at), buf }, out);
+        self.submit(leg, Op::Client { client, leg }, Io::Read { at: down(at), buf }, cx);
     }
 
-    fn change(&mut self, id: RequestId, mut io: Io, out: &mut Outbox) {
+    fn change(&mut self, id: RequestId, mut io: Io, cx: &mut Cx) {
         let legs = match &io {
             Io::WriteCopy { copy, .. } => self.written_as(*copy),
             _ => self.written(),
@@ -191,15 +191,15 @@ impl Core {
             Client { id, kind, extent, buf, left, done, error: None, failed: Vec::new(), answered: false };
         let client = self.clients.all.insert(client);
         for (leg, io) in legs.into_iter().zip(copies) {
-            self.submit(leg, Op::Client { client, leg }, io, out);
+            self.submit(leg, Op::Client { client, leg }, io, cx);
         }
     }
 
-    pub fn on_client(&mut self, key: u64, leg: u64, result: IoResult, out: &mut Outbox) {
+    pub fn on_client(&mut self, key: u64, leg: u64, result: IoResult, cx: &mut Cx) {
         let is_whole = self.label.standing(leg) == Some(Standing::Whole);
         let client = self.clients.all.get_mut(key);
         if client.kind == IoKind::Read {
-            return self.on_read(key, leg, result, out);
+            return self.on_read(key, leg, result, cx);
         }
         drop(result.buf);
         client.left -= 1;
@@ -215,7 +215,7 @@ impl Core {
             if done && self.canary.is(Canary::OneLeg) && !client.answered {
                 client.answered = true;
                 let early = client.buf.window(0, client.buf.len());
-                out.reply(client.id, IoResult::ok(early));
+                cx.reply(client.id, IoResult::ok(early));
             }
             return;
         }
@@ -223,7 +223,7 @@ impl Core {
         let status = match (client.done, client.error) {
             (false, Some(error)) => Err(error),
             (_, _) => {
-                client.failed.iter().for_each(|leg| self.fail_leg(*leg, out));
+                client.failed.iter().for_each(|leg| self.fail_leg(*leg, cx));
                 Ok(())
             }
         };
@@ -231,10 +231,10 @@ impl Core {
         if !client.answered {
             self.clients.held.push((client.id, IoResult { buf: client.buf, status }));
         }
-        self.start_waiting(out);
+        self.start_waiting(cx);
     }
 
-    fn on_read(&mut self, key: u64, leg: u64, result: IoResult, out: &mut Outbox) {
+    fn on_read(&mut self, key: u64, leg: u64, result: IoResult, cx: &mut Cx) {
         let client = self.clients.all.get_mut(key);
         let extent = client.extent.expect("a read has a place");
         if let Err(error) = result.status {
@@ -244,29 +244,29 @@ impl Core {
             if let Some(other) = self.reader(&failed) {
                 self.statistics.reads_elsewhere += 1;
                 let io = Io::Read { at: down(extent.start), buf: result.buf };
-                return self.submit(other, Op::Client { client: key, leg: other }, io, out);
+                return self.submit(other, Op::Client { client: key, leg: other }, io, cx);
             }
             let client = self.clients.all.remove(key);
             let error = client.error.unwrap_or(IoError::at(ErrorKind::Medium, extent));
-            return out.reply(client.id, IoResult::err(result.buf, error));
+            return cx.reply(client.id, IoResult::err(result.buf, error));
         }
         let client = self.clients.all.remove(key);
         // A read of one particular leg has no error here.
         if client.error.is_some() {
             client.failed.iter().for_each(|leg| self.copier.mend(*leg, extent));
         }
-        out.reply(client.id, IoResult::ok(result.buf));
+        cx.reply(client.id, IoResult::ok(result.buf));
     }
 
     /// Answers completed requests, unless a leg has missed something that the labels do not name yet.
-    pub fn answer_held(&mut self, out: &mut Outbox) {
+    pub fn answer_held(&mut self, cx: &mut Cx) {
         let dead = self.record.is_dead.filter(|_| !self.may_answer());
         if dead.is_none() && !self.may_answer() {
             return;
         }
         for (id, result) in self.clients.held.drain(..) {
             let status = dead.map_or(result.status, |error| Err(up(error)));
-            out.reply(id, IoResult { buf: result.buf, status });
+            cx.reply(id, IoResult { buf: result.buf, status });
         }
     }
 }

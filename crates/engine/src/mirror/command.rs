@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::label::{self, LEGS_MAX, Leg, Standing};
 use super::{Core, Member};
-use crate::layer::{ArrayCommand, CommandError, Geometry, Outbox, Port, Report};
+use crate::layer::{ArrayCommand, CommandError, Cx, Geometry, Port, Report};
 
 /// An administrator who waits for an answer.
 pub enum Call {
@@ -19,10 +19,10 @@ pub enum Call {
 pub type Calls = VecDeque<Call>;
 
 impl Core {
-    pub fn on_command(&mut self, command: ArrayCommand, out: &mut Outbox) {
+    pub fn on_command(&mut self, command: ArrayCommand, cx: &mut Cx) {
         let call = match command {
             ArrayCommand::Add { port, geometry, id, .. } => Call::Answered(self.add(port, &geometry, id)),
-            ArrayCommand::Remove { port } => match self.remove(port, out) {
+            ArrayCommand::Remove { port } => match self.remove(port, cx) {
                 Ok(Some(leg)) => Call::Remove { leg, erased: false },
                 // A device that is no leg.
                 Ok(None) => Call::Answered(Ok(())),
@@ -60,7 +60,7 @@ impl Core {
         Ok(())
     }
 
-    fn remove(&mut self, port: Port, out: &mut Outbox) -> Result<Option<u64>, CommandError> {
+    fn remove(&mut self, port: Port, cx: &mut Cx) -> Result<Option<u64>, CommandError> {
         let Some(leg) = self.members.iter().find(|member| member.port == port).map(|member| member.id) else {
             return Ok(None);
         };
@@ -74,18 +74,18 @@ impl Core {
         }
         self.label.legs.retain(|other| other.id != leg);
         self.copier.forget(leg);
-        out.report(Report::Notice);
+        cx.report(Report::Notice);
         Ok(Some(leg))
     }
 
-    pub fn answer_calls(&mut self, out: &mut Outbox) {
+    pub fn answer_calls(&mut self, cx: &mut Cx) {
         while let Some(call) = self.calls.front_mut() {
             match call {
-                Call::Answered(answer) => out.report(Report::Array(answer.clone())),
+                Call::Answered(answer) => cx.report(Report::Array(answer.clone())),
                 Call::Remove { leg, erased } => {
                     let leg = *leg;
                     if let Some(error) = self.record.is_dead {
-                        out.report(Report::Array(Err(CommandError::Labels(error))));
+                        cx.report(Report::Array(Err(CommandError::Labels(error))));
                         self.calls.pop_front();
                         continue;
                     }
@@ -95,10 +95,10 @@ impl Core {
                     }
                     if !*erased {
                         *erased = true;
-                        return self.erase(leg, out);
+                        return self.erase(leg, cx);
                     }
                     self.members.retain(|member| member.id != leg);
-                    out.report(Report::Array(Ok(())));
+                    cx.report(Report::Array(Ok(())));
                 }
             }
             self.calls.pop_front();

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::clients::{down, down_extent};
 use super::label::Label;
 use super::{Core, Op, Standing, Stop};
-use crate::layer::{Durability, Io, IoResult, Outbox, Report};
+use crate::layer::{Cx, Durability, Io, IoResult, Report};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 /// Sectors copied at once: enough to stream, but so few that a client's write waits no longer than for another write.
@@ -156,44 +156,44 @@ impl Core {
         (fills && self.record.is_settled()).then_some(self.copier.rests_until)
     }
 
-    pub fn copy_step(&mut self, now: Nanos, out: &mut Outbox) {
+    pub fn copy_step(&mut self, cx: &mut Cx) {
         if self.copier.fill.is_none() && self.record.is_settled() {
             let walk = Walk::new(Extent::new(Lba(0), self.label.sectors));
             let fill = |leg| Fill { leg, walk, flushing: false };
             self.copier.fill = self.copier.unfilled(&self.label).map(fill);
         }
         if self.copier.running.is_none() && self.stop == Stop::No {
-            self.copier.running = self.next_place(now, out);
+            self.copier.running = self.next_place(cx);
         }
         let Some(copy) = &mut self.copier.running else { return };
         if matches!(copy.phase, Phase::Locked) && !self.clients.changes(copy.extent) {
             let (is_fill, to) = (copy.is_fill, copy.to);
             if is_fill {
-                self.read_place(out);
+                self.read_place(cx);
             } else {
-                self.read_from(to, Phase::Checking, out);
+                self.read_from(to, Phase::Checking, cx);
             }
         }
     }
 
-    fn next_place(&mut self, now: Nanos, out: &mut Outbox) -> Option<Copy> {
+    fn next_place(&mut self, cx: &mut Cx) -> Option<Copy> {
         let block = self.block_sectors();
         let copy = |to, walk: Walk, is_fill| {
             let (extent, phase, unreadable) = (walk.place(block), Phase::Locked, Vec::new());
-            Copy { to, walk, extent, is_fill, phase, unreadable, began: now }
+            Copy { to, walk, extent, is_fill, phase, unreadable, began: cx.now }
         };
         if let Some((leg, walk)) = self.copier.mends.pop_front() {
             return Some(copy(leg, walk, false));
         }
         // A fill begins only once the labels say so.
         let fill = self.copier.fill.as_mut().filter(|fill| !fill.flushing)?;
-        if now < self.copier.rests_until || !self.record.is_settled() {
+        if cx.now < self.copier.rests_until || !self.record.is_settled() {
             return None;
         }
         if fill.walk.next == fill.walk.end {
             fill.flushing = true;
             let leg = fill.leg;
-            self.submit(leg, Op::Filled { leg }, Io::Flush, out);
+            self.submit(leg, Op::Filled { leg }, Io::Flush, cx);
             return None;
         }
         Some(copy(fill.leg, fill.walk.clone(), true))
@@ -204,39 +204,39 @@ impl Core {
         u64::from(self.geometry.logical_block_bytes) / SECTOR_BYTES
     }
 
-    fn read_from(&mut self, from: u64, phase: Phase, out: &mut Outbox) {
+    fn read_from(&mut self, from: u64, phase: Phase, cx: &mut Cx) {
         let copy = self.copier.running.as_mut().expect("a place is copied");
         copy.phase = phase;
         let at = down(copy.extent.start);
         let buf = Buf::zeroed((copy.extent.sectors * SECTOR_BYTES) as usize);
-        self.submit(from, Op::Copy { leg: from }, Io::Read { at, buf }, out);
+        self.submit(from, Op::Copy { leg: from }, Io::Read { at, buf }, cx);
     }
 
     /// Reads the place from a leg that has not failed to read it.
-    fn read_place(&mut self, out: &mut Outbox) {
+    fn read_place(&mut self, cx: &mut Cx) {
         let copy = self.copier.running.as_ref().expect("a place is copied");
         let but = [&copy.unreadable[..], &[copy.to]].concat();
         match self.reader(&but) {
-            Some(from) => self.read_from(from, Phase::Reading { from }, out),
-            None => self.divide_place(out),
+            Some(from) => self.read_from(from, Phase::Reading { from }, cx),
+            None => self.divide_place(cx),
         }
     }
 
     /// Goes on with a part of a place that cannot be read as a whole. A block that no leg can read is passed over by a repair; a leg that
     /// is filled gets zeroes, as its old content must not be taken for the block's.
-    fn divide_place(&mut self, out: &mut Outbox) {
+    fn divide_place(&mut self, cx: &mut Cx) {
         let block = self.block_sectors();
         let copy = self.copier.running.as_mut().expect("a place is copied");
         let is_divided = copy.walk.divide(block);
         if copy.is_fill && !is_divided {
             let zeroes = Buf::zeroed((copy.extent.sectors * SECTOR_BYTES) as usize);
-            return self.write_place(zeroes, out);
+            return self.write_place(zeroes, cx);
         }
-        self.end_place(!is_divided, out);
+        self.end_place(!is_divided, cx);
     }
 
     /// Ends a copy; `is_passed`: the next place begins behind it.
-    fn end_place(&mut self, is_passed: bool, out: &mut Outbox) {
+    fn end_place(&mut self, is_passed: bool, cx: &mut Cx) {
         let Some(Copy { to, mut walk, extent, is_fill, .. }) = self.copier.running.take() else { return };
         if is_passed {
             walk.next = extent.end().0;
@@ -246,44 +246,44 @@ impl Core {
         } else if !is_fill && walk.next < walk.end && self.written().contains(&to) {
             self.copier.mends.push_front((to, walk));
         }
-        self.start_waiting(out);
+        self.start_waiting(cx);
     }
 
-    fn write_place(&mut self, buf: Buf, out: &mut Outbox) {
+    fn write_place(&mut self, buf: Buf, cx: &mut Cx) {
         let copy = self.copier.running.as_mut().expect("a place is copied");
         copy.phase = Phase::Writing;
         let (to, at) = (copy.to, down_extent(copy.extent).start);
-        self.submit(to, Op::Copy { leg: to }, Io::Write { at, buf, durability: Durability::Volatile }, out);
+        self.submit(to, Op::Copy { leg: to }, Io::Write { at, buf, durability: Durability::Volatile }, cx);
     }
 
-    pub fn on_copied(&mut self, now: Nanos, result: IoResult, out: &mut Outbox) {
+    pub fn on_copied(&mut self, result: IoResult, cx: &mut Cx) {
         let (written, block) = (self.written(), self.block_sectors());
         let copy = self.copier.running.as_mut().expect("a place is copied");
         let (to, extent, is_fill, began) = (copy.to, copy.extent, copy.is_fill, copy.began);
         match (&copy.phase, result.status) {
             // The target leg has failed meanwhile, or was removed.
             _ if !written.contains(&to) => {}
-            (Phase::Reading { .. }, Ok(())) => return self.write_place(result.buf, out),
+            (Phase::Reading { .. }, Ok(())) => return self.write_place(result.buf, cx),
             (Phase::Reading { from }, Err(_)) => {
                 let from = *from;
                 copy.unreadable.push(from);
-                return self.read_place(out);
+                return self.read_place(cx);
             }
             (Phase::Checking, Ok(())) => {}
-            (Phase::Checking, Err(_)) if extent.sectors > block => return self.divide_place(out),
-            (Phase::Checking, Err(_)) => return self.read_place(out),
-            (_, Err(_)) => self.fail_leg(to, out),
+            (Phase::Checking, Err(_)) if extent.sectors > block => return self.divide_place(cx),
+            (Phase::Checking, Err(_)) => return self.read_place(cx),
+            (_, Err(_)) => self.fail_leg(to, cx),
             (_, Ok(())) if is_fill => self.statistics.filled_sectors += extent.sectors,
             (_, Ok(())) => self.statistics.mended += 1,
         }
         if is_fill && !self.clients.is_idle() {
-            self.copier.rests_until = now + Nanos(2 * now.since(began).0);
+            self.copier.rests_until = cx.now + Nanos(2 * cx.now.since(began).0);
         }
-        self.end_place(true, out);
+        self.end_place(true, cx);
     }
 
     /// Notes that a whole leg is copied and flushed.
-    pub fn on_filled(&mut self, leg: u64, result: IoResult, out: &mut Outbox) {
+    pub fn on_filled(&mut self, leg: u64, result: IoResult, cx: &mut Cx) {
         if self.copier.fill.take_if(|fill| fill.leg == leg).is_none() {
             return;
         }
@@ -293,9 +293,9 @@ impl Core {
                 self.number(leg);
                 self.statistics.legs_filled += 1;
                 self.record.change();
-                out.report(Report::Notice);
+                cx.report(Report::Notice);
             }
-            Err(_) => self.fail_leg(leg, out),
+            Err(_) => self.fail_leg(leg, cx),
         }
     }
 }

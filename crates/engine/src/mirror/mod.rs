@@ -32,8 +32,8 @@ pub use label::{CONTENT_SECTOR, LEGS_MAX, Label, LabelError, Leg, Standing, cont
 pub use status::{LegStatus, MirrorStatistics, MirrorStatus};
 
 use crate::layer::{
-    ActivateError, BlockDevice, Control, Discards, Event, Geometry, Io, IoError, IoResult, Layer, OpId,
-    Outbox, Port, PortDevice, Ports, Report,
+    ActivateError, BlockDevice, Control, Cx, Discards, Event, Geometry, Io, IoError, IoResult, Layer, OpId,
+    Port, PortDevice, Ports, Report,
 };
 use crate::slab::Slab;
 use crate::{AnyStatus, Durability, Nanos, Planted};
@@ -181,24 +181,24 @@ impl Mirror {
 }
 
 impl Layer for Mirror {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         let core = self.core.as_mut().expect("a layer is activated before it gets events");
         match event {
-            Event::Request(request) => core.on_request(request, out),
-            Event::Completed { op, result } => core.on_completed(now, op, result, out),
+            Event::Request(request) => core.on_request(request, cx),
+            Event::Completed { op, result } => core.on_completed(op, result, cx),
             Event::Control(Control::ResetStatistics) => core.statistics = MirrorStatistics::default(),
-            Event::Control(Control::Array(command)) => core.on_command(command, out),
+            Event::Control(Control::Array(command)) => core.on_command(command, cx),
             // The mirror has nothing to destage.
-            Event::Control(Control::Drain) => out.report(Report::Drained),
+            Event::Control(Control::Drain) => cx.report(Report::Drained),
             Event::Control(Control::Stop) => core.stop = Stop::Asked,
-            Event::Control(Control::DistrustCopy(copy)) => core.distrust(copy, out),
+            Event::Control(Control::DistrustCopy(copy)) => core.distrust(copy, cx),
             Event::Wake | Event::Control(_) => {}
         }
-        core.record_step(out);
-        core.copy_step(now, out);
-        core.answer_held(out);
-        core.answer_calls(out);
-        core.stop_step(out);
+        core.record_step(cx);
+        core.copy_step(cx);
+        core.answer_held(cx);
+        core.answer_calls(cx);
+        core.stop_step(cx);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -231,23 +231,23 @@ impl Layer for Mirror {
 }
 
 impl Core {
-    fn on_completed(&mut self, now: Nanos, op: OpId, result: IoResult, out: &mut Outbox) {
+    fn on_completed(&mut self, op: OpId, result: IoResult, cx: &mut Cx) {
         match self.ops.remove(op.0) {
             Op::Client { client, leg } => {
                 self.ended(leg);
-                self.on_client(client, leg, result, out);
+                self.on_client(client, leg, result, cx);
             }
             Op::Label { leg, counts } => {
                 self.ended(leg);
-                self.on_label(leg, counts, result.status, out);
+                self.on_label(leg, counts, result.status, cx);
             }
             Op::Copy { leg } => {
                 self.ended(leg);
-                self.on_copied(now, result, out);
+                self.on_copied(result, cx);
             }
             Op::Filled { leg } => {
                 self.ended(leg);
-                self.on_filled(leg, result, out);
+                self.on_filled(leg, result, cx);
             }
             Op::Erase { leg } => self.ended(leg),
         }
@@ -257,10 +257,10 @@ impl Core {
         self.members.iter_mut().filter(|member| member.id == leg).for_each(|member| member.in_flight -= 1);
     }
 
-    fn submit(&mut self, leg: u64, op: Op, io: Io, out: &mut Outbox) {
+    fn submit(&mut self, leg: u64, op: Op, io: Io, cx: &mut Cx) {
         let member = self.members.iter_mut().find(|member| member.id == leg).expect("its device is there");
         member.in_flight += 1;
-        out.submit(member.port, OpId(self.ops.insert(op)), io);
+        cx.submit(member.port, OpId(self.ops.insert(op)), io);
     }
 
     /// The whole leg with the fewest operations, except for some.
@@ -294,14 +294,14 @@ impl Core {
         self.members.iter().map(|member| member.id).filter(|id| gets(*id)).collect()
     }
 
-    fn stop_step(&mut self, out: &mut Outbox) {
+    fn stop_step(&mut self, cx: &mut Cx) {
         if self.stop == Stop::Asked
             && self.clients.is_idle()
             && !self.copier.is_running()
             && self.record.is_over()
         {
             self.stop = Stop::Done;
-            out.report(Report::Stopped);
+            cx.report(Report::Stopped);
         }
     }
 

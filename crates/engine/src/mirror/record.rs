@@ -1,7 +1,7 @@
 //! Writes the labels. One update is under way at a time; later changes go into the next one.
 
 use super::{Canary, Core, Op, Standing};
-use crate::layer::{Io, IoError, Outbox, Report};
+use crate::layer::{Cx, Io, IoError, Report};
 use crate::{Durability, Lba};
 
 /// Progress of writing the label.
@@ -68,7 +68,7 @@ impl Record {
 
 impl Core {
     /// Marks a leg as failed that has missed a write, or cannot be written. The last whole leg stays: its errors are reported.
-    pub fn fail_leg(&mut self, leg: u64, out: &mut Outbox) {
+    pub fn fail_leg(&mut self, leg: u64, cx: &mut Cx) {
         match self.label.standing(leg) {
             Some(Standing::Whole) if !self.is_last_whole(leg) => self.record.leg_gone(),
             Some(Standing::Filling) => self.record.change(),
@@ -77,21 +77,21 @@ impl Core {
         self.label.set(leg, Standing::Failed);
         self.statistics.legs_failed += 1;
         self.copier.forget(leg);
-        out.report(Report::Notice);
+        cx.report(Report::Notice);
     }
 
     /// Refills a copy that has lost data which its leg had reported as durable. The last whole leg stays: it has the most.
-    pub fn distrust(&mut self, copy: u8, out: &mut Outbox) {
+    pub fn distrust(&mut self, copy: u8, cx: &mut Cx) {
         let Some(leg) = self.leg_of(copy).filter(|leg| !self.is_last_whole(*leg)) else { return };
         self.record.leg_gone();
         self.label.set(leg, Standing::Filling);
         self.distrusted.push(leg);
         self.statistics.legs_distrusted += 1;
         self.copier.forget(leg);
-        out.report(Report::Notice);
+        cx.report(Report::Notice);
     }
 
-    pub fn record_step(&mut self, out: &mut Outbox) {
+    pub fn record_step(&mut self, cx: &mut Cx) {
         if !self.record.wanted || self.record.is_writing() || self.record.is_dead.is_some() {
             return;
         }
@@ -109,18 +109,18 @@ impl Core {
                 leg,
                 Op::Label { leg, counts },
                 Io::Write { at, buf, durability: Durability::Durable },
-                out,
+                cx,
             );
         }
         self.record.left = Some(left);
     }
 
-    pub fn on_label(&mut self, leg: u64, counts: bool, status: Result<(), IoError>, out: &mut Outbox) {
+    pub fn on_label(&mut self, leg: u64, counts: bool, status: Result<(), IoError>, cx: &mut Cx) {
         if let Err(error) = status {
             if self.is_last_whole(leg) {
                 self.record.is_dead = Some(error);
             }
-            self.fail_leg(leg, out);
+            self.fail_leg(leg, cx);
         }
         if !counts {
             self.record.others -= 1;
@@ -144,14 +144,14 @@ impl Core {
     }
 
     /// Erases the labels of a leg that was removed.
-    pub fn erase(&mut self, leg: u64, out: &mut Outbox) {
+    pub fn erase(&mut self, leg: u64, cx: &mut Cx) {
         for at in super::label::COPY_SECTORS {
             let buf = crate::Buf::zeroed(super::label::LABEL_BYTES);
             self.submit(
                 leg,
                 Op::Erase { leg },
                 Io::Write { at: Lba(at.0), buf, durability: Durability::Durable },
-                out,
+                cx,
             );
         }
     }

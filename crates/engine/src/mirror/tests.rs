@@ -69,10 +69,10 @@ impl Rig {
                 events.push(Event::Wake);
             }
             let Some(event) = events.pop() else { break };
-            let mut out = Outbox::default();
-            self.mirror.handle(self.now, event, &mut out);
+            let mut cx = Cx::default();
+            self.mirror.handle(event, cx.at(self.now));
             self.mirror.check();
-            for command in out.commands {
+            for command in cx.commands {
                 match command {
                     Command::Submit { port, op, io } => {
                         if self.hold == Some((port.0, io.kind())) {

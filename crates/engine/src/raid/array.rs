@@ -3,13 +3,13 @@
 use crate::Nanos;
 use crate::destage::when::Choice;
 use crate::layer::{
-    ArrayCommand, CommandError, Control, ErrorKind, Event, Geometry, IoError, IoResult, OpId, Outbox, Report,
+    ArrayCommand, CommandError, Control, Cx, ErrorKind, Event, Geometry, IoError, IoResult, OpId, Report,
     Request,
 };
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::{Clients, WaitingFor};
 use crate::raid::config::{Canary, RaidConfig};
-use crate::raid::cx::Cx;
+use crate::raid::env::Env;
 use crate::raid::flight::Flight;
 use crate::raid::journal::Journal;
 use crate::raid::layout::Layout;
@@ -87,9 +87,8 @@ impl Array {
         }
     }
 
-    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
-        let cx = Cx {
-            now,
+    pub fn handle(&mut self, event: Event, cx: &mut Cx) {
+        let env = Env {
             config: &self.config,
             layout: self.layout,
             geometry: &self.geometry,
@@ -98,10 +97,10 @@ impl Array {
             losses: &mut self.losses,
             statistics: &mut self.statistics,
             deadline: &mut self.deadline,
-            out,
+            cx,
         };
         let Array { stripes, passes, clients, stop, .. } = self;
-        Dispatch { cx, stripes, passes, clients, stop }.handle(event);
+        Dispatch { env, stripes, passes, clients, stop }.handle(event);
     }
 
     /// The array was configured with a journal, and that has failed, at the start or since.
@@ -135,9 +134,9 @@ impl Array {
     }
 }
 
-/// All parts of the array, borrowed apart for one event: `cx` has those that every part may use, the others are passed by name.
+/// All parts of the array, borrowed apart for one event: `env` has those that every part may use, the others are passed by name.
 struct Dispatch<'a> {
-    cx: Cx<'a>,
+    env: Env<'a>,
     stripes: &'a mut Stripes,
     passes: &'a mut Passes,
     clients: &'a mut Clients,
@@ -150,20 +149,20 @@ impl Dispatch<'_> {
         match event {
             Event::Request(request) if *self.stop != Stop::No => {
                 let error = IoError::new(ErrorKind::Shutdown);
-                return self.cx.out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+                return self.env.cx.reply(request.id, IoResult::err(request.io.take_buf(), error));
             }
             Event::Request(request) => self.accept(request),
             Event::Completed { op, result } => self.completed(op, result),
             Event::Wake => {}
             Event::Control(Control::Array(command)) => {
                 let done = self.command(command);
-                self.cx.out.report(Report::Array(done));
+                self.env.cx.report(Report::Array(done));
             }
             Event::Control(control) => self.control(control),
         }
         self.step();
-        if std::mem::take(&mut self.cx.recorder.notice) | std::mem::take(&mut self.cx.losses.notice) {
-            self.cx.out.report(Report::Notice);
+        if std::mem::take(&mut self.env.recorder.notice) | std::mem::take(&mut self.env.losses.notice) {
+            self.env.cx.report(Report::Notice);
         }
     }
 
@@ -173,8 +172,8 @@ impl Dispatch<'_> {
             Control::DrainCancel => self.clients.cancel_drains(),
             Control::Stop if *self.stop == Stop::No => *self.stop = Stop::Ending,
             Control::ResetStatistics => {
-                *self.cx.statistics = Statistics::default();
-                self.cx.members.reset_statistics();
+                *self.env.statistics = Statistics::default();
+                self.env.members.reset_statistics();
             }
             Control::Drain
             | Control::Stop
@@ -190,35 +189,35 @@ impl Dispatch<'_> {
 
     /// Carries an administrator's word out, or begins to.
     fn command(&mut self, command: ArrayCommand) -> Result<(), CommandError> {
-        let cx = &mut self.cx;
+        let env = &mut self.env;
         match command {
             ArrayCommand::Fail { role } => {
-                cx.recorder.may_fail(role)?;
-                cx.member_failed(role, self.passes.repairs(), &self.stripes.operations);
+                env.recorder.may_fail(role)?;
+                env.member_failed(role, self.passes.repairs(), &self.stripes.operations);
                 Ok(())
             }
-            ArrayCommand::Scrub { repair } => self.passes.scrub(repair, cx.recorder),
+            ArrayCommand::Scrub { repair } => self.passes.scrub(repair, env.recorder),
             ArrayCommand::ScrubStop => self.passes.stop_scrub(),
-            ArrayCommand::Rebuild => cx.members.can_rebuild(cx.recorder),
+            ArrayCommand::Rebuild => env.members.can_rebuild(env.recorder),
             ArrayCommand::Add { .. } if *self.stop != Stop::No => Err(CommandError::NoWrites),
             ArrayCommand::Add { port, geometry, seat, id } => {
                 let device = Spare { port, id, copy: 0, seat };
-                cx.members.join(device, &geometry, cx.geometry.logical_block_bytes, cx.recorder)
+                env.members.join(device, &geometry, env.geometry.logical_block_bytes, env.recorder)
             }
-            ArrayCommand::Remove { port } => cx.members.leave(port, cx.recorder),
+            ArrayCommand::Remove { port } => env.members.leave(port, env.recorder),
         }
     }
 
     fn accept(&mut self, request: Request) {
-        let begun = self.clients.accept(request, &mut self.stripes.cache, &mut self.cx);
+        let begun = self.clients.accept(request, &mut self.stripes.cache, &mut self.env);
         let Some((key, pieces)) = begun else { return };
         pieces.into_iter().for_each(|piece| self.begin(piece));
         // The request's own count, held so that no early piece answers it.
-        self.clients.piece_done(key, None, &self.stripes.cache, &mut self.cx);
+        self.clients.piece_done(key, None, &self.stripes.cache, &mut self.env);
     }
 
     fn begin(&mut self, piece: Piece) {
-        if self.clients.begin(piece, &mut self.stripes.cache, &mut self.cx) {
+        if self.clients.begin(piece, &mut self.stripes.cache, &mut self.env) {
             self.unlocked(piece.chunk.unit);
         }
     }
@@ -234,9 +233,9 @@ impl Dispatch<'_> {
                 return self.start(number, Goal::Fetch);
             }
             if unit.claimed.is_some() {
-                return self.passes.lock(number, self.stripes, &mut self.cx);
+                return self.passes.lock(number, self.stripes, &mut self.env);
             }
-            if unit.wanted && unit.is_dirty() && !self.cx.recorder.broken {
+            if unit.wanted && unit.is_dirty() && !self.env.recorder.broken {
                 return self.start(number, Goal::Destage);
             }
             let unit = self.stripes.cache.unit(number);
@@ -249,7 +248,7 @@ impl Dispatch<'_> {
     }
 
     fn start(&mut self, unit: u64, goal: Goal) {
-        let freed = self.stripes.start(unit, goal, self.clients, &mut self.cx);
+        let freed = self.stripes.start(unit, goal, self.clients, &mut self.env);
         self.free(freed);
     }
 
@@ -262,24 +261,24 @@ impl Dispatch<'_> {
     }
 
     fn completed(&mut self, op: OpId, result: IoResult) {
-        let Dispatch { cx, stripes, passes, clients, .. } = self;
+        let Dispatch { env, stripes, passes, clients, .. } = self;
         let is_ok = result.status.is_ok();
-        let (role, flight) = cx.members.returned(op, is_ok);
+        let (role, flight) = env.members.returned(op, is_ok);
         let made_up_for =
-            is_ok || !flight.fails_member() || cx.member_failed(role, passes.repairs(), &stripes.operations);
+            is_ok || !flight.fails_member() || env.member_failed(role, passes.repairs(), &stripes.operations);
         match flight {
             Flight::Read(piece) => {
-                clients.read_returned(piece, result, &mut stripes.cache, cx);
+                clients.read_returned(piece, result, &mut stripes.cache, env);
                 self.unlocked(piece.chunk.unit);
             }
             Flight::OperationRead { key, run } => {
                 stripes.read_returned(key, run, result);
-                let freed = stripes.go_on(key, clients, cx);
+                let freed = stripes.go_on(key, clients, env);
                 self.free(freed);
             }
             Flight::OperationWrite { key, run } => {
-                stripes.write_returned(key, &run, is_ok, made_up_for, cx);
-                let freed = stripes.go_on(key, clients, cx);
+                stripes.write_returned(key, &run, is_ok, made_up_for, env);
+                let freed = stripes.go_on(key, clients, env);
                 self.free(freed);
             }
             Flight::Prefetch { unit, run } => {
@@ -287,22 +286,22 @@ impl Dispatch<'_> {
                 self.unlocked(unit);
             }
             Flight::Superblock => {
-                if cx.recorder.superblock_returned(role, is_ok) {
-                    cx.recorder.begin_return(&in_use(&stripes.operations, cx.recorder.tracts));
-                    cx.record();
+                if env.recorder.superblock_returned(role, is_ok) {
+                    env.recorder.begin_return(&in_use(&stripes.operations, env.recorder.tracts));
+                    env.record();
                 }
             }
             Flight::Journal { operation } => self.journal_returned(operation, is_ok),
-            Flight::Flush => cx.members.flushed(cx.recorder.broken),
+            Flight::Flush => env.members.flushed(env.recorder.broken),
             Flight::Join { port, number } => {
-                cx.members.join_returned(port, number, result, cx.recorder, cx.out);
+                env.members.join_returned(port, number, result, env.recorder, env.cx);
             }
             Flight::WindowRead(part) => {
-                passes.read_returned(part, result, stripes, cx);
+                passes.read_returned(part, result, stripes, env);
                 self.free_windows();
             }
             Flight::WindowWrite(part) => {
-                passes.write_returned(part, is_ok, &mut stripes.cache, cx);
+                passes.write_returned(part, is_ok, &mut stripes.cache, env);
                 self.free_windows();
             }
             Flight::PassFlush => passes.flushed(),
@@ -311,33 +310,33 @@ impl Dispatch<'_> {
 
     /// A record of the journal is durable, or could not be written.
     fn journal_returned(&mut self, operation: Option<u64>, is_ok: bool) {
-        let Dispatch { cx, stripes, clients, .. } = self;
+        let Dispatch { env, stripes, clients, .. } = self;
         if !is_ok {
-            let (required, regions) = (cx.config.journal_required, cx.recorder.regions);
+            let (required, regions) = (env.config.journal_required, env.recorder.regions);
             let writing = in_use(&stripes.operations, regions);
-            let Some(queue) = cx.recorder.lose_journal(&writing, required) else { return };
+            let Some(queue) = env.recorder.lose_journal(&writing, required) else { return };
             for key in operation.into_iter().chain(queue) {
-                let freed = self.stripes.go_on_unrecorded(key, self.clients, &mut self.cx);
+                let freed = self.stripes.go_on_unrecorded(key, self.clients, &mut self.env);
                 self.free(freed);
             }
-            return self.cx.record();
+            return self.env.record();
         }
-        if let Some(journal) = &mut cx.recorder.journal {
+        if let Some(journal) = &mut env.recorder.journal {
             journal.written();
         }
         match operation {
             Some(key) => {
-                let freed = stripes.go_on(key, clients, cx);
+                let freed = stripes.go_on(key, clients, env);
                 self.free(freed);
             }
-            None => cx.record(),
+            None => env.record(),
         }
-        self.cx.write_record(&mut self.stripes.operations);
+        self.env.write_record(&mut self.stripes.operations);
     }
 
     /// Frees the units of the windows that are over.
     fn free_windows(&mut self) {
-        while let Some(units) = self.passes.next_over(&mut self.cx) {
+        while let Some(units) = self.passes.next_over(&mut self.env) {
             for unit in units {
                 self.stripes.cache.unit(unit).exclusive = false;
                 self.unlocked(unit);
@@ -348,44 +347,44 @@ impl Dispatch<'_> {
     /// Goes on with all that can be done now, in this order: what waited for superblocks, writes, destages, passes, the stop. Runs after
     /// every event.
     fn step(&mut self) {
-        *self.cx.deadline = None;
+        *self.env.deadline = None;
         let foreground = self.clients.foreground();
         for key in std::mem::take(&mut self.stripes.held_back) {
-            let freed = self.stripes.go_on(key, self.clients, &mut self.cx);
+            let freed = self.stripes.go_on(key, self.clients, &mut self.env);
             self.free(freed);
         }
-        if self.cx.recorder.broken {
-            let journal = self.cx.recorder.journal.as_mut();
+        if self.env.recorder.broken {
+            let journal = self.env.recorder.journal.as_mut();
             for key in journal.map(Journal::take_queue).unwrap_or_default() {
-                let freed = self.stripes.not_written(key, &mut self.cx);
+                let freed = self.stripes.not_written(key, &mut self.env);
                 self.free(freed);
             }
         }
-        self.clients.go_on_writing(&mut self.stripes.cache, &mut self.cx);
+        self.clients.go_on_writing(&mut self.stripes.cache, &mut self.env);
         loop {
-            let Dispatch { cx, stripes, clients, .. } = self;
-            let Some(unit) = stripes.destaging.next(&mut stripes.cache, clients, cx) else { break };
+            let Dispatch { env, stripes, clients, .. } = self;
+            let Some(unit) = stripes.destaging.next(&mut stripes.cache, clients, env) else { break };
             self.start(unit, Goal::Destage);
         }
-        let Dispatch { cx, stripes, passes, clients, .. } = self;
-        stripes.prefetch.go_on(&mut stripes.cache, clients, cx);
-        passes.end_void(cx.recorder);
+        let Dispatch { env, stripes, passes, clients, .. } = self;
+        stripes.prefetch.go_on(&mut stripes.cache, clients, env);
+        passes.end_void(env.recorder);
         if *self.stop == Stop::No {
-            passes.go_on(stripes, clients, cx);
+            passes.go_on(stripes, clients, env);
         }
-        cx.members.take_spare(cx.recorder, cx.statistics, cx.out);
-        if clients.finish_waiters(&stripes.cache, cx) {
+        env.members.take_spare(env.recorder, env.statistics, env.cx);
+        if clients.finish_waiters(&stripes.cache, env) {
             // Nothing is dirty. The stop ends when that is recorded.
             *self.stop = Stop::Recording;
-            cx.recorder.rest();
-            cx.record();
+            env.recorder.rest();
+            env.record();
         }
         if foreground > 0 && clients.foreground() == 0 {
             // The policy, and the pass, waited for that.
             return self.step();
         }
         let resting = stripes.operations.is_empty() && stripes.prefetch.in_flight == 0 && passes.rest();
-        if *self.stop == Stop::Ending && clients.are_answered() && resting && passes.has_noted(cx) {
+        if *self.stop == Stop::Ending && clients.are_answered() && resting && passes.has_noted(env) {
             *self.stop = Stop::Destaging;
             self.report_when_destaged(Report::Stopped);
             return self.step();
@@ -394,14 +393,14 @@ impl Dispatch<'_> {
             clients.are_answered() && stripes.operations.is_empty() && stripes.cache.dirty().is_empty();
         let rests_since = rests.then(|| clients.last_activity());
         let writing = |regions| in_use(&stripes.operations, regions);
-        if let Some(at) = cx.recorder.look_for_rest(cx.now, rests_since, writing) {
-            cx.wake_at(at);
+        if let Some(at) = env.recorder.look_for_rest(env.cx.now, rests_since, writing) {
+            env.wake_at(at);
         }
-        cx.record();
-        cx.members.go_on_joining(cx.recorder, cx.statistics, cx.out);
-        if *self.stop == Stop::Recording && !cx.recorder.is_recording() {
+        env.record();
+        env.members.go_on_joining(env.recorder, env.statistics, env.cx);
+        if *self.stop == Stop::Recording && !env.recorder.is_recording() {
             *self.stop = Stop::Done;
-            cx.out.report(Report::Stopped);
+            env.cx.report(Report::Stopped);
         }
     }
 }

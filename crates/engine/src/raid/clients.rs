@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::layer::{Durability, ErrorKind, Io, IoError, IoResult, Report, Request, RequestId, Unfinished};
 use crate::raid::cache::StripeCache;
-use crate::raid::cx::Cx;
+use crate::raid::env::Env;
 use crate::raid::flight::Flight;
 use crate::raid::layout::Chunk;
 use crate::raid::record::Recorder;
@@ -151,15 +151,15 @@ impl Clients {
         &mut self,
         request: Request,
         cache: &mut StripeCache,
-        cx: &mut Cx,
+        env: &mut Env,
     ) -> Option<(u64, Vec<Piece>)> {
-        self.last_activity = cx.now;
-        let mut valid = cx.geometry.validate(&request.io);
-        if valid.is_ok() && cx.recorder.broken && request.io.modifies() {
+        self.last_activity = env.cx.now;
+        let mut valid = env.geometry.validate(&request.io);
+        if valid.is_ok() && env.recorder.broken && request.io.modifies() {
             valid = Err(IoError { kind: ErrorKind::Medium, extent: request.io.extent() });
         }
         if let Err(error) = valid {
-            cx.out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+            env.cx.reply(request.id, IoResult::err(request.io.take_buf(), error));
             return None;
         }
         let action = match &request.io {
@@ -171,7 +171,7 @@ impl Clients {
         };
         let Some(extent) = request.io.extent() else {
             let key = self.take(request.id, action, Buf::none());
-            let stamp = if cx.config.non_volatile { 0 } else { cache.stamp() };
+            let stamp = if env.config.non_volatile { 0 } else { cache.stamp() };
             self.wait_until_destaged(WaitingFor::Request(key), None, stamp);
             return None;
         };
@@ -190,38 +190,38 @@ impl Clients {
             at += (chunk.sectors * SECTOR_BYTES) as usize;
             piece
         };
-        let pieces: Vec<Piece> = cx.layout.chunks(extent).map(piece).collect();
+        let pieces: Vec<Piece> = env.layout.chunks(extent).map(piece).collect();
         self.requests.get_mut(key).left += pieces.len() as u32;
         Some((key, pieces))
     }
 
     /// Begins a piece of a request. True when it waits for something that has to be computed as soon as its unit is free.
-    pub fn begin(&mut self, piece: Piece, cache: &mut StripeCache, cx: &mut Cx) -> bool {
+    pub fn begin(&mut self, piece: Piece, cache: &mut StripeCache, env: &mut Env) -> bool {
         let reads = self.requests.get_mut(piece.request).action == Action::Read;
         if reads {
-            return self.read(piece, cache, cx);
+            return self.read(piece, cache, env);
         }
         let waits = !self.stalled.is_empty();
-        if waits || !self.absorb(piece, cache, cx) {
-            cx.statistics.stalls += u64::from(!waits);
+        if waits || !self.absorb(piece, cache, env) {
+            env.statistics.stalls += u64::from(!waits);
             self.stalled.push_back(piece);
         }
         false
     }
 
     /// Reads a piece from the cache, or from its member, or has it computed.
-    fn read(&mut self, piece: Piece, cache: &mut StripeCache, cx: &mut Cx) -> bool {
+    fn read(&mut self, piece: Piece, cache: &mut StripeCache, env: &mut Env) -> bool {
         let chunk = piece.chunk;
-        if cx.losses.has(chunk) {
-            self.read_fails(piece, cache, cx);
+        if env.losses.has(chunk) {
+            self.read_fails(piece, cache, env);
             return false;
         }
         if cache.has(chunk) {
-            cx.statistics.read_hits += 1;
-            self.answer_read(piece, cache, cx);
+            env.statistics.read_hits += 1;
+            self.answer_read(piece, cache, env);
             return false;
         }
-        let missing = is_missing(chunk, cache, cx.recorder);
+        let missing = is_missing(chunk, cache, env.recorder);
         let locked = cache.is_locked(chunk);
         let unit = cache.unit(chunk.unit);
         if locked {
@@ -229,61 +229,61 @@ impl Clients {
             return false;
         }
         if missing {
-            want_fetch(piece, cache, cx.recorder);
+            want_fetch(piece, cache, env.recorder);
             return true;
         }
         unit.readers += 1;
-        let member = cx.layout.member(chunk.unit, chunk.column);
+        let member = env.layout.member(chunk.unit, chunk.column);
         let row = (chunk.first / LINE_SECTORS) as usize;
-        let lba = cx.layout.member_lba(chunk.unit, row) + chunk.first % LINE_SECTORS;
+        let lba = env.layout.member_lba(chunk.unit, row) + chunk.first % LINE_SECTORS;
         let buf = cache.buffer((chunk.sectors * SECTOR_BYTES) as usize);
-        cx.statistics.read_misses += 1;
+        env.statistics.read_misses += 1;
         self.reading += 1;
-        cx.submit(member, Flight::Read(piece), Io::Read { at: lba, buf });
+        env.submit(member, Flight::Read(piece), Io::Read { at: lba, buf });
         false
     }
 
-    fn read_fails(&mut self, piece: Piece, cache: &StripeCache, cx: &mut Cx) {
-        self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), cache, cx);
+    fn read_fails(&mut self, piece: Piece, cache: &StripeCache, env: &mut Env) {
+        self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), cache, env);
     }
 
     /// A read of a client has returned from its member.
-    pub fn read_returned(&mut self, piece: Piece, result: IoResult, cache: &mut StripeCache, cx: &mut Cx) {
+    pub fn read_returned(&mut self, piece: Piece, result: IoResult, cache: &mut StripeCache, env: &mut Env) {
         self.reading -= 1;
         cache.unit(piece.chunk.unit).readers -= 1;
         if result.status.is_err() {
             // A write may have made it whole meanwhile.
             if cache.has(piece.chunk) {
-                self.answer_read(piece, cache, cx);
+                self.answer_read(piece, cache, env);
             } else {
-                want_fetch(piece, cache, cx.recorder);
+                want_fetch(piece, cache, env.recorder);
             }
         } else {
             cache.keep(piece.chunk, &result.buf);
             let request = self.requests.get_mut(piece.request);
             request.buf.copy_from(piece.at, &result.buf, 0, result.buf.len());
-            self.answer_read(piece, cache, cx);
+            self.answer_read(piece, cache, env);
         }
     }
 
     /// Blocks in the cache are newer than those that a member gave.
-    fn answer_read(&mut self, piece: Piece, cache: &mut StripeCache, cx: &mut Cx) {
+    fn answer_read(&mut self, piece: Piece, cache: &mut StripeCache, env: &mut Env) {
         if cache.get(piece.chunk.unit).is_some() {
             let request = self.requests.get_mut(piece.request);
             cache.read(piece.chunk, &mut request.buf, piece.at);
         }
-        cx.losses.is_readable(piece.chunk);
-        self.piece_done(piece.request, None, cache, cx);
+        env.losses.is_readable(piece.chunk);
+        self.piece_done(piece.request, None, cache, env);
     }
 
     /// A row that could not be computed is an error for those who wait for it.
-    pub fn fail_fetch(&mut self, unit: u64, row: usize, cache: &mut StripeCache, cx: &mut Cx) {
+    pub fn fail_fetch(&mut self, unit: u64, row: usize, cache: &mut StripeCache, env: &mut Env) {
         let waiting = std::mem::take(&mut cache.unit(unit).waiting);
         for piece in waiting {
             let reads = self.requests.get_mut(piece.request).action == Action::Read;
             let wants = cache.lacks(piece.chunk).any(|lacks| lacks == row);
-            if reads && wants && is_missing(piece.chunk, cache, cx.recorder) {
-                self.read_fails(piece, cache, cx);
+            if reads && wants && is_missing(piece.chunk, cache, env.recorder) {
+                self.read_fails(piece, cache, env);
             } else {
                 cache.unit(unit).waiting.push_back(piece);
             }
@@ -291,14 +291,14 @@ impl Clients {
     }
 
     /// Takes a write into the cache, as soon as its unit is free. False where there is no room.
-    fn absorb(&mut self, piece: Piece, cache: &mut StripeCache, cx: &mut Cx) -> bool {
+    fn absorb(&mut self, piece: Piece, cache: &mut StripeCache, env: &mut Env) -> bool {
         let number = piece.chunk.unit;
-        if cx.recorder.broken {
-            self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), cache, cx);
+        if env.recorder.broken {
+            self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), cache, env);
             return true;
         }
         // Lost blocks are settled when their unit is destaged: no write may overtake that.
-        let settling = !cx.recorder.lost().is_empty();
+        let settling = !env.recorder.lost().is_empty();
         let locked = cache.is_locked(piece.chunk);
         let unit = cache.unit(number);
         if locked || (unit.exclusive && settling) {
@@ -309,8 +309,8 @@ impl Clients {
             cache.release(number);
             return false;
         }
-        if !cx.losses.overwrite(piece.chunk) {
-            self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), cache, cx);
+        if !env.losses.overwrite(piece.chunk) {
+            self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), cache, env);
             cache.release(number);
             return true;
         }
@@ -319,28 +319,28 @@ impl Clients {
         if request.action == Action::Write(Durability::Durable) && request.units.last() != Some(&number) {
             request.units.push(number);
         }
-        self.piece_done(piece.request, None, cache, cx);
+        self.piece_done(piece.request, None, cache, env);
         true
     }
 
     /// Lets the writes that wait for room go on, in their order.
-    pub fn go_on_writing(&mut self, cache: &mut StripeCache, cx: &mut Cx) {
+    pub fn go_on_writing(&mut self, cache: &mut StripeCache, env: &mut Env) {
         while let Some(piece) = self.stalled.pop_front() {
-            if !self.absorb(piece, cache, cx) {
+            if !self.absorb(piece, cache, env) {
                 return self.stalled.push_front(piece);
             }
         }
     }
 
     /// Ends a piece of a request. After the last piece the request is answered, or waits until its writes are destaged.
-    pub fn piece_done(&mut self, key: u64, error: Option<IoError>, cache: &StripeCache, cx: &mut Cx) {
+    pub fn piece_done(&mut self, key: u64, error: Option<IoError>, cache: &StripeCache, env: &mut Env) {
         let request = self.requests.get_mut(key);
         request.error = request.error.or(error);
         request.left -= 1;
         if request.left > 0 {
             return;
         }
-        if !cx.config.non_volatile && request.error.is_none() && !request.units.is_empty() {
+        if !env.config.non_volatile && request.error.is_none() && !request.units.is_empty() {
             request.left = 1;
             let units = std::mem::take(&mut request.units);
             return self.wait_until_destaged(WaitingFor::Request(key), Some(units), cache.stamp());
@@ -348,7 +348,7 @@ impl Clients {
         self.foreground -= 1;
         let request = self.requests.remove(key);
         let status = request.error.map_or(Ok(()), Err);
-        cx.out.reply(request.id, IoResult { buf: request.buf, status });
+        env.cx.reply(request.id, IoResult { buf: request.buf, status });
     }
 
     /// Whoever it is learns when what was dirty at a stamp is destaged.
@@ -357,36 +357,36 @@ impl Clients {
     }
 
     /// Answers those whose blocks are destaged and flushed, or never will be. True when a stop has waited for that, the last of all.
-    pub fn finish_waiters(&mut self, cache: &StripeCache, cx: &mut Cx) -> bool {
+    pub fn finish_waiters(&mut self, cache: &StripeCache, env: &mut Env) -> bool {
         let mut stops = false;
-        let has_lost_journal = cx.config.journal && cx.recorder.journal.is_none();
+        let has_lost_journal = env.config.journal && env.recorder.journal.is_none();
         let mut index = 0;
         while index < self.waiters.len() {
             let waiter = &self.waiters[index];
             // A durable write asks nothing of what was there before it.
             let all = waiter.units.is_none();
             let destaged = waiter.is_destaged(cache);
-            if destaged && all && cx.members.unflushed {
-                cx.members.flush(|role| cx.recorder.is_in_use(role), cx.out);
+            if destaged && all && env.members.unflushed {
+                env.members.flush(|role| env.recorder.is_in_use(role), env.cx);
             }
-            let safe = destaged && !(all && (cx.members.unflushed || cx.recorder.owes()));
-            if !safe && !cx.recorder.broken {
+            let safe = destaged && !(all && (env.members.unflushed || env.recorder.owes()));
+            if !safe && !env.recorder.broken {
                 index += 1;
                 continue;
             }
             let waiter = self.waiters.remove(index);
-            let error = cx.recorder.broken.then_some(IoError::new(ErrorKind::Medium));
+            let error = env.recorder.broken.then_some(IoError::new(ErrorKind::Medium));
             match waiter.who {
-                WaitingFor::Request(key) => self.piece_done(key, error, cache, cx),
-                WaitingFor::Report(_) if cx.recorder.broken => {
-                    let why = match has_lost_journal && cx.config.journal_required {
+                WaitingFor::Request(key) => self.piece_done(key, error, cache, env),
+                WaitingFor::Report(_) if env.recorder.broken => {
+                    let why = match has_lost_journal && env.config.journal_required {
                         true => Unfinished::Journal,
                         false => Unfinished::Members,
                     };
-                    cx.out.report(Report::Failed(why));
+                    env.cx.report(Report::Failed(why));
                 }
                 WaitingFor::Report(Report::Stopped) => stops = true,
-                WaitingFor::Report(report) => cx.out.report(report),
+                WaitingFor::Report(report) => env.cx.report(report),
             }
         }
         stops

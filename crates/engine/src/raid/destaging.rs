@@ -7,7 +7,7 @@ use crate::destage::when::{self, Choice};
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::{Clients, Waiter};
 use crate::raid::config::RaidConfig;
-use crate::raid::cx::Cx;
+use crate::raid::env::Env;
 use crate::{LINE_SECTORS, Nanos};
 
 /// The most dirty units that one choice looks at, so that no event takes longer the more is dirty. A policy that compares units compares so
@@ -91,9 +91,9 @@ impl Destaging {
     }
 
     /// Disks that know of more commands find shorter ways. Only where these keep no other client waiting, and take little RAM.
-    fn may_go_deeper(&self, clients: &Clients, cx: &Cx) -> bool {
-        let whole = cx.config.destage_depth as usize * cx.layout.rows * cx.layout.shape.data;
-        self.running < cx.config.flush_depth && self.blocks < whole / 4 && clients.wait_for_flush_only()
+    fn may_go_deeper(&self, clients: &Clients, env: &Env) -> bool {
+        let whole = env.config.destage_depth as usize * env.layout.rows * env.layout.shape.data;
+        self.running < env.config.flush_depth && self.blocks < whole / 4 && clients.wait_for_flush_only()
     }
 
     /// The policy's choice, for what is dirty and nobody waits for.
@@ -114,17 +114,17 @@ impl Destaging {
     }
 
     /// The unit that is destaged next, if one is to be now.
-    pub fn next(&mut self, cache: &mut StripeCache, clients: &Clients, cx: &mut Cx) -> Option<u64> {
-        let config = cx.config;
+    pub fn next(&mut self, cache: &mut StripeCache, clients: &Clients, env: &mut Env) -> Option<u64> {
+        let config = env.config;
         let dirty = cache.dirty().len().saturating_sub(self.running as usize);
         let (high_mark, low_mark) = (f64::from(config.high_mark) / 100.0, f64::from(config.low_mark) / 100.0);
         self.triggered = when::hysteresis(self.triggered, cache.utilisation(), high_mark, low_mark);
         let room = self.running < config.destage_depth;
-        if dirty == 0 || cx.recorder.broken || !(room || self.may_go_deeper(clients, cx)) {
+        if dirty == 0 || env.recorder.broken || !(room || self.may_go_deeper(clients, env)) {
             return None;
         }
         if self.looks() >= LOOKS_MAX {
-            cx.wake_at(cx.now);
+            env.wake_at(env.cx.now);
             return None;
         }
         if let Some(unit) = self.wanted_by(clients.waiters(), cache) {
@@ -134,12 +134,12 @@ impl Destaging {
             return None;
         }
         if clients.wait_for_room() && self.running == 0 {
-            return self.choose(cache, cx);
+            return self.choose(cache, env);
         }
-        match self.when(cx.now, cache, clients, config) {
-            Choice::Run => self.choose(cache, cx),
+        match self.when(env.cx.now, cache, clients, config) {
+            Choice::Run => self.choose(cache, env),
             Choice::At(time) => {
-                cx.wake_at(time);
+                env.wake_at(time);
                 None
             }
             Choice::Wait => None,
@@ -180,8 +180,8 @@ impl Destaging {
     }
 
     /// The dirty unit that the policy wants destaged first.
-    fn choose(&mut self, cache: &mut StripeCache, cx: &Cx) -> Option<u64> {
-        let what = cx.config.what;
+    fn choose(&mut self, cache: &mut StripeCache, env: &Env) -> Option<u64> {
+        let what = env.config.what;
         let chosen = match what {
             WhatPolicy::LeastRecentlyWritten => {
                 self.look_at(cache.by_written()).find(|&unit| cache.can_destage(unit))
@@ -189,7 +189,7 @@ impl Destaging {
             WhatPolicy::CScan | WhatPolicy::Wow | WhatPolicy::Stow => {
                 self.sweep(what != WhatPolicy::CScan, cache)
             }
-            _ => self.compare(what, cx.layout.units(), cache),
+            _ => self.compare(what, env.layout.units(), cache),
         };
         if chosen.is_none() {
             self.close_one(cache);

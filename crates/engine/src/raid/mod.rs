@@ -14,7 +14,7 @@
 //! | `cache`      | the stripe cache: the units, their order, their memory                            |
 //! | `unit`       | a unit of the stripe cache: its blocks, its lock                                  |
 //! | `array`      | passes events to the parts, and lets what waits for a unit go on                  |
-//! | `cx`         | the parts that all others use, in an event                                        |
+//! | `env`         | the parts that all others use, in an event                                        |
 //! | `flight`     | commands under way below the array                                                |
 //! | `destaging`  | the choice of the next destage, by marks and policies                             |
 //! | `status`     | the state of the array, for people and monitors                                   |
@@ -42,7 +42,7 @@
 //! | `lost`       | blocks of rows of which more is missing than the parity makes up for              |
 //! | `members`    | the devices: the member of each role, spares, those that join                     |
 //!
-//! Each part owns its state and its behaviour. What it does not own is passed to it by name, and what all parts use, as a `Cx`. A part
+//! Each part owns its state and its behaviour. What it does not own is passed to it by name, and what all parts use, as a `Env`. A part
 //! returns what follows for others; [`Array`] alone acts on that.
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
@@ -63,9 +63,9 @@ mod clients;
 pub mod compute;
 mod config;
 pub mod contiguity;
-mod cx;
 mod describe;
 mod destaging;
+mod env;
 mod error;
 mod flight;
 pub mod grow;
@@ -96,7 +96,7 @@ mod tests;
 mod unit;
 mod window;
 
-use crate::layer::{ActivateError, Event, Geometry, Layer, Outbox, Ports};
+use crate::layer::{ActivateError, Cx, Event, Geometry, Layer, Ports};
 use crate::{AnyStatus, Nanos};
 
 pub use apart::Apart;
@@ -138,8 +138,8 @@ impl RaidLayer {
 }
 
 impl Layer for RaidLayer {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
-        self.array.as_mut().expect("it is active").handle(now, event, out);
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
+        self.array.as_mut().expect("it is active").handle(event, cx);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {

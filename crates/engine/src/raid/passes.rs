@@ -12,7 +12,7 @@ use crate::layer::{CommandError, Io, IoResult};
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::Clients;
 use crate::raid::config::RaidConfig;
-use crate::raid::cx::Cx;
+use crate::raid::env::Env;
 use crate::raid::flight::{Flight, Part};
 use crate::raid::layout::Layout;
 use crate::raid::pass::{Checkpoint, Pass, PassKind};
@@ -39,10 +39,10 @@ const fn column_bytes(layout: &Layout) -> u64 {
 }
 
 /// The units of the next window. `is_active`: clients are.
-fn window_units(is_active: bool, cx: &Cx) -> u64 {
-    let share = cx.config.pass_bytes / (DEPTH * cx.members.count() as u64);
+fn window_units(is_active: bool, env: &Env) -> u64 {
+    let share = env.config.pass_bytes / (DEPTH * env.members.count() as u64);
     let bytes = if is_active { share.min(ACTIVE_WINDOW_BYTES) } else { share };
-    (bytes / column_bytes(&cx.layout)).max(1)
+    (bytes / column_bytes(&env.layout)).max(1)
 }
 
 /// The pass that goes on, and what is known of others.
@@ -207,24 +207,24 @@ impl Passes {
     }
 
     /// Begins windows, as many as there may be now; ends the pass after the last one.
-    pub fn go_on(&mut self, stripes: &mut Stripes, clients: &Clients, cx: &mut Cx) {
-        if cx.recorder.takes_no_writes() || cx.config.pass_rate == 0 {
+    pub fn go_on(&mut self, stripes: &mut Stripes, clients: &Clients, env: &mut Env) {
+        if env.recorder.takes_no_writes() || env.config.pass_rate == 0 {
             return;
         }
-        self.choose(cx.recorder);
-        self.go_on_with_checkpoint(cx);
+        self.choose(env.recorder);
+        self.go_on_with_checkpoint(env);
         let is_active = clients.foreground() > 0
             || stripes.destaging.running() > 0
-            || cx.now < clients.last_activity() + ACTIVE;
-        while !self.is_held_up(cx.recorder) && self.may_begin_window(is_active, clients, cx) {
+            || env.cx.now < clients.last_activity() + ACTIVE;
+        while !self.is_held_up(env.recorder) && self.may_begin_window(is_active, clients, env) {
             let left = self.units_left();
             let Some(pass) = &mut self.current else { return };
-            let Some(units) = pass.take(window_units(is_active, cx)) else { return };
+            let Some(units) = pass.take(window_units(is_active, env)) else { return };
             if pass.began.is_none() {
-                (pass.began, pass.next_checkpoint) = (Some((cx.now, left)), cx.now + CHECKPOINT_TIME);
+                (pass.began, pass.next_checkpoint) = (Some((env.cx.now, left)), env.cx.now + CHECKPOINT_TIME);
             }
-            self.pace(&units, cx);
-            self.begin_window(units, stripes, cx);
+            self.pace(&units, env);
+            self.begin_window(units, stripes, env);
         }
     }
 
@@ -233,42 +233,43 @@ impl Passes {
         !recorder.read_only && config.pass_rate > 0 && !self.is_held_up(recorder)
     }
 
-    fn may_begin_window(&self, is_active: bool, clients: &Clients, cx: &mut Cx) -> bool {
+    fn may_begin_window(&self, is_active: bool, clients: &Clients, env: &mut Env) -> bool {
         let begun = self.windows.len() as u64;
         if !is_active {
-            let window_bytes = column_bytes(&cx.layout) * cx.members.count() as u64;
-            return begun < (cx.config.pass_bytes / window_bytes).clamp(1, DEPTH);
+            let window_bytes = column_bytes(&env.layout) * env.members.count() as u64;
+            return begun < (env.config.pass_bytes / window_bytes).clamp(1, DEPTH);
         }
-        if begun == 0 && cx.now < self.next_at {
+        if begun == 0 && env.cx.now < self.next_at {
             let rest = clients.last_activity() + ACTIVE;
-            cx.wake_at(if rest > cx.now { self.next_at.min(rest) } else { self.next_at });
+            env.wake_at(if rest > env.cx.now { self.next_at.min(rest) } else { self.next_at });
             return false;
         }
         begun == 0
     }
 
     /// The next window has to wait so long that the rate is kept.
-    fn pace(&mut self, units: &Range<u64>, cx: &Cx) {
-        let bytes = (units.end - units.start) * column_bytes(&cx.layout);
-        let takes = u128::from(bytes) * 1_000_000_000 / u128::from(cx.config.pass_rate);
-        self.next_at = cx.now.max(self.next_at).saturating_add(Nanos(takes.min(u128::from(u64::MAX)) as u64));
+    fn pace(&mut self, units: &Range<u64>, env: &Env) {
+        let bytes = (units.end - units.start) * column_bytes(&env.layout);
+        let takes = u128::from(bytes) * 1_000_000_000 / u128::from(env.config.pass_rate);
+        self.next_at =
+            env.cx.now.max(self.next_at).saturating_add(Nanos(takes.min(u128::from(u64::MAX)) as u64));
     }
 
     /// Claims a window's units, and takes the locks that are free.
-    fn begin_window(&mut self, units: Range<u64>, stripes: &mut Stripes, cx: &mut Cx) {
-        let key = self.windows.insert(Window::new(units.clone(), cx.members.count()));
+    fn begin_window(&mut self, units: Range<u64>, stripes: &mut Stripes, env: &mut Env) {
+        let key = self.windows.insert(Window::new(units.clone(), env.members.count()));
         self.order.push_back(key);
         for unit in units {
             let entry = stripes.cache.unit(unit);
             entry.claimed = Some(key);
             if !entry.exclusive && entry.readers == 0 && entry.fetch.is_none() {
-                self.lock(unit, stripes, cx);
+                self.lock(unit, stripes, env);
             }
         }
     }
 
     /// Gives a unit to the window that has claimed it.
-    pub fn lock(&mut self, unit: u64, stripes: &mut Stripes, cx: &mut Cx) {
+    pub fn lock(&mut self, unit: u64, stripes: &mut Stripes, env: &mut Env) {
         let entry = stripes.cache.unit(unit);
         let key = entry.claimed.take().expect("a window has claimed it");
         (entry.exclusive, entry.wanted) = (true, false);
@@ -276,33 +277,33 @@ impl Passes {
         let window = self.windows.get_mut(key);
         window.left -= 1;
         if window.left == 0 {
-            window.begin(key, &stripes.cache, cx);
+            window.begin(key, &stripes.cache, env);
         }
     }
 
     /// A member has given its part of a window.
-    pub fn read_returned(&mut self, part: Part, result: IoResult, stripes: &Stripes, cx: &mut Cx) {
+    pub fn read_returned(&mut self, part: Part, result: IoResult, stripes: &Stripes, env: &mut Env) {
         let (key, repairs) = (part.window, self.repairs());
         let window = self.windows.get_mut(key);
-        window.read_returned(part, result, &stripes.cache, cx);
+        window.read_returned(part, result, &stripes.cache, env);
         if window.left == 0 {
             let pass = self.current.as_mut().expect("a pass goes on");
-            window.survey(key, pass, repairs, stripes, cx);
+            window.survey(key, pass, repairs, stripes, env);
         }
     }
 
     /// A member has written its part of a window, or has failed.
-    pub fn write_returned(&mut self, part: Part, is_ok: bool, cache: &mut StripeCache, cx: &mut Cx) {
+    pub fn write_returned(&mut self, part: Part, is_ok: bool, cache: &mut StripeCache, env: &mut Env) {
         let window = self.windows.get_mut(part.window);
         window.left -= 1;
         if is_ok {
             let pass = self.current.as_mut().expect("a pass goes on");
-            window.written(part, pass, cache, cx);
+            window.written(part, pass, cache, env);
         }
     }
 
     /// A window is over when all before it are: what a pass has been over is everything below one unit. Gives its units, which are free.
-    pub fn next_over(&mut self, cx: &mut Cx) -> Option<Range<u64>> {
+    pub fn next_over(&mut self, env: &mut Env) -> Option<Range<u64>> {
         let first = *self.order.front()?;
         if self.windows.get_mut(first).left > 0 {
             return None;
@@ -312,65 +313,65 @@ impl Passes {
         let position = self.position();
         let pass = self.current.as_ref().expect("a pass goes on");
         match pass.kind {
-            _ if pass.is_void(cx.recorder) => {}
-            PassKind::Resync => cx.statistics.resynced_units += units.end - units.start,
-            PassKind::Rebuild { .. } => cx.recorder.rebuilt(cx.recorder.sectors_below(position)),
+            _ if pass.is_void(env.recorder) => {}
+            PassKind::Resync => env.statistics.resynced_units += units.end - units.start,
+            PassKind::Rebuild { .. } => env.recorder.rebuilt(env.recorder.sectors_below(position)),
             PassKind::Scrub { .. } => {}
         }
         Some(units)
     }
 
     /// Now and then, and at the end, it is recorded how far a pass has come.
-    fn go_on_with_checkpoint(&mut self, cx: &mut Cx) {
+    fn go_on_with_checkpoint(&mut self, env: &mut Env) {
         let position = self.position();
         let Some(pass) = &mut self.current else { return };
         match pass.checkpoint {
-            Some(Checkpoint { left: 0, position }) => self.end_checkpoint(position, cx),
+            Some(Checkpoint { left: 0, position }) => self.end_checkpoint(position, env),
             Some(_) => {}
             None if pass.void => {}
             None => match position {
-                None => self.begin_checkpoint(u64::MAX, cx),
-                Some(position) if cx.now >= pass.next_checkpoint => self.begin_checkpoint(position, cx),
+                None => self.begin_checkpoint(u64::MAX, env),
+                Some(position) if env.cx.now >= pass.next_checkpoint => self.begin_checkpoint(position, env),
                 Some(_) => {}
             },
         }
     }
 
     /// Records at a stop how far a pass has come. True when nothing is left to record. Nothing of the pass is under way.
-    pub fn has_noted(&mut self, cx: &mut Cx) -> bool {
-        self.go_on_with_checkpoint(cx);
+    pub fn has_noted(&mut self, env: &mut Env) -> bool {
+        self.go_on_with_checkpoint(env);
         let position = self.position();
         let Some(pass) = &mut self.current else { return true };
         if pass.checkpoint.is_some() {
             return false;
         }
-        if cx.recorder.broken || pass.void || pass.began.is_none() {
+        if env.recorder.broken || pass.void || pass.began.is_none() {
             return true;
         }
         // Only once.
         pass.began = None;
-        self.begin_checkpoint(position.unwrap_or(u64::MAX), cx);
+        self.begin_checkpoint(position.unwrap_or(u64::MAX), env);
         self.current.as_ref().is_none_or(|pass| pass.checkpoint.is_none())
     }
 
-    fn begin_checkpoint(&mut self, position: u64, cx: &mut Cx) {
+    fn begin_checkpoint(&mut self, position: u64, env: &mut Env) {
         let Some(pass) = &self.current else { return };
         let (kind, wrote) = (pass.kind, pass.findings.repaired > 0);
         let flushes = |role: &usize| match kind {
             PassKind::Rebuild { role: new } => new == *role,
             // A parity that fits may do so only in the caches of members, where a killed server has left it.
-            PassKind::Resync => (wrote || cx.members.unflushed) && cx.recorder.is_in_use(*role),
-            PassKind::Scrub { .. } => wrote && cx.recorder.is_in_use(*role),
+            PassKind::Resync => (wrote || env.members.unflushed) && env.recorder.is_in_use(*role),
+            PassKind::Scrub { .. } => wrote && env.recorder.is_in_use(*role),
         };
-        let roles: Vec<usize> = (0..cx.members.count()).filter(flushes).collect();
+        let roles: Vec<usize> = (0..env.members.count()).filter(flushes).collect();
         if let Some(pass) = &mut self.current {
             pass.checkpoint = Some(Checkpoint { position, left: roles.len() as u32 });
         }
         for role in &roles {
-            cx.submit(*role, Flight::PassFlush, Io::Flush);
+            env.submit(*role, Flight::PassFlush, Io::Flush);
         }
         if roles.is_empty() {
-            self.end_checkpoint(position, cx);
+            self.end_checkpoint(position, env);
         }
     }
 
@@ -382,24 +383,24 @@ impl Passes {
         }
     }
 
-    fn end_checkpoint(&mut self, position: u64, cx: &mut Cx) {
+    fn end_checkpoint(&mut self, position: u64, env: &mut Env) {
         let Some(pass) = &mut self.current else { return };
-        (pass.checkpoint, pass.next_checkpoint) = (None, cx.now + CHECKPOINT_TIME);
+        (pass.checkpoint, pass.next_checkpoint) = (None, env.cx.now + CHECKPOINT_TIME);
         let (kind, findings, over) = (pass.kind, pass.findings, position == u64::MAX);
-        let filled_bytes = pass.units * column_bytes(&cx.layout);
-        let returning = over && cx.recorder.is_returning();
+        let filled_bytes = pass.units * column_bytes(&env.layout);
+        let returning = over && env.recorder.is_returning();
         match kind {
             PassKind::Resync => {
-                let regions = cx.recorder.regions;
+                let regions = env.recorder.regions;
                 let right =
                     |region: &u64| regions.units(*region).end <= position && !pass.wrong.contains(region);
-                let right: Vec<u64> = cx.recorder.in_doubt().iter().filter(right).collect();
+                let right: Vec<u64> = env.recorder.in_doubt().iter().filter(right).collect();
                 for region in right {
-                    cx.recorder.synced(region);
+                    env.recorder.synced(region);
                 }
             }
             PassKind::Rebuild { .. } => {
-                cx.recorder.checkpoint(cx.recorder.sectors_below((!over).then_some(position)))
+                env.recorder.checkpoint(env.recorder.sectors_below((!over).then_some(position)))
             }
             PassKind::Scrub { .. } => {}
         }
@@ -408,13 +409,13 @@ impl Passes {
             match kind {
                 PassKind::Resync => {}
                 PassKind::Rebuild { role } => {
-                    let member_bytes = cx.recorder.recorded().member_sectors * SECTOR_BYTES;
+                    let member_bytes = env.recorder.recorded().member_sectors * SECTOR_BYTES;
                     let done = returning.then_some(Return { role, filled_bytes, member_bytes });
                     (self.last_rebuild, self.last_return) = (Some(findings), done);
                 }
                 PassKind::Scrub { .. } => self.last_scrub = Some(findings),
             }
         }
-        cx.record();
+        env.record();
     }
 }

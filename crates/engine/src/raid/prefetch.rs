@@ -13,7 +13,7 @@ use crate::layer::{Io, IoResult};
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::Clients;
 use crate::raid::config::CacheUnit;
-use crate::raid::cx::Cx;
+use crate::raid::env::Env;
 use crate::raid::flight::Flight;
 use crate::raid::operation::view;
 use crate::raid::plan::{Purpose, Run, plan};
@@ -64,11 +64,11 @@ fn is_scattered(unit: &Unit, data: usize) -> bool {
 
 impl Prefetch {
     /// Reads what the next destages will need, where that may be done now.
-    pub fn go_on(&mut self, cache: &mut StripeCache, clients: &Clients, cx: &mut Cx) {
-        if !self.may_read(cache, clients, cx) {
+    pub fn go_on(&mut self, cache: &mut StripeCache, clients: &Clients, env: &mut Env) {
+        if !self.may_read(cache, clients, env) {
             return;
         }
-        let rested = cache.stamp().saturating_sub(cx.config.prefetch_after);
+        let rested = cache.stamp().saturating_sub(env.config.prefetch_after);
         while let Some((written, unit)) = cache.written_after(self.seen) {
             if written > rested {
                 break;
@@ -76,49 +76,49 @@ impl Prefetch {
             self.seen = written;
             self.due.insert(unit);
         }
-        while self.may_read(cache, clients, cx) {
+        while self.may_read(cache, clients, env) {
             let next = self.due.range(self.hand..).next().or(self.due.first());
             let Some(unit) = next.copied() else { return };
             self.due.remove(&unit);
             self.hand = unit + 1;
-            let data = cx.layout.shape.data;
+            let data = env.layout.shape.data;
             if cache.get(unit).is_some_and(|entry| is_scattered(entry, data))
-                && !cx.recorder.is_unsynced(unit)
+                && !env.recorder.is_unsynced(unit)
             {
-                self.read(unit, cache, cx);
+                self.read(unit, cache, env);
             }
         }
     }
 
-    fn may_read(&self, cache: &StripeCache, clients: &Clients, cx: &Cx) -> bool {
+    fn may_read(&self, cache: &StripeCache, clients: &Clients, env: &Env) -> bool {
         let blocks_max = cache.capacity_bytes() as usize / BLOCK / SHARE;
-        cx.config.prefetch_after > 0
-            && cx.config.unit == CacheUnit::Stripe
-            && !cx.config.non_volatile
-            && !cx.recorder.broken
-            && cx.recorder.failed() == 0
+        env.config.prefetch_after > 0
+            && env.config.unit == CacheUnit::Stripe
+            && !env.config.non_volatile
+            && !env.recorder.broken
+            && env.recorder.failed() == 0
             && clients.only_write()
-            && self.in_flight < cx.config.flush_depth
+            && self.in_flight < env.config.flush_depth
             && self.blocks < blocks_max
     }
 
-    fn read(&mut self, unit: u64, cache: &mut StripeCache, cx: &mut Cx) {
-        let view = view(unit, cache, cx.recorder);
-        let Ok(plan) = plan(&view, &Purpose::Destage, cx.config.contiguity.as_ref()) else { return };
+    fn read(&mut self, unit: u64, cache: &mut StripeCache, env: &mut Env) {
+        let view = view(unit, cache, env.recorder);
+        let Ok(plan) = plan(&view, &Purpose::Destage, env.config.contiguity.as_ref()) else { return };
         let has = &cache.get(unit).expect("it is dirty").prefetched;
-        let of_data = plan.reads.iter().filter(|run| run.column < cx.layout.shape.data);
+        let of_data = plan.reads.iter().filter(|run| run.column < env.layout.shape.data);
         let runs: Vec<Run> = of_data.filter_map(|run| lacks(run, has)).collect();
         for run in runs {
-            let at = cx.layout.member_lba(unit, run.rows.start);
+            let at = env.layout.member_lba(unit, run.rows.start);
             let buf = cache.buffer(run.rows.len() * BLOCK);
-            cx.statistics.prefetches += 1;
-            cx.statistics.destage_reads += 1;
-            cx.statistics.destage_read_blocks += run.rows.len() as u64;
+            env.statistics.prefetches += 1;
+            env.statistics.destage_reads += 1;
+            env.statistics.destage_read_blocks += run.rows.len() as u64;
             self.in_flight += 1;
             self.blocks += run.rows.len();
             cache.unit(unit).readers += 1;
-            let member = cx.layout.member(unit, run.column);
-            cx.submit(member, Flight::Prefetch { unit, run }, Io::Read { at, buf });
+            let member = env.layout.member(unit, run.column);
+            env.submit(member, Flight::Prefetch { unit, run }, Io::Read { at, buf });
         }
     }
 

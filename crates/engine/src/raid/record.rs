@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::Nanos;
-use crate::layer::{CommandError, Outbox};
+use crate::layer::{CommandError, Cx};
 use crate::raid::away::{Away, TRACTS_MAX};
 use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::flight::Flight;
@@ -384,7 +384,7 @@ impl Recorder {
     }
 
     /// Writes the superblocks, if they have something new to say and are not being written.
-    pub fn record(&mut self, members: &mut Members, statistics: &mut Statistics, out: &mut Outbox) {
+    pub fn record(&mut self, members: &mut Members, statistics: &mut Statistics, cx: &mut Cx) {
         if self.recording.is_some() || self.broken {
             return;
         }
@@ -397,7 +397,7 @@ impl Recorder {
             next.epoch += 1;
             if let Some(journal) = &mut self.journal {
                 if let Some(record) = journal.open(self.recorded.uuid, next.epoch) {
-                    members.submit_to(journal.port(), 0, Flight::Journal { operation: None }, record, out);
+                    members.submit_to(journal.port(), 0, Flight::Journal { operation: None }, record, cx);
                 }
                 if !journal.is_open(next.epoch) {
                     return;
@@ -409,7 +409,7 @@ impl Recorder {
             if self.is_in_use(role) {
                 self.left += 1;
                 let write = next.write(next.identity(role, self.copies[role]));
-                members.submit(role, Flight::Superblock, write, out);
+                members.submit(role, Flight::Superblock, write, cx);
             }
         }
         self.recording = Some(next);

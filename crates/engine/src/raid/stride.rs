@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::layer::{
-    ActivateError, Durability, ErrorKind, Event, Geometry, Io, IoError, IoResult, Layer, OpId, Outbox, Port,
+    ActivateError, Cx, Durability, ErrorKind, Event, Geometry, Io, IoError, IoResult, Layer, OpId, Port,
     Ports, Request, RequestId,
 };
 use crate::raid::contiguity::Strides;
@@ -122,20 +122,20 @@ impl StrideBench {
         StrideBench { passes: passes.into_iter().collect(), ..StrideBench::default() }
     }
 
-    fn begin(&mut self, now: Nanos, client: RequestId, out: &mut Outbox) {
+    fn begin(&mut self, client: RequestId, cx: &mut Cx) {
         let free = self.running.is_none();
         let Some(pass) = self.passes.pop_front().filter(|_| free) else {
             let error = IoError::new(ErrorKind::Invalid);
-            return out.reply(client, IoResult::err(Buf::none(), error));
+            return cx.reply(client, IoResult::err(Buf::none(), error));
         };
         let running =
-            Running { pass, client, began: now, next: 0, outstanding: 0, flushing: false, error: None };
+            Running { pass, client, began: cx.now, next: 0, outstanding: 0, flushing: false, error: None };
         self.running = Some(running);
-        self.go_on(now, out);
+        self.go_on(cx);
     }
 
     /// Sends what may be sent; ends the pass when nothing is left.
-    fn go_on(&mut self, now: Nanos, out: &mut Outbox) {
+    fn go_on(&mut self, cx: &mut Cx) {
         let Some(running) = &mut self.running else { return };
         while running.outstanding <= BATCH_BLOCKS
             && running.next < running.pass.requests.len()
@@ -150,7 +150,7 @@ impl StrideBench {
                     true => Io::Write { at, buf, durability: Durability::Volatile },
                     false => Io::Read { at, buf },
                 };
-                out.submit(BELOW, OpId(blocks as u64), io);
+                cx.submit(BELOW, OpId(blocks as u64), io);
                 batch += blocks;
                 running.next += 1;
             }
@@ -162,30 +162,30 @@ impl StrideBench {
         if running.pass.writes && !running.flushing && running.error.is_none() {
             running.flushing = true;
             running.outstanding = 1;
-            return out.submit(BELOW, OpId(1), Io::Flush);
+            return cx.submit(BELOW, OpId(1), Io::Flush);
         }
         let ended = self.running.take().expect("it is running");
         let status = ended.error.map_or(Ok(()), Err);
         if status.is_ok() {
-            self.took.push(now.since(ended.began));
+            self.took.push(cx.now.since(ended.began));
         }
-        out.reply(ended.client, IoResult { buf: Buf::none(), status });
+        cx.reply(ended.client, IoResult { buf: Buf::none(), status });
     }
 }
 
 impl Layer for StrideBench {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(Request { id, io: Io::Flush }) => self.begin(now, id, out),
+            Event::Request(Request { id, io: Io::Flush }) => self.begin(id, cx),
             Event::Request(Request { id, io }) => {
                 let error = IoError::new(ErrorKind::Unsupported);
-                out.reply(id, IoResult::err(io.take_buf(), error));
+                cx.reply(id, IoResult::err(io.take_buf(), error));
             }
             Event::Completed { op, result } => {
                 let running = self.running.as_mut().expect("a pass is running");
                 running.outstanding -= op.0 as usize;
                 running.error = running.error.or(result.status.err());
-                self.go_on(now, out);
+                self.go_on(cx);
             }
             Event::Wake | Event::Control(_) => {}
         }
@@ -260,11 +260,11 @@ mod tests {
     /// Runs a pass on something that ends the oldest request each time; the most blocks that were out, and the requests.
     fn play(pass: Pass) -> (usize, Vec<(&'static str, Extent)>) {
         let mut bench = StrideBench::new([pass]);
-        let (mut out, mut waiting, mut sent) = (Outbox::default(), VecDeque::new(), Vec::new());
-        bench.handle(Nanos::ZERO, Event::Request(Request { id: RequestId(7), io: Io::Flush }), &mut out);
+        let (mut cx, mut waiting, mut sent) = (Cx::default(), VecDeque::new(), Vec::new());
+        bench.handle(Event::Request(Request { id: RequestId(7), io: Io::Flush }), cx.at(Nanos::ZERO));
         let (mut most, mut now) = (0, Nanos::ZERO);
         loop {
-            for command in out.commands.drain(..) {
+            for command in cx.commands.drain(..) {
                 match command {
                     Command::Submit { op, io, .. } => {
                         sent.extend(io.extent().map(|extent| (io.name(), extent)));
@@ -281,7 +281,7 @@ mod tests {
             most = most.max(waiting.iter().map(|(op, _)| op.0 as usize).sum());
             let (op, io) = waiting.pop_front().expect("it goes on until the end");
             now += Nanos(1);
-            bench.handle(now, Event::Completed { op, result: IoResult::ok(io.take_buf()) }, &mut out);
+            bench.handle(Event::Completed { op, result: IoResult::ok(io.take_buf()) }, cx.at(now));
         }
     }
 

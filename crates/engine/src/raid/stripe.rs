@@ -16,8 +16,8 @@ use crate::layer::{Durability, Io, IoResult};
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::Clients;
 use crate::raid::config::Canary;
-use crate::raid::cx::Cx;
 use crate::raid::destaging::Destaging;
+use crate::raid::env::Env;
 use crate::raid::flight::Flight;
 use crate::raid::lost::unknown;
 use crate::raid::matrix::{Ops, Status};
@@ -52,7 +52,7 @@ impl Stripes {
     }
 
     /// Locks a unit for an operation, and begins it.
-    pub fn start(&mut self, unit: u64, goal: Goal, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+    pub fn start(&mut self, unit: u64, goal: Goal, clients: &mut Clients, env: &mut Env) -> Option<u64> {
         let entry = self.cache.unit(unit);
         assert!(!entry.exclusive && entry.readers == 0, "a lock is shared or exclusive");
         (entry.exclusive, entry.wanted) = (true, false);
@@ -64,27 +64,27 @@ impl Stripes {
         }
         let prefetched = self.prefetch.take(unit, &mut self.cache);
         let key = self.operations.insert(Operation::new(unit, goal, blocks, prefetched));
-        self.plan_and_read(key, clients, cx)
+        self.plan_and_read(key, clients, env)
     }
 
-    fn plan_and_read(&mut self, key: u64, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+    fn plan_and_read(&mut self, key: u64, clients: &mut Clients, env: &mut Env) -> Option<u64> {
         let operation = self.operations.get_mut(key);
         let (unit, goal) = (operation.unit, operation.goal);
         (operation.phase, operation.failed_reads) = (OperationPhase::Reading, false);
-        let view = view(unit, &self.cache, cx.recorder);
+        let view = view(unit, &self.cache, env.recorder);
         let entry = self.cache.get(unit).expect("it is locked");
         let purpose = match goal {
             Goal::Fetch => Purpose::Fetch(entry.fetch.clone().expect("somebody waits for it")),
-            Goal::Destage if !cx.recorder.is_unsynced(unit) => Purpose::Destage,
+            Goal::Destage if !env.recorder.is_unsynced(unit) => Purpose::Destage,
             Goal::Destage => {
-                let right = |row: &usize| cx.recorder.right_rows.contains(unit, *row);
-                Purpose::Resync((0..cx.layout.rows).filter(right).collect())
+                let right = |row: &usize| env.recorder.right_rows.contains(unit, *row);
+                Purpose::Resync((0..env.layout.rows).filter(right).collect())
             }
         };
         let singly = entry.singly;
-        let plan = match plan(&view, &purpose, cx.config.contiguity.as_ref()) {
+        let plan = match plan(&view, &purpose, env.config.contiguity.as_ref()) {
             Ok(plan) => plan,
-            Err(TooManyMissing { row }) => return self.cannot_compute(key, row, &view, clients, cx),
+            Err(TooManyMissing { row }) => return self.cannot_compute(key, row, &view, clients, env),
         };
         if goal == Goal::Destage {
             // No client may write what the plan counts on before the parity is computed. A dirty block may change: its new content counts.
@@ -110,18 +110,18 @@ impl Stripes {
         operation.left = wanted.len() as u32;
         operation.work = Some(Work { reads: Reads::new(runs, &view), view, plan });
         if wanted.is_empty() {
-            return self.compute(key, clients, cx);
+            return self.compute(key, clients, env);
         }
         for (number, run) in (here..).zip(wanted) {
             let buf = self.cache.buffer(run.rows.len() * BLOCK);
-            let at = cx.layout.member_lba(unit, run.rows.start);
-            cx.statistics.destage_reads += 1;
-            cx.statistics.destage_read_blocks += run.rows.len() as u64;
-            let member = cx.layout.member(unit, run.column);
-            cx.submit(member, Flight::OperationRead { key, run: number }, Io::Read { at, buf });
+            let at = env.layout.member_lba(unit, run.rows.start);
+            env.statistics.destage_reads += 1;
+            env.statistics.destage_read_blocks += run.rows.len() as u64;
+            let member = env.layout.member(unit, run.column);
+            env.submit(member, Flight::OperationRead { key, run: number }, Io::Read { at, buf });
         }
-        if goal == Goal::Destage && !cx.recorder.broken {
-            self.announce(unit, clients, cx);
+        if goal == Goal::Destage && !env.recorder.broken {
+            self.announce(unit, clients, env);
         }
         None
     }
@@ -148,12 +148,12 @@ impl Stripes {
     }
 
     /// Between the reads and the writes: what was read is in the cache afterwards, the parity is computed.
-    fn compute(&mut self, key: u64, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+    fn compute(&mut self, key: u64, clients: &mut Clients, env: &mut Env) -> Option<u64> {
         let operation = self.operations.get_mut(key);
         let (unit, work) = (operation.unit, operation.work.take().expect("it has read for a plan"));
         self.cache.materialise(unit);
         let writes = work.compute(unit, &mut self.cache);
-        let unsynced = cx.recorder.is_unsynced(unit);
+        let unsynced = env.recorder.is_unsynced(unit);
         let operation = self.operations.get_mut(key);
         if unsynced && operation.goal == Goal::Destage {
             let whole =
@@ -162,78 +162,78 @@ impl Stripes {
         }
         operation.writes = writes;
         if operation.writes.is_empty() {
-            return self.end(key, cx);
+            return self.end(key, env);
         }
         operation.phase = OperationPhase::Held;
         if operation.goal == Goal::Destage {
             self.cache.take_along(unit, |place| work.view.z[place].is_dirty());
             // None of them can use the lock: the operation has it.
             for piece in std::mem::take(&mut self.cache.unit(unit).waiting) {
-                clients.begin(piece, &mut self.cache, cx);
+                clients.begin(piece, &mut self.cache, env);
             }
         }
-        self.go_on(key, clients, cx)
+        self.go_on(key, clients, env)
     }
 
     /// Goes on with an operation whose commands have returned, or that has waited.
-    pub fn go_on(&mut self, key: u64, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+    pub fn go_on(&mut self, key: u64, clients: &mut Clients, env: &mut Env) -> Option<u64> {
         let Operation { phase, unit, left, failed_reads, .. } = *self.operations.get_mut(key);
         match phase {
             OperationPhase::Reading | OperationPhase::Writing if left > 0 => {}
-            OperationPhase::Reading if failed_reads => return self.plan_and_read(key, clients, cx),
-            OperationPhase::Reading => return self.compute(key, clients, cx),
-            OperationPhase::Held | OperationPhase::Journaling if cx.recorder.broken => {
-                return self.not_written(key, cx);
+            OperationPhase::Reading if failed_reads => return self.plan_and_read(key, clients, env),
+            OperationPhase::Reading => return self.compute(key, clients, env),
+            OperationPhase::Held | OperationPhase::Journaling if env.recorder.broken => {
+                return self.not_written(key, env);
             }
-            OperationPhase::Held if !self.may_write(unit, clients, cx) => self.held_back.push(key),
+            OperationPhase::Held if !self.may_write(unit, clients, env) => self.held_back.push(key),
             OperationPhase::Held => {
-                let journal = cx.recorder.journal.as_mut();
-                let Some(journal) = journal.filter(|_| !cx.config.canary.is(Canary::SkipJournal)) else {
-                    return self.write_members(key, cx);
+                let journal = env.recorder.journal.as_mut();
+                let Some(journal) = journal.filter(|_| !env.config.canary.is(Canary::SkipJournal)) else {
+                    return self.write_members(key, env);
                 };
                 self.operations.get_mut(key).phase = OperationPhase::Journaling;
                 journal.queue(key);
-                cx.write_record(&mut self.operations);
+                env.write_record(&mut self.operations);
             }
-            OperationPhase::Journaling => return self.write_members(key, cx),
-            OperationPhase::Writing => return self.written(key, cx),
-            OperationPhase::Ending => return self.finish(key, cx),
+            OperationPhase::Journaling => return self.write_members(key, env),
+            OperationPhase::Writing => return self.written(key, env),
+            OperationPhase::Ending => return self.finish(key, env),
         }
         None
     }
 
     /// Lets an operation that waits to be recorded go on without that, as soon as the superblocks say that the array has no journal any
     /// more.
-    pub fn go_on_unrecorded(&mut self, key: u64, clients: &mut Clients, cx: &mut Cx) -> Option<u64> {
+    pub fn go_on_unrecorded(&mut self, key: u64, clients: &mut Clients, env: &mut Env) -> Option<u64> {
         self.operations.get_mut(key).phase = OperationPhase::Held;
-        self.go_on(key, clients, cx)
+        self.go_on(key, clients, env)
     }
 
     /// Sends an operation's writes. A member that has failed since it was planned gets none: the parity has it all.
-    fn write_members(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+    fn write_members(&mut self, key: u64, env: &mut Env) -> Option<u64> {
         let operation = self.operations.get_mut(key);
         operation.phase = OperationPhase::Writing;
         let unit = operation.unit;
         let writes = std::mem::take(&mut operation.writes);
-        let (layout, mut sent) = (cx.layout, 0);
+        let (layout, mut sent) = (env.layout, 0);
         for (run, buf) in writes {
             let member = layout.member(unit, run.column);
-            if cx.recorder.has_failed_at(member, unit) {
+            if env.recorder.has_failed_at(member, unit) {
                 continue;
             }
             let at = layout.member_lba(unit, run.rows.start);
-            cx.statistics.destage_writes += 1;
-            cx.statistics.destage_written_blocks += run.rows.len() as u64;
+            env.statistics.destage_writes += 1;
+            env.statistics.destage_written_blocks += run.rows.len() as u64;
             let io = Io::Write { at, buf, durability: Durability::Durable };
-            cx.submit(member, Flight::OperationWrite { key, run }, io);
+            env.submit(member, Flight::OperationWrite { key, run }, io);
             sent += 1;
         }
         self.operations.get_mut(key).left = sent;
-        if sent == 0 { self.written(key, cx) } else { None }
+        if sent == 0 { self.written(key, env) } else { None }
     }
 
     /// A write of an operation has returned.
-    pub fn write_returned(&mut self, key: u64, run: &Run, is_ok: bool, made_up_for: bool, cx: &mut Cx) {
+    pub fn write_returned(&mut self, key: u64, run: &Run, is_ok: bool, made_up_for: bool, env: &mut Env) {
         let operation = self.operations.get_mut(key);
         operation.unwritten |= !made_up_for;
         operation.left -= 1;
@@ -241,40 +241,40 @@ impl Stripes {
             let bad = &mut self.cache.unit(operation.unit).bad;
             let before = bad.len();
             bad.retain(|(row, column)| *column != run.column || !run.rows.contains(row));
-            cx.statistics.sectors_repaired += (before - bad.len()) as u64;
+            env.statistics.sectors_repaired += (before - bad.len()) as u64;
         }
     }
 
     /// Ends an operation without a write: dirty blocks stay dirty.
-    pub fn not_written(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+    pub fn not_written(&mut self, key: u64, env: &mut Env) -> Option<u64> {
         let operation = self.operations.get_mut(key);
         operation.unwritten = true;
         let unit = operation.unit;
-        cx.recorder.right_rows.forget_unit(unit);
-        self.end(key, cx)
+        env.recorder.right_rows.forget_unit(unit);
+        self.end(key, env)
     }
 
-    fn written(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+    fn written(&mut self, key: u64, env: &mut Env) -> Option<u64> {
         let operation = self.operations.get_mut(key);
         operation.phase = OperationPhase::Ending;
         let (unit, settles) = (operation.unit, operation.goal != Goal::Fetch && !operation.unwritten);
         if settles {
             for row in std::mem::take(&mut operation.made_right) {
-                cx.recorder.right_rows.insert(unit, row);
+                env.recorder.right_rows.insert(unit, row);
             }
-            cx.losses.settle(unit, cx.recorder, &self.cache);
-            cx.record();
+            env.losses.settle(unit, env.recorder, &self.cache);
+            env.record();
         }
-        self.finish(key, cx)
+        self.finish(key, env)
     }
 
     /// Ends an operation, as soon as the superblocks name the members that have failed.
-    fn finish(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
-        if cx.recorder.owes() && !cx.recorder.broken {
+    fn finish(&mut self, key: u64, env: &mut Env) -> Option<u64> {
+        if env.recorder.owes() && !env.recorder.broken {
             self.held_back.push(key);
             return None;
         }
-        self.end(key, cx)
+        self.end(key, env)
     }
 
     /// More of a row is missing than the parity makes up for. Those who want to read it get an error; those who write it lose
@@ -285,47 +285,47 @@ impl Stripes {
         row: usize,
         view: &StripeView,
         clients: &mut Clients,
-        cx: &mut Cx,
+        env: &mut Env,
     ) -> Option<u64> {
         let operation = self.operations.get_mut(key);
         let (unit, goal) = (operation.unit, operation.goal);
-        cx.statistics.lost_rows += 1;
+        env.statistics.lost_rows += 1;
         match goal {
             Goal::Fetch => {
-                cx.losses.cannot_read(unit, row, unknown(view, row));
-                clients.fail_fetch(unit, row, &mut self.cache, cx);
+                env.losses.cannot_read(unit, row, unknown(view, row));
+                clients.fail_fetch(unit, row, &mut self.cache, env);
             }
-            Goal::Destage if cx.losses.lose_row(unit, row, view, cx.recorder) => {
+            Goal::Destage if env.losses.lose_row(unit, row, view, env.recorder) => {
                 // Zeroes are written in the place of what is lost.
-                for column in 0..cx.layout.shape.data {
-                    if cx.recorder.lost().contains_key(&cx.recorder.lost_block(unit, row, column)) {
+                for column in 0..env.layout.shape.data {
+                    if env.recorder.lost().contains_key(&env.recorder.lost_block(unit, row, column)) {
                         self.cache.void(unit, row, column);
                     }
                 }
-                return self.plan_and_read(key, clients, cx);
+                return self.plan_and_read(key, clients, env);
             }
-            Goal::Destage => cx.recorder.broken = true,
+            Goal::Destage => env.recorder.broken = true,
         }
-        self.not_written(key, cx)
+        self.not_written(key, env)
     }
 
     /// An operation is going to write to a unit: that begins to be recorded while it reads.
-    fn announce(&self, unit: u64, clients: &Clients, cx: &mut Cx) {
+    fn announce(&self, unit: u64, clients: &Clients, env: &mut Env) {
         // Dirty blocks may stay in non-volatile RAM for long.
-        let together = !cx.config.non_volatile || clients.wait_for_flush();
-        cx.recorder.announce(unit, self.cache.dirty(), together);
-        cx.record();
+        let together = !env.config.non_volatile || clients.wait_for_flush();
+        env.recorder.announce(unit, self.cache.dirty(), together);
+        env.record();
     }
 
     /// Operations may write to a unit; otherwise it is being recorded that they will.
-    fn may_write(&self, unit: u64, clients: &Clients, cx: &mut Cx) -> bool {
-        let late = cx.config.canary.is(Canary::LateIntent) && cx.recorder.recorded().active;
-        self.announce(unit, clients, cx);
-        cx.recorder.may_write(unit) || late
+    fn may_write(&self, unit: u64, clients: &Clients, env: &mut Env) -> bool {
+        let late = env.config.canary.is(Canary::LateIntent) && env.recorder.recorded().active;
+        self.announce(unit, clients, env);
+        env.recorder.may_write(unit) || late
     }
 
     /// An operation is over, and its unit free.
-    fn end(&mut self, key: u64, cx: &mut Cx) -> Option<u64> {
+    fn end(&mut self, key: u64, env: &mut Env) -> Option<u64> {
         let operation = self.operations.remove(key);
         let unit = operation.unit;
         let entry = self.cache.unit(unit);
@@ -333,10 +333,10 @@ impl Stripes {
         match operation.goal {
             Goal::Fetch => {
                 entry.fetch = None;
-                cx.statistics.fetches += 1;
+                env.statistics.fetches += 1;
             }
             Goal::Destage if !operation.unwritten => {
-                if cx.config.canary.is(Canary::LateWrite) {
+                if env.config.canary.is(Canary::LateWrite) {
                     self.cache.take_all_along(unit);
                 }
                 self.cache.destaged(unit);
@@ -346,13 +346,13 @@ impl Stripes {
         if operation.goal == Goal::Destage {
             self.cache.set_leaving(unit, false);
             self.destaging.end(operation.blocks);
-            cx.statistics.destages += 1;
+            env.statistics.destages += 1;
         }
         if let Some(record) = operation.record.filter(|_| !operation.unwritten) {
-            if let Some(journal) = &mut cx.recorder.journal {
+            if let Some(journal) = &mut env.recorder.journal {
                 journal.over(record);
             }
-            cx.write_record(&mut self.operations);
+            env.write_record(&mut self.operations);
         }
         Some(unit)
     }

@@ -154,12 +154,12 @@ impl Bench {
     }
 
     fn handle(&mut self, event: Event) {
-        let mut out = Outbox::default();
-        self.raid.handle(self.now, event, &mut out);
+        let mut cx = Cx::default();
+        self.raid.handle(event, cx.at(self.now));
         if self.checks {
             self.raid.check();
         }
-        for command in out.commands {
+        for command in cx.commands {
             match command {
                 Command::Submit { port, op, io } => {
                     if let Some(extent) = io.extent().filter(|extent| extent.start.0 >= DATA_SECTOR) {

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use crate::layer::{Durability, Io, IoResult};
 use crate::raid::cache::StripeCache;
-use crate::raid::cx::Cx;
+use crate::raid::env::Env;
 use crate::raid::flight::{Flight, Part};
 use crate::raid::layout::Layout;
 use crate::raid::lost::Place;
@@ -59,29 +59,29 @@ impl Window {
     }
 
     /// Reads all members, as the locks are taken. `key`: of this window.
-    pub fn begin(&mut self, key: u64, cache: &StripeCache, cx: &mut Cx) {
-        let rows = self.rows(&cx.layout);
-        self.unsettled = cx.recorder.unsettled(self.units.start, rows);
+    pub fn begin(&mut self, key: u64, cache: &StripeCache, env: &mut Env) {
+        let rows = self.rows(&env.layout);
+        self.unsettled = env.recorder.unsettled(self.units.start, rows);
         self.unreadable = self.unsettled.clone();
-        for role in 0..cx.members.count() {
-            if !cx.recorder.has_failed_at(role, self.units.start) {
-                self.read(Part { window: key, role, rows: 0..rows }, cache, cx);
+        for role in 0..env.members.count() {
+            if !env.recorder.has_failed_at(role, self.units.start) {
+                self.read(Part { window: key, role, rows: 0..rows }, cache, env);
             }
         }
         assert!(self.left > 0, "an array without members is not served");
     }
 
-    fn read(&mut self, part: Part, cache: &StripeCache, cx: &mut Cx) {
+    fn read(&mut self, part: Part, cache: &StripeCache, env: &mut Env) {
         self.left += 1;
-        let at = cx.layout.member_lba(self.units.start, part.rows.start);
+        let at = env.layout.member_lba(self.units.start, part.rows.start);
         let buf = cache.buffer(part.rows.len() * BLOCK);
-        cx.submit(part.role, Flight::WindowRead(part), Io::Read { at, buf });
+        env.submit(part.role, Flight::WindowRead(part), Io::Read { at, buf });
     }
 
     /// A member has given its part. What it cannot give in one piece is read again block by block.
-    pub fn read_returned(&mut self, part: Part, result: IoResult, cache: &StripeCache, cx: &mut Cx) {
+    pub fn read_returned(&mut self, part: Part, result: IoResult, cache: &StripeCache, env: &mut Env) {
         let Part { window, role, rows } = part;
-        let all = self.rows(&cx.layout);
+        let all = self.rows(&env.layout);
         let empty = cache.buffer(all * BLOCK);
         self.left -= 1;
         match result.status {
@@ -96,14 +96,14 @@ impl Window {
                 self.unreadable.insert((role, rows.start));
             }
             Err(_) => {
-                rows.for_each(|row| self.read(Part { window, role, rows: row..row + 1 }, cache, cx));
+                rows.for_each(|row| self.read(Part { window, role, rows: row..row + 1 }, cache, env));
             }
         }
     }
 
     /// Finds out what has to be written, and writes it. `repairs`: a pass may have made something right that is not flushed.
-    pub fn survey(&mut self, key: u64, pass: &mut Pass, repairs: bool, stripes: &Stripes, cx: &mut Cx) {
-        let (layout, kind) = (cx.layout, pass.kind);
+    pub fn survey(&mut self, key: u64, pass: &mut Pass, repairs: bool, stripes: &Stripes, env: &mut Env) {
+        let (layout, kind) = (env.layout, pass.kind);
         let (units, bytes) = (self.units.clone(), std::mem::take(&mut self.bytes));
         let (unreadable, unsettled) = (&self.unreadable, &self.unsettled);
         let survey = Survey { layout, kind, units, bytes, unreadable, unsettled };
@@ -116,45 +116,45 @@ impl Window {
         let missing: Vec<Place> = missing.filter(|(.., column)| *column < layout.shape.data).collect();
         let rebuilds = matches!(kind, PassKind::Rebuild { .. });
         self.lost = found.lost;
-        let in_doubt = self.lost.iter().map(|row| cx.recorder.regions.of_unit(self.place(*row, &layout).0));
+        let in_doubt = self.lost.iter().map(|row| env.recorder.regions.of_unit(self.place(*row, &layout).0));
         pass.found(&found.findings, in_doubt);
-        if !rebuilds || cx.losses.lose_blocks(&missing, cx.recorder, &stripes.cache) {
-            cx.record();
-        } else if let Some(rebuild) = cx.recorder.rebuilding() {
+        if !rebuilds || env.losses.lose_blocks(&missing, env.recorder, &stripes.cache) {
+            env.record();
+        } else if let Some(rebuild) = env.recorder.rebuilding() {
             // Nobody could tell what it has from what it has not.
-            cx.member_failed(rebuild.role, repairs, &stripes.operations);
+            env.member_failed(rebuild.role, repairs, &stripes.operations);
         }
         // These units have just been looked at.
-        cx.losses.forget_unreadable(&self.units);
+        env.losses.forget_unreadable(&self.units);
         for (unit, row, column) in missing.into_iter().filter(|_| !rebuilds) {
-            cx.losses.cannot_read(unit, row, [column]);
+            env.losses.cannot_read(unit, row, [column]);
         }
         for Repair { role, rows, buf } in found.repairs {
             // A member that has failed meanwhile gets nothing, and nor does one that has come in its place.
-            if !cx.recorder.is_in_use(role) || pass.is_void(cx.recorder) {
+            if !env.recorder.is_in_use(role) || pass.is_void(env.recorder) {
                 continue;
             }
             self.left += 1;
             let at = layout.member_lba(self.units.start, rows.start);
             let io = Io::Write { at, buf, durability: Durability::Volatile };
-            cx.submit(role, Flight::WindowWrite(Part { window: key, role, rows }), io);
+            env.submit(role, Flight::WindowWrite(Part { window: key, role, rows }), io);
         }
     }
 
     /// A member has written its part. Blocks that were bad are good now, and what a new member got in the place of lost blocks is not.
-    pub fn written(&self, part: Part, pass: &mut Pass, cache: &mut StripeCache, cx: &mut Cx) {
+    pub fn written(&self, part: Part, pass: &mut Pass, cache: &mut StripeCache, env: &mut Env) {
         let Part { role, rows, .. } = part;
         let rebuilt = pass.kind == PassKind::Rebuild { role };
         for row in rows {
-            let (unit, row_there) = self.place(row, &cx.layout);
-            let place = (row_there, cx.layout.column(unit, role));
+            let (unit, row_there) = self.place(row, &env.layout);
+            let place = (row_there, env.layout.column(unit, role));
             let bad = &mut cache.unit(unit).bad;
             if rebuilt && self.lost.binary_search(&row).is_ok() {
                 bad.insert(place);
             } else {
                 bad.remove(&place);
             }
-            cx.statistics.sectors_repaired += u64::from(self.unreadable.contains(&(role, row)));
+            env.statistics.sectors_repaired += u64::from(self.unreadable.contains(&(role, row)));
             pass.findings.repaired += u64::from(!rebuilt);
         }
     }

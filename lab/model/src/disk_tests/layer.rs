@@ -2,8 +2,8 @@
 
 use crate::disk_tests::common::{Bench, activate, round};
 use dcd_engine::{
-    Buf, Command, Control, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer, Lba,
-    Nanos, Outbox, Request, RequestId,
+    Buf, Command, Control, Cx, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer,
+    Lba, Nanos, Request, RequestId,
 };
 use dcd_model::{Disk, DiskConfig, Drive, DriveError, Scheduler, drive};
 use rand::Rng;
@@ -288,8 +288,8 @@ fn the_status_counts_what_was_done() {
         .sum::<f64>();
     let busy = status["busy_ms"].as_f64().unwrap();
     assert!(moving < busy && moving > 0.7 * busy, "{status}");
-    let mut out = Outbox::default();
-    bench.disk.handle(bench.now, Event::Control(Control::ResetStatistics), &mut out);
+    let mut cx = Cx::default();
+    bench.disk.handle(Event::Control(Control::ResetStatistics), cx.at(bench.now));
     assert_eq!(bench.disk.status(bench.now).to_json()["requests"]["read"], 0);
 }
 
@@ -410,20 +410,20 @@ fn a_drive_without_a_cache_goes_to_the_medium_each_time() {
 fn a_slow_device_below_shows_in_the_status_and_does_not_hold_the_disk_up() {
     let mut disk = Disk::with_drive(round(), &DiskConfig { queue: Scheduler::Fcfs, ..DiskConfig::default() });
     activate(&mut disk, Geometry::plain(round().sectors())).unwrap();
-    let mut out = Outbox::default();
+    let mut cx = Cx::default();
     for id in 0..2 {
         let io = Io::Read { at: Lba(id * 5_000), buf: Buf::blank(512) };
-        disk.handle(Nanos::ZERO, Event::Request(Request { id: RequestId(id), io }), &mut out);
+        disk.handle(Event::Request(Request { id: RequestId(id), io }), cx.at(Nanos::ZERO));
     }
     let first = disk.next_deadline().unwrap();
-    disk.handle(first, Event::Wake, &mut out);
+    disk.handle(Event::Wake, cx.at(first));
     let second = disk.next_deadline().expect("the next service begins at once");
-    disk.handle(second, Event::Wake, &mut out);
+    disk.handle(Event::Wake, cx.at(second));
     let end = second + Nanos::from_millis(5);
-    for (index, command) in out.commands.drain(..).collect::<Vec<_>>().into_iter().enumerate() {
+    for (index, command) in cx.commands.drain(..).collect::<Vec<_>>().into_iter().enumerate() {
         let Command::Submit { op, io, .. } = command else { panic!("nothing is answered yet: {command:?}") };
-        disk.handle(end, Event::Completed { op, result: IoResult::ok(io.take_buf()) }, &mut out);
-        assert_eq!(out.commands.len(), index + 1);
+        disk.handle(Event::Completed { op, result: IoResult::ok(io.take_buf()) }, cx.at(end));
+        assert_eq!(cx.commands.len(), index + 1);
     }
     let below = disk.status(end).to_json()["below"].clone();
     let expected = end.since(first).as_millis_f64() + 5.0;

@@ -48,8 +48,8 @@ mod tests;
 use std::collections::VecDeque;
 
 use dcd_engine::{
-    ActivateError, AnyStatus, Control, ErrorKind, Event, Geometry, IoError, IoResult, LINE_BYTES, Layer,
-    Nanos, Outbox, Port, Ports, Report, SECTOR_BYTES, Slab,
+    ActivateError, AnyStatus, Control, Cx, ErrorKind, Event, Geometry, IoError, IoResult, LINE_BYTES, Layer,
+    Nanos, Port, Ports, Report, SECTOR_BYTES, Slab,
 };
 use dcd_stack::{WriteCacheState, WriteCacheStatus};
 use serde_json::Value;
@@ -207,7 +207,7 @@ impl WriteCache {
         }
     }
 
-    fn control(&mut self, now: Nanos, control: Control, out: &mut Outbox) {
+    fn control(&mut self, control: Control, cx: &mut Cx) {
         match control {
             Control::Drain if !self.stopped => self.wait_until_safe(WaitingFor::Report(Report::Drained)),
             Control::DrainCancel if !self.stopped => self.cancel_drains(),
@@ -222,46 +222,46 @@ impl WriteCache {
             | Control::Array(_)
             | Control::DistrustCopy(_) => {}
         }
-        self.step(now, out);
+        self.step(cx);
     }
 
     /// Goes on with all that can be done now; runs after every event.
-    fn step(&mut self, now: Nanos, out: &mut Outbox) {
+    fn step(&mut self, cx: &mut Cx) {
         self.deadline = None;
-        self.end_rests(now);
+        self.end_rests(cx.now);
         for disk in 0..self.disks.len() as u32 {
-            self.run_disk(now, disk, out);
+            self.run_disk(disk, cx);
         }
-        self.finish_waiters(now, out);
+        self.finish_waiters(cx);
         // The last request may have been answered just now.
         if self.stopping && self.requests.is_empty() {
             self.stopping = false;
             self.wait_until_safe(WaitingFor::Report(Report::Stopped));
             for disk in 0..self.disks.len() as u32 {
-                self.run_disk(now, disk, out);
+                self.run_disk(disk, cx);
             }
-            self.finish_waiters(now, out);
+            self.finish_waiters(cx);
         }
     }
 }
 
 impl Layer for WriteCache {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
             Event::Request(request) if self.stopped => {
                 let error = IoError::new(ErrorKind::Shutdown);
-                out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+                cx.reply(request.id, IoResult::err(request.io.take_buf(), error));
             }
             Event::Request(request) => {
-                self.accept(now, request, out);
-                self.step(now, out);
+                self.accept(request, cx);
+                self.step(cx);
             }
             Event::Completed { op, result } => {
-                self.completed(now, op.0, result, out);
-                self.step(now, out);
+                self.completed(op.0, result, cx);
+                self.step(cx);
             }
-            Event::Wake => self.step(now, out),
-            Event::Control(control) => self.control(now, control, out),
+            Event::Wake => self.step(cx),
+            Event::Control(control) => self.control(control, cx),
         }
     }
 

@@ -57,11 +57,11 @@ impl Bench {
     }
 
     fn handle(&mut self, event: Event) -> Vec<Sent> {
-        let mut out = Outbox::default();
-        self.cache.handle(self.now, event, &mut out);
+        let mut cx = Cx::default();
+        self.cache.handle(event, cx.at(self.now));
         self.cache.check();
         let mut all = Vec::new();
-        for command in out.commands {
+        for command in cx.commands {
             let sent = match command {
                 Command::Submit { op, io, .. } => {
                     let extent = io.extent().unwrap_or(Extent::new(Lba(0), 0));

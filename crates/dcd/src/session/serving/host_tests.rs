@@ -5,8 +5,7 @@ use std::rc::Rc;
 
 use dcd_engine::log_cache::Statistics;
 use dcd_engine::{
-    AnyStatus, Event, Extent, Geometry, Layer, Lba, LogCacheState, LogCacheStatus, Outbox, StackBuilder,
-    Target,
+    AnyStatus, Cx, Event, Extent, Geometry, Layer, Lba, LogCacheState, LogCacheStatus, StackBuilder, Target,
 };
 
 use super::*;
@@ -24,7 +23,7 @@ struct Told {
 }
 
 impl Layer for Told {
-    fn handle(&mut self, _now: Nanos, event: Event, _out: &mut Outbox) {
+    fn handle(&mut self, event: Event, _cx: &mut Cx) {
         if let Event::Control(control) = event {
             self.controls.borrow_mut().push(control);
         }

@@ -285,9 +285,9 @@ impl Destager {
         }
         self.room.items.clear();
         self.range_ids.clear();
-        self.time_batch(env.now);
+        self.time_batch(env.cx.now);
         if again {
-            self.retry_at = Some(env.now.saturating_add(self.retry));
+            self.retry_at = Some(env.cx.now.saturating_add(self.retry));
             self.retry = Nanos(self.retry.0 * 2).min(RETRY_MAX);
         } else {
             self.retry = RETRY_FIRST;

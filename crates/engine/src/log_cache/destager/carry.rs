@@ -36,7 +36,7 @@ impl Destager {
                 self.room.items.clear();
                 self.phase = Phase::Flush;
             } else {
-                (self.started, self.suspended) = (env.now, false);
+                (self.started, self.suspended) = (env.cx.now, false);
                 self.phase = Phase::Read;
                 self.plan_window(&env.view());
             }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::env::{DATA, LOG};
 use super::super::testing_steps::{Kind, Steps, ZEROES, quiet};
 use super::super::{Contiguity, LogCacheConfig, Strides};
-use crate::layer::{Control, Durability, ErrorKind, Io, IoError, Outbox, Port, Report};
+use crate::layer::{Control, Cx, Durability, ErrorKind, Io, IoError, Port, Report};
 use crate::{Extent, Lba};
 
 /// A place whose lines are not in the fingerprint, so that writes there may bypass the log.
@@ -250,7 +250,7 @@ fn nothing_is_filled_after_the_log_has_failed_and_writes_wait_for_a_gap_that_is(
     steps.hold = Box::new(|port, io| data_io(port, io, true));
     steps.control(Control::Drain);
     assert_eq!(steps.held.len(), 1, "the gap is written");
-    steps.core.log_failed(IoError::new(ErrorKind::Medium), &mut Outbox::default());
+    steps.core.log_failed(IoError::new(ErrorKind::Medium), &mut Cx::default());
     steps.control(Control::LogFailureRecorded);
     let over = steps.write(MIDDLE + 8, 8, 2);
     assert_eq!((steps.held.len(), steps.status(over)), (1, None), "it waits for the gap");

@@ -11,7 +11,7 @@ use super::Members;
 use super::joining::{Joining, Outcome};
 use super::spare::Spare;
 use crate::Io;
-use crate::layer::{CommandError, Geometry, IoResult, Outbox, Port, Seat};
+use crate::layer::{CommandError, Cx, Geometry, IoResult, Port, Seat};
 use crate::raid::error::{Unused, UnusedWhy};
 use crate::raid::flight::Flight;
 use crate::raid::record::Recorder;
@@ -74,7 +74,7 @@ impl Members {
     }
 
     /// Goes on with the devices that had to wait, the last one first.
-    pub fn go_on_joining(&mut self, recorder: &mut Recorder, statistics: &mut Statistics, out: &mut Outbox) {
+    pub fn go_on_joining(&mut self, recorder: &mut Recorder, statistics: &mut Statistics, cx: &mut Cx) {
         if recorder.broken {
             return self.refuse_waiting();
         }
@@ -88,13 +88,13 @@ impl Members {
                 Some(role) => {
                     if self.take_back(port, role, recorder) {
                         statistics.members_returned += 1;
-                        recorder.record(self, statistics, out);
+                        recorder.record(self, statistics, cx);
                     }
                 }
                 None => {
                     let index = self.index_of(port);
                     let commands = self.joining[index].go_on();
-                    self.submit_to_joining(port, commands, out);
+                    self.submit_to_joining(port, commands, cx);
                 }
             }
         }
@@ -105,9 +105,9 @@ impl Members {
         index.expect("it waits for its commands")
     }
 
-    fn submit_to_joining(&mut self, port: Port, commands: Vec<Io>, out: &mut Outbox) {
+    fn submit_to_joining(&mut self, port: Port, commands: Vec<Io>, cx: &mut Cx) {
         for (number, io) in commands.into_iter().enumerate() {
-            self.submit_to(port, 0, Flight::Join { port, number }, io, out);
+            self.submit_to(port, 0, Flight::Join { port, number }, io, cx);
         }
     }
 
@@ -118,11 +118,11 @@ impl Members {
         number: usize,
         result: IoResult,
         recorder: &Recorder,
-        out: &mut Outbox,
+        cx: &mut Cx,
     ) {
         let index = self.index_of(port);
         match self.joining[index].returned(number, result, recorder.recorded()) {
-            Outcome::GoesOn(commands) => self.submit_to_joining(port, commands, out),
+            Outcome::GoesOn(commands) => self.submit_to_joining(port, commands, cx),
             Outcome::Joined => {
                 let spare = *self.joining.remove(index).spare();
                 self.spares.push(spare);
@@ -167,7 +167,7 @@ impl Members {
     }
 
     /// A spare takes the role of a failed member, as soon as nothing is under way there any more.
-    pub fn take_spare(&mut self, recorder: &mut Recorder, statistics: &mut Statistics, out: &mut Outbox) {
+    pub fn take_spare(&mut self, recorder: &mut Recorder, statistics: &mut Statistics, cx: &mut Cx) {
         let waits = recorder.broken || recorder.rebuilding().is_some() || !recorder.in_doubt().is_empty();
         if waits || !self.has_spares() {
             return;
@@ -181,7 +181,7 @@ impl Members {
         if let Some((role, spare)) = taken {
             self.appoint(role, spare.port, spare.place());
             recorder.take_over(role, spare.id, spare.copy);
-            recorder.record(self, statistics, out);
+            recorder.record(self, statistics, cx);
         }
     }
 

@@ -12,7 +12,7 @@ mod join;
 mod joining;
 mod spare;
 
-use crate::layer::{Io, OpId, Outbox, Port, Seat};
+use crate::layer::{Cx, Io, OpId, Port, Seat};
 use crate::raid::error::{Unused, UnusedWhy};
 use crate::raid::flight::Flight;
 use crate::raid::status::DevicesStatus;
@@ -49,14 +49,14 @@ impl Members {
     }
 
     /// Sends a command to the member of a role.
-    pub fn submit(&mut self, role: usize, flight: Flight, io: Io, out: &mut Outbox) {
+    pub fn submit(&mut self, role: usize, flight: Flight, io: Io, cx: &mut Cx) {
         let port = self.port(role).expect("a missing member gets no commands");
-        self.submit_to(port, role, flight, io, out);
+        self.submit_to(port, role, flight, io, cx);
     }
 
-    pub fn submit_to(&mut self, port: Port, role: usize, flight: Flight, io: Io, out: &mut Outbox) {
+    pub fn submit_to(&mut self, port: Port, role: usize, flight: Flight, io: Io, cx: &mut Cx) {
         let key = self.flights.insert((role, flight));
-        out.submit(port, OpId(key), io);
+        cx.submit(port, OpId(key), io);
     }
 
     /// Takes out a command that has returned. Reads that failed are counted.
@@ -77,13 +77,13 @@ impl Members {
     }
 
     /// Flushes the members in use, unless that is under way.
-    pub fn flush(&mut self, is_in_use: impl Fn(usize) -> bool, out: &mut Outbox) {
+    pub fn flush(&mut self, is_in_use: impl Fn(usize) -> bool, cx: &mut Cx) {
         if self.flushing > 0 {
             return;
         }
         for role in (0..self.count()).filter(|role| is_in_use(*role)) {
             self.flushing += 1;
-            self.submit(role, Flight::Flush, Io::Flush, out);
+            self.submit(role, Flight::Flush, Io::Flush, cx);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::{
-    ActivateError, Control, Event, Extent, Geometry, Layer, Lba, Nanos, OpId, Outbox, Port, Ports, Report,
+    ActivateError, Control, Cx, Event, Extent, Geometry, Layer, Lba, Nanos, OpId, Port, Ports, Report,
     RequestId, Unfinished,
 };
 use dcd_io::Outcome;
@@ -32,27 +32,27 @@ impl Slow {
 }
 
 impl Layer for Slow {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(request) => self.waiting.push_back((now + self.delay, request)),
-            Event::Completed { op, result } => out.reply(RequestId(op.0), result),
+            Event::Request(request) => self.waiting.push_back((cx.now + self.delay, request)),
+            Event::Completed { op, result } => cx.reply(RequestId(op.0), result),
             Event::Control(Control::Stop) => {
                 assert!(self.waiting.is_empty(), "requests end before layers stop");
                 match self.stop {
-                    Stop::After(delay) => self.stopping_until = Some(now + delay),
-                    Stop::Fails => out.report(Report::Failed(Unfinished::LogFailed(3))),
+                    Stop::After(delay) => self.stopping_until = Some(cx.now + delay),
+                    Stop::Fails => cx.report(Report::Failed(Unfinished::LogFailed(3))),
                     Stop::Never => self.stopping_until = Some(Nanos::MAX),
                 }
             }
             Event::Control(_) => {}
             Event::Wake => {
-                while self.waiting.front().is_some_and(|(due, _)| *due <= now) {
+                while self.waiting.front().is_some_and(|(due, _)| *due <= cx.now) {
                     let (_, request) = self.waiting.pop_front().unwrap();
-                    out.submit(Port(0), OpId(request.id.0), request.io);
+                    cx.submit(Port(0), OpId(request.id.0), request.io);
                 }
-                if self.stopping_until.is_some_and(|due| due <= now) {
+                if self.stopping_until.is_some_and(|due| due <= cx.now) {
                     self.stopping_until = None;
-                    out.report(Report::Stopped);
+                    cx.report(Report::Stopped);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use dcd_engine::{ActivateError, Event, Geometry, Layer, Nanos, OpId, Outbox, Port, Ports, RequestId};
+use dcd_engine::{ActivateError, Cx, Event, Geometry, Layer, Nanos, OpId, Port, Ports, RequestId};
 use dcd_engine::{Lba, StackBuilder, StackDevice};
 use dcd_io::{Device, DeviceSpec, Driver};
 
@@ -15,14 +15,14 @@ struct Paced {
 }
 
 impl Layer for Paced {
-    fn handle(&mut self, now: Nanos, event: Event, out: &mut Outbox) {
+    fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(request) => self.due = Some((now + self.delay, request)),
-            Event::Completed { op, result } => out.reply(RequestId(op.0), result),
+            Event::Request(request) => self.due = Some((cx.now + self.delay, request)),
+            Event::Completed { op, result } => cx.reply(RequestId(op.0), result),
             Event::Wake => {
                 let (due, request) = self.due.take().expect("woken for something");
-                assert!(due <= now, "woken {} too early", due.since(now));
-                out.submit(Port(0), OpId(request.id.0), request.io);
+                assert!(due <= cx.now, "woken {} too early", due.since(cx.now));
+                cx.submit(Port(0), OpId(request.id.0), request.io);
             }
             Event::Control(_) => {}
         }

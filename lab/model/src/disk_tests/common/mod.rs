@@ -2,8 +2,8 @@
 //! disk hands down, at once.
 
 use dcd_engine::{
-    Buf, Command, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer, Lba, Nanos,
-    Outbox, Port, Ports, Request, RequestId,
+    Buf, Command, Cx, Durability, ErrorKind, Event, Extent, Geometry, Io, IoError, IoResult, Layer, Lba,
+    Nanos, Port, Ports, Request, RequestId,
 };
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler};
 use rand::{Rng, SeedableRng};
@@ -150,11 +150,11 @@ impl Bench {
     }
 
     pub fn event(&mut self, event: Event) {
-        let mut out = Outbox::default();
-        self.disk.handle(self.now, event, &mut out);
+        let mut cx = Cx::default();
+        self.disk.handle(event, cx.at(self.now));
         self.disk.check();
-        self.disk.check_progress(self.now, !out.commands.is_empty());
-        for command in out.commands {
+        self.disk.check_progress(self.now, !cx.commands.is_empty());
+        for command in cx.commands {
             match command {
                 Command::Submit { port, op, io } => {
                     assert_eq!(port, Port(0));

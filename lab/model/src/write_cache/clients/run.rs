@@ -1,8 +1,7 @@
 //! Carrying out the requests of clients.
 
 use dcd_engine::{
-    Buf, Durability, Extent, Io, IoError, IoResult, Lba, Nanos, Outbox, Report, Request, RequestId,
-    SECTOR_BYTES,
+    Buf, Cx, Durability, Extent, Io, IoError, IoResult, Lba, Nanos, Report, Request, RequestId, SECTOR_BYTES,
 };
 
 use super::{Action, Awaited, Piece, Unanswered, Waiter, WaitingFor};
@@ -17,8 +16,8 @@ impl WriteCache {
         self.requests.insert(Unanswered { id, action, buf, left, error, stalled, writer })
     }
 
-    pub(in crate::write_cache) fn accept(&mut self, now: Nanos, request: Request, out: &mut Outbox) {
-        self.last_activity = now;
+    pub(in crate::write_cache) fn accept(&mut self, request: Request, cx: &mut Cx) {
+        self.last_activity = cx.now;
         let action = match &request.io {
             Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => Action::Read,
             Io::Write { durability, .. } | Io::WriteCopy { durability, .. } => Action::Write(*durability),
@@ -26,7 +25,7 @@ impl WriteCache {
             Io::WriteZeroes { unmap, .. } => Action::Zeroes { unmap: *unmap },
         };
         if let Err(error) = self.geometry.expect("it is active").validate(&request.io) {
-            return out.reply(request.id, IoResult::err(request.io.take_buf(), error));
+            return cx.reply(request.id, IoResult::err(request.io.take_buf(), error));
         }
         let Some(extent) = request.io.extent() else {
             let key = self.take(request.id, action, Buf::none());
@@ -65,10 +64,10 @@ impl WriteCache {
             };
             self.requests.get_mut(key).left += 1;
             count(sectors / self.block_sectors())(&mut self.per_disk[disk]);
-            self.begin(now, piece, out);
+            self.begin(piece, cx);
             rest = Extent::new(rest.start + sectors, rest.sectors - sectors);
         }
-        self.piece_done(key, None, out);
+        self.piece_done(key, None, cx);
     }
 
     /// The dynamic thresholds (section 4.9): the high mark is the share of writes among the blocks of the last interval.
@@ -82,24 +81,24 @@ impl WriteCache {
         }
     }
 
-    fn begin(&mut self, now: Nanos, piece: Piece, out: &mut Outbox) {
+    fn begin(&mut self, piece: Piece, cx: &mut Cx) {
         let share = self.share_of(piece.disk);
         let blocks = piece.extent.sectors / self.block_sectors();
         match self.requests.get_mut(piece.request).action {
             Action::Read => {
-                if !self.read_from_cache(piece, out) {
-                    self.enqueue(now, piece, Job::Read(piece));
+                if !self.read_from_cache(piece, cx) {
+                    self.enqueue(cx.now, piece, Job::Read(piece));
                 }
             }
             Action::Write(_) if blocks <= self.shares[share].writes.capacity() as u64 => {
                 if self.shares[share].stalled.is_empty() {
-                    self.absorb(piece, out);
+                    self.absorb(piece, cx);
                 } else {
                     self.wait_for_room(piece);
                 }
             }
             Action::Write(_) | Action::Discard | Action::Zeroes { .. } => {
-                self.enqueue(now, piece, Job::Through(piece));
+                self.enqueue(cx.now, piece, Job::Through(piece));
             }
         }
     }
@@ -122,7 +121,7 @@ impl WriteCache {
     }
 
     /// Answers a read whose blocks are all in the caches.
-    pub(in crate::write_cache) fn read_from_cache(&mut self, piece: Piece, out: &mut Outbox) -> bool {
+    pub(in crate::write_cache) fn read_from_cache(&mut self, piece: Piece, cx: &mut Cx) -> bool {
         let blocks = self.blocks_of(piece);
         let share = self.share_of(piece.disk);
         let share = &mut self.shares[share];
@@ -154,12 +153,12 @@ impl WriteCache {
             metrics.blocks_hit_in_write_cache += hit_written;
             metrics.blocks_hit_in_read_cache += count - hit_written;
         });
-        self.piece_done(piece.request, None, out);
+        self.piece_done(piece.request, None, cx);
         true
     }
 
     /// Takes a write into the cache, as far as there is room; the rest waits for it.
-    pub(in crate::write_cache) fn absorb(&mut self, mut piece: Piece, out: &mut Outbox) {
+    pub(in crate::write_cache) fn absorb(&mut self, mut piece: Piece, cx: &mut Cx) {
         let block_bytes = self.config.block_bytes as usize;
         let index = self.share_of(piece.disk);
         let mut overwritten = 0;
@@ -201,19 +200,19 @@ impl WriteCache {
         }
         self.count(piece.disk, |metrics| metrics.dirty_blocks_overwritten += overwritten);
         if fits {
-            self.written(piece, out);
+            self.written(piece, cx);
         } else {
             self.wait_for_room(piece);
         }
     }
 
     /// All of a write's piece is in the cache.
-    fn written(&mut self, piece: Piece, out: &mut Outbox) {
+    fn written(&mut self, piece: Piece, cx: &mut Cx) {
         let request = self.requests.get_mut(piece.request);
         if request.action == Action::Write(Durability::Durable) && !self.config.non_volatile {
             self.wait_until_safe(WaitingFor::Request(piece.request));
         } else {
-            self.piece_done(piece.request, None, out);
+            self.piece_done(piece.request, None, cx);
         }
     }
 
@@ -224,10 +223,10 @@ impl WriteCache {
     }
 
     /// Lets the writes that wait for room go on, in their order.
-    pub(in crate::write_cache) fn go_on_writing(&mut self, share: usize, out: &mut Outbox) {
+    pub(in crate::write_cache) fn go_on_writing(&mut self, share: usize, cx: &mut Cx) {
         while let Some(piece) = self.shares[share].stalled.pop_front() {
             let waiting = self.shares[share].stalled.len();
-            self.absorb(piece, out);
+            self.absorb(piece, cx);
             if self.shares[share].stalled.len() > waiting {
                 // It waits again: its place is the first.
                 self.shares[share].stalled.rotate_right(1);
@@ -353,12 +352,12 @@ impl WriteCache {
 
     /// Sends the flushes of those whose blocks are purged, and answers those whose flushes have returned. Those whose last blocks cannot be
     /// written get that error; only a stop goes on trying, as it is the last chance of what is in RAM.
-    pub(in crate::write_cache) fn finish_waiters(&mut self, now: Nanos, out: &mut Outbox) {
+    pub(in crate::write_cache) fn finish_waiters(&mut self, cx: &mut Cx) {
         let mut index = 0;
         while index < self.waiters.len() {
             let waiter = &self.waiters[index];
             if waiter.flushes.is_none() && waiter.dirty.iter().all(|awaited| awaited.left == 0) {
-                let flushes = self.start_flushes(now, waiter.id, out);
+                let flushes = self.start_flushes(waiter.id, cx);
                 self.waiters[index].flushes = Some(flushes);
             } else if waiter.flushes.is_none()
                 && !matches!(waiter.who, WaitingFor::Report(Report::Stopped))
@@ -372,9 +371,9 @@ impl WriteCache {
             }
             let waiter = self.waiters.remove(index);
             match (waiter.who, waiter.error) {
-                (WaitingFor::Request(key), error) => self.piece_done(key, error, out),
-                (WaitingFor::Report(_), Some(error)) => out.report(Report::Failed(error.into())),
-                (WaitingFor::Report(report), None) => out.report(report),
+                (WaitingFor::Request(key), error) => self.piece_done(key, error, cx),
+                (WaitingFor::Report(_), Some(error)) => cx.report(Report::Failed(error.into())),
+                (WaitingFor::Report(report), None) => cx.report(report),
             }
         }
     }
@@ -393,7 +392,7 @@ impl WriteCache {
     }
 
     /// Notes that a piece of a request is done; the last piece answers the request.
-    pub(in crate::write_cache) fn piece_done(&mut self, key: u64, error: Option<IoError>, out: &mut Outbox) {
+    pub(in crate::write_cache) fn piece_done(&mut self, key: u64, error: Option<IoError>, cx: &mut Cx) {
         let request = self.requests.get_mut(key);
         request.error = request.error.or(error);
         request.left -= 1;
@@ -401,7 +400,7 @@ impl WriteCache {
             self.foreground -= 1;
             let request = self.requests.remove(key);
             let status = request.error.map_or(Ok(()), Err);
-            out.reply(request.id, IoResult { buf: request.buf, status });
+            cx.reply(request.id, IoResult { buf: request.buf, status });
         }
     }
 

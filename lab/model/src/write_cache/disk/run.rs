@@ -2,7 +2,7 @@
 
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::destage::when::{self, Choice, WhenPolicy};
-use dcd_engine::{IoError, Nanos, Outbox};
+use dcd_engine::{Cx, IoError, Nanos};
 
 use super::{BACK_OFF, Job, Queued, Resting};
 use crate::write_cache::operation::OperationKind;
@@ -11,16 +11,16 @@ use crate::write_cache::{DirtyRegion, Position, RegionId, WriteCache};
 
 impl WriteCache {
     /// Starts all that the disk may start now.
-    pub(in crate::write_cache) fn run_disk(&mut self, now: Nanos, disk: u32, out: &mut Outbox) {
-        while self.start_queued(now, disk, out) {}
+    pub(in crate::write_cache) fn run_disk(&mut self, disk: u32, cx: &mut Cx) {
+        while self.start_queued(disk, cx) {}
         let share = self.share_of(disk);
         if !self.shares[share].stalled.is_empty() {
-            self.purge_for_room(now, share, out);
+            self.purge_for_room(share, cx);
         }
-        while self.start_quiescent(now, disk, out) {}
+        while self.start_quiescent(disk, cx) {}
     }
 
-    fn start_queued(&mut self, now: Nanos, index: u32, out: &mut Outbox) -> bool {
+    fn start_queued(&mut self, index: u32, cx: &mut Cx) -> bool {
         let disk = &mut self.disks[index as usize];
         let Some(next) = disk.queue.front() else { return false };
         let alone = matches!(next.job, Job::Through(_));
@@ -29,10 +29,10 @@ impl WriteCache {
         }
         let queued = disk.queue.pop_front().expect("it was looked at");
         match queued.job {
-            Job::Read(piece) => self.start_read(now, piece, &queued, out),
-            Job::Through(piece) => self.start_through(now, piece, out),
+            Job::Read(piece) => self.start_read(piece, &queued, cx),
+            Job::Through(piece) => self.start_through(piece, cx),
             Job::Purge(share) => {
-                if !self.start_purge(now, index, share, true, out) {
+                if !self.start_purge(index, share, true, cx) {
                     self.shares[share].purging_now = false;
                 }
             }
@@ -41,15 +41,15 @@ impl WriteCache {
     }
 
     /// Writes wait for room: the purge that they need takes its turn among the reads.
-    fn purge_for_room(&mut self, now: Nanos, share: usize, out: &mut Outbox) {
+    fn purge_for_room(&mut self, share: usize, cx: &mut Cx) {
         if self.shares[share].purging_now || self.shares[share].writes.being_written() > 0 {
             return;
         }
         let Some(region) = self.choose_for_room(share) else { return };
         let disk = &mut self.disks[region.disk as usize];
         self.shares[share].purging_now = true;
-        disk.queue.push_back(Queued { job: Job::Purge(share), arrived: now, write_busy: Nanos::ZERO });
-        while self.start_queued(now, region.disk, out) {}
+        disk.queue.push_back(Queued { job: Job::Purge(share), arrived: cx.now, write_busy: Nanos::ZERO });
+        while self.start_queued(region.disk, cx) {}
     }
 
     fn choose_for_room(&mut self, share: usize) -> Option<RegionId> {
@@ -96,7 +96,7 @@ impl WriteCache {
     }
 
     /// Asks the policy whether to purge now.
-    fn start_quiescent(&mut self, now: Nanos, index: u32, out: &mut Outbox) -> bool {
+    fn start_quiescent(&mut self, index: u32, cx: &mut Cx) -> bool {
         let share_index = self.share_of(index);
         let disk = &self.disks[index as usize];
         let share = &mut self.shares[share_index];
@@ -112,13 +112,13 @@ impl WriteCache {
         share.triggered = when::hysteresis(share.triggered, share.utilisation(), above, self.low_mark);
         let targeted = self.config.single && share.writes.has_targets();
         if self.is_wanted(share_index) {
-            return self.start_purge(now, index, share_index, false, out);
+            return self.start_purge(index, share_index, false, cx);
         }
-        if targeted && foreground == 0 && self.purge_target(now, index, share_index, out) {
+        if targeted && foreground == 0 && self.purge_target(index, share_index, cx) {
             return true;
         }
-        match self.when(now, index) {
-            Choice::Run => self.start_purge(now, index, share_index, false, out),
+        match self.when(cx.now, index) {
+            Choice::Run => self.start_purge(index, share_index, false, cx),
             Choice::At(time) => {
                 self.wake_at(time);
                 false
@@ -132,7 +132,7 @@ impl WriteCache {
     }
 
     /// The single cache: a dirty block that an eviction passed over is purged with its region, when the disk is idle.
-    fn purge_target(&mut self, now: Nanos, index: u32, share: usize, out: &mut Outbox) -> bool {
+    fn purge_target(&mut self, index: u32, share: usize, cx: &mut Cx) -> bool {
         while let Some(block) = self.shares[share].writes.next_target(index) {
             let region = self.region_of(block);
             let known = self.shares[share].writes.region(region).copied();
@@ -140,7 +140,7 @@ impl WriteCache {
                 && region.waiting() > 0
                 && !self.disks[index as usize].is_backing_off()
             {
-                self.purge(now, region, share, false, out);
+                self.purge(region, share, false, cx);
                 return true;
             }
         }
@@ -239,22 +239,15 @@ impl WriteCache {
         left > 0
     }
 
-    fn start_purge(
-        &mut self,
-        now: Nanos,
-        disk: u32,
-        share: usize,
-        immediate: bool,
-        out: &mut Outbox,
-    ) -> bool {
+    fn start_purge(&mut self, disk: u32, share: usize, immediate: bool, cx: &mut Cx) -> bool {
         let Some(region) = self.choose(disk, share, !immediate && !self.is_wanted(share)) else {
             return false;
         };
-        self.purge(now, region, share, immediate, out);
+        self.purge(region, share, immediate, cx);
         true
     }
 
-    fn purge(&mut self, now: Nanos, region: DirtyRegion, share: usize, immediate: bool, out: &mut Outbox) {
+    fn purge(&mut self, region: DirtyRegion, share: usize, immediate: bool, cx: &mut Cx) {
         let index = region.id.disk;
         let mut runs = self.runs_of(share, &[region.id]);
         let queue = self.queue_of(&region);
@@ -264,7 +257,7 @@ impl WriteCache {
         let disk = &mut self.disks[index as usize];
         if let Some(arm) = &disk.map.arm {
             let first = runs.iter().map(|run| run.extent.start).min().expect("the region has dirty blocks");
-            let there = arm.on_track(now, first, true);
+            let there = arm.on_track(cx.now, first, true);
             runs.sort_by_key(|run| arm.pass(there, run.extent).0);
         }
         disk.hand = region.id.number;
@@ -281,7 +274,7 @@ impl WriteCache {
             metrics.purged_blocks += blocks;
             metrics.purges_of_several_writes += u64::from(several);
         });
-        let operation = self.start(now, index, OperationKind::Purge { share, immediate });
-        self.write_runs(operation, share, runs, out);
+        let operation = self.start(cx.now, index, OperationKind::Purge { share, immediate });
+        self.write_runs(operation, share, runs, cx);
     }
 }

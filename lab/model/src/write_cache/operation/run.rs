@@ -1,7 +1,7 @@
 //! Carrying out operations at a disk.
 
 use dcd_engine::destage::how::Block;
-use dcd_engine::{Buf, Durability, Extent, Io, IoResult, Lba, Nanos, OpId, Outbox};
+use dcd_engine::{Buf, Cx, Durability, Extent, Io, IoResult, Lba, Nanos, OpId};
 
 use super::{Flight, Operation, OperationKind, Run, Step};
 use crate::write_cache::clients::{Action, Piece};
@@ -30,12 +30,12 @@ impl WriteCache {
         })
     }
 
-    fn submit(&mut self, operation: u64, what: Step, io: Io, out: &mut Outbox) {
+    fn submit(&mut self, operation: u64, what: Step, io: Io, cx: &mut Cx) {
         let entry = self.operations.get_mut(operation);
         entry.left += 1;
         let port = self.disks[entry.disk as usize].port;
         let flight = self.flights.insert(Flight { operation, what });
-        out.submit(port, OpId(flight), io);
+        cx.submit(port, OpId(flight), io);
     }
 
     /// The dirty blocks of some regions that are not being written, in the order of the policy, neighbours together.
@@ -72,7 +72,7 @@ impl WriteCache {
         operation: u64,
         share: usize,
         runs: Vec<Run>,
-        out: &mut Outbox,
+        cx: &mut Cx,
     ) {
         for run in runs {
             let cache = &mut self.shares[share];
@@ -89,7 +89,7 @@ impl WriteCache {
             let to = blocks.len();
             self.arrive_at(operation, run.extent);
             let io = Io::Write { at: run.extent.start, buf, durability: Durability::Durable };
-            self.submit(operation, Step::Run(from..to), io, out);
+            self.submit(operation, Step::Run(from..to), io, cx);
         }
     }
 
@@ -104,21 +104,15 @@ impl WriteCache {
         }
     }
 
-    pub(in crate::write_cache) fn start_read(
-        &mut self,
-        now: Nanos,
-        piece: Piece,
-        queued: &Queued,
-        out: &mut Outbox,
-    ) {
-        if self.read_from_cache(piece, out) {
+    pub(in crate::write_cache) fn start_read(&mut self, piece: Piece, queued: &Queued, cx: &mut Cx) {
+        if self.read_from_cache(piece, cx) {
             return;
         }
         let share = self.share_of(piece.disk);
         let disk = &self.disks[piece.disk as usize];
-        let waited = now.since(queued.arrived);
-        let behind = disk.write_busy(now).since(queued.write_busy);
-        let (before, after) = self.taken_along(now, piece, share);
+        let waited = cx.now.since(queued.arrived);
+        let behind = disk.write_busy(cx.now).since(queued.write_busy);
+        let (before, after) = self.taken_along(cx.now, piece, share);
         let along = before.iter().chain(&after).map(|run| run.slots.len() as u64).sum::<u64>();
         self.count(piece.disk, |metrics| {
             metrics.disk_reads += 1;
@@ -129,15 +123,15 @@ impl WriteCache {
         });
         let overlay = self.overlay(piece, share);
         let kind = OperationKind::Read { piece, buf: None, overlay, tainted: false, done: false };
-        let operation = self.start(now, piece.disk, kind);
+        let operation = self.start(cx.now, piece.disk, kind);
         self.disks[piece.disk as usize].reading.push(operation);
-        self.write_runs(operation, share, before, out);
+        self.write_runs(operation, share, before, cx);
         let bytes = (piece.extent.sectors * dcd_engine::SECTOR_BYTES) as usize;
         let whole = &self.requests.get_mut(piece.request).buf;
         let buf = if whole.is_blank() { Buf::blank(bytes) } else { Buf::zeroed(bytes) };
         self.arrive_at(operation, piece.extent);
-        self.submit(operation, Step::Main, Io::Read { at: piece.extent.start, buf }, out);
-        self.write_runs(operation, share, after, out);
+        self.submit(operation, Step::Main, Io::Read { at: piece.extent.start, buf }, cx);
+        self.write_runs(operation, share, after, cx);
     }
 
     /// Copies the cached blocks in a read's range. They must be kept: by the time the read returns it may have been purged
@@ -200,10 +194,10 @@ impl WriteCache {
         }
     }
 
-    pub(in crate::write_cache) fn start_through(&mut self, now: Nanos, piece: Piece, out: &mut Outbox) {
+    pub(in crate::write_cache) fn start_through(&mut self, piece: Piece, cx: &mut Cx) {
         let share = self.share_of(piece.disk);
         let stamp = self.shares[share].writes.stamp();
-        let operation = self.start(now, piece.disk, OperationKind::Through { piece, stamp });
+        let operation = self.start(cx.now, piece.disk, OperationKind::Through { piece, stamp });
         self.disks[piece.disk as usize].alone = true;
         self.count(piece.disk, |metrics| metrics.disk_writes += 1);
         let cached = self.shares[share].writes.capacity() > 0;
@@ -225,18 +219,18 @@ impl WriteCache {
             Action::Read => unreachable!("reads do not go around"),
         };
         self.arrive_at(operation, extent);
-        self.submit(operation, Step::Main, io, out);
+        self.submit(operation, Step::Main, io, cx);
     }
 
     /// Flushes the disks that may hold something in a volatile cache; the number of flushes.
-    pub(in crate::write_cache) fn start_flushes(&mut self, now: Nanos, waiter: u64, out: &mut Outbox) -> u32 {
+    pub(in crate::write_cache) fn start_flushes(&mut self, waiter: u64, cx: &mut Cx) -> u32 {
         let mut count = 0;
         for index in 0..self.disks.len() as u32 {
             let disk = &self.disks[index as usize];
             if disk.unflushed > disk.flushed {
                 let operation =
-                    self.start(now, index, OperationKind::Flush { waiter, covers: disk.unflushed });
-                self.submit(operation, Step::Main, Io::Flush, out);
+                    self.start(cx.now, index, OperationKind::Flush { waiter, covers: disk.unflushed });
+                self.submit(operation, Step::Main, Io::Flush, cx);
                 count += 1;
             }
         }
@@ -254,13 +248,7 @@ impl WriteCache {
     }
 
     /// A command has returned.
-    pub(in crate::write_cache) fn completed(
-        &mut self,
-        now: Nanos,
-        flight: u64,
-        result: IoResult,
-        out: &mut Outbox,
-    ) {
+    pub(in crate::write_cache) fn completed(&mut self, flight: u64, result: IoResult, cx: &mut Cx) {
         let Flight { operation: key, what } = self.flights.remove(flight);
         let disk = self.operations.get_mut(key).disk;
         let share = self.share_of(disk);
@@ -281,34 +269,34 @@ impl WriteCache {
                 if let Some(error) = error {
                     for slot in blocks {
                         let region = self.region_of(self.shares[share].writes.block(slot));
-                        self.rest(now, share, region, error);
+                        self.rest(cx.now, share, region, error);
                     }
                 }
-                self.go_on_writing(share, out);
+                self.go_on_writing(share, cx);
             }
             Step::Settling => operation.error = operation.error.or(error),
             Step::Main => {
                 operation.error = error;
                 if let OperationKind::Read { buf, done, .. } = &mut operation.kind {
                     (*buf, *done) = (Some(result.buf), true);
-                    self.answer_read(key, out);
+                    self.answer_read(key, cx);
                 } else {
-                    self.after_main(key, out);
+                    self.after_main(key, cx);
                 }
             }
         }
         if self.operations.get_mut(key).left == 0 {
-            self.end(now, key, out);
+            self.end(key, cx);
         }
     }
 
     /// Discards are made durable before the copies in the cache go: without that stale data could become visible.
-    fn after_main(&mut self, key: u64, out: &mut Outbox) {
+    fn after_main(&mut self, key: u64, cx: &mut Cx) {
         let operation = self.operations.get_mut(key);
         if let (OperationKind::Through { piece, .. }, None) = (&operation.kind, operation.error) {
             let (disk, request) = (piece.disk as usize, piece.request);
             match self.requests.get_mut(request).action {
-                Action::Discard => self.submit(key, Step::Settling, Io::Flush, out),
+                Action::Discard => self.submit(key, Step::Settling, Io::Flush, cx),
                 Action::Write(Durability::Volatile) => self.disks[disk].unflushed += 1,
                 _ => {}
             }
@@ -316,7 +304,7 @@ impl WriteCache {
     }
 
     /// A read has come from the disk: what the cache had of its range is newer.
-    fn answer_read(&mut self, key: u64, out: &mut Outbox) {
+    fn answer_read(&mut self, key: u64, cx: &mut Cx) {
         let operation = self.operations.get_mut(key);
         let error = operation.error;
         let OperationKind::Read { piece, buf, overlay, tainted, .. } = &mut operation.kind else {
@@ -335,7 +323,7 @@ impl WriteCache {
         if error.is_none() && !tainted {
             self.keep_read(piece, &buf);
         }
-        self.piece_done(piece.request, error, out);
+        self.piece_done(piece.request, error, cx);
     }
 
     /// Puts what was read into the cache for reads.
@@ -365,9 +353,9 @@ impl WriteCache {
     }
 
     /// All commands of an operation have returned.
-    fn end(&mut self, now: Nanos, key: u64, out: &mut Outbox) {
+    fn end(&mut self, key: u64, cx: &mut Cx) {
         let operation = self.operations.remove(key);
-        let service = now.since(operation.started);
+        let service = cx.now.since(operation.started);
         let index = operation.disk;
         let disk = &mut self.disks[index as usize];
         match operation.kind {
@@ -379,21 +367,21 @@ impl WriteCache {
             OperationKind::Purge { share, immediate } => {
                 disk.operations -= 1;
                 disk.purges -= 1;
-                disk.write_ends(now);
+                disk.write_ends(cx.now);
                 self.shares[share].purging_now &= !immediate;
                 self.count(index, |metrics| metrics.write_service += service);
             }
             OperationKind::Through { piece, stamp } => {
                 disk.operations -= 1;
                 disk.alone = false;
-                disk.write_ends(now);
+                disk.write_ends(cx.now);
                 self.count(index, |metrics| metrics.write_service += service);
                 if operation.error.is_none() {
                     self.forget_older(piece, stamp);
                     let share = self.share_of(index);
-                    self.go_on_writing(share, out);
+                    self.go_on_writing(share, cx);
                 }
-                self.piece_done(piece.request, operation.error, out);
+                self.piece_done(piece.request, operation.error, cx);
             }
             OperationKind::Flush { waiter, covers } => {
                 match operation.error {

@@ -1,6 +1,6 @@
 //! Joins what every part of an array may use: the settings, and the parts that say what is where and what is safe.
 
-use crate::layer::{Geometry, Io, Outbox};
+use crate::layer::{Cx, Geometry, Io};
 use crate::raid::config::RaidConfig;
 use crate::raid::flight::Flight;
 use crate::raid::layout::Layout;
@@ -13,8 +13,7 @@ use crate::slab::Slab;
 use crate::{Buf, Lba, Nanos};
 
 /// Borrows what every part may use in an event: the settings, and the parts that know nothing of stripes, passes and clients.
-pub(super) struct Cx<'a> {
-    pub now: Nanos,
+pub(super) struct Env<'a> {
     pub config: &'a RaidConfig,
     pub layout: Layout,
     pub geometry: &'a Geometry,
@@ -23,18 +22,18 @@ pub(super) struct Cx<'a> {
     pub losses: &'a mut Losses,
     pub statistics: &'a mut Statistics,
     pub deadline: &'a mut Option<Nanos>,
-    pub out: &'a mut Outbox,
+    pub cx: &'a mut Cx,
 }
 
-impl Cx<'_> {
+impl Env<'_> {
     /// Sends a command to the member of a role.
     pub fn submit(&mut self, role: usize, flight: Flight, io: Io) {
-        self.members.submit(role, flight, io, self.out);
+        self.members.submit(role, flight, io, self.cx);
     }
 
     /// Writes the superblocks, if they have something new to say.
     pub fn record(&mut self) {
-        self.recorder.record(self.members, self.statistics, self.out);
+        self.recorder.record(self.members, self.statistics, self.cx);
     }
 
     /// A member could not write. False where the parity makes up for no more members. `repairs`: a pass may have made something right that
@@ -84,7 +83,7 @@ impl Cx<'_> {
         self.statistics.journal_records += 1;
         if let Some(journal) = &self.recorder.journal {
             let flight = Flight::Journal { operation: Some(key) };
-            self.members.submit_to(journal.port(), 0, flight, journal.record(place, &entries), self.out);
+            self.members.submit_to(journal.port(), 0, flight, journal.record(place, &entries), self.cx);
         }
     }
 
