@@ -7,13 +7,14 @@ use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::read_ahead::ReadAhead;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
-use dcd_engine::log_cache::{LogCache, LogCacheConfig};
+use dcd_engine::log_cache::LogCache;
 use dcd_engine::mirror::{self, Mirror, MirrorConfig};
 use dcd_engine::raid::RaidLayer;
 use dcd_engine::{
     DeviceIndex, Extent, Geometry, Layer, LayerIndex, Lba, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
+use crate::asked::Asked;
 use crate::device::{DeviceSource, DeviceSpec};
 use crate::error::StackFileError;
 use crate::file::StackFile;
@@ -31,10 +32,9 @@ pub trait DeviceOpener {
     /// Opens (or makes) a device that the stack will know by `index`.
     fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError>;
 
-    /// Identity of this machine: a log records which machine serves it. None if it does not matter: writes stay in RAM, or time is
-    /// virtual.
-    fn machine(&self) -> Option<u64> {
-        None
+    /// Options of the start.
+    fn asked(&self) -> Asked {
+        Asked::default()
     }
 }
 
@@ -104,12 +104,6 @@ fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex,
     Some((device, Extent::new(extent.start + first, sectors)))
 }
 
-fn log_cache(config: &LogCacheConfig, machine: Option<u64>) -> Box<dyn Layer> {
-    let take_over = config.take_over || machine.is_none();
-    let machine = machine.unwrap_or_default();
-    Box::new(LogCache::new(LogCacheConfig { machine, take_over, ..config.clone() }))
-}
-
 impl StackFile {
     /// Opens the devices and joins the layers. The stack is not active yet: the driver does that.
     pub fn build(&self, opener: &mut dyn DeviceOpener) -> Result<Built, StackFileError> {
@@ -144,7 +138,7 @@ impl StackFile {
         clients: Option<ForClients<'_>>,
         opener: &mut dyn DeviceOpener,
     ) -> Result<Built, StackFileError> {
-        let needed = self.needed_by(parts_wanted);
+        let (needed, asked) = (self.needed_by(parts_wanted), opener.asked());
         let mut builder = StackBuilder::new();
         let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
         let mut devices = BTreeMap::new();
@@ -166,8 +160,11 @@ impl StackFile {
             let below: Vec<Part> = spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
             let (layer, sectors) = match &spec.kind {
                 // The log is port 0, the data disk port 1: the cache has the data disk's size.
-                LayerKind::LogCache { config, .. } => (log_cache(config, opener.machine()), below[1].sectors),
-                _ => self.make(spec, &below, clients)?,
+                LayerKind::LogCache { config, .. } => {
+                    let config = asked.of_log_cache(&spec.name, config);
+                    (Box::new(LogCache::new(config)) as Box<dyn Layer>, below[1].sectors)
+                }
+                _ => self.make(spec, &below, clients, &asked)?,
             };
             let ports: Vec<Target> = below.iter().map(|part| part.target).collect();
             let target = builder.layer(&spec.name, layer, &ports);
@@ -214,6 +211,7 @@ impl StackFile {
         spec: &LayerSpec,
         below: &[Part],
         clients: Option<ForClients<'_>>,
+        asked: &Asked,
     ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
         match &spec.kind {
             LayerKind::Slice(slice) => self.make_slice(spec, slice, below[0].sectors),
@@ -222,7 +220,8 @@ impl StackFile {
                     .iter()
                     .zip(below)
                     .map(|(of, part)| Below { sectors: part.sectors, layer: self.registered(&of.text) });
-                Ok(layer.make(&below.collect::<Vec<_>>()))
+                let volatile = layer.without_non_volatile().filter(|_| asked.volatile);
+                Ok(volatile.as_ref().unwrap_or(layer).make(&below.collect::<Vec<_>>()))
             }
             LayerKind::Fault { plan, .. } => Ok((Box::new(Fault::new(*plan)), below[0].sectors)),
             LayerKind::ReadAhead { config, .. } => Ok((Box::new(ReadAhead::new(*config)), below[0].sectors)),
@@ -231,11 +230,11 @@ impl StackFile {
             LayerKind::Raid(raid) => {
                 let members = below.iter().take(raid.of.len()).map(|part| part.sectors);
                 let sectors = crate::raid::sectors(&raid.config, members);
-                Ok((Box::new(RaidLayer::new(raid.config.clone())), sectors))
+                Ok((Box::new(RaidLayer::new(asked.of_array(&raid.config))), sectors))
             }
             LayerKind::Mirror(mirror) => {
                 let names = mirror.of.iter().map(|leg| leg.text.clone()).collect();
-                let (degraded, only_looks) = (mirror.degraded, mirror.only_looks);
+                let (degraded, only_looks) = (asked.degraded_legs, asked.only_looks);
                 let config = MirrorConfig { names, degraded, only_looks, ..MirrorConfig::default() };
                 let least = below.iter().map(|part| part.sectors).min().unwrap_or(0);
                 Ok((Box::new(Mirror::new(config)), mirror::content_sectors(least)))

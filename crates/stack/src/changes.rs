@@ -1,6 +1,4 @@
-//! Changes to a stack file after it is read: for options of a command, and for a start without missing devices.
-
-use dcd_engine::log_cache::LogCacheConfig;
+//! Changes to a stack file after it is read, for a start without missing devices.
 
 use crate::fields::Located;
 use crate::file::StackFile;
@@ -8,13 +6,6 @@ use crate::kinds::{LayerKind, MirrorSpec, RaidSpec};
 use crate::write_hole;
 
 impl StackFile {
-    fn log_caches_mut(&mut self) -> impl Iterator<Item = &mut LogCacheConfig> {
-        self.layers.iter_mut().filter_map(|layer| match &mut layer.kind {
-            LayerKind::LogCache { config, .. } => Some(&mut **config),
-            _ => None,
-        })
-    }
-
     /// The arrays, with their names.
     fn arrays_mut(&mut self) -> impl Iterator<Item = (&str, &mut RaidSpec)> {
         self.layers.iter_mut().filter_map(|layer| match &mut layer.kind {
@@ -29,63 +20,6 @@ impl StackFile {
             LayerKind::Mirror(mirror) => Some((layer.name.as_str(), mirror)),
             _ => None,
         })
-    }
-
-    /// Lets every log cache start although acknowledged records of its log are damaged, and every array although its parity is
-    /// in doubt and members are missing.
-    pub fn accept_damage(&mut self) {
-        self.log_caches_mut().for_each(|config| config.accept_damage = true);
-        self.arrays_mut().for_each(|(_, raid)| raid.config.accept_damage = true);
-    }
-
-    /// Lets every log cache start although another machine has served its log last, and has not stopped it.
-    pub fn take_over(&mut self) {
-        self.log_caches_mut().for_each(|config| config.take_over = true);
-    }
-
-    /// Makes a log cache forget its clean copies.
-    pub fn doubt_kept(&mut self, layer: &str) {
-        for found in self.layers.iter_mut().filter(|found| found.name == layer) {
-            if let LayerKind::LogCache { config, .. } = &mut found.kind {
-                config.doubt_kept = true;
-            }
-        }
-    }
-
-    /// Makes every log cache grow to the size of its data disk.
-    pub fn grow(&mut self) {
-        self.log_caches_mut().for_each(|config| config.grow = true);
-    }
-
-    /// Makes log caches answer a write only when it survives a kill of the server.
-    pub fn outlive_server(&mut self) {
-        self.log_caches_mut().for_each(|config| config.outlives_server = true);
-    }
-
-    /// Lets mirrored logs start although legs are missing that are not known to have failed.
-    pub fn degrade_mirrors(&mut self) {
-        self.mirrors_mut().for_each(|(_, mirror)| mirror.degraded = true);
-    }
-
-    /// Treats all RAM as volatile, whatever the layers declare: for a process that relies on flushes.
-    pub fn without_non_volatile(&mut self) {
-        for layer in &mut self.layers {
-            match &mut layer.kind {
-                LayerKind::Registered { layer, .. } => {
-                    if let Some(volatile) = layer.without_non_volatile() {
-                        *layer = volatile;
-                    }
-                }
-                LayerKind::Raid(raid) => raid.config.non_volatile = false,
-                _ => {}
-            }
-        }
-    }
-
-    /// Stops arrays from beginning a resync or a rebuild, and mirrors from filling legs: for commands that only inspect.
-    pub fn without_passes(&mut self) {
-        self.mirrors_mut().for_each(|(_, mirror)| mirror.only_looks = true);
-        self.arrays_mut().for_each(|(_, raid)| raid.config.pass_rate = 0);
     }
 
     /// Takes missing legs out of a mirrored log. One leg stays in any case: the mirror's start then reports the error.

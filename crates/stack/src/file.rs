@@ -7,6 +7,7 @@ use dcd_engine::log_cache::Promise;
 use dcd_nbd::UriError;
 use toml::de::DeTable;
 
+use crate::asked::Asked;
 use crate::device::{self, DeviceSource, DeviceSpec};
 use crate::error::{Source, StackFileError};
 use crate::fields::Fields;
@@ -195,12 +196,6 @@ impl StackFile {
         self.bottom_device(part)?.source.place()
     }
 
-    pub fn grows(&self) -> bool {
-        self.layers
-            .iter()
-            .any(|layer| matches!(&layer.kind, LayerKind::LogCache { config, .. } if config.grow))
-    }
-
     /// The layers that declare their RAM non-volatile, bottom first: they answer a flush once the data is in it.
     pub fn non_volatile_layers(&self) -> Vec<&str> {
         let declares = |layer: &&LayerSpec| match &layer.kind {
@@ -211,10 +206,10 @@ impl StackFile {
     }
 
     /// True if no layer answers from its memory: then answered writes survive a kill of the server.
-    pub fn keeps_answered(&self) -> bool {
+    pub fn keeps_answered(&self, asked: &Asked) -> bool {
         self.layers.iter().all(|layer| match &layer.kind {
             LayerKind::LogCache { config, .. } => match config.promise {
-                Promise::Flush => config.outlives_server,
+                Promise::Flush => asked.outlive_server,
                 Promise::Always => true,
                 Promise::Ordered => false,
             },
@@ -306,7 +301,7 @@ mod tests {
             ("size = \"64MiB\"", "size = \"1000\"", "\"1000", "multiple of 4096"),
             ("size = \"64MiB\"", "size = 0", "0\n\n[layer.data]", "leave it out"),
             ("size = \"64MiB\"", "size = \"65MiB\"", "data]", "overlaps layer \"log\""),
-            ("size = \"64MiB\"", "", "data]", "overlaps layer \"log\""),
+            ("size = \"64MiB\"", "", "data]", "change its \"first\", or the \"size\" of \"log\""),
             ("kind = \"log-cache\"", "kind = \"logcache\"", "\"logcache", "did you mean \"log-cache\"?"),
             ("data = \"data\"", "data = \"date\"", "\"date", "did you mean \"data\"?"),
             ("data = \"data\"", "data = \"cache\"", "\"cache\"\npromise", "in a circle: cache on cache"),

@@ -60,10 +60,6 @@ pub struct RaidSpec {
 #[derive(Clone, Debug)]
 pub struct MirrorSpec {
     pub(crate) of: Vec<Located>,
-    /// True if legs that are not known to have failed may be missing.
-    pub degraded: bool,
-    /// True if the mirror is only inspected: no leg is filled.
-    pub only_looks: bool,
 }
 
 /// Kind of a layer, with its settings.
@@ -182,7 +178,7 @@ pub(crate) fn read_layer(
     if let LayerKind::LogCache { log, .. } = &mut kind
         && fields.is_list("log")
     {
-        let mirror = MirrorSpec { of: read_legs(&mut fields)?, degraded: false, only_looks: false };
+        let mirror = MirrorSpec { of: read_legs(&mut fields)? };
         log.text = legs_of(&name.text);
         let (name, span) = (log.text.clone(), log.span.clone());
         specs.push(LayerSpec { name, kind: LayerKind::Mirror(mirror), span });

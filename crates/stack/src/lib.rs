@@ -24,6 +24,7 @@
 //! promise = "flush"
 //! ```
 
+mod asked;
 mod build;
 mod changes;
 pub mod compact;
@@ -49,6 +50,7 @@ mod trace_file;
 mod units;
 mod write_hole;
 
+pub use asked::Asked;
 pub use build::{Built, DeviceOpener, ForClients, METER, OpenError, Parts, RECORD};
 pub use device::{DeviceSource, DeviceSpec, RemoteSource};
 pub use error::StackFileError;

@@ -52,8 +52,8 @@ fn check_slices(source: Source<'_>, below: &str, layers: &[&LayerSpec]) -> Resul
             return Err(source.error(
                 other.span.clone(),
                 format!(
-                    "layer \"{}\": overlaps layer \"{}\" on \"{below}\": let it start at the end of the other",
-                    other.name, layer.name
+                    "layer \"{}\": overlaps layer \"{}\" on \"{below}\": change its \"first\", or the \"size\" of \"{}\"",
+                    other.name, layer.name, layer.name
                 ),
             ));
         }

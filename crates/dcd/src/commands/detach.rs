@@ -8,9 +8,9 @@ use crate::cli::Detach;
 use crate::commands::rescue::unwritten;
 use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
-use crate::session::admit::{Inspection, admit_log};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
+use crate::session::judge::{Inspection, admit_log};
 use crate::session::open::{Opened, mark, open_log};
 use crate::session::record::{AttachmentState, LogSeen, Record, told_as};
 use crate::session::start::inspect;
@@ -18,9 +18,7 @@ use crate::session::tell::tell_members;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
-    if args.degraded {
-        choice.file.degrade_mirrors();
-    }
+    choice.site.asked.degraded_legs = args.degraded;
     let Inspection { record, seen, .. } = inspect(&choice)?;
     let mut gone = match &record {
         Some(record) => record.told_of_part()?,
@@ -33,7 +31,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         && let Some(why) = needs_no_destaging(&choice, record, &seen)?
     {
         record.remove()?;
-        tell_members(&choice.file, &choice.data, record, &gone)?;
+        tell_members(&choice.site, &choice.data, record, &gone)?;
         return done(args, &format!("{why}. {}", never_again(&choice, &seen)));
     }
     if let Some(record) = &record {
@@ -65,7 +63,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     drop((log, data));
     if let Some(record) = &record {
-        tell_members(&choice.file, &choice.data, record, &gone)?;
+        tell_members(&choice.site, &choice.data, record, &gone)?;
     }
     let written = HumanBytes(report.written_bytes + report.zeroed_bytes);
     done(args, &format!("{written} was written back. {}", never_again(&choice, &seen)))

@@ -36,7 +36,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         (Some(file), _) => CacheChoice::load(file, args.layer.as_deref())?,
         (None, written) => CacheChoice::of(StackFile::parse(written, Path::new(""))?, None)?,
     };
-    if let Some(data) = choice.file.path_below(&choice.data).filter(|data| is_by_content(data)) {
+    if let Some(data) = choice.site.path_below(&choice.data).filter(|data| is_by_content(data)) {
         return Err(Failure::Failed(format!(
             "{} names the data disk by its content, which the cache's device will also show: name the disk by /dev/disk/by-id. \
              Nothing was changed",
@@ -45,7 +45,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     }
     // Files made here are removed again if the format fails.
     let mut made = Made::default();
-    for device in &choice.file.devices {
+    for device in &choice.site.devices {
         if let DeviceSource::Path { path, size: Some(_) } = &device.source {
             made.file_that_is_missing(Some(path));
         }
@@ -61,7 +61,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     make_legs(&choice, args.force)?;
     let mut opened = Opened::open(&choice, Purpose::Create)?;
     refuse(&mut opened, &choice, args.force)?;
-    reserve_space(&choice.file, &opened.parts, &choice.log)?;
+    reserve_space(&choice.site, &opened.parts, &choice.log)?;
     if let Some(path) = &args.stack {
         write_new(path, &written, &mut made)?;
     }
@@ -79,7 +79,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     let Geometry { rotational: is_rotational, sectors: log_sectors, .. } = log.geometry();
     drop((log, data));
     if let Some(record) = record {
-        tell_members(&choice.file, &choice.data, &record, &gone)?;
+        tell_members(&choice.site, &choice.data, &record, &gone)?;
     }
     let log_bytes = u64::from(superblock.segments) * u64::from(superblock.segment_bytes);
     println!(
@@ -93,7 +93,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
         let unused = HumanBytes(unused);
         println!("the last {unused} of the log's device are not used: no log is larger");
     }
-    let journal = choice.file.layers.iter().find_map(|layer| match &layer.kind {
+    let journal = choice.site.layers.iter().find_map(|layer| match &layer.kind {
         LayerKind::Slice(slice) if slice.implied => slice.size_bytes,
         _ => None,
     });
@@ -140,20 +140,20 @@ fn options(args: &Format, out_of_date: bool) -> Result<FormatOptions, Failure> {
 /// Refuses to replace the cache of another stack file where the two have different data disks, or share a device for their logs.
 fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
     let before = CacheChoice::load(old, None)?;
-    let path = |choice: &CacheChoice| choice.file.data_path(&choice.data).map(Path::to_owned);
+    let path = |choice: &CacheChoice| choice.site.data_path(&choice.data).map(Path::to_owned);
     if path(&before) != path(choice) {
         return Err(Failure::Failed(format!(
             "{} and {} have different data disks: nothing is replaced, and nothing was changed",
             old.display(),
-            choice.file.path.display()
+            choice.site.path.display()
         )));
     }
     // Only whole devices are compared: two logs may lie on slices of one.
     let devices = |choice: &CacheChoice| -> Vec<PathBuf> {
         let legs = choice.legs();
         let parts = if legs.is_empty() { vec![choice.log.as_str()] } else { legs };
-        let devices = parts.into_iter().filter(|part| choice.file.layer(part).is_none());
-        let paths = devices.filter_map(|part| choice.file.path_below(part));
+        let devices = parts.into_iter().filter(|part| choice.site.layer(part).is_none());
+        let paths = devices.filter_map(|part| choice.site.path_below(part));
         paths.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())).collect()
     };
     let (olds, news) = (devices(&before), devices(choice));
@@ -173,15 +173,15 @@ fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
 fn try_first(args: &Format, choice: &CacheChoice) -> Result<(), Failure> {
     make_legs(choice, args.force)?;
     {
-        let (offline, parts) = start(&choice.file, &[&choice.log], Purpose::Create)?;
+        let (offline, parts) = start(&choice.site, &[&choice.log], Purpose::Create)?;
         let mut log = offline.part(target(&parts, &choice.log));
-        if let Some(record) = record(&choice.file, &parts, &choice.log)? {
+        if let Some(record) = record(&choice.site, &parts, &choice.log)? {
             refuse_data_disk(&record, choice, args.force)?;
         }
         refuse_content(&mut log, choice, args.force)?;
-        reserve_space(&choice.file, &parts, &choice.log)?;
+        reserve_space(&choice.site, &parts, &choice.log)?;
     }
-    let (offline, parts) = start(&choice.file, &[&choice.log], Purpose::Look)?;
+    let (offline, parts) = start(&choice.site, &[&choice.log], Purpose::Look)?;
     let mut log = offline.part(target(&parts, &choice.log));
     let record = open_record(choice)?;
     let out_of_date = is_out_of_date(record.as_ref(), &mut log)?;
@@ -231,7 +231,7 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
     if let (Ok(superblock), false) = (read_superblock(&mut opened.data), force)
         && superblock.state != State::Detached
     {
-        let data = choice.file.path_below(&choice.data).unwrap_or(Path::new(&choice.data));
+        let data = choice.site.path_below(&choice.data).unwrap_or(Path::new(&choice.data));
         return Err(Failure::refused(
             format!("{} has the log of the cache {} on it", data.display(), uuid_text(superblock.cache_uuid)),
             "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",

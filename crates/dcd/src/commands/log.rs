@@ -6,7 +6,7 @@ use std::time::Duration;
 use dcd_engine::mirror::{Label, LabelError, LegStatus, MirrorStatus, Standing};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_serve::control::{Client, ClientError};
-use dcd_stack::{HumanBytes, StackFile};
+use dcd_stack::HumanBytes;
 use serde_json::json;
 
 use crate::cli_log::{LegsArgs, Log, LogAdd, LogCommand, LogRemove, LogStatus};
@@ -18,6 +18,7 @@ use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::overwrite::may_overwrite;
 use crate::session::serving::status::{legs_text, mirror_of_server};
+use crate::session::site::Site;
 use crate::session::start::{legs_of, start, target};
 
 /// Polling interval of a server for the progress of a leg.
@@ -41,7 +42,7 @@ struct Mirrored {
 impl Mirrored {
     fn load(args: &LegsArgs) -> Result<Mirrored, Failure> {
         let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
-        match choice.file.mirror_below(&choice.log).map(|mirror| mirror.name.clone()) {
+        match choice.site.mirror_below(&choice.log).map(|mirror| mirror.name.clone()) {
             Some(layer) => Ok(Mirrored { choice, layer }),
             None => Err(Failure::Failed(format!(
                 "{}: the log of \"{}\" is one device: legs are written as a list, log = [\"{}\", ..], and \"dcd format --replace\" moves the log to them",
@@ -52,22 +53,22 @@ impl Mirrored {
         }
     }
 
-    fn file(&self) -> &StackFile {
-        &self.choice.file
+    fn site(&self) -> &Site {
+        &self.choice.site
     }
 
     /// Connects to the server: only a server changes legs.
     fn server(&self, what: &str) -> Result<Client, Failure> {
-        server_of(self.file())?.ok_or_else(|| {
+        server_of(self.site())?.ok_or_else(|| {
             Failure::Failed(format!(
                 "{}: it is not served: {what} only while it is (the next start fills a leg that was away)",
-                self.file().path.display()
+                self.site().path.display()
             ))
         })
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, Failure> {
-        let place = self.file().device(name).map(|device| device.source.absolute_place()).transpose();
+        let place = self.site().device(name).map(|device| device.source.absolute_place()).transpose();
         let place = place.map_err(|e| Failure::io(name, e))?.flatten();
         place.ok_or_else(|| {
             Failure::Failed(format!(
@@ -79,7 +80,7 @@ impl Mirrored {
 
 fn status(args: &LogStatus) -> Result<(), Failure> {
     let mirrored = Mirrored::load(&args.legs)?;
-    let mut mirror = match server_of(mirrored.file())? {
+    let mut mirror = match server_of(mirrored.site())? {
         Some(mut client) => mirror_of_server(&mut client, &mirrored.layer)?,
         None => offline_status(&mirrored)?,
     };
@@ -105,7 +106,7 @@ fn status(args: &LogStatus) -> Result<(), Failure> {
             legs_text(&mirror).split(':').next().unwrap_or("")
         );
         for leg in &mirror.legs {
-            let path = leg.name.as_ref().and_then(|name| mirrored.file().path_below(name));
+            let path = leg.name.as_ref().and_then(|name| mirrored.site().path_below(name));
             let path = path.map(|path| format!("  {}", path.display())).unwrap_or_default();
             println!("{:>12}  {}{path}", name(leg), word(&mirror, leg));
         }
@@ -131,10 +132,10 @@ fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
 
 /// Reads the status of the legs from their labels.
 fn offline_status(mirrored: &Mirrored) -> Result<MirrorStatus, Failure> {
-    let mut mirror = legs_of(mirrored.file(), &mirrored.layer)?;
+    let mut mirror = legs_of(mirrored.site(), &mirrored.layer)?;
     // A leg's port is its place among the legs that are present.
     let there: Vec<&str> =
-        mirrored.choice.legs().into_iter().filter(|leg| mirrored.file().is_there(leg)).collect();
+        mirrored.choice.legs().into_iter().filter(|leg| mirrored.site().is_there(leg)).collect();
     for leg in &mut mirror.legs {
         leg.name = leg.port.and_then(|port| there.get(port)).map(|name| (*name).to_owned());
     }
@@ -147,7 +148,7 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
     if !mirrored.choice.legs().contains(&name.as_str()) {
         return Err(Failure::Failed(format!(
             "{}: \"{name}\" is not named in \"log\": name it there first; named are {}",
-            mirrored.file().path.display(),
+            mirrored.site().path.display(),
             mirrored.choice.legs().join(", ")
         )));
     }
@@ -191,7 +192,7 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
 
 /// Refuses a device that is too small, or whose content may not be overwritten.
 fn prepare(mirrored: &Mirrored, name: &str, mirror: &MirrorStatus, force: bool) -> Result<(), Failure> {
-    let (offline, parts) = start(mirrored.file(), &[name], Purpose::Look)?;
+    let (offline, parts) = start(mirrored.site(), &[name], Purpose::Look)?;
     let mut device = offline.part(target(&parts, name));
     let (has, needs) = (device.geometry().sectors * SECTOR_BYTES, mirror.device_bytes());
     if has < needs {
@@ -207,7 +208,7 @@ fn prepare(mirrored: &Mirrored, name: &str, mirror: &MirrorStatus, force: bool) 
     // An unused leg of this log has nothing that the others lack, unless it has diverged from them.
     let of_this = Label::read(&mut device)
         .is_ok_and(|(label, _)| label.uuid == mirror.uuid && !mirror.was_apart(&label));
-    may_overwrite(mirrored.file(), &parts, name, &mut device, force || of_this)
+    may_overwrite(mirrored.site(), &parts, name, &mut device, force || of_this)
 }
 
 fn close(client: &mut Client, layer: &str, name: &str) -> Result<(), Failure> {
@@ -235,7 +236,7 @@ fn remove(args: &LogRemove) -> Result<(), Failure> {
     ask(&mut client, "array", call).map_err(refused)?;
     println!(
         "\"{name}\" was removed from the log, and its device is closed: take it out of \"log\" in {}",
-        mirrored.file().path.display()
+        mirrored.site().path.display()
     );
     Ok(())
 }
@@ -246,7 +247,7 @@ pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     if legs.is_empty() {
         return Ok(());
     }
-    let (offline, parts) = start(&choice.file, &legs, Purpose::Create)?;
+    let (offline, parts) = start(&choice.site, &legs, Purpose::Create)?;
     let mut devices: Vec<_> = legs.iter().map(|leg| offline.part(target(&parts, leg))).collect();
     let labels: Vec<_> = devices.iter_mut().map(|device| Label::read(device)).collect();
     let is_one_log = match labels.iter().cloned().collect::<Result<Vec<_>, LabelError>>() {
@@ -268,7 +269,7 @@ pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
                 "name all legs of that log, or choose another device; or add --force, which overwrites it",
             ));
         }
-        may_overwrite(&choice.file, &parts, leg, device, force)?;
+        may_overwrite(&choice.site, &parts, leg, device, force)?;
     }
     let ids = legs.iter().map(|_| crate::session::random::random_id()).collect::<Result<Vec<u64>, _>>()?;
     let uuid = crate::session::random::random_uuid()?;

@@ -10,9 +10,9 @@ use crate::cli::Rescue;
 use crate::failure::Failure;
 use crate::output::no_json;
 use crate::progress::{Progress, say_so_when_interrupted};
-use crate::session::admit::{Inspection, admit_unrecorded};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
+use crate::session::judge::{Inspection, admit_unrecorded};
 use crate::session::machine::this;
 use crate::session::open::{Opened, tell_missing_legs};
 use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue};
@@ -28,12 +28,8 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     if !args.list {
         say_so_when_interrupted();
     }
-    if args.force {
-        choice.file.take_over();
-    }
-    if args.force || args.degraded {
-        choice.file.degrade_mirrors();
-    }
+    choice.site.asked.take_over = args.force;
+    choice.site.asked.degraded_legs = args.force || args.degraded;
     if args.list {
         tell_missing_legs(&choice)?;
     }

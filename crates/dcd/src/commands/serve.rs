@@ -34,93 +34,92 @@ use crate::session::absent::Allowed;
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
 use crate::session::open::{open_log, reserve_space};
 use crate::session::running::RunningCaches;
-use crate::session::serving::admit::{
-    admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices, without_caches,
+use crate::session::serving::checks::{
+    admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices,
 };
+use crate::session::serving::discard::without_caches;
 use crate::session::serving::host::{Cache, CacheKind, Host};
 use crate::session::serving::notify::tell_ready;
 use crate::session::serving::records::Records;
 use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
+use crate::session::site::Site;
 use crate::session::start;
 use crate::session::started::PartDevice;
 use crate::session::take_over;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     messages::begin().map_err(|error| Failure::io("a thread for messages", error))?;
-    let mut file = StackFile::load(&args.file)?;
-    if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
+    let mut site = Site::load(&args.file)?;
+    site.asked.accept_damage = args.accept_damage;
+    if site.serve.nbd.is_empty() && site.serve.fuse.is_none() && site.serve.ublk.is_none() {
         return Err(Failure::Failed(format!(
             "{}: there is no front-end: add nbd = \"unix:PATH\", fuse = \"DIR\" or ublk = true to [serve]",
             args.file.display()
         )));
     }
-    admit_local_users(&file)?;
-    let tls = certificates(&file)?;
+    admit_local_users(&site)?;
+    let tls = certificates(&site)?;
     for warning in tls.iter().flat_map(|tls| &tls.warnings) {
         eprintln!("dcd: {warning}");
     }
-    if file.serve.ublk.is_some() {
+    if site.serve.ublk.is_some() {
         ublk::available().map_err(failed)?;
     }
-    if file.serve.nbd_recovery || (file.serve.ublk.is_some() && file.serve.ublk_recovery) {
-        file.outlive_server();
-    }
+    site.asked.outlive_server =
+        site.serve.nbd_recovery || (site.serve.ublk.is_some() && site.serve.ublk_recovery);
     if let Some(wait) = args.wait_busy {
-        wait_while_in_use(&file, Duration::from_nanos(wait.0));
+        wait_while_in_use(&site, Duration::from_nanos(wait.0));
     }
-    for device in &file.unused_devices {
-        eprintln!("dcd: {}: no layer uses device \"{device}\"", file.path.display());
+    for device in &site.unused_devices {
+        eprintln!("dcd: {}: no layer uses device \"{device}\"", site.path.display());
     }
-    let other = take_over::take_over(&mut file, &args.take_over)?;
-    for what in leave_out(&mut file, args.degraded)? {
+    let other = take_over::take_over(&mut site, &args.take_over)?;
+    for what in leave_out(&mut site, args.degraded)? {
         warnln!("dcd: {what}");
     }
     if args.without_cache {
-        file = without_caches(&file, args.force)?;
+        site = without_caches(&site, args.force)?;
     }
-    if args.accept_damage {
-        file.accept_damage();
-    }
-    admit_non_volatile(&file, args.i_have_nvram)?;
-    admit_nbd_recovery(&file)?;
-    enough_memory(&file, file.memory_bytes())?;
+    admit_non_volatile(&site, args.i_have_nvram)?;
+    admit_nbd_recovery(&site)?;
+    enough_memory(&site, site.memory_bytes())?;
     let mut driver = Driver::new()?;
     // Done before any thread but that of messages is started, so that the signals come to this thread.
     let signals = Signals::of_server().map_err(|error| Failure::io("signals", error))?;
     let watch = StartWatch::begin(driver.take_signals(signals)).map_err(failed)?;
-    admit_bare_array(&file, &file.export)?;
-    admit_no_log(&file, &file.export)?;
-    let admitted = admit(&file)?;
+    admit_bare_array(&site, &site.export)?;
+    admit_no_log(&site, &site.export)?;
+    let admitted = admit(&site)?;
     let unrecorded = admitted.iter().filter(|cache| cache.unrecorded.is_some());
-    unrecorded.for_each(|cache| file.doubt_kept(&cache.layer));
+    site.asked.doubt_kept.extend(unrecorded.map(|cache| cache.layer.clone()));
     let caches: Vec<String> = admitted.iter().filter_map(|cache| cache.cache.clone()).collect();
-    let owner = nbd_device::owner(&file, &caches);
-    measure_logs(&file)?;
+    let owner = nbd_device::owner(&site, &caches);
+    measure_logs(&site)?;
     // Logs are made by `format`, and members by `array create`: only plain disks are made here.
-    let is_plain = admitted.is_empty() && file.arrays().next().is_none();
+    let is_plain = admitted.is_empty() && site.arrays().next().is_none();
     protect(args.quiet);
     watch.doing(format!("opening the devices of {}", args.file.display()));
     let mut running = RunningCaches::of(admitted);
-    let (mut stack, mut served, recording) = build(&file, args.record.as_deref(), is_plain, &mut driver)?;
+    let (mut stack, mut served, recording) = build(&site, args.record.as_deref(), is_plain, &mut driver)?;
     served.host.nbd_backend =
-        (!file.serve.nbd.is_empty()).then(|| nbd_device::backend(&file, &owner).text().to_owned());
+        (!site.serve.nbd.is_empty()).then(|| nbd_device::backend(&site, &owner).text().to_owned());
     running.note_start()?;
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
         running.note_end(dcd_engine::Pump::now(&driver), &stack)?;
-        return Err(Failure::Refused(take_over::refusal(&file, other, &error)));
+        return Err(Failure::Refused(take_over::refusal(&site, other, &error)));
     }
     running.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     served.host.records = Records::with_thread(running, driver.waker()).map_err(failed)?;
-    tell_larger(&file, &stack, &served.host.parts);
+    tell_larger(&site, &stack, &served.host.parts);
     if !args.quiet {
-        tell_price(&file, &stack, &served.host.parts);
+        tell_price(&site, &stack, &served.host.parts);
     }
-    let places = listen(&file, &owner, &stack, &mut driver, tls.map(|tls| Arc::new(tls.config)))?;
-    nbd_device::go_on(&file, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
+    let places = listen(&site, &owner, &stack, &mut driver, tls.map(|tls| Arc::new(tls.config)))?;
+    nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     served.stop_at_once = watch.end();
-    served.announce(announcement(&file, places, args.quiet), &driver);
+    served.announce(announcement(&site, places, args.quiet), &driver);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
     let ended = driver.end_command_source();
     served.tell_end(&driver);
@@ -140,8 +139,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
 
 /// Measures the disks below empty logs that are not measured yet: the host may have been too busy before. A log that cannot be measured
 /// is served all the same.
-fn measure_logs(file: &StackFile) -> Result<(), Failure> {
-    for choice in choices(file)?.into_iter().filter(|choice| !choice.stands_on_a_cache()) {
+fn measure_logs(site: &Site) -> Result<(), Failure> {
+    for choice in choices(site)?.into_iter().filter(|choice| !choice.stands_on_a_cache()) {
         let is_unknown = |mut log: PartDevice| {
             log.geometry().rotational
                 && read_superblock(&mut log)
@@ -181,16 +180,16 @@ fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
 }
 
 /// Says what recovery costs with a log on a rotational disk.
-fn tell_price(file: &StackFile, stack: &Stack, parts: &Parts) {
-    for layer in file.log_caches() {
+fn tell_price(site: &Site, stack: &Stack, parts: &Parts) {
+    for layer in site.log_caches() {
         let LayerKind::LogCache { config, .. } = &layer.kind else { continue };
         let status = LayerStatus::of(stack, parts.layers[&layer.name], Nanos::ZERO);
         let rotational = matches!(
             status.log_cache().map(|cache| cache.log_head),
             Some(LogHead::Followed | LogHead::DoesNotPay | LogHead::NotMeasured)
         );
-        if rotational && config.outlives_server && config.promise == Promise::Flush {
-            let field = if file.serve.ublk.is_some() { "ublk-recovery" } else { "nbd-recovery" };
+        if rotational && site.asked.outlive_server && config.promise == Promise::Flush {
+            let field = if site.serve.ublk.is_some() { "ublk-recovery" } else { "nbd-recovery" };
             eprintln!(
                 "dcd: the log of \"{}\" is on a rotational disk and the device has recovery, so small writes are slow. {field} = false is \
                  faster, but the device is lost if dcd dies",
@@ -201,12 +200,12 @@ fn tell_price(file: &StackFile, stack: &Stack, parts: &Parts) {
 }
 
 /// Takes missing devices out of the file, if its arrays and mirrored logs can start without them.
-fn leave_out(file: &mut StackFile, degraded: Option<Option<Nanos>>) -> Result<Vec<String>, Failure> {
-    let export = file.export.clone();
+fn leave_out(site: &mut Site, degraded: Option<Option<Nanos>>) -> Result<Vec<String>, Failure> {
+    let export = site.export.clone();
     match degraded {
-        Some(Some(wait)) => start::leave_out_after(file, Duration::from_nanos(wait.0)),
-        Some(None) => start::leave_out(file, &[&export], Allowed::MembersAndLegs),
-        None => start::leave_out(file, &[&export], Allowed::Nothing),
+        Some(Some(wait)) => start::leave_out_after(site, Duration::from_nanos(wait.0)),
+        Some(None) => start::leave_out(site, &[&export], Allowed::MembersAndLegs),
+        None => start::leave_out(site, &[&export], Allowed::Nothing),
     }
 }
 
@@ -251,21 +250,21 @@ fn tell_recording(recording: &Recording, quiet: bool) {
 }
 
 fn build(
-    file: &StackFile,
+    site: &Site,
     record: Option<&Path>,
     is_plain: bool,
     driver: &mut Driver,
 ) -> Result<(Stack, Served, Option<Recording>), Failure> {
-    let mut opener = Opener::new(file, if is_plain { Purpose::Create } else { Purpose::Change });
+    let mut opener = Opener::new(site, if is_plain { Purpose::Create } else { Purpose::Change });
     let clients = ForClients { record, overrun: Overrun::Drop };
-    let built = file.build_metered(clients, &mut opener).map_err(|error| opener.failure(error))?;
+    let built = site.build_metered(clients, &mut opener).map_err(|error| opener.failure(error))?;
     for device in opener.into_devices() {
         driver.add_device(device).map_err(failed)?;
     }
-    admit_bare(file, &built.parts, &file.export)?;
-    for choice in choices(file)? {
+    admit_bare(site, &built.parts, &site.export)?;
+    for choice in choices(site)? {
         // A sparse log may work for long: its lack of space is reported before its file system is full.
-        if let Err(failure) = reserve_space(file, &built.parts, &choice.log) {
+        if let Err(failure) = reserve_space(site, &built.parts, &choice.log) {
             warnln!("dcd: {failure}; the log fails when its file system is full");
         }
     }
@@ -279,18 +278,18 @@ fn build(
         };
         Some(Cache { layer: built.parts.layers[&layer.name], name: layer.name.clone(), kind })
     };
-    let mut caches: Vec<Cache> = file.layers.iter().filter_map(cache).collect();
+    let mut caches: Vec<Cache> = site.layers.iter().filter_map(cache).collect();
     // The host wants the upper layers first.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
-    let mut host = Host::new(&file.export, built.parts.clone(), caches, RunningCaches::default());
-    host.stack_file = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
-    let served = Served::new(host, left_by(file));
+    let mut host = Host::new(&site.export, built.parts.clone(), caches, RunningCaches::default());
+    host.stack_file = std::path::absolute(&site.path).unwrap_or_else(|_| site.path.clone());
+    let served = Served::new(host, left_by(site));
     Ok((built.stack, served, built.recording))
 }
 
 /// Lets clients in; returns the addresses.
 fn listen(
-    file: &StackFile,
+    site: &Site,
     owner: &Owner,
     stack: &Stack,
     driver: &mut Driver,
@@ -298,24 +297,24 @@ fn listen(
 ) -> Result<Vec<String>, Failure> {
     let geometry = stack.geometry(stack.root());
     let mut places = Vec::new();
-    if let Some(path) = &file.serve.control {
+    if let Some(path) = &site.serve.control {
         listen_unix(driver, path, || Box::new(ControlFactory))?;
     }
-    if let Some(address) = &file.serve.metrics {
+    if let Some(address) = &site.serve.metrics {
         let place = listen_at(driver, address, || Box::new(MetricsFactory))?;
         places.push(format!("metrics {place}"));
     }
     // The sockets of all addresses share the memory of these exports for requests.
-    let exports = NbdExports::single(&file.serve.nbd_name, geometry, false);
-    let exports = exports.outliving(outlives(file, file.serve.nbd_recovery));
-    for address in &file.serve.nbd {
+    let exports = NbdExports::single(&site.serve.nbd_name, geometry, false);
+    let exports = exports.outliving(outlives(site, site.serve.nbd_recovery));
+    for address in &site.serve.nbd {
         let place = listen_at(driver, address, || match (address, &tls) {
             (Address::Tcp(_), Some(tls)) => Box::new(NbdFactory::over_tls(exports.clone(), Arc::clone(tls))),
             _ => Box::new(NbdFactory::new(exports.clone())),
         })?;
         places.push(format!("nbd {place}"));
     }
-    if let Some(directory) = &file.serve.fuse {
+    if let Some(directory) = &site.serve.fuse {
         let image = FuseImage::mount(directory, geometry, &FuseOptions::default()).map_err(failed)?;
         if image.was_stale() {
             eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
@@ -323,8 +322,8 @@ fn listen(
         places.push(format!("fuse {}", image.image().display()));
         driver.add_source(Box::new(image));
     }
-    if let Some(number) = file.serve.ublk {
-        make_ublk(file, owner, number, geometry, driver)?;
+    if let Some(number) = site.serve.ublk {
+        make_ublk(site, owner, number, geometry, driver)?;
     }
     Ok(places)
 }
@@ -339,7 +338,7 @@ pub fn certificates(file: &StackFile) -> Result<Option<TlsServer>, Failure> {
 
 /// Makes the ublk device, which is announced when clients can use it.
 fn make_ublk(
-    file: &StackFile,
+    site: &Site,
     owner: &Owner,
     number: UblkNumber,
     geometry: Geometry,
@@ -349,10 +348,10 @@ fn make_ublk(
         UblkNumber::Any => None,
         UblkNumber::Is(number) => Some(number),
     };
-    let owner = owner.clone().named(stack_name(&file.path));
-    let off = (!file.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
-    let lost = off.or_else(|| lost_with_server(file));
-    let outlives = outlives(file, lost.is_none());
+    let owner = owner.clone().named(stack_name(&site.path));
+    let off = (!site.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
+    let lost = off.or_else(|| lost_with_server(site));
+    let outlives = outlives(site, lost.is_none());
     let device = UblkDevice::open(ublk::system(), number, &owner, geometry, outlives).map_err(failed)?;
     let (node, missing) = (device.node(), device.missing().join(", "));
     match lost {
@@ -409,10 +408,10 @@ fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Annou
 }
 
 /// Tells which answered requests survive a killed server, for clients that may go on.
-fn outlives(file: &StackFile, may_go_on: bool) -> Outlives {
+fn outlives(site: &Site, may_go_on: bool) -> Outlives {
     match may_go_on {
         false => Outlives::No,
-        true if file.keeps_answered() => Outlives::Answered,
+        true if site.keeps_answered(&site.asked) => Outlives::Answered,
         true => Outlives::Durable,
     }
 }

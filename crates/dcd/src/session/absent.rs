@@ -84,7 +84,7 @@ impl<'a> Looked<'a> {
     }
 
     fn called(&self, name: &str) -> String {
-        let path = self.choice.file.path_below(name).map(|path| format!(", {}", path.display()));
+        let path = self.choice.site.path_below(name).map(|path| format!(", {}", path.display()));
         let place = place(self.choice, name);
         format!("{place} (\"{name}\"{})", path.unwrap_or_default())
     }
@@ -95,7 +95,7 @@ impl<'a> Looked<'a> {
         let devices = self.absent.iter().map(|name| self.called(name)).collect::<Vec<_>>().join(", ");
         let (are, it) = if lacking.len() == 1 { ("is", "it") } else { ("are", "them") };
         let failed = newest.failed.count_ones() as usize;
-        let stack = self.choice.file.path.display();
+        let stack = self.choice.site.path.display();
         let instead = match (failed + lacking.len(), parity) {
             (all, parity) if all > parity => {
                 format!(

@@ -10,6 +10,7 @@ use crate::cli_array::ArrayArgs;
 use crate::failure::Failure;
 use crate::session::below::{array_below, stands_on_a_cache};
 use crate::session::record::{Attachment, AttachmentState, uuid_text};
+use crate::session::site::Site;
 
 /// Chooses the wanted layer among those of one kind, or the only one. `none`: the message if there are none.
 fn choose(
@@ -32,7 +33,7 @@ fn choose(
 
 /// A log cache of a stack file.
 pub struct CacheChoice {
-    pub file: StackFile,
+    pub site: Site,
     pub layer: String,
     pub log: String,
     pub data: String,
@@ -41,21 +42,22 @@ pub struct CacheChoice {
 impl CacheChoice {
     /// The log cache called `layer`, or the only one.
     pub fn load(path: &Path, layer: Option<&str>) -> Result<CacheChoice, Failure> {
-        CacheChoice::of(StackFile::load(path)?, layer)
+        CacheChoice::of(Site::load(path)?, layer)
     }
 
-    pub fn of(file: StackFile, layer: Option<&str>) -> Result<CacheChoice, Failure> {
-        let names = file.log_caches().map(|layer| layer.name.as_str()).collect();
-        let hint = match file.arrays().next() {
+    pub fn of(site: impl Into<Site>, layer: Option<&str>) -> Result<CacheChoice, Failure> {
+        let site = site.into();
+        let names = site.log_caches().map(|layer| layer.name.as_str()).collect();
+        let hint = match site.arrays().next() {
             Some(_) => "; \"dcd array status\", \"assemble\" and \"scrub\" look at an array",
             None => "",
         };
         let none = format!("there is no log-cache layer in it{hint}");
-        let name = choose(&file, names, layer, &none, ["log cache", "log caches"])?;
-        match &file.layer(&name).expect("it is one of the file's").kind {
+        let name = choose(&site, names, layer, &none, ["log cache", "log caches"])?;
+        match &site.layer(&name).expect("it is one of the file's").kind {
             LayerKind::LogCache { log, data, .. } => {
                 let (log, data) = (log.text.clone(), data.text.clone());
-                Ok(CacheChoice { file, layer: name, log, data })
+                Ok(CacheChoice { site, layer: name, log, data })
             }
             _ => unreachable!("log_caches gives log caches"),
         }
@@ -64,15 +66,15 @@ impl CacheChoice {
     /// True if the log or the data disk is on another log cache, and cannot be read without serving that one. An array on a cache
     /// can: its superblocks are read without changing anything.
     pub fn stands_on_a_cache(&self) -> bool {
-        stands_on_a_cache(&self.file, &self.log)
-            || (stands_on_a_cache(&self.file, &self.data) && array_below(&self.file, &self.data).is_none())
+        stands_on_a_cache(&self.site, &self.log)
+            || (stands_on_a_cache(&self.site, &self.data) && array_below(&self.site, &self.data).is_none())
     }
 
     /// True where the data disk is an array, or lies on one.
     pub fn is_over_array(&self) -> bool {
         let mut names = vec![self.data.as_str()];
         while let Some(name) = names.pop() {
-            let Some(layer) = self.file.layer(name) else { continue };
+            let Some(layer) = self.site.layer(name) else { continue };
             if matches!(layer.kind, LayerKind::Raid(_)) {
                 return true;
             }
@@ -83,22 +85,22 @@ impl CacheChoice {
 
     /// The log is on legs.
     pub fn is_mirrored(&self) -> bool {
-        self.file.mirror_below(&self.log).is_some()
+        self.site.mirror_below(&self.log).is_some()
     }
 
     /// The legs of the log; none if it is on one device.
     pub fn legs(&self) -> Vec<&str> {
-        self.file.mirror_below(&self.log).map_or_else(Vec::new, |mirror| mirror.kind.below_names())
+        self.site.mirror_below(&self.log).map_or_else(Vec::new, |mirror| mirror.kind.below_names())
     }
 
     /// As [`CacheChoice::log_name`], but absolute: for readers in another directory.
     pub fn log_place(&self) -> PathBuf {
-        self.log_path(|part| self.file.bottom_device(part)?.source.absolute_place().ok()?)
+        self.log_path(|part| self.site.bottom_device(part)?.source.absolute_place().ok()?)
     }
 
     /// The log's path, or its name in quotes if it has no path: for messages.
     pub fn log_name(&self) -> PathBuf {
-        self.log_path(|part| self.file.path_below(part).map(Path::to_owned))
+        self.log_path(|part| self.site.path_below(part).map(Path::to_owned))
     }
 
     /// The attachment of this cache to a part of a disk, as the superblock describes it.
@@ -131,7 +133,7 @@ impl CacheChoice {
 
 /// An array of a stack file.
 pub struct ArrayChoice {
-    pub file: StackFile,
+    pub site: Site,
     pub layer: String,
     pub config: dcd_engine::raid::RaidConfig,
     /// The members' names in the order of their roles; none where one is missing.
@@ -143,15 +145,16 @@ pub struct ArrayChoice {
 impl ArrayChoice {
     /// The array that is named, or the only one.
     pub fn load(args: &ArrayArgs) -> Result<ArrayChoice, Failure> {
-        let file = StackFile::load(&args.file)?;
-        let names = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();
+        let site = Site::load(&args.file)?;
+        let names = site.arrays().map(|(layer, _)| layer.name.as_str()).collect();
         let none = "there is no raid layer in it";
-        let layer = choose(&file, names, args.layer.as_deref(), none, ["array", "arrays"])?;
-        Ok(ArrayChoice::of(file, layer))
+        let layer = choose(&site, names, args.layer.as_deref(), none, ["array", "arrays"])?;
+        Ok(ArrayChoice::of(site, layer))
     }
 
-    pub fn of(file: StackFile, layer: String) -> ArrayChoice {
-        let spec = file.layer(&layer).expect("it is one of the file's");
+    pub fn of(site: impl Into<Site>, layer: String) -> ArrayChoice {
+        let site = site.into();
+        let spec = site.layer(&layer).expect("it is one of the file's");
         let LayerKind::Raid(raid) = &spec.kind else { unreachable!("arrays gives arrays") };
         let config = raid.config.clone();
         let mut names = spec.kind.below_names().into_iter().map(str::to_owned);
@@ -160,7 +163,7 @@ impl ArrayChoice {
         let spares: Vec<String> =
             names.by_ref().take(config.spares.iter().filter(|there| **there).count()).collect();
         let journal = names.next();
-        ArrayChoice { file, layer, config, members, spares, journal }
+        ArrayChoice { site, layer, config, members, spares, journal }
     }
 
     /// Returns the role in whose place the stack file names a device.
@@ -175,7 +178,7 @@ impl ArrayChoice {
 
     /// The journal, if it lies on the same device or layer as a log.
     pub fn journal_beside(&self, log: &str) -> Option<&str> {
-        let of = |part: &str| self.file.layer(part).map(|layer| layer.kind.below_names());
+        let of = |part: &str| self.site.layer(part).map(|layer| layer.kind.below_names());
         self.journal.as_deref().filter(|journal| of(journal).is_some_and(|below| of(log) == Some(below)))
     }
 }

@@ -10,12 +10,13 @@ use dcd_engine::{
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay, RemoteSpec};
 use dcd_serve::control::Client;
 use dcd_stack::{
-    DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, RemoteSource, Role, StackFile,
+    Asked, DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, RemoteSource, Role, StackFile,
     StackFileError,
 };
 
 use crate::failure::Failure;
 use crate::session::machine;
+use crate::session::site::Site;
 use crate::session::system::{carried_by, is_by_content};
 
 /// Message about a stack whose server has its devices open; none if there is no server.
@@ -44,7 +45,7 @@ pub enum Purpose {
 
 /// Opens and locks the devices of a stack file.
 pub struct Opener<'a> {
-    file: &'a StackFile,
+    site: &'a Site,
     purpose: Purpose,
     devices: Vec<Opened>,
     /// Set when a device is open elsewhere.
@@ -57,8 +58,8 @@ enum Opened {
 }
 
 impl<'a> Opener<'a> {
-    pub fn new(file: &'a StackFile, purpose: Purpose) -> Opener<'a> {
-        Opener { file, purpose, devices: Vec::new(), busy: false }
+    pub fn new(site: &'a Site, purpose: Purpose) -> Opener<'a> {
+        Opener { site, purpose, devices: Vec::new(), busy: false }
     }
 
     /// The devices, in the order of their [`DeviceIndex`].
@@ -76,7 +77,7 @@ impl<'a> Opener<'a> {
     /// Returns the failure to build a stack over these devices.
     pub fn failure(&self, error: StackFileError) -> Failure {
         match self.busy {
-            true => Failure::Busy(served(self.file).unwrap_or_else(|| error.to_string())),
+            true => Failure::Busy(served(self.site).unwrap_or_else(|| error.to_string())),
             false => error.into(),
         }
     }
@@ -93,8 +94,8 @@ impl<'a> Opener<'a> {
 
     /// True for a device that holds a log, and not its data disk.
     fn is_log(&self, device: &str) -> bool {
-        let is_below = |part: &str| self.file.bottom_device(part).is_some_and(|below| below.name == device);
-        self.file.log_caches().any(|cache| match &cache.kind {
+        let is_below = |part: &str| self.site.bottom_device(part).is_some_and(|below| below.name == device);
+        self.site.log_caches().any(|cache| match &cache.kind {
             LayerKind::LogCache { log, data, .. } => is_below(&log.text) && !is_below(&data.text),
             _ => false,
         })
@@ -102,12 +103,12 @@ impl<'a> Opener<'a> {
 
     /// Returns further advice about a missing device.
     fn advice(&self, device: &DeviceSpec) -> &'static str {
-        let exists = |name: &&str| self.file.path_below(name).is_some_and(Path::exists);
-        for (layer, raid) in self.file.arrays() {
+        let exists = |name: &&str| self.site.path_below(name).is_some_and(Path::exists);
+        for (layer, raid) in self.site.arrays() {
             let below = layer.kind.below_names();
             let members = raid.config.present.iter().filter(|present| **present).count();
             let lies_on =
-                |name: &&str| self.file.bottom_device(name).is_some_and(|below| below.name == device.name);
+                |name: &&str| self.site.bottom_device(name).is_some_and(|below| below.name == device.name);
             match below.iter().position(lies_on) {
                 None => {}
                 // The start of the log reports its problems.
@@ -132,7 +133,7 @@ impl<'a> Opener<'a> {
             DeviceSource::Path { path, .. } if is_by_content(path) => {
                 "; links by UUID or label lead to the device of the cache, not to its data disk: name the disk by /dev/disk/by-id"
             }
-            _ if self.file.arrays().next().is_some() => "",
+            _ if self.site.arrays().next().is_some() => "",
             DeviceSource::Path { size: Some(_), .. } => "; \"dcd format\" makes it with its size",
             _ => ", or let \"dcd format\" make it: --log-size, or \"size\" in its table of the stack file",
         }
@@ -144,7 +145,7 @@ impl<'a> Opener<'a> {
             DeviceSource::Remote(remote) => return remote_spec(remote, device.read_only),
             DeviceSource::Path { path, size } => (path, *size),
         };
-        let is_modelled = self.file.layers.iter().any(|layer| {
+        let is_modelled = self.site.layers.iter().any(|layer| {
             layer.kind.role() == Some(Role::ModelledDisk)
                 && layer.kind.below_names().contains(&device.name.as_str())
         });
@@ -195,8 +196,9 @@ fn tell_rest(device: &DeviceSpec, opened: &Device) {
 }
 
 impl DeviceOpener for Opener<'_> {
-    fn machine(&self) -> Option<u64> {
-        (self.purpose != Purpose::Look).then(machine::this)
+    fn asked(&self) -> Asked {
+        let machine = (self.purpose != Purpose::Look).then(machine::this);
+        Asked { machine, ..self.site.asked.clone() }
     }
 
     fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
@@ -250,11 +252,11 @@ pub fn patiently<T, E>(
 
 /// Waits up to `wait` until no other process has the devices of a stack: a killed server keeps them until the kernel has completed its
 /// operations, which may take minutes on a disk with errors. Exports of other machines are not checked.
-pub fn wait_while_in_use(file: &StackFile, wait: Duration) {
+pub fn wait_while_in_use(site: &Site, wait: Duration) {
     let until = Instant::now() + wait;
-    let opener = Opener::new(file, Purpose::Look);
+    let opener = Opener::new(site, Purpose::Look);
     let in_use = || {
-        let local = file.devices.iter().filter(|device| matches!(device.source, DeviceSource::Path { .. }));
+        let local = site.devices.iter().filter(|device| matches!(device.source, DeviceSource::Path { .. }));
         local
             .map(|device| Device::open(&opener.spec(device)))
             .find_map(|opened| opened.err().filter(DeviceError::is_in_use))

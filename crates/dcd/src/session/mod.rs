@@ -9,7 +9,7 @@
 //! | devices, probe    | opens and locks the devices, and drives them without clients; recognises their content   |
 //! | running, started  | the records of caches that run; parts of a started stack as devices                      |
 //! | members           | what the superblocks of an array say of its devices                                      |
-//! | absent, admit     | *judged*: what a start can do without; which log caches it may start                     |
+//! | absent, judge     | *judged*: what a start can do without; which log caches it may start                     |
 //! | start             | *carried out*: starts parts of a stack, and looks at logs, records and members for that  |
 //! | open              | opens the log and the data disk of a cache                                               |
 //! | overwrite, tell   | what must not be overwritten; what the members of an array tell of the caches on it      |
@@ -17,10 +17,10 @@
 //! | serving/          | what is admitted before a stack is served, the server's host, and its watch over devices |
 
 pub mod absent;
-pub mod admit;
 pub mod below;
 pub mod choice;
 pub mod devices;
+pub mod judge;
 pub mod machine;
 pub mod members;
 pub mod open;
@@ -30,6 +30,7 @@ pub mod random;
 pub mod record;
 pub mod running;
 pub mod serving;
+pub mod site;
 pub mod start;
 pub mod started;
 pub mod system;

@@ -16,10 +16,11 @@ use dcd_stack::{HumanBytes, Parts, StackFile};
 use crate::advice::{NOTHING_CHANGED, advise};
 use crate::cli::LogArgs;
 use crate::failure::Failure;
-use crate::session::admit::admit_machine;
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::Purpose;
+use crate::session::judge::admit_machine;
 use crate::session::record::{LogSeen, Record, Refusal};
+use crate::session::site::Site;
 use crate::session::start::{array_record, for_looks, legs_in, legs_of, look_at, record, start, target};
 use crate::session::started::PartDevice;
 
@@ -44,13 +45,13 @@ impl Opened {
     pub fn open(choice: &CacheChoice, purpose: Purpose) -> Result<Opened, Failure> {
         let create = purpose == Purpose::Create;
         refuse_other_machine(choice, purpose)?;
-        let log_array = if create { array_record(&choice.file, &choice.log)? } else { None };
-        let data_array = array_record(&choice.file, &choice.data)?;
-        let file = for_looks(&choice.file, purpose);
-        let (offline, parts) = start(&file, &[&choice.log, &choice.data], purpose)?;
+        let log_array = if create { array_record(&choice.site, &choice.log)? } else { None };
+        let data_array = array_record(&choice.site, &choice.data)?;
+        let site = for_looks(&choice.site, purpose);
+        let (offline, parts) = start(&site, &[&choice.log, &choice.data], purpose)?;
         let record_of = |name: &str, array: Option<Record>| match array {
             Some(array) => Ok(Some(array)),
-            None => record(&choice.file, &parts, name),
+            None => record(&choice.site, &parts, name),
         };
         let log_record = if create { record_of(&choice.log, log_array)? } else { None };
         let record = match record_of(&choice.data, data_array)? {
@@ -58,7 +59,7 @@ impl Opened {
             record => record,
         };
         let part = |name: &str| offline.part(target(&parts, name));
-        let mirror = choice.file.mirror_below(&choice.log);
+        let mirror = choice.site.mirror_below(&choice.log);
         let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
         Ok(Opened { log: part(&choice.log), legs, data: part(&choice.data), record, log_record, parts })
     }
@@ -83,9 +84,9 @@ impl Log {
             let opened = Opened::open(&choice, Purpose::Look)?;
             return Ok(Log { log: opened.log, data: Some(opened.data) });
         }
-        let file = StackFile::of_device(&args.file, true).map_err(|e| Failure::Failed(e.to_string()))?;
-        let (offline, parts) = start(&file, &[&file.export], Purpose::Look)?;
-        Ok(Log { log: offline.part(target(&parts, &file.export)), data: None })
+        let site = Site::of_device(&args.file, true)?;
+        let (offline, parts) = start(&site, &[&site.export], Purpose::Look)?;
+        Ok(Log { log: offline.part(target(&parts, &site.export)), data: None })
     }
 }
 
@@ -121,7 +122,7 @@ fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Fa
 /// Opens the log alone.
 pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<PartDevice, Failure> {
     refuse_other_machine(choice, purpose)?;
-    let (offline, parts) = start(&for_looks(&choice.file, purpose), &[&choice.log], purpose)?;
+    let (offline, parts) = start(&for_looks(&choice.site, purpose), &[&choice.log], purpose)?;
     Ok(offline.part(target(&parts, &choice.log)))
 }
 
@@ -134,8 +135,8 @@ pub fn mark(log: &mut dyn BlockDevice, state: State) -> Result<(), Failure> {
 
 /// Warns that a look at a mirrored log leaves out missing legs.
 pub fn tell_missing_legs(choice: &CacheChoice) -> Result<(), Failure> {
-    let Some(mirror) = choice.file.mirror_below(&choice.log) else { return Ok(()) };
-    let missing = Failure::unless_busy(legs_of(&choice.file, &mirror.name))?.map_or(0, |legs| legs.missing());
+    let Some(mirror) = choice.site.mirror_below(&choice.log) else { return Ok(()) };
+    let missing = Failure::unless_busy(legs_of(&choice.site, &mirror.name))?.map_or(0, |legs| legs.missing());
     if missing > 0 {
         let legs = if missing == 1 { "a leg is" } else { "legs are" };
         eprintln!(
@@ -180,7 +181,7 @@ pub fn reserve_space(file: &StackFile, parts: &Parts, part: &str) -> Result<(), 
 impl ArrayChoice {
     /// Tries the next start without changing anything. Returns the array's status then, or the refusal.
     pub fn try_start(&self) -> Result<Result<ArrayStatus, Refusal>, Failure> {
-        match start(&self.file, &[&self.layer], Purpose::Look) {
+        match start(&self.site, &[&self.layer], Purpose::Look) {
             Ok((offline, parts)) => {
                 let status = offline.status(parts.layers[&self.layer]);
                 let mut array = status.array().expect("it is an array").clone();

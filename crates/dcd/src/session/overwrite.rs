@@ -1,23 +1,24 @@
 //! Protects data from being overwritten by mistake.
 
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
-use dcd_stack::{HumanBytes, Parts, StackFile};
+use dcd_stack::{HumanBytes, Parts};
 
 use crate::failure::Failure;
 use crate::session::probe::probe;
 use crate::session::record::admit_overwrite;
+use crate::session::site::Site;
 use crate::session::start::record;
 use crate::session::started::PartDevice;
 
 /// Refuses, without `force`, to overwrite recognised content of a device, and the data disk of a cache.
 pub fn may_overwrite(
-    file: &StackFile,
+    site: &Site,
     parts: &Parts,
     name: &str,
     device: &mut PartDevice,
     force: bool,
 ) -> Result<(), Failure> {
-    if let Some(record) = record(file, parts, name)? {
+    if let Some(record) = record(site, parts, name)? {
         admit_overwrite(&record.load()?, record.extent(), &format!("\"{name}\""), force)?;
     }
     let found = probe(device).map_err(|e| Failure::Failed(format!("reading \"{name}\": {e}")))?;

@@ -1,9 +1,8 @@
 //! Starts parts of a stack, from the bottom up: looks at what they lie on, has that judged, and builds them.
 //!
 //! A look is a start, too, whose writes stay in RAM: a log that lies on an array can only be read once the array has started. So a look and
-//! a start call each other here, each time for what lies lower in the stack. `absent` and `admit` judge what was seen, and open nothing.
+//! a start call each other here, each time for what lies lower in the stack. `absent` and `judge` judge what was seen, and open nothing.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,42 +11,43 @@ use dcd_engine::log_cache::format::Superblock;
 use dcd_engine::log_cache::offline::{live_superblock, read_copies, read_superblock};
 use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::{BlockDevice, Target};
-use dcd_stack::{LayerSpec, Parts, StackFile};
+use dcd_stack::{LayerSpec, Parts};
 
 use crate::failure::Failure;
 use crate::session::absent::{self, Allowed};
-use crate::session::admit::{Inspection, admit_seen};
 use crate::session::below::{array_below, home_path, range};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Opener, Purpose};
+use crate::session::judge::{Inspection, admit_seen};
 use crate::session::members::{Content, Devices, Found, newest};
 use crate::session::record::{LegsSeen, LogSeen, Record, uuid_text};
 use crate::session::running::{Admitted, RunningCaches};
+use crate::session::site::Site;
 use crate::session::started::Started;
 
 /// Polling interval for missing devices.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Opens parts of a stack, and all below them. Starts the log caches among these, if they are admitted.
-pub fn start(file: &StackFile, parts: &[&str], purpose: Purpose) -> Result<(Started, Parts), Failure> {
-    let mut file = Cow::Borrowed(file);
+pub fn start(site: &Site, parts: &[&str], purpose: Purpose) -> Result<(Started, Parts), Failure> {
+    let mut site = site.clone();
     if purpose != Purpose::Create {
-        leave_out(file.to_mut(), parts, Allowed::Nothing)?;
+        leave_out(&mut site, parts, Allowed::Nothing)?;
     }
-    let mut caches = admit_running(&file, parts)?;
-    caches.unrecorded().for_each(|layer| file.to_mut().doubt_kept(layer));
+    let mut caches = admit_running(&site, parts)?;
+    site.asked.doubt_kept.extend(caches.unrecorded().map(str::to_owned));
     if purpose == Purpose::Look {
         // Their writes stay in RAM, so no record is needed.
         caches = RunningCaches::default();
-        file.to_mut().without_passes();
+        site.asked.only_looks = true;
     }
-    file.to_mut().without_non_volatile();
-    let mut opener = Opener::new(&file, purpose);
-    let built = file.build_parts(parts, &mut opener).map_err(|error| opener.failure(error))?;
-    if file.grows() {
+    site.asked.volatile = true;
+    let mut opener = Opener::new(&site, purpose);
+    let built = site.build_parts(parts, &mut opener).map_err(|error| opener.failure(error))?;
+    if site.asked.grow {
         caches.grow()?;
     }
-    let arrays = file.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
+    let arrays = site.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
     let arrays = if purpose == Purpose::Look { Vec::new() } else { arrays.collect() };
     Ok((Started::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
 }
@@ -58,60 +58,56 @@ pub fn target(parts: &Parts, name: &str) -> Target {
 }
 
 /// Lets a command that changes nothing start without missing legs. The command reports them, and nothing relies on its start.
-pub fn for_looks(file: &StackFile, purpose: Purpose) -> Cow<'_, StackFile> {
-    let mut file = Cow::Borrowed(file);
-    if purpose == Purpose::Look {
-        file.to_mut().degrade_mirrors();
-    }
-    file
+pub fn for_looks(site: &Site, purpose: Purpose) -> Site {
+    let mut site = site.clone();
+    site.asked.degraded_legs |= purpose == Purpose::Look;
+    site
 }
 
 /// Takes missing devices of arrays and mirrored logs out of a stack file, if these can start without them and `parts` need them. Returns a
 /// line for the administrator about each.
-pub fn leave_out(file: &mut StackFile, parts: &[&str], allowed: Allowed) -> Result<Vec<String>, Failure> {
+pub fn leave_out(site: &mut Site, parts: &[&str], allowed: Allowed) -> Result<Vec<String>, Failure> {
     let mut told = Vec::new();
-    let needed = file.needed_by(parts);
-    let arrays = file.arrays().map(|(layer, _)| layer.name.clone()).filter(|name| needed.contains(name));
+    let needed = site.needed_by(parts);
+    let arrays = site.arrays().map(|(layer, _)| layer.name.clone()).filter(|name| needed.contains(name));
     for array in arrays.collect::<Vec<String>>() {
-        let choice = ArrayChoice::of(file.clone(), array.clone());
+        let choice = ArrayChoice::of(site.clone(), array.clone());
         let mut absent = choice.names();
-        absent.retain(|name| !file.is_there(name));
+        absent.retain(|name| !site.is_there(name));
         if absent.is_empty() {
             continue;
         }
         let Some(devices) = Failure::unless_busy(Devices::open(&choice, Purpose::Look))? else {
             // No superblock can be read: the start of the array says what is wrong. Only spares can be left out.
             absent.retain(|name| choice.role_of(name).is_none());
-            file.leave_out(&array, &absent);
+            site.file.leave_out(&array, &absent);
             continue;
         };
         let (names, lines) = absent::without(&choice, &absent, &devices, allowed)?;
         told.extend(lines);
-        file.leave_out(&array, &names);
-        file.keep_only(parts);
+        site.file.leave_out(&array, &names);
+        site.file.keep_only(parts);
     }
-    if allowed == Allowed::MembersAndLegs {
-        file.degrade_mirrors();
-    }
-    told.extend(leave_out_legs(file, parts));
+    site.asked.degraded_legs |= allowed == Allowed::MembersAndLegs;
+    told.extend(leave_out_legs(site, parts));
     Ok(told)
 }
 
 /// Leaves out missing legs of mirrored logs. The labels of the other legs say whether a log may start, and its start reads them.
-fn leave_out_legs(file: &mut StackFile, parts: &[&str]) -> Vec<String> {
+fn leave_out_legs(site: &mut Site, parts: &[&str]) -> Vec<String> {
     let mut told = Vec::new();
-    let needed = file.needed_by(parts);
-    let mirrors = file.mirrors().map(|(layer, _)| layer.clone()).filter(|layer| needed.contains(&layer.name));
+    let needed = site.needed_by(parts);
+    let mirrors = site.mirrors().map(|(layer, _)| layer.clone()).filter(|layer| needed.contains(&layer.name));
     for mirror in mirrors.collect::<Vec<LayerSpec>>() {
         let mut absent = mirror.kind.below_names();
-        absent.retain(|leg| !file.is_there(leg));
+        absent.retain(|leg| !site.is_there(leg));
         for leg in &absent {
-            let path = file.path_below(leg).map(|path| format!(" ({})", path.display())).unwrap_or_default();
+            let path = site.path_below(leg).map(|path| format!(" ({})", path.display())).unwrap_or_default();
             told.push(format!("log \"{}\": leg \"{leg}\"{path} is missing, and is left out", mirror.name));
         }
         if !absent.is_empty() {
-            file.leave_out_legs(&mirror.name, &absent);
-            file.keep_only(parts);
+            site.file.leave_out_legs(&mirror.name, &absent);
+            site.file.keep_only(parts);
         }
     }
     told
@@ -119,23 +115,23 @@ fn leave_out_legs(file: &mut StackFile, parts: &[&str]) -> Vec<String> {
 
 /// Waits for all devices of the stack, except those that are known to have failed, and then does what [`leave_out`] does. Members that are
 /// still missing after `wait` may be left out.
-pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<String>, Failure> {
+pub fn leave_out_after(site: &mut Site, wait: Duration) -> Result<Vec<String>, Failure> {
     let until = Instant::now() + wait;
-    let export = file.export.clone();
+    let export = site.export.clone();
     loop {
-        let mut left = file.clone();
-        let lacks_leg = lacks_leg(file)?;
+        let mut left = site.clone();
+        let lacks_leg = lacks_leg(site)?;
         match leave_out(&mut left, &[&export], Allowed::Nothing) {
             Ok(told)
                 if !lacks_leg
                     && !left.devices.iter().any(|device| !device.is_there() && !device.is_made()) =>
             {
-                *file = left;
+                *site = left;
                 return Ok(told);
             }
             Err(failure @ Failure::Busy(_)) => return Err(failure),
             Ok(_) | Err(_) if Instant::now() >= until => {
-                return leave_out(file, &[&export], Allowed::Members);
+                return leave_out(site, &[&export], Allowed::Members);
             }
             Ok(_) | Err(_) => std::thread::sleep(LOOK_INTERVAL),
         }
@@ -143,10 +139,10 @@ pub fn leave_out_after(file: &mut StackFile, wait: Duration) -> Result<Vec<Strin
 }
 
 /// Admits the caches among some parts of a stack and below them, the lower ones first: they may be started. Their devices must not be open.
-pub fn admit_running(file: &StackFile, parts: &[&str]) -> Result<RunningCaches, Failure> {
-    let needed = file.needed_by(parts);
-    let caches = file.log_caches().filter(|layer| needed.contains(&layer.name));
-    let admitted = caches.map(|layer| admit_one(&CacheChoice::of(file.clone(), Some(&layer.name))?));
+pub fn admit_running(site: &Site, parts: &[&str]) -> Result<RunningCaches, Failure> {
+    let needed = site.needed_by(parts);
+    let caches = site.log_caches().filter(|layer| needed.contains(&layer.name));
+    let admitted = caches.map(|layer| admit_one(&CacheChoice::of(site.clone(), Some(&layer.name))?));
     Ok(RunningCaches::of(admitted.collect::<Result<Vec<Admitted>, Failure>>()?))
 }
 
@@ -167,7 +163,7 @@ pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
         // A log, or a leg, that is refused is not missing.
         Err(failure @ (Failure::Busy(_) | Failure::Refused(_))) => return Err(failure),
         // The log itself may be good where the array below it, or its legs, cannot start.
-        Err(failure) if array_below(&choice.file, &choice.log).is_some() || choice.is_mirrored() => {
+        Err(failure) if array_below(&choice.site, &choice.log).is_some() || choice.is_mirrored() => {
             return Err(failure);
         }
         Err(failure) => {
@@ -177,7 +173,7 @@ pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
     };
     let record = open_record(choice)?;
     if let LogSeen::Missing(why) = &mut seen {
-        let (offline, parts) = start(&choice.file, &[&choice.data], Purpose::Look)?;
+        let (offline, parts) = start(&choice.site, &[&choice.data], Purpose::Look)?;
         if read_superblock(&mut offline.part(target(&parts, &choice.data))).is_ok() {
             *why = "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
         }
@@ -186,8 +182,8 @@ pub fn inspect(choice: &CacheChoice) -> Result<Inspection, Failure> {
 }
 
 fn look_at_log(choice: &CacheChoice) -> Result<(LogSeen, Option<Superblock>), Failure> {
-    let (offline, parts) = start(&for_looks(&choice.file, Purpose::Look), &[&choice.log], Purpose::Look)?;
-    let mirror = choice.file.mirror_below(&choice.log);
+    let (offline, parts) = start(&for_looks(&choice.site, Purpose::Look), &[&choice.log], Purpose::Look)?;
+    let mirror = choice.site.mirror_below(&choice.log);
     let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
     look_at(&mut offline.part(target(&parts, &choice.log)), legs.as_ref())
 }
@@ -217,8 +213,8 @@ pub fn look_at(
 }
 
 /// Looks at the labels of a mirrored log.
-pub fn legs_of(file: &StackFile, mirror: &str) -> Result<MirrorStatus, Failure> {
-    let (offline, parts) = start(&for_looks(file, Purpose::Look), &[mirror], Purpose::Look)?;
+pub fn legs_of(site: &Site, mirror: &str) -> Result<MirrorStatus, Failure> {
+    let (offline, parts) = start(&for_looks(site, Purpose::Look), &[mirror], Purpose::Look)?;
     Ok(legs_in(&offline, &parts, mirror))
 }
 
@@ -227,13 +223,13 @@ pub fn legs_in(offline: &Started, parts: &Parts, mirror: &str) -> MirrorStatus {
 }
 
 /// True if a mirrored log lacks a leg that no label calls failed: it is not in the stack file, or its device is missing.
-pub fn lacks_leg(file: &StackFile) -> Result<bool, Failure> {
+pub fn lacks_leg(site: &Site) -> Result<bool, Failure> {
     let mut lacks = false;
-    for (mirror, _) in file.mirrors() {
-        lacks |= match Failure::unless_busy(legs_of(file, &mirror.name))? {
+    for (mirror, _) in site.mirrors() {
+        lacks |= match Failure::unless_busy(legs_of(site, &mirror.name))? {
             Some(legs) => legs.missing() > 0,
             // No label can be read: the log's start says what is wrong.
-            None => mirror.kind.below_names().into_iter().any(|leg| !file.is_there(leg)),
+            None => mirror.kind.below_names().into_iter().any(|leg| !site.is_there(leg)),
         };
     }
     Ok(lacks)
@@ -241,36 +237,36 @@ pub fn lacks_leg(file: &StackFile) -> Result<bool, Failure> {
 
 /// Opens the record of the data disk, without looking at the log.
 pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
-    let found = match array_record(&choice.file, &choice.data)? {
+    let found = match array_record(&choice.site, &choice.data)? {
         Some(record) => Some(record),
         None => {
-            let (_offline, parts) = start(&choice.file, &[&choice.data], Purpose::Look)?;
-            record(&choice.file, &parts, &choice.data)?
+            let (_offline, parts) = start(&choice.site, &[&choice.data], Purpose::Look)?;
+            record(&choice.site, &parts, &choice.data)?
         }
     };
     Ok(found.map(Record::attached_part).transpose()?)
 }
 
 /// Opens the record of the device that a part lies on; none for RAM, and for a part that is not one range of one device.
-pub fn record(file: &StackFile, parts: &Parts, part: &str) -> Result<Option<Record>, Failure> {
-    let place = file.path_below(part).zip(parts.place(part));
+pub fn record(site: &Site, parts: &Parts, part: &str) -> Result<Option<Record>, Failure> {
+    let place = site.path_below(part).zip(parts.place(part));
     Ok(place.map(|(path, (_, extent))| Record::open(path, extent)).transpose()?)
 }
 
 /// Opens the record of the array that a part lies on; none without an array, or if the array was not made yet or cannot be read. Caches
 /// below the array are started to read it, if they are admitted: only they know their data. The array's devices must not be open.
-pub fn array_record(file: &StackFile, part: &str) -> Result<Option<Record>, Failure> {
-    let Some(array) = array_below(file, part) else { return Ok(None) };
-    admit_running(file, &[array])?;
-    let opened = Devices::open(&ArrayChoice::of(file.clone(), array.to_owned()), Purpose::Look);
+pub fn array_record(site: &Site, part: &str) -> Result<Option<Record>, Failure> {
+    let Some(array) = array_below(site, part) else { return Ok(None) };
+    admit_running(site, &[array])?;
+    let opened = Devices::open(&ArrayChoice::of(site.clone(), array.to_owned()), Purpose::Look);
     // A command that starts the array reports the reason.
     let Some(devices) = Failure::unless_busy(opened)? else { return Ok(None) };
     let newest = &devices.newest;
     let sectors = (newest.members - newest.level.parity()) as u64 * newest.member_sectors;
     let its_own =
         devices.found.iter().filter(|found| found.superblock().is_some_and(|(of, _)| of.uuid == newest.uuid));
-    let members: Vec<&Path> = its_own.filter_map(|found| home_path(file, &found.name)).collect();
-    match range(file, part, sectors) {
+    let members: Vec<&Path> = its_own.filter_map(|found| home_path(site, &found.name)).collect();
+    match range(site, part, sectors) {
         Some(extent) if !members.is_empty() => {
             Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent, newest.caches.clone())?))
         }
@@ -285,7 +281,7 @@ impl Devices {
         let mut there = Vec::new();
         for name in choice.names() {
             // Each alone, so that a missing one does not prevent a look at the others.
-            match start(&choice.file, &[name], Purpose::Look) {
+            match start(&choice.site, &[name], Purpose::Look) {
                 Ok(_) => there.push(name),
                 Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
                 Err(error) => {
@@ -296,7 +292,7 @@ impl Devices {
         }
         let mut opened = Parts::default();
         if !there.is_empty() {
-            let (offline, parts) = start(&choice.file, &there, purpose)?;
+            let (offline, parts) = start(&choice.site, &there, purpose)?;
             opened = parts.clone();
             found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
         }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use dcd_engine::StartError;
 use dcd_engine::log_cache::LogError;
-use dcd_stack::{DeviceSource, LayerKind, LayerSpec, StackFile};
+use dcd_stack::{DeviceSource, LayerKind, LayerSpec};
 
 use crate::advice::Advised;
 use crate::cli::TakeOver;
@@ -18,28 +18,29 @@ use crate::session::choice::CacheChoice;
 use crate::session::machine;
 use crate::session::open::superblock_of;
 use crate::session::record::Refusal;
+use crate::session::site::Site;
 use crate::session::start::lacks_leg;
 
 /// Prepares a stack for being taken over, if there is anything to take over: no other machine serves the stack afterwards. Returns the
 /// other machine.
-pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<Option<u64>, Failure> {
+pub fn take_over(site: &mut Site, asked: &TakeOver) -> Result<Option<u64>, Failure> {
     if !asked.take_over {
         return Ok(None);
     }
-    let others = others(file)?;
-    if others.is_empty() && !lacks_leg(file)? {
+    let others = others(site)?;
+    if others.is_empty() && !lacks_leg(site)? {
         eprintln!(
             "dcd: there is nothing to take over: this machine served the logs last, or they were stopped, and no leg is missing"
         );
         return Ok(None);
     }
-    for device in &file.devices {
+    for device in &site.devices {
         if let (DeviceSource::Path { path, .. }, false) = (&device.source, device.read_only) {
             refuse_writers(path)?;
         }
     }
     match &asked.fence {
-        Some(command) => fence(command, file, others.first().copied())?,
+        Some(command) => fence(command, site, others.first().copied())?,
         None if asked.other_is_off => {}
         None => {
             return Err(Failure::refused(
@@ -49,21 +50,21 @@ pub fn take_over(file: &mut StackFile, asked: &TakeOver) -> Result<Option<u64>, 
             ));
         }
     }
-    file.take_over();
-    file.degrade_mirrors();
+    site.asked.take_over = true;
+    site.asked.degraded_legs = true;
     Ok(others.first().copied())
 }
 
 /// Refusal for a stack that was taken over and does not start. If the log is mirrored, the other machine may have continued without
 /// the legs that are here.
-pub fn refusal(file: &StackFile, other: Option<u64>, error: &StartError) -> Refusal {
+pub fn refusal(site: &Site, other: Option<u64>, error: &StartError) -> Refusal {
     let refusal = error.refusal();
     let is_mirrored = |layer: &LayerSpec| match &layer.kind {
-        LayerKind::LogCache { log, .. } => file.mirror_below(&log.text).is_some(),
+        LayerKind::LogCache { log, .. } => site.mirror_below(&log.text).is_some(),
         _ => false,
     };
     match (error.error.downcast_ref(), other) {
-        (Some(LogError::OtherData(_)), Some(other)) if file.log_caches().any(is_mirrored) => {
+        (Some(LogError::OtherData(_)), Some(other)) if site.log_caches().any(is_mirrored) => {
             went_on_without(other, &refusal.reason)
         }
         _ => refusal,
@@ -84,10 +85,10 @@ pub fn went_on_without(other: u64, reason: &str) -> Refusal {
 }
 
 /// The other machines that have not stopped a log of the stack.
-fn others(file: &StackFile) -> Result<Vec<u64>, Failure> {
+fn others(site: &Site) -> Result<Vec<u64>, Failure> {
     let mut others = Vec::new();
-    for layer in file.log_caches() {
-        let choice = CacheChoice::of(file.clone(), Some(&layer.name))?;
+    for layer in site.log_caches() {
+        let choice = CacheChoice::of(site.clone(), Some(&layer.name))?;
         if !choice.stands_on_a_cache() {
             others.extend(
                 superblock_of(&choice)?.and_then(|superblock| superblock.other_machine(machine::this())),
@@ -98,11 +99,11 @@ fn others(file: &StackFile) -> Result<Vec<u64>, Failure> {
 }
 
 /// Runs the command that stops the other machine. The command gets the stack file and the other machine's number in its environment.
-fn fence(command: &str, file: &StackFile, other: Option<u64>) -> Result<(), Failure> {
+fn fence(command: &str, site: &Site, other: Option<u64>) -> Result<(), Failure> {
     // The command itself is not printed: it may contain secrets, and standard error goes to the journal.
     eprintln!("dcd: running the command of --fence, which stops the other machine");
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", command]).env("DCD_STACK", &file.path);
+    shell.args(["-c", command]).env("DCD_STACK", &site.path);
     if let Some(other) = other {
         shell.env("DCD_OTHER_MACHINE", format!("{other:016x}"));
     }

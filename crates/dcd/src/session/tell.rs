@@ -2,7 +2,6 @@
 
 use dcd_engine::raid::offline::store_caches;
 use dcd_engine::raid::{CACHES_MAX, clear_journal, may_be_journal_of};
-use dcd_stack::StackFile;
 
 use crate::failure::Failure;
 use crate::session::below::{array_below, is_read_only};
@@ -10,12 +9,13 @@ use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::Purpose;
 use crate::session::members::Devices;
 use crate::session::record::Record;
+use crate::session::site::Site;
 use crate::session::start::{start, target};
 
 /// Stores on the members of the array below a part the caches that the part's record has, and removes those that are `gone`. The devices of
 /// the array must not be open.
-pub fn tell_members(file: &StackFile, part: &str, record: &Record, gone: &[u64]) -> Result<(), Failure> {
-    let Some(array) = array_below(file, part) else { return Ok(()) };
+pub fn tell_members(site: &Site, part: &str, record: &Record, gone: &[u64]) -> Result<(), Failure> {
+    let Some(array) = array_below(site, part) else { return Ok(()) };
     let told = record.told().unwrap_or(&[]);
     let mut caches = record.load()?.to_tell();
     // Caches that the record lacks are kept: they may have been lost with an older record.
@@ -25,10 +25,10 @@ pub fn tell_members(file: &StackFile, part: &str, record: &Record, gone: &[u64])
         }
     }
     caches.sort_unstable();
-    if caches == told || is_read_only(file, array) {
+    if caches == told || is_read_only(site, array) {
         return Ok(());
     }
-    let mut devices = Devices::open(&ArrayChoice::of(file.clone(), array.to_owned()), Purpose::Change)?;
+    let mut devices = Devices::open(&ArrayChoice::of(site.clone(), array.to_owned()), Purpose::Change)?;
     store_caches(&mut devices.members(), caches)?;
     Ok(())
 }
@@ -36,12 +36,12 @@ pub fn tell_members(file: &StackFile, part: &str, record: &Record, gone: &[u64])
 /// Overwrites foreign data at the beginning of the log's device, if the array below the cache has its own journal there. The log, which is
 /// about to be made on the same device, overwrites what it finds, too.
 pub fn clear_foreign_journal(choice: &CacheChoice) -> Result<(), Failure> {
-    let file = &choice.file;
-    let Some(array) = array_below(file, &choice.data) else { return Ok(()) };
-    let array = ArrayChoice::of(file.clone(), array.to_owned());
+    let site = &choice.site;
+    let Some(array) = array_below(site, &choice.data) else { return Ok(()) };
+    let array = ArrayChoice::of(site.clone(), array.to_owned());
     let Some(journal) = array.journal_beside(&choice.log) else { return Ok(()) };
     let newest = Devices::open(&array, Purpose::Look)?.newest;
-    let (offline, parts) = start(file, &[journal], Purpose::Create)?;
+    let (offline, parts) = start(site, &[journal], Purpose::Create)?;
     let mut device = offline.part(target(&parts, journal));
     let failed = |why: String| Failure::Failed(format!("the journal of the array: {why}"));
     if !may_be_journal_of(&mut device, &newest).map_err(|error| failed(error.to_string()))? {

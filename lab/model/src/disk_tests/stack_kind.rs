@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcd_engine::{DeviceIndex, Geometry};
-use dcd_stack::{DeviceOpener, DeviceSpec, Role, StackFile};
+use dcd_stack::{DeviceOpener, DeviceSpec, LayerKind, Role, StackFile};
 
 const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\n\
                     of = \"file\"\nqueue = \"fcfs\"\n";
@@ -82,10 +82,13 @@ fn a_write_cache_stands_on_several_disks() {
 fn ram_that_is_declared_non_volatile_can_be_taken_for_volatile() {
     dcd_model::register_kinds();
     let text = WRITE_CACHE.replace("write-size", "non-volatile = true\nwrite-size");
-    let mut file = StackFile::parse(&text, Path::new("s.toml")).unwrap();
+    let file = StackFile::parse(&text, Path::new("s.toml")).unwrap();
     assert_eq!(file.non_volatile_layers(), ["cache"]);
-    file.without_non_volatile();
-    assert_eq!(file.non_volatile_layers(), Vec::<&str>::new());
+    let LayerKind::Registered { layer, .. } = &file.layer("cache").unwrap().kind else {
+        panic!("registered")
+    };
+    let volatile = layer.without_non_volatile().unwrap().role();
+    assert!(matches!(volatile, Role::Cache { non_volatile: false, .. }));
 }
 
 #[test]

@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 pub fn run(args: &ArrayAdd) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     let name = named(&choice, &args.name, "add")?;
-    match server_of(&choice.file)? {
+    match server_of(&choice.site)? {
         Some(client) => Served { choice: &choice, name, client }.add(args.force),
         None => offline(&choice, name, args.force),
     }
@@ -57,7 +57,7 @@ fn offline(choice: &ArrayChoice, name: &str, force: bool) -> Result<(), Failure>
     // The other members have all the data of these.
     use Standing::{Failed, Outdated, Spare, Stale};
     let of_no_value = matches!(standing, Some(Failed(_) | Outdated(_) | Stale | Spare));
-    may_overwrite(&choice.file, &devices.parts, name, &mut device, force || of_no_value)?;
+    may_overwrite(&choice.site, &devices.parts, name, &mut device, force || of_no_value)?;
     let id = random_id()?;
     match role {
         None => {
@@ -260,7 +260,7 @@ impl Served<'_> {
 
     fn path(&self) -> Result<PathBuf, Failure> {
         let place =
-            self.choice.file.device(self.name).map(|device| device.source.absolute_place()).transpose();
+            self.choice.site.device(self.name).map(|device| device.source.absolute_place()).transpose();
         match place.map_err(|e| Failure::io(self.name, e))?.flatten() {
             Some(place) => Ok(place),
             None => wrong(
@@ -274,7 +274,7 @@ impl Served<'_> {
     /// Refuses a device that is too small, or whose content may not be overwritten.
     fn prepare(&self, array: &ArrayStatus, force: bool) -> Result<(), Failure> {
         let name = self.name;
-        let (offline, parts) = start(&self.choice.file, &[name], Purpose::Look)?;
+        let (offline, parts) = start(&self.choice.site, &[name], Purpose::Look)?;
         let found = Found::new(name, offline.part(target(&parts, name)));
         let needed = array.member_sectors_min;
         let uuid = found.superblock().map(|(superblock, _)| uuid_text(superblock.uuid));
@@ -290,7 +290,7 @@ impl Served<'_> {
             );
         }
         // A device of this array that is not in use has nothing that the others lack.
-        may_overwrite(&self.choice.file, &parts, name, &mut device, force || of_this)
+        may_overwrite(&self.choice.site, &parts, name, &mut device, force || of_this)
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_engine::raid::{FoundJournal, Superblock, find_journal};
-use dcd_stack::{DeviceSource, StackFile, toml_text};
+use dcd_stack::{DeviceSource, toml_text};
 
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
 use crate::commands::array::without;
@@ -17,7 +17,8 @@ use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Found, Standing, apart, standing};
 use crate::session::record::{Refusal, caches_text, uuid_text};
-use crate::session::serving::admit::admit_bare_array;
+use crate::session::serving::checks::admit_bare_array;
+use crate::session::site::Site;
 use crate::session::start::{start, target};
 use crate::session::started::PartDevice;
 
@@ -59,9 +60,9 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
 
 /// Opens a device without changing it, and reads its superblock.
 fn look(path: &Path) -> Result<Found, Failure> {
-    let file = StackFile::of_device(path, true).map_err(|e| Failure::Failed(e.to_string()))?;
-    let (offline, parts) = start(&file, &[&file.export], Purpose::Look)?;
-    Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &file.export))))
+    let site = Site::of_device(path, true)?;
+    let (offline, parts) = start(&site, &[&site.export], Purpose::Look)?;
+    Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &site.export))))
 }
 
 /// Says which devices belong to no array. Returns the journal of `array`, if a device begins with it.
@@ -313,15 +314,15 @@ impl<'a> Members<'a> {
 
 /// Checks whether the arrays of a stack file would start.
 fn check(path: &Path) -> Result<(), Failure> {
-    let file = StackFile::load(path)?;
-    admit_bare_array(&file, &file.export)?;
-    let layers: Vec<String> = file.arrays().map(|(layer, _)| layer.name.clone()).collect();
+    let site = Site::load(path)?;
+    admit_bare_array(&site, &site.export)?;
+    let layers: Vec<String> = site.arrays().map(|(layer, _)| layer.name.clone()).collect();
     if layers.is_empty() {
         return Err(Failure::Failed(format!("{}: there is no raid layer in it", path.display())));
     }
     for layer in layers {
         let choice = ArrayChoice::load(&ArrayArgs { file: path.to_owned(), layer: Some(layer.clone()) })?;
-        not_served(&choice.file, "check it")?;
+        not_served(&choice.site, "check it")?;
         let status = choice.try_start()?.map_err(|Refusal { reason, action }| {
             Failure::refused(format!("array \"{layer}\" would not start: {reason}"), action)
         })?;

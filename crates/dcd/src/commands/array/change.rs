@@ -23,7 +23,7 @@ const REMOVE_INTERVAL: Duration = Duration::from_millis(20);
 
 pub fn fail(args: &ArrayFail) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
-    if let Some(mut client) = server_of(&choice.file)? {
+    if let Some(mut client) = server_of(&choice.site)? {
         let array = array_of_server(&mut client, &choice.layer)?;
         let role = served_role(&choice, &array.devices, &args.member)?;
         let call = json!({ "layer": choice.layer, "command": "fail", "role": role });
@@ -87,7 +87,7 @@ pub fn must_start_without(choice: &ArrayChoice, role: usize) -> Result<(), Failu
     }
     drop(devices);
     let members: Vec<Option<&str>> = members.iter().map(Option::as_deref).collect();
-    let without = ArrayChoice::of(choice.file.with_members(&choice.layer, &members), choice.layer.clone());
+    let without = ArrayChoice::of(choice.site.with_members(&choice.layer, &members), choice.layer.clone());
     without.try_start()?.map(|_| ()).map_err(|Refusal { reason, action }| {
         let why =
             format!("member {role} cannot be spared, as the array would not start without it: {reason}");
@@ -116,11 +116,11 @@ fn role(choice: &ArrayChoice, member: &str) -> Result<usize, Failure> {
 
 pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
-    if let Some(client) = server_of(&choice.file)? {
+    if let Some(client) = server_of(&choice.site)? {
         return remove_served(&choice, client, &args.name);
     }
     let name = named(&choice, &args.name, "remove")?;
-    if !choice.file.is_there(name) {
+    if !choice.site.is_there(name) {
         return remove_absent(&choice, name);
     }
     let mut devices = Devices::open(&choice, Purpose::Change)?;
@@ -153,7 +153,7 @@ pub fn remove(args: &ArrayRemove) -> Result<(), Failure> {
     forget(&mut device).map_err(|error| Failure::Failed(format!("\"{name}\": {error}")))?;
     println!(
         "\"{name}\" ({called}) no longer belongs to an array, and is filled completely if it is added again: take it out of {}",
-        choice.file.path.display()
+        choice.site.path.display()
     );
     Ok(())
 }
@@ -172,7 +172,7 @@ fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
     }
     println!(
         "\"{name}\" ({called}) is missing, and has no role: nothing was changed. Take it out of {}",
-        choice.file.path.display()
+        choice.site.path.display()
     );
     Ok(())
 }
@@ -182,7 +182,7 @@ fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result
     let until = Instant::now() + REMOVE_PATIENCE;
     let array = array_of_server(&mut client, &choice.layer)?;
     let name = &by_role(&array.devices, name).unwrap_or_else(|| name.to_owned());
-    if !choice.file.is_there(name) && is_closed(choice, &array.devices, name) {
+    if !choice.site.is_there(name) && is_closed(choice, &array.devices, name) {
         println!("\"{name}\" is missing, and the server does not have it open: nothing was changed");
         return Ok(());
     }
@@ -235,7 +235,7 @@ pub fn store_calibration(
     found: impl FnOnce(Option<&Contiguity>) -> Contiguity,
 ) -> Result<Contiguity, Failure> {
     let choice = ArrayChoice::load(args)?;
-    not_served(&choice.file, "store the result")?;
+    not_served(&choice.site, "store the result")?;
     let mut devices = Devices::open(&choice, Purpose::Change)?;
     let calibration = found(devices.newest.calibration.as_ref());
     offline::store_calibration(&mut devices.members(), &calibration)?;

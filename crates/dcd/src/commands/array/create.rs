@@ -29,18 +29,18 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let names = choice.names();
     let with_journal: Vec<&str> = names.iter().copied().chain(choice.journal.as_deref()).collect();
     let mut made_files = Made::default();
-    with_journal.iter().for_each(|name| made_files.file_that_is_missing(choice.file.path_below(name)));
-    let (offline, parts) = start(&choice.file, &with_journal, Purpose::Create)?;
+    with_journal.iter().for_each(|name| made_files.file_that_is_missing(choice.site.path_below(name)));
+    let (offline, parts) = start(&choice.site, &with_journal, Purpose::Create)?;
     let mut devices: Vec<PartDevice> =
         with_journal.iter().map(|name| offline.part(target(&parts, name))).collect();
     if !args.force {
         refuse_over_array(&names, &mut devices)?;
     }
     for (name, device) in with_journal.iter().zip(&mut devices) {
-        may_overwrite(&choice.file, &parts, name, device, args.force)?;
+        may_overwrite(&choice.site, &parts, name, device, args.force)?;
     }
     if let Some(journal) = &choice.journal {
-        reserve_space(&choice.file, &parts, journal)?;
+        reserve_space(&choice.site, &parts, journal)?;
     }
     let mut journal = devices.split_off(names.len());
     let mut spares = devices.split_off(choice.members.len());

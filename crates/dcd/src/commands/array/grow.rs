@@ -29,8 +29,8 @@ const BAND_BYTES: u64 = 16 << 20;
 
 pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
-    not_served(&choice.file, "let the array grow")?;
-    if let Some(cache) = cache_on(&choice.file, &choice.layer) {
+    not_served(&choice.site, "let the array grow")?;
+    if let Some(cache) = cache_on(&choice.site, &choice.layer) {
         return Err(Failure::refused(
             format!("log cache \"{cache}\" is built on it, and has recorded the size of its data disk"),
             FIRST_DETACH,
@@ -40,7 +40,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
     let signals = Signals::of_command().map_err(|error| Failure::io("signals", error))?;
     let names: Vec<&str> =
         choice.members.iter().flatten().chain(&choice.journal).map(String::as_str).collect();
-    let (offline, parts) = start(&choice.file, &names, Purpose::Change)?;
+    let (offline, parts) = start(&choice.site, &names, Purpose::Change)?;
     let open = |name: &String| offline.part(target(&parts, name));
     let mut devices: Vec<Option<PartDevice>> =
         choice.members.iter().map(|name| name.as_ref().map(open)).collect();
@@ -93,7 +93,7 @@ fn adds_member(
                 "name the new device last in \"of\"; nothing was changed",
             ));
         }
-        may_overwrite(&choice.file, parts, name, device, force)?;
+        may_overwrite(&choice.site, parts, name, device, force)?;
     }
     Ok(true)
 }
@@ -101,7 +101,7 @@ fn adds_member(
 /// Refuses if a cache that this stack file does not name is attached to the array. A grow that has begun continues: until it ends, the
 /// array cannot be served.
 fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
-    let Some(record) = array_record(&choice.file, &choice.layer)? else { return Ok(()) };
+    let Some(record) = array_record(&choice.site, &choice.layer)? else { return Ok(()) };
     let all = record.load()?;
     let attached = all.0.iter().find(|cache| cache.state != AttachmentState::Abandoned);
     let lost = record.lost()?;

@@ -31,9 +31,7 @@ const STOP_MAX: Nanos = Nanos::from_secs(60);
 
 pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
     let mut choice = ArrayChoice::load(&args.array)?;
-    if args.accept_damage {
-        choice.file.accept_damage();
-    }
+    choice.site.asked.accept_damage = args.accept_damage;
     let status = run(&choice, ArrayCommand::Rebuild, Progress::new(args.quiet))?;
     if !status.failed_members.is_empty() {
         let members = members_named(&status.failed_members);
@@ -57,10 +55,10 @@ pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
 pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     if args.stop {
-        let mut client = server_of(&choice.file)?.ok_or_else(|| {
+        let mut client = server_of(&choice.site)?.ok_or_else(|| {
             Failure::Failed(format!(
                 "{}: it is not served: interrupt the scrub command",
-                choice.file.path.display()
+                choice.site.path.display()
             ))
         })?;
         return tell(&mut client, &choice, ArrayCommand::ScrubStop);
@@ -80,7 +78,7 @@ pub fn scrub(args: &ArrayScrub) -> Result<(), Failure> {
 
 /// Gives the array the command, follows the pass to its end, and returns the status then.
 fn run(choice: &ArrayChoice, command: ArrayCommand, progress: Progress) -> Result<ArrayStatus, Failure> {
-    let Some(mut client) = server_of(&choice.file)? else { return foreground(choice, command, progress) };
+    let Some(mut client) = server_of(&choice.site)? else { return foreground(choice, command, progress) };
     let before = array_of_server(&mut client, &choice.layer)?;
     if has_nothing_to_do(command, &before) {
         return Ok(before);
@@ -164,12 +162,12 @@ fn foreground(
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     let mut driver = Driver::new()?;
     driver.take_signals(Signals::of_command().map_err(|e| failed(&e))?);
-    let mut file = choice.file.clone();
-    leave_out(&mut file, &[&choice.layer], Allowed::Nothing)?;
-    file.without_non_volatile();
-    let mut caches = admit_running(&file, &[&choice.layer])?;
-    let mut opener = Opener::new(&file, Purpose::Change);
-    let built = file.build_parts(&[&choice.layer], &mut opener).map_err(|error| opener.failure(error))?;
+    let mut site = choice.site.clone();
+    leave_out(&mut site, &[&choice.layer], Allowed::Nothing)?;
+    site.asked.volatile = true;
+    let mut caches = admit_running(&site, &[&choice.layer])?;
+    let mut opener = Opener::new(&site, Purpose::Change);
+    let built = site.build_parts(&[&choice.layer], &mut opener).map_err(|error| opener.failure(error))?;
     for device in opener.into_devices() {
         driver.add_device(device).map_err(|e| failed(&e))?;
     }

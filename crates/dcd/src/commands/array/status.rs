@@ -16,17 +16,17 @@ use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Devices, Found, Standing};
 use crate::session::record::{Refusal, uuid_text};
-use crate::session::serving::admit::admit_bare_array;
+use crate::session::serving::checks::admit_bare_array;
 use crate::session::serving::status::array_of_server;
 
 pub fn run(args: &Arguments) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
-    let report = match server_of(&choice.file)? {
+    let report = match server_of(&choice.site)? {
         Some(client) => served(&choice, client)?,
         None => {
             let start = choice.try_start()?;
             let mut report = offline(&choice, &Devices::open(&choice, Purpose::Look)?, start);
-            if let Err(Failure::Refused(refusal)) = admit_bare_array(&choice.file, &choice.file.export) {
+            if let Err(Failure::Refused(refusal)) = admit_bare_array(&choice.site, &choice.site.export) {
                 report.array.advice.push(refusal.reason);
             }
             report
@@ -168,7 +168,7 @@ impl Served<'_> {
         let spares = devices.spare_names.iter().enumerate();
         let spares = spares.filter_map(|(place, name)| self.spare(place, name.as_ref()?));
         let new = self.choice.spares.iter().filter(|name| !self.is_open(name)).map(|name| {
-            let state = match self.choice.file.device(name).is_none_or(DeviceSpec::is_there) {
+            let state = match self.choice.site.device(name).is_none_or(DeviceSpec::is_there) {
                 true => "new: \"dcd array add\" makes it a spare",
                 false => "missing",
             };
@@ -186,7 +186,7 @@ impl Served<'_> {
             (_, None) if self.array.devices.joining_members.contains(&role) => {
                 "being made a spare".to_owned()
             }
-            (_, None) if named.is_some_and(|name| !self.choice.file.is_there(name)) => {
+            (_, None) if named.is_some_and(|name| !self.choice.site.is_there(name)) => {
                 "failed, and missing".to_owned()
             }
             (_, None) if named.is_some() => {
@@ -342,7 +342,7 @@ fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Device {
     let wrong_place = |role: usize| expected.is_some_and(|expected| expected != role);
     let mut misplaced = false;
     let (role, state) = match (&found.content, devices.standing(found)) {
-        (Content::Unreadable(_), _) if !choice.file.is_there(&found.name) => {
+        (Content::Unreadable(_), _) if !choice.site.is_there(&found.name) => {
             let failed = expected.is_some_and(|role| devices.newest.failed >> role & 1 == 1);
             let replaced = expected.is_some_and(|role| devices.has(role));
             let state = match (failed, replaced) {

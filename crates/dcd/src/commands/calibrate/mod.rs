@@ -8,7 +8,7 @@ use std::path::Path;
 use dcd_engine::raid::stride::{BLOCK_BYTES, Pass, StrideBench, THRESHOLD};
 use dcd_engine::{DeviceIndex, Extent, Geometry, Io, Lba, Nanos, Pump, SECTOR_BYTES, StackBuilder};
 use dcd_io::{FileDevice, FileSpec};
-use dcd_stack::{DeviceOpener, HumanBytes, StackFile};
+use dcd_stack::{DeviceOpener, HumanBytes};
 
 use crate::advice::Advised;
 use crate::cli::Calibrate;
@@ -19,6 +19,7 @@ use crate::progress::Progress;
 use crate::session::devices::{Opener, Purpose};
 use crate::session::probe::probe;
 use crate::session::record::{Record, admit_plain};
+use crate::session::site::Site;
 use result::{Found, Measured};
 use store::Target;
 
@@ -117,11 +118,10 @@ fn of_device(args: &Calibrate, path: &Path) -> Result<(Measured, Option<Measured
     if args.write_range.is_some() {
         admit_writes(path, args.force)?;
     }
-    let file =
-        StackFile::of_device(path, args.write_range.is_none()).map_err(|e| Failure::Failed(e.to_string()))?;
-    let mut opener = Opener::new(&file, Purpose::Change);
+    let site = Site::of_device(path, args.write_range.is_none())?;
+    let mut opener = Opener::new(&site, Purpose::Change);
     let geometry =
-        opener.open(DeviceIndex(0), &file.devices[0]).map_err(|e| Failure::Failed(e.to_string()))?;
+        opener.open(DeviceIndex(0), &site.devices[0]).map_err(|e| Failure::Failed(e.to_string()))?;
     let mut work = passes(args, false, region(args, path, geometry, None)?);
     let reads = work.len();
     if args.write_range.is_some() {

@@ -79,7 +79,7 @@ impl Target {
             }
             Target::Log(choice) => {
                 let name = &choice.layer;
-                if choice.file.bottom_device(&choice.log).is_none() {
+                if choice.site.bottom_device(&choice.log).is_none() {
                     return Err(Failure::refused(
                         format!(
                             "the log of \"{name}\" is not on one device, and exists only while it is served"

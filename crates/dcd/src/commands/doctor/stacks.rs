@@ -12,8 +12,9 @@ use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::session::absent::Allowed;
 use crate::session::devices::Purpose;
-use crate::session::serving::admit::{admit_bare, admit_bare_array, admit_no_log, admit_non_volatile};
+use crate::session::serving::checks::{admit_bare, admit_bare_array, admit_no_log, admit_non_volatile};
 use crate::session::serving::status::ServerStatus;
+use crate::session::site::Site;
 use crate::session::start::{leave_out, start};
 
 pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
@@ -68,7 +69,7 @@ fn not_served(file: &StackFile, about: String) -> Finding {
 
 /// Tries a start; returns what it would leave out. Each step is that of "dcd serve", but what the layers write stays in RAM.
 fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
-    let mut file = file.clone();
+    let mut file = Site::from(file.clone());
     let export = file.export.clone();
     if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
         return Err(Failure::Failed("there is no front-end: add nbd, fuse or ublk to [serve]".to_owned()));

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use dcd_stack::{HumanBytes, StackFile};
+use dcd_stack::HumanBytes;
 
 use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::session::record::{Attachment, AttachmentState};
-use crate::session::serving::admit::choices;
+use crate::session::serving::checks::choices;
+use crate::session::site::Site;
 use crate::session::start::open_record;
 
 /// See the module's documentation.
@@ -56,7 +57,7 @@ impl Stopped {
 
 fn attachments(file: &Path) -> Result<Vec<Attachment>, Failure> {
     let mut all = Vec::new();
-    for choice in choices(&StackFile::load(file)?)? {
+    for choice in choices(&Site::load(file)?)? {
         if let Some(record) = open_record(&choice)? {
             all.extend(record.load()?.of(record.extent()).cloned());
         }

@@ -17,12 +17,12 @@
 //!
 //! An `Abandoned` log is never used again: the data disk has been written since without it.
 
-mod admit;
 mod durable;
 mod identity;
 mod mark;
 mod place;
 mod retired;
+mod rules;
 mod store;
 mod udev;
 
@@ -32,13 +32,13 @@ use dcd_engine::mirror::{MirrorStatus, Standing};
 use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
-pub use admit::{
+pub use identity::numbers as device_numbers;
+pub use place::names_of;
+pub use rules::{
     LegsSeen, LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_not_retired, admit_on_array,
     admit_overwrite, admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache,
     admit_without_record,
 };
-pub use identity::numbers as device_numbers;
-pub use place::names_of;
 pub use store::{RecordError, RecordFile};
 pub use udev::attachments_of;
 
@@ -397,7 +397,7 @@ mod tests {
         std::fs::write(&data, b"x").unwrap();
         let extent = Extent::new(Lba(0), 2048);
         let record = Record::open(&data, extent).unwrap();
-        let first = admit::tests::attachment(AttachmentState::Clean, extent);
+        let first = rules::tests::attachment(AttachmentState::Clean, extent);
         record
             .update(|old| {
                 assert!(old.is_none());
@@ -415,7 +415,7 @@ mod tests {
     fn members_of_an_array_are_to_tell_of_a_cache_in_use() {
         let of = |uuid: [u8; 16], state| Attachment {
             cache_uuid: uuid_text(uuid),
-            ..admit::tests::attachment(state, Extent::new(Lba(0), 8))
+            ..rules::tests::attachment(state, Extent::new(Lba(0), 8))
         };
         let (left, used) = (of([1; 16], AttachmentState::Abandoned), of([0xe7; 16], AttachmentState::Clean));
         assert_eq!(Attachments(vec![left.clone(), used]).to_tell(), [0xe7e7_e7e7_e7e7_e7e7]);
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn only_the_one_cache_that_begins_where_a_part_does_may_have_seen_it_grow() {
         let of = |start: u64, sectors: u64| {
-            admit::tests::attachment(AttachmentState::Dirty, Extent::new(Lba(start), sectors))
+            rules::tests::attachment(AttachmentState::Dirty, Extent::new(Lba(start), sectors))
         };
         let part = Extent::new(Lba(0), 4096);
         let grown = |attachments: &[Attachment]| Attachments(attachments.to_vec()).grown(part);

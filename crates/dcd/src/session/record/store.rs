@@ -402,14 +402,14 @@ mod tests {
     use dcd_engine::{Extent, Lba};
 
     use super::super::identity::tests::Fake;
-    use super::super::{AttachmentState, admit};
+    use super::super::{AttachmentState, rules};
     use super::*;
 
     fn stored() -> (tempfile::TempDir, RecordFile, Attachments) {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("data"), b"").unwrap();
         let file = RecordFile::of(&dir.path().join("data")).unwrap();
-        let one = admit::tests::attachment(AttachmentState::Dirty, Extent::new(Lba(0), 8));
+        let one = rules::tests::attachment(AttachmentState::Dirty, Extent::new(Lba(0), 8));
         let all = Attachments(vec![one]);
         file.store(&all).unwrap();
         (dir, file, all)
@@ -467,7 +467,7 @@ mod tests {
             let members: Vec<&Path> = members.iter().map(PathBuf::as_path).collect();
             RecordFile::of_array("u", &members).unwrap()
         };
-        let with = |state| Attachments(vec![admit::tests::attachment(state, Extent::new(Lba(0), 8))]);
+        let with = |state| Attachments(vec![rules::tests::attachment(state, Extent::new(Lba(0), 8))]);
         of(&members).store(&with(AttachmentState::Clean)).unwrap();
         // One member is away meanwhile.
         of(&members[1..]).store(&with(AttachmentState::Dirty)).unwrap();
@@ -495,7 +495,7 @@ mod tests {
     }
 
     fn dirty() -> Attachments {
-        Attachments(vec![admit::tests::attachment(AttachmentState::Dirty, Extent::new(Lba(0), 8))])
+        Attachments(vec![rules::tests::attachment(AttachmentState::Dirty, Extent::new(Lba(0), 8))])
     }
 
     #[test]

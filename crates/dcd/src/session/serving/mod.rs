@@ -1,6 +1,7 @@
 //! A stack that is served: what is admitted before, the host that the driver calls, and the watch over its devices.
 
-pub mod admit;
+pub mod checks;
+pub mod discard;
 pub mod host;
 pub mod metrics;
 pub mod notify;

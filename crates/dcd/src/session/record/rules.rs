@@ -441,5 +441,5 @@ pub fn admit_on_array(all: &Attachments, extent: Extent) -> Result<(), Refusal> 
 }
 
 #[cfg(test)]
-#[path = "admit_tests.rs"]
+#[path = "rules_tests.rs"]
 pub mod tests;

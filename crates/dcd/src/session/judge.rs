@@ -4,7 +4,6 @@ use std::path::Path;
 
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::Superblock;
-use dcd_stack::LayerKind;
 
 use super::below::stands_on_a_cache;
 use super::choice::CacheChoice;
@@ -25,10 +24,10 @@ pub struct Inspection {
 
 /// Refuses a log that another machine may be serving, unless the stack is taken over.
 pub fn admit_machine(choice: &CacheChoice, superblock: &Superblock) -> Result<(), Failure> {
-    let kind = choice.file.layer(&choice.layer).map(|layer| &layer.kind);
-    let takes_over = matches!(kind, Some(LayerKind::LogCache { config, .. }) if config.take_over);
     match superblock.other_machine(machine::this()) {
-        Some(other) if !takes_over => Err(LogError::OtherMachine { other, this: machine::this() }.into()),
+        Some(other) if !choice.site.asked.take_over => {
+            Err(LogError::OtherMachine { other, this: machine::this() }.into())
+        }
         _ => Ok(()),
     }
 }
@@ -77,13 +76,13 @@ pub fn admit_seen(choice: &CacheChoice, seen: Inspection) -> Result<Admitted, Fa
     })?;
     let unrecorded = superblock.filter(|_| start == Start::Unrecorded);
     let unrecorded = unrecorded.map(|superblock| of_unknown_content(choice, &record, &superblock));
-    let mirror = choice.file.mirror_below(&choice.log).map(|mirror| mirror.name.clone());
+    let mirror = choice.site.mirror_below(&choice.log).map(|mirror| mirror.name.clone());
     Ok(Admitted { layer, mirror, record: Some(record), unrecorded, cache })
 }
 
 /// Adds to a refusal that serving without caches discards the caches below this one, too.
 fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
-    if !stands_on_a_cache(&choice.file, &choice.data) {
+    if !stands_on_a_cache(&choice.site, &choice.data) {
         return refusal;
     }
     let layer = &choice.layer;
