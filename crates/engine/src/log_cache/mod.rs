@@ -19,6 +19,7 @@
 //! | `copies` | a log with several copies |
 //! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `spindle` | measurements of the log's disk |
+//! | `survey` | finding them from the times at which writes end |
 //! | `summary` | what a segment says of the one before, so that recovery need not read that |
 //! | `config`, `status`, `statistics` | the settings; what is told |
 //! | `offline` | format, check, dump, rescue |
@@ -69,6 +70,7 @@ mod streams;
 pub mod summary;
 #[cfg(test)]
 mod summary_tests;
+mod survey;
 pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;

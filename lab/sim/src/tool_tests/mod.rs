@@ -1,6 +1,7 @@
 //! Stacks over modelled disks, the write cache, and the tools that measure them.
 
 mod away_cost;
+mod busy_host;
 mod gives_way;
 mod log_bytes;
 mod modelled_disk;

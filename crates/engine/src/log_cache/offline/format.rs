@@ -4,7 +4,7 @@
 //! Then the new superblock is written and flushed, twice, so that both copies are good. A crash in between leaves the old cache or no
 //! cache, never half of one. Segments need no preparation: old records in them carry another cache's UUID.
 
-use super::measure::measure;
+use super::measure::{FORMAT_TIME_MAX, measure};
 use super::superblock::{read_copies, write_superblock};
 use super::{LogError, Newest, human, uuid};
 use crate::log_cache::fingerprint::Fingerprint;
@@ -61,7 +61,7 @@ pub fn format(
         log.flush().map_err(LogError::io("flushing the log device"))?;
     }
     // Measured only now: a crash while the area is written must leave no superblock that believes in the old records.
-    superblock.spindle = measure(log, &superblock)?;
+    superblock.spindle = measure(log, &superblock, FORMAT_TIME_MAX)?;
     write_superblock(log, &mut superblock)?;
     write_superblock(log, &mut superblock)?;
     Ok(superblock)
