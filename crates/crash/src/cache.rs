@@ -18,7 +18,7 @@ use dcd_engine::{
     Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
-use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Tears, Who, disk, prefill};
+use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Tears, Who, add_mirror, disk, prefill};
 use crate::mirror::{self, Legs};
 use crate::{MemDisk, SimRng, mix};
 
@@ -177,7 +177,7 @@ fn ports(
 ) -> [Target; 2] {
     if let Some(config) = legs {
         let (data, legs) = geometries.split_last().expect("legs and a data disk");
-        return [mirror::add(builder, config, legs), builder.device(*data)];
+        return [add_mirror(builder, config, legs), builder.device(*data)];
     }
     let devices: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
     if let [log, data] = devices[..] {

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use dcd_engine::log_cache::{self, Promise};
 use dcd_engine::mirror::offline::create;
-use dcd_engine::mirror::{CONTENT_SECTOR, Canary, Label, Mirror, MirrorConfig, Standing};
-use dcd_engine::{BlockDevice, ErrorKind, Geometry, Lba, SECTOR_BYTES, StackBuilder, Target};
+use dcd_engine::mirror::{CONTENT_SECTOR, Canary, Label, MirrorConfig, Standing};
+use dcd_engine::{BlockDevice, ErrorKind, Geometry, Lba, SECTOR_BYTES};
 
 use crate::explore::{AreTorn, Losses, Machines, MayLose, Rig, Who, disk};
 use crate::raid::Now;
@@ -109,12 +109,6 @@ impl Legs {
         }
         legs
     }
-}
-
-/// Adds a mirror over devices.
-pub(crate) fn add(builder: &mut StackBuilder, config: &MirrorConfig, legs: &[Geometry]) -> Target {
-    let ports: Vec<Target> = legs.iter().map(|leg| builder.device(*leg)).collect();
-    builder.layer("legs", Box::new(Mirror::new(config.clone())), &ports)
 }
 
 /// Returns the legs that may be lost, as another leg has all acknowledged data by the newest label. After a kill, the disks' caches may

@@ -22,6 +22,8 @@ use dcd_engine::{Geometry, Lba, Nanos, Stack};
 pub use administrator::{BuildWithout, HotAdd};
 pub use rigs::{ORDERED_SLACK, disk, prefill};
 pub use run::rescue::Rescued;
+#[cfg(feature = "planted-bugs")]
+pub(crate) use run::rescue::add_mirror;
 pub use run::rot::LogArea;
 pub(crate) use run::rot::look_at_all;
 pub use run::take_over::{Machines, Who};

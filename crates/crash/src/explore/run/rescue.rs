@@ -4,14 +4,14 @@
 use std::cell::Cell;
 
 use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, rescue};
-use dcd_engine::mirror::MirrorConfig;
+use dcd_engine::mirror::{Mirror, MirrorConfig};
 use dcd_engine::{
     BlockDevice, Buf, Control, ErrorKind, Geometry, Io, IoError, IoResult, LayerIndex, Lba, Stack,
-    StackBuilder,
+    StackBuilder, Target,
 };
 
 use super::{Cut, Driver, MemDisk, Oracle, Outcome, Run, look_at_disk};
-use crate::{CutStyle, SimRng, mirror};
+use crate::{CutStyle, SimRng};
 
 /// Crashed states that are rescued, per mille.
 const RESCUED: u64 = 30;
@@ -26,6 +26,12 @@ pub struct Rescued {
     pub data_is_never_flushed: bool,
 }
 
+/// Adds a mirror over devices.
+pub(crate) fn add_mirror(builder: &mut StackBuilder, config: &MirrorConfig, legs: &[Geometry]) -> Target {
+    let ports: Vec<Target> = legs.iter().map(|leg| builder.device(*leg)).collect();
+    builder.layer("legs", Box::new(Mirror::new(config.clone())), &ports)
+}
+
 /// The legs of a log as one device.
 struct Legs {
     driver: Driver,
@@ -36,7 +42,7 @@ impl Legs {
     fn activate(config: &MirrorConfig, legs: Vec<MemDisk>) -> Result<Legs, (Vec<MemDisk>, String)> {
         let mut driver = Driver::new(legs);
         let mut builder = StackBuilder::new();
-        let root = mirror::add(&mut builder, config, &driver.geometries());
+        let root = add_mirror(&mut builder, config, &driver.geometries());
         let mut stack = builder.finish(root);
         match stack.activate(&mut driver) {
             Ok(()) => Ok(Legs { driver, stack }),
