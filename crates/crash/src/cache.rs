@@ -2,7 +2,7 @@
 //!
 //! Everything is small, so that the log wraps around many times in a run: 5 MiB of data behind a log of 64 KiB to 1 MiB.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use dcd_engine::layers::slice::Slice;
@@ -20,7 +20,7 @@ use dcd_engine::{
 
 use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Tears, Who, add_mirror, disk, prefill};
 use crate::mirror::{self, Legs};
-use crate::{MemDisk, SimRng, mix};
+use crate::{MemDisk, SimMemory, SimRng, mix};
 
 /// 5 MiB: the fingerprint covers the first, the last, and four lines between; most large writes there bypass the log.
 const DATA_SECTORS: u64 = 10240;
@@ -279,13 +279,38 @@ pub(crate) fn rig_on_legs(
     canary: Option<Canary>,
     legs: &Legs,
     who: &Rc<Cell<Who>>,
+    memory: Option<NextMemory>,
 ) -> Rig {
-    let who = Rc::clone(who);
+    let (who, next) = (Rc::clone(who), memory.clone());
     let make: MakeCache = Rc::new(move |config| {
         let Who { machine, takes_over: take_over } = who.get();
-        Box::new(LogCache::new(LogCacheConfig { machine, take_over, ..config }))
+        let config = LogCacheConfig { machine, take_over, ..config };
+        Box::new(match &next {
+            Some(next) => LogCache::with_memory(config, Box::new(next.borrow().clone())),
+            None => LogCache::new(config),
+        })
     });
-    rig_of(seed, promise, canary, &|_, _| {}, &make, Some(legs))
+    let as_drawn: Change = &|_, _| {};
+    let change = if memory.is_some() { &relied_on } else { as_drawn };
+    Rig { memory, ..rig_of(seed, promise, canary, change, &make, Some(legs)) }
+}
+
+/// Memory for the stack that is built next.
+pub(crate) type NextMemory = Rc<RefCell<SimMemory>>;
+
+/// The log cache with memory that outlives its process, which most crashes kill: nothing that was answered may be lost.
+pub fn memory_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
+    let next = NextMemory::default();
+    let memory = Rc::clone(&next);
+    let make: MakeCache =
+        Rc::new(move |config| Box::new(LogCache::with_memory(config, Box::new(memory.borrow().clone()))));
+    let rig = rig_of(seed, promise, canary, &relied_on, &make, None);
+    Rig { memory: Some(next), rescued: None, ..rig }
+}
+
+/// Has clients outlive the server.
+fn relied_on(config: &mut LogCacheConfig, _: &mut SimRng) {
+    config.outlives_server = true;
 }
 
 /// Changes the drawn settings, with a random stream of its own.

@@ -370,3 +370,24 @@ fn the_log_cache_survives_every_error() {
         assert!(swept.cases > 100 && swept.log_failures > 10, "{} {}", swept.cases, swept.log_failures);
     }
 }
+
+/// Kills the process at any operation and between any two stores to the memory that outlives it.
+#[test]
+fn rule_15_process_deaths_lose_nothing_that_was_answered() {
+    for (promise, seed) in [(Promise::Flush, 151), (Promise::Ordered, 152), (Promise::Always, 153)] {
+        let config = ExploreConfig::new(seed, 300);
+        let explored = explore(&config, &|seed| memory_rig(seed, promise, None), &mut |_| {});
+        assert!(explored.violation.is_none(), "{}", explored.violation.unwrap());
+        let between = explored.counts.kinds.get("killed between two stores").copied().unwrap_or_default();
+        assert!(promise == Promise::Always || between > 10, "{between}");
+    }
+}
+
+#[test]
+fn rule_15_bugs_of_memory_that_outlives_the_server_are_caught() {
+    for canary in [Canary::LateMark, Canary::ForeignAnswers, Canary::OldAnswers] {
+        let config = ExploreConfig::new(1, 1000);
+        let explored = explore(&config, &|seed| memory_rig(seed, Promise::Flush, Some(canary)), &mut |_| {});
+        assert!(explored.violation.is_some(), "{canary:?} is not caught");
+    }
+}

@@ -77,6 +77,9 @@ pub struct Moment {
 /// Looks at the devices after every step: a crash explorer cuts the power here.
 pub type Observer<D> = Box<dyn FnMut(&Moment, &[D])>;
 
+/// Looks at the devices before the stack handles an event.
+pub type ObserverBefore<D> = Box<dyn FnMut(Nanos, &[D])>;
+
 /// See the module's documentation.
 pub struct VirtualDriver<D = Box<dyn SimDevice>> {
     now: Nanos,
@@ -92,6 +95,7 @@ pub struct VirtualDriver<D = Box<dyn SimDevice>> {
     moment: Moment,
     wakes_here: u32,
     observer: Option<Observer<D>>,
+    observer_before: Option<ObserverBefore<D>>,
     story: Option<Vec<String>>,
 }
 
@@ -111,6 +115,7 @@ impl<D: SimDevice> VirtualDriver<D> {
             moment: Moment::default(),
             wakes_here: 0,
             observer: None,
+            observer_before: None,
             story: None,
         }
     }
@@ -134,6 +139,17 @@ impl<D: SimDevice> VirtualDriver<D> {
     /// Calls `observer` after every step from now on.
     pub fn observe(&mut self, observer: Observer<D>) {
         self.observer = Some(observer);
+    }
+
+    /// Calls `observer` before each event that the stack handles.
+    pub fn observe_before(&mut self, observer: ObserverBefore<D>) {
+        self.observer_before = Some(observer);
+    }
+
+    fn before_event(&mut self) {
+        if let Some(observer) = &mut self.observer_before {
+            observer(self.now, &self.devices);
+        }
     }
 
     /// Keeps a line of text for everything that happens from now on.
@@ -170,6 +186,7 @@ impl<D: SimDevice> VirtualDriver<D> {
     /// Sends a request to the root of the stack, now.
     pub fn request(&mut self, stack: &mut Stack, id: RequestId, io: Io) {
         self.trace.operation(self.now, 1, id.0, &io);
+        self.before_event();
         stack.request(self.now, Request { id, io });
     }
 
@@ -177,6 +194,7 @@ impl<D: SimDevice> VirtualDriver<D> {
         if control == Control::LogFailureRecorded {
             self.unrecorded.retain(|other| *other != layer);
         }
+        self.before_event();
         stack.control(self.now, layer, control);
     }
 
@@ -256,6 +274,7 @@ impl<D: SimDevice> VirtualDriver<D> {
                     Ok(()) => format!("device {device} ends #{}", tag.0),
                     Err(error) => format!("device {device} ends #{}: {error}", tag.0),
                 });
+                self.before_event();
                 stack.complete(self.now, tag, result);
                 Progress::Moved
             }
@@ -268,6 +287,7 @@ impl<D: SimDevice> VirtualDriver<D> {
         self.wakes_here += 1;
         assert!(self.wakes_here < WAKES_AT_ONE_INSTANT_MAX, "a layer is woken at {} for ever", self.now);
         self.trace.word(self.now.0 ^ 3);
+        self.before_event();
         stack.wake(self.now);
     }
 

@@ -13,6 +13,7 @@ mod driver;
 mod fault;
 mod image;
 mod memdisk;
+mod memory;
 mod oracle;
 mod rng;
 mod sweep;
@@ -40,6 +41,7 @@ pub use explore::{
 pub use fault::{FaultOn, FaultPlan, FaultRule};
 pub use image::Image;
 pub use memdisk::{CutStyle, MemDisk};
+pub use memory::{Left, SimMemory};
 pub use oracle::{FlushMark, Oracle, ReadMark};
 pub use rng::{SimRng, mix};
 pub use stamp::{Seen, Value};

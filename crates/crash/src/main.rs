@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
-use dcd_crash::cache::{filling_rig, log_cache_rig, ordered_destage_rig, rotting_rig};
-use dcd_crash::mirror::{MirrorCanary, mirrored_rig, take_over_rig};
+use dcd_crash::cache::{filling_rig, log_cache_rig, memory_rig, ordered_destage_rig, rotting_rig};
+use dcd_crash::mirror::{MirrorCanary, mirrored_memory_rig, mirrored_rig, take_over_rig};
 use dcd_crash::raid::{LogPlace, RaidSubject, raid_rig};
 use dcd_crash::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
 use dcd_engine::log_cache::{Canary, Promise};
@@ -50,6 +50,12 @@ enum CanaryName {
     StaleGap,
     /// Writes are answered from RAM although their client outlives the server.
     EarlyAnswer,
+    /// The mark in memory that outlives the process is stored after the answer (with --process-deaths).
+    LateMark,
+    /// Memory of another boot and another activation is taken in (with --process-deaths).
+    ForeignAnswers,
+    /// All records in memory are written to the log, even over newer ones (with --process-deaths).
+    OldAnswers,
     /// Segments are freed while a record in them is still being written.
     ReuseInFlight,
     /// No mark says how far the log is durable when it comes to rest (with --rot).
@@ -191,6 +197,9 @@ struct Arguments {
     /// legs come back.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "legs"])]
     take_over: bool,
+    /// Most crashes kill the process alone, also between two stores to memory that outlives it: nothing that was answered may be lost.
+    #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "take_over"])]
+    process_deaths: bool,
     /// Cuts no power at writes and flushes, but damages a block of the log at rest after a crash: a flipped bit, two blocks in each
     /// other's places, a write that was lost. A start must refuse it, or fail exactly what lay there.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage"])]
@@ -243,8 +252,12 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
     let of_legs = arguments.canary.and_then(CanaryName::of_legs);
     let take_over = arguments.take_over || of_legs == Some(MirrorCanary::AnyMachine);
     if arguments.legs || take_over || of_legs.is_some() {
-        let make = if take_over { take_over_rig } else { mirrored_rig };
-        let mut rig = make(seed, arguments.promise.into(), of_legs);
+        let promise = arguments.promise.into();
+        let mut rig = match take_over {
+            true => take_over_rig(seed, promise, of_legs),
+            false if arguments.process_deaths => mirrored_memory_rig(seed, promise),
+            false => mirrored_rig(seed, promise, of_legs),
+        };
         lie(arguments, &mut rig);
         return rig;
     }
@@ -268,12 +281,19 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::StaleSummary) => Some(Canary::StaleSummary),
         Some(CanaryName::EarlyAnswer) => Some(Canary::EarlyAnswer),
         Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
+        Some(CanaryName::LateMark) => Some(Canary::LateMark),
+        Some(CanaryName::ForeignAnswers) => Some(Canary::ForeignAnswers),
+        Some(CanaryName::OldAnswers) => Some(Canary::OldAnswers),
         Some(CanaryName::NearProof) => Some(Canary::NearProof),
         Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),
         // The remaining canaries are bugs of disks or arrays.
         _ => None,
     };
-    let make = if arguments.rot || bug.is_some_and(Canary::is_of_rot) { rotting_rig } else { log_cache_rig };
+    let make = match arguments {
+        _ if arguments.rot || bug.is_some_and(Canary::is_of_rot) => rotting_rig,
+        _ if arguments.process_deaths || bug.is_some_and(Canary::is_of_memory) => memory_rig,
+        _ => log_cache_rig,
+    };
     let mut rig = make(seed, arguments.promise.into(), bug);
     if arguments.canary == Some(CanaryName::EarlyRescue) {
         rig.rescued.iter_mut().for_each(|rescued| rescued.data_is_never_flushed = true);
@@ -301,9 +321,10 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let rot = if arguments.rot { " --rot" } else { "" };
     let legs = if arguments.legs { " --legs" } else { "" };
     let take_over = if arguments.take_over { " --take-over" } else { "" };
+    let deaths = if arguments.process_deaths { " --process-deaths" } else { "" };
     let Some(level) = arguments.raid else {
         return format!(
-            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs}{take_over} --run {run:#x}",
+            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs}{take_over}{deaths} --run {run:#x}",
             name(&arguments.promise)
         );
     };

@@ -9,6 +9,7 @@ use dcd_engine::mirror::offline::create;
 use dcd_engine::mirror::{CONTENT_SECTOR, Canary, Label, MirrorConfig, Standing};
 use dcd_engine::{BlockDevice, ErrorKind, Geometry, Lba, SECTOR_BYTES};
 
+use crate::cache::NextMemory;
 use crate::explore::{AreTorn, Losses, Machines, MayLose, Rig, Who, disk};
 use crate::raid::Now;
 use crate::{CutStyle, FaultOn, FaultPlan, FaultRule, MemDisk, SimRng, cache, mix};
@@ -177,7 +178,7 @@ pub fn take_over_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) 
     let mut legs = Legs { count: 2, fate: Fate::Apart, tears: false, ..drawn };
     legs.config.names.truncate(legs.count);
     let who = Rc::new(Cell::new(Who::FIRST));
-    let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &who);
+    let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &who, None);
     let about = format!("a leg on each of two machines, {}", rig.about);
     let machines = Machines { who, may_lose: may_lose(legs.count) };
     Rig { machines: Some(machines), about, upper_first: true, rescued: None, ..rig }
@@ -185,15 +186,27 @@ pub fn take_over_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) 
 
 /// The log cache with its log on legs, with settings from the seed.
 pub fn mirrored_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -> Rig {
-    rig_of(seed, promise, canary, |_| {})
+    rig_of(seed, promise, canary, None, |_| {})
 }
 
-fn rig_of(seed: u64, promise: Promise, canary: Option<MirrorCanary>, change: impl FnOnce(&mut Legs)) -> Rig {
+/// The log cache with its log on legs and memory that outlives its process.
+pub fn mirrored_memory_rig(seed: u64, promise: Promise) -> Rig {
+    let rig = rig_of(seed, promise, None, Some(NextMemory::default()), |_| {});
+    Rig { rescued: None, ..rig }
+}
+
+fn rig_of(
+    seed: u64,
+    promise: Promise,
+    canary: Option<MirrorCanary>,
+    memory: Option<NextMemory>,
+    change: impl FnOnce(&mut Legs),
+) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x1e65));
     let (_, of_cache) = planted(canary);
     let mut legs = Legs::draw(&mut rng, canary);
     change(&mut legs);
-    let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &Rc::new(Cell::new(Who::FIRST)));
+    let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &Rc::new(Cell::new(Who::FIRST)), memory);
     let sectors = rig.disks[0].current().sectors();
     let (spoils, losses) = match legs.fate {
         Fate::Rots(leg) => (Some((leg, sectors)), None),
@@ -253,13 +266,13 @@ mod tests {
 
     #[test]
     fn a_leg_that_lies_about_flushes_costs_nothing_and_is_found_out() {
-        let subject = |seed| rig_of(seed, Promise::Flush, None, |legs| legs.fate = Fate::Lies(1));
+        let subject = |seed| rig_of(seed, Promise::Flush, None, None, |legs| legs.fate = Fate::Lies(1));
         let explored = explore(&ExploreConfig::new(5, 300), &subject, &mut |_| {});
         if let Some(violation) = explored.violation {
             panic!("{violation}");
         }
         assert!(explored.counts.paths["legs_distrusted"] > 0, "{:?}", explored.counts);
-        let subject = |seed| rig_of(seed, Promise::Flush, None, |legs| legs.fate = Fate::Lost);
+        let subject = |seed| rig_of(seed, Promise::Flush, None, None, |legs| legs.fate = Fate::Lost);
         let explored = explore(&ExploreConfig::new(6, 300), &subject, &mut |_| {});
         assert!(explored.violation.is_none(), "{:?}", explored.violation);
         assert_eq!(explored.counts.paths["legs_distrusted"], 0, "no leg lies here");

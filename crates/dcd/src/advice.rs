@@ -95,7 +95,10 @@ impl Advised for LogError {
             }
             LogError::Recover(RecoverError::ChainTooLong { .. }) => "\"dcd dump\" shows it",
             LogError::Recover(RecoverError::Io { .. }) => "check the device and its size, then start again",
-            LogError::Io { .. } => CHECK_DEVICE,
+            LogError::Io { .. } | LogError::NotTaken => CHECK_DEVICE,
+            LogError::MemoryInUse(_) => {
+                "stop the other process, or wait for its end, then start again; nothing was changed"
+            }
             LogError::TooManyPieces => "\"dcd rescue\" writes them back offline",
             LogError::Bypassed => {
                 "start once without ordered-destage, destage everything with \"dcd flush\", then start with ordered-destage"

@@ -14,7 +14,9 @@ mod rigs;
 mod run;
 mod sampler;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Lba, Nanos, Stack};
@@ -28,7 +30,7 @@ pub use run::rot::LogArea;
 pub(crate) use run::rot::look_at_all;
 pub use run::take_over::{Machines, Who};
 
-use crate::{MemDisk, SimRng, Value, mix};
+use crate::{MemDisk, SimMemory, SimRng, Value, mix};
 
 /// Nested cuts beyond this depth show nothing new: a recovery of a recovery of a recovery.
 pub const DEPTH_MAX: u32 = 3;
@@ -79,6 +81,8 @@ pub struct Rig {
     pub log: Option<LogArea>,
     /// The log from which some crashed states are rescued offline.
     pub rescued: Option<Rescued>,
+    /// Memory for the stack that is built next, if it outlives the process.
+    pub memory: Option<Rc<RefCell<SimMemory>>>,
     /// True if blocks of the log are damaged at rest, in place of the crashes.
     pub rots: bool,
     /// The stack's settings in words, for the story.

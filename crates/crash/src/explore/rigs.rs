@@ -56,6 +56,7 @@ impl Rig {
             hot_add: None,
             log: None,
             rescued: None,
+            memory: None,
             rots: false,
             about,
         }

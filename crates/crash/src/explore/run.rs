@@ -8,11 +8,11 @@ use dcd_engine::{Buf, Control, Discards, Io, LayerIndex, Lba, Nanos, Pump, Repor
 
 use super::administrator::Administrator;
 use super::legs::LegKeeper;
-use super::sampler::{Cut, Sampler, cut};
+use super::sampler::{BETWEEN_STORES, Cut, Sampler, cut};
 use super::{Counts, DEPTH_MAX, Rig, Subject, panic_text};
 use crate::{
-    Character, Client, FaultPlan, MemDisk, Oracle, Progress, Seen, SimRng, VirtualDriver, describe, mix,
-    stamp,
+    Character, Client, FaultPlan, Left, MemDisk, Oracle, Progress, Seen, SimMemory, SimRng, VirtualDriver,
+    describe, mix, stamp,
 };
 
 pub(super) mod rescue;
@@ -45,6 +45,9 @@ struct Run {
     missing: Vec<usize>,
     /// Machine that serves the present activation.
     here: Here,
+    /// Memory that the last process left, and that of the running one.
+    left: Left,
+    memory: Option<SimMemory>,
     states_left: u64,
     counts: Counts,
     checks: bool,
@@ -68,6 +71,8 @@ pub(super) fn run(
         character: None,
         missing: Vec::new(),
         here: Here::FIRST,
+        left: Left::default(),
+        memory: None,
         states_left: states,
         counts: Counts { runs: 1, ..Counts::default() },
         checks,
@@ -118,9 +123,23 @@ impl Run {
         elsewhere: u64,
         left: u32,
     ) -> Rc<RefCell<Sampler>> {
-        let sampler = Sampler { rng: self.rng.fork(), at_writes, elsewhere, left, cuts: Vec::new() };
+        let sampler = Sampler {
+            rng: self.rng.fork(),
+            at_writes,
+            elsewhere,
+            left,
+            cuts: Vec::new(),
+            memory: self.memory.clone(),
+            before: None,
+            between: Vec::new(),
+        };
         let sampler = Rc::new(RefCell::new(sampler));
         let inside = Rc::clone(&sampler);
+        if self.memory.is_some() {
+            let inside = Rc::clone(&sampler);
+            let before = move |now, disks: &[MemDisk]| inside.borrow_mut().look_before(now, disks);
+            driver.observe_before(Box::new(before));
+        }
         driver.observe(Box::new(move |moment, disks: &[MemDisk]| inside.borrow_mut().look(moment, disks)));
         sampler
     }
@@ -205,6 +224,9 @@ impl Run {
                 Progress::Idle | Progress::Moved => {}
                 Progress::Alarm(_) => paused = false,
             }
+            // No answer of this step counts yet.
+            let between = std::mem::take(&mut sampler.borrow_mut().between);
+            self.try_each(driver, between, &client.oracle, depth, "serving")?;
             while let Some((id, result)) = driver.take_reply() {
                 let status = result.status;
                 driver.note(|| format!("client is answered r{}: {status:?}", id.0));
@@ -255,17 +277,35 @@ impl Run {
                 "{first} and {second} of one device are written at the same time while {place}"
             ));
         }
-        let cuts = std::mem::take(&mut sampler.borrow_mut().cuts);
+        let cuts = {
+            let mut sampler = sampler.borrow_mut();
+            let mut cuts = std::mem::take(&mut sampler.between);
+            cuts.append(&mut sampler.cuts);
+            cuts
+        };
+        self.try_each(driver, cuts, oracle, depth, place)
+    }
+
+    fn try_each(
+        &mut self,
+        driver: &mut Driver,
+        cuts: Vec<Cut>,
+        oracle: &Oracle,
+        depth: u32,
+        place: &str,
+    ) -> Outcome {
         if cuts.is_empty() {
             return Ok(());
         }
         self.tell_driver(driver);
         // Those of this activation, which continues after the cuts were tried.
         let (missing, here) = (self.missing.clone(), self.here.clone());
+        let (left, memory) = (self.left.clone(), self.memory.clone());
         for cut in cuts {
             self.crashed(cut, oracle, depth + 1, place)?;
             self.here = here.clone();
         }
+        (self.left, self.memory) = (left, memory);
         self.missing = missing;
         Ok(())
     }
@@ -293,6 +333,9 @@ impl Run {
         }
         let style = if cut.killed { "killed" } else { "power cut" };
         *self.counts.kinds.entry(style.into()).or_default() += 1;
+        if cut.how.starts_with(BETWEEN_STORES) {
+            *self.counts.kinds.entry("killed between two stores".into()).or_default() += 1;
+        }
     }
 
     /// Loses disks permanently, mostly as many as may be lost.
@@ -370,6 +413,7 @@ impl Run {
         self.lose_disks(&mut cut);
         self.spoil(&mut cut);
         self.see_to_machines(&mut cut)?;
+        self.left = cut.left.clone();
         let told = self.story.len();
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
@@ -397,6 +441,10 @@ impl Run {
         activated.map_err(|e| format!("recovery refuses: {e}"))?;
         // This activation has its own clock and served nothing: the crash before it decided which data may be lost.
         for nested in &mut sampler.borrow_mut().cuts {
+            nested.at = cut.at;
+            nested.only_killed &= cut.only_killed;
+        }
+        for nested in &mut sampler.borrow_mut().between {
             nested.at = cut.at;
             nested.only_killed &= cut.only_killed;
         }
@@ -446,7 +494,7 @@ impl Run {
         }
         match self.rng.below(8) {
             0 => {
-                let cut = cut(driver.devices(), driver.now(), &mut self.rng);
+                let cut = cut(driver.devices(), self.memory.as_ref(), driver.now(), &mut self.rng);
                 self.crashed(cut, &oracle, depth + 1, "just recovered")
             }
             1 | 2 => {
@@ -503,7 +551,7 @@ impl Run {
                 oracle.recovered(&found);
             }
         }
-        let cut = cut(driver.devices(), driver.now(), &mut self.rng);
+        let cut = cut(driver.devices(), self.memory.as_ref(), driver.now(), &mut self.rng);
         self.tell_driver(driver);
         self.crashed(cut, &oracle, depth + 1, "at rest")
     }

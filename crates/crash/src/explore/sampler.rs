@@ -2,11 +2,23 @@
 
 use dcd_engine::Nanos;
 
-use crate::{CutStyle, MemDisk, Moment, SimRng};
+use crate::{CutStyle, Left, MemDisk, Moment, SimMemory, SimRng};
+
+/// Chance in a thousand that a crash is the death of the process: without memory that outlives it, and with it.
+const KILLS: u64 = 120;
+const KILLS_WITH_MEMORY: u64 = 600;
+/// Chance in a thousand that memory survives a power cut, as that of another boot.
+const OTHER_BOOT: u64 = 500;
+/// Chance in a thousand that the start after that does not reach it.
+const HIDDEN: u64 = 300;
+
+pub(super) const BETWEEN_STORES: &str = "process killed between two stores";
 
 /// Disks as they are found after a crash.
 pub(super) struct Cut {
     pub disks: Vec<MemDisk>,
+    /// Memory that outlived the process.
+    pub left: Left,
     pub at: Nanos,
     pub killed: bool,
     /// So were all that its recovery has not ended: the disks still have everything that was answered.
@@ -24,31 +36,52 @@ pub(super) struct Sampler {
     pub elsewhere: u64,
     pub left: u32,
     pub cuts: Vec<Cut>,
+    /// Memory of the process that runs.
+    pub memory: Option<SimMemory>,
+    /// The disks before the event that is being handled.
+    pub before: Option<Vec<MemDisk>>,
+    /// Deaths between two stores to memory: nothing that the event led to has been carried out.
+    pub between: Vec<Cut>,
 }
 
 impl Sampler {
     pub fn look(&mut self, moment: &Moment, disks: &[MemDisk]) {
+        self.look_before(moment.now, disks);
         let chance = if moment.writes + moment.flushes > 0 { self.at_writes } else { self.elsewhere };
         if self.left == 0 || chance == 0 || !self.rng.chance(chance) {
             return;
         }
         self.left -= 1;
-        let cut = cut(disks, moment.now, &mut self.rng);
+        let cut = cut(disks, self.memory.as_ref(), moment.now, &mut self.rng);
         self.cuts.push(cut);
+    }
+
+    /// Kills the process during the event before, and perhaps prepares to kill it during the next one.
+    pub fn look_before(&mut self, now: Nanos, disks: &[MemDisk]) {
+        let Some(memory) = &self.memory else { return };
+        if let Some(before) = self.before.take()
+            && self.left > 0
+            && let Some(left) = memory.cut(&mut self.rng)
+        {
+            self.left -= 1;
+            self.between.push(killed(before, left, now, BETWEEN_STORES));
+        }
+        if self.left > 0 && self.at_writes > 0 && self.rng.chance((self.at_writes / 4).max(5)) {
+            self.before = Some(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
+            memory.arm();
+        }
     }
 }
 
-pub(super) fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
-    if rng.chance(120) {
+fn killed(disks: Vec<MemDisk>, left: Left, at: Nanos, how: &str) -> Cut {
+    Cut { disks, left, at, killed: true, only_killed: true, holes: false, how: how.into() }
+}
+
+pub(super) fn cut(disks: &[MemDisk], memory: Option<&SimMemory>, at: Nanos, rng: &mut SimRng) -> Cut {
+    let mut left = memory.map(SimMemory::left).unwrap_or_default();
+    if rng.chance(if memory.is_some() { KILLS_WITH_MEMORY } else { KILLS }) {
         let disks = disks.iter().map(|disk| disk.killed(rng)).collect();
-        return Cut {
-            disks,
-            at,
-            killed: true,
-            only_killed: true,
-            holes: false,
-            how: "process killed".into(),
-        };
+        return killed(disks, left, at, "process killed");
     }
     let mut how = String::from("power cut:");
     let mut holes = false;
@@ -59,5 +92,10 @@ pub(super) fn cut(disks: &[MemDisk], at: Nanos, rng: &mut SimRng) -> Cut {
         disk.power_cut(style, rng)
     };
     let disks = disks.iter().map(|disk| one(disk, rng)).collect();
-    Cut { disks, at, killed: false, only_killed: false, holes, how }
+    left.boot += 1;
+    if memory.is_some() {
+        left.content.take_if(|_| !rng.chance(OTHER_BOOT));
+        left.hidden = rng.chance(HIDDEN);
+    }
+    Cut { disks, left, at, killed: false, only_killed: false, holes, how }
 }

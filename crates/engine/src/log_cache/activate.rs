@@ -4,6 +4,7 @@
 //! writes that bypassed it may still be volatile. Last, one superblock, whose writing begins with the flush of the log, makes the new
 //! epoch real. After a crash anywhere, the next start has the same outcome.
 
+use super::answers::{Answers, MemoryPlace, Taken, take_in};
 use super::clean::CleanRecords;
 use super::copies;
 use super::core::Core;
@@ -89,7 +90,11 @@ impl Replay {
 }
 
 /// Reads, checks, recovers, and begins a new epoch.
-pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Core, LogError> {
+pub fn activate(
+    mut config: LogCacheConfig,
+    mut memory: Option<&mut (dyn MemoryPlace + 'static)>,
+    below: &mut dyn Ports,
+) -> Result<Core, LogError> {
     let (log, data) = (below.geometry(LOG), below.geometry(DATA));
     let mut device = PortDevice { ports: below, port: LOG };
     let copies = read_copies(&mut device)?;
@@ -116,6 +121,17 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
     if copies::distrust_shorter(&mut PortDevice { ports: below, port: LOG }, &superblock, durable) {
         replayed = replay_either(&config, &superblock, summaries, below)?;
     }
+    let mut taken = Taken::default();
+    if let Some(memory) = &mut memory {
+        let mut device = PortDevice { ports: below, port: LOG };
+        taken = take_in(&mut device, *memory, &superblock, &replayed.2, config.canary)?;
+        if taken.records > 0 {
+            replayed = replay_either(&config, &superblock, summaries, below)?;
+            if replayed.2.next_seq + replayed.2.records_dropped < taken.end {
+                return Err(LogError::NotTaken);
+            }
+        }
+    }
     let (mut replay, comparison, walked) = replayed;
     replay.check(&config)?;
     replay.doubt_kept(&config, &mut superblock, &walked);
@@ -139,7 +155,19 @@ pub fn activate(mut config: LogCacheConfig, below: &mut dyn Ports) -> Result<Cor
         copies::level(&mut device, &before, &walked.to_level, config.canary)?;
     }
     write_superblock(&mut device, &mut superblock)?;
-    Ok(begin(config, superblock, kept, (log, data), index, ring, &walked))
+    let mut core = begin(config, superblock, kept, (log, data), index, ring, &walked);
+    core.taken = taken;
+    if let Some(memory) = memory.filter(|_| !core.is_always()) {
+        core.log.remember(make_memory(memory, &core.log));
+    }
+    Ok(core)
+}
+
+/// Makes memory for this activation, in place of that of the last one: the log has everything in it.
+fn make_memory(memory: &mut dyn MemoryPlace, log: &Log) -> Option<Answers> {
+    let superblock = log.superblock();
+    let made = memory.make(&superblock.cache_uuid, Answers::bytes_for(log.buffers_bytes()))?;
+    Answers::new(made, memory.boot(), superblock.cache_uuid, superblock.epoch)
 }
 
 /// Refuses a log that another machine may serve: each would overwrite what the other has written.
@@ -356,6 +384,7 @@ fn begin(
         data: DataDisk::new(data),
         index,
         accepted_damage: walked.damage.clone(),
+        taken: Taken::default(),
         ops: Slab::default(),
         reads: super::read::Reads::default(),
         queue: Queue::default(),

@@ -44,7 +44,8 @@ impl Env<'_> {
         if self.log.record_is_full() {
             self.seal();
         }
-        self.log.open_record(self.cx.now)
+        let live_seq = self.view().live_seq();
+        self.log.open_record(self.cx.now, live_seq)
     }
 
     /// Writes the filling buffer, whatever is in it.

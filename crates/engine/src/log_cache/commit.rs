@@ -276,6 +276,7 @@ impl Core {
         }
         if self.stop == Stop::Marking {
             self.stop = Stop::Done;
+            self.log.forget_answers();
             return cx.report(Report::Stopped);
         }
         let (kept, ring) = (freed.end, self.log.ring());

@@ -52,6 +52,12 @@ pub enum Canary {
     StaleSummary,
     /// A write is answered from RAM although its client outlives the server (`outlives_server`).
     EarlyAnswer,
+    /// The mark in memory that outlives the process is stored after the answer.
+    LateMark,
+    /// Memory of another boot and of another activation is taken in.
+    ForeignAnswers,
+    /// All records in memory are written to the log, even over newer ones.
+    OldAnswers,
     /// A segment is freed while a record in it is still being written (breaks rule 6).
     ReuseInFlight,
     /// Like `NoRestMark`, but recovery searches for proofs of damage only nearby, and in far segments at distances that double.
@@ -71,6 +77,11 @@ impl Canary {
     pub const fn is_of_rot(self) -> bool {
         matches!(self, Canary::NearProof | Canary::NoRestMark)
     }
+
+    /// True for a bug of memory that outlives the process.
+    pub const fn is_of_memory(self) -> bool {
+        matches!(self, Canary::LateMark | Canary::ForeignAnswers | Canary::OldAnswers)
+    }
 }
 
 /// Settings of a log cache that apply at its start; those fixed by formatting are in the superblock.
@@ -78,8 +89,8 @@ impl Canary {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogCacheConfig {
     pub promise: Promise,
-    /// `flush`: a write is answered when it has been written to the log, so that no answered write is lost with the process. For clients
-    /// that wait for the next server, and do not learn that the last one was killed.
+    /// A write that memory does not keep for the next process is answered when it has been written to the log, so that no answered write is
+    /// lost with the process. For clients that wait for the next server, and do not learn that the last one was killed.
     pub outlives_server: bool,
     /// `ordered`: maximum age of the writes that a crash may lose.
     pub delay_max: Nanos,

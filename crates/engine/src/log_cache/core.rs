@@ -1,6 +1,7 @@
 //! The state of a running log cache, and the dispatch of its events. The work is in the sibling modules: `write`, `read`,
 //! `commit` (durability, superblocks, stopping), `destager` (destaging), `failure` (a dead log).
 
+use super::answers::Taken;
 use super::clean::CleanRecords;
 use super::data_disk::DataDisk;
 use super::destager::{Destager, Wait};
@@ -13,7 +14,7 @@ use super::queue::{PendingWrite, Queue};
 use super::read::Reads;
 use super::recover::Damage;
 use super::statistics::Statistics;
-use super::{LogCacheConfig, Promise};
+use super::{Canary, LogCacheConfig, Promise};
 use crate::layer::{
     Control, Cx, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Port, Report, Request, RequestId,
 };
@@ -40,6 +41,8 @@ pub struct Core {
     pub draining: bool,
     /// Damage of the log that this start was told to accept.
     pub accepted_damage: Vec<Damage>,
+    /// Findings in memory of the last process.
+    pub taken: Taken,
     pub statistics: Statistics,
 }
 
@@ -56,6 +59,9 @@ pub struct Parts<'a> {
 impl Core {
     pub fn handle(&mut self, event: Event, cx: &mut Cx) {
         self.now = cx.now;
+        if self.config.canary.is(Canary::LateMark) {
+            self.log.publish();
+        }
         match event {
             Event::Request(request) => self.on_request(request, cx),
             Event::Completed { op, result } => self.on_completed(op, result, cx),
@@ -70,6 +76,9 @@ impl Core {
         keep.step(forgetting, &mut env);
         self.commit_step(cx);
         self.stop_step(cx);
+        if !self.config.canary.is(Canary::LateMark) {
+            self.log.publish();
+        }
     }
 
     pub fn next_deadline(&self) -> Option<Nanos> {

@@ -1,5 +1,6 @@
 //! Reasons why a log cannot be used. Nothing was changed, unless the text says so.
 
+use super::answers::MemoryInUse;
 use super::format::{SEGMENTS_MAX, SuperblockError};
 use super::offline::human;
 use super::recover::RecoverError;
@@ -73,6 +74,10 @@ pub enum LogError {
     Recover(#[from] RecoverError),
     #[error("{what}: {source}")]
     Io { what: &'static str, source: IoError },
+    #[error("answered writes were written to the log, but are not found there. Their memory is retained")]
+    NotTaken,
+    #[error(transparent)]
+    MemoryInUse(#[from] MemoryInUse),
     #[error("the log holds more pieces than fit in its lookup table")]
     TooManyPieces,
     /// Ordered destage needs a log that contains all writes.

@@ -81,7 +81,10 @@ impl Core {
         }
         self.stop = Stop::Done;
         match self.destager.lost_blocks() {
-            0 => cx.report(Report::Stopped),
+            0 => {
+                self.log.forget_answers();
+                cx.report(Report::Stopped)
+            }
             lost => cx.report(Report::Failed(Unfinished::LogFailed(lost))),
         }
     }

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::answers::Answers;
 use super::buffers::{Buffers, SegmentBuffer, Stamp, State, space};
 use super::config::LogCacheConfig;
 use super::fingerprint::Fingerprint;
@@ -49,6 +50,8 @@ pub struct Log {
     delay_max: Nanos,
     ring: Ring,
     buffers: Buffers,
+    /// Memory that outlives the process, with the records that are not written yet.
+    answers: Option<Answers>,
     /// The sector where the next buffer begins.
     head_sector: u64,
     /// The first record of an activation begins exactly where the log ended.
@@ -99,6 +102,7 @@ impl Log {
         let block = superblock.log_block_bytes as usize;
         Log {
             buffers: Buffers::new(buffers(config, &superblock), superblock.segment_bytes as usize, block),
+            answers: None,
             rotation: rotation(config, &superblock),
             gathered: summary::are_used(&superblock, &geometry).then(Gathered::default),
             delay_max: config.delay_max,
@@ -142,6 +146,47 @@ impl Log {
 
     pub const fn buffers(&self) -> &Buffers {
         &self.buffers
+    }
+
+    /// Bytes that segment buffers have in all.
+    pub const fn buffers_bytes(&self) -> usize {
+        self.buffers.count() * self.superblock.segment_bytes as usize
+    }
+
+    pub const fn answers(&self) -> Option<&Answers> {
+        self.answers.as_ref()
+    }
+
+    /// Begins to store records in memory that outlives the process.
+    pub fn remember(&mut self, answers: Option<Answers>) {
+        self.answers = answers;
+    }
+
+    /// Lets the next process find everything that is appended.
+    pub fn publish(&mut self) {
+        if let Some(answers) = &mut self.answers {
+            answers.publish();
+        }
+    }
+
+    /// Removes the memory that outlives the process: all records are durable.
+    pub fn forget_answers(&mut self) {
+        if let Some(answers) = self.answers.take() {
+            answers.remove();
+        }
+    }
+
+    /// Returns the record up to which the log must be written so that no kill takes record `seq`.
+    pub fn awaited(&self, seq: u64) -> u64 {
+        self.answers.as_ref().map_or(seq, |answers| answers.awaited(seq))
+    }
+
+    /// Announces entries of one request.
+    pub fn announce(&mut self, entries: usize, bytes: usize) {
+        let records = entries.div_ceil(entries_max(self.superblock.log_block_bytes)) + 1;
+        if let Some(answers) = &mut self.answers {
+            answers.announce(self.next_seq - 1, entries, bytes, records);
+        }
     }
 
     pub const fn head_sector(&self) -> u64 {
@@ -273,8 +318,8 @@ impl Log {
         self.buffers.filling.as_ref().is_some_and(SegmentBuffer::record_is_full)
     }
 
-    /// Makes sure that a record is open in the filling buffer; returns its number.
-    pub fn open_record(&mut self, now: Nanos) -> u64 {
+    /// Makes sure that a record is open in the filling buffer; returns its number. Records before `live_seq` are not needed.
+    pub fn open_record(&mut self, now: Nanos, live_seq: u64) -> u64 {
         let filling = self.filling();
         if !filling.has_open() {
             if filling.is_empty() {
@@ -286,6 +331,11 @@ impl Log {
                 self.ring.at_mut(head).set_first_offset(offset);
             }
             self.buffers.begin(self.next_seq);
+            let (stamp, seq) = (self.stamp(live_seq), self.next_seq);
+            let whole = self.chain.is_none_or(|chain| chain.first == seq);
+            if let Some(answers) = &mut self.answers {
+                answers.begin(seq, sector, &stamp, whole);
+            }
             self.next_seq += 1;
             self.head_is_fixed = false;
         }
@@ -295,6 +345,7 @@ impl Log {
     /// Adds an entry without payload to the open record; returns the record's segment.
     pub fn note(&mut self, entry: Entry) -> u32 {
         self.needed(entry.kind);
+        self.answer(&entry, &Buf::none(), 0, false);
         let filling = self.filling();
         filling.note(entry);
         let start = filling.start;
@@ -314,7 +365,17 @@ impl Log {
         if kind == Kind::Clean {
             self.copied_bytes += extent.sectors * SECTOR_BYTES;
         }
-        self.filling().append(kind, extent, buf, at)
+        let (place, crc) = self.filling().append(kind, extent, buf, at);
+        self.answer(&Entry { kind, extent, crc }, buf, at, false);
+        (place, crc)
+    }
+
+    /// Stores an entry of the open record where the next process finds it.
+    fn answer(&mut self, entry: &Entry, buf: &Buf, at: usize, replaces: bool) {
+        if let Some(answers) = &mut self.answers {
+            let bytes = (entry.payload_sectors() * SECTOR_BYTES) as usize;
+            answers.entry(self.next_seq - 1, entry, &buf.bytes()[at..at + bytes], replaces);
+        }
     }
 
     /// Bytes of copies of blocks that a client's next record has to wait for.
@@ -324,21 +385,30 @@ impl Log {
 
     /// See [`SegmentBuffer::overwrite`].
     pub fn overwrite(&mut self, extent: Extent, buf: &Buf, at: usize) -> Option<(u64, u32)> {
-        self.buffers.filling.as_mut()?.overwrite(extent, buf, at)
+        let (place, crc) = self.buffers.filling.as_mut()?.overwrite(extent, buf, at)?;
+        self.answer(&Entry { kind: Kind::Data, extent, crc }, buf, at, true);
+        Some((place, crc))
     }
 
-    /// Ends the open record, and states in it that records before `live_seq` are not needed.
-    pub fn seal(&mut self, live_seq: u64) {
-        let stamp = Stamp {
+    fn stamp(&self, live_seq: u64) -> Stamp {
+        Stamp {
             cache_uuid: self.superblock.cache_uuid,
             epoch: self.superblock.epoch,
             oldest_live_seq: live_seq,
             durable_seq: self.safe_seq() + 1,
             flush_epoch: self.flush_epoch,
-        };
+        }
+    }
+
+    /// Ends the open record, and states in it that records before `live_seq` are not needed.
+    pub fn seal(&mut self, live_seq: u64) {
+        let stamp = self.stamp(live_seq);
         let (number, start) = (self.ring.head(), self.start_of(self.ring.head()));
-        let gathered = &mut self.gathered;
+        let (gathered, answers) = (&mut self.gathered, &mut self.answers);
         self.buffers.seal(&stamp, self.chain.is_some(), |header| {
+            if let Some(answers) = answers {
+                answers.sealed(header.seq, &stamp, header.continues);
+            }
             if let Some(gathered) = gathered {
                 gathered.note(number, header.sector - start, header);
             }
@@ -527,6 +597,7 @@ impl Log {
         self.rotation.written(now, through.is_some() || !self.geometry.volatile_cache);
         let written = self.buffers.live.iter().take_while(|b| b.state == State::Written).last();
         self.written_seq = written.map_or(self.written_seq, |buffer| buffer.last_seq.max(self.written_seq));
+        self.release_answers();
         if !self.geometry.volatile_cache {
             return Some(self.written_seq);
         }
@@ -597,6 +668,13 @@ impl Log {
         self.durable_seq = self.last_seq();
         self.chains.clear();
         self.buffers.abandon();
+        self.release_answers();
+    }
+
+    fn release_answers(&mut self) {
+        if let Some(answers) = &mut self.answers {
+            answers.release(self.written_seq);
+        }
     }
 
     // The tail and the superblock.

@@ -10,6 +10,7 @@
 //! | `nearer` | whether a read goes to a rotational log |
 //! | `index`, `table` | where the newest copy of each sector is |
 //! | `log`, `buffers`, `ring` | the log: its records, how far they are durable, which segments are in use |
+//! | `answers` | records in memory that outlives the process |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
 //! | `rotation` | where a record goes on a rotational log |
 //! | `forget` | segments whose clean copies are forgotten before the head comes to them |
@@ -25,6 +26,7 @@
 //! | `offline` | format, check, dump, rescue |
 
 mod activate;
+mod answers;
 mod append;
 mod buffers;
 mod clean;
@@ -78,6 +80,7 @@ pub(crate) mod testing;
 mod testing_steps;
 mod write;
 
+pub use answers::{MemoryInUse, MemoryPlace, SharedMemory, Taken};
 pub use config::*;
 pub use error::{LogError, OtherData};
 pub use log::REST;
@@ -90,12 +93,18 @@ use crate::layer::{ActivateError, AnyStatus, Cx, Event, Geometry, Layer, Ports};
 /// The log cache as a layer: its log on port 0, its data disk on port 1.
 pub struct LogCache {
     config: LogCacheConfig,
+    memory: Option<Box<dyn MemoryPlace>>,
     core: Option<Box<core::Core>>,
 }
 
 impl LogCache {
     pub const fn new(config: LogCacheConfig) -> LogCache {
-        LogCache { config, core: None }
+        LogCache { config, memory: None, core: None }
+    }
+
+    /// A log cache that keeps answered writes for the next process.
+    pub fn with_memory(config: LogCacheConfig, memory: Box<dyn MemoryPlace>) -> LogCache {
+        LogCache { config, memory: Some(memory), core: None }
     }
 
     fn core(&self) -> &core::Core {
@@ -122,7 +131,8 @@ impl Layer for LogCache {
     }
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        self.core = Some(Box::new(activate::activate(self.config.clone(), below)?));
+        let memory = self.memory.as_deref_mut();
+        self.core = Some(Box::new(activate::activate(self.config.clone(), memory, below)?));
         Ok(())
     }
 

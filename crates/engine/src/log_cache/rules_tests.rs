@@ -525,15 +525,15 @@ fn rule_11_a_data_disk_that_changed_behind_the_cache_is_refused_and_nothing_is_w
     data.bytes[512 * 100] ^= 1;
     let before = data.bytes.clone();
     let mut disks = Disks([log.clone(), data]);
-    let error = super::activate::activate(quiet(), &mut disks).err().expect("another disk");
+    let error = super::activate::activate(quiet(), None, &mut disks).err().expect("another disk");
     assert!(matches!(error, LogError::OtherData(_)), "{error}");
     assert!(disks.0[0].bytes == log.bytes && disks.0[1].bytes == before, "a refusal changes nothing");
     // The log may have begun to write there, but nothing else than it holds.
     let Disks([log, mut data]) = steps.disks;
     data.bytes[..512].copy_from_slice(&sector_of(0, 1));
-    assert!(super::activate::activate(quiet(), &mut Disks([log.clone(), data.clone()])).is_ok());
+    assert!(super::activate::activate(quiet(), None, &mut Disks([log.clone(), data.clone()])).is_ok());
     data.bytes[0] ^= 1;
-    assert!(super::activate::activate(quiet(), &mut Disks([log, data])).is_err());
+    assert!(super::activate::activate(quiet(), None, &mut Disks([log, data])).is_err());
 }
 
 #[test]
@@ -839,7 +839,7 @@ fn hostile_superblocks_with_good_checksums_are_survived() {
             let crc = crc32c::crc32c(block);
             block[12..16].copy_from_slice(&crc.to_le_bytes());
         }
-        match super::activate::activate(quiet(), &mut disks) {
+        match super::activate::activate(quiet(), None, &mut disks) {
             Ok(core) => {
                 core.check();
                 started += 1;

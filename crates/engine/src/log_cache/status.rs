@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::answers::Answers;
 use super::core::Core;
 
 use super::env::{Mode, Stop};
@@ -96,6 +97,17 @@ pub struct LogCacheStatus {
     /// Memory of the ghost list, if reads are cached.
     pub ghosts_bytes: usize,
     pub buffers_bytes: u64,
+    /// Memory that outlives the process; 0: none. Next, the bytes in it that the log does not have yet.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    #[serde(default)]
+    pub memory_held_bytes: u64,
+    /// Records that this start took from the memory of the last process.
+    #[serde(default)]
+    pub memory_taken: u64,
+    /// Reason why the memory of the last process was not used: answered writes may be lost.
+    #[serde(default)]
+    pub memory_ignored: Option<String>,
     pub log_head: LogHead,
     /// True if the stride benchmark's result is stored in the log.
     pub calibrated: bool,
@@ -165,6 +177,10 @@ impl Core {
             ring_bytes: self.log.ring().memory_bytes() + self.index.memory_bytes(),
             ghosts_bytes: self.keep.memory_bytes(),
             buffers_bytes: self.log.buffers().count() as u64 * segment,
+            memory_bytes: self.log.answers().map_or(0, Answers::bytes),
+            memory_held_bytes: self.log.answers().map_or(0, Answers::held_bytes),
+            memory_taken: self.taken.records,
+            memory_ignored: self.taken.ignored.map(|why| why.to_string()),
             log_head: self.log.head_status(),
             calibrated: self.log.superblock().calibration.is_some(),
             fills: self.config.contiguity.clone(),

@@ -6,7 +6,7 @@ use super::core::Core;
 
 use super::env::{DATA, LOG, Mode};
 use super::testing::{Log, Ram, sector_of, unknown};
-use super::{LogCacheConfig, LogError, activate};
+use super::{LogCacheConfig, LogError, MemoryPlace, activate};
 use crate::layer::{
     Command, Control, Cx, Discards, Durability, Event, Geometry, Io, IoError, IoResult, OpId, Port, Ports,
     Report, Request, RequestId,
@@ -102,10 +102,18 @@ impl Steps {
         Steps::start(Disks([device, data]), config).unwrap()
     }
 
-    pub fn start(mut disks: Disks, config: LogCacheConfig) -> Result<Steps, LogError> {
+    pub fn start(disks: Disks, config: LogCacheConfig) -> Result<Steps, LogError> {
+        Steps::start_with(disks, None, config)
+    }
+
+    pub fn start_with(
+        mut disks: Disks,
+        memory: Option<&mut (dyn MemoryPlace + 'static)>,
+        config: LogCacheConfig,
+    ) -> Result<Steps, LogError> {
         // Every pass over the table takes several events.
         let config = LogCacheConfig { scan_slots: SCAN_SLOTS, ..config };
-        let core = activate::activate(config, &mut disks)?;
+        let core = activate::activate(config, memory, &mut disks)?;
         Ok(Steps {
             core,
             disks,

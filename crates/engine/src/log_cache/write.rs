@@ -98,6 +98,7 @@ impl Core {
             }
             return self.data.last_invalidate() > self.log.durable_seq();
         }
+        self.log.announce(1, 0);
         let seq = self.env(cx).open_record();
         self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
         self.forget_extent(extent, seq);
@@ -115,7 +116,11 @@ impl Core {
         let bypass = Bypass {
             id: pending.id,
             extent,
-            seq: if through || self.answers_when_written() { seq } else { 0 },
+            seq: match through {
+                true => seq,
+                false if self.answers_when_written() => self.log.awaited(seq),
+                false => 0,
+            },
             durable: durability == Durability::Durable,
         };
         self.queue.touch(cx.now);
@@ -198,6 +203,7 @@ impl Core {
     }
 
     fn append_pieces(&mut self, pending: &mut PendingWrite, pieces: usize, cx: &mut Cx) {
+        self.log.announce(pieces, pending.bytes_left().min(pieces * LINE_BYTES as usize));
         for _ in 0..pieces {
             let extent = pending.next_piece();
             let at = (pending.done * SECTOR_BYTES) as usize;
@@ -242,6 +248,7 @@ impl Core {
             if !self.env(cx).make_room(1, 0) {
                 return false;
             }
+            self.log.announce(1, 0);
             let seq = self.env(cx).open_record();
             let segment = self.log.note(Entry { kind, extent, crc: 0 });
             self.index.insert_range(extent, kind, seq, segment);
@@ -263,10 +270,10 @@ impl Core {
         self.destager.overwritten(extent, self.index.table());
     }
 
-    /// True if a client may outlive the server, and relies on every answer.
+    /// True if a client may outlive the server, and relies on every answer: what memory does not keep has to be written.
     fn answers_when_written(&self) -> bool {
         self.config.outlives_server
-            && self.config.promise == Promise::Flush
+            && self.config.promise != Promise::Always
             && !self.config.canary.is(Canary::EarlyAnswer)
     }
 
@@ -287,7 +294,8 @@ impl Core {
             // Ordered destage keeps the order of flushes although no request waits.
             self.end_flush_epoch();
         }
-        if self.answers_when_written() {
+        let seq = self.log.awaited(seq);
+        if self.answers_when_written() && seq > self.log.written_seq() {
             return self.queue.wait(DurableWaiter { id: pending.id, seq, written: true, bypass: 0, result });
         }
         self.answer_paced(pending.id, pending.extent.sectors, result, cx);

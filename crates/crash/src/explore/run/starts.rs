@@ -4,15 +4,16 @@ use dcd_engine::Stack;
 use dcd_engine::raid::{AssembleError, SuperblockError};
 
 use super::{Driver, Outcome, Run};
-use crate::MemDisk;
 use crate::explore::administrator::{
     add_offline, blank_members, failed_member, late_member, may_add_offline, replaced_members,
 };
+use crate::{MemDisk, SimMemory};
 
 impl Run {
     pub(super) fn start(&mut self, mut disks: Vec<MemDisk>) -> Outcome<(Driver, Stack)> {
         self.missing = self.see_to_members(&mut disks)?;
         self.tell_who();
+        self.hand_over_memory();
         let mut driver = Driver::new(disks);
         let mut stack = match &self.rig.hot_add {
             Some(hot_add) => (hot_add.build_without)(&driver.geometries(), &self.missing),
@@ -25,6 +26,20 @@ impl Run {
             driver.tell_story();
         }
         Ok((driver, stack))
+    }
+
+    /// Hands the memory of the last process to the next stack, which gets as much as it wants, or less, or none.
+    fn hand_over_memory(&mut self) {
+        let Some(next) = &self.rig.memory else { return };
+        let small = self.rng.range(1, 40) << 9;
+        let bytes_max = match self.rng.below(10) {
+            0 | 1 => 0,
+            2 | 3 => small as usize,
+            _ => usize::MAX,
+        };
+        let memory = SimMemory::new(self.left.clone(), bytes_max);
+        next.replace(memory.clone());
+        self.memory = Some(memory);
     }
 
     /// Adds members before a start, and returns those that are missing at this start.

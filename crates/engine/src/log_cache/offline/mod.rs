@@ -10,6 +10,7 @@ mod measure;
 mod newest;
 mod rescue;
 mod superblock;
+mod take_in;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use superblock::{
     check_sizes, live_superblock, read_copies, read_superblock, refuse_out_of_use, store_calibration,
     write_superblock,
 };
+pub use take_in::take_in;
 
 use super::format::State;
 use super::{LogError, OtherData};

@@ -1,0 +1,133 @@
+//! Memory that outlives a simulated process: what was stored before a kill, cut between any two stores.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dcd_engine::log_cache::{MemoryInUse, MemoryPlace, SharedMemory};
+
+use crate::SimRng;
+
+/// A change of the memory.
+#[derive(Clone, Debug)]
+enum Change {
+    Store(usize, Vec<u8>),
+    Made(usize),
+    Removed,
+}
+
+impl Change {
+    /// Carries the change out; of a store, only the first `bytes`.
+    fn apply(&self, content: &mut Option<Vec<u8>>, bytes: usize) {
+        match self {
+            Change::Store(at, new) => {
+                let content = content.as_mut().expect("it is stored in memory that exists");
+                let bytes = bytes.min(new.len());
+                content[*at..*at + bytes].copy_from_slice(&new[..bytes]);
+            }
+            Change::Made(bytes) => *content = Some(vec![0; *bytes]),
+            Change::Removed => *content = None,
+        }
+    }
+}
+
+/// Content of the memory as a process leaves it, and the boot of the machine.
+#[derive(Clone, Debug, Default)]
+pub struct Left {
+    pub boot: u64,
+    pub content: Option<Vec<u8>>,
+    /// The next process does not reach it, and changes nothing there.
+    pub hidden: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    left: Left,
+    /// Maximum size of new memory.
+    bytes_max: usize,
+    /// Content before the changes since [`SimMemory::arm`], and these changes.
+    before: Option<(Option<Vec<u8>>, Vec<Change>)>,
+}
+
+impl State {
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.left.content, usize::MAX);
+        if let Some((_, changes)) = &mut self.before {
+            changes.push(change);
+        }
+    }
+}
+
+/// See the module's documentation. A copy is a handle on the same memory.
+#[derive(Clone, Debug, Default)]
+pub struct SimMemory(Rc<RefCell<State>>);
+
+impl SimMemory {
+    /// Makes the memory that the next process finds. It can make new memory of at most `bytes_max`; 0: none.
+    pub fn new(left: Left, bytes_max: usize) -> SimMemory {
+        SimMemory(Rc::new(RefCell::new(State { left, bytes_max, before: None })))
+    }
+
+    /// Returns the memory as a kill now leaves it.
+    pub fn left(&self) -> Left {
+        Left { hidden: false, ..self.0.borrow().left.clone() }
+    }
+
+    /// Begins to note the changes.
+    pub fn arm(&self) {
+        let mut state = self.0.borrow_mut();
+        state.before = Some((state.left.content.clone(), Vec::new()));
+    }
+
+    /// Returns the memory as a kill between two of the noted changes, or within a store, leaves it; none if nothing was changed.
+    pub fn cut(&self, rng: &mut SimRng) -> Option<Left> {
+        let mut state = self.0.borrow_mut();
+        let (mut content, changes) = state.before.take()?;
+        let (last, boot) = (changes.len().checked_sub(1)?, state.left.boot);
+        let done = rng.below(last as u64 + 1) as usize;
+        changes[..done].iter().for_each(|change| change.apply(&mut content, usize::MAX));
+        if let Change::Store(_, bytes) = &changes[done]
+            && bytes.len() > 8
+        {
+            changes[done].apply(&mut content, rng.below(bytes.len() as u64 / 8) as usize * 8);
+        }
+        Some(Left { boot, content, hidden: false })
+    }
+}
+
+impl MemoryPlace for SimMemory {
+    fn boot(&self) -> [u8; 16] {
+        u128::from(self.0.borrow().left.boot).to_le_bytes()
+    }
+
+    fn find(&mut self, _cache: &[u8; 16]) -> Result<Option<Vec<u8>>, MemoryInUse> {
+        let left = &self.0.borrow().left;
+        Ok(left.content.clone().filter(|_| !left.hidden))
+    }
+
+    fn make(&mut self, _cache: &[u8; 16], bytes: usize) -> Option<Box<dyn SharedMemory>> {
+        let bytes = bytes.min(self.0.borrow().bytes_max);
+        if bytes == 0 || self.0.borrow().left.hidden {
+            return None;
+        }
+        self.0.borrow_mut().change(Change::Made(bytes));
+        Some(Box::new(self.clone()))
+    }
+}
+
+impl SharedMemory for SimMemory {
+    fn len(&self) -> usize {
+        self.0.borrow().left.content.as_ref().map_or(0, Vec::len)
+    }
+
+    fn store(&mut self, at: usize, bytes: &[u8]) {
+        self.0.borrow_mut().change(Change::Store(at, bytes.to_vec()));
+    }
+
+    fn mark(&mut self, at: usize, number: u64) {
+        self.store(at, &number.to_le_bytes());
+    }
+
+    fn remove(self: Box<Self>) {
+        self.0.borrow_mut().change(Change::Removed);
+    }
+}

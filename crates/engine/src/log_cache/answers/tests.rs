@@ -1,0 +1,288 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::super::config::{LogCacheConfig, Promise};
+use super::super::env::LOG;
+use super::super::format::Kind;
+use super::super::recover::{WalkOptions, Walked, walk};
+use super::super::testing::{Log, sector_of};
+use super::super::testing_steps::{Disks, Steps, quiet};
+use super::found::{Ignored, Record, found};
+use super::*;
+use crate::layer::Control;
+use crate::{Extent, Lba, Nanos, Planted};
+
+/// Memory in a vector, with every state that it was in.
+#[derive(Clone, Default)]
+struct Shared {
+    bytes: Rc<RefCell<Option<Vec<u8>>>>,
+    states: Rc<RefCell<Vec<Vec<u8>>>>,
+    boot: u8,
+    bytes_max: Option<usize>,
+}
+
+impl SharedMemory for Shared {
+    fn len(&self) -> usize {
+        self.bytes.borrow().as_ref().map_or(0, Vec::len)
+    }
+
+    fn store(&mut self, at: usize, bytes: &[u8]) {
+        for (index, word) in bytes.chunks(8).enumerate() {
+            let mut memory = self.bytes.borrow_mut();
+            let memory = memory.as_mut().expect("it was made");
+            memory[at + 8 * index..][..word.len()].copy_from_slice(word);
+            self.states.borrow_mut().push(memory.clone());
+        }
+    }
+
+    fn mark(&mut self, at: usize, number: u64) {
+        self.store(at, &number.to_le_bytes());
+    }
+
+    fn remove(self: Box<Self>) {
+        *self.bytes.borrow_mut() = None;
+    }
+}
+
+impl MemoryPlace for Shared {
+    fn boot(&self) -> [u8; 16] {
+        [self.boot; 16]
+    }
+
+    fn find(&mut self, _cache: &[u8; 16]) -> Result<Option<Vec<u8>>, MemoryInUse> {
+        Ok(self.bytes.borrow().clone())
+    }
+
+    fn make(&mut self, _cache: &[u8; 16], bytes: usize) -> Option<Box<dyn SharedMemory>> {
+        *self.bytes.borrow_mut() = Some(vec![0; self.bytes_max.unwrap_or(bytes)]);
+        Some(Box::new(self.clone()))
+    }
+}
+
+impl Shared {
+    /// Returns the memory as a kill now leaves it.
+    fn left(&self) -> Shared {
+        Shared {
+            bytes: Rc::new(RefCell::new(self.bytes.borrow().clone())),
+            boot: self.boot,
+            ..Shared::default()
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.bytes.borrow().is_some()
+    }
+}
+
+fn walked(log: &mut Log) -> Walked {
+    let options = WalkOptions::default();
+    walk(&mut log.device, &log.superblock, options, &mut |_: &_, _: &[usize]| ()).unwrap()
+}
+
+fn stamp(log: &Log) -> Stamp {
+    Stamp {
+        cache_uuid: log.superblock.cache_uuid,
+        epoch: log.superblock.epoch,
+        oldest_live_seq: 1,
+        durable_seq: 1,
+        flush_epoch: 0,
+    }
+}
+
+/// Fills a ring over and over: a cut after any 8 bytes leaves exactly what was published last.
+#[test]
+fn rule_15_a_kill_between_any_two_stores_leaves_whole_records() {
+    let mut log = Log::new(4, 512);
+    let walked = walked(&mut log);
+    let shared =
+        Shared { bytes: Rc::new(RefCell::new(Some(vec![0; HEAD_BYTES + 8 * 1024]))), ..Shared::default() };
+    let uuid = log.superblock.cache_uuid;
+    let mut answers = Answers::new(Box::new(shared.clone()), [0; 16], uuid, 1).unwrap();
+    let stamp = stamp(&log);
+    let found_in = |bytes: &[u8]| -> Vec<(u64, Vec<u8>)> {
+        let records = found(bytes, [0; 16], &log.superblock, &walked, Planted::default());
+        let pair = |record: Record| (record.seq, record.image.bytes().to_vec());
+        records.expect("it is whole").into_iter().map(pair).collect()
+    };
+    let (mut cuts, mut uncovered, mut published) = (0, 0, Vec::new());
+    let mut sector = log.superblock.segment_start(0);
+    for seq in 1..60 {
+        shared.states.borrow_mut().clear();
+        answers.release(seq / 4 * 4);
+        answers.begin(seq, sector, &stamp, true);
+        for part in 0..1 + seq % 3 {
+            let (extent, tag) = (Extent::new(Lba(8 * part), 1 + seq % 4), seq as u8);
+            let payload: Vec<u8> =
+                (extent.start.0..extent.end().0).flat_map(|at| sector_of(at, tag)).collect();
+            let entry = |payload: &[u8]| Entry { kind: Kind::Data, extent, crc: crc32c::crc32c(payload) };
+            answers.entry(seq, &entry(&payload), &payload, false);
+            let newer = vec![tag; payload.len()];
+            answers.entry(seq, &entry(&newer), &newer, true);
+            answers.entry(seq, &Entry { kind: Kind::Discard, extent, crc: 0 }, &[], false);
+        }
+        if seq % 5 > 0 {
+            answers.sealed(seq, &stamp, seq % 2 == 0);
+        }
+        uncovered += u64::from(answers.awaited(seq) == seq);
+        // Before the mark, only records that were released meanwhile are gone.
+        for state in shared.states.borrow().iter() {
+            let left = found_in(state);
+            assert_eq!(left, published[published.len() - left.len()..], "{seq}");
+            cuts += 1;
+        }
+        answers.publish();
+        published = found_in(shared.bytes.borrow().as_ref().unwrap());
+        assert!(answers.awaited(seq) == seq || published.last().is_some_and(|(last, _)| *last == seq));
+        sector = if seq % 2 == 0 { log.superblock.segment_start(0) } else { sector + 64 };
+    }
+    assert!(cuts > 10_000 && (5..50).contains(&uncovered), "{cuts} cuts, {uncovered} not covered");
+}
+
+#[test]
+fn memory_that_is_not_whole_or_not_of_this_log_is_refused() {
+    let mut log = Log::new(4, 512);
+    let found_walked = walked(&mut log);
+    let shared = Shared { bytes: Rc::new(RefCell::new(Some(vec![0; 4096]))), ..Shared::default() };
+    let mut answers = Answers::new(Box::new(shared.clone()), [3; 16], log.superblock.cache_uuid, 1).unwrap();
+    answers.begin(1, log.superblock.segment_start(0), &stamp(&log), true);
+    let payload = sector_of(8, 1);
+    let entry = Entry { kind: Kind::Data, extent: Extent::new(Lba(8), 1), crc: crc32c::crc32c(&payload) };
+    answers.entry(1, &entry, &payload, false);
+    answers.publish();
+    let bytes = shared.bytes.borrow().clone().unwrap();
+    let look = |bytes: &[u8], boot: u8, log: &Log| {
+        found(bytes, [boot; 16], &log.superblock, &found_walked, Planted::default())
+            .map(|records| records.len())
+    };
+    assert_eq!(look(&bytes, 3, &log), Ok(1));
+    assert_eq!(look(&bytes, 4, &log), Err(Ignored::Boot));
+    let used = HEAD_BYTES + 2 * FRAME_BYTES + payload.len();
+    for at in 0..used {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 0x10;
+        let result = look(&flipped, 3, &log);
+        // The bytes between the marks say nothing; without a magic number there is nothing.
+        let is_unused = (72..END_AT).contains(&at) || (END_AT + 8..HEAD_BYTES).contains(&at);
+        assert!(result.is_err() || is_unused || result == Ok(0), "byte {at}: {result:?}");
+    }
+    for length in [0, 8, HEAD_BYTES - 1, HEAD_BYTES, used - 1] {
+        assert_eq!(look(&bytes[..length], 3, &log), Err(Ignored::NotWhole), "{length} bytes");
+    }
+    let mut other = Log::new(4, 512);
+    other.superblock.cache_uuid = [9; 16];
+    assert_eq!(look(&bytes, 3, &other), Err(Ignored::Cache));
+    log.superblock.data_sectors = 8;
+    assert_eq!(look(&bytes, 3, &log), Err(Ignored::NotWhole), "a write past the end of the data disk");
+}
+
+fn outlives() -> LogCacheConfig {
+    LogCacheConfig { outlives_server: true, ..quiet() }
+}
+
+fn start(disks: Disks, memory: &mut Shared, config: LogCacheConfig) -> Steps {
+    Steps::start_with(disks, Some(memory), config).unwrap()
+}
+
+/// A server that has answered three writes, none of which is in the log.
+fn answered(config: &LogCacheConfig, memory: &mut Shared) -> Steps {
+    let disks = Steps::new(8, quiet()).disks;
+    let mut steps = start(disks, memory, config.clone());
+    steps.hold = Box::new(|port, io| port == LOG && io.modifies());
+    for tag in 1..4 {
+        let id = steps.write(4000, 8, tag);
+        assert!(steps.is_ok(id), "memory has it");
+        // Some records are sent, and none is overdue.
+        steps.now += Nanos(config.delay_max.0 / 4);
+        steps.wait(0);
+    }
+    steps
+}
+
+#[test]
+fn rule_15_answered_writes_survive_the_server_without_waiting_for_the_log() {
+    for promise in [Promise::Flush, Promise::Ordered] {
+        let config = LogCacheConfig { promise, ..outlives() };
+        let mut memory = Shared::default();
+        let steps = answered(&config, &mut memory);
+        assert!(steps.core.status().memory_held_bytes > 0);
+        // Killed twice: before it has taken anything in, and after.
+        let (disks, mut left) = (steps.disks.clone(), memory.left());
+        let mut next = start(disks, &mut left, config.clone());
+        assert_eq!((next.read(4000), next.core.status().memory_taken > 0), (Some(3), true));
+        let mut again = start(next.disks.clone(), &mut left, config.clone());
+        assert_eq!((again.read(4000), again.core.status().memory_taken), (Some(3), 0));
+        assert_eq!(again.core.status().memory_ignored, None);
+        // A power cut during the replay has left part of it, and the memory of the killed server is found once more.
+        let mut torn = start(next.disks.clone(), &mut memory.left(), config.clone());
+        assert_eq!((torn.read(4000), torn.core.status().memory_ignored.clone()), (Some(3), None));
+        let mut none = Steps::start(steps.disks.clone(), config).unwrap();
+        assert_eq!(none.read(4000), Some(0), "without the memory they are lost");
+    }
+}
+
+#[test]
+fn rule_15_what_memory_cannot_hold_is_answered_when_it_is_written() {
+    let mut memory = Shared { bytes_max: Some(HEAD_BYTES + 6 * 1024), ..Shared::default() };
+    let disks = Steps::new(8, quiet()).disks;
+    let mut steps = start(disks, &mut memory, outlives());
+    steps.hold = Box::new(|port, io| port == LOG && io.modifies());
+    let first = steps.write(4000, 8, 1);
+    let second = steps.write(4008, 8, 2);
+    assert!(steps.is_ok(first));
+    assert_eq!(steps.status(second), None, "the memory is full");
+    let mut killed = start(steps.disks.clone(), &mut memory.left(), outlives());
+    assert_eq!((killed.read(4000), killed.read(4008)), (Some(1), Some(0)));
+    steps.let_go();
+    assert!(steps.is_ok(second));
+    steps.hold = Box::new(|port, io| port == LOG && io.modifies());
+    let third = steps.write(4016, 8, 3);
+    assert!(steps.is_ok(third), "the log has the others, so there is room");
+    let mut killed = start(steps.disks.clone(), &mut memory.left(), outlives());
+    assert_eq!([4000, 4008, 4016].map(|at| killed.read(at)), [Some(1), Some(2), Some(3)]);
+}
+
+/// A request that has no space as a whole leaves no part, although its first line had space.
+#[test]
+fn rule_15_memory_keeps_a_request_as_a_whole_or_not_at_all() {
+    let config = LogCacheConfig { promise: Promise::Ordered, ..outlives() };
+    let mut memory = Shared { bytes_max: Some(HEAD_BYTES + 6 * 1024), ..Shared::default() };
+    let mut steps = start(Steps::new(8, quiet()).disks, &mut memory, config.clone());
+    steps.hold = Box::new(|port, io| port == LOG && io.modifies());
+    let small = steps.write(4000, 1, 1);
+    let large = steps.write(4008, 24, 2);
+    let next = steps.write(4080, 16, 3);
+    assert!(steps.is_ok(small));
+    assert_eq!((steps.status(large), steps.status(next)), (None, None));
+    let mut killed = start(steps.disks.clone(), &mut memory.left(), config);
+    assert_eq!([4000, 4008, 4080, 4088].map(|at| killed.read(at)), [Some(1), Some(0), Some(0), Some(0)]);
+}
+
+#[test]
+fn rule_15_memory_of_another_boot_or_activation_is_not_taken_in() {
+    let mut memory = Shared::default();
+    let steps = answered(&outlives(), &mut memory);
+    let mut left = Shared { boot: 1, ..memory.left() };
+    let mut other_boot = start(steps.disks.clone(), &mut left, outlives());
+    assert_eq!(other_boot.read(4000), Some(0));
+    assert!(other_boot.core.status().memory_ignored.is_some_and(|why| why.contains("earlier boot")));
+    // Another machine served the log meanwhile.
+    let mut elsewhere = Steps::start(steps.disks.clone(), outlives()).unwrap();
+    elsewhere.write(4000, 8, 9);
+    let mut back = start(elsewhere.disks.clone(), &mut memory.left(), outlives());
+    assert_eq!(back.read(4000), Some(9));
+    assert!(back.core.status().memory_ignored.is_some_and(|why| why.contains("activation")));
+}
+
+#[test]
+fn a_clean_stop_leaves_no_memory_and_a_promise_that_needs_none_makes_none() {
+    let mut memory = Shared::default();
+    let mut steps = answered(&outlives(), &mut memory);
+    steps.let_go();
+    assert!(memory.is_there());
+    steps.control(Control::Stop);
+    assert!(!memory.is_there());
+    let always = LogCacheConfig { promise: Promise::Always, ..outlives() };
+    let mut none = Shared::default();
+    let steps = start(steps.disks, &mut none, always);
+    assert!(!none.is_there() && steps.core.status().memory_bytes == 0);
+}
