@@ -10,6 +10,7 @@ mod device;
 mod driver;
 mod listen;
 mod lock_file;
+mod memory;
 mod protect;
 mod remote;
 mod ring;
@@ -29,6 +30,7 @@ pub use driver::{
 };
 pub use listen::ListenError;
 pub use lock_file::lock_notes;
+pub use memory::MemoryDirectory;
 pub use protect::{Protection, protect_process};
 pub use remote::{LinkStatus, RemoteSpec};
 pub use session::{

@@ -7,7 +7,7 @@ use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::read_ahead::ReadAhead;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
-use dcd_engine::log_cache::LogCache;
+use dcd_engine::log_cache::{LogCache, MemoryPlace};
 use dcd_engine::mirror::{self, Mirror, MirrorConfig};
 use dcd_engine::raid::RaidLayer;
 use dcd_engine::{
@@ -35,6 +35,11 @@ pub trait DeviceOpener {
     /// Options of the start.
     fn asked(&self) -> Asked {
         Asked::default()
+    }
+
+    /// Place of memory that outlives the process, for the answered writes of one log cache.
+    fn memory(&self) -> Option<Box<dyn MemoryPlace>> {
+        None
     }
 }
 
@@ -162,7 +167,11 @@ impl StackFile {
                 // The log is port 0, the data disk port 1: the cache has the data disk's size.
                 LayerKind::LogCache { config, .. } => {
                     let config = asked.of_log_cache(&spec.name, config);
-                    (Box::new(LogCache::new(config)) as Box<dyn Layer>, below[1].sectors)
+                    let cache = match opener.memory() {
+                        Some(memory) => LogCache::with_memory(config, memory),
+                        None => LogCache::new(config),
+                    };
+                    (Box::new(cache) as Box<dyn Layer>, below[1].sectors)
                 }
                 _ => self.make(spec, &below, clients, &asked)?,
             };

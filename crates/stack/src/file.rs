@@ -205,13 +205,12 @@ impl StackFile {
         self.layers.iter().filter(declares).map(|layer| layer.name.as_str()).collect()
     }
 
-    /// True if no layer answers from its memory: then answered writes survive a kill of the server.
+    /// True if no layer answers from memory of its own: then answered writes survive a kill of the server.
     pub fn keeps_answered(&self, asked: &Asked) -> bool {
         self.layers.iter().all(|layer| match &layer.kind {
             LayerKind::LogCache { config, .. } => match config.promise {
-                Promise::Flush => asked.outlive_server,
+                Promise::Flush | Promise::Ordered => asked.outlive_server,
                 Promise::Always => true,
-                Promise::Ordered => false,
             },
             LayerKind::Raid(_) | LayerKind::Registered { .. } => false,
             LayerKind::Slice(_)

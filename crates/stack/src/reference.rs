@@ -20,13 +20,11 @@ nbd-tls-clients = "signed"  signed: clients need a certificate; anyone: all who 
 nbd-allow-remote = false    needed without nbd-tls for an address that other hosts can reach: there
                             is no encryption and no password
 nbd-name = ""               name of the NBD export
-nbd-recovery = false        true: clients may outlive the server, as dcd attach has the kernel do, and each
-                            write is in the log before it is answered
+nbd-recovery = false        true: clients may outlive the server, as dcd attach has the kernel do
 fuse = "DIR"                directory on which one image file appears
 ublk = false                true: a block device of the kernel, /dev/ublkbN; or its number. Needs root
                             and the module ublk_drv
-ublk-recovery = true        it outlives the server, and each write is in the log before it is answered.
-                            false: it ends with the server, and writes are as promised
+ublk-recovery = true        it outlives the server. false: it ends with the server
 control = "PATH"            socket by which the dcd commands reach the server
 metrics = "tcp:PORT"        where Prometheus fetches http://127.0.0.1:PORT/metrics; tcp:ADDRESS:PORT
                             for another loopback address, unix:PATH for a socket

@@ -10,7 +10,7 @@ use std::time::Duration;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::log_cache::offline::{measure_again, read_superblock};
 use dcd_engine::log_cache::spindle::Spindle;
-use dcd_engine::{BlockDevice, Geometry, LogHead, Nanos, SECTOR_BYTES, Stack};
+use dcd_engine::{BlockDevice, Geometry, Nanos, SECTOR_BYTES, Stack};
 use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
 use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, Signals, protect_process};
 use dcd_serve::Outlives;
@@ -113,9 +113,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     running.note_started(dcd_engine::Pump::now(&driver), &stack)?;
     served.host.records = Records::with_thread(running, driver.waker()).map_err(failed)?;
     tell_larger(&site, &stack, &served.host.parts);
-    if !args.quiet {
-        tell_price(&site, &stack, &served.host.parts);
-    }
+    tell_memory(&site, &stack, &served.host.parts, args.quiet);
     let places = listen(&site, &owner, &stack, &mut driver, tls.map(|tls| Arc::new(tls.config)))?;
     nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     served.stop_at_once = watch.end();
@@ -179,20 +177,29 @@ fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
     }
 }
 
-/// Says what recovery costs with a log on a rotational disk.
-fn tell_price(site: &Site, stack: &Stack, parts: &Parts) {
+/// Tells what was found in the memory of the last server, and where a device with recovery has none.
+fn tell_memory(site: &Site, stack: &Stack, parts: &Parts, quiet: bool) {
     for layer in site.log_caches() {
         let LayerKind::LogCache { config, .. } = &layer.kind else { continue };
         let status = LayerStatus::of(stack, parts.layers[&layer.name], Nanos::ZERO);
-        let rotational = matches!(
-            status.log_cache().map(|cache| cache.log_head),
-            Some(LogHead::Followed | LogHead::DoesNotPay | LogHead::NotMeasured)
-        );
-        if rotational && site.asked.outlive_server && config.promise == Promise::Flush {
-            let field = if site.serve.ublk.is_some() { "ublk-recovery" } else { "nbd-recovery" };
+        let Some(cache) = status.log_cache() else { continue };
+        if let Some(why) = &cache.memory_ignored {
+            warnln!(
+                "dcd: \"{}\": writes that the last server answered and that the log lacks may be lost: its memory is not used, as {why}",
+                layer.name
+            );
+        }
+        if cache.memory_taken > 0 && !quiet {
             eprintln!(
-                "dcd: the log of \"{}\" is on a rotational disk and the device has recovery, so small writes are slow. {field} = false is \
-                 faster, but the device is lost if dcd dies",
+                "dcd: \"{}\": {} records that the last server had answered were taken from its memory into the log",
+                layer.name, cache.memory_taken
+            );
+        }
+        if site.asked.outlive_server && config.promise != Promise::Always && cache.memory_bytes == 0 && !quiet
+        {
+            eprintln!(
+                "dcd: \"{}\": there is no memory that outlives the server (a tmpfs on /dev/shm with room for twice the segment buffers), so \
+                 each write waits for the log, and small writes are slow",
                 layer.name
             );
         }
@@ -442,12 +449,8 @@ fn admit_nbd_recovery(file: &StackFile) -> Result<(), Failure> {
 
 /// Returns the reason if a killed server may lose answered writes: its device must then not outlive it.
 fn lost_with_server(file: &StackFile) -> Option<String> {
-    if let Some(layer) = file.non_volatile_layers().first() {
-        return Some(format!("layer \"{layer}\" answers from RAM"));
-    }
-    let ordered = |layer: &&LayerSpec| matches!(&layer.kind, LayerKind::LogCache { config, .. } if config.promise == Promise::Ordered);
-    let layer = file.log_caches().find(ordered)?;
-    Some(format!("layer \"{}\" has promise = \"ordered\"", layer.name))
+    let layers = file.non_volatile_layers();
+    Some(format!("layer \"{}\" answers from RAM", layers.first()?))
 }
 
 /// Describes what an unclean stop means for the data.

@@ -1,13 +1,14 @@
 //! Opens the real devices of a stack file, for a server or for offline work, and drives an offline stack: one operation
 //! after the other.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use dcd_engine::log_cache::MemoryPlace;
 use dcd_engine::{
     BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES, Stack,
 };
-use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, Overlay, RemoteSpec};
+use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, MemoryDirectory, Overlay, RemoteSpec};
 use dcd_serve::control::Client;
 use dcd_stack::{
     Asked, DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, RemoteSource, Role, StackFile,
@@ -201,6 +202,11 @@ impl DeviceOpener for Opener<'_> {
         Asked { machine, ..self.site.asked.clone() }
     }
 
+    fn memory(&self) -> Option<Box<dyn MemoryPlace>> {
+        let memory = memory_place(self.purpose)?;
+        Some(Box::new(memory))
+    }
+
     fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
         let spec = self.spec(device);
         let opened = patiently(|| Device::open(&spec), DeviceError::is_in_use);
@@ -233,6 +239,17 @@ impl DeviceOpener for Opener<'_> {
         self.devices.push(opened);
         Ok(geometry)
     }
+}
+
+/// Directory of memory that outlives servers; `DCD_MEMORY_DIR` names another one.
+const MEMORY_DIR: &str = "/dev/shm";
+
+/// Returns the place of memory that outlives servers, if there is one in RAM.
+pub fn memory_place(purpose: Purpose) -> Option<MemoryDirectory> {
+    // Unit tests leave nothing on the machine.
+    let default = if cfg!(test) { PathBuf::new() } else { MEMORY_DIR.into() };
+    let directory = std::env::var_os("DCD_MEMORY_DIR").map_or(default, PathBuf::from);
+    MemoryDirectory::open(&directory, purpose != Purpose::Look).ok()
 }
 
 /// Tries again for a moment while something is in use: the kernel takes some milliseconds to close what a killed server

@@ -4,8 +4,9 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use dcd_engine::log_cache::Taken;
 use dcd_engine::log_cache::format::{State, Superblock};
-use dcd_engine::log_cache::offline::{read_superblock, write_superblock};
+use dcd_engine::log_cache::offline::{read_superblock, take_in, write_superblock};
 use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
@@ -17,7 +18,7 @@ use crate::advice::{NOTHING_CHANGED, advise};
 use crate::cli::LogArgs;
 use crate::failure::Failure;
 use crate::session::choice::{ArrayChoice, CacheChoice};
-use crate::session::devices::Purpose;
+use crate::session::devices::{Purpose, memory_place};
 use crate::session::judge::admit_machine;
 use crate::session::record::{LogSeen, Record, Refusal};
 use crate::session::site::Site;
@@ -59,9 +60,13 @@ impl Opened {
             record => record,
         };
         let part = |name: &str| offline.part(target(&parts, name));
+        let mut log = part(&choice.log);
+        if !create {
+            take_in_answers(&mut log, &choice.layer, purpose);
+        }
         let mirror = choice.site.mirror_below(&choice.log);
         let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
-        Ok(Opened { log: part(&choice.log), legs, data: part(&choice.data), record, log_record, parts })
+        Ok(Opened { log, legs, data: part(&choice.data), record, log_record, parts })
     }
 
     /// Reads the log's superblock, in the form that is compared with the record.
@@ -86,7 +91,31 @@ impl Log {
         }
         let site = Site::of_device(&args.file, true)?;
         let (offline, parts) = start(&site, &[&site.export], Purpose::Look)?;
-        Ok(Log { log: offline.part(target(&parts, &site.export)), data: None })
+        let mut log = offline.part(target(&parts, &site.export));
+        take_in_answers(&mut log, &site.export, Purpose::Look);
+        Ok(Log { log, data: None })
+    }
+}
+
+/// Takes into a log what a killed server answered and left in memory alone. A command that only looks sees it as if it were in the log.
+fn take_in_answers(log: &mut PartDevice, layer: &str, purpose: Purpose) {
+    let Some(mut memory) = memory_place(purpose) else { return };
+    if read_superblock(log).is_err() {
+        return;
+    }
+    match take_in(log, &mut memory) {
+        Ok(Taken { ignored: Some(why), .. }) => eprintln!(
+            "dcd: \"{layer}\": writes that the last server answered and that the log lacks may be lost: its memory is not used, as {why}"
+        ),
+        Ok(Taken { records: 1.., .. }) if purpose == Purpose::Change => {
+            eprintln!(
+                "dcd: \"{layer}\": writes that the last server had answered were taken from its memory into the log"
+            );
+        }
+        Ok(_) => {}
+        Err(error) => eprintln!(
+            "dcd: \"{layer}\": writes that the last server answered are in its memory alone, and cannot be taken into the log: {error}"
+        ),
     }
 }
 

@@ -4,13 +4,13 @@
 //! A kill is not a power cut: what reached the files stays. What is lost is whatever the server kept in RAM, so this
 //! shows that nothing is acknowledged too early. Power cuts are simulated, by the million, elsewhere.
 
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{MIB, Nbd, Place, Server, signal, tool};
+use crate::common::{MIB, Nbd, Place, Server, expect, signal, tool};
 use crate::remote::{Foreign, far, near};
 
 const ROUNDS: u64 = 20;
@@ -141,10 +141,78 @@ fn flushed_writes_survive_a_kill() {
 
 #[test]
 fn with_nbd_recovery_answered_writes_survive_a_kill() {
+    for (promise, seed) in [("flush", 4), ("ordered", 5)] {
+        for place in [Place::new(), Place::new().without_memory()] {
+            place.write_stack(&format!("promise = \"{promise}\"\n"));
+            place.add_to_serve("nbd-recovery = true\n");
+            place.format();
+            assert_eq!(rounds_with_oracle(&place, true, ROUNDS / 2, seed), 0, "promise {promise}");
+        }
+    }
+}
+
+/// Writes without a flush, under a server that is killed each time before anything asks for the log to be written.
+#[test]
+fn rule_15_memory_keeps_answered_writes_over_many_kills() {
     let place = Place::new();
+    let Some(memory) = &place.memory else { return eprintln!("SKIPPED: /dev/shm cannot be written") };
     place.add_to_serve("nbd-recovery = true\n");
     place.format();
-    assert_eq!(rounds_with_oracle(&place, true, ROUNDS / 2, 4), 0);
+    let (mut oracle, mut random, mut left) = (Oracle::new(true), 15, 0);
+    for _ in 0..ROUNDS {
+        let server = place.serve();
+        let mut nbd = place.nbd();
+        assert_eq!(oracle.wrong(&mut nbd), 0);
+        for _ in 0..next(&mut random) % 200 {
+            oracle.write(&mut nbd, next(&mut random) % BLOCKS).unwrap();
+        }
+        server.kill();
+        left += std::fs::read_dir(memory.path()).unwrap().count();
+    }
+    assert_eq!(left as u64, ROUNDS, "each server leaves its memory");
+    let server = place.serve();
+    assert_eq!(oracle.wrong(&mut place.nbd()), 0);
+    server.stop();
+    assert_eq!(std::fs::read_dir(memory.path()).unwrap().count(), 0, "a clean stop leaves none");
+}
+
+/// A start says that writes wait for the log where no memory outlives the server, and only then.
+#[test]
+fn a_device_that_outlives_its_server_without_memory_is_told_to_be_slow() {
+    let said = |place: &Place| {
+        let mut server = place.dcd();
+        server.arg("serve").arg(place.stack()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut server = Server { child: server.spawn().unwrap() };
+        let mut line = String::new();
+        BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        String::from_utf8(server.stop().stderr).unwrap()
+    };
+    for (memory, recovery) in [(false, true), (false, false), (true, true)] {
+        let place = if memory { Place::new() } else { Place::new().without_memory() };
+        if memory && place.memory.is_none() {
+            continue;
+        }
+        place.add_to_serve(&format!("nbd-recovery = {recovery}\n"));
+        place.format();
+        let said = said(&place);
+        assert_eq!(said.contains("each write waits for the log"), !memory && recovery, "{said}");
+    }
+}
+
+/// Offline commands see, and do not lose, what is in memory alone.
+#[test]
+fn rule_15_a_detach_after_a_kill_writes_back_what_memory_has() {
+    let place = Place::new();
+    if place.memory.is_none() {
+        return eprintln!("SKIPPED: /dev/shm cannot be written");
+    }
+    place.format();
+    let server = place.serve();
+    place.nbd().write(0, &stamp(0, 7)).unwrap();
+    server.kill();
+    expect(&place.run("check", &[]), 0, "");
+    expect(&place.run("detach", &[]), 0, "taken from its memory into the log");
+    assert_eq!(place.bare()[..BLOCK], stamp(0, 7));
 }
 
 type Request = fn(&mut Oracle, &mut Nbd) -> io::Result<()>;
@@ -185,12 +253,18 @@ fn wrong_where_the_log_stopped(
 #[test]
 fn without_nbd_recovery_answered_writes_are_lost_by_a_kill_and_the_checks_see_it() {
     let Some(nbdkit) = tool("nbd-recovery and a log that stops", "nbdkit") else { return };
-    for (recovery, lost) in [(true, 0), (false, 16)] {
+    for (recovery, memory, lost) in [(true, false, 0), (false, false, 16), (true, true, 0), (false, true, 0)]
+    {
         let far = far(8);
         let near = near(&far, "log", "", "");
+        if memory && near.memory.is_none() {
+            continue;
+        }
+        let near = if memory { near } else { near.without_memory() };
         near.add_to_serve(&format!("nbd-recovery = {recovery}\n"));
-        let wrong = wrong_where_the_log_stopped(&near, &far, &nbdkit, Oracle::new(true), WRITES, !recovery);
-        assert_eq!(wrong, lost, "nbd-recovery = {recovery}");
+        let answered = memory || !recovery;
+        let wrong = wrong_where_the_log_stopped(&near, &far, &nbdkit, Oracle::new(true), WRITES, answered);
+        assert_eq!(wrong, lost, "nbd-recovery = {recovery}, memory: {memory}");
     }
 }
 
@@ -205,6 +279,7 @@ fn a_server_that_lies_about_flushes_is_caught() {
             "",
             &format!("[layer.liar]\nkind = \"fault\"\nof = \"cache\"\nignore-flush = {lies}\n"),
         );
+        let near = near.without_memory();
         let text = std::fs::read_to_string(near.stack()).unwrap();
         std::fs::write(near.stack(), text.replace("export = \"cache\"", "export = \"liar\"")).unwrap();
         let wrong =

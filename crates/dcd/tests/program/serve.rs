@@ -55,18 +55,9 @@ fn the_disk_is_not_given_to_every_user_of_the_machine_without_a_word() {
 }
 
 #[test]
-fn nbd_recovery_is_refused_where_a_killed_server_loses_what_it_answered() {
+fn nbd_recovery_belongs_to_nbd() {
     let place = Place::new();
-    place.write_stack("promise = \"ordered\"\n");
     place.add_to_serve("nbd-recovery = true\n");
-    place.format();
-    let refused = Server::start(&place, &[]).err().expect("ordered answers from RAM");
-    expect(
-        &refused,
-        1,
-        "layer \"cache\" has promise = \"ordered\", so answered writes are lost when the server is killed",
-    );
-    expect(&refused, 1, "set nbd-recovery = false");
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace("nbd = \"unix:nbd.sock\"", "fuse = \"mnt\"")).unwrap();
     expect(&place.run("serve", &[]), 1, "\"nbd-recovery\" belongs to \"nbd\", which is missing");

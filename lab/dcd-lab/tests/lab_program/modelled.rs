@@ -94,38 +94,6 @@ fn an_interrupted_flush_stops_and_loses_nothing() {
     expect(&server.stop(), 0, "");
 }
 
-/// The cost of outliving the server is told once, and only on a rotational disk.
-#[test]
-fn the_price_of_a_device_that_outlives_its_server_is_told() {
-    let place = Place::new();
-    let text = |more: &str, log: &str| {
-        format!(
-            "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n{more}[device.log]\npath = \"log.img\"\n\
-             [device.data]\npath = \"data.img\"\n{log}[layer.cache]\nkind = \"log-cache\"\nlog = \"{}\"\ndata = \"data\"\n",
-            if log.is_empty() { "log" } else { "disk" }
-        )
-    };
-    let turns = "[layer.disk]\nkind = \"disk\"\nof = \"log\"\ndrive = \"nearline-2018\"\n";
-    let said = |more: &str| {
-        fs::write(place.stack(), text(more, turns)).unwrap();
-        let mut server = dcd();
-        server.arg("serve").arg(place.stack()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut server = Server { child: server.spawn().unwrap() };
-        let mut line = String::new();
-        BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        // On a busy machine the drive may not have been seen to turn.
-        let head = status(&place)["layers"]["cache"]["log_head"].as_str().unwrap().to_owned();
-        let turns = ["followed", "does-not-pay", "not-measured"].contains(&head.as_str());
-        (String::from_utf8(server.stop().stderr).unwrap(), turns)
-    };
-    fs::write(place.stack(), text("", turns)).unwrap();
-    place.format();
-    let (with, turns) = said("nbd-recovery = true\n");
-    assert_eq!(with.contains("nbd-recovery = false is faster"), turns, "{with}");
-    let (without, _) = said("");
-    assert!(!without.contains("recovery"), "{without}");
-}
-
 #[test]
 fn a_simulation_is_repeated_by_its_seed() {
     let place = Place::new();

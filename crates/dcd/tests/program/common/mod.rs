@@ -24,12 +24,15 @@ pub struct Place {
     pub dir: tempfile::TempDir,
     /// The machine that its programs run on; none: this one.
     pub machine: Option<&'static str>,
+    /// Directory in RAM for memory that outlives servers; none where the machine has none.
+    pub memory: Option<tempfile::TempDir>,
 }
 
 impl Place {
     pub fn new() -> Place {
         // Beside the build, as a RAM disk may not know O_DIRECT.
-        let place = Place { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), machine: None };
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let place = Place { dir, machine: None, memory: tempfile::tempdir_in("/dev/shm").ok() };
         File::create(place.path("log.img")).unwrap().set_len(8 * MIB).unwrap();
         fs::write(place.path("data.img"), original(16 * MIB)).unwrap();
         place.write_stack("");
@@ -48,6 +51,12 @@ impl Place {
              [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\n{cache}\n{more}\n"
         );
         fs::write(self.stack(), text).unwrap();
+    }
+
+    /// Has servers start on a machine on which no memory outlives them.
+    pub fn without_memory(mut self) -> Place {
+        self.memory = None;
+        self
     }
 
     /// More settings for the front-ends.
@@ -84,6 +93,8 @@ impl Place {
     pub fn dcd(&self) -> Command {
         let mut dcd = dcd();
         dcd.env("DCD_STATE_DIR", self.path("state"));
+        let memory = self.memory.as_ref().filter(|_| self.machine.is_none());
+        dcd.env("DCD_MEMORY_DIR", memory.map_or(Path::new(""), |memory| memory.path()));
         if let Some(machine) = self.machine {
             dcd.env("DCD_MACHINE", machine);
         }
