@@ -17,10 +17,19 @@ if [ "${1:-}" = product ]; then
     packages=()
     for manifest in crates/*/Cargo.toml; do packages+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)"); done
 fi
+echo "== scripts"
+if command -v shellcheck > /dev/null; then
+    # Variables that scripts share with those that they read are no fault.
+    grep -rlE '^#!/.*\bsh|^#!/.*\bbash' .ci demo examples packaging scripts | xargs shellcheck -S warning -e SC2034,SC2154
+else
+    echo "SKIPPED: scripts are not checked; missing: shellcheck" | tee -a "$log"
+fi
 # Where nothing was built yet, what only helps the next build would cost a tenth of the time.
 [ -d target/debug/incremental ] || export CARGO_INCREMENTAL=0
 echo "== lints"
 cargo clippy "${packages[@]}" --all-targets --locked --quiet -- -D warnings
+# As they are installed: the workspace has features that these lack.
+cargo check -p dcd -p dcd-lab --locked --quiet
 echo "== tests"
 # Built once, without the examples (the lints have checked those). Then three binaries run at a time with three threads each: most tests
 # wait for disks and clocks.

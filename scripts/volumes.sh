@@ -261,6 +261,8 @@ take_overs() {
     machine_stack 2 1
     truncate -s 64M "$dir/machine2/leg.img"
     machine_leg 2
+    # The function prints a command, which runs here.
+    # shellcheck disable=SC2091
     $(machine_export 1)
     DCD_MACHINE=machine1 DCD_STATE_DIR=$dir/machine1/state "$dcd" format "$dir/machine1/stack.toml" > "$dir/formatted" 2>&1 || { cat "$dir/formatted" >&2; exit 1; }
     machine_dcd 1

@@ -9,7 +9,7 @@ release=
 # Modules that are not of the kernel's package.
 more_modules=()
 # How the guest's processors are emulated.
-emulation=(-accel tcg,thread=multi -smp 2)
+emulation=(-accel "tcg,thread=multi" -smp 2)
 # The serial numbers of disks, for /dev/disk/by-id.
 disk_names=()
 # Arguments for devices that are no virtio disks.

@@ -615,7 +615,7 @@ part_grow() {
         "$dcd" detach --quiet "/tmp/$kind.toml" > /tmp/detach.log 2>&1 || die "dcd detach: $(cat /tmp/detach.log)"
         say "grown below ext4: $kind"
     done
-    data= log=
+    data="" log=""
     stack any "ublk = true"
 }
 

@@ -86,5 +86,5 @@ part_measure() {
     nbd-client -d /dev/nbd0 > /dev/null 2>&1
     for server in $servers; do stop_server; done
     umount /tmp/file
-    data= log=
+    data="" log=""
 }
