@@ -2,19 +2,19 @@
 //!
 //! Everything that reaches the operating system is here, and so is all unsafe code of the project. [`Device`] and
 //! [`FileDevice`] open, lock and measure; [`Driver`] carries a stack's outputs out, moves bytes between clients and
-//! their [`Session`]s, and tells a [`Host`] what happened.
+//! their [`FrontEnd`]s, and tells a [`Host`] what happened.
 
 mod bell;
 mod command;
 mod device;
 mod driver;
+mod front_end;
 mod listen;
 mod lock_file;
 mod memory;
 mod protect;
 mod remote;
 mod ring;
-mod session;
 mod signals;
 pub mod tls;
 mod workers;
@@ -28,15 +28,15 @@ pub use driver::{
     CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Outcome, Peer, Refused,
     Statistics, Unanswered, UnknownPeer, way_to_io_uring,
 };
+pub use front_end::{
+    Actions, Command, Condition, ControlCall, Ending, FrontEnd, FrontEndNews, Lookup, Piece, SessionFactory,
+    Task,
+};
 pub use listen::ListenError;
 pub use lock_file::lock_notes;
 pub use memory::MemoryDirectory;
 pub use protect::{Protection, protect_process};
 pub use remote::{LinkStatus, RemoteSpec};
-pub use session::{
-    Actions, Command, CommandSource, ControlCall, Ending, FrontEndNews, Lookup, Piece, Session,
-    SessionFactory, Source, Task,
-};
 pub use signals::{
     Signal, Signals, hold_signals_back, ignore_file_size_signal, on_interrupt, run_unless_interrupted,
 };

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use crate::lock_file::{LockFile, NotLocked};
 
@@ -87,21 +88,24 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
-    /// Removes the socket's file, if it is still ours.
-    pub fn unlink(&mut self) {
-        let Some(file) = self.file.take() else { return };
-        let same = fs::symlink_metadata(&file.path)
-            .is_ok_and(|about| (about.dev(), about.ino()) == (file.device, file.inode));
-        if same {
-            // A failure does no harm: the next server finds the socket stale.
-            let _ = fs::remove_file(&file.path);
-        }
+    /// Removes the socket's file on a thread, which is returned: its file system may not answer.
+    pub fn unlink(&mut self) -> Option<thread::JoinHandle<()>> {
+        let file = self.file.take()?;
+        // Without a thread the closure is dropped here, and the file with it.
+        let builder = thread::Builder::new().name("dcd-unlink".to_owned()).stack_size(128 << 10);
+        builder.spawn(|| drop(file)).ok()
     }
 }
 
-impl Drop for Socket {
+impl Drop for SocketFile {
+    /// Removes the file, if it is still ours.
     fn drop(&mut self) {
-        self.unlink();
+        let same = fs::symlink_metadata(&self.path)
+            .is_ok_and(|about| (about.dev(), about.ino()) == (self.device, self.inode));
+        if same {
+            // A failure does no harm: the next server finds the socket stale.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -14,7 +14,6 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
 
 use dcd_engine::IoResult;
 
@@ -22,14 +21,12 @@ use crate::bell::Bell;
 use crate::device::sync::run_to_end;
 use crate::device::transfer::Transfer;
 use crate::device::{Backing, Device, DeviceError, OpenFile};
-use crate::session::Task;
+use crate::front_end::Task;
 
 /// Calls of a device at a time, as many as a disk's command queue holds; further calls wait for a thread.
 const THREADS_MAX: usize = 32;
 /// Stack of a thread: our frames are small, and the kernel has its own stack.
 const STACK_BYTES: usize = 128 << 10;
-/// Maximum wait for a close. Devices that answer close at once, and a caller that was told of the close may open them again.
-const CLOSE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Results of threads that the driver has not taken, with a bell that the ring listens to.
 pub(crate) struct Finished {
@@ -43,8 +40,10 @@ pub(crate) struct Queue {
     pub ended: Vec<(usize, IoResult)>,
     /// Devices that were to be opened, by the number that was given for each.
     pub opened: Vec<(u64, Result<Device, DeviceError>)>,
-    /// The end of a front-end's task.
-    pub task: Option<io::Result<()>>,
+    /// Ends of front-ends' tasks, by their place in the driver.
+    pub tasks: Vec<(usize, io::Result<()>)>,
+    /// Number of devices that were closed.
+    pub closed: usize,
     /// True if a thread has asked to wake the host.
     pub wakes_host: bool,
 }
@@ -77,6 +76,10 @@ impl Finished {
     /// An operation has completed or failed.
     pub fn ended(&self, op: usize, result: IoResult) {
         self.add(|queue| queue.ended.push((op, result)));
+    }
+
+    fn closed(&self) {
+        self.add(|queue| (queue.closed, queue.wakes_host) = (queue.closed + 1, true));
     }
 
     pub fn waker(self: &Arc<Finished>) -> Waker {
@@ -196,18 +199,18 @@ pub(crate) fn open(
 }
 
 /// Runs the task of a front-end on a thread of its own.
-pub(crate) fn run_task(finished: &Arc<Finished>, task: Task) -> io::Result<()> {
+pub(crate) fn run_task(finished: &Arc<Finished>, front_end: usize, task: Task) -> io::Result<()> {
     let finished = Arc::clone(finished);
     let runs = move || {
         let ended = task();
-        finished.add(|queue| queue.task = Some(ended));
+        finished.add(|queue| queue.tasks.push((front_end, ended)));
     };
     thread::Builder::new().name("dcd-control".to_owned()).spawn(runs).map(|_| ())
 }
 
-/// Closes a device on a thread of its own, and waits briefly for that.
-pub(crate) fn close(device: Backing) {
-    let (closed, wait) = std::sync::mpsc::channel::<()>();
+/// Closes a device on a thread of its own. The host is woken at the end.
+pub(crate) fn close(finished: &Arc<Finished>, device: Backing) {
+    let ends = Arc::clone(finished);
     let closes = move || {
         match device {
             Backing::Worked { workers, .. } => workers.end(),
@@ -217,11 +220,11 @@ pub(crate) fn close(device: Backing) {
             }
             other => drop(other),
         }
-        drop(closed);
+        ends.closed();
     };
     // Without a thread the closure is dropped here, and the device with it.
-    if thread::Builder::new().name("dcd-close".to_owned()).spawn(closes).is_ok() {
-        let _ = wait.recv_timeout(CLOSE_PATIENCE);
+    if thread::Builder::new().name("dcd-close".to_owned()).spawn(closes).is_err() {
+        finished.closed();
     }
 }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dcd_engine::{Geometry, IoResult};
-use dcd_io::{Actions, Piece, Session};
+use dcd_io::{Actions, FrontEnd, Piece};
 use dcd_serve::nbd::{NbdExports, NbdSession, protocol as p};
 
 fn request(command: u16, offset: u64) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn main() {
         let mut session = NbdSession::new(Arc::new(NbdExports::single("", Geometry::plain(1 << 20), false)));
         let mut actions = Actions::default();
         session.receive(&[&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 1, 0, 0, 0, 0]].concat(), &mut actions);
-        assert!(session.is_established());
+        assert!(session.condition().is_established);
         let burst: Vec<u8> = (0..32).flat_map(|at| request(command, at * 4096)).collect();
         let rounds = 20_000;
         let start = Instant::now();

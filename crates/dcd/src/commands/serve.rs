@@ -12,7 +12,7 @@ use dcd_engine::log_cache::offline::{measure_again, read_superblock};
 use dcd_engine::log_cache::spindle::Spindle;
 use dcd_engine::{BlockDevice, Geometry, Nanos, SECTOR_BYTES, Stack};
 use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
-use dcd_io::{CommandSource, Driver, ListenError, SessionFactory, Signals, protect_process};
+use dcd_io::{Driver, FrontEnd as _, ListenError, SessionFactory, Signals, protect_process};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
@@ -119,7 +119,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     served.stop_at_once = watch.end();
     served.announce(announcement(&site, places, args.quiet), &driver);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
-    let ended = driver.end_command_source();
+    let ended = driver.end_front_ends();
     served.tell_end(&driver);
     // Dropping the stack drops the recording layer, which then ends the file.
     drop(stack);
@@ -327,7 +327,7 @@ fn listen(
             eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
         }
         places.push(format!("fuse {}", image.image().display()));
-        driver.add_source(Box::new(image));
+        driver.add_front_end(Box::new(image)).map_err(failed)?;
     }
     if let Some(number) = site.serve.ublk {
         make_ublk(site, owner, number, geometry, driver)?;
@@ -362,7 +362,7 @@ fn make_ublk(
     let device = UblkDevice::open(ublk::system(), number, &owner, geometry, outlives).map_err(failed)?;
     let (node, missing) = (device.node(), device.missing().join(", "));
     match lost {
-        Some(why) if device.outlives_server() => warnln!(
+        Some(why) if device.condition().outlives_server => warnln!(
             "dcd: {node} was made to outlive its server, but what this server answers does not ({why}): unmount what is on it, and restart the server"
         ),
         Some(why) => {
@@ -373,7 +373,7 @@ fn make_ublk(
         ),
         None => {}
     }
-    driver.add_command_source(Box::new(device)).map_err(|error| Failure::io(node, error))
+    driver.add_front_end(Box::new(device)).map_err(|error| Failure::io(node, error))
 }
 
 /// Listens at an address, and returns it: the kernel may choose the port.

@@ -161,7 +161,8 @@ impl Driver {
         let idle = self.ops.iter().all(|(_, op)| op.device != device.0);
         if idle {
             let backing = std::mem::replace(&mut self.devices[device.0].backing, Backing::Closed);
-            workers::close(backing);
+            self.closing += 1;
+            workers::close(&self.finished_by_workers, backing);
         }
         idle
     }
@@ -223,6 +224,7 @@ impl Driver {
     /// Threads have ended operations, and opened what is given back.
     pub(super) fn collect_from_workers(&mut self, more: bool) -> Queue {
         let mut queue = self.finished_by_workers.take();
+        self.closing -= queue.closed;
         for (index, result) in queue.ended.drain(..) {
             let op = self.ops.remove(index);
             self.ended(op.device, op.kind, op.tag, result);

@@ -142,9 +142,14 @@ impl Context<'_> {
         Ok(added)
     }
 
-    /// Closes a device permanently; no layer may use it. Returns false while operations on it are under way: then it stays open.
+    /// Begins to close a device permanently; no layer may use it. Returns false while operations on it are under way: then it stays open.
     pub fn close_device(&mut self, device: DeviceIndex) -> bool {
         self.driver.close_device(device)
+    }
+
+    /// True while devices are being closed. The host is woken at the end of each close.
+    pub fn is_closing(&self) -> bool {
+        self.driver.closing > 0
     }
 
     /// Resets the counts of devices' failed operations.

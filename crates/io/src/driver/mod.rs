@@ -6,15 +6,15 @@
 //! busy for long cannot keep clients waiting.
 //!
 //! ```text
-//! sockets ─▶ Session ─┐                                 ┌─▶ io_uring ─▶ files, block devices
-//! eventfd ─▶ Source ──┼─▶ Stack (layers) ─▶ Output ─────┼─▶ memory (at once)
-//! signals ─▶ Host ────┘        ▲   completions          └─▶ replies, reports
-//!                              └───────── wake (deadlines)
+//! sockets, commands, bells ─▶ FrontEnd ─┬─▶ Stack (layers) ─▶ Output ─┬─▶ io_uring ─▶ files, block devices
+//! signals ─▶ Host ──────────────────────┘        ▲   completions      ├─▶ memory (at once)
+//!                                                │                    └─▶ replies, reports
+//!                                                └─ wake (deadlines)
 //! ```
 
 mod alarms;
-mod commanded;
 mod disks;
+mod front_ends;
 mod host;
 mod network;
 mod outgoing;
@@ -40,10 +40,10 @@ use crate::device::Device;
 use crate::ring::{Completion, Kind, Ring, Token};
 use crate::signals::Signals;
 use crate::workers::Finished;
-use crate::{Actions, Source, protect};
+use crate::{Actions, protect};
 use alarms::Alarms;
-use commanded::Commanded;
 use disks::DeviceOp;
+use front_ends::{Given, Served};
 use host::Calls;
 use network::{Connection, Listener, Orphan};
 use stop::Stopping;
@@ -113,24 +113,12 @@ enum Origin {
         client: ClientId,
         token: u64,
     },
-    Source {
-        source: usize,
-        token: u64,
-    },
-    Commanded {
+    FrontEnd {
+        index: usize,
         token: u64,
     },
     /// The flush before the layers stop.
     LastFlush,
-}
-
-/// A front-end on its own thread.
-struct WatchedSource {
-    source: Box<dyn Source>,
-    /// Time of the last ring of its bell.
-    heard: Nanos,
-    /// Number of requests that are not answered.
-    unanswered: usize,
 }
 
 /// See the module's documentation. It stays on the thread that made it.
@@ -144,6 +132,8 @@ pub struct Driver {
     /// Completed operations that the stack has not been told of.
     finished: VecDeque<(Tag, IoResult)>,
     finished_by_workers: Arc<Finished>,
+    /// Number of devices that are being closed.
+    closing: usize,
     /// Number of opens that were asked for so far.
     opens: u64,
     completions: VecDeque<Completion>,
@@ -156,6 +146,8 @@ pub struct Driver {
     /// Refused requests, by their place in `origins`.
     refused: VecDeque<(usize, IoResult)>,
     listeners: Slab<Listener>,
+    /// Threads that remove the files of closed listeners.
+    unlinks: Vec<std::thread::JoinHandle<()>>,
     connections: Slab<Connection>,
     orphans: BTreeMap<ClientId, Orphan>,
     /// Connections whose sessions wait for memory.
@@ -171,11 +163,9 @@ pub struct Driver {
     sweep_at: Option<Nanos>,
     alarms: Alarms,
     calls: Calls,
-    sources: Vec<WatchedSource>,
-    /// None while it is being called.
-    commanded: Option<Commanded>,
-    /// The buffers of its commands that the kernel has, by slot.
-    given: Vec<Option<dcd_engine::Buf>>,
+    front_ends: Vec<Served>,
+    /// The commands that the kernel has.
+    given: Slab<Given>,
     signals: Option<Arc<Signals>>,
     stopping: Option<Stopping>,
     ended: bool,
@@ -201,6 +191,7 @@ impl Driver {
             ops: Slab::default(),
             finished: VecDeque::new(),
             finished_by_workers,
+            closing: 0,
             opens: 0,
             completions: VecDeque::new(),
             outputs: Vec::new(),
@@ -209,6 +200,7 @@ impl Driver {
             arrived: VecDeque::new(),
             refused: VecDeque::new(),
             listeners: Slab::default(),
+            unlinks: Vec::new(),
             connections: Slab::default(),
             orphans: BTreeMap::new(),
             crowded: Vec::new(),
@@ -220,9 +212,8 @@ impl Driver {
             sweep_at: None,
             alarms: Alarms::default(),
             calls: Calls::default(),
-            sources: Vec::new(),
-            commanded: None,
-            given: Vec::new(),
+            front_ends: Vec::new(),
+            given: Slab::default(),
             signals: None,
             stopping: None,
             ended: false,
@@ -237,12 +228,6 @@ impl Driver {
 
     pub fn devices(&self) -> &[Device] {
         &self.devices
-    }
-
-    /// Adds a front-end with a thread of its own.
-    pub fn add_source(&mut self, source: Box<dyn Source>) {
-        self.sources.push(WatchedSource { source, heard: self.elapsed(), unanswered: 0 });
-        self.watch(self.sources.len() - 1);
     }
 
     /// Signals go to the host from now on, or to another caller that takes them meanwhile.
@@ -304,15 +289,18 @@ impl Driver {
             Kind::Accept => self.accepted(stack, host, index, result),
             Kind::Receive => self.received(stack, host, index, result),
             Kind::Send => self.sent(stack, host, index, result),
-            Kind::Source => {
-                self.collect(index);
+            Kind::Bell => {
+                self.with_front_end(index, |front_end, actions| front_end.rang(actions));
                 if !more {
                     self.watch(index);
                 }
             }
             Kind::Workers => {
                 let queue = self.collect_from_workers(more);
-                self.tell_of_commanded(stack, host, queue.task);
+                for (index, ended) in queue.tasks {
+                    self.with_front_end(index, |front_end, _| front_end.task_ended(ended));
+                    self.tell_news(stack, host);
+                }
                 for (number, device) in queue.opened {
                     host.opened(OpenId(number), device, &mut Context { driver: self, stack });
                 }
@@ -329,7 +317,7 @@ impl Driver {
             Kind::Command => {
                 self.command_completed(index, result);
                 if result < 0 {
-                    self.tell_of_commanded(stack, host, None);
+                    self.tell_news(stack, host);
                 }
             }
             Kind::Alarm => self.alarms.rang(index),
@@ -436,32 +424,12 @@ impl Driver {
         self.ended = true;
     }
 
-    /// Makes the ring report when a source rings.
-    fn watch(&mut self, index: usize) {
-        let fd = types::Fd(self.sources[index].source.event_fd());
-        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
-        // SAFETY: the entry names no memory.
-        unsafe { self.ring.push(entry, Token::new(Kind::Source, index)) };
-    }
-
     fn watch_signals(&mut self) {
         if let Some(signals) = &self.signals {
             let entry = opcode::PollAdd::new(types::Fd(signals.fd()), libc::POLLIN as u32).build();
             // SAFETY: the entry names no memory.
             unsafe { self.ring.push(entry, Token::new(Kind::Signal, 0)) };
         }
-    }
-
-    fn collect(&mut self, index: usize) {
-        let mut actions = self.spare_actions.pop().unwrap_or_default();
-        let watched = &mut self.sources[index];
-        watched.source.take(&mut actions);
-        watched.unanswered += actions.requests.len();
-        watched.heard = self.now;
-        for (token, io) in actions.requests.drain(..) {
-            self.request(Origin::Source { source: index, token }, io);
-        }
-        self.spare_actions.push(actions);
     }
 }
 
@@ -498,7 +466,7 @@ impl Pump for Driver {
                     Kind::Workers => {
                         let queue = self.collect_from_workers(completion.more);
                         assert!(
-                            queue.opened.is_empty() && queue.task.is_none(),
+                            queue.opened.is_empty() && queue.tasks.is_empty(),
                             "only hosts have devices opened, and none runs yet"
                         );
                     }
@@ -528,8 +496,8 @@ impl Drop for Driver {
             self.ring.cancel(Token::new(Kind::Receive, index));
             self.ring.cancel(Token::new(Kind::Send, index));
         }
-        for index in 0..self.sources.len() {
-            self.ring.cancel(Token::new(Kind::Source, index));
+        for index in 0..self.front_ends.len() {
+            self.ring.cancel(Token::new(Kind::Bell, index));
         }
         self.ring.cancel(Token::new(Kind::Workers, 0));
         self.alarms.cancel(&mut self.ring);
@@ -538,7 +506,7 @@ impl Drop for Driver {
         }
         let until = Instant::now() + DROP_PATIENCE;
         // Commands of a device that stays end when the ring does.
-        let commands = self.commands_in_flight();
+        let commands = self.given.len();
         while self.ring.in_flight() > commands && Instant::now() < until {
             if self.ring.enter(1, Some(Duration::from_millis(100))).is_err() {
                 break;
@@ -546,7 +514,10 @@ impl Drop for Driver {
             self.completions.clear();
             self.ring.take(&mut self.completions);
         }
-        self.forget_commands();
+        std::mem::forget(std::mem::take(&mut self.given));
+        while self.unlinks.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self.ring.in_flight() > commands {
             std::mem::forget(std::mem::take(&mut self.ops));
             std::mem::forget(std::mem::take(&mut self.connections));

@@ -14,7 +14,7 @@ use super::outgoing::Outgoing;
 use super::{ClientId, Context, Driver, Host, ListenerId, Origin, Refused, TURN_MAX, keys};
 use crate::listen::Socket;
 use crate::ring::{Kind, Token};
-use crate::{Actions, Session, SessionFactory};
+use crate::{Actions, Condition, FrontEnd, FrontEndNews, SessionFactory};
 
 /// Size of the receive buffer: thousands of small requests, or some thirty writes of 4 KiB.
 const RECEIVE_BYTES: usize = 144 << 10;
@@ -57,7 +57,7 @@ pub(super) struct Connection {
     client: ClientId,
     listener: usize,
     /// None while it is being called, and once the connection is dead.
-    session: Option<Box<dyn Session>>,
+    session: Option<Box<dyn FrontEnd>>,
     buffer: Box<[u8]>,
     receiving: bool,
     pub outgoing: Outgoing,
@@ -71,8 +71,8 @@ pub(super) struct Connection {
     took: Nanos,
     /// True while the session waits for memory.
     crowded: bool,
-    established: bool,
-    saturated: bool,
+    /// The session's condition after its last call.
+    condition: Condition,
     /// True if the client sends no more.
     ended: bool,
     /// True if the session wants no more input.
@@ -89,26 +89,24 @@ impl Connection {
     }
 
     pub fn has_device(&self) -> bool {
-        !self.dead && self.session.as_ref().is_some_and(|session| session.has_device())
+        !self.dead && self.condition.has_device
     }
 
     pub fn outlives_server(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.outlives_server())
+        self.condition.outlives_server
     }
 
     fn wants_more(&self) -> bool {
         let open = !self.dead && !self.closing && !self.ended;
-        open && !self.receiving && !self.saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
+        open && !self.receiving && !self.condition.is_saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
     }
 
     /// True if the connection holds memory that others may wait for, and has made no progress since `since`.
     fn is_stuck(&self, since: Nanos) -> bool {
-        let holds = |session: &dyn Session| {
-            let takes_nothing = !self.outgoing.is_empty() && self.took <= since;
-            let sends_nothing = session.is_mid_request() && !self.saturated && self.heard <= since;
-            session.has_wanted_memory() && (takes_nothing || sends_nothing)
-        };
-        !self.dead && self.session.as_deref().is_some_and(holds)
+        let Condition { is_mid_request, is_saturated, has_wanted_memory, .. } = self.condition;
+        let takes_nothing = !self.outgoing.is_empty() && self.took <= since;
+        let sends_nothing = is_mid_request && !is_saturated && self.heard <= since;
+        !self.dead && has_wanted_memory && (takes_nothing || sends_nothing)
     }
 
     fn is_finished(&self) -> bool {
@@ -119,7 +117,7 @@ impl Connection {
 
 /// The session of a client that is gone, with requests that are not answered.
 pub(super) struct Orphan {
-    session: Box<dyn Session>,
+    session: Box<dyn FrontEnd>,
     requests: usize,
 }
 
@@ -145,7 +143,7 @@ impl Driver {
     pub(super) fn close_listener(&mut self, index: usize) {
         let Some(listener) = self.listeners.get_mut(index) else { return };
         listener.closing = true;
-        listener.socket.unlink();
+        self.unlinks.extend(listener.socket.unlink());
         if listener.accepting {
             self.ring.cancel(Token::new(Kind::Accept, index));
         }
@@ -222,8 +220,7 @@ impl Driver {
             heard: self.now,
             took: self.now,
             crowded: false,
-            established: false,
-            saturated: false,
+            condition: Condition::default(),
             ended: false,
             closing: false,
             dead: false,
@@ -241,7 +238,7 @@ impl Driver {
 
     /// Returns the client of a listener whose handshake began first. It loses its place, so that endless handshakes keep nobody out.
     fn slowest_handshake(&self, listener: usize) -> Option<usize> {
-        let in_handshake = |c: &Connection| c.listener == listener && !c.dead && !c.established;
+        let in_handshake = |c: &Connection| c.listener == listener && !c.dead && !c.condition.is_established;
         let found = self.connections.iter().filter(|(_, connection)| in_handshake(connection));
         found.min_by_key(|(_, connection)| connection.deadline).map(|(index, _)| index)
     }
@@ -258,28 +255,27 @@ impl Driver {
         stack: &mut Stack,
         host: &mut dyn Host,
         index: usize,
-        call: impl FnOnce(&mut dyn Session, &mut Actions),
+        call: impl FnOnce(&mut dyn FrontEnd, &mut Actions),
     ) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let Some(mut session) = connection.session.take() else { return };
         let mut actions = self.spare_actions.pop().unwrap_or_default();
         call(session.as_mut(), &mut actions);
-        connection.saturated = session.is_saturated();
-        if !connection.established && session.is_established() {
-            connection.established = true;
+        let before = std::mem::replace(&mut connection.condition, session.condition());
+        if !before.is_established && connection.condition.is_established {
             connection.deadline = None;
         }
-        if session.waits_for_memory() && !std::mem::replace(&mut connection.crowded, true) {
+        if connection.condition.waits_for_memory && !std::mem::replace(&mut connection.crowded, true) {
             self.crowded.push((index, connection.client));
             if self.crowded.len() == 1 {
                 self.crowded_since = self.now;
                 self.sweep_by(self.now + HOLD_PATIENCE);
             }
         }
-        let trouble = session.take_trouble();
+        let news = session.take_news();
         let connection = self.connections.get_mut(index).expect("looked at above");
         connection.session = Some(session);
-        if let Some(what) = trouble {
+        if let Some(FrontEndNews::Failed(what)) = news {
             self.trouble(stack, host, index, &what);
         }
         self.carry_out(stack, host, index, &mut actions);
@@ -291,9 +287,7 @@ impl Driver {
         let client = connection.client;
         actions.send.drain(..).for_each(|piece| connection.outgoing.push(piece));
         connection.unanswered += actions.requests.len() + actions.calls.len();
-        if self.stopping.is_some()
-            && connection.session.as_ref().is_some_and(|session| session.holds_requests())
-        {
+        if self.stopping.is_some() && connection.condition.holds_requests {
             actions.requests.clear();
         }
         connection.requests += actions.requests.len();
@@ -338,11 +332,7 @@ impl Driver {
                     self.answer_orphan(client, token, result);
                 }
             }
-            Origin::Source { source, token } => {
-                self.sources[source].unanswered -= 1;
-                self.sources[source].source.reply(token, result);
-            }
-            Origin::Commanded { token } => self.answer_command(token, result),
+            Origin::FrontEnd { index, token } => self.answer_front_end(index, token, result),
             Origin::LastFlush => self.last_flush_ended(result.status),
         }
     }
@@ -365,8 +355,8 @@ impl Driver {
             if self.is_client(index, client) {
                 self.with_session(stack, host, index, |session, actions| any |= session.go_on(actions));
             }
-            let waits = |c: &Connection| c.session.as_ref().is_some_and(|session| session.waits_for_memory());
-            if !self.is_client(index, client) || !self.connections.get(index).is_some_and(waits) {
+            let waits = self.connections.get(index).is_some_and(|c| c.condition.waits_for_memory);
+            if !self.is_client(index, client) || !waits {
                 self.crowded.swap_remove(at);
                 if self.is_client(index, client) {
                     self.connections[index].crowded = false;
@@ -418,7 +408,7 @@ impl Driver {
                 self.with_session(stack, host, index, |session, actions| session.receive(bytes, actions));
                 let connection = self.connections.get_mut(index).expect("it receives no more, but is here");
                 connection.buffer = buffer;
-                let mid_request = connection.session.as_ref().is_some_and(|session| session.is_mid_request());
+                let mid_request = connection.condition.is_mid_request;
                 // With other work to do, do not poll: the rest will have arrived by its end.
                 return mid_request && connection.wants_more() && self.arrived.is_empty();
             }

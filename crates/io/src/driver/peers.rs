@@ -7,7 +7,7 @@ use dcd_engine::Nanos;
 
 use super::network::Connection;
 use super::{Context, Driver};
-use crate::session::Lookup;
+use crate::front_end::Lookup;
 
 /// A client that uses the device, described for an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,19 +55,16 @@ impl Driver {
             unanswered: connection.unanswered,
             waits: connection.outlives_server(),
         });
-        let sources = self.sources.iter().map(|watched| UnknownPeer {
-            user: watched.source.user(),
-            idle: idle(watched.heard),
-            unanswered: watched.unanswered,
-            waits: false,
+        let others = self.front_ends.iter().filter_map(|served| {
+            let front_end = served.front_end.as_ref()?;
+            Some(UnknownPeer {
+                user: front_end.user()?,
+                idle: idle(served.heard),
+                unanswered: served.unanswered,
+                waits: front_end.condition().outlives_server,
+            })
         });
-        let commanded = self.commanded.iter().map(|commanded| UnknownPeer {
-            user: commanded.source.user(),
-            idle: idle(commanded.heard),
-            unanswered: commanded.unanswered,
-            waits: commanded.source.outlives_server(),
-        });
-        connected.chain(sources).chain(commanded).collect()
+        connected.chain(others).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use dcd_engine::{Discards, Geometry, Io, IoResult};
-use dcd_io::{Actions, Piece, Session};
+use dcd_io::{Actions, FrontEnd, Piece};
 use dcd_serve::nbd::{NbdExports, NbdSession, protocol as p};
 use libfuzzer_sys::fuzz_target;
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use dcd_engine::IoResult;
-use dcd_io::{Actions, ControlCall, Piece, Session, SessionFactory};
+use dcd_io::{Actions, ControlCall, FrontEnd, Piece, SessionFactory};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ pub struct ControlSession {
 pub struct ControlFactory;
 
 impl SessionFactory for ControlFactory {
-    fn connect(&mut self) -> Box<dyn Session> {
+    fn connect(&mut self) -> Box<dyn FrontEnd> {
         Box::new(ControlSession::default())
     }
 
@@ -50,7 +50,7 @@ impl SessionFactory for ControlFactory {
     }
 }
 
-impl Session for ControlSession {
+impl FrontEnd for ControlSession {
     fn receive(&mut self, bytes: &[u8], actions: &mut Actions) {
         let mut rest = bytes;
         while !self.ended {

@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
 
-use dcd_io::{Actions, Piece, Session};
+use dcd_io::{Actions, FrontEnd, Piece};
 use dcd_serve::control::{self, Client, ClientError, ControlSession};
 use serde_json::{Value, json};
 

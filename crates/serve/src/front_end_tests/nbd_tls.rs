@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use dcd_engine::{Geometry, Io, IoResult};
-use dcd_io::{Actions, Piece, Session, SessionFactory};
+use dcd_io::{Actions, FrontEnd, Piece, SessionFactory};
 use dcd_serve::nbd::{
     CONNECTION_BYTES_MAX, FLIGHT_REQUESTS_MAX, NbdExports, NbdFactory, PAYLOAD_BYTES_MAX, protocol as p,
 };
@@ -34,7 +34,7 @@ fn configs() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
 
 /// Both ends of a connection. The server's messages wait in `outgoing` until the client takes them, as in the driver.
 struct Pair {
-    session: Box<dyn Session>,
+    session: Box<dyn FrontEnd>,
     client: ClientConnection,
     outgoing: VecDeque<Piece>,
     requests: VecDeque<(u64, Io)>,
@@ -76,7 +76,7 @@ impl Pair {
         // The greeting and the acknowledgement are in the clear.
         pair.outgoing.clear();
         pair.say(&option(p::OPT_GO, &[0; 6]));
-        while !pair.session.is_established() {
+        while !pair.session.condition().is_established {
             pair.deliver();
             pair.take(usize::MAX);
         }
@@ -85,7 +85,7 @@ impl Pair {
         pair
     }
 
-    fn call(&mut self, call: impl FnOnce(&mut dyn Session, &mut Actions)) {
+    fn call(&mut self, call: impl FnOnce(&mut dyn FrontEnd, &mut Actions)) {
         let mut actions = Actions::default();
         call(self.session.as_mut(), &mut actions);
         for (_, io) in &actions.requests {
@@ -111,7 +111,7 @@ impl Pair {
 
     /// The server receives what the client has sent, unless it does not listen.
     fn deliver(&mut self) {
-        while self.client.wants_write() && !self.session.is_saturated() {
+        while self.client.wants_write() && !self.session.condition().is_saturated {
             let mut bytes = Vec::new();
             self.client.write_tls(&mut bytes).unwrap();
             self.call(|session, actions| session.receive(&bytes, actions));
@@ -179,7 +179,7 @@ fn a_client_that_takes_nothing_is_held_little_for() {
     while !pair.requests.is_empty() {
         pair.answer(0);
     }
-    assert!(pair.session.is_saturated() && pair.asked <= CONNECTION_BYTES_MAX);
+    assert!(pair.session.condition().is_saturated && pair.asked <= CONNECTION_BYTES_MAX);
     // It takes everything at last.
     let (wanted, mut taken) = (100 * (16 + PAYLOAD_BYTES_MAX as usize), 0);
     while taken < wanted {
@@ -192,7 +192,7 @@ fn a_client_that_takes_nothing_is_held_little_for() {
         pair.asked -= pair.got.len().min(pair.asked);
         pair.got.clear();
     }
-    assert!(taken == wanted && !pair.session.is_saturated() && !pair.closed);
+    assert!(taken == wanted && !pair.session.condition().is_saturated && !pair.closed);
 }
 
 #[derive(Clone, Debug)]

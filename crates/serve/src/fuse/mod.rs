@@ -2,7 +2,7 @@
 //! `losetup --direct-io=on -f --show DIR/disk.img`.
 //!
 //! ```text
-//!  kernel ─ fuser's thread ─ Queue ─ eventfd ─▶ driver: FuseImage (Source) ─ Jobs ─▶ root of the stack
+//!  kernel ─ fuser's thread ─ Queue ─ eventfd ─▶ driver: FuseImage (FrontEnd) ─ Jobs ─▶ root of the stack
 //!           names, attributes          ◀─ answers go straight to the kernel ─
 //! ```
 //!
@@ -15,13 +15,13 @@ mod queue;
 mod reply;
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dcd_engine::{Geometry, IoResult};
-use dcd_io::{Actions, Lookup, Source};
+use dcd_io::{Actions, Condition, FrontEnd, Lookup};
 use fuser::{BackgroundSession, MountOption};
 
 use filesystem::{Image, Shape};
@@ -116,9 +116,9 @@ impl FuseImage {
         self.was_stale
     }
 
-    /// Readable while there are requests: what [`Source::event_fd`] names, borrowed.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.queue.bell()
+    /// Opens of the image now.
+    fn opens(&self) -> usize {
+        self.queue.opens.load(Ordering::Relaxed)
     }
 }
 
@@ -138,34 +138,39 @@ fn config(options: &FuseOptions, shape: Shape) -> fuser::Config {
     config
 }
 
-impl Source for FuseImage {
-    fn event_fd(&self) -> RawFd {
-        self.bell().as_raw_fd()
+impl FrontEnd for FuseImage {
+    fn condition(&self) -> Condition {
+        Condition { is_established: true, has_device: self.opens() > 0, ..Condition::default() }
     }
 
-    fn take(&mut self, actions: &mut Actions) {
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.bell())
+    }
+
+    fn rang(&mut self, actions: &mut Actions) {
         for (io, waiter) in self.queue.take() {
             self.jobs.submit(io, waiter);
         }
         actions.requests.append(&mut self.jobs.out);
     }
 
-    fn reply(&mut self, token: u64, result: IoResult) {
+    fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
         if let Some(done) = self.jobs.complete(token, result) {
             self.queue.answered(done.waiter.flight_bytes());
             done.waiter.answer(done.result);
         }
-        if !self.jobs.out.is_empty() {
-            // Commands are ready: the second step of a job, or jobs that waited for this one. The driver fetches them.
-            self.queue.ring();
-        }
+        // The second step of a job, or jobs that waited for this one.
+        actions.requests.append(&mut self.jobs.out);
     }
 
-    fn user(&self) -> Lookup {
-        let opens = self.queue.opens.load(Ordering::Relaxed);
-        let by = if opens == 1 { "once".to_owned() } else { format!("{opens} times") };
-        let user = (opens > 0).then(|| format!("{}, open {by}", self.image.display()));
-        Box::new(move || user)
+    fn user(&self) -> Option<Lookup> {
+        let by = match self.opens() {
+            0 => return None,
+            1 => "once".to_owned(),
+            opens => format!("{opens} times"),
+        };
+        let user = format!("{}, open {by}", self.image.display());
+        Some(Box::new(move || Some(user)))
     }
 }
 

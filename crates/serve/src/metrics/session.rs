@@ -1,7 +1,7 @@
 //! Serves an HTTP connection, sans-IO. Understands as much of HTTP as a scrape needs: a head, no body.
 
 use dcd_engine::IoResult;
-use dcd_io::{Actions, ControlCall, Piece, Session, SessionFactory};
+use dcd_io::{Actions, Condition, ControlCall, FrontEnd, Piece, SessionFactory};
 use serde_json::{Value, json};
 
 /// The longest head of a request that is read; that of a scrape has some 300 bytes.
@@ -26,12 +26,12 @@ pub struct MetricsSession {
 pub struct MetricsFactory;
 
 impl SessionFactory for MetricsFactory {
-    fn connect(&mut self) -> Box<dyn Session> {
+    fn connect(&mut self) -> Box<dyn FrontEnd> {
         Box::new(MetricsSession::default())
     }
 }
 
-impl Session for MetricsSession {
+impl FrontEnd for MetricsSession {
     fn receive(&mut self, bytes: &[u8], actions: &mut Actions) {
         if self.asked {
             return;
@@ -60,12 +60,8 @@ impl Session for MetricsSession {
         }
     }
 
-    fn is_saturated(&self) -> bool {
-        self.asked
-    }
-
-    fn is_established(&self) -> bool {
-        self.asked
+    fn condition(&self) -> Condition {
+        Condition { is_established: self.asked, is_saturated: self.asked, ..Condition::default() }
     }
 }
 
@@ -127,7 +123,7 @@ mod tests {
             session.receive(part, &mut actions);
         }
         assert!(session.head.len() <= REQUEST_BYTES_MAX && actions.calls.len() <= 1);
-        assert_eq!(session.is_established(), session.asked);
+        assert_eq!(session.condition().is_established, session.asked);
         for call in actions.calls.drain(..).collect::<Vec<_>>() {
             assert_eq!(call.body, json!({ "verb": "metrics" }));
             assert!(!actions.close, "it waits for the host");
@@ -182,7 +178,7 @@ mod tests {
         let request = b"GET /metrics HTTP/1.1\r\n\r\n";
         session.receive(request, &mut actions);
         session.receive(request, &mut actions);
-        assert!(session.is_saturated());
+        assert!(session.condition().is_saturated);
         assert_eq!(actions.calls.len(), 1);
     }
 

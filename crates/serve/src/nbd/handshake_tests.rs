@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use dcd_engine::Geometry;
-use dcd_io::{Actions, Piece, Session};
+use dcd_io::{Actions, FrontEnd, Piece};
 use dcd_nbd::handshake::handshake;
 
 use crate::Outlives;
@@ -63,9 +63,9 @@ fn a_handshake_ends_in_the_transmission_phase_with_what_the_kernel_has_to_know()
         let offer = handshake(&mut wire, "disk", goes_on).unwrap();
         assert_eq!((offer.bytes, offer.flags, offer.block_bytes_min), (1 << 20, flags, 4096));
         assert_eq!(offer.payload_bytes_max, crate::nbd::PAYLOAD_BYTES_MAX);
-        assert!(wire.session.has_device() && wire.sent.is_empty());
-        assert_eq!(wire.session.holds_requests(), outlives != Outlives::No);
-        assert_eq!(wire.session.outlives_server(), goes_on && outlives != Outlives::No);
+        assert!(wire.session.condition().has_device && wire.sent.is_empty());
+        assert_eq!(wire.session.condition().holds_requests, outlives != Outlives::No);
+        assert_eq!(wire.session.condition().outlives_server, goes_on && outlives != Outlives::No);
     }
 }
 
@@ -101,5 +101,5 @@ fn nothing_is_granted_or_listened_to_in_the_clear_where_tls_is_needed() {
     let (mut session, actions) = begun(&[option(p::OPT_STARTTLS), option(p::OPT_LIST)].concat());
     assert!(!session.begin_tls() && actions.close, "somebody else may have put that there");
     let (mut session, actions) = begun(&option(p::OPT_EXPORT_NAME));
-    assert!(!session.begin_tls() && actions.close && !session.has_device());
+    assert!(!session.begin_tls() && actions.close && !session.condition().has_device);
 }

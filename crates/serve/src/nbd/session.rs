@@ -15,13 +15,13 @@
 //! Memory is bounded: an option by [`OPTION_BYTES_MAX`], a payload by [`PAYLOAD_BYTES_MAX`], the requests in flight by
 //! [`FLIGHT_REQUESTS_MAX`], and their payload by the connection's share of the server's [`super::Budget`]. A request that has to wait for
 //! memory is *parked*. Bytes that arrive after it wait in a backlog. This is no longer than a single read of the driver, since
-//! [`Session::is_saturated`] is true meanwhile. The data of a read counts until the driver has sent it, so the server stops reading from a
+//! [`Condition::is_saturated`] is true meanwhile. The data of a read counts until the driver has sent it, so the server stops reading from a
 //! client that does not take its replies.
 
 use std::sync::Arc;
 
 use dcd_engine::{Buf, Durability, Io, IoResult};
-use dcd_io::{Actions, Piece, Session, SessionFactory};
+use dcd_io::{Actions, Condition, FrontEnd, Piece, SessionFactory};
 use rustls::ServerConfig;
 
 use super::budget::Share;
@@ -100,7 +100,7 @@ impl NbdFactory {
 }
 
 impl SessionFactory for NbdFactory {
-    fn connect(&mut self) -> Box<dyn Session> {
+    fn connect(&mut self) -> Box<dyn FrontEnd> {
         let exports = Arc::clone(&self.exports);
         match &self.tls {
             None => Box::new(NbdSession::new(exports)),
@@ -109,7 +109,7 @@ impl SessionFactory for NbdFactory {
     }
 }
 
-impl Session for NbdSession {
+impl FrontEnd for NbdSession {
     fn start(&mut self, actions: &mut Actions) {
         actions.send.push(Piece::Bytes(negotiation::greeting()));
     }
@@ -144,14 +144,6 @@ impl Session for NbdSession {
         self.consume_backlog(actions);
     }
 
-    fn waits_for_memory(&self) -> bool {
-        self.share.waits()
-    }
-
-    fn has_wanted_memory(&self) -> bool {
-        self.share.has_of_pool()
-    }
-
     fn go_on(&mut self, actions: &mut Actions) -> bool {
         let Some(header) = self.parked.take() else { return false };
         self.request(header, actions);
@@ -168,32 +160,23 @@ impl Session for NbdSession {
         self.share.shrink_to(self.flight.bytes());
     }
 
-    fn is_saturated(&self) -> bool {
-        self.has_backlog() || self.must_wait()
-    }
-
-    fn is_mid_request(&self) -> bool {
-        match self.phase {
-            Phase::RequestHeader => !self.partial.is_empty(),
-            Phase::Payload { .. } | Phase::Skip { .. } => true,
-            _ => false,
+    fn condition(&self) -> Condition {
+        let transmits = self.transmission.is_some();
+        let holds_requests = self.exports.outlives() != Outlives::No;
+        Condition {
+            is_established: transmits,
+            is_saturated: self.has_backlog() || self.must_wait(),
+            is_mid_request: match self.phase {
+                Phase::RequestHeader => !self.partial.is_empty(),
+                Phase::Payload { .. } | Phase::Skip { .. } => true,
+                _ => false,
+            },
+            waits_for_memory: self.share.waits(),
+            has_wanted_memory: self.share.has_of_pool(),
+            has_device: transmits,
+            holds_requests,
+            outlives_server: self.goes_on && holds_requests,
         }
-    }
-
-    fn is_established(&self) -> bool {
-        self.transmission.is_some()
-    }
-
-    fn has_device(&self) -> bool {
-        self.transmission.is_some()
-    }
-
-    fn holds_requests(&self) -> bool {
-        self.exports.outlives() != Outlives::No
-    }
-
-    fn outlives_server(&self) -> bool {
-        self.goes_on && self.holds_requests()
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{IoSlice, Read, Write};
 use std::sync::Arc;
 
 use dcd_engine::{Buf, IoResult};
-use dcd_io::{Actions, Piece, Session};
+use dcd_io::{Actions, Condition, FrontEnd, FrontEndNews, Piece};
 use rustls::{ServerConfig, ServerConnection};
 
 use super::session::NbdSession;
@@ -157,7 +157,7 @@ fn push_out(tls: &mut ServerConnection, actions: &mut Actions) {
     }
 }
 
-impl Session for TlsSession {
+impl FrontEnd for TlsSession {
     fn start(&mut self, actions: &mut Actions) {
         self.inner.start(actions);
     }
@@ -193,16 +193,9 @@ impl Session for TlsSession {
         self.seal(actions);
     }
 
-    fn is_saturated(&self) -> bool {
-        self.inner.is_saturated() || !self.plain.is_empty()
-    }
-
-    fn waits_for_memory(&self) -> bool {
-        self.inner.waits_for_memory()
-    }
-
-    fn has_wanted_memory(&self) -> bool {
-        self.inner.has_wanted_memory()
+    fn condition(&self) -> Condition {
+        let inner = self.inner.condition();
+        Condition { is_saturated: inner.is_saturated || !self.plain.is_empty(), ..inner }
     }
 
     fn go_on(&mut self, actions: &mut Actions) -> bool {
@@ -216,27 +209,7 @@ impl Session for TlsSession {
         self.inner.client_gone();
     }
 
-    fn take_trouble(&mut self) -> Option<String> {
-        self.trouble.take()
-    }
-
-    fn is_mid_request(&self) -> bool {
-        self.inner.is_mid_request()
-    }
-
-    fn is_established(&self) -> bool {
-        self.inner.is_established()
-    }
-
-    fn has_device(&self) -> bool {
-        self.inner.has_device()
-    }
-
-    fn holds_requests(&self) -> bool {
-        self.inner.holds_requests()
-    }
-
-    fn outlives_server(&self) -> bool {
-        self.inner.outlives_server()
+    fn take_news(&mut self) -> Option<FrontEndNews> {
+        self.trouble.take().map(FrontEndNews::Failed)
     }
 }

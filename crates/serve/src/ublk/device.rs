@@ -11,11 +11,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dcd_engine::{Buf, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
-use dcd_io::{Actions, Command, CommandSource, Ending, FrontEndNews, KernelMemory, Lookup, Task};
+use dcd_io::{Actions, Command, Condition, Ending, FrontEnd, FrontEndNews, KernelMemory, Lookup, Task};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -55,8 +55,6 @@ pub struct UblkDevice {
     /// The descriptors of each queue; mapped once the kernel has the first commands.
     descriptors: Vec<KernelMemory>,
     pending: Vec<Pending>,
-    /// Requests that wait for the next server.
-    held: Vec<Io>,
     /// Slots and buffers of requests that arrived while the server checked whether the device is in use.
     late: Vec<(usize, Buf)>,
     /// Exclusive open that prevents mounts while the device is removed.
@@ -111,7 +109,6 @@ impl UblkDevice {
             outlives,
             descriptors: Vec::new(),
             pending: (0..slots).map(|_| Pending::default()).collect(),
-            held: Vec::new(),
             late: Vec::new(),
             hold: Arc::default(),
             phase: Phase::Starting,
@@ -146,12 +143,21 @@ impl UblkDevice {
         usize::from(self.claimed.info.queue_depth)
     }
 
+    /// Bytes of a command's buffer that the kernel may use.
+    fn buffer_bytes(&self) -> usize {
+        self.claimed.info.max_io_buf_bytes as usize
+    }
+
+    fn outlives_server(&self) -> bool {
+        self.claimed.info.flags & u::F_USER_RECOVERY != 0
+    }
+
     fn command(&self, op: u32, slot: usize, result: i32, buf: Buf) -> Command {
         let (queue, tag) = (slot / self.depth(), slot % self.depth());
         let command = u::IoCmd { q_id: queue as u16, tag: tag as u16, result, addr: 0 };
         let mut head = [0; 8];
         head.copy_from_slice(&command.as_bytes()[..8]);
-        Command { slot, op, head, buf }
+        Command { fd: self.file.as_raw_fd(), slot, op, head, buf, bytes: self.buffer_bytes() }
     }
 
     /// Answers a request, and asks for the next one of its slot.
@@ -255,16 +261,8 @@ fn errno_of(kind: ErrorKind) -> Errno {
     }
 }
 
-impl CommandSource for UblkDevice {
-    fn fd(&self) -> RawFd {
-        self.file.as_raw_fd()
-    }
-
-    fn buffer_bytes(&self) -> usize {
-        self.claimed.info.max_io_buf_bytes as usize
-    }
-
-    fn begin(&mut self, actions: &mut Actions) {
+impl FrontEnd for UblkDevice {
+    fn start(&mut self, actions: &mut Actions) {
         for slot in 0..self.pending.len() {
             let buf = Buf::zeroed(self.buffer_bytes());
             actions.commands.push(self.command(u::FETCH_REQ, slot, 0, buf));
@@ -273,7 +271,7 @@ impl CommandSource for UblkDevice {
 
     /// Maps the descriptors only here. If a server ended between the mapping and its first commands, the kernel would refuse the
     /// mapping of every later server.
-    fn begun(&mut self) -> io::Result<Task> {
+    fn begun(&mut self) -> io::Result<Option<Task>> {
         let len = (self.depth() * size_of::<u::IoDesc>()).next_multiple_of(rustix::param::page_size());
         for queue in 0..usize::from(self.claimed.info.nr_hw_queues) {
             let offset = (queue * u::DESCRIPTORS_BYTES_MAX) as u64;
@@ -281,13 +279,13 @@ impl CommandSource for UblkDevice {
         }
         let kernel = Arc::clone(&self.kernel);
         let (claimed, told) = (self.claimed, Arc::clone(&self.told));
-        Ok(Box::new(move || {
+        Ok(Some(Box::new(move || {
             control::start(kernel.as_ref(), &claimed)?;
             if let Err(why) = control::resize(kernel.as_ref(), &claimed) {
                 let _ = told.set(why.to_string());
             }
             Ok(())
-        }))
+        })))
     }
 
     fn task_ended(&mut self, ended: io::Result<()>) {
@@ -358,21 +356,18 @@ impl CommandSource for UblkDevice {
         self.commit(slot, answer, buf, actions);
     }
 
-    fn hold(&mut self, _token: u64, io: Io) {
-        // The buffer stays with the held request, or in its slot.
-        self.held.push(io);
+    fn condition(&self) -> Condition {
+        let outlives_server = self.outlives_server();
+        let all = Condition { is_established: true, has_device: true, ..Condition::default() };
+        Condition { holds_requests: true, outlives_server, ..all }
     }
 
-    fn user(&self) -> Lookup {
+    fn user(&self) -> Option<Lookup> {
         let name = name(self.number());
-        Box::new(move || owner::user(&name))
+        Some(Box::new(move || owner::user(&name)))
     }
 
-    fn outlives_server(&self) -> bool {
-        self.claimed.info.flags & u::F_USER_RECOVERY != 0
-    }
-
-    fn status(&self) -> serde_json::Value {
+    fn status(&self) -> Option<serde_json::Value> {
         let info = &self.claimed.info;
         let status = UblkStatus {
             device: self.node(),
@@ -384,34 +379,41 @@ impl CommandSource for UblkDevice {
             flags: flag_names(info.flags).into_iter().map(str::to_owned).collect(),
             missing: self.missing().into_iter().map(str::to_owned).collect(),
         };
-        serde_json::to_value(status).expect("a status is plain data")
+        Some(serde_json::to_value(status).expect("a status is plain data"))
     }
 
-    fn end(&mut self, unanswered: usize) -> Ending {
+    fn end(&mut self, unanswered: usize) -> Option<Ending> {
         match self.phase {
-            Phase::Gone => return Ending::Leave(format!("{} was removed by another program", self.node())),
-            // The device existed before this server, and may be mounted.
-            Phase::Starting if self.claimed.recovered => return self.leave("it was not recovered yet"),
-            _ if unanswered + self.held.len() > 0 => {
-                return self.leave(&format!("requests wait: {}", unanswered + self.held.len()));
+            Phase::Gone => {
+                return Some(Ending::Leave(format!("{} was removed by another program", self.node())));
             }
+            // The device existed before this server, and may be mounted.
+            Phase::Starting if self.claimed.recovered => return Some(self.leave("it was not recovered yet")),
+            _ if unanswered > 0 => return Some(self.leave(&format!("requests wait: {unanswered}"))),
             _ => {}
         }
         self.phase = Phase::Asking;
         let (name, hold) = (name(self.number()), Arc::clone(&self.hold));
-        Ending::Ask(Box::new(move || match owner::user(&name) {
+        Some(Ending::Ask(Box::new(move || match owner::user(&name) {
             Some(user) => Err(io::Error::other(user)),
             None => {
                 // From here on the device cannot be mounted.
                 *hold.lock().unwrap_or_else(PoisonError::into_inner) = owner::hold(&name)?;
                 Ok(())
             }
-        }))
+        })))
     }
 
-    fn asked(&mut self, answer: io::Result<()>, actions: &mut Actions) -> Ending {
-        if let Err(error) = answer {
+    fn ended(&mut self, result: io::Result<()>, actions: &mut Actions) -> Ending {
+        if let Err(error) = result {
             return match error.kind() {
+                io::ErrorKind::ResourceBusy if self.phase == Phase::Ending => {
+                    Ending::Leave(stays(self.number(), "it is in use"))
+                }
+                kind if self.phase == Phase::Ending => {
+                    let error = UblkError::control("STOP_DEV", self.number(), io::Error::from(kind));
+                    Ending::Failed(error.to_string())
+                }
                 io::ErrorKind::ResourceBusy => self.leave("it is in use"),
                 io::ErrorKind::TimedOut => self.leave("the system does not tell whether it is in use"),
                 _ => self.leave(&error.to_string()),
@@ -427,15 +429,6 @@ impl CommandSource for UblkDevice {
             drop(hold.lock().unwrap_or_else(PoisonError::into_inner).take());
             stopped
         }))
-    }
-
-    fn not_removed(&self, error: &io::Error) -> Result<String, String> {
-        match error.kind() {
-            io::ErrorKind::ResourceBusy => Ok(stays(self.number(), "it is in use")),
-            _ => {
-                Err(UblkError::control("STOP_DEV", self.number(), io::Error::from(error.kind())).to_string())
-            }
-        }
     }
 
     fn close(self: Box<Self>) -> Result<(), String> {

@@ -34,6 +34,8 @@ const SAME_WISH: Nanos = Nanos::from_secs(1);
 const LOOK_UP_MAX: Nanos = Nanos::from_secs(5);
 /// Maximum wait for these tables at the end of the run.
 const LOOK_UP_AT_END: Duration = Duration::from_secs(1);
+/// Maximum wait of answers for the close of devices. Those that answer close at once.
+const CLOSE_MAX: Nanos = Nanos::from_millis(100);
 /// Minimum time between two messages about clients that are turned away.
 const REFUSED_INTERVAL: Nanos = Nanos::from_secs(60);
 
@@ -53,6 +55,8 @@ pub struct Served {
     /// True after the message that the stop takes long.
     told_long: bool,
     watch: DeviceWatch,
+    /// Time until which answers wait for the close of devices: a caller that is told of the close may open them again.
+    closing: Option<Nanos>,
     /// Devices that are being opened, with what they are for.
     opening: BTreeMap<OpenId, (CallId, Value)>,
     /// Time of the last message about clients that are turned away, and their number by then.
@@ -97,6 +101,7 @@ impl Served {
             stopping: false,
             told_long: false,
             watch: DeviceWatch::default(),
+            closing: None,
             opening: BTreeMap::new(),
             refused: None,
             failed: None,
@@ -110,7 +115,7 @@ impl Served {
 
     /// Announces that clients can connect: now, or when a slow front-end is ready.
     pub fn announce(&mut self, announce: Announce, driver: &Driver) {
-        match driver.command_source_status() {
+        match driver.front_end_status() {
             Some(_) => self.announce = Some(announce),
             None => announce(None),
         }
@@ -246,13 +251,17 @@ impl Served {
     /// Delivers the host's answers and messages, and closes devices that it does not use any more.
     fn after(&mut self, context: &mut Context<'_>) {
         for (name, device) in self.host.take_closing() {
-            if !context.close_device(device) {
-                eprintln!(
+            match context.close_device(device) {
+                true => self.closing = Some(context.now() + CLOSE_MAX),
+                false => eprintln!(
                     "dcd: \"{name}\" stays open until the server stops: commands to it have not returned"
-                );
+                ),
             }
         }
-        while let Some(answer) = self.host.take_answer() {
+        self.closing = self.closing.filter(|until| context.is_closing() && context.now() < *until);
+        while self.closing.is_none()
+            && let Some(answer) = self.host.take_answer()
+        {
             context.answer(answer.to, answer.body, answer.done);
         }
         if self.stopping && self.host.is_stopped() {
@@ -342,7 +351,7 @@ impl dcd_io::Host for Served {
                 let silent = self.watch.silent_devices(now, context.driver(), name);
                 let devices = self.watch.devices(context.driver(), name);
                 (self.host.silent, self.host.devices) = (silent, devices);
-                let ublk = context.driver().command_source_status();
+                let ublk = context.driver().front_end_status();
                 self.host.ublk = ublk.and_then(|ublk| serde_json::from_value(ublk).ok());
                 self.host.call(now, context.stack_mut(), call, &body);
             }
@@ -441,7 +450,7 @@ impl dcd_io::Host for Served {
     fn next_deadline(&self) -> Option<Nanos> {
         let at_once = self.stop_at_once.then_some(Nanos::ZERO);
         let asking = self.asking.iter().map(|asking| asking.until).min();
-        let own = [Some(self.watch.next_deadline()), self.long_at(), at_once, asking];
+        let own = [Some(self.watch.next_deadline()), self.long_at(), at_once, asking, self.closing];
         own.into_iter().chain([self.host.next_deadline()]).flatten().min()
     }
 

@@ -325,18 +325,18 @@ struct EndlessFirst(ToyFactory, bool);
 
 struct Endless;
 
-impl dcd_io::Session for Endless {
+impl dcd_io::FrontEnd for Endless {
     fn receive(&mut self, _bytes: &[u8], _actions: &mut dcd_io::Actions) {}
 
     fn reply(&mut self, _token: u64, _result: dcd_engine::IoResult, _actions: &mut dcd_io::Actions) {}
 
-    fn is_mid_request(&self) -> bool {
-        true
+    fn condition(&self) -> dcd_io::Condition {
+        dcd_io::Condition { is_established: true, is_mid_request: true, ..Default::default() }
     }
 }
 
 impl dcd_io::SessionFactory for EndlessFirst {
-    fn connect(&mut self) -> Box<dyn dcd_io::Session> {
+    fn connect(&mut self) -> Box<dyn dcd_io::FrontEnd> {
         match std::mem::replace(&mut self.1, true) {
             false => Box::new(Endless),
             true => self.0.connect(),

@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, StackBuilder};
 use dcd_io::{
-    Actions, CallId, Command, CommandSource, Context, Device, DeviceSpec, Driver, Ending, FrontEndNews, Host,
-    Lookup, Peer, Task, UnknownPeer,
+    Actions, CallId, Command, Condition, Context, Device, DeviceSpec, Driver, Ending, FrontEnd, FrontEndNews,
+    Host, Lookup, Peer, Task, UnknownPeer,
 };
 
 const BYTES: usize = 8192;
@@ -18,7 +18,6 @@ const SLOTS: usize = 3;
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     answered: usize,
-    held: usize,
     unanswered_at_end: Option<usize>,
     closed: bool,
     refused_by_kernel: bool,
@@ -34,25 +33,24 @@ struct Front {
 
 impl Front {
     fn command(&self, slot: usize, actions: &mut Actions) {
-        actions.commands.push(Command { slot, op: 1, head: [0; 8], buf: Buf::zeroed(BYTES) });
+        actions.commands.push(Command {
+            fd: self.file.as_raw_fd(),
+            slot,
+            op: 1,
+            head: [0; 8],
+            buf: Buf::zeroed(BYTES),
+            bytes: BYTES,
+        });
     }
 }
 
-impl CommandSource for Front {
-    fn fd(&self) -> RawFd {
-        self.file.as_raw_fd()
-    }
-
-    fn buffer_bytes(&self) -> usize {
-        BYTES
-    }
-
-    fn begin(&mut self, actions: &mut Actions) {
+impl FrontEnd for Front {
+    fn start(&mut self, actions: &mut Actions) {
         (0..SLOTS).for_each(|slot| self.command(slot, actions));
     }
 
-    fn begun(&mut self) -> io::Result<Task> {
-        Ok(Box::new(|| Ok(())))
+    fn begun(&mut self) -> io::Result<Option<Task>> {
+        Ok(Some(Box::new(|| Ok(()))))
     }
 
     fn task_ended(&mut self, ended: io::Result<()>) {
@@ -82,35 +80,24 @@ impl CommandSource for Front {
         self.command(token as usize, actions);
     }
 
-    fn hold(&mut self, _token: u64, _io: Io) {
-        self.seen.lock().unwrap().held += 1;
+    fn condition(&self) -> Condition {
+        let all = Condition { is_established: true, has_device: true, ..Condition::default() };
+        Condition { holds_requests: true, outlives_server: true, ..all }
     }
 
-    fn user(&self) -> Lookup {
-        Box::new(|| Some("somebody".to_owned()))
+    fn user(&self) -> Option<Lookup> {
+        Some(Box::new(|| Some("somebody".to_owned())))
     }
 
-    fn outlives_server(&self) -> bool {
-        true
+    fn end(&mut self, unanswered: usize) -> Option<Ending> {
+        self.seen.lock().unwrap().unanswered_at_end = Some(unanswered);
+        let held = unanswered > 0;
+        Some(if held { Ending::Leave("held".to_owned()) } else { Ending::Ask(Box::new(|| Ok(()))) })
     }
 
-    fn status(&self) -> serde_json::Value {
-        serde_json::json!({})
-    }
-
-    fn end(&mut self, unanswered: usize) -> Ending {
-        let mut seen = self.seen.lock().unwrap();
-        seen.unanswered_at_end = Some(unanswered);
-        if seen.held > 0 { Ending::Leave("held".to_owned()) } else { Ending::Ask(Box::new(|| Ok(()))) }
-    }
-
-    fn asked(&mut self, answer: io::Result<()>, _actions: &mut Actions) -> Ending {
-        answer.unwrap();
+    fn ended(&mut self, result: io::Result<()>, _actions: &mut Actions) -> Ending {
+        result.unwrap();
         Ending::Remove(Box::new(|| Ok(())))
-    }
-
-    fn not_removed(&self, error: &io::Error) -> Result<String, String> {
-        Err(error.to_string())
     }
 
     fn close(self: Box<Self>) -> Result<(), String> {
@@ -153,9 +140,9 @@ fn serve(requests: usize) -> Option<(Seen, Result<Option<String>, String>)> {
     let seen = Arc::new(Mutex::new(Seen::default()));
     let file = File::options().read(true).write(true).open("/dev/null").unwrap();
     let front = Front { file, seen: Arc::clone(&seen), left: requests, news: None };
-    driver.add_command_source(Box::new(front)).unwrap();
+    driver.add_front_end(Box::new(front)).unwrap();
     assert!(driver.run(&mut stack, &mut StopLater(None)).unwrap().is_clean());
-    let ended = driver.end_command_source();
+    let ended = driver.end_front_ends();
     drop(driver);
     let seen = std::mem::take(&mut *seen.lock().unwrap());
     if seen.refused_by_kernel {
@@ -178,6 +165,6 @@ fn a_front_end_whose_requests_are_answered_is_removed() {
 fn requests_that_come_while_the_driver_stops_are_held_and_the_device_is_left() {
     let Some((seen, ended)) = serve(usize::MAX) else { return };
     assert_eq!(ended, Ok(Some("held".to_owned())));
-    assert_eq!((seen.held, seen.unanswered_at_end, seen.closed), (SLOTS, Some(0), false));
+    assert_eq!((seen.unanswered_at_end, seen.closed), (Some(SLOTS), false));
     assert!(seen.answered > 0);
 }

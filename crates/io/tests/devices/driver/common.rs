@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, Report, Stack, StackBuilder, Target};
 use dcd_io::{
-    Actions, CallId, ClientId, Context, ControlCall, Device, DeviceSpec, Driver, FileSpec, Host, Outcome,
-    Piece, Session, SessionFactory, Signal, Signals,
+    Actions, CallId, ClientId, Condition, Context, ControlCall, Device, DeviceSpec, Driver, FileSpec,
+    FrontEnd, Host, Outcome, Piece, SessionFactory, Signal, Signals,
 };
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ pub struct Toy {
     held_max: Option<usize>,
 }
 
-impl Session for Toy {
+impl FrontEnd for Toy {
     fn receive(&mut self, bytes: &[u8], actions: &mut Actions) {
         self.unread.extend_from_slice(bytes);
         self.take_up(actions);
@@ -77,22 +77,19 @@ impl Session for Toy {
         actions.send.push(Piece::Bytes(header(u8::from(done), 0, number, token).to_vec()));
     }
 
-    fn is_saturated(&self) -> bool {
-        self.held_max.is_some_and(|max| self.held >= max)
-    }
-
-    fn is_established(&self) -> bool {
-        !self.needs_hello
-    }
-
-    fn holds_requests(&self) -> bool {
-        self.holds_requests
+    fn condition(&self) -> Condition {
+        Condition {
+            is_established: !self.needs_hello,
+            is_saturated: self.held_max.is_some_and(|max| self.held >= max),
+            holds_requests: self.holds_requests,
+            ..Condition::default()
+        }
     }
 }
 
 impl Toy {
     fn take_up(&mut self, actions: &mut Actions) {
-        while self.unread.len() >= HEADER && !self.is_saturated() {
+        while self.unread.len() >= HEADER && !self.condition().is_saturated {
             let (verb, sectors) = (self.unread[0], usize::from(self.unread[1]));
             let at = Lba(u64::from(u32::from_le_bytes(self.unread[4..8].try_into().unwrap())));
             let id = u64::from_le_bytes(self.unread[8..16].try_into().unwrap());
@@ -131,7 +128,7 @@ pub struct ToyFactory {
 }
 
 impl SessionFactory for ToyFactory {
-    fn connect(&mut self) -> Box<dyn Session> {
+    fn connect(&mut self) -> Box<dyn FrontEnd> {
         let ToyFactory { needs_hello, holds_requests, held_max } = *self;
         Box::new(Toy { needs_hello, holds_requests, held_max, ..Toy::default() })
     }

@@ -1,10 +1,10 @@
 //! A front-end with a thread of its own: its bell, its requests, and its answers.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::mpsc;
 
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, StackBuilder};
-use dcd_io::{Actions, CallId, Context, Device, DeviceSpec, Driver, Host, Outcome, Source};
+use dcd_io::{Actions, CallId, Context, Device, DeviceSpec, Driver, FrontEnd, Host, Outcome};
 
 struct Front {
     bell: OwnedFd,
@@ -12,16 +12,16 @@ struct Front {
     answers: mpsc::Sender<(u64, IoResult)>,
 }
 
-impl Source for Front {
-    fn event_fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+impl FrontEnd for Front {
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.as_fd())
     }
 
-    fn take(&mut self, actions: &mut Actions) {
+    fn rang(&mut self, actions: &mut Actions) {
         actions.requests.extend(self.requests.try_iter());
     }
 
-    fn reply(&mut self, token: u64, result: IoResult) {
+    fn reply(&mut self, token: u64, result: IoResult, _actions: &mut Actions) {
         // The other end may have gone.
         let _ = self.answers.send((token, result));
     }
@@ -65,7 +65,7 @@ fn a_source_is_served_each_time_it_rings() {
         driver.add_device(device).unwrap();
         let mut stack = builder.finish(root);
         stack.activate(&mut driver).unwrap();
-        driver.add_source(Box::new(Front { bell: bell_of_front, requests, answers }));
+        driver.add_front_end(Box::new(Front { bell: bell_of_front, requests, answers })).unwrap();
         driver.run(&mut stack, &mut StopAt(Nanos::from_secs(2))).unwrap()
     });
     // Nobody resets the bell's counter: each ring must be heard all the same.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use dcd_engine::{ErrorKind, Geometry, Io, IoError, IoResult};
-use dcd_io::{Actions, Piece, Session, Source};
+use dcd_io::{Actions, FrontEnd, Piece};
 use dcd_serve::fuse::FuseImage;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -94,7 +94,7 @@ pub struct Server {
 
 impl Server {
     /// The threads end with their clients, and the one that listens with the process.
-    pub fn start<S: Session>(disk: &Arc<Disk>, connect: impl Fn() -> S + Send + Sync + 'static) -> Server {
+    pub fn start<S: FrontEnd>(disk: &Arc<Disk>, connect: impl Fn() -> S + Send + Sync + 'static) -> Server {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("nbd.sock");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -114,7 +114,7 @@ impl Server {
 }
 
 /// Carries one client until it or the session ends the connection.
-fn serve(session: &mut dyn Session, mut stream: UnixStream, disk: &Disk) {
+fn serve(session: &mut dyn FrontEnd, mut stream: UnixStream, disk: &Disk) {
     let mut actions = Actions::default();
     session.start(&mut actions);
     let mut bytes = vec![0; 256 << 10];
@@ -132,7 +132,7 @@ fn serve(session: &mut dyn Session, mut stream: UnixStream, disk: &Disk) {
         if !actions.requests.is_empty() {
             continue;
         }
-        assert!(!session.is_saturated(), "nothing is in flight");
+        assert!(!session.condition().is_saturated, "nothing is in flight");
         match stream.read(&mut bytes) {
             Ok(0) | Err(_) => return,
             Ok(read) => session.receive(&bytes[..read], &mut actions),
@@ -140,7 +140,7 @@ fn serve(session: &mut dyn Session, mut stream: UnixStream, disk: &Disk) {
     }
 }
 
-fn send(session: &mut dyn Session, stream: &mut UnixStream, actions: &mut Actions) -> io::Result<()> {
+fn send(session: &mut dyn FrontEnd, stream: &mut UnixStream, actions: &mut Actions) -> io::Result<()> {
     for piece in std::mem::take(&mut actions.send) {
         match piece {
             Piece::Bytes(bytes) => stream.write_all(&bytes)?,
@@ -165,17 +165,19 @@ impl SourceDriver {
         let (disk, stopped) = (Arc::clone(disk), Arc::clone(&stop));
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                let mut bell = [PollFd::from_borrowed_fd(source.bell(), PollFlags::IN)];
+                let mut bell = [PollFd::from_borrowed_fd(source.bell().unwrap(), PollFlags::IN)];
                 let turn = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
                 rustix::event::poll(&mut bell, Some(&turn)).unwrap();
                 if disk.slow.load(Ordering::Relaxed) {
                     thread::sleep(Duration::from_millis(20));
                 }
                 let mut actions = Actions::default();
-                source.take(&mut actions);
+                source.rang(&mut actions);
                 disk.batch_max.fetch_max(actions.requests.len() as u64, Ordering::Relaxed);
-                for (token, io) in actions.requests.into_iter().rev() {
-                    source.reply(token, disk.run(io));
+                while !actions.requests.is_empty() {
+                    for (token, io) in std::mem::take(&mut actions.requests).into_iter().rev() {
+                        source.reply(token, disk.run(io), &mut actions);
+                    }
                 }
             }
         });

@@ -30,7 +30,7 @@ fn go_tells_size_flags_and_block_sizes() {
         [&[0, 3][..], &512u32.to_be_bytes(), &4096u32.to_be_bytes(), &(32u32 << 20).to_be_bytes()].concat();
     assert_eq!(infos, [&export[..], &blocks[..], b"\0\x01disk"]);
     assert_eq!(replies.last().unwrap(), &(p::OPT_GO, p::REP_ACK, vec![]));
-    assert!(peer.session.is_established());
+    assert!(peer.session.condition().is_established);
 }
 
 #[test]
@@ -43,9 +43,9 @@ fn info_tells_the_same_and_stays() {
         "the default export has a name"
     );
     assert_eq!(replies.last().unwrap().1, p::REP_ACK);
-    assert!(!peer.session.is_established());
+    assert!(!peer.session.condition().is_established);
     peer.give(&option(p::OPT_GO, &info_data(b"", &[])));
-    assert!(peer.session.is_established());
+    assert!(peer.session.condition().is_established);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn export_name_starts_without_an_option_reply() {
         assert_eq!(reply.len(), 10 + padding, "client flags {flags}");
         assert_eq!(p::u64_at(&reply, 0), DISK_BYTES as u64);
         assert!(reply[10..].iter().all(|byte| *byte == 0));
-        assert!(peer.session.is_established());
+        assert!(peer.session.condition().is_established);
         assert_eq!(peer.ask(0, p::CMD_READ, 0, 512, &[]).1.len(), 512);
     }
 }
@@ -95,7 +95,7 @@ fn an_unknown_name_is_an_error_in_go_and_the_end_in_export_name() {
         peer.give(&option(p::OPT_GO, &info_data(name, &[])));
         assert_eq!(kinds(&peer.take()), [p::REP_ERR_UNKNOWN]);
         peer.give(&option(p::OPT_EXPORT_NAME, name));
-        assert!(peer.closed && peer.take().is_empty() && !peer.session.is_established());
+        assert!(peer.closed && peer.take().is_empty() && !peer.session.condition().is_established);
     }
 }
 
@@ -145,7 +145,7 @@ fn what_is_unknown_is_refused_in_step() {
     peer.give(&option(p::OPT_STARTTLS, b"more"));
     assert_eq!(kinds(&peer.take()), [p::REP_ERR_INVALID]);
     peer.give(&option(p::OPT_GO, &info_data(b"disk", &[])));
-    assert!(peer.session.is_established(), "still in step");
+    assert!(peer.session.condition().is_established, "still in step");
 }
 
 #[test]

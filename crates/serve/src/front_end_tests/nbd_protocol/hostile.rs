@@ -24,7 +24,7 @@ fn a_name_longer_than_its_option() {
             peer.give(&option(number, &data));
             assert_eq!(kinds(&peer.take()), [p::REP_ERR_INVALID], "length {length}");
             peer.give(&option(p::OPT_GO, &info_data(b"disk", &[])));
-            assert!(peer.session.is_established());
+            assert!(peer.session.condition().is_established);
         }
     }
 }
@@ -88,7 +88,7 @@ fn long_export_names() {
     peer.give(&option(p::OPT_LIST, &[]));
     assert_eq!(kinds(&peer.take()), [p::REP_SERVER, p::REP_ACK]);
     peer.give(&option(p::OPT_GO, &info_data(name.as_bytes(), &[p::INFO_NAME])));
-    assert!(peer.session.is_established());
+    assert!(peer.session.condition().is_established);
 }
 
 /// CVE-2017-15119: an option of 4 GiB kept the server reading it.
@@ -114,7 +114,7 @@ fn bytes_that_are_no_option_end_the_connection() {
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"NBDMAGICIHAVEOPT", &[0; 16], &[0xff; 64]] {
         let mut peer = negotiating();
         peer.give(bytes);
-        assert!(peer.closed && !peer.session.is_established());
+        assert!(peer.closed && !peer.session.condition().is_established);
     }
     let mut peer = Peer::transmitting(geometry(), false);
     peer.give(&[0xff; 28]);
@@ -127,7 +127,7 @@ fn bytes_that_are_no_option_end_the_connection() {
 fn endless_negotiation_is_ended() {
     let mut peer = negotiating();
     for _ in 0..OPTIONS_MAX {
-        assert!(!peer.closed && !peer.session.is_established());
+        assert!(!peer.closed && !peer.session.condition().is_established);
         peer.give(&option(p::OPT_LIST, &[]));
     }
     peer.give(&option(p::OPT_LIST, &[]));
@@ -203,7 +203,7 @@ proptest! {
         let stream = tokens.concat();
         let (mut answered, mut in_flight_max) = (0, 0);
         for (turn, bytes) in stream.chunks(chunk).enumerate() {
-            if peer.session.is_saturated() {
+            if peer.session.condition().is_saturated {
                 peer.finish();
             }
             peer.give(bytes);

@@ -7,7 +7,7 @@ mod transmission;
 use std::sync::Arc;
 
 use dcd_engine::{Buf, Durability, Geometry, Io, IoResult};
-use dcd_io::{Actions, Piece, Session};
+use dcd_io::{Actions, FrontEnd, Piece};
 use dcd_serve::nbd::{NbdExports, NbdSession, protocol as p};
 
 /// A session with a device in memory, and everything that it has sent.
@@ -71,7 +71,7 @@ impl Peer {
         let mut peer = Peer::connect(exports);
         peer.give(&3u32.to_be_bytes());
         peer.give(&option(p::OPT_GO, &info_data(b"disk", &[])));
-        assert!(peer.session.is_established() && !peer.closed);
+        assert!(peer.session.condition().is_established && !peer.closed);
         peer.take();
         peer
     }

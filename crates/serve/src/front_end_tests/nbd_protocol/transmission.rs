@@ -63,7 +63,7 @@ fn writes_of_clients_that_outlive_the_server_are_durable_where_the_stack_answers
     ] {
         let mut peer =
             Peer::transmitting_to(NbdExports::single("disk", geometry(), false).outliving(outlives));
-        assert_eq!(peer.session.holds_requests(), waits);
+        assert_eq!(peer.session.condition().holds_requests, waits);
         assert_eq!(peer.ask(0, p::CMD_WRITE, 0, 512, &[1; 512]).0, 0);
         assert_eq!(peer.ask(0, p::CMD_WRITE_ZEROES, 0, 1024, &[]).0, 0);
         assert_eq!(peer.log, words);
@@ -294,11 +294,11 @@ fn flight_is_bounded_by_requests() {
     let mut peer = writable();
     let burst: Vec<u8> = (0..2000u64).flat_map(|cookie| request(0, p::CMD_READ, cookie, 0, 512)).collect();
     peer.give(&burst);
-    assert!(peer.session.is_saturated());
+    assert!(peer.session.condition().is_saturated);
     assert_eq!(peer.requests.len(), FLIGHT_REQUESTS_MAX);
     // The rest comes as the first are answered, without another byte from the client, and in order.
     peer.finish();
-    assert!(!peer.session.is_saturated());
+    assert!(!peer.session.condition().is_saturated);
     let sent = peer.take();
     let cookies: Vec<u64> = sent.chunks(16 + 512).map(|reply| p::u64_at(reply, 8)).collect();
     assert_eq!(cookies, (0..2000).collect::<Vec<u64>>());
@@ -311,7 +311,7 @@ fn flight_is_bounded_by_bytes() {
     let burst: Vec<u8> =
         (0..100u64).flat_map(|cookie| request(0, p::CMD_READ, cookie, 0, PAYLOAD_BYTES_MAX)).collect();
     peer.give(&burst);
-    assert!(peer.session.is_saturated());
+    assert!(peer.session.condition().is_saturated);
     assert_eq!(peer.requests.len(), CONNECTION_BYTES_MAX / PAYLOAD_BYTES_MAX as usize);
     // In the middle of a payload the driver must go on reading, or it would never end.
     let mut peer = Peer::transmitting(big, false);
@@ -319,10 +319,10 @@ fn flight_is_bounded_by_bytes() {
         [request(0, p::CMD_WRITE, 1, 0, PAYLOAD_BYTES_MAX), vec![1; PAYLOAD_BYTES_MAX as usize]].concat();
     peer.give(&largest);
     peer.give(&largest[..largest.len() - 1]);
-    assert!(!peer.session.is_saturated());
+    assert!(!peer.session.condition().is_saturated);
     peer.give(&largest[largest.len() - 1..]);
     peer.give(&largest[..4096]);
-    assert!(peer.session.is_saturated() && peer.requests.len() == 2);
+    assert!(peer.session.condition().is_saturated && peer.requests.len() == 2);
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn a_client_that_does_not_read_is_not_served_without_end() {
         finished += 1;
     }
     assert_eq!(finished, CONNECTION_BYTES_MAX / length as usize, "no more than the limit is held");
-    assert!(peer.session.is_saturated());
+    assert!(peer.session.condition().is_saturated);
     // It reads, and is served again.
     peer.reads_replies = true;
     peer.read_replies();
@@ -350,7 +350,7 @@ fn a_client_that_does_not_read_is_not_served_without_end() {
         peer.reply(token, IoResult::ok(io.take_buf()));
         finished += 1;
     }
-    assert!(finished == 1000 && !peer.session.is_saturated());
+    assert!(finished == 1000 && !peer.session.condition().is_saturated);
 }
 
 #[test]
@@ -375,11 +375,15 @@ fn a_request_that_finds_no_memory_waits_until_others_give_some_back() {
     for peer in &mut greedy {
         peer.reads_replies = false;
         peer.give(&[large(1), large(2)].concat());
-        assert!(peer.requests.len() == 2 && peer.session.has_wanted_memory());
+        assert!(peer.requests.len() == 2 && peer.session.condition().has_wanted_memory);
     }
     let mut waits = Peer::transmitting_to(exports.clone());
     waits.give(&large(3));
-    assert!(waits.requests.is_empty() && waits.session.is_saturated() && waits.session.waits_for_memory());
+    assert!(
+        waits.requests.is_empty()
+            && waits.session.condition().is_saturated
+            && waits.session.condition().waits_for_memory
+    );
     let mut small = Peer::transmitting_to(exports);
     small.give(&request(0, p::CMD_READ, 4, 0, 65536));
     assert_eq!(small.requests.len(), 1);
@@ -398,7 +402,7 @@ fn a_request_that_finds_no_memory_waits_until_others_give_some_back() {
     let (token, io) = greedy[1].requests.remove(0);
     greedy[1].reply(token, IoResult::ok(io.take_buf()));
     assert_eq!(go_on(&mut waits), 1);
-    assert!(!waits.session.waits_for_memory() && !waits.session.is_saturated());
+    assert!(!waits.session.condition().waits_for_memory && !waits.session.condition().is_saturated);
     drop(greedy);
     waits.give(&large(5));
     assert_eq!(waits.requests.len(), 2);

@@ -1,0 +1,203 @@
+//! The interface of front-ends to the driver.
+//!
+//! A front-end is sans-IO: the driver moves its bytes, commands and wake-ups, and carries out the [`Actions`] of each call.
+//!
+//! | front-end      | its clients                         | methods beside those of all           |
+//! |----------------|-------------------------------------|---------------------------------------|
+//! | a session      | one, on a byte stream               | `receive` to `client_gone`            |
+//! | own thread     | of a thread that rings an eventfd   | `bell`, `rang`, `user`                |
+//! | in the ring    | of a driver of the kernel           | `begun` to `close`, `user`            |
+
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use dcd_engine::{Buf, Io, IoResult};
+
+/// A piece of output. Buffers go out as they are, without a copy.
+#[derive(Debug)]
+pub enum Piece {
+    Bytes(Vec<u8>),
+    Buf(Buf),
+}
+
+/// A call on the host of the stack, from a control connection: a verb and its arguments as JSON.
+#[derive(Debug)]
+pub struct ControlCall {
+    /// Chosen by the session; comes back with the answer.
+    pub token: u64,
+    pub body: serde_json::Value,
+}
+
+/// A command to a driver of the kernel, through the ring.
+#[derive(Debug)]
+pub struct Command {
+    /// The file that takes the command.
+    pub fd: RawFd,
+    /// Chosen by the front-end; comes back with the end.
+    pub slot: usize,
+    pub op: u32,
+    /// The first half of the command. The second half is the address of `buf`.
+    pub head: [u8; 8],
+    /// The kernel's until the command ends.
+    pub buf: Buf,
+    /// Bytes of `buf` that the kernel may use.
+    pub bytes: usize,
+}
+
+/// Work that a front-end wants done.
+#[derive(Debug, Default)]
+pub struct Actions {
+    /// Bytes for the client of a session.
+    pub send: Vec<Piece>,
+    /// Requests to the root of the stack, each with a token chosen by the front-end, unique while it is unanswered.
+    pub requests: Vec<(u64, Io)>,
+    /// Calls of a session.
+    pub calls: Vec<ControlCall>,
+    pub commands: Vec<Command>,
+    /// Close the session's connection once all of `send` is sent.
+    pub close: bool,
+}
+
+/// Condition of a front-end after a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Condition {
+    /// The handshake is over; the driver closes connections that take longer than its limit.
+    pub is_established: bool,
+    /// The driver should not read more from this client: too much of its work is in flight.
+    pub is_saturated: bool,
+    /// A part of a request has arrived: the rest is worth a short wait.
+    pub is_mid_request: bool,
+    /// The session waits for memory that others hold. The driver calls [`FrontEnd::go_on`] when they may have released some.
+    pub waits_for_memory: bool,
+    /// The session holds memory for which others may wait.
+    pub has_wanted_memory: bool,
+    /// A client may use the device, and would be harmed by its loss.
+    pub has_device: bool,
+    /// Requests that arrive while the server stops stay unanswered: the client may send them to the next server.
+    pub holds_requests: bool,
+    /// The client continues with the next server, and is not harmed by the end of this one.
+    pub outlives_server: bool,
+}
+
+/// News of a front-end, for the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrontEndNews {
+    /// Clients can use the device at `place`. `but`: a warning for the administrator.
+    Ready { place: String, but: Option<String> },
+    /// The front-end cannot serve, or no longer can; of a session: its handshake has failed.
+    Failed(String),
+}
+
+/// Looks for the device's user in tables of the system. May block for long, so it must not run on the driver's thread.
+pub type Lookup = Box<dyn FnOnce() -> Option<String> + Send>;
+
+/// Work that may take long, for a thread of its own.
+pub type Task = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// Fate of a front-end when its server ends.
+pub enum Ending {
+    /// The device stays for the next server, for this reason.
+    Leave(String),
+    /// The device could not be removed, for this reason.
+    Failed(String),
+    /// Runs a task that finds out whether the device may be removed, then [`FrontEnd::ended`]. Until then, requests wait.
+    Ask(Task),
+    /// Runs a task that removes the device, then [`FrontEnd::close`]. All requests fail from now on.
+    Remove(Task),
+}
+
+/// Translates between clients and the stack. See the module's documentation.
+pub trait FrontEnd {
+    /// The client has just connected, or the front-end was added: its first commands go out together.
+    fn start(&mut self, _actions: &mut Actions) {}
+
+    /// The end of a request.
+    fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions);
+
+    fn condition(&self) -> Condition {
+        Condition { is_established: true, ..Condition::default() }
+    }
+
+    /// Returns news that the host has not heard yet.
+    fn take_news(&mut self) -> Option<FrontEndNews> {
+        None
+    }
+
+    /// Takes all bytes of the client, and keeps what is incomplete.
+    fn receive(&mut self, _bytes: &[u8], _actions: &mut Actions) {}
+
+    /// A buffer in `send` was sent whole. The session may reuse it, and may resume requests that waited for memory. The driver calls this
+    /// for every buffer, in their order. A session thereby bounds the memory that a client which does not read makes the server hold.
+    fn sent(&mut self, _buf: Buf, _actions: &mut Actions) {}
+
+    /// The answer to one of its control calls. A call may be answered more than once (progress); the last has `done`.
+    fn call_reply(&mut self, _token: u64, _body: serde_json::Value, _done: bool, _actions: &mut Actions) {}
+
+    /// Resumes requests that waited for memory. Returns false if there is still too little.
+    fn go_on(&mut self, _actions: &mut Actions) -> bool {
+        false
+    }
+
+    /// The client is gone. Only replies to its requests follow: until then, these hold memory.
+    fn client_gone(&mut self) {}
+
+    /// Returns the eventfd by which another thread announces requests.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The bell has rung: hands over the requests that have come in.
+    fn rang(&mut self, _actions: &mut Actions) {}
+
+    /// Returns the lookup of the device's user; none for the client of a connection, whom the driver knows.
+    fn user(&self) -> Option<Lookup> {
+        None
+    }
+
+    /// The kernel has the first commands. Does the remaining setup, and returns the task that lets clients in while the driver serves.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn begun(&mut self) -> io::Result<Option<Task>> {
+        Ok(None)
+    }
+
+    /// The end of that task.
+    fn task_ended(&mut self, _ended: io::Result<()>) {}
+
+    /// The end of a command.
+    fn completed(&mut self, _slot: usize, _result: i32, _buf: Buf, _actions: &mut Actions) {}
+
+    /// Returns the status of a device that is announced by news.
+    fn status(&self) -> Option<serde_json::Value> {
+        None
+    }
+
+    /// The server ends. `unanswered`: requests without an answer. None: the front-end only has to be dropped.
+    fn end(&mut self, _unanswered: usize) -> Option<Ending> {
+        None
+    }
+
+    /// The task of [`Ending::Ask`] has ended, or that of [`Ending::Remove`] has failed.
+    fn ended(&mut self, _result: io::Result<()>, _actions: &mut Actions) -> Ending {
+        Ending::Leave(String::new())
+    }
+
+    /// The device was removed: releases its file and memory.
+    ///
+    /// # Errors
+    /// In words, where it did not go away.
+    fn close(self: Box<Self>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Makes a session for each client of a listening socket.
+pub trait SessionFactory {
+    fn connect(&mut self) -> Box<dyn FrontEnd>;
+
+    /// Returns the bytes that tell a client that `clients_max` others are connected; empty if the protocol has no such message.
+    fn refusal(&self, _clients_max: usize) -> Vec<u8> {
+        Vec::new()
+    }
+}
