@@ -7,6 +7,7 @@ use crate::cli::{Check, LogArgs};
 use crate::failure::Failure;
 use crate::output::print_json;
 use crate::session::choice::CacheChoice;
+use crate::session::devices::Purpose;
 use crate::session::judge::{Inspection, admit_log};
 use crate::session::machine::this;
 use crate::session::open::{Log, is_log, tell_missing_legs};
@@ -44,6 +45,7 @@ fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     if choice.stands_on_a_cache() {
         return Ok(None);
     }
+    let choice = choice.holding(Purpose::Look);
     tell_missing_legs(&choice)?;
     let Inspection { record: Some(record), seen, .. } = inspect(&choice)? else { return Ok(None) };
     match admit_log(&choice, &record, &seen) {

@@ -19,6 +19,7 @@ use crate::session::tell::tell_members;
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     choice.site.asked.degraded_legs = args.degraded;
+    choice.site.hold(Purpose::Change);
     let Inspection { record, seen, .. } = inspect(&choice)?;
     let mut gone = match &record {
         Some(record) => record.told_of_part()?,

@@ -14,6 +14,7 @@ use crate::session::start::{inspect, start, target};
 pub fn run(args: &Grow) -> Result<(), Failure> {
     let mut site = Site::load(&args.file)?;
     site.asked.grow = true;
+    site.hold(Purpose::Change);
     let mut before = Vec::new();
     for choice in choices(&site)? {
         let Inspection { superblock, .. } = inspect(&choice)?;

@@ -28,6 +28,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     if !args.list {
         say_so_when_interrupted();
     }
+    choice.site.hold(purpose);
     choice.site.asked.take_over = args.force;
     choice.site.asked.degraded_legs = args.force || args.degraded;
     if args.list {

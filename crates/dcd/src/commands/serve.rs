@@ -88,6 +88,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     // Done before any thread but that of messages is started, so that the signals come to this thread.
     let signals = Signals::of_server().map_err(|error| Failure::io("signals", error))?;
     let watch = StartWatch::begin(driver.take_signals(signals)).map_err(failed)?;
+    // Not before: an export of another machine has threads, too, and the command of a take-over ends other uses of the devices.
+    site.hold(Purpose::Change);
     admit_bare_array(&site, &site.export)?;
     admit_no_log(&site, &site.export)?;
     let admitted = admit(&site)?;
@@ -102,6 +104,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     watch.doing(format!("opening the devices of {}", args.file.display()));
     let mut running = RunningCaches::of(admitted);
     let (mut stack, mut served, recording) = build(&site, args.record.as_deref(), is_plain, &mut driver)?;
+    // Devices that were left out are free for others.
+    site.release();
     served.host.nbd_backend =
         (!site.serve.nbd.is_empty()).then(|| nbd_device::backend(&site, &owner).text().to_owned());
     running.note_start()?;
@@ -208,12 +212,12 @@ fn tell_memory(site: &Site, stack: &Stack, parts: &Parts, quiet: bool) {
 
 /// Takes missing devices out of the file, if its arrays and mirrored logs can start without them.
 fn leave_out(site: &mut Site, degraded: Option<Option<Nanos>>) -> Result<Vec<String>, Failure> {
-    let export = site.export.clone();
-    match degraded {
-        Some(Some(wait)) => start::leave_out_after(site, Duration::from_nanos(wait.0)),
-        Some(None) => start::leave_out(site, &[&export], Allowed::MembersAndLegs),
-        None => start::leave_out(site, &[&export], Allowed::Nothing),
+    if let Some(Some(wait)) = degraded {
+        return start::leave_out_after(site, Duration::from_nanos(wait.0));
     }
+    let export = site.export.clone();
+    let allowed = if degraded.is_some() { Allowed::MembersAndLegs } else { Allowed::Nothing };
+    start::leave_out(site, &[&export], allowed)
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {

@@ -9,6 +9,7 @@ use dcd_stack::{LayerKind, StackFile};
 use crate::cli_array::ArrayArgs;
 use crate::failure::Failure;
 use crate::session::below::{array_below, stands_on_a_cache};
+use crate::session::devices::Purpose;
 use crate::session::record::{Attachment, AttachmentState, uuid_text};
 use crate::session::site::Site;
 
@@ -32,6 +33,7 @@ fn choose(
 }
 
 /// A log cache of a stack file.
+#[derive(Clone)]
 pub struct CacheChoice {
     pub site: Site,
     pub layer: String,
@@ -61,6 +63,13 @@ impl CacheChoice {
             }
             _ => unreachable!("log_caches gives log caches"),
         }
+    }
+
+    /// Returns the choice with devices that stay open and locked: see [`Site::hold`].
+    pub fn holding(&self, purpose: Purpose) -> CacheChoice {
+        let mut choice = self.clone();
+        choice.site.hold(purpose);
+        choice
     }
 
     /// True if the log or the data disk is on another log cache, and cannot be read without serving that one. An array on a cache

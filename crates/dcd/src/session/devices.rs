@@ -1,12 +1,16 @@
 //! Opens the real devices of a stack file, for a server or for offline work, and drives an offline stack: one operation
 //! after the other.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use dcd_engine::log_cache::MemoryPlace;
 use dcd_engine::{
-    BlockDevice, DeviceIndex, Geometry, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES, Stack,
+    BlockDevice, DeviceIndex, Geometry, Io, IoResult, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES,
+    Stack,
 };
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, MemoryDirectory, Overlay, RemoteSpec};
 use dcd_serve::control::Client;
@@ -48,19 +52,80 @@ pub enum Purpose {
 pub struct Opener<'a> {
     site: &'a Site,
     purpose: Purpose,
+    held: Rc<Held>,
     devices: Vec<Opened>,
     /// Set when a device is open elsewhere.
     busy: bool,
 }
 
 enum Opened {
-    Plain(Device),
-    Overlaid(Overlay),
+    Taken(FileDevice),
+    /// For looks: what is written to it stays in RAM.
+    Shared(Box<dyn BlockDevice>),
+}
+
+/// Devices that stay open and locked: looks share them, and a start that changes them takes them. So what a start finds is what was looked at.
+pub struct Held {
+    for_changes: bool,
+    devices: RefCell<BTreeMap<String, Shared>>,
+}
+
+/// A device that several looks read.
+#[derive(Clone)]
+struct Shared(Rc<RefCell<FileDevice>>);
+
+impl BlockDevice for Shared {
+    fn geometry(&self) -> Geometry {
+        self.0.borrow().geometry()
+    }
+
+    fn run(&mut self, io: Io) -> IoResult {
+        self.0.borrow_mut().run(io)
+    }
+}
+
+impl Held {
+    /// Holds nothing yet. `purpose`: of the start for which the devices are held.
+    pub fn new(purpose: Purpose) -> Held {
+        Held { for_changes: purpose != Purpose::Look, devices: RefCell::default() }
+    }
+
+    /// Returns a device for a look. A device that cannot be opened for changes is opened for reading only: the start reports the reason.
+    fn share(
+        &self,
+        device: &DeviceSpec,
+        open: impl Fn(bool) -> Result<Device, DeviceError>,
+    ) -> Result<Shared, DeviceError> {
+        let mut devices = self.devices.borrow_mut();
+        if let Some(shared) = devices.get(&device.name) {
+            return Ok(shared.clone());
+        }
+        let opened = match open(device.read_only || !self.for_changes) {
+            Err(error)
+                if self.for_changes
+                    && !matches!(error, DeviceError::NotFound { .. })
+                    && !error.is_in_use() =>
+            {
+                open(true).map_err(|_| error)
+            }
+            opened => opened,
+        }?;
+        let shared = Shared(Rc::new(RefCell::new(opened.into())));
+        devices.insert(device.name.clone(), shared.clone());
+        Ok(shared)
+    }
+
+    /// Returns a held device to a start that changes it, unless it is to be made, or could only be opened for reading.
+    fn take(&self, device: &DeviceSpec, makes: bool) -> Option<FileDevice> {
+        let shared = self.devices.borrow_mut().remove(&device.name)?;
+        let is_wanted = !makes && (device.read_only || !shared.geometry().read_only);
+        Rc::try_unwrap(shared.0).ok().map(RefCell::into_inner).filter(|_| is_wanted)
+    }
 }
 
 impl<'a> Opener<'a> {
     pub fn new(site: &'a Site, purpose: Purpose) -> Opener<'a> {
-        Opener { site, purpose, devices: Vec::new(), busy: false }
+        Opener { site, purpose, held: site.held(purpose), devices: Vec::new(), busy: false }
     }
 
     /// The devices, in the order of their [`DeviceIndex`].
@@ -69,8 +134,8 @@ impl<'a> Opener<'a> {
     /// If they were opened for [`Purpose::Look`].
     pub fn into_devices(self) -> Vec<Device> {
         let device = |opened| match opened {
-            Opened::Plain(device) => device,
-            Opened::Overlaid(_) => unreachable!("a driver changes its devices"),
+            Opened::Taken(device) => device.into_device(),
+            Opened::Shared(_) => unreachable!("a driver changes its devices"),
         };
         self.devices.into_iter().map(device).collect()
     }
@@ -86,8 +151,8 @@ impl<'a> Opener<'a> {
     /// The driver of offline commands.
     pub fn into_pump(self) -> FilePump {
         let devices = self.devices.into_iter().map(|opened| match opened {
-            Opened::Plain(device) => Box::new(FileDevice::from(device)) as Box<dyn BlockDevice>,
-            Opened::Overlaid(overlay) => Box::new(overlay),
+            Opened::Taken(device) => Box::new(device) as Box<dyn BlockDevice>,
+            Opened::Shared(device) => device,
         });
         let devices = devices.collect();
         FilePump { devices, started: Instant::now(), outputs: Vec::new(), reports: Vec::new() }
@@ -140,7 +205,7 @@ impl<'a> Opener<'a> {
         }
     }
 
-    fn spec(&self, device: &DeviceSpec) -> dcd_io::DeviceSpec {
+    fn spec(&self, device: &DeviceSpec, read_only: bool) -> dcd_io::DeviceSpec {
         let (path, size) = match &device.source {
             DeviceSource::Memory { size } => return dcd_io::DeviceSpec::Memory { bytes: *size },
             DeviceSource::Remote(remote) => return remote_spec(remote, device.read_only),
@@ -152,7 +217,7 @@ impl<'a> Opener<'a> {
         });
         let spec = FileSpec::new(path);
         dcd_io::DeviceSpec::File(FileSpec {
-            read_only: device.read_only || self.purpose == Purpose::Look,
+            read_only,
             // A modelled disk decides how long operations take: the file below should take no time.
             direct: if is_modelled { Direct::Never } else { spec.direct },
             create: size.filter(|_| self.purpose == Purpose::Create),
@@ -181,9 +246,8 @@ fn of_the_system(path: &Path, mount: &str) -> String {
 }
 
 /// Reports a file whose end is not a whole block.
-fn tell_rest(device: &DeviceSpec, opened: &Device) {
+fn tell_rest(device: &DeviceSpec, geometry: Geometry) {
     let DeviceSource::Path { path, .. } = &device.source else { return };
-    let geometry = opened.geometry();
     let file = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
     let rest = file.map_or(0, |file| file.len().saturating_sub(geometry.sectors * SECTOR_BYTES));
     if rest > 0 {
@@ -208,8 +272,19 @@ impl DeviceOpener for Opener<'_> {
     }
 
     fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
-        let spec = self.spec(device);
-        let opened = patiently(|| Device::open(&spec), DeviceError::is_in_use);
+        let open =
+            |read_only| patiently(|| Device::open(&self.spec(device, read_only)), DeviceError::is_in_use);
+        let opened = match self.purpose {
+            Purpose::Look => self.held.share(device, open).map(|shared| match device.read_only {
+                true => Opened::Shared(Box::new(shared)),
+                false => Opened::Shared(Box::new(Overlay::new(shared))),
+            }),
+            _ => {
+                let makes = self.purpose == Purpose::Create && device.is_made();
+                let held = self.held.take(device, makes).map(Ok);
+                held.unwrap_or_else(|| open(device.read_only).map(FileDevice::from)).map(Opened::Taken)
+            }
+        };
         let opened = opened.map_err(|error| {
             if let DeviceError::Busy { path, .. } = &error
                 && let Some(mount) = carried_by(path)
@@ -222,20 +297,13 @@ impl DeviceOpener for Opener<'_> {
                 _ => OpenError::from(error),
             }
         })?;
-        if self.purpose != Purpose::Look {
-            tell_rest(device, &opened);
-        }
-        let (opened, geometry) = match self.purpose {
-            Purpose::Look if !device.read_only => {
-                let overlay = Overlay::new(opened);
-                let geometry = overlay.geometry();
-                (Opened::Overlaid(overlay), geometry)
-            }
-            _ => {
-                let geometry = opened.geometry();
-                (Opened::Plain(opened), geometry)
-            }
+        let geometry = match &opened {
+            Opened::Taken(taken) => taken.geometry(),
+            Opened::Shared(shared) => shared.geometry(),
         };
+        if self.purpose != Purpose::Look {
+            tell_rest(device, geometry);
+        }
         self.devices.push(opened);
         Ok(geometry)
     }
@@ -275,7 +343,7 @@ pub fn wait_while_in_use(site: &Site, wait: Duration) {
     let in_use = || {
         let local = site.devices.iter().filter(|device| matches!(device.source, DeviceSource::Path { .. }));
         local
-            .map(|device| Device::open(&opener.spec(device)))
+            .map(|device| Device::open(&opener.spec(device, true)))
             .find_map(|opened| opened.err().filter(DeviceError::is_in_use))
     };
     let mut told = false;

@@ -45,6 +45,7 @@ impl Opened {
     /// Opens both parts of a cache.
     pub fn open(choice: &CacheChoice, purpose: Purpose) -> Result<Opened, Failure> {
         let create = purpose == Purpose::Create;
+        let choice = &choice.holding(purpose);
         refuse_other_machine(choice, purpose)?;
         let log_array = if create { array_record(&choice.site, &choice.log)? } else { None };
         let data_array = array_record(&choice.site, &choice.data)?;
@@ -150,6 +151,7 @@ fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Fa
 
 /// Opens the log alone.
 pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<PartDevice, Failure> {
+    let choice = &choice.holding(purpose);
     refuse_other_machine(choice, purpose)?;
     let (offline, parts) = start(&for_looks(&choice.site, purpose), &[&choice.log], purpose)?;
     Ok(offline.part(target(&parts, &choice.log)))

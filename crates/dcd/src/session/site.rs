@@ -1,20 +1,37 @@
-//! A stack file as the commands work with it: with the options of its start.
+//! A stack file as the commands work with it: with the options of its start, and its open devices.
 
 use std::ops::Deref;
 use std::path::Path;
+use std::rc::Rc;
 
 use dcd_stack::{Asked, StackFile};
 
 use crate::failure::Failure;
+use crate::session::devices::{Held, Purpose};
 
 /// See the module's documentation.
 #[derive(Clone)]
 pub struct Site {
     pub file: StackFile,
     pub asked: Asked,
+    held: Option<Rc<Held>>,
 }
 
 impl Site {
+    /// Keeps the devices open and locked from their first look on, unless that is so already. `purpose`: of the start that takes them.
+    pub fn hold(&mut self, purpose: Purpose) {
+        self.held = Some(self.held(purpose));
+    }
+
+    /// Closes the devices that no start has taken.
+    pub fn release(&mut self) {
+        self.held = None;
+    }
+
+    pub fn held(&self, purpose: Purpose) -> Rc<Held> {
+        self.held.clone().unwrap_or_else(|| Rc::new(Held::new(purpose)))
+    }
+
     pub fn load(path: &Path) -> Result<Site, Failure> {
         Ok(StackFile::load(path)?.into())
     }
@@ -28,7 +45,7 @@ impl Site {
 
 impl From<StackFile> for Site {
     fn from(file: StackFile) -> Site {
-        Site { file, asked: Asked::default() }
+        Site { file, asked: Asked::default(), held: None }
     }
 }
 

@@ -31,6 +31,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Opens parts of a stack, and all below them. Starts the log caches among these, if they are admitted.
 pub fn start(site: &Site, parts: &[&str], purpose: Purpose) -> Result<(Started, Parts), Failure> {
     let mut site = site.clone();
+    site.hold(purpose);
     if purpose != Purpose::Create {
         leave_out(&mut site, parts, Allowed::Nothing)?;
     }
@@ -120,17 +121,20 @@ pub fn leave_out_after(site: &mut Site, wait: Duration) -> Result<Vec<String>, F
     let export = site.export.clone();
     loop {
         let mut left = site.clone();
-        let lacks_leg = lacks_leg(site)?;
+        left.hold(Purpose::Change);
+        let lacks_leg = lacks_leg(&left)?;
         match leave_out(&mut left, &[&export], Allowed::Nothing) {
             Ok(told)
                 if !lacks_leg
                     && !left.devices.iter().any(|device| !device.is_there() && !device.is_made()) =>
             {
+                left.release();
                 *site = left;
                 return Ok(told);
             }
             Err(failure @ Failure::Busy(_)) => return Err(failure),
             Ok(_) | Err(_) if Instant::now() >= until => {
+                drop(left);
                 return leave_out(site, &[&export], Allowed::Members);
             }
             Ok(_) | Err(_) => std::thread::sleep(LOOK_INTERVAL),
@@ -277,11 +281,12 @@ pub fn array_record(site: &Site, part: &str) -> Result<Option<Record>, Failure> 
 impl Devices {
     /// Opens all devices of an array that can be opened.
     pub fn open(choice: &ArrayChoice, purpose: Purpose) -> Result<Devices, Failure> {
-        let mut found = Vec::new();
-        let mut there = Vec::new();
+        let mut site = choice.site.clone();
+        site.hold(purpose);
+        let (mut found, mut there) = (Vec::new(), Vec::new());
         for name in choice.names() {
             // Each alone, so that a missing one does not prevent a look at the others.
-            match start(&choice.site, &[name], Purpose::Look) {
+            match start(&site, &[name], Purpose::Look) {
                 Ok(_) => there.push(name),
                 Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
                 Err(error) => {
@@ -292,7 +297,7 @@ impl Devices {
         }
         let mut opened = Parts::default();
         if !there.is_empty() {
-            let (offline, parts) = start(&choice.site, &there, purpose)?;
+            let (offline, parts) = start(&site, &there, purpose)?;
             opened = parts.clone();
             found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
         }

@@ -4,23 +4,22 @@ use std::collections::BTreeMap;
 
 use dcd_engine::{BlockDevice, Discards, Extent, Geometry, Io, IoResult, SECTOR_BYTES};
 
-use super::{Device, FileDevice, check};
+use super::check;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
 /// See the module's documentation. Its users see a device that can be written.
 pub struct Overlay {
-    below: FileDevice,
+    below: Box<dyn BlockDevice>,
     geometry: Geometry,
     written: BTreeMap<u64, [u8; SECTOR]>,
 }
 
 impl Overlay {
-    /// Over a device that is best opened for reading only.
-    pub fn new(below: Device) -> Overlay {
+    pub fn new(below: impl BlockDevice + 'static) -> Overlay {
         let geometry =
-            Geometry { read_only: false, discards: Discards::No, fast_zeroes: false, ..below.geometry };
-        Overlay { below: below.into(), geometry, written: BTreeMap::new() }
+            Geometry { read_only: false, discards: Discards::No, fast_zeroes: false, ..below.geometry() };
+        Overlay { below: Box::new(below), geometry, written: BTreeMap::new() }
     }
 
     fn run_read(&mut self, io: Io) -> IoResult {
@@ -68,7 +67,7 @@ mod tests {
     use dcd_engine::{Buf, Durability, Lba};
 
     use super::*;
-    use crate::{DeviceSpec, FileSpec};
+    use crate::{FileDevice, FileSpec};
 
     #[test]
     fn what_is_written_is_read_again_and_the_file_stays_as_it_is() {
@@ -76,7 +75,7 @@ mod tests {
         let path = dir.path().join("disk");
         std::fs::write(&path, [7; 8 * 4096]).unwrap();
         let spec = FileSpec { read_only: true, ..FileSpec::new(&path) };
-        let mut overlay = Overlay::new(Device::open(&DeviceSpec::File(spec)).unwrap());
+        let mut overlay = Overlay::new(FileDevice::open(&spec).unwrap());
         assert!(!overlay.geometry().read_only);
         overlay.write(Lba(8), Buf::copy_of(&[9; 4096])).unwrap();
         let zeroes =

@@ -163,6 +163,7 @@ fn foreground(
     let mut driver = Driver::new()?;
     driver.take_signals(Signals::of_command().map_err(|e| failed(&e))?);
     let mut site = choice.site.clone();
+    site.hold(Purpose::Change);
     leave_out(&mut site, &[&choice.layer], Allowed::Nothing)?;
     site.asked.volatile = true;
     let mut caches = admit_running(&site, &[&choice.layer])?;

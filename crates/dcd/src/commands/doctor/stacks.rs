@@ -70,6 +70,7 @@ fn not_served(file: &StackFile, about: String) -> Finding {
 /// Tries a start; returns what it would leave out. Each step is that of "dcd serve", but what the layers write stays in RAM.
 fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
     let mut file = Site::from(file.clone());
+    file.hold(Purpose::Look);
     let export = file.export.clone();
     if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
         return Err(Failure::Failed("there is no front-end: add nbd, fuse or ublk to [serve]".to_owned()));
