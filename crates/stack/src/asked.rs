@@ -14,6 +14,8 @@ pub struct Asked {
     pub accept_damage: bool,
     /// Lets log caches start although another machine has served their logs last, and has not stopped them.
     pub take_over: bool,
+    /// Lets arrays start although members are missing that are not known to have failed.
+    pub degraded_members: bool,
     /// Lets mirrored logs start although legs are missing that are not known to have failed.
     pub degraded_legs: bool,
     /// Makes log caches grow to the size of their data disks.

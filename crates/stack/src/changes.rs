@@ -23,18 +23,18 @@ impl StackFile {
     }
 
     /// Takes missing legs out of a mirrored log. One leg stays in any case: the mirror's start then reports the error.
-    pub fn leave_out_legs(&mut self, mirror: &str, names: &[&str]) {
+    pub fn leave_out_legs(&mut self, mirror: &str, names: &[String]) {
         let Some((_, mirror)) = self.mirrors_mut().find(|(name, _)| *name == mirror) else { return };
-        let is_there = |leg: &Located| !names.contains(&leg.text.as_str());
+        let is_there = |leg: &Located| !names.contains(&leg.text);
         if mirror.of.iter().any(is_there) {
             mirror.of.retain(is_there);
         }
     }
 
     /// Takes members and spares out of an array, as if they were missing: "missing" stands in the places of the members.
-    pub fn leave_out(&mut self, array: &str, names: &[&str]) {
+    pub fn leave_out(&mut self, array: &str, names: &[String]) {
         let Some((_, raid)) = self.arrays_mut().find(|(name, _)| *name == array) else { return };
-        let is_there = |device: &Located| !names.contains(&device.text.as_str());
+        let is_there = |device: &Located| !names.contains(&device.text);
         for (devices, places) in
             [(&mut raid.of, &mut raid.config.present), (&mut raid.spares, &mut raid.config.spares)]
         {

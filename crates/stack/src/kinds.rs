@@ -23,6 +23,13 @@ pub struct LayerSpec {
     pub(crate) span: Range<usize>,
 }
 
+impl LayerSpec {
+    /// Place of the layer in the text of its file.
+    pub const fn place(&self) -> usize {
+        self.span.start
+    }
+}
+
 /// A range of the part below.
 #[derive(Clone, Debug)]
 pub struct SliceSpec {

@@ -8,11 +8,11 @@ use crate::failure::Failure;
 use crate::output::print_json;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{Inspection, admit_log};
+use crate::session::judge::{Seen, judge};
 use crate::session::machine::this;
 use crate::session::open::{Log, is_log, tell_missing_legs};
 use crate::session::record::Refusal;
-use crate::session::start::inspect;
+use crate::session::survey::inspect;
 
 pub fn run(args: &Check) -> Result<(), Failure> {
     let refusal = start_refused(&args.log)?;
@@ -47,12 +47,10 @@ fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     }
     let choice = choice.holding(Purpose::Look);
     tell_missing_legs(&choice)?;
-    let Inspection { record: Some(record), seen, .. } = inspect(&choice)? else { return Ok(None) };
-    match admit_log(&choice, &record, &seen) {
-        Err(Failure::Refused(refusal)) => Ok(Some(refusal)),
-        Err(failure) => Err(failure),
-        Ok(_) => Ok(None),
-    }
+    let (cache, _) = inspect(&choice)?;
+    let caches = [(choice.layer.clone(), cache)].into();
+    let seen = Seen { machine: this(), caches, ..Seen::default() };
+    Ok(judge(&choice.site, &seen, &choice.site.asked).err())
 }
 
 fn describe(report: &CheckReport) -> String {

@@ -10,33 +10,30 @@ use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{Inspection, admit_log};
+use crate::session::judge::{CacheSeen, admit_log};
 use crate::session::open::{Opened, mark, open_log};
-use crate::session::record::{AttachmentState, LogSeen, Record, told_as};
-use crate::session::start::inspect;
+use crate::session::record::{AttachmentState, LogSeen, RecordSeen, told_as};
+use crate::session::survey::inspect;
 use crate::session::tell::tell_members;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     choice.site.asked.degraded_legs = args.degraded;
     choice.site.hold(Purpose::Change);
-    let Inspection { record, seen, .. } = inspect(&choice)?;
-    let mut gone = match &record {
-        Some(record) => record.told_of_part()?,
-        None => Vec::new(),
-    };
+    let (CacheSeen { log: seen, record: recorded, .. }, record) = inspect(&choice)?;
+    let mut gone = recorded.as_ref().map_or(Vec::new(), RecordSeen::told_of_part);
     if let LogSeen::Present { uuid, .. } = &seen {
         gone.extend(told_as(uuid));
     }
-    if let Some(record) = &record
-        && let Some(why) = needs_no_destaging(&choice, record, &seen)?
+    if let (Some(record), Some(recorded)) = (&record, &recorded)
+        && let Some(why) = needs_no_destaging(&choice, recorded, &seen)?
     {
         record.remove()?;
         tell_members(&choice.site, &choice.data, record, &gone)?;
         return done(args, &format!("{why}. {}", never_again(&choice, &seen)));
     }
-    if let Some(record) = &record {
-        admit_log(&choice, record, &seen)?;
+    if let Some(recorded) = &recorded {
+        admit_log(&choice, recorded, &seen)?;
     }
     say_so_when_interrupted();
     let mut opened = Opened::open(&choice, Purpose::Change)?;
@@ -93,11 +90,10 @@ fn done(args: &Detach, how: &str) -> Result<(), Failure> {
 /// Returns the reason if a cache may be detached without reading its log. A discarded log is marked first, so that it is never used again.
 fn needs_no_destaging(
     choice: &CacheChoice,
-    record: &Record,
+    record: &RecordSeen,
     seen: &LogSeen,
 ) -> Result<Option<&'static str>, Failure> {
-    let all = record.load()?;
-    let known = all.of(record.extent());
+    let known = record.all.of(record.extent);
     let is_complete = known.is_some_and(|attachment| !attachment.may_lose_data());
     let LogSeen::Present { uuid, state, .. } = seen else {
         if !is_complete {
@@ -106,12 +102,13 @@ fn needs_no_destaging(
         return Ok(Some("its log is missing, and the data disk is complete without it"));
     };
     let own = known.filter(|attachment| attachment.cache_uuid == *uuid);
-    let is_told = || record.told().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id)));
-    if *state == State::Detached && (own.is_some() || record.lost()?.is_some() && is_told()) {
+    let is_told =
+        || record.told.as_ref().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id)));
+    if *state == State::Detached && (own.is_some() || record.lost().is_some() && is_told()) {
         // An earlier detach was killed after it had marked the log.
         return Ok(Some("all dirty data had been written back before"));
     }
-    if *state == State::Detached && known.is_none() && record.lost()?.is_none() {
+    if *state == State::Detached && known.is_none() && record.lost().is_none() {
         return Ok(Some("it was detached before"));
     }
     if is_complete && own.is_some_and(|attachment| attachment.state == AttachmentState::Abandoned) {

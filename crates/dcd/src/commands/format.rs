@@ -26,7 +26,7 @@ use crate::session::record::{
     AttachmentState, Record, Teller, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
     uuid_text,
 };
-use crate::session::start::{open_record, record, start, target};
+use crate::session::survey::{open_record, record, start, target};
 use crate::session::system::is_by_content;
 use crate::session::tell::{clear_foreign_journal, tell_members};
 
@@ -70,7 +70,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     let superblock = format(&mut opened.log, &mut opened.data, &options)?;
     let mut gone = Vec::new();
     if let Some(record) = &opened.record {
-        gone = record.told_of_part()?;
+        gone = record.seen(None)?.told_of_part();
         let attached = choice.attachment(record.extent(), &superblock, AttachmentState::Clean);
         record.update(|_| attached)?;
     }
@@ -242,7 +242,7 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
 
 fn refuse_lost_record(record: &Record, force: bool) -> Result<(), Failure> {
     let instead = "Or add --force: data that only its log has is lost";
-    Ok(admit_without_record(record.lost()?, record.teller(), force, instead)?)
+    Ok(admit_without_record(record.seen(None)?.lost(), record.teller(), force, instead)?)
 }
 
 /// Refuses a log device that is the data disk of a cache.

@@ -6,10 +6,9 @@ use dcd_stack::HumanBytes;
 use crate::cli::Grow;
 use crate::failure::Failure;
 use crate::session::devices::Purpose;
-use crate::session::judge::Inspection;
 use crate::session::serving::checks::choices;
 use crate::session::site::Site;
-use crate::session::start::{inspect, start, target};
+use crate::session::survey::{inspect, start, target};
 
 pub fn run(args: &Grow) -> Result<(), Failure> {
     let mut site = Site::load(&args.file)?;
@@ -17,8 +16,8 @@ pub fn run(args: &Grow) -> Result<(), Failure> {
     site.hold(Purpose::Change);
     let mut before = Vec::new();
     for choice in choices(&site)? {
-        let Inspection { superblock, .. } = inspect(&choice)?;
-        before.push((choice.layer, superblock.map_or(0, |superblock| superblock.data_sectors)));
+        let (seen, _) = inspect(&choice)?;
+        before.push((choice.layer, seen.superblock.map_or(0, |superblock| superblock.data_sectors)));
     }
     let export = site.export.clone();
     let (started, parts) = start(&site, &[&export], Purpose::Change)?;

@@ -19,7 +19,7 @@ use crate::session::devices::Purpose;
 use crate::session::overwrite::may_overwrite;
 use crate::session::serving::status::{legs_text, mirror_of_server};
 use crate::session::site::Site;
-use crate::session::start::{legs_of, start, target};
+use crate::session::survey::{legs_of, start, target};
 
 /// Polling interval of a server for the progress of a leg.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -12,11 +12,11 @@ use crate::output::no_json;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{Inspection, admit_unrecorded};
+use crate::session::judge::admit_unrecorded;
 use crate::session::machine::this;
 use crate::session::open::{Opened, tell_missing_legs};
 use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue};
-use crate::session::start::inspect;
+use crate::session::survey::inspect;
 use crate::session::take_over::went_on_without;
 
 /// Maximum number of extents that are listed as text; `--json` has all.
@@ -36,8 +36,8 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     }
     // Checked before the legs are opened: a refusal changes not even the label of a leg.
     if choice.is_mirrored() && !args.list {
-        let Inspection { record, seen, .. } = inspect(&choice)?;
-        admit(&choice, record.as_ref(), &seen, args.force)?;
+        let (seen, record) = inspect(&choice)?;
+        admit(&choice, record.as_ref(), &seen.log, args.force)?;
     }
     let mut opened = Opened::open(&choice, purpose)?;
     let seen = opened.seen()?;
@@ -94,10 +94,14 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
 /// Refuses to write back a log that the data disk's record does not allow.
 fn admit(choice: &CacheChoice, record: Option<&Record>, seen: &LogSeen, force: bool) -> Result<(), Failure> {
     let Some(record) = record else { return Ok(()) };
-    let all = record.load()?;
-    admit_rescue(&all, record.extent(), &choice.log_name(), seen, force)?;
-    match all.overlapping(record.extent()) {
-        None => admit_unrecorded(record, &choice.log_name(), seen, force),
+    let cache = match seen {
+        LogSeen::Present { uuid, .. } => Some(uuid.as_str()),
+        LogSeen::Missing(_) => None,
+    };
+    let recorded = record.seen(cache)?;
+    admit_rescue(&recorded.all, recorded.extent, &choice.log_name(), seen, force)?;
+    match recorded.all.overlapping(recorded.extent) {
+        None => Ok(admit_unrecorded(&recorded, &choice.log_name(), seen, force)?),
         Some(_) => Ok(()),
     }
 }

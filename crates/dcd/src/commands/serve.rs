@@ -30,13 +30,10 @@ use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::messages;
 use crate::nbd_device;
-use crate::session::absent::Allowed;
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
 use crate::session::open::{open_log, reserve_space};
 use crate::session::running::RunningCaches;
-use crate::session::serving::checks::{
-    admit, admit_bare, admit_bare_array, admit_no_log, admit_non_volatile, choices,
-};
+use crate::session::serving::checks::{admit, admit_bare, admit_non_volatile, choices};
 use crate::session::serving::discard::without_caches;
 use crate::session::serving::host::{Cache, CacheKind, Host};
 use crate::session::serving::notify::tell_ready;
@@ -90,11 +87,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let watch = StartWatch::begin(driver.take_signals(signals)).map_err(failed)?;
     // Not before: an export of another machine has threads, too, and the command of a take-over ends other uses of the devices.
     site.hold(Purpose::Change);
-    admit_bare_array(&site, &site.export)?;
-    admit_no_log(&site, &site.export)?;
-    let admitted = admit(&site)?;
-    let unrecorded = admitted.iter().filter(|cache| cache.unrecorded.is_some());
-    site.asked.doubt_kept.extend(unrecorded.map(|cache| cache.layer.clone()));
+    let admitted = admit(&mut site)?;
     let caches: Vec<String> = admitted.iter().filter_map(|cache| cache.cache.clone()).collect();
     let owner = nbd_device::owner(&site, &caches);
     measure_logs(&site)?;
@@ -215,9 +208,10 @@ fn leave_out(site: &mut Site, degraded: Option<Option<Nanos>>) -> Result<Vec<Str
     if let Some(Some(wait)) = degraded {
         return start::leave_out_after(site, Duration::from_nanos(wait.0));
     }
+    site.asked.degraded_members |= degraded.is_some();
+    site.asked.degraded_legs |= degraded.is_some();
     let export = site.export.clone();
-    let allowed = if degraded.is_some() { Allowed::MembersAndLegs } else { Allowed::Nothing };
-    start::leave_out(site, &[&export], allowed)
+    start::leave_out(site, &[&export])
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {

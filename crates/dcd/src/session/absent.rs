@@ -17,25 +17,17 @@ use crate::session::choice::{ArrayChoice, place};
 use crate::session::members::{Devices, Standing};
 use crate::session::record::Refusal;
 
-/// Devices that a start may leave out although no superblock or label calls them failed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Allowed {
-    Nothing,
-    Members,
-    MembersAndLegs,
-}
-
-/// Decides if an array may start without its devices `absent`. Returns the names of all devices that are left out, and a line for the
-/// administrator about each.
+/// Decides if an array may start without its devices `absent`. `degraded`: even if no superblock calls them failed. Returns the names of
+/// all devices that are left out, and a line for the administrator about each.
 pub fn without<'a>(
     choice: &'a ArrayChoice,
     absent: &'a [&'a str],
     devices: &'a Devices,
-    allowed: Allowed,
+    degraded: bool,
 ) -> Result<(Vec<&'a str>, Vec<String>), Refusal> {
     let looked = Looked { choice, absent, devices };
     let lacking = looked.lacking();
-    if !lacking.is_empty() && allowed == Allowed::Nothing {
+    if !lacking.is_empty() && !degraded {
         return Err(looked.refusal(&lacking));
     }
     let stale = lacking.iter().filter_map(|role| looked.stale(*role));

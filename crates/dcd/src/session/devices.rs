@@ -398,3 +398,34 @@ impl Pump for FilePump {
         self.outputs = outputs;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_device_stays_locked_from_the_first_look_to_the_end_of_the_start_that_takes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let mut site = Site::of_device(&path, false).unwrap();
+        let is_free = || Device::open(&dcd_io::DeviceSpec::File(FileSpec::new(&path))).is_ok();
+        let open = |site: &Site, purpose| {
+            let mut opener = Opener::new(site, purpose);
+            opener.open(DeviceIndex(0), &site.devices[0]).unwrap();
+            opener.into_pump()
+        };
+        drop(open(&site, Purpose::Look));
+        assert!(is_free(), "nothing is held");
+        site.hold(Purpose::Change);
+        drop((open(&site, Purpose::Look), open(&site, Purpose::Look)));
+        assert!(!is_free(), "a look leaves it open");
+        let taken = open(&site, Purpose::Change);
+        assert!(!is_free());
+        drop(taken);
+        assert!(is_free(), "the start that took it has ended");
+        drop(open(&site, Purpose::Look));
+        site.release();
+        assert!(is_free());
+    }
+}

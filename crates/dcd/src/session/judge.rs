@@ -1,45 +1,204 @@
-//! Decides which log caches may be started, by what was seen of them: each log belongs to its data disk, and no other machine serves it.
+//! Judges a start by what was seen. Nothing is read or written here. Every command that starts a stack, or that says whether it would
+//! start, asks [`judge`]: so all of them say the same.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use dcd_engine::StartError;
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::Superblock;
+use dcd_engine::mirror::{Found as FoundLabel, MirrorConfig, may_start};
+use dcd_stack::{Asked, LayerSpec, StackFile};
 
+use super::absent;
 use super::below::stands_on_a_cache;
-use super::choice::CacheChoice;
-use super::machine;
+use super::choice::{ArrayChoice, CacheChoice};
+use super::members::Devices;
 use super::record::{
-    Attachment, AttachmentState, LogSeen, NO_LOG, Record, Refusal, Start, admit_not_retired, admit_start,
-    admit_told, admit_without_record, uuid_text,
+    Attachment, AttachmentState, LogSeen, NO_LOG, RecordSeen, Refusal, Start, admit_not_retired, admit_plain,
+    admit_start, admit_told, admit_without_record,
 };
-use super::running::Admitted;
-use crate::failure::Failure;
+use super::site::Site;
+use crate::advice::Advised;
 
-/// The data disk's record, and the content of the log's device, which may not even open.
-pub struct Inspection {
-    pub record: Option<Record>,
-    pub seen: LogSeen,
+/// A stack before a start. What was not looked at is not in it, and is not judged.
+#[derive(Default)]
+pub struct Seen {
+    /// Identity of this machine.
+    pub machine: u64,
+    /// Arrays of which devices are missing.
+    pub arrays: BTreeMap<String, ArraySeen>,
+    pub mirrors: BTreeMap<String, MirrorSeen>,
+    /// Parts that are served without a log cache.
+    pub plain: Vec<PlainSeen>,
+    pub caches: BTreeMap<String, CacheSeen>,
+}
+
+pub struct ArraySeen {
+    pub absent: Vec<String>,
+    /// None if no superblock can be read: the start of the array reports the reason.
+    pub devices: Option<Devices>,
+}
+
+pub struct MirrorSeen {
+    pub absent: Vec<String>,
+    /// Labels of the legs that are present; none if they were not read.
+    pub labels: Vec<(String, FoundLabel)>,
+}
+
+pub struct PlainSeen {
+    pub part: String,
+    pub record: Option<RecordSeen>,
+    /// UUID of the cache in use whose log this is.
+    pub log_of: Option<String>,
+}
+
+pub struct CacheSeen {
+    pub log: LogSeen,
     pub superblock: Option<Superblock>,
+    /// None for a data disk in RAM, or one that is not one range of a device or array.
+    pub record: Option<RecordSeen>,
+}
+
+/// Decisions about a start that is not refused.
+#[derive(Default)]
+pub struct Plan {
+    /// A line for the administrator about each device that is left out.
+    pub told: Vec<String>,
+    /// Missing devices that are left out, by the array that names them.
+    devices: Vec<(String, Vec<String>)>,
+    /// Missing legs that are left out, by their mirror.
+    legs: Vec<(String, Vec<String>)>,
+    /// First attachments of the caches of which the disks have no record.
+    pub unrecorded: BTreeMap<String, Attachment>,
+}
+
+impl Plan {
+    /// Prepares a stack for the start of `parts`.
+    pub fn prepare(&self, site: &mut Site, parts: &[&str]) {
+        self.devices.iter().for_each(|(array, names)| site.file.leave_out(array, names));
+        self.legs.iter().for_each(|(mirror, names)| site.file.leave_out_legs(mirror, names));
+        if !self.told.is_empty() {
+            site.file.keep_only(parts);
+        }
+        site.asked.doubt_kept.extend(self.unrecorded.keys().cloned());
+    }
+}
+
+/// Decides about a start.
+///
+/// # Errors
+/// The refusal, with the way out that loses nothing first.
+pub fn judge(file: &StackFile, seen: &Seen, asked: &Asked) -> Result<Plan, Refusal> {
+    let mut plan = Plan::default();
+    for (name, array) in file.arrays().filter_map(|(layer, _)| seen.arrays.get_key_value(&layer.name)) {
+        let choice = ArrayChoice::of(file.clone(), name.clone());
+        let mut absent: Vec<&str> = array.absent.iter().map(String::as_str).collect();
+        let (names, told) = match &array.devices {
+            Some(devices) => absent::without(&choice, &absent, devices, asked.degraded_members)?,
+            None => {
+                // Only spares can be left out.
+                absent.retain(|name| choice.role_of(name).is_none());
+                (absent, Vec::new())
+            }
+        };
+        plan.devices.push((name.clone(), names.into_iter().map(str::to_owned).collect()));
+        plan.told.extend(told);
+    }
+    for (name, mirror) in file.mirrors().filter_map(|(layer, _)| seen.mirrors.get_key_value(&layer.name)) {
+        for leg in &mirror.absent {
+            let path = file.path_below(leg).map(|path| format!(" ({})", path.display())).unwrap_or_default();
+            plan.told.push(format!("log \"{name}\": leg \"{leg}\"{path} is missing, and is left out"));
+        }
+        plan.legs.push((name.clone(), mirror.absent.clone()));
+    }
+    seen.plain.iter().try_for_each(no_cache_is_attached)?;
+    seen.plain.iter().try_for_each(is_no_log)?;
+    let mut caches: Vec<&LayerSpec> = file.log_caches().collect();
+    caches.sort_by_key(|layer| layer.place());
+    for layer in caches {
+        let Some(cache) = seen.caches.get(&layer.name) else { continue };
+        let unrecorded = judge_cache(file, &layer.name, cache, seen.machine, asked);
+        let unrecorded = unrecorded.map_err(|refusal| of_cache(file, &layer.name, refusal))?;
+        plan.unrecorded.extend(unrecorded.map(|attachment| (layer.name.clone(), attachment)));
+    }
+    for (name, MirrorSeen { labels, .. }) in seen.mirrors.iter().filter(|(_, seen)| !seen.labels.is_empty()) {
+        let (names, found): (Vec<String>, Vec<FoundLabel>) = labels.iter().cloned().unzip();
+        let config = MirrorConfig { names, degraded: asked.degraded_legs, ..MirrorConfig::default() };
+        may_start(&config, &found)
+            .map_err(|error| StartError { layer: name.clone(), error: error.into() }.refusal())?;
+    }
+    Ok(plan)
+}
+
+/// Names the cache in its refusal, if the stack has several.
+pub fn of_cache(file: &StackFile, layer: &str, refusal: Refusal) -> Refusal {
+    match file.log_caches().nth(1) {
+        Some(_) => Refusal { reason: format!("log cache \"{layer}\": {}", refusal.reason), ..refusal },
+        None => refusal,
+    }
+}
+
+/// Way out if a log is lost, and its record, too.
+const NO_LOG_LEFT: &str =
+    "If the log is gone, name it in the stack file all the same, and serve with --without-cache --force";
+
+/// Refuses to serve a disk without the cache that is attached to it: the log has the disk's newest data.
+fn no_cache_is_attached(plain: &PlainSeen) -> Result<(), Refusal> {
+    let Some(record) = &plain.record else { return Ok(()) };
+    admit_without_record(record.lost(), record.teller, false, NO_LOG_LEFT)?;
+    admit_plain(&record.all, record.extent)
+}
+
+/// Refuses to serve a log as if it were a disk: clients would overwrite its records.
+fn is_no_log(plain: &PlainSeen) -> Result<(), Refusal> {
+    let Some(cache) = &plain.log_of else { return Ok(()) };
+    Err(Refusal::new(
+        format!("\"{}\" is the log of the cache {cache}, not a disk", plain.part),
+        "serve the stack of that cache; if that is not used any more, \"dcd detach\" it. A device with read-only = true is \
+         served even so",
+    ))
+}
+
+/// Decides about a log cache. Returns the first attachment if the data disk has no record.
+fn judge_cache(
+    file: &StackFile,
+    layer: &str,
+    seen: &CacheSeen,
+    machine: u64,
+    asked: &Asked,
+) -> Result<Option<Attachment>, Refusal> {
+    let choice = CacheChoice::of(file.clone(), Some(layer)).expect("it is one of the file's");
+    if let Some(superblock) = &seen.superblock {
+        admit_machine(superblock, machine, asked)?;
+    }
+    let Some(record) = &seen.record else {
+        return match &seen.log {
+            LogSeen::Missing(why) => Err(Refusal::new(format!("there is no log: {why}"), NO_LOG)),
+            LogSeen::Present { .. } => Ok(None),
+        };
+    };
+    let start = admit_log(&choice, record, &seen.log).map_err(|refusal| only_this_one(&choice, refusal))?;
+    let unrecorded = seen.superblock.as_ref().filter(|_| start == Start::Unrecorded);
+    Ok(unrecorded.map(|superblock| of_unknown_content(&choice, record, superblock)))
 }
 
 /// Refuses a log that another machine may be serving, unless the stack is taken over.
-pub fn admit_machine(choice: &CacheChoice, superblock: &Superblock) -> Result<(), Failure> {
-    match superblock.other_machine(machine::this()) {
-        Some(other) if !choice.site.asked.take_over => {
-            Err(LogError::OtherMachine { other, this: machine::this() }.into())
-        }
+pub fn admit_machine(superblock: &Superblock, machine: u64, asked: &Asked) -> Result<(), Refusal> {
+    match superblock.other_machine(machine) {
+        Some(other) if !asked.take_over => Err(LogError::OtherMachine { other, this: machine }.refusal()),
         _ => Ok(()),
     }
 }
 
 /// Decides if the log of a cache may be used with its data disk.
-pub fn admit_log(choice: &CacheChoice, record: &Record, seen: &LogSeen) -> Result<Start, Failure> {
+pub fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Result<Start, Refusal> {
     let log = choice.log_name();
     if matches!(seen, LogSeen::Missing(_)) {
         let instead = "To discard it: \"dcd serve --without-cache --force\"";
-        admit_without_record(record.lost()?, record.teller(), false, instead)?;
+        admit_without_record(record.lost(), record.teller, false, instead)?;
     }
-    let start = admit_start(&record.load()?, record.extent(), &log, seen)?;
+    let start = admit_start(&record.all, record.extent, &log, seen)?;
     if start == Start::Unrecorded {
         admit_unrecorded(record, &log, seen, false)?;
     }
@@ -48,36 +207,12 @@ pub fn admit_log(choice: &CacheChoice, record: &Record, seen: &LogSeen) -> Resul
 
 /// Decides if a log may be used with a disk that has no record of it. The disk itself, or this machine, may say that the cache is out of
 /// use. `force` overrides that, but not another cache.
-pub fn admit_unrecorded(record: &Record, log: &Path, seen: &LogSeen, force: bool) -> Result<(), Failure> {
+pub fn admit_unrecorded(record: &RecordSeen, log: &Path, seen: &LogSeen, force: bool) -> Result<(), Refusal> {
     let LogSeen::Present { uuid, .. } = seen else { return Ok(()) };
-    if let Some(told) = record.told().filter(|told| !(force && told.is_empty())) {
-        admit_told(told, record.teller(), log, uuid)?;
+    if let Some(told) = record.told.as_ref().filter(|told| !(force && told.is_empty())) {
+        admit_told(told, record.teller, log, uuid)?;
     }
-    Ok(admit_not_retired(!force && record.is_retired(uuid)?, log, uuid)?)
-}
-
-/// Admits a cache by what was seen of it: it may be started.
-pub fn admit_seen(choice: &CacheChoice, seen: Inspection) -> Result<Admitted, Failure> {
-    let layer = choice.layer.clone();
-    let Inspection { record, seen, superblock } = seen;
-    if let Some(superblock) = &superblock {
-        admit_machine(choice, superblock)?;
-    }
-    let cache = superblock.as_ref().map(|superblock| uuid_text(superblock.cache_uuid));
-    let Some(record) = record else {
-        if let LogSeen::Missing(why) = seen {
-            return Err(Failure::refused(format!("there is no log: {why}"), NO_LOG));
-        }
-        return Ok(Admitted { layer, mirror: None, record: None, unrecorded: None, cache });
-    };
-    let start = admit_log(choice, &record, &seen).map_err(|failure| match failure {
-        Failure::Refused(refusal) => Failure::Refused(only_this_one(choice, refusal)),
-        other => other,
-    })?;
-    let unrecorded = superblock.filter(|_| start == Start::Unrecorded);
-    let unrecorded = unrecorded.map(|superblock| of_unknown_content(choice, &record, &superblock));
-    let mirror = choice.site.mirror_below(&choice.log).map(|mirror| mirror.name.clone());
-    Ok(Admitted { layer, mirror, record: Some(record), unrecorded, cache })
+    admit_not_retired(!force && record.retired, log, uuid)
 }
 
 /// Adds to a refusal that serving without caches discards the caches below this one, too.
@@ -95,7 +230,11 @@ fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
 }
 
 /// Makes the attachment of a cache that the record lacks. Its amount of dirty data is unknown.
-pub fn of_unknown_content(choice: &CacheChoice, record: &Record, superblock: &Superblock) -> Attachment {
-    let found = choice.attachment(record.extent(), superblock, AttachmentState::Dirty);
+pub fn of_unknown_content(choice: &CacheChoice, record: &RecordSeen, superblock: &Superblock) -> Attachment {
+    let found = choice.attachment(record.extent, superblock, AttachmentState::Dirty);
     Attachment { dirty_bytes: None, ..found }
 }
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

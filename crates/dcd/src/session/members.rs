@@ -80,6 +80,12 @@ pub struct Devices {
 }
 
 impl Devices {
+    /// Closes the devices; what was read of them stays.
+    pub fn close(mut self) -> Devices {
+        self.found.iter_mut().for_each(|found| found.device = None);
+        self
+    }
+
     pub fn standing(&self, found: &Found) -> Option<Standing> {
         found.superblock().map(|(superblock, identity)| standing(&self.newest, superblock, identity))
     }

@@ -1,20 +1,21 @@
 //! Opens stacks for the commands. Commands use this folder, and nothing here depends on a command. A file uses only its own stage of
 //! this table and the stages above.
 //!
-//! | file              | what it does                                                                             |
-//! |-------------------|------------------------------------------------------------------------------------------|
-//! | record/           | *told*: the attachment record of a data disk, and what it admits                         |
-//! | choice, below     | which log cache or array of a stack file a command is about; what a part lies on         |
-//! | machine, system   | *seen*: which machine this is, and what it is started from                               |
-//! | devices, probe    | opens and locks the devices, and drives them without clients; recognises their content   |
-//! | running, started  | the records of caches that run; parts of a started stack as devices                      |
-//! | members           | what the superblocks of an array say of its devices                                      |
-//! | absent, judge     | *judged*: what a start can do without; which log caches it may start                     |
-//! | start             | *carried out*: starts parts of a stack, and looks at logs, records and members for that  |
-//! | open              | opens the log and the data disk of a cache                                               |
-//! | overwrite, tell   | what must not be overwritten; what the members of an array tell of the caches on it      |
-//! | take_over         | takes a stack over from another machine                                                  |
-//! | serving/          | what is admitted before a stack is served, the server's host, and its watch over devices |
+//! | file                | what it does                                                                             |
+//! |---------------------|------------------------------------------------------------------------------------------|
+//! | record/             | *told*: the attachment record of a data disk, and what it admits                         |
+//! | choice, below, site | which log cache or array of a stack file a command is about; what a part lies on         |
+//! | machine, system     | *seen*: which machine this is, and what it is started from                               |
+//! | devices, probe      | opens, locks and holds the devices, and drives them without clients; recognises content  |
+//! | running, started    | the records of caches that run; parts of a started stack as devices                      |
+//! | members             | what the superblocks of an array say of its devices                                      |
+//! | absent, judge       | *judged*, by what was seen and asked: what a start leaves out; if it is refused          |
+//! | survey              | looks at arrays, logs and records, and starts parts of a stack: a look is a start, too   |
+//! | start               | leaves out missing devices, at once or after waiting for them                            |
+//! | open                | opens the log and the data disk of a cache                                               |
+//! | overwrite, tell     | what must not be overwritten; what the members of an array tell of the caches on it      |
+//! | take_over           | takes a stack over from another machine                                                  |
+//! | serving/            | what is admitted before a stack is served, the server's host, and its watch over devices |
 
 pub mod absent;
 pub mod below;
@@ -33,6 +34,7 @@ pub mod serving;
 pub mod site;
 pub mod start;
 pub mod started;
+pub mod survey;
 pub mod system;
 pub mod take_over;
 pub mod tell;

@@ -20,10 +20,11 @@ use crate::failure::Failure;
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Purpose, memory_place};
 use crate::session::judge::admit_machine;
+use crate::session::machine;
 use crate::session::record::{LogSeen, Record, Refusal};
 use crate::session::site::Site;
-use crate::session::start::{array_record, for_looks, legs_in, legs_of, look_at, record, start, target};
 use crate::session::started::PartDevice;
+use crate::session::survey::{array_record, for_looks, legs_in, legs_of, look_at, record, start, target};
 
 /// Number of bytes at the start of a file that tell a log from a text.
 const LOG_START_BYTES: u64 = 16 << 10;
@@ -146,7 +147,8 @@ pub fn superblock_of(choice: &CacheChoice) -> Result<Option<Superblock>, Failure
 fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Failure> {
     let is_judged = purpose == Purpose::Change && !choice.stands_on_a_cache();
     let superblock = if is_judged { superblock_of(choice)? } else { None };
-    superblock.map_or(Ok(()), |superblock| admit_machine(choice, &superblock))
+    let admit = |superblock: Superblock| admit_machine(&superblock, machine::this(), &choice.site.asked);
+    Ok(superblock.map_or(Ok(()), admit)?)
 }
 
 /// Opens the log alone.

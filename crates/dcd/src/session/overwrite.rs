@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::session::probe::probe;
 use crate::session::record::admit_overwrite;
 use crate::session::site::Site;
-use crate::session::start::record;
 use crate::session::started::PartDevice;
+use crate::session::survey::record;
 
 /// Refuses, without `force`, to overwrite recognised content of a device, and the data disk of a cache.
 pub fn may_overwrite(

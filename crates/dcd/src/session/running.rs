@@ -75,11 +75,6 @@ impl RunningCaches {
         RunningCaches(running.collect())
     }
 
-    /// Layers that have no record yet.
-    pub fn unrecorded(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(|cache| cache.before.is_some()).map(|cache| cache.layer.as_str())
-    }
-
     /// Extends the records of caches whose disks have grown: they are to serve all of the disk.
     pub fn grow(&mut self) -> Result<(), RecordError> {
         self.0.iter_mut().try_for_each(|cache| cache.record.grow())

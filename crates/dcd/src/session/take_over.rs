@@ -19,7 +19,7 @@ use crate::session::machine;
 use crate::session::open::superblock_of;
 use crate::session::record::Refusal;
 use crate::session::site::Site;
-use crate::session::start::lacks_leg;
+use crate::session::survey::lacks_leg;
 
 /// Prepares a stack for being taken over, if there is anything to take over: no other machine serves the stack afterwards. Returns the
 /// other machine.

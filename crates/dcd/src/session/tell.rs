@@ -10,7 +10,7 @@ use crate::session::devices::Purpose;
 use crate::session::members::Devices;
 use crate::session::record::Record;
 use crate::session::site::Site;
-use crate::session::start::{start, target};
+use crate::session::survey::{start, target};
 
 /// Stores on the members of the array below a part the caches that the part's record has, and removes those that are `gone`. The devices of
 /// the array must not be open.

@@ -28,6 +28,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use assemble::Found;
 pub use label::{CONTENT_SECTOR, LEGS_MAX, Label, LabelError, Leg, Standing, content_sectors};
 pub use status::{LegStatus, MirrorStatistics, MirrorStatus};
 
@@ -329,34 +330,45 @@ impl Core {
     }
 }
 
+/// Decides by the labels on the ports if a mirror may start. Pure: for those who want to know before a start.
+///
+/// # Errors
+/// The refusal that the start would return.
+pub fn may_start(config: &MirrorConfig, found: &[Found]) -> Result<(), MirrorError> {
+    assembled(config, found).map(|_| ())
+}
+
+fn assembled(config: &MirrorConfig, found: &[Found]) -> Result<Assembled, MirrorError> {
+    let name = |port: usize| config.names[port].clone();
+    assemble(found, config.degraded, config.canary).map_err(|refused| match refused {
+        Refused::NoLegs => {
+            let why = found.iter().zip(&config.names);
+            let why = why.filter_map(|(found, name)| Some(format!("\"{name}\": {}", found.as_ref().err()?)));
+            MirrorError::NoLegs(why.collect::<Vec<_>>().join("; "))
+        }
+        Refused::TwoMirrors(a, b) => MirrorError::TwoMirrors(name(a), name(b)),
+        Refused::Twice(a, b) => MirrorError::Twice(name(a), name(b)),
+        Refused::Apart(a, b) => MirrorError::Apart(name(a), name(b)),
+        Refused::Missing(missing) => {
+            let says = name(found.iter().position(Result::is_ok).unwrap_or(0));
+            let no_legs = found.iter().zip(&config.names);
+            let no_legs = no_legs.filter_map(|(found, name)| Some((name.clone(), found.clone().err()?)));
+            MirrorError::Missing { missing, says, no_legs: no_legs.collect() }
+        }
+        Refused::NoneWhole => {
+            let there = found.iter().zip(&config.names).filter(|(found, _)| found.is_ok());
+            let there: Vec<String> = there.map(|(_, name)| format!("\"{name}\"")).collect();
+            MirrorError::NoneWhole(there.join(", "))
+        }
+    })
+}
+
 fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, MirrorError> {
     let ports: Vec<Port> = (0..config.names.len()).map(Port).collect();
     let found: Vec<_> =
         ports.iter().map(|&port| Label::read(&mut PortDevice { ports: below, port })).collect();
     let name = |port: usize| config.names[port].clone();
-    let Assembled { mut label, on_port, missing, found_generation } =
-        assemble(&found, config.degraded, config.canary).map_err(|refused| match refused {
-            Refused::NoLegs => {
-                let why = found.iter().zip(&config.names);
-                let why =
-                    why.filter_map(|(found, name)| Some(format!("\"{name}\": {}", found.as_ref().err()?)));
-                MirrorError::NoLegs(why.collect::<Vec<_>>().join("; "))
-            }
-            Refused::TwoMirrors(a, b) => MirrorError::TwoMirrors(name(a), name(b)),
-            Refused::Twice(a, b) => MirrorError::Twice(name(a), name(b)),
-            Refused::Apart(a, b) => MirrorError::Apart(name(a), name(b)),
-            Refused::Missing(missing) => {
-                let says = name(found.iter().position(Result::is_ok).unwrap_or(0));
-                let no_legs = found.iter().zip(&config.names);
-                let no_legs = no_legs.filter_map(|(found, name)| Some((name.clone(), found.clone().err()?)));
-                MirrorError::Missing { missing, says, no_legs: no_legs.collect() }
-            }
-            Refused::NoneWhole => {
-                let there = found.iter().zip(&config.names).filter(|(found, _)| found.is_ok());
-                let there: Vec<String> = there.map(|(_, name)| format!("\"{name}\"")).collect();
-                MirrorError::NoneWhole(there.join(", "))
-            }
-        })?;
+    let Assembled { mut label, on_port, missing, found_generation } = assembled(config, &found)?;
     let members: Vec<Member> = on_port
         .iter()
         .zip(&ports)

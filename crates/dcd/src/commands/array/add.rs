@@ -22,7 +22,7 @@ use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
 use crate::session::record::uuid_text;
 use crate::session::serving::status::array_of_server;
-use crate::session::start::{start, target};
+use crate::session::survey::{start, target};
 
 /// Polling interval of a server, until a device has become a spare.
 const INTERVAL: Duration = Duration::from_millis(50);

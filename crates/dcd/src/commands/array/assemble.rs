@@ -17,10 +17,10 @@ use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Found, Standing, apart, standing};
 use crate::session::record::{Refusal, caches_text, uuid_text};
-use crate::session::serving::checks::admit_bare_array;
+use crate::session::serving::checks::admit_plain_parts;
 use crate::session::site::Site;
-use crate::session::start::{start, target};
 use crate::session::started::PartDevice;
+use crate::session::survey::{start, target};
 
 pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     if let [file] = args.devices.as_slice()
@@ -315,7 +315,7 @@ impl<'a> Members<'a> {
 /// Checks whether the arrays of a stack file would start.
 fn check(path: &Path) -> Result<(), Failure> {
     let site = Site::load(path)?;
-    admit_bare_array(&site, &site.export)?;
+    admit_plain_parts(&site)?;
     let layers: Vec<String> = site.arrays().map(|(layer, _)| layer.name.clone()).collect();
     if layers.is_empty() {
         return Err(Failure::Failed(format!("{}: there is no raid layer in it", path.display())));

@@ -15,8 +15,8 @@ use crate::session::open::reserve_space;
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::{random_id, random_uuid};
 use crate::session::record::uuid_text;
-use crate::session::start::{start, target};
 use crate::session::started::PartDevice;
+use crate::session::survey::{start, target};
 
 pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;

@@ -19,8 +19,8 @@ use crate::session::members::Devices;
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
 use crate::session::record::{AttachmentState, admit_without_record};
-use crate::session::start::{array_record, start, target};
 use crate::session::started::PartDevice;
+use crate::session::survey::{array_record, start, target};
 
 const FIRST_DETACH: &str = "\"dcd detach\" the cache with the stack file that has no new member yet, leave it out of the stack file while \
                             the array grows, and \"dcd format\" it again afterwards";
@@ -102,14 +102,14 @@ fn adds_member(
 /// array cannot be served.
 fn refuse_below_a_cache(choice: &ArrayChoice) -> Result<(), Failure> {
     let Some(record) = array_record(&choice.site, &choice.layer)? else { return Ok(()) };
-    let all = record.load()?;
-    let attached = all.0.iter().find(|cache| cache.state != AttachmentState::Abandoned);
-    let lost = record.lost()?;
+    let seen = record.seen(None)?;
+    let attached = seen.all.0.iter().find(|cache| cache.state != AttachmentState::Abandoned);
+    let lost = seen.lost();
     if attached.is_none() && lost.is_none() || Devices::open(choice, Purpose::Look)?.newest.reshape.is_some()
     {
         return Ok(());
     }
-    admit_without_record(lost, record.teller(), false, FIRST_DETACH)?;
+    admit_without_record(lost, seen.teller, false, FIRST_DETACH)?;
     let Some(cache) = attached else { return Ok(()) };
     Err(Failure::refused(
         format!(

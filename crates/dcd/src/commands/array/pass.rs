@@ -15,12 +15,12 @@ use crate::commands::array::status::{findings_line, pass_line};
 use crate::control::{ask, server_of};
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::session::absent::Allowed;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::{Opener, Purpose};
+use crate::session::judge::judge;
 use crate::session::running::RunningCaches;
 use crate::session::serving::status::array_of_server;
-use crate::session::start::{admit_running, leave_out};
+use crate::session::survey::Survey;
 
 /// Polling interval for progress.
 const INTERVAL: Nanos = Nanos::from_millis(250);
@@ -164,9 +164,12 @@ fn foreground(
     driver.take_signals(Signals::of_command().map_err(|e| failed(&e))?);
     let mut site = choice.site.clone();
     site.hold(Purpose::Change);
-    leave_out(&mut site, &[&choice.layer], Allowed::Nothing)?;
+    let mut survey = Survey::default();
+    survey.look_at(&site, &[&choice.layer], Purpose::Change)?;
+    let plan = judge(&site, &survey.seen, &site.asked)?;
+    plan.prepare(&mut site, &[&choice.layer]);
+    let mut caches = RunningCaches::of(survey.admitted(&site, &plan));
     site.asked.volatile = true;
-    let mut caches = admit_running(&site, &[&choice.layer])?;
     let mut opener = Opener::new(&site, Purpose::Change);
     let built = site.build_parts(&[&choice.layer], &mut opener).map_err(|error| opener.failure(error))?;
     for device in opener.into_devices() {

@@ -16,7 +16,7 @@ use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
 use crate::session::members::{Content, Devices, Found, Standing};
 use crate::session::record::{Refusal, uuid_text};
-use crate::session::serving::checks::admit_bare_array;
+use crate::session::serving::checks::admit_plain_parts;
 use crate::session::serving::status::array_of_server;
 
 pub fn run(args: &Arguments) -> Result<(), Failure> {
@@ -26,7 +26,7 @@ pub fn run(args: &Arguments) -> Result<(), Failure> {
         None => {
             let start = choice.try_start()?;
             let mut report = offline(&choice, &Devices::open(&choice, Purpose::Look)?, start);
-            if let Err(Failure::Refused(refusal)) = admit_bare_array(&choice.site, &choice.site.export) {
+            if let Err(Failure::Refused(refusal)) = admit_plain_parts(&choice.site) {
                 report.array.advice.push(refusal.reason);
             }
             report

@@ -10,12 +10,12 @@ use crate::commands::status::verdict::Verdict;
 use crate::control::server_of;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
-use crate::session::absent::Allowed;
 use crate::session::devices::Purpose;
-use crate::session::serving::checks::{admit_bare, admit_bare_array, admit_no_log, admit_non_volatile};
+use crate::session::serving::checks::{admit_non_volatile, admit_plain_parts};
 use crate::session::serving::status::ServerStatus;
 use crate::session::site::Site;
-use crate::session::start::{leave_out, start};
+use crate::session::start::leave_out;
+use crate::session::survey::start;
 
 pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
     let about = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -76,7 +76,7 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
         return Err(Failure::Failed("there is no front-end: add nbd, fuse or ublk to [serve]".to_owned()));
     }
     let tls = certificates(&file)?;
-    let mut told = leave_out(&mut file, &[&export], Allowed::Nothing)?;
+    let mut told = leave_out(&mut file, &[&export])?;
     told.extend(tls.into_iter().flat_map(|tls| tls.warnings));
     admit_non_volatile(&file, false)?;
     enough_memory(&file, file.memory_bytes())?;
@@ -90,9 +90,7 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
             ))),
         };
     }
-    admit_bare_array(&file, &export)?;
-    admit_no_log(&file, &export)?;
-    let (_started, parts) = start(&file, &[&export], Purpose::Look)?;
-    admit_bare(&file, &parts, &export)?;
+    admit_plain_parts(&file)?;
+    start(&file, &[&export], Purpose::Look)?;
     Ok(told)
 }

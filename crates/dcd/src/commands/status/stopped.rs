@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::session::record::{Attachment, AttachmentState};
 use crate::session::serving::checks::choices;
 use crate::session::site::Site;
-use crate::session::start::open_record;
+use crate::session::survey::open_record;
 
 /// See the module's documentation.
 pub struct Stopped {

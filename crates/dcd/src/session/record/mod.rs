@@ -294,33 +294,13 @@ impl Record {
         self.file.is_retired(cache)
     }
 
-    /// Text about caches that the disk names and the record lacks, if the record has no cache of this part either; none if there are
-    /// no such caches.
-    pub fn lost(&self) -> Result<Option<String>, RecordError> {
-        let all = self.load()?;
-        let lost = self.not_recorded(&all);
-        let is_lost = !lost.is_empty() && all.overlapping(self.extent).is_none();
-        Ok(is_lost.then(|| caches_text(&lost)))
-    }
-
-    /// Returns the caches that the record has for this part. If the record has none, returns the only cache that the disk names
-    /// and the record lacks.
-    pub fn told_of_part(&self) -> Result<Vec<u64>, RecordError> {
-        let all = self.load()?;
-        let of_part = all.0.iter().filter(|attachment| attachment.extent().overlaps(self.extent));
-        let of_part: Vec<u64> = of_part.filter_map(|attachment| told_as(&attachment.cache_uuid)).collect();
-        Ok(match self.not_recorded(&all).as_slice() {
-            [only] if of_part.is_empty() => vec![*only],
-            _ => of_part,
-        })
-    }
-
-    /// Caches that the disk names and the record lacks: an older record was lost.
-    fn not_recorded(&self, all: &Attachments) -> Vec<u64> {
-        let recorded: Vec<u64> =
-            all.0.iter().filter_map(|attachment| told_as(&attachment.cache_uuid)).collect();
-        let told = self.told().unwrap_or(&[]).iter().copied();
-        told.filter(|cache| !recorded.contains(cache)).collect()
+    /// Reads everything that decides about a start. `cache`: the cache whose log was found.
+    pub fn seen(&self, cache: Option<&str>) -> Result<RecordSeen, RecordError> {
+        let (all, extent) = (self.load()?, self.extent);
+        let is_unknown = all.overlapping(extent).is_none();
+        let retired = cache.filter(|_| is_unknown).map(|cache| self.is_retired(cache)).transpose()?;
+        let (told, teller) = (self.told.clone(), self.teller);
+        Ok(RecordSeen { all, extent, told, teller, retired: retired.unwrap_or(false) })
     }
 
     /// Changes the attachment of this part, or makes it, and returns when that is on the medium.
@@ -347,6 +327,48 @@ impl Record {
         let mut all = self.file.load()?;
         all.remove(self.extent);
         self.file.store(&all)
+    }
+}
+
+/// The record of a data disk and the disk's own marks, as they were read.
+#[derive(Clone, Debug)]
+pub struct RecordSeen {
+    pub all: Attachments,
+    /// The part of the disk that is to be used.
+    pub extent: Extent,
+    /// The caches that the disk itself names; none for a disk that cannot name any.
+    pub told: Option<Vec<u64>>,
+    pub teller: Teller,
+    /// True if the record is missing, and the cache was taken off a disk of this machine, or discarded.
+    pub retired: bool,
+}
+
+impl RecordSeen {
+    /// Text about caches that the disk names and the record lacks, if the record has no cache of this part either; none if there are
+    /// no such caches.
+    pub fn lost(&self) -> Option<String> {
+        let lost = self.not_recorded();
+        let is_lost = !lost.is_empty() && self.all.overlapping(self.extent).is_none();
+        is_lost.then(|| caches_text(&lost))
+    }
+
+    /// Returns the caches that the record has for this part. If the record has none, returns the only cache that the disk names
+    /// and the record lacks.
+    pub fn told_of_part(&self) -> Vec<u64> {
+        let of_part = self.all.0.iter().filter(|attachment| attachment.extent().overlaps(self.extent));
+        let of_part: Vec<u64> = of_part.filter_map(|attachment| told_as(&attachment.cache_uuid)).collect();
+        match self.not_recorded().as_slice() {
+            [only] if of_part.is_empty() => vec![*only],
+            _ => of_part,
+        }
+    }
+
+    /// Caches that the disk names and the record lacks: an older record was lost.
+    fn not_recorded(&self) -> Vec<u64> {
+        let recorded: Vec<u64> =
+            self.all.0.iter().filter_map(|attachment| told_as(&attachment.cache_uuid)).collect();
+        let told = self.told.iter().flatten().copied();
+        told.filter(|cache| !recorded.contains(cache)).collect()
     }
 }
 

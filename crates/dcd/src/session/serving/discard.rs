@@ -8,10 +8,10 @@ use crate::session::devices::Purpose;
 use crate::session::judge::of_unknown_content;
 use crate::session::open::{mark, open_log, superblock_of};
 use crate::session::record::{
-    Attachment, Attachments, Record, Teller, admit_without_cache, admit_without_record, told_as, uuid_text,
+    Attachment, Record, RecordSeen, Teller, admit_without_cache, admit_without_record, told_as, uuid_text,
 };
 use crate::session::site::Site;
-use crate::session::start::open_record;
+use crate::session::survey::open_record;
 use crate::session::tell::tell_members;
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::read_superblock;
@@ -21,9 +21,9 @@ use dcd_engine::log_cache::offline::read_superblock;
 fn unrecorded(
     choice: &CacheChoice,
     record: &Record,
-    all: &Attachments,
+    seen: &RecordSeen,
 ) -> Result<Option<Attachment>, Failure> {
-    if all.overlapping(record.extent()).is_some() || record.teller() == Teller::Members {
+    if seen.all.overlapping(seen.extent).is_some() || seen.teller == Teller::Members {
         return Ok(None);
     }
     let Some(superblock) = superblock_of(choice)?.filter(|superblock| !superblock.state.is_out_of_use())
@@ -31,9 +31,9 @@ fn unrecorded(
         return Ok(None);
     };
     let cache = uuid_text(superblock.cache_uuid);
-    let is_told = record.told().is_none_or(|told| told_as(&cache).is_some_and(|id| told.contains(&id)));
+    let is_told = seen.told.as_ref().is_none_or(|told| told_as(&cache).is_some_and(|id| told.contains(&id)));
     let is_its_own = is_told && !record.is_retired(&cache)?;
-    Ok(is_its_own.then(|| of_unknown_content(choice, record, &superblock)))
+    Ok(is_its_own.then(|| of_unknown_content(choice, seen, &superblock)))
 }
 
 /// Refuses to discard a cache on another one: it has no record, so it is not known if it has dirty data.
@@ -66,18 +66,14 @@ pub fn without_caches(site: &Site, force: bool) -> Result<Site, Failure> {
         }
         let mut recorded = None;
         if let Some(record) = open_record(&choice)? {
-            admit_without_record(
-                record.lost()?,
-                record.teller(),
-                force,
-                "Or add --force: data that only its log has is lost",
-            )?;
-            let mut all = record.load()?;
-            let unrecorded = unrecorded(&choice, &record, &all)?;
-            unrecorded.iter().for_each(|found| all.put(found.clone()));
-            admit_without_cache(&all, record.extent(), force)?;
-            recorded = all.of(record.extent()).map(|attachment| attachment.cache_uuid.clone());
-            let gone = record.told_of_part()?;
+            let mut seen = record.seen(None)?;
+            let instead = "Or add --force: data that only its log has is lost";
+            admit_without_record(seen.lost(), seen.teller, force, instead)?;
+            let gone = seen.told_of_part();
+            let unrecorded = unrecorded(&choice, &record, &seen)?;
+            unrecorded.iter().for_each(|found| seen.all.put(found.clone()));
+            admit_without_cache(&seen.all, seen.extent, force)?;
+            recorded = seen.all.of(seen.extent).map(|attachment| attachment.cache_uuid.clone());
             records.push((record, unrecorded, choice.data.clone(), gone));
         }
         plain.file = plain.without_cache(&choice.layer);
