@@ -31,8 +31,8 @@ build:
 	$(CARGO) build --release --locked -p dcd -p dcd-lab
 	$(CARGO) build --release --locked -p dcd-crash
 
-# For tests alone: partitions, and a browser that reports are shown in.
-test test-product: DEBIAN_PACKAGES += fdisk chromium
+# For tests alone: partitions, a browser that reports are shown in, and lints of scripts.
+test test-product: DEBIAN_PACKAGES += fdisk chromium shellcheck
 
 test: packages
 	./scripts/test.sh
@@ -84,7 +84,7 @@ install-dcd:
 	install -d $(DESTDIR)$(PREFIX)/lib/udev/rules.d
 	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/63-z-dcd.rules > $(DESTDIR)$(PREFIX)/lib/udev/rules.d/63-z-dcd.rules
 	rm -f $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/dcd packaging/prometheus/dcd.rules.yml packaging/grafana/dcd.json
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/dcd packaging/prometheus/dcd.rules.yml packaging/prometheus/dcd.rules.test.yml packaging/grafana/dcd.json
 
 install-lab:
 	$(CARGO) build --release --locked -p dcd-lab
