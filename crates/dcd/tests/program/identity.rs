@@ -194,7 +194,7 @@ fn serve_changed_without_a_record(memory: &Path) -> Result<(Place, Server), Outp
     Server::start(&place, &[]).map(|server| (place, server))
 }
 
-/// What the log only has a copy of is read from the disk.
+/// Reads from the disk what the log only has a copy of.
 #[test]
 fn rule_11_a_disk_without_a_record_is_never_read_from_copies() {
     let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {

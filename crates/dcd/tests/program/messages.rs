@@ -118,7 +118,7 @@ fn clients_for_whom_no_descriptor_is_left_are_turned_away_and_the_stop_is_clean(
     let mut command = Command::new("sh");
     let program = dcd().get_program().to_owned();
     command.args(["-c", "ulimit -n 40; exec \"$@\"", "sh"]).arg(program).args(["serve", "--quiet"]);
-    command.arg(place.stack()).env("DCD_STATE_DIR", place.path("state"));
+    command.arg(place.stack()).env("DCD_STATE_DIR", place.path("state")).env("DCD_MEMORY_DIR", "");
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let server = Server { child };
     until("it listens", || Nbd::connect(&place.path("nbd.sock")).is_ok());
