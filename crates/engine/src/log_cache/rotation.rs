@@ -23,6 +23,8 @@ use crate::{LogHead, Nanos};
 const TURNS_KNOWN: u64 = 64;
 /// Part of the revolution by which the ends of two writes at one angle may differ.
 const ALIKE_PART: u64 = 32;
+/// Number of places in a row that are too far on to be used, after which the lead is learnt again: unused, it cannot become shorter.
+const UNUSED_MAX: u32 = 32;
 /// Share of the writes that end at the expected angle on a disk that rotates. (On others one in sixteen does.)
 const FITS_MIN: f64 = 0.2;
 
@@ -50,6 +52,8 @@ pub struct Rotation {
     learnt: [Learnt; 3],
     /// Index of the element of `learnt` that was asked last.
     asked: usize,
+    /// Number of positions in a row that were returned, and whose places were not used.
+    unused: u32,
 }
 
 /// Lead and judgement, learnt from records of one kind.
@@ -126,6 +130,7 @@ impl Rotation {
                 judge: Judge::new(lead > revolution / 2),
             }),
             asked: 0,
+            unused: 0,
         }
     }
 
@@ -157,12 +162,17 @@ impl Rotation {
         let kind = if is_behind { 2 } else { usize::from(self.is_disturbed) };
         self.asked = kind;
         let Learnt { leads, judge } = &mut self.learnt[kind];
+        self.unused += 1;
+        if self.unused > UNUSED_MAX {
+            (*leads, self.unused) = (Leads::new(revolution, spin.lead.0), 0);
+        }
         let (lead, is_placed) = (leads.lead(leads.best), judge.next_is_placed());
         Some(Turn { revolution, track, elapsed: elapsed % revolution, lead, kind, is_placed })
     }
 
     /// Notes that the record was put after this gap: its write shows whether the gap was long enough.
     pub fn placed(&mut self, now: Nanos, turn: Turn, gap: u64) {
+        self.unused = 0;
         let sample = Sample {
             since: now,
             turn,
@@ -636,6 +646,21 @@ mod tests {
         let next =
             (0..all).filter(|_| write(&mut rotation, &mut now, turning(200_000)) == Some(false)).count();
         assert!((all / 1024..all / 1024 + 40).contains(&next), "{next}");
+    }
+
+    #[test]
+    fn a_lead_that_is_too_long_to_be_used_is_learnt_again() {
+        let mut now = Nanos::ZERO;
+        let mut rotation = rotation();
+        for _ in 0..1000 {
+            write(&mut rotation, &mut now, turning(1_500_000));
+        }
+        assert!(lead(&rotation, 0) > 1_500_000);
+        for _ in 0..=UNUSED_MAX {
+            rotation.written(now, true);
+            assert!(rotation.turn(now, START, false).is_some());
+        }
+        assert_eq!(lead(&rotation, 0), 500_000);
     }
 
     #[test]
