@@ -2,18 +2,19 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use dcd_engine::Nanos;
 
+use crate::control;
 use crate::failure::EXIT_CODES;
 
 const EXAMPLES: &str = "\
 Examples:
-  dcd format --log /dev/nvme0n1p3 --data /dev/sdb --stack disk.toml
-  dcd serve disk.toml
-  dcd attach disk.toml
-  dcd status disk.toml
-  dcd detach disk.toml
+  dcd create srv --data /dev/sdb --log /dev/nvme0n1p3
+  dcd status srv
+  dcd list
+  dcd remove srv
 
 With dcd-lab installed: dcd tune, dcd merge, dcd trace, dcd simulate, dcd study";
 
@@ -28,7 +29,7 @@ pub const STATUS_FIELDS: &str = include_str!("status_fields.txt");
 
 /// A write cache for block devices: a small fast log before a slow disk.
 #[derive(Debug, Parser)]
-#[command(name = "dcd", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), max_term_width = 100)]
+#[command(name = "dcd", version, after_help = format!("{EXAMPLES}\n\n{STACKS}\n\n{EXIT_CODES}"), max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -36,6 +37,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Create(Create),
+    Remove(Remove),
+    List(List),
     Format(Format),
     Array(crate::cli_array::Array),
     Log(crate::cli_log::Log),
@@ -60,12 +64,55 @@ pub enum Command {
     Udev(Udev),
 }
 
+/// Make a cache for a disk, serve it now and at each boot, and print how to mount it
+///
+/// Checks the devices, makes the log (dcd format), writes /etc/dcd/NAME.toml, starts and enables the server (dcd@NAME.service) and waits
+/// for the block device. The data disk keeps its layout and its data. Without systemd, a server is started in the background. A command
+/// that was interrupted is simply run again; "dcd remove" is the way back.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd create srv --data /dev/disk/by-id/ata-SLOW --log /dev/disk/by-id/nvme-FAST-part3
+  dcd create srv --data /dev/disk/by-id/ata-EMPTY --same-disk 256MiB
+      a disk without data: its log is at its end")]
+pub struct Create {
+    /// Name of the stack, and of its device /dev/dcd/NAME: letters, digits, \"_\" and \".\"
+    #[arg(value_name = "NAME", value_parser = stack_name)]
+    pub name: String,
+    /// Data disk, not mounted: a block device or a file
+    #[arg(long, value_name = "PATH")]
+    pub data: PathBuf,
+    /// Log, which is overwritten: a block device or a file
+    #[arg(long, value_name = "PATH", required_unless_present = "same_disk", conflicts_with = "same_disk")]
+    pub log: Option<PathBuf>,
+    /// Create the log as a file of this size (bytes, or with KiB, MiB, GiB; default: the file exists)
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "log")]
+    pub log_size: Option<u64>,
+    /// Put a log of this size at the end of the data disk, which must be without data
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub same_disk: Option<u64>,
+}
+
+/// Write everything back, detach the cache, and leave the disk as if there had never been one
+///
+/// Refused while the device is in use: unmount it first. Stops and disables the server, detaches the cache (dcd detach) and removes
+/// /etc/dcd/NAME.toml. A command that was interrupted is simply run again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  umount /srv && dcd remove srv")]
+pub struct Remove {
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = stack())]
+    pub file: PathBuf,
+}
+
 /// Make the log of a cache, and attach it to a data disk
 ///
 /// The data disk is not written: it keeps its layout and its data. What is on the log device is overwritten, which is
 /// refused without --force when that is a file system, a partition table, another cache, or anything else that is
 /// recognised.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(override_usage = "dcd format [OPTIONS] STACK\n       dcd format [OPTIONS] --log PATH --data PATH")]
 #[command(after_help = "\
 Examples:
@@ -76,8 +123,9 @@ Examples:
   dcd format --log fast.img --log-size 256MiB --data slow.img
       files; the log is created")]
 pub struct Format {
-    /// Stack file that names the log and the data disk
-    #[arg(value_name = "STACK", conflicts_with_all = ["log", "data", "stack", "log_size"], required_unless_present_any = ["log", "data"])]
+    /// Stack that names the log and the data disk: NAME or file
+    #[arg(value_name = "STACK", value_parser = stack(),
+          conflicts_with_all = ["log", "data", "stack", "log_size"], required_unless_present_any = ["log", "data"])]
     pub file: Option<PathBuf>,
     /// Log-cache layer to format (default: the only one)
     #[arg(long, value_name = "LAYER", requires = "file")]
@@ -92,13 +140,13 @@ pub struct Format {
     #[arg(long, value_name = "PATH", requires = "log")]
     pub data: Option<PathBuf>,
     /// Write a stack file that serves the cache (default: none is written)
-    #[arg(long, value_name = "FILE", requires = "log")]
+    #[arg(long, value_name = "STACK", value_parser = new_stack(), requires = "log")]
     pub stack: Option<PathBuf>,
     /// Size of a segment of the log: a power of two, 16KiB to 16MiB (default: 512KiB, more for a log over 4GiB)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment_size: Option<u64>,
     /// First write the log of the stack file OLD back to the same data disk, and take that log out of use
-    #[arg(long, value_name = "OLD", requires = "file")]
+    #[arg(long, value_name = "OLD", value_parser = stack(), requires = "file")]
     pub replace: Option<PathBuf>,
     /// Overwrite what is on the log device, and discard the cache that the data disk has
     #[arg(long)]
@@ -118,8 +166,8 @@ Examples:
       takes over from a machine that has died. /root/fence-password is a script that prints the password: all users of the
       machine can read the command line")]
 pub struct Serve {
-    /// Stack file
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
     /// Serve the plain data disk without its cache, and discard the cache
     #[arg(long)]
@@ -188,8 +236,8 @@ Examples:
   mount $(dcd attach disk.toml) /srv
   umount /srv && dcd attach --release disk.toml")]
 pub struct Attach {
-    /// Stack file
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
     /// Print the commands of other programs that make such a device, and do nothing
     #[arg(long, conflicts_with = "release")]
@@ -211,8 +259,8 @@ Examples:
   dcd stop disk.toml
   dcd stop --for-restart disk.toml && dcd serve disk.toml")]
 pub struct Stop {
-    /// Stack file, or the control socket itself
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file; or the path of the control socket
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
     /// Stop although clients have the device, if all of them wait for the next server, as devices of ublk and dcd attach with recovery do
     #[arg(long)]
@@ -220,6 +268,18 @@ pub struct Stop {
     /// Stop although clients have the device. Devices without recovery fail, and lose what was not flushed
     #[arg(long, conflicts_with = "for_restart")]
     pub force: bool,
+}
+
+/// List the stacks of /etc/dcd, served or not, with their dirty data
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd list
+  dcd list --json | jq -r '.[] | select(.is_served | not).name'")]
+pub struct List {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Show the state of a served stack, and what to do; without STACK, a line for each stack that is served
@@ -231,8 +291,8 @@ pub struct Stop {
 #[derive(Debug, Args)]
 #[command(after_help = STATUS_EXAMPLES, after_long_help = format!("{STATUS_EXAMPLES}\n\n{STATUS_FIELDS}"))]
 pub struct Status {
-    /// Stack file, or the control socket itself; several print a line each
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file; or the path of the control socket; several print a line each
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub files: Vec<PathBuf>,
     /// Print everything as JSON: an object for one STACK, else a list of them
     #[arg(long)]
@@ -252,8 +312,8 @@ Examples:
   dcd top
   dcd top disk.toml")]
 pub struct Top {
-    /// Stack file, or the control socket itself
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file; or the path of the control socket
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub files: Vec<PathBuf>,
 }
 
@@ -266,8 +326,8 @@ Examples:
   dcd metrics disk.toml
   dcd metrics | grep dirty_data")]
 pub struct Metrics {
-    /// Stack file, or the control socket itself
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file; or the path of the control socket
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub files: Vec<PathBuf>,
 }
 
@@ -282,8 +342,8 @@ Examples:
   dcd doctor
   dcd doctor disk.toml --json")]
 pub struct Doctor {
-    /// Stack file (default: those in /etc/dcd)
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file (default: those in /etc/dcd)
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub files: Vec<PathBuf>,
     /// Print the findings as JSON
     #[arg(long)]
@@ -296,8 +356,8 @@ pub struct Doctor {
 Examples:
   dcd flush disk.toml")]
 pub struct Flush {
-    /// Stack file, or the control socket itself
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file; or the path of the control socket
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
     /// Print only errors, no progress
     #[arg(long, short)]
@@ -371,8 +431,8 @@ Examples:
   dcd stop --for-restart disk.toml && dcd grow disk.toml && dcd serve disk.toml
       beneath a mounted file system")]
 pub struct Grow {
-    /// Stack file
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
 }
 
@@ -384,8 +444,8 @@ pub struct Grow {
 Examples:
   dcd detach disk.toml")]
 pub struct Detach {
-    /// Stack file
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
     /// Log-cache layer to detach (default: the only one)
     #[arg(long, value_name = "LAYER")]
@@ -401,8 +461,8 @@ pub struct Detach {
 /// The log that an offline command looks at.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// Stack file, or the log device itself
-    #[arg(value_name = "STACK|LOG")]
+    /// Stack: NAME or file; or the path of the log device
+    #[arg(value_name = "STACK|LOG", value_parser = stack())]
     pub file: PathBuf,
     /// Log-cache layer (default: the only one)
     #[arg(long, value_name = "LAYER")]
@@ -448,8 +508,8 @@ Examples:
   dcd rescue disk.toml --force
       go on past damage: the blocks listed keep their old content")]
 pub struct Rescue {
-    /// Stack file
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
     /// Log-cache layer (default: the only one)
     #[arg(long, value_name = "LAYER")]
@@ -511,7 +571,7 @@ pub struct Calibrate {
           default_values_t = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 24, 28, 32, 40, 48, 64])]
     pub strides: Vec<u64>,
     /// Store the result in the array of this stack file, or else in the log of its log cache; the stack must not be served
-    #[arg(long, value_name = "STACK")]
+    #[arg(long, value_name = "STACK", value_parser = stack())]
     pub store: Option<PathBuf>,
     /// Layer that --store writes to: raid or log-cache (default: the only one)
     #[arg(long, value_name = "LAYER", requires = "store")]
@@ -544,6 +604,30 @@ Examples:
   dcd man /usr/local/share/man/man1")]
 pub struct Man {
     pub directory: PathBuf,
+}
+
+/// Text about the names of stacks, below the help of the program.
+const STACKS: &str = "\
+A STACK is a NAME, for the stack file /etc/dcd/NAME.toml, or the path of a stack file: it has a slash, or ends in .toml";
+
+/// Parses a stack that exists: its name, or the path of its file.
+pub fn stack() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(control::stack_path)
+}
+
+/// Parses a stack that may not exist yet.
+fn new_stack() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(control::new_stack_path)
+}
+
+/// Rejects a name that no stack can have.
+fn stack_name(text: &str) -> Result<String, String> {
+    control::new_stack_path(text.into()).and_then(|file| {
+        match file.parent() == Some(&control::stacks_dir()) {
+            true => Ok(text.to_owned()),
+            false => Err("it is a path: name the stack, and its file is in /etc/dcd".to_owned()),
+        }
+    })
 }
 
 pub fn size(text: &str) -> Result<u64, String> {

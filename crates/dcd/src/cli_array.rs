@@ -33,8 +33,8 @@ pub enum ArrayCommand {
 /// The array that a command is about.
 #[derive(Debug, Args)]
 pub struct ArrayArgs {
-    /// Stack file
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = crate::cli::stack())]
     pub file: PathBuf,
     /// Raid layer (default: the only one)
     #[arg(long, value_name = "LAYER")]

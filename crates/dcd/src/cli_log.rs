@@ -27,8 +27,8 @@ pub enum LogCommand {
 /// The log that a command is about.
 #[derive(Debug, Args)]
 pub struct LegsArgs {
-    /// Stack file
-    #[arg(value_name = "STACK")]
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = crate::cli::stack())]
     pub file: PathBuf,
     /// Log-cache layer (default: the only one)
     #[arg(long, value_name = "LAYER")]

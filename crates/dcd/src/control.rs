@@ -1,6 +1,7 @@
 //! Connects commands to a running server.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileTypeExt;
@@ -87,20 +88,20 @@ pub fn sockets_of(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     if !files.is_empty() {
         return files.iter().map(|file| socket(file)).collect();
     }
-    for directory in [STACKS, SOCKETS] {
+    for directory in [stacks_dir(), sockets_dir()] {
         let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
-        if std::fs::read_dir(directory).is_err_and(denied) {
-            return Err(Failure::Failed(format!("{directory}: permission denied: run as root")));
+        if std::fs::read_dir(&directory).is_err_and(denied) {
+            return Err(Failure::Failed(format!("{}: permission denied: run as root", directory.display())));
         }
     }
-    let found: Vec<PathBuf> = sockets(Path::new(STACKS), Path::new(SOCKETS)).into_iter().collect();
+    let found: Vec<PathBuf> = sockets(&stacks_dir(), &sockets_dir()).into_iter().collect();
     let runs =
         at_once(&found, |socket| !matches!(Client::connect(socket), Err(ClientError::NotServed { .. })));
     Ok(found.into_iter().zip(runs).filter_map(|(socket, runs)| runs.then_some(socket)).collect())
 }
 
 /// Runs `each` on one thread an item, so that all servers that do not answer cost one timeout together.
-fn at_once<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn at_once<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = all.iter().map(|one| scope.spawn(|| each(one))).collect();
         let ended = threads.into_iter().map(|thread| thread.join());
@@ -117,9 +118,54 @@ fn explained(error: ClientError) -> Failure {
     }
 }
 
-/// Directories of stack files and control sockets that the user has not named: "dcd format" puts them there.
-const STACKS: &str = "/etc/dcd";
-const SOCKETS: &str = "/run/dcd";
+/// Directory of the stack files that have a name; `DCD_STACK_DIR` names another one.
+pub fn stacks_dir() -> PathBuf {
+    std::env::var_os("DCD_STACK_DIR").map_or_else(|| "/etc/dcd".into(), PathBuf::from)
+}
+
+/// Directory of the sockets of these stacks; `DCD_RUN_DIR` names another one.
+pub fn sockets_dir() -> PathBuf {
+    std::env::var_os("DCD_RUN_DIR").map_or_else(|| "/run/dcd".into(), PathBuf::from)
+}
+
+/// Returns the file of a stack that was typed as a path, which has a slash or ends in ".toml", or as a name.
+///
+/// # Errors
+/// In words, for a name that no stack can have.
+pub fn new_stack_path(typed: OsString) -> Result<PathBuf, String> {
+    let bytes = typed.as_encoded_bytes();
+    if bytes.contains(&b'/') || bytes.ends_with(b".toml") {
+        return Ok(typed.into());
+    }
+    match typed.to_str().filter(|name| is_stack_name(name)) {
+        Some(name) => Ok(stacks_dir().join(format!("{name}.toml"))),
+        None => Err("it is no name of a stack, which has letters, digits, \"_\" and \".\" only and does not begin with \".\", and no \
+                     path, which has a slash or ends in \".toml\""
+            .to_owned()),
+    }
+}
+
+/// Returns the file of a stack that exists.
+///
+/// # Errors
+/// In words, where there is no stack of that name.
+pub fn stack_path(typed: OsString) -> Result<PathBuf, String> {
+    let here = match Path::new(&typed).exists() {
+        true => format!("; for the file of this directory write ./{}", typed.display()),
+        false => String::new(),
+    };
+    let path = new_stack_path(typed.clone()).map_err(|why| why + &here)?;
+    if path.as_os_str() != typed && !path.exists() {
+        return Err(format!("there is no {}: \"dcd list\" shows the stacks{here}", path.display()));
+    }
+    Ok(path)
+}
+
+/// True for a name that systemd would not escape: it would not find the unit for a device of such a name.
+fn is_stack_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.".contains(c);
+    !name.is_empty() && name.chars().all(is_plain) && !name.starts_with('.')
+}
 
 /// Asks the servers of these stack files, all in parallel; without any file, the running servers that are found by the stack files in
 /// /etc/dcd and the control sockets in /run/dcd.
@@ -130,7 +176,7 @@ pub fn ask_all<T: Send>(
     if !files.is_empty() {
         return at_once(files, |file| ask(&mut connect(file)?));
     }
-    let found: Vec<PathBuf> = sockets(Path::new(STACKS), Path::new(SOCKETS)).into_iter().collect();
+    let found: Vec<PathBuf> = sockets(&stacks_dir(), &sockets_dir()).into_iter().collect();
     let asked = at_once(&found, |socket| match Client::connect(socket) {
         Err(ClientError::NotServed { .. }) => None,
         client => Some(client.map_err(explained).and_then(|mut client| ask(&mut client))),
@@ -154,19 +200,17 @@ pub fn told_apart<T>(answers: Vec<Result<T, Failure>>) -> (Vec<T>, Result<(), Fa
     (found, failed)
 }
 
-/// Name of a stack in /dev/dcd: that of its file in /etc/dcd. None for a name that systemd would escape: systemd would not find the unit
-/// for a device of such a name.
+/// Name of a stack in /dev/dcd: that of its file in /etc/dcd; none for a file elsewhere, or of another name.
 pub fn stack_name(file: &Path) -> Option<String> {
     let file = std::path::absolute(file).ok()?;
-    let is_there = file.parent() == Some(Path::new(STACKS)) && file.extension().is_some_and(|e| e == "toml");
+    let is_there = file.parent() == Some(&stacks_dir()) && file.extension().is_some_and(|e| e == "toml");
     let name = file.file_stem().filter(|_| is_there)?.to_str()?;
-    let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
-    (is_plain && !name.starts_with('.')).then(|| name.to_owned())
+    is_stack_name(name).then(|| name.to_owned())
 }
 
 /// Stack files for a command that names none.
 pub fn stack_files() -> Vec<PathBuf> {
-    files(Path::new(STACKS), "toml")
+    files(&stacks_dir(), "toml")
 }
 
 /// Control sockets that may exist. Stack files that cannot be read are skipped: "dcd doctor" reports them.
@@ -216,6 +260,20 @@ mod tests {
         ] {
             assert_eq!(stack_name(Path::new(file)).as_deref(), name, "{file}");
         }
+    }
+
+    #[test]
+    fn a_stack_is_typed_as_a_name_or_a_path() {
+        let new = |typed: &str| new_stack_path(typed.into());
+        assert_eq!(new("srv"), Ok("/etc/dcd/srv.toml".into()));
+        for path in ["disk.toml", "./disk", "/run/dcd/disk.control", "/dev/sdb", "nbd://host/disk"] {
+            assert_eq!(new(path), Ok(path.into()));
+        }
+        for odd in ["", "-x", "a-b", "a b", ".hidden", "ä", "a\nb"] {
+            assert!(new(odd).unwrap_err().contains("no name of a stack"), "{odd}");
+        }
+        assert!(stack_path("nobody_has_this".into()).unwrap_err().contains("\"dcd list\""));
+        assert!(stack_path("src".into()).unwrap_err().contains("write ./src"), "in this crate's directory");
     }
 
     #[test]

@@ -30,7 +30,15 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
         return commands(&file).map(|lines| println!("{}", lines.join("\n")));
     }
     if args.release {
-        return release(&file, args.force);
+        let (stack, serve) = (file.path.display(), &file.serve);
+        if !release(&file, args.force)? {
+            let more = match serve.ublk {
+                Some(_) => "; its ublk device ends with its server (\"dcd stop\")",
+                None => "",
+            };
+            eprintln!("dcd: {stack} is not attached{more}");
+        }
+        return Ok(());
     }
     println!("{}", attach(&file)?);
     Ok(())
@@ -41,7 +49,8 @@ fn lock(file: &StackFile) -> Result<StackLoops, Failure> {
     StackLoops::lock(&file.path).map_err(|error| Failure::io("/run/dcd-attach", error))
 }
 
-fn attach(file: &StackFile) -> Result<String, Failure> {
+/// Makes or finds the block device of a served stack.
+pub fn attach(file: &StackFile) -> Result<String, Failure> {
     let status = ServerStatus::ask(&mut control::connect(&file.path)?)?;
     if let Some(ublk) = status.ublk {
         return match ublk.is_ready {
@@ -207,8 +216,8 @@ fn loops_over(image: &Path) -> Vec<String> {
     names.filter_map(|name| name.into_string().ok()).filter(over).collect()
 }
 
-fn release(file: &StackFile, force: bool) -> Result<(), Failure> {
-    let stack = file.path.display();
+/// Removes the block devices that [`attach`] has made; false if there is none.
+pub fn release(file: &StackFile, force: bool) -> Result<bool, Failure> {
     let mut released = false;
     let mut loops = lock(file)?;
     let devices = devices_of(&file.path);
@@ -232,14 +241,7 @@ fn release(file: &StackFile, force: bool) -> Result<(), Failure> {
         loops.remove(&name).map_err(|error| Failure::io("/run/dcd-attach", error))?;
         released = true;
     }
-    if !released {
-        let more = match file.serve.ublk {
-            Some(_) => "; its ublk device ends with its server (\"dcd stop\")",
-            None => "",
-        };
-        eprintln!("dcd: {stack} is not attached{more}");
-    }
-    Ok(())
+    Ok(released)
 }
 
 /// Returns the commands of other programs that make such a device.

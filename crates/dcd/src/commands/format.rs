@@ -1,8 +1,8 @@
 //! `dcd format`: makes the log of a cache, and attaches it to a data disk.
 
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::LogError;
@@ -15,7 +15,7 @@ use dcd_stack::{DeviceSource, HumanBytes, LayerKind, StackFile, toml_text};
 use crate::cli::{Detach, Format};
 use crate::commands::detach;
 use crate::commands::log::make_legs;
-use crate::control::stack_name;
+use crate::control::{sockets_dir, stack_name, stacks_dir};
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
@@ -31,10 +31,22 @@ use crate::session::system::is_by_content;
 use crate::session::tell::{clear_foreign_journal, tell_members};
 
 pub fn run(args: &Format) -> Result<(), Failure> {
-    let written = written_stack(args)?;
-    let choice = match (&args.file, &written) {
-        (Some(file), _) => CacheChoice::load(file, args.layer.as_deref())?,
-        (None, written) => CacheChoice::of(StackFile::parse(written, Path::new(""))?, None)?,
+    make(args, &written_stack(args)?)?;
+    match (&args.stack, &args.file) {
+        (Some(path), _) => println!("stack file: {}; {}", path.display(), next_step(path)),
+        (None, Some(file)) => println!("{}", next_step(file)),
+        (None, None) => println!(
+            "next: write a stack file that names log and data disk (dcd stack-file describes it; dcd format --stack FILE writes one), and serve it with: dcd serve FILE"
+        ),
+    }
+    Ok(())
+}
+
+/// Makes the log of a cache. `written`: the text of the stack file, where there is none yet.
+pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
+    let choice = match &args.file {
+        Some(file) => CacheChoice::load(file, args.layer.as_deref())?,
+        None => CacheChoice::of(StackFile::parse(written, Path::new(""))?, None)?,
     };
     if let Some(data) = choice.site.path_below(&choice.data).filter(|data| is_by_content(data)) {
         return Err(Failure::Failed(format!(
@@ -63,7 +75,7 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     refuse(&mut opened, &choice, args.force)?;
     reserve_space(&choice.site, &opened.parts, &choice.log)?;
     if let Some(path) = &args.stack {
-        write_new(path, &written, &mut made)?;
+        write_new(path, written, &mut made)?;
     }
     let out_of_date = is_out_of_date(opened.record.as_ref(), &mut opened.log)?;
     let options = options(args, out_of_date)?;
@@ -106,13 +118,6 @@ pub fn run(args: &Format) -> Result<(), Failure> {
     }
     if is_rotational {
         println!("{}", superblock.spindle);
-    }
-    match (&args.stack, &args.file) {
-        (Some(path), _) => println!("stack file: {}; {}", path.display(), next_step(path)),
-        (None, Some(file)) => println!("{}", next_step(file)),
-        (None, None) => println!(
-            "next: write a stack file that names log and data disk (dcd stack-file describes it; dcd format --stack FILE writes one), and serve it with: dcd serve FILE"
-        ),
     }
     Ok(())
 }
@@ -313,8 +318,10 @@ fn written_stack(args: &Format) -> Result<String, Failure> {
     };
     let name = origin.file_stem().and_then(|stem| stem.to_str()).unwrap_or("dcd");
     // Sockets lie beside the stack file, but not in /etc.
-    let in_etc = std::path::absolute(&origin).is_ok_and(|path| path.starts_with("/etc"));
-    let sockets = if in_etc { "/run/dcd/" } else { "" };
+    let full = std::path::absolute(&origin).unwrap_or_else(|_| origin.clone());
+    let in_etc = full.starts_with("/etc") || full.parent() == Some(&stacks_dir());
+    let sockets = if in_etc { sockets_dir().join("") } else { PathBuf::new() };
+    let sockets = sockets.display();
     let mut text = String::from(
         "# Written by dcd format; \"dcd stack-file\" describes every field.\nexport = \"cache\"\n\n",
     );
@@ -335,9 +342,20 @@ fn written_stack(args: &Format) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// Writes a file whole or not at all.
 fn write_new(path: &Path, text: &str, made: &mut Made) -> Result<(), Failure> {
-    let opened = OpenOptions::new().write(true).create_new(true).open(path);
-    let mut file = opened.map_err(|e| Failure::io(path.display(), e))?;
+    let failed = |error| Failure::io(path.display(), error);
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = Made(vec![beside.into()]);
+    let mut file = File::create(&beside.0[0]).map_err(failed)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    // A link fails where the file exists. Some file systems have no links.
+    let linked = fs::hard_link(&beside.0[0], path).or_else(|error| match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::Unsupported => fs::rename(&beside.0[0], path),
+        _ => Err(error),
+    });
+    linked.map_err(failed)?;
     made.0.push(path.to_owned());
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| Failure::io(path.display(), e))
+    Ok(())
 }

@@ -5,15 +5,18 @@ mod attach;
 mod calibrate;
 mod check;
 mod completions;
+mod create;
 mod detach;
 mod doctor;
 mod dump;
 mod flush;
 mod format;
 mod grow;
+mod list;
 mod log;
 mod man;
 mod metrics;
+mod remove;
 mod rescue;
 mod serve;
 mod stack_file;
@@ -43,6 +46,8 @@ pub type Modelled = fn(drive: &str, passes: &dyn Fn(Extent) -> Vec<Pass>) -> Res
 pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
     match command {
         Command::Array(args) => array::run(&args),
+        Command::Create(args) => create::run(&args),
+        Command::Remove(args) => remove::run(&args),
         Command::Format(args) => format::run(&args),
         Command::Log(args) => log::run(&args),
         Command::Grow(args) => grow::run(&args),
@@ -55,6 +60,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Calibrate(args) => calibrate::run(&args, program.modelled),
         Command::Serve(args) => serve::run(&args),
         Command::Attach(args) => attach::run(&args),
+        Command::List(args) => list::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -10,6 +10,7 @@ mod attach;
 mod behind;
 mod calibrate;
 mod common;
+mod create;
 mod doctor;
 mod identity;
 mod kill;

@@ -1,6 +1,6 @@
 //! `dcd status`: the state of served stacks, on a screen or as JSON; without a name, a line for each stack that is served.
 
-mod stopped;
+pub mod stopped;
 pub mod text;
 pub mod verdict;
 
@@ -106,14 +106,19 @@ fn table(found: &[(ServerStatus, Verdict)], stopped: &[[String; 4]]) -> String {
         })
         .collect();
     rows.extend_from_slice(stopped);
-    let head = ["STACK", "STATE", "DIRTY", "ACTION"].map(str::to_owned);
+    columns(["STACK", "STATE", "DIRTY", "ACTION"], &rows)
+}
+
+/// Formats a table of stacks. The third column is a number.
+pub fn columns(head: [&str; 4], rows: &[[String; 4]]) -> String {
+    let head = head.map(str::to_owned);
     let width =
         |column: usize| rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
     let (stack, state, dirty) = (width(0), width(1), width(2));
     let line = |row: &[String; 4]| {
         format!("{:<stack$}  {:<state$}  {:>dirty$}  {}\n", row[0], row[1], row[2], row[3])
     };
-    [&head].into_iter().chain(&rows).map(line).collect()
+    [&head].into_iter().chain(rows).map(line).collect()
 }
 
 #[cfg(test)]

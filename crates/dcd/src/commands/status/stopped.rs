@@ -34,15 +34,20 @@ impl Stopped {
     }
 
     fn dirty(&self) -> String {
-        let Some(attachments) = &self.attachments else { return "?".to_owned() };
-        let known: Option<u64> = attachments
-            .iter()
-            .map(|attachment| match attachment.state {
-                AttachmentState::Clean => Some(0),
-                _ => attachment.dirty_bytes,
-            })
-            .sum();
-        known.map_or_else(|| "unknown".to_owned(), |bytes| HumanBytes(bytes).to_string())
+        match (&self.attachments, self.dirty_bytes()) {
+            (None, _) => "?".to_owned(),
+            (_, None) => "unknown".to_owned(),
+            (_, Some(bytes)) => HumanBytes(bytes).to_string(),
+        }
+    }
+
+    /// Dirty bytes in the logs; none if the records do not tell.
+    pub fn dirty_bytes(&self) -> Option<u64> {
+        let dirty = |attachment: &Attachment| match attachment.state {
+            AttachmentState::Clean => Some(0),
+            _ => attachment.dirty_bytes,
+        };
+        self.attachments.as_ref()?.iter().map(dirty).sum()
     }
 
     /// Explains that the stack is not served, and what its logs hold.

@@ -33,7 +33,7 @@ use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
 pub use identity::numbers as device_numbers;
-pub use place::names_of;
+pub use place::{names_of, state_dir};
 pub use rules::{
     LegsSeen, LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_not_retired, admit_on_array,
     admit_overwrite, admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache,

@@ -1,0 +1,310 @@
+//! `dcd create`: makes a cache, serves it now and at each boot, and prints how to mount it.
+//!
+//! | step | repeated after an interruption |
+//! |---|---|
+//! | 1. `dcd format --stack`: checks, the stack file, log and record | with the file: format again, unless log and record agree |
+//! | 2. a server: the unit, or one in the background | finds the server |
+//! | 3. `dcd attach`, and wait for the name in /dev/dcd | finds the device |
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dcd_engine::log_cache::format::State;
+use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_serve::nbd::kernel::Kernel;
+use dcd_serve::ublk;
+use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
+
+use crate::cli::{Create, Format};
+use crate::commands::{attach, format};
+use crate::control::{self, sockets_dir, stacks_dir};
+use crate::failure::Failure;
+use crate::session::choice::CacheChoice;
+use crate::session::devices::Purpose;
+use crate::session::judge::CacheSeen;
+use crate::session::probe::probe;
+use crate::session::record::{LogSeen, state_dir};
+use crate::session::site::Site;
+use crate::session::survey::{inspect, start, target};
+
+/// Maximum wait for a device that a server or udev is making.
+const DEVICE_MAX: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Boundary of the parts of a disk that has its own log.
+const ALIGN: u64 = 1 << 20;
+
+pub fn run(args: &Create) -> Result<(), Failure> {
+    let path = stacks_dir().join(format!("{}.toml", args.name));
+    if path.exists() {
+        go_on(args, &path)?;
+    } else {
+        make(args, &path)?;
+    }
+    let file = StackFile::load(&path)?;
+    match serve(args, &file).and_then(|boot| Ok((device(args, &file)?, boot))) {
+        Ok((node, boot)) => tell(args, &node, boot),
+        Err(failure) => {
+            let name = &args.name;
+            warnln!(
+                "dcd: the cache is made, and nothing is lost: mend the following and repeat this command, or take it away: dcd remove {name}"
+            );
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+/// Makes log, record and stack file.
+fn make(args: &Create, path: &Path) -> Result<(), Failure> {
+    let parts = parts(args)?;
+    let text = stack_text(args, &parts)?;
+    fs::create_dir_all(stacks_dir()).map_err(|error| Failure::io(stacks_dir().display(), error))?;
+    let formatted = Format {
+        log: args.log.clone(),
+        data: Some(args.data.clone()),
+        stack: Some(path.to_owned()),
+        ..Format::default()
+    };
+    match format::make(&formatted, &text) {
+        Err(Failure::Busy(why)) => Err(Failure::refused(
+            why,
+            "unmount it, or stop what uses it, and repeat this command. Nothing was changed",
+        )),
+        made => made,
+    }
+}
+
+/// Goes on with a create that was interrupted. Refuses a name that another stack has.
+fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
+    let choice = CacheChoice::load(path, None)?;
+    let full = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let is =
+        |part: &str, typed: &Path| choice.site.path_below(part).is_some_and(|it| full(it) == full(typed));
+    if !is(&choice.data, &args.data) || !is(&choice.log, args.log.as_ref().unwrap_or(&args.data)) {
+        let data = choice.site.path_below(&choice.data).unwrap_or(Path::new(&choice.data)).display();
+        return Err(Failure::Failed(format!(
+            "the name {} is taken: {} has data disk {data} and log {}. Choose another name. Nothing was changed",
+            args.name,
+            path.display(),
+            choice.log_name().display()
+        )));
+    }
+    if control::server_of(&choice.site)?.is_some() {
+        return Ok(());
+    }
+    let (CacheSeen { log: seen, .. }, record) = match inspect(&choice) {
+        // The server of an interrupted create is on its way.
+        Err(Failure::Busy(_)) => return Ok(()),
+        seen => seen?,
+    };
+    let attachment = match &record {
+        Some(record) => record.load()?.of(record.extent()).cloned(),
+        None => None,
+    };
+    let is_made = match (&seen, &attachment) {
+        (LogSeen::Present { state, uuid, .. }, Some(own)) => {
+            *state != State::Detached && own.cache_uuid == *uuid
+        }
+        // The start says which log is missing.
+        (LogSeen::Missing(_), attachment) => attachment.is_some(),
+        (LogSeen::Present { .. }, None) => false,
+    };
+    if !is_made {
+        format::make(&Format { file: Some(path.to_owned()), ..Format::default() }, "")?;
+    }
+    Ok(())
+}
+
+/// The tables of log and data disk in a stack file.
+fn parts(args: &Create) -> Result<String, Failure> {
+    let data = quoted_place(&args.data)?;
+    let Some(log_bytes) = args.same_disk else {
+        let log = quoted_place(args.log.as_ref().unwrap_or(&args.data))?;
+        let size = args.log_size.map(|size| format!("size = {size}\n")).unwrap_or_default();
+        return Ok(format!("[device.log]\npath = {log}\n{size}\n[device.data]\npath = {data}\n"));
+    };
+    let disk = Site::of_device(&args.data, true)?;
+    let (offline, parts) = start(&disk, &[&disk.export], Purpose::Look)?;
+    let mut device = offline.part(target(&parts, &disk.export));
+    let place = args.data.display();
+    if let Some(what) =
+        probe(&mut device).map_err(|error| Failure::Failed(format!("reading {place}: {error}")))?
+    {
+        return Err(Failure::refused(
+            format!("{place} has {what} on it, and its log would be written over the end of that"),
+            "put the log on another device: --log PATH. --same-disk is for a disk without data. Nothing was changed",
+        ));
+    }
+    let bytes = device.geometry().sectors * SECTOR_BYTES;
+    let first = bytes.saturating_sub(log_bytes) / ALIGN * ALIGN;
+    if first < log_bytes {
+        return Err(Failure::Failed(format!(
+            "{place} has {}: --same-disk must be at most half of that. Nothing was changed",
+            HumanBytes(bytes)
+        )));
+    }
+    Ok(format!(
+        "# The log is at the end, so that the disk without its cache has its data where a plain disk has it.\n\
+         [device.disk]\npath = {data}\n\n\
+         [layer.log]\nkind = \"slice\"\nof = \"disk\"\nfirst = {first}\n\n\
+         [layer.data]\nkind = \"slice\"\nof = \"disk\"\nsize = {first}\n"
+    ))
+}
+
+/// A typed place as a stack file has it.
+fn quoted_place(typed: &Path) -> Result<String, Failure> {
+    let place = DeviceSource::absolute(typed).map_err(|error| Failure::io(typed.display(), error))?;
+    let text = place.to_str().ok_or_else(|| Failure::Failed(format!("{}: not UTF-8", typed.display())))?;
+    Ok(toml_text(text))
+}
+
+/// The directory of a stack's image, where neither ublk nor NBD makes its device.
+pub fn image_dir(name: &str) -> PathBuf {
+    state_dir().join(format!("{name}.fuse"))
+}
+
+/// The stack file, with comments for whoever opens it.
+fn stack_text(args: &Create, parts: &str) -> Result<String, Failure> {
+    let name = &args.name;
+    let in_run = |suffix: &str| toml_text(&sockets_dir().join(format!("{name}.{suffix}")).to_string_lossy());
+    let front_end = if has_ublk() {
+        format!(
+            "# The block device /dev/dcd/{name}. Its file system continues when the server is killed or upgraded.\nublk = true\n"
+        )
+    } else if Kernel::open().is_ok() {
+        format!(
+            "# \"dcd attach {name}\" makes the block device /dev/dcd/{name}. Its file system continues when the server is killed.\n\
+             nbd = {}\nnbd-recovery = true\n",
+            toml_text(&format!("unix:{}", sockets_dir().join(format!("{name}.sock")).display()))
+        )
+    } else if Path::new("/dev/fuse").exists() {
+        format!(
+            "# This kernel had neither ublk nor NBD: \"dcd attach {name}\" makes a loop device, which ends with the server.\nfuse = {}\n",
+            toml_text(&image_dir(name).to_string_lossy())
+        )
+    } else {
+        return Err(Failure::Failed(
+            "this kernel has none of ublk, NBD and FUSE, so it can have no block device of a cache: modprobe ublk_drv, nbd or fuse. \
+             Nothing was changed"
+                .to_owned(),
+        ));
+    };
+    Ok(format!(
+        "# Written by dcd create. \"dcd stack-file\" describes every field; a change counts from the next start of the server.\n\
+         export = \"cache\"\n\n\
+         [serve]\n{front_end}control = {}\n\n\
+         {parts}\n\
+         [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\n\
+         # flush: durable after FLUSH and FUA, as on any disk. always: every write is durable when it returns.\n\
+         promise = \"flush\"\n",
+        in_run("control")
+    ))
+}
+
+fn has_ublk() -> bool {
+    if ublk::available().is_err() {
+        // Where there is no such module, or no modprobe, the next look says so.
+        let _ = Command::new("modprobe").args(["-q", "ublk_drv"]).stderr(Stdio::null()).status();
+    }
+    ublk::available().is_ok()
+}
+
+/// True if systemd runs, and has the units that serve the stacks of /etc/dcd.
+pub fn has_units() -> bool {
+    let knows = || Command::new("systemctl").args(["cat", "dcd@.service"]).output();
+    stacks_dir() == Path::new("/etc/dcd")
+        && Path::new("/run/systemd/system").exists()
+        && knows().is_ok_and(|output| output.status.success())
+}
+
+pub fn systemctl(what: &[&str], unit: &str) -> Result<(), Failure> {
+    let done = Command::new("systemctl").args(what).arg(unit).output();
+    let done = done.map_err(|error| Failure::io("systemctl", error))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let what = what.join(" ");
+    Err(Failure::Failed(format!("systemctl {what} {unit}: {} (journalctl -u {unit} has more)", said.trim())))
+}
+
+/// Serves the stack, now and at each boot. Returns what to say about boots.
+fn serve(args: &Create, file: &StackFile) -> Result<&'static str, Failure> {
+    let name = &args.name;
+    if let Some(directory) = &file.serve.fuse {
+        fs::create_dir_all(directory).map_err(|error| Failure::io(directory.display(), error))?;
+    }
+    if has_units() {
+        systemctl(&["enable", "--now"], &format!("dcd@{name}.service"))?;
+        if file.serve.ublk.is_none() {
+            systemctl(&["enable", "--now"], &format!("dcd-attach@{name}.service"))?;
+        }
+        return Ok("it is served now and at each boot");
+    }
+    if control::server_of(file)?.is_none() {
+        in_background(name, file)?;
+    }
+    Ok("it is served until this machine stops: without systemd, run this command again at each boot")
+}
+
+/// Starts a server that goes on when this command has ended, and waits until clients can connect.
+fn in_background(name: &str, file: &StackFile) -> Result<(), Failure> {
+    let failed = |error| Failure::io("starting the server", error);
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(sockets_dir());
+    made.map_err(|error| Failure::io(sockets_dir().display(), error))?;
+    let said = sockets_dir().join(format!("{name}.log"));
+    let log = OpenOptions::new().create(true).append(true).open(&said);
+    let log = log.map_err(|error| Failure::io(said.display(), error))?;
+    let mut server = Command::new(std::env::current_exe().map_err(failed)?);
+    server
+        .args(["serve", "--quiet", "--wait-busy=10s"])
+        .arg(std::path::absolute(&file.path).map_err(failed)?);
+    server.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
+    let mut server = server.spawn().map_err(failed)?;
+    let mut ready = String::new();
+    if let Some(output) = server.stdout.take() {
+        BufReader::new(output).read_line(&mut ready).map_err(failed)?;
+    }
+    // The server of an earlier create may have been on its way.
+    if ready.is_empty() && control::server_of(file)?.is_none() {
+        let last = fs::read_to_string(&said).unwrap_or_default();
+        let last = last.lines().last().unwrap_or("it did not say why");
+        return Err(Failure::Failed(format!("the server has ended: {last} ({} has more)", said.display())));
+    }
+    Ok(())
+}
+
+/// Returns the block device of a served stack, by its name where udev makes one.
+fn device(args: &Create, file: &StackFile) -> Result<PathBuf, Failure> {
+    let until = Instant::now() + DEVICE_MAX;
+    let node = loop {
+        match attach::attach(file) {
+            Err(_) if Instant::now() < until => std::thread::sleep(LOOK_INTERVAL),
+            attached => break PathBuf::from(attached?),
+        }
+    };
+    let named = Path::new("/dev/dcd").join(&args.name);
+    let has_name = file.serve.fuse.is_none()
+        && stacks_dir() == Path::new("/etc/dcd")
+        && Path::new("/run/udev/control").exists();
+    while has_name && !named.exists() && Instant::now() < until {
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    Ok(if has_name && named.exists() { named } else { node })
+}
+
+fn tell(args: &Create, device: &Path, boot: &str) {
+    let (name, node, data) = (&args.name, device.display(), args.data.display());
+    println!("{node} is ready; {boot}");
+    println!("never mount or check {data} itself from now on: its newest blocks are in the log");
+    println!("  mount {node} /MOUNTPOINT");
+    if device.starts_with("/dev/dcd") {
+        println!("  in /etc/fstab: {node}  /MOUNTPOINT  auto  nofail  0  2");
+    }
+    println!("  to have the plain disk back: dcd remove {name}");
+}

@@ -1,0 +1,77 @@
+//! `dcd list`: every stack of /etc/dcd, served or not, and its dirty data.
+
+use std::path::{Path, PathBuf};
+
+use dcd_stack::{HumanBytes, StackFile};
+use serde::Serialize;
+
+use crate::cli::List;
+use crate::commands::status::columns;
+use crate::commands::status::stopped::Stopped;
+use crate::commands::status::verdict::Verdict;
+use crate::control;
+use crate::failure::Failure;
+use crate::output::print_json;
+use crate::session::serving::status::ServerStatus;
+
+/// A stack, as JSON shows it.
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    file: PathBuf,
+    /// That of "dcd status", or "stopped", or the reason why it is not known.
+    state: String,
+    is_served: bool,
+    /// None if it is not known.
+    dirty_bytes: Option<u64>,
+    /// The data disk; none if the stack file cannot be read.
+    data: Option<PathBuf>,
+}
+
+pub fn run(args: &List) -> Result<(), Failure> {
+    let all = control::at_once(&control::stack_files(), |file| look(file));
+    if args.json {
+        return print_json(&all);
+    }
+    if all.is_empty() {
+        println!("there is no stack in {}: \"dcd create\" makes one", control::stacks_dir().display());
+        return Ok(());
+    }
+    let unknown = || "?".to_owned();
+    let row = |one: Listed| {
+        let dirty = one.dirty_bytes.map_or_else(unknown, |bytes| HumanBytes(bytes).to_string());
+        [one.name, one.state, dirty, one.data.map_or_else(unknown, |data| data.display().to_string())]
+    };
+    let rows: Vec<[String; 4]> = all.into_iter().map(row).collect();
+    print!("{}", columns(["STACK", "STATE", "DIRTY", "DATA DISK"], &rows));
+    Ok(())
+}
+
+fn look(path: &Path) -> Listed {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let listed = |state: String, data| Listed {
+        name,
+        file: path.to_owned(),
+        state,
+        is_served: false,
+        dirty_bytes: None,
+        data,
+    };
+    let file = match StackFile::load(path) {
+        Ok(file) => file,
+        Err(error) => return listed(error.to_string(), None),
+    };
+    let data = file.data_path(&file.export).map(Path::to_owned);
+    let server = control::server_of(&file);
+    match server.and_then(|server| server.map(|mut server| ServerStatus::ask(&mut server)).transpose()) {
+        Ok(Some(status)) => {
+            let state = Verdict::of(&status).state.to_owned();
+            Listed { is_served: true, dirty_bytes: Some(status.dirty_bytes), ..listed(state, data) }
+        }
+        Ok(None) => {
+            let dirty_bytes = Stopped::look(path).dirty_bytes();
+            Listed { dirty_bytes, ..listed("stopped".to_owned(), data) }
+        }
+        Err(failure) => listed(failure.to_string(), data),
+    }
+}

@@ -1,0 +1,104 @@
+//! `dcd remove`: writes everything back, detaches the cache, and leaves the disk as if there had never been one.
+//!
+//! Each step can be repeated, and none is done before those above it, so an interrupted command is simply run again:
+//! release the device, stop the server, detach, disable the units, remove the stack file.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dcd_serve::ublk;
+use dcd_stack::StackFile;
+
+use crate::cli::{Detach, Remove, Stop};
+use crate::commands::create::{has_units, image_dir, systemctl};
+use crate::commands::{attach, detach, stop};
+use crate::control;
+use crate::failure::Failure;
+use crate::session::choice::CacheChoice;
+
+/// Maximum wait for the end of a loop device, or of a server.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+pub fn run(args: &Remove) -> Result<(), Failure> {
+    let choice = CacheChoice::load(&args.file, None)?;
+    let (file, name) = (&choice.site, control::stack_name(&args.file));
+    // The kernel closes the image of a loop device some time after the device is gone.
+    patiently(|_| file.serve.fuse.is_some(), || release(file))?;
+    if file.serve.ublk.is_some() {
+        remove_waiting(file)?;
+    }
+    let detached = Detach { file: args.file.clone(), layer: None, degraded: false, quiet: false };
+    // A server that an interrupted command has told to stop has its devices until it ends.
+    patiently(|failure| matches!(failure, Failure::Busy(_)), || detach::run(&detached))?;
+    let Some(name) = name else {
+        println!(
+            "the stack file {} is not one of {}, and stays",
+            args.file.display(),
+            control::stacks_dir().display()
+        );
+        return Ok(());
+    };
+    if has_units() {
+        for unit in ["dcd-attach", "dcd"] {
+            systemctl(&["disable", "--now"], &format!("{unit}@{name}.service"))?;
+        }
+    }
+    if file.serve.fuse.as_ref().is_some_and(|directory| *directory == image_dir(&name)) {
+        // A server that was killed leaves its mount.
+        let _ = Command::new("umount").arg("--lazy").arg(image_dir(&name)).stderr(Stdio::null()).status();
+        gone(fs::remove_dir(image_dir(&name)), &image_dir(&name))?;
+    }
+    gone(fs::remove_file(&args.file), &args.file)?;
+    let data = file.path_below(&choice.data).unwrap_or(Path::new(&choice.data)).display();
+    println!("{data} is a plain disk again: use it itself, and take /dev/dcd/{name} out of /etc/fstab");
+    Ok(())
+}
+
+/// Repeats a step for a while, as long as its failure is one that passes.
+fn patiently(
+    passes: impl Fn(&Failure) -> bool,
+    step: impl Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let until = Instant::now() + RELEASE_MAX;
+    loop {
+        match step() {
+            Err(failure) if passes(&failure) && Instant::now() < until => std::thread::sleep(LOOK_INTERVAL),
+            done => return done,
+        }
+    }
+}
+
+/// Releases the device and stops the server, if there is one.
+fn release(file: &StackFile) -> Result<(), Failure> {
+    attach::release(file, false)?;
+    match control::server_of(file)? {
+        Some(_) => stop::run(&Stop { file: file.path.clone(), for_restart: false, force: false }),
+        None => Ok(()),
+    }
+}
+
+/// Removes ublk devices of the stack whose server was killed, unless they are in use: their requests wait for the next server.
+fn remove_waiting(file: &StackFile) -> Result<(), Failure> {
+    // Without ublk there is no such device.
+    for device in ublk::list(&ublk::System).unwrap_or_default() {
+        if device.stack.as_ref() == Some(&file.path) && device.process.is_none() {
+            ublk::remove(&ublk::System, device.number, false).map_err(|error| {
+                Failure::refused(
+                    error.to_string(),
+                    "serve the stack, unmount what is on it, and repeat this command",
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), Failure> {
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failure::io(path.display(), error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,224 @@
+//! `dcd create`, `dcd list` and `dcd remove` on files, with what this machine has for block devices: FUSE and loop devices at least.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::common::{MIB, Place, expect, original, skip};
+
+/// A place whose stacks have names; its servers end with the test.
+struct Named(Place);
+
+impl Named {
+    /// None, with a line that says so, where no block device can be made.
+    fn new(test: &str) -> Option<Named> {
+        let script = "test $(id -u) = 0 && test -w /dev/fuse && losetup -f";
+        if !Command::new("sh").args(["-c", script]).output().is_ok_and(|output| output.status.success()) {
+            skip(&format!("{test}: needs root, FUSE and loop devices"));
+            return None;
+        }
+        let place = Place::new();
+        fs::remove_file(place.stack()).unwrap();
+        fs::create_dir(place.path("state")).unwrap();
+        Some(Named(place))
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut dcd = self.0.dcd();
+        dcd.args(args).current_dir(self.0.dir.path());
+        dcd.env("DCD_STACK_DIR", self.0.path("etc")).env("DCD_RUN_DIR", self.0.path("run"));
+        dcd
+    }
+
+    fn dcd(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn create(&self) -> Output {
+        self.dcd(&["create", "srv", "--data", "data.img", "--log", "log.img"])
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path("etc/srv.toml")
+    }
+
+    /// The only stack, as "dcd list" has it.
+    fn listed(&self) -> serde_json::Value {
+        let output = self.dcd(&["list", "--json"]);
+        expect(&output, 0, "");
+        let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
+        list[0].clone()
+    }
+
+    /// Asserts that no trace of the cache is left, and that the disk has this content.
+    fn is_plain(&self, content: &[u8]) {
+        assert!(self.0.bare() == content, "the disk has its content");
+        assert!(!self.0.record().exists() && !self.file().exists());
+        assert!(!self.0.path("state/srv.fuse").exists());
+        expect(&self.dcd(&["list"]), 0, "there is no stack in ");
+        expect(&self.dcd(&["remove", "srv"]), 2, "\"dcd list\" shows the stacks");
+    }
+
+    /// Ends a server as a crash would.
+    fn kill_server(&self) {
+        let of = self.file();
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let mut words = line.split(|byte| *byte == 0);
+            if words.nth(1) == Some(b"serve") && words.any(|word| word == of.as_os_str().as_encoded_bytes()) {
+                let pid = process.file_name();
+                let _ = Command::new("kill").arg("-KILL").arg(&pid).status();
+                while process.path().join("fd").read_dir().is_ok_and(|mut fds| fds.next().is_some()) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if self.file().exists() {
+            self.dcd(&["attach", "--release", "--force", "srv"]);
+            self.kill_server();
+            let _ = Command::new("umount").arg("-l").arg(self.0.path("state/srv.fuse")).output();
+        }
+    }
+}
+
+/// The block device that "dcd create" has named.
+fn device(created: &Output) -> File {
+    let said = String::from_utf8_lossy(&created.stdout).into_owned();
+    let node = said.lines().find_map(|line| line.split_once(" is ready")).expect(&said).0.to_owned();
+    File::options().read(true).write(true).open(node).unwrap()
+}
+
+fn write(device: &File, at: u64, fill: u8) {
+    device.write_all_at(&[fill; 4096], at).unwrap();
+    device.sync_all().unwrap();
+}
+
+#[test]
+fn a_disk_has_a_cache_after_one_command_and_is_plain_again_after_another() {
+    let Some(named) = Named::new("a_disk_has_a_cache_after_one_command") else { return };
+    let created = named.create();
+    expect(&created, 0, " is ready; it is served until this machine stops");
+    expect(&created, 0, "never mount or check data.img itself from now on");
+    let user = device(&created);
+    write(&user, MIB, 7);
+    let listed = named.listed();
+    assert!(listed["name"] == "srv" && listed["is_served"] == true, "{listed}");
+    assert!(
+        listed["dirty_bytes"].as_u64().is_some()
+            && listed["data"] == named.0.path("data.img").to_str().unwrap()
+    );
+    expect(&named.dcd(&["status", "srv"]), 0, "srv");
+    expect(&named.dcd(&["status", "srv.toml"]), 1, "srv.toml");
+    expect(&named.create(), 0, " is ready");
+    // In use: nothing is changed.
+    expect(&named.dcd(&["remove", "srv"]), 3, "unmount what is on it");
+    assert!(named.listed()["is_served"] == true);
+    let taken =
+        named.dcd(&["create", "srv", "--data", "data.img", "--log", "other.img", "--log-size", "8MiB"]);
+    expect(&taken, 1, "the name srv is taken");
+    assert!(!named.0.path("other.img").exists());
+    let other =
+        named.dcd(&["create", "srv2", "--data", "data.img", "--log", "other.img", "--log-size", "8MiB"]);
+    assert!(matches!(other.status.code(), Some(1 | 3)), "{other:?}");
+    assert!(!named.0.path("etc/srv2.toml").exists() && !named.0.path("other.img").exists());
+    drop(user);
+    expect(&named.dcd(&["flush", "srv"]), 0, "");
+    expect(&named.dcd(&["remove", "srv"]), 0, "data.img is a plain disk again");
+    let mut content = original(16 * MIB);
+    content[MIB as usize..][..4096].fill(7);
+    named.is_plain(&content);
+}
+
+#[test]
+fn a_create_that_would_lose_something_changes_nothing() {
+    let Some(named) = Named::new("a_create_that_would_lose_something") else { return };
+    let create = |name: &str, more: &[&str]| {
+        let args = [&["create", name, "--data", "data.img"], more].concat();
+        named.dcd(&args)
+    };
+    for odd in ["a-b", "a b", ".a", "", "ä", "a/b", "a.toml"] {
+        assert_eq!(create(odd, &["--log", "log.img"]).status.code(), Some(2), "{odd}");
+    }
+    expect(&create("srv", &[]), 2, "--log");
+    expect(&create("srv", &["--log", "log.img", "--same-disk", "4MiB"]), 2, "cannot be used with");
+    expect(&create("srv", &["--log", "none.img"]), 1, "none.img");
+    expect(&create("srv", &["--log", "data.img"]), 1, "is the same file as device");
+    expect(&create("srv", &["--same-disk", "12MiB"]), 1, "at most half");
+    // A file system on the log, and on a disk that is to have its own log.
+    let mut super_block = [0; 2048];
+    super_block[1080..1082].copy_from_slice(b"\x53\xef");
+    fs::write(named.0.path("log.img"), [super_block.as_slice(), &[0; 8 << 20]].concat()).unwrap();
+    expect(&create("srv", &["--log", "log.img"]), 3, "ext4 file system on it");
+    let same = ["create", "srv", "--data", "log.img", "--same-disk", "2MiB"];
+    expect(&named.dcd(&same), 3, "put the log on another device: --log PATH");
+    let nothing_made = || fs::read_dir(named.0.path("etc")).map_or(0, Iterator::count);
+    assert_eq!(nothing_made(), 0, "no stack file");
+    assert!(named.0.bare() == original(16 * MIB) && !named.0.record().exists());
+}
+
+#[test]
+fn a_disk_with_its_own_log_keeps_its_data_where_a_plain_disk_has_it() {
+    let Some(named) = Named::new("a_disk_with_its_own_log") else { return };
+    File::create(named.0.path("data.img")).unwrap().set_len(64 * MIB).unwrap();
+    let create = || named.dcd(&["create", "srv", "--data", "data.img", "--same-disk", "16MiB"]);
+    let created = create();
+    expect(&created, 0, " is ready");
+    let user = device(&created);
+    for at in [0, 20 * MIB, 48 * MIB - 4096] {
+        write(&user, at, 9);
+    }
+    drop(user);
+    expect(&create(), 0, " is ready");
+    expect(&named.dcd(&["remove", "srv"]), 0, "is a plain disk again");
+    let bare = named.0.bare();
+    assert_eq!(bare.len() as u64, 64 * MIB);
+    let mut content = bare.clone();
+    content[..48 * MIB as usize].fill(0);
+    for at in [0, 20 * MIB, 48 * MIB - 4096] {
+        content[at as usize..][..4096].fill(9);
+    }
+    named.is_plain(&content);
+}
+
+/// Both commands and the server are killed at many times; each is then run again, and nothing is lost.
+#[test]
+fn a_create_or_remove_that_is_killed_is_run_again() {
+    let Some(named) = Named::new("a_create_or_remove_that_is_killed") else { return };
+    let mut content = original(16 * MIB);
+    let mut killed = 0;
+    for round in 0..12u64 {
+        let after = |step: u64| Duration::from_millis(step * step * 3);
+        let mut cut = |args: &[&str], after: Duration| {
+            let quiet = Stdio::null;
+            let mut child = named.command(args).stdout(quiet()).stderr(quiet()).spawn().unwrap();
+            std::thread::sleep(after);
+            killed += u32::from(child.try_wait().unwrap().is_none());
+            let _ = child.kill();
+            child.wait().unwrap();
+        };
+        cut(&["create", "srv", "--data", "data.img", "--log", "log.img"], after(round));
+        let created = named.create();
+        expect(&created, 0, " is ready");
+        let (at, fill) = (round * MIB, round as u8 + 1);
+        write(&device(&created), at, fill);
+        content[at as usize..][..4096].fill(fill);
+        if round % 3 == 0 {
+            named.kill_server();
+        }
+        cut(&["remove", "srv"], after(round));
+        if named.file().exists() {
+            expect(&named.dcd(&["remove", "srv"]), 0, "is a plain disk again");
+        }
+        named.is_plain(&content);
+    }
+    assert!(killed > 0, "no command was still running");
+    assert!(!Path::new(&named.0.path("etc/srv.toml.new")).exists());
+}
