@@ -18,6 +18,7 @@ mod units;
 pub mod destage;
 pub mod layers;
 pub mod log_cache;
+pub mod machine;
 pub mod mirror;
 pub mod raid;
 #[cfg(feature = "testing")]

@@ -727,7 +727,7 @@ impl Log {
         next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
         next.flush_epoch = self.flush_epoch;
         next.fingerprint = fingerprint;
-        let at = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
+        let at = SUPERBLOCK_SECTORS[crate::machine::place_of(next.generation)];
         let buf = Buf::copy_of(next.encode().as_bytes());
         self.superblock = next;
         self.release = Some(from);

@@ -6,6 +6,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::machine::{Worth, newest, place_of};
 use crate::{BlockDevice, Buf, ErrorKind, IoError, Lba, SECTOR_BYTES};
 
 pub const LABEL_BYTES: usize = 4096;
@@ -119,7 +120,7 @@ impl Label {
             };
         }
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
-        (COPY_SECTORS[(self.generation % 2) as usize], Buf::copy_of(bytes.as_bytes()))
+        (COPY_SECTORS[place_of(self.generation)], Buf::copy_of(bytes.as_bytes()))
     }
 
     /// Decodes a label, and the id of its leg.
@@ -166,32 +167,20 @@ impl Label {
 
     /// Reads both copies, and returns the newer one that is good.
     pub fn read(device: &mut dyn BlockDevice) -> Result<(Label, u64), LabelError> {
-        let mut best: Result<(Label, u64), LabelError> = Err(LabelError::None);
-        for (index, at) in COPY_SECTORS.into_iter().enumerate() {
-            let found = match device.read(at, LABEL_BYTES) {
-                Ok(block) => Label::decode(block.bytes()),
-                Err(error) if error.kind == ErrorKind::OutOfRange => Err(LabelError::None),
-                Err(error) => Err(LabelError::Io(error)),
+        let mut copy = |index: usize| {
+            let (label, own) = match device.read(COPY_SECTORS[index], LABEL_BYTES) {
+                Ok(block) => Label::decode(block.bytes())?,
+                Err(error) if error.kind == ErrorKind::OutOfRange => return Err(LabelError::None),
+                Err(error) => return Err(LabelError::Io(error)),
             };
-            let found = found.and_then(|(label, own)| match label.generation % 2 == index as u64 {
-                true => Ok((label, own)),
-                false => Err(LabelError::Damaged),
-            });
-            let generation = |found: &Result<(Label, u64), LabelError>| {
-                found.as_ref().map_or(0, |(label, _)| label.generation)
-            };
-            best = match (best, found) {
-                // This program must not overwrite a label of a newer program.
-                (Err(LabelError::Version(version)), _) | (_, Err(LabelError::Version(version))) => {
-                    Err(LabelError::Version(version))
-                }
-                (best @ Ok(_), found) if generation(&best) >= generation(&found) => best,
-                (Err(error), Err(LabelError::None)) => Err(error),
-                (_, found @ Ok(_)) | (Err(_), found) => found,
-                (best, _) => best,
-            };
-        }
-        best
+            if place_of(label.generation) == index { Ok((label, own)) } else { Err(LabelError::Damaged) }
+        };
+        newest([copy(0), copy(1)], |copy| match copy {
+            Ok((label, _)) => Worth::Valid(label.generation),
+            Err(LabelError::Version(_)) => Worth::OtherVersion,
+            Err(LabelError::None) => Worth::None,
+            Err(LabelError::Damaged | LabelError::Io(_)) => Worth::Damaged,
+        })
     }
 }
 

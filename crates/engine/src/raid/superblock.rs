@@ -14,6 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::destage::contiguity::ContiguityBytes;
+use crate::machine::{Worth, newest};
 use crate::raid::away::{AWAY_MAX, Absence, Away, MISSED_BYTES, TRACTS_MAX};
 use crate::raid::bitmap::{BITMAP_BYTES, Bitmap, REGIONS_MAX};
 use crate::raid::config::{Level, MEMBERS_MAX, is_strip};
@@ -327,23 +328,19 @@ impl Superblock {
             let block = member.read(COPY_SECTORS[copy], SUPERBLOCK_BYTES).map_err(SuperblockError::Io)?;
             Superblock::decode(block.bytes(), copy)
         };
-        Superblock::newer(copy(0), copy(1))
+        Superblock::newer([copy(0), copy(1)])
     }
 
-    /// The one of the two copies on a device that counts.
+    /// The one of the two copies on a device that counts: of one generation, the second. Of two errors, the first is told.
     pub(super) fn newer(
-        first: Result<(Superblock, Identity), SuperblockError>,
-        second: Result<(Superblock, Identity), SuperblockError>,
+        [first, second]: [Result<(Superblock, Identity), SuperblockError>; 2],
     ) -> Result<(Superblock, Identity), SuperblockError> {
-        match (first, second) {
-            // This program must not touch what a newer one wrote.
-            (Err(error @ SuperblockError::Version(_)), _) | (_, Err(error @ SuperblockError::Version(_))) => {
-                Err(error)
-            }
-            (Ok(a), Ok(b)) => Ok(if a.0.generation > b.0.generation { a } else { b }),
-            (Ok(only), Err(_)) | (Err(_), Ok(only)) => Ok(only),
-            (Err(SuperblockError::NoMagic), Err(other)) | (Err(other), Err(_)) => Err(other),
-        }
+        newest([second, first], |copy| match copy {
+            Ok((superblock, identity)) => Worth::Valid((superblock.generation, identity.copy)),
+            Err(SuperblockError::Version(_)) => Worth::OtherVersion,
+            Err(SuperblockError::NoMagic) => Worth::None,
+            Err(_) => Worth::Damaged,
+        })
     }
 
     /// The write that puts this generation on a device. When it has returned, the other copy counts.

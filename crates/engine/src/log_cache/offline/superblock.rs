@@ -7,6 +7,7 @@ use crate::destage::contiguity::Contiguity;
 use crate::log_cache::format::{
     SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, State, Superblock, SuperblockError,
 };
+use crate::machine::{Worth, newest, place_of};
 use crate::mirror::{Label, LabelError};
 use crate::{BlockDevice, Buf, ErrorKind, Geometry};
 
@@ -46,7 +47,7 @@ fn read_copy(
     }
     match block {
         Ok(block) => Ok(Superblock::decode(block.bytes()).and_then(|superblock| {
-            let here = superblock.generation % 2 == index as u64;
+            let here = place_of(superblock.generation) == index;
             if here { Ok(superblock) } else { Err(SuperblockError::Field("generation")) }
         })),
         Err(error) if error.kind == ErrorKind::OutOfRange => Ok(Err(SuperblockError::NoMagic)),
@@ -60,20 +61,21 @@ fn read_copy(
 /// Returns the newest superblock of all legs. A superblock of another version wins: this program must not touch it. A leg that lost
 /// superblocks reported as durable may have an older one, whose generation a later activation has used again. The later activation
 /// counts.
-fn newest_of(of_legs: Vec<Result<Superblock, SuperblockError>>) -> Result<Superblock, SuperblockError> {
-    let rank = |copy: &Result<Superblock, SuperblockError>| match copy {
-        Err(SuperblockError::Version(_)) => (3, 0, 0),
-        Ok(superblock) => (2, superblock.generation, superblock.epoch),
-        Err(SuperblockError::NoMagic) => (0, 0, 0),
-        Err(_) => (1, 0, 0),
-    };
-    of_legs.into_iter().max_by_key(rank).expect("a log is there at least once")
+fn newest_of(
+    of_legs: impl IntoIterator<Item = Result<Superblock, SuperblockError>>,
+) -> Result<Superblock, SuperblockError> {
+    newest(of_legs, |copy| match copy {
+        Ok(superblock) => Worth::Valid((superblock.generation, superblock.epoch)),
+        Err(SuperblockError::Version(_)) => Worth::OtherVersion,
+        Err(SuperblockError::NoMagic) => Worth::None,
+        Err(_) => Worth::Damaged,
+    })
 }
 
 /// Copies a superblock to the legs that lack it: a crash can leave one leg with a superblock that no other has. It counts already, so the
 /// others get it before the next superblock overwrites the one in its place. The leg that has it is not written.
 fn level(log: &mut dyn BlockDevice, generation: u64) -> Result<(), LogError> {
-    let index = (generation % 2) as usize;
+    let index = place_of(generation);
     let mut good = None;
     let mut lacking = Vec::new();
     for leg in 0..log.geometry().copies {
@@ -102,19 +104,16 @@ pub fn newest_generation(log: &mut dyn BlockDevice, leg: u8) -> Result<Option<u6
 /// The live copy: the valid one with the higher generation. A copy of another version wins over everything: this program
 /// must not touch it.
 pub fn live_superblock(copies: &Copies) -> Result<Superblock, LogError> {
-    for copy in copies {
-        if let Err(error @ SuperblockError::Version(_)) = copy {
-            return Err(LogError::Version(error.clone()));
-        }
-    }
-    match copies {
-        [Ok(a), Ok(b)] if a.cache_uuid != b.cache_uuid => {
+    match (newest_of(copies.clone()), copies) {
+        (_, [Ok(a), Ok(b)]) if a.cache_uuid != b.cache_uuid => {
             Err(LogError::TwoCaches(uuid(&a.cache_uuid), uuid(&b.cache_uuid)))
         }
-        [Ok(a), Ok(b)] => Ok(if a.generation > b.generation { a } else { b }.clone()),
-        [Ok(only), Err(_)] | [Err(_), Ok(only)] => Ok(only.clone()),
-        [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)] => Err(LogError::NotFormatted),
-        [Err(a), Err(b)] => Err(LogError::NoSuperblock(a.clone(), b.clone())),
+        (Ok(live), _) => Ok(live),
+        (Err(SuperblockError::NoMagic), _) => Err(LogError::NotFormatted),
+        (Err(SuperblockError::Checksum | SuperblockError::Field(_)), [Err(a), Err(b)]) => {
+            Err(LogError::NoSuperblock(a.clone(), b.clone()))
+        }
+        (Err(other), _) => Err(LogError::Version(other)),
     }
 }
 
@@ -129,7 +128,7 @@ pub fn read_superblock(log: &mut dyn BlockDevice) -> Result<Superblock, LogError
 pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) -> Result<(), LogError> {
     let mut next = superblock.clone();
     next.generation += 1;
-    let copy = SUPERBLOCK_SECTORS[(next.generation % 2) as usize];
+    let copy = SUPERBLOCK_SECTORS[place_of(next.generation)];
     if log.geometry().copies > 1 {
         level(log, superblock.generation)?;
     }

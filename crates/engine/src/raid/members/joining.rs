@@ -110,8 +110,7 @@ impl Joining {
                 self.begin(Step::Reading, COPY_SECTORS.map(read).into())
             }
             Step::Reading => {
-                let [first, second] = self.copies.clone();
-                (self.was, self.step) = (Superblock::newer(first, second).ok(), Step::Known);
+                (self.was, self.step) = (Superblock::newer(self.copies.clone()).ok(), Step::Known);
                 Vec::new()
             }
             Step::Wiping => {
