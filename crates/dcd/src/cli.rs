@@ -100,7 +100,8 @@ pub struct Create {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  umount /srv && dcd remove srv")]
+  dcd remove srv
+      after umount /srv")]
 pub struct Remove {
     /// Stack: NAME or file
     #[arg(value_name = "STACK", value_parser = stack())]

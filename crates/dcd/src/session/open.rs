@@ -64,7 +64,7 @@ impl Opened {
         let part = |name: &str| offline.part(target(&parts, name));
         let mut log = part(&choice.log);
         if !create {
-            take_in_answers(&mut log, &choice.layer, purpose);
+            take_in_answers(&mut log, &choice.layer, purpose, choice.site.asked.take_over)?;
         }
         let mirror = choice.site.mirror_below(&choice.log);
         let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
@@ -94,16 +94,17 @@ impl Log {
         let site = Site::of_device(&args.file, true)?;
         let (offline, parts) = start(&site, &[&site.export], Purpose::Look)?;
         let mut log = offline.part(target(&parts, &site.export));
-        take_in_answers(&mut log, &site.export, Purpose::Look);
+        take_in_answers(&mut log, &site.export, Purpose::Look, false)?;
         Ok(Log { log, data: None })
     }
 }
 
 /// Takes into a log what a killed server answered and left in memory alone. A command that only looks sees it as if it were in the log.
-fn take_in_answers(log: &mut PartDevice, layer: &str, purpose: Purpose) {
-    let Some(mut memory) = memory_place(purpose) else { return };
+/// `force`: go on without it where that fails.
+fn take_in_answers(log: &mut PartDevice, layer: &str, purpose: Purpose, force: bool) -> Result<(), Failure> {
+    let Some(mut memory) = memory_place(purpose) else { return Ok(()) };
     if read_superblock(log).is_err() {
-        return;
+        return Ok(());
     }
     match take_in(log, &mut memory) {
         Ok(Taken { ignored: Some(why), .. }) => eprintln!(
@@ -115,10 +116,21 @@ fn take_in_answers(log: &mut PartDevice, layer: &str, purpose: Purpose) {
             );
         }
         Ok(_) => {}
-        Err(error) => eprintln!(
-            "dcd: \"{layer}\": writes that the last server answered are in its memory alone, and cannot be taken into the log: {error}"
-        ),
+        Err(error) => {
+            let why = format!(
+                "\"{layer}\": writes that the last server answered are in its memory alone, and cannot be taken into the log: {error}"
+            );
+            if purpose == Purpose::Change && !force {
+                return Err(Failure::refused(
+                    why,
+                    "end the process that uses the memory, or repair the log's device, and do this again: nothing was changed. \
+                     \"dcd rescue --force\" writes back the log without these writes",
+                ));
+            }
+            eprintln!("dcd: {why}");
+        }
     }
+    Ok(())
 }
 
 /// True for a device or an export, and for a file that begins as a log does; all else is read as a stack file.

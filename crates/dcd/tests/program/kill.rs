@@ -215,6 +215,33 @@ fn rule_15_a_detach_after_a_kill_writes_back_what_memory_has() {
     assert_eq!(place.bare()[..BLOCK], stamp(0, 7));
 }
 
+/// A command that would write back the log without them waits for the memory (half a minute), and changes nothing.
+#[test]
+fn rule_15_nothing_is_written_back_while_answered_writes_cannot_be_taken_in() {
+    let test = "rule_15_nothing_is_written_back_while_answered_writes_cannot_be_taken_in";
+    let (place, flock) = (Place::new(), tool(test, "flock"));
+    let (Some(memory), Some(flock)) = (&place.memory, flock) else {
+        return eprintln!("SKIPPED: /dev/shm cannot be written, or flock is missing");
+    };
+    place.format();
+    let server = place.serve();
+    place.nbd().write(0, &stamp(0, 7)).unwrap();
+    server.kill();
+    let file = std::fs::read_dir(memory.path()).unwrap().next().unwrap().unwrap().path();
+    let mut user = Command::new(flock);
+    user.arg("-F").arg(&file).args(["sh", "-c", "echo; exec sleep 1000"]);
+    let mut user = user.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(user.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    for command in ["detach", "rescue"] {
+        expect(&place.run(command, &[]), 3, "cannot be taken into the log");
+    }
+    user.kill().unwrap();
+    user.wait().unwrap();
+    expect(&place.run("detach", &[]), 0, "taken from its memory into the log");
+    assert_eq!(place.bare()[..BLOCK], stamp(0, 7));
+}
+
 type Request = fn(&mut Oracle, &mut Nbd) -> io::Result<()>;
 
 const WRITES: Request = |oracle, nbd| (0..16).try_for_each(|block| oracle.write(nbd, block));
