@@ -101,9 +101,9 @@ test-deb: deb
 define install_program
 	install -D -m 755 $(BUILT)/$(1) $(DESTDIR)$(PREFIX)/bin/$(1)
 	$(BUILT)/$(1) man target/man/$(1)
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
-	install -m 644 target/man/$(1)/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 target/man/$(1)/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
+	for section in 1 5 7; do \
+		install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$$section target/man/$(1)/*.$$section || exit; \
+	done
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	$(BUILT)/$(1) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$(1)
 	$(BUILT)/$(1) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$(1)

@@ -24,12 +24,15 @@ Examples:
   dcd status disk.toml
   dcd status disk.toml --json | jq .layers";
 
+/// Version of the programs, with the commit where that was known to the build.
+pub const VERSION: &str = env!("DCD_VERSION");
+
 /// The fields that `dcd status --json` prints.
 pub const STATUS_FIELDS: &str = include_str!("status_fields.txt");
 
 /// A write cache for block devices: a small fast log before a slow disk.
 #[derive(Debug, Parser)]
-#[command(name = "dcd", version, after_help = format!("{EXAMPLES}\n\n{STACKS}\n\n{EXIT_CODES}"), max_term_width = 100)]
+#[command(name = "dcd", version = VERSION, after_help = format!("{EXAMPLES}\n\n{STACKS}\n\n{EXIT_CODES}"), max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

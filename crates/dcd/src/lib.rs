@@ -60,7 +60,7 @@ mod progress;
 mod session;
 
 pub use advice::Advised;
-pub use commands::{Modelled, Program, run};
+pub use commands::{GUIDES, Guide, Modelled, Program, run};
 pub use failure::{EXIT_CODES, Failure};
 pub use session::record::device_numbers;
 

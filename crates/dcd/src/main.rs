@@ -5,14 +5,17 @@ mod external;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use dcd_cli::{Failure, Program, cli::Cli};
+use dcd_cli::{Failure, GUIDES, Program, cli::Cli};
 
 fn main() -> ExitCode {
     dcd_io::ignore_file_size_signal();
     dcd_cli::messages::abort_on_panic();
     let done = match external::command() {
         Some(command) => Err(external::run(command)),
-        None => dcd_cli::run(Cli::parse().command, &Program { command: Cli::command, modelled: None }),
+        None => {
+            let program = Program { command: Cli::command, modelled: None, guides: GUIDES };
+            dcd_cli::run(Cli::parse().command, &program)
+        }
     };
     dcd_cli::end(done, Failure::exit_code)
 }

@@ -19,7 +19,7 @@ Every command of dcd works here as well, on stacks that have modelled disks";
 
 /// The laboratory of dcd: sizes a cache from a trace, simulates stacks, repeats the papers' experiments
 #[derive(Debug, Parser)]
-#[command(name = "dcd-lab", version, after_help = format!("{EXAMPLES}\n\n{}", dcd_cli::EXIT_CODES), max_term_width = 100)]
+#[command(name = "dcd-lab", version = dcd_cli::cli::VERSION, after_help = format!("{EXAMPLES}\n\n{}", dcd_cli::EXIT_CODES), max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

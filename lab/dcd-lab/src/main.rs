@@ -12,6 +12,8 @@ mod cli_trace;
 mod cli_tune;
 mod commands;
 mod demo;
+#[cfg(test)]
+mod documented_tests;
 mod failure;
 mod jobs;
 mod load;

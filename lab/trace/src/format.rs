@@ -190,7 +190,7 @@ pub fn recognise(file: &str, bytes: &[u8]) -> Result<&'static Format, TraceError
             Err(TraceError::Unreadable { file: file.to_owned(), what })
         }
         (None, _) if bytes.starts_with(b"PAR1") => {
-            let what = "this is Parquet: convert it first (duckdb -csv -c \"FROM 'FILE'\"); docs/traces.md has the columns".to_owned();
+            let what = "this is Parquet: convert it first (duckdb -csv -c \"FROM 'FILE'\"); dcd-lab-traces(7) has the columns".to_owned();
             Err(TraceError::Unreadable { file: file.to_owned(), what })
         }
         (None, _) => {

@@ -32,12 +32,16 @@ use dcd_engine::{Extent, Nanos};
 use crate::cli::Command;
 use crate::failure::Failure;
 
+pub use man::{GUIDES, Guide};
+
 /// The differences between the two programs that have these commands.
 #[derive(Clone, Copy)]
 pub struct Program {
     /// Command line of the program, for completions and manual pages.
     pub command: fn() -> clap::Command,
     pub modelled: Option<Modelled>,
+    /// Guides that become manual pages.
+    pub guides: &'static [Guide],
 }
 
 /// Measures passes of the stride benchmark on a modelled drive; `passes` makes them for the drive's extent.
@@ -68,7 +72,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Stop(args) => stop::run(&args),
         Command::StackFile(_) => stack_file::run(),
         Command::Completions(args) => completions::run(&args, (program.command)()),
-        Command::Man(args) => man::run(&args, (program.command)()),
+        Command::Man(args) => man::run(&args, program),
         Command::Udev(args) => udev::run(&args),
     }
 }

@@ -16,7 +16,7 @@ use dcd_stack::{DeviceId, Op, Record};
 
 pub const FORMAT: Format = Format {
     name: "dcd",
-    about: "our own compact binary (docs/format.md)",
+    about: "our own compact binary",
     recognise: |head| Likeness::certain_if(head.bytes.starts_with(MAGIC)),
     read: |input| Ok(Box::new(Reader::open(input)?)),
     write: Some(|out| Box::new(Writer::new(out))),
