@@ -114,7 +114,8 @@ impl Survey {
             None => {
                 let record = array_record(site, part)?;
                 // An array on a cache is not started here: the cache is not admitted yet.
-                let is_startable = record.is_some() && !is_read_only && !stands_on_a_cache(site, part);
+                let is_startable =
+                    array_below(site, part).is_some() && !is_read_only && !stands_on_a_cache(site, part);
                 let started = is_startable.then(|| start(site, &[part], Purpose::Look));
                 let started = started.map(Failure::unless_busy).transpose()?.flatten();
                 let log =

@@ -657,6 +657,11 @@ fn a_command_that_only_looks_at_an_array_on_caches_leaves_their_disks_complete()
     expect(&array(&place, &["status"]), 0, "");
     expect(&array(&place, &["assemble"]), 0, "it would start");
     assert_eq!(INNER.map(|inner| state(&place, inner)), ["clean"; 3]);
+    // Without their caches the disks are no members, and doctor says what a start would.
+    write_stack(&place, "array", &MEMBERS[..13], "");
+    expect(&Server::start(&place, &[]).err().expect("it was served"), 3, "is attached to this disk");
+    expect(&place.run("doctor", &[]), 1, "is attached to this disk");
+    write_stack_on_caches(&place, "array", "");
     // The log of one is another's: nothing of it is believed.
     fs::rename(place.path("b-log.img"), place.path("elsewhere")).unwrap();
     fs::copy(place.path("a-log.img"), place.path("b-log.img")).unwrap();

@@ -11,7 +11,7 @@ use crate::control::server_of;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::session::devices::Purpose;
-use crate::session::serving::checks::{admit_non_volatile, admit_plain_parts};
+use crate::session::serving::checks::{admit_bare, admit_non_volatile, admit_plain_parts};
 use crate::session::serving::status::ServerStatus;
 use crate::session::site::Site;
 use crate::session::start::leave_out;
@@ -91,6 +91,7 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
         };
     }
     admit_plain_parts(&file)?;
-    start(&file, &[&export], Purpose::Look)?;
+    let (_started, parts) = start(&file, &[&export], Purpose::Look)?;
+    admit_bare(&file, &parts, &export)?;
     Ok(told)
 }

@@ -24,6 +24,7 @@ pub fn admit(site: &mut Site) -> Result<Vec<Admitted>, Failure> {
     survey.look_at_plain(site, &export)?;
     survey.look_at(site, &[&export], Purpose::Change)?;
     let plan = judge(site, &survey.seen, &site.asked)?;
+    plan.told.iter().for_each(|line| eprintln!("dcd: {line}"));
     plan.prepare(site, &[&export]);
     let mut admitted = survey.admitted(site, &plan);
     admitted.reverse();
