@@ -3,7 +3,7 @@
 /// Worth of a copy, from the least.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub enum Worth<G> {
-    /// Nothing is there.
+    /// Missing.
     None,
     Damaged,
     /// Valid, and of this generation.
