@@ -84,8 +84,14 @@ fn rules_and_dashboard_use_names_that_there_are() {
     let place = place("unix:metrics.sock");
     let server = place.serve();
     let text = scrape(UnixStream::connect(place.path("metrics.sock")).unwrap());
-    // Of arrays, which this stack has none of.
-    let others = ["dcd_raid_failed_members", "dcd_raid_journal_failed", "dcd_raid_pass_progress_ratio"];
+    // Of arrays and mirrored logs, which this stack has none of.
+    let others = [
+        "dcd_raid_failed_members",
+        "dcd_raid_journal_failed",
+        "dcd_raid_pass_progress_ratio",
+        "dcd_log_legs",
+        "dcd_log_legs_whole",
+    ];
     let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
     for file in ["prometheus/dcd.rules.yml", "grafana/dcd.json"] {
         let used = fs::read_to_string(format!("{packaging}/{file}")).unwrap();
