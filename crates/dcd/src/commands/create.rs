@@ -208,7 +208,7 @@ fn stack_text(args: &Create, parts: &str) -> Result<String, Failure> {
 
 fn has_ublk() -> bool {
     if ublk::available().is_err() {
-        // Where there is no such module, or no modprobe, the next look says so.
+        // A failure shows when the device is looked for next.
         let _ = Command::new("modprobe").args(["-q", "ublk_drv"]).stderr(Stdio::null()).status();
     }
     ublk::available().is_ok()

@@ -237,7 +237,7 @@ impl Rotation {
         // Before the head can be there: the disk may not rotate as measured. (On the next track the place comes later.)
         let is_early = took + turn.revolution / 8 < expected;
         self.fits.add(f64::from(u8::from(off.unsigned_abs() <= alike)));
-        // Where many writes end when the head is there, what the host adds can be told.
+        // Delays of the host are known only if many writes end when the head is there.
         let noise = if self.fits.value > FITS_MIN { late } else { 0 };
         let time = took.saturating_sub(transfer + noise).min(turn.revolution * 3 / 2);
         if judge.learn(turn.is_placed, time, is_early) && !judge.pays {
