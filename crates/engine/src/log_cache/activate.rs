@@ -11,7 +11,7 @@ use super::core::Core;
 use super::data_disk::DataDisk;
 use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
-use super::env::{DATA, LOG, Mode, Stop};
+use super::env::{DATA, LOG, Mode};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
 use super::forget::Forgetting;
@@ -28,6 +28,7 @@ use super::summary;
 use super::table::{Line, Place};
 use super::{Canary, LogCacheConfig, Reads};
 use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
+use crate::machine::Lifecycle;
 use crate::slab::Slab;
 use crate::{Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
 
@@ -389,9 +390,8 @@ fn begin(
         reads: super::read::Reads::default(),
         queue: Queue::default(),
         mode: Mode::Serving,
-        stop: Stop::No,
+        life: Lifecycle::Serving,
         clean: CleanRecords::default(),
-        draining: false,
         statistics: Statistics::default(),
     };
     // Segments that are clean at the start are never destaged, so no later event would move the tail over them.

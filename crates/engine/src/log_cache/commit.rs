@@ -7,11 +7,12 @@ use super::core::{Core, Parts};
 
 use super::destager::BatchEnd;
 use super::destager::ordered::Cursor;
-use super::env::{DATA, LOG, Mode, Op, Stop};
+use super::env::{DATA, LOG, Mode, Op};
 use super::format::State;
 use super::queue::DurableWaiter;
 use super::{Promise, Reads};
 use crate::layer::{Cx, Io, IoResult, Report, RequestId, Unfinished};
+use crate::machine::Lifecycle;
 use crate::{Buf, Extent, IoError, Nanos, SECTOR_BYTES};
 
 impl Core {
@@ -56,7 +57,7 @@ impl Core {
 
     fn mark_at(&self) -> Option<Nanos> {
         let told = self.config.canary.is_any(super::Canary::is_of_rot);
-        self.log.mark_at().filter(|_| !told && self.stop == Stop::No)
+        self.log.mark_at().filter(|_| !told && self.life.serves())
     }
 
     /// Starts whatever write or flush is due; runs after every event.
@@ -78,7 +79,7 @@ impl Core {
 
     /// Everything has to become durable, although nobody waits for it.
     fn hurries(&self) -> bool {
-        self.draining || self.stop != Stop::No || self.destager.wants_durable()
+        self.life != Lifecycle::Serving || self.destager.wants_durable()
     }
 
     pub fn on_log_written(&mut self, first: u64, result: IoResult, cx: &mut Cx) {
@@ -151,8 +152,8 @@ impl Core {
     }
 
     pub fn on_data_flushed(&mut self, result: IoResult, cx: &mut Cx) {
-        if self.stop == Stop::Flushing {
-            self.stop = Stop::Asked;
+        if self.life == Lifecycle::Flushing {
+            self.life = Lifecycle::Ending;
             self.destager.kept.flushed(result.status.is_ok());
         }
         let flushed = self.data.flushed();
@@ -221,7 +222,7 @@ impl Core {
 
     /// Writes a superblock when segments run short, when the log has become empty, or when it has come to rest.
     fn maybe_release(&mut self, cx: &mut Cx) {
-        if self.log.is_releasing() || self.stop == Stop::Marking || self.stop == Stop::Done {
+        if self.log.is_releasing() || self.life == Lifecycle::Marking || self.life == Lifecycle::Stopped {
             return;
         }
         let ring = self.log.ring();
@@ -231,7 +232,7 @@ impl Core {
         let pressed = self.queue.wants_space() || table_full;
         let short = self.log.ring().free() <= self.view().few_segments() || pressed;
         let emptied = !self.index.is_dirty() && self.view().oldest_live_seq() == self.log.next_seq();
-        let stale = match self.config.reads == Reads::Keep && !self.draining {
+        let stale = match self.config.reads == Reads::Keep && !self.life.drains() {
             // Copies alone are no reason.
             true => self.log.superblock().live_seq <= self.log.needed_seq(),
             false => self.log.superblock().tail_seq != self.log.next_seq(),
@@ -239,7 +240,7 @@ impl Core {
         let rested = self.mark_at().is_some_and(|at| at <= cx.now);
         let mark = self.destager.take_mark() || rested;
         if mark || gained > 0 && short || emptied && stale && !ring.is_pinned(ring.kept()..ring.tail()) {
-            let from = if pressed || self.draining { None } else { self.walk_start() };
+            let from = if pressed || self.life.drains() { None } else { self.walk_start() };
             self.write_superblock(State::Active, from, cx);
         }
     }
@@ -268,14 +269,14 @@ impl Core {
     pub fn on_superblock(&mut self, result: IoResult, cx: &mut Cx) {
         let freed = self.log.end_release();
         if let Err(error) = result.status {
-            if self.stop == Stop::Marking {
-                self.stop = Stop::Done;
+            if self.life == Lifecycle::Marking {
+                self.life = Lifecycle::Stopped;
                 cx.report(Report::Failed(Unfinished::Superblock(error)));
             }
             return self.log_failed(error, cx);
         }
-        if self.stop == Stop::Marking {
-            self.stop = Stop::Done;
+        if self.life == Lifecycle::Marking {
+            self.life = Lifecycle::Stopped;
             self.log.forget_answers();
             return cx.report(Report::Stopped);
         }
@@ -295,11 +296,10 @@ impl Core {
     }
 
     pub fn stop_asked(&mut self, cx: &mut Cx) {
-        if self.stop != Stop::No {
+        if !self.life.serves() {
             return;
         }
-        self.stop = Stop::Asked;
-        self.draining = false;
+        self.life = Lifecycle::Ending;
         // A request that is split and half in the log goes on: it began only where the log has space for all of it.
         let half = self.log.chain().and_then(|_| self.queue.pop());
         self.refuse_pending(cx);
@@ -320,7 +320,7 @@ impl Core {
 
     /// Proceeds with a stop once nothing is in flight.
     pub fn stop_step(&mut self, cx: &mut Cx) {
-        if self.stop != Stop::Asked || !self.data.nothing_bypasses() || !self.reads.is_empty() {
+        if self.life != Lifecycle::Ending || !self.data.nothing_bypasses() || !self.reads.is_empty() {
             return;
         }
         if self.log.chain().is_none() || self.queue.wants_space() {
@@ -339,7 +339,7 @@ impl Core {
         }
         let good = !self.data.last_failed();
         if self.data.is_owed() || self.destager.kept.needs_flush() && good {
-            self.stop = Stop::Flushing;
+            self.life = Lifecycle::Flushing;
             return self.flush_data(cx);
         }
         // After a failed flush nobody knows what a power cut leaves.
@@ -352,11 +352,11 @@ impl Core {
         if !clean.step(forgetting, &mut env) {
             return self.commit_step(cx);
         }
-        self.stop = Stop::Marking;
+        self.life = Lifecycle::Marking;
         self.write_superblock(State::Stopped, self.walk_start(), cx);
     }
 
     pub fn stop_deadline(&self) -> Option<Nanos> {
-        (self.stop == Stop::Asked && self.clean.goes_on() && self.ops.is_empty()).then_some(self.now)
+        (self.life == Lifecycle::Ending && self.clean.goes_on() && self.ops.is_empty()).then_some(self.now)
     }
 }

@@ -5,7 +5,7 @@ use super::answers::Taken;
 use super::clean::CleanRecords;
 use super::data_disk::DataDisk;
 use super::destager::{Destager, Wait};
-use super::env::{DATA, Env, Mode, Op, Stop, View};
+use super::env::{DATA, Env, Mode, Op, View};
 use super::forget::Forgetting;
 use super::index::Index;
 use super::keep::Keep;
@@ -18,6 +18,7 @@ use super::{Canary, LogCacheConfig, Promise};
 use crate::layer::{
     Control, Cx, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Port, Report, Request, RequestId,
 };
+use crate::machine::Lifecycle;
 use crate::slab::Slab;
 use crate::{Nanos, SECTOR_BYTES};
 
@@ -36,9 +37,8 @@ pub struct Core {
     pub keep: Keep,
     pub forgetting: Forgetting,
     pub mode: Mode,
-    pub stop: Stop,
+    pub life: Lifecycle,
     pub clean: CleanRecords,
-    pub draining: bool,
     /// Damage of the log that this start was told to accept.
     pub accepted_damage: Vec<Damage>,
     /// Findings in memory of the last process.
@@ -95,21 +95,17 @@ impl Core {
 
     /// See [`crate::Layer::has_work`]. Until the host has recorded the failure of the log, it is the host's turn.
     pub fn is_unfinished(&self) -> bool {
-        match self.stop {
-            Stop::No => {
-                let is_volatile = self.mode == Mode::Serving && !self.log.buffers().is_empty();
-                let destages = self.destager.wants_to_run(&self.view());
-                self.queue.foreground() > 0 || self.draining || is_volatile || destages
-            }
-            Stop::Done => false,
-            Stop::Asked | Stop::Flushing | Stop::Marking => true,
+        if self.life != Lifecycle::Serving {
+            return self.life != Lifecycle::Stopped;
         }
+        let is_volatile = self.mode == Mode::Serving && !self.log.buffers().is_empty();
+        self.queue.foreground() > 0 || is_volatile || self.destager.wants_to_run(&self.view())
     }
 
     fn on_request(&mut self, request: Request, cx: &mut Cx) {
         self.queue.begin(cx.now);
         let Request { id, io } = request;
-        if self.stop != Stop::No {
+        if !self.life.serves() {
             let error = IoError::new(ErrorKind::Shutdown);
             return self.finish(id, IoResult::err(io.take_buf(), error), cx);
         }
@@ -172,11 +168,11 @@ impl Core {
 
     fn on_control(&mut self, control: Control, cx: &mut Cx) {
         match control {
-            Control::Drain => {
-                self.draining = true;
+            Control::Drain if self.life.serves() => {
+                self.life = Lifecycle::Draining;
                 self.destager.try_again();
             }
-            Control::DrainCancel => self.draining = false,
+            Control::DrainCancel if self.life.drains() => self.life = Lifecycle::Serving,
             Control::Stop => self.stop_asked(cx),
             Control::LogFailureRecorded => {
                 if matches!(self.mode, Mode::LogFailed { .. }) {
@@ -185,24 +181,22 @@ impl Core {
                 }
             }
             Control::ResetStatistics => self.statistics = Statistics::default(),
-            Control::Array(_) | Control::DistrustCopy(_) => {}
+            Control::Drain | Control::DrainCancel | Control::Array(_) | Control::DistrustCopy(_) => {}
         }
     }
 
     pub fn view(&self) -> View<'_> {
-        let Core { now, ref config, ref log, ref data, ref index, ref queue, mode, stop, draining, .. } =
-            *self;
+        let Core { now, ref config, ref log, ref data, ref index, ref queue, mode, life, .. } = *self;
         let destaged_seq = self.destager.destaged_seq();
-        View { now, config, log, data, index, queue, mode, stop, draining, destaged_seq }
+        View { now, config, log, data, index, queue, mode, life, destaged_seq }
     }
 
     /// The parts that act, and all that they work with.
     pub fn parts<'a>(&'a mut self, cx: &'a mut Cx) -> Parts<'a> {
         let destaged_seq = self.destager.destaged_seq();
         let Core { config, log, data, index, queue, ops, statistics, .. } = self;
-        let (mode, stop, draining) = (self.mode, self.stop, self.draining);
-        let env =
-            Env { config, log, data, index, queue, mode, stop, draining, destaged_seq, ops, statistics, cx };
+        let (mode, life) = (self.mode, self.life);
+        let env = Env { config, log, data, index, queue, mode, life, destaged_seq, ops, statistics, cx };
         let Core { destager, keep, forgetting, reads, clean, .. } = self;
         Parts { env, destager, keep, forgetting, reads, clean }
     }
@@ -265,7 +259,7 @@ impl Core {
 
     /// Reports the end of a drain.
     fn drained(&mut self, cx: &mut Cx) {
-        if !self.draining || self.index.is_dirty() || self.queue.has_pending() {
+        if !self.life.drains() || self.index.is_dirty() || self.queue.has_pending() {
             return;
         }
         if self.data.is_owed() {
@@ -276,7 +270,7 @@ impl Core {
         }
         let quiet = self.log.buffers().is_empty() && !self.log.is_releasing();
         if self.mode != Mode::Serving || quiet && self.log.superblock().tail_seq == self.log.next_seq() {
-            self.draining = false;
+            self.life = Lifecycle::Serving;
             cx.report(Report::Drained);
         }
     }
@@ -315,7 +309,7 @@ impl Core {
     pub fn check(&self) {
         self.log.check();
         self.index.check();
-        let split = self.log.chain().is_some() && self.stop == Stop::No && self.mode == Mode::Serving;
+        let split = self.log.chain().is_some() && self.life.serves() && self.mode == Mode::Serving;
         assert!(!split || self.queue.has_pending(), "a split request waits at the front");
     }
 }

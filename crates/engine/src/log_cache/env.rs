@@ -8,6 +8,7 @@ use super::log::Log;
 use super::queue::Queue;
 use super::statistics::Statistics;
 use crate::layer::{Cx, Io, IoResult, OpId, Port, RequestId};
+use crate::machine::Lifecycle;
 use crate::slab::Slab;
 use crate::{Extent, Lba, Nanos};
 
@@ -63,19 +64,6 @@ pub enum Mode {
     },
 }
 
-/// Progress of a stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    No,
-    /// Waiting for what is in flight.
-    Asked,
-    /// Flushing the data disk; no other operation is in flight.
-    Flushing,
-    /// Writing the superblock that states the clean stop.
-    Marking,
-    Done,
-}
-
 /// The parts that a decision looks at.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -86,8 +74,7 @@ pub struct View<'a> {
     pub index: &'a Index,
     pub queue: &'a Queue,
     pub mode: Mode,
-    pub stop: Stop,
-    pub draining: bool,
+    pub life: Lifecycle,
     /// Records before this one are destaged, with ordered destage.
     pub destaged_seq: Option<u64>,
 }
@@ -100,8 +87,7 @@ pub struct Env<'a> {
     pub index: &'a mut Index,
     pub queue: &'a mut Queue,
     pub mode: Mode,
-    pub stop: Stop,
-    pub draining: bool,
+    pub life: Lifecycle,
     /// Records before this one are destaged, with ordered destage.
     pub destaged_seq: Option<u64>,
     pub ops: &'a mut Slab<Op>,
@@ -111,10 +97,8 @@ pub struct Env<'a> {
 
 impl Env<'_> {
     pub const fn view(&self) -> View<'_> {
-        let Env {
-            config, ref log, ref data, ref index, ref queue, mode, stop, draining, destaged_seq, ..
-        } = *self;
-        View { now: self.cx.now, config, log, data, index, queue, mode, stop, draining, destaged_seq }
+        let Env { config, ref log, ref data, ref index, ref queue, mode, life, destaged_seq, .. } = *self;
+        View { now: self.cx.now, config, log, data, index, queue, mode, life, destaged_seq }
     }
 
     /// Answers a request that is not waiting for anything any more.

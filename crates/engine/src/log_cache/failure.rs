@@ -6,10 +6,11 @@
 
 use super::core::Core;
 
-use super::env::{Mode, Stop};
+use super::env::Mode;
 use super::queue::PendingWrite;
 use crate::IoError;
 use crate::layer::{Cx, ErrorKind, Report, Unfinished};
+use crate::machine::Lifecycle;
 
 impl Core {
     pub fn log_failed(&mut self, error: IoError, cx: &mut Cx) {
@@ -56,8 +57,8 @@ impl Core {
         if serving && self.queue.wants_space() {
             return self.log_failed(IoError::new(ErrorKind::Lost), cx);
         }
-        if self.draining {
-            self.draining = false;
+        if self.life.drains() {
+            self.life = Lifecycle::Serving;
             cx.report(Report::Failed(Unfinished::LostBlocks(lost)));
         }
     }
@@ -79,7 +80,7 @@ impl Core {
         if self.data.is_owed() {
             return self.flush_data(cx);
         }
-        self.stop = Stop::Done;
+        self.life = Lifecycle::Stopped;
         match self.destager.lost_blocks() {
             0 => {
                 self.log.forget_answers();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::answers::Answers;
 use super::core::Core;
 
-use super::env::{Mode, Stop};
+use super::env::Mode;
 use super::recover::Damage;
 use super::{Contiguity, Promise, Statistics};
 use crate::{Extent, Geometry, IoError, SECTOR_BYTES};
@@ -136,7 +136,7 @@ impl Core {
     fn state(&self) -> LogCacheState {
         match self.mode {
             Mode::LogFailed { .. } => LogCacheState::LogFailed,
-            Mode::Serving if self.stop != Stop::No => LogCacheState::Stopping,
+            Mode::Serving if !self.life.serves() => LogCacheState::Stopping,
             Mode::Serving if self.index.is_dirty() => LogCacheState::Dirty,
             Mode::Serving => LogCacheState::Clean,
         }
@@ -164,7 +164,7 @@ impl Core {
             lost_blocks: self.destager.lost_blocks(),
             destaging: !self.destager.is_idle(),
             destage_failing: self.destager.is_after_failure(),
-            draining: self.draining,
+            draining: self.life.drains(),
             accepted_damage: self.accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect(),
             flush_error: self.data.error(),
             flush_at_risk: at_risk.iter().take(LISTED_MAX).copied().collect(),

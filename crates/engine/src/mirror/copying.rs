@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::clients::{down, down_extent};
 use super::label::Label;
-use super::{Core, Op, Standing, Stop};
+use super::{Core, Op, Standing};
 use crate::layer::{Cx, Durability, Io, IoResult, Report};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
@@ -143,7 +143,7 @@ impl Core {
     }
 
     pub fn next_copy(&self) -> Option<Nanos> {
-        if self.copier.running.is_some() || self.stop != Stop::No {
+        if self.copier.running.is_some() || !self.life.serves() {
             return None;
         }
         if !self.copier.mends.is_empty() {
@@ -162,7 +162,7 @@ impl Core {
             let fill = |leg| Fill { leg, walk, flushing: false };
             self.copier.fill = self.copier.unfilled(&self.label).map(fill);
         }
-        if self.copier.running.is_none() && self.stop == Stop::No {
+        if self.copier.running.is_none() && self.life.serves() {
             self.copier.running = self.next_place(cx);
         }
         let Some(copy) = &mut self.copier.running else { return };

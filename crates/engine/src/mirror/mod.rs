@@ -36,6 +36,7 @@ use crate::layer::{
     ActivateError, BlockDevice, Control, Cx, Discards, Event, Geometry, Io, IoError, IoResult, Layer, OpId,
     Port, PortDevice, Ports, Report,
 };
+use crate::machine::Lifecycle;
 use crate::slab::Slab;
 use crate::{AnyStatus, Durability, Nanos, Planted};
 use assemble::{Assembled, Refused, assemble};
@@ -134,15 +135,6 @@ enum Op {
     },
 }
 
-/// Progress of a stop.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    No,
-    /// Waits for operations under way.
-    Asked,
-    Done,
-}
-
 struct Core {
     label: Label,
     members: Vec<Member>,
@@ -152,7 +144,7 @@ struct Core {
     record: Record,
     copier: Copier,
     calls: Calls,
-    stop: Stop,
+    life: Lifecycle,
     canary: Planted<Canary>,
     /// The legs by the numbers of [`Io::ReadCopy`]. A leg keeps its number while it is whole: bytes read from one copy must never
     /// overwrite another under the same number.
@@ -191,7 +183,7 @@ impl Layer for Mirror {
             Event::Control(Control::Array(command)) => core.on_command(command, cx),
             // The mirror has nothing to destage.
             Event::Control(Control::Drain) => cx.report(Report::Drained),
-            Event::Control(Control::Stop) => core.stop = Stop::Asked,
+            Event::Control(Control::Stop) => core.life = Lifecycle::Ending,
             Event::Control(Control::DistrustCopy(copy)) => core.distrust(copy, cx),
             Event::Wake | Event::Control(_) => {}
         }
@@ -296,12 +288,12 @@ impl Core {
     }
 
     fn stop_step(&mut self, cx: &mut Cx) {
-        if self.stop == Stop::Asked
+        if self.life == Lifecycle::Ending
             && self.clients.is_idle()
             && !self.copier.is_running()
             && self.record.is_over()
         {
-            self.stop = Stop::Done;
+            self.life = Lifecycle::Stopped;
             cx.report(Report::Stopped);
         }
     }
@@ -312,14 +304,9 @@ impl Core {
 
     /// See [`Layer::has_work`].
     fn has_work(&self) -> bool {
-        match self.stop {
-            Stop::No => {
-                let records = !self.record.is_over();
-                self.copies() || self.clients.are_waiting() || records || !self.calls.is_empty()
-            }
-            Stop::Asked => true,
-            Stop::Done => false,
-        }
+        let records = !self.record.is_over();
+        let works = self.copies() || self.clients.are_waiting() || records || !self.calls.is_empty();
+        self.life.is_stopping() || self.life.serves() && works
     }
 
     fn check(&self) {
@@ -399,7 +386,7 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, Mirror
         record,
         copier,
         calls: Calls::default(),
-        stop: Stop::No,
+        life: Lifecycle::Serving,
         canary: config.canary,
         copies,
         distrusted: Vec::new(),

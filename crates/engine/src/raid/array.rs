@@ -6,6 +6,7 @@ use crate::layer::{
     ArrayCommand, CommandError, Control, Cx, ErrorKind, Event, Geometry, IoError, IoResult, OpId, Report,
     Request,
 };
+use crate::machine::Lifecycle;
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::{Clients, WaitingFor};
 use crate::raid::config::{Canary, RaidConfig};
@@ -22,19 +23,6 @@ use crate::raid::status::Statistics;
 use crate::raid::stripe::Stripes;
 use crate::raid::unit::Piece;
 
-/// The progress of an administrator's stop.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    No,
-    /// No new requests are taken, and the present ones are being answered.
-    Ending,
-    /// All that is dirty is being destaged.
-    Destaging,
-    /// The superblocks are to say that it is at rest.
-    Recording,
-    Done,
-}
-
 /// See the module's documentation.
 pub(super) struct Array {
     pub config: RaidConfig,
@@ -46,7 +34,7 @@ pub(super) struct Array {
     pub stripes: Stripes,
     pub passes: Passes,
     clients: Clients,
-    stop: Stop,
+    life: Lifecycle,
     pub deadline: Option<Nanos>,
     pub statistics: Statistics,
 }
@@ -80,7 +68,7 @@ impl Array {
             recorder,
             clients: Clients::default(),
             passes,
-            stop: Stop::No,
+            life: Lifecycle::Serving,
             // Work that nobody has to ask for begins at once.
             deadline: Some(Nanos::ZERO),
             statistics: Statistics::default(),
@@ -99,8 +87,8 @@ impl Array {
             deadline: &mut self.deadline,
             cx,
         };
-        let Array { stripes, passes, clients, stop, .. } = self;
-        Dispatch { env, stripes, passes, clients, stop }.handle(event);
+        let Array { stripes, passes, clients, life, .. } = self;
+        Dispatch { env, stripes, passes, clients, life }.handle(event);
     }
 
     /// The array was configured with a journal, and that has failed, at the start or since.
@@ -115,12 +103,11 @@ impl Array {
             return true;
         }
         // A broken array writes nothing, and its stop has failed.
-        let stops = !matches!(self.stop, Stop::No | Stop::Done);
         let destages = !stripes.cache.dirty().is_empty()
             && stripes.destaging.when(now, &stripes.cache, clients, config) != Choice::Wait;
         let records = !recorder.rests() || recorder.is_recording();
-        let passes_on = self.stop == Stop::No && passes.want_to_go_on(recorder, config);
-        !recorder.broken && (stops || destages || records || passes_on)
+        let passes_on = self.life.serves() && passes.want_to_go_on(recorder, config);
+        !recorder.broken && (self.life.is_stopping() || destages || records || passes_on)
     }
 
     pub fn check(&self) {
@@ -140,14 +127,14 @@ struct Dispatch<'a> {
     stripes: &'a mut Stripes,
     passes: &'a mut Passes,
     clients: &'a mut Clients,
-    stop: &'a mut Stop,
+    life: &'a mut Lifecycle,
 }
 
 impl Dispatch<'_> {
     fn handle(&mut self, event: Event) {
         self.stripes.destaging.begin_event();
         match event {
-            Event::Request(request) if *self.stop != Stop::No => {
+            Event::Request(request) if !self.life.serves() => {
                 let error = IoError::new(ErrorKind::Shutdown);
                 return self.env.cx.reply(request.id, IoResult::err(request.io.take_buf(), error));
             }
@@ -168,9 +155,9 @@ impl Dispatch<'_> {
 
     fn control(&mut self, control: Control) {
         match control {
-            Control::Drain if *self.stop == Stop::No => self.report_when_destaged(Report::Drained),
+            Control::Drain if self.life.serves() => self.report_when_destaged(Report::Drained),
             Control::DrainCancel => self.clients.cancel_drains(),
-            Control::Stop if *self.stop == Stop::No => *self.stop = Stop::Ending,
+            Control::Stop if self.life.serves() => *self.life = Lifecycle::Ending,
             Control::ResetStatistics => {
                 *self.env.statistics = Statistics::default();
                 self.env.members.reset_statistics();
@@ -199,7 +186,7 @@ impl Dispatch<'_> {
             ArrayCommand::Scrub { repair } => self.passes.scrub(repair, env.recorder),
             ArrayCommand::ScrubStop => self.passes.stop_scrub(),
             ArrayCommand::Rebuild => env.members.can_rebuild(env.recorder),
-            ArrayCommand::Add { .. } if *self.stop != Stop::No => Err(CommandError::NoWrites),
+            ArrayCommand::Add { .. } if !self.life.serves() => Err(CommandError::NoWrites),
             ArrayCommand::Add { port, geometry, seat, id } => {
                 let device = Spare { port, id, copy: 0, seat };
                 env.members.join(device, &geometry, env.geometry.logical_block_bytes, env.recorder)
@@ -369,13 +356,13 @@ impl Dispatch<'_> {
         let Dispatch { env, stripes, passes, clients, .. } = self;
         stripes.prefetch.go_on(&mut stripes.cache, clients, env);
         passes.end_void(env.recorder);
-        if *self.stop == Stop::No {
+        if self.life.serves() {
             passes.go_on(stripes, clients, env);
         }
         env.members.take_spare(env.recorder, env.statistics, env.cx);
         if clients.finish_waiters(&stripes.cache, env) {
             // Nothing is dirty. The stop ends when that is recorded.
-            *self.stop = Stop::Recording;
+            *self.life = Lifecycle::Marking;
             env.recorder.rest();
             env.record();
         }
@@ -384,8 +371,8 @@ impl Dispatch<'_> {
             return self.step();
         }
         let resting = stripes.operations.is_empty() && stripes.prefetch.in_flight == 0 && passes.rest();
-        if *self.stop == Stop::Ending && clients.are_answered() && resting && passes.has_noted(env) {
-            *self.stop = Stop::Destaging;
+        if *self.life == Lifecycle::Ending && clients.are_answered() && resting && passes.has_noted(env) {
+            *self.life = Lifecycle::Flushing;
             self.report_when_destaged(Report::Stopped);
             return self.step();
         }
@@ -398,8 +385,8 @@ impl Dispatch<'_> {
         }
         env.record();
         env.members.go_on_joining(env.recorder, env.statistics, env.cx);
-        if *self.stop == Stop::Recording && !env.recorder.is_recording() {
-            *self.stop = Stop::Done;
+        if *self.life == Lifecycle::Marking && !env.recorder.is_recording() {
+            *self.life = Lifecycle::Stopped;
             env.cx.report(Report::Stopped);
         }
     }

@@ -47,6 +47,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
+use dcd_engine::machine::Lifecycle;
 use dcd_engine::{
     ActivateError, AnyStatus, Control, Cx, ErrorKind, Event, Geometry, IoError, IoResult, LINE_BYTES, Layer,
     Nanos, Port, Ports, Report, SECTOR_BYTES, Slab,
@@ -129,8 +130,7 @@ pub struct WriteCache {
     last_activity: Nanos,
     waiters_so_far: u64,
     /// No more requests are taken; the end is told once those that were taken are answered.
-    stopped: bool,
-    stopping: bool,
+    life: Lifecycle,
     metrics: Metrics,
     per_disk: Vec<Metrics>,
     writer: u32,
@@ -157,8 +157,7 @@ impl WriteCache {
             foreground: 0,
             last_activity: Nanos::ZERO,
             waiters_so_far: 0,
-            stopped: false,
-            stopping: false,
+            life: Lifecycle::Serving,
             metrics: Metrics::default(),
             per_disk: Vec::new(),
             writer: 0,
@@ -209,9 +208,9 @@ impl WriteCache {
 
     fn control(&mut self, control: Control, cx: &mut Cx) {
         match control {
-            Control::Drain if !self.stopped => self.wait_until_safe(WaitingFor::Report(Report::Drained)),
-            Control::DrainCancel if !self.stopped => self.cancel_drains(),
-            Control::Stop => (self.stopped, self.stopping) = (true, true),
+            Control::Drain if self.life.serves() => self.wait_until_safe(WaitingFor::Report(Report::Drained)),
+            Control::DrainCancel if self.life.serves() => self.cancel_drains(),
+            Control::Stop => self.life = Lifecycle::Ending,
             Control::ResetStatistics => {
                 self.metrics = Metrics::default();
                 self.per_disk.fill(Metrics::default());
@@ -234,13 +233,16 @@ impl WriteCache {
         }
         self.finish_waiters(cx);
         // The last request may have been answered just now.
-        if self.stopping && self.requests.is_empty() {
-            self.stopping = false;
+        if self.life == Lifecycle::Ending && self.requests.is_empty() {
+            self.life = Lifecycle::Flushing;
             self.wait_until_safe(WaitingFor::Report(Report::Stopped));
             for disk in 0..self.disks.len() as u32 {
                 self.run_disk(disk, cx);
             }
             self.finish_waiters(cx);
+        }
+        if self.life == Lifecycle::Flushing && self.waiters.is_empty() {
+            self.life = Lifecycle::Stopped;
         }
     }
 }
@@ -248,7 +250,7 @@ impl WriteCache {
 impl Layer for WriteCache {
     fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(request) if self.stopped => {
+            Event::Request(request) if !self.life.serves() => {
                 let error = IoError::new(ErrorKind::Shutdown);
                 cx.reply(request.id, IoResult::err(request.io.take_buf(), error));
             }
@@ -355,7 +357,8 @@ impl Layer for WriteCache {
     }
 
     fn has_work(&self, now: Nanos) -> bool {
-        let is_asked = !self.requests.is_empty() || !self.waiters.is_empty() || self.stopping;
+        let is_asked =
+            !self.requests.is_empty() || !self.waiters.is_empty() || self.life == Lifecycle::Ending;
         is_asked
             || !self.operations.is_empty()
             || (0..self.disks.len()).any(|disk| self.purges(now, disk as u32))

@@ -7,7 +7,7 @@ use super::{Destager, Phase, RETRY_FIRST, RETRY_MAX};
 use crate::Nanos;
 use crate::destage::when;
 use crate::layer::{IoError, IoResult};
-use crate::log_cache::env::{Env, Mode, Stop, View};
+use crate::log_cache::env::{Env, Mode, View};
 use crate::log_cache::index::Index;
 use crate::log_cache::table::RangePart;
 
@@ -56,7 +56,7 @@ impl Destager {
         if view.mode == (Mode::LogFailed { recorded: false }) && writes_nothing {
             return Wait::Record;
         }
-        if view.stop != Stop::No && view.mode == Mode::Serving || !self.has_work(view.index) {
+        if !view.life.serves() && view.mode == Mode::Serving || !self.has_work(view.index) {
             return Wait::Rest;
         }
         if let Some(at) = self.retry_at.filter(|at| *at > view.now) {
@@ -96,7 +96,7 @@ impl Destager {
 
     fn when(&self, view: &View) -> when::Choice {
         let View { config, queue, .. } = view;
-        if view.mode != Mode::Serving || view.draining || queue.wants_space() {
+        if view.mode != Mode::Serving || view.life.drains() || queue.wants_space() {
             return when::Choice::Run;
         }
         config.when.choose(&when::View {

@@ -3,7 +3,7 @@
 use crate::Nanos;
 use crate::destage::when::WhenPolicy;
 use crate::layer::Port;
-use crate::log_cache::env::{DATA, Mode, Stop, View};
+use crate::log_cache::env::{DATA, Mode, View};
 
 /// Reads that go undisturbed by destaging after each one that met it, while nobody writes: fewer than one in a hundred wait.
 const READS_FIRST: u64 = 127;
@@ -64,14 +64,14 @@ impl Patience {
         let gives_way = !is_idle
             && view.log.geometry().rotational
             && view.mode == Mode::Serving
-            && view.stop == Stop::No
+            && view.life.serves()
             && !view.queue.wants_space()
             && view.has_writers();
         if !gives_way {
             return most;
         }
         let over = ((utilisation - high) / (1.0 - high)).clamp(0.0, 1.0);
-        if view.queue.foreground() > BURST && !view.draining {
+        if view.queue.foreground() > BURST && !view.life.drains() {
             return (most as f64 * over * over) as usize;
         }
         self.depth.max((most as f64 * over) as usize).min(most)
@@ -107,7 +107,7 @@ impl View<'_> {
     pub(super) fn readers_quiet(&self) -> Option<Nanos> {
         let gives_way = self.config.when == WhenPolicy::Idle
             && self.mode == Mode::Serving
-            && self.stop == Stop::No
+            && self.life.serves()
             && !self.queue.wants_space()
             && self.data.geometry().rotational;
         self.data.readers.quiet(self.now).filter(|&quiet| gives_way && quiet < READER_GONE)
@@ -119,7 +119,7 @@ impl View<'_> {
 
     /// The reads that go undisturbed after each operation.
     fn reads_first(&self) -> u64 {
-        if self.draining {
+        if self.life.drains() {
             return 1;
         }
         let free =
@@ -199,9 +199,9 @@ mod tests {
         steps.hold = Box::new(|_, io| matches!(io, Io::Write { .. }));
         (0..=BURST).for_each(|_| write(&mut steps));
         assert_eq!(depth(&steps), 0, "a burst");
-        steps.core.draining = true;
+        steps.core.life = crate::machine::Lifecycle::Draining;
         assert!(depth(&steps) > 0, "somebody waits for a drain");
-        steps.core.draining = false;
+        steps.core.life = crate::machine::Lifecycle::Serving;
         while !steps.core.queue.wants_space() {
             steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Write { .. }));
             steps.settle();
