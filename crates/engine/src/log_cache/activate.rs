@@ -11,7 +11,7 @@ use super::core::Core;
 use super::data_disk::DataDisk;
 use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
-use super::env::{DATA, LOG, Mode};
+use super::env::{DATA, LOG};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
 use super::forget::Forgetting;
@@ -374,7 +374,7 @@ fn begin(
     });
     let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;
     let keep = Keep::new(if config.reads == Reads::Keep { lines } else { 0 });
-    let destager = Destager::new(&config, &superblock, kept, ordered, &log, &data);
+    let destager = Destager::new(&config, &superblock, ordered, &log, &data);
     let mut core = Core {
         now: Nanos::ZERO,
         destager,
@@ -382,14 +382,13 @@ fn begin(
         forgetting: Forgetting::default(),
         log: Log::new(&config, superblock, log, ring, walked),
         config,
-        data: DataDisk::new(data),
+        data: DataDisk::new(data, kept),
         index,
         accepted_damage: walked.damage.clone(),
         taken: Taken::default(),
         ops: Slab::default(),
         reads: super::read::Reads::default(),
         queue: Queue::default(),
-        mode: Mode::Serving,
         life: Lifecycle::Serving,
         clean: CleanRecords::default(),
         statistics: Statistics::default(),

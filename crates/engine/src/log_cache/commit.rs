@@ -7,7 +7,7 @@ use super::core::{Core, Parts};
 
 use super::destager::BatchEnd;
 use super::destager::ordered::Cursor;
-use super::env::{DATA, LOG, Mode, Op};
+use super::env::{DATA, LOG, Op};
 use super::format::State;
 use super::queue::DurableWaiter;
 use super::{Promise, Reads};
@@ -23,7 +23,7 @@ impl Core {
     pub fn on_flush(&mut self, id: RequestId, cx: &mut Cx) {
         let ok = IoResult::ok(Buf::none());
         self.data.end_streams();
-        if self.config.promise == Promise::Ordered && self.mode == Mode::Serving {
+        if self.config.promise == Promise::Ordered && !self.log.has_failed() {
             self.end_flush_epoch();
             return self.finish(id, ok, cx);
         }
@@ -48,7 +48,7 @@ impl Core {
     }
 
     pub fn commit_deadline(&self) -> Option<Nanos> {
-        if self.mode != Mode::Serving {
+        if self.log.has_failed() {
             return None;
         }
         let write = self.log.write_at().filter(|_| !self.log.is_writing());
@@ -63,7 +63,7 @@ impl Core {
     /// Starts whatever write or flush is due; runs after every event.
     pub fn commit_step(&mut self, cx: &mut Cx) {
         self.flush_data_for_waiters(cx);
-        if self.mode != Mode::Serving {
+        if self.log.has_failed() {
             return;
         }
         if self.log.has_unsent() && !self.log.is_writing() {
@@ -113,7 +113,7 @@ impl Core {
     pub fn on_log_flushed(&mut self, seq: u64, result: IoResult, cx: &mut Cx) {
         self.log.end_flush();
         match result.status {
-            Ok(()) if self.mode == Mode::Serving => self.made_durable(seq, cx),
+            Ok(()) if !self.log.has_failed() => self.made_durable(seq, cx),
             Ok(()) => {}
             Err(error) => self.log_failed(error, cx),
         }
@@ -154,13 +154,14 @@ impl Core {
     pub fn on_data_flushed(&mut self, result: IoResult, cx: &mut Cx) {
         if self.life == Lifecycle::Flushing {
             self.life = Lifecycle::Ending;
-            self.destager.kept.flushed(result.status.is_ok());
+            self.data.fingerprint.flushed(result.status.is_ok());
         }
         let flushed = self.data.flushed();
         self.data.flush_completed(result.status);
         if let Err(error) = result.status {
             // What a batch has written by now may be gone with it, and the next flush succeeds all the same.
             self.destager.flush_failed();
+            self.data.fingerprint.flushed(false);
             self.refuse_waiters(flushed, error, cx);
             cx.report(Report::Notice);
         }
@@ -258,7 +259,7 @@ impl Core {
     }
 
     fn write_superblock(&mut self, state: State, from: Option<u64>, cx: &mut Cx) {
-        let fingerprint = self.destager.kept.fingerprint();
+        let fingerprint = self.data.fingerprint.fingerprint();
         let (live_seq, destaged_seq) =
             (self.view().oldest_live_seq(), self.destager.destaged_seq().unwrap_or(0));
         let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprint);
@@ -291,7 +292,7 @@ impl Core {
     /// A part of the fingerprint was read before the clean stop; what could not be read stays unknown.
     pub fn on_fingerprint(&mut self, extent: Extent, result: &IoResult) {
         if result.status.is_ok() {
-            self.destager.kept.learn(extent, &result.buf);
+            self.data.fingerprint.learn(extent, &result.buf);
         }
     }
 
@@ -327,7 +328,7 @@ impl Core {
             // No space comes any more.
             self.refuse_pending(cx);
         }
-        if matches!(self.mode, Mode::LogFailed { .. }) {
+        if self.log.has_failed() {
             return self.stop_without_log(cx);
         }
         let settled = self.log.buffers().is_empty()
@@ -338,13 +339,13 @@ impl Core {
             return;
         }
         let good = !self.data.last_failed();
-        if self.data.is_owed() || self.destager.kept.needs_flush() && good {
+        if self.data.is_owed() || self.data.fingerprint.needs_flush() && good {
             self.life = Lifecycle::Flushing;
             return self.flush_data(cx);
         }
         // After a failed flush nobody knows what a power cut leaves.
-        self.destager.kept.flushed(false);
-        if good && let Some(extent) = self.destager.kept.next_unknown() {
+        self.data.fingerprint.flushed(false);
+        if good && let Some(extent) = self.data.fingerprint.next_unknown() {
             let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
             return self.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf }, cx);
         }

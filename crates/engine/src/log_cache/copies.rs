@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::env::{Env, LOG, Mode, Op};
+use super::env::{Env, LOG, Op};
 use super::format::{Header, Kind, Superblock, decode_header, is_like_a_header};
 use super::offline::newest_generation;
 use super::recover::Believed;
@@ -164,7 +164,7 @@ fn copies_of(log: &dyn BlockDevice) -> Range<u8> {
 pub fn repair(piece: &Piece, segment: u32, buf: Buf, good: u8, env: &mut Env) {
     env.statistics.log_other_copy += 1;
     let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
-    if env.log.geometry().whole_blocks(extent) != extent || env.mode != Mode::Serving || buf.is_blank() {
+    if env.log.geometry().whole_blocks(extent) != extent || env.log.has_failed() || buf.is_blank() {
         return;
     }
     let (at, durability) = (extent.start, Durability::Durable);

@@ -5,7 +5,7 @@ use super::answers::Taken;
 use super::clean::CleanRecords;
 use super::data_disk::DataDisk;
 use super::destager::{Destager, Wait};
-use super::env::{DATA, Env, Mode, Op, View};
+use super::env::{DATA, Env, Op, View};
 use super::forget::Forgetting;
 use super::index::Index;
 use super::keep::Keep;
@@ -36,7 +36,6 @@ pub struct Core {
     pub destager: Destager,
     pub keep: Keep,
     pub forgetting: Forgetting,
-    pub mode: Mode,
     pub life: Lifecycle,
     pub clean: CleanRecords,
     /// Damage of the log that this start was told to accept.
@@ -98,7 +97,7 @@ impl Core {
         if self.life != Lifecycle::Serving {
             return self.life != Lifecycle::Stopped;
         }
-        let is_volatile = self.mode == Mode::Serving && !self.log.buffers().is_empty();
+        let is_volatile = !self.log.has_failed() && !self.log.buffers().is_empty();
         self.queue.foreground() > 0 || is_volatile || self.destager.wants_to_run(&self.view())
     }
 
@@ -117,8 +116,8 @@ impl Core {
         self.keep.earn(io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES));
         match io {
             Io::Read { at, buf } => {
-                let Parts { reads, keep, destager, mut env, .. } = self.parts(cx);
-                reads.read(id, at, buf, keep, destager, &mut env);
+                let Parts { reads, keep, mut env, .. } = self.parts(cx);
+                reads.read(id, at, buf, keep, &mut env);
             }
             Io::Flush => self.on_flush(id, cx),
             io => {
@@ -143,8 +142,8 @@ impl Core {
                 env.finish(id, result);
             }
             Op::Part { reading, part } => {
-                let Parts { reads, keep, destager, mut env, .. } = self.parts(cx);
-                if reads.completed(reading, part, result, keep, destager, &mut env) {
+                let Parts { reads, keep, mut env, .. } = self.parts(cx);
+                if reads.completed(reading, part, result, keep, &mut env) {
                     self.retry_pending(cx);
                 }
             }
@@ -170,13 +169,12 @@ impl Core {
         match control {
             Control::Drain if self.life.serves() => {
                 self.life = Lifecycle::Draining;
-                self.destager.try_again();
+                self.destager.try_again(&mut self.index.lost);
             }
             Control::DrainCancel if self.life.drains() => self.life = Lifecycle::Serving,
             Control::Stop => self.stop_asked(cx),
             Control::LogFailureRecorded => {
-                if matches!(self.mode, Mode::LogFailed { .. }) {
-                    self.mode = Mode::LogFailed { recorded: true };
+                if self.log.failure_recorded() {
                     self.retry_pending(cx);
                 }
             }
@@ -186,17 +184,17 @@ impl Core {
     }
 
     pub fn view(&self) -> View<'_> {
-        let Core { now, ref config, ref log, ref data, ref index, ref queue, mode, life, .. } = *self;
+        let Core { now, ref config, ref log, ref data, ref index, ref queue, life, .. } = *self;
         let destaged_seq = self.destager.destaged_seq();
-        View { now, config, log, data, index, queue, mode, life, destaged_seq }
+        View { now, config, log, data, index, queue, life, destaged_seq }
     }
 
     /// The parts that act, and all that they work with.
     pub fn parts<'a>(&'a mut self, cx: &'a mut Cx) -> Parts<'a> {
         let destaged_seq = self.destager.destaged_seq();
         let Core { config, log, data, index, queue, ops, statistics, .. } = self;
-        let (mode, life) = (self.mode, self.life);
-        let env = Env { config, log, data, index, queue, mode, life, destaged_seq, ops, statistics, cx };
+        let life = self.life;
+        let env = Env { config, log, data, index, queue, life, destaged_seq, ops, statistics, cx };
         let Core { destager, keep, forgetting, reads, clean, .. } = self;
         Parts { env, destager, keep, forgetting, reads, clean }
     }
@@ -226,7 +224,7 @@ impl Core {
             Wait::Record | Wait::Until(_) | Wait::Event => return,
         }
         loop {
-            let has_failed = self.mode != Mode::Serving;
+            let has_failed = self.log.has_failed();
             let Parts { destager, mut env, .. } = self.parts(cx);
             let Err(stuck) = destager.proceed(&mut env) else { return };
             if !stuck.behind_bypass {
@@ -269,7 +267,7 @@ impl Core {
             return;
         }
         let quiet = self.log.buffers().is_empty() && !self.log.is_releasing();
-        if self.mode != Mode::Serving || quiet && self.log.superblock().tail_seq == self.log.next_seq() {
+        if self.log.has_failed() || quiet && self.log.superblock().tail_seq == self.log.next_seq() {
             self.life = Lifecycle::Serving;
             cx.report(Report::Drained);
         }
@@ -309,7 +307,7 @@ impl Core {
     pub fn check(&self) {
         self.log.check();
         self.index.check();
-        let split = self.log.chain().is_some() && self.life.serves() && self.mode == Mode::Serving;
+        let split = self.log.chain().is_some() && self.life.serves() && !self.log.has_failed();
         assert!(!split || self.queue.has_pending(), "a split request waits at the front");
     }
 }

@@ -14,6 +14,7 @@
 //! is acknowledged while a range is at risk. A new write over the range, through the log or bypassing it, is covered by the next flush
 //! like any other write, and ends the risk.
 
+use super::fingerprint::Kept;
 use super::nearer::Nearer;
 use super::streams::Streams;
 use crate::layer::RequestId;
@@ -146,12 +147,14 @@ pub struct DataDisk {
     last_failed: bool,
     /// A flush failed after the one that is in flight was sent.
     failed_since: bool,
+    /// Its fingerprint; what is destaged changes it.
+    pub fingerprint: Kept,
     pub readers: Readers,
     pub nearer: Nearer,
 }
 
 impl DataDisk {
-    pub fn new(geometry: Geometry) -> DataDisk {
+    pub fn new(geometry: Geometry, fingerprint: Kept) -> DataDisk {
         DataDisk {
             geometry,
             bypasses: Slab::default(),
@@ -167,6 +170,7 @@ impl DataDisk {
             error: None,
             last_failed: false,
             failed_since: false,
+            fingerprint,
             readers: Readers::default(),
             nearer: Nearer::new(),
         }
@@ -338,6 +342,13 @@ mod tests {
         Extent::new(Lba(start), sectors)
     }
 
+    fn data_disk() -> DataDisk {
+        let mut ram = Ram::new(1);
+        let sectors = ram.geometry().sectors;
+        let fingerprint = Kept::read(&mut ram, sectors, &[0; 16]).unwrap();
+        DataDisk::new(ram.geometry(), fingerprint)
+    }
+
     #[test]
     fn a_set_of_sectors_agrees_with_a_naive_one() {
         let mut seed = 1u64;
@@ -375,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_a_failed_flush_should_have_covered_is_at_risk_until_it_is_written_again() {
-        let mut flush = DataDisk::new(Ram::new(1).geometry());
+        let mut flush = data_disk();
         flush.ended(extent(0, 128), true, false);
         flush.ended(extent(500, 128), false, false);
         flush.ended(extent(700, 8), true, true);
@@ -395,7 +406,7 @@ mod tests {
 
     #[test]
     fn what_the_flush_of_a_batch_has_covered_is_not_at_risk_later() {
-        let mut flush = DataDisk::new(Ram::new(1).geometry());
+        let mut flush = data_disk();
         flush.ended(extent(0, 8), true, false);
         flush.begin_batch();
         flush.ended(extent(100, 8), true, false);

@@ -54,16 +54,6 @@ impl Op {
     }
 }
 
-/// Operating mode: decides where new requests go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    Serving,
-    /// The log is dead; everything goes to the data disk. `recorded`: the host knows, so writes may be answered.
-    LogFailed {
-        recorded: bool,
-    },
-}
-
 /// The parts that a decision looks at.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -73,7 +63,6 @@ pub struct View<'a> {
     pub data: &'a DataDisk,
     pub index: &'a Index,
     pub queue: &'a Queue,
-    pub mode: Mode,
     pub life: Lifecycle,
     /// Records before this one are destaged, with ordered destage.
     pub destaged_seq: Option<u64>,
@@ -86,7 +75,6 @@ pub struct Env<'a> {
     pub data: &'a mut DataDisk,
     pub index: &'a mut Index,
     pub queue: &'a mut Queue,
-    pub mode: Mode,
     pub life: Lifecycle,
     /// Records before this one are destaged, with ordered destage.
     pub destaged_seq: Option<u64>,
@@ -97,8 +85,8 @@ pub struct Env<'a> {
 
 impl Env<'_> {
     pub const fn view(&self) -> View<'_> {
-        let Env { config, ref log, ref data, ref index, ref queue, mode, life, destaged_seq, .. } = *self;
-        View { now: self.cx.now, config, log, data, index, queue, mode, life, destaged_seq }
+        let Env { config, ref log, ref data, ref index, ref queue, life, destaged_seq, .. } = *self;
+        View { now: self.cx.now, config, log, data, index, queue, life, destaged_seq }
     }
 
     /// Answers a request that is not waiting for anything any more.

@@ -6,7 +6,6 @@
 
 use super::core::Core;
 
-use super::env::Mode;
 use super::queue::PendingWrite;
 use crate::IoError;
 use crate::layer::{Cx, ErrorKind, Report, Unfinished};
@@ -15,10 +14,9 @@ use crate::machine::Lifecycle;
 impl Core {
     pub fn log_failed(&mut self, error: IoError, cx: &mut Cx) {
         self.statistics.last_error = Some(error);
-        if self.mode != Mode::Serving {
+        if self.log.has_failed() {
             return;
         }
-        self.mode = Mode::LogFailed { recorded: false };
         self.seal();
         self.log.fail();
         cx.report(Report::LogFailed);
@@ -26,7 +24,7 @@ impl Core {
 
     /// Everything that can be destaged has been: with a dead log, what waited for it to be durable is durable on the data disk.
     pub fn rescued(&mut self, cx: &mut Cx) {
-        if self.mode != Mode::Serving && !self.log.is_durable() {
+        if self.log.has_failed() && !self.log.is_durable() {
             self.log.abandon();
             self.answer_waiters(cx);
             self.retry_pending(cx);
@@ -36,7 +34,7 @@ impl Core {
     /// Answers waiting requests after a batch ended with errors: with a dead log the buffers have the only copy, and nothing else can
     /// make it durable.
     pub fn destage_failed(&mut self, cx: &mut Cx) {
-        if self.mode == Mode::Serving {
+        if !self.log.has_failed() {
             return;
         }
         let error = self.statistics.last_error.unwrap_or(IoError::new(ErrorKind::Medium));
@@ -48,9 +46,9 @@ impl Core {
     /// Stops waiting for lost blocks once nothing else is left to destage. Writers must not wait indefinitely for space, nor an
     /// administrator for the end of a drain.
     pub fn give_up_on_lost(&mut self, cx: &mut Cx) {
-        let lost = self.destager.lost_blocks();
+        let lost = self.index.lost.len();
         let all_durable = self.log.safe_seq() == self.log.last_seq();
-        let serving = self.mode == Mode::Serving;
+        let serving = !self.log.has_failed();
         if lost == 0 || serving && !all_durable {
             return;
         }
@@ -65,9 +63,8 @@ impl Core {
 
     /// With a dead log: true if no older data can be destaged over this write.
     pub fn may_write_through(&self, pending: &PendingWrite) -> bool {
-        let recorded = self.mode == Mode::LogFailed { recorded: true };
         let only_lost = self.destager.is_idle() && self.log.is_durable();
-        recorded
+        self.log.failure_is_recorded()
             && !self.data.is_bypassed(pending.extent)
             && !self.destager.is_filling(pending.extent, &self.config)
             && (only_lost || !self.index.is_dirty_in(pending.extent))
@@ -81,7 +78,7 @@ impl Core {
             return self.flush_data(cx);
         }
         self.life = Lifecycle::Stopped;
-        match self.destager.lost_blocks() {
+        match self.index.lost.len() {
             0 => {
                 self.log.forget_answers();
                 cx.report(Report::Stopped)

@@ -11,6 +11,7 @@
 
 use super::destaged::Destaged;
 use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, LOG_SECTORS_MAX, Superblock};
+use super::lost::LostPieces;
 use super::table::{
     Line, LookupTable, Lost, PLACE_MAX, Piece, Place, RangeInfo, RangeKind, RangePart, TablePart, ZeroRanges,
 };
@@ -39,6 +40,8 @@ pub struct Index {
     table: LookupTable,
     ranges: ZeroRanges,
     destaged: Destaged,
+    /// Pieces of the table that could not be read from the log.
+    pub lost: LostPieces,
     range_id: u64,
     segments: Vec<Holding>,
     segment_sectors: u64,
@@ -77,6 +80,7 @@ impl Index {
             ),
             ranges: ZeroRanges::new(),
             destaged: Destaged::default(),
+            lost: LostPieces::default(),
             range_id: 0,
             segments: vec![Holding::default(); superblock.segments as usize],
             segment_sectors: superblock.segment_sectors(),
@@ -173,6 +177,7 @@ impl Index {
         let holding = holdings.of(place);
         holding.dirty_sectors += extent.sectors;
         holding.is_visible = true;
+        self.lost.prune(extent, &self.table);
     }
 
     /// Notes a clean copy in record `seq`.
@@ -260,6 +265,7 @@ impl Index {
             holding.superseded_by = holding.superseded_by.max(seq);
         }
         self.ranges.cut(extent, |gone| self.segments[gone.segment as usize].dirty_ranges -= 1);
+        self.lost.prune(extent, &self.table);
     }
 
     /// Notes that records before `seq`, at these places, turned out to be destaged. `with_kept`: clean copies are forgotten, too.

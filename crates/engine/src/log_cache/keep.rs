@@ -12,7 +12,7 @@
 //!   copy is durable before the data disk changes.
 
 use super::append::SEGMENTS_READY;
-use super::env::{Env, LOG, Mode, Op, View};
+use super::env::{Env, LOG, Op, View};
 use super::forget::{Forgetting, forget_part};
 use super::format::{Kind, decode_header};
 use super::index::Index;
@@ -136,7 +136,7 @@ impl Keep {
     }
 
     fn keeps(&self, view: &View) -> bool {
-        self.is_on() && view.mode == Mode::Serving && view.life.serves()
+        self.is_on() && !view.log.has_failed() && view.life.serves()
     }
 
     /// Notes that an extent, or a part of it, is read from the data disk. Returns the key of the lines that are to be copied.

@@ -43,6 +43,16 @@ pub struct Chain {
     pub sector: u64,
 }
 
+/// Health of the log device (rule 13).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Good,
+    /// The device is dead.
+    Failed,
+    /// The host has recorded the failure, too: no start replays this log any more.
+    Recorded,
+}
+
 /// See the module's documentation.
 pub struct Log {
     superblock: Superblock,
@@ -76,6 +86,7 @@ pub struct Log {
     /// Time when the last record was sent.
     written_at: Nanos,
     flush_at: Option<Nanos>,
+    health: Health,
     /// The tail of a superblock that is being written: once it is durable, segments before the tail may be written again.
     release: Option<u64>,
 }
@@ -122,6 +133,7 @@ impl Log {
             flushing_since: None,
             written_at: Nanos::ZERO,
             flush_at: None,
+            health: Health::Good,
             release: None,
         }
     }
@@ -650,8 +662,32 @@ impl Log {
         self.buffers.release(self.durable_seq);
     }
 
+    /// True once the device is dead: everything goes to the data disk.
+    pub fn has_failed(&self) -> bool {
+        self.health != Health::Good
+    }
+
+    /// True while the host has to record that the device is dead.
+    pub fn awaits_record(&self) -> bool {
+        self.health == Health::Failed
+    }
+
+    /// True once the host has recorded that the device is dead: writes may be answered.
+    pub fn failure_is_recorded(&self) -> bool {
+        self.health == Health::Recorded
+    }
+
+    /// Notes that the host has recorded the failure; false if there is none.
+    pub fn failure_recorded(&mut self) -> bool {
+        if self.has_failed() {
+            self.health = Health::Recorded;
+        }
+        self.has_failed()
+    }
+
     /// Notes that the device is dead; the open record is sealed. The buffers are kept, as the best copy.
     pub fn fail(&mut self) {
+        self.health = Health::Failed;
         if let Some(filling) = self.buffers.filling.take() {
             match filling.is_empty() {
                 true => self.buffers.give_back(filling),

@@ -8,7 +8,7 @@
 //! | `write`, `read`, `queue` | requests, and those that wait |
 //! | `data_disk`, `streams` | writes that bypass the log, and whether a flush has covered them |
 //! | `nearer` | whether a read goes to a rotational log |
-//! | `index`, `table` | where the newest copy of each sector is |
+//! | `index`, `table`, `lost` | where the newest copy of each sector is; copies that cannot be read |
 //! | `log`, `buffers`, `ring` | the log: its records, how far they are durable, which segments are in use |
 //! | `answers` | records in memory that outlives the process |
 //! | `commit` | durability: group commits, superblocks, the clean stop |
@@ -48,6 +48,7 @@ mod hostile_tests;
 mod index;
 mod keep;
 mod log;
+mod lost;
 mod nearer;
 pub mod offline;
 mod queue;

@@ -7,8 +7,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::copies::repair;
-use super::destager::Destager;
-use super::env::{DATA, Env, LOG, Mode, Op, View};
+use super::env::{DATA, Env, LOG, Op, View};
 use super::keep::Keep;
 use super::log::Log;
 use super::table::{Line, Piece, Place, sectors_mask};
@@ -73,22 +72,14 @@ impl Reads {
     }
 
     /// Handles a read of a client.
-    pub fn read(
-        &mut self,
-        id: RequestId,
-        at: Lba,
-        buf: Buf,
-        keep: &mut Keep,
-        destager: &Destager,
-        env: &mut Env,
-    ) {
+    pub fn read(&mut self, id: RequestId, at: Lba, buf: Buf, keep: &mut Keep, env: &mut Env) {
         let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
         env.data.nearer.note(extent);
         if !env.index.table().contains_any(extent) && !env.index.ranges().contains_any(extent) {
             env.statistics.read_miss_bytes += buf.len() as u64;
             return forward(id, at, buf, keep, env);
         }
-        let plan = plan(extent, destager, &env.view());
+        let plan = plan(extent, &env.view());
         if let Some(line) = plan.lost {
             let error = IoError::at(ErrorKind::Lost, line.extent());
             return env.finish(id, IoResult::err(buf, error));
@@ -151,7 +142,6 @@ impl Reads {
         index: usize,
         mut result: IoResult,
         keep: &mut Keep,
-        destager: &Destager,
         env: &mut Env,
     ) -> bool {
         let part = self.0.get_mut(key).parts[index].take().expect("a part ends once");
@@ -206,7 +196,7 @@ impl Reads {
         }
         let reading = self.0.remove(key);
         if reading.again && reading.error.is_none() {
-            self.read(reading.id, reading.at, reading.buf, keep, destager, env);
+            self.read(reading.id, reading.at, reading.buf, keep, env);
             return false;
         }
         let status = reading.error.map_or(Ok(()), Err);
@@ -296,7 +286,7 @@ fn forward(id: RequestId, at: Lba, buf: Buf, keep: &mut Keep, env: &mut Env) {
 }
 
 /// Finds the sources.
-fn plan(extent: Extent, destager: &Destager, view: &View) -> Plan {
+fn plan(extent: Extent, view: &View) -> Plan {
     let mut plan = Plan::default();
     let mut clean = Few::new();
     let mut clean_extents = Few::new();
@@ -314,7 +304,7 @@ fn plan(extent: Extent, destager: &Destager, view: &View) -> Plan {
             let source = FromLog { line, piece: Piece { mask, ..piece } };
             if piece.dirty {
                 // The next start is without this log, so lost blocks stay lost: a block must not be right today and old tomorrow.
-                if view.mode != Mode::Serving && destager.is_lost(line, piece.place) {
+                if view.log.has_failed() && view.index.lost.is_lost(line, piece.place) {
                     plan.lost = Some(line);
                 }
                 plan.log.push(source);
@@ -337,7 +327,7 @@ fn plan(extent: Extent, destager: &Destager, view: &View) -> Plan {
 
 /// Decides, for a request that needs nothing from the data disk, whether clean copies are read from the log.
 fn is_cheaper_in_log(dirty: &[FromLog], clean: &[FromLog], view: &View) -> bool {
-    if view.mode != Mode::Serving || !view.config.read_clean {
+    if view.log.has_failed() || !view.config.read_clean {
         return false;
     }
     if !view.log.geometry().rotational {

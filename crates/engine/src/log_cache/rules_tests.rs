@@ -675,7 +675,7 @@ fn rule_13_a_block_that_could_not_be_read_once_is_not_lost() {
     steps.fail(0, IoError::new(ErrorKind::Medium));
     steps.let_go();
     steps.wait(5);
-    assert_eq!((steps.on_data_disk(0), steps.core.destager.lost_blocks()), (1, 0));
+    assert_eq!((steps.on_data_disk(0), steps.core.index.lost.len()), (1, 0));
     assert_eq!(steps.reports, [Report::Drained]);
 }
 
@@ -688,7 +688,7 @@ fn rule_13_a_lost_block_is_one_error_a_drain_says_so_and_the_rest_is_destaged() 
     steps.drain();
     assert!(matches!(&steps.reports[..], [Report::Failed(Unfinished::LostBlocks(1))]), "{:?}", steps.reports);
     assert_eq!(
-        (steps.on_data_disk(4), steps.core.destager.lost_blocks()),
+        (steps.on_data_disk(4), steps.core.index.lost.len()),
         (2, 1),
         "the other part of the same line is destaged"
     );
@@ -696,7 +696,7 @@ fn rule_13_a_lost_block_is_one_error_a_drain_says_so_and_the_rest_is_destaged() 
     assert_eq!(read, [None, None, Some(0), Some(2)]);
     let id = steps.write(0, 3, 3);
     assert!(steps.is_ok(id));
-    assert_eq!((steps.core.destager.lost_blocks(), steps.read(0)), (0, Some(3)));
+    assert_eq!((steps.core.index.lost.len(), steps.read(0)), (0, Some(3)));
 }
 
 #[test]

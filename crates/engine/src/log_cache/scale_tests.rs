@@ -39,7 +39,7 @@ fn rule_13_with_a_dead_log_lost_blocks_do_not_hide_what_only_ram_has() {
     assert_eq!(steps.on_data_disk(1000), 2);
     assert!(steps.status(flush).is_some());
     assert_eq!([0, 16, 32].map(|lba| steps.on_data_disk(lba)), [1; 3], "the oldest can be read");
-    assert_eq!(steps.core.destager.lost_blocks(), 24 - 3);
+    assert_eq!(steps.core.index.lost.len(), 24 - 3);
     steps.control(Control::Stop);
     assert!(matches!(steps.reports.last(), Some(Report::Failed(_))), "{:?}", steps.reports);
 }
@@ -54,7 +54,7 @@ fn a_choice_that_found_nothing_is_not_repeated_before_something_changes() {
     steps.flush();
     steps.control(Control::LogFailureRecorded);
     steps.wait(60);
-    assert_eq!(steps.core.destager.lost_blocks(), 1);
+    assert_eq!(steps.core.index.lost.len(), 1);
     let before = steps.core.index.table().visited();
     for _ in 0..1000 {
         assert_eq!(steps.read(512), Some(0));

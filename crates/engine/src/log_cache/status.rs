@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::answers::Answers;
 use super::core::Core;
 
-use super::env::Mode;
 use super::recover::Damage;
 use super::{Contiguity, Promise, Statistics};
 use crate::{Extent, Geometry, IoError, SECTOR_BYTES};
@@ -134,11 +133,11 @@ impl Core {
     }
 
     fn state(&self) -> LogCacheState {
-        match self.mode {
-            Mode::LogFailed { .. } => LogCacheState::LogFailed,
-            Mode::Serving if !self.life.serves() => LogCacheState::Stopping,
-            Mode::Serving if self.index.is_dirty() => LogCacheState::Dirty,
-            Mode::Serving => LogCacheState::Clean,
+        match self.log.has_failed() {
+            true => LogCacheState::LogFailed,
+            false if !self.life.serves() => LogCacheState::Stopping,
+            false if self.index.is_dirty() => LogCacheState::Dirty,
+            false => LogCacheState::Clean,
         }
     }
 
@@ -161,7 +160,7 @@ impl Core {
             dirty_zeroes_bytes: zeroes,
             dirty_ranges: ranges.len(),
             cached_bytes: self.index.table().counts().sectors * SECTOR_BYTES,
-            lost_blocks: self.destager.lost_blocks(),
+            lost_blocks: self.index.lost.len(),
             destaging: !self.destager.is_idle(),
             destage_failing: self.destager.is_after_failure(),
             draining: self.life.drains(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::core::Core;
 
-use super::env::{DATA, LOG, Mode};
+use super::env::{DATA, LOG};
 use super::testing::{Log, Ram, sector_of, unknown};
 use super::{LogCacheConfig, LogError, MemoryPlace, activate};
 use crate::layer::{
@@ -169,7 +169,7 @@ impl Steps {
     /// Asserts that a deadline is set where work is left and nothing is in flight. (A host that has to record a failure does so.)
     fn check_wakes(&self) {
         let core = &self.core;
-        let waits = !self.held.is_empty() || core.mode == (Mode::LogFailed { recorded: false });
+        let waits = !self.held.is_empty() || core.log.awaits_record();
         let goes_on = waits || !core.is_unfinished() || core.next_deadline().is_some();
         assert!(goes_on, "work is left, nothing is in flight, and no deadline is set");
     }

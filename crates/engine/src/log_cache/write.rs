@@ -4,7 +4,7 @@
 use super::core::Core;
 
 use super::data_disk::Bypass;
-use super::env::{DATA, Mode, Op};
+use super::env::{DATA, Op};
 use super::format::{Entry, Kind};
 use super::queue::{Change, DurableWaiter, PendingWrite};
 use super::table::{Line, Place};
@@ -24,7 +24,7 @@ impl Core {
     /// Handles the requests at the front of the queue, until one has to wait for space.
     pub fn retry_pending(&mut self, cx: &mut Cx) {
         while let Some(mut pending) = self.queue.pop() {
-            let through = matches!(self.mode, Mode::LogFailed { .. });
+            let through = self.log.has_failed();
             if through && !self.may_write_through(&pending) || !through && !self.try_log(&mut pending, cx) {
                 self.queue.put_back(pending);
                 return;
@@ -66,7 +66,7 @@ impl Core {
         }
         self.config.promise != Promise::Ordered
             && !self.config.ordered_destage
-            && !self.destager.kept.covers(extent)
+            && !self.data.fingerprint.covers(extent)
             // A crash could take the record that invalidates the copy, and leave the copy and the write.
             && !self.index.is_kept_in(extent)
             && (self.log_is_silent_on(extent) || self.config.canary.is(Canary::BlindBypass))
@@ -94,14 +94,14 @@ impl Core {
         }
         if !self.index.is_visible_in(extent) {
             if !self.config.canary.is(Canary::StaleClean) {
-                self.forget_extent(extent, 0);
+                self.index.forget(extent, 0);
             }
             return self.data.last_invalidate() > self.log.durable_seq();
         }
         self.log.announce(1, 0);
         let seq = self.env(cx).open_record();
         self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
-        self.forget_extent(extent, seq);
+        self.index.forget(extent, seq);
         self.data.invalidated(seq);
         self.statistics.invalidates += 1;
         true
@@ -111,7 +111,7 @@ impl Core {
         let through = pending.durability == Durability::Durable || self.is_always();
         // Over a block that a dead log has lost: if this write were lost as well, older data would come back unnoticed.
         let extent = pending.extent;
-        let over_lost = self.mode != Mode::Serving && self.index.is_dirty_in(extent);
+        let over_lost = self.log.has_failed() && self.index.is_dirty_in(extent);
         let durability = if through || over_lost { Durability::Durable } else { Durability::Volatile };
         let bypass = Bypass {
             id: pending.id,
@@ -134,9 +134,9 @@ impl Core {
     pub fn on_bypass(&mut self, key: u64, result: IoResult, cx: &mut Cx) {
         let bypass = self.data.end_bypass(key, result.status.is_ok());
         self.destager.bypass_ended();
-        if self.mode != Mode::Serving && result.status.is_ok() {
+        if self.log.has_failed() && result.status.is_ok() {
             // Until now the lost blocks under the write were errors.
-            self.forget_extent(bypass.extent, 0);
+            self.index.forget(bypass.extent, 0);
         }
         // Until the record is written, a kill would let an older copy in the log be destaged over this write.
         let (id, seq, written) = (bypass.id, bypass.seq, !bypass.durable);
@@ -218,7 +218,6 @@ impl Core {
             };
             self.index.insert(extent, Place(place), crc, self.log.last_seq());
             self.keep.overwritten(extent, &self.config);
-            self.destager.overwritten(extent, self.index.table());
             pending.done += extent.sectors;
         }
     }
@@ -253,7 +252,6 @@ impl Core {
             let segment = self.log.note(Entry { kind, extent, crc: 0 });
             self.index.insert_range(extent, kind, seq, segment);
             self.keep.overwritten(extent, &self.config);
-            self.destager.overwritten(extent, self.index.table());
             pending.done += extent.sectors;
             if pending.done < pending.extent.sectors && extent.sectors < sectors {
                 // The rest of a large range is done in another event.
@@ -262,12 +260,6 @@ impl Core {
             }
         }
         true
-    }
-
-    /// Removes an extent from the table and the ranges: record `seq` replaces it.
-    pub fn forget_extent(&mut self, extent: Extent, seq: u64) {
-        self.index.forget(extent, seq);
-        self.destager.overwritten(extent, self.index.table());
     }
 
     /// True if a client may outlive the server, and relies on every answer: what memory does not keep has to be written.

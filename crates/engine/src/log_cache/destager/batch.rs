@@ -7,7 +7,7 @@ use super::{Destager, Phase, RETRY_FIRST, RETRY_MAX};
 use crate::Nanos;
 use crate::destage::when;
 use crate::layer::{IoError, IoResult};
-use crate::log_cache::env::{Env, Mode, View};
+use crate::log_cache::env::{Env, View};
 use crate::log_cache::index::Index;
 use crate::log_cache::table::RangePart;
 
@@ -53,10 +53,10 @@ pub struct BatchEnd {
 impl Destager {
     fn wait(&self, view: &View) -> Wait {
         let writes_nothing = matches!(self.phase, Phase::Idle | Phase::Choose);
-        if view.mode == (Mode::LogFailed { recorded: false }) && writes_nothing {
+        if view.log.awaits_record() && writes_nothing {
             return Wait::Record;
         }
-        if !view.life.serves() && view.mode == Mode::Serving || !self.has_work(view.index) {
+        if !view.life.serves() && !view.log.has_failed() || !self.has_work(view.index) {
             return Wait::Rest;
         }
         if let Some(at) = self.retry_at.filter(|at| *at > view.now) {
@@ -91,12 +91,12 @@ impl Destager {
 
     /// Something is dirty that can be read, and the policy does not wait for an event.
     pub fn wants_to_run(&self, view: &View) -> bool {
-        self.has_work(view.index) && self.lost_blocks() == 0 && self.when(view) != when::Choice::Wait
+        self.has_work(view.index) && view.index.lost.len() == 0 && self.when(view) != when::Choice::Wait
     }
 
     fn when(&self, view: &View) -> when::Choice {
         let View { config, queue, .. } = view;
-        if view.mode != Mode::Serving || view.life.drains() || queue.wants_space() {
+        if view.log.has_failed() || view.life.drains() || queue.wants_space() {
             return when::Choice::Run;
         }
         config.when.choose(&when::View {
@@ -157,7 +157,7 @@ impl Destager {
 
     /// Begins a batch, if no superblock has to be written before.
     fn begin_batch(&mut self, view: &View) -> Result<(), Stuck> {
-        let failed = view.mode != Mode::Serving;
+        let failed = view.log.has_failed();
         let safe = if failed { u64::MAX } else { view.log.safe_seq() };
         self.errors = 0;
         if let Some(ordered) = self.ordered.as_mut().filter(|_| !failed) {
@@ -194,7 +194,7 @@ impl Destager {
         }
         if self.room.items.is_empty() && self.range_ids.is_empty() {
             self.rest();
-            return Err(self.note_stuck(view.mode != Mode::Serving, true));
+            return Err(self.note_stuck(view.log.has_failed(), true));
         }
         self.begin_ranges(env);
         Ok(())
@@ -251,10 +251,10 @@ impl Destager {
         let ordered = self.ordered.as_mut().expect("destage is ordered");
         if !ordered.read_completed(result, env.log) {
             env.statistics.log_read_errors += 1;
-            self.lost.epoch_failed();
+            env.index.lost.epoch_failed();
             self.fail();
         } else if ordered.is_complete() {
-            self.lost.reset_epoch_failures();
+            env.index.lost.reset_epoch_failures();
         }
     }
 
@@ -265,14 +265,14 @@ impl Destager {
         let flushed = flush.is_ok() && !failed_flush;
         self.rest();
         self.choosing.look_again();
-        self.kept.flushed(flushed);
+        env.data.fingerprint.flushed(flushed);
         // What could not be read may be readable the next time; destage that is ordered must not go on without it.
-        let again = self.errors > 0 || self.lost.has_doubtful();
+        let again = self.errors > 0 || env.index.lost.has_doubtful();
         if flushed {
             for items in self.room.items.chunks(TOUCHED_AT_ONCE) {
                 env.index.table().touch(items.iter().map(|item| item.line));
                 for item in items.iter().filter(|item| !item.failed) {
-                    self.lost.remove(item.line, item.piece.place);
+                    env.index.lost.remove(item.line, item.piece.place);
                     env.index.clean(item.line, item.piece.place);
                 }
             }
@@ -292,9 +292,9 @@ impl Destager {
         } else {
             self.retry = RETRY_FIRST;
         }
-        let is_hopeless = env.mode == Mode::Serving && self.lost.is_without_hope();
+        let is_hopeless = !env.log.has_failed() && env.index.lost.is_without_hope();
         if is_hopeless {
-            self.lost.reset_epoch_failures();
+            env.index.lost.reset_epoch_failures();
         }
         BatchEnd { flush, failed_flush, has_errors: self.errors > 0, is_hopeless }
     }

@@ -6,7 +6,7 @@ use super::room::{Flight, Group, Target};
 use super::{Destager, Phase};
 use crate::destage::how;
 use crate::layer::{Discards, Durability, Io, IoResult, Port};
-use crate::log_cache::env::{DATA, Env, LOG, Mode, Op};
+use crate::log_cache::env::{DATA, Env, LOG, Op};
 use crate::log_cache::log::Log;
 use crate::log_cache::table::RangeKind;
 use crate::{Buf, Lba, SECTOR_BYTES, byte_offset};
@@ -26,7 +26,7 @@ impl Destager {
                 RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
             };
             // It goes there as it was chosen, whatever is written over the range meanwhile.
-            self.kept.send_range(extent, kind);
+            env.data.fingerprint.send_range(extent, kind);
             self.send(Flight::Range(extent), io, env);
         }
         if self.flights.is_empty() && self.range_parts.is_empty() {
@@ -46,7 +46,7 @@ impl Destager {
     pub(super) fn step_read(&mut self, env: &mut Env) {
         while self.may_send(LOG, env) {
             let Some(group) = self.room.groups.pop_front() else { break };
-            if env.mode != Mode::Serving && self.take_from_ram(&group, env) {
+            if env.log.has_failed() && self.take_from_ram(&group, env) {
                 continue;
             }
             env.log.pin(group.segment);
@@ -137,7 +137,7 @@ impl Destager {
         item.failed = true;
         let (line, place) = (item.line, item.piece.place);
         if env.index.table().lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
-            self.lost.note(line, place);
+            env.index.lost.note(line, place);
             env.statistics.log_read_errors += 1;
         }
     }
@@ -159,7 +159,7 @@ impl Destager {
             let place = run.place_of(at);
             let buf = room.window(place, bytes);
             for block in &room.blocks[first..last] {
-                self.kept.send_data(block.target, &buf, byte_offset(at, block.target.start));
+                env.data.fingerprint.send_data(block.target, &buf, byte_offset(at, block.target.start));
             }
             self.next_block = last;
             env.statistics.destage_writes += 1;
@@ -201,7 +201,7 @@ impl Destager {
         }
         match flight {
             Flight::Epoch => self.epoch_completed(&result, env),
-            Flight::Range(extent) if result.status.is_err() => self.kept.failed(extent),
+            Flight::Range(extent) if result.status.is_err() => env.data.fingerprint.failed(extent),
             Flight::Range(extent) => env.statistics.destaged_range_sectors += extent.sectors,
             Flight::Read(group) => {
                 env.log.unpin(group.segment);
@@ -233,7 +233,7 @@ impl Destager {
                 for block in blocks {
                     let how::Block { target: extent, index, .. } = self.room.blocks[block];
                     self.room.items[index as usize].failed = true;
-                    self.kept.failed(extent);
+                    env.data.fingerprint.failed(extent);
                 }
             }
             Flight::Write(blocks) => {

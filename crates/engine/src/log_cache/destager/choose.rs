@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::Destager;
-use super::lost::LostPieces;
 use super::room::{Item, Room};
 use super::sweep::{self, First};
 use crate::destage::what;
 use crate::layer::{Discards, Geometry};
-use crate::log_cache::env::{Mode, View};
+use crate::log_cache::env::View;
 use crate::log_cache::log::Chain;
 use crate::log_cache::table::{Line, Piece, RangeKind, RangePart, TablePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};
@@ -66,7 +65,6 @@ impl Choosing {
 /// Rules that decide what may be destaged.
 pub(super) struct Eligible<'a> {
     pub view: &'a View<'a>,
-    lost: &'a LostPieces,
     /// The zeroes and discards of the batch.
     range_ids: &'a [u64],
     /// The segments of the batch, by index.
@@ -88,9 +86,9 @@ impl Eligible<'_> {
             segment > chain.segment || segment == chain.segment && place >= chain.sector
         };
         piece.dirty
-            && !self.lost.is_lost(line, piece.place)
+            && !self.view.index.lost.is_lost(line, piece.place)
             && !self.chain.is_some_and(is_chained)
-            && (self.view.mode != Mode::Serving || log.buffers().holding(place).is_none())
+            && (self.view.log.has_failed() || log.buffers().holding(place).is_none())
     }
 
     /// True when an older write past the log, or an older range, has to reach the data disk before a line. A range that is left out of the
@@ -127,10 +125,10 @@ impl View<'_> {
     /// mark on, the oldest go first whatever the policy is: in another order much would be destaged and nothing be free. When the log has
     /// failed, the newest go first: only RAM has those.
     fn what(&self) -> WhatPolicy {
-        match self.mode {
-            Mode::LogFailed { .. } => WhatPolicy::LastWriteFirst,
-            Mode::Serving if self.is_short() => WhatPolicy::OldestFirst,
-            Mode::Serving => self.config.what,
+        match self.log.has_failed() {
+            true => WhatPolicy::LastWriteFirst,
+            false if self.is_short() => WhatPolicy::OldestFirst,
+            false => self.config.what,
         }
     }
 
@@ -141,13 +139,13 @@ impl View<'_> {
 
     /// A request over several records that is not durable as a whole: nothing of it is destaged.
     fn chain(&self) -> Option<Chain> {
-        if self.mode != Mode::Serving { None } else { self.log.volatile_chain() }
+        if self.log.has_failed() { None } else { self.log.volatile_chain() }
     }
 
     /// True when the data disk seeks and the log does not: sorting further then costs less, and the log may be read anywhere.
     fn sweeps(&self) -> bool {
         let spins = (self.log.geometry().rotational, self.data.geometry().rotational);
-        self.mode == Mode::Serving && spins == (false, true) && self.config.how == HowPolicy::Sorted
+        !self.log.has_failed() && spins == (false, true) && self.config.how == HowPolicy::Sorted
     }
 
     fn dirty_lines(&self) -> u64 {
@@ -243,7 +241,7 @@ impl Destager {
 
     /// Begins to choose the blocks of a batch; false where none can be destaged before something changes.
     pub(super) fn begin_choice(&mut self, safe: u64, view: &View) -> bool {
-        let failed = view.mode != Mode::Serving;
+        let failed = view.log.has_failed();
         self.room.items.clear();
         if self.choosing.seen != Some((failed, safe)) {
             self.choosing = Choosing { seen: Some((failed, safe)), ..Choosing::default() };
@@ -289,10 +287,10 @@ impl Destager {
             // There are only ranges.
             return true;
         }
-        let Destager { choosing, sweep, room, lost, range_ids, .. } = self;
+        let Destager { choosing, sweep, room, range_ids, .. } = self;
         let Room { items, pieces, chosen, items_max, .. } = room;
         let items_max = *items_max;
-        let rule = Eligible { view, lost, range_ids, chosen, items_max, chain: view.chain() };
+        let rule = Eligible { view, range_ids, chosen, items_max, chain: view.chain() };
         let Choosing { part, first, behind_bypass, .. } = choosing;
         let mut take = |item| {
             if items.len() < items_max {
@@ -358,8 +356,8 @@ impl Destager {
             barren.iter_mut().zip(&*chosen).for_each(|(barren, chosen)| *barren |= chosen);
             return !self.begin_pieces(view);
         }
-        let (lost, range_ids, items_max) = (&self.lost, &self.range_ids, *items_max);
-        let rule = Eligible { view, lost, range_ids, chosen, items_max, chain: view.chain() };
+        let (range_ids, items_max) = (&self.range_ids, *items_max);
+        let rule = Eligible { view, range_ids, chosen, items_max, chain: view.chain() };
         rule.complete_stripes(items);
         true
     }

@@ -3,7 +3,7 @@
 use crate::Nanos;
 use crate::destage::when::WhenPolicy;
 use crate::layer::Port;
-use crate::log_cache::env::{DATA, Mode, View};
+use crate::log_cache::env::{DATA, View};
 
 /// Reads that go undisturbed by destaging after each one that met it, while nobody writes: fewer than one in a hundred wait.
 const READS_FIRST: u64 = 127;
@@ -63,7 +63,7 @@ impl Patience {
         let is_idle = view.config.when == WhenPolicy::Idle && utilisation < high;
         let gives_way = !is_idle
             && view.log.geometry().rotational
-            && view.mode == Mode::Serving
+            && !view.log.has_failed()
             && view.life.serves()
             && !view.queue.wants_space()
             && view.has_writers();
@@ -97,7 +97,7 @@ impl View<'_> {
     fn log_is_held_up(&self) -> bool {
         let somebody_waits = self.queue.has_pending() || !self.queue.waiters().is_empty();
         self.log.geometry().rotational
-            && self.mode == Mode::Serving
+            && !self.log.has_failed()
             && somebody_waits
             && !self.queue.wants_space()
             && self.log.busy_since().is_some_and(|sent| self.now.since(sent) >= LOG_WRITE_WAITS)
@@ -106,7 +106,7 @@ impl View<'_> {
     /// Returns for how long the clients have been quiet that destaging gives way to; `None` if there are none.
     pub(super) fn readers_quiet(&self) -> Option<Nanos> {
         let gives_way = self.config.when == WhenPolicy::Idle
-            && self.mode == Mode::Serving
+            && !self.log.has_failed()
             && self.life.serves()
             && !self.queue.wants_space()
             && self.data.geometry().rotational;

@@ -14,7 +14,7 @@
 use super::Destager;
 use super::room::{Gap, GapRead, Item, Room, Target};
 use crate::destage::contiguity::{Contiguity, Strides};
-use crate::log_cache::env::{Mode, View};
+use crate::log_cache::env::View;
 use crate::log_cache::table::{Line, Piece};
 use crate::log_cache::{Canary, LogCacheConfig};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
@@ -22,7 +22,7 @@ use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
 impl Destager {
     /// The rules, where this batch may fill gaps.
     pub(super) fn gap_rules<'a>(&self, view: &View<'a>) -> Option<&'a Contiguity> {
-        let may = view.mode == Mode::Serving && !self.is_after_failure();
+        let may = !view.log.has_failed() && !self.is_after_failure();
         view.config.contiguity.as_ref().filter(|rules| may && view.config.may_fill(rules))
     }
 

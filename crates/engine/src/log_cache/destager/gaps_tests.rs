@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::env::{DATA, LOG};
+use super::super::table::Line;
 use super::super::testing_steps::{Kind, Steps, ZEROES, quiet};
 use super::super::{Contiguity, LogCacheConfig, Strides};
 use crate::layer::{Control, Cx, Durability, ErrorKind, Io, IoError, Port, Report};
@@ -119,7 +120,7 @@ fn a_gap_is_filled_with_what_is_clean_in_the_log() {
 #[test]
 fn a_clean_copy_that_is_rotten_leaves_its_gap_unfilled() {
     let mut steps = with_clean_gap();
-    let place = steps.core.index.table().lookup(super::Line((MIDDLE + 8) / 8))[0].place.0;
+    let place = steps.core.index.table().lookup(Line((MIDDLE + 8) / 8))[0].place.0;
     steps.log().bytes[place as usize * 512] ^= 1;
     write_lines(&mut steps, &[0, 2], 2);
     steps.log().unreadable.clear();
@@ -131,7 +132,7 @@ fn a_clean_copy_that_is_rotten_leaves_its_gap_unfilled() {
 #[test]
 fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
     let mut steps = with_clean_gap();
-    let (tail, line) = (steps.core.log.ring().tail(), super::Line((MIDDLE + 8) / 8));
+    let (tail, line) = (steps.core.log.ring().tail(), Line((MIDDLE + 8) / 8));
     let clean = steps.core.index.table().lookup(line)[0].place.0;
     assert_eq!(
         steps.core.log.ring().number(steps.core.index.segment_of(crate::log_cache::table::Place(clean))),

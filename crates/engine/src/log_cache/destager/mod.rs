@@ -23,7 +23,6 @@ mod depth;
 mod gaps;
 #[cfg(test)]
 mod gaps_tests;
-mod lost;
 pub mod ordered;
 mod plan;
 mod room;
@@ -39,16 +38,15 @@ mod tests;
 use std::collections::VecDeque;
 
 use super::config::LogCacheConfig;
-use super::fingerprint::Kept;
 use super::format::Superblock;
-use super::table::{Line, LookupTable, Place, RangeKind};
+use super::lost::LostPieces;
+use super::table::RangeKind;
 use crate::layer::Geometry;
 use crate::slab::Slab;
 use crate::{Extent, LINE_SECTORS, Nanos};
 pub use batch::{BatchEnd, Wait};
 use choose::Choosing;
 use depth::Patience;
-use lost::LostPieces;
 use ordered::Ordered;
 use room::{Flight, Room};
 use sweep::Sweep;
@@ -77,8 +75,6 @@ pub struct Destager {
     phase: Phase,
     /// See [`Destager::flush_failed`].
     failed_flush: bool,
-    /// The fingerprint; what is destaged changes it.
-    pub kept: Kept,
     room: Room,
     /// The next item that is not in a window yet.
     next: usize,
@@ -90,7 +86,6 @@ pub struct Destager {
     range_parts: VecDeque<(Extent, RangeKind)>,
     flights: Slab<Flight>,
     errors: u64,
-    lost: LostPieces,
     retry_at: Option<Nanos>,
     retry: Nanos,
     /// Everything that is dirty is not durable yet: waits for the log.
@@ -115,7 +110,6 @@ impl Destager {
     pub fn new(
         config: &LogCacheConfig,
         superblock: &Superblock,
-        kept: Kept,
         ordered: Option<Ordered>,
         log: &Geometry,
         data: &Geometry,
@@ -123,7 +117,6 @@ impl Destager {
         Destager {
             phase: Phase::Idle,
             failed_flush: false,
-            kept,
             room: Room::new(config, superblock, log.rotational),
             next: 0,
             next_run: 0,
@@ -134,7 +127,6 @@ impl Destager {
             range_parts: VecDeque::new(),
             flights: Slab::default(),
             errors: 0,
-            lost: LostPieces::default(),
             retry_at: None,
             retry: RETRY_FIRST,
             stalled: false,
@@ -204,14 +196,6 @@ impl Destager {
         }
     }
 
-    pub fn is_lost(&self, line: Line, place: Place) -> bool {
-        self.lost.is_lost(line, place)
-    }
-
-    pub fn lost_blocks(&self) -> usize {
-        self.lost.len()
-    }
-
     /// Something dirty has to wait for a write that bypasses the log.
     const fn behind_bypass(&self) -> bool {
         self.ranges_behind || self.choosing.behind_bypass
@@ -224,15 +208,10 @@ impl Destager {
         }
     }
 
-    /// Something newer than what could not be read is in the table.
-    pub fn overwritten(&mut self, extent: Extent, table: &LookupTable) {
-        self.lost.prune(extent, table);
-    }
-
     /// An administrator asks for what could not be read: perhaps the device was mended. (Ordered destage tries again in any case.)
-    pub fn try_again(&mut self) {
+    pub fn try_again(&mut self, lost: &mut LostPieces) {
         if self.ordered.is_none() {
-            self.lost.try_again();
+            lost.try_again();
             self.choosing.look_again();
         }
     }
@@ -249,6 +228,5 @@ impl Destager {
     /// Notes that a flush of the data disk has failed that was not of this batch: what the batch has written by then may be gone (rule 6).
     pub fn flush_failed(&mut self) {
         self.failed_flush = !matches!(self.phase, Phase::Idle | Phase::Choose);
-        self.kept.flushed(false);
     }
 }

@@ -154,7 +154,7 @@ fn the_fingerprint_knows_nothing_of_what_was_destaged_whatever_came_over_it() {
         steps.carry_out(erase);
         steps.settle();
         assert_eq!((steps.on_data_disk(0), steps.on_data_disk(8)), (ZEROES, ZEROES));
-        let wrong = steps.core.destager.kept.differing(&steps.disks.0[DATA.0].bytes);
+        let wrong = steps.core.data.fingerprint.differing(&steps.disks.0[DATA.0].bytes);
         assert_eq!(wrong, [0; 0], "{over}");
     }
 }

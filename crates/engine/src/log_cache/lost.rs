@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use super::table::{Line, LookupTable, Place};
 use crate::Extent;
-use crate::log_cache::table::{Line, LookupTable, Place};
 
 /// Reads of a piece that fail before it is taken for lost; the back-off of destaging lies between them (1 s, 2 s).
 const TRIES_MAX: u8 = 3;
