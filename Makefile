@@ -9,13 +9,14 @@ BUILT ?= target/release
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help build test test-product lint fmt bench demo install install-dcd install-lab packages compare-md peers ublk boot deb test-deb soak clean
+.PHONY: help build test test-product lint fmt bench demo apps install install-dcd install-lab packages compare-md peers ublk boot deb test-deb soak clean
 
 help:
 	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
 	@echo 'make test      format, lints, all tests; installs what they use where it can'
 	@echo 'make test-product  the same for crates/ alone, with short runs of the crash explorer'
-	@echo 'make demo      a file system on a modelled disk, plain and behind dcd; under four minutes'
+	@echo 'make demo      a file system on a modelled disk, plain and behind dcd; under five minutes'
+	@echo 'make apps      PostgreSQL, SQLite, etcd, git, dpkg and mail on a modelled disk, plain and behind dcd, killed once; half an hour'
 	@echo 'make bench     the measurements of docs/benchmarks.md'
 	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; twenty minutes'
 	@echo 'make peers     dcd beside the write caches of the kernel, under a kernel of its own; hours, or less with ROUNDS=1'
@@ -49,6 +50,9 @@ fmt:
 
 bench: packages build
 	./scripts/bench.sh
+
+apps: build
+	./scripts/apps.sh target/release/dcd-lab
 
 compare-md: build
 	./scripts/compare-md.sh target/release/dcd-lab

@@ -7,7 +7,7 @@
 #
 # usage: demo.sh PROGRAM
 #   USERS=4       that many users at once, each with a tree of its own
-#   DISKS="..."   which disks, of: plain flush always
+#   DISKS="..."   which disks, of: host plain flush always; host is the image without a model: what the machine itself takes
 #   DRIVE=...     which drive (barracuda-1996, nearline-2018, a drive file)
 #   FRONT_END=... which front-end: ublk, nbd or fuse (default: the first of them that the kernel has)
 #   REPORT=FILE   where the report goes
@@ -17,7 +17,7 @@ set -euo pipefail
 dcd=$(realpath "${1:?usage: demo.sh PROGRAM}")
 here=$(realpath "$(dirname "$0")")
 users=${USERS:-1}
-disks=${DISKS:-plain flush always}
+disks=${DISKS:-host plain flush always}
 report=${REPORT:-$(dirname "$here")/target/demo-report.html}
 drive=${DRIVE:-nearline-2018}
 commits=100
@@ -29,15 +29,10 @@ data_mib=$((tree_mib + sql_mib))
 
 export PATH=$PATH:/usr/sbin:/sbin
 
-# ---------------------------------------------------------------- where it cannot run for real
+# shellcheck source=scripts/modelled-disk.sh
+. "$here/../scripts/modelled-disk.sh"
 
-find_front_end() {
-    modprobe -q ublk_drv 2> /dev/null || true
-    [ ! -w /dev/ublk-control ] || { echo ublk; return; }
-    modprobe -q nbd 2> /dev/null || true
-    [ ! -b /dev/nbd0 ] || { echo nbd; return; }
-    [ ! -w /dev/fuse ] || echo fuse
-}
+# ---------------------------------------------------------------- where it cannot run for real
 
 missing=()
 if [ "$(id -u)" -eq 0 ]; then
@@ -59,36 +54,8 @@ fi
 
 # ---------------------------------------------------------------- cleaning up, also when interrupted
 
-# In memory where there is room: a disk below the images would add its own times to those of the model.
-room_mib=1500
-place() {
-    local free
-    free=$(df --output=avail --block-size=1M /dev/shm 2> /dev/null | tail -n 1)
-    if [ "${free:-0}" -ge $room_mib ] && awk -v room=$room_mib '/^MemAvailable:/ { exit !($2 >= 2 * room * 1024) }' /proc/meminfo; then
-        echo /dev/shm
-    else
-        echo /var/tmp
-    fi
-}
-work=$(mktemp -d "${TMPDIR:-$(place)}/dcd-demo.XXXXXX")
-server=
-loops=()
-
-stop_disk() {
-    local mount loop
-    for mount in "$work/tree" "$work/sql"; do
-        if mountpoint -q "$mount"; then umount "$mount" || umount -l "$mount" || true; fi
-    done
-    for loop in ${loops[@]+"${loops[@]}"}; do losetup -d "$loop" 2> /dev/null || true; done
-    loops=()
-    if [ -n "$server" ]; then
-        [ "$front_end" != nbd ] || "$dcd" attach --release "$stack" || true
-        kill -TERM "$server" 2> /dev/null || true
-        wait "$server" || true
-        server=
-    fi
-    if mountpoint -q "$work/fuse"; then umount -l "$work/fuse" || true; fi
-}
+work=$(mktemp -d "${TMPDIR:-$(place_of_images 1500)}/dcd-demo.XXXXXX")
+stop_disk() { stop_server "$work/tree" "$work/sql"; }
 
 clean_up() {
     local status=$?
@@ -106,38 +73,25 @@ trap 'exit 143' TERM HUP
 
 # ---------------------------------------------------------------- pieces
 
-now() { date +%s.%N; }
-
-front_end_place() {
-    case $front_end in
-        ublk) echo true ;;
-        nbd) echo '"unix:nbd"' ;;
-        fuse) echo '"fuse"' ;;
-    esac
-}
+is_cached() { [ "$1" != host ] && [ "$1" != plain ]; }
 
 describe_disk() { # NAME: its stack file
     cat << STACK
-export = "$([ "$1" = plain ] && echo data || echo cache)"
+export = "$(is_cached "$1" && echo cache || echo data)"
 
-[serve]
-$front_end = $(front_end_place)
-control = "control"
+$(describe_serving)
 
 [device.image]
 path = "$1.img"
 
-[layer.disk]
-kind = "disk"
-of = "image"
-drive = "$drive"
+$([ "$1" = host ] || printf '[layer.disk]\nkind = "disk"\nof = "image"\ndrive = "%s"' "$drive")
 
 [layer.data]
 kind = "slice"
-of = "disk"
+of = "$([ "$1" = host ] && echo image || echo disk)"
 first = "${log_mib}MiB"
 STACK
-    [ "$1" = plain ] && return
+    is_cached "$1" || return 0
     cat << STACK
 
 [layer.log]
@@ -158,31 +112,12 @@ make_disk() { # NAME: file systems are there before the cache is attached, and a
     mkfs.ext2 -q -F -N 32768 -E offset=$((log_mib << 20)) "$work/$1.img" ${tree_mib}M
     mkfs.ext4 -q -F -E offset=$(((log_mib + tree_mib) << 20)),lazy_itable_init=0 "$work/$1.img" ${sql_mib}M
     describe_disk "$1" > "$work/$1.toml"
-    [ "$1" = plain ] || "$dcd" format "$work/$1.toml"
-}
-
-loop_device() { # FILE OFFSET_MIB SIZE_MIB: sets $loop
-    loop=$(losetup --find --show --direct-io=on --offset $(($2 << 20)) --sizelimit $(($3 << 20)) "$1")
-    loops+=("$loop")
-    if [ "$(losetup --noheadings --output DIO "$loop" | tr -d ' ')" != 1 ]; then
-        echo "direct I/O did not take on $loop: its page cache would hide the disk" >&2
-        exit 1
-    fi
+    ! is_cached "$1" || "$dcd" format "$work/$1.toml"
 }
 
 start_disk() { # NAME
-    mkdir -p "$work/fuse" "$work/tree" "$work/sql"
-    stack=$work/$1.toml
-    "$dcd" serve --quiet "$stack" > "$work/$1.ready" &
-    server=$!
-    while [ ! -s "$work/$1.ready" ]; do
-        kill -0 "$server" 2> /dev/null || { echo "the server of $1 ended" >&2; exit 1; }
-        sleep 0.02
-    done
-    case $front_end in
-        fuse) image=$(find "$work/fuse" -type f | head -n 1) ;;
-        *) image=$("$dcd" attach "$stack") ;;
-    esac
+    mkdir -p "$work/tree" "$work/sql"
+    start_server "$1"
     loop_device "$image" 0 $tree_mib
     tree_loop=$loop
     loop_device "$image" $tree_mib $sql_mib
@@ -213,7 +148,8 @@ measure() { # DISK PHASE COMMAND: on a freshly mounted file system, so that noth
 note() { # DISK PHASE BEGIN END
     local seconds
     seconds=$(awk "BEGIN { print $4 - $3 }")
-    printf '{"disk":"%s","phase":"%s","seconds":%s,"status":%s}\n' \
+    echo "$1 $2 $seconds" >> "$work/seconds"
+    [ "$1" = host ] || printf '{"disk":"%s","phase":"%s","seconds":%s,"status":%s}\n' \
         "$1" "$2" "$seconds" "$("$dcd" status --json "$work/$1.toml")" >> "$work/results"
     printf '  %-8s %6.2f s\n' "$2" "$seconds"
 }
@@ -280,7 +216,7 @@ run_disk() { # NAME
     check_tree "$work/tree" tree
     umount "$work/tree"
     stop_disk
-    if [ "$1" = plain ]; then
+    if ! is_cached "$1"; then
         check_bare "$1"
         echo "  every file has its content"
     else
@@ -291,15 +227,23 @@ run_disk() { # NAME
     rm "$work/$1.img"
 }
 
+# Names the figures of which the machine took at least half.
+say_host() {
+    awk '
+        $1 == "host" { host[$2] = $3; next }
+        $2 in host && 2 * host[$2] >= $3 { spoiled = spoiled sprintf("\n  %s, %s: %.2f of %.2f s", $1, $2, host[$2], $3) }
+        END {
+            if (spoiled) print "The machine itself, not the disk, takes at least half of these figures. They do not show what dcd does:" spoiled
+        }' "$work/seconds"
+}
+
 # ---------------------------------------------------------------- the demonstration
 
 mkdir -p "$work/original" "$(dirname "$report")"
 "$dcd" demo tree "$work/original"
 tar -cf "$work/tree.tar" -C "$work/original" tree
-echo "front-end: $front_end; images in $(dirname "$work")"
-if [ "$(stat -f -c %T "$work")" != tmpfs ]; then
-    echo "These images are not in memory, and their disk adds its own times. TMPDIR names another directory."
-fi
+say_place_of_images
 for disk in $disks; do run_disk "$disk"; done
 echo
 "$dcd" demo report "$work/results" --report "$report" --users "$users" --drive "$drive" --front-end "$front_end"
+say_host
