@@ -5,7 +5,6 @@
 //! epoch real. After a crash anywhere, the next start has the same outcome.
 
 use super::answers::{Answers, MemoryPlace, Taken, take_in};
-use super::clean::CleanRecords;
 use super::copies;
 use super::core::Core;
 use super::data_disk::DataDisk;
@@ -14,23 +13,18 @@ use super::destager::ordered::{Cursor, Ordered};
 use super::env::{DATA, LOG};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
-use super::forget::Forgetting;
 use super::format::{Entry, Header, Kind, State, Superblock};
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
 use super::offline::{check_sizes, live_superblock, read_copies, refuse_out_of_use, write_superblock};
-use super::queue::Queue;
 use super::recover::{DamageKind, RecoverError, Visitor, WalkOptions, Walked, walk};
 use super::ring::Ring;
-use super::statistics::Statistics;
 use super::summary;
 use super::table::{Line, Place};
-use super::{Canary, LogCacheConfig, Reads};
+use super::{Canary, LogCacheConfig, Promise, Reads};
 use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
-use crate::machine::Lifecycle;
-use crate::slab::Slab;
-use crate::{Extent, LINE_BYTES, Nanos, SECTOR_BYTES};
+use crate::{Extent, LINE_BYTES, SECTOR_BYTES};
 
 /// Spare lines of the table, beyond the blocks of the log, so that recovery always fits.
 const TABLE_SLACK_LINES: usize = 1024;
@@ -158,7 +152,8 @@ pub fn activate(
     write_superblock(&mut device, &mut superblock)?;
     let mut core = begin(config, superblock, kept, (log, data), index, ring, &walked);
     core.taken = taken;
-    if let Some(memory) = memory.filter(|_| !core.is_always()) {
+    core.accepted_damage = walked.damage;
+    if let Some(memory) = memory.filter(|_| core.config.promise != Promise::Always) {
         core.log.remember(make_memory(memory, &core.log));
     }
     Ok(core)
@@ -375,27 +370,8 @@ fn begin(
     let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;
     let keep = Keep::new(if config.reads == Reads::Keep { lines } else { 0 });
     let destager = Destager::new(&config, &superblock, ordered, &log, &data);
-    let mut core = Core {
-        now: Nanos::ZERO,
-        destager,
-        keep,
-        forgetting: Forgetting::default(),
-        log: Log::new(&config, superblock, log, ring, walked),
-        config,
-        data: DataDisk::new(data, kept),
-        index,
-        accepted_damage: walked.damage.clone(),
-        taken: Taken::default(),
-        ops: Slab::default(),
-        reads: super::read::Reads::default(),
-        queue: Queue::default(),
-        life: Lifecycle::Serving,
-        clean: CleanRecords::default(),
-        statistics: Statistics::default(),
-    };
-    // Segments that are clean at the start are never destaged, so no later event would move the tail over them.
-    core.advance_tail();
-    core
+    let log = Log::new(&config, superblock, log, ring, walked);
+    Core::new(config, log, DataDisk::new(data, kept), index, destager, keep)
 }
 
 #[cfg(test)]

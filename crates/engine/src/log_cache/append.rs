@@ -34,7 +34,7 @@ impl View<'_> {
 
 impl Env<'_> {
     /// Ends the open record.
-    fn seal(&mut self) {
+    pub fn seal(&mut self) {
         let live_seq = self.view().live_seq();
         self.log.seal(live_seq);
     }
@@ -46,6 +46,18 @@ impl Env<'_> {
         }
         let live_seq = self.view().live_seq();
         self.log.open_record(self.cx.now, live_seq)
+    }
+
+    /// Begins a chain with the next record, if none has begun.
+    pub fn begin_chain(&mut self) {
+        if self.log.chain().is_none() {
+            self.seal();
+            self.log.begin_chain();
+        }
+    }
+
+    pub fn end_chain(&mut self) {
+        self.statistics.chains += u64::from(self.log.end_chain());
     }
 
     /// Writes the filling buffer, whatever is in it.

@@ -6,7 +6,7 @@ pub use crate::destage::contiguity::{Contiguity, Strides};
 pub use crate::destage::how::HowPolicy;
 pub use crate::destage::what::WhatPolicy;
 pub use crate::destage::when::WhenPolicy;
-use crate::{Nanos, Planted};
+use crate::{Extent, Nanos, Planted, SECTOR_BYTES};
 
 /// The `promise` setting: which writes survive a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,5 +190,15 @@ impl LogCacheConfig {
     /// True when these rules can fill a gap: only sorted blocks have gaps.
     pub fn may_fill(&self, rules: &Contiguity) -> bool {
         self.how == HowPolicy::Sorted && rules.write.max > 1
+    }
+
+    /// True if a write of this size bypasses the log where it may.
+    pub const fn is_large(&self, extent: Extent) -> bool {
+        self.bypass_bytes > 0 && extent.sectors * SECTOR_BYTES >= self.bypass_bytes
+    }
+
+    /// True if a client may outlive the server, and relies on every answer: what memory does not keep has to be written.
+    pub fn answers_when_written(&self) -> bool {
+        self.outlives_server && self.promise != Promise::Always && !self.canary.is(Canary::EarlyAnswer)
     }
 }

@@ -95,6 +95,11 @@ impl Env<'_> {
         self.cx.reply(id, result);
     }
 
+    pub fn flush_data(&mut self) {
+        self.data.begin();
+        self.submit(DATA, Op::DataFlush, Io::Flush);
+    }
+
     pub fn submit(&mut self, port: Port, op: Op, io: Io) {
         match op {
             Op::Forward { .. } | Op::Part { .. } if port == DATA => self.data.readers.begin(),

@@ -11,7 +11,9 @@
 //! | `index`, `table`, `lost` | where the newest copy of each sector is; copies that cannot be read |
 //! | `log`, `buffers`, `ring` | the log: its records, how far they are durable, which segments are in use |
 //! | `answers` | records in memory that outlives the process |
-//! | `commit` | durability: group commits, superblocks, the clean stop |
+//! | `commit` | durability: group commits, and requests that wait for them |
+//! | `tail` | which segments are free; superblocks |
+//! | `stop`, `clean` | drains and the clean stop |
 //! | `rotation` | where a record goes on a rotational log |
 //! | `forget` | segments whose clean copies are forgotten before the head comes to them |
 //! | `destager`, `destaged` | destaging; what recovery would still find of it |
@@ -67,6 +69,7 @@ mod scale_tests;
 pub mod spindle;
 mod statistics;
 mod status;
+mod stop;
 #[cfg(test)]
 mod stop_tests;
 mod streams;
@@ -75,6 +78,7 @@ pub mod summary;
 mod summary_tests;
 mod survey;
 pub mod table;
+mod tail;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -128,7 +132,7 @@ impl Layer for LogCache {
     }
 
     fn geometry(&self) -> Geometry {
-        self.core().geometry()
+        self.core().view().geometry()
     }
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {

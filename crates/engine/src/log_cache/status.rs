@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answers::Answers;
-use super::core::Core;
-
+use super::answers::{Answers, Taken};
+use super::destager::Destager;
+use super::env::View;
+use super::keep::Keep;
 use super::recover::Damage;
 use super::{Contiguity, Promise, Statistics};
 use crate::{Extent, Geometry, IoError, SECTOR_BYTES};
@@ -115,75 +116,80 @@ pub struct LogCacheStatus {
     pub statistics: Statistics,
 }
 
-impl Core {
+impl View<'_> {
     pub fn geometry(&self) -> Geometry {
         Geometry {
             sectors: self.log.superblock().data_sectors,
-            logical_block_bytes: self.data.geometry().logical_block_bytes,
-            physical_block_bytes: self.data.geometry().physical_block_bytes,
-            volatile_cache: !self.is_always(),
-            discards: self.data.geometry().discards,
-            // Zeroes are one entry in the log, but destaging has to write them.
-            fast_zeroes: self.data.geometry().fast_zeroes,
-            rotational: self.data.geometry().rotational,
-            stripes: self.data.geometry().stripes,
-            read_only: self.data.geometry().read_only,
+            volatile_cache: self.config.promise != Promise::Always,
             copies: 1,
+            // Zeroes are one entry in the log, but destaging has to write them.
+            ..*self.data.geometry()
         }
     }
 
     fn state(&self) -> LogCacheState {
-        match self.log.has_failed() {
-            true => LogCacheState::LogFailed,
-            false if !self.life.serves() => LogCacheState::Stopping,
-            false if self.index.is_dirty() => LogCacheState::Dirty,
-            false => LogCacheState::Clean,
+        if self.log.has_failed() {
+            LogCacheState::LogFailed
+        } else if !self.life.serves() {
+            LogCacheState::Stopping
+        } else if self.index.is_dirty() {
+            LogCacheState::Dirty
+        } else {
+            LogCacheState::Clean
         }
     }
+}
 
-    pub fn status(&self) -> LogCacheStatus {
-        let segment = u64::from(self.log.superblock().segment_bytes);
+impl LogCacheStatus {
+    pub fn new(
+        view: &View,
+        destager: &Destager,
+        keep: &Keep,
+        taken: &Taken,
+        accepted_damage: &[Damage],
+        statistics: Statistics,
+    ) -> LogCacheStatus {
+        let View { config, log, data, index, .. } = *view;
+        let segment = u64::from(log.superblock().segment_bytes);
         // The head's segment counts as soon as it has dirty data.
-        let head_is_used = self.index.is_dirty_segment(self.log.ring().index(self.log.ring().head()));
-        let at_risk = self.data.at_risk();
-        let ranges = self.index.ranges();
-        let (discards, zeroes) = (ranges.discarded() * SECTOR_BYTES, ranges.zeroed() * SECTOR_BYTES);
+        let head_is_used = index.is_dirty_segment(log.ring().index(log.ring().head()));
+        let (at_risk, ranges) = (data.at_risk(), index.ranges());
         LogCacheStatus {
-            state: self.state(),
-            promise: self.config.promise,
-            size_bytes: u64::from(self.log.superblock().segments) * segment,
-            used_bytes: (self.log.ring().live() - u64::from(!head_is_used)) * segment,
-            utilisation: self.log.ring().utilisation(),
-            dirty_bytes: self.index.dirty_bytes(),
-            dirty_data_bytes: self.index.dirty_data_bytes(),
-            dirty_discard_bytes: discards,
-            dirty_zeroes_bytes: zeroes,
+            state: view.state(),
+            promise: config.promise,
+            size_bytes: u64::from(log.superblock().segments) * segment,
+            used_bytes: (log.ring().live() - u64::from(!head_is_used)) * segment,
+            utilisation: log.ring().utilisation(),
+            dirty_bytes: index.dirty_bytes(),
+            dirty_data_bytes: index.dirty_data_bytes(),
+            dirty_discard_bytes: ranges.discarded() * SECTOR_BYTES,
+            dirty_zeroes_bytes: ranges.zeroed() * SECTOR_BYTES,
             dirty_ranges: ranges.len(),
-            cached_bytes: self.index.table().counts().sectors * SECTOR_BYTES,
-            lost_blocks: self.index.lost.len(),
-            destaging: !self.destager.is_idle(),
-            destage_failing: self.destager.is_after_failure(),
-            draining: self.life.drains(),
-            accepted_damage: self.accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect(),
-            flush_error: self.data.error(),
+            cached_bytes: index.table().counts().sectors * SECTOR_BYTES,
+            lost_blocks: index.lost.len(),
+            destaging: !destager.is_idle(),
+            destage_failing: destager.is_after_failure(),
+            draining: view.life.drains(),
+            accepted_damage: accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect(),
+            flush_error: data.error(),
             flush_at_risk: at_risk.iter().take(LISTED_MAX).copied().collect(),
             flush_at_risk_bytes: at_risk.iter().map(|part| part.sectors * SECTOR_BYTES).sum(),
-            destage_nanos_per_sector: self.destager.nanos_per_sector() as u64,
-            epoch: self.log.superblock().epoch,
-            next_seq: self.log.next_seq(),
-            durable_seq: self.log.durable_seq(),
-            table_bytes: self.index.table().memory_bytes(),
-            ring_bytes: self.log.ring().memory_bytes() + self.index.memory_bytes(),
-            ghosts_bytes: self.keep.memory_bytes(),
-            buffers_bytes: self.log.buffers().count() as u64 * segment,
-            memory_bytes: self.log.answers().map_or(0, Answers::bytes),
-            memory_held_bytes: self.log.answers().map_or(0, Answers::held_bytes),
-            memory_taken: self.taken.records,
-            memory_ignored: self.taken.ignored.map(|why| why.to_string()),
-            log_head: self.log.head_status(),
-            calibrated: self.log.superblock().calibration.is_some(),
-            fills: self.config.contiguity.clone(),
-            statistics: self.statistics,
+            destage_nanos_per_sector: destager.nanos_per_sector() as u64,
+            epoch: log.superblock().epoch,
+            next_seq: log.next_seq(),
+            durable_seq: log.durable_seq(),
+            table_bytes: index.table().memory_bytes(),
+            ring_bytes: log.ring().memory_bytes() + index.memory_bytes(),
+            ghosts_bytes: keep.memory_bytes(),
+            buffers_bytes: log.buffers().count() as u64 * segment,
+            memory_bytes: log.answers().map_or(0, Answers::bytes),
+            memory_held_bytes: log.answers().map_or(0, Answers::held_bytes),
+            memory_taken: taken.records,
+            memory_ignored: taken.ignored.map(|why| why.to_string()),
+            log_head: log.head_status(),
+            calibrated: log.superblock().calibration.is_some(),
+            fills: config.contiguity.clone(),
+            statistics,
         }
     }
 }

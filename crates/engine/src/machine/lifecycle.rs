@@ -1,8 +1,9 @@
 //! The life of a layer, from its start to the end of an administrator's stop.
 
 /// See the module's documentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifecycle {
+    #[default]
     Serving,
     /// Serving, and destaging at full speed until nothing is dirty.
     Draining,

@@ -199,9 +199,9 @@ mod tests {
         steps.hold = Box::new(|_, io| matches!(io, Io::Write { .. }));
         (0..=BURST).for_each(|_| write(&mut steps));
         assert_eq!(depth(&steps), 0, "a burst");
-        steps.core.life = crate::machine::Lifecycle::Draining;
+        assert!(steps.core.stop.drain());
         assert!(depth(&steps) > 0, "somebody waits for a drain");
-        steps.core.life = crate::machine::Lifecycle::Serving;
+        steps.core.stop.end_drain();
         while !steps.core.queue.wants_space() {
             steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Write { .. }));
             steps.settle();

@@ -6,7 +6,7 @@ use super::super::env::{DATA, LOG};
 use super::super::table::Line;
 use super::super::testing_steps::{Kind, Steps, ZEROES, quiet};
 use super::super::{Contiguity, LogCacheConfig, Strides};
-use crate::layer::{Control, Cx, Durability, ErrorKind, Io, IoError, Port, Report};
+use crate::layer::{Control, Durability, ErrorKind, Io, IoError, Port, Report};
 use crate::{Extent, Lba};
 
 /// A place whose lines are not in the fingerprint, so that writes there may bypass the log.
@@ -248,10 +248,13 @@ fn a_gap_that_cannot_be_written_keeps_no_data_from_the_data_disk() {
 fn nothing_is_filled_after_the_log_has_failed_and_writes_wait_for_a_gap_that_is() {
     let mut steps = steps(9, 9);
     write_lines(&mut steps, &[0, 5], 1);
-    steps.hold = Box::new(|port, io| data_io(port, io, true));
+    steps.hold =
+        Box::new(|port, io| port == LOG && matches!(io, Io::Write { .. }) || data_io(port, io, true));
     steps.control(Control::Drain);
     assert_eq!(steps.held.len(), 1, "the gap is written");
-    steps.core.log_failed(IoError::new(ErrorKind::Medium), &mut Cx::default());
+    steps.write(MIDDLE + 8 * 30, 8, 3);
+    steps.fail(1, IoError::new(ErrorKind::Medium));
+    assert_eq!(steps.reports, [Report::LogFailed]);
     steps.control(Control::LogFailureRecorded);
     let over = steps.write(MIDDLE + 8, 8, 2);
     assert_eq!((steps.held.len(), steps.status(over)), (1, None), "it waits for the gap");

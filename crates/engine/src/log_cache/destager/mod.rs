@@ -38,6 +38,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use super::config::LogCacheConfig;
+use super::env::View;
 use super::format::Superblock;
 use super::lost::LostPieces;
 use super::table::RangeKind;
@@ -149,9 +150,13 @@ impl Destager {
         self.per_sector
     }
 
-    /// Returns how many sectors are destaged while writers may write one.
-    pub const fn slowdown(&self) -> f64 {
-        self.sweep.slowdown()
+    /// Returns by how many nanoseconds the answer of a write follows the one before. From the high mark on, answers are delayed, more and
+    /// more: clients slow down to the speed of destaging before the log is full, and the free space lasts until the tail moves.
+    pub fn pace(&self, sectors: u64, view: &View) -> Option<u64> {
+        let high = f64::from(view.config.high_mark.min(99)) / 100.0;
+        let over = (view.log.ring().utilisation() - high) / (1.0 - high);
+        let nanos = self.per_sector * sectors as f64 * self.sweep.slowdown().max(over * 1.1);
+        (over > 0.0).then_some(nanos as u64)
     }
 
     /// Notes how long a write of the log took; so many operations may run beside it at most.

@@ -1,0 +1,114 @@
+//! The tail of the log: how far segments are free, and the superblock that says so.
+
+use super::destager::Destager;
+use super::destager::ordered::Cursor;
+use super::env::{Env, LOG, Op, View};
+use super::format::State;
+use super::index::Index;
+use super::log::Log;
+use super::{Canary, LogCacheConfig, Reads};
+use crate::machine::Lifecycle;
+use crate::{IoError, Nanos};
+
+/// Moves the tail over segments that are not needed.
+pub fn advance_tail(config: &LogCacheConfig, log: &mut Log, index: &mut Index, destager: &mut Destager) {
+    let safe = log.safe_seq();
+    skip_clean(safe, log, index, destager);
+    if config.canary.is(Canary::ReclaimOutOfOrder) {
+        advance_tail_out_of_order(safe, log, index);
+    }
+    let careless = config.canary.is(Canary::ReuseInFlight);
+    let ended = if careless { u64::MAX } else { safe };
+    log.advance_tail(|segment| index.is_clean(segment, safe), ended, destager.hold());
+}
+
+/// Moves the tail as far as any clean segment lies, also over dirty ones: a planted bug (rule 1 broken).
+fn advance_tail_out_of_order(safe: u64, log: &mut Log, index: &mut Index) {
+    let mut dirty_or_clean = log.ring().tail()..log.ring().head();
+    if let Some(number) = dirty_or_clean.rfind(|number| index.is_clean(log.ring().index(*number), safe)) {
+        for skipped in log.ring().tail()..number {
+            index.skip(log.ring().index(skipped));
+        }
+        log.skip_to(number + 1);
+    }
+}
+
+/// Lets ordered destage pass over records that are not needed any more.
+fn skip_clean(safe: u64, log: &Log, index: &Index, destager: &mut Destager) {
+    let empty = log.buffers().is_empty() && safe == log.last_seq();
+    if empty && !index.is_dirty() && destager.is_idle() {
+        let (seq, segment, epoch) = (log.next_seq(), log.ring().head(), log.superblock().epoch);
+        destager.skip_to(Cursor { seq, segment, sector: log.head_sector(), epoch });
+    }
+}
+
+impl View<'_> {
+    /// Returns when a superblock states how far a log at rest is durable.
+    pub fn mark_at(&self) -> Option<Nanos> {
+        let told = self.config.canary.is_any(Canary::is_of_rot);
+        self.log.mark_at().filter(|_| !told && self.life.serves())
+    }
+
+    /// The segment from which recovery is to read. With kept reads, that is only as much of the log later than it could be as leaves a
+    /// quarter of it to write: recovery finds their copies again.
+    pub fn walk_start(&self) -> Option<u64> {
+        let ring = self.log.ring();
+        if self.config.reads == Reads::Pass {
+            return None;
+        }
+        let free = (ring.count() / 4).max(self.few_segments() + 1);
+        let from = (ring.head() + 1 + free).saturating_sub(ring.count());
+        Some(from.max(ring.kept()).min(ring.tail()))
+    }
+}
+
+impl Env<'_> {
+    /// Writes a superblock when segments run short, when the log has become empty, or when it has come to rest.
+    pub fn maybe_release(&mut self, destager: &mut Destager) {
+        if self.log.is_releasing() || matches!(self.life, Lifecycle::Marking | Lifecycle::Stopped) {
+            return;
+        }
+        let view = self.view();
+        let ring = view.log.ring();
+        let gained = ring.tail() - ring.kept();
+        let table = view.index.table();
+        let table_full = ring.remembered() == 0 && !table.has_room(table.lines_max() / 8);
+        let pressed = view.queue.wants_space() || table_full;
+        let short = ring.free() <= view.few_segments() || pressed;
+        let emptied = !view.index.is_dirty() && view.oldest_live_seq() == view.log.next_seq();
+        let stale = match view.config.reads == Reads::Keep && !view.life.drains() {
+            // Copies alone are no reason.
+            true => view.log.superblock().live_seq <= view.log.needed_seq(),
+            false => view.log.superblock().tail_seq != view.log.next_seq(),
+        };
+        let rested = view.mark_at().is_some_and(|at| at <= view.now);
+        let mark = destager.take_mark() || rested;
+        if mark || gained > 0 && short || emptied && stale && !ring.is_pinned(ring.kept()..ring.tail()) {
+            let from = if pressed || view.life.drains() { None } else { view.walk_start() };
+            self.write_superblock(State::Active, from);
+        }
+    }
+
+    pub fn write_superblock(&mut self, state: State, from: Option<u64>) {
+        let fingerprint = self.data.fingerprint.fingerprint();
+        let (live_seq, destaged_seq) = (self.view().oldest_live_seq(), self.destaged_seq.unwrap_or(0));
+        let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprint);
+        self.statistics.superblocks += 1;
+        self.submit(LOG, Op::Superblock, io);
+    }
+
+    /// Takes a superblock that was written, which is not that of a stop: the segments before its tail are free.
+    pub fn superblock_written(&mut self, status: Result<(), IoError>) -> bool {
+        let freed = self.log.end_release();
+        if let Err(error) = status {
+            self.log_failed(error);
+            return false;
+        }
+        let (kept, ring) = (freed.end, self.log.ring());
+        // Where the log is empty, this superblock names the next record. A later one may name the first record of that segment again.
+        let first_seq = ring.at(ring.index(kept)).first_seq;
+        self.index.release(first_seq, freed.map(|number| ring.index(number)));
+        self.log.keep_from(kept);
+        true
+    }
+}
