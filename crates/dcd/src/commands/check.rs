@@ -11,14 +11,19 @@ use crate::session::devices::Purpose;
 use crate::session::judge::{Seen, judge};
 use crate::session::machine::this;
 use crate::session::open::{Log, is_log, tell_missing_legs};
-use crate::session::record::Refusal;
+use crate::session::record::{LogSeen, Refusal};
 use crate::session::survey::inspect;
 
 pub fn run(args: &Check) -> Result<(), Failure> {
     let refusal = start_refused(&args.log)?;
     let mut log = Log::open(&args.log)?;
     let data = log.data.as_mut().map(|data| data as &mut dyn dcd_engine::BlockDevice);
-    let report = check(&mut log.log, data, &mut |_| {})?;
+    let checked = check(&mut log.log, data, &mut |_| {}).map_err(Failure::from);
+    let report = match (checked, &refusal) {
+        // A start gives the same reason, and knows more.
+        (Err(Failure::Refused(_)), Some(refusal)) => return Err(refusal.clone().into()),
+        (checked, _) => checked?,
+    };
     if args.json {
         print_json(&report)?;
     } else {
@@ -36,7 +41,8 @@ pub fn run(args: &Check) -> Result<(), Failure> {
     )))
 }
 
-/// Returns the refusal of a start, if any. Even an intact log is refused if the data disk's record names another.
+/// Returns the refusal of a start, if any. Even an intact log is refused if the data disk's record names another. Without a log, there is
+/// nothing to check, and that refusal is an error.
 fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     if is_log(&args.file)? {
         return Ok(None);
@@ -48,9 +54,13 @@ fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     let choice = choice.holding(Purpose::Look);
     tell_missing_legs(&choice)?;
     let (cache, _) = inspect(&choice)?;
+    let is_missing = matches!(cache.log, LogSeen::Missing(_));
     let caches = [(choice.layer.clone(), cache)].into();
     let seen = Seen { machine: this(), caches, ..Seen::default() };
-    Ok(judge(&choice.site, &seen, &choice.site.asked).err())
+    match judge(&choice.site, &seen, &choice.site.asked).err() {
+        Some(refusal) if is_missing => Err(refusal.into()),
+        refusal => Ok(refusal),
+    }
 }
 
 fn describe(report: &CheckReport) -> String {

@@ -18,21 +18,25 @@ use crate::control;
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 
-/// Maximum wait for the end of a loop device, or of a server.
+/// Maximum wait for the end of a loop device.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
+/// Maximum wait for the end of a server that was told to stop: it writes its state to log and record first.
+const STOP_MAX: Duration = Duration::from_secs(60);
+/// Wait after which the command says what it waits for.
+const SILENT_MAX: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Remove) -> Result<(), Failure> {
     let choice = CacheChoice::load(&args.file, None)?;
     let (file, name) = (&choice.site, control::stack_name(&args.file));
     // The kernel closes the image of a loop device some time after the device is gone.
-    patiently(|_| file.serve.fuse.is_some(), || release(file))?;
+    patiently(RELEASE_MAX, |_| file.serve.fuse.is_some(), || release(file))?;
     if file.serve.ublk.is_some() {
         remove_waiting(file)?;
     }
     let detached = Detach { file: args.file.clone(), layer: None, degraded: false, quiet: false };
     // A server that an interrupted command has told to stop has its devices until it ends.
-    patiently(|failure| matches!(failure, Failure::Busy(_)), || detach::run(&detached))?;
+    patiently(STOP_MAX, |failure| matches!(failure, Failure::Busy(_)), || detach::run(&detached))?;
     let Some(name) = name else {
         println!(
             "the stack file {} is not one of {}, and stays",
@@ -57,15 +61,23 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Repeats a step for a while, as long as its failure is one that passes.
+/// Repeats a step for at most `wait`, as long as its failure is one that passes. Says after a while what it waits for.
 fn patiently(
+    wait: Duration,
     passes: impl Fn(&Failure) -> bool,
     step: impl Fn() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let until = Instant::now() + RELEASE_MAX;
+    let begun = Instant::now();
+    let mut is_told = false;
     loop {
         match step() {
-            Err(failure) if passes(&failure) && Instant::now() < until => std::thread::sleep(LOOK_INTERVAL),
+            Err(failure) if passes(&failure) && begun.elapsed() < wait => {
+                if begun.elapsed() > SILENT_MAX && !is_told {
+                    warnln!("dcd: waiting for its end: {failure}");
+                    is_told = true;
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
             done => return done,
         }
     }

@@ -12,10 +12,10 @@ use crate::output::no_json;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::admit_unrecorded;
+use crate::session::judge::{CacheSeen, admit_unrecorded};
 use crate::session::machine::this;
 use crate::session::open::{Opened, tell_missing_legs};
-use crate::session::record::{Attachment, AttachmentState, LogSeen, Record, admit_rescue};
+use crate::session::record::{Attachment, AttachmentState, LogSeen, RecordSeen, Refusal, admit_rescue};
 use crate::session::survey::inspect;
 use crate::session::take_over::went_on_without;
 
@@ -34,24 +34,25 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     if args.list {
         tell_missing_legs(&choice)?;
     }
-    // Checked before the legs are opened: a refusal changes not even the label of a leg.
-    if choice.is_mirrored() && !args.list {
-        let (seen, record) = inspect(&choice)?;
-        admit(&choice, record.as_ref(), &seen.log, args.force)?;
-    }
+    // Checked before anything is opened for writing: a refusal changes not even the label of a leg.
+    let (CacheSeen { log: seen, record: recorded, .. }, _) = inspect(&choice)?;
+    let refusal = admit(&choice, recorded.as_ref(), &seen, args.force).err();
+    let refusal = match refusal {
+        Some(refusal) if !args.list || matches!(seen, LogSeen::Missing(_)) => return Err(refusal.into()),
+        refusal => refusal,
+    };
     let mut opened = Opened::open(&choice, purpose)?;
-    let seen = opened.seen()?;
-    if !args.list {
-        admit(&choice, opened.record.as_ref(), &seen, args.force)?;
-    }
-    let given_up = args.list && is_given_up(&opened, &seen)?;
+    let given_up = args.list && is_given_up(recorded.as_ref(), &seen);
     let options = RescueOptions { force: args.force, list: args.list };
     let mut progress = Progress::new(args.json);
     let report = rescue(&mut opened.log, &mut opened.data, options, &mut |seen| {
         progress.left(seen.bytes_total - seen.bytes_done);
     });
     progress.end();
-    let report = report?;
+    let report = match (report.map_err(Failure::from), &refusal) {
+        (Err(Failure::Refused(_)), Some(refusal)) => return Err(refusal.clone().into()),
+        (report, _) => report?,
+    };
     if report.marked_clean && !args.list {
         note_clean(&choice, &mut opened)?;
     }
@@ -65,6 +66,9 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         println!("{report}");
     } else {
         print!("{}{}", describe(&report, args.list), describe_changed(&changed));
+        if let Some(refusal) = refusal.filter(|_| !given_up) {
+            println!("note: \"dcd rescue\" is refused: {}", refusal.reason);
+        }
     }
     verdict(&report, args.list)?;
     if given_up {
@@ -92,29 +96,28 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
 }
 
 /// Refuses to write back a log that the data disk's record does not allow.
-fn admit(choice: &CacheChoice, record: Option<&Record>, seen: &LogSeen, force: bool) -> Result<(), Failure> {
-    let Some(record) = record else { return Ok(()) };
-    let cache = match seen {
-        LogSeen::Present { uuid, .. } => Some(uuid.as_str()),
-        LogSeen::Missing(_) => None,
-    };
-    let recorded = record.seen(cache)?;
+fn admit(
+    choice: &CacheChoice,
+    recorded: Option<&RecordSeen>,
+    seen: &LogSeen,
+    force: bool,
+) -> Result<(), Refusal> {
+    let Some(recorded) = recorded else { return Ok(()) };
     admit_rescue(&recorded.all, recorded.extent, &choice.log_name(), seen, force)?;
     match recorded.all.overlapping(recorded.extent) {
-        None => Ok(admit_unrecorded(&recorded, &choice.log_name(), seen, force)?),
+        None => admit_unrecorded(recorded, &choice.log_name(), seen, force),
         Some(_) => Ok(()),
     }
 }
 
 /// True when the record, or the log itself, says that this log is out of date, so that a rescue is refused.
-fn is_given_up(opened: &Opened, seen: &LogSeen) -> Result<bool, Failure> {
-    let LogSeen::Present { uuid, state, .. } = seen else { return Ok(false) };
-    let Some(record) = &opened.record else { return Ok(*state == State::GivenUp) };
-    let all = record.load()?;
-    let is_abandoned = all.of(record.extent()).is_some_and(|attachment| {
-        attachment.state == AttachmentState::Abandoned && attachment.cache_uuid == *uuid
-    });
-    Ok(is_abandoned || *state == State::GivenUp)
+fn is_given_up(recorded: Option<&RecordSeen>, seen: &LogSeen) -> bool {
+    let LogSeen::Present { uuid, state, .. } = seen else { return false };
+    let attachment = recorded.and_then(|recorded| recorded.all.of(recorded.extent));
+    *state == State::GivenUp
+        || attachment.is_some_and(|attachment| {
+            attachment.state == AttachmentState::Abandoned && attachment.cache_uuid == *uuid
+        })
 }
 
 /// Returns the LBAs where the data disk is not as the cache left it. A rescue is refused if there are any.

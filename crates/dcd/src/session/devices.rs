@@ -199,7 +199,7 @@ impl<'a> Opener<'a> {
             DeviceSource::Path { path, .. } if is_by_content(path) => {
                 "; links by UUID or label lead to the device of the cache, not to its data disk: name the disk by /dev/disk/by-id"
             }
-            _ if self.site.arrays().next().is_some() => "",
+            _ if self.purpose != Purpose::Create || self.site.arrays().next().is_some() => "",
             DeviceSource::Path { size: Some(_), .. } => "; \"dcd format\" makes it with its size",
             _ => ", or let \"dcd format\" make it: --log-size, or \"size\" in its table of the stack file",
         }

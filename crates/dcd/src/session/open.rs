@@ -7,7 +7,6 @@ use std::path::Path;
 use dcd_engine::log_cache::Taken;
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{read_superblock, take_in, write_superblock};
-use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::DeviceError;
@@ -21,10 +20,10 @@ use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Purpose, memory_place};
 use crate::session::judge::admit_machine;
 use crate::session::machine;
-use crate::session::record::{LogSeen, Record, Refusal};
+use crate::session::record::{Record, Refusal};
 use crate::session::site::Site;
 use crate::session::started::PartDevice;
-use crate::session::survey::{array_record, for_looks, legs_in, legs_of, look_at, record, start, target};
+use crate::session::survey::{array_record, for_looks, legs_of, record, start, target};
 
 /// Number of bytes at the start of a file that tell a log from a text.
 const LOG_START_BYTES: u64 = 16 << 10;
@@ -32,8 +31,6 @@ const LOG_START_BYTES: u64 = 16 << 10;
 /// Log and data disk of one cache, open and locked, and the record of the data disk.
 pub struct Opened {
     pub log: PartDevice,
-    /// Legs of a mirrored log, as their labels describe them.
-    legs: Option<MirrorStatus>,
     pub data: PartDevice,
     /// Record of the data disk; none if that has no path (RAM), or is not one range of one device or array.
     pub record: Option<Record>,
@@ -66,14 +63,7 @@ impl Opened {
         if !create {
             take_in_answers(&mut log, &choice.layer, purpose, choice.site.asked.take_over)?;
         }
-        let mirror = choice.site.mirror_below(&choice.log);
-        let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
-        Ok(Opened { log, legs, data: part(&choice.data), record, log_record, parts })
-    }
-
-    /// Reads the log's superblock, in the form that is compared with the record.
-    pub fn seen(&mut self) -> Result<LogSeen, Failure> {
-        look_at(&mut self.log, self.legs.as_ref()).map(|(seen, _)| seen)
+        Ok(Opened { log, data: part(&choice.data), record, log_record, parts })
     }
 }
 

@@ -22,6 +22,7 @@ mod non_volatile;
 mod offline;
 mod refusals;
 mod remote;
+mod same_story;
 mod serve;
 mod service;
 mod top;

@@ -118,16 +118,18 @@ fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
         });
     }
     if layer.log_cache().is_some() {
-        parts.push(match trend.full_in_seconds {
-            Some(seconds) => format!("log full in {}", span(seconds)),
-            None => "log not filling".to_owned(),
-        });
+        parts.push(trend.full_in_seconds.map_or_else(|| "log not filling".to_owned(), full_in));
         let rate = HumanBytes(trend.destaged_bytes_per_second as u64);
         if rate.0 > 0 {
             parts.push(format!("writing back {rate}/s"));
         }
     }
     parts
+}
+
+/// Describes the time until a log is full.
+pub fn full_in(seconds: f64) -> String {
+    if seconds > 0.0 { format!("log full in {}", span(seconds)) } else { "log full".to_owned() }
 }
 
 /// Describes the sources of the bytes that were read.

@@ -9,7 +9,7 @@ use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::history::{Point, log_used};
 use super::{Stack, View};
-use crate::commands::status::text::{response_time, span};
+use crate::commands::status::text::{full_in, response_time, span};
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::status::{DeviceState, ServerStatus};
 
@@ -140,7 +140,7 @@ fn actions(stack: &Stack) -> Vec<Line<'static>> {
         let is_dirty = status.layers.get(name)?.dirty_bytes()? > 0;
         let clean = trend.clean_in_seconds.map(|seconds| format!("clean in {}", span(seconds)));
         let clean = clean.unwrap_or_else(|| "not getting clean".to_owned());
-        let full = trend.full_in_seconds.map(|seconds| format!(", log full in {}", span(seconds)));
+        let full = trend.full_in_seconds.map(|seconds| format!(", {}", full_in(seconds)));
         is_dirty.then(|| format!("{name}: {clean}{}", full.unwrap_or_default()))
     });
     let trends: Vec<String> = trends.collect();

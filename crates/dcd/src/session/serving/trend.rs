@@ -20,7 +20,7 @@ pub struct Trend {
     pub dirty_bytes_per_second: f64,
     /// Rate at which a log cache writes back.
     pub destaged_bytes_per_second: f64,
-    /// Time until no data is dirty; none if dirty data does not shrink.
+    /// Time until no data is dirty; none if dirty data does not shrink, or the data disk does not take it.
     pub clean_in_seconds: Option<f64>,
     /// Time until the log is full; none if it does not fill, or the data disk takes at least as much as clients write.
     pub full_in_seconds: Option<f64>,
@@ -33,6 +33,8 @@ pub struct Trend {
 pub struct Amounts {
     /// Dirty data. Discards and zeroes do not count: they take next to no time.
     pub dirty_bytes: u64,
+    /// True if the data disk did not take what was written back last: nothing says when it will.
+    is_failing: bool,
     log: Option<LogAmounts>,
 }
 
@@ -59,7 +61,8 @@ impl Amounts {
             Some(cache) => cache.dirty_data_bytes,
             None => status.dirty_bytes().unwrap_or(0),
         };
-        Amounts { dirty_bytes, log }
+        let is_failing = status.log_cache().is_some_and(|cache| cache.destage_failing);
+        Amounts { dirty_bytes, is_failing, log }
     }
 }
 
@@ -86,7 +89,8 @@ impl Trends {
         let seconds = now.since(*at).as_secs_f64();
         let growth = |is: u64, was: u64| (is as f64 - was as f64) / seconds;
         trend.dirty_bytes_per_second = growth(is.dirty_bytes, was.dirty_bytes);
-        trend.clean_in_seconds = in_seconds(is.dirty_bytes, -trend.dirty_bytes_per_second);
+        let clean_in = in_seconds(is.dirty_bytes, -trend.dirty_bytes_per_second);
+        trend.clean_in_seconds = clean_in.filter(|_| !is.is_failing);
         if let (Some(is), Some(was)) = (is.log, was.log) {
             // Counters may have started again meanwhile.
             let rate = |is: u64, was: u64| is.checked_sub(was).unwrap_or(is) as f64 / seconds;
@@ -113,7 +117,8 @@ impl LogAmounts {
 
 impl Amounts {
     fn drain_seconds(&self) -> Option<f64> {
-        let nanos = self.log.map(|log| log.nanos_per_sector).filter(|nanos| *nanos > 0)?;
+        let nanos =
+            self.log.map(|log| log.nanos_per_sector).filter(|nanos| *nanos > 0 && !self.is_failing)?;
         Some((self.dirty_bytes / SECTOR_BYTES) as f64 * nanos as f64 / 1e9)
     }
 }
@@ -140,7 +145,7 @@ mod tests {
             destaged_bytes: destaged * MIB,
             nanos_per_sector: 5_000,
         };
-        Amounts { dirty_bytes: dirty * MIB, log: Some(log) }
+        Amounts { dirty_bytes: dirty * MIB, is_failing: false, log: Some(log) }
     }
 
     #[test]
@@ -161,6 +166,12 @@ mod tests {
         assert_eq!((trend.clean_in_seconds, trend.full_in_seconds), (Some(60.0), None));
         assert_eq!(trend.destaged_bytes_per_second, (5 * MIB) as f64 / 60.0, "the counter was reset");
         assert_eq!(trend.drain_seconds, Some((30 * 2048 * 5_000) as f64 / 1e9));
+        let failing = trends.of(0, at(100), Amounts { is_failing: true, ..amounts(30, 40, 5) });
+        assert_eq!(
+            (failing.clean_in_seconds, failing.drain_seconds),
+            (None, None),
+            "the data disk takes nothing"
+        );
         assert_eq!(trends.of(0, at(100), amounts(0, 100, 0)).clean_in_seconds, Some(0.0));
         assert_eq!(trends.of(0, at(100), amounts(0, 100, 0)).full_in_seconds, Some(0.0));
         assert_eq!(trends.of(3, at(100), amounts(1, 1, 1)).clean_in_seconds, None, "it is not known");
