@@ -715,6 +715,34 @@ fn rule_13_a_failing_data_disk_leaves_everything_in_the_log() {
     assert_eq!((steps.on_data_disk(0), steps.on_data_disk(8)), (1, 2));
 }
 
+/// A log full of lost blocks fails when a write wants space. The same event looks for more to destage: it finds nothing, and nothing is
+/// written before the host has recorded the failure.
+#[test]
+fn rule_13_a_log_that_fails_as_it_is_full_of_lost_blocks_changes_nothing_before_the_record() {
+    let mut steps = Steps::new(8, LogCacheConfig { bypass_bytes: 0, ..quiet() });
+    let mut last = steps.write_as(0, 8, 1, Durability::Durable);
+    let all: Vec<u64> = (32..steps.core.log.geometry().sectors).collect();
+    steps.log().unreadable.extend(all);
+    for line in 1..200 {
+        if !steps.is_ok(last) {
+            break;
+        }
+        last = steps.write_as(line * 8, 8, 1, Durability::Durable);
+    }
+    assert_eq!(steps.status(last), None, "the log is full");
+    while steps.reports.is_empty() {
+        steps.wait(1);
+    }
+    assert_eq!(steps.reports, [Report::LogFailed]);
+    assert_eq!(steps.status(last), None, "not before a later start knows it");
+    steps.wait(60);
+    let reads_or_flushes =
+        |(port, kind, _): &(Port, Kind, _)| *port == LOG || matches!(kind, Kind::Read | Kind::Flush);
+    assert!(steps.sent.iter().all(reads_or_flushes), "the data disk is as before");
+    steps.control(Control::LogFailureRecorded);
+    assert!(steps.is_ok(last));
+}
+
 /// Space that never comes would be a wait without end: the client is slowed down by destaging, and reads never wait.
 #[test]
 fn a_log_of_four_segments_takes_many_times_its_size() {
