@@ -19,7 +19,7 @@ pub use check::{CheckReport, CopyReport, FingerprintReport, check};
 pub use dump::{DumpFilter, Row, dump};
 pub use format::{FormatOptions, format};
 pub use measure::measure_again;
-pub use newest::{Content, Newest, Piece, Totals};
+pub use newest::{Content, Newest, NewestPiece, Totals};
 pub(super) use rescue::read_payload;
 pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
 pub(super) use superblock::newest_generation;

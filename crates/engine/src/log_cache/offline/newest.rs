@@ -17,7 +17,7 @@ pub enum Content {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct NewestPiece {
     pub extent: Extent,
     pub seq: u64,
     pub content: Content,
@@ -35,7 +35,7 @@ pub struct Totals {
 /// The newest pieces, by their first sector; they never overlap.
 #[derive(Debug)]
 pub struct Newest {
-    pieces: BTreeMap<u64, Piece>,
+    pieces: BTreeMap<u64, NewestPiece>,
     block_sectors: u64,
 }
 
@@ -54,15 +54,15 @@ impl Newest {
             let piece = self.pieces.remove(&start).expect("it was found just now");
             let (old, new) = (piece.extent, extent);
             if old.start < new.start {
-                self.put(Piece { extent: Extent::new(old.start, new.start - old.start), ..piece });
+                self.put(NewestPiece { extent: Extent::new(old.start, new.start - old.start), ..piece });
             }
             if new.end() < old.end() {
-                self.put(Piece { extent: Extent::new(new.end(), old.end() - new.end()), ..piece });
+                self.put(NewestPiece { extent: Extent::new(new.end(), old.end() - new.end()), ..piece });
             }
         }
     }
 
-    fn put(&mut self, piece: Piece) {
+    fn put(&mut self, piece: NewestPiece) {
         self.pieces.insert(piece.extent.start.0, piece);
     }
 
@@ -72,7 +72,7 @@ impl Newest {
     }
 
     /// The pieces in the order of their LBAs.
-    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+    pub fn pieces(&self) -> impl Iterator<Item = &NewestPiece> {
         self.pieces.values()
     }
 
@@ -108,14 +108,14 @@ impl Visitor for Newest {
                     continue;
                 }
             };
-            self.put(Piece { extent: entry.extent, seq: header.seq, content });
+            self.put(NewestPiece { extent: entry.extent, seq: header.seq, content });
         }
     }
 }
 
 impl Newest {
     /// The newest piece that covers a sector.
-    pub fn at(&self, lba: Lba) -> Option<&Piece> {
+    pub fn at(&self, lba: Lba) -> Option<&NewestPiece> {
         let (_, piece) = self.pieces.range(..=lba.0).next_back()?;
         piece.extent.contains(lba).then_some(piece)
     }

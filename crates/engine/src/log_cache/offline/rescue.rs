@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::superblock::{check_sizes, read_superblock, write_superblock};
-use super::{CHUNK_SECTORS, Content, LogError, Newest, OtherData, Piece, Progress, Totals};
+use super::{CHUNK_SECTORS, Content, LogError, Newest, NewestPiece, OtherData, Progress, Totals};
 use crate::log_cache::fingerprint::{Comparison, Fingerprint};
 use crate::log_cache::format::{Header, Kind, State, Superblock};
 use crate::log_cache::recover::{Damage, DamageKind, LISTED_MAX, Visitor, WalkOptions, Walked, walk};
@@ -253,7 +253,7 @@ impl Writer<'_> {
         self.run_start + self.run.len() as u64 / SECTOR_BYTES
     }
 
-    fn write_back(&mut self, piece: &Piece) -> Result<(), LogError> {
+    fn write_back(&mut self, piece: &NewestPiece) -> Result<(), LogError> {
         match piece.content {
             Content::Zeroes(kind) => {
                 self.end_run()?;

@@ -5,7 +5,7 @@
 //! or a later header that calls it durable, or an unreadable sector. That is damage, and the walk stops with an error, or continues if it
 //! is told to (see [`WalkOptions::accept_damage`]).
 //!
-//! The proof may lie anywhere, so at the end of the log a walk after a crash reads the rest of the log, too (see [`search::Survey`]);
+//! The proof may lie anywhere, so at the end of the log a walk after a crash reads the rest of the log, too (see [`search::Headers`]);
 //! after a clean stop it reads no further than the next segment.
 //!
 //! Recovery writes nothing here, so a crash during it changes nothing. Memory is bounded: one segment, the headers of one unfinished
@@ -24,7 +24,7 @@ use super::Canary;
 use super::format::{Header, Kind, Superblock};
 use crate::{BlockDevice, Extent, IoError, Planted};
 use reader::Reader;
-use search::Survey;
+use search::Headers;
 use summaries::Summaries;
 
 /// Records from this size on are skipped, and only their headers read; smaller ones are read with their segment.
@@ -232,7 +232,7 @@ struct Walk<'a> {
     last_sectors: u64,
     hop_sectors: u64,
     /// Findings from all headers, if they had to be read.
-    survey: Option<Survey>,
+    survey: Option<Headers>,
     /// True once the present tail was looked up.
     tail_searched: bool,
     oldest_live_seq: u64,

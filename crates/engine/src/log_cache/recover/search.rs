@@ -8,7 +8,7 @@ const PROBE_SECTORS: u64 = 128;
 
 /// Findings from the headers in the log.
 #[derive(Clone, Debug)]
-pub(super) struct Survey {
+pub(super) struct Headers {
     /// The running activation when it was made.
     epoch: u64,
     /// True if every segment was read, apart from those between the first and the walk's place.
@@ -22,7 +22,7 @@ pub(super) struct Survey {
     newer_seq: u64,
 }
 
-impl Survey {
+impl Headers {
     fn note(&mut self, header: Header) {
         if header.epoch == self.epoch {
             self.oldest_live_seq = self.oldest_live_seq.max(header.oldest_live_seq);
@@ -115,13 +115,14 @@ impl Walk<'_> {
     /// Surveys the headers from the place of the walk on. They are read once, when the walk first misses a record; segments before that
     /// were walked over. After a clean stop nothing can lie beyond the end, except records after a lost superblock, which begin right
     /// there. So the next segment is enough, unless a durable record is missing (`whole`).
-    fn survey(&mut self, whole: bool) -> Result<Survey, RecoverError> {
+    fn survey(&mut self, whole: bool) -> Result<Headers, RecoverError> {
         let whole = whole || self.options.verify_all || self.superblock.state != State::Stopped;
         let epoch = self.superblock.epoch;
         if let Some(survey) = self.survey.as_ref().filter(|s| s.epoch == epoch && (s.whole || !whole)) {
             return Ok(survey.clone());
         }
-        let mut survey = Survey { epoch, whole, newest: None, oldest_live_seq: 0, newer: None, newer_seq: 0 };
+        let mut survey =
+            Headers { epoch, whole, newest: None, oldest_live_seq: 0, newer: None, newer_seq: 0 };
         // Up to the segment where the walk began: if the newest superblock is lost, the head may have wrapped around into it.
         let rest = (self.place.segments_left + 1).min(self.superblock.segments - 1);
         let far = if whole { rest } else { rest.min(1) };
