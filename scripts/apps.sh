@@ -256,7 +256,8 @@ mount_disk() { # SETUP FILESYSTEM
 }
 
 make_disk() { # SETUP FILESYSTEM
-    rm -f "$work/image" "$work/ssd"
+    # With the records of the caches that were attached.
+    rm -f "$work"/image* "$work"/ssd*
     truncate -s $((log_mib + data_mib))M "$work/image"
     truncate -s ${log_mib}M "$work/ssd"
     loop_device "$work/image" $log_mib $data_mib
