@@ -338,7 +338,7 @@ say_log() {
     "$dcd" status --json "$work/$setup.toml" | tr -d '\n "' > "$work/status"
     {
         grep -oE '\b(log_head|log_bytes|log_writes|write_bytes|flushes):[^,}]*' "$work/status" | sort -u || true
-        sed -n 's/.*late:{\([^}]*\)}.*/\1/p' "$work/status" | tr ',' '\n' | sed -n 's/^mean_ms/late_ms/p'
+        grep -oE 'late:\{[^}]*' "$work/status" | grep -oE 'mean_ms:[0-9.]*' | sed 's/^mean/late/'
     } | sed "s/^/$filesystem,$setup,$round,/" | tee -a "$work/logs" | cut -d , -f 4 | paste -s -d ' ' | sed 's/^/  /'
 }
 
