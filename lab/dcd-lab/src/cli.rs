@@ -77,6 +77,12 @@ pub enum StudyPart {
     List,
     Run(StudyRun),
     Show(StudyShow),
+    /// Count the table cells near the paper's figures
+    ///
+    /// Prints for each experiment how many cells stand beside a figure of its paper, and the share of them within 10,
+    /// 25 and 50 % of it.
+    #[command(after_help = "Examples:\n  dcd study cells\n  dcd study cells --out lab-results")]
+    Cells(StudyCells),
 }
 
 /// Run experiments in virtual time; the same seed gives the same results
@@ -110,11 +116,22 @@ pub struct StudyRun {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dcd study show --out results")]
+  dcd study show --out results
+  dcd study show --out results --doc experiments.md")]
 pub struct StudyShow {
     /// An experiment; all that were run if not given
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
+    /// Directory of the results
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
+    /// Judge the results again by the rules of this program, and write them as Markdown, too
+    #[arg(long, value_name = "FILE")]
+    pub doc: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct StudyCells {
     /// Directory of the results
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,

@@ -62,7 +62,7 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
     match disk {
         "paper" => Some(paper()),
         "paper without lock" => Some(CacheSetup { lock: false, ..paper() }),
-        // What no cache of writes can beat: they take no time, and only the processor and reads of the data disk are left.
+        // A bound for caches that do not speed up reads: writes take no time.
         "instant log" => {
             let mut ours = ours(Promise::Ordered);
             ours.config.read_clean = false;

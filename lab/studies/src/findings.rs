@@ -1,8 +1,7 @@
 //! Concludes from a run: tables, plots, and the paper's claims with a verdict on each.
 //!
-//! A claim *holds* when our figure lies in the range that is printed beside it. The range is the paper's own where it
-//! gives one, and otherwise what the sentence says in words, with the slack that is printed; it is fixed in the
-//! experiment's file before anything is measured. A claim by which a parameter was chosen shows nothing; it is not counted.
+//! A claim *holds* when our figure lies in the range that is printed beside it. One rule for all claims makes the range from
+//! the paper's figure or words (`stated`). A claim by which a parameter was chosen shows nothing; it is not counted.
 
 use std::fmt;
 use std::iter::Sum;
@@ -46,6 +45,9 @@ pub enum Verdict {
 pub struct Claim {
     /// The paper's sentence, in our words.
     pub claim: String,
+    /// Sentence, table or figure that is judged, and its place.
+    #[serde(default)]
+    pub quote: String,
     pub paper: String,
     pub ours: String,
     /// Range that is taken as holding, in words.
@@ -86,6 +88,7 @@ impl Claim {
         };
         Claim {
             claim: claim.into(),
+            quote: String::new(),
             paper: paper.into(),
             ours: show(ours),
             accepted,
@@ -123,9 +126,10 @@ impl Claim {
         let verdict = if holds { Verdict::Holds } else { Verdict::Differs("it is not so".to_owned()) };
         Claim {
             claim: claim.into(),
+            quote: String::new(),
             paper: paper.into(),
             ours: ours.into(),
-            accepted: "it is so".to_owned(),
+            accepted: "it is so, by the rule".to_owned(),
             verdict,
             reason: None,
             chose: None,

@@ -11,6 +11,7 @@
 //! | `params` | parameters, and what the user set |
 //! | `experiment`, `sheet`, `run` | the shape of an experiment; the file with its parameters; carrying one out |
 //! | `stated` | the paper's claims, as the experiment's file has them |
+//! | `cells` | how many cells are near the figure of the paper beside them |
 //! | `findings`, `plot` | tables, claims with verdicts, plots |
 //! | `text`, `html`, `markdown`, `store` | the results for the terminal, a report, the documentation, a directory |
 //! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
@@ -28,6 +29,7 @@
 extern crate self as dcd_studies;
 mod array;
 mod builtin;
+mod cells;
 mod clients;
 mod configurations;
 mod elevator;
@@ -53,13 +55,14 @@ mod strides;
 mod study_tests;
 mod text;
 
+pub use cells::{Cells, WITHIN};
 pub use experiment::{Experiment, Group, Job, Point, Sample, Samples};
 pub use findings::{Claim, Count, Findings, Table, Verdict};
 pub use html::report as html_report;
 pub use markdown::document;
 pub use params::{Overrides, Param, Settings};
 pub use plot::{Axis, COLOURS_MAX, Plot, Scale, Series, Style};
-pub use run::{Outcome, RunOptions, run};
+pub use run::{Outcome, RunOptions, judge_again, run};
 pub use store::{load, save, save_report};
 pub use strides::stride_times;
 pub use text::{listing, print as text_report};

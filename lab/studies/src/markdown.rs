@@ -2,24 +2,37 @@
 
 use std::fmt::Write;
 
-use crate::{Count, Outcome, Table, Verdict};
+use crate::stated::RULES;
+use crate::{Cells, Count, Outcome, Table, Verdict};
+
+const CELLS: &str = "\
+Beside the claims stand the cells of all tables that have a figure of the paper next to ours, and the share of them within 10, 25 and
+50 % of it (`dcd-lab study cells`). Some are baselines to which the traces are fitted, so these shares flatter a little.";
 
 /// docs/experiments.md.
 pub fn document(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "# Experiments\n\n\
          Written by `dcd study run all --doc docs/experiments.md`; do not edit. Everything is in virtual time, and the\n\
-         same for the same seed. A claim holds when our figure lies in the range printed beside it; one by which a parameter\n\
-         was chosen is not counted, as it shows nothing. `dcd study list` shows the parameters of each experiment, and\n\
-         `--set key=value` asks your own question.\n\n",
+         same for the same seed. `dcd study list` shows the parameters of each experiment, and `--set key=value` asks your own\n\
+         question.\n\n# Rules\n\n",
     );
+    let _ = writeln!(text, "{RULES}\n\n# Results\n");
     let count: Count = outcomes.iter().map(Outcome::count).sum();
-    let _ = writeln!(text, "**{count}.**\n\n| experiment | paper | claims that hold |\n|---|---|---|");
+    let _ = writeln!(
+        text,
+        "**{count}.**\n\n{CELLS}\n\n| experiment | paper | claims that hold | cells | within 10 % | 25 % | 50 % |\n|---|---|---|---|---|---|---|"
+    );
     for outcome in outcomes {
         let name = &outcome.experiment;
         let Count { holding, claims, .. } = outcome.count();
-        let _ = writeln!(text, "| [{name}](#{name}) | {} | {holding} of {claims} |", outcome.source);
+        let cells = Cells::of(&outcome.findings.tables).columns().join(" | ");
+        let _ =
+            writeln!(text, "| [{name}](#{name}) | {} | {holding} of {claims} | {cells} |", outcome.source);
     }
+    let cells: Cells = outcomes.iter().map(|outcome| Cells::of(&outcome.findings.tables)).sum();
+    let _ =
+        writeln!(text, "| all | | {} of {} | {} |", count.holding, count.claims, cells.columns().join(" | "));
     let mut group = None;
     for outcome in outcomes {
         if group != Some(outcome.group) {
@@ -46,15 +59,18 @@ fn section(text: &mut String, outcome: &Outcome) {
     if outcome.findings.claims.is_empty() {
         return;
     }
-    let mut claims = Table::new("", "claim | paper | ours | accepted | verdict");
+    let mut claims = Table::new("", "claim | the paper's words | paper | ours | accepted | verdict");
     for claim in &outcome.findings.claims {
         let verdict = match (&claim.verdict, &claim.chose, &claim.reason) {
-            (_, Some(parameter), _) => format!("not counted: it chose {parameter}"),
+            (Verdict::Holds, Some(parameter), _) => format!("not counted, inside: it chose {parameter}"),
+            (Verdict::Differs(how), Some(parameter), _) => {
+                format!("not counted, {how}: it chose {parameter}")
+            }
             (Verdict::Holds, None, _) => "holds".to_owned(),
-            (Verdict::Differs(how), None, Some(reason)) => format!("**differs**, {how}: {reason}"),
-            (Verdict::Differs(how), None, None) => format!("**differs**, {how}; no reason found"),
+            (Verdict::Differs(how), None, Some(reason)) => format!("**does not hold**, {how}: {reason}"),
+            (Verdict::Differs(how), None, None) => format!("**does not hold**, {how}"),
         };
-        let cells = [&claim.claim, &claim.paper, &claim.ours, &claim.accepted, &verdict];
+        let cells = [&claim.claim, &claim.quote, &claim.paper, &claim.ours, &claim.accepted, &verdict];
         claims.row(cells.into_iter().cloned());
     }
     text.push('\n');

@@ -82,6 +82,23 @@ pub fn run(name: &str, options: &RunOptions) -> Result<Vec<Outcome>, LabError> {
     Ok(outcomes)
 }
 
+/// Draws the conclusions again from what was measured, by the claims and rules of this program.
+pub fn judge_again(outcome: Outcome) -> Result<Outcome, LabError> {
+    let experiment = crate::experiments::find(&outcome.experiment)?;
+    let changed: Vec<String> = outcome.changed.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let overrides = Overrides::parse(changed.iter().map(String::as_str))?;
+    let settings = Settings::new(experiment.params, &overrides, outcome.seed).of(experiment.paper);
+    let planned = (experiment.plan)(&settings)?;
+    if let Some(point) = planned.iter().find(|point| !outcome.samples.has(&point.key)) {
+        let name = experiment.name;
+        return Err(LabError::setup(format!(
+            "the results of {name} have no \"{}\": run {name} again",
+            point.key
+        )));
+    }
+    conclude(experiment, &settings, outcome.samples)
+}
+
 fn conclude(experiment: &Experiment, settings: &Settings, samples: Samples) -> Result<Outcome, LabError> {
     let mut findings = (experiment.conclude)(settings, &samples)?;
     one_colour_each(&mut findings.plots);

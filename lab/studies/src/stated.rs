@@ -1,5 +1,5 @@
-//! The paper's claims as an experiment's file has them: in what words, with which figure, and what is taken as holding. The
-//! code of the experiment gives what was measured.
+//! The paper's claims as an experiment's file has them: in what words, with which figure, and by which rule they are judged.
+//! The code of the experiment gives what was measured.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,12 @@ pub(crate) struct Paper {
 pub(crate) struct ClaimText {
     /// The paper's sentence, in our words.
     claim: String,
+    /// Sentence, table or figure that is judged, and its place.
+    #[serde(default)]
+    pub quote: String,
     /// Figure or words of the paper.
     paper: String,
-    /// From and to; either end may be infinite.
-    accepted: Option<(f64, f64)>,
+    rule: Option<Rule>,
     /// Unit, which follows the figures.
     #[serde(default)]
     unit: String,
@@ -35,17 +37,95 @@ pub(crate) struct ClaimText {
     chose: Option<String>,
 }
 
+/// The rule for all claims, as the document has it. [`Rule`] is the same in numbers.
+pub(crate) const RULES: &str = "\
+Every claim is judged by one of these rules; no claim has a range of its own. Ranges are in the repository before the run that they judge.
+
+| the paper gives | a claim holds if ours lies |
+|---|---|
+| a figure | within a quarter of it; a ratio also on the paper's side of 1 |
+| a share of a whole in percent | within a quarter of it, or of what is left of 100 if that is less |
+| a range | in the range, widened by a tenth at each end |
+| a bound (\"over\", \"under\", \"never\") | on its side; \"never slower\" allows a twentieth |
+| \"more\", \"less\", \"better\" | a twentieth beyond what it is compared with; a gain in percent, a point beyond 0 |
+| \"much\", \"significantly\" | a quarter beyond it; a part of a whole, at least a quarter |
+| \"slightly more\" | beyond it, by a quarter at most |
+| \"the same\", \"little\", \"small\" | within a twentieth of it, or 5 points |
+| \"most\", \"virtually all\", \"few\" | over 50 %, over 90 %, under 10 % |
+
+The margins of \"more\" and \"less\" stand for intervals over several seeds, which were not measured: each figure is of one seed. Where a
+sentence speaks of several cases, each of them has to hold. A claim by which a parameter was chosen shows nothing: it is listed, and
+not counted. Where the paper's case was not run, nothing was measured, and the claim does not hold.";
+
+/// Share of a figure by which "more" and "less" must differ.
+const MARGIN: f64 = 0.05;
+
+/// True if the first is more than the second, by the rule for "more".
+pub(crate) fn more(one: f64, other: f64) -> bool {
+    one >= other * (1.0 + MARGIN)
+}
+
+/// What is taken as holding. Words are about a base: 1 for ratios, 100 for percent of another, 0 for gains in percent.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Rule {
+    Figure(f64),
+    Share(f64),
+    Range(f64, f64),
+    AtLeast(f64),
+    AtMost(f64),
+    More(f64),
+    Less(f64),
+    MuchMore(f64),
+    MuchLess(f64),
+    SlightlyMore(f64),
+    NotLess(f64),
+    Same(f64),
+    Much,
+    Most,
+    NearlyAll,
+    Few,
+}
+
+impl Rule {
+    fn accepted(self, is_ratio: bool) -> (f64, f64) {
+        let part = |base: f64, share: f64| if base == 0.0 { 100.0 * share } else { base * share };
+        let least = |base: f64| if base == 0.0 { 1.0 } else { base * MARGIN };
+        match self {
+            Rule::Figure(figure) if is_ratio && figure > 1.0 => ((0.75 * figure).max(1.0), 1.25 * figure),
+            Rule::Figure(figure) => (figure - 0.25 * figure.abs(), figure + 0.25 * figure.abs()),
+            Rule::Share(share) => {
+                let slack = 0.25 * share.min(100.0 - share);
+                (share - slack, share + slack)
+            }
+            Rule::Range(low, high) => (low - 0.1 * low.abs(), high + 0.1 * high.abs()),
+            Rule::AtLeast(least) => (least, f64::INFINITY),
+            Rule::AtMost(most) => (f64::NEG_INFINITY, most),
+            Rule::More(base) => (base + least(base), f64::INFINITY),
+            Rule::Less(base) => (f64::NEG_INFINITY, base - least(base)),
+            Rule::MuchMore(base) => (base + part(base, 0.25), f64::INFINITY),
+            Rule::MuchLess(base) => (f64::NEG_INFINITY, base - part(base, 0.25)),
+            Rule::SlightlyMore(base) => (base, base + part(base, 0.25)),
+            Rule::NotLess(base) => (base - part(base, MARGIN), f64::INFINITY),
+            Rule::Same(base) => (base - part(base, MARGIN), base + part(base, MARGIN)),
+            Rule::Much => (25.0, 100.0),
+            Rule::Most => (50.0, 100.0),
+            Rule::NearlyAll => (90.0, 100.0),
+            Rule::Few => (0.0, 10.0),
+        }
+    }
+}
+
 /// A claim that still waits for what was measured.
 pub(crate) struct Stated {
     text: &'static ClaimText,
-    accepted: Option<(f64, f64)>,
-    has_reason: bool,
+    rule: Option<Rule>,
     words: Vec<(&'static str, String)>,
 }
 
 impl Stated {
     pub fn new(text: &'static ClaimText) -> Stated {
-        Stated { text, accepted: text.accepted, has_reason: true, words: Vec::new() }
+        Stated { text, rule: text.rule, words: Vec::new() }
     }
 
     /// Puts a word in the place of its name in braces.
@@ -54,16 +134,14 @@ impl Stated {
         self
     }
 
-    /// Sets the range that is taken as holding, where it depends on the case.
-    pub fn accepting(mut self, from: f64, to: f64) -> Stated {
-        self.accepted = Some((from, to));
-        self
-    }
-
-    /// Leaves the file's reason out where it is none.
-    pub fn reason_if(mut self, applies: bool) -> Stated {
-        self.has_reason = applies;
-        self
+    /// Sets the rule, and the paper's figure in the texts, where they depend on the case.
+    pub fn of_paper(mut self, rule: Rule) -> Stated {
+        self.rule = Some(rule);
+        match rule {
+            Rule::Figure(figure) | Rule::Share(figure) => self.with("paper", figure.to_string()),
+            Rule::Range(low, high) => self.with("paper", format!("{low} to {high}")),
+            _ => self,
+        }
     }
 
     /// A figure that should lie in the range.
@@ -98,11 +176,13 @@ impl Stated {
     }
 
     fn bounds(&self) -> (f64, f64) {
-        self.accepted.unwrap_or_else(|| panic!("{}: nothing is accepted", self.text.claim))
+        let rule = self.rule.unwrap_or_else(|| panic!("{}: no rule is given", self.text.claim));
+        rule.accepted(self.text.unit == "x")
     }
 
     fn finish(&self, mut claim: Claim) -> Claim {
-        if let Some(reason) = self.text.because.as_ref().filter(|_| self.has_reason) {
+        claim.quote = self.fill(&self.text.quote);
+        if let Some(reason) = &self.text.because {
             claim = claim.because(self.fill(reason));
         }
         match &self.text.chose {
@@ -166,9 +246,31 @@ mod tests {
     }
 
     #[test]
+    fn ranges_follow_from_what_the_paper_says() {
+        let close = |rule: Rule, (low, high): (f64, f64)| {
+            let accepted = rule.accepted(true);
+            assert!(
+                (accepted.0 - low).abs() < 1e-9 && (accepted.1 - high).abs() < 1e-9,
+                "{rule:?}: {accepted:?}"
+            );
+        };
+        close(Rule::Figure(2.0), (1.5, 2.5));
+        close(Rule::Figure(1.1), (1.0, 1.375));
+        close(Rule::Figure(-4.0), (-5.0, -3.0));
+        close(Rule::Share(40.0), (30.0, 50.0));
+        close(Rule::Share(96.0), (95.0, 97.0));
+        close(Rule::Range(2.0, 6.0), (1.8, 6.6));
+        close(Rule::Same(0.0), (-5.0, 5.0));
+        close(Rule::SlightlyMore(100.0), (100.0, 125.0));
+        assert_eq!(Rule::More(1.0).accepted(true), (1.05, f64::INFINITY));
+        assert_eq!(Rule::More(0.0).accepted(false).0, 1.0);
+        assert_eq!(Rule::MuchLess(1.0).accepted(true), (f64::NEG_INFINITY, 0.75));
+        assert!(more(1.06, 1.0) && !more(1.04, 1.0));
+    }
+
+    #[test]
     fn words_and_figures_come_into_the_places_that_the_file_leaves_for_them() {
-        let text =
-            "claim = '{disk}: faster'\npaper = '2x'\naccepted = [2, inf]\nunit = 'x'\nbecause = 'of {why}'";
+        let text = "claim = '{disk}: faster'\npaper = '2x'\nrule = { at-least = 2 }\nunit = 'x'\nbecause = 'of {why}'";
         let claim = |ours| stated(text).with("disk", "ra81").with("why", 0.5).range(ours);
         assert_eq!(
             (claim(3.0).claim.as_str(), claim(3.0).accepted.as_str()),

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use dcd_studies::experiments::{REGISTRY, find};
-use dcd_studies::{Count, Outcome, Overrides, RunOptions};
+use dcd_studies::{Cells, Count, Outcome, Overrides, RunOptions, WITHIN};
 use dcd_trace::Inputs;
 
-use crate::cli::{Study, StudyPart, StudyRun, StudyShow};
+use crate::cli::{Study, StudyCells, StudyPart, StudyRun, StudyShow};
 use crate::failure::Failure;
 
 pub fn run(args: &Study) -> Result<(), Failure> {
@@ -17,6 +17,7 @@ pub fn run(args: &Study) -> Result<(), Failure> {
         }
         StudyPart::Run(args) => measure(args),
         StudyPart::Show(args) => show(args),
+        StudyPart::Cells(args) => cells(args),
     }
 }
 
@@ -48,20 +49,40 @@ fn measure(args: &StudyRun) -> Result<(), Failure> {
 }
 
 fn show(args: &StudyShow) -> Result<(), Failure> {
-    let names: Vec<&str> = match &args.name {
+    let mut outcomes = saved(&args.out, args.name.as_deref())?;
+    if let Some(path) = &args.doc {
+        outcomes = outcomes.into_iter().map(dcd_studies::judge_again).collect::<Result<_, _>>()?;
+        Inputs::default().write(path, dcd_studies::document(&outcomes))?;
+    }
+    outcomes.iter().for_each(|outcome| println!("{}", dcd_studies::text_report(outcome)));
+    Ok(())
+}
+
+/// The results in a directory: of one experiment, or of all that were run.
+fn saved(out: &Path, name: Option<&str>) -> Result<Vec<Outcome>, Failure> {
+    let names: Vec<&str> = match name {
         Some(name) => vec![find(name)?.name],
         None => REGISTRY.iter().map(|experiment| experiment.name).collect(),
     };
-    let mut shown = 0;
-    for name in names {
-        if let Some(outcome) = dcd_studies::load(&args.out, name)? {
-            println!("{}", dcd_studies::text_report(&outcome));
-            shown += 1;
-        }
+    let loaded = names.into_iter().map(|name| dcd_studies::load(out, name));
+    let outcomes: Vec<Outcome> = loaded.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    if outcomes.is_empty() { Err(nothing_there(out, name)) } else { Ok(outcomes) }
+}
+
+/// Prints the shares of cells near the paper's figures.
+fn cells(args: &StudyCells) -> Result<(), Failure> {
+    let line = |name: &str, cells: Cells| {
+        let [all, a, b, c] = cells.columns();
+        println!("{name:<18} {all:>6} {a:>6} {b:>6} {c:>6}");
+    };
+    let heads = WITHIN.map(|part| format!("{:.0} %", 100.0 * part));
+    println!("{:<18} {:>6} {:>6} {:>6} {:>6}", "cells within", "all", heads[0], heads[1], heads[2]);
+    let of = |outcome: &Outcome| Cells::of(&outcome.findings.tables);
+    let outcomes = saved(&args.out, None)?;
+    for outcome in outcomes.iter().filter(|outcome| of(outcome).all > 0) {
+        line(&outcome.experiment, of(outcome));
     }
-    if shown == 0 {
-        return Err(nothing_there(&args.out, args.name.as_deref()));
-    }
+    line("all", outcomes.iter().map(of).sum());
     Ok(())
 }
 

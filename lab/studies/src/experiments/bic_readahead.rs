@@ -6,8 +6,6 @@ use crate::builtin::{Case, POSTMARK, WORKLOADS, gain_percent, measure, workload}
 /// The paper's gains with 16 MB of buffer cache, in percent.
 const PAPER: [(&str, f64); 6] =
     [("RES", 13.5), ("INS", 42.1), ("WEB", 6.0), ("HARP", 9.0), ("SITAR", 10.5), ("PostMark", 1.85)];
-/// Factor between our gain and the paper's: totals alone leave open how sequential a trace is, so half to twice is the same effect.
-const FACTOR: f64 = 2.0;
 const SIZED: &str = "INS";
 /// The other traces; with larger buffer caches their gains are "small": less than the least of INS.
 const OTHER_TRACES: [&str; 4] = ["RES", "WEB", "HARP", "SITAR"];
@@ -150,19 +148,17 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         for name in &names {
             let of_reads = |what| 100.0 * samples.get(&key(name, SMALL_BUFFER, true), what);
             let claim = settings.claim(if *name == POSTMARK { "gain-postmark" } else { "gain" });
-            let claim = claim.with("trace", *name).with("paper", paper(name).to_string());
+            let claim = claim.with("trace", *name).of_paper(Rule::Figure(paper(name)));
             let claim = claim.with("hits", format!("{:.1}", 100.0 - of_reads("p_disk_read_miss")));
             let claim = claim.with("waits", format!("{:.0}", of_reads("reads_of_waits")));
-            claims.push(
-                claim.accepting(paper(name) / FACTOR, paper(name) * FACTOR).range(gain(name, SMALL_BUFFER)),
-            );
+            claims.push(claim.range(gain(name, SMALL_BUFFER)));
         }
         let largest = buffers.iter().copied().max().unwrap_or(SMALL_BUFFER);
         for name in names.iter().filter(|name| **name != POSTMARK && largest > SMALL_BUFFER) {
             let (small, large) = (gain(name, SMALL_BUFFER), gain(name, largest));
             let claim =
                 settings.claim("falls").with("trace", *name).with("small", small).with("large", large);
-            claims.push(claim.fact(large <= small + 1.0));
+            claims.push(claim.fact(more(small, large)));
         }
         if largest > SMALL_BUFFER && names.contains(&"INS") {
             let buffer = dcd_stack::HumanBytes(largest).to_string();

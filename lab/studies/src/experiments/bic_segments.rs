@@ -17,8 +17,9 @@ const FEW: usize = 5;
 const ENOUGH: usize = 9;
 /// The paper: KiB of a request, and how much less time 9 segments take than 5, in percent.
 const PAPER: [(u64, f64); 5] = [(1, 65.1), (2, 56.6), (4, 43.2), (8, 27.5), (16, 7.9)];
-/// Percentage points either way: it is the fall with the size that the paper shows.
-const SLACK: f64 = 15.0;
+
+/// The trace on a drive that does not read ahead.
+const OFF: &str = "INS, no readahead";
 
 fn stream_key(segments: usize, request: u64) -> String {
     format!("streams, {segments} segments, requests of {request}")
@@ -41,6 +42,8 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         let (case, trace) = (Case { segments, ..Case::new(buffer) }, trace.clone());
         points.push(Point::new(trace_key(segments), move || measure(&case, &trace, runs, seed)));
     }
+    let case = Case { read_ahead: false, ..Case::new(buffer) };
+    points.push(Point::new(OFF, move || measure(&case, &trace, runs, seed)));
     for request_bytes in settings.sizes("requests")? {
         for segments in [FEW, ENOUGH] {
             let streams = Streams {
@@ -93,7 +96,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         "request (KiB) | 5 segments (ms) | 9 segments (ms) | saved, paper (%) | \
             saved, ours (%) | misses, 5 (%) | misses, 9 (%)",
     );
-    let mut claims = trace_claims(settings, &counts, &trace);
+    let mut claims = trace_claims(settings, &counts, &trace, samples.get(OFF, "fsrt_ms"));
     for &request in &requests {
         let [few, enough] = [FEW, ENOUGH].map(|segments| stream(segments, request, "fsrt_ms"));
         let [misses_few, misses_enough] =
@@ -101,8 +104,8 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let (kib, gain) = (request as f64 / 1024.0, saved(request));
         by_request.row(cells![kib, few, enough, paper(request), gain, misses_few, misses_enough]);
         if let Some(paper) = paper(request) {
-            let claim = settings.claim("streams").with("kib", request >> 10).with("paper", paper.to_string());
-            claims.push(claim.accepting(paper - SLACK, paper + SLACK).range(saved(request)));
+            let claim = settings.claim("streams").with("kib", request >> 10).of_paper(Rule::Figure(paper));
+            claims.push(claim.range(saved(request)));
         }
     }
     claims.extend(stream_claims(settings, &requests, &saved, &stream));
@@ -140,11 +143,11 @@ fn stream_claims(
     let falls = requests.windows(2).all(|pair| saved(pair[1]) < saved(pair[0]));
     let misses = |segments, request| stream(segments, request, "p_disk_miss");
     let smallest = least(requests.iter().map(|&request| misses(FEW, request) / misses(ENOUGH, request)));
-    let more = settings.claim("streams-miss").with("smallest", smallest);
-    [settings.claim("streams-fall").fact(falls), more.fact(smallest > 1.0)]
+    let misses_more = settings.claim("streams-miss").with("smallest", smallest);
+    [settings.claim("streams-fall").fact(falls), misses_more.fact(more(smallest, 1.0))]
 }
 
-fn trace_claims(settings: &Settings, counts: &[usize], trace: &dyn Fn(usize) -> f64) -> Vec<Claim> {
+fn trace_claims(settings: &Settings, counts: &[usize], trace: &dyn Fn(usize) -> f64, off: f64) -> Vec<Claim> {
     let claim = |id| settings.claim(id);
     let mut claims = Vec::new();
     if !counts.contains(&10) {
@@ -154,10 +157,12 @@ fn trace_claims(settings: &Settings, counts: &[usize], trace: &dyn Fn(usize) -> 
     let between = |from: usize, to: usize| -> Vec<f64> {
         counts.iter().filter(|count| (from..=to).contains(*count)).map(|&count| from_10(count)).collect()
     };
+    let kept = |segments: usize| 100.0 * (off - trace(segments)) / (off - trace(10));
     if counts.contains(&1) {
-        claims.push(claim("one").range(from_10(1)));
+        claims.push(claim("one").range(kept(1)));
     }
-    let few = between(2, 8);
+    let few: Vec<f64> =
+        counts.iter().filter(|count| (2..=8).contains(*count)).map(|&count| kept(count)).collect();
     if !few.is_empty() {
         claims.push(claim("few").spread(&few));
     }

@@ -112,7 +112,9 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     if let [first, .., last] = gains[..] {
         let falls = gains.windows(2).all(|pair| pair[0] >= pair[1]) && first > last;
         let claim = claim("by-size").with("first", format!("{first:.2}"));
-        claims.push(claim.with("last", format!("{last:.2}")).fact(falls));
+        claims.push(
+            claim.with("last", format!("{last:.2}")).fact(falls && more(gains[0], gains[gains.len() - 1])),
+        );
     }
     if cycles.contains(&1) && cycles.contains(&20) {
         let loss = |scheme| 100.0 * (1.0 - rate(scheme, first, 20) / rate(scheme, first, 1));
@@ -120,7 +122,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         claims.extend([
             claim("sc-loses").range(sc),
             claim("ct-loses").range(ct),
-            claim("ct-loses-less").with("sc", sc).with("ct", ct).fact(ct < sc),
+            claim("ct-loses-less").with("sc", sc).with("ct", ct).fact(more(sc, ct)),
         ]);
     }
     let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| {

@@ -12,8 +12,6 @@ use crate::stride_times;
 /// "The maximum stride distance is limited up to 32 blocks."
 const DISTANCE_MAX: u64 = 32;
 pub(super) const ARRAY_DRIVE: &str = "cheetah-15k4";
-/// Disks that the paper, of 2007, can say nothing about.
-const LATER: [&str; 2] = ["nearline-2018", "smr-2014"];
 
 /// Blocks of a span, with distances that are exponential with a mean and at most a maximum, in blocks.
 pub(super) fn blocks(span: Extent, mean: f64, most: u64, seed: u64) -> Vec<Lba> {
@@ -98,22 +96,16 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         series.push(Series::new(*drive, points));
     }
     let at_small = |drive: &&str| samples.list(drive, "normalised").first().copied().unwrap_or(f64::NAN);
-    let mut claims = Vec::new();
+    let all: Vec<f64> = drives.iter().flat_map(|drive| samples.list(drive, "normalised")).copied().collect();
+    let mut claims = vec![settings.claim("longer").spread(&all)];
     if drives.contains(&ARRAY_DRIVE) {
         let normalised = samples.list(ARRAY_DRIVE, "normalised");
         let listed: Vec<String> = normalised.iter().map(|value| format!("{value:.2}")).collect();
         let finer = settings.claim("finer").with("listed", listed.join(", "));
         claims.extend([
-            settings.claim("longer").spread(normalised),
             settings.claim("much-slower").range(at_small(&ARRAY_DRIVE)),
             finer.fact(normalised.windows(2).all(|pair| pair[1] < pair[0])),
         ]);
-    }
-    let judged: Vec<&&str> = drives.iter().filter(|drive| !LATER.contains(drive)).collect();
-    let slower = judged.iter().filter(|drive| at_small(drive) > 1.0).count();
-    if !judged.is_empty() {
-        let claim = settings.claim("various").with("slower", slower).with("all", judged.len());
-        claims.push(claim.fact(slower == judged.len()));
     }
     let plot = Plot::lines(
         "Writes with exponential stride distances (Fig. 1)",

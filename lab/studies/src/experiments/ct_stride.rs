@@ -162,9 +162,8 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             let claim = |id| settings.claim(id).with("kind", word(writes));
             let tried = claim("tried").with("from", tried[0]).with("to", tried[tried.len() - 1]);
             claims.extend([
-                tried.accepting(range.0, range.1).range(max),
+                tried.of_paper(Rule::Range(range.0, range.1)).range(max),
                 claim("fastest").range(time / fastest),
-                settings.claim(if writes { "writes-filled" } else { "reads-filled" }).range(time),
             ]);
         }
         let curve = samples.list(&key(ARRAY_DRIVE, false), "normalised");

@@ -153,25 +153,19 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         recovering.row([log, figure(get("dirty_mb")), reads, figure(get("seconds"))]);
     }
     let of_base = |name: &str, what: &str| at("destage", name, what) / at("destage", BASE, what);
-    let phase_gain = |name: &str| {
-        PHASES.map(|phase| benchmark(BASE, phase, "seconds") / benchmark(name, phase, "seconds"))
-    };
     let lock_gain = |kind: &str| {
         let seconds = |name: &str| PHASES.map(|phase| at(kind, name, &format!("{phase}/seconds")));
         seconds(BASE).iter().sum::<f64>() / seconds("finer concurrency").iter().sum::<f64>()
     };
     let [several, alone] = [SEVERAL_USERS, ONE_USER].map(lock_gain);
     let claim = |id| settings.claim(id);
-    let mut claims = vec![
+    let claims = vec![
         claim("least-valid-first").range(100.0 * of_base("least valid first", "destaged_mb")),
         claim("sorted").range(100.0 * of_base("sorted by LBA", "destage_seconds")),
         claim("compaction").range(100.0 * log_mb("compaction") / log_mb(BASE)),
-        claim("finer-lock").range(most(phase_gain("finer concurrency"))),
-        claim("lock").with("several", several).with("alone", alone).fact(several > alone),
+        claim("finer-lock").range(several),
+        claim("lock").with("several", several).with("alone", alone).fact(more(several, alone)),
     ];
-    if logs.contains(&LOG_BYTES) {
-        claims.push(claim("recovery").range(samples.get(&recovery(LOG_BYTES), "seconds")));
-    }
     let series = CACHES[1..].iter().map(|name| Series::bars(*name, PHASES.map(|phase| gain(name, phase))));
     let plot = Plot::bars(
         "Each improvement alone",

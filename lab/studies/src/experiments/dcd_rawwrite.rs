@@ -9,8 +9,6 @@ use crate::rig::Setup;
 /// The paper's ratios: the bandwidth at 128 KB over that at the size.
 const PAPER: [(u64, f64); 4] = [(1, 55.0), (2, 28.0), (4, 14.3), (8, 7.4)];
 const LARGE_KIB: u64 = 128;
-/// The paper's drive is known by its class only ("a 4 GB, high performance Seagate Barracuda").
-const SLACK: f64 = 0.25;
 
 pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let total = settings.bytes("total")?;
@@ -66,8 +64,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let mut claims = Vec::new();
     for (kib, paper) in PAPER.iter().filter(|(kib, _)| sizes.contains(&(kib << 10))) {
         let Some(ours) = ratio(kib << 10) else { continue };
-        let claim = settings.claim("ratio").with("kib", *kib).with("paper", paper.to_string());
-        claims.push(claim.accepting(paper * (1.0 - SLACK), paper * (1.0 + SLACK)).range(ours));
+        claims.push(settings.claim("ratio").with("kib", *kib).of_paper(Rule::Figure(*paper)).range(ours));
     }
     let points = sizes.iter().map(|&size| (size as f64 / 1024.0, bandwidth(size) / 1e6)).collect();
     let plot = Plot::lines(

@@ -39,7 +39,7 @@ mod prelude {
     pub use dcd_crash::mix;
 
     pub(super) use crate::findings::{figure, least, most};
-    pub(super) use crate::stated::cells;
+    pub(super) use crate::stated::{Rule, cells, more};
     pub use crate::{Axis, Claim, Findings, LabError, Plot, Point, Sample, Samples, Series, Settings, Table};
 }
 

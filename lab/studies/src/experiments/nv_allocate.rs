@@ -67,12 +67,8 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<Claim>) {
     let claim = |id| settings.claim(id).with("disk", site.name);
     let get = |way: &str, what: &str| samples.get(&key(site, way), what);
-    for (other, paper) in [("allocate", "small"), ("update", "no figures")] {
-        for what in ["rwc", "wwc"] {
-            let claim = claim(what).with("other", other).with("paper", paper);
-            claims.push(claim.range(get(other, what) - get("purge", what)));
-        }
-    }
-    let (purge, allocate) = (get("purge", "rwc"), get("allocate", "rwc"));
-    claims.push(claim("best").with("purge", purge).with("allocate", allocate).fact(purge < allocate));
+    let over = |what: &str| get("allocate", what) / get("purge", what);
+    claims.extend(
+        [("rwc", "rwc"), ("wwc", "wwc"), ("best", "rwc")].map(|(id, what)| claim(id).range(over(what))),
+    );
 }

@@ -64,11 +64,15 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 fn claims(settings: &Settings, site: &Site, get: &dyn Fn(u8, &str) -> f64, claims: &mut Vec<Claim>) {
     let claim = |id| settings.claim(id).with("disk", site.name);
     let ours: Vec<f64> = PAPER.iter().map(|(high, _)| get(*high, "wwc")).collect();
-    let (early, late) = (get(80, "wwc"), get(90, "wwc").min(get(95, "wwc")));
+    let is_late = |high: &u8| [90, 95].contains(high);
+    let lowest = |late| {
+        least(PAPER.iter().filter(|(high, _)| is_late(high) == late).map(|(high, _)| get(*high, "wwc")))
+    };
+    let (early, late) = (lowest(false), lowest(true));
     let (high, higher) = (get(95, "stalls"), get(99, "stalls"));
     claims.extend([
         claim("share").spread(&ours),
-        claim("best").with("late", late).with("early", early).fact(late <= early),
-        claim("stalls").with("higher", higher).with("high", high).fact(higher > high),
+        claim("best").with("late", late).with("early", early).fact(late < early),
+        claim("stalls").with("higher", higher).with("high", high).fact(more(higher, high)),
     ]);
 }

@@ -81,27 +81,13 @@ fn plot(sites: &[&Site], samples: &Samples, unit: &str, index: usize) -> Plot {
     )
 }
 
-/// Purges that full track piggybacking spares for each read that takes blocks along: the difference of the W_wc of Table A3, over
-/// the reads of R_wc and piggyback success in Table 4.3.
-const PAPER_SPARED: [f64; 3] = [0.37, 0.48, 0.52];
-
 fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<Claim>) {
     let claim = |id| settings.claim(id).with("disk", site.name);
     let get = |unit: &str, way: &str, what: &str| samples.get(&key(site, unit, way), what);
     let saved = |unit: &str, way: &str| 100.0 * (1.0 - get(unit, way, "wwc") / get(unit, "none", "wwc"));
-    // Each read that takes blocks along makes this much of a purge unnecessary.
-    let took = get("track", "full", "disk_reads") * get("track", "full", "piggyback") / 100.0;
-    let spared = (get("track", "none", "disk_writes") - get("track", "full", "disk_writes")) / took;
-    let cylinder_only = get("cylinder", "none", "wwc");
     claims.extend([
-        claim("full-track")
-            .with("ours", spared)
-            .with("paper", PAPER_SPARED[site.index])
-            .range(saved("track", "full")),
-        claim("full-cylinder")
-            .with("ours", cylinder_only)
-            .with("paper", PAPER_WWC[1][site.index][0])
-            .range(saved("cylinder", "full")),
+        claim("full-track").range(saved("track", "full")),
+        claim("full-cylinder").range(saved("cylinder", "full")),
         claim("free-track").range(saved("track", "free")),
         claim("full-track-wwc").range(get("track", "full", "wwc")),
         claim("full-cylinder-wwc").range(get("cylinder", "full", "wwc")),
@@ -113,6 +99,6 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
         let [by_track, by_cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", "read_service_ms"));
         let claim = claim(id).with("track", track).with("cylinder", cylinder);
         let claim = claim.with("by-track", by_track).with("by-cylinder", by_cylinder);
-        claims.push(claim.fact(if id == "stalls" { cylinder <= track } else { cylinder > track }));
+        claims.push(claim.fact(if id == "stalls" { more(track, cylinder) } else { more(cylinder, track) }));
     }
 }

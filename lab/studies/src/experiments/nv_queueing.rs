@@ -27,8 +27,6 @@ const TITLES: [&str; 6] = [
     "read queueing (ms)",
     "behind writes (ms)",
 ];
-/// Total work by Table 4.7 over that without a write cache, for two thresholds: 0.24, 0.62, 0.49. "Substantial".
-const WORK_MAX: [f64; 3] = [0.5, 0.75, 0.75];
 
 fn key(site: &Site, unit: &str, policy: &str) -> String {
     format!("{}, {unit}, {policy}", site.name)
@@ -122,20 +120,26 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
         let (full, free) = (get(FULL, "read_service_ms"), get(FREE, "read_service_ms"));
         claims.extend([
             claim("behind-writes").spread(&over("read_queue_behind_writes_ms")),
-            claim("queueing").with("ours", queueing).with("baseline", baseline).fact(queueing < baseline),
+            claim("queueing")
+                .with("ours", queueing)
+                .with("baseline", baseline)
+                .fact(more(baseline, queueing)),
             claim("read-service").spread(&over("read_service_ms")),
-            claim("full-slower").with("full", full).with("free", free).fact(full > free),
+            claim("full-slower").range(full / free),
         ]);
     }
     let claim = |id| settings.claim(id).with("disk", site.name);
     let get = |policy: &str, what: &str| samples.get(&key(site, UNITS[0].1, policy), what);
     let over = |what: &str| get(TWO, what) / get(NONE, what);
     let (with, without) = (get(TWO, "rwc"), get(NONE, "rwc"));
-    let paper = if site.index == nv::OFF_DAY.index { "less than half" } else { "substantially less" };
-    let work = claim("work").with("paper", paper).accepting(0.0, WORK_MAX[site.index]);
+    let (paper, rule) = match site.index == nv::OFF_DAY.index {
+        true => ("less than half", Rule::AtMost(0.5)),
+        false => ("substantially less", Rule::MuchLess(1.0)),
+    };
+    let work = claim("work").with("paper", paper).of_paper(rule);
     claims.extend([
         work.range(over("total_work_s")),
         claim("write-service").range(over("write_service_ms")),
-        claim("reads").with("with", with).with("without", without).fact(with < without),
+        claim("reads").with("with", with).with("without", without).fact(more(without, with)),
     ]);
 }

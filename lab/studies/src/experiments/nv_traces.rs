@@ -17,12 +17,11 @@ struct Known {
     file: &'static str,
     name: &'static str,
     /// Enough is overwritten within the trace for thresholds to matter.
-    overwrites: bool,
 }
 
 const KNOWN: [Known; 2] = [
-    Known { file: "ajw.1week.srt.gz", name: "workstation of 1992", overwrites: true },
-    Known { file: "ascii.trace.gz", name: "14 disks", overwrites: false },
+    Known { file: "ajw.1week.srt.gz", name: "workstation of 1992" },
+    Known { file: "ascii.trace.gz", name: "14 disks" },
 ];
 
 /// Two thresholds, and what they are compared with.
@@ -143,7 +142,7 @@ fn measure(disks: &[Traced], config: WriteCacheConfig, unit: RegionUnit) -> Resu
     Ok(sample)
 }
 
-pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
+pub fn conclude(_: &Settings, samples: &Samples) -> Result<Findings, LabError> {
     let mut findings = Findings::default();
     let there: Vec<&Known> = KNOWN.iter().filter(|known| samples.has(&key(known, POLICIES[0]))).collect();
     if there.is_empty() {
@@ -164,7 +163,6 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             let [bound, wwc, rwc, stalls] = ["bound", "wwc", "rwc", "stalls"].map(get);
             table.row(cells![known.name, policy, bound, wwc, rwc, stalls]);
         }
-        claims(settings, known, samples, &mut findings.claims);
     }
     findings.tables.push(table);
     findings.tables.push(by_disk(&there, samples));
@@ -191,22 +189,4 @@ fn by_disk(there: &[&Known], samples: &Samples) -> Table {
         }
     }
     table
-}
-
-fn claims(settings: &Settings, known: &Known, samples: &Samples, claims: &mut Vec<Claim>) {
-    let claim = |id| settings.claim(id).with("trace", known.name);
-    let wwc = |policy: &str| samples.get(&key(known, policy), "wwc");
-    if known.overwrites {
-        claims.push(claim("two-over-one").range(wwc("two thresholds") / wwc("one threshold")));
-    }
-    for (less, more) in [
-        ("full track", "two thresholds"),
-        ("free track", "two thresholds"),
-        ("full cylinder", "full track"),
-        ("free cylinder", "free track"),
-    ] {
-        let claim = claim("piggybacking").with("less", less).with("more", more);
-        let claim = claim.with("less-wwc", wwc(less)).with("more-wwc", wwc(more));
-        claims.push(claim.fact(wwc(less) < wwc(more)));
-    }
 }
