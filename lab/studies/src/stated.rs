@@ -39,7 +39,7 @@ pub(crate) struct ClaimText {
 
 /// The rule for all claims, as the document has it. [`Rule`] is the same in numbers.
 pub(crate) const RULES: &str = "\
-Every claim is judged by one of these rules; no claim has a range of its own. Ranges are in the repository before the run that they judge.
+Every claim is judged by one of these rules; no claim has a range of its own.
 
 | the paper gives | a claim holds if ours lies |
 |---|---|
@@ -53,7 +53,7 @@ Every claim is judged by one of these rules; no claim has a range of its own. Ra
 | \"the same\", \"little\", \"small\" | within a twentieth of it, or 5 points |
 | \"most\", \"virtually all\", \"few\" | over 50 %, over 90 %, under 10 % |
 
-The margins of \"more\" and \"less\" stand for intervals over several seeds, which were not measured: each figure is of one seed. Where a
+The margins of \"more\" and \"less\" stand for intervals over several seeds, which were not measured. Where a
 sentence speaks of several cases, each of them has to hold. A claim by which a parameter was chosen shows nothing: it is listed, and
 not counted. Where the paper's case was not run, nothing was measured, and the claim does not hold.";
 
@@ -65,7 +65,7 @@ pub(crate) fn more(one: f64, other: f64) -> bool {
     one >= other * (1.0 + MARGIN)
 }
 
-/// What is taken as holding. Words are about a base: 1 for ratios, 100 for percent of another, 0 for gains in percent.
+/// Rules that make the range that is taken as holding. Words are about a base: 1 for ratios, 100 for percent of another, 0 for gains in percent.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Rule {

@@ -16,7 +16,6 @@ use crate::nv::{self, Case, replay};
 struct Known {
     file: &'static str,
     name: &'static str,
-    /// Enough is overwritten within the trace for thresholds to matter.
 }
 
 const KNOWN: [Known; 2] = [
