@@ -424,7 +424,7 @@ table() { # FILESYSTEM
             line("mail", mails " mails delivered")
             print ""
             if (spoiled)
-                printf "* Without any disk it takes at least half as long: the host spoils %d of %d figures.\n\n", spoiled, cells
+                printf "With a `*`: without any disk it takes at least half as long, so the host spoils %d of %d figures.\n\n", spoiled, cells
         }' "$work/results"
 }
 
