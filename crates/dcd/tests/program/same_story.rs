@@ -1,4 +1,4 @@
-//! What can be wrong with a cache, and what each command says of it: all of them give the reason that `dcd serve` gives.
+//! Faults of a cache, and the reports of all commands on them: each gives the reason that `dcd serve` gives.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

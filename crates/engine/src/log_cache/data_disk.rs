@@ -147,7 +147,7 @@ pub struct DataDisk {
     last_failed: bool,
     /// A flush failed after the one that is in flight was sent.
     failed_since: bool,
-    /// Its fingerprint; what is destaged changes it.
+    /// The fingerprint; what is destaged changes it.
     pub fingerprint: Kept,
     pub readers: Readers,
     pub nearer: Nearer,
