@@ -18,7 +18,7 @@ use dcd_engine::{
     Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
-use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Tears, Who, add_mirror, disk, prefill};
+use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror, disk, prefill};
 use crate::mirror::{self, Legs};
 use crate::{MemDisk, SimMemory, SimRng, mix};
 
@@ -383,16 +383,12 @@ fn rig_of(
     let (ordered_destage, delay_max) = (config.ordered_destage, config.delay_max);
     let outlives_server = config.outlives_server || promise == Promise::Always;
     let reads_again = config.reads == Reads::Keep;
-    let tears = legs.filter(|_| tears).map(|legs| {
-        let accepting = LogCacheConfig { accept_damage: true, ..config.clone() };
-        let (build_accepting, _) =
-            builds(Rc::clone(make), accepting, log_sectors, Some(legs.config.clone()), spins);
-        Tears { are_torn: mirror::are_torn(data_device), build_accepting }
-    });
     let legs = legs.map(|legs| legs.config.clone());
     // Off with planted bugs, which starts catch.
     let is_rescued = canary.is_none() && !logical;
     let rescued = is_rescued.then(|| Rescued { legs: legs.clone(), ..Rescued::default() });
+    let accepting = LogCacheConfig { accept_damage: true, ..config.clone() };
+    let (build_accepting, _) = builds(Rc::clone(make), accepting, log_sectors, legs.clone(), spins);
     let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs, spins);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (data_device, Lba(0)) };
     Rig {
@@ -405,7 +401,8 @@ fn rig_of(
         reads_again,
         log: Some(area),
         rescued,
-        tears,
+        are_torn: tears.then(|| mirror::are_torn(data_device)),
+        build_accepting: Some(build_accepting),
         ..Rig::plain(
             disks,
             base,

@@ -380,12 +380,14 @@ fn rule_15_process_deaths_lose_nothing_that_was_answered() {
         assert!(explored.violation.is_none(), "{}", explored.violation.unwrap());
         let between = explored.counts.kinds.get("killed between two stores").copied().unwrap_or_default();
         assert!(promise == Promise::Always || between > 10, "{between}");
+        let lost = explored.counts.kinds.get("starts refused for lost memory").copied().unwrap_or_default();
+        assert!(promise == Promise::Always || lost > 3, "{lost}");
     }
 }
 
 #[test]
 fn rule_15_bugs_of_memory_that_outlives_the_server_are_caught() {
-    for canary in [Canary::LateMark, Canary::ForeignAnswers, Canary::OldAnswers] {
+    for canary in [Canary::LateMark, Canary::ForeignAnswers, Canary::UnmissedAnswers, Canary::OldAnswers] {
         let config = ExploreConfig::new(1, 1000);
         let explored = explore(&config, &|seed| memory_rig(seed, Promise::Flush, Some(canary)), &mut |_| {});
         assert!(explored.violation.is_some(), "{canary:?} is not caught");

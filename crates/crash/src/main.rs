@@ -54,6 +54,8 @@ enum CanaryName {
     LateMark,
     /// Memory of another boot and another activation is taken in (with --process-deaths).
     ForeignAnswers,
+    /// A start does not miss memory that was lost while the machine ran on (with --process-deaths).
+    UnmissedAnswers,
     /// All records in memory are written to the log, even over newer ones (with --process-deaths).
     OldAnswers,
     /// Segments are freed while a record in them is still being written.
@@ -283,6 +285,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
         Some(CanaryName::LateMark) => Some(Canary::LateMark),
         Some(CanaryName::ForeignAnswers) => Some(Canary::ForeignAnswers),
+        Some(CanaryName::UnmissedAnswers) => Some(Canary::UnmissedAnswers),
         Some(CanaryName::OldAnswers) => Some(Canary::OldAnswers),
         Some(CanaryName::NearProof) => Some(Canary::NearProof),
         Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),

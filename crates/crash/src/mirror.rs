@@ -216,7 +216,7 @@ fn rig_of(
     };
     // Off with planted bugs, which show after fewer states without it.
     let comes_and_goes = canary.is_none() && rng.chance(600) && legs.fate == Fate::Lost;
-    let torn = if rig.tears.is_some() { ", torn sectors are unreadable" } else { "" };
+    let torn = if rig.are_torn.is_some() { ", torn sectors are unreadable" } else { "" };
     let about = format!("{} legs, {:?}{torn}, {}", legs.count, legs.fate, rig.about);
     let eager = canary == Some(MirrorCanary::Mirror(Canary::LateLabel));
     let legs = comes_and_goes.then_some(legs.count);

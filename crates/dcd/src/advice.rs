@@ -96,6 +96,11 @@ impl Advised for LogError {
             LogError::Recover(RecoverError::ChainTooLong { .. }) => "\"dcd dump\" shows it",
             LogError::Recover(RecoverError::Io { .. }) => "check the device and its size, then start again",
             LogError::Io { .. } | LogError::NotTaken => CHECK_DEVICE,
+            LogError::MemoryMissed(_) => {
+                "if the file is elsewhere, as in another container, start there, or put it back. If it is gone, first end the clients: unmount, and \
+                 remove the device (\"dcd ublk remove\", or \"nbd-client -d\"). Then \"dcd serve --accept-damage\" serves what a power cut \
+                 would have left; check the file system"
+            }
             LogError::MemoryInUse(_) => {
                 "stop the other process, or wait for its end, then start again; nothing was changed"
             }

@@ -26,28 +26,37 @@ const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(50) } else { Du
 pub struct MemoryDirectory {
     path: PathBuf,
     boot: [u8; 16],
+    is_in_ram: bool,
     makes: bool,
     patience: Duration,
 }
 
 impl MemoryDirectory {
-    /// Uses a directory, if it lies in RAM. `makes`: new memory may be made there, not only found.
+    /// Uses a directory; nothing is found or made there unless it lies in RAM. `makes`: new memory may be made there, not only found.
     pub fn open(path: &Path, makes: bool) -> io::Result<MemoryDirectory> {
         let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let boot = u128::from_str_radix(&hex, 16).map_err(io::Error::other)?.to_be_bytes();
-        match is_in_ram(path)? {
-            true => {
-                let patience = if makes { PATIENCE } else { Duration::ZERO };
-                Ok(MemoryDirectory { path: path.to_owned(), boot, makes, patience })
-            }
-            false => Err(io::Error::other("the directory does not lie in RAM")),
-        }
+        let is_in_ram = is_in_ram(path).unwrap_or(false);
+        let patience = if makes { PATIENCE } else { Duration::ZERO };
+        Ok(MemoryDirectory { path: path.to_owned(), boot, is_in_ram, makes: makes && is_in_ram, patience })
     }
 
     /// Returns the path of the memory of a cache.
     pub fn path_of(&self, cache: &[u8; 16]) -> PathBuf {
         self.path.join(format!("dcd-{:032x}", u128::from_be_bytes(*cache)))
+    }
+
+    /// Removes the memory of a cache that is out of use, unless a process uses it.
+    pub fn forget(&self, cache: &[u8; 16]) {
+        let left = self.opened(cache);
+        if left.is_some_and(|file| lock(&file, libc::LOCK_EX).is_ok()) {
+            let _ = fs::remove_file(self.path_of(cache));
+        }
+    }
+
+    fn opened(&self, cache: &[u8; 16]) -> Option<File> {
+        self.is_in_ram.then(|| opened(&self.path_of(cache))).flatten()
     }
 
     fn map(&self, path: &Path, bytes: usize) -> io::Result<Mapping> {
@@ -89,7 +98,7 @@ impl MemoryPlace for MemoryDirectory {
     }
 
     fn find(&mut self, cache: &[u8; 16]) -> Result<Option<Vec<u8>>, MemoryInUse> {
-        let Some(file) = opened(&self.path_of(cache)) else { return Ok(None) };
+        let Some(file) = self.opened(cache) else { return Ok(None) };
         wait_for(&file, self.patience)?;
         let mut bytes = Vec::new();
         let read = file.take(BYTES_MAX).read_to_end(&mut bytes);
@@ -98,7 +107,7 @@ impl MemoryPlace for MemoryDirectory {
 
     fn make(&mut self, cache: &[u8; 16], bytes: usize) -> Option<Box<dyn SharedMemory>> {
         let path = self.path_of(cache);
-        let is_free = || opened(&path).is_none_or(|old| wait_for(&old, self.patience).is_ok());
+        let is_free = || self.opened(cache).is_none_or(|old| wait_for(&old, self.patience).is_ok());
         if !self.makes || !is_free() {
             return None;
         }
@@ -237,6 +246,7 @@ mod tests {
         memory.mark(8, 77);
         assert_eq!(place.find(&CACHE), Err(MemoryInUse), "its process may still answer");
         assert!(place.make(&CACHE, 4096).is_none(), "a copy of the cache does not take it away");
+        place.forget(&CACHE);
         drop(memory);
         let found = MemoryDirectory::open(directory.path(), false).unwrap().find(&CACHE).unwrap().unwrap();
         assert_eq!((found.len(), &found[100..108], found[8]), (10_000, &b"answered"[..], 77));
@@ -244,6 +254,8 @@ mod tests {
         assert_eq!(place.find(&CACHE), Ok(Some(vec![0; 5000])), "new memory is in its place at once");
         place.make(&CACHE, 5000).unwrap().remove();
         assert_eq!(place.find(&CACHE), Ok(None));
+        drop(place.make(&CACHE, 5000));
+        place.forget(&CACHE);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
     }
 
@@ -259,7 +271,11 @@ mod tests {
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
         assert_eq!(place.find(&CACHE), Ok(None), "links are not followed");
-        assert!(MemoryDirectory::open(Path::new("/proc"), true).is_err(), "/proc keeps nothing");
+        let mut on_disk = MemoryDirectory::open(Path::new("/proc"), true).unwrap();
+        assert!(
+            on_disk.make(&CACHE, 4096).is_none() && on_disk.find(&CACHE) == Ok(None),
+            "/proc keeps nothing"
+        );
         let no_room = MemoryDirectory::open(directory.path(), true).unwrap().make(&CACHE, 1 << 46);
         assert!(no_room.is_none(), "without room the old way remains");
     }

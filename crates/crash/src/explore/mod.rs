@@ -71,8 +71,10 @@ pub struct Rig {
     pub legs: Option<usize>,
     /// Disk whose bits flip in crashes, and the number of its sectors in which they do.
     pub spoils: Option<(usize, u64)>,
-    /// Sectors of the log that were being written at a power cut may be unreadable.
-    pub tears: Option<Tears>,
+    /// Sectors of the log that were being written at a power cut may be unreadable: true if every disk with all acknowledged data has some.
+    pub are_torn: Option<AreTorn>,
+    /// Makes the stack with damage accepted.
+    pub build_accepting: Option<Build>,
     /// True to cut at every write and flush of short runs, and to continue from no state: for bugs that show at a single instant.
     pub eager: bool,
     /// Array whose members come and go while it runs.
@@ -101,13 +103,6 @@ pub struct Losses {
 
 /// True if every disk with all acknowledged data has unreadable sectors.
 pub type AreTorn = Box<dyn Fn(&[MemDisk]) -> bool>;
-
-/// Start of a log with unreadable sectors that were being written at a power cut.
-pub struct Tears {
-    pub are_torn: AreTorn,
-    /// Makes the stack with damage accepted, as such a sector may have held acknowledged data.
-    pub build_accepting: Build,
-}
 
 /// Subject of the exploration: makes the rig for a seed.
 pub type Subject<'a> = dyn Fn(u64) -> Rig + 'a;

@@ -413,6 +413,7 @@ impl Run {
         self.lose_disks(&mut cut);
         self.spoil(&mut cut);
         self.see_to_machines(&mut cut)?;
+        let has_lost_memory = self.lose_memory(&mut cut);
         self.left = cut.left.clone();
         let told = self.story.len();
         let state = self.counts.states;
@@ -437,6 +438,12 @@ impl Run {
         {
             self.tell(|| format!("-- {refused}"));
             return self.accept_torn(driver.devices(), &refused.error, oracle, cut.at);
+        }
+        if let Err(refused) = &activated
+            && has_lost_memory
+        {
+            self.tell(|| format!("-- {refused}"));
+            return self.accept_loss(driver.devices(), &refused.error, oracle, cut.at);
         }
         activated.map_err(|e| format!("recovery refuses: {e}"))?;
         // This activation has its own clock and served nothing: the crash before it decided which data may be lost.

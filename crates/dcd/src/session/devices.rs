@@ -312,12 +312,20 @@ impl DeviceOpener for Opener<'_> {
 /// Directory of memory that outlives servers; `DCD_MEMORY_DIR` names another one.
 const MEMORY_DIR: &str = "/dev/shm";
 
-/// Returns the place of memory that outlives servers, if there is one in RAM.
+/// Returns the place of memory that outlives servers.
 pub fn memory_place(purpose: Purpose) -> Option<MemoryDirectory> {
     // Unit tests leave nothing on the machine.
     let default = if cfg!(test) { PathBuf::new() } else { MEMORY_DIR.into() };
     let directory = std::env::var_os("DCD_MEMORY_DIR").map_or(default, PathBuf::from);
     MemoryDirectory::open(&directory, purpose != Purpose::Look).ok()
+}
+
+/// Removes memory that a killed server has left for a cache that is out of use now.
+pub fn forget_memory(cache: &str) {
+    let digits: String = cache.split('-').collect();
+    if let (Some(memory), Ok(cache)) = (memory_place(Purpose::Change), u128::from_str_radix(&digits, 16)) {
+        memory.forget(&cache.to_be_bytes());
+    }
 }
 
 /// Tries again for a moment while something is in use: the kernel takes some milliseconds to close what a killed server

@@ -4,9 +4,9 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use dcd_engine::log_cache::Taken;
 use dcd_engine::log_cache::format::{State, Superblock};
 use dcd_engine::log_cache::offline::{read_superblock, take_in, write_superblock};
+use dcd_engine::log_cache::{LogError, Taken};
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::DeviceError;
@@ -96,7 +96,14 @@ fn take_in_answers(log: &mut PartDevice, layer: &str, purpose: Purpose, force: b
     if read_superblock(log).is_err() {
         return Ok(());
     }
-    match take_in(log, &mut memory) {
+    let taken = take_in(log, &mut memory).and_then(|taken| match taken.ignored {
+        Some(why) if taken.is_missed && purpose == Purpose::Change && !force => {
+            Err(LogError::MemoryMissed(why))
+        }
+        _ => Ok(taken),
+    });
+    match taken {
+        Err(missed @ LogError::MemoryMissed(_)) => return Err(missed.into()),
         Ok(Taken { ignored: Some(why), .. }) => eprintln!(
             "dcd: \"{layer}\": writes that the last server answered and that the log lacks may be lost: its memory is not used, as {why}"
         ),

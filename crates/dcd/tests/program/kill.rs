@@ -213,6 +213,39 @@ fn rule_15_a_detach_after_a_kill_writes_back_what_memory_has() {
     expect(&place.run("check", &[]), 0, "");
     expect(&place.run("detach", &[]), 0, "taken from its memory into the log");
     assert_eq!(place.bare()[..BLOCK], stamp(0, 7));
+    let left = std::fs::read_dir(place.memory.as_ref().unwrap().path()).unwrap().count();
+    assert_eq!(left, 0, "nobody needs it any more");
+}
+
+/// A file system on a device that outlives its server would see its disk go back in time.
+#[test]
+fn rule_15_memory_that_is_gone_while_the_machine_runs_is_missed() {
+    for recovery in [true, false] {
+        let place = Place::new();
+        let Some(memory) = &place.memory else { return eprintln!("SKIPPED: /dev/shm cannot be written") };
+        place.add_to_serve(&format!("nbd-recovery = {recovery}\n"));
+        place.format();
+        let server = place.serve();
+        place.nbd().write(0, &stamp(0, 7)).unwrap();
+        server.kill();
+        let file = std::fs::read_dir(memory.path()).unwrap().next().unwrap().unwrap().path();
+        std::fs::remove_file(file).unwrap();
+        if recovery {
+            expect(&place.run("serve", &[]), 3, "this start cannot use it: it is gone");
+            expect(&place.run("detach", &[]), 3, "dcd serve --accept-damage");
+            expect(&place.run("check", &[]), 0, "it is gone");
+        }
+        let mut server = place.dcd();
+        server.arg("serve").arg(place.stack()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        server.args(recovery.then_some("--accept-damage"));
+        let mut server = Server { child: server.spawn().unwrap() };
+        let mut line = String::new();
+        BufReader::new(server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        place.nbd().read(0, BLOCK).unwrap();
+        let said = String::from_utf8(server.stop().stderr).unwrap();
+        assert!(said.contains("may be lost: its memory is not used, as it is gone"), "{said}");
+        expect(&place.run("check", &[]), 0, "");
+    }
 }
 
 /// A command that would write back the log without them waits for the memory (half a minute), and changes nothing.

@@ -13,7 +13,7 @@ use super::destager::ordered::{Cursor, Ordered};
 use super::env::{DATA, LOG};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, Kept};
-use super::format::{Entry, Header, Kind, State, Superblock};
+use super::format::{Entry, Header, Kind, MemoryMark, State, Superblock};
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
@@ -120,6 +120,9 @@ pub fn activate(
     if let Some(memory) = &mut memory {
         let mut device = PortDevice { ports: below, port: LOG };
         taken = take_in(&mut device, *memory, &superblock, &replayed.2, config.canary)?;
+        if let (Some(why), true, false) = (taken.ignored, taken.is_missed, config.accept_damage) {
+            return Err(LogError::MemoryMissed(why));
+        }
         if taken.records > 0 {
             replayed = replay_either(&config, &superblock, summaries, below)?;
             if replayed.2.next_seq + replayed.2.records_dropped < taken.end {
@@ -144,6 +147,7 @@ pub fn activate(
     let before = superblock.clone();
     begin_epoch(&mut superblock, from.is_some(), &walked, &kept);
     superblock.machine = config.machine;
+    superblock.memory = None;
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
     if !config.canary.is(Canary::UnevenCopies) {
@@ -153,8 +157,11 @@ pub fn activate(
     let mut core = begin(config, superblock, kept, (log, data), index, ring, &walked);
     core.taken = taken;
     core.accepted_damage = walked.damage;
-    if let Some(memory) = memory.filter(|_| core.config.promise != Promise::Always) {
-        core.log.remember(make_memory(memory, &core.log));
+    if let Some(memory) = memory.filter(|_| core.config.promise != Promise::Always)
+        && let Some(answers) = make_memory(memory, &core.log)
+    {
+        let mark = MemoryMark::new(&memory.boot(), core.config.outlives_server);
+        core.log.remember(answers, mark, &mut PortDevice { ports: below, port: LOG })?;
     }
     Ok(core)
 }

@@ -56,6 +56,8 @@ pub enum Canary {
     LateMark,
     /// Memory of another boot and of another activation is taken in.
     ForeignAnswers,
+    /// A start does not miss memory that is gone, although the machine has run since.
+    UnmissedAnswers,
     /// All records in memory are written to the log, even over newer ones.
     OldAnswers,
     /// A segment is freed while a record in it is still being written (breaks rule 6).
@@ -80,7 +82,10 @@ impl Canary {
 
     /// True for a bug of memory that outlives the process.
     pub const fn is_of_memory(self) -> bool {
-        matches!(self, Canary::LateMark | Canary::ForeignAnswers | Canary::OldAnswers)
+        matches!(
+            self,
+            Canary::LateMark | Canary::ForeignAnswers | Canary::UnmissedAnswers | Canary::OldAnswers
+        )
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reasons why a log cannot be used. Nothing was changed, unless the text says so.
 
-use super::answers::MemoryInUse;
+use super::answers::{Ignored, MemoryInUse};
 use super::format::{SEGMENTS_MAX, SuperblockError};
 use super::offline::human;
 use super::recover::RecoverError;
@@ -76,6 +76,11 @@ pub enum LogError {
     Io { what: &'static str, source: IoError },
     #[error("answered writes were written to the log, but are not found there. Their memory is retained")]
     NotTaken,
+    #[error(
+        "the last server answered writes from memory in /dev/shm, and this start cannot use it: {0}. Clients that outlived that server, as a \
+         mounted file system, may rely on writes that are lost"
+    )]
+    MemoryMissed(Ignored),
     #[error(transparent)]
     MemoryInUse(#[from] MemoryInUse),
     #[error("the log holds more pieces than fit in its lookup table")]

@@ -106,7 +106,7 @@ pub struct SuperblockBytes {
     pub segment_bytes: U32,
     pub segments: U32,
     pub log_block_bytes: U32,
-    pub reserved0: U32,
+    pub memory: U32,
     pub epoch: U64,
     pub epoch_start_seq: U64,
     pub tail_seq: U64,
@@ -187,6 +187,28 @@ pub struct Superblock {
     pub kept_seq: u64,
     /// The machine that serves the log, or served it last; 0: not known.
     pub machine: u64,
+    /// Memory that holds answered writes which the log may lack; none while nothing relies on it.
+    pub memory: Option<MemoryMark>,
+}
+
+/// Mark of a log whose server answers from memory that outlives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryMark {
+    /// 31 bits that identify the boot.
+    boot: u32,
+    /// Clients outlive the server: they may still rely on every answer.
+    pub is_relied_on: bool,
+}
+
+impl MemoryMark {
+    pub fn new(boot: &[u8; 16], is_relied_on: bool) -> MemoryMark {
+        MemoryMark { boot: (crc32c::crc32c(boot) >> 1).max(1), is_relied_on }
+    }
+
+    /// True for memory of this boot: it must be there as long as the machine runs.
+    pub fn is_of(&self, boot: &[u8; 16]) -> bool {
+        self.boot == MemoryMark::new(boot, false).boot
+    }
 }
 
 impl Superblock {
@@ -221,6 +243,7 @@ impl Superblock {
         }
         bytes.spindle = SpindleBytes::new(&self.spindle);
         bytes.machine = self.machine.into();
+        bytes.memory = self.memory.map_or(0, |mark| mark.boot << 1 | u32::from(mark.is_relied_on)).into();
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
         area
     }
@@ -303,6 +326,10 @@ impl Superblock {
             kept_seq: bytes.kept_seq.get(),
             live_sector: bytes.live_sector.get(),
             machine: bytes.machine.get(),
+            memory: match bytes.memory.get() {
+                0 => None,
+                word => Some(MemoryMark { boot: word >> 1, is_relied_on: word & 1 == 1 }),
+            },
         };
         superblock.validate()?;
         superblock.fingerprint = decode_fingerprint(&bytes, behind)?;
@@ -699,6 +726,7 @@ mod tests {
             }),
             kept_seq: 2,
             machine: 0x77,
+            memory: Some(MemoryMark::new(&[3; 16], true)),
             live_sector: 32,
         }
     }
@@ -721,8 +749,14 @@ mod tests {
     fn a_superblock_without_a_calibration_and_sums_is_zero_behind_the_live_sequence_number() {
         let sums = ends(1 << 20).map(|line| LineSum { line, sum: Some(5), sectors: None }).collect();
         let fingerprint = Fingerprint { lines: sums, is_exact: false };
-        let superblock =
-            Superblock { kept_seq: 0, live_sector: 0, machine: 0, summaries_epoch: 0, ..superblock() };
+        let superblock = Superblock {
+            kept_seq: 0,
+            live_sector: 0,
+            machine: 0,
+            memory: None,
+            summaries_epoch: 0,
+            ..superblock()
+        };
         let (spindle, calibration) = (Spindle::NotMeasured, None);
         let plain = Superblock { calibration, spindle, fingerprint, ..superblock };
         let bytes = plain.encode();

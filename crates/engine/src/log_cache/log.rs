@@ -13,8 +13,10 @@ use std::ops::Range;
 use super::answers::Answers;
 use super::buffers::{Buffers, SegmentBuffer, Stamp, State, space};
 use super::config::LogCacheConfig;
+use super::error::LogError;
 use super::fingerprint::Fingerprint;
-use super::format::{self, Entry, Kind, SUPERBLOCK_SECTORS, Superblock, entries_max};
+use super::format::{self, Entry, Kind, MemoryMark, SUPERBLOCK_SECTORS, Superblock, entries_max};
+use super::offline::write_superblock;
 use super::recover::Walked;
 use super::ring::Ring;
 use super::rotation::Rotation;
@@ -23,7 +25,7 @@ use super::statistics::Statistics;
 use super::summary::{self, Gathered};
 use super::table::Place;
 use crate::layer::{Durability, Geometry, Io};
-use crate::{Buf, Extent, LINE_BYTES, Lba, LogHead, Nanos, SECTOR_BYTES};
+use crate::{BlockDevice, Buf, Extent, LINE_BYTES, Lba, LogHead, Nanos, SECTOR_BYTES};
 use zerocopy::IntoBytes;
 
 /// Time without a write to the log after which a superblock states how far the log is durable. Until then no later record calls the
@@ -169,9 +171,17 @@ impl Log {
         self.answers.as_ref()
     }
 
-    /// Begins to store records in memory that outlives the process.
-    pub fn remember(&mut self, answers: Option<Answers>) {
-        self.answers = answers;
+    /// Begins to store records in memory that outlives the process, once the superblock says so: a start that does not find the memory must
+    /// know what it misses.
+    pub fn remember(
+        &mut self,
+        answers: Answers,
+        mark: MemoryMark,
+        device: &mut dyn BlockDevice,
+    ) -> Result<(), LogError> {
+        self.answers = Some(answers);
+        self.superblock.memory = Some(mark);
+        write_superblock(device, &mut self.superblock)
     }
 
     /// Lets the next process find everything that is appended.
@@ -754,6 +764,7 @@ impl Log {
         let mut next = self.superblock.clone();
         next.state = state;
         next.generation += 1;
+        next.memory = next.memory.filter(|_| state == format::State::Active);
         next.live_seq = destaged_seq.max(oldest_live_seq);
         next.live_sector = self.sector_of(self.ring.tail(), oldest_live_seq);
         next.tail_seq =

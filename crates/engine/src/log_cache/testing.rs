@@ -172,6 +172,7 @@ impl Log {
             live_seq: 1,
             summaries_epoch: 0,
             machine: 0,
+            memory: None,
             fingerprint: unknown(1 << 12),
             calibration: None,
             spindle: Spindle::default(),

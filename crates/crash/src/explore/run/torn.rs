@@ -4,16 +4,19 @@
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::log_cache::recover::RecoverError;
-use dcd_engine::{ActivateError, Lba, Nanos};
+use dcd_engine::{ActivateError, Lba, Nanos, Stack};
 
 use super::rot::look_at_all;
-use super::{Driver, MemDisk, Oracle, Outcome, Run};
+use super::{Cut, Driver, MemDisk, Oracle, Outcome, Run};
 use crate::Seen;
+
+/// Chance in a thousand that memory is lost with its process.
+const MEMORY_LOST: u64 = 100;
 
 impl Run {
     /// True if every good copy of the log has sectors that cannot be read.
     pub(super) fn are_torn(&self, disks: &[MemDisk]) -> bool {
-        self.rig.tears.as_ref().is_some_and(|tears| (tears.are_torn)(disks))
+        self.rig.are_torn.as_ref().is_some_and(|are_torn| are_torn(disks))
     }
 
     pub(super) fn accept_torn(
@@ -23,16 +26,12 @@ impl Run {
         oracle: &Oracle,
         at: Nanos,
     ) -> Outcome {
-        let tears = self.rig.tears.as_ref().expect("sectors are torn");
         let is_damage = matches!(refused.downcast_ref(), Some(LogError::Recover(RecoverError::Damage(_))));
         if !is_damage {
             return Err(format!("recovery refuses: {refused}"));
         }
         *self.counts.kinds.entry("starts refused for torn sectors".into()).or_default() += 1;
-        let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
-        let mut stack = (tears.build_accepting)(&driver.geometries());
-        let activated = stack.activate(&mut driver);
-        activated.map_err(|e| format!("recovery refuses although damage is accepted: {e}"))?;
+        let (mut driver, mut stack) = self.start_accepting(disks)?;
         let found = look_at_all(&mut driver, &mut stack, oracle);
         let mut oracle = oracle.clone();
         for (lba, _) in found.iter().enumerate().filter(|(_, seen)| **seen == Seen::Unreadable) {
@@ -44,5 +43,41 @@ impl Run {
         }
         // With unreadable sectors, the device matches no earlier instant, so `ordered` cannot be judged.
         if self.rig.promise == Promise::Ordered { Ok(()) } else { oracle.judge(at, &found) }
+    }
+
+    fn start_accepting(&mut self, disks: &[MemDisk]) -> Outcome<(Driver, Stack)> {
+        let build = self.rig.build_accepting.as_ref().expect("a log can be damaged");
+        let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
+        let mut stack = build(&driver.geometries());
+        let activated = stack.activate(&mut driver);
+        activated.map_err(|e| format!("recovery refuses although damage is accepted: {e}"))?;
+        Ok((driver, stack))
+    }
+
+    /// Loses the memory with the process, while the machine runs on. The next start must refuse, unless nothing is missing then.
+    pub(super) fn lose_memory(&mut self, cut: &mut Cut) -> bool {
+        let is_lost = self.rig.memory.is_some() && cut.killed && self.rng.chance(MEMORY_LOST);
+        if is_lost {
+            cut.left.content = None;
+            cut.how.push_str(", the memory is lost");
+        }
+        is_lost
+    }
+
+    /// Accepts the loss of memory: what is served then is what a power cut may leave.
+    pub(super) fn accept_loss(
+        &mut self,
+        disks: &[MemDisk],
+        refused: &ActivateError,
+        oracle: &Oracle,
+        at: Nanos,
+    ) -> Outcome {
+        if !matches!(refused.downcast_ref(), Some(LogError::MemoryMissed(_))) {
+            return Err(format!("recovery refuses: {refused}"));
+        }
+        *self.counts.kinds.entry("starts refused for lost memory".into()).or_default() += 1;
+        let (mut driver, mut stack) = self.start_accepting(disks)?;
+        let found = self.read_all(&mut driver, &mut stack, oracle)?;
+        oracle.judge(at, &found)
     }
 }

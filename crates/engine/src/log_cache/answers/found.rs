@@ -16,6 +16,8 @@ use crate::{BlockDevice, Buf, Lba, Planted, SECTOR_BYTES};
 /// Reason for not taking in memory of the last process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ignored {
+    #[error("it is gone")]
+    Gone,
     #[error("it is not whole")]
     NotWhole,
     #[error("it is of another program version")]
@@ -38,6 +40,8 @@ pub struct Taken {
     pub end: u64,
     /// Reason why the memory was not used: answered writes may be lost.
     pub ignored: Option<Ignored>,
+    /// The machine has run since, so the memory was lost, and clients that outlived the server may rely on what it held.
+    pub is_missed: bool,
 }
 
 /// A record of the last process, with its header block.
@@ -57,12 +61,13 @@ pub fn found(
     walked: &Walked,
     canary: Planted<Canary>,
 ) -> Result<Vec<Record>, Ignored> {
+    let is_marked = superblock.memory.is_some_and(|mark| mark.is_of(&boot));
     let Ok((head, _)) = HeadBytes::read_from_prefix(bytes) else { return Err(Ignored::NotWhole) };
     if bytes.len() < HEAD_BYTES {
         return Err(Ignored::NotWhole);
     }
     if head.magic.get() == 0 {
-        return Ok(Vec::new());
+        return if is_marked { Err(Ignored::NotWhole) } else { Ok(Vec::new()) };
     }
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
     let (start, end) = (number(START_AT), number(END_AT));
@@ -72,7 +77,8 @@ pub fn found(
     if head.version.get() != VERSION {
         return Err(Ignored::Version);
     }
-    if start == end {
+    let (epoch, log) = (head.epoch.get(), walked.epoch_max);
+    if start == end && (epoch == log || !is_marked) {
         return Ok(Vec::new());
     }
     if head.cache_uuid != superblock.cache_uuid {
@@ -85,8 +91,6 @@ pub fn found(
     let capacity = head.capacity.get();
     let ring = bytes[HEAD_BYTES..].get(..usize::try_from(capacity).unwrap_or(usize::MAX));
     let ring = ring.filter(|_| start < end && end - start <= capacity).ok_or(Ignored::NotWhole)?;
-    let epoch = head.epoch.get();
-    let log = walked.epoch_max;
     let reader = Reader { ring, position: start, end, superblock, epoch: if any { log } else { epoch } };
     let records = reader.records().ok_or(Ignored::NotWhole)?;
     let (first, last) = match (records.first(), records.last()) {
@@ -95,8 +99,10 @@ pub fn found(
     };
     if epoch != log && !any {
         // The next activation has taken everything in, and did not come to replace the memory.
-        let taken =
-            epoch + 1 == superblock.epoch && log == superblock.epoch && last < superblock.epoch_start_seq;
+        let taken = !is_marked
+            && epoch + 1 == superblock.epoch
+            && log == superblock.epoch
+            && last < superblock.epoch_start_seq;
         return if taken { Ok(Vec::new()) } else { Err(Ignored::Epoch { found: epoch, log }) };
     }
     let next = walked.next_seq + walked.records_dropped;
@@ -115,10 +121,18 @@ pub fn take_in(
     walked: &Walked,
     canary: Planted<Canary>,
 ) -> Result<Taken, LogError> {
-    let Some(bytes) = memory.find(&superblock.cache_uuid)? else { return Ok(Taken::default()) };
-    let records = match found(&bytes, memory.boot(), superblock, walked, canary) {
+    let mark = superblock.memory.filter(|mark| mark.is_of(&memory.boot()));
+    let found = match memory.find(&superblock.cache_uuid)? {
+        Some(bytes) => found(&bytes, memory.boot(), superblock, walked, canary),
+        None if mark.is_some() && !canary.is(Canary::UnmissedAnswers) => Err(Ignored::Gone),
+        None => Ok(Vec::new()),
+    };
+    let records = match found {
         Ok(records) => records,
-        Err(ignored) => return Ok(Taken { ignored: Some(ignored), ..Taken::default() }),
+        Err(ignored) => {
+            let is_missed = mark.is_some_and(|mark| mark.is_relied_on);
+            return Ok(Taken { ignored: Some(ignored), is_missed, ..Taken::default() });
+        }
     };
     let end = walked.next_seq + walked.records_dropped;
     let mut next = end;
@@ -138,7 +152,7 @@ pub fn take_in(
     if next > end {
         log.flush().map_err(LogError::io("flushing answered writes to the log"))?;
     }
-    Ok(Taken { records: next.saturating_sub(end), end: next, ignored: None })
+    Ok(Taken { records: next.saturating_sub(end), end: next, ..Taken::default() })
 }
 
 struct Reader<'a> {

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use found::{Taken, take_in};
+pub use found::{Ignored, Taken, take_in};
 
 use super::buffers::Stamp;
 use super::format::{Entry, encode_entry};

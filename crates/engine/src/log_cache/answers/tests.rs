@@ -3,6 +3,7 @@ use std::rc::Rc;
 
 use super::super::config::{LogCacheConfig, Promise};
 use super::super::env::LOG;
+use super::super::error::LogError;
 use super::super::format::Kind;
 use super::super::recover::{WalkOptions, Walked, walk};
 use super::super::testing::{Log, sector_of};
@@ -54,7 +55,11 @@ impl MemoryPlace for Shared {
     }
 
     fn make(&mut self, _cache: &[u8; 16], bytes: usize) -> Option<Box<dyn SharedMemory>> {
-        *self.bytes.borrow_mut() = Some(vec![0; self.bytes_max.unwrap_or(bytes)]);
+        let bytes = self.bytes_max.unwrap_or(bytes);
+        if bytes == 0 {
+            return None;
+        }
+        *self.bytes.borrow_mut() = Some(vec![0; bytes]);
         Some(Box::new(self.clone()))
     }
 }
@@ -212,11 +217,58 @@ fn rule_15_answered_writes_survive_the_server_without_waiting_for_the_log() {
         let mut again = start(next.disks.clone(), &mut left, config.clone());
         assert_eq!((again.read(4000), again.core.status().memory_taken), (Some(3), 0));
         assert_eq!(again.core.status().memory_ignored, None);
-        // A power cut during the replay has left part of it, and the memory of the killed server is found once more.
+        // A server that was killed before it came to replace the memory: the one before is found once more.
+        let mut stays = Shared { bytes_max: Some(0), ..memory.left() };
+        let next = start(steps.disks.clone(), &mut stays, config.clone());
         let mut torn = start(next.disks.clone(), &mut memory.left(), config.clone());
         assert_eq!((torn.read(4000), torn.core.status().memory_ignored.clone()), (Some(3), None));
         let mut none = Steps::start(steps.disks.clone(), config).unwrap();
         assert_eq!(none.read(4000), Some(0), "without the memory they are lost");
+    }
+}
+
+/// A mounted file system would see its disk go back in time.
+#[test]
+fn rule_15_a_start_that_misses_what_a_client_may_rely_on_is_refused_until_that_is_accepted() {
+    let refused = |steps: &Steps, memory: &Shared, config: LogCacheConfig| match Steps::start_with(
+        steps.disks.clone(),
+        Some(&mut memory.left()),
+        config,
+    ) {
+        Err(LogError::MemoryMissed(why)) => Some(why),
+        Err(error) => panic!("{error}"),
+        Ok(_) => None,
+    };
+    let accepts = || LogCacheConfig { accept_damage: true, ..outlives() };
+    for outlives_server in [true, false] {
+        let config = LogCacheConfig { outlives_server, ..quiet() };
+        let mut memory = Shared::default();
+        let steps = answered(&config, &mut memory);
+        let why = outlives_server.then_some(Ignored::Gone);
+        assert_eq!(refused(&steps, &Shared::default(), config.clone()), why, "only where a client goes on");
+        assert_eq!(refused(&steps, &Shared::default(), accepts()), None);
+        assert_eq!(
+            refused(&steps, &Shared { boot: 1, ..Shared::default() }, config.clone()),
+            None,
+            "a reboot"
+        );
+        let torn = memory.left();
+        torn.bytes.borrow_mut().as_mut().unwrap()[HEAD_BYTES] ^= 1;
+        assert_eq!(refused(&steps, &torn, config.clone()), outlives_server.then_some(Ignored::NotWhole));
+        let mut lost = start(steps.disks.clone(), &mut Shared::default(), accepts());
+        assert!(lost.core.status().memory_ignored.is_some_and(|why| why.contains("gone")));
+        // The memory of the activation before is found in place of the last one's.
+        let why = Ignored::Epoch {
+            found: steps.core.log.superblock().epoch,
+            log: lost.core.log.superblock().epoch,
+        };
+        assert_eq!(refused(&lost, &memory, config.clone()), Some(why));
+        // Where no memory can be made, none is missed; after a clean stop neither.
+        let mut none = Steps::new(8, config.clone());
+        none.write(4000, 8, 1);
+        assert_eq!(refused(&none, &Shared::default(), config.clone()), None);
+        lost.control(Control::Stop);
+        assert_eq!(refused(&lost, &Shared::default(), config), None);
     }
 }
 

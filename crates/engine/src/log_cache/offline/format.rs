@@ -123,6 +123,7 @@ fn plan(
         live_seq: 1,
         summaries_epoch: 0,
         machine: 0,
+        memory: None,
         fingerprint: Fingerprint::default(),
         calibration: None,
         spindle: Spindle::NotMeasured,

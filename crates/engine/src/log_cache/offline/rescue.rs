@@ -195,6 +195,7 @@ fn mark_clean(
     if superblock.state != State::GivenUp {
         superblock.state = State::Stopped;
     }
+    superblock.memory = None;
     superblock.epoch = walked.epoch_max + 1;
     superblock.epoch_start_seq = walked.next_seq;
     superblock.tail_seq = walked.next_seq;

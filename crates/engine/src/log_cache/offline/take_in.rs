@@ -9,7 +9,8 @@ use crate::{BlockDevice, Planted};
 /// Writes to a log what the last server answered and left in memory alone. A log that is not in use any more stays as it is.
 pub fn take_in(log: &mut dyn BlockDevice, memory: &mut dyn MemoryPlace) -> Result<Taken, LogError> {
     let superblock = read_superblock(log)?;
-    if refuse_out_of_use(&superblock).is_err() || memory.find(&superblock.cache_uuid)?.is_none() {
+    let is_needless = superblock.memory.is_none() && memory.find(&superblock.cache_uuid)?.is_none();
+    if is_needless || refuse_out_of_use(&superblock).is_err() {
         return Ok(Taken::default());
     }
     let options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
