@@ -203,12 +203,22 @@ impl Log {
         self.answers.as_ref().map_or(seq, |answers| answers.awaited(seq))
     }
 
+    fn records_of(&self, entries: usize) -> usize {
+        entries.div_ceil(entries_max(self.superblock.log_block_bytes)) + 1
+    }
+
     /// Announces entries of one request.
     pub fn announce(&mut self, entries: usize, bytes: usize) {
-        let records = entries.div_ceil(entries_max(self.superblock.log_block_bytes)) + 1;
+        let records = self.records_of(entries);
         if let Some(answers) = &mut self.answers {
-            answers.announce(self.next_seq - 1, entries, bytes, records);
+            answers.announce(entries, bytes, records);
         }
+    }
+
+    /// True if the open record must end before these entries: see [`Answers::ends_before`].
+    pub fn ends_before(&self, entries: usize, bytes: usize) -> bool {
+        let records = self.records_of(entries);
+        self.answers.as_ref().is_some_and(|it| it.ends_before(self.next_seq - 1, entries, bytes, records))
     }
 
     pub const fn head_sector(&self) -> u64 {

@@ -108,6 +108,9 @@ impl PendingWrite {
         while self.done < self.extent.sectors {
             let (pieces, bytes) = (self.pieces_left(), self.bytes_left());
             let half = (env.log.ring().count() / 2).max(1);
+            if env.log.ends_before(pieces, bytes) {
+                env.seal();
+            }
             if env.make_room(pieces, bytes) {
                 if !env.log.fits_record(pieces) {
                     env.seal();
@@ -175,6 +178,9 @@ impl PendingWrite {
             if !env.index.has_room_for_range() {
                 env.queue.want_space();
                 return false;
+            }
+            if env.log.ends_before(1, 0) {
+                env.seal();
             }
             if !env.make_room(1, 0) {
                 return false;

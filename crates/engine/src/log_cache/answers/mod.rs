@@ -228,11 +228,16 @@ impl Answers {
     }
 
     /// Announces entries of one request, which are covered together or not at all.
-    pub fn announce(&mut self, seq: u64, entries: usize, bytes: usize, records: usize) {
+    pub fn announce(&mut self, entries: usize, bytes: usize, records: usize) {
         self.denied = !self.has_room(entries, bytes, records);
-        if self.denied {
-            self.skip(seq);
-        }
+        self.skips |= self.denied;
+    }
+
+    /// True if the open record `seq` is in the ring, and a request has no space there. The record must end first: the log may have a later
+    /// record already, and that must not join a part of this one.
+    pub fn ends_before(&self, seq: u64, entries: usize, bytes: usize, records: usize) -> bool {
+        let is_covered = self.records.back().is_some_and(|(last, _)| *last == seq);
+        is_covered && (self.skips || !self.has_room(entries, bytes, records))
     }
 
     /// Stores an entry of record `seq`. `replaces`: its payload is that of an older entry of the same extent now.
@@ -249,7 +254,7 @@ impl Answers {
     /// Notes that the open record ends. Without this frame it counts as ended, so only a frame that says more is indispensable: each record
     /// has reserved space for it.
     pub fn sealed(&mut self, seq: u64, stamp: &Stamp, continues: bool) {
-        if self.skips || self.records.back().is_none_or(|(last, _)| *last != seq) {
+        if self.records.back().is_none_or(|(last, _)| *last != seq) {
             return;
         }
         let words = [stamp.oldest_live_seq, stamp.durable_seq, continues.into(), 0, 0, 0];

@@ -301,7 +301,9 @@ fn rule_15_memory_keeps_a_request_as_a_whole_or_not_at_all() {
     let mut steps = start(Steps::new(8, quiet()).disks, &mut memory, config.clone());
     steps.hold = Box::new(|port, io| port == LOG && io.modifies());
     let small = steps.write(4000, 1, 1);
+    let covered = steps.core.log.last_seq();
     let large = steps.write(4008, 24, 2);
+    assert_eq!(steps.core.log.last_seq(), covered + 1, "a later record never joins a part of this one");
     let next = steps.write(4080, 16, 3);
     assert!(steps.is_ok(small));
     assert_eq!((steps.status(large), steps.status(next)), (None, None));
