@@ -70,13 +70,14 @@ fn an_array_stands_on_dcd() {
 /// Rule 13, in commands that run the array themselves: the log of a member's cache takes no more writes.
 #[test]
 fn a_log_that_fails_during_a_command_is_out_of_date_and_the_command_does_its_work() {
-    let place = Place::new();
+    // Without memory, the start writes one superblock, and the log fails after it.
+    let place = Place::new().without_memory();
     stack(&place, &["a", "b", "c"]);
     for member in ["a", "b", "c"] {
         expect(&place.run("format", &["--layer", member]), 0, "4 MiB of data");
     }
     let array = |command: &str, more: &[&str]| {
-        dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
+        place.dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
     };
     expect(&array("create", &[]), 0, "over 3 members");
     expect(&array("scrub", &[]), 0, "");
