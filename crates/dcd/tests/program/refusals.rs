@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::{MIB, Place, Server, SmallFs, dcd, expect, original};
 
 /// A cache with dirty data in its log, not served.
-fn dirty() -> Place {
+pub fn dirty() -> Place {
     let place = Place::new();
     place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
     place.format();

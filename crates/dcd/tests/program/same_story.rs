@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::common::{MIB, Place, Server, expect};
+use crate::refusals::dirty;
 
 /// All files of a place, with their attributes.
 struct Backup(tempfile::TempDir);
@@ -137,14 +138,7 @@ fn doctor(place: &Place) -> (bool, String) {
 
 #[test]
 fn every_command_gives_the_reason_that_serve_gives() {
-    let place = Place::new();
-    place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
-    place.format();
-    let server = place.serve();
-    let mut nbd = place.nbd();
-    (0..16).for_each(|i| nbd.write(i * 65536, &[0xd1; 4096]).unwrap());
-    nbd.flush().unwrap();
-    expect(&server.stop(), 0, "");
+    let place = dirty();
     let dirty = Backup::of(&place);
     let server = place.serve();
     expect(&place.run("flush", &["--quiet"]), 0, "");

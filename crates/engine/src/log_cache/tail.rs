@@ -105,7 +105,7 @@ impl Env<'_> {
             return false;
         }
         let (kept, ring) = (freed.end, self.log.ring());
-        // Where the log is empty, this superblock names the next record. A later one may name the first record of that segment again.
+        // This superblock names the next record if the log is empty. A later one may name the first record of that segment again.
         let first_seq = ring.at(ring.index(kept)).first_seq;
         self.index.release(first_seq, freed.map(|number| ring.index(number)));
         self.log.keep_from(kept);

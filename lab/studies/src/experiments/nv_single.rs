@@ -162,7 +162,7 @@ fn claims(settings: &Settings, site: &Site, results: &Results, claims: &mut Vec<
     let (most, least) = (most(results.dynamics.iter().copied()), least(results.dynamics.iter().copied()));
     let paper = percent(PAPER[site.index][2], PAPER[site.index][0]);
     let separate = percent(best.1, results.best_fixed.1.min(results.dynamic));
-    // Where no threshold is ever reached, nothing is shown of thresholds.
+    // Thresholds that are never reached show nothing.
     let best_fixed = results.best_fixed.1;
     let matter = |claim: Stated| claim.with("matter", percent(results.worst_fixed, best_fixed));
     let is_so = |same: f64, of: f64| more(results.worst_fixed, best_fixed) && !more(same, of);

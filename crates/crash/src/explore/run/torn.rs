@@ -1,5 +1,5 @@
-//! Explores starts after a power cut that made sectors in flight unreadable. Such a start is refused, as the sectors may have held
-//! acknowledged data. After the damage is accepted, nothing that was acknowledged may be missing.
+//! Explores starts that are refused until damage is accepted: after a power cut that made sectors in flight unreadable, and after the loss of
+//! memory that outlived a process. Then nothing may be missing that was acknowledged, or that a power cut would have left.
 
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::Promise;

@@ -263,7 +263,7 @@ fn rule_15_a_start_that_misses_what_a_client_may_rely_on_is_refused_until_that_i
             log: lost.core.log.superblock().epoch,
         };
         assert_eq!(refused(&lost, &memory, config.clone()), Some(why));
-        // Where no memory can be made, none is missed; after a clean stop neither.
+        // No memory is missed where none can be made, and after a clean stop.
         let mut none = Steps::new(8, config.clone());
         none.write(4000, 8, 1);
         assert_eq!(refused(&none, &Shared::default(), config.clone()), None);
