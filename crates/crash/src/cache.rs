@@ -11,7 +11,8 @@ use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock, write_superblock};
 use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{
-    Canary, Contiguity, HowPolicy, LogCache, LogCacheConfig, Promise, Reads, Strides, WhatPolicy, WhenPolicy,
+    Contiguity, HowPolicy, LogCache, LogCacheConfig, LogCanary, Promise, Reads, Strides, WhatPolicy,
+    WhenPolicy,
 };
 use dcd_engine::mirror::MirrorConfig;
 use dcd_engine::{
@@ -40,7 +41,11 @@ pub(crate) fn draw_spindle(rng: &mut SimRng) -> Spindle {
 }
 
 /// Draws the settings of one run, and the rotation of the log's disk.
-pub fn draw_config(rng: &mut SimRng, promise: Promise, canary: Option<Canary>) -> (LogCacheConfig, Spindle) {
+pub fn draw_config(
+    rng: &mut SimRng,
+    promise: Promise,
+    canary: Option<LogCanary>,
+) -> (LogCacheConfig, Spindle) {
     let spindle;
     let config = LogCacheConfig {
         promise,
@@ -110,9 +115,9 @@ fn data_geometry(rng: &mut SimRng) -> Geometry {
 
 /// Draws a rare combination: fewer segments than segment buffers, and a log whose writes are durable when they complete. The head can
 /// then wrap around while an old write is in flight. (Under `ordered` a log has more segments than that.)
-fn is_crowded(seed: u64, promise: Promise, canary: Option<Canary>) -> bool {
+fn is_crowded(seed: u64, promise: Promise, canary: Option<LogCanary>) -> bool {
     let drawn = SimRng::new(mix(seed, 0xc0d)).chance(100);
-    let asked = canary == Some(Canary::ReuseInFlight);
+    let asked = canary == Some(LogCanary::ReuseInFlight);
     promise != Promise::Ordered && (asked || canary.is_none() && drawn)
 }
 
@@ -221,7 +226,7 @@ fn builds(
 }
 
 /// The log cache, with settings from the seed, and a bug where one is asked for.
-pub fn log_cache_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
+pub fn log_cache_rig(seed: u64, promise: Promise, canary: Option<LogCanary>) -> Rig {
     let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
     cache_rig(seed, promise, canary, &make)
 }
@@ -237,7 +242,7 @@ pub fn ordered_destage_rig(seed: u64, promise: Promise, plain: bool) -> Rig {
 
 /// The log cache whose log is damaged at rest, one block at a time. Most of the time nothing is destaged before space runs short,
 /// so that the log has much to lose.
-pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
+pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<LogCanary>) -> Rig {
     let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
     let lazy = |config: &mut LogCacheConfig, rng: &mut SimRng| {
         if rng.chance(750) {
@@ -251,7 +256,7 @@ pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
 
 /// The log cache with gap filling in its destage, by rules from the seed. It destages in every pause, one operation after the other,
 /// so that clients overwrite gaps that are being filled.
-pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: Option<Canary>) -> Rig {
+pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: Option<LogCanary>) -> Rig {
     let make: MakeCache = Rc::new(|config| Box::new(LogCache::new(config)));
     let fill = |config: &mut LogCacheConfig, rng: &mut SimRng| {
         let read = Strides::up_to(rng.pick(&[0, 30, 300, 300]));
@@ -268,7 +273,7 @@ pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: O
 }
 
 /// The log cache as `make` makes it, with settings from the seed.
-pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &MakeCache) -> Rig {
+pub fn cache_rig(seed: u64, promise: Promise, canary: Option<LogCanary>, make: &MakeCache) -> Rig {
     rig_of(seed, promise, canary, &|_, _| {}, make, None)
 }
 
@@ -276,7 +281,7 @@ pub fn cache_rig(seed: u64, promise: Promise, canary: Option<Canary>, make: &Mak
 pub(crate) fn rig_on_legs(
     seed: u64,
     promise: Promise,
-    canary: Option<Canary>,
+    canary: Option<LogCanary>,
     legs: &Legs,
     who: &Rc<Cell<Who>>,
     memory: Option<NextMemory>,
@@ -299,7 +304,7 @@ pub(crate) fn rig_on_legs(
 pub(crate) type NextMemory = Rc<RefCell<SimMemory>>;
 
 /// The log cache with memory that outlives its process, which most crashes kill: nothing that was answered may be lost.
-pub fn memory_rig(seed: u64, promise: Promise, canary: Option<Canary>) -> Rig {
+pub fn memory_rig(seed: u64, promise: Promise, canary: Option<LogCanary>) -> Rig {
     let next = NextMemory::default();
     let memory = Rc::clone(&next);
     let make: MakeCache =
@@ -319,7 +324,7 @@ type Change<'a> = &'a dyn Fn(&mut LogCacheConfig, &mut SimRng);
 fn rig_of(
     seed: u64,
     promise: Promise,
-    canary: Option<Canary>,
+    canary: Option<LogCanary>,
     change: Change,
     make: &MakeCache,
     legs: Option<&Legs>,
@@ -329,7 +334,7 @@ fn rig_of(
     // Drawn from a stream of its own. Off with other planted bugs: their numbers of states were counted without it.
     let keeps = match canary {
         None => SimRng::new(mix(seed, 0x4ee9)).chance(400),
-        canary => canary == Some(Canary::StaleKeep),
+        canary => canary == Some(LogCanary::StaleKeep),
     };
     if keeps && !config.ordered_destage {
         config.reads = Reads::Keep;
@@ -337,7 +342,7 @@ fn rig_of(
     // The same.
     let outlives = match canary {
         None => SimRng::new(mix(seed, 0x0417)).chance(300),
-        canary => canary == Some(Canary::EarlyAnswer),
+        canary => canary == Some(LogCanary::EarlyAnswer),
     };
     config.outlives_server = outlives && promise == Promise::Flush;
     // A pass over the table takes many events, or one.

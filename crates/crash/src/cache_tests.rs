@@ -148,7 +148,7 @@ fn the_log_cache_keeps_the_promise_ordered() {
 }
 
 #[track_caller]
-fn is_caught(canary: Option<Canary>, faults: &FaultPlan) {
+fn is_caught(canary: Option<LogCanary>, faults: &FaultPlan) {
     let subject = |seed| {
         let mut rig = log_cache_rig(seed, Promise::Flush, canary);
         rig.disks.iter_mut().for_each(|disk| disk.set_faults(faults.clone()));
@@ -183,31 +183,31 @@ fn disks_that_lie_about_flushes_are_caught() {
 
 #[test]
 fn rule_01_a_log_that_is_reclaimed_out_of_order_is_caught() {
-    is_caught(Some(Canary::ReclaimOutOfOrder), &FaultPlan::default());
+    is_caught(Some(LogCanary::ReclaimOutOfOrder), &FaultPlan::default());
 }
 
 #[test]
 fn rule_03_recovery_without_epochs_is_caught() {
-    is_caught(Some(Canary::IgnoreEpochs), &FaultPlan::default());
+    is_caught(Some(LogCanary::IgnoreEpochs), &FaultPlan::default());
 }
 
 #[test]
 fn rule_03_summaries_that_know_better_than_a_crash_are_caught() {
     // Seeds need 500 to 4,400 states; this one is of the fast ones.
-    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleSummary));
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::StaleSummary));
     let explored = explore(&ExploreConfig::new(14, 1000), &subject, &mut |_| {});
     assert!(explored.violation.is_some(), "not caught in {} states", explored.counts.states);
 }
 
 #[test]
 fn rule_07_a_bypass_without_a_look_into_the_log_is_caught() {
-    is_caught(Some(Canary::BlindBypass), &FaultPlan::default());
+    is_caught(Some(LogCanary::BlindBypass), &FaultPlan::default());
 }
 
 #[test]
 fn rule_07_clean_copies_that_outlive_a_bypassing_write_are_caught() {
     // Seeds need 20 to 12,000 states; this one is of the fast ones.
-    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleClean));
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::StaleClean));
     let explored = explore(&ExploreConfig::new(12, 1000), &subject, &mut |_| {});
     let violation = explored.violation.expect("caught within 1,000 states");
     assert!(violation.what.contains("a read returned wrong data"), "{violation}");
@@ -216,7 +216,7 @@ fn rule_07_clean_copies_that_outlive_a_bypassing_write_are_caught() {
 #[test]
 fn rule_07_copies_of_blocks_that_a_write_overlaps_are_caught() {
     // Seeds need 20 to 2,000 states; this one is of the fast ones.
-    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::StaleKeep));
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::StaleKeep));
     let explored = explore(&ExploreConfig::new(3, 1000), &subject, &mut |_| {});
     let violation = explored.violation.expect("caught within 1,000 states");
     assert!(violation.what.contains("a read returned wrong data"), "{violation}");
@@ -224,7 +224,7 @@ fn rule_07_copies_of_blocks_that_a_write_overlaps_are_caught() {
 
 #[test]
 fn writes_that_are_answered_too_early_for_a_client_that_outlives_the_server_are_caught() {
-    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::EarlyAnswer));
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::EarlyAnswer));
     let explored = explore(&ExploreConfig::new(1, 1000), &subject, &mut |_| {});
     let violation = explored.violation.expect("caught within 1,000 states");
     assert!(violation.what.contains("the end of the process took data"), "{violation}");
@@ -233,7 +233,7 @@ fn writes_that_are_answered_too_early_for_a_client_that_outlives_the_server_are_
 #[test]
 fn rule_06_a_segment_that_is_reused_while_it_is_written_is_caught() {
     // Seeds need from 77 states to about 4,000; this one is of the fast ones.
-    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(Canary::ReuseInFlight));
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::ReuseInFlight));
     let explored = explore(&ExploreConfig::new(2, 1000), &subject, &mut |_| {});
     let violation = explored.violation.expect("caught within 1,000 states");
     assert!(violation.what.contains("are written at the same time"), "{violation}");
@@ -257,7 +257,7 @@ fn rule_04_damage_of_a_log_at_rest_is_noticed() {
 
 #[test]
 fn rule_04_starts_that_overlook_damage_are_caught() {
-    for canary in [Canary::NearProof, Canary::NoRestMark] {
+    for canary in [LogCanary::NearProof, LogCanary::NoRestMark] {
         let subject = |seed| rotting_rig(seed, Promise::Flush, Some(canary));
         let explored = explore(&ExploreConfig::new(EXPLORED, 3000), &subject, &mut |_| {});
         assert!(
@@ -318,7 +318,7 @@ fn filled_gaps_change_nothing() {
 
 #[test]
 fn rule_07_writes_that_bypass_the_log_over_a_gap_are_caught() {
-    let subject = |seed| filling_rig(seed, Promise::Flush, false, Some(Canary::StaleGap));
+    let subject = |seed| filling_rig(seed, Promise::Flush, false, Some(LogCanary::StaleGap));
     // Seeds need 100 states to 13,000; this one is of the fast ones.
     let explored = explore(&ExploreConfig::new(12, 1000), &subject, &mut |_| {});
     assert!(explored.violation.is_some(), "not caught in {} states", explored.counts.states);
@@ -387,7 +387,9 @@ fn rule_15_process_deaths_lose_nothing_that_was_answered() {
 
 #[test]
 fn rule_15_bugs_of_memory_that_outlives_the_server_are_caught() {
-    for canary in [Canary::LateMark, Canary::ForeignAnswers, Canary::UnmissedAnswers, Canary::OldAnswers] {
+    for canary in
+        [LogCanary::LateMark, LogCanary::ForeignAnswers, LogCanary::UnmissedAnswers, LogCanary::OldAnswers]
+    {
         let config = ExploreConfig::new(1, 1000);
         let explored = explore(&config, &|seed| memory_rig(seed, Promise::Flush, Some(canary)), &mut |_| {});
         assert!(explored.violation.is_some(), "{canary:?} is not caught");

@@ -8,7 +8,7 @@ use dcd_crash::cache::{filling_rig, log_cache_rig, memory_rig, ordered_destage_r
 use dcd_crash::mirror::{MirrorCanary, mirrored_memory_rig, mirrored_rig, take_over_rig};
 use dcd_crash::raid::{LogPlace, RaidSubject, raid_rig};
 use dcd_crash::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
-use dcd_engine::log_cache::{Canary, Promise};
+use dcd_engine::log_cache::{LogCanary, Promise};
 use dcd_engine::mirror;
 use dcd_engine::raid::{self, Level};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -105,9 +105,9 @@ impl CanaryName {
     /// The bug that a log on legs gets.
     const fn of_legs(self) -> Option<MirrorCanary> {
         match self {
-            CanaryName::StaleLeg => Some(MirrorCanary::Mirror(mirror::Canary::StaleLeg)),
-            CanaryName::OneLeg => Some(MirrorCanary::Mirror(mirror::Canary::OneLeg)),
-            CanaryName::LateLabel => Some(MirrorCanary::Mirror(mirror::Canary::LateLabel)),
+            CanaryName::StaleLeg => Some(MirrorCanary::Mirror(mirror::LegCanary::StaleLeg)),
+            CanaryName::OneLeg => Some(MirrorCanary::Mirror(mirror::LegCanary::OneLeg)),
+            CanaryName::LateLabel => Some(MirrorCanary::Mirror(mirror::LegCanary::LateLabel)),
             CanaryName::UnevenCopies => Some(MirrorCanary::UnevenCopies),
             CanaryName::AnyMachine => Some(MirrorCanary::AnyMachine),
             CanaryName::OverwriteCopies => Some(MirrorCanary::OverwriteCopies),
@@ -116,12 +116,12 @@ impl CanaryName {
     }
 
     /// The bug that an array gets.
-    const fn of_array(self) -> Option<raid::Canary> {
+    const fn of_array(self) -> Option<raid::ArrayCanary> {
         match self {
-            CanaryName::LateIntent => Some(raid::Canary::LateIntent),
-            CanaryName::SkipJournal => Some(raid::Canary::SkipJournal),
-            CanaryName::LateWrite => Some(raid::Canary::LateWrite),
-            CanaryName::ForgetMissed => Some(raid::Canary::ForgetMissed),
+            CanaryName::LateIntent => Some(raid::ArrayCanary::LateIntent),
+            CanaryName::SkipJournal => Some(raid::ArrayCanary::SkipJournal),
+            CanaryName::LateWrite => Some(raid::ArrayCanary::LateWrite),
+            CanaryName::ForgetMissed => Some(raid::ArrayCanary::ForgetMissed),
             _ => None,
         }
     }
@@ -264,7 +264,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         return rig;
     }
     let plain = arguments.canary == Some(CanaryName::PlainDestage);
-    let stale = (arguments.canary == Some(CanaryName::StaleGap)).then_some(Canary::StaleGap);
+    let stale = (arguments.canary == Some(CanaryName::StaleGap)).then_some(LogCanary::StaleGap);
     if arguments.fill || stale.is_some() {
         let ordered = arguments.ordered_destage;
         let mut rig = filling_rig(seed, arguments.promise.into(), ordered, stale);
@@ -275,26 +275,26 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         return ordered_destage_rig(seed, arguments.promise.into(), plain);
     }
     let bug = match arguments.canary {
-        Some(CanaryName::ReclaimOutOfOrder) => Some(Canary::ReclaimOutOfOrder),
-        Some(CanaryName::IgnoreEpochs) => Some(Canary::IgnoreEpochs),
-        Some(CanaryName::BlindBypass) => Some(Canary::BlindBypass),
-        Some(CanaryName::StaleClean) => Some(Canary::StaleClean),
-        Some(CanaryName::StaleKeep) => Some(Canary::StaleKeep),
-        Some(CanaryName::StaleSummary) => Some(Canary::StaleSummary),
-        Some(CanaryName::EarlyAnswer) => Some(Canary::EarlyAnswer),
-        Some(CanaryName::ReuseInFlight) => Some(Canary::ReuseInFlight),
-        Some(CanaryName::LateMark) => Some(Canary::LateMark),
-        Some(CanaryName::ForeignAnswers) => Some(Canary::ForeignAnswers),
-        Some(CanaryName::UnmissedAnswers) => Some(Canary::UnmissedAnswers),
-        Some(CanaryName::OldAnswers) => Some(Canary::OldAnswers),
-        Some(CanaryName::NearProof) => Some(Canary::NearProof),
-        Some(CanaryName::NoRestMark) => Some(Canary::NoRestMark),
+        Some(CanaryName::ReclaimOutOfOrder) => Some(LogCanary::ReclaimOutOfOrder),
+        Some(CanaryName::IgnoreEpochs) => Some(LogCanary::IgnoreEpochs),
+        Some(CanaryName::BlindBypass) => Some(LogCanary::BlindBypass),
+        Some(CanaryName::StaleClean) => Some(LogCanary::StaleClean),
+        Some(CanaryName::StaleKeep) => Some(LogCanary::StaleKeep),
+        Some(CanaryName::StaleSummary) => Some(LogCanary::StaleSummary),
+        Some(CanaryName::EarlyAnswer) => Some(LogCanary::EarlyAnswer),
+        Some(CanaryName::ReuseInFlight) => Some(LogCanary::ReuseInFlight),
+        Some(CanaryName::LateMark) => Some(LogCanary::LateMark),
+        Some(CanaryName::ForeignAnswers) => Some(LogCanary::ForeignAnswers),
+        Some(CanaryName::UnmissedAnswers) => Some(LogCanary::UnmissedAnswers),
+        Some(CanaryName::OldAnswers) => Some(LogCanary::OldAnswers),
+        Some(CanaryName::NearProof) => Some(LogCanary::NearProof),
+        Some(CanaryName::NoRestMark) => Some(LogCanary::NoRestMark),
         // The remaining canaries are bugs of disks or arrays.
         _ => None,
     };
     let make = match arguments {
-        _ if arguments.rot || bug.is_some_and(Canary::is_of_rot) => rotting_rig,
-        _ if arguments.process_deaths || bug.is_some_and(Canary::is_of_memory) => memory_rig,
+        _ if arguments.rot || bug.is_some_and(LogCanary::is_of_rot) => rotting_rig,
+        _ if arguments.process_deaths || bug.is_some_and(LogCanary::is_of_memory) => memory_rig,
         _ => log_cache_rig,
     };
     let mut rig = make(seed, arguments.promise.into(), bug);

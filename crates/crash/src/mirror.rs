@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use dcd_engine::log_cache::{self, Promise};
 use dcd_engine::mirror::offline::create;
-use dcd_engine::mirror::{CONTENT_SECTOR, Canary, Label, MirrorConfig, Standing};
+use dcd_engine::mirror::{CONTENT_SECTOR, Label, LegCanary, LegState, MirrorConfig};
 use dcd_engine::{BlockDevice, ErrorKind, Geometry, Lba, SECTOR_BYTES};
 
 use crate::cache::NextMemory;
@@ -17,12 +17,12 @@ use crate::{CutStyle, FaultOn, FaultPlan, FaultRule, MemDisk, SimRng, cache, mix
 /// A bug to plant, in the mirror or in the log cache above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorCanary {
-    Mirror(Canary),
-    /// See [`log_cache::Canary::UnevenCopies`].
+    Mirror(LegCanary),
+    /// See [`log_cache::LogCanary::UnevenCopies`].
     UnevenCopies,
-    /// See [`log_cache::Canary::AnyMachine`].
+    /// See [`log_cache::LogCanary::AnyMachine`].
     AnyMachine,
-    /// See [`log_cache::Canary::OverwriteCopies`].
+    /// See [`log_cache::LogCanary::OverwriteCopies`].
     OverwriteCopies,
 }
 
@@ -65,7 +65,7 @@ impl Legs {
         let drawn = rng.below(10);
         let fate = match (canary, drawn) {
             // The bug shows only while the label is being written.
-            (Some(MirrorCanary::Mirror(Canary::LateLabel)), _) => {
+            (Some(MirrorCanary::Mirror(LegCanary::LateLabel)), _) => {
                 let on = rng.pick(&[FaultOn::Flush, FaultOn::Write]);
                 Fate::Fails { leg, rule: FaultRule::for_ever(on, rng.range(3, 12), error) }
             }
@@ -141,7 +141,7 @@ fn whole(read: &[Option<(Label, u64)>]) -> Vec<usize> {
     };
     // A leg that was just filled counts only once its own label says so, too.
     let is_whole = |(label, own): &(Label, u64)| {
-        let says_so = |label: &Label| label.standing(*own) == Some(Standing::Whole);
+        let says_so = |label: &Label| label.standing(*own) == Some(LegState::Whole);
         says_so(newest) && says_so(label) && label.generation >= newest.complete
     };
     (0..read.len()).filter(|leg| read[*leg].as_ref().is_some_and(is_whole)).collect()
@@ -160,12 +160,12 @@ fn holds_without(read: &[Option<(Label, u64)>], lost: usize) -> bool {
     whole(read).into_iter().any(|leg| leg != lost)
 }
 
-const fn planted(canary: Option<MirrorCanary>) -> (Option<Canary>, Option<log_cache::Canary>) {
+const fn planted(canary: Option<MirrorCanary>) -> (Option<LegCanary>, Option<log_cache::LogCanary>) {
     match canary {
         Some(MirrorCanary::Mirror(canary)) => (Some(canary), None),
-        Some(MirrorCanary::UnevenCopies) => (None, Some(log_cache::Canary::UnevenCopies)),
-        Some(MirrorCanary::AnyMachine) => (None, Some(log_cache::Canary::AnyMachine)),
-        Some(MirrorCanary::OverwriteCopies) => (None, Some(log_cache::Canary::OverwriteCopies)),
+        Some(MirrorCanary::UnevenCopies) => (None, Some(log_cache::LogCanary::UnevenCopies)),
+        Some(MirrorCanary::AnyMachine) => (None, Some(log_cache::LogCanary::AnyMachine)),
+        Some(MirrorCanary::OverwriteCopies) => (None, Some(log_cache::LogCanary::OverwriteCopies)),
         None => (None, None),
     }
 }
@@ -218,7 +218,7 @@ fn rig_of(
     let comes_and_goes = canary.is_none() && rng.chance(600) && legs.fate == Fate::Lost;
     let torn = if rig.are_torn.is_some() { ", torn sectors are unreadable" } else { "" };
     let about = format!("{} legs, {:?}{torn}, {}", legs.count, legs.fate, rig.about);
-    let eager = canary == Some(MirrorCanary::Mirror(Canary::LateLabel));
+    let eager = canary == Some(MirrorCanary::Mirror(LegCanary::LateLabel));
     let legs = comes_and_goes.then_some(legs.count);
     let rescued = rig.rescued.filter(|_| canary.is_none());
     Rig { spoils, losses, legs, eager, about, upper_first: true, rescued, ..rig }
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn bugs_of_take_overs_are_caught() {
-        for canary in [MirrorCanary::AnyMachine, MirrorCanary::Mirror(Canary::StaleLeg)] {
+        for canary in [MirrorCanary::AnyMachine, MirrorCanary::Mirror(LegCanary::StaleLeg)] {
             is_caught_in(canary, 1, take_over_rig);
         }
     }
@@ -341,18 +341,18 @@ mod tests {
 
     #[test]
     fn a_leg_that_is_believed_and_missed_something_is_caught() {
-        is_caught(MirrorCanary::Mirror(Canary::StaleLeg), 1);
+        is_caught(MirrorCanary::Mirror(LegCanary::StaleLeg), 1);
     }
 
     #[test]
     fn an_answer_after_the_first_leg_is_caught() {
-        is_caught(MirrorCanary::Mirror(Canary::OneLeg), 1);
+        is_caught(MirrorCanary::Mirror(LegCanary::OneLeg), 1);
     }
 
     #[test]
     fn answers_before_the_labels_name_a_leg_are_caught() {
         for seed in [1, 4711, 27] {
-            is_caught(MirrorCanary::Mirror(Canary::LateLabel), seed);
+            is_caught(MirrorCanary::Mirror(LegCanary::LateLabel), seed);
         }
     }
 

@@ -11,7 +11,8 @@ use dcd_engine::log_cache::{LogCache, LogCacheConfig, Promise};
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
 use dcd_engine::raid::offline::make_spare;
 use dcd_engine::raid::{
-    CacheMemory, CacheUnit, Canary, DATA_SECTOR, Identity, Level, RaidConfig, RaidLayer, Superblock, create,
+    ArrayCanary, ArraySuperblock, CacheMemory, CacheUnit, DATA_SECTOR, Level, MemberIdentity, RaidConfig,
+    RaidLayer, create,
 };
 use dcd_engine::{
     BlockDevice, Buf, Control, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, LayerIndex,
@@ -53,7 +54,7 @@ pub struct RaidSubject {
     pub lies: bool,
     /// True if all parity may be out of sync at first, as after a crash without a journal.
     pub in_doubt: bool,
-    pub canary: Option<Canary>,
+    pub canary: Option<ArrayCanary>,
 }
 
 impl RaidSubject {
@@ -181,14 +182,18 @@ fn may_lose(devices: usize) -> MayLose {
     })
 }
 
-fn superblocks<'a>(disks: impl Iterator<Item = &'a MemDisk>) -> Vec<Option<(Superblock, Identity)>> {
-    disks.map(|disk| if disk.faults().dead { None } else { Superblock::read(&mut Now(disk)).ok() }).collect()
+fn superblocks<'a>(
+    disks: impl Iterator<Item = &'a MemDisk>,
+) -> Vec<Option<(ArraySuperblock, MemberIdentity)>> {
+    disks
+        .map(|disk| if disk.faults().dead { None } else { ArraySuperblock::read(&mut Now(disk)).ok() })
+        .collect()
 }
 
-fn holds_without(read: &[Option<(Superblock, Identity)>], lost: usize) -> bool {
+fn holds_without(read: &[Option<(ArraySuperblock, MemberIdentity)>], lost: usize) -> bool {
     let left = || read.iter().enumerate().filter(|(index, _)| *index != lost).flat_map(|(_, read)| read);
     let roles = left().filter(|(_, identity)| identity.role.is_some());
-    let newest = Superblock::newest_of(roles.map(|(superblock, _)| superblock));
+    let newest = ArraySuperblock::newest_of(roles.map(|(superblock, _)| superblock));
     newest.is_some_and(|newest| {
         let whole = |role: &usize| {
             let id = newest.member_ids[*role];

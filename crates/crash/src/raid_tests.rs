@@ -196,7 +196,7 @@ fn nor_do_they_where_spares_take_their_roles() {
 #[test]
 fn a_member_that_comes_back_without_what_it_has_missed_is_caught() {
     for level in LEVELS {
-        let canary = Some(Canary::ForgetMissed);
+        let canary = Some(ArrayCanary::ForgetMissed);
         let subject = RaidSubject { journal: true, hot_add: true, canary, ..RaidSubject::new(level) };
         let violation = explored(subject, 5_000).violation.expect("caught");
         let words = ["took data", "differ", "read"];
@@ -216,7 +216,7 @@ fn no_disk_may_be_lost_on_the_word_of_a_cache() {
     assert_eq!(may_lose(count)(&disks).len(), count, "any one of them");
     let mut tell = |failed: u64, durability: Durability| {
         for disk in &mut disks {
-            let (mut superblock, identity) = Superblock::read(disk).expect("a member");
+            let (mut superblock, identity) = ArraySuperblock::read(disk).expect("a member");
             (superblock.failed, superblock.generation) = (failed, superblock.generation + 1);
             let Io::Write { at, buf, .. } = superblock.write(identity) else { unreachable!("it is a write") };
             disk.run(Io::Write { at, buf, durability }).status.expect("written");
@@ -231,7 +231,7 @@ fn no_disk_may_be_lost_on_the_word_of_a_cache() {
 
 #[test]
 fn writes_that_no_bit_or_record_announces_are_caught() {
-    for (canary, journal) in [(Canary::LateIntent, false), (Canary::SkipJournal, true)] {
+    for (canary, journal) in [(ArrayCanary::LateIntent, false), (ArrayCanary::SkipJournal, true)] {
         let subject = RaidSubject {
             journal,
             loses_members: journal,
@@ -245,7 +245,7 @@ fn writes_that_no_bit_or_record_announces_are_caught() {
 
 #[test]
 fn a_write_during_a_destage_that_counts_as_home_is_caught() {
-    let subject = RaidSubject { canary: Some(Canary::LateWrite), ..RaidSubject::new(Level::Raid5) };
+    let subject = RaidSubject { canary: Some(ArrayCanary::LateWrite), ..RaidSubject::new(Level::Raid5) };
     explored(subject, 5_000).violation.expect("caught");
 }
 

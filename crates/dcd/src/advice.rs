@@ -10,7 +10,8 @@ use dcd_engine::mirror::MirrorError;
 use dcd_engine::raid::grow::{GrowError, GrowRefusal};
 use dcd_engine::raid::offline::ChangeError;
 use dcd_engine::raid::{
-    Apart, ArrayStatus, AssembleError, CreateError, Note, Others, ReplayError, UnusedWhy, members_named,
+    Apart, ArrayCreateError, ArrayNote, ArrayStatus, AssembleError, Others, ReplayError, UnusedWhy,
+    members_named,
 };
 use dcd_engine::{CommandError, StartError};
 use dcd_serve::control::ClientError;
@@ -285,19 +286,19 @@ impl Advised for CommandError {
     }
 }
 
-impl Advised for Note {
+impl Advised for ArrayNote {
     fn advice(&self) -> Option<String> {
         let advice = match self {
-            Note::SpareTaken { .. } => {
+            ArrayNote::SpareTaken { .. } => {
                 "in the stack file, name it in the place of that member in \"of\", take it out of \"spares\", and remove the table of the \
                  device that it replaces"
             }
-            Note::JournalFailed { .. } => "give the array another journal",
-            Note::InDoubt => {
+            ArrayNote::JournalFailed { .. } => "give the array another journal",
+            ArrayNote::InDoubt => {
                 "copy what can be read to another disk; \"dcd serve --accept-damage\" then computes the rest, and it may be wrong"
             }
-            Note::Unreadable { .. } => "reconnect the missing members, or write these blocks again",
-            Note::Unused(unused) => match &unused.why {
+            ArrayNote::Unreadable { .. } => "reconnect the missing members, or write these blocks again",
+            ArrayNote::Unused(unused) => match &unused.why {
                 UnusedWhy::Unknown(_) => "\"dcd array add\" makes it a spare",
                 UnusedWhy::Foreign => {
                     "if nothing on it is needed, make it a spare of this one with \"dcd array add --force\""
@@ -310,7 +311,7 @@ impl Advised for Note {
                 UnusedWhy::NotMade(_) => "take it out with \"dcd array remove\", check it, and add it again",
                 UnusedWhy::NoWrites => return None,
             },
-            Note::SpareAbsent(_) | Note::Lost(_) => return None,
+            ArrayNote::SpareAbsent(_) | ArrayNote::Lost(_) => return None,
         };
         Some(advice.to_owned())
     }
@@ -352,9 +353,9 @@ impl Advised for ClientError {
     }
 }
 
-impl Advised for CreateError {
+impl Advised for ArrayCreateError {
     fn advice(&self) -> Option<String> {
-        let too_small = matches!(self, CreateError::TooSmall { .. });
+        let too_small = matches!(self, ArrayCreateError::TooSmall { .. });
         too_small.then(|| "use larger members or a smaller strip".to_owned())
     }
 }

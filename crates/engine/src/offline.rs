@@ -9,21 +9,21 @@ use crate::Nanos;
 use crate::layer::{BlockDevice, Geometry, Io, IoResult};
 use crate::stack::{Pump, Stack, StartError, Target};
 
-struct Shared<P> {
+struct SharedStack<P> {
     stack: Stack,
     pump: P,
 }
 
 /// A stack that is active, and whose parts can be read and written.
 pub struct Offline<P> {
-    shared: Rc<RefCell<Shared<P>>>,
+    shared: Rc<RefCell<SharedStack<P>>>,
 }
 
 impl<P: Pump> Offline<P> {
     /// Takes over a stack and its driver, and activates it.
     pub fn start(mut stack: Stack, mut pump: P) -> Result<Offline<P>, StartError> {
         stack.activate(&mut pump)?;
-        Ok(Offline { shared: Rc::new(RefCell::new(Shared { stack, pump })) })
+        Ok(Offline { shared: Rc::new(RefCell::new(SharedStack { stack, pump })) })
     }
 
     pub fn part(&self, target: Target) -> PartDevice<P> {
@@ -42,7 +42,7 @@ impl<P: Pump> Offline<P> {
 
 /// A part of an [`Offline`] stack.
 pub struct PartDevice<P> {
-    shared: Rc<RefCell<Shared<P>>>,
+    shared: Rc<RefCell<SharedStack<P>>>,
     target: Target,
 }
 
@@ -52,7 +52,7 @@ impl<P: Pump> BlockDevice for PartDevice<P> {
     }
 
     fn run(&mut self, io: Io) -> IoResult {
-        let Shared { stack, pump } = &mut *self.shared.borrow_mut();
+        let SharedStack { stack, pump } = &mut *self.shared.borrow_mut();
         stack.run_blocking(pump, self.target, io)
     }
 

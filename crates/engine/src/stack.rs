@@ -264,7 +264,7 @@ impl Stack {
     pub fn activate(&mut self, pump: &mut dyn Pump) -> Result<(), StartError> {
         for index in 0..self.nodes.len() {
             let mut layer = self.nodes[index].layer.take().expect("a layer is activated once at a time");
-            let mut below = Below { stack: self, pump, layer: index };
+            let mut below = StackPorts { stack: self, pump, layer: index };
             let result = layer.activate(&mut below);
             self.nodes[index].layer = Some(layer);
             result.map_err(|error| StartError { layer: self.nodes[index].name.clone(), error })?;
@@ -325,13 +325,13 @@ impl Stack {
 }
 
 /// The ports of the layer that is being activated.
-struct Below<'a> {
+struct StackPorts<'a> {
     stack: &'a mut Stack,
     pump: &'a mut dyn Pump,
     layer: usize,
 }
 
-impl Ports for Below<'_> {
+impl Ports for StackPorts<'_> {
     fn geometry(&self, port: Port) -> Geometry {
         self.stack.geometry(self.stack.nodes[self.layer].ports[port.0])
     }

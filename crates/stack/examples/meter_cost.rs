@@ -5,15 +5,15 @@
 
 use std::time::Instant;
 
-use dcd_engine::layers::filter::{Filter, Seen};
+use dcd_engine::layers::filter::{Filter, SeenGeometry};
 use dcd_engine::{Buf, Command, Cx, Event, Io, IoResult, Layer, Lba, Nanos, Request, RequestId};
 use dcd_stack::Meter;
 
 #[derive(Default)]
-struct Nothing(Seen);
+struct Nothing(SeenGeometry);
 
 impl Filter for Nothing {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.0
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use dcd_engine::layers::filter::{Filter, Seen};
+use dcd_engine::layers::filter::{Filter, SeenGeometry};
 use dcd_engine::{AnyStatus, Cx, Io, IoResult, Nanos, OpId, Request, RequestId, SECTOR_BYTES};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ struct Passing {
 
 /// See the module's documentation.
 pub struct Meter {
-    seen: Seen,
+    seen: SeenGeometry,
     passing: BTreeMap<RequestId, Passing>,
     /// Requests that completed before the oldest slot.
     older: Kinds,
@@ -124,7 +124,7 @@ pub struct Meter {
 impl Default for Meter {
     fn default() -> Meter {
         Meter {
-            seen: Seen::default(),
+            seen: SeenGeometry::default(),
             passing: BTreeMap::new(),
             older: Kinds::default(),
             slots: (0..SLOTS).map(|_| Kinds::default()).collect(),
@@ -173,7 +173,7 @@ impl Meter {
 }
 
 impl Filter for Meter {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.seen
     }
 

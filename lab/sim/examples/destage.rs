@@ -25,7 +25,7 @@ use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{Contiguity, LogCache, LogCacheConfig, Strides, WhenPolicy};
-use dcd_engine::raid::stride::{Pass, StrideBench, THRESHOLD};
+use dcd_engine::raid::stride::{StrideBench, StridePass, THRESHOLD};
 use dcd_engine::{
     Buf, Control, Durability, Extent, Geometry, Io, LayerIndex, Lba, Nanos, Pump, Report, RequestId,
     SECTOR_BYTES, Stack, StackBuilder, Target,
@@ -191,7 +191,7 @@ fn rules(drive: &Drive, queue_depth: usize) -> Contiguity {
     let rule = |writes: bool| {
         let passes = (1..=STRIDE_MAX).map(|stride| {
             let at = Extent::new(Lba(stride * 2 * span), span);
-            Pass::strided(writes, at, stride)
+            StridePass::strided(writes, at, stride)
         });
         let mut builder = StackBuilder::new();
         let disk = spindle(&mut builder, drive, DATA_SECTORS, Some(queue_depth));

@@ -129,7 +129,7 @@ fn run(
     driver: &mut VirtualDriver<MemDisk>,
     stack: &mut Stack,
     array: LayerIndex,
-    made: &dcd_engine::raid::Superblock,
+    made: &dcd_engine::raid::ArraySuperblock,
 ) -> Result<f64, Box<dyn Error>> {
     let began = driver.now();
     loop {

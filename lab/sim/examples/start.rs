@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dcd_crash::{BlankDisk, Latency, SimDevice, SimRng, Ticket, VirtualDriver};
-use dcd_engine::log_cache::format::{RECORD_MAGIC, Superblock};
+use dcd_engine::log_cache::format::{LogSuperblock, RECORD_MAGIC};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::summary::SUMMARY_MAGIC;
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
@@ -35,7 +35,7 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 /// Content of the drive, and counts.
 struct Kept {
     geometry: Geometry,
-    segments: Option<Superblock>,
+    segments: Option<LogSuperblock>,
     sectors: BTreeMap<u64, Box<[u8; SECTOR]>>,
     reads: u64,
     bytes_read: u64,

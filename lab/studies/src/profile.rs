@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use dcd_engine::layers::filter::{Filter, Seen};
+use dcd_engine::layers::filter::{Filter, SeenGeometry};
 use dcd_engine::{AnyStatus, Cx, Extent, Io, IoResult, LINE_SECTORS, Lba, Nanos, OpId, Request, RequestId};
 use serde_json::json;
 
@@ -21,7 +21,7 @@ pub(crate) struct Profile {
     /// Requests that were last written: the start of each, and its sectors.
     written: BTreeMap<u64, u64>,
     writes_in_flight: BTreeMap<RequestId, Nanos>,
-    seen: Seen,
+    seen: SeenGeometry,
 }
 
 #[derive(Default)]
@@ -80,7 +80,7 @@ impl Profile {
 }
 
 impl Filter for Profile {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.seen
     }
 

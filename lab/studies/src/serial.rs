@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use dcd_engine::layers::filter::{Filter, Seen};
+use dcd_engine::layers::filter::{Filter, SeenGeometry};
 use dcd_engine::{AnyStatus, Cx, Io, IoResult, Nanos, OpId, Request, RequestId};
 use dcd_model::Histogram;
 use serde_json::json;
@@ -26,7 +26,7 @@ pub(crate) struct Serial {
     inside: Option<Inside>,
     reads: Histogram,
     writes: Histogram,
-    seen: Seen,
+    seen: SeenGeometry,
 }
 
 impl Serial {
@@ -53,7 +53,7 @@ impl Serial {
 }
 
 impl Filter for Serial {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.seen
     }
 

@@ -1,7 +1,7 @@
 //! The stride benchmark on a modelled drive.
 
 use dcd_crash::{Latency, MemDisk, VirtualDriver};
-use dcd_engine::raid::stride::{Pass, StrideBench};
+use dcd_engine::raid::stride::{StrideBench, StridePass};
 use dcd_engine::{Geometry, Io, Nanos, Pump, StackBuilder};
 use dcd_model::{Disk, DiskConfig, Drive};
 
@@ -9,7 +9,7 @@ use crate::LabError;
 
 /// Returns the time of each pass, one after the other, on a drive with its write cache off. The drive is as it is shipped:
 /// its own order of service, its own read-ahead.
-pub fn stride_times(drive: &Drive, passes: Vec<Pass>) -> Result<Vec<Nanos>, LabError> {
+pub fn stride_times(drive: &Drive, passes: Vec<StridePass>) -> Result<Vec<Nanos>, LabError> {
     let count = passes.len();
     let geometry = Geometry { volatile_cache: false, ..Geometry::plain(drive.sectors()) };
     let mut driver = VirtualDriver::new(vec![MemDisk::new(geometry, Latency::INSTANT, 1)]);
@@ -44,7 +44,7 @@ mod tests {
         let smax = |drive: &Drive| {
             let span = Extent::new(Lba(0), 8 << 11);
             let strides = [1, 2, 4, 8, 16, 32];
-            let passes = strides.map(|stride| Pass::strided(true, span, stride)).to_vec();
+            let passes = strides.map(|stride| StridePass::strided(true, span, stride)).to_vec();
             let times = stride_times(drive, passes).unwrap();
             let of = |time: &Nanos| time.as_secs_f64() / times[0].as_secs_f64();
             let curve: Vec<(u64, f64)> = strides.into_iter().zip(times.iter().map(of)).collect();

@@ -1,7 +1,7 @@
 //! An administrator who fails members of a running array, removes them, and adds the same disks again, unchanged or blank.
 
 use dcd_engine::raid::offline::replace;
-use dcd_engine::raid::{DATA_SECTOR, Identity, Superblock, SuperblockError};
+use dcd_engine::raid::{ArraySuperblock, ArraySuperblockError, DATA_SECTOR, MemberIdentity};
 use dcd_engine::{
     ArrayCommand, BlockDevice, CommandError, Control, DeviceIndex, Geometry, LayerIndex, Lba, Port, Pump,
     Report, SECTOR_BYTES, Seat, Stack,
@@ -158,23 +158,24 @@ pub(super) fn blank_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<usiz
             .is_some_and(|newest| spares().any(|(_, identity)| identity.id == newest.member_ids[role]))
     };
     let blank = |role: &usize| {
-        let found = Superblock::read(&mut disks[*role]);
-        matches!(found, Err(SuperblockError::NoMagic | SuperblockError::Checksum)) && !has_spare(*role)
+        let found = ArraySuperblock::read(&mut disks[*role]);
+        matches!(found, Err(ArraySuperblockError::NoMagic | ArraySuperblockError::Checksum))
+            && !has_spare(*role)
     };
     (0..hot_add.members).filter(blank).collect()
 }
 
-type Found = Option<(Superblock, Identity)>;
+type Found = Option<(ArraySuperblock, MemberIdentity)>;
 
 /// Reads the superblocks of the members, and then of the spares.
 fn superblocks(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<Found> {
     let devices = hot_add.members + hot_add.spares;
-    disks[..devices].iter_mut().map(|disk| Superblock::read(disk).ok()).collect()
+    disks[..devices].iter_mut().map(|disk| ArraySuperblock::read(disk).ok()).collect()
 }
 
-fn newest(read: &[Found]) -> Option<Superblock> {
+fn newest(read: &[Found]) -> Option<ArraySuperblock> {
     let with_role = read.iter().flatten().filter(|(_, identity)| identity.role.is_some());
-    Superblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
+    ArraySuperblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
 }
 
 /// Returns members that have lost their role to a disk that cannot be read: a start refuses them.
@@ -241,7 +242,7 @@ pub(super) fn add_offline(
     let (before, rest) = disks[..hot_add.members + hot_add.spares].split_at_mut(role);
     let (disk, behind) = rest.split_first_mut().expect("the role has a disk");
     let others = before.iter_mut().chain(behind).filter_map(|disk| {
-        let is_known = Superblock::read(disk).is_ok();
+        let is_known = ArraySuperblock::read(disk).is_ok();
         is_known.then_some(Some(disk as &mut dyn BlockDevice))
     });
     let mut others: Vec<Option<&mut dyn BlockDevice>> = others.collect();

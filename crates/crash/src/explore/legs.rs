@@ -1,6 +1,6 @@
 //! An administrator who removes legs of a log and adds the same disks again, unchanged or blank.
 
-use dcd_engine::mirror::{CONTENT_SECTOR, MirrorStatus, Standing};
+use dcd_engine::mirror::{CONTENT_SECTOR, LegState, MirrorStatus};
 use dcd_engine::{
     ArrayCommand, BlockDevice, Control, DeviceIndex, LayerIndex, Lba, Port, Pump, Report, SECTOR_BYTES, Seat,
     Stack,
@@ -100,7 +100,7 @@ impl LegKeeper {
             mirror.legs.iter().find(|other| other.port == port).and_then(|leg| leg.standing)
         };
         // A leg that has failed, or is not used as one, is removed first; a good one now and then.
-        let bad = (0..self.ports.len()).find(|leg| matches!(standing(*leg), None | Some(Standing::Failed)));
+        let bad = (0..self.ports.len()).find(|leg| matches!(standing(*leg), None | Some(LegState::Failed)));
         let leg = match bad {
             Some(leg) => leg,
             None if self.rng.chance(self.takes) => self.rng.below(self.ports.len() as u64) as usize,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dcd_engine::layers::filter::{Filter, Seen};
+use dcd_engine::layers::filter::{Filter, SeenGeometry};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{
@@ -38,12 +38,12 @@ pub(crate) enum Twist {
 
 struct Twisted {
     twist: Twist,
-    seen: Seen,
+    seen: SeenGeometry,
     stalled: VecDeque<RequestId>,
 }
 
 impl Filter for Twisted {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.seen
     }
 
@@ -98,7 +98,7 @@ pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan)
         let device = builder.device(geometries[0]);
         let extent = Extent::new(Lba(SECTORS), SECTORS);
         let slice = builder.layer("slice", Box::new(Slice::new(extent)), &[device]);
-        let twisted = Twisted { twist, seen: Seen::default(), stalled: VecDeque::new() };
+        let twisted = Twisted { twist, seen: SeenGeometry::default(), stalled: VecDeque::new() };
         let root = builder.layer("twisted", Box::new(twisted), &[slice]);
         builder.finish(root)
     };

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use dcd_crash::{CutStyle, Latency, MemDisk, SimRng, VirtualDriver};
 use dcd_engine::raid::grow::{GrowError, GrowRefusal, add_member, take_space};
 use dcd_engine::raid::offline::create;
-use dcd_engine::raid::{CacheUnit, DATA_SECTOR, Layout, Level, RaidConfig, RaidLayer, Superblock, parity};
+use dcd_engine::raid::{
+    ArraySuperblock, CacheUnit, DATA_SECTOR, Layout, Level, RaidConfig, RaidLayer, parity,
+};
 use dcd_engine::{
     BlockDevice, Buf, Durability, ErrorKind, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES, Stack,
     StackBuilder, StackDevice,
@@ -162,7 +164,7 @@ fn served(config: RaidConfig, disks: Vec<MemDisk>, work: impl FnOnce(&mut dyn Bl
 }
 
 /// Grows with the power on for so many commands; one member may be dead.
-fn grow(disks: &mut [MemDisk], commands: u64, dead: Option<usize>) -> Result<Superblock, GrowError> {
+fn grow(disks: &mut [MemDisk], commands: u64, dead: Option<usize>) -> Result<ArraySuperblock, GrowError> {
     let left = Rc::new(Cell::new(commands));
     let powered = |(role, disk)| Powered { disk, left: Rc::clone(&left), dead: dead == Some(role) };
     let mut powered: Vec<Powered<'_>> = disks.iter_mut().enumerate().map(powered).collect();
@@ -173,7 +175,7 @@ fn grow(disks: &mut [MemDisk], commands: u64, dead: Option<usize>) -> Result<Sup
 }
 
 /// Grows as far as it comes without the devices that are missing.
-fn grow_without(disks: &mut [MemDisk], missing: &[usize]) -> Result<Superblock, GrowError> {
+fn grow_without(disks: &mut [MemDisk], missing: &[usize]) -> Result<ArraySuperblock, GrowError> {
     let mut members: Vec<Option<&mut dyn BlockDevice>> = disks
         .iter_mut()
         .enumerate()
@@ -365,8 +367,8 @@ fn what_would_lose_data_is_refused() {
     assert!(refused(&mut disks).contains("not the one that has this role"));
     let mut disks = case.disks();
     for disk in &mut disks[1..3] {
-        let (superblock, identity) = Superblock::read(disk).expect("read");
-        let failed = Superblock { failed: 1, generation: 50, ..superblock };
+        let (superblock, identity) = ArraySuperblock::read(disk).expect("read");
+        let failed = ArraySuperblock { failed: 1, generation: 50, ..superblock };
         disk.run(failed.write(identity)).status.expect("written");
     }
     assert!(refused(&mut disks).contains("it has failed members"));

@@ -3,7 +3,7 @@
 
 use dcd_crash::{CutStyle, Latency, MemDisk, SimRng};
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::{State, Superblock};
+use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::log_cache::offline::{
     FormatOptions, format, read_superblock, store_calibration, write_superblock,
 };
@@ -50,11 +50,11 @@ fn disk(sectors: u64, seed: u64) -> MemDisk {
 }
 
 /// A log as a killed server leaves it: its newest superblock has been written, and not flushed.
-fn killed(seed: u64) -> (MemDisk, Superblock, Superblock) {
+fn killed(seed: u64) -> (MemDisk, LogSuperblock, LogSuperblock) {
     let (mut log, mut data) = (disk(32 + 4 * 32, seed), disk(4096, seed));
     let options = FormatOptions { segment_bytes: Some(16 << 10), ..FormatOptions::new([1; 16], [2; 16]) };
     let mut durable = format(&mut log, &mut data, &options).expect("it is formatted");
-    durable.state = State::Active;
+    durable.state = LogState::Active;
     write_superblock(&mut log, &mut durable).expect("it is written");
     let mut newest = durable.clone();
     newest.epoch += 1;
@@ -73,9 +73,9 @@ fn a_cut_leaves_a_superblock_that_is_not_older_than_the_durable_one() {
             let done = store_calibration(&mut Cut { disk: &mut log, left }, &calibration).is_ok();
             for style in CutStyle::ALL {
                 let mut found = log.power_cut(style, &mut SimRng::new(seed));
-                let found: Result<Superblock, LogError> = read_superblock(&mut found);
+                let found: Result<LogSuperblock, LogError> = read_superblock(&mut found);
                 let found = found.unwrap_or_else(|e| panic!("seed {seed}, {left} done, {style:?}: {e}"));
-                let with = Superblock {
+                let with = LogSuperblock {
                     calibration: Some(calibration.clone()),
                     generation: newest.generation + 1,
                     ..newest.clone()

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dcd_engine::log_cache::format::State;
+use dcd_engine::log_cache::format::LogState;
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_serve::nbd::kernel::Kernel;
 use dcd_serve::ublk;
@@ -108,7 +108,7 @@ fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
     };
     let is_made = match (&seen, &attachment) {
         (LogSeen::Present { state, uuid, .. }, Some(own)) => {
-            *state != State::Detached && own.cache_uuid == *uuid
+            *state != LogState::Detached && own.cache_uuid == *uuid
         }
         // The start says which log is missing.
         (LogSeen::Missing(_), attachment) => attachment.is_some(),

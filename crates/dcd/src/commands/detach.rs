@@ -1,6 +1,6 @@
 //! `dcd detach`: writes all dirty data back, marks the log as out of use, and forgets the cache: the data disk is plain again.
 
-use dcd_engine::log_cache::format::State;
+use dcd_engine::log_cache::format::LogState;
 use dcd_engine::log_cache::offline::{RescueOptions, rescue};
 use dcd_stack::HumanBytes;
 
@@ -54,7 +54,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         )));
     }
     // The log is marked first: with the record gone first, a crash would leave a log that looks in use.
-    mark(&mut opened.log, State::Detached)?;
+    mark(&mut opened.log, LogState::Detached)?;
     let Opened { log, data, record, .. } = opened;
     if let Some(record) = &record {
         record.remove()?;
@@ -104,15 +104,15 @@ fn needs_no_destaging(
     let own = known.filter(|attachment| attachment.cache_uuid == *uuid);
     let is_told =
         || record.told.as_ref().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id)));
-    if *state == State::Detached && (own.is_some() || record.lost().is_some() && is_told()) {
+    if *state == LogState::Detached && (own.is_some() || record.lost().is_some() && is_told()) {
         // An earlier detach was killed after it had marked the log.
         return Ok(Some("all dirty data had been written back before"));
     }
-    if *state == State::Detached && known.is_none() && record.lost().is_none() {
+    if *state == LogState::Detached && known.is_none() && record.lost().is_none() {
         return Ok(Some("it was detached before"));
     }
     if is_complete && own.is_some_and(|attachment| attachment.state == AttachmentState::Abandoned) {
-        mark(&mut open_log(choice, Purpose::Change)?, State::Detached)?;
+        mark(&mut open_log(choice, Purpose::Change)?, LogState::Detached)?;
         return Ok(Some(
             "the cache had been discarded before, and the data disk is complete without its log",
         ));

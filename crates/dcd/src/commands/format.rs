@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::{SEGMENT_BYTES_MAX, State};
+use dcd_engine::log_cache::format::{LogState, SEGMENT_BYTES_MAX};
 use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
 use dcd_engine::{BlockDevice, Geometry, SECTOR_BYTES};
 use dcd_io::MemoryDevice;
@@ -234,7 +234,7 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
         refuse_data_disk(record, choice, force)?;
     }
     if let (Ok(superblock), false) = (read_superblock(&mut opened.data), force)
-        && superblock.state != State::Detached
+        && superblock.state != LogState::Detached
     {
         let data = choice.site.path_below(&choice.data).unwrap_or(Path::new(&choice.data));
         return Err(Failure::refused(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dcd_engine::mirror::{Label, LabelError, LegStatus, MirrorStatus, Standing};
+use dcd_engine::mirror::{Label, LabelError, LegState, LegStatus, MirrorStatus};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_serve::control::{Client, ClientError};
 use dcd_stack::HumanBytes;
@@ -120,12 +120,12 @@ fn status(args: &LogStatus) -> Result<(), Failure> {
 
 fn word(mirror: &MirrorStatus, leg: &LegStatus) -> String {
     match leg.standing {
-        Some(Standing::Whole) => "whole".to_owned(),
-        Some(Standing::Filling) => {
+        Some(LegState::Whole) => "whole".to_owned(),
+        Some(LegState::Filling) => {
             format!("filled to {:.0} %", leg.filled_bytes as f64 * 100.0 / mirror.size_bytes.max(1) as f64)
         }
-        Some(Standing::Failed) if leg.missing => "missing, though nothing says that it failed".to_owned(),
-        Some(Standing::Failed) => "failed".to_owned(),
+        Some(LegState::Failed) if leg.missing => "missing, though nothing says that it failed".to_owned(),
+        Some(LegState::Failed) => "failed".to_owned(),
         None => "not a leg: \"dcd log add\" makes it one, or take it out of \"log\"".to_owned(),
     }
 }
@@ -156,10 +156,10 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
     let mut client = mirrored.server("a leg is added")?;
     let before = mirror_of_server(&mut client, &mirrored.layer)?;
     match before.legs.iter().find(|leg| leg.name.as_deref() == Some(name)).and_then(|leg| leg.standing) {
-        Some(Standing::Whole | Standing::Filling) => {
+        Some(LegState::Whole | LegState::Filling) => {
             return Err(Failure::refused(format!("\"{name}\" is a leg already"), "nothing was changed"));
         }
-        Some(Standing::Failed) | None => {}
+        Some(LegState::Failed) | None => {}
     }
     // The server still has the device open if it was present at the start, but was no leg or has failed since.
     close(&mut client, &mirrored.layer, name)?;
@@ -171,12 +171,12 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
         let mirror = mirror_of_server(&mut client, &mirrored.layer)?;
         let leg = mirror.legs.iter().find(|leg| leg.name.as_deref() == Some(name));
         match leg.map(|leg| (leg.standing, leg.filled_bytes)) {
-            Some((Some(Standing::Whole), _)) => {
+            Some((Some(LegState::Whole), _)) => {
                 progress.end();
                 println!("\"{name}\" is a leg now, and has all data");
                 return Ok(());
             }
-            Some((Some(Standing::Filling), filled)) => {
+            Some((Some(LegState::Filling), filled)) => {
                 progress.left(mirror.size_bytes.saturating_sub(filled).max(1));
             }
             _ => {

@@ -26,7 +26,7 @@ mod top;
 mod ublk;
 mod udev;
 
-use dcd_engine::raid::stride::Pass;
+use dcd_engine::raid::stride::StridePass;
 use dcd_engine::{Extent, Nanos};
 
 use crate::cli::Command;
@@ -45,7 +45,8 @@ pub struct Program {
 }
 
 /// Measures passes of the stride benchmark on a modelled drive; `passes` makes them for the drive's extent.
-pub type Modelled = fn(drive: &str, passes: &dyn Fn(Extent) -> Vec<Pass>) -> Result<Vec<Nanos>, Failure>;
+pub type Modelled =
+    fn(drive: &str, passes: &dyn Fn(Extent) -> Vec<StridePass>) -> Result<Vec<Nanos>, Failure>;
 
 pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
     match command {

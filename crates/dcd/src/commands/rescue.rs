@@ -1,7 +1,7 @@
 //! `dcd rescue`: writes the dirty data of a log back without a server, and lists what cannot be read.
 
 use dcd_engine::LINE_BYTES;
-use dcd_engine::log_cache::format::State;
+use dcd_engine::log_cache::format::LogState;
 use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, check, read_superblock, rescue};
 use dcd_engine::log_cache::recover::DamageKind;
 use dcd_stack::HumanBytes;
@@ -114,7 +114,7 @@ fn admit(
 fn is_given_up(recorded: Option<&RecordSeen>, seen: &LogSeen) -> bool {
     let LogSeen::Present { uuid, state, .. } = seen else { return false };
     let attachment = recorded.and_then(|recorded| recorded.all.of(recorded.extent));
-    *state == State::GivenUp
+    *state == LogState::GivenUp
         || attachment.is_some_and(|attachment| {
             attachment.state == AttachmentState::Abandoned && attachment.cache_uuid == *uuid
         })
@@ -122,7 +122,7 @@ fn is_given_up(recorded: Option<&RecordSeen>, seen: &LogSeen) -> bool {
 
 /// Returns the LBAs where the data disk is not as the cache left it. A rescue is refused if there are any.
 fn changed_lbas(opened: &mut Opened) -> Result<Vec<u64>, Failure> {
-    if read_superblock(&mut opened.log)?.state == State::Detached {
+    if read_superblock(&mut opened.log)?.state == LogState::Detached {
         return Ok(Vec::new());
     }
     let found = check(&mut opened.log, Some(&mut opened.data), &mut |_| {})?;
@@ -144,7 +144,7 @@ fn note_clean(choice: &CacheChoice, opened: &mut Opened) -> Result<(), Failure> 
     let superblock = read_superblock(&mut opened.log)?;
     if let Some(record) = &opened.record {
         let is_recorded = record.load()?.of(record.extent()).is_some();
-        if superblock.state == State::Detached || superblock.state == State::GivenUp && !is_recorded {
+        if superblock.state == LogState::Detached || superblock.state == LogState::GivenUp && !is_recorded {
             return Ok(());
         }
         let clean = choice.attachment(record.extent(), &superblock, AttachmentState::Clean);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use dcd_engine::Extent;
-use dcd_engine::log_cache::format::Superblock;
+use dcd_engine::log_cache::format::LogSuperblock;
 use dcd_stack::{LayerKind, StackFile};
 
 use crate::cli_array::ArrayArgs;
@@ -113,7 +113,12 @@ impl CacheChoice {
     }
 
     /// The attachment of this cache to a part of a disk, as the superblock describes it.
-    pub fn attachment(&self, extent: Extent, superblock: &Superblock, state: AttachmentState) -> Attachment {
+    pub fn attachment(
+        &self,
+        extent: Extent,
+        superblock: &LogSuperblock,
+        state: AttachmentState,
+    ) -> Attachment {
         Attachment {
             cache_uuid: uuid_text(superblock.cache_uuid),
             log: self.log_place(),

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use dcd_engine::StartError;
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::Superblock;
-use dcd_engine::mirror::{Found as FoundLabel, MirrorConfig, may_start};
+use dcd_engine::log_cache::format::LogSuperblock;
+use dcd_engine::mirror::{FoundLabel, MirrorConfig, may_start};
 use dcd_stack::{Asked, LayerSpec, StackFile};
 
 use super::absent;
@@ -55,7 +55,7 @@ pub struct PlainSeen {
 
 pub struct CacheSeen {
     pub log: LogSeen,
-    pub superblock: Option<Superblock>,
+    pub superblock: Option<LogSuperblock>,
     /// None for a data disk in RAM, or one that is not one range of a device or array.
     pub record: Option<RecordSeen>,
 }
@@ -184,7 +184,7 @@ fn judge_cache(
 }
 
 /// Refuses a log that another machine may be serving, unless the stack is taken over.
-pub fn admit_machine(superblock: &Superblock, machine: u64, asked: &Asked) -> Result<(), Refusal> {
+pub fn admit_machine(superblock: &LogSuperblock, machine: u64, asked: &Asked) -> Result<(), Refusal> {
     match superblock.other_machine(machine) {
         Some(other) if !asked.take_over => Err(LogError::OtherMachine { other, this: machine }.refusal()),
         _ => Ok(()),
@@ -230,7 +230,11 @@ fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
 }
 
 /// Makes the attachment of a cache that the record lacks. Its amount of dirty data is unknown.
-pub fn of_unknown_content(choice: &CacheChoice, record: &RecordSeen, superblock: &Superblock) -> Attachment {
+pub fn of_unknown_content(
+    choice: &CacheChoice,
+    record: &RecordSeen,
+    superblock: &LogSuperblock,
+) -> Attachment {
     let found = choice.attachment(record.extent, superblock, AttachmentState::Dirty);
     Attachment { dirty_bytes: None, ..found }
 }

@@ -1,9 +1,9 @@
 //! Everything that can be seen of a stack and asked of its start, and the verdict.
 
-use dcd_engine::log_cache::format::State;
+use dcd_engine::log_cache::format::LogState;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
-use dcd_engine::mirror::{Label, LabelError, Leg, Standing};
-use dcd_engine::raid::{RaidConfig, Superblock as ArraySuperblock, create};
+use dcd_engine::mirror::{Label, LabelError, Leg, LegState};
+use dcd_engine::raid::{ArraySuperblock, RaidConfig, create};
 use dcd_engine::{BlockDevice, Extent, Lba};
 use dcd_io::MemoryDevice;
 
@@ -26,10 +26,10 @@ fn file(text: &str) -> StackFile {
     StackFile::parse(text, Path::new("/stacks/disk.toml")).unwrap()
 }
 
-fn superblock(state: State, machine: u64) -> Superblock {
+fn superblock(state: LogState, machine: u64) -> LogSuperblock {
     let options = FormatOptions::new([7; 16], [8; 16]);
     let made = format(&mut MemoryDevice::new(16 << 20), &mut MemoryDevice::new(1 << 20), &options).unwrap();
-    Superblock { state, machine, epoch: 5, ..made }
+    LogSuperblock { state, machine, epoch: 5, ..made }
 }
 
 fn uuid() -> String {
@@ -48,7 +48,7 @@ fn record(all: Vec<Attachment>) -> RecordSeen {
 }
 
 /// A log on legs 1 and 2, of which these are whole.
-fn present(state: State, epoch: u64, whole: &[u64]) -> LogSeen {
+fn present(state: LogState, epoch: u64, whole: &[u64]) -> LogSeen {
     let legs = LegsSeen { whole: whole.to_vec(), generation: 4 };
     LogSeen::Present { uuid: uuid(), epoch, state, torn: false, legs }
 }
@@ -67,11 +67,11 @@ fn cache(log: LogSeen, machine: u64, record: Option<RecordSeen>) -> Seen {
 }
 
 fn running(record: RecordSeen) -> Seen {
-    cache(present(State::Stopped, 5, &[1, 2]), THIS, Some(record))
+    cache(present(LogState::Stopped, 5, &[1, 2]), THIS, Some(record))
 }
 
 /// The label of a leg, by which the legs 1 and 2 have these standings.
-fn label(own: u64, generation: u64, standings: [Standing; 2]) -> FoundLabel {
+fn label(own: u64, generation: u64, standings: [LegState; 2]) -> FoundLabel {
     let legs = standings.into_iter().zip(1..).map(|(standing, id)| Leg { id, standing }).collect();
     Ok((Label { uuid: [3; 16], generation, complete: generation - 1, sectors: 100, legs }, own))
 }
@@ -120,7 +120,7 @@ const STARTS: Verdict = |_| "";
 
 fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
     use AttachmentState::{Abandoned, Clean, Dirty};
-    use Standing::{Failed, Whole};
+    use LegState::{Failed, Whole};
     let known = || record(vec![attachment(Dirty)]);
     let stale = || {
         let stale_legs = vec![StaleLeg { id: 1, generation: 4 }];
@@ -140,7 +140,7 @@ fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
         ("dirty", CACHE, running(known()), STARTS),
         ("clean", CACHE, running(record(vec![attachment(Clean)])), STARTS),
         ("no record", CACHE, running(record(Vec::new())), STARTS),
-        ("data disk in RAM", CACHE, cache(present(State::Stopped, 5, &[]), THIS, None), STARTS),
+        ("data disk in RAM", CACHE, cache(present(LogState::Stopped, 5, &[]), THIS, None), STARTS),
         ("no record, and the disk names the cache", CACHE, running(told(vec![own])), STARTS),
         ("no record, and the disk names none", CACHE, running(told(Vec::new())), |_| "no cache is attached"),
         (
@@ -158,11 +158,16 @@ fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
         ("record of another cache", CACHE, running(record(vec![another])), |_| "another cache is attached"),
         ("failed log", CACHE, running(record(vec![attachment(Abandoned)])), |_| "written without the log"),
         ("old copy", CACHE, running(record(vec![newer])), |_| "is an old copy"),
-        ("detached", CACHE, cache(present(State::Detached, 5, &[]), THIS, Some(known())), |_| "was detached"),
+        (
+            "detached",
+            CACHE,
+            cache(present(LogState::Detached, 5, &[]), THIS, Some(known())),
+            |_| "was detached",
+        ),
         (
             "discarded",
             CACHE,
-            cache(present(State::GivenUp, 5, &[]), THIS, Some(known())),
+            cache(present(LogState::GivenUp, 5, &[]), THIS, Some(known())),
             |_| "written without",
         ),
         ("blank log", CACHE, cache(missing(), THIS, Some(known())), |_| "the log is missing"),
@@ -174,18 +179,18 @@ fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
             |_| "not known how",
         ),
         ("blank log, data disk in RAM", CACHE, cache(missing(), THIS, None), |_| "there is no log"),
-        ("killed here", CACHE, cache(present(State::Active, 5, &[]), THIS, Some(known())), STARTS),
+        ("killed here", CACHE, cache(present(LogState::Active, 5, &[]), THIS, Some(known())), STARTS),
         (
             "served elsewhere",
             CACHE,
-            cache(present(State::Active, 5, &[]), OTHER, Some(known())),
+            cache(present(LogState::Active, 5, &[]), OTHER, Some(known())),
             unless_taken,
         ),
-        ("stopped elsewhere", CACHE, cache(present(State::Stopped, 5, &[]), OTHER, Some(known())), STARTS),
+        ("stopped elsewhere", CACHE, cache(present(LogState::Stopped, 5, &[]), OTHER, Some(known())), STARTS),
         (
             "served elsewhere, old copy here",
             CACHE,
-            cache(present(State::Active, 4, &[]), OTHER, Some(known())),
+            cache(present(LogState::Active, 4, &[]), OTHER, Some(known())),
             |asked| if asked.take_over { "is an old copy" } else { "machine" },
         ),
         // Legs.
@@ -212,7 +217,7 @@ fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
         (
             "a stale leg alone, and the record knows",
             CACHE,
-            mirror(vec![("a", whole(1))], cache(present(State::Stopped, 5, &[1]), THIS, Some(stale()))),
+            mirror(vec![("a", whole(1))], cache(present(LogState::Stopped, 5, &[1]), THIS, Some(stale()))),
             |_| "lacks acknowledged writes",
         ),
         (
@@ -220,7 +225,7 @@ fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
             CACHE,
             mirror(
                 vec![("a", label(1, 4, [Whole, Whole])), ("b", label(2, 6, [Failed, Whole]))],
-                cache(present(State::Stopped, 5, &[2]), THIS, Some(stale())),
+                cache(present(LogState::Stopped, 5, &[2]), THIS, Some(stale())),
             ),
             STARTS,
         ),
@@ -236,7 +241,7 @@ fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
         (
             "a leg is missing, and another machine serves the other",
             CACHE,
-            mirror(vec![("a", whole(1))], cache(present(State::Active, 5, &[1]), OTHER, Some(known()))),
+            mirror(vec![("a", whole(1))], cache(present(LogState::Active, 5, &[1]), OTHER, Some(known()))),
             |asked| match (asked.take_over, asked.degraded_legs) {
                 (false, _) => "machine",
                 (true, false) => "does not say that it failed",
@@ -313,7 +318,7 @@ fn a_plan_leaves_out_what_is_missing_and_notes_a_missing_record() {
     assert!(site.device("d1").is_none() && told.len() == 1, "{told:?}");
     let (site, told) = planned(ARRAY, &unreadable());
     assert_eq!((site.layer("raid").unwrap().kind.below_names(), told.len()), (vec!["d0", "d1", "d2"], 0));
-    let whole = label(1, 4, [Standing::Whole; 2]);
+    let whole = label(1, 4, [LegState::Whole; 2]);
     let (site, told) = planned(CACHE, &mirror(vec![("a", whole)], running(record(Vec::new()))));
     assert_eq!(site.layer("cache.legs").unwrap().kind.below_names(), ["a"]);
     assert!(told.len() == 1 && told[0].contains("leg \"b\""), "{told:?}");

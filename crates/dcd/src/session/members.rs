@@ -1,7 +1,7 @@
 //! The devices of an array that is not served: which can be opened, what their superblocks say, and which role each has.
 
 use dcd_engine::BlockDevice;
-use dcd_engine::raid::{Apart, Identity, Superblock, SuperblockError};
+use dcd_engine::raid::{Apart, ArraySuperblock, ArraySuperblockError, MemberIdentity};
 use dcd_stack::Parts;
 
 use crate::session::started::PartDevice;
@@ -11,8 +11,8 @@ pub enum Content {
     /// The device cannot be opened or read.
     Unreadable(String),
     /// The device belongs to no array.
-    None(SuperblockError),
-    Of(Box<Superblock>, Identity),
+    None(ArraySuperblockError),
+    Of(Box<ArraySuperblock>, MemberIdentity),
 }
 
 /// A device that the stack file names; it may not open.
@@ -25,15 +25,15 @@ pub struct Found {
 impl Found {
     /// Reads the superblock of a device.
     pub fn new(name: &str, mut device: PartDevice) -> Found {
-        let content = match Superblock::read(&mut device) {
+        let content = match ArraySuperblock::read(&mut device) {
             Ok((superblock, identity)) => Content::Of(Box::new(superblock), identity),
-            Err(SuperblockError::Io(error)) => Content::Unreadable(error.to_string()),
+            Err(ArraySuperblockError::Io(error)) => Content::Unreadable(error.to_string()),
             Err(error) => Content::None(error),
         };
         Found { name: name.to_owned(), device: Some(device), content }
     }
 
-    pub fn superblock(&self) -> Option<(&Superblock, Identity)> {
+    pub fn superblock(&self) -> Option<(&ArraySuperblock, MemberIdentity)> {
         match &self.content {
             Content::Of(superblock, identity) => Some((superblock, *identity)),
             Content::Unreadable(_) | Content::None(_) => None,
@@ -57,7 +57,7 @@ pub enum Standing {
 }
 
 /// Returns the standing of a device in the array `of`, by the device's superblock.
-pub fn standing(of: &Superblock, superblock: &Superblock, identity: Identity) -> Standing {
+pub fn standing(of: &ArraySuperblock, superblock: &ArraySuperblock, identity: MemberIdentity) -> Standing {
     if superblock.uuid != of.uuid {
         return Standing::Foreign;
     }
@@ -73,7 +73,7 @@ pub fn standing(of: &Superblock, superblock: &Superblock, identity: Identity) ->
 
 /// All devices of an array, and its newest superblock.
 pub struct Devices {
-    pub newest: Superblock,
+    pub newest: ArraySuperblock,
     pub found: Vec<Found>,
     /// The open devices and layers, and their places.
     pub parts: Parts,
@@ -124,7 +124,7 @@ impl Devices {
 }
 
 /// Members among these devices that have diverged from those of the newest superblock.
-pub fn apart<'a>(newest: &Superblock, found: impl Iterator<Item = &'a Found>) -> Option<Apart> {
+pub fn apart<'a>(newest: &ArraySuperblock, found: impl Iterator<Item = &'a Found>) -> Option<Apart> {
     let with_role = found
         .filter_map(Found::superblock)
         .filter(|(superblock, identity)| superblock.uuid == newest.uuid && identity.role.is_some());
@@ -132,12 +132,12 @@ pub fn apart<'a>(newest: &Superblock, found: impl Iterator<Item = &'a Found>) ->
 }
 
 /// Returns the newest superblock of the array to which most devices with a role belong.
-pub fn newest(found: &[Found]) -> Option<Superblock> {
+pub fn newest(found: &[Found]) -> Option<ArraySuperblock> {
     let with_role =
         || found.iter().filter_map(Found::superblock).filter(|(_, identity)| identity.role.is_some());
     let votes = |uuid: [u8; 16]| with_role().filter(|(superblock, _)| superblock.uuid == uuid).count();
     let (most, _) = with_role().max_by_key(|(superblock, _)| votes(superblock.uuid))?;
     let uuid = most.uuid;
     let of = with_role().filter(|(superblock, _)| superblock.uuid == uuid);
-    Superblock::newest_of(of.map(|(superblock, _)| superblock)).cloned()
+    ArraySuperblock::newest_of(of.map(|(superblock, _)| superblock)).cloned()
 }

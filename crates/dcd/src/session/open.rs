@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use dcd_engine::log_cache::format::{State, Superblock};
+use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::log_cache::offline::{read_superblock, take_in, write_superblock};
 use dcd_engine::log_cache::{LogError, Taken};
 use dcd_engine::raid::ArrayStatus;
@@ -147,7 +147,7 @@ pub fn is_log(path: &Path) -> Result<bool, Failure> {
 }
 
 /// Reads the valid superblock of a log, if there is one. The data disk is not opened.
-pub fn superblock_of(choice: &CacheChoice) -> Result<Option<Superblock>, Failure> {
+pub fn superblock_of(choice: &CacheChoice) -> Result<Option<LogSuperblock>, Failure> {
     let log = Failure::unless_busy(open_log(choice, Purpose::Look))?;
     Ok(log.and_then(|mut log| read_superblock(&mut log).ok()))
 }
@@ -156,7 +156,7 @@ pub fn superblock_of(choice: &CacheChoice) -> Result<Option<Superblock>, Failure
 fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Failure> {
     let is_judged = purpose == Purpose::Change && !choice.stands_on_a_cache();
     let superblock = if is_judged { superblock_of(choice)? } else { None };
-    let admit = |superblock: Superblock| admit_machine(&superblock, machine::this(), &choice.site.asked);
+    let admit = |superblock: LogSuperblock| admit_machine(&superblock, machine::this(), &choice.site.asked);
     Ok(superblock.map_or(Ok(()), admit)?)
 }
 
@@ -169,7 +169,7 @@ pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<PartDevice, Fa
 }
 
 /// Writes the state of a cache into the superblock of its log.
-pub fn mark(log: &mut dyn BlockDevice, state: State) -> Result<(), Failure> {
+pub fn mark(log: &mut dyn BlockDevice, state: LogState) -> Result<(), Failure> {
     let mut superblock = read_superblock(log)?;
     superblock.state = state;
     write_superblock(log, &mut superblock).map_err(Failure::from)

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::{State, Superblock};
+use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::log_cache::offline::{live_superblock, read_copies, read_superblock};
-use dcd_engine::mirror::{Found as FoundLabel, Label, MirrorStatus};
+use dcd_engine::mirror::{FoundLabel, Label, MirrorStatus};
 use dcd_engine::{BlockDevice, Target};
 use dcd_stack::{DeviceSource, LayerKind, LayerSpec, Parts};
 
@@ -154,7 +154,7 @@ impl Survey {
 /// UUID of the cache in use whose log a device is.
 fn log_of(device: &mut PartDevice) -> Option<String> {
     let superblock = read_superblock(device).ok()?;
-    (superblock.state != State::Detached).then(|| uuid_text(superblock.cache_uuid))
+    (superblock.state != LogState::Detached).then(|| uuid_text(superblock.cache_uuid))
 }
 
 /// Opens parts of a stack, and all below them. Starts the log caches among these, if they are admitted.
@@ -224,7 +224,7 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<Record>), Fail
     Ok((CacheSeen { log, superblock, record: seen }, record))
 }
 
-fn look_at_log(choice: &CacheChoice) -> Result<(LogSeen, Option<Superblock>), Failure> {
+fn look_at_log(choice: &CacheChoice) -> Result<(LogSeen, Option<LogSuperblock>), Failure> {
     let (offline, parts) = start(&for_looks(&choice.site, Purpose::Look), &[&choice.log], Purpose::Look)?;
     let mirror = choice.site.mirror_below(&choice.log);
     let legs = mirror.map(|mirror| legs_in(&offline, &parts, &mirror.name));
@@ -235,7 +235,7 @@ fn look_at_log(choice: &CacheChoice) -> Result<(LogSeen, Option<Superblock>), Fa
 pub fn look_at(
     log: &mut dyn BlockDevice,
     legs: Option<&MirrorStatus>,
-) -> Result<(LogSeen, Option<Superblock>), Failure> {
+) -> Result<(LogSeen, Option<LogSuperblock>), Failure> {
     let copies = read_copies(log)?;
     match live_superblock(&copies) {
         Ok(superblock) => {

@@ -6,7 +6,7 @@
 
 mod array;
 
-use dcd_engine::raid::Superblock;
+use dcd_engine::raid::ArraySuperblock;
 use libfuzzer_sys::fuzz_target;
 
 /// The header of a record of three columns.
@@ -15,11 +15,11 @@ const HEADER_BYTES: usize = 4096;
 fuzz_target!(|data: &[u8]| {
     let mut members = array::made();
     for member in &mut members.0[..3] {
-        let (superblock, identity) = Superblock::read(member).expect("it has one");
-        let active = Superblock { active: true, journaled: true, epoch: 1, generation: 2, ..superblock };
+        let (superblock, identity) = ArraySuperblock::read(member).expect("it has one");
+        let active = ArraySuperblock { active: true, journaled: true, epoch: 1, generation: 2, ..superblock };
         let _ = dcd_engine::BlockDevice::run(member, active.write(identity));
     }
-    let (superblock, _) = Superblock::read(&mut members.0[0]).expect("it has one");
+    let (superblock, _) = ArraySuperblock::read(&mut members.0[0]).expect("it has one");
     let header = &mut members.0[3].0[..HEADER_BYTES];
     header[..8].copy_from_slice(b"DCDRJRNL");
     header[16..32].copy_from_slice(&superblock.uuid);

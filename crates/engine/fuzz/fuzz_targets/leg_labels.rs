@@ -82,8 +82,7 @@ fuzz_target!(|case: Case| {
         label[12..16].copy_from_slice(&crc.to_le_bytes());
     }
     let names = vec!["a".to_owned(), "b".to_owned()];
-    let mut mirror =
-        Mirror::new(MirrorConfig { names, degraded: case.degraded, ..MirrorConfig::default() });
+    let mut mirror = Mirror::new(MirrorConfig { names, degraded: case.degraded, ..MirrorConfig::default() });
     if mirror.activate(&mut legs).is_err() {
         return;
     }

@@ -7,9 +7,7 @@
 
 mod shape;
 
-use dcd_engine::log_cache::format::{
-    FIRST_SEGMENT_SECTOR, RECORD_MAGIC, decode_header, encode_header,
-};
+use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, RECORD_MAGIC, decode_header, encode_header};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -4,7 +4,9 @@
 
 #![no_main]
 
-use dcd_engine::log_cache::format::{SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock};
+use dcd_engine::log_cache::format::{
+    LogSuperblock, SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC,
+};
 use libfuzzer_sys::fuzz_target;
 use zerocopy::IntoBytes;
 
@@ -15,8 +17,8 @@ fuzz_target!(|data: &[u8]| {
     area[12..16].fill(0);
     let crc = crc32c::crc32c(&area[..SUPERBLOCK_BYTES]);
     area[12..16].copy_from_slice(&crc.to_le_bytes());
-    if let Ok(superblock) = Superblock::decode(&area) {
-        let again = Superblock::decode(superblock.encode().as_bytes()).expect("it was good");
+    if let Ok(superblock) = LogSuperblock::decode(&area) {
+        let again = LogSuperblock::decode(superblock.encode().as_bytes()).expect("it was good");
         assert_eq!((again.durable_seq, again.segments), (superblock.durable_seq, superblock.segments));
         assert_eq!(again.fingerprint, superblock.fingerprint);
     }

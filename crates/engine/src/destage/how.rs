@@ -17,7 +17,7 @@ pub enum HowPolicy {
 
 /// Sectors that are written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct DirtyBlock {
     /// The sectors of the disk that they are written to.
     pub target: Extent,
     /// The place of the sectors in the cache: the order in which they came.
@@ -30,7 +30,7 @@ pub struct Block {
 pub const MERGE_SECTORS_MAX: u64 = 2048;
 
 impl HowPolicy {
-    pub fn order(self, blocks: &mut [Block]) {
+    pub fn order(self, blocks: &mut [DirtyBlock]) {
         match self {
             HowPolicy::AsItComes => blocks.sort_unstable_by_key(|block| block.place),
             HowPolicy::Sorted => blocks.sort_unstable_by_key(|block| block.target.start),
@@ -45,9 +45,10 @@ mod tests {
 
     #[test]
     fn blocks_go_as_they_came_or_by_address() {
-        let block = |lba, place| Block { target: Extent::new(Lba(lba), 8), place, index: 0 };
+        let block = |lba, place| DirtyBlock { target: Extent::new(Lba(lba), 8), place, index: 0 };
         let mut blocks = [block(16, 1), block(0, 0), block(8, 2)];
-        let order = |blocks: &[Block]| blocks.iter().map(|block| block.target.start.0).collect::<Vec<_>>();
+        let order =
+            |blocks: &[DirtyBlock]| blocks.iter().map(|block| block.target.start.0).collect::<Vec<_>>();
         HowPolicy::AsItComes.order(&mut blocks);
         assert_eq!(order(&blocks), [0, 16, 8]);
         HowPolicy::Sorted.order(&mut blocks);

@@ -28,7 +28,7 @@ pub enum WhenPolicy {
 
 /// The state that a policy may look at.
 #[derive(Clone, Copy, Debug)]
-pub struct View {
+pub struct PolicyView {
     pub now: Nanos,
     /// The share of the cache that is full, 0 to 1.
     pub utilisation: f64,
@@ -57,7 +57,7 @@ pub enum Choice {
 }
 
 impl WhenPolicy {
-    pub fn choose(self, view: &View) -> Choice {
+    pub fn choose(self, view: &PolicyView) -> Choice {
         let (utilisation, quiet) = (view.utilisation, view.foreground == 0);
         let runs = match self {
             WhenPolicy::Idle => return view.idle(),
@@ -78,7 +78,7 @@ impl WhenPolicy {
     }
 }
 
-impl View {
+impl PolicyView {
     /// The required time without a request falls from `idle_empty` for an empty cache to `idle_full` for a full one; the next request
     /// suspends destaging. From the high mark on, destaging runs in the foreground, as waiting gains nothing.
     fn idle(&self) -> Choice {
@@ -104,8 +104,8 @@ pub fn hysteresis(was_on: bool, value: f64, high_mark: f64, low_mark: f64) -> bo
 mod tests {
     use super::*;
 
-    fn view(utilisation: f64) -> View {
-        View {
+    fn view(utilisation: f64) -> PolicyView {
+        PolicyView {
             now: Nanos::from_millis(600),
             utilisation,
             foreground: 0,
@@ -124,9 +124,9 @@ mod tests {
     fn the_idle_threshold_falls_with_utilisation() {
         assert_eq!(WhenPolicy::Idle.choose(&view(0.0)), Choice::At(Nanos::from_secs(1)));
         assert_eq!(WhenPolicy::Idle.choose(&view(0.5)), Choice::Run, "500.5 ms are over");
-        assert_eq!(WhenPolicy::Idle.choose(&View { foreground: 1, ..view(0.5) }), Choice::Wait);
+        assert_eq!(WhenPolicy::Idle.choose(&PolicyView { foreground: 1, ..view(0.5) }), Choice::Wait);
         assert_eq!(
-            WhenPolicy::Idle.choose(&View { foreground: 1, ..view(0.8) }),
+            WhenPolicy::Idle.choose(&PolicyView { foreground: 1, ..view(0.8) }),
             Choice::Run,
             "full enough not to wait"
         );
@@ -135,22 +135,25 @@ mod tests {
     #[test]
     fn marks_have_hysteresis() {
         assert_eq!(WhenPolicy::HighLow.choose(&view(0.6)), Choice::Wait);
-        assert_eq!(WhenPolicy::HighLow.choose(&View { running: true, ..view(0.6) }), Choice::Run);
-        assert_eq!(WhenPolicy::HighLow.choose(&View { running: true, ..view(0.4) }), Choice::Wait);
-        assert_eq!(WhenPolicy::HighLow.choose(&View { foreground: 9, ..view(0.75) }), Choice::Run);
+        assert_eq!(WhenPolicy::HighLow.choose(&PolicyView { running: true, ..view(0.6) }), Choice::Run);
+        assert_eq!(WhenPolicy::HighLow.choose(&PolicyView { running: true, ..view(0.4) }), Choice::Wait);
+        assert_eq!(WhenPolicy::HighLow.choose(&PolicyView { foreground: 9, ..view(0.75) }), Choice::Run);
     }
 
     #[test]
     fn quiescent_purging_waits_for_requests() {
-        let busy = |utilisation| View { foreground: 1, ..view(utilisation) };
-        let running = |utilisation| View { running: true, ..view(utilisation) };
+        let busy = |utilisation| PolicyView { foreground: 1, ..view(utilisation) };
+        let running = |utilisation| PolicyView { running: true, ..view(utilisation) };
         assert_eq!(WhenPolicy::OneThreshold.choose(&view(0.8)), Choice::Run);
         assert_eq!(WhenPolicy::OneThreshold.choose(&busy(0.8)), Choice::Wait);
         assert_eq!(WhenPolicy::OneThreshold.choose(&running(0.7)), Choice::Wait, "there is no hysteresis");
         assert_eq!(WhenPolicy::TwoThresholds.choose(&running(0.7)), Choice::Run);
         assert_eq!(WhenPolicy::TwoThresholds.choose(&view(0.7)), Choice::Wait);
-        assert_eq!(WhenPolicy::TwoThresholds.choose(&View { foreground: 1, ..running(0.7) }), Choice::Wait);
-        let at_the_top = View { high_mark: 1.0, ..view(1.0) };
+        assert_eq!(
+            WhenPolicy::TwoThresholds.choose(&PolicyView { foreground: 1, ..running(0.7) }),
+            Choice::Wait
+        );
+        let at_the_top = PolicyView { high_mark: 1.0, ..view(1.0) };
         assert_eq!(
             WhenPolicy::TwoThresholds.choose(&at_the_top),
             Choice::Wait,
@@ -165,7 +168,7 @@ mod tests {
     fn a_linear_threshold_destages_more_the_fuller_it_is() {
         let wanted = |utilisation| {
             (0..).find(|&in_flight| {
-                WhenPolicy::Linear.choose(&View { in_flight, ..view(utilisation) }) == Choice::Wait
+                WhenPolicy::Linear.choose(&PolicyView { in_flight, ..view(utilisation) }) == Choice::Wait
             })
         };
         assert_eq!([0.5, 0.51, 0.625, 0.75, 0.9].map(wanted), [Some(0), Some(1), Some(2), Some(4), Some(4)]);

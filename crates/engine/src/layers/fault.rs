@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::layer::{Cx, Durability, ErrorKind, Io, IoError, IoKind, IoResult, OpId, Request};
-use crate::layers::filter::{Filter, Seen};
+use crate::layers::filter::{Filter, SeenGeometry};
 use crate::{AnyStatus, Buf, Nanos};
 
 /// The operations that a fault hits.
@@ -54,12 +54,12 @@ pub struct Fault {
     /// Number of matching operations since activation.
     come: u64,
     failed: u64,
-    seen: Seen,
+    seen: SeenGeometry,
 }
 
 impl Fault {
     pub const fn new(plan: FaultPlan) -> Fault {
-        Fault { plan, come: 0, failed: 0, seen: Seen::new(None) }
+        Fault { plan, come: 0, failed: 0, seen: SeenGeometry::new(None) }
     }
 
     /// Counts an operation, and tells whether it fails.
@@ -80,7 +80,7 @@ impl Fault {
 }
 
 impl Filter for Fault {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.seen
     }
 

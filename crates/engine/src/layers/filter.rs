@@ -9,13 +9,13 @@ use crate::layer::{
 };
 
 /// The geometry of a filter from above, from activation on.
-pub type Seen = Cell<Option<Geometry>>;
+pub type SeenGeometry = Cell<Option<Geometry>>;
 
 /// A layer over one thing. By default, it passes everything on unchanged. Each filter is a [`Layer`].
 pub trait Filter {
     const BELOW: Port = Port(0);
 
-    fn seen(&self) -> &Seen;
+    fn seen(&self) -> &SeenGeometry;
 
     /// Takes a request from above.
     fn pass(&mut self, request: Request, cx: &mut Cx) {

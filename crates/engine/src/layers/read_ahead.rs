@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::layer::{Cx, Io, IoResult, Layer, OpId, Request, RequestId};
-use crate::layers::filter::{Filter, Seen};
+use crate::layers::filter::{Filter, SeenGeometry};
 use crate::{AnyStatus, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 /// Flag of operations that load a stream; the rest of the number is the stream.
@@ -54,7 +54,7 @@ impl Default for ReadAheadConfig {
 }
 
 /// A reader, and the data read ahead for it.
-struct Stream {
+struct ReadStream {
     /// The end of the reader's last read.
     end: Lba,
     kept: Extent,
@@ -68,9 +68,9 @@ struct Stream {
     used: u64,
 }
 
-impl Stream {
-    fn new() -> Stream {
-        Stream {
+impl ReadStream {
+    fn new() -> ReadStream {
+        ReadStream {
             end: Lba(0),
             kept: Extent::new(Lba(0), 0),
             buf: Buf::none(),
@@ -123,11 +123,11 @@ pub struct ReadAheadStatus {
 /// See the module's documentation.
 pub struct ReadAhead {
     config: ReadAheadConfig,
-    streams: Vec<Stream>,
+    streams: Vec<ReadStream>,
     /// Operations under way that change data.
     changing: BTreeMap<RequestId, Extent>,
     uses: u64,
-    seen: Seen,
+    seen: SeenGeometry,
     statistics: ReadAheadStatistics,
 }
 
@@ -136,9 +136,9 @@ impl ReadAhead {
     /// If the configuration is not valid.
     pub fn new(config: ReadAheadConfig) -> ReadAhead {
         assert!(config.is_valid(), "{config:?} is no read-ahead");
-        let streams = (0..config.streams).map(|_| Stream::new()).collect();
+        let streams = (0..config.streams).map(|_| ReadStream::new()).collect();
         let (changing, statistics) = (BTreeMap::new(), ReadAheadStatistics::default());
-        ReadAhead { config, streams, changing, uses: 0, seen: Seen::new(None), statistics }
+        ReadAhead { config, streams, changing, uses: 0, seen: SeenGeometry::new(None), statistics }
     }
 
     fn piece_max(&self) -> u64 {
@@ -171,7 +171,7 @@ impl ReadAhead {
         }
         self.statistics.misses += 1;
         cx.submit(Self::BELOW, OpId(id.0), Io::Read { at, buf });
-        let near = |stream: &Stream| {
+        let near = |stream: &ReadStream| {
             stream.used > 0 && stream.end <= wanted.start && wanted.start - stream.end <= self.piece_max()
         };
         match self.streams.iter().position(near) {
@@ -193,7 +193,7 @@ impl ReadAhead {
 
     /// Follows a new reader, in place of the one used longest ago.
     fn begin(&mut self, wanted: Extent) {
-        let free = |stream: &&mut Stream| stream.loading.is_none();
+        let free = |stream: &&mut ReadStream| stream.loading.is_none();
         let piece = self.piece_max() / FIRST_PART;
         let Some(stream) = self.streams.iter_mut().filter(free).min_by_key(|stream| stream.used) else {
             return;
@@ -238,7 +238,7 @@ impl ReadAhead {
         let extent = stream.loading.take().expect("it was loading");
         if result.status.is_err() {
             // Two more reads in order are needed before a retry: otherwise the layer would retry indefinitely.
-            *stream = Stream { waiting: std::mem::take(&mut stream.waiting), ..Stream::new() };
+            *stream = ReadStream { waiting: std::mem::take(&mut stream.waiting), ..ReadStream::new() };
         } else if !stream.stale {
             stream.append(extent, result.buf, capacity);
         }
@@ -280,7 +280,7 @@ impl ReadAhead {
     }
 }
 
-impl Stream {
+impl ReadStream {
     /// Adds a piece to the blocks in RAM, if it follows them, and keeps the last `capacity` sectors.
     fn append(&mut self, piece: Extent, loaded: Buf, capacity: u64) {
         let follows = self.kept.sectors > 0 && self.kept.end() == piece.start;
@@ -299,14 +299,14 @@ impl Stream {
     }
 }
 
-fn copy(stream: &Stream, wanted: Extent, buf: &mut Buf) {
+fn copy(stream: &ReadStream, wanted: Extent, buf: &mut Buf) {
     let from = ((wanted.start - stream.kept.start) * SECTOR_BYTES) as usize;
     let len = buf.len();
     buf.copy_from(0, &stream.buf, from, len);
 }
 
 impl Filter for ReadAhead {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.seen
     }
 

@@ -2,7 +2,7 @@
 //! section 2): the cache-disk and the data disk are partitions of one spindle.
 
 use crate::layer::{ActivateError, Cx, ErrorKind, Geometry, Io, IoError, IoResult, OpId, Request, RequestId};
-use crate::layers::filter::{Filter, Seen};
+use crate::layers::filter::{Filter, SeenGeometry};
 use crate::{Extent, Lba};
 
 /// Reason why a slice cannot be cut.
@@ -17,12 +17,12 @@ pub enum SliceError {
 /// See the module's documentation.
 pub struct Slice {
     extent: Extent,
-    seen: Seen,
+    seen: SeenGeometry,
 }
 
 impl Slice {
     pub const fn new(extent: Extent) -> Slice {
-        Slice { extent, seen: Seen::new(None) }
+        Slice { extent, seen: SeenGeometry::new(None) }
     }
 
     fn moved(&self, io: Io) -> Result<Io, (Io, IoError)> {
@@ -51,7 +51,7 @@ impl Slice {
 }
 
 impl Filter for Slice {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.seen
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use crate::layer::{Cx, Durability, Io, IoKind, IoResult, OpId, Request, RequestId};
-use crate::layers::filter::{Filter, Seen};
+use crate::layers::filter::{Filter, SeenGeometry};
 use crate::{AnyStatus, Extent, Nanos};
 
 /// A completed operation.
@@ -63,7 +63,7 @@ pub struct Trace {
     failed: u64,
     in_flight: BTreeMap<RequestId, TraceRecord>,
     sink: Option<Box<dyn Sink>>,
-    seen: Seen,
+    seen: SeenGeometry,
 }
 
 impl Trace {
@@ -76,7 +76,7 @@ impl Trace {
             failed: 0,
             in_flight: BTreeMap::new(),
             sink: None,
-            seen: Seen::new(None),
+            seen: SeenGeometry::new(None),
         }
     }
 
@@ -126,7 +126,7 @@ impl Trace {
 }
 
 impl Filter for Trace {
-    fn seen(&self) -> &Seen {
+    fn seen(&self) -> &SeenGeometry {
         &self.seen
     }
 

@@ -12,8 +12,8 @@ use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
 use super::env::{DATA, LOG};
 use super::error::{LogError, OtherData};
-use super::fingerprint::{Comparison, Kept};
-use super::format::{Entry, Header, Kind, MemoryMark, State, Superblock};
+use super::fingerprint::{Comparison, CoveredLines};
+use super::format::{Entry, EntryKind, Header, LogState, LogSuperblock, MemoryMark};
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
@@ -22,7 +22,7 @@ use super::recover::{DamageKind, RecoverError, Visitor, WalkOptions, Walked, wal
 use super::ring::Ring;
 use super::summary;
 use super::table::{Line, Place};
-use super::{Canary, LogCacheConfig, Promise, Reads};
+use super::{LogCacheConfig, LogCanary, Promise, Reads};
 use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
 use crate::{Extent, LINE_BYTES, SECTOR_BYTES};
 
@@ -45,12 +45,13 @@ impl Replay {
         if self.segments.last().is_none_or(|(last, ..)| *last != segment) {
             self.segments.push((segment, header.seq, header.sector));
         }
-        self.invalidates |= header.entries.iter().any(|e| matches!(e.kind, Kind::Invalidate | Kind::Clean));
+        self.invalidates |=
+            header.entries.iter().any(|e| matches!(e.kind, EntryKind::Invalidate | EntryKind::Clean));
         self.overflow |= !self.index.insert_record(header);
     }
 
     /// Forgets clean copies permanently if lost records may have invalidated them, or if the configuration says so.
-    fn doubt_kept(&mut self, config: &LogCacheConfig, superblock: &mut Superblock, walked: &Walked) {
+    fn doubt_kept(&mut self, config: &LogCacheConfig, superblock: &mut LogSuperblock, walked: &Walked) {
         if config.doubt_kept
             || walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload)
             || walked.damages > walked.damage.len() as u64
@@ -61,7 +62,7 @@ impl Replay {
     }
 
     /// Forgets entries of records that turned out to be destaged.
-    fn purge_before(&mut self, superblock: &Superblock, walked: &Walked, with_kept: bool) {
+    fn purge_before(&mut self, superblock: &LogSuperblock, walked: &Walked, with_kept: bool) {
         let keep = superblock.segment_of(walked.tail_sector);
         let whole = self.segments.iter().take_while(|(segment, ..)| walked.is_empty() || *segment != keep);
         let mut released: Vec<_> = whole
@@ -108,7 +109,7 @@ pub fn activate(
     }
     refuse_keep(&config, log)?;
     let are_good = copies.iter().all(Result::is_ok);
-    let canary = config.canary.is_any(|canary| canary.is_of_rot() || canary == Canary::IgnoreEpochs);
+    let canary = config.canary.is_any(|canary| canary.is_of_rot() || canary == LogCanary::IgnoreEpochs);
     let summaries = are_good && summary::are_used(&superblock, &log) && !config.accept_damage && !canary;
     copies::distrust_older(&mut PortDevice { ports: below, port: LOG }, &superblock)?;
     let mut replayed = replay_either(&config, &superblock, summaries, below)?;
@@ -150,7 +151,7 @@ pub fn activate(
     superblock.memory = None;
     flush_data(&mut PortDevice { ports: below, port: DATA })?;
     let mut device = PortDevice { ports: below, port: LOG };
-    if !config.canary.is(Canary::UnevenCopies) {
+    if !config.canary.is(LogCanary::UnevenCopies) {
         copies::level(&mut device, &before, &walked.to_level, config.canary)?;
     }
     write_superblock(&mut device, &mut superblock)?;
@@ -174,9 +175,9 @@ fn make_memory(memory: &mut dyn MemoryPlace, log: &Log) -> Option<Answers> {
 }
 
 /// Refuses a log that another machine may serve: each would overwrite what the other has written.
-fn refuse_other_machine(superblock: &Superblock, config: &LogCacheConfig) -> Result<(), LogError> {
+fn refuse_other_machine(superblock: &LogSuperblock, config: &LogCacheConfig) -> Result<(), LogError> {
     match superblock.other_machine(config.machine) {
-        Some(other) if !config.take_over && !config.canary.is(Canary::AnyMachine) => {
+        Some(other) if !config.take_over && !config.canary.is(LogCanary::AnyMachine) => {
             Err(LogError::OtherMachine { other, this: config.machine })
         }
         _ => Ok(()),
@@ -202,12 +203,12 @@ const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogEr
 }
 
 /// Receivers of the walk's records.
-struct Start<'a> {
+struct WalkReceivers<'a> {
     replay: &'a mut Replay,
     comparison: &'a mut Comparison,
 }
 
-impl Visitor for Start<'_> {
+impl Visitor for WalkReceivers<'_> {
     fn record(&mut self, header: &Header, _bad: &[usize]) {
         self.replay.record(header);
         self.comparison.record(header);
@@ -224,7 +225,7 @@ impl Visitor for Start<'_> {
 /// Walks the log into memory, without summaries if there is damage.
 fn replay_either(
     config: &LogCacheConfig,
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     summaries: bool,
     below: &mut dyn Ports,
 ) -> Result<(Replay, Comparison, Walked), LogError> {
@@ -239,7 +240,7 @@ fn replay_either(
 /// Walks the log into memory.
 fn replay(
     config: &LogCacheConfig,
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     summaries: bool,
     below: &mut dyn Ports,
 ) -> Result<(Replay, Comparison, Walked), LogError> {
@@ -251,14 +252,14 @@ fn replay(
     let comparison = Comparison::new(superblock, &mut PortDevice { ports: below, port: DATA });
     let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
     let mut device = PortDevice { ports: below, port: LOG };
-    let mut start = Start { replay: &mut replay, comparison: &mut comparison };
+    let mut start = WalkReceivers { replay: &mut replay, comparison: &mut comparison };
     let walked = walk(&mut device, superblock, options, &mut start)?;
     Ok((replay, comparison, walked))
 }
 
 /// Begins an epoch. `remembers`: the next walk begins where this one began.
-fn begin_epoch(superblock: &mut Superblock, remembers: bool, walked: &Walked, kept: &Kept) {
-    superblock.state = State::Active;
+fn begin_epoch(superblock: &mut LogSuperblock, remembers: bool, walked: &Walked, kept: &CoveredLines) {
+    superblock.state = LogState::Active;
     superblock.epoch = walked.epoch_max.max(superblock.epoch) + 1;
     superblock.epoch_start_seq = walked.next_seq;
     superblock.live_seq = walked.tail_seq;
@@ -303,11 +304,11 @@ fn flush_data(data: &mut dyn BlockDevice) -> Result<(), LogError> {
 
 /// Rule 11: checks by the fingerprint that the data disk is unchanged; returns its present fingerprint.
 fn check_identity(
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     (comparison, walked): (Comparison, &Walked),
     index: &Index,
     below: &mut dyn Ports,
-) -> Result<Kept, LogError> {
+) -> Result<CoveredLines, LogError> {
     let found = comparison.finish(&mut PortDevice { ports: below, port: LOG }, walked)?;
     if let Some(first) = found.differing.first() {
         let lines = found.differing.len();
@@ -315,20 +316,20 @@ fn check_identity(
         return Err(OtherData { lines, first_byte, dirty_bytes: index.dirty_bytes() }.into());
     }
     let mut data = PortDevice { ports: below, port: DATA };
-    let kept = Kept::new(found.content, &mut data, superblock.data_sectors, &superblock.cache_uuid);
+    let kept = CoveredLines::new(found.content, &mut data, superblock.data_sectors, &superblock.cache_uuid);
     kept.map_err(LogError::io("reading the data disk"))
 }
 
 /// Serves all of a data disk that has grown. Its fingerprint then covers other lines.
-fn grow(superblock: &mut Superblock, data: &mut dyn BlockDevice) -> Result<Kept, LogError> {
+fn grow(superblock: &mut LogSuperblock, data: &mut dyn BlockDevice) -> Result<CoveredLines, LogError> {
     superblock.data_sectors = data.geometry().sectors;
-    Kept::read(data, superblock.data_sectors, &superblock.cache_uuid)
+    CoveredLines::read(data, superblock.data_sectors, &superblock.cache_uuid)
         .map_err(LogError::io("reading the data disk"))
 }
 
 /// Builds the ring. `from`: the first segment that a later recovery reads, if not the tail's.
 fn ring_of(
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     from: Option<u32>,
     walked: &Walked,
     segments: &[(u32, u64, u64)],
@@ -362,8 +363,8 @@ fn ring_of(
 
 fn begin(
     config: LogCacheConfig,
-    superblock: Superblock,
-    kept: Kept,
+    superblock: LogSuperblock,
+    kept: CoveredLines,
     (log, data): (crate::Geometry, crate::Geometry),
     index: Index,
     ring: Ring,

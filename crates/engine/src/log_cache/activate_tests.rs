@@ -115,8 +115,8 @@ fn what_is_dirty_must_be_whole_blocks_of_the_data_disk() {
         (Part::Data(8, 8, 1), 4096, true),
         (Part::Data(9, 1, 1), 512, true),
         (Part::Data(9, 1, 1), 4096, false),
-        (Part::Range(Kind::Discard, 8, 8), 4096, true),
-        (Part::Range(Kind::Discard, 8, 9), 4096, false),
+        (Part::Range(EntryKind::Discard, 8, 8), 4096, true),
+        (Part::Range(EntryKind::Discard, 8, 9), 4096, false),
     ] {
         let mut log = Log::new(4, 512);
         log.append(std::slice::from_ref(&part));
@@ -265,11 +265,11 @@ fn a_log_that_another_machine_has_not_stopped_is_served_only_after_it_was_taken_
         Two([log.device, Ram::new(log.superblock.data_sectors)])
     };
     for (state, by, machine, starts) in [
-        (State::Active, 1, 1, true),
-        (State::Active, 1, 2, false),
-        (State::Active, 1, 0, false),
-        (State::Active, 0, 2, true),
-        (State::Stopped, 1, 2, true),
+        (LogState::Active, 1, 1, true),
+        (LogState::Active, 1, 2, false),
+        (LogState::Active, 1, 0, false),
+        (LogState::Active, 0, 2, true),
+        (LogState::Stopped, 1, 2, true),
     ] {
         let mut disks = left(state, by);
         let before = disks.0[0].bytes.clone();

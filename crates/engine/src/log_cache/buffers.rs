@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::format::{Entries, Entry, Header, Kind, encode_header, entries_max};
+use super::format::{Entries, Entry, EntryKind, Header, encode_header, entries_max};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
 /// Fields of a record header that do not depend on its entries.
@@ -22,13 +22,13 @@ pub struct Stamp {
 }
 
 /// The record that is being filled.
-struct Open {
+struct OpenRecord {
     header_at: usize,
     entries: Entries,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum BufferPhase {
     Filling,
     Writing,
     Written,
@@ -48,13 +48,13 @@ pub struct SegmentBuffer {
     capacity: usize,
     used: usize,
     block: usize,
-    open: Option<Open>,
+    open: Option<OpenRecord>,
     pub first_seq: u64,
     pub last_seq: u64,
     pub since: Nanos,
     /// Time when its write was sent.
     pub sent: Nanos,
-    pub state: State,
+    pub state: BufferPhase,
     /// Written with FUA.
     pub through: bool,
 }
@@ -102,7 +102,7 @@ impl SegmentBuffer {
             self.open.is_none() && self.used.is_multiple_of(self.block),
             "a record begins where the last one ended"
         );
-        self.open = Some(Open { header_at: self.used, entries });
+        self.open = Some(OpenRecord { header_at: self.used, entries });
         if self.first_seq == 0 {
             self.first_seq = seq;
         }
@@ -111,7 +111,7 @@ impl SegmentBuffer {
     }
 
     /// Appends payload to the open record; returns its place in the log and its checksum.
-    pub fn append(&mut self, kind: Kind, extent: Extent, source: &Buf, source_at: usize) -> (u64, u32) {
+    pub fn append(&mut self, kind: EntryKind, extent: Extent, source: &Buf, source_at: usize) -> (u64, u32) {
         let bytes = (extent.sectors * SECTOR_BYTES) as usize;
         let at = self.used;
         self.memory.copy_from(at, source, source_at, bytes);
@@ -130,7 +130,7 @@ impl SegmentBuffer {
     pub fn overwrite(&mut self, extent: Extent, source: &Buf, source_at: usize) -> Option<(u64, u32)> {
         let open = self.open.as_mut()?;
         let index = open.entries.iter().rposition(|entry| entry.extent.overlaps(extent))?;
-        if open.entries[index].kind != Kind::Data || open.entries[index].extent != extent {
+        if open.entries[index].kind != EntryKind::Data || open.entries[index].extent != extent {
             return None;
         }
         let sectors: u64 = open.entries[..index].iter().map(Entry::payload_sectors).sum();
@@ -262,7 +262,7 @@ impl Buffers {
             last_seq: 0,
             since: now,
             sent: Nanos::ZERO,
-            state: State::Filling,
+            state: BufferPhase::Filling,
             through: false,
         };
         filling.begin_with(summary);
@@ -305,7 +305,7 @@ impl Buffers {
 
     /// Gives back the buffers whose records are all durable.
     pub fn release(&mut self, durable: u64) {
-        while self.live.front().is_some_and(|b| b.state == State::Written && b.last_seq <= durable) {
+        while self.live.front().is_some_and(|b| b.state == BufferPhase::Written && b.last_seq <= durable) {
             let buffer = self.live.pop_front().expect("it was there");
             let mut memory = buffer.memory;
             if !memory.reclaim() {
@@ -338,8 +338,8 @@ mod tests {
         let mut buffers = filling();
         let buffer = buffers.filling.as_mut().unwrap();
         let (a, b) = (Extent::new(Lba(8), 2), Extent::new(Lba(16), 4));
-        let (place_a, _) = buffer.append(Kind::Data, a, &bytes(1, 2), 0);
-        let (place_b, crc_b) = buffer.append(Kind::Data, b, &bytes(2, 4), 0);
+        let (place_a, _) = buffer.append(EntryKind::Data, a, &bytes(1, 2), 0);
+        let (place_b, crc_b) = buffer.append(EntryKind::Data, b, &bytes(2, 4), 0);
         assert_eq!(buffer.overwrite(b, &bytes(3, 4), 0).map(|(place, _)| place), Some(place_b));
         assert_ne!(buffer.overwrite(b, &bytes(4, 4), 0).unwrap().1, crc_b, "its checksum is the new one's");
         let mut read = Buf::zeroed(1024);
@@ -348,7 +348,7 @@ mod tests {
         assert!(buffer.read(place_b, &mut read, 0, 2));
         assert!(read.bytes().iter().all(|byte| *byte == 4));
         assert_eq!(buffer.overwrite(Extent::new(Lba(16), 2), &bytes(5, 2), 0), None, "only the same extent");
-        buffer.note(Entry { kind: Kind::Discard, extent: b, crc: 0 });
+        buffer.note(Entry { kind: EntryKind::Discard, extent: b, crc: 0 });
         assert_eq!(buffer.overwrite(b, &bytes(6, 4), 0), None, "the discard came in between");
         assert!(buffer.overwrite(a, &bytes(7, 2), 0).is_some());
     }
@@ -357,7 +357,7 @@ mod tests {
     fn a_closed_record_is_not_changed() {
         let mut buffers = filling();
         let extent = Extent::new(Lba(8), 2);
-        buffers.filling.as_mut().unwrap().append(Kind::Data, extent, &bytes(1, 2), 0);
+        buffers.filling.as_mut().unwrap().append(EntryKind::Data, extent, &bytes(1, 2), 0);
         let stamp =
             Stamp { cache_uuid: [0; 16], epoch: 1, oldest_live_seq: 1, durable_seq: 1, flush_epoch: 1 };
         assert!(buffers.seal(&stamp, false, |_| ()));

@@ -3,7 +3,7 @@
 
 use super::env::{Env, View};
 use super::forget::Forgetting;
-use super::format::{Entry, Kind};
+use super::format::{Entry, EntryKind};
 use super::table::{Line, Piece, STEP_LINES, TablePart};
 use crate::{Extent, LINE_SECTORS};
 
@@ -96,7 +96,7 @@ fn note_clean(
         }
         if !is_dirty {
             env.open_record();
-            env.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
+            env.log.note(Entry { kind: EntryKind::Invalidate, extent, crc: 0 });
         }
         if extent != all {
             clean.push(Extent::new(extent.end(), all.sectors - extent.sectors));

@@ -35,7 +35,7 @@ pub enum Reads {
 
 /// Bugs to plant, so that the crash explorer can show that it finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
+pub enum LogCanary {
     /// A segment is freed as soon as nothing in it is dirty, in any order (breaks rule 1).
     ReclaimOutOfOrder,
     /// Recovery accepts records of any epoch (breaks rule 3).
@@ -74,17 +74,20 @@ pub enum Canary {
     AnyMachine,
 }
 
-impl Canary {
+impl LogCanary {
     /// True for a bug that only damage of a log at rest shows.
     pub const fn is_of_rot(self) -> bool {
-        matches!(self, Canary::NearProof | Canary::NoRestMark)
+        matches!(self, LogCanary::NearProof | LogCanary::NoRestMark)
     }
 
     /// True for a bug of memory that outlives the process.
     pub const fn is_of_memory(self) -> bool {
         matches!(
             self,
-            Canary::LateMark | Canary::ForeignAnswers | Canary::UnmissedAnswers | Canary::OldAnswers
+            LogCanary::LateMark
+                | LogCanary::ForeignAnswers
+                | LogCanary::UnmissedAnswers
+                | LogCanary::OldAnswers
         )
     }
 }
@@ -147,7 +150,7 @@ pub struct LogCacheConfig {
     #[serde(skip, default = "scan_slots")]
     pub scan_slots: usize,
     #[serde(skip)]
-    pub canary: Planted<Canary>,
+    pub canary: Planted<LogCanary>,
 }
 
 /// Half a MiB of the table: a pass over it takes about as long as copying a request into the log.
@@ -204,6 +207,6 @@ impl LogCacheConfig {
 
     /// True if a client may outlive the server, and relies on every answer: what memory does not keep has to be written.
     pub fn answers_when_written(&self) -> bool {
-        self.outlives_server && self.promise != Promise::Always && !self.canary.is(Canary::EarlyAnswer)
+        self.outlives_server && self.promise != Promise::Always && !self.canary.is(LogCanary::EarlyAnswer)
     }
 }

@@ -10,17 +10,17 @@
 use std::ops::Range;
 
 use super::env::{Env, LOG, Op};
-use super::format::{Header, Kind, Superblock, decode_header, is_like_a_header};
+use super::format::{EntryKind, Header, LogSuperblock, decode_header, is_like_a_header};
 use super::offline::newest_generation;
 use super::recover::Believed;
 use super::table::Piece;
-use super::{Canary, LogError};
+use super::{LogCanary, LogError};
 use crate::layer::{BlockDevice, Durability, Io};
 use crate::{Buf, Extent, Lba, Planted, SECTOR_BYTES};
 
 /// Has copies refilled that lack a durable superblock: one two generations behind another copy's, as the next superblock is written only
 /// once each copy has the one before. Such copies may have old records, so this comes before the walk.
-pub fn distrust_older(log: &mut dyn BlockDevice, superblock: &Superblock) -> Result<(), LogError> {
+pub fn distrust_older(log: &mut dyn BlockDevice, superblock: &LogSuperblock) -> Result<(), LogError> {
     for copy in copies_of(log) {
         let generation = newest_generation(log, copy)?;
         if generation.is_some_and(|generation| generation + 1 < superblock.generation) {
@@ -32,7 +32,7 @@ pub fn distrust_older(log: &mut dyn BlockDevice, superblock: &Superblock) -> Res
 
 /// Has copies refilled that lack both of the newest durable records, and have something else there. True if there was one: other records
 /// of it may have been believed. A rotten header is no sign: the records beside it are as good as before.
-pub fn distrust_shorter(log: &mut dyn BlockDevice, superblock: &Superblock, durable: &[Believed]) -> bool {
+pub fn distrust_shorter(log: &mut dyn BlockDevice, superblock: &LogSuperblock, durable: &[Believed]) -> bool {
     let [.., before, newest] = durable else { return false };
     let mut found = false;
     for copy in copies_of(log) {
@@ -45,7 +45,7 @@ pub fn distrust_shorter(log: &mut dyn BlockDevice, superblock: &Superblock, dura
 }
 
 /// True if a copy has neither the header of a durable record nor a rotten one there: the write never arrived, or was lost.
-fn is_lost(log: &mut dyn BlockDevice, superblock: &Superblock, record: Believed, copy: u8) -> bool {
+fn is_lost(log: &mut dyn BlockDevice, superblock: &LogSuperblock, record: Believed, copy: u8) -> bool {
     let block = superblock.log_block_bytes as usize;
     let Ok(bytes) = log.read_copy(Lba(record.sector), block, copy) else { return false };
     match decode_header(bytes.bytes(), superblock, record.sector) {
@@ -58,14 +58,14 @@ fn is_lost(log: &mut dyn BlockDevice, superblock: &Superblock, record: Believed,
 /// copy: it may be the only one.
 pub fn level(
     log: &mut dyn BlockDevice,
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     records: &[Believed],
-    canary: Planted<Canary>,
+    canary: Planted<LogCanary>,
 ) -> Result<(), LogError> {
     let writing = || LogError::io("writing to the log device");
     for believed in records {
         let Some(record) = whole_record(log, superblock, *believed)? else { continue };
-        if canary.is(Canary::OverwriteCopies) {
+        if canary.is(LogCanary::OverwriteCopies) {
             log.write(Lba(believed.sector), record.buf).map_err(writing())?;
             continue;
         }
@@ -88,7 +88,7 @@ struct Whole {
 
 fn whole_record(
     log: &mut dyn BlockDevice,
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     Believed { seq, epoch, sector }: Believed,
 ) -> Result<Option<Whole>, LogError> {
     let block = superblock.log_block_bytes as usize;
@@ -116,11 +116,11 @@ fn whole_record(
     let mut at = block;
     for entry in &header.entries {
         let len = (entry.payload_sectors() * SECTOR_BYTES) as usize;
-        if matches!(entry.kind, Kind::Data | Kind::Clean) {
+        if matches!(entry.kind, EntryKind::Data | EntryKind::Clean) {
             let is_whole = |one: &&Partly| crc32c::crc32c(&one.buf.bytes()[at..at + len]) == entry.crc;
             match read[usize::from(first)..].iter().chain(&read).find(is_whole) {
                 Some(one) => buf.copy_from(at, &one.buf, at, len),
-                None if entry.kind == Kind::Data => return Ok(None),
+                None if entry.kind == EntryKind::Data => return Ok(None),
                 None => {}
             }
         }
@@ -168,7 +168,7 @@ pub fn repair(piece: &Piece, segment: u32, buf: Buf, good: u8, env: &mut Env) {
         return;
     }
     let (at, durability) = (extent.start, Durability::Durable);
-    if env.config.canary.is(Canary::OverwriteCopies) {
+    if env.config.canary.is(LogCanary::OverwriteCopies) {
         env.log.pin(segment);
         let io = Io::Write { at, buf, durability: Durability::Volatile };
         return env.submit(LOG, Op::Repair(segment), io);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     /// A log of some records, of which the second leg lacks the last few.
-    fn short(records: u64, lacking: u64) -> (Legs, Superblock, Vec<Believed>) {
+    fn short(records: u64, lacking: u64) -> (Legs, LogSuperblock, Vec<Believed>) {
         let mut log = Log::new(4, 512);
         let mut believed = Vec::new();
         let mut behind = log.device.clone();
@@ -358,7 +358,7 @@ mod tests {
             let mut older = log.device.clone();
             older
                 .write(SUPERBLOCK_SECTORS[0], {
-                    let older = Superblock { generation: 2, ..log.superblock.clone() };
+                    let older = LogSuperblock { generation: 2, ..log.superblock.clone() };
                     Buf::copy_of(zerocopy::IntoBytes::as_bytes(&older.encode()))
                 })
                 .unwrap();

@@ -9,14 +9,14 @@ use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
 use super::queue::{PendingWrite, Queue};
-use super::read::Reads;
+use super::read::OpenReads;
 use super::recover::Damage;
-use super::statistics::Statistics;
+use super::statistics::LogCacheStatistics;
 use super::status::LogCacheStatus;
 use super::stop::Stop;
 use super::tail::advance_tail;
 use super::write::write_pending;
-use super::{Canary, LogCacheConfig};
+use super::{LogCacheConfig, LogCanary};
 use crate::layer::{Control, Cx, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Report, Request};
 use crate::machine::Lifecycle;
 use crate::slab::Slab;
@@ -31,7 +31,7 @@ pub struct Core {
     pub data: DataDisk,
     pub index: Index,
     ops: Slab<Op>,
-    reads: Reads,
+    reads: OpenReads,
     pub queue: Queue,
     pub destager: Destager,
     pub keep: Keep,
@@ -41,16 +41,16 @@ pub struct Core {
     pub accepted_damage: Vec<Damage>,
     /// Findings in memory of the last process.
     pub taken: Taken,
-    pub statistics: Statistics,
+    pub statistics: LogCacheStatistics,
 }
 
 /// The parts that act.
-struct Parts<'a> {
+struct CoreParts<'a> {
     env: Env<'a>,
     destager: &'a mut Destager,
     keep: &'a mut Keep,
     forgetting: &'a mut Forgetting,
-    reads: &'a mut Reads,
+    reads: &'a mut OpenReads,
     stop: &'a mut Stop,
 }
 
@@ -70,7 +70,7 @@ impl Core {
             data,
             index,
             ops: Slab::default(),
-            reads: Reads::default(),
+            reads: OpenReads::default(),
             queue: Queue::default(),
             destager,
             keep,
@@ -78,7 +78,7 @@ impl Core {
             stop: Stop::default(),
             accepted_damage: Vec::new(),
             taken: Taken::default(),
-            statistics: Statistics::default(),
+            statistics: LogCacheStatistics::default(),
         };
         // Segments that are clean at the start are never destaged, so no later event would move the tail over them.
         core.advance_tail();
@@ -87,7 +87,7 @@ impl Core {
 
     pub fn handle(&mut self, event: Event, cx: &mut Cx) {
         self.now = cx.now;
-        if self.config.canary.is(Canary::LateMark) {
+        if self.config.canary.is(LogCanary::LateMark) {
             self.log.publish();
         }
         match event {
@@ -102,11 +102,11 @@ impl Core {
         }
         self.forget_step(cx);
         self.destage_step(cx);
-        let Parts { keep, forgetting, reads, destager, stop, mut env } = self.parts(cx);
+        let CoreParts { keep, forgetting, reads, destager, stop, mut env } = self.parts(cx);
         keep.step(forgetting, &mut env);
         env.commit(destager);
         stop.step(forgetting, reads, destager, &mut env);
-        if !self.config.canary.is(Canary::LateMark) {
+        if !self.config.canary.is(LogCanary::LateMark) {
             self.log.publish();
         }
     }
@@ -136,7 +136,7 @@ impl Core {
     fn on_request(&mut self, request: Request, cx: &mut Cx) {
         self.queue.begin(cx.now);
         let Request { id, io } = request;
-        let Parts { reads, keep, mut env, .. } = self.parts(cx);
+        let CoreParts { reads, keep, mut env, .. } = self.parts(cx);
         let refused = match env.life.serves() {
             true => {
                 let sectors = env.log.superblock().data_sectors;
@@ -164,7 +164,7 @@ impl Core {
     fn on_completed(&mut self, op: OpId, result: IoResult, cx: &mut Cx) {
         let op = self.ops.remove(op.0);
         op.disturb(&mut self.log);
-        let Parts { reads, keep, destager, stop, mut env, .. } = self.parts(cx);
+        let CoreParts { reads, keep, destager, stop, mut env, .. } = self.parts(cx);
         match op {
             Op::LogWrite(seq) => {
                 if env.log_written(seq, result, destager) {
@@ -232,7 +232,7 @@ impl Core {
             }
             Control::DrainCancel => _ = self.stop.end_drain(),
             Control::Stop => {
-                let Parts { stop, mut env, .. } = self.parts(cx);
+                let CoreParts { stop, mut env, .. } = self.parts(cx);
                 stop.begin(&mut env);
             }
             Control::LogFailureRecorded => {
@@ -240,7 +240,7 @@ impl Core {
                     self.retry_pending(cx);
                 }
             }
-            Control::ResetStatistics => self.statistics = Statistics::default(),
+            Control::ResetStatistics => self.statistics = LogCacheStatistics::default(),
             Control::Array(_) | Control::DistrustCopy(_) => {}
         }
     }
@@ -252,16 +252,16 @@ impl Core {
     }
 
     /// The parts that act, and all that they work with.
-    fn parts<'a>(&'a mut self, cx: &'a mut Cx) -> Parts<'a> {
+    fn parts<'a>(&'a mut self, cx: &'a mut Cx) -> CoreParts<'a> {
         let (life, destaged_seq) = (self.stop.life(), self.destager.destaged_seq());
         let Core { config, log, data, index, queue, ops, statistics, .. } = self;
         let env = Env { config, log, data, index, queue, life, destaged_seq, ops, statistics, cx };
         let Core { destager, keep, forgetting, reads, stop, .. } = self;
-        Parts { env, destager, keep, forgetting, reads, stop }
+        CoreParts { env, destager, keep, forgetting, reads, stop }
     }
 
     fn retry_pending(&mut self, cx: &mut Cx) {
-        let Parts { destager, keep, mut env, .. } = self.parts(cx);
+        let CoreParts { destager, keep, mut env, .. } = self.parts(cx);
         write_pending(destager, keep, &mut env);
     }
 
@@ -271,7 +271,7 @@ impl Core {
 
     /// Forgets one part of the clean copies that have to go; runs after every event.
     fn forget_step(&mut self, cx: &mut Cx) {
-        let Parts { forgetting, mut env, .. } = self.parts(cx);
+        let CoreParts { forgetting, mut env, .. } = self.parts(cx);
         if forgetting.step(&mut env) {
             self.retry_pending(cx);
         }
@@ -280,23 +280,23 @@ impl Core {
     /// Goes on with destaging as far as it may; runs after every event.
     fn destage_step(&mut self, cx: &mut Cx) {
         self.queue.settle();
-        let Parts { destager, env, .. } = self.parts(cx);
+        let CoreParts { destager, env, .. } = self.parts(cx);
         match destager.start(&env.view()) {
             Wait::No => {}
             Wait::Rest => {
                 self.rescued(cx);
-                let Parts { stop, mut env, .. } = self.parts(cx);
+                let CoreParts { stop, mut env, .. } = self.parts(cx);
                 return stop.step_drain(&mut env);
             }
             Wait::Record | Wait::Until(_) | Wait::Event => return,
         }
         loop {
             let has_failed = self.log.has_failed();
-            let Parts { destager, mut env, .. } = self.parts(cx);
+            let CoreParts { destager, mut env, .. } = self.parts(cx);
             let Err(stuck) = destager.proceed(&mut env) else { return };
             if !stuck.behind_bypass {
                 self.rescued(cx);
-                let Parts { stop, mut env, .. } = self.parts(cx);
+                let CoreParts { stop, mut env, .. } = self.parts(cx);
                 if let Some(unfinished) = env.give_up_on_lost()
                     && stop.end_drain()
                 {
@@ -314,14 +314,14 @@ impl Core {
     }
 
     fn rescued(&mut self, cx: &mut Cx) {
-        let Parts { destager, mut env, .. } = self.parts(cx);
+        let CoreParts { destager, mut env, .. } = self.parts(cx);
         if env.rescued(destager) {
             self.retry_pending(cx);
         }
     }
 
     fn on_destage(&mut self, slot: u64, result: IoResult, cx: &mut Cx) {
-        let Parts { destager, mut env, .. } = self.parts(cx);
+        let CoreParts { destager, mut env, .. } = self.parts(cx);
         let Some(end) = destager.completed(slot, result, &mut env) else { return };
         env.batch_flushed(&end);
         if end.has_errors {

@@ -14,7 +14,7 @@
 //! is acknowledged while a range is at risk. A new write over the range, through the log or bypassing it, is covered by the next flush
 //! like any other write, and ends the risk.
 
-use super::fingerprint::Kept;
+use super::fingerprint::CoveredLines;
 use super::nearer::Nearer;
 use super::streams::Streams;
 use crate::layer::RequestId;
@@ -148,13 +148,13 @@ pub struct DataDisk {
     /// A flush failed after the one that is in flight was sent.
     failed_since: bool,
     /// The fingerprint; what is destaged changes it.
-    pub fingerprint: Kept,
+    pub fingerprint: CoveredLines,
     pub readers: Readers,
     pub nearer: Nearer,
 }
 
 impl DataDisk {
-    pub fn new(geometry: Geometry, fingerprint: Kept) -> DataDisk {
+    pub fn new(geometry: Geometry, fingerprint: CoveredLines) -> DataDisk {
         DataDisk {
             geometry,
             bypasses: Slab::default(),
@@ -345,7 +345,7 @@ mod tests {
     fn data_disk() -> DataDisk {
         let mut ram = Ram::new(1);
         let sectors = ram.geometry().sectors;
-        let fingerprint = Kept::read(&mut ram, sectors, &[0; 16]).unwrap();
+        let fingerprint = CoveredLines::read(&mut ram, sectors, &[0; 16]).unwrap();
         DataDisk::new(ram.geometry(), fingerprint)
     }
 

@@ -14,7 +14,7 @@ use crate::{Extent, Lba};
 pub const PARTS_MAX: usize = 1 << 14;
 
 #[derive(Clone, Copy)]
-struct Part {
+struct DestagedPart {
     extent: Extent,
     /// The newest record that covers a part of the extent.
     seq: u64,
@@ -24,20 +24,21 @@ struct Part {
 #[derive(Default)]
 pub struct Destaged {
     /// The parts by their start. They do not overlap.
-    parts: BTreeMap<Lba, Part>,
+    parts: BTreeMap<Lba, DestagedPart>,
 }
 
 impl Destaged {
     /// Adds an extent of record `seq`.
     pub fn add(&mut self, extent: Extent, seq: u64) {
-        let mut new = Part { extent, seq };
-        let old: Vec<Part> = self.touching(extent).collect();
+        let mut new = DestagedPart { extent, seq };
+        let old: Vec<DestagedPart> = self.touching(extent).collect();
         for part in old {
             self.parts.remove(&part.extent.start);
             new.seq = new.seq.max(part.seq);
             for (start, end) in [(part.extent.start, extent.start), (extent.end(), part.extent.end())] {
                 if start < end {
-                    self.parts.insert(start, Part { extent: Extent::new(start, end - start), ..part });
+                    self.parts
+                        .insert(start, DestagedPart { extent: Extent::new(start, end - start), ..part });
                 }
             }
         }
@@ -48,7 +49,7 @@ impl Destaged {
     }
 
     /// Removes the nearest part, and returns a part that covers both.
-    fn join_nearest(&mut self, part: Part) -> Part {
+    fn join_nearest(&mut self, part: DestagedPart) -> DestagedPart {
         let before = self.parts.range(..part.extent.start).next_back().map(|(_, part)| *part);
         let after = self.parts.range(part.extent.end()..).next().map(|(_, part)| *part);
         let nearest = match (before, after) {
@@ -62,7 +63,7 @@ impl Destaged {
         self.parts.remove(&nearest.extent.start);
         let start = part.extent.start.min(nearest.extent.start);
         let end = part.extent.end().max(nearest.extent.end());
-        Part { extent: Extent::new(start, end - start), seq: part.seq.max(nearest.seq) }
+        DestagedPart { extent: Extent::new(start, end - start), seq: part.seq.max(nearest.seq) }
     }
 
     /// Returns true if an extent that was added overlaps this one.
@@ -70,7 +71,7 @@ impl Destaged {
         self.touching(extent).next().is_some()
     }
 
-    fn touching(&self, extent: Extent) -> impl Iterator<Item = Part> + '_ {
+    fn touching(&self, extent: Extent) -> impl Iterator<Item = DestagedPart> + '_ {
         let before = self.parts.range(..extent.start).next_back();
         let parts = before.into_iter().chain(self.parts.range(extent.start..extent.end()));
         parts.map(|(_, part)| *part).filter(move |part| part.extent.overlaps(extent))

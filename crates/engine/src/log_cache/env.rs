@@ -6,7 +6,7 @@ use super::data_disk::DataDisk;
 use super::index::Index;
 use super::log::Log;
 use super::queue::Queue;
-use super::statistics::Statistics;
+use super::statistics::LogCacheStatistics;
 use crate::layer::{Cx, Io, IoResult, OpId, Port, RequestId};
 use crate::machine::Lifecycle;
 use crate::slab::Slab;
@@ -79,7 +79,7 @@ pub struct Env<'a> {
     /// Records before this one are destaged, with ordered destage.
     pub destaged_seq: Option<u64>,
     pub ops: &'a mut Slab<Op>,
-    pub statistics: &'a mut Statistics,
+    pub statistics: &'a mut LogCacheStatistics,
     pub cx: &'a mut Cx,
 }
 

@@ -1,7 +1,7 @@
 //! Reasons why a log cannot be used. Nothing was changed, unless the text says so.
 
 use super::answers::{Ignored, MemoryInUse};
-use super::format::{SEGMENTS_MAX, SuperblockError};
+use super::format::{LogSuperblockError, SEGMENTS_MAX};
 use super::offline::human;
 use super::recover::RecoverError;
 use crate::IoError;
@@ -27,9 +27,9 @@ pub enum LogError {
     #[error("the log device is a leg of a mirrored log")]
     Leg,
     #[error("neither copy of the superblock on the log device is usable (copy 0: {0}; copy 1: {1})")]
-    NoSuperblock(SuperblockError, SuperblockError),
+    NoSuperblock(LogSuperblockError, LogSuperblockError),
     #[error("the log device: {0}")]
-    Version(SuperblockError),
+    Version(LogSuperblockError),
     #[error(
         "the two superblocks on the log device belong to different caches ({0} and {1}): parts of two logs were copied to it"
     )]

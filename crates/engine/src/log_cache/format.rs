@@ -1,6 +1,6 @@
 //! The bytes on the log device. docs/format.md is their description; this file is their only implementation.
 //!
-//! Block 0 and block 2 (of 4096 bytes) hold the two copies of the [`Superblock`]; segments of a fixed length follow
+//! Block 0 and block 2 (of 4096 bytes) hold the two copies of the [`LogSuperblock`]; segments of a fixed length follow
 //! from byte 16384 on. A segment holds records; a record is one header block and its payload.
 
 use smallvec::SmallVec;
@@ -50,7 +50,7 @@ const FLAG_SECTOR_SUMS: u32 = 2;
 
 /// State in which the cache was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum LogState {
     /// Not served; the log may hold dirty data, all of it below `durable_seq`.
     Stopped = 1,
     /// Served, or crashed while it was.
@@ -61,10 +61,10 @@ pub enum State {
     GivenUp = 4,
 }
 
-impl State {
+impl LogState {
     /// True if no cache may be served with such a log again.
     pub const fn is_out_of_use(self) -> bool {
-        matches!(self, State::Detached | State::GivenUp)
+        matches!(self, LogState::Detached | LogState::GivenUp)
     }
 }
 
@@ -82,7 +82,7 @@ pub struct SampleBytes {
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockArea {
-    pub superblock: SuperblockBytes,
+    pub superblock: LogSuperblockBytes,
     pub sector_sums: [SectorSums; FINGERPRINT_BLOCKS],
 }
 
@@ -92,7 +92,7 @@ const _: () = assert!(SUPERBLOCK_AREA_BYTES == 2 * SUPERBLOCK_BYTES);
 /// Copy of the superblock without the next block.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct SuperblockBytes {
+pub struct LogSuperblockBytes {
     pub magic: [u8; 8],
     pub version: U16,
     pub state: U16,
@@ -129,11 +129,11 @@ pub struct SuperblockBytes {
     pub summaries_epoch: U64,
 }
 
-const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_BYTES);
+const _: () = assert!(size_of::<LogSuperblockBytes>() == SUPERBLOCK_BYTES);
 
 /// Reason why a block is not a usable superblock.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SuperblockError {
+pub enum LogSuperblockError {
     #[error("no dcd superblock")]
     NoMagic,
     #[error(
@@ -148,8 +148,8 @@ pub enum SuperblockError {
 
 /// The superblock in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Superblock {
-    pub state: State,
+pub struct LogSuperblock {
+    pub state: LogState,
     /// Counts the writes of the superblock; the copy with the higher count is live. Copy `generation % 2` holds it.
     pub generation: u64,
     pub cache_uuid: [u8; 16],
@@ -211,7 +211,7 @@ impl MemoryMark {
     }
 }
 
-impl Superblock {
+impl LogSuperblock {
     pub fn encode(&self) -> SuperblockArea {
         let mut area = SuperblockArea::new_zeroed();
         self.encode_fingerprint(&mut area);
@@ -275,34 +275,34 @@ impl Superblock {
     }
 
     /// Decodes one copy, with the next block if it could be read; checks every field, as the device may hold anything.
-    pub fn decode(block: &[u8]) -> Result<Superblock, SuperblockError> {
+    pub fn decode(block: &[u8]) -> Result<LogSuperblock, LogSuperblockError> {
         let (bytes, behind) =
-            SuperblockBytes::read_from_prefix(block).map_err(|_| SuperblockError::NoMagic)?;
+            LogSuperblockBytes::read_from_prefix(block).map_err(|_| LogSuperblockError::NoMagic)?;
         if bytes.magic != SUPERBLOCK_MAGIC {
-            return Err(SuperblockError::NoMagic);
+            return Err(LogSuperblockError::NoMagic);
         }
         let mut unsigned = bytes.clone();
         unsigned.crc = 0.into();
         if crc32c::crc32c(unsigned.as_bytes()) != bytes.crc.get() {
-            return Err(SuperblockError::Checksum);
+            return Err(LogSuperblockError::Checksum);
         }
         if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&bytes.version.get()) {
-            return Err(SuperblockError::Version(bytes.version.get()));
+            return Err(LogSuperblockError::Version(bytes.version.get()));
         }
         let state = match bytes.state.get() {
-            1 => State::Stopped,
-            2 => State::Active,
-            3 => State::Detached,
-            4 => State::GivenUp,
-            _ => return Err(SuperblockError::Field("state")),
+            1 => LogState::Stopped,
+            2 => LogState::Active,
+            3 => LogState::Detached,
+            4 => LogState::GivenUp,
+            _ => return Err(LogSuperblockError::Field("state")),
         };
         let calibration = match bytes.calibrated.get() {
             0 => None,
-            1 => Some(bytes.calibration.contiguity().ok_or(SuperblockError::Field("calibration"))?),
-            _ => return Err(SuperblockError::Field("calibration")),
+            1 => Some(bytes.calibration.contiguity().ok_or(LogSuperblockError::Field("calibration"))?),
+            _ => return Err(LogSuperblockError::Field("calibration")),
         };
-        let spindle = bytes.spindle.spindle().ok_or(SuperblockError::Field("spindle"))?;
-        let mut superblock = Superblock {
+        let spindle = bytes.spindle.spindle().ok_or(LogSuperblockError::Field("spindle"))?;
+        let mut superblock = LogSuperblock {
             state,
             generation: bytes.generation.get(),
             cache_uuid: bytes.cache_uuid,
@@ -336,8 +336,8 @@ impl Superblock {
         Ok(superblock)
     }
 
-    fn validate(&self) -> Result<(), SuperblockError> {
-        let field = |ok: bool, name| if ok { Ok(()) } else { Err(SuperblockError::Field(name)) };
+    fn validate(&self) -> Result<(), LogSuperblockError> {
+        let field = |ok: bool, name| if ok { Ok(()) } else { Err(LogSuperblockError::Field(name)) };
         let segment = self.segment_bytes;
         field(matches!(self.log_block_bytes, 512 | 4096), "log block bytes")?;
         field(
@@ -374,7 +374,7 @@ impl Superblock {
     /// Returns the machine, other than this one, that may still serve the log: it has not recorded a stop.
     pub const fn other_machine(&self, this: u64) -> Option<u64> {
         match (self.state, self.machine) {
-            (State::Active, other) if other != 0 && other != this => Some(other),
+            (LogState::Active, other) if other != 0 && other != this => Some(other),
             _ => None,
         }
     }
@@ -403,7 +403,7 @@ impl Superblock {
     }
 }
 
-fn decode_fingerprint(bytes: &SuperblockBytes, behind: &[u8]) -> Result<Fingerprint, SuperblockError> {
+fn decode_fingerprint(bytes: &LogSuperblockBytes, behind: &[u8]) -> Result<Fingerprint, LogSuperblockError> {
     let data_sectors = bytes.data_sectors.get();
     let flags = bytes.fingerprint_flags.get();
     let sums = behind.as_chunks::<{ size_of::<SectorSums>() }>().0;
@@ -419,14 +419,14 @@ fn decode_fingerprint(bytes: &SuperblockBytes, behind: &[u8]) -> Result<Fingerpr
     }
     for (index, sample) in bytes.samples.iter().enumerate().filter(|(_, sample)| sample.line.get() != 0) {
         if !middle(data_sectors).contains(&sample.line.get()) {
-            return Err(SuperblockError::Field("samples"));
+            return Err(LogSuperblockError::Field("samples"));
         }
         let crc = (bytes.samples_known.get() & 1 << index != 0).then(|| sample.sum.get());
         lines.push(LineSum { line: sample.line.get(), sum: crc, sectors: Some(sample.sectors) });
     }
     lines.sort_by_key(|sum| sum.line);
     if lines.windows(2).any(|pair| pair[0].line == pair[1].line) {
-        return Err(SuperblockError::Field("samples"));
+        return Err(LogSuperblockError::Field("samples"));
     }
     Ok(Fingerprint { lines, is_exact: flags & FLAG_EXACT != 0 })
 }
@@ -449,7 +449,7 @@ pub fn fingerprint_index(data_sectors: u64, line: u64) -> Option<usize> {
 
 /// Kind of an entry: what it says about its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// The sectors hold the next part of the payload. At most one line, never across two lines.
     Data = 1,
     /// The sectors are not needed any more, and read as zeroes.
@@ -464,21 +464,21 @@ pub enum Kind {
     Clean = 6,
 }
 
-impl Kind {
-    pub const fn from_u8(kind: u8) -> Option<Kind> {
+impl EntryKind {
+    pub const fn from_u8(kind: u8) -> Option<EntryKind> {
         Some(match kind {
-            1 => Kind::Data,
-            2 => Kind::Discard,
-            3 => Kind::Zeroes,
-            4 => Kind::ZeroesUnmap,
-            5 => Kind::Invalidate,
-            6 => Kind::Clean,
+            1 => EntryKind::Data,
+            2 => EntryKind::Discard,
+            3 => EntryKind::Zeroes,
+            4 => EntryKind::ZeroesUnmap,
+            5 => EntryKind::Invalidate,
+            6 => EntryKind::Clean,
             _ => return None,
         })
     }
 
     pub const fn has_payload(self) -> bool {
-        matches!(self, Kind::Data | Kind::Clean)
+        matches!(self, EntryKind::Data | EntryKind::Clean)
     }
 }
 
@@ -531,7 +531,7 @@ pub const fn entries_max(log_block_bytes: u32) -> usize {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    pub kind: Kind,
+    pub kind: EntryKind,
     pub extent: Extent,
     pub crc: u32,
 }
@@ -596,7 +596,7 @@ pub fn encode_header(block: &mut [u8], cache_uuid: [u8; 16], header: &Header) {
 
 /// Decodes a record header, and checks all that can be checked without the payload: magic, version, checksum, cache, position, lengths.
 /// `None` if it is not an intact header of this cache at this place.
-pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Option<Header> {
+pub fn decode_header(block: &[u8], superblock: &LogSuperblock, sector: u64) -> Option<Header> {
     let (fixed, rest) = HeaderBytes::read_from_prefix(block).ok()?;
     if fixed.magic != RECORD_MAGIC
         || fixed.version.get() != RECORD_VERSION
@@ -643,7 +643,7 @@ pub fn decode_header(block: &[u8], superblock: &Superblock, sector: u64) -> Opti
 }
 
 /// True if a block begins almost like a header of this log at this place: it may have rotted.
-pub fn is_like_a_header(block: &[u8], superblock: &Superblock, sector: u64) -> bool {
+pub fn is_like_a_header(block: &[u8], superblock: &LogSuperblock, sector: u64) -> bool {
     let Ok((found, _)) = HeaderBytes::read_from_prefix(block) else { return false };
     let sector = U64::from(sector);
     let pairs = [
@@ -666,7 +666,7 @@ pub fn encode_entry(entry: &Entry) -> EntryBytes {
 
 /// Decodes an entry; `None` if it is not valid.
 pub fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
-    let kind = Kind::from_u8((bytes.kind_and_lba.get() >> 56) as u8)?;
+    let kind = EntryKind::from_u8((bytes.kind_and_lba.get() >> 56) as u8)?;
     let extent = Extent::new(Lba(bytes.kind_and_lba.get() & ((1 << 56) - 1)), u64::from(bytes.sectors.get()));
     let first_line = extent.start.0 / LINE_SECTORS;
     let in_line = extent.sectors > 0 && (extent.end().0 - 1) / LINE_SECTORS == first_line;
@@ -694,9 +694,9 @@ mod tests {
         Fingerprint { lines: lines.into_iter().map(sum).collect(), is_exact: true }
     }
 
-    pub fn superblock() -> Superblock {
-        Superblock {
-            state: State::Stopped,
+    pub fn superblock() -> LogSuperblock {
+        LogSuperblock {
+            state: LogState::Stopped,
             generation: 7,
             cache_uuid: [1; 16],
             data_uuid: [2; 16],
@@ -735,11 +735,11 @@ mod tests {
     fn rule_05_a_superblock_comes_back_and_every_flipped_bit_is_noticed() {
         let original = superblock();
         let bytes = original.encode();
-        assert_eq!(Superblock::decode(bytes.as_bytes()).unwrap(), original);
+        assert_eq!(LogSuperblock::decode(bytes.as_bytes()).unwrap(), original);
         let mut block = bytes.as_bytes().to_vec();
         for bit in 0..SUPERBLOCK_BYTES * 8 {
             block[bit / 8] ^= 1 << (bit % 8);
-            assert!(Superblock::decode(&block).is_err(), "bit {bit}");
+            assert!(LogSuperblock::decode(&block).is_err(), "bit {bit}");
             block[bit / 8] ^= 1 << (bit % 8);
         }
     }
@@ -749,7 +749,7 @@ mod tests {
     fn a_superblock_without_a_calibration_and_sums_is_zero_behind_the_live_sequence_number() {
         let sums = ends(1 << 20).map(|line| LineSum { line, sum: Some(5), sectors: None }).collect();
         let fingerprint = Fingerprint { lines: sums, is_exact: false };
-        let superblock = Superblock {
+        let superblock = LogSuperblock {
             kept_seq: 0,
             live_sector: 0,
             machine: 0,
@@ -758,11 +758,11 @@ mod tests {
             ..superblock()
         };
         let (spindle, calibration) = (Spindle::NotMeasured, None);
-        let plain = Superblock { calibration, spindle, fingerprint, ..superblock };
+        let plain = LogSuperblock { calibration, spindle, fingerprint, ..superblock };
         let bytes = plain.encode();
         assert!(bytes.as_bytes()[2256..].iter().all(|byte| *byte == 0));
         for length in [SUPERBLOCK_BYTES, SUPERBLOCK_AREA_BYTES] {
-            assert_eq!(Superblock::decode(&bytes.as_bytes()[..length]).unwrap(), plain);
+            assert_eq!(LogSuperblock::decode(&bytes.as_bytes()[..length]).unwrap(), plain);
         }
     }
 
@@ -776,8 +776,8 @@ mod tests {
             let is_end = fingerprint_index(1 << 20, sum.line).is_some();
             sum.sectors = sum.sectors.filter(|_| !is_end);
         }
-        assert_eq!(Superblock::decode(&torn), Ok(expected.clone()));
-        assert_eq!(Superblock::decode(&torn[..SUPERBLOCK_BYTES]), Ok(expected));
+        assert_eq!(LogSuperblock::decode(&torn), Ok(expected.clone()));
+        assert_eq!(LogSuperblock::decode(&torn[..SUPERBLOCK_BYTES]), Ok(expected));
     }
 
     #[test]
@@ -788,19 +788,19 @@ mod tests {
             block[12..16].fill(0);
             let crc = crc32c::crc32c(&block);
             block[12..16].copy_from_slice(&crc.to_le_bytes());
-            Superblock::decode(&block)
+            LogSuperblock::decode(&block)
         };
         // The flag, and how many ranges there are for reads and for writes.
         for (at, good, bad) in [(2256, 1, 2), (2264, 64, 65), (2784, 1, u32::MAX)] {
             let good = corrupted(at, good).map(|found| found.calibration);
             assert_eq!(good, Ok(superblock().calibration));
-            assert_eq!(corrupted(at, bad), Err(SuperblockError::Field("calibration")), "byte {at}");
+            assert_eq!(corrupted(at, bad), Err(LogSuperblockError::Field("calibration")), "byte {at}");
         }
     }
 
     #[test]
     fn hostile_fields_are_refused() {
-        type Corrupt = fn(&mut Superblock);
+        type Corrupt = fn(&mut LogSuperblock);
         let cases: [(&str, Corrupt); 12] = [
             ("live sector", |s| s.live_sector = 31),
             ("kept sequence number", |s| s.kept_seq = 7),
@@ -818,14 +818,15 @@ mod tests {
         for (name, corrupt) in cases {
             let mut bad = superblock();
             corrupt(&mut bad);
-            assert_eq!(Superblock::decode(bad.encode().as_bytes()), Err(SuperblockError::Field(name)));
+            assert_eq!(LogSuperblock::decode(bad.encode().as_bytes()), Err(LogSuperblockError::Field(name)));
         }
     }
 
     #[test]
     fn rule_05_a_header_comes_back_and_every_flipped_bit_is_noticed() {
         let superblock = superblock();
-        let data = |lba, sectors| Entry { kind: Kind::Data, extent: Extent::new(Lba(lba), sectors), crc: 5 };
+        let data =
+            |lba, sectors| Entry { kind: EntryKind::Data, extent: Extent::new(Lba(lba), sectors), crc: 5 };
         let header = Header {
             epoch: 3,
             seq: 11,

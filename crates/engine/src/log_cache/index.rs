@@ -10,7 +10,7 @@
 //!   zeroes and discards drop it.
 
 use super::destaged::Destaged;
-use super::format::{FIRST_SEGMENT_SECTOR, Header, Kind, LOG_SECTORS_MAX, Superblock};
+use super::format::{EntryKind, FIRST_SEGMENT_SECTOR, Header, LOG_SECTORS_MAX, LogSuperblock};
 use super::lost::LostPieces;
 use super::table::{
     Line, LookupTable, Lost, PLACE_MAX, Piece, Place, RangeInfo, RangeKind, RangePart, TablePart, ZeroRanges,
@@ -69,7 +69,7 @@ impl Index {
 
     /// Creates an index with all its memory, for a data disk of `disk_sectors`, which is larger than the superblock says if the disk has
     /// grown.
-    pub fn new(superblock: &Superblock, disk_sectors: u64, lines_max: usize) -> Index {
+    pub fn new(superblock: &LogSuperblock, disk_sectors: u64, lines_max: usize) -> Index {
         let [seed, _] = superblock.cache_uuid.as_chunks::<8>().0 else { unreachable!("it has 16 bytes") };
         Index {
             table: LookupTable::new(
@@ -208,12 +208,12 @@ impl Index {
     }
 
     /// Notes the zeroes or the discard of record `seq`.
-    pub fn insert_range(&mut self, extent: Extent, kind: Kind, seq: u64, segment: u32) {
+    pub fn insert_range(&mut self, extent: Extent, kind: EntryKind, seq: u64, segment: u32) {
         self.forget(extent, seq);
         self.range_id += 1;
         let kind = match kind {
-            Kind::Discard => RangeKind::Discard,
-            _ => RangeKind::Zeroes { unmap: kind == Kind::ZeroesUnmap },
+            EntryKind::Discard => RangeKind::Discard,
+            _ => RangeKind::Zeroes { unmap: kind == EntryKind::ZeroesUnmap },
         };
         let info = RangeInfo { kind, seq, segment, id: self.range_id };
         self.ranges.insert(extent, info, |_| unreachable!("what it covers was cut before"));
@@ -229,15 +229,15 @@ impl Index {
         let mut fits = true;
         for entry in &header.entries {
             match entry.kind {
-                Kind::Data => {
+                EntryKind::Data => {
                     match self.table.has_room(1) {
                         true => self.insert(entry.extent, Place(place), entry.crc, header.seq),
                         false => fits = false,
                     }
                     place += entry.extent.sectors;
                 }
-                Kind::Invalidate => self.forget(entry.extent, header.seq),
-                Kind::Clean => {
+                EntryKind::Invalidate => self.forget(entry.extent, header.seq),
+                EntryKind::Clean => {
                     self.forget(entry.extent, header.seq);
                     if header.seq < self.kept_seq {
                         // The copy is stale permanently.

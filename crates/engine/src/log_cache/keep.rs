@@ -14,10 +14,10 @@
 use super::append::SEGMENTS_READY;
 use super::env::{Env, LOG, Op, View};
 use super::forget::{Forgetting, forget_part};
-use super::format::{Kind, decode_header};
+use super::format::{EntryKind, decode_header};
 use super::index::Index;
 use super::table::{Line, Piece, Place};
-use super::{Canary, LogCacheConfig};
+use super::{LogCacheConfig, LogCanary};
 use crate::layer::{Io, IoResult};
 use crate::slab::Slab;
 use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
@@ -117,7 +117,7 @@ impl Keep {
 
     /// Notes that newer data of the extent is in the log, or is bypassing it.
     pub fn overwritten(&mut self, extent: Extent, config: &LogCacheConfig) {
-        if self.watched_lines == 0 || config.canary.is(Canary::StaleKeep) {
+        if self.watched_lines == 0 || config.canary.is(LogCanary::StaleKeep) {
             return;
         }
         let written = Line::touching(extent);
@@ -164,7 +164,7 @@ impl Keep {
     pub fn copy_watched(&mut self, key: u64, start: Lba, result: &IoResult, env: &mut Env) {
         let lines = self.watched.remove(key);
         self.watched_lines -= lines.len();
-        let stale = env.config.canary.is(Canary::StaleKeep);
+        let stale = env.config.canary.is(LogCanary::StaleKeep);
         for line in lines {
             let view = env.view();
             if result.status.is_err() || !self.keeps(&view) || !(stale || is_on_data_disk(line, &view)) {
@@ -186,7 +186,7 @@ impl Keep {
             return false;
         }
         let seq = env.open_record();
-        let (place, crc) = env.log.append(Kind::Clean, extent, buf, at);
+        let (place, crc) = env.log.append(EntryKind::Clean, extent, buf, at);
         env.index.insert_kept(extent, Place(place), crc, seq);
         env.statistics.kept_bytes += bytes;
         self.tokens -= bytes;

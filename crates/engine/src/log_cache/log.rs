@@ -11,17 +11,17 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::answers::Answers;
-use super::buffers::{Buffers, SegmentBuffer, Stamp, State, space};
+use super::buffers::{BufferPhase, Buffers, SegmentBuffer, Stamp, space};
 use super::config::LogCacheConfig;
 use super::error::LogError;
 use super::fingerprint::Fingerprint;
-use super::format::{self, Entry, Kind, MemoryMark, SUPERBLOCK_SECTORS, Superblock, entries_max};
+use super::format::{self, Entry, EntryKind, LogSuperblock, MemoryMark, SUPERBLOCK_SECTORS, entries_max};
 use super::offline::write_superblock;
 use super::recover::Walked;
 use super::ring::Ring;
 use super::rotation::Rotation;
 use super::spindle::Spindle;
-use super::statistics::Statistics;
+use super::statistics::LogCacheStatistics;
 use super::summary::{self, Gathered};
 use super::table::Place;
 use crate::layer::{Durability, Geometry, Io};
@@ -47,7 +47,7 @@ pub struct Chain {
 
 /// Health of the log device (rule 13).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Health {
+enum LogHealth {
     Good,
     /// The device is dead.
     Failed,
@@ -57,7 +57,7 @@ enum Health {
 
 /// See the module's documentation.
 pub struct Log {
-    superblock: Superblock,
+    superblock: LogSuperblock,
     geometry: Geometry,
     delay_max: Nanos,
     ring: Ring,
@@ -88,26 +88,26 @@ pub struct Log {
     /// Time when the last record was sent.
     written_at: Nanos,
     flush_at: Option<Nanos>,
-    health: Health,
+    health: LogHealth,
     /// The tail of a superblock that is being written: once it is durable, segments before the tail may be written again.
     release: Option<u64>,
 }
 
-fn rotation(config: &LogCacheConfig, superblock: &Superblock) -> Rotation {
+fn rotation(config: &LogCacheConfig, superblock: &LogSuperblock) -> Rotation {
     let spindle = if config.follow_head { superblock.spindle } else { Spindle::NotMeasured };
     let first = superblock.segment_start(0);
     Rotation::new(spindle, first, superblock.end_sector() - first)
 }
 
 /// Returns the number of segment buffers: fewer for large segments.
-fn buffers(config: &LogCacheConfig, superblock: &Superblock) -> usize {
+fn buffers(config: &LogCacheConfig, superblock: &LogSuperblock) -> usize {
     config.segment_buffers.min((BUFFERS_BYTES_MAX / superblock.segment_bytes as usize).max(2))
 }
 
 impl Log {
     pub fn new(
         config: &LogCacheConfig,
-        superblock: Superblock,
+        superblock: LogSuperblock,
         geometry: Geometry,
         ring: Ring,
         walked: &Walked,
@@ -135,13 +135,13 @@ impl Log {
             flushing_since: None,
             written_at: Nanos::ZERO,
             flush_at: None,
-            health: Health::Good,
+            health: LogHealth::Good,
             release: None,
         }
     }
 
     /// The newest superblock, which may still be on its way to the device.
-    pub const fn superblock(&self) -> &Superblock {
+    pub const fn superblock(&self) -> &LogSuperblock {
         &self.superblock
     }
 
@@ -385,16 +385,16 @@ impl Log {
     }
 
     /// Notes that the open record gets an entry of this kind.
-    const fn needed(&mut self, kind: Kind) {
-        if !matches!(kind, Kind::Clean) {
+    const fn needed(&mut self, kind: EntryKind) {
+        if !matches!(kind, EntryKind::Clean) {
             self.needed_seq = self.last_seq();
         }
     }
 
     /// Adds payload to the open record; returns its place and checksum.
-    pub fn append(&mut self, kind: Kind, extent: Extent, buf: &Buf, at: usize) -> (u64, u32) {
+    pub fn append(&mut self, kind: EntryKind, extent: Extent, buf: &Buf, at: usize) -> (u64, u32) {
         self.needed(kind);
-        if kind == Kind::Clean {
+        if kind == EntryKind::Clean {
             self.copied_bytes += extent.sectors * SECTOR_BYTES;
         }
         let (place, crc) = self.filling().append(kind, extent, buf, at);
@@ -418,7 +418,7 @@ impl Log {
     /// See [`SegmentBuffer::overwrite`].
     pub fn overwrite(&mut self, extent: Extent, buf: &Buf, at: usize) -> Option<(u64, u32)> {
         let (place, crc) = self.buffers.filling.as_mut()?.overwrite(extent, buf, at)?;
-        self.answer(&Entry { kind: Kind::Data, extent, crc }, buf, at, true);
+        self.answer(&Entry { kind: EntryKind::Data, extent, crc }, buf, at, true);
         Some((place, crc))
     }
 
@@ -551,12 +551,12 @@ impl Log {
     // Writing and flushing.
 
     pub fn is_writing(&self) -> bool {
-        self.buffers.live.iter().any(|buffer| buffer.state == State::Writing)
+        self.buffers.live.iter().any(|buffer| buffer.state == BufferPhase::Writing)
     }
 
     /// Returns when the oldest write or flush in flight was sent.
     pub fn busy_since(&self) -> Option<Nanos> {
-        let writing = self.buffers.live.iter().find(|buffer| buffer.state == State::Writing);
+        let writing = self.buffers.live.iter().find(|buffer| buffer.state == BufferPhase::Writing);
         writing.map(|buffer| buffer.sent).into_iter().chain(self.flushing_since).min()
     }
 
@@ -591,7 +591,7 @@ impl Log {
         &mut self,
         now: Nanos,
         waiting: impl Fn(u64) -> usize,
-        statistics: &mut Statistics,
+        statistics: &mut LogCacheStatistics,
     ) -> Option<(u64, Io)> {
         self.copied_bytes = 0;
         let mut filling = self.buffers.filling.take()?;
@@ -601,7 +601,7 @@ impl Log {
         }
         let (at, buf) = filling.image();
         let first = filling.first_seq;
-        filling.state = State::Writing;
+        filling.state = BufferPhase::Writing;
         filling.sent = now;
         let alone = self.durable_seq + 1 == first;
         let waiting = waiting(first);
@@ -622,12 +622,12 @@ impl Log {
         let mut through = None;
         for buffer in &mut self.buffers.live {
             if buffer.first_seq == first {
-                buffer.state = State::Written;
+                buffer.state = BufferPhase::Written;
                 through = buffer.through.then_some(buffer.last_seq);
             }
         }
         self.rotation.written(now, through.is_some() || !self.geometry.volatile_cache);
-        let written = self.buffers.live.iter().take_while(|b| b.state == State::Written).last();
+        let written = self.buffers.live.iter().take_while(|b| b.state == BufferPhase::Written).last();
         self.written_seq = written.map_or(self.written_seq, |buffer| buffer.last_seq.max(self.written_seq));
         self.release_answers();
         if !self.geometry.volatile_cache {
@@ -684,30 +684,30 @@ impl Log {
 
     /// True once the device is dead: everything goes to the data disk.
     pub fn has_failed(&self) -> bool {
-        self.health != Health::Good
+        self.health != LogHealth::Good
     }
 
     /// True while the host has to record that the device is dead.
     pub fn awaits_record(&self) -> bool {
-        self.health == Health::Failed
+        self.health == LogHealth::Failed
     }
 
     /// True once the host has recorded that the device is dead: writes may be answered.
     pub fn failure_is_recorded(&self) -> bool {
-        self.health == Health::Recorded
+        self.health == LogHealth::Recorded
     }
 
     /// Notes that the host has recorded the failure; false if there is none.
     pub fn failure_recorded(&mut self) -> bool {
         if self.has_failed() {
-            self.health = Health::Recorded;
+            self.health = LogHealth::Recorded;
         }
         self.has_failed()
     }
 
     /// Notes that the device is dead; the open record is sealed. The buffers are kept, as the best copy.
     pub fn fail(&mut self) {
-        self.health = Health::Failed;
+        self.health = LogHealth::Failed;
         if let Some(filling) = self.buffers.filling.take() {
             match filling.is_empty() {
                 true => self.buffers.give_back(filling),
@@ -765,7 +765,7 @@ impl Log {
     /// record of segment `from` on, for clean copies; if `None`, only records that are not destaged.
     pub fn write_superblock(
         &mut self,
-        state: format::State,
+        state: format::LogState,
         from: Option<u64>,
         oldest_live_seq: u64,
         destaged_seq: u64,
@@ -774,7 +774,7 @@ impl Log {
         let mut next = self.superblock.clone();
         next.state = state;
         next.generation += 1;
-        next.memory = next.memory.filter(|_| state == format::State::Active);
+        next.memory = next.memory.filter(|_| state == format::LogState::Active);
         next.live_seq = destaged_seq.max(oldest_live_seq);
         next.live_sector = self.sector_of(self.ring.tail(), oldest_live_seq);
         next.tail_seq =

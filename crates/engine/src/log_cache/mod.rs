@@ -89,7 +89,7 @@ pub use answers::{MemoryInUse, MemoryPlace, SharedMemory, Taken};
 pub use config::*;
 pub use error::{LogError, OtherData};
 pub use log::REST;
-pub use statistics::Statistics;
+pub use statistics::LogCacheStatistics;
 pub use status::{LogCacheState, LogCacheStatus, LogHead};
 
 use crate::Nanos;

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::format::Kind;
+use super::format::EntryKind;
 use crate::layer::{Durability, Io, IoResult, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
@@ -18,7 +18,7 @@ const HELD_MAX: Nanos = Nanos::from_secs(1);
 /// A request that changes data, and its progress.
 pub struct PendingWrite {
     pub id: RequestId,
-    pub change: Change,
+    pub change: PendingChange,
     pub extent: Extent,
     pub buf: Buf,
     pub durability: Durability,
@@ -26,9 +26,9 @@ pub struct PendingWrite {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum PendingChange {
     Data,
-    Range(Kind),
+    Range(EntryKind),
 }
 
 impl PendingWrite {
@@ -36,13 +36,17 @@ impl PendingWrite {
         let extent = io.extent().expect("it changes data somewhere");
         let (change, buf, durability) = match io {
             Io::Write { buf, durability, .. } | Io::WriteCopy { buf, durability, .. } => {
-                (Change::Data, buf, durability)
+                (PendingChange::Data, buf, durability)
             }
-            Io::Discard { .. } => (Change::Range(Kind::Discard), Buf::none(), Durability::Volatile),
+            Io::Discard { .. } => {
+                (PendingChange::Range(EntryKind::Discard), Buf::none(), Durability::Volatile)
+            }
             Io::WriteZeroes { unmap: true, durability, .. } => {
-                (Change::Range(Kind::ZeroesUnmap), Buf::none(), durability)
+                (PendingChange::Range(EntryKind::ZeroesUnmap), Buf::none(), durability)
             }
-            Io::WriteZeroes { durability, .. } => (Change::Range(Kind::Zeroes), Buf::none(), durability),
+            Io::WriteZeroes { durability, .. } => {
+                (PendingChange::Range(EntryKind::Zeroes), Buf::none(), durability)
+            }
             Io::Read { .. } | Io::ReadCopy { .. } | Io::Flush => {
                 unreachable!("reads and flushes change nothing")
             }
@@ -54,9 +58,11 @@ impl PendingWrite {
     pub fn into_io(self, durability: Durability) -> Io {
         let extent = self.extent;
         match self.change {
-            Change::Data => Io::Write { at: extent.start, buf: self.buf, durability },
-            Change::Range(Kind::Discard) => Io::Discard { extent },
-            Change::Range(kind) => Io::WriteZeroes { extent, unmap: kind == Kind::ZeroesUnmap, durability },
+            PendingChange::Data => Io::Write { at: extent.start, buf: self.buf, durability },
+            PendingChange::Range(EntryKind::Discard) => Io::Discard { extent },
+            PendingChange::Range(kind) => {
+                Io::WriteZeroes { extent, unmap: kind == EntryKind::ZeroesUnmap, durability }
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Many discards and zeroes: none waits for ever, and no event has to look at all of them.
 
 use super::env::DATA;
-use super::format::Kind;
+use super::format::EntryKind;
 use super::index::Index;
 use super::testing::{Log, Ram, unknown};
 use super::testing_steps::{Disks, Steps, quiet};
@@ -81,7 +81,7 @@ fn a_batch_takes_the_oldest_ranges_and_no_more_than_a_stated_number() {
 fn an_index_that_is_cleared_forgets_what_was_destaged() {
     let mut index = Index::new(&Log::new(4, 512).superblock, 1 << 20, 100);
     let extent = Extent::new(Lba(64), 8);
-    index.insert_range(extent, Kind::Discard, 1, 0);
+    index.insert_range(extent, EntryKind::Discard, 1, 0);
     index.clean_range(1);
     assert!(!index.is_silent_on(extent), "recovery would find the range");
     index.clear();

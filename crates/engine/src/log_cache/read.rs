@@ -29,7 +29,7 @@ struct FromLog {
 }
 
 /// A read of one device that a request needs.
-enum Part {
+enum ReadPart {
     /// Read from the data disk, from `start` on: the `wanted` extents of it go to the request, and `watched` lines of it are copied to
     /// the log.
     Data { start: Lba, wanted: Few<Extent>, watched: Option<u64> },
@@ -45,7 +45,7 @@ struct Reading {
     id: RequestId,
     at: Lba,
     buf: Buf,
-    parts: Few<Option<Part>>,
+    parts: Few<Option<ReadPart>>,
     left: usize,
     /// A clean copy could not be read: the request starts again without it.
     again: bool,
@@ -54,7 +54,7 @@ struct Reading {
 
 /// Sources of a request's sectors.
 #[derive(Default)]
-struct Plan {
+struct ReadPlan {
     zeroes: Few<Extent>,
     data: Few<Extent>,
     log: Few<FromLog>,
@@ -64,9 +64,9 @@ struct Plan {
 
 /// The requests that are being put together.
 #[derive(Default)]
-pub struct Reads(Slab<Reading>);
+pub struct OpenReads(Slab<Reading>);
 
-impl Reads {
+impl OpenReads {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -91,7 +91,15 @@ impl Reads {
         self.assemble(id, at, buf, plan, keep, env);
     }
 
-    fn assemble(&mut self, id: RequestId, at: Lba, mut buf: Buf, plan: Plan, keep: &mut Keep, env: &mut Env) {
+    fn assemble(
+        &mut self,
+        id: RequestId,
+        at: Lba,
+        mut buf: Buf,
+        plan: ReadPlan,
+        keep: &mut Keep,
+        env: &mut Env,
+    ) {
         env.statistics.read_hits += 1;
         for zero in &plan.zeroes {
             buf.zero(byte_offset(at, zero.start), (zero.sectors * SECTOR_BYTES) as usize);
@@ -115,7 +123,7 @@ impl Reads {
             let end = last.end();
             let span = Extent::new(first.start, end - first.start);
             let watched = keep.watch(span, &env.view());
-            parts.push(Part::Data { start: span.start, wanted: plan.data, watched });
+            parts.push(ReadPart::Data { start: span.start, wanted: plan.data, watched });
         }
         if parts.is_empty() {
             return env.finish(id, IoResult::ok(buf));
@@ -127,7 +135,7 @@ impl Reads {
         let key = self.0.insert(Reading { id, at, buf, parts: parts_of, left, again: false, error: None });
         for (index, part) in parts.into_iter().enumerate() {
             let (port, io) = part_io(&part, blank, own.take(), &env.view());
-            if let Part::Log { segment, .. } = &part {
+            if let ReadPart::Log { segment, .. } = &part {
                 env.log.pin(*segment);
             }
             self.0.get_mut(key).parts.push(Some(part));
@@ -147,7 +155,7 @@ impl Reads {
         let part = self.0.get_mut(key).parts[index].take().expect("a part ends once");
         let mut error = result.status.err();
         match &part {
-            Part::Data { start, wanted, watched } => {
+            ReadPart::Data { start, wanted, watched } => {
                 env.data.readers.end(env.cx.now);
                 let start = env.data.geometry().whole_blocks(Extent::new(*start, 1)).start;
                 let reading = self.0.get_mut(key);
@@ -160,7 +168,7 @@ impl Reads {
                     keep.copy_watched(key, start, &result, env);
                 }
             }
-            Part::Log { start, segment, pieces, whole } => {
+            ReadPart::Log { start, segment, pieces, whole } => {
                 env.log.unpin(*segment);
                 let start = env.log.geometry().whole_blocks(Extent::new(Lba(*start), 1)).start;
                 let bad = match error {
@@ -173,7 +181,7 @@ impl Reads {
                 let bad = self.read_other_copies(key, bad, *segment, None, env);
                 error = self.bad_pieces(key, &bad, env);
             }
-            Part::Copy { source, segment, copy } => {
+            ReadPart::Copy { source, segment, copy } => {
                 let piece = source.piece;
                 let start = env.log.geometry().whole_blocks(Extent::new(Lba(piece.place.0), 1)).start;
                 let bad = match error.take() {
@@ -216,7 +224,7 @@ impl Reads {
         let Some(copy) = env.log.next_copy(tried) else { return bad };
         let (dirty, clean): (Few<FromLog>, _) = bad.into_iter().partition(|source| source.piece.dirty);
         for source in dirty {
-            let part = Part::Copy { source, segment, copy };
+            let part = ReadPart::Copy { source, segment, copy };
             let reading = self.0.get_mut(key);
             let (index, blank) = (reading.parts.len(), reading.buf.is_blank());
             reading.left += 1;
@@ -286,8 +294,8 @@ fn forward(id: RequestId, at: Lba, buf: Buf, keep: &mut Keep, env: &mut Env) {
 }
 
 /// Finds the sources.
-fn plan(extent: Extent, view: &View) -> Plan {
-    let mut plan = Plan::default();
+fn plan(extent: Extent, view: &View) -> ReadPlan {
+    let mut plan = ReadPlan::default();
     let mut clean = Few::new();
     let mut clean_extents = Few::new();
     let mut cached_sectors = 0;
@@ -344,7 +352,7 @@ fn is_cheaper_in_log(dirty: &[FromLog], clean: &[FromLog], view: &View) -> bool 
 }
 
 /// Plans the sectors that the table does not know: zeroes, or read from the data disk.
-fn plan_rest(line: Line, mask: u8, plan: &mut Plan, view: &View) {
+fn plan_rest(line: Line, mask: u8, plan: &mut ReadPlan, view: &View) {
     line.runs(mask, |run| {
         let mut at = run.start;
         for part in view.index.ranges().lookup(run) {
@@ -360,7 +368,7 @@ fn plan_rest(line: Line, mask: u8, plan: &mut Plan, view: &View) {
     });
 }
 
-fn count_sources(plan: &Plan, keep: &Keep, env: &mut Env) {
+fn count_sources(plan: &ReadPlan, keep: &Keep, env: &mut Env) {
     let bytes = |extents: &[Extent]| extents.iter().map(|part| part.sectors * SECTOR_BYTES).sum::<u64>();
     env.statistics.read_dirty_bytes += bytes(&plan.zeroes);
     env.statistics.read_miss_bytes += bytes(&plan.data);
@@ -377,8 +385,8 @@ fn count_sources(plan: &Plan, keep: &Keep, env: &mut Env) {
 }
 
 /// True when the only part is a read of the log that gives exactly the request. Notes that in the part.
-fn is_whole_request(parts: &mut [Part], at: Lba, bytes: usize, log: &Log) -> bool {
-    let [Part::Log { start, pieces, whole, .. }] = parts else { return false };
+fn is_whole_request(parts: &mut [ReadPart], at: Lba, bytes: usize, log: &Log) -> bool {
+    let [ReadPart::Log { start, pieces, whole, .. }] = parts else { return false };
     // The pieces are adjacent in the log; they must be adjacent in the request, too.
     let mut end = at;
     for FromLog { line, piece } in pieces.iter() {
@@ -394,24 +402,24 @@ fn is_whole_request(parts: &mut [Part], at: Lba, bytes: usize, log: &Log) -> boo
 }
 
 /// The operation that reads a part. `own`: the buffer to read into.
-fn part_io(part: &Part, blank: bool, own: Option<Buf>, view: &View) -> (crate::Port, Io) {
+fn part_io(part: &ReadPart, blank: bool, own: Option<Buf>, view: &View) -> (crate::Port, Io) {
     let memory = |sectors: u64| {
         let bytes = (sectors * SECTOR_BYTES) as usize;
         own.unwrap_or_else(|| if blank { Buf::blank(bytes) } else { Buf::zeroed(bytes) })
     };
     match part {
-        Part::Data { start, wanted, .. } => {
+        ReadPart::Data { start, wanted, .. } => {
             let end = wanted.last().expect("something is wanted").end();
             let extent = view.data.geometry().whole_blocks(Extent::new(*start, end - *start));
             (DATA, Io::Read { at: extent.start, buf: memory(extent.sectors) })
         }
-        Part::Log { start, pieces, .. } => {
+        ReadPart::Log { start, pieces, .. } => {
             let last = pieces.last().expect("something is wanted").piece;
             let end = last.place.0 + u64::from(last.count);
             let extent = view.log.geometry().whole_blocks(Extent::new(Lba(*start), end - *start));
             (LOG, Io::Read { at: extent.start, buf: memory(extent.sectors) })
         }
-        Part::Copy { source: FromLog { piece, .. }, copy, .. } => {
+        ReadPart::Copy { source: FromLog { piece, .. }, copy, .. } => {
             let extent =
                 view.log.geometry().whole_blocks(Extent::new(Lba(piece.place.0), u64::from(piece.count)));
             (LOG, Log::read(extent.start, memory(extent.sectors), Some(*copy)))
@@ -420,13 +428,13 @@ fn part_io(part: &Part, blank: bool, own: Option<Buf>, view: &View) -> (crate::P
 }
 
 /// Joins pieces that lie side by side in the log.
-fn log_parts(mut sources: Few<FromLog>, segment_of: impl Fn(Place) -> u32) -> Few<Part> {
+fn log_parts(mut sources: Few<FromLog>, segment_of: impl Fn(Place) -> u32) -> Few<ReadPart> {
     sources.sort_unstable_by_key(|source| source.piece.place);
-    let mut parts: Few<Part> = Few::new();
+    let mut parts: Few<ReadPart> = Few::new();
     for source in sources {
         let place = source.piece.place.0;
         let at = segment_of(Place(place));
-        if let Some(Part::Log { start, segment, pieces, .. }) = parts.last_mut() {
+        if let Some(ReadPart::Log { start, segment, pieces, .. }) = parts.last_mut() {
             let last = pieces.last().expect("a part has pieces").piece;
             let end = last.place.0 + u64::from(last.count);
             if *segment == at && place == end && end - *start < LOG_READ_SECTORS_MAX {
@@ -434,7 +442,7 @@ fn log_parts(mut sources: Few<FromLog>, segment_of: impl Fn(Place) -> u32) -> Fe
                 continue;
             }
         }
-        parts.push(Part::Log { start: place, segment: at, pieces: smallvec![source], whole: false });
+        parts.push(ReadPart::Log { start: place, segment: at, pieces: smallvec![source], whole: false });
     }
     parts
 }

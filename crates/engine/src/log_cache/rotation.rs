@@ -45,9 +45,9 @@ pub struct Rotation {
     /// True if another operation was sent since.
     is_disturbed: bool,
     /// The write whose time will be learnt from.
-    sent: Option<Sample>,
+    sent: Option<TurnSample>,
     /// The record begun while another one is written: its time counts from when it is sent.
-    behind: Option<Sample>,
+    behind: Option<TurnSample>,
     /// By [`Turn::kind`].
     learnt: [Learnt; 3],
     /// Index of the element of `learnt` that was asked last.
@@ -98,7 +98,7 @@ impl Turn {
 
 /// A write whose time is learnt from.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct TurnSample {
     since: Nanos,
     turn: Turn,
     /// Time until the head is first at the record's place; next, the time from there to its end.
@@ -173,7 +173,7 @@ impl Rotation {
     /// Notes that the record was put after this gap: its write shows whether the gap was long enough.
     pub fn placed(&mut self, now: Nanos, turn: Turn, gap: u64) {
         self.unused = 0;
-        let sample = Sample {
+        let sample = TurnSample {
             since: now,
             turn,
             wait: turn.wait(gap),
@@ -193,7 +193,7 @@ impl Rotation {
             // If the record was not sent right after the write before it, the head is anywhere by now.
             let revolution = behind.turn.revolution;
             let wait = (behind.wait + revolution - now.since(self.passed).0 % revolution) % revolution;
-            self.sent = (self.noticed == Some(now)).then_some(Sample { since: now, wait, ..behind });
+            self.sent = (self.noticed == Some(now)).then_some(TurnSample { since: now, wait, ..behind });
         }
         self.sent = self.sent.filter(|sent| now.since(sent.since).0 < sent.turn.revolution);
         if let Some(sent) = &mut self.sent {
@@ -214,7 +214,7 @@ impl Rotation {
         let was_disturbed = std::mem::take(&mut self.is_disturbed);
         self.passed = now;
         let Some(sample) = self.sent.take().filter(|_| is_at_head) else { return };
-        let Sample { since, turn, wait, transfer, gap } = sample;
+        let TurnSample { since, turn, wait, transfer, gap } = sample;
         let (took, expected) = (now.since(since).0, wait + transfer);
         let revolution = turn.revolution as i64;
         let off = (took as i64 - expected as i64 + revolution / 2).rem_euclid(revolution) - revolution / 2;

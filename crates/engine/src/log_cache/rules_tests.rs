@@ -579,12 +579,12 @@ fn rule_12_after_a_clean_stop_the_dirty_set_is_what_it_was_and_nothing_is_redone
 /// Every whole line is said to be clean once, and neighbours in one entry; a part of a line by itself. The dirty line between them is not.
 #[test]
 fn rule_12_a_clean_stop_names_runs_of_clean_lines() {
-    use super::format::{Header, Kind};
+    use super::format::{EntryKind, Header};
     use super::recover::{Visitor, WalkOptions, walk};
     struct Clean(Vec<Extent>);
     impl Visitor for Clean {
         fn record(&mut self, header: &Header, _bad: &[usize]) {
-            let entries = header.entries.iter().filter(|entry| entry.kind == Kind::Invalidate);
+            let entries = header.entries.iter().filter(|entry| entry.kind == EntryKind::Invalidate);
             self.0.extend(entries.map(|entry| entry.extent));
         }
     }
@@ -905,13 +905,13 @@ fn zeroes_and_discards_count_as_dirty_until_they_are_written_back() {
 /// Destaging does not move the tail here: the first write has to.
 #[test]
 fn a_write_over_several_segments_gets_the_room_of_what_is_clean_at_the_start() {
-    use super::format::Kind;
+    use super::format::EntryKind;
     use super::testing::{Log, Part, Ram};
     let mut log = Log::new(4, 512);
     for _ in 0..2 {
         log.append(&[Part::Data(0, 8, 1), Part::Data(8, 8, 1), Part::Data(16, 8, 1), Part::Data(24, 7, 1)]);
     }
-    log.append(&[Part::Range(Kind::Invalidate, 0, 32)]);
+    log.append(&[Part::Range(EntryKind::Invalidate, 0, 32)]);
     let config = LogCacheConfig { bypass_bytes: 0, ..quiet() };
     let mut steps = Steps::start(Disks([log.device, Ram::new(4096)]), config).unwrap();
     assert!(!steps.core.index.is_dirty() && steps.core.log.ring().free() == 1);

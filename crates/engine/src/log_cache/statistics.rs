@@ -6,7 +6,7 @@ use crate::layer::Io;
 use crate::{IoError, SECTOR_BYTES};
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Statistics {
+pub struct LogCacheStatistics {
     pub reads: u64,
     pub read_bytes: u64,
     /// Reads that came at least in part from the log or its buffers.
@@ -63,7 +63,7 @@ pub struct Statistics {
     pub last_error: Option<IoError>,
 }
 
-impl Statistics {
+impl LogCacheStatistics {
     /// Log space used for each byte that clients wrote there: with headers, and with bytes left out for the rotation and at the end of
     /// segments. None if nothing was written there.
     pub fn log_space(&self) -> Option<f64> {

@@ -7,7 +7,7 @@ use super::destager::Destager;
 use super::env::View;
 use super::keep::Keep;
 use super::recover::Damage;
-use super::{Contiguity, Promise, Statistics};
+use super::{Contiguity, LogCacheStatistics, Promise};
 use crate::{Extent, Geometry, IoError, SECTOR_BYTES};
 
 /// Maximum number of ranges and of damages in a status.
@@ -113,7 +113,7 @@ pub struct LogCacheStatus {
     pub calibrated: bool,
     /// Rules for filling gaps.
     pub fills: Option<Contiguity>,
-    pub statistics: Statistics,
+    pub statistics: LogCacheStatistics,
 }
 
 impl View<'_> {
@@ -147,7 +147,7 @@ impl LogCacheStatus {
         keep: &Keep,
         taken: &Taken,
         accepted_damage: &[Damage],
-        statistics: Statistics,
+        statistics: LogCacheStatistics,
     ) -> LogCacheStatus {
         let View { config, log, data, index, .. } = *view;
         let segment = u64::from(log.superblock().segment_bytes);

@@ -7,8 +7,8 @@ use super::clean::CleanRecords;
 use super::destager::Destager;
 use super::env::{DATA, Env, Op, View};
 use super::forget::Forgetting;
-use super::format::State;
-use super::read::Reads;
+use super::format::LogState;
+use super::read::OpenReads;
 use crate::layer::{ErrorKind, Io, IoResult, Report, Unfinished};
 use crate::machine::Lifecycle;
 use crate::{Buf, IoError, Nanos, SECTOR_BYTES};
@@ -79,7 +79,13 @@ impl Stop {
     }
 
     /// Proceeds with a stop once nothing is in flight.
-    pub fn step(&mut self, forgetting: &Forgetting, reads: &Reads, destager: &mut Destager, env: &mut Env) {
+    pub fn step(
+        &mut self,
+        forgetting: &Forgetting,
+        reads: &OpenReads,
+        destager: &mut Destager,
+        env: &mut Env,
+    ) {
         if self.life != Lifecycle::Ending || !env.data.nothing_bypasses() || !reads.is_empty() {
             return;
         }
@@ -112,7 +118,7 @@ impl Stop {
             return env.commit(destager);
         }
         self.life = Lifecycle::Marking;
-        env.write_superblock(State::Stopped, env.view().walk_start());
+        env.write_superblock(LogState::Stopped, env.view().walk_start());
     }
 
     fn step_without_log(&mut self, env: &mut Env) {

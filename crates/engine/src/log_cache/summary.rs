@@ -10,8 +10,8 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::format::{
-    ENTRY_BYTES, Entries, EntryBytes, FLAG_CONTINUES, Header, RECORD_COUNTER_MAX, Superblock, decode_entry,
-    encode_entry,
+    ENTRY_BYTES, Entries, EntryBytes, FLAG_CONTINUES, Header, LogSuperblock, RECORD_COUNTER_MAX,
+    decode_entry, encode_entry,
 };
 use super::spindle::Spindle;
 use crate::Geometry;
@@ -106,7 +106,7 @@ impl Gathered {
     pub fn encode(
         &self,
         segment: u64,
-        superblock: &Superblock,
+        superblock: &LogSuperblock,
         sector: u64,
         durable_seq: u64,
         segment_buffers: usize,
@@ -142,13 +142,13 @@ impl Gathered {
 
 /// True when summaries are written and read. On a rotational disk with short segments, seeking for summaries takes longer than reading
 /// the segments from end to end.
-pub const fn are_used(superblock: &Superblock, log: &Geometry) -> bool {
+pub const fn are_used(superblock: &LogSuperblock, log: &Geometry) -> bool {
     let seeks = log.rotational && !matches!(superblock.spindle, Spindle::NotShown);
     !seeks || superblock.segment_bytes >= SPINNING_BYTES_MIN
 }
 
 /// Maximum size of a summary, in bytes: whole blocks.
-pub const fn bytes_max(superblock: &Superblock) -> usize {
+pub const fn bytes_max(superblock: &LogSuperblock) -> usize {
     let part = (superblock.segment_bytes / SUMMARY_PART) as usize;
     part / superblock.log_block_bytes as usize * superblock.log_block_bytes as usize
 }
@@ -172,7 +172,7 @@ pub struct Summary {
 
 impl Summary {
     /// Reads the fixed part from the first block of the segment after `segment`; every field is checked.
-    pub fn decode(block: &[u8], superblock: &Superblock, segment: u32, sector: u64) -> Option<Summary> {
+    pub fn decode(block: &[u8], superblock: &LogSuperblock, segment: u32, sector: u64) -> Option<Summary> {
         let (fixed, _) = SummaryBytes::read_from_prefix(block).ok()?;
         let mut unsigned = fixed.clone();
         unsigned.crc = 0.into();
@@ -213,7 +213,7 @@ impl Summary {
     }
 
     /// Decodes the headers from all the bytes of the summary. `None` if any of them is invalid.
-    pub fn headers(&self, bytes: &[u8], superblock: &Superblock) -> Option<Vec<Header>> {
+    pub fn headers(&self, bytes: &[u8], superblock: &LogSuperblock) -> Option<Vec<Header>> {
         let mut rest = bytes.get(SUMMARY_FIXED_BYTES..self.bytes())?;
         if crc32c::crc32c(rest) != self.body_crc {
             return None;
@@ -233,7 +233,7 @@ impl Summary {
         rest.is_empty().then_some(headers)
     }
 
-    fn header<'a>(&self, seq: u64, rest: &'a [u8], superblock: &Superblock) -> Option<(Header, &'a [u8])> {
+    fn header<'a>(&self, seq: u64, rest: &'a [u8], superblock: &LogSuperblock) -> Option<(Header, &'a [u8])> {
         let (record, mut rest) = SummaryRecordBytes::read_from_prefix(rest).ok()?;
         let block = superblock.log_block_sectors();
         let mut entries = Entries::with_capacity(usize::from(record.entry_count.get()));

@@ -1,6 +1,6 @@
 //! Summaries: what they repeat, what is believed of them, and what a start does without them.
 
-use super::format::{Entries, Entry, Header, Kind};
+use super::format::{Entries, Entry, EntryKind, Header};
 use super::offline::read_superblock;
 use super::recover::{RecoverError, WalkOptions, Walked, walk};
 use super::summary::{Gathered, Summary};
@@ -57,9 +57,9 @@ fn a_summary_comes_back_and_every_flipped_bit_is_noticed() {
         sectors: 10,
         continues: seq == 12,
         entries: smallvec::smallvec![
-            Entry { kind: Kind::Data, extent: Extent::new(Lba(seq * 8), 8), crc: 77 },
-            Entry { kind: Kind::Data, extent: Extent::new(Lba(2000), 1), crc: 78 },
-            Entry { kind: Kind::Discard, extent: Extent::new(Lba(0), 800), crc: 0 },
+            Entry { kind: EntryKind::Data, extent: Extent::new(Lba(seq * 8), 8), crc: 77 },
+            Entry { kind: EntryKind::Data, extent: Extent::new(Lba(2000), 1), crc: 78 },
+            Entry { kind: EntryKind::Discard, extent: Extent::new(Lba(0), 800), crc: 0 },
         ],
     };
     let headers = [header(11, 1), header(12, 11), header(13, 21)];

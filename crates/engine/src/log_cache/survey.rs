@@ -40,7 +40,7 @@ const LATE: usize = 12;
 const CLOSE_PART: u64 = 24;
 
 /// See the module's documentation.
-pub struct Survey {
+pub struct RotationSurvey {
     /// Sectors of each write, and of the steps between them, as in the log. (A virtual disk may have longer physical blocks below it than
     /// it reports: writing a part of one costs another revolution.)
     block: u64,
@@ -147,10 +147,10 @@ fn revolution(ends: &Vec<u64>) -> Option<u64> {
     (lower_edge(ends, found, found / CLOSE_PART).1 > ends.len() / 3).then_some(found)
 }
 
-impl Survey {
+impl RotationSurvey {
     /// Prepares a survey of an area that holds nothing. `points`: number of places, evenly over it, at which a track is measured.
-    pub fn new(area: Range<u64>, block: u64, points: usize, has_cache: bool) -> Survey {
-        let mut survey = Survey {
+    pub fn new(area: Range<u64>, block: u64, points: usize, has_cache: bool) -> RotationSurvey {
+        let mut survey = RotationSurvey {
             block,
             area,
             points,

@@ -3,10 +3,10 @@
 use super::destager::Destager;
 use super::destager::ordered::Cursor;
 use super::env::{Env, LOG, Op, View};
-use super::format::State;
+use super::format::LogState;
 use super::index::Index;
 use super::log::Log;
-use super::{Canary, LogCacheConfig, Reads};
+use super::{LogCacheConfig, LogCanary, Reads};
 use crate::machine::Lifecycle;
 use crate::{IoError, Nanos};
 
@@ -14,10 +14,10 @@ use crate::{IoError, Nanos};
 pub fn advance_tail(config: &LogCacheConfig, log: &mut Log, index: &mut Index, destager: &mut Destager) {
     let safe = log.safe_seq();
     skip_clean(safe, log, index, destager);
-    if config.canary.is(Canary::ReclaimOutOfOrder) {
+    if config.canary.is(LogCanary::ReclaimOutOfOrder) {
         advance_tail_out_of_order(safe, log, index);
     }
-    let careless = config.canary.is(Canary::ReuseInFlight);
+    let careless = config.canary.is(LogCanary::ReuseInFlight);
     let ended = if careless { u64::MAX } else { safe };
     log.advance_tail(|segment| index.is_clean(segment, safe), ended, destager.hold());
 }
@@ -45,7 +45,7 @@ fn skip_clean(safe: u64, log: &Log, index: &Index, destager: &mut Destager) {
 impl View<'_> {
     /// Returns when a superblock states how far a log at rest is durable.
     pub fn mark_at(&self) -> Option<Nanos> {
-        let told = self.config.canary.is_any(Canary::is_of_rot);
+        let told = self.config.canary.is_any(LogCanary::is_of_rot);
         self.log.mark_at().filter(|_| !told && self.life.serves())
     }
 
@@ -85,11 +85,11 @@ impl Env<'_> {
         let mark = destager.take_mark() || rested;
         if mark || gained > 0 && short || emptied && stale && !ring.is_pinned(ring.kept()..ring.tail()) {
             let from = if pressed || view.life.drains() { None } else { view.walk_start() };
-            self.write_superblock(State::Active, from);
+            self.write_superblock(LogState::Active, from);
         }
     }
 
-    pub fn write_superblock(&mut self, state: State, from: Option<u64>) {
+    pub fn write_superblock(&mut self, state: LogState, from: Option<u64>) {
         let fingerprint = self.data.fingerprint.fingerprint();
         let (live_seq, destaged_seq) = (self.view().oldest_live_seq(), self.destaged_seq.unwrap_or(0));
         let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprint);

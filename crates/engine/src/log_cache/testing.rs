@@ -120,7 +120,7 @@ pub enum Part {
     Data(u64, u64, u8),
     /// A copy of what the data disk has.
     Clean(u64, u64, u8),
-    Range(Kind, u64, u64),
+    Range(EntryKind, u64, u64),
 }
 
 /// Returns the content that [`Part::Data`] gives a sector: never zero, never the same for two tags or neighbours.
@@ -139,7 +139,7 @@ pub fn unknown(data_sectors: u64) -> Fingerprint {
 /// A log that is written by hand: the writer's place is public, so that tests can make gaps and leftovers.
 pub struct Log {
     pub device: Ram,
-    pub superblock: Superblock,
+    pub superblock: LogSuperblock,
     pub sector: u64,
     pub seq: u64,
     pub epoch: u64,
@@ -153,8 +153,8 @@ impl Log {
         let segment_bytes = SEGMENT_BYTES_MIN;
         let log_sectors =
             FIRST_SEGMENT_SECTOR + u64::from(segments) * u64::from(segment_bytes) / SECTOR_BYTES;
-        let superblock = Superblock {
-            state: State::Active,
+        let superblock = LogSuperblock {
+            state: LogState::Active,
             generation: 1,
             cache_uuid: *b"cache of a test!",
             data_uuid: *b"disk of the test",
@@ -201,7 +201,7 @@ impl Log {
     /// Stores the superblock of an activation, as if the log ended where this writer is.
     pub fn activate(&mut self) {
         self.epoch += 1;
-        self.superblock.state = State::Active;
+        self.superblock.state = LogState::Active;
         self.superblock.epoch = self.epoch;
         self.superblock.epoch_start_seq = self.seq;
         self.superblock.durable_seq = self.seq;
@@ -223,7 +223,8 @@ impl Log {
                 Part::Data(lba, sectors, tag) | Part::Clean(lba, sectors, tag) => {
                     let bytes: Vec<u8> = (lba..lba + sectors).flat_map(|lba| sector_of(lba, tag)).collect();
                     let crc = crc32c::crc32c(&bytes);
-                    let kind = if matches!(part, Part::Clean(..)) { Kind::Clean } else { Kind::Data };
+                    let kind =
+                        if matches!(part, Part::Clean(..)) { EntryKind::Clean } else { EntryKind::Data };
                     entries.push(Entry { kind, extent: Extent::new(Lba(lba), sectors), crc });
                     payload.extend(bytes);
                 }

@@ -4,11 +4,11 @@
 use super::data_disk::Bypass;
 use super::destager::Destager;
 use super::env::{DATA, Env, Op, View};
-use super::format::{Entry, Kind};
+use super::format::{Entry, EntryKind};
 use super::keep::Keep;
-use super::queue::{Change, DurableWaiter, PendingWrite};
+use super::queue::{DurableWaiter, PendingChange, PendingWrite};
 use super::table::{Line, Place};
-use super::{Canary, Promise};
+use super::{LogCanary, Promise};
 use crate::layer::{Durability, IoResult, RequestId};
 use crate::{Extent, LINE_BYTES, SECTOR_BYTES};
 
@@ -47,8 +47,8 @@ impl PendingWrite {
             return !env.index.is_visible_in(self.extent) || env.make_room(1, 0);
         }
         match self.change {
-            Change::Data => self.append_data(keep, env),
-            Change::Range(kind) => self.append_range(kind, keep, env),
+            PendingChange::Data => self.append_data(keep, env),
+            PendingChange::Range(kind) => self.append_range(kind, keep, env),
         }
     }
 
@@ -61,7 +61,7 @@ impl PendingWrite {
             && config.promise != Promise::Always
             && data.continues_stream(extent.start)
             && !index.is_visible_in(extent);
-        if self.change != Change::Data || !(config.is_large(extent) || rest) {
+        if self.change != PendingChange::Data || !(config.is_large(extent) || rest) {
             return false;
         }
         config.promise != Promise::Ordered
@@ -70,7 +70,7 @@ impl PendingWrite {
             // A crash could take the record that invalidates the copy, and leave the copy and the write.
             && !index.is_kept_in(extent)
             // Recovery would not destage anything of it again.
-            && (index.is_silent_on(extent) && view.is_still(extent, destager) || config.canary.is(Canary::BlindBypass))
+            && (index.is_silent_on(extent) && view.is_still(extent, destager) || config.canary.is(LogCanary::BlindBypass))
     }
 
     /// With a dead log: true if no older data can be destaged over this write.
@@ -160,7 +160,7 @@ impl PendingWrite {
             env.statistics.compacted_sectors += written.map_or(0, |_| extent.sectors);
             let (place, crc) = written.unwrap_or_else(|| {
                 env.open_record();
-                env.log.append(Kind::Data, extent, &self.buf, at)
+                env.log.append(EntryKind::Data, extent, &self.buf, at)
             });
             env.index.insert(extent, Place(place), crc, env.log.last_seq());
             keep.overwritten(extent, env.config);
@@ -168,7 +168,7 @@ impl PendingWrite {
         }
     }
 
-    fn append_range(&mut self, kind: Kind, keep: &mut Keep, env: &mut Env) -> bool {
+    fn append_range(&mut self, kind: EntryKind, keep: &mut Keep, env: &mut Env) -> bool {
         while self.done < self.extent.sectors {
             let sectors = (self.extent.sectors - self.done).min(RANGE_SECTORS_MAX);
             let mut extent = Extent::new(self.extent.start + self.done, sectors);
@@ -205,7 +205,7 @@ impl PendingWrite {
         env.data.written_again(self.extent);
         let seq = env.log.last_seq();
         let PendingWrite { id, extent, .. } = self;
-        env.statistics.logged_sectors += if self.change == Change::Data { extent.sectors } else { 0 };
+        env.statistics.logged_sectors += if self.change == PendingChange::Data { extent.sectors } else { 0 };
         let result = IoResult::ok(self.buf);
         let durable = self.durability == Durability::Durable && env.config.promise != Promise::Ordered;
         if durable || env.config.promise == Promise::Always {
@@ -234,18 +234,18 @@ impl View<'_> {
 impl Env<'_> {
     /// Records that the data disk has the newest copy; true if a record must be written first.
     fn invalidate(&mut self, extent: Extent) -> bool {
-        if self.config.canary.is(Canary::BlindBypass) {
+        if self.config.canary.is(LogCanary::BlindBypass) {
             return false;
         }
         if !self.index.is_visible_in(extent) {
-            if !self.config.canary.is(Canary::StaleClean) {
+            if !self.config.canary.is(LogCanary::StaleClean) {
                 self.index.forget(extent, 0);
             }
             return self.data.last_invalidate() > self.log.durable_seq();
         }
         self.log.announce(1, 0);
         let seq = self.open_record();
-        self.log.note(Entry { kind: Kind::Invalidate, extent, crc: 0 });
+        self.log.note(Entry { kind: EntryKind::Invalidate, extent, crc: 0 });
         self.index.forget(extent, seq);
         self.data.invalidated(seq);
         self.statistics.invalidates += 1;

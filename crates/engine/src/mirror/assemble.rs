@@ -1,12 +1,12 @@
 //! Decides by the labels alone which legs can be believed.
 
-use super::Canary;
-use super::label::{Label, LabelError, Standing};
+use super::LegCanary;
+use super::label::{Label, LabelError, LegState};
 use crate::Planted;
 
 /// Reason for refusing to start a mirror. Nothing was written. The numbers are ports; their names are filled in by [`super::Mirror`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum MirrorRefused {
     /// No device has a label.
     NoLegs,
     TwoMirrors(usize, usize),
@@ -33,60 +33,64 @@ pub struct Assembled {
     pub found_generation: u64,
 }
 
-pub type Found = Result<(Label, u64), LabelError>;
+pub type FoundLabel = Result<(Label, u64), LabelError>;
 
 /// Decides. `degraded`: legs may be missing that are not known to have failed.
-pub fn assemble(found: &[Found], degraded: bool, canary: Planted<Canary>) -> Result<Assembled, Refused> {
+pub fn assemble(
+    found: &[FoundLabel],
+    degraded: bool,
+    canary: Planted<LegCanary>,
+) -> Result<Assembled, MirrorRefused> {
     let labels: Vec<(usize, &Label, u64)> = found
         .iter()
         .enumerate()
         .filter_map(|(port, found)| found.as_ref().ok().map(|(label, own)| (port, label, *own)))
         .collect();
     let Some(&(first, newest, _)) = labels.iter().max_by_key(|(_, label, _)| label.generation) else {
-        return Err(Refused::NoLegs);
+        return Err(MirrorRefused::NoLegs);
     };
     if let Some((port, ..)) = labels.iter().find(|(_, label, _)| label.uuid != newest.uuid) {
-        return Err(Refused::TwoMirrors(first, *port));
+        return Err(MirrorRefused::TwoMirrors(first, *port));
     }
     for (index, (port, _, own)) in labels.iter().enumerate() {
         if let Some((other, ..)) = labels[..index].iter().find(|(.., other)| other == own) {
-            return Err(Refused::Twice(*other, *port));
+            return Err(MirrorRefused::Twice(*other, *port));
         }
     }
     // A leg with a generation before `complete` has older data: all whole legs had that generation.
     let is_in_use = |label: &Label, own: u64| {
-        let is_whole = newest.standing(own) == Some(Standing::Whole) && label.generation >= newest.complete;
-        is_whole || canary.is(Canary::StaleLeg)
+        let is_whole = newest.standing(own) == Some(LegState::Whole) && label.generation >= newest.complete;
+        is_whole || canary.is(LegCanary::StaleLeg)
     };
     for &(port, label, _) in labels.iter().filter(|(_, label, own)| !is_in_use(label, *own)) {
-        let went_on_without = |id: u64| label.standing(id) == Some(Standing::Failed);
+        let went_on_without = |id: u64| label.standing(id) == Some(LegState::Failed);
         if let Some(&(other, ..)) = labels
             .iter()
-            .find(|(_, _, id)| newest.standing(*id) == Some(Standing::Whole) && went_on_without(*id))
+            .find(|(_, _, id)| newest.standing(*id) == Some(LegState::Whole) && went_on_without(*id))
         {
-            return Err(Refused::Apart(other, port));
+            return Err(MirrorRefused::Apart(other, port));
         }
         if newest.whole().any(went_on_without) {
-            return Err(Refused::Apart(first, port));
+            return Err(MirrorRefused::Apart(first, port));
         }
     }
     let in_use: Vec<u64> =
         labels.iter().filter(|(_, label, own)| is_in_use(label, *own)).map(|(.., own)| *own).collect();
     if in_use.is_empty() {
-        return Err(Refused::NoneWhole);
+        return Err(MirrorRefused::NoneWhole);
     }
     let is_there = |id: u64| labels.iter().any(|(.., own)| *own == id);
     let missing: Vec<u64> = newest.whole().filter(|id| !is_there(*id)).collect();
     if !missing.is_empty() && !degraded {
-        return Err(Refused::Missing(missing.len()));
+        return Err(MirrorRefused::Missing(missing.len()));
     }
     let mut label = newest.clone();
-    label.legs.retain(|leg| leg.standing != Standing::Filling || is_there(leg.id));
+    label.legs.retain(|leg| leg.standing != LegState::Filling || is_there(leg.id));
     for leg in &mut label.legs {
         leg.standing = match is_there(leg.id) {
-            _ if in_use.contains(&leg.id) => Standing::Whole,
-            true => Standing::Filling,
-            false => Standing::Failed,
+            _ if in_use.contains(&leg.id) => LegState::Whole,
+            true => LegState::Filling,
+            false => LegState::Failed,
         };
     }
     // The missing leg may be one generation ahead: that number must stay unused.
@@ -104,17 +108,17 @@ mod tests {
     use super::super::label::Leg;
     use super::*;
 
-    const WHOLE: Standing = Standing::Whole;
-    const FILLING: Standing = Standing::Filling;
-    const FAILED: Standing = Standing::Failed;
+    const WHOLE: LegState = LegState::Whole;
+    const FILLING: LegState = LegState::Filling;
+    const FAILED: LegState = LegState::Failed;
 
     /// The label of leg `own`; the legs are numbered from 1 on.
-    fn leg(own: u64, generation: u64, complete: u64, standings: &[Standing]) -> Found {
+    fn leg(own: u64, generation: u64, complete: u64, standings: &[LegState]) -> FoundLabel {
         let legs = standings.iter().zip(1..).map(|(&standing, id)| Leg { id, standing }).collect();
         Ok((Label { uuid: [7; 16], generation, complete, sectors: 100, legs }, own))
     }
 
-    fn standings(found: &[Found], degraded: bool) -> Result<Vec<Standing>, Refused> {
+    fn standings(found: &[FoundLabel], degraded: bool) -> Result<Vec<LegState>, MirrorRefused> {
         assemble(found, degraded, Planted::default())
             .map(|assembled| assembled.label.legs.iter().map(|leg| leg.standing).collect())
     }
@@ -149,8 +153,11 @@ mod tests {
     #[test]
     fn a_leg_that_is_not_there_must_be_known_to_have_failed() {
         let none = || Err(LabelError::None);
-        assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, WHOLE])], false), Err(Refused::Missing(1)));
-        assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, WHOLE]), none()], false), Err(Refused::Missing(1)));
+        assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, WHOLE])], false), Err(MirrorRefused::Missing(1)));
+        assert_eq!(
+            standings(&[leg(1, 5, 4, &[WHOLE, WHOLE]), none()], false),
+            Err(MirrorRefused::Missing(1))
+        );
         assert_eq!(standings(&[leg(1, 5, 4, &[WHOLE, FAILED]), none()], false), Ok(vec![WHOLE, FAILED]));
         let alone = assemble(&[leg(1, 5, 4, &[WHOLE, WHOLE])], true, Planted::default()).expect("it may");
         assert_eq!((alone.label.generation, alone.label.standing(2)), (7, Some(FAILED)));
@@ -159,8 +166,8 @@ mod tests {
 
     #[test]
     fn a_leg_that_was_never_filled_is_no_start() {
-        assert_eq!(standings(&[leg(2, 6, 5, &[WHOLE, FILLING])], true), Err(Refused::NoneWhole));
-        assert_eq!(standings(&[leg(2, 6, 5, &[WHOLE, FAILED])], true), Err(Refused::NoneWhole));
+        assert_eq!(standings(&[leg(2, 6, 5, &[WHOLE, FILLING])], true), Err(MirrorRefused::NoneWhole));
+        assert_eq!(standings(&[leg(2, 6, 5, &[WHOLE, FAILED])], true), Err(MirrorRefused::NoneWhole));
     }
 
     #[test]
@@ -171,9 +178,9 @@ mod tests {
     #[test]
     fn legs_that_were_used_apart_are_refused() {
         let found = [leg(1, 7, 5, &[WHOLE, FAILED]), leg(2, 7, 5, &[FAILED, WHOLE])];
-        assert!(matches!(standings(&found, true), Err(Refused::Apart(..))));
+        assert!(matches!(standings(&found, true), Err(MirrorRefused::Apart(..))));
         let found = [leg(1, 9, 7, &[WHOLE, FAILED]), leg(2, 7, 5, &[FAILED, WHOLE])];
-        assert!(matches!(standings(&found, true), Err(Refused::Apart(..))));
+        assert!(matches!(standings(&found, true), Err(MirrorRefused::Apart(..))));
         // One update of both was cut short, and then the second went on alone.
         let found = [leg(1, 6, 5, &[WHOLE, WHOLE]), leg(2, 7, 5, &[FAILED, WHOLE])];
         assert_eq!(standings(&found, false), Ok(vec![FILLING, WHOLE]));
@@ -182,13 +189,13 @@ mod tests {
     #[test]
     fn copies_and_strangers_are_refused() {
         let found = [leg(1, 5, 4, &[WHOLE, WHOLE]), leg(1, 5, 4, &[WHOLE, WHOLE])];
-        assert_eq!(standings(&found, false), Err(Refused::Twice(0, 1)));
+        assert_eq!(standings(&found, false), Err(MirrorRefused::Twice(0, 1)));
         let mut other = leg(2, 5, 4, &[WHOLE, WHOLE]);
         other.as_mut().expect("it is one").0.uuid = [8; 16];
         assert!(matches!(
             standings(&[leg(1, 5, 4, &[WHOLE, WHOLE]), other], false),
-            Err(Refused::TwoMirrors(..))
+            Err(MirrorRefused::TwoMirrors(..))
         ));
-        assert_eq!(standings(&[Err(LabelError::None)], true), Err(Refused::NoLegs));
+        assert_eq!(standings(&[Err(LabelError::None)], true), Err(MirrorRefused::NoLegs));
     }
 }

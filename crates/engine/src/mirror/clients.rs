@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::{Canary, Core, Op, Standing};
+use super::{LegCanary, LegState, MirrorCore, MirrorOp};
 use crate::layer::{Cx, ErrorKind, Io, IoError, IoKind, IoResult, Request, RequestId};
 use crate::slab::Slab;
 use crate::{Buf, Extent, Lba};
 
 /// A request that is not answered yet.
-struct Client {
+struct MirrorRequest {
     id: RequestId,
     kind: IoKind,
     extent: Option<Extent>,
@@ -25,18 +25,18 @@ struct Client {
 }
 
 #[derive(Default)]
-pub struct Clients {
-    all: Slab<Client>,
+pub struct MirrorRequests {
+    all: Slab<MirrorRequest>,
     /// Requests that wait: another change is under way in their extent.
     waiting: VecDeque<Request>,
     /// Completed, but not answered before the labels name a leg that has missed something.
     held: Vec<(RequestId, IoResult)>,
 }
 
-impl Clients {
+impl MirrorRequests {
     /// True when a request under way changes something in the extent.
     pub fn changes(&self, extent: Extent) -> bool {
-        let is_write = |client: &&Client| !matches!(client.kind, IoKind::Read | IoKind::Flush);
+        let is_write = |client: &&MirrorRequest| !matches!(client.kind, IoKind::Read | IoKind::Flush);
         let extents = self.all.iter().filter(is_write).filter_map(|client| client.extent);
         extents.into_iter().any(|other| other.overlaps(extent))
     }
@@ -95,7 +95,7 @@ fn up(mut error: IoError) -> IoError {
     error
 }
 
-impl Core {
+impl MirrorCore {
     pub fn on_request(&mut self, Request { id, io }: Request, cx: &mut Cx) {
         if let Err(error) = self.geometry.validate(&io) {
             return cx.reply(id, IoResult::err(io.take_buf(), error));
@@ -123,7 +123,7 @@ impl Core {
     /// The legs that get a write to one copy: its leg, and those that are being filled, as they may be copied from it.
     fn written_as(&self, copy: u8) -> Vec<u64> {
         let Some(leg) = self.leg_of(copy) else { return Vec::new() };
-        let is_filled = |id: &u64| self.label.standing(*id) == Some(Standing::Filling);
+        let is_filled = |id: &u64| self.label.standing(*id) == Some(LegState::Filling);
         let filled = self.written().into_iter().filter(is_filled);
         [leg].into_iter().chain(filled).collect()
     }
@@ -154,7 +154,7 @@ impl Core {
         let extent = Some(Extent::new(at, buf.len() as u64 / crate::SECTOR_BYTES));
         // With all other legs named as failed, an error is reported immediately.
         let failed = only.map_or(Vec::new(), |only| self.label.whole().filter(|id| *id != only).collect());
-        let client = Client {
+        let client = MirrorRequest {
             id,
             kind: IoKind::Read,
             extent,
@@ -166,7 +166,7 @@ impl Core {
             answered: false,
         };
         let client = self.clients.all.insert(client);
-        self.submit(leg, Op::Client { client, leg }, Io::Read { at: down(at), buf }, cx);
+        self.submit(leg, MirrorOp::Client { client, leg }, Io::Read { at: down(at), buf }, cx);
     }
 
     fn change(&mut self, id: RequestId, mut io: Io, cx: &mut Cx) {
@@ -187,16 +187,25 @@ impl Core {
         }
         let copies: Vec<Io> = legs.iter().map(|_| copy_of(&io, &buf)).collect();
         let left = legs.len() as u32;
-        let client =
-            Client { id, kind, extent, buf, left, done, error: None, failed: Vec::new(), answered: false };
+        let client = MirrorRequest {
+            id,
+            kind,
+            extent,
+            buf,
+            left,
+            done,
+            error: None,
+            failed: Vec::new(),
+            answered: false,
+        };
         let client = self.clients.all.insert(client);
         for (leg, io) in legs.into_iter().zip(copies) {
-            self.submit(leg, Op::Client { client, leg }, io, cx);
+            self.submit(leg, MirrorOp::Client { client, leg }, io, cx);
         }
     }
 
     pub fn on_client(&mut self, key: u64, leg: u64, result: IoResult, cx: &mut Cx) {
-        let is_whole = self.label.standing(leg) == Some(Standing::Whole);
+        let is_whole = self.label.standing(leg) == Some(LegState::Whole);
         let client = self.clients.all.get_mut(key);
         if client.kind == IoKind::Read {
             return self.on_read(key, leg, result, cx);
@@ -212,7 +221,7 @@ impl Core {
         }
         let (left, done) = (client.left, client.done);
         if left > 0 {
-            if done && self.canary.is(Canary::OneLeg) && !client.answered {
+            if done && self.canary.is(LegCanary::OneLeg) && !client.answered {
                 client.answered = true;
                 let early = client.buf.window(0, client.buf.len());
                 cx.reply(client.id, IoResult::ok(early));
@@ -244,7 +253,7 @@ impl Core {
             if let Some(other) = self.reader(&failed) {
                 self.statistics.reads_elsewhere += 1;
                 let io = Io::Read { at: down(extent.start), buf: result.buf };
-                return self.submit(other, Op::Client { client: key, leg: other }, io, cx);
+                return self.submit(other, MirrorOp::Client { client: key, leg: other }, io, cx);
             }
             let client = self.clients.all.remove(key);
             let error = client.error.unwrap_or(IoError::at(ErrorKind::Medium, extent));

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::label::{self, LEGS_MAX, Leg, Standing};
-use super::{Core, Member};
+use super::label::{self, LEGS_MAX, Leg, LegState};
+use super::{Member, MirrorCore};
 use crate::layer::{ArrayCommand, CommandError, Cx, Geometry, Port, Report};
 
 /// An administrator who waits for an answer.
-pub enum Call {
+pub enum PendingCommand {
     Answered(Result<(), CommandError>),
     /// A leg is removed. `erased`: its label is being erased.
     Remove {
@@ -16,19 +16,21 @@ pub enum Call {
     },
 }
 
-pub type Calls = VecDeque<Call>;
+pub type PendingCommands = VecDeque<PendingCommand>;
 
-impl Core {
+impl MirrorCore {
     pub fn on_command(&mut self, command: ArrayCommand, cx: &mut Cx) {
         let call = match command {
-            ArrayCommand::Add { port, geometry, id, .. } => Call::Answered(self.add(port, &geometry, id)),
+            ArrayCommand::Add { port, geometry, id, .. } => {
+                PendingCommand::Answered(self.add(port, &geometry, id))
+            }
             ArrayCommand::Remove { port } => match self.remove(port, cx) {
-                Ok(Some(leg)) => Call::Remove { leg, erased: false },
+                Ok(Some(leg)) => PendingCommand::Remove { leg, erased: false },
                 // A device that is no leg.
-                Ok(None) => Call::Answered(Ok(())),
-                Err(error) => Call::Answered(Err(error)),
+                Ok(None) => PendingCommand::Answered(Ok(())),
+                Err(error) => PendingCommand::Answered(Err(error)),
             },
-            _ => Call::Answered(Err(CommandError::OfMirror)),
+            _ => PendingCommand::Answered(Err(CommandError::OfMirror)),
         };
         self.calls.push_back(call);
     }
@@ -50,11 +52,11 @@ impl Core {
         }
         // A removed leg is forgotten: should it come back, nothing is known of it.
         let is_there = |id: u64| self.members.iter().any(|member| member.id == id);
-        self.label.legs.retain(|leg| leg.standing != Standing::Failed || is_there(leg.id));
+        self.label.legs.retain(|leg| leg.standing != LegState::Failed || is_there(leg.id));
         if self.label.legs.len() == LEGS_MAX {
             return Err(CommandError::TooManyLegs(LEGS_MAX));
         }
-        self.label.legs.push(Leg { id, standing: Standing::Filling });
+        self.label.legs.push(Leg { id, standing: LegState::Filling });
         self.members.push(Member { id, port, in_flight: 0 });
         self.record.change();
         Ok(())
@@ -68,8 +70,8 @@ impl Core {
             return Err(CommandError::LastLeg);
         }
         match self.label.standing(leg) {
-            Some(Standing::Whole) => self.record.leg_gone(),
-            Some(Standing::Filling | Standing::Failed) => self.record.change(),
+            Some(LegState::Whole) => self.record.leg_gone(),
+            Some(LegState::Filling | LegState::Failed) => self.record.change(),
             None => return Err(CommandError::NoLeg),
         }
         self.label.legs.retain(|other| other.id != leg);
@@ -81,8 +83,8 @@ impl Core {
     pub fn answer_calls(&mut self, cx: &mut Cx) {
         while let Some(call) = self.calls.front_mut() {
             match call {
-                Call::Answered(answer) => cx.report(Report::Array(answer.clone())),
-                Call::Remove { leg, erased } => {
+                PendingCommand::Answered(answer) => cx.report(Report::Array(answer.clone())),
+                PendingCommand::Remove { leg, erased } => {
                     let leg = *leg;
                     if let Some(error) = self.record.is_dead {
                         cx.report(Report::Array(Err(CommandError::Labels(error))));

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::clients::{down, down_extent};
 use super::label::Label;
-use super::{Core, Op, Standing};
+use super::{LegState, MirrorCore, MirrorOp};
 use crate::layer::{Cx, Durability, Io, IoResult, Report};
 use crate::{Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
@@ -21,7 +21,7 @@ const MENDS_MAX: usize = 64;
 
 /// Sectors that are copied place by place, and the progress.
 #[derive(Clone, PartialEq, Eq)]
-struct Walk {
+struct CopyWalk {
     next: u64,
     end: u64,
     /// Ends of the sectors that are copied in pieces, and block by block.
@@ -29,9 +29,9 @@ struct Walk {
     blocks_until: u64,
 }
 
-impl Walk {
-    const fn new(extent: Extent) -> Walk {
-        Walk { next: extent.start.0, end: extent.end().0, pieces_until: 0, blocks_until: 0 }
+impl CopyWalk {
+    const fn new(extent: Extent) -> CopyWalk {
+        CopyWalk { next: extent.start.0, end: extent.end().0, pieces_until: 0, blocks_until: 0 }
     }
 
     fn place(&self, block: u64) -> Extent {
@@ -56,11 +56,11 @@ impl Walk {
 /// A leg that is being filled.
 struct Fill {
     leg: u64,
-    walk: Walk,
+    walk: CopyWalk,
     flushing: bool,
 }
 
-enum Phase {
+enum CopyPhase {
     /// Waits for the operations under way in the place.
     Locked,
     /// Reads it from the leg to be repaired: which blocks are bad?
@@ -74,10 +74,10 @@ enum Phase {
 struct Copy {
     to: u64,
     /// Sectors left to do, of a repair or a fill.
-    walk: Walk,
+    walk: CopyWalk,
     extent: Extent,
     is_fill: bool,
-    phase: Phase,
+    phase: CopyPhase,
     /// Legs that cannot read the place.
     unreadable: Vec<u64>,
     began: Nanos,
@@ -86,7 +86,7 @@ struct Copy {
 #[derive(Default)]
 pub struct Copier {
     fill: Option<Fill>,
-    mends: VecDeque<(u64, Walk)>,
+    mends: VecDeque<(u64, CopyWalk)>,
     running: Option<Copy>,
     /// Time of the next copy: clients come first.
     rests_until: Nanos,
@@ -104,7 +104,7 @@ impl Copier {
     }
 
     pub fn mend(&mut self, leg: u64, extent: Extent) {
-        let mend = (leg, Walk::new(extent));
+        let mend = (leg, CopyWalk::new(extent));
         if self.mends.len() < MENDS_MAX && !self.mends.contains(&mend) {
             self.mends.push_back(mend);
         }
@@ -129,12 +129,12 @@ impl Copier {
 
     /// The next leg to fill.
     fn unfilled(&self, label: &Label) -> Option<u64> {
-        let next = label.legs.iter().find(|leg| leg.standing == Standing::Filling);
+        let next = label.legs.iter().find(|leg| leg.standing == LegState::Filling);
         next.filter(|_| !self.only_looks).map(|leg| leg.id)
     }
 }
 
-impl Core {
+impl MirrorCore {
     /// True when a leg is to be filled, a place is to be repaired, or a copy is running.
     pub fn copies(&self) -> bool {
         let Copier { fill, mends, running, .. } = &self.copier;
@@ -158,7 +158,7 @@ impl Core {
 
     pub fn copy_step(&mut self, cx: &mut Cx) {
         if self.copier.fill.is_none() && self.record.is_settled() {
-            let walk = Walk::new(Extent::new(Lba(0), self.label.sectors));
+            let walk = CopyWalk::new(Extent::new(Lba(0), self.label.sectors));
             let fill = |leg| Fill { leg, walk, flushing: false };
             self.copier.fill = self.copier.unfilled(&self.label).map(fill);
         }
@@ -166,20 +166,20 @@ impl Core {
             self.copier.running = self.next_place(cx);
         }
         let Some(copy) = &mut self.copier.running else { return };
-        if matches!(copy.phase, Phase::Locked) && !self.clients.changes(copy.extent) {
+        if matches!(copy.phase, CopyPhase::Locked) && !self.clients.changes(copy.extent) {
             let (is_fill, to) = (copy.is_fill, copy.to);
             if is_fill {
                 self.read_place(cx);
             } else {
-                self.read_from(to, Phase::Checking, cx);
+                self.read_from(to, CopyPhase::Checking, cx);
             }
         }
     }
 
     fn next_place(&mut self, cx: &mut Cx) -> Option<Copy> {
         let block = self.block_sectors();
-        let copy = |to, walk: Walk, is_fill| {
-            let (extent, phase, unreadable) = (walk.place(block), Phase::Locked, Vec::new());
+        let copy = |to, walk: CopyWalk, is_fill| {
+            let (extent, phase, unreadable) = (walk.place(block), CopyPhase::Locked, Vec::new());
             Copy { to, walk, extent, is_fill, phase, unreadable, began: cx.now }
         };
         if let Some((leg, walk)) = self.copier.mends.pop_front() {
@@ -193,7 +193,7 @@ impl Core {
         if fill.walk.next == fill.walk.end {
             fill.flushing = true;
             let leg = fill.leg;
-            self.submit(leg, Op::Filled { leg }, Io::Flush, cx);
+            self.submit(leg, MirrorOp::Filled { leg }, Io::Flush, cx);
             return None;
         }
         Some(copy(fill.leg, fill.walk.clone(), true))
@@ -204,12 +204,12 @@ impl Core {
         u64::from(self.geometry.logical_block_bytes) / SECTOR_BYTES
     }
 
-    fn read_from(&mut self, from: u64, phase: Phase, cx: &mut Cx) {
+    fn read_from(&mut self, from: u64, phase: CopyPhase, cx: &mut Cx) {
         let copy = self.copier.running.as_mut().expect("a place is copied");
         copy.phase = phase;
         let at = down(copy.extent.start);
         let buf = Buf::zeroed((copy.extent.sectors * SECTOR_BYTES) as usize);
-        self.submit(from, Op::Copy { leg: from }, Io::Read { at, buf }, cx);
+        self.submit(from, MirrorOp::Copy { leg: from }, Io::Read { at, buf }, cx);
     }
 
     /// Reads the place from a leg that has not failed to read it.
@@ -217,7 +217,7 @@ impl Core {
         let copy = self.copier.running.as_ref().expect("a place is copied");
         let but = [&copy.unreadable[..], &[copy.to]].concat();
         match self.reader(&but) {
-            Some(from) => self.read_from(from, Phase::Reading { from }, cx),
+            Some(from) => self.read_from(from, CopyPhase::Reading { from }, cx),
             None => self.divide_place(cx),
         }
     }
@@ -251,9 +251,14 @@ impl Core {
 
     fn write_place(&mut self, buf: Buf, cx: &mut Cx) {
         let copy = self.copier.running.as_mut().expect("a place is copied");
-        copy.phase = Phase::Writing;
+        copy.phase = CopyPhase::Writing;
         let (to, at) = (copy.to, down_extent(copy.extent).start);
-        self.submit(to, Op::Copy { leg: to }, Io::Write { at, buf, durability: Durability::Volatile }, cx);
+        self.submit(
+            to,
+            MirrorOp::Copy { leg: to },
+            Io::Write { at, buf, durability: Durability::Volatile },
+            cx,
+        );
     }
 
     pub fn on_copied(&mut self, result: IoResult, cx: &mut Cx) {
@@ -263,15 +268,15 @@ impl Core {
         match (&copy.phase, result.status) {
             // The target leg has failed meanwhile, or was removed.
             _ if !written.contains(&to) => {}
-            (Phase::Reading { .. }, Ok(())) => return self.write_place(result.buf, cx),
-            (Phase::Reading { from }, Err(_)) => {
+            (CopyPhase::Reading { .. }, Ok(())) => return self.write_place(result.buf, cx),
+            (CopyPhase::Reading { from }, Err(_)) => {
                 let from = *from;
                 copy.unreadable.push(from);
                 return self.read_place(cx);
             }
-            (Phase::Checking, Ok(())) => {}
-            (Phase::Checking, Err(_)) if extent.sectors > block => return self.divide_place(cx),
-            (Phase::Checking, Err(_)) => return self.read_place(cx),
+            (CopyPhase::Checking, Ok(())) => {}
+            (CopyPhase::Checking, Err(_)) if extent.sectors > block => return self.divide_place(cx),
+            (CopyPhase::Checking, Err(_)) => return self.read_place(cx),
             (_, Err(_)) => self.fail_leg(to, cx),
             (_, Ok(())) if is_fill => self.statistics.filled_sectors += extent.sectors,
             (_, Ok(())) => self.statistics.mended += 1,
@@ -289,7 +294,7 @@ impl Core {
         }
         match result.status {
             Ok(()) => {
-                self.label.set(leg, Standing::Whole);
+                self.label.set(leg, LegState::Whole);
                 self.number(leg);
                 self.statistics.legs_filled += 1;
                 self.record.change();

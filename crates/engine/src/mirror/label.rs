@@ -25,7 +25,7 @@ const VERSION: u16 = 1;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Bytes {
+struct LabelBytes {
     magic: [u8; 8],
     version: U16,
     legs: U16,
@@ -40,12 +40,12 @@ struct Bytes {
     reserved: [u8; LABEL_BYTES - 136],
 }
 
-const _: () = assert!(size_of::<Bytes>() == LABEL_BYTES);
+const _: () = assert!(size_of::<LabelBytes>() == LABEL_BYTES);
 
 /// State of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum LegState {
     /// The leg has all that was acknowledged.
     Whole,
     /// The leg gets all writes, and lacks earlier ones.
@@ -57,7 +57,7 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leg {
     pub id: u64,
-    pub standing: Standing,
+    pub standing: LegState,
 }
 
 /// The part of a label that all legs of a mirror share.
@@ -87,22 +87,22 @@ pub enum LabelError {
 }
 
 impl Label {
-    pub fn standing(&self, id: u64) -> Option<Standing> {
+    pub fn standing(&self, id: u64) -> Option<LegState> {
         self.legs.iter().find(|leg| leg.id == id).map(|leg| leg.standing)
     }
 
-    pub fn set(&mut self, id: u64, standing: Standing) {
+    pub fn set(&mut self, id: u64, standing: LegState) {
         self.legs.iter_mut().filter(|leg| leg.id == id).for_each(|leg| leg.standing = standing);
     }
 
     pub fn whole(&self) -> impl Iterator<Item = u64> {
-        self.legs.iter().filter(|leg| leg.standing == Standing::Whole).map(|leg| leg.id)
+        self.legs.iter().filter(|leg| leg.standing == LegState::Whole).map(|leg| leg.id)
     }
 
     /// Encodes the label for the leg with this id; returns the sector to write it to.
     pub fn encode(&self, own: u64) -> (Lba, Buf) {
         assert!(self.legs.len() <= LEGS_MAX, "the table has room");
-        let mut bytes = Bytes::new_zeroed();
+        let mut bytes = LabelBytes::new_zeroed();
         bytes.magic = MAGIC;
         bytes.version = VERSION.into();
         bytes.legs = (self.legs.len() as u16).into();
@@ -114,9 +114,9 @@ impl Label {
         for (index, leg) in self.legs.iter().enumerate() {
             bytes.ids[index] = leg.id.into();
             bytes.standings[index] = match leg.standing {
-                Standing::Whole => 1,
-                Standing::Filling => 2,
-                Standing::Failed => 3,
+                LegState::Whole => 1,
+                LegState::Filling => 2,
+                LegState::Failed => 3,
             };
         }
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
@@ -125,7 +125,7 @@ impl Label {
 
     /// Decodes a label, and the id of its leg.
     pub fn decode(bytes: &[u8]) -> Result<(Label, u64), LabelError> {
-        let Ok(bytes) = Bytes::ref_from_bytes(bytes) else { return Err(LabelError::None) };
+        let Ok(bytes) = LabelBytes::ref_from_bytes(bytes) else { return Err(LabelError::None) };
         if bytes.magic != MAGIC {
             return Err(LabelError::None);
         }
@@ -141,9 +141,9 @@ impl Label {
         let mut legs = Vec::new();
         for (id, standing) in bytes.ids.iter().zip(&bytes.standings).take(count) {
             let standing = match standing {
-                1 => Standing::Whole,
-                2 => Standing::Filling,
-                3 => Standing::Failed,
+                1 => LegState::Whole,
+                2 => LegState::Filling,
+                3 => LegState::Failed,
                 _ => return Err(LabelError::Damaged),
             };
             legs.push(Leg { id: id.get(), standing });
@@ -202,9 +202,9 @@ mod tests {
 
     fn label() -> Label {
         let legs = vec![
-            Leg { id: 7, standing: Standing::Whole },
-            Leg { id: 8, standing: Standing::Failed },
-            Leg { id: 9, standing: Standing::Filling },
+            Leg { id: 7, standing: LegState::Whole },
+            Leg { id: 8, standing: LegState::Failed },
+            Leg { id: 9, standing: LegState::Filling },
         ];
         Label { uuid: *b"legs of a mirror", generation: 5, complete: 4, sectors: 1000, legs }
     }

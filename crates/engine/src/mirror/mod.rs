@@ -28,8 +28,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use assemble::Found;
-pub use label::{CONTENT_SECTOR, LEGS_MAX, Label, LabelError, Leg, Standing, content_sectors};
+pub use assemble::FoundLabel;
+pub use label::{CONTENT_SECTOR, LEGS_MAX, Label, LabelError, Leg, LegState, content_sectors};
 pub use status::{LegStatus, MirrorStatistics, MirrorStatus};
 
 use crate::layer::{
@@ -39,15 +39,15 @@ use crate::layer::{
 use crate::machine::Lifecycle;
 use crate::slab::Slab;
 use crate::{AnyStatus, Durability, Nanos, Planted};
-use assemble::{Assembled, Refused, assemble};
-use clients::Clients;
-use command::Calls;
+use assemble::{Assembled, MirrorRefused, assemble};
+use clients::MirrorRequests;
+use command::PendingCommands;
 use copying::Copier;
-use record::Record;
+use record::LabelUpdate;
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
+pub enum LegCanary {
     /// A leg that lacks acknowledged data is believed.
     StaleLeg,
     /// A write is answered when the first leg has it.
@@ -64,7 +64,7 @@ pub struct MirrorConfig {
     pub degraded: bool,
     /// Fills no leg: for commands that change nothing.
     pub only_looks: bool,
-    pub canary: Planted<Canary>,
+    pub canary: Planted<LegCanary>,
 }
 
 /// Reason for refusing to start a mirror. Nothing was written.
@@ -112,7 +112,7 @@ struct Member {
 }
 
 /// Purpose of an operation.
-enum Op {
+enum MirrorOp {
     /// An operation of a client.
     Client {
         client: u64,
@@ -135,17 +135,17 @@ enum Op {
     },
 }
 
-struct Core {
+struct MirrorCore {
     label: Label,
     members: Vec<Member>,
     geometry: Geometry,
-    ops: Slab<Op>,
-    clients: Clients,
-    record: Record,
+    ops: Slab<MirrorOp>,
+    clients: MirrorRequests,
+    record: LabelUpdate,
     copier: Copier,
-    calls: Calls,
+    calls: PendingCommands,
     life: Lifecycle,
-    canary: Planted<Canary>,
+    canary: Planted<LegCanary>,
     /// The legs by the numbers of [`Io::ReadCopy`]. A leg keeps its number while it is whole: bytes read from one copy must never
     /// overwrite another under the same number.
     copies: Vec<u64>,
@@ -160,7 +160,7 @@ struct Core {
 /// The mirror as a layer: its legs are on the ports, in the order of [`MirrorConfig::names`]; added legs come after.
 pub struct Mirror {
     config: MirrorConfig,
-    core: Option<Core>,
+    core: Option<MirrorCore>,
 }
 
 impl Mirror {
@@ -168,7 +168,7 @@ impl Mirror {
         Mirror { config, core: None }
     }
 
-    fn core(&self) -> &Core {
+    fn core(&self) -> &MirrorCore {
         self.core.as_ref().expect("a layer is activated before it is used")
     }
 }
@@ -195,7 +195,7 @@ impl Layer for Mirror {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        self.core.as_ref().and_then(Core::next_copy)
+        self.core.as_ref().and_then(MirrorCore::next_copy)
     }
 
     fn check(&self) {
@@ -219,30 +219,30 @@ impl Layer for Mirror {
     }
 
     fn has_work(&self, _now: Nanos) -> bool {
-        self.core.as_ref().is_some_and(Core::has_work)
+        self.core.as_ref().is_some_and(MirrorCore::has_work)
     }
 }
 
-impl Core {
+impl MirrorCore {
     fn on_completed(&mut self, op: OpId, result: IoResult, cx: &mut Cx) {
         match self.ops.remove(op.0) {
-            Op::Client { client, leg } => {
+            MirrorOp::Client { client, leg } => {
                 self.ended(leg);
                 self.on_client(client, leg, result, cx);
             }
-            Op::Label { leg, counts } => {
+            MirrorOp::Label { leg, counts } => {
                 self.ended(leg);
                 self.on_label(leg, counts, result.status, cx);
             }
-            Op::Copy { leg } => {
+            MirrorOp::Copy { leg } => {
                 self.ended(leg);
                 self.on_copied(result, cx);
             }
-            Op::Filled { leg } => {
+            MirrorOp::Filled { leg } => {
                 self.ended(leg);
                 self.on_filled(leg, result, cx);
             }
-            Op::Erase { leg } => self.ended(leg),
+            MirrorOp::Erase { leg } => self.ended(leg),
         }
     }
 
@@ -250,7 +250,7 @@ impl Core {
         self.members.iter_mut().filter(|member| member.id == leg).for_each(|member| member.in_flight -= 1);
     }
 
-    fn submit(&mut self, leg: u64, op: Op, io: Io, cx: &mut Cx) {
+    fn submit(&mut self, leg: u64, op: MirrorOp, io: Io, cx: &mut Cx) {
         let member = self.members.iter_mut().find(|member| member.id == leg).expect("its device is there");
         member.in_flight += 1;
         cx.submit(member.port, OpId(self.ops.insert(op)), io);
@@ -258,7 +258,7 @@ impl Core {
 
     /// The whole leg with the fewest operations, except for some.
     fn reader(&self, but: &[u64]) -> Option<u64> {
-        let is_whole = |member: &&Member| self.label.standing(member.id) == Some(Standing::Whole);
+        let is_whole = |member: &&Member| self.label.standing(member.id) == Some(LegState::Whole);
         let usable = self.members.iter().filter(is_whole).filter(|member| !but.contains(&member.id));
         usable.min_by_key(|member| member.in_flight).map(|member| member.id)
     }
@@ -266,7 +266,7 @@ impl Core {
     /// The leg with the number of a copy, while it is whole.
     fn leg_of(&self, copy: u8) -> Option<u64> {
         let leg = self.copies.get(usize::from(copy)).copied();
-        leg.filter(|id| self.label.standing(*id) == Some(Standing::Whole))
+        leg.filter(|id| self.label.standing(*id) == Some(LegState::Whole))
     }
 
     /// Gives a leg that has become whole the number of one that is no longer whole.
@@ -274,7 +274,7 @@ impl Core {
         if self.copies.contains(&leg) {
             return;
         }
-        let is_free = |id: &u64| self.label.standing(*id) != Some(Standing::Whole);
+        let is_free = |id: &u64| self.label.standing(*id) != Some(LegState::Whole);
         match self.copies.iter().position(is_free) {
             Some(free) => self.copies[free] = leg,
             None => self.copies.push(leg),
@@ -283,7 +283,7 @@ impl Core {
 
     /// The legs that get writes.
     fn written(&self) -> Vec<u64> {
-        let gets = |id: u64| matches!(self.label.standing(id), Some(Standing::Whole | Standing::Filling));
+        let gets = |id: u64| matches!(self.label.standing(id), Some(LegState::Whole | LegState::Filling));
         self.members.iter().map(|member| member.id).filter(|id| gets(*id)).collect()
     }
 
@@ -321,28 +321,28 @@ impl Core {
 ///
 /// # Errors
 /// The refusal that the start would return.
-pub fn may_start(config: &MirrorConfig, found: &[Found]) -> Result<(), MirrorError> {
+pub fn may_start(config: &MirrorConfig, found: &[FoundLabel]) -> Result<(), MirrorError> {
     assembled(config, found).map(|_| ())
 }
 
-fn assembled(config: &MirrorConfig, found: &[Found]) -> Result<Assembled, MirrorError> {
+fn assembled(config: &MirrorConfig, found: &[FoundLabel]) -> Result<Assembled, MirrorError> {
     let name = |port: usize| config.names[port].clone();
     assemble(found, config.degraded, config.canary).map_err(|refused| match refused {
-        Refused::NoLegs => {
+        MirrorRefused::NoLegs => {
             let why = found.iter().zip(&config.names);
             let why = why.filter_map(|(found, name)| Some(format!("\"{name}\": {}", found.as_ref().err()?)));
             MirrorError::NoLegs(why.collect::<Vec<_>>().join("; "))
         }
-        Refused::TwoMirrors(a, b) => MirrorError::TwoMirrors(name(a), name(b)),
-        Refused::Twice(a, b) => MirrorError::Twice(name(a), name(b)),
-        Refused::Apart(a, b) => MirrorError::Apart(name(a), name(b)),
-        Refused::Missing(missing) => {
+        MirrorRefused::TwoMirrors(a, b) => MirrorError::TwoMirrors(name(a), name(b)),
+        MirrorRefused::Twice(a, b) => MirrorError::Twice(name(a), name(b)),
+        MirrorRefused::Apart(a, b) => MirrorError::Apart(name(a), name(b)),
+        MirrorRefused::Missing(missing) => {
             let says = name(found.iter().position(Result::is_ok).unwrap_or(0));
             let no_legs = found.iter().zip(&config.names);
             let no_legs = no_legs.filter_map(|(found, name)| Some((name.clone(), found.clone().err()?)));
             MirrorError::Missing { missing, says, no_legs: no_legs.collect() }
         }
-        Refused::NoneWhole => {
+        MirrorRefused::NoneWhole => {
             let there = found.iter().zip(&config.names).filter(|(found, _)| found.is_ok());
             let there: Vec<String> = there.map(|(_, name)| format!("\"{name}\"")).collect();
             MirrorError::NoneWhole(there.join(", "))
@@ -350,7 +350,7 @@ fn assembled(config: &MirrorConfig, found: &[Found]) -> Result<Assembled, Mirror
     })
 }
 
-fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, MirrorError> {
+fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<MirrorCore, MirrorError> {
     let ports: Vec<Port> = (0..config.names.len()).map(Port).collect();
     let found: Vec<_> =
         ports.iter().map(|&port| Label::read(&mut PortDevice { ports: below, port })).collect();
@@ -374,18 +374,18 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<Core, Mirror
     write_labels(config, &mut label, &members, below)?;
     let geometries = members.iter().map(|member| below.geometry(member.port));
     let geometry = combined(label.sectors, geometries);
-    let record = Record::of(label.generation);
+    let record = LabelUpdate::of(label.generation);
     let copies = label.whole().collect();
     let copier = Copier::new(config.only_looks);
-    Ok(Core {
+    Ok(MirrorCore {
         label,
         members,
         geometry,
         ops: Slab::default(),
-        clients: Clients::default(),
+        clients: MirrorRequests::default(),
         record,
         copier,
-        calls: Calls::default(),
+        calls: PendingCommands::default(),
         life: Lifecycle::Serving,
         canary: config.canary,
         copies,
@@ -404,12 +404,12 @@ fn write_labels(
     below: &mut dyn Ports,
 ) -> Result<(), MirrorError> {
     'again: loop {
-        for wanted in [Standing::Whole, Standing::Filling] {
+        for wanted in [LegState::Whole, LegState::Filling] {
             for member in members.iter().filter(|member| label.standing(member.id) == Some(wanted)) {
                 let written =
                     write_label(label, member.id, &mut PortDevice { ports: &mut *below, port: member.port });
                 let Err(error) = written else { continue };
-                label.set(member.id, Standing::Failed);
+                label.set(member.id, LegState::Failed);
                 label.generation += 1;
                 if label.whole().next().is_none() {
                     return Err(MirrorError::Label { name: config.names[member.port.0].clone(), error });

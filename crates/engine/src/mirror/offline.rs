@@ -1,12 +1,12 @@
 //! Makes a mirror of devices.
 
-use super::label::{COPY_SECTORS, LABEL_BYTES, LEGS_MAX, Label, Leg, Standing, content_sectors};
+use super::label::{COPY_SECTORS, LABEL_BYTES, LEGS_MAX, Label, Leg, LegState, content_sectors};
 use crate::layer::BlockDevice;
 use crate::{Buf, Durability, Io, IoError, LINE_SECTORS};
 
 /// Reason why a mirror cannot be made. The numbers are places in the list of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
+pub enum MirrorCreateError {
     #[error("a log has from 1 to {LEGS_MAX} legs")]
     Count,
     #[error("it has {0} sectors, which is too small for a leg")]
@@ -23,31 +23,31 @@ pub fn create(
     devices: &mut [&mut dyn BlockDevice],
     uuid: [u8; 16],
     ids: &[u64],
-) -> Result<Label, (usize, CreateError)> {
+) -> Result<Label, (usize, MirrorCreateError)> {
     assert_eq!(devices.len(), ids.len(), "each leg has an id");
     if !(1..=LEGS_MAX).contains(&devices.len()) {
-        return Err((0, CreateError::Count));
+        return Err((0, MirrorCreateError::Count));
     }
     let mut sectors = u64::MAX;
     for (index, device) in devices.iter().enumerate() {
         let geometry = device.geometry();
         let content = content_sectors(geometry.sectors);
         if content < LINE_SECTORS {
-            return Err((index, CreateError::TooSmall(geometry.sectors)));
+            return Err((index, MirrorCreateError::TooSmall(geometry.sectors)));
         }
         if geometry.read_only {
-            return Err((index, CreateError::ReadOnly));
+            return Err((index, MirrorCreateError::ReadOnly));
         }
         sectors = sectors.min(content);
     }
-    let io = |index: usize| move |error: IoError| (index, CreateError::Io(error));
+    let io = |index: usize| move |error: IoError| (index, MirrorCreateError::Io(error));
     for (index, device) in devices.iter_mut().enumerate() {
         for at in COPY_SECTORS {
             device.write(at, Buf::zeroed(LABEL_BYTES)).map_err(io(index))?;
         }
         device.flush().map_err(io(index))?;
     }
-    let legs = ids.iter().map(|&id| Leg { id, standing: Standing::Whole }).collect();
+    let legs = ids.iter().map(|&id| Leg { id, standing: LegState::Whole }).collect();
     let mut label = Label { uuid, generation: 0, complete: 0, sectors, legs };
     // Twice, so that both copies are good.
     for generation in 1..=2 {

@@ -1,11 +1,11 @@
 //! Writes the labels. One update is under way at a time; later changes go into the next one.
 
-use super::{Canary, Core, Op, Standing};
+use super::{LegCanary, LegState, MirrorCore, MirrorOp};
 use crate::layer::{Cx, Io, IoError, Report};
 use crate::{Durability, Lba};
 
 /// Progress of writing the label.
-pub struct Record {
+pub struct LabelUpdate {
     /// The newest generation that all whole legs had when it was complete.
     pub durable: u64,
     /// The label has changed since the last update began.
@@ -22,9 +22,9 @@ pub struct Record {
     pub is_dead: Option<IoError>,
 }
 
-impl Record {
-    pub const fn of(generation: u64) -> Record {
-        Record {
+impl LabelUpdate {
+    pub const fn of(generation: u64) -> LabelUpdate {
+        LabelUpdate {
             durable: generation,
             wanted: false,
             left: None,
@@ -66,15 +66,15 @@ impl Record {
     }
 }
 
-impl Core {
+impl MirrorCore {
     /// Marks a leg as failed that has missed a write, or cannot be written. The last whole leg stays: its errors are reported.
     pub fn fail_leg(&mut self, leg: u64, cx: &mut Cx) {
         match self.label.standing(leg) {
-            Some(Standing::Whole) if !self.is_last_whole(leg) => self.record.leg_gone(),
-            Some(Standing::Filling) => self.record.change(),
+            Some(LegState::Whole) if !self.is_last_whole(leg) => self.record.leg_gone(),
+            Some(LegState::Filling) => self.record.change(),
             _ => return,
         }
-        self.label.set(leg, Standing::Failed);
+        self.label.set(leg, LegState::Failed);
         self.statistics.legs_failed += 1;
         self.copier.forget(leg);
         cx.report(Report::Notice);
@@ -84,7 +84,7 @@ impl Core {
     pub fn distrust(&mut self, copy: u8, cx: &mut Cx) {
         let Some(leg) = self.leg_of(copy).filter(|leg| !self.is_last_whole(*leg)) else { return };
         self.record.leg_gone();
-        self.label.set(leg, Standing::Filling);
+        self.label.set(leg, LegState::Filling);
         self.distrusted.push(leg);
         self.statistics.legs_distrusted += 1;
         self.copier.forget(leg);
@@ -101,13 +101,13 @@ impl Core {
         self.label.complete = self.record.durable;
         let mut left = 0;
         for leg in self.written() {
-            let counts = self.label.standing(leg) == Some(Standing::Whole);
+            let counts = self.label.standing(leg) == Some(LegState::Whole);
             left += u32::from(counts);
             self.record.others += u32::from(!counts);
             let (at, buf) = self.label.encode(leg);
             self.submit(
                 leg,
-                Op::Label { leg, counts },
+                MirrorOp::Label { leg, counts },
                 Io::Write { at, buf, durability: Durability::Durable },
                 cx,
             );
@@ -140,7 +140,7 @@ impl Core {
 
     /// True when completed operations may be answered: the labels name every leg that missed something.
     pub fn may_answer(&self) -> bool {
-        self.record.names_all() || self.canary.is(Canary::LateLabel)
+        self.record.names_all() || self.canary.is(LegCanary::LateLabel)
     }
 
     /// Erases the labels of a leg that was removed.
@@ -149,7 +149,7 @@ impl Core {
             let buf = crate::Buf::zeroed(super::label::LABEL_BYTES);
             self.submit(
                 leg,
-                Op::Erase { leg },
+                MirrorOp::Erase { leg },
                 Io::Write { at: Lba(at.0), buf, durability: Durability::Durable },
                 cx,
             );

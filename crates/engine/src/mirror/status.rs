@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::label::{Label, device_sectors};
-use super::{Core, Standing};
+use super::{LegState, MirrorCore};
 use crate::SECTOR_BYTES;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub struct LegStatus {
     pub port: Option<usize>,
     pub id: u64,
     /// None: the leg has been removed, and its device is being released.
-    pub standing: Option<Standing>,
+    pub standing: Option<LegState>,
     /// Bytes filled so far, for a leg that is being filled.
     pub filled_bytes: u64,
     /// Since the start the leg was found to have lost writes that its device had reported as durable.
@@ -56,7 +56,7 @@ pub struct MirrorStatus {
 impl MirrorStatus {
     /// Legs that have all acknowledged data.
     pub fn whole(&self) -> usize {
-        self.legs.iter().filter(|leg| leg.standing == Some(Standing::Whole)).count()
+        self.legs.iter().filter(|leg| leg.standing == Some(LegState::Whole)).count()
     }
 
     /// Legs that were missing at the start although no label called them failed.
@@ -72,8 +72,8 @@ impl MirrorStatus {
     /// True if this label of a leg says that a leg that is whole here has failed.
     pub fn was_apart(&self, label: &Label) -> bool {
         let is_whole =
-            |id: u64| self.legs.iter().any(|leg| leg.id == id && leg.standing == Some(Standing::Whole));
-        label.legs.iter().any(|leg| leg.standing == Standing::Failed && is_whole(leg.id))
+            |id: u64| self.legs.iter().any(|leg| leg.id == id && leg.standing == Some(LegState::Whole));
+        label.legs.iter().any(|leg| leg.standing == LegState::Failed && is_whole(leg.id))
     }
 
     /// Legs that were not removed.
@@ -87,7 +87,7 @@ impl MirrorStatus {
     }
 }
 
-impl Core {
+impl MirrorCore {
     pub fn status(&self) -> MirrorStatus {
         let port = |id: u64| self.members.iter().find(|member| member.id == id).map(|member| member.port.0);
         let listed = self.label.legs.iter().map(|leg| (leg.id, Some(leg.standing)));

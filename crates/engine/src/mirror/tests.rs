@@ -124,7 +124,7 @@ impl Rig {
         self.legs.0[leg].bytes[((CONTENT_SECTOR + at) * SECTOR_BYTES) as usize]
     }
 
-    fn standings(&self) -> Vec<Option<Standing>> {
+    fn standings(&self) -> Vec<Option<LegState>> {
         let status = self.mirror.status(self.now);
         status.get::<MirrorStatus>().unwrap().legs.iter().map(|leg| leg.standing).collect()
     }
@@ -135,8 +135,8 @@ impl Rig {
     }
 }
 
-const WHOLE: Option<Standing> = Some(Standing::Whole);
-const FAILED: Option<Standing> = Some(Standing::Failed);
+const WHOLE: Option<LegState> = Some(LegState::Whole);
+const FAILED: Option<LegState> = Some(LegState::Failed);
 
 #[test]
 fn a_write_is_answered_when_all_legs_have_it() {
@@ -165,7 +165,7 @@ fn nothing_is_answered_before_the_labels_name_the_leg_that_missed_it() {
     assert_eq!(rig.status(id), Some(Ok(())));
     assert!(rig.reports.contains(&Report::Notice));
     let (label, _) = Label::read(&mut rig.legs.0[0]).unwrap();
-    assert_eq!(label.standing(2), Some(Standing::Failed));
+    assert_eq!(label.standing(2), Some(LegState::Failed));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_leg_is_added_and_another_taken_out_beside_clients() {
     assert!(matches!(rig.reports.pop(), Some(Report::Array(Err(crate::CommandError::LastLeg)))));
     rig.hold = Some((1, IoKind::Flush));
     rig.event(Event::Control(Control::Array(add)));
-    assert_eq!(rig.standings(), [WHOLE, Some(Standing::Filling)], "it is not flushed yet");
+    assert_eq!(rig.standings(), [WHOLE, Some(LegState::Filling)], "it is not flushed yet");
     rig.let_go();
     assert_eq!(rig.standings(), [WHOLE, WHOLE]);
     rig.event(Event::Control(Control::Array(last)));

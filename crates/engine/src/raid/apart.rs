@@ -8,7 +8,7 @@
 //!   far as they are present.
 
 use crate::raid::away::Absence;
-use crate::raid::superblock::{Identity, Superblock};
+use crate::raid::superblock::{ArraySuperblock, MemberIdentity};
 
 /// Members of which neither part has what was written to the other, each with its generation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,22 +28,25 @@ fn listed(members: &[(usize, u64)]) -> String {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum ApartVerdict {
     No,
     Perhaps,
     Surely,
 }
 
-impl Superblock {
+impl ArraySuperblock {
     /// Returns the members that have diverged from those of this superblock, the newest of all. `known`: superblocks of devices with roles.
-    pub fn apart(&self, known: &[(&Superblock, Identity)]) -> Option<Apart> {
+    pub fn apart(&self, known: &[(&ArraySuperblock, MemberIdentity)]) -> Option<Apart> {
         let mut apart = Apart { left_behind: Vec::new(), newest: Vec::new() };
         for (superblock, identity) in known {
             let Some(role) = self.role_of(identity.id) else { continue };
-            let is_confirmed = || superblock.fellows(known).all(|fellow| self.verdict(fellow) != Verdict::No);
+            let is_confirmed =
+                || superblock.fellows(known).all(|fellow| self.verdict(fellow) != ApartVerdict::No);
             match self.verdict((superblock, *identity)) {
-                Verdict::Surely => apart.left_behind.push((role, superblock.generation)),
-                Verdict::Perhaps if is_confirmed() => apart.left_behind.push((role, superblock.generation)),
+                ApartVerdict::Surely => apart.left_behind.push((role, superblock.generation)),
+                ApartVerdict::Perhaps if is_confirmed() => {
+                    apart.left_behind.push((role, superblock.generation))
+                }
                 _ if self.is_in_use(role) => apart.newest.push((role, superblock.generation)),
                 _ => {}
             }
@@ -59,27 +62,27 @@ impl Superblock {
     /// The devices of members that were in use when this was written.
     fn fellows<'a>(
         &self,
-        known: &'a [(&'a Superblock, Identity)],
-    ) -> impl Iterator<Item = (&'a Superblock, Identity)> {
+        known: &'a [(&'a ArraySuperblock, MemberIdentity)],
+    ) -> impl Iterator<Item = (&'a ArraySuperblock, MemberIdentity)> {
         let is_fellow = |id: u64| self.role_of(id).is_some_and(|role| self.is_in_use(role));
         known.iter().copied().filter(move |(_, identity)| is_fellow(identity.id))
     }
 
-    fn verdict(&self, (other, identity): (&Superblock, Identity)) -> Verdict {
-        let Some(role) = self.role_of(identity.id) else { return Verdict::No };
+    fn verdict(&self, (other, identity): (&ArraySuperblock, MemberIdentity)) -> ApartVerdict {
+        let Some(role) = self.role_of(identity.id) else { return ApartVerdict::No };
         // One that is being filled says what the others did.
         if !self.has_failed(role) || other.has_failed(role) {
-            return Verdict::No;
+            return ApartVerdict::No;
         }
         let of_role = |absence: &&Absence| (absence.role, absence.id) == (role, identity.id);
         match self.away.members.iter().find(of_role) {
             Some(absence) => {
                 let stayed = self.all_but(absence.failed);
                 match (stayed & other.in_use(), stayed & !other.in_use()) {
-                    (_, 0) => Verdict::No,
-                    _ if other.complete >= absence.since => Verdict::Surely,
-                    (0, _) => Verdict::Perhaps,
-                    _ => Verdict::No,
+                    (_, 0) => ApartVerdict::No,
+                    _ if other.complete >= absence.since => ApartVerdict::Surely,
+                    (0, _) => ApartVerdict::Perhaps,
+                    _ => ApartVerdict::No,
                 }
             }
             None => {
@@ -88,8 +91,8 @@ impl Superblock {
                 let mut same = (0..self.members).filter(used).filter(is_same).peekable();
                 let knows = same.peek().is_some();
                 match knows && same.all(|role| !other.is_in_use(role)) {
-                    true => Verdict::Perhaps,
-                    false => Verdict::No,
+                    true => ApartVerdict::Perhaps,
+                    false => ApartVerdict::No,
                 }
             }
         }

@@ -71,12 +71,12 @@ impl Parts {
         }
     }
 
-    fn superblock(&mut self, role: usize) -> (Superblock, Identity) {
-        Superblock::read(&mut self.devices[role]).expect("a member")
+    fn superblock(&mut self, role: usize) -> (ArraySuperblock, MemberIdentity) {
+        ArraySuperblock::read(&mut self.devices[role]).expect("a member")
     }
 
     /// Puts another superblock on a member, as a crash may have done.
-    fn change(&mut self, role: usize, change: impl FnOnce(&mut Superblock)) {
+    fn change(&mut self, role: usize, change: impl FnOnce(&mut ArraySuperblock)) {
         let (mut superblock, identity) = self.superblock(role);
         change(&mut superblock);
         self.devices[role].run(superblock.write(identity));

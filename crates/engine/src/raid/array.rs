@@ -9,7 +9,7 @@ use crate::layer::{
 use crate::machine::Lifecycle;
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::{Clients, WaitingFor};
-use crate::raid::config::{Canary, RaidConfig};
+use crate::raid::config::{ArrayCanary, RaidConfig};
 use crate::raid::env::Env;
 use crate::raid::flight::Flight;
 use crate::raid::journal::Journal;
@@ -19,9 +19,9 @@ use crate::raid::members::{Members, Spare};
 use crate::raid::operation::{Goal, in_use};
 use crate::raid::passes::Passes;
 use crate::raid::record::Recorder;
-use crate::raid::status::Statistics;
-use crate::raid::stripe::Stripes;
-use crate::raid::unit::Piece;
+use crate::raid::status::ArrayStatistics;
+use crate::raid::stripe::ActiveStripes;
+use crate::raid::unit::RequestPart;
 
 /// See the module's documentation.
 pub(super) struct Array {
@@ -31,12 +31,12 @@ pub(super) struct Array {
     pub members: Members,
     pub losses: Losses,
     pub recorder: Recorder,
-    pub stripes: Stripes,
+    pub stripes: ActiveStripes,
     pub passes: Passes,
     clients: Clients,
     life: Lifecycle,
     pub deadline: Option<Nanos>,
-    pub statistics: Statistics,
+    pub statistics: ArrayStatistics,
 }
 
 impl Array {
@@ -51,7 +51,7 @@ impl Array {
             members.forget_spares();
         }
         recorder.read_only = geometry.read_only;
-        recorder.forgets_missed = config.canary.is(Canary::ForgetMissed);
+        recorder.forgets_missed = config.canary.is(ArrayCanary::ForgetMissed);
         let passes = match recorder.failed() {
             0 if !geometry.read_only => {
                 Passes::resync(recorder.in_doubt().iter().map(|region| recorder.regions.units(region)))
@@ -59,7 +59,7 @@ impl Array {
             _ => Passes::default(),
         };
         Array {
-            stripes: Stripes::new(StripeCache::new(layout, config.memory, config.cache_bytes)),
+            stripes: ActiveStripes::new(StripeCache::new(layout, config.memory, config.cache_bytes)),
             losses: Losses::new(&layout, recorder.lost().keys()),
             config,
             layout,
@@ -71,7 +71,7 @@ impl Array {
             life: Lifecycle::Serving,
             // Work that nobody has to ask for begins at once.
             deadline: Some(Nanos::ZERO),
-            statistics: Statistics::default(),
+            statistics: ArrayStatistics::default(),
         }
     }
 
@@ -124,7 +124,7 @@ impl Array {
 /// All parts of the array, borrowed apart for one event: `env` has those that every part may use, the others are passed by name.
 struct Dispatch<'a> {
     env: Env<'a>,
-    stripes: &'a mut Stripes,
+    stripes: &'a mut ActiveStripes,
     passes: &'a mut Passes,
     clients: &'a mut Clients,
     life: &'a mut Lifecycle,
@@ -159,7 +159,7 @@ impl Dispatch<'_> {
             Control::DrainCancel => self.clients.cancel_drains(),
             Control::Stop if self.life.serves() => *self.life = Lifecycle::Ending,
             Control::ResetStatistics => {
-                *self.env.statistics = Statistics::default();
+                *self.env.statistics = ArrayStatistics::default();
                 self.env.members.reset_statistics();
             }
             Control::Drain
@@ -203,7 +203,7 @@ impl Dispatch<'_> {
         self.clients.piece_done(key, None, &self.stripes.cache, &mut self.env);
     }
 
-    fn begin(&mut self, piece: Piece) {
+    fn begin(&mut self, piece: RequestPart) {
         if self.clients.begin(piece, &mut self.stripes.cache, &mut self.env) {
             self.unlocked(piece.chunk.unit);
         }

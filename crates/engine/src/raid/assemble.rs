@@ -9,11 +9,11 @@ use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::config::RaidConfig;
 use crate::raid::error::AssembleError;
 use crate::raid::identify::identify;
-use crate::raid::journal::{self, Journal, Pending, ReplayError, Slots};
+use crate::raid::journal::{self, Journal, PendingRecords, ReplayError, Slots};
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::members::Members;
 use crate::raid::record::Recorder;
-use crate::raid::superblock::Superblock;
+use crate::raid::superblock::ArraySuperblock;
 use crate::{BlockDevice, Durability, Io, LINE_BYTES, Lba};
 
 /// Reads the superblocks, makes up for a crash, and gives the array.
@@ -86,7 +86,7 @@ struct Starting<'a> {
     outdated: u64,
     copies: Vec<usize>,
     generations: Vec<u64>,
-    now: Superblock,
+    now: ArraySuperblock,
 }
 
 impl Starting<'_> {
@@ -177,7 +177,7 @@ impl Starting<'_> {
     /// Opens the journal, and makes its writes again if there may be any. Without them the parity is in doubt everywhere.
     fn open_journal(
         &mut self,
-        recorded: &Superblock,
+        recorded: &ArraySuperblock,
         read_only: bool,
         below: &mut dyn Ports,
     ) -> Result<Option<Journal>, AssembleError> {
@@ -216,7 +216,7 @@ impl Starting<'_> {
         &mut self,
         port: Port,
         slots: &Slots,
-        pending: &Pending,
+        pending: &PendingRecords,
         below: &mut dyn Ports,
     ) -> Result<(), AssembleError> {
         let mut device = PortDevice { ports: below, port };
@@ -260,7 +260,7 @@ impl Starting<'_> {
     }
 
     /// Records what is known now; gives what was recorded.
-    fn write_superblocks(&mut self, below: &mut dyn Ports) -> Result<Superblock, AssembleError> {
+    fn write_superblocks(&mut self, below: &mut dyn Ports) -> Result<ArraySuperblock, AssembleError> {
         self.now.away = self.now.away.recorded_by(self.now.generation, self.now.failed);
         let next = self.now.clone();
         for role in 0..next.members {
@@ -287,7 +287,7 @@ fn listed(roles: u64) -> Vec<usize> {
 fn open(
     port: Port,
     layout: &Layout,
-    newest: &Superblock,
+    newest: &ArraySuperblock,
     needed: bool,
     below: &mut dyn Ports,
 ) -> Result<Option<Slots>, AssembleError> {

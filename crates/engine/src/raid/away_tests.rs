@@ -63,7 +63,7 @@ impl Bench {
         stripes
     }
 
-    fn newest(&self) -> Superblock {
+    fn newest(&self) -> ArraySuperblock {
         self.raid.array().recorder.recorded().clone()
     }
 }
@@ -122,7 +122,7 @@ fn nothing_is_written_while_a_member_is_away_before_its_mark_is_durable_on_all_o
                     }
                     let stripe = (at.0 - DATA_SECTOR) / STRIP;
                     for role in [0, 2, 3] {
-                        let found = Superblock::read(&mut Memory(bench.members.0[role].0.clone()));
+                        let found = ArraySuperblock::read(&mut Memory(bench.members.0[role].0.clone()));
                         let away = found.expect("a member").0.away;
                         assert!(
                             away.missed.contains(stripe),
@@ -460,27 +460,30 @@ fn only_the_member_itself_with_what_it_had_is_taken_back() {
     let mut device = bench.fail_and_remove(1);
     bench.change(1, 200);
     let newest = bench.newest();
-    let (own, identity) = Superblock::read(&mut device).expect("a member");
+    let (own, identity) = ArraySuperblock::read(&mut device).expect("a member");
     assert_eq!(newest.returns(&own, identity), Some(1));
     let since = newest.away.members[0].since;
-    assert_eq!(newest.returns(&Superblock { generation: since - 1, ..own.clone() }, identity), Some(1));
+    assert_eq!(newest.returns(&ArraySuperblock { generation: since - 1, ..own.clone() }, identity), Some(1));
     // It has been in use since, alone or with others.
-    assert_eq!(newest.returns(&Superblock { generation: since, ..own.clone() }, identity), None);
-    assert_eq!(newest.returns(&Superblock { failed: 0b100, ..own.clone() }, identity), None);
-    assert_eq!(newest.returns(&Superblock { uuid: *b"another array!!!", ..own.clone() }, identity), None);
-    assert_eq!(newest.returns(&Superblock { member_sectors: STRIP, ..own.clone() }, identity), None);
-    assert_eq!(newest.returns(&own, Identity { id: 5, ..identity }), None);
-    assert_eq!(newest.returns(&own, Identity { role: None, ..identity }), None);
-    assert_eq!(newest.returns(&own, Identity { role: Some(2), ..identity }), None);
+    assert_eq!(newest.returns(&ArraySuperblock { generation: since, ..own.clone() }, identity), None);
+    assert_eq!(newest.returns(&ArraySuperblock { failed: 0b100, ..own.clone() }, identity), None);
+    assert_eq!(
+        newest.returns(&ArraySuperblock { uuid: *b"another array!!!", ..own.clone() }, identity),
+        None
+    );
+    assert_eq!(newest.returns(&ArraySuperblock { member_sectors: STRIP, ..own.clone() }, identity), None);
+    assert_eq!(newest.returns(&own, MemberIdentity { id: 5, ..identity }), None);
+    assert_eq!(newest.returns(&own, MemberIdentity { role: None, ..identity }), None);
+    assert_eq!(newest.returns(&own, MemberIdentity { role: Some(2), ..identity }), None);
     // It was being filled itself when it failed.
     let filled = Some(Rebuild { role: 1, sectors: STRIP });
-    assert_eq!(newest.returns(&Superblock { rebuilding: filled, ..own.clone() }, identity), None);
+    assert_eq!(newest.returns(&ArraySuperblock { rebuilding: filled, ..own.clone() }, identity), None);
     let lost = [(LostBlock { role: 2, block: 5 }, false)].into();
-    assert_eq!(Superblock { lost, ..newest.clone() }.returns(&own, identity), None);
+    assert_eq!(ArraySuperblock { lost, ..newest.clone() }.returns(&own, identity), None);
     // Somebody else has its role.
     let mut member_ids = newest.member_ids.clone();
     member_ids[1] = 5;
-    assert_eq!(Superblock { member_ids, ..newest.clone() }.returns(&own, identity), None);
+    assert_eq!(ArraySuperblock { member_ids, ..newest.clone() }.returns(&own, identity), None);
     let mut forgotten = newest;
     forgotten.away.forget(1);
     assert_eq!(forgotten.returns(&own, identity), None);
@@ -493,7 +496,7 @@ fn another_device_in_its_place_or_one_that_went_on_elsewhere_is_filled_whole() {
         let mut device = bench.fail_and_remove(1);
         bench.change(1, 200);
         if elsewhere {
-            let (mut own, identity) = Superblock::read(&mut device).expect("a member");
+            let (mut own, identity) = ArraySuperblock::read(&mut device).expect("a member");
             own.generation += 50;
             device.run(own.write(identity));
         } else {
@@ -535,7 +538,7 @@ fn a_member_with_an_update_of_its_own_is_not_taken_for_one_that_knows_the_newest
     bench.stop();
     let mut members = bench.members;
     let mut device = members.0.remove(3);
-    let (mut own, identity) = Superblock::read(&mut device).expect("a member");
+    let (mut own, identity) = ArraySuperblock::read(&mut device).expect("a member");
     (own.generation, own.epoch, own.active, own.journaled) = (own.generation + 1, own.epoch + 1, true, true);
     device.run(own.write(identity));
     let present = vec![true, true, true, false];

@@ -20,8 +20,8 @@ use std::ops::Range;
 
 use crate::raid::config::CacheMemory;
 use crate::raid::layout::{Chunk, Layout};
-use crate::raid::matrix::{Grid, Status};
-use crate::raid::unit::{Block, Unit, WHOLE};
+use crate::raid::matrix::{BlockStatus, Grid};
+use crate::raid::unit::{CachedBlock, Unit, WHOLE};
 use crate::{Buf, LINE_BYTES, LINE_SECTORS, SECTOR_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
@@ -205,7 +205,7 @@ impl StripeCache {
         let pieces = self.layout.rows / self.piece_rows;
         self.units.entry(unit).or_insert_with(|| {
             Box::new(Unit {
-                blocks: vec![Block::default(); cells],
+                blocks: vec![CachedBlock::default(); cells],
                 pieces: (0..pieces).map(|_| None).collect(),
                 ..Unit::default()
             })
@@ -287,7 +287,7 @@ impl StripeCache {
         let entry = self.units.get_mut(&unit).expect("it is there");
         self.clean.remove(&(entry.used, unit));
         entry.pieces.fill_with(|| None);
-        entry.blocks.fill(Block::default());
+        entry.blocks.fill(CachedBlock::default());
         self.held -= std::mem::take(&mut entry.held);
         self.release(unit);
     }
@@ -419,12 +419,12 @@ impl StripeCache {
     /// Fills a block whose content is unknown with zeroes; what was written of it stays.
     pub fn void(&mut self, unit: u64, row: usize, column: usize) {
         match self.status(unit, row, column) {
-            Status::Empty => {
+            BlockStatus::Empty => {
                 let first = row as u64 * LINE_SECTORS;
                 self.write(Chunk { unit, column, first, sectors: LINE_SECTORS }, &Buf::blank(BLOCK), 0);
             }
-            Status::Partial => self.fill(unit, row, column, &[]),
-            Status::Clean | Status::Dirty => {}
+            BlockStatus::Partial => self.fill(unit, row, column, &[]),
+            BlockStatus::Clean | BlockStatus::Dirty => {}
         }
     }
 
@@ -538,12 +538,14 @@ impl StripeCache {
     }
 
     /// An element of the matrix Z.
-    pub fn status(&self, unit: u64, row: usize, column: usize) -> Status {
-        self.units.get(&unit).map_or(Status::Empty, |entry| entry.blocks[self.index(row, column)].status())
+    pub fn status(&self, unit: u64, row: usize, column: usize) -> BlockStatus {
+        self.units
+            .get(&unit)
+            .map_or(BlockStatus::Empty, |entry| entry.blocks[self.index(row, column)].status())
     }
 
     /// The matrix Z of a unit.
-    pub fn z(&self, unit: u64) -> Grid<Status> {
+    pub fn z(&self, unit: u64) -> Grid<BlockStatus> {
         let data = self.layout.shape.data;
         let mut z = Grid::new(self.layout.rows, data);
         for (index, block) in self.units.get(&unit).into_iter().flat_map(|entry| &entry.blocks).enumerate() {
@@ -591,7 +593,7 @@ impl StripeCache {
             assert!(unit.blocks.iter().all(|block| block.dirty & !block.valid == 0));
             assert_eq!(unit.held, count(unit));
             assert!(!unit.leaving || (unit.is_dirty() && unit.exclusive), "what is being destaged is locked");
-            let lies = |(index, block): (usize, &Block)| {
+            let lies = |(index, block): (usize, &CachedBlock)| {
                 let row = index / self.layout.shape.data;
                 block.valid != 0 && unit.pieces[row / self.piece_rows].is_none()
             };

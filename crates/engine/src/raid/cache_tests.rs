@@ -30,18 +30,18 @@ fn sectors_make_blocks_partial_and_then_dirty() {
         for written in [chunk(3, 1, 6, 4), chunk(3, 1, 0, 6)] {
             assert!(cache.hold(written));
             cache.write(written, &source, 0);
-            assert_eq!(cache.status(3, 1, 1), Status::Partial);
+            assert_eq!(cache.status(3, 1, 1), BlockStatus::Partial);
         }
         assert!(cache.has(chunk(3, 1, 0, 10)) && !cache.has(chunk(3, 1, 0, 11)));
-        assert_eq!(cache.status(3, 0, 1), Status::Dirty);
+        assert_eq!(cache.status(3, 0, 1), BlockStatus::Dirty);
         cache.fill(3, 1, 1, &[9; 4096]);
-        assert_eq!(cache.status(3, 1, 1), Status::Dirty);
+        assert_eq!(cache.status(3, 1, 1), BlockStatus::Dirty);
         let mut out = Buf::zeroed(16 * 512);
         cache.read(chunk(3, 1, 0, 16), &mut out, 0);
         assert_eq!((out.bytes()[10 * 512 - 1], out.bytes()[10 * 512]), (7, 9), "newer sectors are kept");
         cache.check();
         bring_home(&mut cache, 3);
-        assert_eq!(cache.status(3, 0, 1), Status::Clean);
+        assert_eq!(cache.status(3, 0, 1), BlockStatus::Clean);
         cache.check();
     }
 }

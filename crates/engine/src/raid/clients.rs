@@ -9,7 +9,7 @@ use crate::raid::env::Env;
 use crate::raid::flight::Flight;
 use crate::raid::layout::Chunk;
 use crate::raid::record::Recorder;
-use crate::raid::unit::Piece;
+use crate::raid::unit::RequestPart;
 use crate::slab::Slab;
 use crate::{Buf, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
@@ -38,13 +38,13 @@ pub(super) enum WaitingFor {
 }
 
 /// Waits until what was dirty at a stamp is destaged: all of it, or only some units.
-pub(super) struct Waiter {
+pub(super) struct DestageWaiter {
     who: WaitingFor,
     pub stamp: u64,
     pub units: Option<Vec<u64>>,
 }
 
-impl Waiter {
+impl DestageWaiter {
     fn is_destaged(&self, cache: &StripeCache) -> bool {
         match &self.units {
             Some(units) => !units.iter().any(|&unit| cache.is_behind(unit, self.stamp)),
@@ -62,9 +62,9 @@ pub(super) struct Clients {
     /// Reads at members that have not returned.
     reading: u32,
     /// Pieces of writes that wait for room, in their order.
-    stalled: VecDeque<Piece>,
+    stalled: VecDeque<RequestPart>,
     /// Flushes, durable writes and an administrator that wait until something is destaged.
-    waiters: Vec<Waiter>,
+    waiters: Vec<DestageWaiter>,
 }
 
 /// The member of a chunk has failed, or has a bad sector where the cache lacks something.
@@ -78,7 +78,7 @@ fn is_missing_in(chunk: Chunk, row: usize, cache: &StripeCache, recorder: &Recor
 }
 
 /// Lets a piece wait until the rows have been computed that its member lacks; where it is not known which it is, all of them.
-fn want_fetch(piece: Piece, cache: &mut StripeCache, recorder: &Recorder) {
+fn want_fetch(piece: RequestPart, cache: &mut StripeCache, recorder: &Recorder) {
     let lacks: Vec<usize> = cache.lacks(piece.chunk).collect();
     let is_missing = |row: &usize| is_missing_in(piece.chunk, *row, cache, recorder);
     let mut rows: Vec<usize> = lacks.iter().copied().filter(is_missing).collect();
@@ -126,7 +126,7 @@ impl Clients {
     }
 
     /// Those that wait until something is destaged.
-    pub fn waiters(&self) -> &[Waiter] {
+    pub fn waiters(&self) -> &[DestageWaiter] {
         &self.waiters
     }
 
@@ -152,7 +152,7 @@ impl Clients {
         request: Request,
         cache: &mut StripeCache,
         env: &mut Env,
-    ) -> Option<(u64, Vec<Piece>)> {
+    ) -> Option<(u64, Vec<RequestPart>)> {
         self.last_activity = env.cx.now;
         let mut valid = env.geometry.validate(&request.io);
         if valid.is_ok() && env.recorder.broken && request.io.modifies() {
@@ -186,17 +186,17 @@ impl Clients {
         let key = self.take(request.id, action, buf);
         let mut at = 0;
         let piece = |chunk: Chunk| {
-            let piece = Piece { request: key, chunk, at };
+            let piece = RequestPart { request: key, chunk, at };
             at += (chunk.sectors * SECTOR_BYTES) as usize;
             piece
         };
-        let pieces: Vec<Piece> = env.layout.chunks(extent).map(piece).collect();
+        let pieces: Vec<RequestPart> = env.layout.chunks(extent).map(piece).collect();
         self.requests.get_mut(key).left += pieces.len() as u32;
         Some((key, pieces))
     }
 
     /// Begins a piece of a request. True when it waits for something that has to be computed as soon as its unit is free.
-    pub fn begin(&mut self, piece: Piece, cache: &mut StripeCache, env: &mut Env) -> bool {
+    pub fn begin(&mut self, piece: RequestPart, cache: &mut StripeCache, env: &mut Env) -> bool {
         let reads = self.requests.get_mut(piece.request).action == Action::Read;
         if reads {
             return self.read(piece, cache, env);
@@ -210,7 +210,7 @@ impl Clients {
     }
 
     /// Reads a piece from the cache, or from its member, or has it computed.
-    fn read(&mut self, piece: Piece, cache: &mut StripeCache, env: &mut Env) -> bool {
+    fn read(&mut self, piece: RequestPart, cache: &mut StripeCache, env: &mut Env) -> bool {
         let chunk = piece.chunk;
         if env.losses.has(chunk) {
             self.read_fails(piece, cache, env);
@@ -243,12 +243,18 @@ impl Clients {
         false
     }
 
-    fn read_fails(&mut self, piece: Piece, cache: &StripeCache, env: &mut Env) {
+    fn read_fails(&mut self, piece: RequestPart, cache: &StripeCache, env: &mut Env) {
         self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), cache, env);
     }
 
     /// A read of a client has returned from its member.
-    pub fn read_returned(&mut self, piece: Piece, result: IoResult, cache: &mut StripeCache, env: &mut Env) {
+    pub fn read_returned(
+        &mut self,
+        piece: RequestPart,
+        result: IoResult,
+        cache: &mut StripeCache,
+        env: &mut Env,
+    ) {
         self.reading -= 1;
         cache.unit(piece.chunk.unit).readers -= 1;
         if result.status.is_err() {
@@ -267,7 +273,7 @@ impl Clients {
     }
 
     /// Blocks in the cache are newer than those that a member gave.
-    fn answer_read(&mut self, piece: Piece, cache: &mut StripeCache, env: &mut Env) {
+    fn answer_read(&mut self, piece: RequestPart, cache: &mut StripeCache, env: &mut Env) {
         if cache.get(piece.chunk.unit).is_some() {
             let request = self.requests.get_mut(piece.request);
             cache.read(piece.chunk, &mut request.buf, piece.at);
@@ -291,7 +297,7 @@ impl Clients {
     }
 
     /// Takes a write into the cache, as soon as its unit is free. False where there is no room.
-    fn absorb(&mut self, piece: Piece, cache: &mut StripeCache, env: &mut Env) -> bool {
+    fn absorb(&mut self, piece: RequestPart, cache: &mut StripeCache, env: &mut Env) -> bool {
         let number = piece.chunk.unit;
         if env.recorder.broken {
             self.piece_done(piece.request, Some(IoError::new(ErrorKind::Medium)), cache, env);
@@ -353,7 +359,7 @@ impl Clients {
 
     /// Whoever it is learns when what was dirty at a stamp is destaged.
     pub fn wait_until_destaged(&mut self, who: WaitingFor, units: Option<Vec<u64>>, stamp: u64) {
-        self.waiters.push(Waiter { who, stamp, units });
+        self.waiters.push(DestageWaiter { who, stamp, units });
     }
 
     /// Answers those whose blocks are destaged and flushed, or never will be. True when a stop has waited for that, the last of all.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::raid::matrix::{Ops, Status};
+use crate::raid::matrix::{BlockStatus, Ops};
 use crate::raid::parity::{self, Q};
 use crate::raid::plan::{Plan, StripeView};
 
@@ -39,7 +39,7 @@ pub fn recovered(plan: &Plan, view: &StripeView, blocks: &dyn Blocks) -> Compute
         let parities: Vec<usize> = columns.iter().map(|column| column - view.shape.data).collect();
         for column in (0..view.shape.data).filter(|column| !unknown.contains(column)) {
             let old = match view.z[(row, column)] {
-                Status::Clean => blocks.cached(row, column),
+                BlockStatus::Clean => blocks.cached(row, column),
                 _ => blocks.read(row, column),
             };
             for (sum, &parity) in out.iter_mut().zip(&parities) {
@@ -116,7 +116,7 @@ fn whole_parity(
     }
     let data: Vec<&[u8]> = (0..view.shape.data)
         .map(|column| match view.z[(row, column)] {
-            Status::Empty => old(plan, blocks, recovered, row, column),
+            BlockStatus::Empty => old(plan, blocks, recovered, row, column),
             _ => blocks.cached(row, column),
         })
         .collect();

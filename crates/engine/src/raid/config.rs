@@ -74,7 +74,7 @@ pub enum CacheUnit {
 
 /// Bugs to plant, so that the crash explorer can show that it finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
+pub enum ArrayCanary {
     /// Writes to a region before its bit is durable.
     LateIntent,
     /// Writes to members what the journal does not have.
@@ -148,7 +148,7 @@ pub struct RaidConfig {
     /// Starts although members are missing and the parity is in doubt: what they held may come out wrong.
     pub accept_damage: bool,
     #[serde(skip)]
-    pub canary: Planted<Canary>,
+    pub canary: Planted<ArrayCanary>,
 }
 
 impl Default for RaidConfig {

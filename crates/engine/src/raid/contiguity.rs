@@ -5,7 +5,7 @@
 //! Reads come first: a block that was read can be written. Numbers in brackets are the paper's predicates.
 
 pub use crate::destage::contiguity::{Contiguity, Strides};
-use crate::raid::matrix::{Access, Grid, Ops, Shape, Status};
+use crate::raid::matrix::{Access, BlockStatus, Grid, Ops, Shape};
 
 /// The gaps of a column, (4) and (5): pairs of rows for which `is` holds, with none between them and something left out.
 pub fn gaps(rows: usize, is: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
@@ -14,21 +14,21 @@ pub fn gaps(rows: usize, is: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
 }
 
 /// The read that fills a gap without spoiling newer data, (6).
-pub const fn fill_read(is_parity: bool, status: Status) -> Ops {
+pub const fn fill_read(is_parity: bool, status: BlockStatus) -> Ops {
     // Parity is not cached, so there is nothing newer to spoil.
     if !is_parity && status.is_dirty() { Ops::T } else { Ops::R }
 }
 
 /// True when the content of a block is known before the writes, so that the block may be written, (7).
-pub const fn has_content(is_parity: bool, status: Status, ops: Ops) -> bool {
-    let in_cache = !is_parity && !matches!(status, Status::Empty);
+pub const fn has_content(is_parity: bool, status: BlockStatus, ops: Ops) -> bool {
+    let in_cache = !is_parity && !matches!(status, BlockStatus::Empty);
     in_cache || ops.has(Ops::R.with(Ops::RECOVER))
 }
 
 /// Fills gaps between reads.
 pub fn read_transform(
     matrix: &mut Grid<Ops>,
-    z: &Grid<Status>,
+    z: &Grid<BlockStatus>,
     access: &Grid<Access>,
     shape: Shape,
     rule: &Strides,
@@ -41,7 +41,7 @@ pub fn read_transform(
             }
             for row in a + 1..b {
                 let is_parity = column >= shape.data;
-                let status = if is_parity { Status::Empty } else { z[(row, column)] };
+                let status = if is_parity { BlockStatus::Empty } else { z[(row, column)] };
                 matrix[(row, column)] = matrix[(row, column)].with(fill_read(is_parity, status));
             }
         }
@@ -49,12 +49,12 @@ pub fn read_transform(
 }
 
 /// Fills gaps between writes.
-pub fn write_transform(matrix: &mut Grid<Ops>, z: &Grid<Status>, shape: Shape, rule: &Strides) {
+pub fn write_transform(matrix: &mut Grid<Ops>, z: &Grid<BlockStatus>, shape: Shape, rule: &Strides) {
     for column in 0..shape.columns() {
         for (a, b) in gaps(matrix.rows(), |row| matrix[(row, column)].writes()) {
             let is_parity = column >= shape.data;
             let known = |row: usize| {
-                let status = if is_parity { Status::Empty } else { z[(row, column)] };
+                let status = if is_parity { BlockStatus::Empty } else { z[(row, column)] };
                 has_content(is_parity, status, matrix[(row, column)])
             };
             if !rule.allow((b - a) as u64) || !(a + 1..b).all(known) {

@@ -2,7 +2,7 @@
 
 use crate::raid::array::Array;
 use crate::raid::lost::UNREADABLE_MAX;
-use crate::raid::status::{ArrayState, ArrayStatus, Note, StridesStatus};
+use crate::raid::status::{ArrayNote, ArrayState, ArrayStatus, StridesStatus};
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
 
 impl ArrayStatus {
@@ -73,19 +73,19 @@ fn state(array: &Array, has_failed: bool) -> ArrayState {
 }
 
 /// Returns the notes for the administrator.
-fn notes(array: &Array) -> Vec<Note> {
+fn notes(array: &Array) -> Vec<ArrayNote> {
     let taken = (0..array.members.count()).filter(|role| array.recorder.is_in_use(*role));
-    let taken =
-        taken.filter_map(|role| array.members.holder(role).map(|spare| Note::SpareTaken { spare, role }));
-    let absent = array.members.absent_places(&array.config.spares).map(Note::SpareAbsent);
+    let taken = taken
+        .filter_map(|role| array.members.holder(role).map(|spare| ArrayNote::SpareTaken { spare, role }));
+    let absent = array.members.absent_places(&array.config.spares).map(ArrayNote::SpareAbsent);
     let required = array.config.journal_required;
-    let journal = array.has_lost_journal().then_some(Note::JournalFailed { required });
+    let journal = array.has_lost_journal().then_some(ArrayNote::JournalFailed { required });
     let doubt = !array.recorder.in_doubt().is_empty() && array.recorder.failed() != 0;
-    let doubt = doubt.then_some(Note::InDoubt);
-    let lost = Some(array.losses.lost_blocks()).filter(|lost| *lost > 0).map(Note::Lost);
+    let doubt = doubt.then_some(ArrayNote::InDoubt);
+    let lost = Some(array.losses.lost_blocks()).filter(|lost| *lost > 0).map(ArrayNote::Lost);
     let blocks = array.losses.unreadable_blocks();
-    let unreadable = (blocks > 0).then_some(Note::Unreadable { blocks, more: blocks >= UNREADABLE_MAX });
-    let unused = array.members.unused().cloned().map(Note::Unused);
+    let unreadable = (blocks > 0).then_some(ArrayNote::Unreadable { blocks, more: blocks >= UNREADABLE_MAX });
+    let unused = array.members.unused().cloned().map(ArrayNote::Unused);
     let some = journal.into_iter().chain(doubt).chain(lost).chain(unreadable);
     taken.chain(absent).chain(some).chain(unused).collect()
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::destage::what::{self, Part, WhatPolicy};
 use crate::destage::when::{self, Choice};
 use crate::raid::cache::StripeCache;
-use crate::raid::clients::{Clients, Waiter};
+use crate::raid::clients::{Clients, DestageWaiter};
 use crate::raid::config::RaidConfig;
 use crate::raid::env::Env;
 use crate::{LINE_SECTORS, Nanos};
@@ -98,7 +98,7 @@ impl Destaging {
 
     /// The policy's choice, for what is dirty and nobody waits for.
     pub fn when(&self, now: Nanos, cache: &StripeCache, clients: &Clients, config: &RaidConfig) -> Choice {
-        config.when.choose(&when::View {
+        config.when.choose(&when::PolicyView {
             now,
             utilisation: cache.utilisation(),
             foreground: clients.foreground(),
@@ -148,7 +148,7 @@ impl Destaging {
 
     /// The dirty unit that waiters want destaged first: the next one in the direction of rising addresses, if it is near, or else the oldest.
     /// Readers that are in the way keep others out from now on.
-    fn wanted_by(&self, waiters: &[Waiter], cache: &mut StripeCache) -> Option<u64> {
+    fn wanted_by(&self, waiters: &[DestageWaiter], cache: &mut StripeCache) -> Option<u64> {
         let (mut whole, mut close) = (0, Vec::new());
         let mut found = None;
         for waiter in waiters {

@@ -8,7 +8,7 @@ use crate::raid::lost::Losses;
 use crate::raid::members::Members;
 use crate::raid::operation::{Operation, in_use};
 use crate::raid::record::Recorder;
-use crate::raid::status::Statistics;
+use crate::raid::status::ArrayStatistics;
 use crate::slab::Slab;
 use crate::{Buf, Lba, Nanos};
 
@@ -20,7 +20,7 @@ pub(super) struct Env<'a> {
     pub members: &'a mut Members,
     pub recorder: &'a mut Recorder,
     pub losses: &'a mut Losses,
-    pub statistics: &'a mut Statistics,
+    pub statistics: &'a mut ArrayStatistics,
     pub deadline: &'a mut Option<Nanos>,
     pub cx: &'a mut Cx,
 }

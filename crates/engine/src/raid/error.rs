@@ -5,7 +5,7 @@ use crate::layer::Seat;
 use crate::raid::apart::Apart;
 use crate::raid::config::{Level, ShapeError};
 use crate::raid::journal::ReplayError;
-use crate::raid::superblock::SuperblockError;
+use crate::raid::superblock::ArraySuperblockError;
 use crate::{IoError, SECTOR_BYTES};
 
 /// The other members, where some are unknown devices.
@@ -26,7 +26,7 @@ pub enum AssembleError {
     Unreadable,
     /// Problems, each with the members that have it.
     #[error("{}", all_wrong(.wrong))]
-    Unknown { wrong: Vec<(SuperblockError, Vec<usize>)>, others: Others },
+    Unknown { wrong: Vec<(ArraySuperblockError, Vec<usize>)>, others: Others },
     #[error("member {0} belongs to another array than most of its members")]
     Foreign(usize),
     #[error("all of its members are spares")]
@@ -99,7 +99,7 @@ pub(super) fn are(roles: &[usize]) -> String {
     format!("{} {}", members_named(roles), if roles.len() == 1 { "is" } else { "are" })
 }
 
-fn all_wrong(wrong: &[(SuperblockError, Vec<usize>)]) -> String {
+fn all_wrong(wrong: &[(ArraySuperblockError, Vec<usize>)]) -> String {
     let why = wrong.iter().map(|(error, places)| format!("{}: {error}", members_named(places)));
     why.collect::<Vec<_>>().join("; ")
 }
@@ -116,7 +116,7 @@ pub struct Unused {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusedWhy {
     #[error(transparent)]
-    Unknown(SuperblockError),
+    Unknown(ArraySuperblockError),
     #[error("it belongs to another array")]
     Foreign,
     #[error("it has {sectors} sectors, and each member has {needed}")]

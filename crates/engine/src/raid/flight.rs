@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use crate::layer::Port;
-use crate::raid::plan::Run;
-use crate::raid::unit::Piece;
+use crate::raid::plan::BlockRun;
+use crate::raid::unit::RequestPart;
 
 /// Rows of a window that one member gives or gets.
-pub(super) struct Part {
+pub(super) struct WindowPart {
     /// The window's key.
     pub window: u64,
     pub role: usize,
@@ -17,19 +17,19 @@ pub(super) struct Part {
 /// A command under way below the array.
 pub(super) enum Flight {
     /// A read of a request of a client that missed the cache.
-    Read(Piece),
+    Read(RequestPart),
     OperationRead {
         key: u64,
         run: usize,
     },
     OperationWrite {
         key: u64,
-        run: Run,
+        run: BlockRun,
     },
     /// A read for a destage that has not begun.
     Prefetch {
         unit: u64,
-        run: Run,
+        run: BlockRun,
     },
     Superblock,
     /// The record of an operation, or the one that opens an epoch.
@@ -42,8 +42,8 @@ pub(super) enum Flight {
         port: Port,
         number: usize,
     },
-    WindowRead(Part),
-    WindowWrite(Part),
+    WindowRead(WindowPart),
+    WindowWrite(WindowPart),
     /// A flush after the writes of a pass.
     PassFlush,
 }

@@ -5,11 +5,11 @@ use crate::raid::config::RaidConfig;
 use crate::raid::error::{AssembleError, Others, UnusedWhy};
 use crate::raid::layout::DATA_SECTOR;
 use crate::raid::members::{Members, Spare};
-use crate::raid::superblock::{Identity, NOBODY, Superblock, SuperblockError};
+use crate::raid::superblock::{ArraySuperblock, ArraySuperblockError, MemberIdentity, NOBODY};
 
 /// The result of reading all superblocks.
 pub(super) struct Identified {
-    pub newest: Superblock,
+    pub newest: ArraySuperblock,
     pub members: Members,
     /// For each role, which copy of its superblock counts.
     pub copies: Vec<usize>,
@@ -24,15 +24,15 @@ pub(super) struct Identified {
 }
 
 /// A device that can be read.
-struct Device {
+struct ReadableDevice {
     port: Port,
-    superblock: Superblock,
-    identity: Identity,
+    superblock: ArraySuperblock,
+    identity: MemberIdentity,
 }
 
-type Refusal<T> = Result<T, AssembleError>;
+type AssembleResult<T> = Result<T, AssembleError>;
 
-pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Identified> {
+pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> AssembleResult<Identified> {
     let mut count = 0;
     let mut next = || {
         count += 1;
@@ -80,47 +80,50 @@ pub(super) fn identify(config: &RaidConfig, below: &mut dyn Ports) -> Refusal<Id
 }
 
 /// The devices that are there, each with its place.
-fn present(devices: &[Option<Device>]) -> impl Iterator<Item = (usize, &Device)> {
+fn present(devices: &[Option<ReadableDevice>]) -> impl Iterator<Item = (usize, &ReadableDevice)> {
     devices.iter().enumerate().filter_map(|(place, device)| Some((place, device.as_ref()?)))
 }
 
 /// Takes out the devices of other arrays; gives the place and the port of each.
-fn take_foreign(devices: &mut [Option<Device>], uuid: [u8; 16]) -> Vec<(usize, Port)> {
-    let take = |(place, device): (usize, &mut Option<Device>)| {
+fn take_foreign(devices: &mut [Option<ReadableDevice>], uuid: [u8; 16]) -> Vec<(usize, Port)> {
+    let take = |(place, device): (usize, &mut Option<ReadableDevice>)| {
         let foreign = device.take_if(|device| device.superblock.uuid != uuid)?;
         Some((place, foreign.port))
     };
     devices.iter_mut().enumerate().filter_map(take).collect()
 }
 
-type Read = Option<Result<Device, SuperblockError>>;
+type Read = Option<Result<ReadableDevice, ArraySuperblockError>>;
 
 /// Reads the superblocks of some devices; none where there is no device.
 fn read(ports: &[Option<Port>], below: &mut dyn Ports) -> Vec<Read> {
     let mut device = |port: Port| {
-        let read = Superblock::read(&mut PortDevice { ports: below, port });
-        read.map(|(superblock, identity)| Device { port, superblock, identity })
+        let read = ArraySuperblock::read(&mut PortDevice { ports: below, port });
+        read.map(|(superblock, identity)| ReadableDevice { port, superblock, identity })
     };
     ports.iter().map(|port| port.map(&mut device)).collect()
 }
 
 /// The devices that could be read.
-fn readable(devices: Vec<Read>) -> Vec<Option<Device>> {
+fn readable(devices: Vec<Read>) -> Vec<Option<ReadableDevice>> {
     devices.into_iter().map(|device| device.and_then(Result::ok)).collect()
 }
 
 /// The members on which there is something else, or nothing, and what is wrong with each.
-fn unknown(members: &[Read]) -> Vec<(usize, SuperblockError)> {
+fn unknown(members: &[Read]) -> Vec<(usize, ArraySuperblockError)> {
     let wrong = |(place, device): (usize, &Read)| match device {
-        Some(Err(SuperblockError::Io(_)) | Ok(_)) | None => None,
+        Some(Err(ArraySuperblockError::Io(_)) | Ok(_)) | None => None,
         Some(Err(error)) => Some((place, error.clone())),
     };
     members.iter().enumerate().filter_map(wrong).collect()
 }
 
 /// Names all members that cannot be used, those of which the same is wrong together.
-fn unknown_members(unknown: &[(usize, SuperblockError)], newest: Option<&Superblock>) -> AssembleError {
-    let mut wrong: Vec<(SuperblockError, Vec<usize>)> = Vec::new();
+fn unknown_members(
+    unknown: &[(usize, ArraySuperblockError)],
+    newest: Option<&ArraySuperblock>,
+) -> AssembleError {
+    let mut wrong: Vec<(ArraySuperblockError, Vec<usize>)> = Vec::new();
     for (place, error) in unknown {
         match wrong.iter_mut().find(|(other, _)| other == error) {
             Some((_, places)) => places.push(*place),
@@ -136,7 +139,7 @@ fn unknown_members(unknown: &[(usize, SuperblockError)], newest: Option<&Superbl
 }
 
 /// The array that most members are of. A spare that has taken a role is a member.
-fn uuid_of_most(members: &[Option<Device>], spares: &[Option<Device>]) -> Option<[u8; 16]> {
+fn uuid_of_most(members: &[Option<ReadableDevice>], spares: &[Option<ReadableDevice>]) -> Option<[u8; 16]> {
     let taken = || spares.iter().flatten().filter(|spare| spare.identity.role.is_some());
     let voters = || members.iter().flatten().chain(taken()).map(|device| device.superblock.uuid);
     voters().max_by_key(|uuid| voters().filter(|other| other == uuid).count())
@@ -144,16 +147,16 @@ fn uuid_of_most(members: &[Option<Device>], spares: &[Option<Device>]) -> Option
 
 /// Lists the superblocks of devices with roles, and the devices' identities.
 fn known<'a>(
-    members: &'a [Option<Device>],
-    spares: &'a [Option<Device>],
-) -> impl Iterator<Item = (&'a Superblock, Identity)> + Clone {
+    members: &'a [Option<ReadableDevice>],
+    spares: &'a [Option<ReadableDevice>],
+) -> impl Iterator<Item = (&'a ArraySuperblock, MemberIdentity)> + Clone {
     let known = members.iter().chain(spares).flatten().filter(|device| device.identity.role.is_some());
     known.map(|device| (&device.superblock, device.identity))
 }
 
 /// Refuses a description that is not of this array.
-fn described(config: &RaidConfig, newest: &Superblock) -> Refusal<()> {
-    let Superblock { level, members, strip_sectors, .. } = *newest;
+fn described(config: &RaidConfig, newest: &ArraySuperblock) -> AssembleResult<()> {
+    let ArraySuperblock { level, members, strip_sectors, .. } = *newest;
     if newest.reshape.is_some() {
         return Err(AssembleError::Growing { members });
     }
@@ -169,13 +172,13 @@ impl Identified {
     /// Takes the newest superblock, which the stack file has to agree with. No device has a role yet.
     fn new(
         config: &RaidConfig,
-        members: &[Option<Device>],
-        spares: &[Option<Device>],
+        members: &[Option<ReadableDevice>],
+        spares: &[Option<ReadableDevice>],
         places: Vec<Option<Port>>,
-    ) -> Refusal<Identified> {
+    ) -> AssembleResult<Identified> {
         let known: Vec<_> = known(members, spares).collect();
         let superblocks = known.iter().map(|(superblock, _)| *superblock);
-        let Some(newest) = Superblock::newest_of(superblocks.clone()) else {
+        let Some(newest) = ArraySuperblock::newest_of(superblocks.clone()) else {
             return Err(AssembleError::OnlySpares);
         };
         described(config, newest)?;
@@ -194,7 +197,7 @@ impl Identified {
     }
 
     /// A device is the member of a role; `place`: among the spares, if it is one of them.
-    fn appoint(&mut self, role: usize, device: &Device, place: Option<usize>) {
+    fn appoint(&mut self, role: usize, device: &ReadableDevice, place: Option<usize>) {
         self.members.appoint(role, device.port, place);
         self.copies[role] = device.identity.copy;
         self.generations[role] = device.superblock.generation;
@@ -205,10 +208,10 @@ impl Identified {
         }
     }
 
-    fn add_spare(&mut self, place: usize, device: &Device, below: &dyn Ports) -> Refusal<()> {
+    fn add_spare(&mut self, place: usize, device: &ReadableDevice, below: &dyn Ports) -> AssembleResult<()> {
         let (sectors, needed) =
             (below.geometry(device.port).sectors, DATA_SECTOR + self.newest.member_sectors);
-        let Identity { id, role, copy } = device.identity;
+        let MemberIdentity { id, role, copy } = device.identity;
         if let Some(role) = self.newest.role_of(id).filter(|_| id != NOBODY) {
             if self.members.port(role).is_some() {
                 return Err(AssembleError::SpareTwice(role));
@@ -228,8 +231,8 @@ impl Identified {
         Ok(())
     }
 
-    fn add_member(&mut self, place: usize, device: &Device) -> Refusal<()> {
-        let Identity { id, role, copy } = device.identity;
+    fn add_member(&mut self, place: usize, device: &ReadableDevice) -> AssembleResult<()> {
+        let MemberIdentity { id, role, copy } = device.identity;
         match (self.newest.role_of(id).filter(|_| id != NOBODY), self.members.holder(place)) {
             (Some(role), None) if role == place => self.appoint(role, device, None),
             (Some(role), Some(spare)) if role == place => {

@@ -9,7 +9,7 @@ fn regions_of_a_stripe(journal: bool) -> RaidConfig {
 }
 
 fn marked(members: &Members, port: usize) -> Vec<u64> {
-    let (superblock, _) = Superblock::read(&mut Memory(members.0[port].0.clone())).expect("it has one");
+    let (superblock, _) = ArraySuperblock::read(&mut Memory(members.0[port].0.clone())).expect("it has one");
     superblock.in_doubt.iter().collect()
 }
 
@@ -75,7 +75,7 @@ fn a_resync_flushes_the_members_before_the_superblocks_say_that_the_parity_is_ri
         for (.., io) in &bench.open {
             let Io::Write { at, buf, .. } = io else { continue };
             assert!(at.0 < DATA_SECTOR, "nothing has to be written");
-            let (superblock, _) = Superblock::decode(buf.bytes(), 0).expect("whole");
+            let (superblock, _) = ArraySuperblock::decode(buf.bytes(), 0).expect("whole");
             assert!(!superblock.in_doubt.is_empty() || flushed.iter().all(|flushed| *flushed), "{flushed:?}");
         }
         if let Some((port, _, Io::Flush)) = bench.open.front() {
@@ -163,12 +163,13 @@ fn a_journal_that_fails_is_recorded_before_the_next_write_and_the_bitmap_takes_i
     bench.write(48 * 3, 1, 2);
     bench.write(48, 1, 2);
     bench.flush().expect("it goes on without");
-    let (superblock, _) = Superblock::read(&mut Memory(bench.members.0[2].0.clone())).expect("it has one");
+    let (superblock, _) =
+        ArraySuperblock::read(&mut Memory(bench.members.0[2].0.clone())).expect("it has one");
     assert!(superblock.active && !superblock.journaled);
     assert_eq!(superblock.in_doubt.iter().collect::<Vec<_>>(), [1, 3]);
     let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["journal"]), (&"good".into(), &false.into()));
-    assert_eq!(bench.notes(), [Note::JournalFailed { required: false }]);
+    assert_eq!(bench.notes(), [ArrayNote::JournalFailed { required: false }]);
     bench.check_parity();
     // It comes back as it was, and is not replayed.
     bench.write(0, 1, 5);

@@ -26,8 +26,8 @@ fn foreigner() -> Memory {
         members.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
     let other = create(&mut all, &config(Level::Raid5, 3), *b"another array!!!", true).expect("made");
     for copy in 0..2 {
-        let newer = Superblock { generation: 1_000_000 + copy as u64, ..other.clone() };
-        device.run(newer.write(Identity { copy, ..newer.identity(1, 0) }));
+        let newer = ArraySuperblock { generation: 1_000_000 + copy as u64, ..other.clone() };
+        device.run(newer.write(MemberIdentity { copy, ..newer.identity(1, 0) }));
     }
     device
 }
@@ -45,7 +45,7 @@ fn a_device_that_is_added_is_nobody_or_a_spare_at_any_moment_and_then_takes_a_ro
         let (mut was_nobody, mut was_spare) = (false, false);
         while bench.array().recorder.rebuilding().is_none() {
             let newcomer = bench.members.0.last_mut().expect("it is there");
-            match Superblock::read(newcomer) {
+            match ArraySuperblock::read(newcomer) {
                 Ok((superblock, identity)) if superblock.uuid == uuid => {
                     assert_eq!((identity.id, identity.role), (77, None));
                     was_spare = true;
@@ -60,7 +60,7 @@ fn a_device_that_is_added_is_nobody_or_a_spare_at_any_moment_and_then_takes_a_ro
             assert!(bench.returns(), "it goes on");
         }
         let newcomer = bench.members.0.last_mut().expect("it is there");
-        let (superblock, identity) = Superblock::read(newcomer).expect("it has one");
+        let (superblock, identity) = ArraySuperblock::read(newcomer).expect("it has one");
         assert_eq!(
             (superblock.uuid, identity.id, identity.role),
             (uuid, 77, None),
@@ -100,8 +100,8 @@ fn a_device_that_cannot_be_written_is_no_spare() {
     let status = bench.status();
     assert_eq!((&status["spares"], &status["joining"]), (&serde_json::json!([]), &serde_json::json!([])));
     let notes = bench.notes();
-    let not_made = |note: &Note| {
-        matches!(note, Note::Unused(Unused { seat: Seat::Spare(0), why: UnusedWhy::NotMade(_) }))
+    let not_made = |note: &ArrayNote| {
+        matches!(note, ArrayNote::Unused(Unused { seat: Seat::Spare(0), why: UnusedWhy::NotMade(_) }))
     };
     assert!(notes.iter().all(not_made) && notes.len() == 1, "{notes:?}");
     assert!(bench.is_good(), "the members are not concerned");
@@ -197,7 +197,7 @@ fn a_crash_before_a_device_has_the_role_in_whose_place_it_was_added_does_not_kee
     bench.tell(ArrayCommand::Remove { port: Port(1) }).expect("it has failed");
     bench.join(Memory(vec![3; (MEMBER * 512) as usize]), Seat::Member(1), 77).expect("there is room");
     let is_spare = |device: &mut Memory| {
-        Superblock::read(device).is_ok_and(|(_, identity)| (identity.id, identity.role) == (77, None))
+        ArraySuperblock::read(device).is_ok_and(|(_, identity)| (identity.id, identity.role) == (77, None))
     };
     while !is_spare(bench.members.0.last_mut().expect("it is there")) {
         assert!(bench.returns(), "it goes on");
@@ -309,8 +309,8 @@ fn a_start_names_all_members_that_a_crash_left_blank_and_they_are_brought_back()
         let copy = Members(members.0.iter().map(|member| Memory(member.0.clone())).collect());
         let refusal = Bench::start(six([true; 4]), copy).err().expect("it is refused");
         let wrong = match damaged {
-            true => vec![(SuperblockError::NoMagic, vec![1]), (SuperblockError::Checksum, vec![3])],
-            false => vec![(SuperblockError::NoMagic, vec![1, 3])],
+            true => vec![(ArraySuperblockError::NoMagic, vec![1]), (ArraySuperblockError::Checksum, vec![3])],
+            false => vec![(ArraySuperblockError::NoMagic, vec![1, 3])],
         };
         assert_eq!(refusal, AssembleError::Unknown { wrong, others: Others::MakeUp });
         for role in [3, 1] {

@@ -10,16 +10,16 @@ use std::ops::Range;
 use crate::LINE_SECTORS;
 use crate::raid::cache::StripeCache;
 use crate::raid::layout::{Chunk, Layout};
-use crate::raid::matrix::{Access, Status};
+use crate::raid::matrix::{Access, BlockStatus};
 use crate::raid::plan::StripeView;
 use crate::raid::record::Recorder;
 use crate::raid::superblock::LostBlock;
 
 /// A block of the cache: unit, row, column.
-pub(super) type Place = (u64, usize, usize);
+pub(super) type BlockPlace = (u64, usize, usize);
 
 /// The place of a lost block in the cache.
-fn place(layout: &Layout, lost: &LostBlock) -> Option<Place> {
+fn place(layout: &Layout, lost: &LostBlock) -> Option<BlockPlace> {
     let (unit, row) = (lost.block / layout.rows as u64, (lost.block % layout.rows as u64) as usize);
     let column = (0..layout.shape.data).find(|&column| layout.member(unit, column) == lost.role)?;
     Some((unit, row, column))
@@ -31,7 +31,7 @@ pub(super) const UNREADABLE_MAX: usize = 4096;
 /// The data blocks of a row that neither their members nor the cache give.
 pub(super) fn unknown(view: &StripeView, row: usize) -> impl Iterator<Item = usize> {
     (0..view.shape.data).filter(move |&column| {
-        let cached = matches!(view.z[(row, column)], Status::Clean | Status::Dirty);
+        let cached = matches!(view.z[(row, column)], BlockStatus::Clean | BlockStatus::Dirty);
         view.access[(row, column)] != Access::Whole && !cached
     })
 }
@@ -39,9 +39,9 @@ pub(super) fn unknown(view: &StripeView, row: usize) -> impl Iterator<Item = usi
 /// The blocks that cannot be read, as places in the cache.
 pub(super) struct Losses {
     /// Lost blocks that have not been written since.
-    lost: BTreeSet<Place>,
+    lost: BTreeSet<BlockPlace>,
     /// Other blocks that could neither be read nor computed when they were last wanted; at most [`UNREADABLE_MAX`].
-    unreadable: BTreeSet<Place>,
+    unreadable: BTreeSet<BlockPlace>,
     /// The administrator is to be told that there are more.
     pub notice: bool,
 }
@@ -124,16 +124,16 @@ impl Losses {
         })
     }
 
-    fn is_lost_now(&mut self, place: Place) {
+    fn is_lost_now(&mut self, place: BlockPlace) {
         self.unreadable.remove(&place);
         self.notice |= self.lost.insert(place);
     }
 
     /// Records blocks that a new member cannot get, and others of their rows. False where there is no room to remember that.
-    pub fn lose_blocks(&mut self, lost: &[Place], recorder: &mut Recorder, cache: &StripeCache) -> bool {
+    pub fn lose_blocks(&mut self, lost: &[BlockPlace], recorder: &mut Recorder, cache: &StripeCache) -> bool {
         lost.iter().all(|&(unit, row, column)| {
             let has_room = recorder.lose(recorder.lost_block(unit, row, column));
-            if has_room && cache.status(unit, row, column) != Status::Dirty {
+            if has_room && cache.status(unit, row, column) != BlockStatus::Dirty {
                 self.is_lost_now((unit, row, column));
             }
             has_room
@@ -147,7 +147,7 @@ impl Losses {
             let Some((of, row, column)) = place(&layout, &lost).filter(|(of, ..)| *of == unit) else {
                 continue;
             };
-            if cache.status(of, row, column) != Status::Dirty {
+            if cache.status(of, row, column) != BlockStatus::Dirty {
                 continue;
             }
             match self.lost.contains(&(of, row, column)) {

@@ -89,7 +89,8 @@ fn about_to_write() -> Bench {
 fn what_is_lost_is_in_the_superblocks_before_anything_lies_in_its_place() {
     let bench = about_to_write();
     for port in 0..4 {
-        let found = Superblock::read(&mut Memory(bench.members.0[port].0.clone())).expect("it has one").0;
+        let found =
+            ArraySuperblock::read(&mut Memory(bench.members.0[port].0.clone())).expect("it has one").0;
         let lost: Vec<_> =
             found.lost.iter().map(|(lost, settled)| (lost.role, lost.block, *settled)).collect();
         assert!(lost.contains(&(0, 5, false)), "member {port}: {lost:?}");

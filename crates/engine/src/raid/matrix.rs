@@ -25,7 +25,7 @@ impl Shape {
 
 /// The state of a data block in the cache: an element of the matrix Z.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Status {
+pub enum BlockStatus {
     /// The cache has nothing of the block.
     #[default]
     Empty,
@@ -37,9 +37,9 @@ pub enum Status {
     Partial,
 }
 
-impl Status {
+impl BlockStatus {
     pub const fn is_dirty(self) -> bool {
-        matches!(self, Status::Dirty | Status::Partial)
+        matches!(self, BlockStatus::Dirty | BlockStatus::Partial)
     }
 }
 

@@ -17,12 +17,12 @@ fn refused(config: RaidConfig, members: Members) -> AssembleError {
     Bench::start(config, members).err().expect("refused")
 }
 
-fn superblock(members: &Members, port: usize) -> (Superblock, Identity) {
-    Superblock::read(&mut Memory(members.0[port].0.clone())).expect("it has one")
+fn superblock(members: &Members, port: usize) -> (ArraySuperblock, MemberIdentity) {
+    ArraySuperblock::read(&mut Memory(members.0[port].0.clone())).expect("it has one")
 }
 
 /// Puts a superblock on a device, newer than all others.
-fn put(members: &mut Members, port: usize, change: impl FnOnce(&mut Superblock, &mut Identity)) {
+fn put(members: &mut Members, port: usize, change: impl FnOnce(&mut ArraySuperblock, &mut MemberIdentity)) {
     let (mut superblock, mut identity) = superblock(members, port);
     superblock.generation += 10;
     change(&mut superblock, &mut identity);
@@ -39,7 +39,10 @@ fn a_member_that_was_replaced_by_one_that_failed_is_not_used_and_does_not_hinder
     let mut bench = Bench::start(config, members).expect("the others make up for it");
     let status = bench.raid.status(Nanos::ZERO).to_json();
     assert_eq!((&status["state"], &status["failed_members"]), (&"degraded".into(), &serde_json::json!([3])));
-    assert_eq!(bench.notes(), [Note::Unused(Unused { seat: Seat::Member(3), why: UnusedWhy::OutOfDate })]);
+    assert_eq!(
+        bench.notes(),
+        [ArrayNote::Unused(Unused { seat: Seat::Member(3), why: UnusedWhy::OutOfDate })]
+    );
     for block in 0..48 {
         assert_eq!(bench.read(block, 1).expect("computed"), [block as u8; BLOCK], "block {block}");
     }
@@ -108,7 +111,7 @@ fn where_a_spare_has_a_role_it_does_not_matter_what_is_in_the_place_of_the_membe
         let mut bench = Bench::start(config, members).expect("all members are there");
         let status = bench.status();
         assert_eq!(status["state"], "good", "{status}");
-        let taken = Note::SpareTaken { spare: 0, role: 1 };
+        let taken = ArrayNote::SpareTaken { spare: 0, role: 1 };
         assert_eq!(bench.notes()[0], taken);
         for block in 0..4 * 48 {
             assert_eq!(bench.read(block, 1).expect("read"), [block as u8; BLOCK], "block {block}");
@@ -132,7 +135,7 @@ fn a_spare_that_cannot_be_used_is_named_and_keeps_nobody_from_starting() {
     };
     let cases: [(Spoil, UnusedWhy); 3] = [
         (foreign, UnusedWhy::Foreign),
-        (blank, UnusedWhy::Unknown(SuperblockError::NoMagic)),
+        (blank, UnusedWhy::Unknown(ArraySuperblockError::NoMagic)),
         (small, UnusedWhy::TooSmall { sectors: 2552, needed: 2560 }),
     ];
     for (spoil, why) in cases {
@@ -140,7 +143,7 @@ fn a_spare_that_cannot_be_used_is_named_and_keeps_nobody_from_starting() {
         spoil(&mut members);
         let spare = members.0[4].0.clone();
         let mut bench = Bench::start(config, members).expect("its members are there");
-        assert_eq!(bench.notes(), [Note::Unused(Unused { seat: Seat::Spare(0), why })]);
+        assert_eq!(bench.notes(), [ArrayNote::Unused(Unused { seat: Seat::Spare(0), why })]);
         bench.tell(ArrayCommand::Fail { role: 1 }).expect("it can be spared");
         bench.rest();
         assert_eq!(bench.status()["state"], "degraded");
@@ -167,7 +170,7 @@ fn a_spare_takes_the_role_of_a_member_that_fails_before_anything_is_acknowledged
         assert_eq!(identity.role, Some(if port == 4 { 2 } else { port }));
     }
     assert_eq!(bench.read(32, 1).expect("computed"), [200; BLOCK]);
-    assert_eq!(bench.notes(), [Note::SpareTaken { spare: 0, role: 2 }]);
+    assert_eq!(bench.notes(), [ArrayNote::SpareTaken { spare: 0, role: 2 }]);
 }
 
 #[test]
@@ -193,7 +196,7 @@ fn a_device_in_the_place_of_a_spare_that_failed_takes_its_role() {
             identity.role = identity.role.or(Some(3));
         });
     }
-    put(&mut members, 3, |_, identity| *identity = Identity { id: 77, role: None, ..*identity });
+    put(&mut members, 3, |_, identity| *identity = MemberIdentity { id: 77, role: None, ..*identity });
     let mut bench = Bench::start(config, members).expect("it starts");
     bench.rest();
     assert!(bench.is_good(), "{}", bench.status());

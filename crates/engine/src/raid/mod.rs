@@ -102,17 +102,17 @@ use crate::{AnyStatus, Nanos};
 pub use apart::Apart;
 use array::Array;
 pub use config::{
-    CacheMemory, CacheUnit, Canary, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX, ShapeError,
+    ArrayCanary, CacheMemory, CacheUnit, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX, ShapeError,
 };
 pub use error::{AssembleError, Others, Unused, UnusedWhy, members_named};
 pub use journal::{FoundJournal, ReplayError, find_journal, may_be_journal_of};
 pub use layout::{Chunk, DATA_SECTOR, Layout};
-pub use offline::{CreateError, clear_journal, create};
+pub use offline::{ArrayCreateError, clear_journal, create};
 pub use status::{
-    ArrayState, ArrayStatus, AwayStatus, DevicesStatus, Findings, Note, PassName, PassStatus, Return,
-    Statistics, StridesStatus,
+    ArrayNote, ArrayState, ArrayStatistics, ArrayStatus, AwayStatus, DevicesStatus, Findings, PassName,
+    PassStatus, Return, StridesStatus,
 };
-pub use superblock::{CACHES_MAX, Identity, Rebuild, Reshape, Superblock, SuperblockError};
+pub use superblock::{ArraySuperblock, ArraySuperblockError, CACHES_MAX, MemberIdentity, Rebuild, Reshape};
 
 /// See the module's documentation.
 pub struct RaidLayer {
@@ -132,7 +132,7 @@ impl RaidLayer {
     }
 
     /// The counters.
-    pub fn statistics(&self) -> &Statistics {
+    pub fn statistics(&self) -> &ArrayStatistics {
         &self.array().statistics
     }
 }

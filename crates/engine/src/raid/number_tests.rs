@@ -185,7 +185,7 @@ fn records_with_any_numbers_are_replayed_or_refused() {
         Layout::new(Level::Raid5.shape(4).expect("a shape"), STRIP, MEMBER - DATA_SECTOR, CacheUnit::Stripe);
     let slots = Slots::new(&layout, members.0[journal].geometry().sectors);
     let slot_bytes = (slots.bytes_min() / Slots::COUNT_MIN) as usize;
-    let (superblock, _) = Superblock::read(&mut copies(&members).0[0]).expect("it has one");
+    let (superblock, _) = ArraySuperblock::read(&mut copies(&members).0[0]).expect("it has one");
     let mut device = Memory(members.0[journal].0.clone());
     let pending = journal::pending(&mut device, &slots, superblock.uuid, superblock.epoch).expect("whole");
     assert!(superblock.active && !pending.records.is_empty(), "{pending:?}");

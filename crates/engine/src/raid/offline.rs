@@ -12,13 +12,13 @@ use crate::raid::error::are;
 use crate::raid::journal::{Slots, slots};
 use crate::raid::layout::DATA_SECTOR;
 use crate::raid::superblock::{
-    COPY_SECTORS, Identity, NOBODY, Rebuild, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+    ArraySuperblock, ArraySuperblockError, COPY_SECTORS, MemberIdentity, NOBODY, Rebuild, SUPERBLOCK_BYTES,
 };
 use crate::{BlockDevice, Buf, IoError, Lba, SECTOR_BYTES};
 
 /// Reason for refusing to make an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
+pub enum ArrayCreateError {
     #[error(transparent)]
     Shape(#[from] ShapeError),
     #[error("all of its members have to be there when it is made")]
@@ -67,9 +67,9 @@ pub enum ChangeError {
     #[error("it leaves out more than {EXCEPT_MAX} ranges of strides")]
     TooManyRanges,
     #[error("member {place}: {source}")]
-    Member { place: usize, source: SuperblockError },
+    Member { place: usize, source: ArraySuperblockError },
     #[error(transparent)]
-    Superblock(#[from] SuperblockError),
+    Superblock(#[from] ArraySuperblockError),
     #[error("writing the superblock of member {role}: {source}")]
     Write { role: usize, source: IoError },
     #[error("writing its superblock: {0}")]
@@ -88,7 +88,10 @@ fn first_id(uuid: [u8; 16], role: usize) -> u64 {
 }
 
 /// The roles that have no device, and the least that the others have for data.
-fn measure(members: &[Option<&mut dyn BlockDevice>], config: &RaidConfig) -> Result<(u64, u64), CreateError> {
+fn measure(
+    members: &[Option<&mut dyn BlockDevice>],
+    config: &RaidConfig,
+) -> Result<(u64, u64), ArrayCreateError> {
     let needed = DATA_SECTOR + config.strip_sectors;
     let (mut failed, mut least) = (0, u64::MAX);
     for (role, member) in members.iter().enumerate() {
@@ -98,7 +101,7 @@ fn measure(members: &[Option<&mut dyn BlockDevice>], config: &RaidConfig) -> Res
         };
         let sectors = member.geometry().sectors;
         if sectors < needed {
-            return Err(CreateError::TooSmall { role, sectors, needed });
+            return Err(ArrayCreateError::TooSmall { role, sectors, needed });
         }
         least = least.min(sectors - DATA_SECTOR);
     }
@@ -112,18 +115,18 @@ pub fn create(
     config: &RaidConfig,
     uuid: [u8; 16],
     synced: bool,
-) -> Result<Superblock, CreateError> {
+) -> Result<ArraySuperblock, ArrayCreateError> {
     config.check_shape()?;
     let (failed, least) = measure(members, config)?;
     if failed.count_ones() as usize > if synced { config.level.parity() } else { 0 } {
-        return Err(CreateError::Missing);
+        return Err(ArrayCreateError::Missing);
     }
     let stripes = least / config.strip_sectors;
     let data = (members.len() - config.level.parity()) as u64;
     let region_stripes =
         region_stripes(stripes, data * config.strip_sectors * SECTOR_BYTES, config.region_bytes);
     let in_doubt = if synced { Bitmap::default() } else { Bitmap::full(stripes.div_ceil(region_stripes)) };
-    let superblock = Superblock {
+    let superblock = ArraySuperblock {
         uuid,
         level: config.level,
         members: members.len(),
@@ -149,7 +152,7 @@ pub fn create(
     for (role, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
         put(*member, &superblock, superblock.identity(role, 1))
-            .map_err(|source| CreateError::Io { role, source })?;
+            .map_err(|source| ArrayCreateError::Io { role, source })?;
     }
     Ok(superblock)
 }
@@ -158,17 +161,24 @@ pub fn create(
 ///
 /// # Errors
 /// If it is too small, or cannot be written.
-pub fn clear_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Result<(), CreateError> {
+pub fn clear_journal(
+    device: &mut dyn BlockDevice,
+    superblock: &ArraySuperblock,
+) -> Result<(), ArrayCreateError> {
     let slots = slots(device, superblock).expect("an array that has been made has a shape");
     if slots.count < Slots::COUNT_MIN {
-        return Err(CreateError::JournalTooSmall { kib: slots.bytes_min() / 1024 });
+        return Err(ArrayCreateError::JournalTooSmall { kib: slots.bytes_min() / 1024 });
     }
     let zeroes = device.write(Lba(0), Buf::zeroed(slots.header_bytes()));
-    zeroes.and_then(|()| device.flush()).map_err(CreateError::Journal)
+    zeroes.and_then(|()| device.flush()).map_err(ArrayCreateError::Journal)
 }
 
 /// Writes a first superblock: nothing that was there before may be taken for a newer one.
-fn put(member: &mut dyn BlockDevice, superblock: &Superblock, identity: Identity) -> Result<(), IoError> {
+fn put(
+    member: &mut dyn BlockDevice,
+    superblock: &ArraySuperblock,
+    identity: MemberIdentity,
+) -> Result<(), IoError> {
     forget(member)?;
     member.run(superblock.write(identity)).status?;
     member.flush()
@@ -178,15 +188,19 @@ fn put(member: &mut dyn BlockDevice, superblock: &Superblock, identity: Identity
 ///
 /// # Errors
 /// If the device is too small or cannot be written, or the id is that of a member.
-pub fn make_spare(device: &mut dyn BlockDevice, superblock: &Superblock, id: u64) -> Result<(), ChangeError> {
+pub fn make_spare(
+    device: &mut dyn BlockDevice,
+    superblock: &ArraySuperblock,
+    id: u64,
+) -> Result<(), ChangeError> {
     must_fit(device, superblock)?;
     if id == NOBODY || superblock.role_of(id).is_some() {
         return Err(ChangeError::Id(id));
     }
-    Ok(put(device, superblock, Identity { id, role: None, copy: 1 })?)
+    Ok(put(device, superblock, MemberIdentity { id, role: None, copy: 1 })?)
 }
 
-fn must_fit(device: &dyn BlockDevice, superblock: &Superblock) -> Result<(), ChangeError> {
+fn must_fit(device: &dyn BlockDevice, superblock: &ArraySuperblock) -> Result<(), ChangeError> {
     let (sectors, needed) = (device.geometry().sectors, DATA_SECTOR + superblock.member_sectors);
     if sectors < needed {
         return Err(ChangeError::TooSmall { sectors, needed });
@@ -206,13 +220,13 @@ pub fn forget(device: &mut dyn BlockDevice) -> Result<(), IoError> {
 ///
 /// # Errors
 /// If none of them can be read, one is of another array, or some have diverged.
-pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock, ChangeError> {
-    let mut all: Vec<(Superblock, Identity)> = Vec::new();
+pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<ArraySuperblock, ChangeError> {
+    let mut all: Vec<(ArraySuperblock, MemberIdentity)> = Vec::new();
     for (place, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
-        let found = match Superblock::read(*member) {
+        let found = match ArraySuperblock::read(*member) {
             Ok(found) => found,
-            Err(SuperblockError::Io(_)) => continue,
+            Err(ArraySuperblockError::Io(_)) => continue,
             Err(source) => return Err(ChangeError::Member { place, source }),
         };
         if all.first().is_some_and(|first| first.0.uuid != found.0.uuid) {
@@ -223,16 +237,19 @@ pub fn newest(members: &mut [Option<&mut dyn BlockDevice>]) -> Result<Superblock
     let known = || all.iter().map(|(superblock, identity)| (superblock, *identity));
     let generation = known().map(|(superblock, _)| superblock.generation).max().unwrap_or(0);
     let newest =
-        Superblock::newest_of(known().map(|(superblock, _)| superblock)).ok_or(ChangeError::Nobody)?;
+        ArraySuperblock::newest_of(known().map(|(superblock, _)| superblock)).ok_or(ChangeError::Nobody)?;
     if let Some(apart) = newest.apart(&known().collect::<Vec<_>>()) {
         return Err(apart.into());
     }
     // The next one is behind all of them.
-    Ok(Superblock { generation, ..newest.clone() })
+    Ok(ArraySuperblock { generation, ..newest.clone() })
 }
 
 /// Returns the newest superblock, or an error if the array has no such role.
-fn newest_with(members: &mut [Option<&mut dyn BlockDevice>], role: usize) -> Result<Superblock, ChangeError> {
+fn newest_with(
+    members: &mut [Option<&mut dyn BlockDevice>],
+    role: usize,
+) -> Result<ArraySuperblock, ChangeError> {
     let superblock = newest(members)?;
     match role < superblock.members {
         true => Ok(superblock),
@@ -243,8 +260,8 @@ fn newest_with(members: &mut [Option<&mut dyn BlockDevice>], role: usize) -> Res
 /// Changes what the superblocks of all members say that have not failed; the one that is given is the newest.
 fn change(
     members: &mut [Option<&mut dyn BlockDevice>],
-    mut superblock: Superblock,
-) -> Result<Superblock, ChangeError> {
+    mut superblock: ArraySuperblock,
+) -> Result<ArraySuperblock, ChangeError> {
     // A crash may have left the next one with members that are away now.
     superblock.generation += 2;
     superblock.away = superblock.away.recorded_by(superblock.generation, superblock.failed);
@@ -264,14 +281,14 @@ fn change(
 }
 
 /// The role of a device by its id, wherever it is named, and which copy of its superblock counts; none if its content is outdated.
-fn held_role(member: &mut dyn BlockDevice, superblock: &Superblock) -> Option<(usize, usize)> {
-    let (own, identity) = Superblock::read(member).ok()?;
+fn held_role(member: &mut dyn BlockDevice, superblock: &ArraySuperblock) -> Option<(usize, usize)> {
+    let (own, identity) = ArraySuperblock::read(member).ok()?;
     let role = superblock.role_of(identity.id)?;
     (!superblock.is_outdated(role, own.generation)).then_some((role, identity.copy))
 }
 
 /// The roles that devices hold whose content counts, a bit each.
-fn held(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock) -> u64 {
+fn held(members: &mut [Option<&mut dyn BlockDevice>], superblock: &ArraySuperblock) -> u64 {
     let roles = members.iter_mut().flatten().filter_map(|member| held_role(*member, superblock));
     roles.fold(0, |held, (role, _)| held | 1 << role)
 }
@@ -283,7 +300,7 @@ fn held(members: &mut [Option<&mut dyn BlockDevice>], superblock: &Superblock) -
 pub fn mark_failed(
     members: &mut [Option<&mut dyn BlockDevice>],
     role: usize,
-) -> Result<Superblock, ChangeError> {
+) -> Result<ArraySuperblock, ChangeError> {
     let mut superblock = newest_with(members, role)?;
     if superblock.rebuilds(role) {
         superblock.end_rebuild(role, Some(&Bitmap::default()));
@@ -321,7 +338,7 @@ pub fn replace(
     role: usize,
     device: &mut dyn BlockDevice,
     id: u64,
-) -> Result<Superblock, ChangeError> {
+) -> Result<ArraySuperblock, ChangeError> {
     let mut superblock = newest_with(members, role)?;
     must_fit(device, &superblock)?;
     let is_rebuilt = superblock.rebuilds(role);
@@ -333,7 +350,7 @@ pub fn replace(
     }
     // The superblock that counts may be in its cache only, and the next one goes over the other copy.
     device.flush()?;
-    let returns = Superblock::read(device)
+    let returns = ArraySuperblock::read(device)
         .is_ok_and(|(own, identity)| superblock.returns(&own, identity) == Some(role));
     if let Some(rebuild) = superblock.rebuilding {
         if returns {
@@ -350,7 +367,7 @@ pub fn replace(
     }
     superblock.rebuilding = Some(Rebuild { role, sectors: 0 });
     let superblock = change(members, superblock)?;
-    let (_, identity) = Superblock::read(device)?;
+    let (_, identity) = ArraySuperblock::read(device)?;
     device.run(superblock.write(superblock.identity(role, identity.copy))).status?;
     device.flush()?;
     Ok(superblock)
@@ -363,12 +380,12 @@ pub fn replace(
 pub fn store_calibration(
     members: &mut [Option<&mut dyn BlockDevice>],
     calibration: &Contiguity,
-) -> Result<Superblock, ChangeError> {
+) -> Result<ArraySuperblock, ChangeError> {
     if !calibration.is_storable() {
         return Err(ChangeError::TooManyRanges);
     }
     let superblock = newest(members)?;
-    change(members, Superblock { calibration: Some(calibration.clone()), ..superblock })
+    change(members, ArraySuperblock { calibration: Some(calibration.clone()), ..superblock })
 }
 
 /// Stores which caches the array is the data disk of, by the first eight bytes of their UUIDs: a member tells that wherever it is
@@ -379,9 +396,9 @@ pub fn store_calibration(
 pub fn store_caches(
     members: &mut [Option<&mut dyn BlockDevice>],
     caches: Vec<u64>,
-) -> Result<Superblock, ChangeError> {
+) -> Result<ArraySuperblock, ChangeError> {
     let superblock = newest(members)?;
-    change(members, Superblock { caches, ..superblock })
+    change(members, ArraySuperblock { caches, ..superblock })
 }
 
 #[cfg(test)]
@@ -432,7 +449,7 @@ mod tests {
         let mut members = made(true);
         let mut ids = Vec::new();
         for (role, member) in members.iter_mut().enumerate() {
-            let (superblock, identity) = Superblock::read(member).expect("written");
+            let (superblock, identity) = ArraySuperblock::read(member).expect("written");
             assert_eq!((superblock.role_of(identity.id), identity.role), (Some(role), Some(role)));
             ids.push(identity.id);
         }
@@ -445,17 +462,17 @@ mod tests {
     fn a_spare_knows_its_array_and_nothing_older_of_another_one() {
         let superblock = newest(&mut all(&mut made(true))).expect("read");
         let mut spare = made(false).remove(0);
-        let newer = Superblock { generation: 1000, ..superblock.clone() };
+        let newer = ArraySuperblock { generation: 1000, ..superblock.clone() };
         spare.run(newer.write(newer.identity(0, 0)));
         make_spare(&mut spare, &superblock, 77).expect("it fits");
-        let (found, identity) = Superblock::read(&mut spare).expect("written");
-        assert_eq!((found, identity), (superblock.clone(), Identity { id: 77, role: None, copy: 0 }));
+        let (found, identity) = ArraySuperblock::read(&mut spare).expect("written");
+        assert_eq!((found, identity), (superblock.clone(), MemberIdentity { id: 77, role: None, copy: 0 }));
         let error = make_spare(&mut blank(DATA_SECTOR + 700), &superblock, 78).expect_err("too small");
         assert!(matches!(error, ChangeError::TooSmall { sectors: 2748, .. }), "{error}");
         let taken = superblock.member_ids[2];
         assert_eq!(make_spare(&mut spare, &superblock, taken), Err(ChangeError::Id(taken)));
         forget(&mut spare).expect("wiped");
-        assert_eq!(Superblock::read(&mut spare), Err(SuperblockError::NoMagic));
+        assert_eq!(ArraySuperblock::read(&mut spare), Err(ArraySuperblockError::NoMagic));
     }
 
     #[test]
@@ -463,7 +480,7 @@ mod tests {
         let mut members = made(true);
         mark_failed(&mut all(&mut members), 2).expect("the parity makes up for it");
         for (role, member) in members.iter_mut().enumerate() {
-            let failed = Superblock::read(member).expect("read").0.failed;
+            let failed = ArraySuperblock::read(member).expect("read").0.failed;
             assert_eq!(failed, if role == 2 { 0 } else { 0b100 });
         }
         mark_failed(&mut all(&mut members), 2).expect("it has failed already");
@@ -485,7 +502,7 @@ mod tests {
 
         let mut members = made(true);
         let newest = newest(&mut all(&mut members)).expect("read");
-        let newer = Superblock { generation: 8, complete: 8, ..newest };
+        let newer = ArraySuperblock { generation: 8, complete: 8, ..newest };
         for role in [0, 2, 3] {
             members[role].run(newer.write(newer.identity(role, 0)));
         }
@@ -502,7 +519,7 @@ mod tests {
         let mut new = blank(SECTORS);
         replace(&mut all(&mut members[..2]), 2, &mut new, 77).expect("it fits");
         for (role, member) in members.iter_mut().enumerate().take(2).chain([(2, &mut new)]) {
-            let (superblock, identity) = Superblock::read(member).expect("read");
+            let (superblock, identity) = ArraySuperblock::read(member).expect("read");
             assert_eq!((identity.role, superblock.member_ids[2], superblock.failed), (Some(role), 77, 0b100));
             assert_eq!(superblock.rebuilding, Some(Rebuild { role: 2, sectors: 0 }));
         }
@@ -520,7 +537,7 @@ mod tests {
         let there = &mut members[..3];
         let now = replace(&mut all(there), 3, &mut blank(SECTORS), 77).expect("it can be spared");
         assert_eq!((now.failed, now.member_ids[3]), (0b1000, 77));
-        assert_eq!(Superblock::read(&mut members[0]).expect("read").0, now);
+        assert_eq!(ArraySuperblock::read(&mut members[0]).expect("read").0, now);
 
         let mut members = made(true);
         let before: Vec<Vec<u8>> = members.iter().map(|member| member.0.clone()).collect();
@@ -579,7 +596,7 @@ mod tests {
         let calibration = Contiguity { read, write: Strides::up_to(0) };
         store_calibration(&mut all(&mut members), &calibration).expect("stored");
         for member in &mut members {
-            let found = Superblock::read(member).expect("read").0;
+            let found = ArraySuperblock::read(member).expect("read").0;
             assert_eq!((found.calibration.as_ref(), found.generation), (Some(&calibration), 3));
         }
         let except = (0..65).map(|n| (10 * n, 10 * n)).collect();
@@ -596,7 +613,7 @@ mod tests {
             mark_failed(&mut all(&mut members), 3).expect("the parity makes up for it");
             for member in &mut members[..3] {
                 assert_eq!(
-                    Superblock::read(member).expect("read").0.caches,
+                    ArraySuperblock::read(member).expect("read").0.caches,
                     caches,
                     "through other changes too"
                 );
@@ -607,7 +624,7 @@ mod tests {
     #[test]
     fn members_of_two_arrays_are_not_changed() {
         let mut members = made(true);
-        let (mut other, identity) = Superblock::read(&mut members[1]).expect("read");
+        let (mut other, identity) = ArraySuperblock::read(&mut members[1]).expect("read");
         other.uuid = *b"another array!!!";
         members[1].run(other.write(identity));
         let error = mark_failed(&mut all(&mut members), 0).expect_err("whose?");

@@ -3,8 +3,8 @@
 use crate::raid::bitmap::{Bitmap, Regions};
 use crate::raid::cache::StripeCache;
 use crate::raid::compute::{self, Blocks, Computed};
-use crate::raid::matrix::{Access, Grid, Ops, Status};
-use crate::raid::plan::{Plan, Run, StripeView};
+use crate::raid::matrix::{Access, BlockStatus, Grid, Ops};
+use crate::raid::plan::{BlockRun, Plan, StripeView};
 use crate::raid::record::Recorder;
 use crate::slab::Slab;
 use crate::{Buf, LINE_BYTES};
@@ -34,10 +34,10 @@ pub(super) struct Operation {
     /// Blocks that were dirty when the operation began.
     pub blocks: usize,
     pub phase: OperationPhase,
-    pub work: Option<Work>,
+    pub work: Option<PlannedWork>,
     /// Blocks that were read before the operation began.
-    pub prefetched: Vec<(Run, Buf)>,
-    pub writes: Vec<(Run, Buf)>,
+    pub prefetched: Vec<(BlockRun, Buf)>,
+    pub writes: Vec<(BlockRun, Buf)>,
     /// Commands that have not returned.
     pub left: u32,
     pub failed_reads: bool,
@@ -51,7 +51,7 @@ pub(super) struct Operation {
 
 impl Operation {
     /// An operation that has just taken the lock of its unit. `blocks`, `prefetched`: see the fields.
-    pub const fn new(unit: u64, goal: Goal, blocks: usize, prefetched: Vec<(Run, Buf)>) -> Operation {
+    pub const fn new(unit: u64, goal: Goal, blocks: usize, prefetched: Vec<(BlockRun, Buf)>) -> Operation {
         Operation {
             unit,
             goal,
@@ -102,26 +102,26 @@ pub(super) fn view(unit: u64, cache: &StripeCache, recorder: &Recorder) -> Strip
 }
 
 /// A plan, and what was read for it.
-pub(super) struct Work {
+pub(super) struct PlannedWork {
     pub view: StripeView,
     pub plan: Plan,
-    pub reads: Reads,
+    pub reads: PlanReads,
 }
 
 /// Runs of blocks that were read, and for each block its run's number and place in it, from 1.
-pub(super) struct Reads {
-    pub runs: Vec<(Run, Option<Buf>)>,
+pub(super) struct PlanReads {
+    pub runs: Vec<(BlockRun, Option<Buf>)>,
     index: Grid<u32>,
 }
 
 /// The blocks of a plan.
-struct Bytes<'a> {
+struct PlanBlocks<'a> {
     cache: &'a StripeCache,
     unit: u64,
-    reads: &'a Reads,
+    reads: &'a PlanReads,
 }
 
-impl Blocks for Bytes<'_> {
+impl Blocks for PlanBlocks<'_> {
     fn cached(&self, row: usize, column: usize) -> &[u8] {
         self.cache.bytes(self.unit, row, column)
     }
@@ -131,14 +131,14 @@ impl Blocks for Bytes<'_> {
     }
 }
 
-impl Reads {
+impl PlanReads {
     /// The runs that a plan reads, in rows as the view has them.
-    pub fn new(runs: Vec<(Run, Option<Buf>)>, view: &StripeView) -> Reads {
+    pub fn new(runs: Vec<(BlockRun, Option<Buf>)>, view: &StripeView) -> PlanReads {
         let mut index = Grid::new(view.rows(), view.shape.columns());
         for (number, (run, _)) in runs.iter().enumerate() {
             run.rows.clone().for_each(|row| index[(row, run.column)] = number as u32 + 1);
         }
-        Reads { runs, index }
+        PlanReads { runs, index }
     }
 
     fn block(&self, row: usize, column: usize) -> &[u8] {
@@ -152,19 +152,19 @@ impl Reads {
     }
 }
 
-impl Work {
+impl PlannedWork {
     /// Computes what has to be computed, as all that the plan reads is there. What was read is in the cache afterwards. Returns the writes.
-    pub fn compute(&self, unit: u64, cache: &mut StripeCache) -> Vec<(Run, Buf)> {
+    pub fn compute(&self, unit: u64, cache: &mut StripeCache) -> Vec<(BlockRun, Buf)> {
         let carries_bytes = cache.carries_bytes();
         let mut recovered = Computed::default();
         if carries_bytes {
-            let blocks = Bytes { cache, unit, reads: &self.reads };
+            let blocks = PlanBlocks { cache, unit, reads: &self.reads };
             recovered = compute::recovered(&self.plan, &self.view, &blocks);
         }
         self.fill(unit, &recovered, cache);
         let mut parity = Computed::default();
         if carries_bytes {
-            let blocks = Bytes { cache, unit, reads: &self.reads };
+            let blocks = PlanBlocks { cache, unit, reads: &self.reads };
             parity = compute::parity_out(&self.plan, &self.view, &blocks, &recovered);
         }
         let mut writes = Vec::with_capacity(self.plan.writes.len());
@@ -191,9 +191,9 @@ impl Work {
             for column in 0..self.view.shape.data {
                 let ops = self.plan.matrix[(row, column)];
                 let fills = match self.view.z[(row, column)] {
-                    Status::Empty => ops.has(Ops::R.with(Ops::RECOVER)),
-                    Status::Partial => ops.reads() || ops.has(Ops::RECOVER),
-                    Status::Clean | Status::Dirty => false,
+                    BlockStatus::Empty => ops.has(Ops::R.with(Ops::RECOVER)),
+                    BlockStatus::Partial => ops.reads() || ops.has(Ops::RECOVER),
+                    BlockStatus::Clean | BlockStatus::Dirty => false,
                 };
                 if fills {
                     let block = match recovered.get(row, column) {

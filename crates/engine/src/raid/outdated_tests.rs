@@ -67,7 +67,7 @@ fn a_return_that_only_the_member_itself_knows_of_has_not_happened() {
         let seat = Seat::Member(role);
         bench.tell(ArrayCommand::Add { port, geometry, seat, id: 4000 }).expect("there is room");
         let knows = |bench: &mut Bench| {
-            let found = Superblock::read(&mut bench.members.0[port.0]).expect("a member").0;
+            let found = ArraySuperblock::read(&mut bench.members.0[port.0]).expect("a member").0;
             found.rebuilding.is_some_and(|rebuild| rebuild.role == role)
         };
         while !knows(&mut bench) {
@@ -103,7 +103,7 @@ fn a_member_that_crashes_left_ahead_of_others_that_went_on_without_it_is_not_bel
             bench.stop();
             let mut members = bench.members;
             let mut device = members.0.remove(role);
-            let (mut own, identity) = Superblock::read(&mut device).expect("a member");
+            let (mut own, identity) = ArraySuperblock::read(&mut device).expect("a member");
             own.generation += ahead;
             device.run(own.write(identity));
             let mut bench = Bench::start(without(role), members).expect("degraded");
@@ -126,7 +126,7 @@ fn nor_does_a_command_believe_it() {
     let mut bench = Bench::filled(by_stripes());
     bench.stop();
     let mut members = bench.members;
-    let (mut own, identity) = Superblock::read(&mut members.0[0]).expect("a member");
+    let (mut own, identity) = ArraySuperblock::read(&mut members.0[0]).expect("a member");
     own.generation += 7;
     members.0[0].run(own.write(identity));
     let device = members.0.remove(0);
@@ -149,7 +149,7 @@ fn without_all_members_a_complete_generation_comes_before_the_first_write() {
     bench.stop();
     let mut members = bench.members;
     members.0.remove(2);
-    let before = Superblock::read(&mut members.0[0]).expect("a member").0;
+    let before = ArraySuperblock::read(&mut members.0[0]).expect("a member").0;
     let mut bench = Bench::start(without(2), members).expect("degraded");
     bench.write(0, 1, 7);
     bench.ask(Io::Flush);
@@ -162,7 +162,8 @@ fn without_all_members_a_complete_generation_comes_before_the_first_write() {
         if writes {
             used = true;
             for role in 0..MEMBERS - 1 {
-                let found = Superblock::read(&mut Memory(bench.members.0[role].0.clone())).expect("one").0;
+                let found =
+                    ArraySuperblock::read(&mut Memory(bench.members.0[role].0.clone())).expect("one").0;
                 assert!(found.complete > before.generation || found.generation > before.generation + 2);
                 assert!(found.failed == 0b100 && found.generation > before.generation + 1);
             }
@@ -190,7 +191,7 @@ fn a_member_with_an_older_content_is_not_used() {
         assert_eq!(status["failed_members"], serde_json::json!([role]));
         assert_eq!(
             bench.notes(),
-            [Note::Unused(Unused { seat: Seat::Member(role), why: UnusedWhy::Outdated })]
+            [ArrayNote::Unused(Unused { seat: Seat::Member(role), why: UnusedWhy::Outdated })]
         );
         let changed = [(0, 200), (1, 201), (2, 202), (3, 203)];
         bench.check_stripes(&changed[..3]);
@@ -240,7 +241,7 @@ fn a_member_without_its_newest_superblock_is_not_outdated() {
                 bench.stop();
             }
             let mut members = bench.members;
-            let copy = Superblock::read(&mut members.0[role]).expect("a member").1.copy;
+            let copy = ArraySuperblock::read(&mut members.0[role]).expect("a member").1.copy;
             let at = crate::raid::superblock::COPY_SECTORS[copy].bytes() as usize;
             members.0[role].0[at + 100..at + 200].fill(0xff);
             let mut bench = Bench::start(by_stripes(), members).expect("active");

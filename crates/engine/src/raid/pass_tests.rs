@@ -53,7 +53,7 @@ impl Bench {
         self.tell(ArrayCommand::Scrub { repair }).expect("it is whole");
     }
 
-    pub(super) fn notes(&self) -> Vec<Note> {
+    pub(super) fn notes(&self) -> Vec<ArrayNote> {
         let status = self.raid.status(self.now);
         let array = status.get::<ArrayStatus>().expect("it is an array");
         array.notes.clone()

@@ -13,12 +13,12 @@ use crate::raid::cache::StripeCache;
 use crate::raid::clients::Clients;
 use crate::raid::config::RaidConfig;
 use crate::raid::env::Env;
-use crate::raid::flight::{Flight, Part};
+use crate::raid::flight::{Flight, WindowPart};
 use crate::raid::layout::Layout;
 use crate::raid::pass::{Checkpoint, Pass, PassKind};
 use crate::raid::record::Recorder;
 use crate::raid::status::{Findings, PassStatus, Return};
-use crate::raid::stripe::Stripes;
+use crate::raid::stripe::ActiveStripes;
 use crate::raid::window::Window;
 use crate::slab::Slab;
 use crate::{LINE_BYTES, Nanos, SECTOR_BYTES};
@@ -207,7 +207,7 @@ impl Passes {
     }
 
     /// Begins windows, as many as there may be now; ends the pass after the last one.
-    pub fn go_on(&mut self, stripes: &mut Stripes, clients: &Clients, env: &mut Env) {
+    pub fn go_on(&mut self, stripes: &mut ActiveStripes, clients: &Clients, env: &mut Env) {
         if env.recorder.takes_no_writes() || env.config.pass_rate == 0 {
             return;
         }
@@ -256,7 +256,7 @@ impl Passes {
     }
 
     /// Claims a window's units, and takes the locks that are free.
-    fn begin_window(&mut self, units: Range<u64>, stripes: &mut Stripes, env: &mut Env) {
+    fn begin_window(&mut self, units: Range<u64>, stripes: &mut ActiveStripes, env: &mut Env) {
         let key = self.windows.insert(Window::new(units.clone(), env.members.count()));
         self.order.push_back(key);
         for unit in units {
@@ -269,7 +269,7 @@ impl Passes {
     }
 
     /// Gives a unit to the window that has claimed it.
-    pub fn lock(&mut self, unit: u64, stripes: &mut Stripes, env: &mut Env) {
+    pub fn lock(&mut self, unit: u64, stripes: &mut ActiveStripes, env: &mut Env) {
         let entry = stripes.cache.unit(unit);
         let key = entry.claimed.take().expect("a window has claimed it");
         (entry.exclusive, entry.wanted) = (true, false);
@@ -282,7 +282,13 @@ impl Passes {
     }
 
     /// A member has given its part of a window.
-    pub fn read_returned(&mut self, part: Part, result: IoResult, stripes: &Stripes, env: &mut Env) {
+    pub fn read_returned(
+        &mut self,
+        part: WindowPart,
+        result: IoResult,
+        stripes: &ActiveStripes,
+        env: &mut Env,
+    ) {
         let (key, repairs) = (part.window, self.repairs());
         let window = self.windows.get_mut(key);
         window.read_returned(part, result, &stripes.cache, env);
@@ -293,7 +299,7 @@ impl Passes {
     }
 
     /// A member has written its part of a window, or has failed.
-    pub fn write_returned(&mut self, part: Part, is_ok: bool, cache: &mut StripeCache, env: &mut Env) {
+    pub fn write_returned(&mut self, part: WindowPart, is_ok: bool, cache: &mut StripeCache, env: &mut Env) {
         let window = self.windows.get_mut(part.window);
         window.left -= 1;
         if is_ok {

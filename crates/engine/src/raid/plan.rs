@@ -16,14 +16,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::raid::contiguity::{self, Contiguity};
-use crate::raid::matrix::{Access, Grid, Ops, Shape, Status};
+use crate::raid::matrix::{Access, BlockStatus, Grid, Ops, Shape};
 
 /// The state of a stripe, or of a part of its rows.
 #[derive(Clone, Debug)]
 pub struct StripeView {
     pub shape: Shape,
     /// The matrix Z: data columns only.
-    pub z: Grid<Status>,
+    pub z: Grid<BlockStatus>,
     /// All columns.
     pub access: Grid<Access>,
 }
@@ -40,7 +40,7 @@ impl StripeView {
 
 /// Purpose of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum PlanPurpose {
     /// Destage all that is dirty.
     Destage,
     /// Compute what cannot be read in these rows; dirty blocks stay.
@@ -59,7 +59,7 @@ pub enum Cycle {
 
 /// Blocks of one column that go in one command: the scatter-gather list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct BlockRun {
     pub column: usize,
     pub rows: Range<usize>,
 }
@@ -69,8 +69,8 @@ pub struct Run {
 pub struct Plan {
     pub cycles: Vec<Cycle>,
     pub matrix: Grid<Ops>,
-    pub reads: Vec<Run>,
-    pub writes: Vec<Run>,
+    pub reads: Vec<BlockRun>,
+    pub writes: Vec<BlockRun>,
 }
 
 /// More of a row is missing than its parity can make up for.
@@ -83,21 +83,23 @@ pub struct TooManyMissing {
 /// Makes the plan. Without `contiguity` it is the basic rxw-matrix (SC, PBGC).
 pub fn plan(
     view: &StripeView,
-    purpose: &Purpose,
+    purpose: &PlanPurpose,
     contiguity: Option<&Contiguity>,
 ) -> Result<Plan, TooManyMissing> {
     let mut matrix = Grid::new(view.rows(), view.shape.columns());
     let mut cycles = Vec::with_capacity(view.rows());
     for row in 0..view.rows() {
         let cycle = match purpose {
-            Purpose::Destage => cheapest(view, row),
-            Purpose::Resync(right) if right.contains(&row) => cheapest(view, row),
-            Purpose::Resync(_) if reconstruct_write_blocks(view, row).is_some() => Cycle::ReconstructWrite,
+            PlanPurpose::Destage => cheapest(view, row),
+            PlanPurpose::Resync(right) if right.contains(&row) => cheapest(view, row),
+            PlanPurpose::Resync(_) if reconstruct_write_blocks(view, row).is_some() => {
+                Cycle::ReconstructWrite
+            }
             // It stays in doubt, and nobody loses anything by that.
-            Purpose::Resync(_) if !has_dirty(view, row) => Cycle::Nothing,
-            Purpose::Resync(_) => Cycle::Recover,
-            Purpose::Fetch(rows) if rows.contains(&row) => Cycle::Recover,
-            Purpose::Fetch(_) => Cycle::Nothing,
+            PlanPurpose::Resync(_) if !has_dirty(view, row) => Cycle::Nothing,
+            PlanPurpose::Resync(_) => Cycle::Recover,
+            PlanPurpose::Fetch(rows) if rows.contains(&row) => Cycle::Recover,
+            PlanPurpose::Fetch(_) => Cycle::Nothing,
         };
         match cycle {
             Cycle::Nothing => {}
@@ -105,7 +107,7 @@ pub fn plan(
             Cycle::ReadModifyWrite => read_modify_write(view, row, &mut matrix),
             Cycle::Recover => {
                 recover(view, row, &mut matrix)?;
-                if !matches!(purpose, Purpose::Fetch(_)) {
+                if !matches!(purpose, PlanPurpose::Fetch(_)) {
                     write_all(view, row, &mut matrix);
                 }
             }
@@ -113,7 +115,7 @@ pub fn plan(
         cycles.push(cycle);
     }
     // A fetch leaves dirty blocks where they are: they must not slip in between two repaired ones, past the parity.
-    if let Some(rule) = contiguity.filter(|_| *purpose == Purpose::Destage) {
+    if let Some(rule) = contiguity.filter(|_| *purpose == PlanPurpose::Destage) {
         contiguity::read_transform(&mut matrix, &view.z, &view.access, view.shape, &rule.read);
         contiguity::write_transform(&mut matrix, &view.z, view.shape, &rule.write);
     }
@@ -123,7 +125,7 @@ pub fn plan(
 
 /// The number of blocks that a reconstruct-write moves; none where it would have to read what cannot be read.
 pub fn reconstruct_write_blocks(view: &StripeView, row: usize) -> Option<usize> {
-    let fills = |status: Status| needs_fill(view, row, status);
+    let fills = |status: BlockStatus| needs_fill(view, row, status);
     let z = view.z.row(row).iter().zip(view.access.row(row));
     let missing = z.clone().any(|(status, access)| fills(*status) && *access != Access::Whole);
     let reads = z.filter(|(status, _)| fills(**status)).count();
@@ -147,11 +149,11 @@ fn written(view: &StripeView, row: usize) -> usize {
 }
 
 /// A reconstruct-write has to read this block: for the parity, if any is left to be written, or for its missing sectors.
-fn needs_fill(view: &StripeView, row: usize, status: Status) -> bool {
+fn needs_fill(view: &StripeView, row: usize, status: BlockStatus) -> bool {
     match status {
-        Status::Empty => has_parity(view, row),
-        Status::Partial => true,
-        Status::Clean | Status::Dirty => false,
+        BlockStatus::Empty => has_parity(view, row),
+        BlockStatus::Partial => true,
+        BlockStatus::Clean | BlockStatus::Dirty => false,
     }
 }
 
@@ -208,7 +210,7 @@ fn recover(view: &StripeView, row: usize, matrix: &mut Grid<Ops>) -> Result<(), 
     let mut unknown = 0;
     for column in 0..view.shape.data {
         let status = view.z[(row, column)];
-        if status == Status::Clean {
+        if status == BlockStatus::Clean {
             continue;
         }
         match view.access[(row, column)] {
@@ -217,7 +219,7 @@ fn recover(view: &StripeView, row: usize, matrix: &mut Grid<Ops>) -> Result<(), 
                 unknown += 1;
                 add(matrix, row, column, Ops::RECOVER);
                 // A dirty block is written when it is destaged.
-                if access == Access::Unreadable && status == Status::Empty {
+                if access == Access::Unreadable && status == BlockStatus::Empty {
                     add(matrix, row, column, Ops::W);
                 }
             }
@@ -250,13 +252,13 @@ fn write_all(view: &StripeView, row: usize, matrix: &mut Grid<Ops>) {
 }
 
 /// Neighbours in a column go in one command.
-fn runs(matrix: &Grid<Ops>, is: fn(Ops) -> bool) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn runs(matrix: &Grid<Ops>, is: fn(Ops) -> bool) -> Vec<BlockRun> {
+    let mut runs: Vec<BlockRun> = Vec::new();
     for column in 0..matrix.columns() {
         for row in (0..matrix.rows()).filter(|&row| is(matrix[(row, column)])) {
             match runs.last_mut() {
                 Some(run) if run.column == column && run.rows.end == row => run.rows.end += 1,
-                _ => runs.push(Run { column, rows: row..row + 1 }),
+                _ => runs.push(BlockRun { column, rows: row..row + 1 }),
             }
         }
     }

@@ -15,10 +15,10 @@ fn stripe(shape: Shape, rows: &[&str]) -> StripeView {
     for (row, letters) in rows.iter().enumerate() {
         for (column, letter) in letters.split_whitespace().enumerate() {
             view.z[(row, column)] = match letter {
-                "E" => Status::Empty,
-                "C" => Status::Clean,
-                "D" => Status::Dirty,
-                "P" => Status::Partial,
+                "E" => BlockStatus::Empty,
+                "C" => BlockStatus::Clean,
+                "D" => BlockStatus::Dirty,
+                "P" => BlockStatus::Partial,
                 other => panic!("no status {other}"),
             };
         }
@@ -39,7 +39,7 @@ fn figure_7() -> StripeView {
 
 #[test]
 fn figure_7_the_basic_matrix_is_equation_3() {
-    let plan = plan(&figure_7(), &Purpose::Destage, None).expect("nothing is missing");
+    let plan = plan(&figure_7(), &PlanPurpose::Destage, None).expect("nothing is missing");
     assert_eq!(
         words(&plan),
         [
@@ -58,7 +58,7 @@ fn figure_7_the_basic_matrix_is_equation_3() {
 #[test]
 fn figure_7_after_the_contiguity_transform() {
     let rule = Contiguity { read: Strides::up_to(9), write: Strides::up_to(9) };
-    let plan = plan(&figure_7(), &Purpose::Destage, Some(&rule)).expect("nothing is missing");
+    let plan = plan(&figure_7(), &PlanPurpose::Destage, Some(&rule)).expect("nothing is missing");
     // Strip 0: reads from row 2 to row 7 (of 1 to 8) become one, with t where the cache is newer, and so do all writes.
     // Strip 3: row 3 has no content, so its two writes stay two.
     assert_eq!(
@@ -74,7 +74,7 @@ fn figure_7_after_the_contiguity_transform() {
             "{} {} {t,xx,w} {} {r,x,out,w}",
         ]
     );
-    let run = |column, rows| Run { column, rows };
+    let run = |column, rows| BlockRun { column, rows };
     assert_eq!(plan.reads, [run(0, 0..7), run(1, 5..6), run(2, 1..8), run(4, 0..8)]);
     assert_eq!(
         plan.writes,
@@ -86,8 +86,8 @@ fn figure_7_after_the_contiguity_transform() {
 fn figure_7_longer_strides_than_smax_stay() {
     let rule = Contiguity { read: Strides::up_to(5), write: Strides { max: 9, except: vec![(2, 2)] } };
     let view = figure_7();
-    let basic = plan(&view, &Purpose::Destage, None).expect("nothing is missing");
-    let plan = plan(&view, &Purpose::Destage, Some(&rule)).expect("nothing is missing");
+    let basic = plan(&view, &PlanPurpose::Destage, None).expect("nothing is missing");
+    let plan = plan(&view, &PlanPurpose::Destage, Some(&rule)).expect("nothing is missing");
     assert_eq!(plan.reads, basic.reads, "all gaps have a stride of 5 or 6");
     // Strip 1 had writes in rows 4 and 6 over a clean block: a stride of 2 is an exception here.
     assert_eq!(plan.writes, basic.writes);
@@ -96,7 +96,7 @@ fn figure_7_longer_strides_than_smax_stay() {
 /// Fig. 5: the cycle for what the cache has, on five disks.
 #[test]
 fn the_cheaper_cycle_is_taken() {
-    let cycle = |row| plan(&stripe(RAID5, &[row]), &Purpose::Destage, None).expect("whole").cycles[0];
+    let cycle = |row| plan(&stripe(RAID5, &[row]), &PlanPurpose::Destage, None).expect("whole").cycles[0];
     assert_eq!(cycle("D E E E"), Cycle::ReadModifyWrite, "N - c = 5 > 2(1 + d) = 4");
     assert_eq!(cycle("D C C E"), Cycle::ReconstructWrite, "3 < 4");
     assert_eq!(cycle("D C E E"), Cycle::ReconstructWrite, "4 = 4");
@@ -143,15 +143,15 @@ impl Model {
             for (column, old) in data.iter().enumerate() {
                 let mut fresh = block(2, row, column);
                 match view.z[(row, column)] {
-                    Status::Dirty => {}
-                    Status::Clean => fresh.clone_from(old),
-                    Status::Empty => fresh = vec![0xee; BLOCK],
-                    Status::Partial => fresh[BLOCK / 2..].fill(0xee),
+                    BlockStatus::Dirty => {}
+                    BlockStatus::Clean => fresh.clone_from(old),
+                    BlockStatus::Empty => fresh = vec![0xee; BLOCK],
+                    BlockStatus::Partial => fresh[BLOCK / 2..].fill(0xee),
                 }
                 let expected = match view.z[(row, column)] {
-                    Status::Dirty => fresh.clone(),
-                    Status::Partial => [&fresh[..BLOCK / 2], &old[BLOCK / 2..]].concat(),
-                    Status::Clean | Status::Empty => old.clone(),
+                    BlockStatus::Dirty => fresh.clone(),
+                    BlockStatus::Partial => [&fresh[..BLOCK / 2], &old[BLOCK / 2..]].concat(),
+                    BlockStatus::Clean | BlockStatus::Empty => old.clone(),
                 };
                 cached.push(fresh);
                 new.push(expected);
@@ -186,7 +186,7 @@ impl Model {
             for column in 0..self.view.shape.data {
                 let ops = plan.matrix[(row, column)];
                 let found_out = ops.reads() || ops.has(Ops::RECOVER);
-                if self.view.z[(row, column)] == Status::Partial && found_out {
+                if self.view.z[(row, column)] == BlockStatus::Partial && found_out {
                     let old = compute::old(plan, &*self, &recovered, row, column)[BLOCK / 2..].to_vec();
                     self.cache[row][column][BLOCK / 2..].copy_from_slice(&old);
                 }
@@ -220,7 +220,7 @@ impl Model {
         if let Some(block) = parity.get(row, column) {
             return block.to_vec();
         }
-        if column < self.view.shape.data && self.view.z[(row, column)] != Status::Empty {
+        if column < self.view.shape.data && self.view.z[(row, column)] != BlockStatus::Empty {
             return self.cache[row][column].clone();
         }
         assert!(plan.matrix[(row, column)].has(Ops::R.with(Ops::RECOVER)), "its content is known");
@@ -261,10 +261,10 @@ fn shapes() -> impl Strategy<Value = Shape> {
 fn views(shapes: impl Strategy<Value = Shape>) -> impl Strategy<Value = StripeView> {
     (shapes, 1..33usize).prop_flat_map(|(shape, rows)| {
         let status = prop_oneof![
-            5 => Just(Status::Empty),
-            2 => Just(Status::Clean),
-            2 => Just(Status::Dirty),
-            1 => Just(Status::Partial),
+            5 => Just(BlockStatus::Empty),
+            2 => Just(BlockStatus::Clean),
+            2 => Just(BlockStatus::Dirty),
+            1 => Just(BlockStatus::Partial),
         ];
         prop::collection::vec(status, rows * shape.data).prop_map(move |cells| {
             let mut view = StripeView::new(shape, rows);
@@ -346,7 +346,7 @@ proptest! {
 
     #[test]
     fn data_and_parity_come_out_right(view in damaged(), rule in prop::option::of(rules())) {
-        let plan = plan(&view, &Purpose::Destage, rule.as_ref()).expect("parity makes up for what is missing");
+        let plan = plan(&view, &PlanPurpose::Destage, rule.as_ref()).expect("parity makes up for what is missing");
         let mut model = Model::new(view);
         model.execute(&plan);
         model.check_destaged(&plan);
@@ -355,14 +355,14 @@ proptest! {
     #[test]
     fn what_cannot_be_read_is_computed_and_nothing_changes(view in damaged(), rule in rules()) {
         let rows = view.rows() / 3..view.rows();
-        let plan = plan(&view, &Purpose::Fetch(rows.clone().collect()), Some(&rule)).expect("parity makes up for it");
+        let plan = plan(&view, &PlanPurpose::Fetch(rows.clone().collect()), Some(&rule)).expect("parity makes up for it");
         let mut model = Model::new(view.clone());
         let before = model.disk.clone();
         let recovered = model.execute(&plan);
         for row in rows {
             for column in (0..view.shape.data).filter(|&column| view.access[(row, column)] != Access::Whole) {
                 let old = Model::new(StripeView::new(view.shape, view.rows())).disk[row][column].clone();
-                if view.z[(row, column)] != Status::Clean {
+                if view.z[(row, column)] != BlockStatus::Clean {
                     prop_assert_eq!(recovered.get(row, column), Some(old.as_slice()));
                 }
                 let repaired = plan.matrix[(row, column)].writes();
@@ -373,8 +373,8 @@ proptest! {
 
     #[test]
     fn the_predicates_hold(view in views(shapes()), rule in rules()) {
-        let basic = plan(&view, &Purpose::Destage, None).expect("whole");
-        let full = plan(&view, &Purpose::Destage, Some(&rule)).expect("whole");
+        let basic = plan(&view, &PlanPurpose::Destage, None).expect("whole");
+        let full = plan(&view, &PlanPurpose::Destage, Some(&rule)).expect("whole");
         for column in 0..view.shape.columns() {
             let is_parity = column >= view.shape.data;
             let of = |plan: &Plan, is: fn(Ops) -> bool| -> Vec<bool> {
@@ -382,7 +382,7 @@ proptest! {
             };
             check_added(&of(&basic, Ops::reads), &of(&full, Ops::reads), &rule.read, |_| true)?;
             let known = |row| {
-                let in_cache = !is_parity && view.z[(row, column)] != Status::Empty;
+                let in_cache = !is_parity && view.z[(row, column)] != BlockStatus::Empty;
                 in_cache || full.matrix[(row, column)].has(Ops::R)
             };
             check_added(&of(&basic, Ops::writes), &of(&full, Ops::writes), &rule.write, known)?;
@@ -400,21 +400,21 @@ proptest! {
 
     #[test]
     fn a_plan_moves_no_more_than_it_may(view in views(shapes()), rule in rules()) {
-        let basic = plan(&view, &Purpose::Destage, None).expect("whole");
-        let full = plan(&view, &Purpose::Destage, Some(&rule)).expect("whole");
+        let basic = plan(&view, &PlanPurpose::Destage, None).expect("whole");
+        let full = plan(&view, &PlanPurpose::Destage, Some(&rule)).expect("whole");
         let moved = |plan: &Plan, row: usize| {
             plan.matrix.row(row).iter().map(|ops| usize::from(ops.reads()) + usize::from(ops.writes())).sum::<usize>()
         };
         for row in 0..view.rows() {
             let z = view.z.row(row);
-            let count = |is: fn(Status) -> bool| z.iter().filter(|status| is(**status)).count();
-            let (dirty, parity) = (count(Status::is_dirty), view.shape.parity);
-            let fills = count(|status| matches!(status, Status::Empty | Status::Partial));
+            let count = |is: fn(BlockStatus) -> bool| z.iter().filter(|status| is(**status)).count();
+            let (dirty, parity) = (count(BlockStatus::is_dirty), view.shape.parity);
+            let fills = count(|status| matches!(status, BlockStatus::Empty | BlockStatus::Partial));
             let cheapest = (fills + dirty + parity).min(2 * (dirty + parity));
             prop_assert_eq!(moved(&basic, row), if dirty == 0 { 0 } else { cheapest });
         }
         // Each gap that is filled saves a command, and costs less than Smax blocks.
-        let blocks = |runs: &[Run]| runs.iter().map(|run| run.rows.len()).sum::<usize>();
+        let blocks = |runs: &[BlockRun]| runs.iter().map(|run| run.rows.len()).sum::<usize>();
         for (basic, full, max) in
             [(&basic.reads, &full.reads, rule.read.max), (&basic.writes, &full.writes, rule.write.max)]
         {

@@ -16,7 +16,7 @@ use crate::raid::config::CacheUnit;
 use crate::raid::env::Env;
 use crate::raid::flight::Flight;
 use crate::raid::operation::view;
-use crate::raid::plan::{Purpose, Run, plan};
+use crate::raid::plan::{BlockRun, PlanPurpose, plan};
 use crate::raid::unit::Unit;
 use crate::{Buf, LINE_BYTES};
 
@@ -42,12 +42,12 @@ pub(super) struct Prefetch {
 }
 
 /// The part of a run that is not here. What lies between two such parts is read again.
-pub(super) fn lacks(run: &Run, here: &[(Run, Buf)]) -> Option<Run> {
-    let of_column = |(other, _): &&(Run, Buf)| other.column == run.column;
+pub(super) fn lacks(run: &BlockRun, here: &[(BlockRun, Buf)]) -> Option<BlockRun> {
+    let of_column = |(other, _): &&(BlockRun, Buf)| other.column == run.column;
     let is_lacked = |row: &usize| !here.iter().filter(of_column).any(|(other, _)| other.rows.contains(row));
     let first = run.rows.clone().find(is_lacked)?;
     let last = run.rows.clone().rfind(is_lacked)?;
-    Some(Run { column: run.column, rows: first..last + 1 })
+    Some(BlockRun { column: run.column, rows: first..last + 1 })
 }
 
 /// True when the unit's lock is free and the unit's dirty blocks are scattered. `data`: its columns.
@@ -104,10 +104,10 @@ impl Prefetch {
 
     fn read(&mut self, unit: u64, cache: &mut StripeCache, env: &mut Env) {
         let view = view(unit, cache, env.recorder);
-        let Ok(plan) = plan(&view, &Purpose::Destage, env.config.contiguity.as_ref()) else { return };
+        let Ok(plan) = plan(&view, &PlanPurpose::Destage, env.config.contiguity.as_ref()) else { return };
         let has = &cache.get(unit).expect("it is dirty").prefetched;
         let of_data = plan.reads.iter().filter(|run| run.column < env.layout.shape.data);
-        let runs: Vec<Run> = of_data.filter_map(|run| lacks(run, has)).collect();
+        let runs: Vec<BlockRun> = of_data.filter_map(|run| lacks(run, has)).collect();
         for run in runs {
             let at = env.layout.member_lba(unit, run.rows.start);
             let buf = cache.buffer(run.rows.len() * BLOCK);
@@ -123,7 +123,7 @@ impl Prefetch {
     }
 
     /// A read has returned. One that failed is forgotten: the destage will see.
-    pub fn returned(&mut self, unit: u64, run: Run, result: IoResult, cache: &mut StripeCache) {
+    pub fn returned(&mut self, unit: u64, run: BlockRun, result: IoResult, cache: &mut StripeCache) {
         self.in_flight -= 1;
         let entry = cache.unit(unit);
         entry.readers -= 1;
@@ -134,7 +134,7 @@ impl Prefetch {
     }
 
     /// Takes out what was read of a unit, as its exclusive lock is taken.
-    pub fn take(&mut self, unit: u64, cache: &mut StripeCache) -> Vec<(Run, Buf)> {
+    pub fn take(&mut self, unit: u64, cache: &mut StripeCache) -> Vec<(BlockRun, Buf)> {
         let carries_bytes = cache.carries_bytes();
         let mut taken = std::mem::take(&mut cache.unit(unit).prefetched);
         for (run, buf) in &mut taken {

@@ -221,7 +221,7 @@ fn the_spare_is_flushed_before_the_superblocks_say_what_it_has() {
         for (.., io) in &bench.open {
             let Io::Write { at, buf, .. } = io else { continue };
             if at.0 < DATA_SECTOR {
-                let (superblock, _) = Superblock::decode(buf.bytes(), 0).expect("whole");
+                let (superblock, _) = ArraySuperblock::decode(buf.bytes(), 0).expect("whole");
                 let has_role = superblock.member_ids[1] == 70;
                 let sectors = superblock.rebuilding.map_or(4 * STRIP, |rebuild| rebuild.sectors);
                 let sectors = if has_role { sectors } else { 0 };
@@ -293,7 +293,7 @@ fn a_stop_records_how_far_a_rebuild_has_come_although_nobody_writes() {
         loop {
             let says_more = |(_, _, io): &(Port, OpId, Io)| match io {
                 Io::Write { at, buf, .. } if at.0 < DATA_SECTOR => {
-                    let (superblock, _) = Superblock::decode(buf.bytes(), 0).expect("whole");
+                    let (superblock, _) = ArraySuperblock::decode(buf.bytes(), 0).expect("whole");
                     superblock.rebuilding.is_some_and(|rebuild| rebuild.sectors > before)
                 }
                 _ => false,

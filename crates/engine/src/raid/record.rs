@@ -24,8 +24,8 @@ use crate::raid::journal::Journal;
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::members::Members;
 use crate::raid::right::RightRows;
-use crate::raid::status::Statistics;
-use crate::raid::superblock::{Identity, LOST_MAX, LostBlock, Rebuild, Superblock};
+use crate::raid::status::ArrayStatistics;
+use crate::raid::superblock::{ArraySuperblock, LOST_MAX, LostBlock, MemberIdentity, Rebuild};
 
 /// Time after which a region without writes is at rest, and so is an array without requests.
 const REST_TIME: Nanos = Nanos::from_secs(5);
@@ -43,13 +43,13 @@ pub(super) struct Recorder {
     pub broken: bool,
     /// The administrator is to be told that something has failed.
     pub notice: bool,
-    recorded: Superblock,
+    recorded: ArraySuperblock,
     /// For each role, which copy of the superblock counts.
     copies: Vec<usize>,
     /// For each role, the generation that its member has; 0 where the member is missing.
     generations: Vec<u64>,
     /// The superblock that is to be recorded; its generation and epoch do not count.
-    wanted: Superblock,
+    wanted: ArraySuperblock,
     /// True when the two may differ in the marks of regions and tracts, or in the members that are away. Only then are these compared, as
     /// that takes long.
     has_marked: bool,
@@ -70,9 +70,9 @@ pub(super) struct Recorder {
     unconfirmed: u32,
     /// A member failed in this activation. A member that was missing from the start does not count before something is written.
     news: bool,
-    /// See [`Canary::ForgetMissed`].
+    /// See [`ArrayCanary::ForgetMissed`].
     pub forgets_missed: bool,
-    recording: Option<Superblock>,
+    recording: Option<ArraySuperblock>,
     /// Members that have not answered.
     left: u32,
 }
@@ -81,8 +81,8 @@ impl Recorder {
     /// `now`: what is known at the start, which the superblocks need not say before something is written.
     pub fn new(
         layout: Layout,
-        recorded: Superblock,
-        now: Superblock,
+        recorded: ArraySuperblock,
+        now: ArraySuperblock,
         copies: Vec<usize>,
         generations: Vec<u64>,
         journal: Option<Journal>,
@@ -120,7 +120,7 @@ impl Recorder {
         }
     }
 
-    pub const fn recorded(&self) -> &Superblock {
+    pub const fn recorded(&self) -> &ArraySuperblock {
         &self.recorded
     }
 
@@ -223,7 +223,7 @@ impl Recorder {
 
     /// The superblocks know that a role is being rebuilt.
     pub fn knows_rebuild(&self) -> bool {
-        let role = |superblock: &Superblock| superblock.rebuilding.map(|rebuild| rebuild.role);
+        let role = |superblock: &ArraySuperblock| superblock.rebuilding.map(|rebuild| rebuild.role);
         role(&self.wanted).is_some() && role(&self.wanted) == role(&self.recorded) && !self.owes()
     }
 
@@ -256,7 +256,7 @@ impl Recorder {
     }
 
     /// The role of a member that was away, which may have it again by what its device says.
-    pub fn returns(&self, device: &Superblock, identity: Identity) -> Option<usize> {
+    pub fn returns(&self, device: &ArraySuperblock, identity: MemberIdentity) -> Option<usize> {
         let role = self.recorded.returns(device, identity)?;
         self.wanted.returns(device, identity).filter(|other| *other == role)
     }
@@ -384,7 +384,7 @@ impl Recorder {
     }
 
     /// Writes the superblocks, if they have something new to say and are not being written.
-    pub fn record(&mut self, members: &mut Members, statistics: &mut Statistics, cx: &mut Cx) {
+    pub fn record(&mut self, members: &mut Members, statistics: &mut ArrayStatistics, cx: &mut Cx) {
         if self.recording.is_some() || self.broken {
             return;
         }
@@ -430,7 +430,7 @@ impl Recorder {
     }
 
     /// All members in use have a superblock, durably.
-    fn was_recorded(&mut self, recorded: Superblock) {
+    fn was_recorded(&mut self, recorded: ArraySuperblock) {
         self.wanted.away.was_recorded(&recorded.away, recorded.generation, recorded.failed);
         self.wanted.complete = recorded.generation;
         (self.recorded, self.skips) = (recorded, false);
@@ -533,7 +533,7 @@ impl Recorder {
     }
 
     /// The failed members, as the superblocks have to say it.
-    fn known(&self) -> &Superblock {
+    fn known(&self) -> &ArraySuperblock {
         if self.news || self.wanted.active || self.recorded.active { &self.wanted } else { &self.recorded }
     }
 
@@ -553,7 +553,7 @@ impl Recorder {
     }
 
     /// The next superblock, if it differs from the recorded one.
-    fn next(&self) -> Option<Superblock> {
+    fn next(&self) -> Option<ArraySuperblock> {
         let known = self.known();
         let differs = self.owes()
             || known.rebuilding != self.recorded.rebuilding
@@ -563,7 +563,7 @@ impl Recorder {
                     || self.wanted.in_doubt != self.recorded.in_doubt);
         let generation = self.recorded.generation + if self.skips { 2 } else { 1 };
         let writes = if self.unconfirmed == 0 { &self.wanted } else { &self.recorded };
-        differs.then(|| Superblock {
+        differs.then(|| ArraySuperblock {
             generation,
             epoch: self.recorded.epoch,
             active: writes.active,
@@ -580,7 +580,7 @@ impl Recorder {
     /// True when something is not recorded without which nothing may be written or acknowledged: failed members, a failed journal, lost
     /// blocks.
     pub fn owes(&self) -> bool {
-        let role = |superblock: &Superblock| superblock.rebuilding.map(|rebuild| rebuild.role);
+        let role = |superblock: &ArraySuperblock| superblock.rebuilding.map(|rebuild| rebuild.role);
         let (known, recorded) = (self.known(), &self.recorded);
         known.failed != recorded.failed
             || known.member_ids != recorded.member_ids
@@ -593,7 +593,7 @@ impl Recorder {
     pub fn may_write(&self, unit: u64) -> bool {
         let (region, tract) = (self.regions.of_unit(unit), self.tracts.of_unit(unit));
         let is_marked = |away: &Away| away.is_empty() || away.missed.contains(tract) || self.forgets_missed;
-        let allows = |superblock: &Superblock| {
+        let allows = |superblock: &ArraySuperblock| {
             superblock.active
                 && (superblock.journaled || superblock.in_doubt.contains(region))
                 && is_marked(&superblock.away)

@@ -3,9 +3,9 @@
 use crate::raid::away::{Absence, TRACTS_MAX};
 use crate::raid::bitmap::Bitmap;
 use crate::raid::status::AwayStatus;
-use crate::raid::superblock::{Identity, NOBODY, Superblock};
+use crate::raid::superblock::{ArraySuperblock, MemberIdentity, NOBODY};
 
-impl Superblock {
+impl ArraySuperblock {
     /// The number of tracts.
     pub const fn missed_regions_max(&self) -> u64 {
         let regions = (self.member_sectors / self.strip_sectors).div_ceil(self.region_stripes);
@@ -43,8 +43,8 @@ impl Superblock {
 
     /// The role of a member that was away, if its device has all but what is marked, by what its own superblock says. It must not have
     /// been in use since, nor have gone on without one that was in use here.
-    pub fn returns(&self, device: &Superblock, identity: Identity) -> Option<usize> {
-        let Identity { id, role: Some(role), .. } = identity else { return None };
+    pub fn returns(&self, device: &ArraySuperblock, identity: MemberIdentity) -> Option<usize> {
+        let MemberIdentity { id, role: Some(role), .. } = identity else { return None };
         let same_array = (device.uuid, device.members, device.member_sectors, device.strip_sectors)
             == (self.uuid, self.members, self.member_sectors, self.strip_sectors);
         let is_listed = |absence: &Absence| {

@@ -79,7 +79,7 @@ pub struct ArrayStatus {
     pub journal: bool,
     pub journal_failed: bool,
     #[serde(skip)]
-    pub notes: Vec<Note>,
+    pub notes: Vec<ArrayNote>,
     /// The notes in words, with what to do, which a server adds: it knows its commands.
     #[serde(default)]
     pub advice: Vec<String>,
@@ -90,7 +90,7 @@ pub struct ArrayStatus {
     /// Stripes that have something dirty.
     pub dirty_units: usize,
     pub dirty_bytes: u64,
-    pub statistics: Statistics,
+    pub statistics: ArrayStatistics,
     #[serde(flatten)]
     pub devices: DevicesStatus,
 }
@@ -107,7 +107,7 @@ impl ArrayStatus {
 
 /// A note for the administrator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Note {
+pub enum ArrayNote {
     #[error("spare {spare} is member {role} now")]
     SpareTaken { spare: usize, role: usize },
     #[error("spare {0} is missing")]
@@ -222,7 +222,7 @@ pub struct AwayStatus {
 
 /// The counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Statistics {
+pub struct ArrayStatistics {
     pub read_hits: u64,
     pub read_misses: u64,
     /// Writes that had to wait for room.

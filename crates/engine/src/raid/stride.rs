@@ -34,23 +34,23 @@ pub enum StrideError {
 
 /// A pass of the benchmark: requests in ascending order, all reads or all writes (of zeroes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pass {
+pub struct StridePass {
     pub writes: bool,
     /// The commands, and the number of blocks in them that were asked for: the others fill gaps.
     pub requests: Vec<(Extent, usize)>,
 }
 
-impl Pass {
+impl StridePass {
     /// Alternates a block and `stride` - 1 blocks that are left out, over the span; contiguous with a stride of 1.
-    pub fn strided(writes: bool, span: Extent, stride: u64) -> Pass {
+    pub fn strided(writes: bool, span: Extent, stride: u64) -> StridePass {
         let step = stride.max(1) * BLOCK_SECTORS;
         let blocks = (0..span.sectors / BLOCK_SECTORS * BLOCK_SECTORS).step_by(step as usize);
-        Pass::of_blocks(writes, blocks.map(|sector| span.start + sector), &Strides::default())
+        StridePass::of_blocks(writes, blocks.map(|sector| span.start + sector), &Strides::default())
     }
 
     /// Blocks in ascending order. What is adjacent among those that are sent together is one request, and so is what the
     /// rule allows to fill the gaps of.
-    pub fn of_blocks(writes: bool, blocks: impl IntoIterator<Item = Lba>, rule: &Strides) -> Pass {
+    pub fn of_blocks(writes: bool, blocks: impl IntoIterator<Item = Lba>, rule: &Strides) -> StridePass {
         let mut requests: Vec<(Extent, usize)> = Vec::new();
         for (index, block) in blocks.into_iter().enumerate() {
             let begins = index % BATCH_BLOCKS == 0;
@@ -63,7 +63,7 @@ impl Pass {
                 _ => requests.push((Extent::new(block, BLOCK_SECTORS), 1)),
             }
         }
-        Pass { writes, requests }
+        StridePass { writes, requests }
     }
 }
 
@@ -95,8 +95,8 @@ impl Strides {
 }
 
 /// The progress of a pass.
-struct Running {
-    pass: Pass,
+struct RunningPass {
+    pass: StridePass,
     client: RequestId,
     began: Nanos,
     next: usize,
@@ -110,15 +110,15 @@ struct Running {
 /// See the module's documentation.
 #[derive(Default)]
 pub struct StrideBench {
-    passes: VecDeque<Pass>,
-    running: Option<Running>,
+    passes: VecDeque<StridePass>,
+    running: Option<RunningPass>,
     took: Vec<Nanos>,
     below: Option<Geometry>,
 }
 
 impl StrideBench {
     /// The passes, in their order. Passes of writes overwrite with zeroes.
-    pub fn new(passes: impl IntoIterator<Item = Pass>) -> StrideBench {
+    pub fn new(passes: impl IntoIterator<Item = StridePass>) -> StrideBench {
         StrideBench { passes: passes.into_iter().collect(), ..StrideBench::default() }
     }
 
@@ -128,8 +128,15 @@ impl StrideBench {
             let error = IoError::new(ErrorKind::Invalid);
             return cx.reply(client, IoResult::err(Buf::none(), error));
         };
-        let running =
-            Running { pass, client, began: cx.now, next: 0, outstanding: 0, flushing: false, error: None };
+        let running = RunningPass {
+            pass,
+            client,
+            began: cx.now,
+            next: 0,
+            outstanding: 0,
+            flushing: false,
+            error: None,
+        };
         self.running = Some(running);
         self.go_on(cx);
     }
@@ -234,14 +241,15 @@ mod tests {
     #[test]
     fn a_stride_leaves_out_what_lies_between_and_contiguous_blocks_are_one_request() {
         let span = Extent::new(at(10), 64 * BLOCK_SECTORS);
-        let starts =
-            |pass: Pass| pass.requests.iter().map(|(r, _)| r.start.0 / BLOCK_SECTORS).collect::<Vec<_>>();
-        assert_eq!(starts(Pass::strided(false, span, 30)), [10, 40, 70]);
-        let contiguous = Pass::strided(true, span, 1);
+        let starts = |pass: StridePass| {
+            pass.requests.iter().map(|(r, _)| r.start.0 / BLOCK_SECTORS).collect::<Vec<_>>()
+        };
+        assert_eq!(starts(StridePass::strided(false, span, 30)), [10, 40, 70]);
+        let contiguous = StridePass::strided(true, span, 1);
         assert_eq!(contiguous.requests.iter().map(|(r, _)| r.sectors).collect::<Vec<_>>(), [256, 256]);
         assert_eq!(starts(contiguous), [10, 42]);
         let blocks = [0, 1, 4, 10, 12].map(at);
-        let filled = Pass::of_blocks(true, blocks, &Strides::up_to(4));
+        let filled = StridePass::of_blocks(true, blocks, &Strides::up_to(4));
         let extent = |first: u64, last: u64| Extent::new(at(first), (last + 1 - first) * BLOCK_SECTORS);
         assert_eq!(filled.requests, [(extent(0, 4), 3), (extent(10, 12), 2)]);
     }
@@ -258,7 +266,7 @@ mod tests {
     }
 
     /// Runs a pass on something that ends the oldest request each time; the most blocks that were out, and the requests.
-    fn play(pass: Pass) -> (usize, Vec<(&'static str, Extent)>) {
+    fn play(pass: StridePass) -> (usize, Vec<(&'static str, Extent)>) {
         let mut bench = StrideBench::new([pass]);
         let (mut cx, mut waiting, mut sent) = (Cx::default(), VecDeque::new(), Vec::new());
         bench.handle(Event::Request(Request { id: RequestId(7), io: Io::Flush }), cx.at(Nanos::ZERO));
@@ -289,7 +297,7 @@ mod tests {
     fn from_32_to_64_blocks_are_outstanding_and_every_request_is_sent_once() {
         let span = Extent::new(at(0), 1000 * BLOCK_SECTORS);
         for (writes, stride) in [(false, 1), (true, 1), (false, 3), (true, 7)] {
-            let pass = Pass::strided(writes, span, stride);
+            let pass = StridePass::strided(writes, span, stride);
             let (most, sent) = play(pass.clone());
             assert!((33..=64).contains(&most), "{most}");
             let name = if writes { "write" } else { "read" };

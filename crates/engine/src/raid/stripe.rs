@@ -15,14 +15,14 @@
 use crate::layer::{Durability, Io, IoResult};
 use crate::raid::cache::StripeCache;
 use crate::raid::clients::Clients;
-use crate::raid::config::Canary;
+use crate::raid::config::ArrayCanary;
 use crate::raid::destaging::Destaging;
 use crate::raid::env::Env;
 use crate::raid::flight::Flight;
 use crate::raid::lost::unknown;
-use crate::raid::matrix::{Ops, Status};
-use crate::raid::operation::{Goal, Operation, OperationPhase, Reads, Work, view};
-use crate::raid::plan::{Cycle, Purpose, Run, StripeView, TooManyMissing, plan};
+use crate::raid::matrix::{BlockStatus, Ops};
+use crate::raid::operation::{Goal, Operation, OperationPhase, PlanReads, PlannedWork, view};
+use crate::raid::plan::{BlockRun, Cycle, PlanPurpose, StripeView, TooManyMissing, plan};
 use crate::raid::prefetch::{Prefetch, lacks};
 use crate::slab::Slab;
 use crate::{Buf, LINE_BYTES};
@@ -30,7 +30,7 @@ use crate::{Buf, LINE_BYTES};
 const BLOCK: usize = LINE_BYTES as usize;
 
 /// The stripe cache, and what is under way on its units.
-pub(super) struct Stripes {
+pub(super) struct ActiveStripes {
     pub cache: StripeCache,
     pub operations: Slab<Operation>,
     /// Operations that wait for the superblocks.
@@ -40,9 +40,9 @@ pub(super) struct Stripes {
 }
 
 /// Those that may end an operation return the unit that this has freed.
-impl Stripes {
-    pub fn new(cache: StripeCache) -> Stripes {
-        Stripes {
+impl ActiveStripes {
+    pub fn new(cache: StripeCache) -> ActiveStripes {
+        ActiveStripes {
             cache,
             operations: Slab::default(),
             held_back: Vec::new(),
@@ -74,11 +74,11 @@ impl Stripes {
         let view = view(unit, &self.cache, env.recorder);
         let entry = self.cache.get(unit).expect("it is locked");
         let purpose = match goal {
-            Goal::Fetch => Purpose::Fetch(entry.fetch.clone().expect("somebody waits for it")),
-            Goal::Destage if !env.recorder.is_unsynced(unit) => Purpose::Destage,
+            Goal::Fetch => PlanPurpose::Fetch(entry.fetch.clone().expect("somebody waits for it")),
+            Goal::Destage if !env.recorder.is_unsynced(unit) => PlanPurpose::Destage,
             Goal::Destage => {
                 let right = |row: &usize| env.recorder.right_rows.contains(unit, *row);
-                Purpose::Resync((0..env.layout.rows).filter(right).collect())
+                PlanPurpose::Resync((0..env.layout.rows).filter(right).collect())
             }
         };
         let singly = entry.singly;
@@ -89,26 +89,26 @@ impl Stripes {
         if goal == Goal::Destage {
             // No client may write what the plan counts on before the parity is computed. A dirty block may change: its new content counts.
             self.cache.pin(unit, |place| match view.z[place] {
-                Status::Dirty | Status::Partial => false,
-                Status::Empty => plan.matrix[place] != Ops::NONE,
-                Status::Clean => true,
+                BlockStatus::Dirty | BlockStatus::Partial => false,
+                BlockStatus::Empty => plan.matrix[place] != Ops::NONE,
+                BlockStatus::Clean => true,
             });
         }
         let prefetched = std::mem::take(&mut self.operations.get_mut(key).prefetched);
-        let wanted: Vec<Run> = plan.reads.iter().filter_map(|run| lacks(run, &prefetched)).collect();
-        let mut runs: Vec<(Run, Option<Buf>)> =
+        let wanted: Vec<BlockRun> = plan.reads.iter().filter_map(|run| lacks(run, &prefetched)).collect();
+        let mut runs: Vec<(BlockRun, Option<Buf>)> =
             prefetched.into_iter().map(|(run, buf)| (run, Some(buf))).collect();
         let here = runs.len();
         for run in wanted {
             let step = if singly { 1 } else { run.rows.len() };
             for first in run.rows.step_by(step) {
-                runs.push((Run { column: run.column, rows: first..first + step }, None));
+                runs.push((BlockRun { column: run.column, rows: first..first + step }, None));
             }
         }
-        let wanted: Vec<Run> = runs[here..].iter().map(|(run, _)| run.clone()).collect();
+        let wanted: Vec<BlockRun> = runs[here..].iter().map(|(run, _)| run.clone()).collect();
         let operation = self.operations.get_mut(key);
         operation.left = wanted.len() as u32;
-        operation.work = Some(Work { reads: Reads::new(runs, &view), view, plan });
+        operation.work = Some(PlannedWork { reads: PlanReads::new(runs, &view), view, plan });
         if wanted.is_empty() {
             return self.compute(key, clients, env);
         }
@@ -188,7 +188,8 @@ impl Stripes {
             OperationPhase::Held if !self.may_write(unit, clients, env) => self.held_back.push(key),
             OperationPhase::Held => {
                 let journal = env.recorder.journal.as_mut();
-                let Some(journal) = journal.filter(|_| !env.config.canary.is(Canary::SkipJournal)) else {
+                let Some(journal) = journal.filter(|_| !env.config.canary.is(ArrayCanary::SkipJournal))
+                else {
                     return self.write_members(key, env);
                 };
                 self.operations.get_mut(key).phase = OperationPhase::Journaling;
@@ -233,7 +234,14 @@ impl Stripes {
     }
 
     /// A write of an operation has returned.
-    pub fn write_returned(&mut self, key: u64, run: &Run, is_ok: bool, made_up_for: bool, env: &mut Env) {
+    pub fn write_returned(
+        &mut self,
+        key: u64,
+        run: &BlockRun,
+        is_ok: bool,
+        made_up_for: bool,
+        env: &mut Env,
+    ) {
         let operation = self.operations.get_mut(key);
         operation.unwritten |= !made_up_for;
         operation.left -= 1;
@@ -319,7 +327,7 @@ impl Stripes {
 
     /// Operations may write to a unit; otherwise it is being recorded that they will.
     fn may_write(&self, unit: u64, clients: &Clients, env: &mut Env) -> bool {
-        let late = env.config.canary.is(Canary::LateIntent) && env.recorder.recorded().active;
+        let late = env.config.canary.is(ArrayCanary::LateIntent) && env.recorder.recorded().active;
         self.announce(unit, clients, env);
         env.recorder.may_write(unit) || late
     }
@@ -336,7 +344,7 @@ impl Stripes {
                 env.statistics.fetches += 1;
             }
             Goal::Destage if !operation.unwritten => {
-                if env.config.canary.is(Canary::LateWrite) {
+                if env.config.canary.is(ArrayCanary::LateWrite) {
                     self.cache.take_all_along(unit);
                 }
                 self.cache.destaged(unit);

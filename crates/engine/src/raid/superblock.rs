@@ -46,7 +46,7 @@ const NO_ROLE: u32 = u32::MAX;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Bytes {
+struct ArraySuperblockBytes {
     magic: [u8; 8],
     version: U16,
     level: U16,
@@ -93,7 +93,7 @@ struct AbsenceBytes {
     unused: U32,
 }
 
-const _: () = assert!(size_of::<Bytes>() == SUPERBLOCK_BYTES);
+const _: () = assert!(size_of::<ArraySuperblockBytes>() == SUPERBLOCK_BYTES);
 
 /// A member that is being filled with what the others say it has to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ const fn lost_block(entry: u64) -> (LostBlock, bool) {
 
 /// The content of a superblock that all members have alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Superblock {
+pub struct ArraySuperblock {
     pub uuid: [u8; 16],
     pub level: Level,
     pub members: usize,
@@ -179,7 +179,7 @@ pub struct Superblock {
 
 /// The identity of a device by its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct MemberIdentity {
     pub id: u64,
     /// None: a spare.
     pub role: Option<usize>,
@@ -189,7 +189,7 @@ pub struct Identity {
 
 /// Reason for not taking a block as a superblock of an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SuperblockError {
+pub enum ArraySuperblockError {
     #[error("it is no member of an array, and no spare of one")]
     NoMagic,
     #[error("its superblock has version {0}, and this program knows version {VERSION}")]
@@ -202,7 +202,7 @@ pub enum SuperblockError {
     Io(IoError),
 }
 
-impl Superblock {
+impl ArraySuperblock {
     /// Returns the UUID in its usual notation.
     pub fn uuid_text(&self) -> String {
         let digits = format!("{:032x}", u128::from_be_bytes(self.uuid));
@@ -210,15 +210,15 @@ impl Superblock {
     }
 
     /// The member of a role, and which of its copies counts.
-    pub fn identity(&self, role: usize, copy: usize) -> Identity {
-        Identity { id: self.member_ids[role], role: Some(role), copy }
+    pub fn identity(&self, role: usize, copy: usize) -> MemberIdentity {
+        MemberIdentity { id: self.member_ids[role], role: Some(role), copy }
     }
 
     /// The one of several superblocks of an array that counts. Some members may be ahead of others that went on without them: what counts is
     /// how far all that were in use have come together. A program that does not know of that counts generations.
     pub fn newest_of<'a>(
-        found: impl IntoIterator<Item = &'a Superblock, IntoIter: Clone>,
-    ) -> Option<&'a Superblock> {
+        found: impl IntoIterator<Item = &'a ArraySuperblock, IntoIter: Clone>,
+    ) -> Option<&'a ArraySuperblock> {
         let found = found.into_iter();
         let last = found.clone().max_by_key(|superblock| superblock.generation)?;
         match last.complete {
@@ -252,8 +252,8 @@ impl Superblock {
         self.member_ids.iter().position(|other| *other == id)
     }
 
-    pub fn encode(&self, member: Identity) -> Buf {
-        let mut bytes = Bytes::new_zeroed();
+    pub fn encode(&self, member: MemberIdentity) -> Buf {
+        let mut bytes = ArraySuperblockBytes::new_zeroed();
         bytes.magic = MAGIC;
         bytes.version = VERSION.into();
         bytes.level = (self.level.parity() as u16 + 4).into();
@@ -305,52 +305,59 @@ impl Superblock {
     }
 
     /// Reads a copy: its content, and the identity of the device that it is on.
-    pub fn decode(block: &[u8], copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
-        let bytes = Bytes::read_from_bytes(block).map_err(|_| SuperblockError::NoMagic)?;
+    pub fn decode(
+        block: &[u8],
+        copy: usize,
+    ) -> Result<(ArraySuperblock, MemberIdentity), ArraySuperblockError> {
+        let bytes =
+            ArraySuperblockBytes::read_from_bytes(block).map_err(|_| ArraySuperblockError::NoMagic)?;
         if bytes.magic != MAGIC {
-            return Err(SuperblockError::NoMagic);
+            return Err(ArraySuperblockError::NoMagic);
         }
         // The checksum of another version may cover other bytes.
         if bytes.version.get() != VERSION {
-            return Err(SuperblockError::Version(bytes.version.get()));
+            return Err(ArraySuperblockError::Version(bytes.version.get()));
         }
         let mut unsigned = bytes.clone();
         unsigned.crc = 0.into();
         if crc32c::crc32c(unsigned.as_bytes()) != bytes.crc.get() {
-            return Err(SuperblockError::Checksum);
+            return Err(ArraySuperblockError::Checksum);
         }
         bytes.fields(copy)
     }
 
     /// Reads the newer of the two copies on a device, and the identity of the device.
-    pub fn read(member: &mut dyn BlockDevice) -> Result<(Superblock, Identity), SuperblockError> {
+    pub fn read(
+        member: &mut dyn BlockDevice,
+    ) -> Result<(ArraySuperblock, MemberIdentity), ArraySuperblockError> {
         let mut copy = |copy: usize| {
-            let block = member.read(COPY_SECTORS[copy], SUPERBLOCK_BYTES).map_err(SuperblockError::Io)?;
-            Superblock::decode(block.bytes(), copy)
+            let block =
+                member.read(COPY_SECTORS[copy], SUPERBLOCK_BYTES).map_err(ArraySuperblockError::Io)?;
+            ArraySuperblock::decode(block.bytes(), copy)
         };
-        Superblock::newer([copy(0), copy(1)])
+        ArraySuperblock::newer([copy(0), copy(1)])
     }
 
     /// The one of the two copies on a device that counts: of one generation, the second. Of two errors, the first is told.
     pub(super) fn newer(
-        [first, second]: [Result<(Superblock, Identity), SuperblockError>; 2],
-    ) -> Result<(Superblock, Identity), SuperblockError> {
+        [first, second]: [Result<(ArraySuperblock, MemberIdentity), ArraySuperblockError>; 2],
+    ) -> Result<(ArraySuperblock, MemberIdentity), ArraySuperblockError> {
         newest([second, first], |copy| match copy {
             Ok((superblock, identity)) => Worth::Valid((superblock.generation, identity.copy)),
-            Err(SuperblockError::Version(_)) => Worth::OtherVersion,
-            Err(SuperblockError::NoMagic) => Worth::None,
+            Err(ArraySuperblockError::Version(_)) => Worth::OtherVersion,
+            Err(ArraySuperblockError::NoMagic) => Worth::None,
             Err(_) => Worth::Damaged,
         })
     }
 
     /// The write that puts this generation on a device. When it has returned, the other copy counts.
-    pub fn write(&self, member: Identity) -> Io {
+    pub fn write(&self, member: MemberIdentity) -> Io {
         let at = COPY_SECTORS[1 - member.copy];
         Io::Write { at, buf: self.encode(member), durability: Durability::Durable }
     }
 }
 
-impl Bytes {
+impl ArraySuperblockBytes {
     fn away(&self) -> Away {
         let listed = self.away.iter().zip(&self.away_had).filter(|(absence, _)| absence.id != NOBODY);
         let absence = |(bytes, had): (&AbsenceBytes, &U64)| Absence {
@@ -366,7 +373,7 @@ impl Bytes {
     }
 
     /// Refuses what no program of this version has written.
-    fn check(&self, level: Level) -> Result<(), SuperblockError> {
+    fn check(&self, level: Level) -> Result<(), ArraySuperblockError> {
         let (members, role, rebuilding) =
             (self.members.get() as usize, self.role.get(), self.rebuilding.get());
         let strip_sectors = u64::from(self.strip_sectors.get());
@@ -415,27 +422,27 @@ impl Bytes {
             (self.away.iter().all(|absence| absence.id == NOBODY || is_role(absence.role.get())), "away"),
             (flags.iter().all(|flag| *flag <= 1), "flags"),
         ];
-        checks.iter().try_for_each(|(ok, field)| ok.then_some(()).ok_or(SuperblockError::Field(field)))
+        checks.iter().try_for_each(|(ok, field)| ok.then_some(()).ok_or(ArraySuperblockError::Field(field)))
     }
 
     fn lost(&self) -> BTreeMap<LostBlock, bool> {
         self.lost[..self.lost_blocks.get() as usize].iter().map(|entry| lost_block(entry.get())).collect()
     }
 
-    fn fields(&self, copy: usize) -> Result<(Superblock, Identity), SuperblockError> {
+    fn fields(&self, copy: usize) -> Result<(ArraySuperblock, MemberIdentity), ArraySuperblockError> {
         let level = match self.level.get() {
             5 => Level::Raid5,
             6 => Level::Raid6,
-            _ => return Err(SuperblockError::Field("level")),
+            _ => return Err(ArraySuperblockError::Field("level")),
         };
         self.check(level)?;
         let (members, role) = (self.members.get() as usize, self.role.get());
         let (rebuilding, reshape_from) = (self.rebuilding.get(), self.reshape_from.get() as usize);
         let calibration = match self.calibrated {
-            1 => Some(self.calibration.contiguity().ok_or(SuperblockError::Field("calibration"))?),
+            1 => Some(self.calibration.contiguity().ok_or(ArraySuperblockError::Field("calibration"))?),
             _ => None,
         };
-        let superblock = Superblock {
+        let superblock = ArraySuperblock {
             uuid: self.uuid,
             level,
             members,
@@ -464,7 +471,7 @@ impl Bytes {
             caches: self.caches.iter().map(|cache| cache.get()).filter(|cache| *cache != 0).collect(),
         };
         let role = (role != NO_ROLE).then_some(role as usize);
-        Ok((superblock, Identity { id: self.id.get(), role, copy }))
+        Ok((superblock, MemberIdentity { id: self.id.get(), role, copy }))
     }
 }
 
@@ -477,16 +484,17 @@ pub(super) mod tests {
     use crate::raid::contiguity::Strides;
 
     /// End of the fields before the tables, and range of the fields of a growth.
-    pub const HEAD: usize = offset_of!(Bytes, calibration);
-    pub const RESHAPE: Range<usize> = offset_of!(Bytes, reshape_from)..offset_of!(Bytes, lost_blocks);
+    pub const HEAD: usize = offset_of!(ArraySuperblockBytes, calibration);
+    pub const RESHAPE: Range<usize> =
+        offset_of!(ArraySuperblockBytes, reshape_from)..offset_of!(ArraySuperblockBytes, lost_blocks);
 
-    pub fn sample() -> Superblock {
+    pub fn sample() -> ArraySuperblock {
         let mut in_doubt = Bitmap::default();
         in_doubt.insert(3);
         in_doubt.insert(9000);
         let mut missed = Bitmap::default();
         missed.insert(1999);
-        Superblock {
+        ArraySuperblock {
             uuid: *b"an array of five",
             level: Level::Raid6,
             members: 5,
@@ -521,15 +529,20 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let spare = Identity { id: 99, role: None, copy: 1 };
+        let spare = MemberIdentity { id: 99, role: None, copy: 1 };
         for member in [sample().identity(4, 1), spare] {
             let buf = sample().encode(member);
-            assert_eq!(Superblock::decode(buf.bytes(), 1), Ok((sample(), member)));
+            assert_eq!(ArraySuperblock::decode(buf.bytes(), 1), Ok((sample(), member)));
         }
-        let plain =
-            Superblock { rebuilding: None, reshape: None, calibration: None, caches: vec![], ..sample() };
+        let plain = ArraySuperblock {
+            rebuilding: None,
+            reshape: None,
+            calibration: None,
+            caches: vec![],
+            ..sample()
+        };
         let buf = plain.encode(plain.identity(0, 0));
-        assert_eq!(Superblock::decode(buf.bytes(), 0), Ok((plain.clone(), plain.identity(0, 0))));
+        assert_eq!(ArraySuperblock::decode(buf.bytes(), 0), Ok((plain.clone(), plain.identity(0, 0))));
     }
 
     #[test]
@@ -538,7 +551,7 @@ pub(super) mod tests {
         let mut bytes = buf.bytes().to_vec();
         for bit in (0..8 * 112).chain((8 * 112..8 * SUPERBLOCK_BYTES).step_by(61)) {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            Superblock::decode(&bytes, 0).expect_err("a bit was turned");
+            ArraySuperblock::decode(&bytes, 0).expect_err("a bit was turned");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }

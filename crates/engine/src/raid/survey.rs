@@ -16,7 +16,7 @@ use crate::raid::layout::Layout;
 use crate::raid::matrix::Shape;
 use crate::raid::pass::PassKind;
 use crate::raid::status::Findings;
-use crate::raid::syndrome::{self, Verdict};
+use crate::raid::syndrome::{self, GroupVerdict};
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
@@ -28,7 +28,7 @@ pub(super) struct Repair {
     pub buf: Buf,
 }
 
-/// The outcome of a [`Survey`].
+/// The outcome of a [`WindowSurvey`].
 #[derive(Default)]
 pub(super) struct Surveyed {
     pub findings: Findings,
@@ -38,7 +38,7 @@ pub(super) struct Surveyed {
 }
 
 /// See the module's documentation. Rows are those of the window.
-pub(super) struct Survey<'a> {
+pub(super) struct WindowSurvey<'a> {
     pub layout: Layout,
     pub kind: PassKind,
     pub units: Range<u64>,
@@ -58,7 +58,7 @@ struct Writes {
     rebuilt: Option<Buf>,
 }
 
-impl Survey<'_> {
+impl WindowSurvey<'_> {
     const fn shape(&self) -> Shape {
         self.layout.shape
     }
@@ -241,13 +241,13 @@ impl Survey<'_> {
             let blocks: Vec<&[u8]> = blocks.iter().map(|block| &block[at.clone()]).collect();
             let parities: Vec<Vec<u8>> = parities.iter().map(|parity| parity[at.clone()].to_vec()).collect();
             let verdict = syndrome::judge(shape, &blocks, &parities);
-            if verdict == Verdict::Right {
+            if verdict == GroupVerdict::Right {
                 continue;
             }
             found.findings.mismatches += 1;
             match (self.kind, verdict) {
                 (PassKind::Scrub { repair: false }, _) => {}
-                (PassKind::Scrub { .. }, Verdict::Wrong { column, block }) => {
+                (PassKind::Scrub { .. }, GroupVerdict::Wrong { column, block }) => {
                     writes.blocks.insert((self.layout.member(unit, column), row), block);
                 }
                 (kind, _) => {

@@ -10,7 +10,7 @@ use crate::raid::parity::{self, Q};
 
 /// The verdict on a group of which every block could be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum GroupVerdict {
     Right,
     /// Exactly this block is wrong, and this is what it should be.
     Wrong {
@@ -68,7 +68,7 @@ pub fn parity_of(shape: Shape, data: &[&[u8]]) -> Vec<Vec<u8>> {
 }
 
 /// Checks that the blocks of a group fit, and finds the one that does not. `parities`: computed from the data.
-pub fn judge(shape: Shape, blocks: &[&[u8]], parities: &[Vec<u8>]) -> Verdict {
+pub fn judge(shape: Shape, blocks: &[&[u8]], parities: &[Vec<u8>]) -> GroupVerdict {
     let differs = |which: usize| {
         let mut difference = parities[which].clone();
         parity::add(&mut difference, blocks[shape.data + which]);
@@ -77,23 +77,23 @@ pub fn judge(shape: Shape, blocks: &[&[u8]], parities: &[Vec<u8>]) -> Verdict {
     let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
     let p = differs(0);
     if shape.parity == 1 {
-        return if is_zero(&p) { Verdict::Right } else { Verdict::Mismatch };
+        return if is_zero(&p) { GroupVerdict::Right } else { GroupVerdict::Mismatch };
     }
     let q = differs(Q);
     match (is_zero(&p), is_zero(&q)) {
-        (true, true) => Verdict::Right,
-        (false, true) => Verdict::Wrong { column: shape.data, block: parities[0].clone() },
-        (true, false) => Verdict::Wrong { column: shape.data + Q, block: parities[Q].clone() },
+        (true, true) => GroupVerdict::Right,
+        (false, true) => GroupVerdict::Wrong { column: shape.data, block: parities[0].clone() },
+        (true, false) => GroupVerdict::Wrong { column: shape.data + Q, block: parities[Q].clone() },
         (false, false) => {
             let explains = |column: &usize| {
                 let mut rest = q.clone();
                 parity::add_scaled(&mut rest, &p, parity::weight(Q, *column));
                 is_zero(&rest)
             };
-            let Some(column) = (0..shape.data).find(explains) else { return Verdict::Mismatch };
+            let Some(column) = (0..shape.data).find(explains) else { return GroupVerdict::Mismatch };
             let mut block = blocks[column].to_vec();
             parity::add(&mut block, &p);
-            Verdict::Wrong { column, block }
+            GroupVerdict::Wrong { column, block }
         }
     }
 }
@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    fn verdict(shape: Shape, blocks: &[Vec<u8>]) -> Verdict {
+    fn verdict(shape: Shape, blocks: &[Vec<u8>]) -> GroupVerdict {
         let all: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
         judge(shape, &all, &parity_of(shape, &all[..shape.data]))
     }
@@ -142,14 +142,14 @@ mod tests {
     fn raid_6_says_which_block_is_wrong_and_what_it_should_be() {
         for shape in SHAPES {
             let right = group(shape);
-            assert_eq!(verdict(shape, &right), Verdict::Right);
+            assert_eq!(verdict(shape, &right), GroupVerdict::Right);
             for column in 0..shape.columns() {
                 let mut blocks = right.clone();
                 blocks[column][17] ^= 0x40;
                 blocks[column][199] ^= 0x01;
                 let expected = match shape.parity {
-                    1 => Verdict::Mismatch,
-                    _ => Verdict::Wrong { column, block: right[column].clone() },
+                    1 => GroupVerdict::Mismatch,
+                    _ => GroupVerdict::Wrong { column, block: right[column].clone() },
                 };
                 assert_eq!(verdict(shape, &blocks), expected);
             }
@@ -163,7 +163,7 @@ mod tests {
             let mut blocks = group(shape);
             blocks[a][3] ^= 0x11;
             blocks[b][100] ^= 0x22;
-            assert_eq!(verdict(shape, &blocks), Verdict::Mismatch, "{a} and {b}");
+            assert_eq!(verdict(shape, &blocks), GroupVerdict::Mismatch, "{a} and {b}");
         }
     }
 }

@@ -482,7 +482,7 @@ fn members_that_do_not_belong_are_refused() {
     let error = refused(&|_, members| members.0.swap(1, 2));
     assert_eq!(error, AssembleError::OtherRole { place: 1, role: 2 });
     let error = refused(&|_, members| members.0[3].0.fill(0));
-    let wrong = vec![(SuperblockError::NoMagic, vec![3])];
+    let wrong = vec![(ArraySuperblockError::NoMagic, vec![3])];
     assert_eq!(error, AssembleError::Unknown { wrong, others: Others::MakeUp });
     let error = refused(&|config, _| config.strip_sectors = 8);
     assert!(matches!(error, AssembleError::Described { strip_sectors: 128, grows: false, .. }), "{error}");
@@ -494,7 +494,7 @@ fn members_that_do_not_belong_are_refused() {
     assert_eq!(error, AssembleError::TooManyFailed { roles: vec![1, 3], parity: 1 });
     let error = refused(&|_, members| {
         let other = Bench::new(config(Level::Raid5, 4)).members;
-        let mut superblock = Superblock::read(&mut Memory(other.0[0].0.clone())).expect("made").0;
+        let mut superblock = ArraySuperblock::read(&mut Memory(other.0[0].0.clone())).expect("made").0;
         superblock.uuid = *b"another array!!!";
         superblock.generation = 9;
         let identity = superblock.identity(0, 0);
@@ -542,10 +542,10 @@ fn a_start_asks_for_the_journal_where_that_is_not_there() {
     // A crash before all of the parity was computed: no journal makes up for that.
     let mut members = bench.members;
     for member in &mut members.0[..5] {
-        let (newest, identity) = Superblock::read(member).expect("made");
+        let (newest, identity) = ArraySuperblock::read(member).expect("made");
         let (generation, in_doubt) = (newest.generation + 1, Bitmap::full(1));
         assert!(newest.active && newest.journaled);
-        let crashed = Superblock { generation, in_doubt, ..newest };
+        let crashed = ArraySuperblock { generation, in_doubt, ..newest };
         member.run(crashed.write(identity)).status.expect("written");
     }
     members.0.remove(0);

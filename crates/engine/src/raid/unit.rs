@@ -4,15 +4,15 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::Buf;
 use crate::raid::layout::Chunk;
-use crate::raid::matrix::Status;
-use crate::raid::plan::Run;
+use crate::raid::matrix::BlockStatus;
+use crate::raid::plan::BlockRun;
 
 /// All sectors of a block.
 pub(super) const WHOLE: u8 = 0xff;
 
 /// A block: one bit for each sector.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct CachedBlock {
     /// Sectors that the cache has.
     pub valid: u8,
     /// Sectors that are newer than on the disk.
@@ -23,21 +23,21 @@ pub(super) struct Block {
     pub taken: bool,
 }
 
-impl Block {
-    pub fn status(self) -> Status {
+impl CachedBlock {
+    pub fn status(self) -> BlockStatus {
         match self {
-            Block { valid: 0, .. } => Status::Empty,
-            Block { valid: WHOLE, dirty: 0, .. } => Status::Clean,
-            Block { valid: WHOLE, .. } => Status::Dirty,
-            Block { dirty: 0, .. } => unreachable!("a block is filled whole or written"),
-            Block { .. } => Status::Partial,
+            CachedBlock { valid: 0, .. } => BlockStatus::Empty,
+            CachedBlock { valid: WHOLE, dirty: 0, .. } => BlockStatus::Clean,
+            CachedBlock { valid: WHOLE, .. } => BlockStatus::Dirty,
+            CachedBlock { dirty: 0, .. } => unreachable!("a block is filled whole or written"),
+            CachedBlock { .. } => BlockStatus::Partial,
         }
     }
 }
 
 /// A part of a client's request that waits for a lock.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct RequestPart {
     pub request: u64,
     pub chunk: Chunk,
     /// The offset of its bytes in the request's buffer.
@@ -48,7 +48,7 @@ pub struct Piece {
 #[derive(Default)]
 pub struct Unit {
     /// Row by row.
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<CachedBlock>,
     /// The data blocks of some rows each, column by column; none where none of them is held.
     pub(super) pieces: Vec<Option<Buf>>,
     /// The number of pieces that are held.
@@ -70,11 +70,11 @@ pub struct Unit {
     pub wanted: bool,
     /// The window of a pass that gets the lock next.
     pub claimed: Option<u64>,
-    pub waiting: VecDeque<Piece>,
+    pub waiting: VecDeque<RequestPart>,
     /// Rows of which something has to be computed, as a member cannot give it.
     pub fetch: Option<BTreeSet<usize>>,
     /// The content on its members, read for its next destage (`prefetch`).
-    pub(super) prefetched: Vec<(Run, Buf)>,
+    pub(super) prefetched: Vec<(BlockRun, Buf)>,
     /// A read of several blocks has failed: which of them is found out one by one.
     pub singly: bool,
     /// Bad sectors, by (row, column).

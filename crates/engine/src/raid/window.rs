@@ -15,12 +15,12 @@ use std::ops::Range;
 use crate::layer::{Durability, Io, IoResult};
 use crate::raid::cache::StripeCache;
 use crate::raid::env::Env;
-use crate::raid::flight::{Flight, Part};
+use crate::raid::flight::{Flight, WindowPart};
 use crate::raid::layout::Layout;
-use crate::raid::lost::Place;
+use crate::raid::lost::BlockPlace;
 use crate::raid::pass::{Pass, PassKind};
-use crate::raid::stripe::Stripes;
-use crate::raid::survey::{Repair, Survey};
+use crate::raid::stripe::ActiveStripes;
+use crate::raid::survey::{Repair, WindowSurvey};
 use crate::{Buf, LINE_BYTES};
 
 const BLOCK: usize = LINE_BYTES as usize;
@@ -65,13 +65,13 @@ impl Window {
         self.unreadable = self.unsettled.clone();
         for role in 0..env.members.count() {
             if !env.recorder.has_failed_at(role, self.units.start) {
-                self.read(Part { window: key, role, rows: 0..rows }, cache, env);
+                self.read(WindowPart { window: key, role, rows: 0..rows }, cache, env);
             }
         }
         assert!(self.left > 0, "an array without members is not served");
     }
 
-    fn read(&mut self, part: Part, cache: &StripeCache, env: &mut Env) {
+    fn read(&mut self, part: WindowPart, cache: &StripeCache, env: &mut Env) {
         self.left += 1;
         let at = env.layout.member_lba(self.units.start, part.rows.start);
         let buf = cache.buffer(part.rows.len() * BLOCK);
@@ -79,8 +79,8 @@ impl Window {
     }
 
     /// A member has given its part. What it cannot give in one piece is read again block by block.
-    pub fn read_returned(&mut self, part: Part, result: IoResult, cache: &StripeCache, env: &mut Env) {
-        let Part { window, role, rows } = part;
+    pub fn read_returned(&mut self, part: WindowPart, result: IoResult, cache: &StripeCache, env: &mut Env) {
+        let WindowPart { window, role, rows } = part;
         let all = self.rows(&env.layout);
         let empty = cache.buffer(all * BLOCK);
         self.left -= 1;
@@ -96,24 +96,31 @@ impl Window {
                 self.unreadable.insert((role, rows.start));
             }
             Err(_) => {
-                rows.for_each(|row| self.read(Part { window, role, rows: row..row + 1 }, cache, env));
+                rows.for_each(|row| self.read(WindowPart { window, role, rows: row..row + 1 }, cache, env));
             }
         }
     }
 
     /// Finds out what has to be written, and writes it. `repairs`: a pass may have made something right that is not flushed.
-    pub fn survey(&mut self, key: u64, pass: &mut Pass, repairs: bool, stripes: &Stripes, env: &mut Env) {
+    pub fn survey(
+        &mut self,
+        key: u64,
+        pass: &mut Pass,
+        repairs: bool,
+        stripes: &ActiveStripes,
+        env: &mut Env,
+    ) {
         let (layout, kind) = (env.layout, pass.kind);
         let (units, bytes) = (self.units.clone(), std::mem::take(&mut self.bytes));
         let (unreadable, unsettled) = (&self.unreadable, &self.unsettled);
-        let survey = Survey { layout, kind, units, bytes, unreadable, unsettled };
+        let survey = WindowSurvey { layout, kind, units, bytes, unreadable, unsettled };
         let found = survey.carry_out();
         // The data blocks of rows that cannot be made right.
         let missing = found.lost.iter().flat_map(|&row| {
             let (unit, in_unit) = self.place(row, &layout);
             survey.missing(row).into_iter().map(move |role| (unit, in_unit, layout.column(unit, role)))
         });
-        let missing: Vec<Place> = missing.filter(|(.., column)| *column < layout.shape.data).collect();
+        let missing: Vec<BlockPlace> = missing.filter(|(.., column)| *column < layout.shape.data).collect();
         let rebuilds = matches!(kind, PassKind::Rebuild { .. });
         self.lost = found.lost;
         let in_doubt = self.lost.iter().map(|row| env.recorder.regions.of_unit(self.place(*row, &layout).0));
@@ -137,13 +144,13 @@ impl Window {
             self.left += 1;
             let at = layout.member_lba(self.units.start, rows.start);
             let io = Io::Write { at, buf, durability: Durability::Volatile };
-            env.submit(role, Flight::WindowWrite(Part { window: key, role, rows }), io);
+            env.submit(role, Flight::WindowWrite(WindowPart { window: key, role, rows }), io);
         }
     }
 
     /// A member has written its part. Blocks that were bad are good now, and what a new member got in the place of lost blocks is not.
-    pub fn written(&self, part: Part, pass: &mut Pass, cache: &mut StripeCache, env: &mut Env) {
-        let Part { role, rows, .. } = part;
+    pub fn written(&self, part: WindowPart, pass: &mut Pass, cache: &mut StripeCache, env: &mut Env) {
+        let WindowPart { role, rows, .. } = part;
         let rebuilt = pass.kind == PassKind::Rebuild { role };
         for row in rows {
             let (unit, row_there) = self.place(row, &env.layout);

@@ -2,7 +2,7 @@
 
 use dcd_crash::{MemDisk, SimRng, VirtualDriver};
 use dcd_engine::raid::offline::{create, mark_failed};
-use dcd_engine::raid::{DATA_SECTOR, Level, RaidConfig, RaidLayer, Superblock};
+use dcd_engine::raid::{ArraySuperblock, DATA_SECTOR, Level, RaidConfig, RaidLayer};
 use dcd_engine::{
     BlockDevice, Buf, Durability, Geometry, Io, LINE_BYTES, LINE_SECTORS, LayerIndex, Lba, Nanos, Pump,
     RequestId, Stack, StackBuilder, Target,
@@ -33,7 +33,7 @@ fn degraded(all_marked: bool, journal: bool) -> (Stack, VirtualDriver<MemDisk>) 
     mark_failed(&mut all, 0).expect("the parity makes up for it");
     if all_marked {
         for disk in &mut disks[1..] {
-            let (mut superblock, identity) = Superblock::read(disk).expect("a member");
+            let (mut superblock, identity) = ArraySuperblock::read(disk).expect("a member");
             for tract in 0..superblock.missed_regions_max() {
                 superblock.away.missed.insert(tract);
             }

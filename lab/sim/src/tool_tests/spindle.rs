@@ -2,7 +2,7 @@
 
 use dcd_crash::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
 use dcd_engine::layers::slice::Slice;
-use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, Superblock};
+use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, LogSuperblock};
 use dcd_engine::log_cache::offline::{
     FormatOptions, format, measure_again, read_superblock, write_superblock,
 };
@@ -38,7 +38,7 @@ fn below_busy_host(config: DiskConfig, seed: u64) -> impl Fn(&mut StackBuilder, 
 const DATA_SECTORS: u64 = 64 * MIB;
 
 /// Formats a log on a part of a device, and gives that back; the time that it took, too.
-fn format_on(device: MemDisk, below: Below<'_>, log: Extent) -> (MemDisk, Superblock, Nanos) {
+fn format_on(device: MemDisk, below: Below<'_>, log: Extent) -> (MemDisk, LogSuperblock, Nanos) {
     let mut builder = StackBuilder::new();
     let port = builder.device(BlockDevice::geometry(&device));
     let disk = below(&mut builder, port);
@@ -52,7 +52,7 @@ fn format_on(device: MemDisk, below: Below<'_>, log: Extent) -> (MemDisk, Superb
     (offline.into_pump().into_devices().remove(0), superblock, took)
 }
 
-fn formatted(config: &DiskConfig, log: Extent) -> (Superblock, Nanos) {
+fn formatted(config: &DiskConfig, log: Extent) -> (LogSuperblock, Nanos) {
     let device = MemDisk::instant(Geometry::plain(log.end().0));
     let (_, superblock, took) = format_on(device, &modelled(config.clone()), log);
     (superblock, took)
@@ -129,7 +129,7 @@ impl Served {
     }
 
     /// Stops the cache, and reads what the log says.
-    fn stop(mut self) -> Superblock {
+    fn stop(mut self) -> LogSuperblock {
         self.control(Control::Stop, Report::Stopped);
         let mut log = StackDevice { stack: &mut self.stack, pump: &mut self.driver, target: self.log };
         read_superblock(&mut log).expect("it is there")
@@ -140,7 +140,7 @@ fn config(drive: &str, write_cache: WriteCache) -> DiskConfig {
     DiskConfig { drive: drive.to_owned(), write_cache, ..DiskConfig::default() }
 }
 
-fn spin(superblock: &Superblock) -> Spin {
+fn spin(superblock: &LogSuperblock) -> Spin {
     match superblock.spindle {
         Spindle::Spins(spin) => spin,
         other => panic!("{other:?}"),
@@ -153,7 +153,7 @@ fn close(found: u64, real: u64, what: &str) {
 }
 
 /// Compares with the drive's own figures, at the places where a log of this extent is measured.
-fn compare(name: &str, drive: &Drive, log: Extent, superblock: &Superblock) {
+fn compare(name: &str, drive: &Drive, log: Extent, superblock: &LogSuperblock) {
     let spin = spin(superblock);
     close(spin.revolution.0, drive.revolution().0, &format!("{name}: revolution"));
     let length = superblock.end_sector() - FIRST_SEGMENT_SECTOR;
@@ -205,7 +205,7 @@ fn format_finds_the_figures_of_a_drive_that_turns_slowly() {
     compare("at 1600 rpm", &drive, log, &superblock);
 }
 
-fn log_on(drive: &str, write_cache: WriteCache) -> (MemDisk, Superblock) {
+fn log_on(drive: &str, write_cache: WriteCache) -> (MemDisk, LogSuperblock) {
     let log = Extent::new(Lba(0), 128 * MIB);
     let device = MemDisk::instant(Geometry::plain(log.sectors));
     let (device, superblock, _) = format_on(device, &modelled(config(drive, write_cache)), log);
@@ -387,7 +387,7 @@ fn a_busy_host_hides_no_head_and_one_that_is_too_busy_is_not_taken_for_a_disk_wi
 }
 
 /// A log that was used and stopped, on a disk of which nothing is known: with everything in it destaged, or with data in it.
-fn unknown(name: &str, destaged: bool) -> (MemDisk, Superblock) {
+fn unknown(name: &str, destaged: bool) -> (MemDisk, LogSuperblock) {
     let (log, _) = log_on(name, WriteCache::Off);
     let mut served = Served::start(log, &modelled(config(name, WriteCache::Off)));
     served.commit();
@@ -406,7 +406,7 @@ fn unknown(name: &str, destaged: bool) -> (MemDisk, Superblock) {
 #[test]
 fn what_could_not_be_told_is_measured_when_the_log_is_empty_and_a_cut_meanwhile_loses_no_number() {
     let name = "barracuda-1996";
-    let again = |(log, _): (MemDisk, Superblock), left| {
+    let again = |(log, _): (MemDisk, LogSuperblock), left| {
         noticed(name, 0, Nanos(1), log, |log| {
             let mut watched = Watched { device: log, left, written: Vec::new() };
             let found = measure_again(&mut watched);
@@ -472,7 +472,7 @@ fn a_cut_while_a_log_is_measured_leaves_no_superblock_over_what_was_written() {
 }
 
 /// A log of 64 MiB, formatted on a drive below a busy host.
-fn busy(config: &DiskConfig, seed: u64) -> (MemDisk, Superblock, Nanos) {
+fn busy(config: &DiskConfig, seed: u64) -> (MemDisk, LogSuperblock, Nanos) {
     let log = Extent::new(Lba(0), 64 * MIB);
     let device = MemDisk::instant(Geometry::plain(log.sectors));
     format_on(device, &below_busy_host(config.clone(), seed), log)

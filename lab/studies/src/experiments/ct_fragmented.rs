@@ -2,7 +2,7 @@
 
 use dcd_crash::SimRng;
 use dcd_engine::raid::contiguity::Strides;
-use dcd_engine::raid::stride::{BLOCK_BYTES, Pass};
+use dcd_engine::raid::stride::{BLOCK_BYTES, StridePass};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 
 use super::prelude::*;
@@ -67,9 +67,10 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 
 fn measure(name: &str, span: Extent, means: &[u64], seed: u64) -> Result<Sample, LabError> {
     let drive = drive_of(name)?;
-    let mut passes = vec![Pass::strided(true, span, 1)];
+    let mut passes = vec![StridePass::strided(true, span, 1)];
     let fragmented = |mean: &u64| blocks(span, *mean as f64, DISTANCE_MAX, mix(seed, *mean));
-    passes.extend(means.iter().map(|mean| Pass::of_blocks(true, fragmented(mean), &Strides::default())));
+    passes
+        .extend(means.iter().map(|mean| StridePass::of_blocks(true, fragmented(mean), &Strides::default())));
     let times = stride_times(&drive, passes)?;
     let contiguous = times[0].as_secs_f64();
     let mut sample = Sample::default();

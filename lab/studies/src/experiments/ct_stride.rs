@@ -1,7 +1,7 @@
 //! The stride benchmark: Smax and Sexcept of a disk, and whether the Smax that it finds is the fastest one.
 
 use dcd_engine::raid::contiguity::Strides;
-use dcd_engine::raid::stride::{BLOCK_BYTES, Pass, THRESHOLD};
+use dcd_engine::raid::stride::{BLOCK_BYTES, StridePass, THRESHOLD};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_model::Drive;
 
@@ -65,11 +65,11 @@ fn curve(strides: &[u64], normalised: &[f64]) -> Vec<(u64, f64)> {
 }
 
 /// Gaps are filled within a stripe's column, as a destage does, and not those from one to the next (section IV-F).
-fn within_columns(writes: bool, blocks: &[Lba], rule: &Strides) -> Pass {
+fn within_columns(writes: bool, blocks: &[Lba], rule: &Strides) -> StridePass {
     let column = |block: &Lba| block.0 / (DISTANCE_MAX * BLOCK_BYTES / SECTOR_BYTES);
     let columns = blocks.chunk_by(|one, next| column(one) == column(next));
-    let passes = columns.map(|blocks| Pass::of_blocks(writes, blocks.iter().copied(), rule));
-    Pass { writes, requests: passes.flat_map(|pass| pass.requests).collect() }
+    let passes = columns.map(|blocks| StridePass::of_blocks(writes, blocks.iter().copied(), rule));
+    StridePass { writes, requests: passes.flat_map(|pass| pass.requests).collect() }
 }
 
 fn measure(
@@ -80,8 +80,8 @@ fn measure(
     mean: f64,
     seed: u64,
 ) -> Result<Sample, LabError> {
-    let mut passes = vec![Pass::strided(writes, span, 1)];
-    passes.extend(strides.iter().map(|stride| Pass::strided(writes, span, *stride)));
+    let mut passes = vec![StridePass::strided(writes, span, 1)];
+    passes.extend(strides.iter().map(|stride| StridePass::strided(writes, span, *stride)));
     let times = stride_times(drive, passes)?;
     let contiguous = times[0].as_secs_f64();
     let normalised: Vec<f64> = times[1..].iter().map(|time| time.as_secs_f64() / contiguous).collect();

@@ -1,7 +1,7 @@
 //! Starts of a run: what an administrator does before them, with members that are blank, have failed, or are missing.
 
 use dcd_engine::Stack;
-use dcd_engine::raid::{AssembleError, SuperblockError};
+use dcd_engine::raid::{ArraySuperblockError, AssembleError};
 
 use super::{Driver, Outcome, Run};
 use crate::explore::administrator::{
@@ -89,8 +89,9 @@ impl Run {
             Some(AssembleError::Unknown { wrong, .. }) => wrong,
             _ => &[],
         };
-        let is_blank =
-            |error: &SuperblockError| matches!(error, SuperblockError::NoMagic | SuperblockError::Checksum);
+        let is_blank = |error: &ArraySuperblockError| {
+            matches!(error, ArraySuperblockError::NoMagic | ArraySuperblockError::Checksum)
+        };
         let names = |role: &usize| wrong.iter().any(|(error, roles)| is_blank(error) && roles.contains(role));
         if !blank.iter().all(names) {
             return Err(format!("a start with the blank members {blank:?} does not name them: {refused}"));

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use dcd_engine::log_cache::format::{SUPERBLOCK_AREA_BYTES, SUPERBLOCK_SECTORS, Superblock};
+use dcd_engine::log_cache::format::{LogSuperblock, SUPERBLOCK_AREA_BYTES, SUPERBLOCK_SECTORS};
 use dcd_engine::log_cache::{LogError, offline::live_superblock};
 use dcd_engine::mirror::{CONTENT_SECTOR, MirrorError};
 use dcd_engine::{Buf, Durability, ErrorKind, Io, Lba, RequestId, SECTOR_BYTES};
@@ -171,11 +171,11 @@ impl Run {
 }
 
 /// Returns the superblock that counts in the log on a leg.
-fn live_of(leg: &MemDisk) -> Option<Superblock> {
+fn live_of(leg: &MemDisk) -> Option<LogSuperblock> {
     let copies = SUPERBLOCK_SECTORS.map(|at| {
         let mut area = vec![0; SUPERBLOCK_AREA_BYTES];
         leg.current().read(Lba(CONTENT_SECTOR + at.0), &mut area);
-        Superblock::decode(&area)
+        LogSuperblock::decode(&area)
     });
     live_superblock(&copies).ok()
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dcd_engine::raid::offline::{ChangeError, make_spare, replace};
-use dcd_engine::raid::{ArrayStatus, DevicesStatus, Superblock};
+use dcd_engine::raid::{ArrayStatus, ArraySuperblock, DevicesStatus};
 use dcd_engine::{BlockDevice, SECTOR_BYTES, Seat};
 use dcd_serve::control::Client;
 use dcd_stack::HumanBytes;
@@ -86,7 +86,7 @@ fn refuse_in_use(name: &str, standing: Option<Standing>, role: Option<usize>) ->
 }
 
 /// Describes how a new member is filled, from the superblock that it was given.
-fn replaced(name: &str, role: usize, now: &Superblock) -> String {
+fn replaced(name: &str, role: usize, now: &ArraySuperblock) -> String {
     let what = match (now.rebuilding, now.is_returning()) {
         (Some(other), _) if other.role != role => {
             let other = other.role;
@@ -123,7 +123,7 @@ fn may_take_role(choice: &ArrayChoice, name: &str, role: usize) -> Result<(), Fa
 
 /// Returns the superblock of the other devices, from which the added device has diverged. The user chose those devices, even if the
 /// added one is newer.
-fn without_taken(devices: &Devices) -> Result<Superblock, Failure> {
+fn without_taken(devices: &Devices) -> Result<ArraySuperblock, Failure> {
     let newest = newest(&devices.found).ok_or(ChangeError::Nobody)?;
     match apart(&newest, devices.found.iter()) {
         Some(apart) => Err(ChangeError::Apart(apart).into()),

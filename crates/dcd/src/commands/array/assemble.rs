@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use dcd_engine::SECTOR_BYTES;
-use dcd_engine::raid::{FoundJournal, Superblock, find_journal};
+use dcd_engine::raid::{ArraySuperblock, FoundJournal, find_journal};
 use dcd_stack::{DeviceSource, toml_text};
 
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
@@ -66,11 +66,11 @@ fn look(path: &Path) -> Result<Found, Failure> {
 }
 
 /// Says which devices belong to no array. Returns the journal of `array`, if a device begins with it.
-fn tell_others(found: &mut [Found], array: Option<&Superblock>) -> Option<Journal> {
+fn tell_others(found: &mut [Found], array: Option<&ArraySuperblock>) -> Option<Journal> {
     let mut journal = None;
     for Found { name, device, content } in found {
         let Content::None(error) = content else { continue };
-        let find = |(device, array): (&mut PartDevice, &Superblock)| find_journal(device, array);
+        let find = |(device, array): (&mut PartDevice, &ArraySuperblock)| find_journal(device, array);
         match device.as_mut().zip(array).and_then(find) {
             Some(found) => journal = Some(Journal { path: name.clone(), found }),
             None => eprintln!("dcd: {name}: {error}"),
@@ -86,7 +86,7 @@ struct Journal {
 }
 
 /// Refuses to leave out a journal: the write hole would be open again, and after a crash, data that is only in the journal would be lost.
-fn refuse_without_journal(array: &Superblock, journal: Option<&Journal>) -> Result<(), Failure> {
+fn refuse_without_journal(array: &ArraySuperblock, journal: Option<&Journal>) -> Result<(), Failure> {
     if journal.is_some() || !(array.has_journal || array.active && array.journaled) {
         return Ok(());
     }
@@ -99,7 +99,7 @@ fn refuse_without_journal(array: &Superblock, journal: Option<&Journal>) -> Resu
 }
 
 /// Chooses the array whose UUID begins with `wanted`, or the only one. Says which devices cannot be read.
-fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> {
+fn choose(found: &[Found], wanted: Option<&str>) -> Result<ArraySuperblock, Failure> {
     let mut arrays: BTreeMap<String, Vec<&Found>> = BTreeMap::new();
     for device in found {
         match &device.content {
@@ -111,7 +111,7 @@ fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> 
     let of = |devices: &[&Found]| {
         let with_role = devices.iter().filter_map(|device| device.superblock());
         let with_role = with_role.filter(|(_, identity)| identity.role.is_some());
-        Superblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
+        ArraySuperblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
     };
     let mut matching = arrays.iter().filter(|(uuid, _)| wanted.is_none_or(|wanted| uuid.starts_with(wanted)));
     match (matching.next(), matching.next()) {
@@ -133,7 +133,7 @@ fn choose(found: &[Found], wanted: Option<&str>) -> Result<Superblock, Failure> 
 }
 
 /// Refuses members that have diverged: each part lacks what was written to the other.
-fn refuse_apart(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
+fn refuse_apart(array: &ArraySuperblock, found: &[Found]) -> Result<(), Failure> {
     let Some(apart) = apart(array, found.iter()) else { return Ok(()) };
     for device in found {
         let role = device.superblock().and_then(|(_, identity)| array.role_of(identity.id));
@@ -148,7 +148,7 @@ fn refuse_apart(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
 }
 
 /// Refuses two devices with the same id: nothing tells which of them has the newest data.
-fn refuse_twice(array: &Superblock, found: &[Found]) -> Result<(), Failure> {
+fn refuse_twice(array: &ArraySuperblock, found: &[Found]) -> Result<(), Failure> {
     let mut seen: BTreeMap<u64, &str> = BTreeMap::new();
     for device in found {
         let Some((superblock, identity)) = device.superblock() else { continue };
@@ -181,7 +181,7 @@ struct Members<'a> {
 
 impl<'a> Members<'a> {
     /// Gives each device its place.
-    fn of(array: &Superblock, found: &'a [Found]) -> Members<'a> {
+    fn of(array: &ArraySuperblock, found: &'a [Found]) -> Members<'a> {
         let mut members = Members { roles: vec![None; array.members], spares: Vec::new() };
         for device in found {
             let Some((superblock, identity)) = device.superblock() else { continue };
@@ -197,7 +197,7 @@ impl<'a> Members<'a> {
     }
 
     /// Says why devices of the array get no place, and which members are missing.
-    fn tell_left_out(&self, array: &Superblock, found: &[Found]) {
+    fn tell_left_out(&self, array: &ArraySuperblock, found: &[Found]) {
         for device in found {
             let Some((superblock, identity)) = device.superblock() else { continue };
             let name = &device.name;
@@ -234,7 +234,7 @@ impl<'a> Members<'a> {
     }
 
     /// Refuses an array that lacks more members than its parity makes up for.
-    fn complain(&self, array: &Superblock) -> Result<(), Failure> {
+    fn complain(&self, array: &ArraySuperblock) -> Result<(), Failure> {
         let missing: Vec<String> = self.missing().map(|role| role.to_string()).collect();
         let parity = array.level.parity();
         if missing.len() > parity {
@@ -251,7 +251,7 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
-    fn stack_file(&self, array: &Superblock, journal: Option<&Journal>) -> Result<String, Failure> {
+    fn stack_file(&self, array: &ArraySuperblock, journal: Option<&Journal>) -> Result<String, Failure> {
         let mut text = format!("# Array {}\n", uuid_text(array.uuid));
         if !array.caches.is_empty() {
             let _ = writeln!(

@@ -1,7 +1,7 @@
 //! `dcd array create`: makes the array of a stack file.
 
 use dcd_engine::raid::offline::{ChangeError, create, make_spare};
-use dcd_engine::raid::{CreateError, Superblock, clear_journal};
+use dcd_engine::raid::{ArrayCreateError, ArraySuperblock, clear_journal};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
@@ -47,7 +47,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let mut members: Vec<Option<&mut dyn BlockDevice>> =
         devices.iter_mut().map(|member| Some(member as &mut dyn BlockDevice)).collect();
     let made = create(&mut members, &choice.config, random_uuid()?, false).map_err(|error| match error {
-        CreateError::Io { .. } => Failure::Failed(error.told()),
+        ArrayCreateError::Io { .. } => Failure::Failed(error.told()),
         _ => Failure::Refused(error.refusal()),
     })?;
     made_files.keep();
@@ -81,7 +81,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
 /// Refuses to create an array over an existing one: that does not repair the existing one.
 fn refuse_over_array(names: &[&str], devices: &mut [PartDevice]) -> Result<(), Failure> {
     let found = names.iter().zip(devices).filter_map(|(name, device)| {
-        let (superblock, _) = Superblock::read(device).ok()?;
+        let (superblock, _) = ArraySuperblock::read(device).ok()?;
         Some((format!("\"{name}\""), uuid_text(superblock.uuid)))
     });
     let (members, uuids): (Vec<String>, Vec<String>) = found.unzip();

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use dcd_engine::raid::Superblock;
+use dcd_engine::raid::ArraySuperblock;
 use dcd_engine::raid::grow::{GrowError, add_member, take_space};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_io::Signals;
@@ -79,14 +79,14 @@ fn adds_member(
     devices: &mut [Option<PartDevice>],
     force: bool,
 ) -> Result<bool, Failure> {
-    let known = devices.iter_mut().flatten().filter_map(|device| Superblock::read(device).ok());
-    let known: Vec<Superblock> = known.map(|(superblock, _)| superblock).collect();
-    let Some(newest) = Superblock::newest_of(&known) else { return Ok(false) };
+    let known = devices.iter_mut().flatten().filter_map(|device| ArraySuperblock::read(device).ok());
+    let known: Vec<ArraySuperblock> = known.map(|(superblock, _)| superblock).collect();
+    let Some(newest) = ArraySuperblock::newest_of(&known) else { return Ok(false) };
     if newest.reshape.is_some() || newest.members >= choice.members.len() {
         return Ok(newest.reshape.is_some());
     }
     if let (Some(Some(device)), Some(Some(name))) = (devices.last_mut(), choice.members.last()) {
-        let role = Superblock::read(device).ok().and_then(|(_, identity)| newest.role_of(identity.id));
+        let role = ArraySuperblock::read(device).ok().and_then(|(_, identity)| newest.role_of(identity.id));
         if let Some(role) = role {
             return Err(Failure::refused(
                 format!("\"{name}\" is member {role} already, and is named last"),

@@ -5,7 +5,7 @@ mod store;
 
 use std::path::Path;
 
-use dcd_engine::raid::stride::{BLOCK_BYTES, Pass, StrideBench, THRESHOLD};
+use dcd_engine::raid::stride::{BLOCK_BYTES, StrideBench, StridePass, THRESHOLD};
 use dcd_engine::{DeviceIndex, Extent, Geometry, Io, Lba, Nanos, Pump, SECTOR_BYTES, StackBuilder};
 use dcd_io::{FileDevice, FileSpec};
 use dcd_stack::{DeviceOpener, HumanBytes};
@@ -99,12 +99,12 @@ fn check(args: &Calibrate) -> Result<(), Failure> {
 
 /// Makes the contiguous pass and one for each stride, each in a place of its own while there is space: reads from the
 /// disk's cache would be no measure of the disk.
-fn passes(args: &Calibrate, writes: bool, region: Extent) -> Vec<Pass> {
+fn passes(args: &Calibrate, writes: bool, region: Extent) -> Vec<StridePass> {
     let span = args.span / SECTOR_BYTES;
     let places = region.sectors / span;
     let at = |index: usize| Extent::new(region.start + (index as u64 % places) * span, span);
     let strides = std::iter::once(1).chain(args.strides.iter().copied());
-    strides.enumerate().map(|(index, stride)| Pass::strided(writes, at(index), stride)).collect()
+    strides.enumerate().map(|(index, stride)| StridePass::strided(writes, at(index), stride)).collect()
 }
 
 fn measured(args: &Calibrate, times: &[Nanos]) -> Measured {

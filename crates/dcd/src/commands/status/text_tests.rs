@@ -1,7 +1,7 @@
 //! The screen, and the exit code that goes with it.
 
 use dcd_engine::layers::trace::{SinkStatus, TraceStatus};
-use dcd_engine::log_cache::Statistics;
+use dcd_engine::log_cache::LogCacheStatistics;
 use dcd_engine::raid::{ArrayState, PassStatus};
 use dcd_engine::{ErrorKind, Extent, IoError, Lba, LogCacheState};
 use dcd_stack::RecentTimes;
@@ -92,12 +92,12 @@ fn what_goes_on_is_named() {
     let spins = LogCacheStatus { log_head: LogHead::DoesNotPay, ..log_cache(LogCacheState::Clean) };
     assert!(screen_of(&server(spins)).contains("of 64 MiB, head tracking off (no gain)\n"));
     let mut gaps = LogCacheStatus { log_head: LogHead::Followed, ..log_cache(LogCacheState::Clean) };
-    gaps.statistics = Statistics {
+    gaps.statistics = LogCacheStatistics {
         logged_sectors: 8,
         log_bytes: 4608,
         log_gap_bytes: 11_264,
         log_rest_bytes: 512,
-        ..Statistics::default()
+        ..LogCacheStatistics::default()
     };
     let screen = screen_of(&server(gaps));
     assert!(screen.contains("of 64 MiB, head tracking on, write amplification 4.0\n"), "{screen}");

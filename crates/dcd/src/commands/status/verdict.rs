@@ -1,6 +1,6 @@
 //! Tells an administrator the first things to know: the state of a stack in a word, and what to do now.
 
-use dcd_engine::mirror::{MirrorStatus, Standing};
+use dcd_engine::mirror::{LegState, MirrorStatus};
 use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
 use dcd_engine::{LogCacheState, LogCacheStatus};
 use dcd_stack::{LayerStatus, RECORD};
@@ -112,7 +112,7 @@ impl Verdict {
         } else if !mirror.is_good() {
             self.health.degraded(format!("log \"{name}\": {}", legs_text(mirror)));
         }
-        if mirror.legs.iter().any(|leg| leg.standing == Some(Standing::Failed)) {
+        if mirror.legs.iter().any(|leg| leg.standing == Some(LegState::Failed)) {
             self.act(format!(
                 "log \"{name}\": replace the leg that failed: name the new device in \"log\" in its place, then dcd log add"
             ));

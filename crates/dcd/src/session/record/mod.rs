@@ -28,7 +28,7 @@ mod udev;
 
 use std::path::{Path, PathBuf};
 
-use dcd_engine::mirror::{MirrorStatus, Standing};
+use dcd_engine::mirror::{LegState, MirrorStatus};
 use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +71,7 @@ pub fn stale_legs(known: &[StaleLeg], legs: &MirrorStatus) -> Vec<StaleLeg> {
     let generation = legs.generation;
     let standing = |id: u64| legs.legs.iter().find(|leg| leg.id == id).map(|leg| leg.standing);
     let mut stale: Vec<StaleLeg> = known.iter().filter(|leg| standing(leg.id).is_none()).copied().collect();
-    let lacking = legs.legs.iter().filter(|leg| leg.standing != Some(Standing::Whole));
+    let lacking = legs.legs.iter().filter(|leg| leg.standing != Some(LegState::Whole));
     stale.extend(lacking.map(|leg| StaleLeg { id: leg.id, generation }));
     stale.split_off(stale.len().saturating_sub(STALE_LEGS_MAX))
 }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn a_leg_stays_stale_until_the_log_says_that_it_is_whole() {
         use dcd_engine::mirror::LegStatus;
-        let log = |generation, legs: &[(u64, Standing)]| MirrorStatus {
+        let log = |generation, legs: &[(u64, LegState)]| MirrorStatus {
             generation,
             legs: legs
                 .iter()
@@ -392,17 +392,17 @@ mod tests {
             ..MirrorStatus::default()
         };
         let ids = |stale: &[StaleLeg]| stale.iter().map(|leg| (leg.id, leg.generation)).collect::<Vec<_>>();
-        let failed = stale_legs(&[], &log(5, &[(1, Standing::Whole), (2, Standing::Failed)]));
+        let failed = stale_legs(&[], &log(5, &[(1, LegState::Whole), (2, LegState::Failed)]));
         assert_eq!(ids(&failed), [(2, 5)]);
-        let filling = stale_legs(&failed, &log(8, &[(1, Standing::Whole), (2, Standing::Filling)]));
+        let filling = stale_legs(&failed, &log(8, &[(1, LegState::Whole), (2, LegState::Filling)]));
         assert_eq!(ids(&filling), [(2, 8)]);
         // It was taken out, and its device may come back.
-        let gone = stale_legs(&failed, &log(9, &[(1, Standing::Whole)]));
+        let gone = stale_legs(&failed, &log(9, &[(1, LegState::Whole)]));
         assert_eq!(ids(&gone), [(2, 5)]);
-        let filled = stale_legs(&failed, &log(9, &[(1, Standing::Whole), (2, Standing::Whole)]));
+        let filled = stale_legs(&failed, &log(9, &[(1, LegState::Whole), (2, LegState::Whole)]));
         assert!(filled.is_empty());
         let many = (0..100).map(|id| StaleLeg { id: 100 + id, generation: id }).collect::<Vec<_>>();
-        let kept = stale_legs(&many, &log(200, &[(1, Standing::Failed)]));
+        let kept = stale_legs(&many, &log(200, &[(1, LegState::Failed)]));
         assert_eq!((kept.len(), kept.last().map(|leg| leg.id)), (STALE_LEGS_MAX, Some(1)));
     }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use dcd_engine::log_cache::format::State;
-use dcd_engine::mirror::{MirrorStatus, Standing};
+use dcd_engine::log_cache::format::LogState;
+use dcd_engine::mirror::{LegState, MirrorStatus};
 use dcd_engine::raid::CACHES_MAX;
 use dcd_engine::{Extent, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
@@ -32,7 +32,7 @@ pub enum LogSeen {
     Present {
         uuid: String,
         epoch: u64,
-        state: State,
+        state: LogState,
         /// True when one of the two superblocks is not whole: it may have been the newer one.
         torn: bool,
         legs: LegsSeen,
@@ -49,7 +49,7 @@ pub struct LegsSeen {
 
 impl LegsSeen {
     pub fn of(legs: &MirrorStatus) -> LegsSeen {
-        let whole = legs.legs.iter().filter(|leg| leg.standing == Some(Standing::Whole));
+        let whole = legs.legs.iter().filter(|leg| leg.standing == Some(LegState::Whole));
         LegsSeen { whole: whole.map(|leg| leg.id).collect(), generation: legs.found_generation }
     }
 
@@ -82,7 +82,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
     };
     let (uuid, epoch, state, torn, legs) = match seen {
         LogSeen::Missing(why) => return Err(missing(attachment, why)),
-        LogSeen::Present { state: State::Detached, .. } => {
+        LogSeen::Present { state: LogState::Detached, .. } => {
             return Err(Refusal::new(
                 format!("the log {log} was detached: its cache is not in use any more"),
                 "make a new one with \"dcd format\", or serve the plain disk without a log-cache layer",
@@ -92,7 +92,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
     };
     let Some(attachment) = attachment else {
         return match state {
-            State::GivenUp => Err(was_given_up(&log.to_string(), None)),
+            LogState::GivenUp => Err(was_given_up(&log.to_string(), None)),
             _ => Ok(Start::Unrecorded),
         };
     };
@@ -106,7 +106,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
             "name the right log in the stack file, or detach the other cache first (\"dcd detach\")",
         ));
     }
-    if attachment.state == AttachmentState::Abandoned || state == State::GivenUp {
+    if attachment.state == AttachmentState::Abandoned || state == LogState::GivenUp {
         return Err(was_given_up(&log.to_string(), Some(attachment)));
     }
     if legs.are_stale(attachment) {

@@ -29,7 +29,7 @@ fn present(uuid: &str, epoch: u64) -> LogSeen {
     LogSeen::Present {
         uuid: uuid.to_owned(),
         epoch,
-        state: State::Stopped,
+        state: LogState::Stopped,
         torn: false,
         legs: LegsSeen::default(),
     }
@@ -66,7 +66,7 @@ fn an_old_snapshot_of_the_log_is_refused() {
     let seen = LogSeen::Present {
         uuid: "right".to_owned(),
         epoch: 6,
-        state: State::Stopped,
+        state: LogState::Stopped,
         torn: true,
         legs: LegsSeen::default(),
     };
@@ -85,7 +85,7 @@ fn a_detached_log_is_refused() {
     let seen = LogSeen::Present {
         uuid: "right".to_owned(),
         epoch: 7,
-        state: State::Detached,
+        state: LogState::Detached,
         torn: false,
         legs: LegsSeen::default(),
     };
@@ -99,7 +99,7 @@ fn a_log_that_was_given_up_is_refused_whatever_the_record_says() {
     let seen = LogSeen::Present {
         uuid: "right".to_owned(),
         epoch: 7,
-        state: State::GivenUp,
+        state: LogState::GivenUp,
         torn: false,
         legs: LegsSeen::default(),
     };
@@ -189,16 +189,16 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
     let (rescue, replace, original) =
         ("dcd rescue --list", "everything is written back", "use the original log");
     let cases: [(&str, Result<(), Refusal>, &str); 22] = [
-        ("failed log", start(&failed, &seen(99, State::Active, false)), rescue),
-        ("given up", start(&dirty, &seen(7, State::GivenUp, false)), rescue),
-        ("given up, no record", start(&unknown, &seen(7, State::GivenUp, false)), rescue),
+        ("failed log", start(&failed, &seen(99, LogState::Active, false)), rescue),
+        ("given up", start(&dirty, &seen(7, LogState::GivenUp, false)), rescue),
+        ("given up, no record", start(&unknown, &seen(7, LogState::GivenUp, false)), rescue),
         ("missing log", start(&dirty, &gone), "bring the log back"),
         ("missing failed log", start(&failed, &gone), "bring the log back"),
         ("no log, no record", start(&unknown, &gone), "correct its path"),
-        ("old copy", start(&dirty, &seen(6, State::Stopped, false)), original),
+        ("old copy", start(&dirty, &seen(6, LogState::Stopped, false)), original),
         (
             "superblock lost",
-            start(&dirty, &seen(6, State::Stopped, true)),
+            start(&dirty, &seen(6, LogState::Stopped, true)),
             "\"dcd rescue --force\" writes back",
         ),
         ("another cache", start(&dirty, &present("wrong", 9)), "name the right log"),
@@ -253,7 +253,7 @@ fn only_legs_that_missed_something_are_refused_by_that_reason_until_they_were_fi
     let seen = |whole: &[u64], generation| LogSeen::Present {
         uuid: "right".to_owned(),
         epoch: 7,
-        state: State::Stopped,
+        state: LogState::Stopped,
         torn: false,
         legs: LegsSeen { whole: whole.to_vec(), generation },
     };

@@ -13,7 +13,7 @@ use crate::session::record::{
 use crate::session::site::Site;
 use crate::session::survey::open_record;
 use crate::session::tell::tell_members;
-use dcd_engine::log_cache::format::{State, Superblock};
+use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::log_cache::offline::read_superblock;
 
 /// Returns the attachment of a cache of which the disk has no record, as when it was moved here: a later start would take its log for the
@@ -101,12 +101,12 @@ fn mark_given_up(choice: &CacheChoice, recorded: Option<&str>, is_upper: bool) {
         return;
     }
     let Ok(mut log) = open_log(choice, Purpose::Change) else { return };
-    let is_its_own = |superblock: &Superblock| {
+    let is_its_own = |superblock: &LogSuperblock| {
         !superblock.state.is_out_of_use()
             && (is_upper || recorded == Some(uuid_text(superblock.cache_uuid).as_str()))
     };
     if read_superblock(&mut log).is_ok_and(|superblock| is_its_own(&superblock))
-        && let Err(failure) = mark(&mut log, State::GivenUp)
+        && let Err(failure) = mark(&mut log, LogState::GivenUp)
     {
         // That is not fatal: the record says it, too.
         eprintln!("dcd: the log {} cannot be marked as discarded: {failure}", choice.log_name().display());

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use dcd_engine::layers::trace::TraceStatus;
-use dcd_engine::mirror::{LegStatus, MirrorStatus, Standing};
+use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayStatus, members_named};
 use dcd_engine::{
     ArrayCommand, CommandError, Control, DeviceIndex, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Port,
@@ -799,7 +799,7 @@ impl Host {
                     failed.extend(array.failed_members.iter().filter_map(name));
                 }
                 Some(LayerStatus::Mirror(mirror)) => {
-                    let is_failed = |leg: &&LegStatus| leg.standing == Some(Standing::Failed);
+                    let is_failed = |leg: &&LegStatus| leg.standing == Some(LegState::Failed);
                     failed.extend(mirror.legs.iter().filter(is_failed).filter_map(|leg| leg.name.clone()));
                 }
                 _ => {}

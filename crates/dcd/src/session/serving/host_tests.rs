@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dcd_engine::log_cache::Statistics;
+use dcd_engine::log_cache::LogCacheStatistics;
 use dcd_engine::{
     AnyStatus, Cx, Event, Extent, Geometry, Layer, Lba, LogCacheState, LogCacheStatus, StackBuilder, Target,
 };
@@ -38,8 +38,10 @@ impl Layer for Told {
     }
 
     fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
-        let statistics =
-            Statistics { destaged_sectors: *self.destaged_sectors.borrow(), ..Statistics::default() };
+        let statistics = LogCacheStatistics {
+            destaged_sectors: *self.destaged_sectors.borrow(),
+            ..LogCacheStatistics::default()
+        };
         Box::new(LogCacheStatus {
             state: LogCacheState::Stopping,
             dirty_bytes: *self.dirty_bytes.borrow(),

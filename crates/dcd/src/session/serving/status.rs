@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use dcd_engine::mirror::{LegStatus, MirrorStatus, Standing};
+use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayState, ArrayStatus};
 use dcd_engine::{LogCacheStatus, SECTOR_BYTES};
 use dcd_serve::control::Client;
@@ -184,16 +184,16 @@ pub fn legs_text(mirror: &MirrorStatus) -> String {
     let legs = mirror.legs.iter().map(|leg| {
         let name = leg_name(leg);
         match leg.standing {
-            Some(Standing::Whole) => format!("{name} whole"),
-            Some(Standing::Filling) => {
+            Some(LegState::Whole) => format!("{name} whole"),
+            Some(LegState::Filling) => {
                 let percent = leg.filled_bytes as f64 * 100.0 / mirror.size_bytes.max(1) as f64;
                 format!("{name} filled to {percent:.0} %")
             }
-            Some(Standing::Failed) if leg.missing => {
+            Some(LegState::Failed) if leg.missing => {
                 let name = leg.name.as_ref().map_or("a leg", |_| name.as_str());
                 format!("{name} missing, though no label calls it failed")
             }
-            Some(Standing::Failed) => format!("{name} failed"),
+            Some(LegState::Failed) => format!("{name} failed"),
             None => format!("{name} no leg"),
         }
     });

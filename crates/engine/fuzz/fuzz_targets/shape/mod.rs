@@ -1,14 +1,14 @@
 //! The log that records and summaries are read for.
 
 use dcd_engine::log_cache::fingerprint::Fingerprint;
-use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, State, Superblock};
+use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, LogState, LogSuperblock};
 use dcd_engine::log_cache::spindle::Spindle;
 
 /// Four segments of 16 KiB, in blocks of 512 bytes, before a data disk of 2 MiB.
-pub fn superblock() -> Superblock {
+pub fn superblock() -> LogSuperblock {
     let (segments, segment_bytes) = (4, 16 << 10);
-    Superblock {
-        state: State::Active,
+    LogSuperblock {
+        state: LogState::Active,
         generation: 1,
         cache_uuid: *b"cache of a test!",
         data_uuid: *b"disk of the test",
@@ -31,5 +31,6 @@ pub fn superblock() -> Superblock {
         spindle: Spindle::default(),
         kept_seq: 0,
         machine: 0,
+        memory: None,
     }
 }

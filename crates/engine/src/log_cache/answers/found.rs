@@ -2,10 +2,10 @@
 
 use zerocopy::FromBytes;
 
-use super::super::Canary;
+use super::super::LogCanary;
 use super::super::error::LogError;
 use super::super::format::{
-    Entries, EntryBytes, Header, Superblock, decode_entry, decode_header, encode_header, entries_max,
+    Entries, EntryBytes, Header, LogSuperblock, decode_entry, decode_header, encode_header, entries_max,
 };
 use super::super::recover::Walked;
 use super::{
@@ -45,7 +45,7 @@ pub struct Taken {
 }
 
 /// A record of the last process, with its header block.
-pub struct Record {
+pub struct AnswerRecord {
     pub seq: u64,
     /// The newest record before it that is not here as a whole: without that one in the log, this one does not count.
     behind: u64,
@@ -57,10 +57,10 @@ pub struct Record {
 pub fn found(
     bytes: &[u8],
     boot: [u8; 16],
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     walked: &Walked,
-    canary: Planted<Canary>,
-) -> Result<Vec<Record>, Ignored> {
+    canary: Planted<LogCanary>,
+) -> Result<Vec<AnswerRecord>, Ignored> {
     let is_marked = superblock.memory.is_some_and(|mark| mark.is_of(&boot));
     let Ok((head, _)) = HeadBytes::read_from_prefix(bytes) else { return Err(Ignored::NotWhole) };
     if bytes.len() < HEAD_BYTES {
@@ -84,14 +84,14 @@ pub fn found(
     if head.cache_uuid != superblock.cache_uuid {
         return Err(Ignored::Cache);
     }
-    let any = canary.is_any(|canary| matches!(canary, Canary::ForeignAnswers | Canary::OldAnswers));
+    let any = canary.is_any(|canary| matches!(canary, LogCanary::ForeignAnswers | LogCanary::OldAnswers));
     if head.boot != boot && !any {
         return Err(Ignored::Boot);
     }
     let capacity = head.capacity.get();
     let ring = bytes[HEAD_BYTES..].get(..usize::try_from(capacity).unwrap_or(usize::MAX));
     let ring = ring.filter(|_| start < end && end - start <= capacity).ok_or(Ignored::NotWhole)?;
-    let reader = Reader { ring, position: start, end, superblock, epoch: if any { log } else { epoch } };
+    let reader = RingReader { ring, position: start, end, superblock, epoch: if any { log } else { epoch } };
     let records = reader.records().ok_or(Ignored::NotWhole)?;
     let (first, last) = match (records.first(), records.last()) {
         (Some(first), Some(last)) => (first.seq, last.seq),
@@ -106,7 +106,7 @@ pub fn found(
         return if taken { Ok(Vec::new()) } else { Err(Ignored::Epoch { found: epoch, log }) };
     }
     let next = walked.next_seq + walked.records_dropped;
-    match first > next && records[0].behind < next && !canary.is(Canary::OldAnswers) {
+    match first > next && records[0].behind < next && !canary.is(LogCanary::OldAnswers) {
         true => Err(Ignored::Gap { first, next }),
         false => Ok(records),
     }
@@ -117,14 +117,14 @@ pub fn found(
 pub fn take_in(
     log: &mut dyn BlockDevice,
     memory: &mut dyn MemoryPlace,
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     walked: &Walked,
-    canary: Planted<Canary>,
+    canary: Planted<LogCanary>,
 ) -> Result<Taken, LogError> {
     let mark = superblock.memory.filter(|mark| mark.is_of(&memory.boot()));
     let found = match memory.find(&superblock.cache_uuid)? {
         Some(bytes) => found(&bytes, memory.boot(), superblock, walked, canary),
-        None if mark.is_some() && !canary.is(Canary::UnmissedAnswers) => Err(Ignored::Gone),
+        None if mark.is_some() && !canary.is(LogCanary::UnmissedAnswers) => Err(Ignored::Gone),
         None => Ok(Vec::new()),
     };
     let records = match found {
@@ -137,7 +137,7 @@ pub fn take_in(
     let end = walked.next_seq + walked.records_dropped;
     let mut next = end;
     for record in records {
-        if !canary.is(Canary::OldAnswers) {
+        if !canary.is(LogCanary::OldAnswers) {
             if record.seq < next {
                 continue;
             }
@@ -155,26 +155,26 @@ pub fn take_in(
     Ok(Taken { records: next.saturating_sub(end), end: next, ..Taken::default() })
 }
 
-struct Reader<'a> {
+struct RingReader<'a> {
     ring: &'a [u8],
     position: u64,
     end: u64,
-    superblock: &'a Superblock,
+    superblock: &'a LogSuperblock,
     epoch: u64,
 }
 
 /// A record that is being put together.
-struct Open {
+struct PartialRecord {
     header: Header,
     behind: u64,
     payload: Vec<u8>,
 }
 
-impl Reader<'_> {
+impl RingReader<'_> {
     /// Reads all records; none if a frame is bad.
-    fn records(mut self) -> Option<Vec<Record>> {
-        let mut records: Vec<Record> = Vec::new();
-        let mut open: Option<Open> = None;
+    fn records(mut self) -> Option<Vec<AnswerRecord>> {
+        let mut records: Vec<AnswerRecord> = Vec::new();
+        let mut open: Option<PartialRecord> = None;
         while self.position < self.end {
             let position = self.position;
             let frame = FrameBytes::read_from_bytes(&self.take(FRAME_BYTES)?).ok()?;
@@ -200,7 +200,7 @@ impl Reader<'_> {
                         continues: false,
                         entries: Entries::new(),
                     };
-                    open = Some(Open { header, behind, payload: Vec::new() });
+                    open = Some(PartialRecord { header, behind, payload: Vec::new() });
                 }
                 kind @ (FrameKind::Entry | FrameKind::Replace) => {
                     self.entry(open.as_mut()?, words, kind == FrameKind::Replace)?;
@@ -216,7 +216,7 @@ impl Reader<'_> {
         Some(records)
     }
 
-    fn entry(&mut self, open: &mut Open, words: [u64; 6], replaces: bool) -> Option<()> {
+    fn entry(&mut self, open: &mut PartialRecord, words: [u64; 6], replaces: bool) -> Option<()> {
         let [kind_and_lba, sectors, crc, ..] = words;
         let (sectors, crc) = (u32::try_from(sectors).ok()?, u32::try_from(crc).ok()?);
         let bytes =
@@ -242,8 +242,8 @@ impl Reader<'_> {
     }
 
     /// Makes the image of a record, as the buffer would have been written. Refuses one that is no record of this log.
-    fn end_record(&self, open: Option<Open>, records: &mut Vec<Record>) -> Option<()> {
-        let Some(Open { mut header, behind, payload }) = open else { return Some(()) };
+    fn end_record(&self, open: Option<PartialRecord>, records: &mut Vec<AnswerRecord>) -> Option<()> {
+        let Some(PartialRecord { mut header, behind, payload }) = open else { return Some(()) };
         let superblock = self.superblock;
         let block = superblock.log_block_bytes as usize;
         let is_in_ring = (superblock.segment_start(0)..superblock.end_sector()).contains(&header.sector);
@@ -259,7 +259,7 @@ impl Reader<'_> {
         encode_header(&mut image.bytes_mut()[..block], superblock.cache_uuid, &header);
         image.bytes_mut()[block..block + payload.len()].copy_from_slice(&payload);
         decode_header(&image.bytes()[..block], superblock, header.sector)?;
-        records.push(Record { seq: header.seq, behind, sector: header.sector, image });
+        records.push(AnswerRecord { seq: header.seq, behind, sector: header.sector, image });
         Some(())
     }
 

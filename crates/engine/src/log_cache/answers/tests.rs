@@ -4,11 +4,11 @@ use std::rc::Rc;
 use super::super::config::{LogCacheConfig, Promise};
 use super::super::env::LOG;
 use super::super::error::LogError;
-use super::super::format::Kind;
+use super::super::format::EntryKind;
 use super::super::recover::{WalkOptions, Walked, walk};
 use super::super::testing::{Log, sector_of};
 use super::super::testing_steps::{Disks, Steps, quiet};
-use super::found::{Ignored, Record, found};
+use super::found::{AnswerRecord, Ignored, found};
 use super::*;
 use crate::layer::Control;
 use crate::{Extent, Lba, Nanos, Planted};
@@ -106,7 +106,7 @@ fn rule_15_a_kill_between_any_two_stores_leaves_whole_records() {
     let stamp = stamp(&log);
     let found_in = |bytes: &[u8]| -> Vec<(u64, Vec<u8>)> {
         let records = found(bytes, [0; 16], &log.superblock, &walked, Planted::default());
-        let pair = |record: Record| (record.seq, record.image.bytes().to_vec());
+        let pair = |record: AnswerRecord| (record.seq, record.image.bytes().to_vec());
         records.expect("it is whole").into_iter().map(pair).collect()
     };
     let (mut cuts, mut uncovered, mut published) = (0, 0, Vec::new());
@@ -119,11 +119,12 @@ fn rule_15_a_kill_between_any_two_stores_leaves_whole_records() {
             let (extent, tag) = (Extent::new(Lba(8 * part), 1 + seq % 4), seq as u8);
             let payload: Vec<u8> =
                 (extent.start.0..extent.end().0).flat_map(|at| sector_of(at, tag)).collect();
-            let entry = |payload: &[u8]| Entry { kind: Kind::Data, extent, crc: crc32c::crc32c(payload) };
+            let entry =
+                |payload: &[u8]| Entry { kind: EntryKind::Data, extent, crc: crc32c::crc32c(payload) };
             answers.entry(seq, &entry(&payload), &payload, false);
             let newer = vec![tag; payload.len()];
             answers.entry(seq, &entry(&newer), &newer, true);
-            answers.entry(seq, &Entry { kind: Kind::Discard, extent, crc: 0 }, &[], false);
+            answers.entry(seq, &Entry { kind: EntryKind::Discard, extent, crc: 0 }, &[], false);
         }
         if seq % 5 > 0 {
             answers.sealed(seq, &stamp, seq % 2 == 0);
@@ -151,7 +152,8 @@ fn memory_that_is_not_whole_or_not_of_this_log_is_refused() {
     let mut answers = Answers::new(Box::new(shared.clone()), [3; 16], log.superblock.cache_uuid, 1).unwrap();
     answers.begin(1, log.superblock.segment_start(0), &stamp(&log), true);
     let payload = sector_of(8, 1);
-    let entry = Entry { kind: Kind::Data, extent: Extent::new(Lba(8), 1), crc: crc32c::crc32c(&payload) };
+    let entry =
+        Entry { kind: EntryKind::Data, extent: Extent::new(Lba(8), 1), crc: crc32c::crc32c(&payload) };
     answers.entry(1, &entry, &payload, false);
     answers.publish();
     let bytes = shared.bytes.borrow().clone().unwrap();

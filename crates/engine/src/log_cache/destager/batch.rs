@@ -2,8 +2,8 @@
 
 use super::depth::READER_RESTS;
 use super::ordered::Ordered;
-use super::room::{Flight, Item};
-use super::{Destager, Phase, RETRY_FIRST, RETRY_MAX};
+use super::room::{BatchFlight, Item};
+use super::{BatchPhase, Destager, RETRY_FIRST, RETRY_MAX};
 use crate::Nanos;
 use crate::destage::when;
 use crate::layer::{IoError, IoResult};
@@ -52,7 +52,7 @@ pub struct BatchEnd {
 
 impl Destager {
     fn wait(&self, view: &View) -> Wait {
-        let writes_nothing = matches!(self.phase, Phase::Idle | Phase::Choose);
+        let writes_nothing = matches!(self.phase, BatchPhase::Idle | BatchPhase::Choose);
         if view.log.awaits_record() && writes_nothing {
             return Wait::Record;
         }
@@ -77,7 +77,7 @@ impl Destager {
         match self.wait(view) {
             Wait::Rest | Wait::Record | Wait::Event => None,
             Wait::Until(at) => Some(at),
-            Wait::No if self.phase == Phase::Choose => Some(view.now),
+            Wait::No if self.phase == BatchPhase::Choose => Some(view.now),
             Wait::No => {
                 let rests = view.readers_quiet().is_some_and(|quiet| quiet < READER_RESTS);
                 view.data.readers.last_of_all().filter(|_| rests).map(|last| last + READER_RESTS)
@@ -86,7 +86,7 @@ impl Destager {
     }
 
     fn has_work(&self, index: &Index) -> bool {
-        self.phase != Phase::Idle || index.is_dirty()
+        self.phase != BatchPhase::Idle || index.is_dirty()
     }
 
     /// Something is dirty that can be read, and the policy does not wait for an event.
@@ -99,7 +99,7 @@ impl Destager {
         if view.log.has_failed() || view.life.drains() || queue.wants_space() {
             return when::Choice::Run;
         }
-        config.when.choose(&when::View {
+        config.when.choose(&when::PolicyView {
             now: view.now,
             utilisation: view.log.ring().utilisation(),
             foreground: queue.foreground(),
@@ -124,7 +124,7 @@ impl Destager {
         match wait {
             Wait::No => self.retry_at = None,
             Wait::Until(_) | Wait::Event => self.suspended = true,
-            Wait::Rest if self.phase == Phase::Choose => self.rest(),
+            Wait::Rest if self.phase == BatchPhase::Choose => self.rest(),
             Wait::Rest | Wait::Record => {}
         }
         wait
@@ -132,7 +132,7 @@ impl Destager {
 
     /// The batch is over, or was not begun.
     const fn rest(&mut self) {
-        self.phase = Phase::Idle;
+        self.phase = BatchPhase::Idle;
         self.hold = u64::MAX;
     }
 
@@ -141,13 +141,13 @@ impl Destager {
         loop {
             let phase = self.phase;
             match phase {
-                Phase::Idle => self.begin_batch(&env.view())?,
-                Phase::Choose => self.step_choose(env)?,
-                Phase::Epoch => self.step_epoch(env),
-                Phase::Ranges => self.step_ranges(env),
-                Phase::Read => self.step_read(env),
-                Phase::Write => self.step_write(env),
-                Phase::Flush => self.step_flush(env),
+                BatchPhase::Idle => self.begin_batch(&env.view())?,
+                BatchPhase::Choose => self.step_choose(env)?,
+                BatchPhase::Epoch => self.step_epoch(env),
+                BatchPhase::Ranges => self.step_ranges(env),
+                BatchPhase::Read => self.step_read(env),
+                BatchPhase::Write => self.step_write(env),
+                BatchPhase::Flush => self.step_flush(env),
             }
             if self.phase == phase {
                 return Ok(());
@@ -172,7 +172,7 @@ impl Destager {
                 return Ok(());
             }
             ordered.begin();
-            self.phase = Phase::Epoch;
+            self.phase = BatchPhase::Epoch;
             return Ok(());
         }
         self.choose_ranges(safe, view);
@@ -182,7 +182,7 @@ impl Destager {
         self.stalled = false;
         // While it is chosen, nothing of it may be written again.
         self.hold = view.log.ring().tail();
-        self.phase = Phase::Choose;
+        self.phase = BatchPhase::Choose;
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Destager {
         self.batch_sectors = items.iter().map(|item| u64::from(item.piece.sectors())).sum();
         let segments = items.iter().map(|item| env.log.number_of(item.piece.place));
         self.hold = segments.min().unwrap_or(u64::MAX);
-        self.phase = Phase::Ranges;
+        self.phase = BatchPhase::Ranges;
         env.statistics.destage_batches += 1;
     }
 
@@ -227,7 +227,7 @@ impl Destager {
         if ordered.is_complete() {
             self.take_epoch(&ordered, env);
         } else if let Some(read) = ordered.read_on(env.log) {
-            self.send(Flight::Epoch, read, env);
+            self.send(BatchFlight::Epoch, read, env);
         }
         self.ordered = Some(ordered);
     }

@@ -2,8 +2,8 @@
 //! flight. What to carry is chosen, and what is clean afterwards is noted, in the parent module.
 
 use super::batch::BatchEnd;
-use super::room::{Flight, Group, Target};
-use super::{Destager, Phase};
+use super::room::{BatchFlight, Group, ItemTarget};
+use super::{BatchPhase, Destager};
 use crate::destage::how;
 use crate::layer::{Discards, Durability, Io, IoResult, Port};
 use crate::log_cache::env::{DATA, Env, LOG, Op};
@@ -27,17 +27,17 @@ impl Destager {
             };
             // It goes there as it was chosen, whatever is written over the range meanwhile.
             env.data.fingerprint.send_range(extent, kind);
-            self.send(Flight::Range(extent), io, env);
+            self.send(BatchFlight::Range(extent), io, env);
         }
         if self.flights.is_empty() && self.range_parts.is_empty() {
             if self.errors > 0 {
                 // Data over a range must not be written before it: the batch ends where one failed.
                 self.range_ids.clear();
                 self.room.items.clear();
-                self.phase = Phase::Flush;
+                self.phase = BatchPhase::Flush;
             } else {
                 (self.started, self.suspended) = (env.cx.now, false);
-                self.phase = Phase::Read;
+                self.phase = BatchPhase::Read;
                 self.plan_window(&env.view());
             }
         }
@@ -53,18 +53,18 @@ impl Destager {
             let extent = env.log.geometry().whole_blocks(group.extent);
             let buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             let read = Log::read(extent.start, buf, group.copy);
-            self.send(Flight::Read(group), read, env);
+            self.send(BatchFlight::Read(group), read, env);
         }
         while self.room.groups.is_empty() && self.may_send(DATA, env) {
             let Some(read) = self.room.gap_reads.pop_front() else { break };
             let extent = read.extent;
             let buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
             env.statistics.gap_reads += 1;
-            self.send(Flight::Gaps(read), Io::Read { at: extent.start, buf }, env);
+            self.send(BatchFlight::Gaps(read), Io::Read { at: extent.start, buf }, env);
         }
         let room = &self.room;
         if self.flights.is_empty() && room.groups.is_empty() && room.gap_reads.is_empty() {
-            self.phase = Phase::Write;
+            self.phase = BatchPhase::Write;
         }
     }
 
@@ -103,7 +103,7 @@ impl Destager {
             let is_clean = index as usize >= room.items.len();
             let first = room.targets.partition_point(|target| target.item < index);
             let mut at = first;
-            while let Some(&Target { extent, place, run, .. }) =
+            while let Some(&ItemTarget { extent, place, run, .. }) =
                 room.targets.get(at).filter(|target| target.item == index)
             {
                 let to = room.runs[run as usize].place_of(extent.start);
@@ -164,15 +164,15 @@ impl Destager {
             self.next_block = last;
             env.statistics.destage_writes += 1;
             let write = Io::Write { at, buf, durability: Durability::Volatile };
-            self.send(Flight::Write(first..last), write, env);
+            self.send(BatchFlight::Write(first..last), write, env);
         }
         if self.flights.is_empty() && self.next_run >= self.room.runs.len() {
             if self.next < self.room.items.len() {
-                self.phase = Phase::Read;
+                self.phase = BatchPhase::Read;
                 self.plan_window(&env.view());
             } else {
                 self.room.clear_window();
-                self.phase = Phase::Flush;
+                self.phase = BatchPhase::Flush;
             }
         }
     }
@@ -180,12 +180,12 @@ impl Destager {
     pub(super) fn step_flush(&mut self, env: &mut Env) {
         if self.flights.is_empty() {
             env.data.begin_batch();
-            self.send(Flight::Flush, Io::Flush, env);
+            self.send(BatchFlight::Flush, Io::Flush, env);
         }
     }
 
-    pub(super) fn send(&mut self, flight: Flight, io: Io, env: &mut Env) {
-        let port = if matches!(flight, Flight::Read(_) | Flight::Epoch) { LOG } else { DATA };
+    pub(super) fn send(&mut self, flight: BatchFlight, io: Io, env: &mut Env) {
+        let port = if matches!(flight, BatchFlight::Read(_) | BatchFlight::Epoch) { LOG } else { DATA };
         let slot = self.flights.insert(flight);
         env.submit(port, Op::Destage(slot), io);
     }
@@ -194,16 +194,17 @@ impl Destager {
     pub fn completed(&mut self, slot: u64, result: IoResult, env: &mut Env) -> Option<BatchEnd> {
         let flight = self.flights.remove(slot);
         if let Err(error) = result.status {
-            let is_write = matches!(flight, Flight::Range(_) | Flight::Write(_) | Flight::Flush);
+            let is_write =
+                matches!(flight, BatchFlight::Range(_) | BatchFlight::Write(_) | BatchFlight::Flush);
             self.errors += u64::from(is_write);
-            env.statistics.destage_errors += u64::from(!matches!(flight, Flight::Epoch));
+            env.statistics.destage_errors += u64::from(!matches!(flight, BatchFlight::Epoch));
             env.statistics.last_error = Some(error);
         }
         match flight {
-            Flight::Epoch => self.epoch_completed(&result, env),
-            Flight::Range(extent) if result.status.is_err() => env.data.fingerprint.failed(extent),
-            Flight::Range(extent) => env.statistics.destaged_range_sectors += extent.sectors,
-            Flight::Read(group) => {
+            BatchFlight::Epoch => self.epoch_completed(&result, env),
+            BatchFlight::Range(extent) if result.status.is_err() => env.data.fingerprint.failed(extent),
+            BatchFlight::Range(extent) => env.statistics.destaged_range_sectors += extent.sectors,
+            BatchFlight::Read(group) => {
                 env.log.unpin(group.segment);
                 match result.status {
                     Ok(()) => {
@@ -221,7 +222,7 @@ impl Destager {
                 }
                 self.room.give_back(result.buf);
             }
-            Flight::Gaps(read) => {
+            BatchFlight::Gaps(read) => {
                 let room = &mut self.room;
                 match result.status {
                     Ok(()) => room.came_from_disk(&read, &result.buf),
@@ -229,21 +230,21 @@ impl Destager {
                 }
                 room.give_back(result.buf);
             }
-            Flight::Write(blocks) if result.status.is_err() => {
+            BatchFlight::Write(blocks) if result.status.is_err() => {
                 for block in blocks {
-                    let how::Block { target: extent, index, .. } = self.room.blocks[block];
+                    let how::DirtyBlock { target: extent, index, .. } = self.room.blocks[block];
                     self.room.items[index as usize].failed = true;
                     env.data.fingerprint.failed(extent);
                 }
             }
-            Flight::Write(blocks) => {
+            BatchFlight::Write(blocks) => {
                 let blocks = &self.room.blocks[blocks];
                 let sectors: u64 = blocks.iter().map(|block| block.target.sectors).sum();
                 let span = blocks[blocks.len() - 1].target.end() - blocks[0].target.start;
                 env.statistics.destaged_sectors += sectors;
                 env.statistics.gap_sectors += span - sectors;
             }
-            Flight::Flush => return Some(self.end_batch(result.status, env)),
+            BatchFlight::Flush => return Some(self.end_batch(result.status, env)),
         }
         None
     }

@@ -22,7 +22,7 @@ const RANGES_AT_ONCE: usize = 1 << 10;
 
 /// A pass over the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Pass {
+enum TablePass {
     /// For whole stripes of an array.
     Stripes,
     /// For the pieces of the chosen segments, which may be more than a batch has room for.
@@ -37,7 +37,7 @@ enum Pass {
 /// The state of a choice.
 #[derive(Default)]
 pub struct Choosing {
-    pass: Pass,
+    pass: TablePass,
     part: TablePart,
     first: First,
     /// Sectors in the chosen segments.
@@ -57,7 +57,7 @@ impl Choosing {
         self.seen = None;
     }
 
-    fn begin_pass(&mut self, pass: Pass, view: &View) {
+    fn begin_pass(&mut self, pass: TablePass, view: &View) {
         (self.pass, self.part) = (pass, TablePart::first(view.config.scan_slots));
     }
 }
@@ -252,7 +252,7 @@ impl Destager {
         }
         let stripes_first = !failed && !view.is_short() && !self.is_after_failure();
         if stripes_first && !self.choosing.no_stripes && view.stripes().is_some() {
-            self.choosing.begin_pass(Pass::Stripes, view);
+            self.choosing.begin_pass(TablePass::Stripes, view);
             return true;
         }
         self.begin_pieces(view)
@@ -272,10 +272,10 @@ impl Destager {
         if sweeps {
             choosing.first = First::new(sweep::batch_lines(sectors / LINE_SECTORS, room.items_max / 2));
             sweep.begin_batch();
-            choosing.begin_pass(Pass::Sweep, view);
+            choosing.begin_pass(TablePass::Sweep, view);
         } else {
             room.pieces.fill(0);
-            choosing.begin_pass(Pass::Count, view);
+            choosing.begin_pass(TablePass::Count, view);
         }
         choosing.found_nothing = sectors == 0;
         sectors > 0
@@ -298,15 +298,15 @@ impl Destager {
             }
         };
         let next = match choosing.pass {
-            Pass::Stripes => rule.choose_full_stripes(*part, items),
+            TablePass::Stripes => rule.choose_full_stripes(*part, items),
             // Counts the pieces, and takes as many as a batch has room for.
-            Pass::Count => rule.scan_pieces(*part, behind_bypass, |item, segment| {
+            TablePass::Count => rule.scan_pieces(*part, behind_bypass, |item, segment| {
                 pieces[segment as usize] += 1;
                 take(item);
             }),
-            Pass::Take => rule.scan_pieces(*part, behind_bypass, |item, _| take(item)),
+            TablePass::Take => rule.scan_pieces(*part, behind_bypass, |item, _| take(item)),
             // Takes what is next ahead of the sweep's hand.
-            Pass::Sweep => rule.scan_pieces(*part, behind_bypass, |item, segment| {
+            TablePass::Sweep => rule.scan_pieces(*part, behind_bypass, |item, segment| {
                 if sweep.see(&item, segment) {
                     first.add(item, items);
                 }
@@ -327,22 +327,22 @@ impl Destager {
     fn end_pass(&mut self, view: &View) -> bool {
         let pass = self.choosing.pass;
         match pass {
-            Pass::Stripes if self.room.items.is_empty() => {
+            TablePass::Stripes if self.room.items.is_empty() => {
                 self.choosing.no_stripes = true;
                 return !self.begin_pieces(view);
             }
-            Pass::Stripes => return true,
-            Pass::Count if self.leave_out_last_segments(view) => {
+            TablePass::Stripes => return true,
+            TablePass::Count if self.leave_out_last_segments(view) => {
                 self.room.items.clear();
-                self.choosing.begin_pass(Pass::Take, view);
+                self.choosing.begin_pass(TablePass::Take, view);
                 return false;
             }
             // The batch is no part of a sweep.
-            Pass::Count | Pass::Take => {
+            TablePass::Count | TablePass::Take => {
                 let segment_sectors = view.log.superblock().segment_sectors();
                 self.sweep.plan_alone(self.choosing.sectors, view.free_sectors(), segment_sectors);
             }
-            Pass::Sweep => {
+            TablePass::Sweep => {
                 self.end_sweep_pass(view);
                 if self.room.items.is_empty() && self.sweep.begin_lap(view.dirty_lines()) {
                     return !self.begin_pieces(view);

@@ -12,11 +12,11 @@
 //! What cannot be read is left out, and a batch after one that failed fills nothing, so that no gap keeps data from the data disk.
 
 use super::Destager;
-use super::room::{Gap, GapRead, Item, Room, Target};
+use super::room::{Gap, GapRead, Item, ItemTarget, Room};
 use crate::destage::contiguity::{Contiguity, Strides};
 use crate::log_cache::env::View;
 use crate::log_cache::table::{Line, Piece};
-use crate::log_cache::{Canary, LogCacheConfig};
+use crate::log_cache::{LogCacheConfig, LogCanary};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
 
 impl Destager {
@@ -31,7 +31,7 @@ impl Destager {
         let gaps = &self.room.gaps;
         let next = gaps.partition_point(|gap| gap.extent.end() <= extent.start);
         let filling = gaps.get(next).is_some_and(|gap| gap.extent.start < extent.end());
-        filling && !config.canary.is(Canary::StaleGap)
+        filling && !config.canary.is(LogCanary::StaleGap)
     }
 
     /// Makes a gap a part of the window's newest run, if it pays and its content can be had.
@@ -75,7 +75,7 @@ impl Destager {
                 room.clean.push(Item { line, piece, failed: false });
                 line.runs(mask, |extent| {
                     let place = piece.place_of((extent.start.0 % LINE_SECTORS) as u8).0;
-                    room.targets.push(Target { item, extent, place, run });
+                    room.targets.push(ItemTarget { item, extent, place, run });
                 });
                 self.hold = self.hold.min(segment(&piece));
             }

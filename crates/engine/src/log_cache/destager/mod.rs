@@ -39,7 +39,7 @@ use std::collections::VecDeque;
 
 use super::config::LogCacheConfig;
 use super::env::View;
-use super::format::Superblock;
+use super::format::LogSuperblock;
 use super::lost::LostPieces;
 use super::table::RangeKind;
 use crate::layer::Geometry;
@@ -49,7 +49,7 @@ pub use batch::{BatchEnd, Wait};
 use choose::Choosing;
 use depth::Patience;
 use ordered::Ordered;
-use room::{Flight, Room};
+use room::{BatchFlight, Room};
 use sweep::Sweep;
 
 /// Delay after a failed batch; doubles up to the second value.
@@ -57,7 +57,7 @@ const RETRY_FIRST: Nanos = Nanos::from_secs(1);
 const RETRY_MAX: Nanos = Nanos::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum BatchPhase {
     Idle,
     /// Looking for what is destaged, in parts of the table.
     Choose,
@@ -73,7 +73,7 @@ enum Phase {
 
 /// The state of destaging.
 pub struct Destager {
-    phase: Phase,
+    phase: BatchPhase,
     /// See [`Destager::flush_failed`].
     failed_flush: bool,
     room: Room,
@@ -85,7 +85,7 @@ pub struct Destager {
     next_block: usize,
     range_ids: Vec<u64>,
     range_parts: VecDeque<(Extent, RangeKind)>,
-    flights: Slab<Flight>,
+    flights: Slab<BatchFlight>,
     errors: u64,
     retry_at: Option<Nanos>,
     retry: Nanos,
@@ -110,13 +110,13 @@ pub struct Destager {
 impl Destager {
     pub fn new(
         config: &LogCacheConfig,
-        superblock: &Superblock,
+        superblock: &LogSuperblock,
         ordered: Option<Ordered>,
         log: &Geometry,
         data: &Geometry,
     ) -> Destager {
         Destager {
-            phase: Phase::Idle,
+            phase: BatchPhase::Idle,
             failed_flush: false,
             room: Room::new(config, superblock, log.rotational),
             next: 0,
@@ -161,7 +161,7 @@ impl Destager {
 
     /// Notes how long a write of the log took; so many operations may run beside it at most.
     pub fn log_took(&mut self, took: Nanos, most: usize) {
-        if self.running && self.phase != Phase::Idle {
+        if self.running && self.phase != BatchPhase::Idle {
             self.patience.learn(took, most);
         }
     }
@@ -181,7 +181,7 @@ impl Destager {
         self.errors += 1;
         self.room.items.clear();
         self.range_parts.clear();
-        self.phase = Phase::Flush;
+        self.phase = BatchPhase::Flush;
     }
 
     /// A superblock must say what is destaged.
@@ -227,11 +227,11 @@ impl Destager {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.phase == Phase::Idle
+        self.phase == BatchPhase::Idle
     }
 
     /// Notes that a flush of the data disk has failed that was not of this batch: what the batch has written by then may be gone (rule 6).
     pub fn flush_failed(&mut self) {
-        self.failed_flush = !matches!(self.phase, Phase::Idle | Phase::Choose);
+        self.failed_flush = !matches!(self.phase, BatchPhase::Idle | BatchPhase::Choose);
     }
 }

@@ -6,7 +6,7 @@
 //! Every record carries the number of its epoch, so this works across crashes too. It needs a second table, for one epoch.
 
 use crate::layer::{Io, IoResult};
-use crate::log_cache::format::{Header, Superblock, decode_header};
+use crate::log_cache::format::{Header, LogSuperblock, decode_header};
 use crate::log_cache::index::Index;
 use crate::log_cache::log::Log;
 use crate::{Buf, Lba, SECTOR_BYTES};
@@ -136,7 +136,7 @@ impl Ordered {
     }
 
     /// Takes the records of the epoch out of what was read of a segment, from the cursor's sector on.
-    fn take(&mut self, bytes: &[u8], start: u64, superblock: &Superblock, safe: u64) {
+    fn take(&mut self, bytes: &[u8], start: u64, superblock: &LogSuperblock, safe: u64) {
         let block = superblock.log_block_bytes as usize;
         let mut at = ((self.read.sector - start) * SECTOR_BYTES) as usize;
         while at + block <= bytes.len() {

@@ -2,7 +2,7 @@
 
 use super::super::env::View;
 use super::Destager;
-use super::room::{Group, Item, Room, Run, Target};
+use super::room::{Group, Item, ItemTarget, Room, WriteRun};
 use crate::destage::how;
 use crate::log_cache::table::Line;
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
@@ -35,7 +35,7 @@ impl Destager {
             let blocks = room.blocks.len();
             line.runs(piece.mask, |run| {
                 let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;
-                room.blocks.push(how::Block { target: run, place, index: self.next as u32 });
+                room.blocks.push(how::DirtyBlock { target: run, place, index: self.next as u32 });
             });
             if room.blocks.len() > room.blocks_max {
                 room.blocks.truncate(blocks);
@@ -56,8 +56,9 @@ impl Destager {
                 run.blocks.end = block + 1;
             } else {
                 let in_line = (extent.start.0 % LINE_SECTORS * SECTOR_BYTES) as usize;
-                let at = room.runs.last().map_or(0, Run::memory_end) + in_line;
-                let run = Run { start: extent.start, sectors: extent.sectors, at, blocks: block..block + 1 };
+                let at = room.runs.last().map_or(0, WriteRun::memory_end) + in_line;
+                let run =
+                    WriteRun { start: extent.start, sectors: extent.sectors, at, blocks: block..block + 1 };
                 room.runs.push(run);
             }
             if room.runs.last().is_some_and(|run| run.memory_end() > room.memory_bytes()) {
@@ -65,7 +66,7 @@ impl Destager {
             }
             let (item, place) = (room.blocks[block].index, room.blocks[block].place);
             let run = room.runs.len() as u32 - 1;
-            room.targets.push(Target { item, extent, place, run });
+            room.targets.push(ItemTarget { item, extent, place, run });
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::destage::{how, what};
 use crate::log_cache::LogCacheConfig;
-use crate::log_cache::format::Superblock;
+use crate::log_cache::format::LogSuperblock;
 use crate::log_cache::table::{Line, Piece};
 use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES};
 
@@ -31,7 +31,7 @@ pub struct Item {
 }
 
 /// An operation of a batch that is in flight.
-pub enum Flight {
+pub enum BatchFlight {
     /// For a flush epoch, from the log.
     Epoch,
     Range(Extent),
@@ -61,7 +61,7 @@ impl Group {
 }
 
 /// Neighbours on the data disk, written together, with the gaps between them that are filled.
-pub struct Run {
+pub struct WriteRun {
     pub start: Lba,
     pub sectors: u64,
     /// Offset of the run in the window's memory.
@@ -69,7 +69,7 @@ pub struct Run {
     pub blocks: std::ops::Range<usize>,
 }
 
-impl Run {
+impl WriteRun {
     pub fn end(&self) -> Lba {
         self.start + self.sectors
     }
@@ -86,7 +86,7 @@ impl Run {
 }
 
 /// Sectors that an item brings, and the run they belong to.
-pub struct Target {
+pub struct ItemTarget {
     pub item: u32,
     pub extent: Extent,
     /// First of the sectors in the log.
@@ -129,15 +129,15 @@ pub struct Room {
     /// Clean pieces that fill gaps of a window; their indices continue after those of `items`. `clean_max`: how many at most.
     pub clean: Vec<Item>,
     pub clean_max: usize,
-    pub blocks: Vec<how::Block>,
+    pub blocks: Vec<how::DirtyBlock>,
     pub gaps: Vec<Gap>,
     pub gap_reads: VecDeque<GapRead>,
     /// Targets of the pieces of a window, by item.
-    pub targets: Vec<Target>,
+    pub targets: Vec<ItemTarget>,
     /// The pieces of a window in the order of the log; groups are stretches of it.
     pub order: Vec<u32>,
     pub groups: VecDeque<Group>,
-    pub runs: Vec<Run>,
+    pub runs: Vec<WriteRun>,
     pub parts: Vec<what::Part>,
     /// The segments of a batch, by index, and how many pieces of each segment it could take: at most the 32,768 sectors of 16 MiB.
     pub chosen: Vec<bool>,
@@ -153,7 +153,7 @@ pub struct Room {
 }
 
 impl Room {
-    pub fn new(config: &LogCacheConfig, superblock: &Superblock, spins: bool) -> Room {
+    pub fn new(config: &LogCacheConfig, superblock: &LogSuperblock, spins: bool) -> Room {
         let segment_bytes = u64::from(superblock.segment_bytes);
         let segments = superblock.segments as usize;
 

@@ -10,10 +10,10 @@
 use std::collections::BTreeMap;
 
 use super::super::LogError;
-use super::super::format::{Header, Kind, State, Superblock};
+use super::super::format::{EntryKind, Header, LogState, LogSuperblock};
 use super::super::offline::read_payload;
 use super::super::recover::{DamageKind, Walked};
-use super::{Content, LINE, LineSum, SECTOR, SECTORS, line_sum, mask, part_of, sector_sums, sum};
+use super::{LINE, LineContent, LineSum, SECTOR, SECTORS, line_sum, mask, part_of, sector_sums, sum};
 use crate::{BlockDevice, Extent, IoError, LINE_SECTORS};
 
 /// Maximum number of entries whose payload is read. If the log has more, lines with entries that were left out are not judged: no start
@@ -85,7 +85,7 @@ impl Suspect {
 
 /// A comparison under way: give it every record of the walk, then call [`Comparison::finish`].
 pub struct Comparison {
-    content: Content,
+    content: LineContent,
     suspects: BTreeMap<u64, Suspect>,
     candidates: Vec<Candidate>,
     /// True after a clean stop: no record explains a difference.
@@ -95,20 +95,20 @@ pub struct Comparison {
 }
 
 /// Result of a comparison.
-pub struct Found {
+pub struct Differences {
     /// Lines whose content was known and could be read.
     pub compared: usize,
     /// Lines with content that was not written through the cache.
     pub differing: Vec<u64>,
     /// Content that was read.
-    pub content: Content,
+    pub content: LineContent,
 }
 
 impl Comparison {
     /// Reads the covered lines.
-    pub fn new(superblock: &Superblock, data: &mut dyn BlockDevice) -> Result<Comparison, IoError> {
+    pub fn new(superblock: &LogSuperblock, data: &mut dyn BlockDevice) -> Result<Comparison, IoError> {
         let recorded = &superblock.fingerprint;
-        let mut content = Content::default();
+        let mut content = LineContent::default();
         content.read(data, recorded.lines.iter().map(|sum| sum.line))?;
         let is_exact = recorded.is_exact;
         let (mut compared, mut suspects) = (0, BTreeMap::new());
@@ -124,7 +124,7 @@ impl Comparison {
             content,
             suspects,
             candidates: Vec::new(),
-            is_exact: superblock.state == State::Stopped && is_exact,
+            is_exact: superblock.state == LogState::Stopped && is_exact,
             compared,
             log_block_sectors: superblock.log_block_sectors(),
         })
@@ -143,19 +143,19 @@ impl Comparison {
                 let (first, count) = part_of(line, entry.extent);
                 let part = &bytes[first * SECTOR..(first + count) * SECTOR];
                 match entry.kind {
-                    Kind::Data if self.candidates.len() < CANDIDATES_MAX => {
+                    EntryKind::Data if self.candidates.len() < CANDIDATES_MAX => {
                         let (extent, crc) = (entry.extent, entry.crc);
                         self.candidates.push(Candidate { line, place, extent, crc });
                     }
-                    Kind::Data => suspect.may_be_anything(0, SECTORS),
-                    Kind::Invalidate | Kind::Clean => {}
+                    EntryKind::Data => suspect.may_be_anything(0, SECTORS),
+                    EntryKind::Invalidate | EntryKind::Clean => {}
                     // The device may return anything after a discard.
-                    Kind::Discard => suspect.may_be_anything(first, count),
-                    Kind::Zeroes | Kind::ZeroesUnmap => {
+                    EntryKind::Discard => suspect.may_be_anything(first, count),
+                    EntryKind::Zeroes | EntryKind::ZeroesUnmap => {
                         suspect.explain(first, part, |_, sector| sector.iter().all(|byte| *byte == 0));
                     }
                 }
-                suspect.is_touched |= !matches!(entry.kind, Kind::Invalidate | Kind::Clean);
+                suspect.is_touched |= !matches!(entry.kind, EntryKind::Invalidate | EntryKind::Clean);
             }
             place += entry.payload_sectors();
         }
@@ -163,7 +163,7 @@ impl Comparison {
 
     /// Judges the lines by the payloads of the records. If records of unknown content are lost, a line that other records touch may hold
     /// anything.
-    pub fn finish(mut self, log: &mut dyn BlockDevice, walked: &Walked) -> Result<Found, LogError> {
+    pub fn finish(mut self, log: &mut dyn BlockDevice, walked: &Walked) -> Result<Differences, LogError> {
         let has_holes = walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload);
         for suspect in self.suspects.values_mut().filter(|suspect| suspect.is_touched) {
             let bytes = self.content.line(suspect.recorded.line).expect("a suspect was read");
@@ -201,7 +201,7 @@ impl Comparison {
         let bytes = |suspect: &Suspect| self.content.line(suspect.recorded.line).expect("a suspect was read");
         let differing = self.suspects.values().filter(|suspect| suspect.differs(bytes(suspect)));
         let differing = differing.map(|suspect| suspect.recorded.line).collect();
-        Ok(Found { compared: self.compared, differing, content: self.content })
+        Ok(Differences { compared: self.compared, differing, content: self.content })
     }
 }
 

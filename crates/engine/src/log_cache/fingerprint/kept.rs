@@ -13,7 +13,7 @@
 //! | before a clean stop | unknown sums are read | - |
 
 use super::{
-    Content, Fingerprint, LINE, LineSum, SECTOR, SECTORS, choose, ends, line_sum, mask, part_of, places,
+    Fingerprint, LINE, LineContent, LineSum, SECTOR, SECTORS, choose, ends, line_sum, mask, part_of, places,
     sector_sums, sum,
 };
 use crate::log_cache::table::RangeKind;
@@ -21,7 +21,7 @@ use crate::{BlockDevice, Buf, Extent, IoError, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// A line that is covered.
 #[derive(Clone)]
-struct Line {
+struct CoveredLine {
     line: u64,
     durable: [Option<u32>; SECTORS],
     sent: [Option<u32>; SECTORS],
@@ -32,45 +32,49 @@ struct Line {
 }
 
 /// See the module's documentation.
-pub struct Kept {
-    lines: Vec<Line>,
+pub struct CoveredLines {
+    lines: Vec<CoveredLine>,
     zeroes: u32,
     is_flying: bool,
 }
 
-impl Kept {
-    /// Like [`Kept::new`], with nothing read yet.
+impl CoveredLines {
+    /// Like [`CoveredLines::new`], with nothing read yet.
     pub fn read(
         data: &mut dyn BlockDevice,
         data_sectors: u64,
         cache_uuid: &[u8; 16],
-    ) -> Result<Kept, IoError> {
-        let mut content = Content::default();
+    ) -> Result<CoveredLines, IoError> {
+        let mut content = LineContent::default();
         content.read(data, ends(data_sectors))?;
-        Kept::new(content, data, data_sectors, cache_uuid)
+        CoveredLines::new(content, data, data_sectors, cache_uuid)
     }
 
     /// Chooses the lines to cover by the content of the disk, and reads those not read yet. `content` has the ends.
     pub fn new(
-        mut content: Content,
+        mut content: LineContent,
         data: &mut dyn BlockDevice,
         data_sectors: u64,
         cache_uuid: &[u8; 16],
-    ) -> Result<Kept, IoError> {
+    ) -> Result<CoveredLines, IoError> {
         let places = places::find(&mut content, data, data_sectors)?;
         let lines = choose(data_sectors, cache_uuid, &places);
         let missing: Vec<u64> = lines.iter().copied().filter(|line| content.line(*line).is_none()).collect();
         content.read(data, missing.into_iter())?;
         let line = |line| {
             let durable = content.line(line).map_or([None; SECTORS], known);
-            Line { line, durable, sent: [None; SECTORS], flying: 0, was_read: false }
+            CoveredLine { line, durable, sent: [None; SECTORS], flying: 0, was_read: false }
         };
-        Ok(Kept { lines: lines.into_iter().map(line).collect(), zeroes: sum(&[0; SECTOR]), is_flying: false })
+        Ok(CoveredLines {
+            lines: lines.into_iter().map(line).collect(),
+            zeroes: sum(&[0; SECTOR]),
+            is_flying: false,
+        })
     }
 
     /// Returns the fingerprint for the superblock: what a crash would leave, apart from data in records of the log.
     pub fn fingerprint(&self) -> Fingerprint {
-        let sum = |line: &Line| {
+        let sum = |line: &CoveredLine| {
             let sectors = line.durable.map(Option::unwrap_or_default);
             let sum = (!line.durable.contains(&None)).then(|| line_sum(sectors));
             LineSum { line: line.line, sum, sectors: Some(sectors.map(|sum| sum as u8)) }
@@ -147,7 +151,7 @@ impl Kept {
 
     /// Returns adjacent lines of unknown content, to read before a clean stop.
     pub fn next_unknown(&mut self) -> Option<Extent> {
-        let is_unknown = |line: &Line| !line.was_read && line.durable.contains(&None);
+        let is_unknown = |line: &CoveredLine| !line.was_read && line.durable.contains(&None);
         let first = self.lines.iter().position(is_unknown)?;
         let mut count = 0;
         let start = self.lines[first].line;
@@ -162,7 +166,7 @@ impl Kept {
         Some(Extent::new(Lba(start * LINE_SECTORS), count as u64 * LINE_SECTORS))
     }
 
-    /// Takes the content of lines from [`Kept::next_unknown`].
+    /// Takes the content of lines from [`CoveredLines::next_unknown`].
     pub fn learn(&mut self, extent: Extent, buf: &Buf) {
         let range = self.range(extent);
         for (line, bytes) in self.lines[range].iter_mut().zip(buf.bytes().chunks_exact(LINE)) {
@@ -173,7 +177,7 @@ impl Kept {
     /// Lines of a disk that differ from what is known of them.
     #[cfg(test)]
     pub fn differing(&self, disk: &[u8]) -> Vec<u64> {
-        let differs = |line: &&Line| {
+        let differs = |line: &&CoveredLine| {
             let sums = known(&disk[line.line as usize * LINE..][..LINE]);
             line.durable.iter().zip(sums).any(|(kept, sum)| kept.is_some() && *kept != sum)
         };

@@ -16,8 +16,8 @@ mod places;
 #[cfg(test)]
 mod tests;
 
-pub use compare::{Comparison, Found};
-pub use kept::Kept;
+pub use compare::{Comparison, Differences};
+pub use kept::CoveredLines;
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ impl Fingerprint {
         data_sectors: u64,
         cache_uuid: &[u8; 16],
     ) -> Result<Fingerprint, IoError> {
-        Ok(Kept::read(data, data_sectors, cache_uuid)?.fingerprint())
+        Ok(CoveredLines::read(data, data_sectors, cache_uuid)?.fingerprint())
     }
 }
 
@@ -139,12 +139,12 @@ pub fn chance(lines: &[u64], data_sectors: u64, bytes: u64) -> f64 {
 
 /// Bytes of lines, as they were read.
 #[derive(Default)]
-pub struct Content {
+pub struct LineContent {
     /// Runs of lines, by the first line of each.
     runs: BTreeMap<u64, Buf>,
 }
 
-impl Content {
+impl LineContent {
     /// Reads lines (ascending) in as few requests as possible. Lines that cannot be read are left out.
     pub fn read(
         &mut self,

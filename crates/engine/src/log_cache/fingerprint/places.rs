@@ -9,7 +9,7 @@
 //! | btrfs | the copies of the superblock |
 //! | NTFS | the master file table and its mirror, the copy of the boot sector |
 
-use super::{Content, LINE_BYTES};
+use super::{LINE_BYTES, LineContent};
 use crate::{BlockDevice, IoError, LINE_SECTORS};
 
 /// Partitions that are looked at.
@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 
 /// Finds places. `content` has the ends; any other lines read are added to it.
 pub fn find(
-    content: &mut Content,
+    content: &mut LineContent,
     data: &mut dyn BlockDevice,
     data_sectors: u64,
 ) -> Result<Vec<u64>, IoError> {
@@ -47,7 +47,7 @@ pub fn find(
 }
 
 struct Disk<'a> {
-    content: &'a mut Content,
+    content: &'a mut LineContent,
     data: &'a mut dyn BlockDevice,
     lines: u64,
 }

@@ -1,7 +1,7 @@
 //! Tests which changes of a data disk are noticed, after a crash and after a clean stop.
 
 use super::super::env::DATA;
-use super::super::format::{Kind, State, Superblock, encode_header};
+use super::super::format::{EntryKind, LogState, LogSuperblock, encode_header};
 use super::super::recover::{WalkOptions, walk};
 use super::super::testing::{Log, Part, Ram, sector_of};
 use super::super::testing_steps::{Steps, ZEROES, quiet};
@@ -50,8 +50,8 @@ fn rule_11_a_line_differs_only_by_what_a_record_has_there_and_after_a_clean_stop
     log.superblock.data_sectors = DATA_SECTORS;
     log.superblock.fingerprint = Fingerprint::read(&mut before, DATA_SECTORS, &[5; 16]).unwrap();
     log.append(&[Part::Data(8, 8, 1), Part::Data(16, 1, 3)]);
-    log.append(&[Part::Data(10, 2, 2), Part::Range(Kind::Zeroes, 24, 4)]);
-    log.append(&[Part::Range(Kind::Discard, 32, 2), Part::Range(Kind::Invalidate, 40, 8)]);
+    log.append(&[Part::Data(10, 2, 2), Part::Range(EntryKind::Zeroes, 24, 4)]);
+    log.append(&[Part::Range(EntryKind::Discard, 32, 2), Part::Range(EntryKind::Invalidate, 40, 8)]);
     for (name, changes, may_be) in cases {
         let mut data = before.clone();
         for &(lba, tag) in changes {
@@ -60,9 +60,9 @@ fn rule_11_a_line_differs_only_by_what_a_record_has_there_and_after_a_clean_stop
                 data.bytes[lba as usize * SECTOR..][..SECTOR].fill(0);
             }
         }
-        log.superblock.state = State::Active;
+        log.superblock.state = LogState::Active;
         assert_eq!(differing(&mut log, &mut data).is_empty(), may_be, "{name}, after a crash");
-        log.superblock.state = State::Stopped;
+        log.superblock.state = LogState::Stopped;
         let is_changed = data.bytes != before.bytes;
         assert_eq!(!differing(&mut log, &mut data).is_empty(), is_changed, "{name}, after a clean stop");
     }
@@ -130,7 +130,7 @@ fn rule_11_a_sector_that_looks_unchanged_is_judged_by_the_sum_of_its_line() {
         let mut log = Log::new(4, 512);
         log.superblock.data_sectors = DATA_SECTORS;
         log.superblock.fingerprint = Fingerprint::read(&mut data, DATA_SECTORS, &[5; 16]).unwrap();
-        log.superblock.state = State::Active;
+        log.superblock.state = LogState::Active;
         let payload = entry.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>().concat();
         let mut header = log.append(&[Part::Data(entry[0].0, entry.len() as u64, 1)]);
         header.entries[0].crc = crc32c::crc32c(&payload);
@@ -154,7 +154,7 @@ fn logs_of_earlier_versions_are_judged_as_far_as_they_tell() {
     let sum = |line| LineSum { line, sum: Some(crc32c::crc32c(&[0; LINE])), sectors: None };
     log.superblock.fingerprint =
         Fingerprint { lines: ends(DATA_SECTORS).map(sum).collect(), is_exact: false };
-    log.superblock.state = State::Stopped;
+    log.superblock.state = LogState::Stopped;
     log.append(&[Part::Data(8, 2, 1)]);
     put(&mut data, 8, 1);
     assert_eq!(differing(&mut log, &mut data), [0; 0]);
@@ -203,11 +203,11 @@ fn changed_after(steps: &Steps, line: u64) -> bool {
     Steps::start(disks, quiet()).is_err()
 }
 
-fn stop(steps: &mut Steps) -> Superblock {
+fn stop(steps: &mut Steps) -> LogSuperblock {
     steps.let_go();
     steps.control(Control::Stop);
     let superblock = super::super::offline::read_superblock(steps.log()).unwrap();
-    assert_eq!(superblock.state, State::Stopped);
+    assert_eq!(superblock.state, LogState::Stopped);
     superblock
 }
 
@@ -248,20 +248,23 @@ fn rule_11_after_a_clean_stop_every_covered_line_is_known() {
 /// refused for it.
 #[test]
 fn rule_11_what_a_failed_write_may_have_left_is_not_held_against_the_disk() {
-    for (failing, is_done) in
-        [(Kind::Data, true), (Kind::Data, false), (Kind::Zeroes, false), (Kind::Invalidate, true)]
-    {
+    for (failing, is_done) in [
+        (EntryKind::Data, true),
+        (EntryKind::Data, false),
+        (EntryKind::Zeroes, false),
+        (EntryKind::Invalidate, true),
+    ] {
         let mut steps = Steps::new(5, quiet());
         let extent = Extent::new(Lba(8), 8);
         match failing {
-            Kind::Zeroes => {
+            EntryKind::Zeroes => {
                 steps.send(Io::WriteZeroes { extent, unmap: false, durability: Durability::Durable })
             }
             _ => steps.write_as(8, 8, 1, Durability::Durable),
         };
         steps.hold = Box::new(move |port, io| match (failing, io) {
-            (Kind::Invalidate, Io::Flush) => port == DATA,
-            (Kind::Data, Io::Write { .. }) | (Kind::Zeroes, Io::WriteZeroes { .. }) => port == DATA,
+            (EntryKind::Invalidate, Io::Flush) => port == DATA,
+            (EntryKind::Data, Io::Write { .. }) | (EntryKind::Zeroes, Io::WriteZeroes { .. }) => port == DATA,
             _ => false,
         });
         steps.control(Control::Drain);

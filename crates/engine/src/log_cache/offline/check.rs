@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use super::superblock::{check_sizes, live_superblock, read_copies};
-use super::{LogError, Newest, Progress, Totals, uuid};
+use super::{LogError, Newest, ToolProgress, Totals, uuid};
 use crate::destage::contiguity::Contiguity;
 use crate::log_cache::fingerprint::Comparison;
-use crate::log_cache::format::{Header, State, Superblock};
+use crate::log_cache::format::{Header, LogState, LogSuperblock};
 use crate::log_cache::recover::{Damage, Visitor, WalkOptions, Walked, walk};
 use crate::{BlockDevice, SECTOR_BYTES};
 
@@ -70,7 +70,7 @@ struct Watched<'a> {
     comparison: Option<Comparison>,
     done: u64,
     total: u64,
-    progress: &'a mut dyn FnMut(Progress),
+    progress: &'a mut dyn FnMut(ToolProgress),
 }
 
 impl Visitor for Watched<'_> {
@@ -80,7 +80,7 @@ impl Visitor for Watched<'_> {
             comparison.record(header);
         }
         self.done += u64::from(header.sectors) * SECTOR_BYTES;
-        (self.progress)(Progress { bytes_done: self.done.min(self.total), bytes_total: self.total });
+        (self.progress)(ToolProgress { bytes_done: self.done.min(self.total), bytes_total: self.total });
     }
 }
 
@@ -89,13 +89,13 @@ impl Visitor for Watched<'_> {
 pub fn check(
     log: &mut dyn BlockDevice,
     data: Option<&mut dyn BlockDevice>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<CheckReport, LogError> {
     let copies = read_copies(log)?;
     let superblock = live_superblock(&copies)?;
     check_sizes(&superblock, log.geometry(), data.as_ref().map(|data| data.geometry()))?;
     // The data disk of a cache that is out of use is written without the cache.
-    let is_out_of_use = matches!(superblock.state, State::GivenUp | State::Detached);
+    let is_out_of_use = matches!(superblock.state, LogState::GivenUp | LogState::Detached);
     let comparison = data.filter(|_| !is_out_of_use).map(|data| Comparison::new(&superblock, data));
     let comparison = comparison.transpose();
     let mut watched = Watched {
@@ -122,7 +122,7 @@ pub fn check(
 }
 
 fn report(
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     copies: Vec<CopyReport>,
     walked: Walked,
     dirty: Totals,
@@ -132,12 +132,12 @@ fn report(
     let torn_copy = |copy: &&CopyReport| copy.error.is_some();
     for copy in copies.iter().filter(torn_copy) {
         // A power cut during an update leaves one torn copy.
-        if superblock.state != State::Active {
+        if superblock.state != LogState::Active {
             let error = copy.error.as_deref().unwrap_or_default();
             problems.push(format!("a copy of the superblock is not usable after a clean stop: {error}"));
         }
     }
-    if superblock.state == State::Stopped && walked.next_seq > superblock.durable_seq {
+    if superblock.state == LogState::Stopped && walked.next_seq > superblock.durable_seq {
         let after = walked.next_seq - superblock.durable_seq;
         problems.push(format!("{after} records were written after the clean stop"));
     }

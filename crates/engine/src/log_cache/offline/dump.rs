@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::superblock::{live_superblock, read_copies};
 use super::{LogError, state_name, uuid};
-use crate::log_cache::format::{Header, Kind, Superblock, SuperblockError};
+use crate::log_cache::format::{EntryKind, Header, LogSuperblock, LogSuperblockError};
 use crate::log_cache::recover::{Damage, WalkOptions, walk};
 use crate::{BlockDevice, Extent};
 
@@ -70,14 +70,14 @@ pub enum Row {
     },
 }
 
-const fn kind_name(kind: Kind) -> &'static str {
+const fn kind_name(kind: EntryKind) -> &'static str {
     match kind {
-        Kind::Data => "data",
-        Kind::Discard => "discard",
-        Kind::Zeroes => "zeroes",
-        Kind::ZeroesUnmap => "zeroes-unmap",
-        Kind::Invalidate => "invalidate",
-        Kind::Clean => "clean",
+        EntryKind::Data => "data",
+        EntryKind::Discard => "discard",
+        EntryKind::Zeroes => "zeroes",
+        EntryKind::ZeroesUnmap => "zeroes-unmap",
+        EntryKind::Invalidate => "invalidate",
+        EntryKind::Clean => "clean",
     }
 }
 
@@ -169,9 +169,9 @@ pub fn dump(
     Ok(())
 }
 
-fn superblock_row(copy: usize, found: &Result<Superblock, SuperblockError>, live: Option<u64>) -> Row {
+fn superblock_row(copy: usize, found: &Result<LogSuperblock, LogSuperblockError>, live: Option<u64>) -> Row {
     let good = found.as_ref().ok();
-    let number = |get: fn(&Superblock) -> u64| good.map_or(0, get);
+    let number = |get: fn(&LogSuperblock) -> u64| good.map_or(0, get);
     Row::Superblock {
         copy,
         live: good.is_some_and(|good| Some(good.generation) == live),

@@ -39,7 +39,7 @@ pub fn format(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
     options: &FormatOptions,
-) -> Result<Superblock, LogError> {
+) -> Result<LogSuperblock, LogError> {
     let mut superblock = plan(log, data, options)?;
     let copies = read_copies(log);
     if !options.force {
@@ -71,7 +71,7 @@ fn plan(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
     options: &FormatOptions,
-) -> Result<Superblock, LogError> {
+) -> Result<LogSuperblock, LogError> {
     let (log, data) = (log.geometry(), data.geometry());
     let segment_bytes = options.segment_bytes.unwrap_or_else(|| segment_bytes_for(log.sectors));
     if data.read_only {
@@ -104,8 +104,8 @@ fn plan(
         let needed = (FIRST_SEGMENT_SECTOR + u64::from(SEGMENTS_MIN) * segment_sectors) * SECTOR_BYTES;
         return Err(LogError::TooSmall { found: log.sectors * SECTOR_BYTES, needed, segment_bytes });
     }
-    Ok(Superblock {
-        state: State::Stopped,
+    Ok(LogSuperblock {
+        state: LogState::Stopped,
         generation: 0,
         cache_uuid: options.cache_uuid,
         data_uuid: options.data_uuid,
@@ -141,7 +141,7 @@ fn segment_bytes_for(log_sectors: u64) -> u32 {
 
 fn refuse_where_occupied(
     log: &mut dyn BlockDevice,
-    copies: &[Result<Superblock, SuperblockError>],
+    copies: &[Result<LogSuperblock, LogSuperblockError>],
 ) -> Result<(), LogError> {
     let occupied = |uuid: String, state: String| Err(LogError::Occupied { uuid, state });
     let superblock = match super::live_superblock(&[copies[0].clone(), copies[1].clone()]) {
@@ -167,7 +167,7 @@ fn refuse_where_occupied(
     let bytes = human(totals.data_bytes + totals.zeroes_bytes);
     if walked.tail_seq < walked.next_seq {
         occupied(name, format!("{bytes} in it are not on its data disk yet"))
-    } else if superblock.state == State::Active {
+    } else if superblock.state == LogState::Active {
         occupied(name, "it is being served, or was when its host crashed; it has no dirty data".into())
     } else {
         Ok(())

@@ -1,13 +1,13 @@
-//! Measures the rotation of the disk below an empty log, by writing in the log's area ([`Survey`]).
+//! Measures the rotation of the disk below an empty log, by writing in the log's area ([`RotationSurvey`]).
 
 use super::LogError;
 use super::Newest;
 use super::superblock::{read_superblock, write_superblock};
 use crate::layer::Io;
-use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, State, Superblock};
+use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, LogState, LogSuperblock};
 use crate::log_cache::recover::{WalkOptions, walk};
 use crate::log_cache::spindle::{Spindle, TRACK_POINTS};
-use crate::log_cache::survey::{Probe, Survey};
+use crate::log_cache::survey::{Probe, RotationSurvey};
 use crate::{BlockDevice, Buf, Lba, Nanos, SECTOR_BYTES};
 
 /// Maximum time of the measurement by format, and by a start. An attempt takes 1 to 4 s on a quiet host, and 20 s on the slowest disk
@@ -21,7 +21,7 @@ const ATTEMPTS: usize = 3;
 /// not rotational or has no clock, or if a busy host disturbs too much.
 pub fn measure(
     log: &mut dyn BlockDevice,
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     time_max: Nanos,
 ) -> Result<Spindle, LogError> {
     let geometry = log.geometry();
@@ -33,7 +33,7 @@ pub fn measure(
     let mut found = Spindle::NotShown;
     for _ in 0..ATTEMPTS {
         let area = FIRST_SEGMENT_SECTOR..superblock.end_sector();
-        match attempt(log, Survey::new(area, block, TRACK_POINTS, geometry.volatile_cache), until)? {
+        match attempt(log, RotationSurvey::new(area, block, TRACK_POINTS, geometry.volatile_cache), until)? {
             Spindle::NotShown => {}
             other => found = other,
         }
@@ -46,7 +46,7 @@ pub fn measure(
 }
 
 /// Makes the writes of a survey; returns what it has found.
-fn attempt(log: &mut dyn BlockDevice, mut survey: Survey, until: Nanos) -> Result<Spindle, LogError> {
+fn attempt(log: &mut dyn BlockDevice, mut survey: RotationSurvey, until: Nanos) -> Result<Spindle, LogError> {
     loop {
         let Probe { at, sectors, durability } = match survey.next() {
             Ok(probe) => probe,
@@ -69,7 +69,7 @@ fn attempt(log: &mut dyn BlockDevice, mut survey: Survey, until: Nanos) -> Resul
 pub fn measure_again(log: &mut dyn BlockDevice) -> Result<Option<Spindle>, LogError> {
     let mut superblock = read_superblock(log)?;
     let is_unknown = superblock.spindle == Spindle::NotMeasured && log.geometry().rotational;
-    if !is_unknown || superblock.state != State::Stopped || log.now().is_none() {
+    if !is_unknown || superblock.state != LogState::Stopped || log.now().is_none() {
         return Ok(None);
     }
     let mut newest = Newest::new(superblock.log_block_sectors());

@@ -19,7 +19,7 @@ pub use check::{CheckReport, CopyReport, FingerprintReport, check};
 pub use dump::{DumpFilter, Row, dump};
 pub use format::{FormatOptions, format};
 pub use measure::measure_again;
-pub use newest::{Content, Newest, NewestPiece, Totals};
+pub use newest::{Newest, NewestContent, NewestPiece, Totals};
 pub(super) use rescue::read_payload;
 pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
 pub(super) use superblock::newest_generation;
@@ -29,7 +29,7 @@ pub use superblock::{
 };
 pub use take_in::take_in;
 
-use super::format::State;
+use super::format::LogState;
 use super::{LogError, OtherData};
 
 /// Data moves in pieces of at most this many sectors (1 MiB).
@@ -37,7 +37,7 @@ const CHUNK_SECTORS: u64 = 2048;
 
 /// Progress of a tool, in bytes of the whole work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct ToolProgress {
     pub bytes_done: u64,
     pub bytes_total: u64,
 }
@@ -53,12 +53,12 @@ pub(crate) fn human(bytes: u64) -> String {
 }
 
 /// A state's name for reports.
-pub(crate) const fn state_name(state: State) -> &'static str {
+pub(crate) const fn state_name(state: LogState) -> &'static str {
     match state {
-        State::Stopped => "stopped",
-        State::Active => "active",
-        State::Detached => "detached",
-        State::GivenUp => "given up",
+        LogState::Stopped => "stopped",
+        LogState::Active => "active",
+        LogState::Detached => "detached",
+        LogState::GivenUp => "given up",
     }
 }
 

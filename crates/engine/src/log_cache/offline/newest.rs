@@ -3,24 +3,24 @@
 
 use std::collections::BTreeMap;
 
-use crate::log_cache::format::{Header, Kind};
+use crate::log_cache::format::{EntryKind, Header};
 use crate::log_cache::recover::Visitor;
 use crate::{Extent, Lba, SECTOR_BYTES};
 
 /// Content of the sectors of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum NewestContent {
     /// A part of the payload of an entry: the payload of `entry` is at `place` in the log, with this checksum.
     Data { place: u64, entry: Extent, crc: u32, bad: bool },
     /// Zeroes, from an entry of this kind.
-    Zeroes(Kind),
+    Zeroes(EntryKind),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewestPiece {
     pub extent: Extent,
     pub seq: u64,
-    pub content: Content,
+    pub content: NewestContent,
 }
 
 /// Totals of a log, in bytes.
@@ -81,8 +81,8 @@ impl Newest {
         for piece in self.pieces.values() {
             let bytes = piece.extent.sectors * SECTOR_BYTES;
             match piece.content {
-                Content::Data { .. } => totals.data_bytes += bytes,
-                Content::Zeroes(_) => totals.zeroes_bytes += bytes,
+                NewestContent::Data { .. } => totals.data_bytes += bytes,
+                NewestContent::Zeroes(_) => totals.zeroes_bytes += bytes,
             }
         }
         totals
@@ -95,15 +95,17 @@ impl Visitor for Newest {
         for (index, entry) in header.entries.iter().enumerate() {
             self.cut(entry.extent);
             let content = match entry.kind {
-                Kind::Data => {
+                EntryKind::Data => {
                     let bad = bad.contains(&index);
-                    let data = Content::Data { place, entry: entry.extent, crc: entry.crc, bad };
+                    let data = NewestContent::Data { place, entry: entry.extent, crc: entry.crc, bad };
                     place += entry.extent.sectors;
                     data
                 }
-                Kind::Discard | Kind::Zeroes | Kind::ZeroesUnmap => Content::Zeroes(entry.kind),
+                EntryKind::Discard | EntryKind::Zeroes | EntryKind::ZeroesUnmap => {
+                    NewestContent::Zeroes(entry.kind)
+                }
                 // The data disk has the newest copy.
-                Kind::Invalidate | Kind::Clean => {
+                EntryKind::Invalidate | EntryKind::Clean => {
                     place += entry.payload_sectors();
                     continue;
                 }

@@ -7,9 +7,9 @@
 use serde::Serialize;
 
 use super::superblock::{check_sizes, read_superblock, write_superblock};
-use super::{CHUNK_SECTORS, Content, LogError, Newest, NewestPiece, OtherData, Progress, Totals};
+use super::{CHUNK_SECTORS, LogError, Newest, NewestContent, NewestPiece, OtherData, ToolProgress, Totals};
 use crate::log_cache::fingerprint::{Comparison, Fingerprint};
-use crate::log_cache::format::{Header, Kind, State, Superblock};
+use crate::log_cache::format::{EntryKind, Header, LogState, LogSuperblock};
 use crate::log_cache::recover::{Damage, DamageKind, LISTED_MAX, Visitor, WalkOptions, Walked, walk};
 use crate::{
     BlockDevice, Buf, Discards, Durability, ErrorKind, Extent, Io, IoError, LINE_BYTES, LINE_SECTORS, Lba,
@@ -78,11 +78,11 @@ pub fn rescue(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
     options: RescueOptions,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<RescueReport, LogError> {
     let mut superblock = read_superblock(log)?;
     check_sizes(&superblock, log.geometry(), Some(data.geometry()))?;
-    if superblock.state == State::Detached {
+    if superblock.state == LogState::Detached {
         // The data disk is used without the cache, and may have changed since: nothing in the log may ever be written to it.
         return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
     }
@@ -111,7 +111,7 @@ pub fn rescue(
     let write = !options.list && !report.refused;
     // An empty log without damage is not touched, unless it must record the present content of the disk.
     let is_empty =
-        superblock.state != State::Active && walked.tail_seq == walked.next_seq && walked.damages == 0;
+        superblock.state != LogState::Active && walked.tail_seq == walked.next_seq && walked.damages == 0;
     if write && is_empty && differing.is_empty() {
         report.marked_clean = true;
         return Ok(report);
@@ -121,9 +121,9 @@ pub fn rescue(
         // record that the log has not.
         log.flush().map_err(LogError::io("flushing the log device"))?;
     }
-    if write && superblock.state == State::Stopped {
+    if write && superblock.state == LogState::Stopped {
         // If the rescue is interrupted, the data disk is as after a crash, not as the clean stop left it.
-        superblock.state = State::Active;
+        superblock.state = LogState::Active;
         write_superblock(log, &mut superblock)?;
     }
     let mut report = write_back(log, data, &newest, report, write, progress)?;
@@ -144,26 +144,26 @@ fn write_back(
     newest: &Newest,
     report: RescueReport,
     write: bool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<RescueReport, LogError> {
     let total = report.dirty.data_bytes + report.dirty.zeroes_bytes;
-    let mut writer = Writer { log, data, write, run: Vec::new(), run_start: Lba(0), report };
+    let mut writer = RescueWriter { log, data, write, run: Vec::new(), run_start: Lba(0), report };
     let mut done = 0;
     for piece in newest.pieces() {
         writer.write_back(piece)?;
         done += piece.extent.sectors * SECTOR_BYTES;
         if write {
-            progress(Progress { bytes_done: done, bytes_total: total });
+            progress(ToolProgress { bytes_done: done, bytes_total: total });
         }
     }
     writer.end_run()?;
     Ok(writer.report)
 }
 
-fn may_write(superblock: &Superblock, read_only: bool, options: RescueOptions) -> Result<(), LogError> {
+fn may_write(superblock: &LogSuperblock, read_only: bool, options: RescueOptions) -> Result<(), LogError> {
     match superblock.state {
         _ if options.list => Ok(()),
-        State::GivenUp if !options.force => Err(LogError::GivenUp),
+        LogState::GivenUp if !options.force => Err(LogError::GivenUp),
         _ if read_only => Err(LogError::ReadOnly("data disk")),
         _ => Ok(()),
     }
@@ -189,11 +189,11 @@ fn found(newest: &Newest, walked: &Walked, options: RescueOptions) -> RescueRepo
 fn mark_clean(
     log: &mut dyn BlockDevice,
     data: &mut dyn BlockDevice,
-    superblock: &mut Superblock,
+    superblock: &mut LogSuperblock,
     walked: &Walked,
 ) -> Result<(), LogError> {
-    if superblock.state != State::GivenUp {
-        superblock.state = State::Stopped;
+    if superblock.state != LogState::GivenUp {
+        superblock.state = LogState::Stopped;
     }
     superblock.memory = None;
     superblock.epoch = walked.epoch_max + 1;
@@ -209,7 +209,7 @@ fn mark_clean(
 }
 
 /// Gathers neighbouring pieces into runs, and writes them back.
-struct Writer<'a> {
+struct RescueWriter<'a> {
     log: &'a mut dyn BlockDevice,
     data: &'a mut dyn BlockDevice,
     write: bool,
@@ -249,18 +249,18 @@ const fn of_medium(error: &IoError) -> bool {
     matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost | ErrorKind::NoSpace)
 }
 
-impl Writer<'_> {
+impl RescueWriter<'_> {
     fn run_end(&self) -> Lba {
         self.run_start + self.run.len() as u64 / SECTOR_BYTES
     }
 
     fn write_back(&mut self, piece: &NewestPiece) -> Result<(), LogError> {
         match piece.content {
-            Content::Zeroes(kind) => {
+            NewestContent::Zeroes(kind) => {
                 self.end_run()?;
                 self.zero(piece.extent, kind)
             }
-            Content::Data { place, entry, crc, .. } => {
+            NewestContent::Data { place, entry, crc, .. } => {
                 let Some(payload) = read_payload(self.log, place, entry, crc)? else {
                     self.report.unsaved(piece.extent, "its copy in the log is damaged or cannot be read");
                     return self.end_run();
@@ -331,7 +331,7 @@ impl Writer<'_> {
         }
     }
 
-    fn zero(&mut self, extent: Extent, kind: Kind) -> Result<(), LogError> {
+    fn zero(&mut self, extent: Extent, kind: EntryKind) -> Result<(), LogError> {
         if !self.write {
             return Ok(());
         }
@@ -339,7 +339,7 @@ impl Writer<'_> {
         let block = u64::from(geometry.logical_block_bytes) / SECTOR_BYTES;
         let aligned = extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block);
         if aligned && (geometry.fast_zeroes || geometry.discards == Discards::Zero) {
-            let unmap = kind != Kind::Zeroes;
+            let unmap = kind != EntryKind::Zeroes;
             let io = Io::WriteZeroes { extent, unmap, durability: Durability::Volatile };
             match self.data.run(io).status {
                 Ok(()) => {

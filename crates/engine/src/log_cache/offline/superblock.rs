@@ -5,19 +5,19 @@ use zerocopy::IntoBytes;
 use super::{LogError, uuid};
 use crate::destage::contiguity::Contiguity;
 use crate::log_cache::format::{
-    SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS, State, Superblock, SuperblockError,
+    LogState, LogSuperblock, LogSuperblockError, SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SECTORS,
 };
 use crate::machine::{Worth, newest, place_of};
 use crate::mirror::{Label, LabelError};
 use crate::{BlockDevice, Buf, ErrorKind, Geometry};
 
 /// Both copies as they are on the device.
-pub type Copies = [Result<Superblock, SuperblockError>; 2];
+pub type Copies = [Result<LogSuperblock, LogSuperblockError>; 2];
 
 /// Reads both copies. A copy that cannot be read counts as one with a bad checksum: the other may be good. On a mirrored log, returns the
 /// newest of all legs for each place.
 pub fn read_copies(log: &mut dyn BlockDevice) -> Result<Copies, LogError> {
-    let mut copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
+    let mut copies = [Err(LogSuperblockError::NoMagic), Err(LogSuperblockError::NoMagic)];
     for (index, copy) in copies.iter_mut().enumerate() {
         let mut of_legs = Vec::new();
         for leg in 0..log.geometry().copies {
@@ -39,20 +39,20 @@ fn read_copy(
     log: &mut dyn BlockDevice,
     index: usize,
     leg: u8,
-) -> Result<Result<Superblock, SuperblockError>, LogError> {
+) -> Result<Result<LogSuperblock, LogSuperblockError>, LogError> {
     let mut block = log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES, leg);
     if block.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost)) {
         // The superblock is valid without the block after it.
         block = log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_BYTES, leg);
     }
     match block {
-        Ok(block) => Ok(Superblock::decode(block.bytes()).and_then(|superblock| {
+        Ok(block) => Ok(LogSuperblock::decode(block.bytes()).and_then(|superblock| {
             let here = place_of(superblock.generation) == index;
-            if here { Ok(superblock) } else { Err(SuperblockError::Field("generation")) }
+            if here { Ok(superblock) } else { Err(LogSuperblockError::Field("generation")) }
         })),
-        Err(error) if error.kind == ErrorKind::OutOfRange => Ok(Err(SuperblockError::NoMagic)),
+        Err(error) if error.kind == ErrorKind::OutOfRange => Ok(Err(LogSuperblockError::NoMagic)),
         Err(error) if matches!(error.kind, ErrorKind::Medium | ErrorKind::Lost) => {
-            Ok(Err(SuperblockError::Checksum))
+            Ok(Err(LogSuperblockError::Checksum))
         }
         Err(source) => Err(LogError::Io { what: "reading the superblock", source }),
     }
@@ -62,12 +62,12 @@ fn read_copy(
 /// superblocks reported as durable may have an older one, whose generation a later activation has used again. The later activation
 /// counts.
 fn newest_of(
-    of_legs: impl IntoIterator<Item = Result<Superblock, SuperblockError>>,
-) -> Result<Superblock, SuperblockError> {
+    of_legs: impl IntoIterator<Item = Result<LogSuperblock, LogSuperblockError>>,
+) -> Result<LogSuperblock, LogSuperblockError> {
     newest(of_legs, |copy| match copy {
         Ok(superblock) => Worth::Valid((superblock.generation, superblock.epoch)),
-        Err(SuperblockError::Version(_)) => Worth::OtherVersion,
-        Err(SuperblockError::NoMagic) => Worth::None,
+        Err(LogSuperblockError::Version(_)) => Worth::OtherVersion,
+        Err(LogSuperblockError::NoMagic) => Worth::None,
         Err(_) => Worth::Damaged,
     })
 }
@@ -80,7 +80,7 @@ fn level(log: &mut dyn BlockDevice, generation: u64) -> Result<(), LogError> {
     let mut lacking = Vec::new();
     for leg in 0..log.geometry().copies {
         let is_it = |block: &Buf| {
-            Superblock::decode(block.bytes()).is_ok_and(|superblock| superblock.generation == generation)
+            LogSuperblock::decode(block.bytes()).is_ok_and(|superblock| superblock.generation == generation)
         };
         match log.read_copy(SUPERBLOCK_SECTORS[index], SUPERBLOCK_AREA_BYTES, leg).ok().filter(is_it) {
             Some(block) => good = good.or(Some(block)),
@@ -96,21 +96,22 @@ fn level(log: &mut dyn BlockDevice, generation: u64) -> Result<(), LogError> {
 
 /// The generation of the newest superblock on one leg; none if one of its two places has none, as the newest may have rotted there.
 pub fn newest_generation(log: &mut dyn BlockDevice, leg: u8) -> Result<Option<u64>, LogError> {
-    let generation = |found: Result<Superblock, SuperblockError>| found.ok().map(|found| found.generation);
+    let generation =
+        |found: Result<LogSuperblock, LogSuperblockError>| found.ok().map(|found| found.generation);
     let [a, b] = [generation(read_copy(log, 0, leg)?), generation(read_copy(log, 1, leg)?)];
     Ok(a.zip(b).map(|(a, b)| a.max(b)))
 }
 
 /// The live copy: the valid one with the higher generation. A copy of another version wins over everything: this program
 /// must not touch it.
-pub fn live_superblock(copies: &Copies) -> Result<Superblock, LogError> {
+pub fn live_superblock(copies: &Copies) -> Result<LogSuperblock, LogError> {
     match (newest_of(copies.clone()), copies) {
         (_, [Ok(a), Ok(b)]) if a.cache_uuid != b.cache_uuid => {
             Err(LogError::TwoCaches(uuid(&a.cache_uuid), uuid(&b.cache_uuid)))
         }
         (Ok(live), _) => Ok(live),
-        (Err(SuperblockError::NoMagic), _) => Err(LogError::NotFormatted),
-        (Err(SuperblockError::Checksum | SuperblockError::Field(_)), [Err(a), Err(b)]) => {
+        (Err(LogSuperblockError::NoMagic), _) => Err(LogError::NotFormatted),
+        (Err(LogSuperblockError::Checksum | LogSuperblockError::Field(_)), [Err(a), Err(b)]) => {
             Err(LogError::NoSuperblock(a.clone(), b.clone()))
         }
         (Err(other), _) => Err(LogError::Version(other)),
@@ -118,14 +119,14 @@ pub fn live_superblock(copies: &Copies) -> Result<Superblock, LogError> {
 }
 
 /// Reads the live superblock.
-pub fn read_superblock(log: &mut dyn BlockDevice) -> Result<Superblock, LogError> {
+pub fn read_superblock(log: &mut dyn BlockDevice) -> Result<LogSuperblock, LogError> {
     live_superblock(&read_copies(log)?)
 }
 
 /// Writes the next generation of the superblock over the copy that is not live, and flushes. After an error the generation is unchanged,
 /// so that a retry cannot touch the live copy. The log is flushed before: a killed server may have left the live copy in the device's
 /// cache, and it is the only good one while the other is written.
-pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) -> Result<(), LogError> {
+pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut LogSuperblock) -> Result<(), LogError> {
     let mut next = superblock.clone();
     next.generation += 1;
     let copy = SUPERBLOCK_SECTORS[place_of(next.generation)];
@@ -145,7 +146,7 @@ pub fn write_superblock(log: &mut dyn BlockDevice, superblock: &mut Superblock) 
 pub fn store_calibration(
     log: &mut dyn BlockDevice,
     calibration: &Contiguity,
-) -> Result<Superblock, LogError> {
+) -> Result<LogSuperblock, LogError> {
     if !calibration.is_storable() {
         return Err(LogError::TooManyRanges);
     }
@@ -161,16 +162,20 @@ pub fn store_calibration(
 }
 
 /// Refuses a log with which no cache may be served again.
-pub const fn refuse_out_of_use(superblock: &Superblock) -> Result<(), LogError> {
+pub const fn refuse_out_of_use(superblock: &LogSuperblock) -> Result<(), LogError> {
     match superblock.state {
-        State::Stopped | State::Active => Ok(()),
-        State::Detached => Err(LogError::Detached),
-        State::GivenUp => Err(LogError::GivenUp),
+        LogState::Stopped | LogState::Active => Ok(()),
+        LogState::Detached => Err(LogError::Detached),
+        LogState::GivenUp => Err(LogError::GivenUp),
     }
 }
 
 /// Refuses devices that are too small for the format, or whose blocks are too large.
-pub fn check_sizes(superblock: &Superblock, log: Geometry, data: Option<Geometry>) -> Result<(), LogError> {
+pub fn check_sizes(
+    superblock: &LogSuperblock,
+    log: Geometry,
+    data: Option<Geometry>,
+) -> Result<(), LogError> {
     let at_least = |which, found: u64, recorded: u64| {
         if found < recorded { Err(LogError::Smaller { which, found, recorded }) } else { Ok(()) }
     };

@@ -4,7 +4,8 @@ use super::*;
 use crate::destage::contiguity::{Contiguity, Strides};
 use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::{
-    FIRST_SEGMENT_SECTOR, FORMAT_VERSION, Kind, SEGMENTS_MAX, SUPERBLOCK_SECTORS, State, Superblock,
+    EntryKind, FIRST_SEGMENT_SECTOR, FORMAT_VERSION, LogState, LogSuperblock, SEGMENTS_MAX,
+    SUPERBLOCK_SECTORS,
 };
 use crate::log_cache::recover::DamageKind;
 use crate::log_cache::testing::{Log, Part, Ram, sector_of};
@@ -13,7 +14,7 @@ use Part::{Clean, Data, Range};
 
 const DATA_SECTORS: u64 = 1 << 12;
 
-fn quiet(_: Progress) {}
+fn quiet(_: ToolProgress) {}
 
 fn options() -> FormatOptions {
     FormatOptions { segment_bytes: Some(16 << 10), ..FormatOptions::new([7; 16], [8; 16]) }
@@ -30,11 +31,11 @@ fn busy_log() -> (Log, Vec<Option<Vec<u8>>>) {
     let mut expected: Vec<Option<Vec<u8>>> = vec![None; DATA_SECTORS as usize];
     let steps: Vec<Vec<Part>> = vec![
         vec![Data(0, 8, 1), Data(11, 3, 1)],
-        vec![Data(4, 4, 2), Range(Kind::Zeroes, 2, 3)],
+        vec![Data(4, 4, 2), Range(EntryKind::Zeroes, 2, 3)],
         vec![Data(800, 8, 3), Data(808, 8, 3), Data(816, 5, 3)],
-        vec![Range(Kind::Discard, 804, 20), Data(806, 2, 4)],
+        vec![Range(EntryKind::Discard, 804, 20), Data(806, 2, 4)],
         vec![Data(4000, 8, 5)],
-        vec![Range(Kind::Invalidate, 4002, 4), Range(Kind::ZeroesUnmap, 2000, 1500)],
+        vec![Range(EntryKind::Invalidate, 4002, 4), Range(EntryKind::ZeroesUnmap, 2000, 1500)],
     ];
     for parts in steps {
         for part in &parts {
@@ -44,7 +45,7 @@ fn busy_log() -> (Log, Vec<Option<Vec<u8>>>) {
             for lba in lba..lba + sectors {
                 expected[lba as usize] = match part {
                     Data(_, _, tag) => Some(sector_of(lba, *tag)),
-                    Clean(..) | Range(Kind::Invalidate, ..) => None,
+                    Clean(..) | Range(EntryKind::Invalidate, ..) => None,
                     Range(..) => Some(vec![0; 512]),
                 };
             }
@@ -151,8 +152,9 @@ fn the_live_copy_is_the_newer_valid_one() {
     superblock.epoch = 1;
     write_superblock(&mut log, &mut superblock).unwrap();
     assert_eq!(superblock.generation, older.generation + 1);
-    let copy_of =
-        |superblock: &Superblock| SUPERBLOCK_SECTORS[(superblock.generation % 2) as usize].bytes() as usize;
+    let copy_of = |superblock: &LogSuperblock| {
+        SUPERBLOCK_SECTORS[(superblock.generation % 2) as usize].bytes() as usize
+    };
     // Each copy good, torn or erased, in every combination.
     for newer_state in 0..3 {
         for older_state in 0..3 {
@@ -182,17 +184,17 @@ fn calibration() -> Contiguity {
 
 #[test]
 fn a_calibration_is_stored_and_nothing_else_changes() {
-    for state in [State::Active, State::Stopped] {
+    for state in [LogState::Active, LogState::Stopped] {
         let (mut log, expected) = busy_log();
         log.superblock.state = state;
-        if state == State::Stopped {
+        if state == LogState::Stopped {
             log.superblock.durable_seq = log.seq;
         }
         log.store_superblock();
         let before = log.superblock.clone();
         let stored = store_calibration(&mut log.device, &calibration()).unwrap();
         let generation = before.generation + 1;
-        assert_eq!(stored, Superblock { calibration: Some(calibration()), generation, ..before });
+        assert_eq!(stored, LogSuperblock { calibration: Some(calibration()), generation, ..before });
         assert_eq!(read_superblock(&mut log.device).unwrap(), stored);
         assert_eq!(check(&mut log.device, None, &mut quiet).unwrap().calibration, Some(calibration()));
         let mut data = old_disk();
@@ -213,7 +215,7 @@ fn storing_a_calibration_may_be_cut_anywhere() {
         log.device.operations_left = u64::MAX;
         let found = read_superblock(&mut log.device).unwrap();
         assert!(!done || found.calibration.is_some());
-        assert_eq!(Superblock { calibration: None, generation: 1, ..found }, log.superblock);
+        assert_eq!(LogSuperblock { calibration: None, generation: 1, ..found }, log.superblock);
         let mut data = old_disk();
         rescue(&mut log.device, &mut data, RescueOptions::default(), &mut quiet).unwrap();
         assert_data(&data, &expected, &[]);
@@ -229,13 +231,13 @@ fn a_calibration_that_cannot_be_stored_is_refused() {
     assert!(refused.to_string().contains("more than 64 ranges"), "{refused}");
     let refused = store_calibration(&mut Ram::new(1000), &calibration()).unwrap_err();
     assert!(matches!(refused, LogError::NotFormatted));
-    log.superblock.state = State::Detached;
+    log.superblock.state = LogState::Detached;
     log.store_superblock();
     let before = log.device.operations;
     let refused = store_calibration(&mut log.device, &calibration()).unwrap_err();
     assert!(matches!(refused, LogError::Detached), "{refused}");
     assert_eq!(log.device.operations, before, "nothing was written");
-    log.superblock.state = State::GivenUp;
+    log.superblock.state = LogState::GivenUp;
     log.store_superblock();
     let refused = store_calibration(&mut log.device, &calibration()).unwrap_err();
     assert!(matches!(refused, LogError::GivenUp), "{refused}");
@@ -481,7 +483,7 @@ fn rule_11_a_rescue_does_not_write_to_another_disk() {
 fn rule_11_a_disk_is_no_other_one_for_a_rescue_that_was_cut() {
     let (mut log, expected) = busy_log();
     let mut before = old_disk();
-    log.superblock.state = State::Stopped;
+    log.superblock.state = LogState::Stopped;
     log.superblock.fingerprint = Fingerprint::read(&mut before, DATA_SECTORS, &[0; 16]).unwrap();
     log.superblock.generation += 1;
     log.store_superblock();
@@ -504,7 +506,7 @@ fn rule_11_a_disk_is_no_other_one_for_a_rescue_that_was_cut() {
 #[test]
 fn a_detached_log_is_never_written_back() {
     let (mut log, _) = busy_log();
-    log.superblock.state = State::Detached;
+    log.superblock.state = LogState::Detached;
     log.superblock.generation += 1;
     log.store_superblock();
     let mut data = old_disk();
@@ -515,7 +517,7 @@ fn a_detached_log_is_never_written_back() {
 #[test]
 fn a_log_that_was_given_up_is_written_back_by_force_only_and_stays_so() {
     let (mut log, expected) = busy_log();
-    log.superblock.state = State::GivenUp;
+    log.superblock.state = LogState::GivenUp;
     log.superblock.generation += 1;
     log.store_superblock();
     let mut data = old_disk();
@@ -529,7 +531,7 @@ fn a_log_that_was_given_up_is_written_back_by_force_only_and_stays_so() {
     assert!(listed.dirty.data_bytes > 0);
     rescue(&mut log.device, &mut data, RescueOptions { force: true, list: false }, &mut quiet).unwrap();
     assert_data(&data, &expected, &[]);
-    assert_eq!(read_superblock(&mut log.device).unwrap().state, State::GivenUp);
+    assert_eq!(read_superblock(&mut log.device).unwrap().state, LogState::GivenUp);
 }
 
 #[test]

@@ -20,10 +20,10 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use super::Canary;
-use super::format::{Header, Kind, Superblock};
+use super::LogCanary;
+use super::format::{EntryKind, Header, LogSuperblock};
 use crate::{BlockDevice, Extent, IoError, Planted};
-use reader::Reader;
+use reader::LogReader;
 use search::Headers;
 use summaries::Summaries;
 
@@ -53,7 +53,7 @@ pub struct WalkOptions {
     pub summaries: bool,
     /// Reads every payload, not only those that may be torn, and searches all segments after a clean stop, too.
     pub verify_all: bool,
-    pub canary: Planted<Canary>,
+    pub canary: Planted<LogCanary>,
 }
 
 /// Takes the records of a walk, oldest first.
@@ -197,7 +197,7 @@ pub struct Believed {
 
 /// A place between records.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct WalkPlace {
     segment: u32,
     sector: u64,
     /// Segments that may still be entered in this lap.
@@ -221,13 +221,13 @@ enum Payload {
 }
 
 struct Walk<'a> {
-    reader: Reader<'a>,
-    superblock: Superblock,
+    reader: LogReader<'a>,
+    superblock: LogSuperblock,
     summaries: Option<Summaries>,
     options: WalkOptions,
     /// The expected record.
     seq: u64,
-    place: Place,
+    place: WalkPlace,
     epoch: u64,
     last_sectors: u64,
     hop_sectors: u64,
@@ -241,7 +241,7 @@ struct Walk<'a> {
     live: VecDeque<(u64, u64)>,
     /// The records of a request that has not ended yet; next, the place before the first of them.
     chain: Vec<(Header, Vec<usize>)>,
-    chain_place: Place,
+    chain_place: WalkPlace,
     records: u64,
     torn_sector: Option<u64>,
     damage: Vec<Damage>,
@@ -259,17 +259,17 @@ struct Walk<'a> {
 /// Walks the log from the superblock's tail to its end.
 pub fn walk(
     log: &mut dyn BlockDevice,
-    superblock: &Superblock,
+    superblock: &LogSuperblock,
     options: WalkOptions,
     visitor: &mut dyn Visitor,
 ) -> Result<Walked, RecoverError> {
-    let place = Place {
+    let place = WalkPlace {
         segment: superblock.segment_of(superblock.tail_sector),
         sector: superblock.tail_sector,
         segments_left: superblock.segments - 1,
     };
     let hop_sectors = if log.geometry().rotational { HOP_SECTORS_SPINNING } else { HOP_SECTORS };
-    let mut reader = Reader::new(log, superblock);
+    let mut reader = LogReader::new(log, superblock);
     let summaries = match options.summaries {
         true => Summaries::read(&mut reader, superblock, options.canary)?,
         false => None,
@@ -419,7 +419,7 @@ impl Walk<'_> {
         let mut bad = Vec::new();
         for (index, entry) in header.entries.iter().enumerate() {
             // A clean copy is checked when it is read: losing it loses nothing.
-            if entry.kind == Kind::Data {
+            if entry.kind == EntryKind::Data {
                 let is_whole = |bytes: &[u8]| (crc32c::crc32c(bytes) == entry.crc).then_some(());
                 match self.reader.find((sector, entry.extent.sectors, end), is_whole)? {
                     Some((_, copy)) => self.found_on = self.found_on.max(copy),
@@ -492,11 +492,11 @@ impl Walk<'_> {
     }
 
     /// Returns the place of a record, which lies in the segment of the current place or in a later one.
-    fn place_of(&self, header: &Header) -> Place {
+    fn place_of(&self, header: &Header) -> WalkPlace {
         let segment = self.superblock.segment_of(header.sector);
         let segments = self.superblock.segments;
         let steps = (segment + segments - self.place.segment) % segments;
-        Place { segment, sector: header.sector, segments_left: self.place.segments_left - steps }
+        WalkPlace { segment, sector: header.sector, segments_left: self.place.segments_left - steps }
     }
 
     fn segment_end(&self, segment: u32) -> u64 {

@@ -1,36 +1,36 @@
 //! Reads the log through one window for each copy, and distinguishes unreadable sectors from a missing device.
 
 use super::RecoverError;
-use crate::log_cache::format::Superblock;
+use crate::log_cache::format::LogSuperblock;
 use crate::{BlockDevice, ErrorKind, IoError, Lba, SECTOR_BYTES};
 
 /// Sectors of one request to the log device: enough for a spinning disk to stream.
 const READ_SECTORS_MAX: u64 = (1 << 20) / SECTOR_BYTES;
 
 #[derive(Clone, Default)]
-struct Window {
+struct ReadWindow {
     start: u64,
     bytes: Vec<u8>,
     /// First sectors of the unreadable blocks in the window, ascending.
     unreadable: Vec<u64>,
 }
 
-pub struct Reader<'a> {
+pub struct LogReader<'a> {
     log: &'a mut dyn BlockDevice,
     block_sectors: u64,
     /// The window of each copy.
-    windows: Vec<Window>,
+    windows: Vec<ReadWindow>,
     /// The first sector since this was last cleared that no copy could read.
     pub first_unreadable: Option<u64>,
     pub reads: u64,
     pub bytes_read: u64,
 }
 
-impl<'a> Reader<'a> {
-    pub fn new(log: &'a mut dyn BlockDevice, superblock: &Superblock) -> Reader<'a> {
-        Reader {
+impl<'a> LogReader<'a> {
+    pub fn new(log: &'a mut dyn BlockDevice, superblock: &LogSuperblock) -> LogReader<'a> {
+        LogReader {
             block_sectors: superblock.log_block_sectors(),
-            windows: vec![Window::default(); usize::from(log.geometry().copies)],
+            windows: vec![ReadWindow::default(); usize::from(log.geometry().copies)],
             log,
             first_unreadable: None,
             reads: 0,
@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
     fn append(
         &mut self,
         copy: usize,
-        window: &mut Window,
+        window: &mut ReadWindow,
         at: u64,
         sectors: u64,
     ) -> Result<bool, RecoverError> {
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Window {
+impl ReadWindow {
     fn holds(&self, at: u64, sectors: u64) -> bool {
         let end = self.start + self.bytes.len() as u64 / SECTOR_BYTES;
         at >= self.start && at + sectors <= end

@@ -1,7 +1,7 @@
 //! Looks for headers: the expected one, a proof that one was durable, and the next certain one after a hole.
 
-use super::{Canary, Damage, DamageKind, Missing, Place, RecoverError, Walk};
-use crate::log_cache::format::{Header, RECORD_MAGIC, State, decode_header};
+use super::{Damage, DamageKind, LogCanary, Missing, RecoverError, Walk, WalkPlace};
+use crate::log_cache::format::{Header, LogState, RECORD_MAGIC, decode_header};
 
 /// Sectors of a far segment that a planted bug searches.
 const PROBE_SECTORS: u64 = 128;
@@ -44,7 +44,7 @@ impl Headers {
 impl Walk<'_> {
     /// Looks for the expected record in all places that it may be in.
     pub(super) fn find_expected(&mut self) -> Result<Option<Header>, RecoverError> {
-        let Place { segment, sector, segments_left } = self.place;
+        let WalkPlace { segment, sector, segments_left } = self.place;
         let end = self.segment_end(segment);
         if let Some(header) = self.summarised(segment, sector)? {
             return Ok(Some(header));
@@ -116,7 +116,7 @@ impl Walk<'_> {
     /// were walked over. After a clean stop nothing can lie beyond the end, except records after a lost superblock, which begin right
     /// there. So the next segment is enough, unless a durable record is missing (`whole`).
     fn survey(&mut self, whole: bool) -> Result<Headers, RecoverError> {
-        let whole = whole || self.options.verify_all || self.superblock.state != State::Stopped;
+        let whole = whole || self.options.verify_all || self.superblock.state != LogState::Stopped;
         let epoch = self.superblock.epoch;
         if let Some(survey) = self.survey.as_ref().filter(|s| s.epoch == epoch && (s.whole || !whole)) {
             return Ok(survey.clone());
@@ -142,7 +142,7 @@ impl Walk<'_> {
     /// Returns how many sectors of the segment `steps` away are searched: all of them, except with a planted bug.
     fn search_sectors(&self, steps: u32) -> u64 {
         let all = self.superblock.segment_sectors();
-        if steps <= 1 || !self.options.canary.is(Canary::NearProof) {
+        if steps <= 1 || !self.options.canary.is(LogCanary::NearProof) {
             return all;
         }
         if steps.is_power_of_two() { all.min(PROBE_SECTORS) } else { 0 }
@@ -151,7 +151,7 @@ impl Walk<'_> {
     /// Returns the next record after a hole that certainly belongs to the chain. A leftover of a crashed activation can lie in a gap:
     /// then a lower or equal sequence number follows it.
     pub(super) fn resume(&mut self) -> Result<Option<Header>, RecoverError> {
-        let Place { segment, sector, segments_left } = self.place;
+        let WalkPlace { segment, sector, segments_left } = self.place;
         let mut window: Vec<Header> = Vec::new();
         let mut from = sector;
         for steps in 0..=segments_left {
@@ -226,7 +226,7 @@ impl Walk<'_> {
         self.live.clear();
         self.chain.clear();
         let segment = self.superblock.segment_of(sector);
-        self.place = Place { segment, sector, segments_left: self.superblock.segments - 1 };
+        self.place = WalkPlace { segment, sector, segments_left: self.superblock.segments - 1 };
         self.last_sectors = 0;
     }
 
@@ -350,7 +350,7 @@ impl Walk<'_> {
     }
 
     fn ignores_epochs(&self) -> bool {
-        self.options.canary.is(Canary::IgnoreEpochs)
+        self.options.canary.is(LogCanary::IgnoreEpochs)
     }
 
     fn segment_after(&self, segment: u32, steps: u32) -> u32 {

@@ -4,16 +4,16 @@
 //!
 //! - A record counts only if a summary of the same activation, or the superblock, calls it durable. A later start cannot have dropped
 //!   such a record and written another in its place.
-//! - Activations before [`Superblock::summaries_epoch`] do not count: after a start that accepted damage, durable records are missing.
+//! - Activations before [`LogSuperblock::summaries_epoch`] do not count: after a start that accepted damage, durable records are missing.
 //! - Both superblocks are good. With the older superblock alone, the walk may begin in segments that were written again since.
 //! - The rule of epochs holds as for a header.
 //!
 //! Anything that looks like damage ends the walk, and the caller walks again without summaries: damage is decided by headers alone.
 
-use super::reader::Reader;
+use super::reader::LogReader;
 use super::{RecoverError, Walk};
-use crate::log_cache::Canary;
-use crate::log_cache::format::{Entries, Header, State, Superblock};
+use crate::log_cache::LogCanary;
+use crate::log_cache::format::{Entries, Header, LogState, LogSuperblock};
 use crate::log_cache::summary::Summary;
 use crate::{Planted, SECTOR_BYTES};
 
@@ -28,17 +28,17 @@ pub(super) struct Summaries {
     /// A segment whose headers were read from its summary, without those already taken.
     open: Option<(u32, Vec<Option<Header>>)>,
     is_newly_opened: bool,
-    canary: Planted<Canary>,
+    canary: Planted<LogCanary>,
 }
 
 impl Summaries {
     /// Reads the fixed part of each summary; none if the log is empty after a clean stop.
     pub fn read(
-        reader: &mut Reader<'_>,
-        superblock: &Superblock,
-        canary: Planted<Canary>,
+        reader: &mut LogReader<'_>,
+        superblock: &LogSuperblock,
+        canary: Planted<LogCanary>,
     ) -> Result<Option<Summaries>, RecoverError> {
-        let is_empty = superblock.state == State::Stopped && superblock.tail_seq == superblock.durable_seq;
+        let is_empty = superblock.state == LogState::Stopped && superblock.tail_seq == superblock.durable_seq;
         if superblock.summaries_epoch == 0 || is_empty {
             return Ok(None);
         }
@@ -94,7 +94,7 @@ impl Summaries {
 
     /// Returns the newest header of a segment `steps` after the walk's place, if its summary states it. A buffer is retained until all
     /// records before it are durable, so records after the last summary lie in no more segments than there are buffers.
-    pub fn newest_header(&self, superblock: &Superblock, segment: u32, steps: u32) -> Option<Header> {
+    pub fn newest_header(&self, superblock: &LogSuperblock, segment: u32, steps: u32) -> Option<Header> {
         let near = self.buffers + 1;
         let newest = self.newest()?;
         let behind_newest = (segment + superblock.segments - newest) % superblock.segments;
@@ -123,7 +123,7 @@ impl Walk<'_> {
             return Ok(None);
         };
         let epoch = summary.epoch;
-        if !summaries.is_durable(epoch, self.seq) && !summaries.canary.is(Canary::StaleSummary) {
+        if !summaries.is_durable(epoch, self.seq) && !summaries.canary.is(LogCanary::StaleSummary) {
             return Ok(None);
         }
         if summaries.open.as_ref().is_none_or(|(open, _)| *open != segment) {

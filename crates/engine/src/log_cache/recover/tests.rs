@@ -44,7 +44,7 @@ fn records_are_visited_in_order_over_gaps_and_segments() {
             if i % 3 == 1 {
                 log.sector += 8;
             }
-            log.append(&[Data(i * 8, 8, i as u8), Range(Kind::Discard, 1000, 50)]);
+            log.append(&[Data(i * 8, 8, i as u8), Range(EntryKind::Discard, 1000, 50)]);
         }
         let end = log.sector;
         let (seen, walked) = walked(&mut log);
@@ -124,7 +124,7 @@ fn rule_03_records_behind_a_hole_do_not_join_the_log_of_the_next_activation() {
     // The planted bug takes it.
     #[cfg(feature = "planted-bugs")]
     {
-        let canary = WalkOptions { canary: Some(Canary::IgnoreEpochs).into(), ..Default::default() };
+        let canary = WalkOptions { canary: Some(LogCanary::IgnoreEpochs).into(), ..Default::default() };
         assert_eq!(walk_with(&mut log, canary).0, [1, 2, 3, 4]);
     }
 }
@@ -137,7 +137,7 @@ fn rule_02_a_torn_newest_record_costs_only_itself() {
             log.append(&[Data(i * 8, 8, 1)]);
         }
         let before = log.device.clone();
-        let newest = log.append(&[Data(16, 8, 2), Range(Kind::Zeroes, 200, 9)]);
+        let newest = log.append(&[Data(16, 8, 2), Range(EntryKind::Zeroes, 200, 9)]);
         // The write stopped after each sector, and, as disks do not promise more, after each byte.
         let (start, end) =
             (newest.sector as usize * 512, (newest.sector as usize + newest.sectors as usize) * 512);
@@ -368,7 +368,7 @@ fn large_records_are_hopped_over() {
         log.append(&parts);
     }
     log.superblock.durable_seq = 11;
-    log.superblock.state = crate::log_cache::format::State::Stopped;
+    log.superblock.state = crate::log_cache::format::LogState::Stopped;
     let (seen, found) = walked(&mut log);
     assert_eq!(seen.len(), 10);
     // Once to begin with and once at the end it reads what may hold a small record.
@@ -376,7 +376,7 @@ fn large_records_are_hopped_over() {
     assert!(found.bytes_read < whole + (3 << 20), "{} bytes", found.bytes_read);
     assert!(found.reads < 40, "{} reads", found.reads);
     // After a crash all of the log is read once, for proofs of damage.
-    log.superblock.state = crate::log_cache::format::State::Active;
+    log.superblock.state = crate::log_cache::format::LogState::Active;
     let after_crash = walked(&mut log).1;
     assert!(after_crash.bytes_read < found.bytes_read + (5 << 20), "{} bytes", after_crash.bytes_read);
 }
@@ -403,7 +403,7 @@ fn rule_04_a_proof_of_durability_is_found_wherever_it_lies() {
         log.corrupt(lost.sector + 1, 40, 1);
         assert_eq!((damage(&mut log).kind, damage(&mut log).seq), (DamageKind::Payload, 1));
         // A log that was given up after a crash had no clean stop either.
-        log.superblock.state = crate::log_cache::format::State::GivenUp;
+        log.superblock.state = crate::log_cache::format::LogState::GivenUp;
         assert_eq!((damage(&mut log).kind, damage(&mut log).seq), (DamageKind::Payload, 1));
     }
 }
@@ -494,7 +494,7 @@ fn garbage_is_survived() {
             log.oldest_live_seq = if random.random() { random.random_range(0..12) } else { random.random() };
             let block = log.superblock.log_block_sectors();
             log.sector = 32 + random.random_range(0..128 / block) * block;
-            log.append_with(&[Data(8, 8, 1), Range(Kind::Discard, 3, 700)], random.random());
+            log.append_with(&[Data(8, 8, 1), Range(EntryKind::Discard, 3, 700)], random.random());
         }
         for _ in 0..random.random_range(0..20) {
             let at = random.random_range(32 * 512..log.device.bytes.len());
@@ -523,7 +523,7 @@ fn rule_05_no_flipped_bit_changes_a_record_that_is_visited() {
     let mut log = Log::new(4, 512);
     for i in 0..6 {
         log.durable_seq = i + 1;
-        log.append(&[Data(i * 8, 8, 1), Range(Kind::Zeroes, 100 + i, 9)]);
+        log.append(&[Data(i * 8, 8, 1), Range(EntryKind::Zeroes, 100 + i, 9)]);
     }
     let superblock = log.superblock.clone();
     let mut original = Vec::new();

@@ -16,7 +16,7 @@ const LOAD_SLOTS: usize = 9;
 
 pub(super) struct Lines {
     slots: Box<[Packed]>,
-    regions: Regions,
+    regions: RegionCounts,
     used: usize,
     lines_max: usize,
     seed: u64,
@@ -30,11 +30,11 @@ pub(super) const REGION_LINES: u64 = 1 << 12;
 
 /// Counts the entries of each region of the data disk. Discards and zeroes are mostly in regions without any entry.
 #[derive(PartialEq)]
-struct Regions(Box<[u16]>);
+struct RegionCounts(Box<[u16]>);
 
-impl Regions {
-    fn over(disk_lines: u64) -> Regions {
-        Regions(vec![0; disk_lines.div_ceil(REGION_LINES) as usize].into_boxed_slice())
+impl RegionCounts {
+    fn over(disk_lines: u64) -> RegionCounts {
+        RegionCounts(vec![0; disk_lines.div_ceil(REGION_LINES) as usize].into_boxed_slice())
     }
 
     fn add(&mut self, key: u64) {
@@ -47,7 +47,7 @@ impl Regions {
 }
 
 /// Result of a search.
-pub(super) enum Found {
+pub(super) enum FoundSlot {
     At(usize),
     /// Not there; an entry for the line belongs in this slot.
     Absent(usize),
@@ -60,7 +60,7 @@ impl Lines {
         let slots = (lines_max * LOAD_SLOTS).div_ceil(LOAD_LINES).max(lines_max + 1);
         Lines {
             slots: vec![Packed::EMPTY; slots].into_boxed_slice(),
-            regions: Regions::over(disk_lines),
+            regions: RegionCounts::over(disk_lines),
             used: 0,
             lines_max,
             seed,
@@ -107,19 +107,19 @@ impl Lines {
     }
 
     #[inline]
-    pub fn find(&self, line: Line) -> Found {
+    pub fn find(&self, line: Line) -> FoundSlot {
         let mut slot = self.home(line.0);
         let mut distance = 0;
         loop {
             let entry = self.slots[slot];
             if entry.is_empty() {
-                return Found::Absent(slot);
+                return FoundSlot::Absent(slot);
             }
             if entry.key() == line.0 {
-                return Found::At(slot);
+                return FoundSlot::At(slot);
             }
             if self.distance(entry.key(), slot) < distance {
-                return Found::Absent(slot);
+                return FoundSlot::Absent(slot);
             }
             slot = self.after(slot);
             distance += 1;
@@ -135,8 +135,8 @@ impl Lines {
     #[inline]
     pub fn get(&self, line: Line) -> Option<Packed> {
         match self.find(line) {
-            Found::At(slot) => Some(self.slots[slot]),
-            Found::Absent(_) => None,
+            FoundSlot::At(slot) => Some(self.slots[slot]),
+            FoundSlot::Absent(_) => None,
         }
     }
 
@@ -318,11 +318,14 @@ impl Lines {
 
     /// Panics if an entry cannot be found from its home, or the count is wrong.
     pub fn check(&self) {
-        let (mut used, mut regions) = (0, Regions::over(self.end()));
+        let (mut used, mut regions) = (0, RegionCounts::over(self.end()));
         for (slot, entry) in self.slots.iter().enumerate().filter(|(_, entry)| !entry.is_empty()) {
             used += 1;
             regions.add(entry.key());
-            assert!(matches!(self.find(entry.line()), Found::At(at) if at == slot), "a line cannot be found");
+            assert!(
+                matches!(self.find(entry.line()), FoundSlot::At(at) if at == slot),
+                "a line cannot be found"
+            );
         }
         assert_eq!(used, self.used);
         assert!(self.used <= self.lines_max);

@@ -29,7 +29,7 @@ use crate::Extent;
 use smallvec::SmallVec;
 
 use fragments::Fragments;
-use lines::{Found, Lines};
+use lines::{FoundSlot, Lines};
 use packed::{Packed, WIDE_MAX};
 
 pub use packed::PLACE_MAX;
@@ -96,14 +96,14 @@ impl Deref for Pieces {
 
 /// Totals of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TableCounts {
     pub lines: u64,
     pub pieces: u64,
     pub sectors: u64,
     pub dirty_sectors: u64,
 }
 
-impl Counts {
+impl TableCounts {
     fn add(&mut self, piece: &Piece) {
         self.pieces += 1;
         self.sectors += u64::from(piece.sectors());
@@ -139,7 +139,7 @@ impl TablePart {
 pub struct LookupTable {
     lines: Lines,
     fragments: Fragments,
-    counts: Counts,
+    counts: TableCounts,
 }
 
 impl LookupTable {
@@ -156,7 +156,7 @@ impl LookupTable {
         LookupTable {
             lines: Lines::new(disk_lines, lines_max, seed),
             fragments: Fragments::new(fragments_max, lines_max / LINES_PER_RESERVED_FRAGMENT),
-            counts: Counts::default(),
+            counts: TableCounts::default(),
         }
     }
 
@@ -165,8 +165,8 @@ impl LookupTable {
         size_of::<LookupTable>() + self.lines.memory_bytes() + self.fragments.memory_bytes()
     }
 
-    pub fn counts(&self) -> Counts {
-        Counts { lines: self.lines.used() as u64, ..self.counts }
+    pub fn counts(&self) -> TableCounts {
+        TableCounts { lines: self.lines.used() as u64, ..self.counts }
     }
 
     pub fn lines_max(&self) -> usize {
@@ -190,8 +190,8 @@ impl LookupTable {
         piece.check();
         assert!(line.0 <= WIDE_MAX, "beyond any disk: {line:?}");
         match self.lines.find(line) {
-            Found::Absent(slot) => self.lines.add(slot, Packed::whole(line.0, &piece)),
-            Found::At(slot) => {
+            FoundSlot::Absent(slot) => self.lines.add(slot, Packed::whole(line.0, &piece)),
+            FoundSlot::At(slot) => {
                 let rest = self.strip(self.lines.at(slot), |_| piece.mask, &mut lost);
                 let entry = match rest {
                     Some(rest) => self.fragments.join(rest, &piece),
@@ -223,7 +223,7 @@ impl LookupTable {
 
     /// Forgets the given sectors of a line.
     pub fn remove_sectors(&mut self, line: Line, mask: u8, mut lost: impl FnMut(Lost)) {
-        if let Found::At(slot) = self.lines.find(line) {
+        if let FoundSlot::At(slot) = self.lines.find(line) {
             let rest = self.strip(self.lines.at(slot), |_| mask, &mut lost);
             self.lines.put(slot, rest);
         }
@@ -254,7 +254,7 @@ impl LookupTable {
     /// Notes that the piece at `place` is clean. Returns how many sectors became clean by it: those still valid. `None`: the table no
     /// longer points at that copy, or it was clean already.
     pub fn mark_clean(&mut self, line: Line, place: Place) -> Option<u8> {
-        let Found::At(slot) = self.lines.find(line) else {
+        let FoundSlot::At(slot) = self.lines.find(line) else {
             return None;
         };
         let mut cleaned = None;
@@ -272,7 +272,7 @@ impl LookupTable {
 
     /// Sets whether the piece at `place` was read; true if that changes it.
     pub fn mark_hit(&mut self, line: Line, place: Place, hit: bool) -> bool {
-        let Found::At(slot) = self.lines.find(line) else {
+        let FoundSlot::At(slot) = self.lines.find(line) else {
             return false;
         };
         let mut changed = false;
@@ -359,7 +359,7 @@ impl LookupTable {
     pub fn check(&self) {
         self.lines.check();
         self.fragments.check();
-        let (mut counts, mut nodes) = (Counts::default(), 0);
+        let (mut counts, mut nodes) = (TableCounts::default(), 0);
         self.lines.scan(|entry| {
             let (mut covered, mut pieces) = (0u8, 0);
             self.fragments.each(entry, |piece| {
@@ -444,7 +444,7 @@ impl LookupTable {
 #[inline]
 fn strip(
     fragments: &mut Fragments,
-    counts: &mut Counts,
+    counts: &mut TableCounts,
     entry: Packed,
     mut select: impl FnMut(&Piece) -> u8,
     lost: &mut impl FnMut(Lost),

@@ -51,7 +51,7 @@ pub struct RangeGone {
 }
 
 /// Span of a whole range: the extent that holds its parts, and their number.
-struct Span {
+struct RangeSpan {
     extent: Extent,
     parts: usize,
 }
@@ -62,7 +62,7 @@ pub struct ZeroRanges {
     /// Sectors of all discarded parts; next, of all zeroed parts.
     discarded: u64,
     zeroed: u64,
-    spans: BTreeMap<u64, Span>,
+    spans: BTreeMap<u64, RangeSpan>,
 }
 
 impl ZeroRanges {
@@ -116,7 +116,7 @@ impl ZeroRanges {
         assert!(extent.sectors > 0, "an empty range");
         assert!(self.has_room(), "too many ranges: has_room() was not asked");
         self.cut(extent, gone);
-        let span = Span { extent, parts: 1 };
+        let span = RangeSpan { extent, parts: 1 };
         assert!(self.spans.insert(info.id, span).is_none(), "range {} is there already", info.id);
         self.put_part(RangePart { extent, info });
     }

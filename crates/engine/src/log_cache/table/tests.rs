@@ -37,7 +37,7 @@ fn a_whole_line_replaces_a_whole_line() {
     assert_eq!(insert(&mut table, 7, written(200, 0, 8)), [lost(100, 8, true, true)]);
     assert_eq!(*table.lookup(Line(7)), [written(200, 0, 8)]);
     assert!(table.lookup(Line(6)).is_empty());
-    assert_eq!(table.counts(), Counts { lines: 1, pieces: 1, sectors: 8, dirty_sectors: 8 });
+    assert_eq!(table.counts(), TableCounts { lines: 1, pieces: 1, sectors: 8, dirty_sectors: 8 });
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn eight_single_sectors_are_eight_pieces_and_one_write_takes_them_all() {
     assert_eq!(table.lookup(Line(3)).len(), PIECES_MAX);
     assert_eq!(table.fragments.used(), 8);
     assert_eq!(insert(&mut table, 3, written(200, 0, 8)).len(), 8);
-    assert_eq!(table.counts(), Counts { lines: 1, pieces: 1, sectors: 8, dirty_sectors: 8 });
+    assert_eq!(table.counts(), TableCounts { lines: 1, pieces: 1, sectors: 8, dirty_sectors: 8 });
 }
 
 #[test]
@@ -281,11 +281,11 @@ impl Model {
         all.into_values().collect()
     }
 
-    fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    fn counts(&self) -> TableCounts {
+        let mut counts = TableCounts::default();
         self.all().iter().for_each(|(_, piece)| counts.add(piece));
         let lines: BTreeSet<u64> = self.pieces.values().map(|(line, _)| *line).collect();
-        Counts { lines: lines.len() as u64, ..counts }
+        TableCounts { lines: lines.len() as u64, ..counts }
     }
 }
 

@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"DCDRGROW";
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
+struct BandHeader {
     magic: [u8; 8],
     uuid: [u8; 16],
     /// The sector at which the band begins, from the first stripe on.
@@ -29,14 +29,14 @@ struct Header {
 
 /// The identity of a kept band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptBand {
     pub uuid: [u8; 16],
     pub position: u64,
     pub role: usize,
 }
 
-fn header(kept: &Kept, data: &[u8]) -> Header {
-    let mut header = Header::new_zeroed();
+fn header(kept: &KeptBand, data: &[u8]) -> BandHeader {
+    let mut header = BandHeader::new_zeroed();
     header.magic = MAGIC;
     header.uuid = kept.uuid;
     header.position = kept.position.into();
@@ -47,18 +47,18 @@ fn header(kept: &Kept, data: &[u8]) -> Header {
 }
 
 /// Keeps what a member has of a band; it is durable afterwards.
-pub fn keep(member: &mut dyn BlockDevice, kept: &Kept, data: &[u8]) -> Result<(), IoError> {
+pub fn keep(member: &mut dyn BlockDevice, kept: &KeptBand, data: &[u8]) -> Result<(), IoError> {
     let mut buf = Buf::zeroed(LINE_BYTES as usize + data.len());
     let header = header(kept, data);
-    buf.bytes_mut()[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+    buf.bytes_mut()[..size_of::<BandHeader>()].copy_from_slice(header.as_bytes());
     buf.bytes_mut()[LINE_BYTES as usize..].copy_from_slice(data);
     member.run(Io::Write { at: BACKUP_SECTOR, buf, durability: Durability::Durable }).status
 }
 
 /// The bytes that were kept of a band on a member; none where it is damaged, or of another band.
-pub fn kept(member: &mut dyn BlockDevice, kept: &Kept) -> Result<Option<Vec<u8>>, IoError> {
+pub fn kept(member: &mut dyn BlockDevice, kept: &KeptBand) -> Result<Option<Vec<u8>>, IoError> {
     let block = member.read(BACKUP_SECTOR, LINE_BYTES as usize)?;
-    let Ok((found, _)) = Header::read_from_prefix(block.bytes()) else { return Ok(None) };
+    let Ok((found, _)) = BandHeader::read_from_prefix(block.bytes()) else { return Ok(None) };
     let sectors = u64::from(found.sectors.get());
     if found.magic != MAGIC || sectors == 0 || sectors > BACKUP_SECTORS_MAX {
         return Ok(None);

@@ -27,7 +27,7 @@ use crate::raid::error::members_named;
 use crate::raid::journal::Slots;
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::offline::forget;
-use crate::raid::superblock::{Identity, NOBODY, Reshape, Superblock, SuperblockError};
+use crate::raid::superblock::{ArraySuperblock, ArraySuperblockError, MemberIdentity, NOBODY, Reshape};
 use crate::{BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, Lba, SECTOR_BYTES};
 
 use backup::BACKUP_SECTORS_MAX;
@@ -38,7 +38,7 @@ use reshape::Mover;
 const ZEROED_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
 
 /// The members in the order of their roles; none where one is missing.
-pub type Members<'a, 'b> = &'a mut [Option<&'b mut dyn BlockDevice>];
+pub type GrowMembers<'a, 'b> = &'a mut [Option<&'b mut dyn BlockDevice>];
 
 /// Reason for not growing an array, or for stopping on the way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum GrowError {
     #[error(transparent)]
     Refused(#[from] GrowRefusal),
     #[error("member {role}: {error}")]
-    Superblock { role: usize, error: SuperblockError },
+    Superblock { role: usize, error: ArraySuperblockError },
     #[error(
         "member {role} cannot be written ({error}), and the parity makes up for no more: what was done is kept, and it goes on \
          when the member can be written again"
@@ -106,7 +106,7 @@ pub enum GrowRefusal {
 }
 
 /// Sectors of each member that are done, and all of them.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+pub type GrowProgress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// Adds the last of `members` to the array of the others, or goes on with that. `id` is the new member's; about `band_bytes` of
 /// data move at a time. The journal is emptied: its records are as long as the stripes were.
@@ -114,12 +114,12 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 /// # Errors
 /// If the array is not at rest or the new member does not fit; where a medium fails; where `progress` breaks.
 pub fn add_member(
-    members: Members<'_, '_>,
+    members: GrowMembers<'_, '_>,
     journal: Option<&mut dyn BlockDevice>,
     id: u64,
     band_bytes: u64,
-    progress: Progress<'_>,
-) -> Result<Superblock, GrowError> {
+    progress: GrowProgress<'_>,
+) -> Result<ArraySuperblock, GrowError> {
     let mut work = survey(members)?;
     match work.superblock.reshape {
         None => work.begin(id)?,
@@ -130,7 +130,7 @@ pub fn add_member(
     }
     let Some(reshape) = work.superblock.reshape else { return Ok(work.superblock) };
     let layout = |members: usize| {
-        let Superblock { level, strip_sectors, member_sectors, .. } = work.superblock;
+        let ArraySuperblock { level, strip_sectors, member_sectors, .. } = work.superblock;
         let shape = level.shape(members).expect("it was looked at");
         Layout::new(shape, strip_sectors, member_sectors, CacheUnit::Stripe)
     };
@@ -159,7 +159,10 @@ pub fn add_member(
 ///
 /// # Errors
 /// If the array is not at rest; where a medium fails; where `progress` breaks: then nothing has changed.
-pub fn take_space(members: Members<'_, '_>, progress: Progress<'_>) -> Result<Option<Superblock>, GrowError> {
+pub fn take_space(
+    members: GrowMembers<'_, '_>,
+    progress: GrowProgress<'_>,
+) -> Result<Option<ArraySuperblock>, GrowError> {
     let mut work = survey(members)?;
     let superblock = &work.superblock;
     at_rest(superblock)?;
@@ -183,19 +186,19 @@ pub fn take_space(members: Members<'_, '_>, progress: Progress<'_>) -> Result<Op
 }
 
 /// Reads the superblocks of members that are all in their places. The last may be new.
-fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
-    let mut found: Vec<(usize, Superblock, Identity)> = Vec::new();
+fn survey<'a, 'b>(members: GrowMembers<'a, 'b>) -> Result<GrowWork<'a, 'b>, GrowError> {
+    let mut found: Vec<(usize, ArraySuperblock, MemberIdentity)> = Vec::new();
     let last = members.len().saturating_sub(1);
     for (role, member) in members.iter_mut().enumerate() {
         let Some(member) = member else { continue };
-        match Superblock::read(*member) {
+        match ArraySuperblock::read(*member) {
             Ok((superblock, identity)) => found.push((role, superblock, identity)),
-            Err(SuperblockError::NoMagic) if role == last => {}
-            Err(SuperblockError::Io(_)) => {}
+            Err(ArraySuperblockError::NoMagic) if role == last => {}
+            Err(ArraySuperblockError::Io(_)) => {}
             Err(error) => return Err(GrowError::Superblock { role, error }),
         }
     }
-    let newest = Superblock::newest_of(found.iter().map(|(_, superblock, _)| superblock));
+    let newest = ArraySuperblock::newest_of(found.iter().map(|(_, superblock, _)| superblock));
     let mut newest = newest.cloned().ok_or(GrowRefusal::Unreadable)?;
     let known: Vec<_> = found.iter().map(|(_, superblock, identity)| (superblock, *identity)).collect();
     if let Some(apart) = newest.apart(&known) {
@@ -216,11 +219,11 @@ fn survey<'a, 'b>(members: Members<'a, 'b>) -> Result<Work<'a, 'b>, GrowError> {
         // A crash may have left the next one with members that are away now.
         newest.generation = newest.generation.max(superblock.generation + 1);
     }
-    Ok(Work { members, superblock: newest, copies, flushed: false })
+    Ok(GrowWork { members, superblock: newest, copies, flushed: false })
 }
 
 /// Refuses to grow an array that is not at rest.
-fn at_rest(superblock: &Superblock) -> Result<(), GrowRefusal> {
+fn at_rest(superblock: &ArraySuperblock) -> Result<(), GrowRefusal> {
     if superblock.active || !superblock.in_doubt.is_empty() {
         return Err(GrowRefusal::InDoubt);
     }
@@ -231,16 +234,16 @@ fn at_rest(superblock: &Superblock) -> Result<(), GrowRefusal> {
 }
 
 /// An array at work: its members, and what their superblocks say.
-struct Work<'a, 'b> {
-    members: Members<'a, 'b>,
-    superblock: Superblock,
+struct GrowWork<'a, 'b> {
+    members: GrowMembers<'a, 'b>,
+    superblock: ArraySuperblock,
     /// The copy of its superblock that counts on each member; none where it has none that can be read.
     copies: Vec<Option<usize>>,
     /// The superblocks that were found are durable: a killed server may have left them in the caches of members.
     flushed: bool,
 }
 
-impl<'b> Work<'_, 'b> {
+impl<'b> GrowWork<'_, 'b> {
     /// Takes the last member into an array that is at rest.
     fn begin(&mut self, id: u64) -> Result<(), GrowError> {
         at_rest(&self.superblock)?;
@@ -277,7 +280,7 @@ impl<'b> Work<'_, 'b> {
         let role = self.members.len() - 1;
         if let Some(member) = self.members[role].as_deref_mut() {
             forget(member)
-                .map_err(|error| GrowError::Superblock { role, error: SuperblockError::Io(error) })?;
+                .map_err(|error| GrowError::Superblock { role, error: ArraySuperblockError::Io(error) })?;
             self.copies[role] = Some(1);
         }
         Ok(())

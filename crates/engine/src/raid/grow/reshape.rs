@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use crate::raid::grow::backup::{self, Kept};
+use crate::raid::grow::backup::{self, KeptBand};
 use crate::raid::grow::band::{Band, Bands};
-use crate::raid::grow::source::{Lost, Source};
-use crate::raid::grow::{GrowError, Progress, Work};
+use crate::raid::grow::source::{GrowSource, LostStripe};
+use crate::raid::grow::{GrowError, GrowProgress, GrowWork};
 use crate::raid::layout::Layout;
 use crate::raid::parity;
 use crate::raid::superblock::Reshape;
@@ -13,13 +13,13 @@ use crate::{Buf, Durability, Io, SECTOR_BYTES};
 
 /// See the module's documentation.
 pub struct Mover<'w, 'a, 'b> {
-    pub work: &'w mut Work<'a, 'b>,
+    pub work: &'w mut GrowWork<'a, 'b>,
     pub bands: Bands,
 }
 
 impl Mover<'_, '_, '_> {
     /// Moves everything from where `reshape` is; behind the data, the new stripes are zeroes.
-    pub fn run(&mut self, mut reshape: Reshape, progress: Progress<'_>) -> Result<(), GrowError> {
+    pub fn run(&mut self, mut reshape: Reshape, progress: GrowProgress<'_>) -> Result<(), GrowError> {
         let total = self.bands.new.stripes * self.bands.new.strip_sectors;
         while reshape.sectors < self.bands.end() {
             let mut band = self.bands.at(reshape.sectors);
@@ -53,8 +53,8 @@ impl Mover<'_, '_, '_> {
         self.work.record()
     }
 
-    fn place(&self, band: &Band, role: usize) -> Kept {
-        Kept { uuid: self.work.superblock.uuid, position: band.position(&self.bands.new), role }
+    fn place(&self, band: &Band, role: usize) -> KeptBand {
+        KeptBand { uuid: self.work.superblock.uuid, position: band.position(&self.bands.new), role }
     }
 
     /// The old members that can be used.
@@ -75,8 +75,8 @@ impl Mover<'_, '_, '_> {
     }
 
     /// Reads what a band is made of. `kept`: some of it may have been overwritten where it was.
-    fn source(&mut self, band: &Band, kept: bool) -> Result<Source, GrowError> {
-        let mut source = Source::new(self.bands.old, self.bands.source(band));
+    fn source(&mut self, band: &Band, kept: bool) -> Result<GrowSource, GrowError> {
+        let mut source = GrowSource::new(self.bands.old, self.bands.source(band));
         for role in 0..self.bands.old.shape.columns() {
             if self.work.superblock.has_failed(role) {
                 source.lacks(role);
@@ -91,13 +91,13 @@ impl Mover<'_, '_, '_> {
                 source.put_first(role, self.kept(band, role).as_deref());
             }
         }
-        source.recover().map_err(|Lost { stripe }| GrowError::Lost { stripe })?;
+        source.recover().map_err(|LostStripe { stripe }| GrowError::Lost { stripe })?;
         Ok(source)
     }
 
     /// Keeps what is about to be overwritten, on each member its own: data that could not be read is there as it was computed,
     /// but not parity.
-    fn keep(&mut self, band: &Band, source: &Source) -> Result<(), GrowError> {
+    fn keep(&mut self, band: &Band, source: &GrowSource) -> Result<(), GrowError> {
         for role in self.old_members().into_iter().filter(|&role| source.has_first(role)) {
             let place = self.place(band, role);
             if let Err(error) = backup::keep(self.work.member(role), &place, source.first(role)) {
@@ -108,7 +108,7 @@ impl Mover<'_, '_, '_> {
     }
 
     /// Writes a band, and makes it durable.
-    fn write(&mut self, band: &Band, source: &Source) -> Result<(), GrowError> {
+    fn write(&mut self, band: &Band, source: &GrowSource) -> Result<(), GrowError> {
         let at = band.lba(&self.bands.new);
         for (role, bytes) in self.compose(band, source).into_iter().enumerate() {
             if self.work.superblock.has_failed(role) {
@@ -123,7 +123,7 @@ impl Mover<'_, '_, '_> {
     }
 
     /// The part of a band that each member gets.
-    fn compose(&self, band: &Band, source: &Source) -> Vec<Vec<u8>> {
+    fn compose(&self, band: &Band, source: &GrowSource) -> Vec<Vec<u8>> {
         let (old, new) = (&self.bands.old, &self.bands.new);
         let data = new.shape.data as u64;
         let strips = old.stripes * old.shape.data as u64;

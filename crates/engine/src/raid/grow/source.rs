@@ -11,12 +11,12 @@ const BLOCK: usize = LINE_BYTES as usize;
 
 /// More of a row is missing than the parity makes up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostStripe {
     pub stripe: u64,
 }
 
 /// See the module's documentation.
-pub struct Source {
+pub struct GrowSource {
     layout: Layout,
     band: Band,
     /// The strips that were read of each member, stripe after stripe.
@@ -25,10 +25,10 @@ pub struct Source {
     unread: Vec<BTreeSet<usize>>,
 }
 
-impl Source {
-    pub fn new(layout: Layout, band: Band) -> Source {
+impl GrowSource {
+    pub fn new(layout: Layout, band: Band) -> GrowSource {
         let (members, bytes) = (layout.shape.columns(), (band.member_sectors() * SECTOR_BYTES) as usize);
-        Source {
+        GrowSource {
             layout,
             band,
             members: vec![vec![0; bytes]; members],
@@ -112,12 +112,12 @@ impl Source {
     }
 
     /// Computes the data that could not be read.
-    pub fn recover(&mut self) -> Result<(), Lost> {
+    pub fn recover(&mut self) -> Result<(), LostStripe> {
         let rows = self.strip_bytes() / BLOCK;
         let blocks: BTreeSet<usize> = self.unread.iter().flatten().copied().collect();
         for block in blocks {
             let stripe = self.band.stripe + (block / rows) as u64;
-            self.recover_row(stripe, block).ok_or(Lost { stripe })?;
+            self.recover_row(stripe, block).ok_or(LostStripe { stripe })?;
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl Source {
         Some(())
     }
 
-    /// The rows of a strip of the array, which is one of the band's; after [`Source::recover`].
+    /// The rows of a strip of the array, which is one of the band's; after [`GrowSource::recover`].
     pub fn strip(&self, number: u64) -> &[u8] {
         let data = self.layout.shape.data as u64;
         let (stripe, column) = (number / data, (number % data) as usize);

@@ -13,5 +13,5 @@ mod records;
 mod writer;
 
 pub use records::{FoundJournal, ReplayError, find_journal, may_be_journal_of};
-pub(super) use records::{Pending, Slots, fits, pending, read_record, slots};
+pub(super) use records::{PendingRecords, Slots, fits, pending, read_record, slots};
 pub(super) use writer::Journal;

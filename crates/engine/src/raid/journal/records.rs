@@ -7,14 +7,14 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::raid::config::CacheUnit;
 use crate::raid::layout::{DATA_SECTOR, Layout};
-use crate::raid::superblock::Superblock;
+use crate::raid::superblock::ArraySuperblock;
 use crate::{BlockDevice, Buf, LINE_BYTES, Lba, SECTOR_BYTES};
 
 const MAGIC: [u8; 8] = *b"DCDRJRNL";
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
+struct JournalHeader {
     magic: [u8; 8],
     /// Checksum of the header and its entries.
     crc: U32,
@@ -29,7 +29,7 @@ struct Header {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct EntryBytes {
+struct JournalEntryBytes {
     role: U32,
     sectors: U32,
     lba: U64,
@@ -38,8 +38,8 @@ struct EntryBytes {
 /// Slots that are looked at for a record of an array. The first record of an epoch is in the first slot; if a crash tore a later one there, the
 /// next slots have others.
 const JOURNAL_LOOKS_MAX: u64 = 4;
-const HEADER_BYTES: usize = size_of::<Header>();
-const ENTRY_BYTES: usize = size_of::<EntryBytes>();
+const HEADER_BYTES: usize = size_of::<JournalHeader>();
+const ENTRY_BYTES: usize = size_of::<JournalEntryBytes>();
 
 /// A write of a record. Without bytes: the role has failed in the unit that begins there, and older writes to it are void.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Slots {
     }
 
     /// An entry is about sectors that a member gives to stripes.
-    fn may_have(&self, entry: &EntryBytes) -> bool {
+    fn may_have(&self, entry: &JournalEntryBytes) -> bool {
         let (at, sectors) = (entry.lba.get(), u64::from(entry.sectors.get()));
         let end = at.checked_add(sectors).is_some_and(|end| end <= self.end.0);
         (entry.role.get() as usize) < self.roles && at >= DATA_SECTOR && at < self.end.0 && end
@@ -119,7 +119,7 @@ pub fn encode(slots: &Slots, place: RecordPlace, entries: &[(usize, Lba, &Buf)])
         at += buf.len();
     }
     let bytes = record.bytes_mut();
-    let mut header = Header::new_zeroed();
+    let mut header = JournalHeader::new_zeroed();
     header.magic = MAGIC;
     header.entries = (entries.len() as u32).into();
     header.uuid = place.uuid;
@@ -128,7 +128,7 @@ pub fn encode(slots: &Slots, place: RecordPlace, entries: &[(usize, Lba, &Buf)])
     header.payload_sectors = ((payload as u64 / SECTOR_BYTES) as u32).into();
     bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     for (index, (role, lba, buf)) in entries.iter().enumerate() {
-        let entry = EntryBytes {
+        let entry = JournalEntryBytes {
             role: (*role as u32).into(),
             sectors: ((buf.len() as u64 / SECTOR_BYTES) as u32).into(),
             lba: lba.0.into(),
@@ -151,8 +151,8 @@ const fn count_at(entries: usize) -> std::ops::Range<usize> {
 }
 
 /// Reads the header of a record, if there is one.
-fn decode(block: &[u8]) -> Option<(Header, Vec<EntryBytes>)> {
-    let (header, _) = Header::read_from_prefix(block).ok()?;
+fn decode(block: &[u8]) -> Option<(JournalHeader, Vec<JournalEntryBytes>)> {
+    let (header, _) = JournalHeader::read_from_prefix(block).ok()?;
     if header.magic != MAGIC {
         return None;
     }
@@ -163,7 +163,8 @@ fn decode(block: &[u8]) -> Option<(Header, Vec<EntryBytes>)> {
     }
     let entries = header.entries.get() as usize;
     let bytes = block.get(HEADER_BYTES..HEADER_BYTES + entries * ENTRY_BYTES)?;
-    let entries = bytes.chunks_exact(ENTRY_BYTES).filter_map(|entry| EntryBytes::read_from_bytes(entry).ok());
+    let entries =
+        bytes.chunks_exact(ENTRY_BYTES).filter_map(|entry| JournalEntryBytes::read_from_bytes(entry).ok());
     Some((header, entries.collect()))
 }
 
@@ -196,7 +197,7 @@ pub fn fits(journal: &mut dyn BlockDevice, slots: &Slots, uuid: [u8; 16]) -> Res
 }
 
 /// The places of an array's records on a device.
-pub fn slots(device: &dyn BlockDevice, superblock: &Superblock) -> Option<Slots> {
+pub fn slots(device: &dyn BlockDevice, superblock: &ArraySuperblock) -> Option<Slots> {
     let shape = superblock.level.shape(superblock.members)?;
     let layout = Layout::new(shape, superblock.strip_sectors, superblock.member_sectors, CacheUnit::Stripe);
     Some(Slots::new(&layout, device.geometry().sectors))
@@ -208,7 +209,7 @@ pub fn slots(device: &dyn BlockDevice, superblock: &Superblock) -> Option<Slots>
 /// If it cannot be read.
 pub fn may_be_journal_of(
     device: &mut dyn BlockDevice,
-    superblock: &Superblock,
+    superblock: &ArraySuperblock,
 ) -> Result<bool, crate::IoError> {
     let slots = slots(device, superblock).expect("an array that has been made has a shape");
     fits(device, &slots, superblock.uuid)
@@ -223,7 +224,7 @@ pub struct FoundJournal {
 }
 
 /// The journal of an array, if a device begins with records of it.
-pub fn find_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Option<FoundJournal> {
+pub fn find_journal(device: &mut dyn BlockDevice, superblock: &ArraySuperblock) -> Option<FoundJournal> {
     let slots = slots(device, superblock).filter(|slots| slots.count >= Slots::COUNT_MIN)?;
     let mut found = None;
     for slot in 0..slots.count.min(JOURNAL_LOOKS_MAX) {
@@ -247,7 +248,7 @@ pub fn find_journal(device: &mut dyn BlockDevice, superblock: &Superblock) -> Op
 
 /// The records whose writes have to be made again. All are whole.
 #[derive(Debug, Default)]
-pub struct Pending {
+pub struct PendingRecords {
     /// Their numbers, in the order of their writes.
     pub records: Range<u64>,
     /// Entries of theirs without bytes: record, role, and where the unit begins.
@@ -261,7 +262,7 @@ pub fn pending(
     slots: &Slots,
     uuid: [u8; 16],
     epoch: u64,
-) -> Result<Pending, ReplayError> {
+) -> Result<PendingRecords, ReplayError> {
     // The number and the tail of the newest record, and of the one before it.
     let mut newest: Option<(u64, u64)> = None;
     let mut before = newest;
@@ -297,7 +298,7 @@ pub fn pending(
         Some(more) if more < slots.count => {}
         _ => return Err(ReplayError::Damaged(newest)),
     }
-    let mut pending = Pending { records: first..newest + 1, void: Vec::new() };
+    let mut pending = PendingRecords { records: first..newest + 1, void: Vec::new() };
     for number in pending.records.clone() {
         let entries = read_record(journal, slots, uuid, epoch, number)?;
         let entries = entries.ok_or(ReplayError::Damaged(number))?;
@@ -317,8 +318,9 @@ pub fn read_record(
 ) -> Result<Option<Vec<RecordEntry>>, ReplayError> {
     let at = slots.at(number);
     let block = journal.read(at, slots.header_bytes).map_err(ReplayError::Io)?;
-    let is_it =
-        |header: &Header| (header.uuid, header.epoch.get(), header.number.get()) == (uuid, epoch, number);
+    let is_it = |header: &JournalHeader| {
+        (header.uuid, header.epoch.get(), header.number.get()) == (uuid, epoch, number)
+    };
     let Some((header, entries)) = decode(block.bytes()).filter(|(header, _)| is_it(header)) else {
         return Ok(None);
     };
@@ -341,9 +343,9 @@ pub fn read_record(
 }
 
 /// Cuts a payload that is as long as its entries say.
-fn cut(payload: &Buf, entries: &[EntryBytes]) -> Vec<RecordEntry> {
+fn cut(payload: &Buf, entries: &[JournalEntryBytes]) -> Vec<RecordEntry> {
     let mut at = 0;
-    let entry = |entry: &EntryBytes| {
+    let entry = |entry: &JournalEntryBytes| {
         let block = &payload.bytes()[at..at + (u64::from(entry.sectors.get()) * SECTOR_BYTES) as usize];
         at += block.len();
         RecordEntry { role: entry.role.get() as usize, at: Lba(entry.lba.get()), buf: Buf::copy_of(block) }
@@ -468,7 +470,7 @@ mod tests {
         }
         let (_, slots) = empty(4);
         let entry = |role: u32, lba: u64, sectors: u32| {
-            slots.may_have(&EntryBytes { role: role.into(), lba: lba.into(), sectors: sectors.into() })
+            slots.may_have(&JournalEntryBytes { role: role.into(), lba: lba.into(), sectors: sectors.into() })
         };
         let end = DATA_SECTOR + 100 * 16 * 8;
         assert!(entry(0, DATA_SECTOR, 8) && entry(3, end - 8, 8) && entry(3, end - 8, 0));

@@ -8,21 +8,27 @@
 //! A device that leaves has failed, or is a spare. Nothing on it is changed: the superblocks of the others say what it is.
 
 use super::Members;
-use super::joining::{Joining, Outcome};
+use super::joining::{JoinOutcome, Joining};
 use super::spare::Spare;
 use crate::Io;
 use crate::layer::{CommandError, Cx, Geometry, IoResult, Port, Seat};
 use crate::raid::error::{Unused, UnusedWhy};
 use crate::raid::flight::Flight;
 use crate::raid::record::Recorder;
-use crate::raid::status::Statistics;
+use crate::raid::status::ArrayStatistics;
 use crate::raid::superblock::NOBODY;
 
-type Done = Result<(), CommandError>;
+type CommandResult = Result<(), CommandError>;
 
 impl Members {
     /// Begins to make a device a spare, or to take a member back. `promised`: the size of the blocks that clients were told.
-    pub fn join(&mut self, device: Spare, has: &Geometry, promised: u32, recorder: &mut Recorder) -> Done {
+    pub fn join(
+        &mut self,
+        device: Spare,
+        has: &Geometry,
+        promised: u32,
+        recorder: &mut Recorder,
+    ) -> CommandResult {
         let needed = recorder.member_sectors_min();
         if recorder.takes_no_writes() {
             return Err(CommandError::NoWrites);
@@ -45,7 +51,7 @@ impl Members {
     }
 
     /// Refuses a device that may not be added in the place of a member.
-    fn may_replace(&self, role: usize, recorder: &Recorder) -> Done {
+    fn may_replace(&self, role: usize, recorder: &Recorder) -> CommandResult {
         let members = self.count();
         let is_replaced = self.waiting_or_joining().any(|spare| spare.role() == Some(role));
         if role >= members {
@@ -60,7 +66,7 @@ impl Members {
     }
 
     /// Gives a device a place among the spares, if that is free.
-    fn take_place(&mut self, place: usize, port: Port) -> Done {
+    fn take_place(&mut self, place: usize, port: Port) -> CommandResult {
         let known = self.places.len();
         if place > known {
             return Err(CommandError::BehindSpares { known });
@@ -74,7 +80,7 @@ impl Members {
     }
 
     /// Goes on with the devices that had to wait, the last one first.
-    pub fn go_on_joining(&mut self, recorder: &mut Recorder, statistics: &mut Statistics, cx: &mut Cx) {
+    pub fn go_on_joining(&mut self, recorder: &mut Recorder, statistics: &mut ArrayStatistics, cx: &mut Cx) {
         if recorder.broken {
             return self.refuse_waiting();
         }
@@ -122,12 +128,12 @@ impl Members {
     ) {
         let index = self.index_of(port);
         match self.joining[index].returned(number, result, recorder.recorded()) {
-            Outcome::GoesOn(commands) => self.submit_to_joining(port, commands, cx),
-            Outcome::Joined => {
+            JoinOutcome::GoesOn(commands) => self.submit_to_joining(port, commands, cx),
+            JoinOutcome::Joined => {
                 let spare = *self.joining.remove(index).spare();
                 self.spares.push(spare);
             }
-            Outcome::Failed(error) => {
+            JoinOutcome::Failed(error) => {
                 let seat = self.joining.remove(index).spare().seat;
                 self.add_unused(port, seat, UnusedWhy::NotMade(error));
             }
@@ -167,7 +173,7 @@ impl Members {
     }
 
     /// A spare takes the role of a failed member, as soon as nothing is under way there any more.
-    pub fn take_spare(&mut self, recorder: &mut Recorder, statistics: &mut Statistics, cx: &mut Cx) {
+    pub fn take_spare(&mut self, recorder: &mut Recorder, statistics: &mut ArrayStatistics, cx: &mut Cx) {
         let waits = recorder.broken || recorder.rebuilding().is_some() || !recorder.in_doubt().is_empty();
         if waits || !self.has_spares() {
             return;
@@ -193,7 +199,7 @@ impl Members {
     }
 
     /// Lets go of a device, so that it can be closed.
-    pub fn leave(&mut self, port: Port, recorder: &mut Recorder) -> Done {
+    pub fn leave(&mut self, port: Port, recorder: &mut Recorder) -> CommandResult {
         let mut joining = self.joining.iter().map(Joining::spare);
         if let Some(spare) = joining.find(|spare| spare.port == port) {
             return Err(CommandError::Joining(spare.seat));
@@ -223,7 +229,7 @@ impl Members {
     }
 
     /// A spare takes over by itself; this says whether one does, and what is in the way.
-    pub fn can_rebuild(&self, recorder: &Recorder) -> Done {
+    pub fn can_rebuild(&self, recorder: &Recorder) -> CommandResult {
         if recorder.failed() == 0 {
             Err(CommandError::NothingFailed)
         } else if recorder.rebuilding().is_some() {

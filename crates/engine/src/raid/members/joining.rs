@@ -1,7 +1,9 @@
 //! A device that is being made a spare, or that was a member and comes back.
 
 use super::spare::Spare;
-use crate::raid::superblock::{COPY_SECTORS, Identity, SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use crate::raid::superblock::{
+    ArraySuperblock, ArraySuperblockError, COPY_SECTORS, MemberIdentity, SUPERBLOCK_BYTES,
+};
 use crate::{Buf, Durability, Io, IoError, IoResult};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,12 +31,12 @@ pub(super) struct Joining {
     left: usize,
     error: Option<IoError>,
     /// The copies of a superblock that were on it.
-    copies: [Result<(Superblock, Identity), SuperblockError>; 2],
+    copies: [Result<(ArraySuperblock, MemberIdentity), ArraySuperblockError>; 2],
     /// The newer one of them.
-    was: Option<(Superblock, Identity)>,
+    was: Option<(ArraySuperblock, MemberIdentity)>,
 }
 
-pub(super) enum Outcome {
+pub(super) enum JoinOutcome {
     GoesOn(Vec<Io>),
     Joined,
     Failed(IoError),
@@ -42,7 +44,7 @@ pub(super) enum Outcome {
 
 impl Joining {
     pub const fn new(spare: Spare) -> Joining {
-        let copies = [Err(SuperblockError::NoMagic), Err(SuperblockError::NoMagic)];
+        let copies = [Err(ArraySuperblockError::NoMagic), Err(ArraySuperblockError::NoMagic)];
         Joining { spare, step: Step::Waiting, left: 0, error: None, copies, was: None }
     }
 
@@ -51,11 +53,11 @@ impl Joining {
     }
 
     /// The device's superblock before the wipe.
-    pub const fn was(&self) -> Option<&(Superblock, Identity)> {
+    pub const fn was(&self) -> Option<&(ArraySuperblock, MemberIdentity)> {
         self.was.as_ref()
     }
 
-    pub fn into_was(self) -> Option<(Superblock, Identity)> {
+    pub fn into_was(self) -> Option<(ArraySuperblock, MemberIdentity)> {
         self.was
     }
 
@@ -88,37 +90,37 @@ impl Joining {
     }
 
     /// A command has returned, the one of this number.
-    pub fn returned(&mut self, number: usize, result: IoResult, recorded: &Superblock) -> Outcome {
+    pub fn returned(&mut self, number: usize, result: IoResult, recorded: &ArraySuperblock) -> JoinOutcome {
         self.left -= 1;
         if self.step == Step::Reading {
             self.copies[number] = match result.status {
-                Ok(()) => Superblock::decode(result.buf.bytes(), number),
-                Err(error) => Err(SuperblockError::Io(error)),
+                Ok(()) => ArraySuperblock::decode(result.buf.bytes(), number),
+                Err(error) => Err(ArraySuperblockError::Io(error)),
             };
         } else {
             self.error = self.error.or(result.status.err());
         }
         if self.left > 0 {
-            return Outcome::GoesOn(Vec::new());
+            return JoinOutcome::GoesOn(Vec::new());
         }
         if let Some(error) = self.error {
-            return Outcome::Failed(error);
+            return JoinOutcome::Failed(error);
         }
-        Outcome::GoesOn(match self.step {
+        JoinOutcome::GoesOn(match self.step {
             Step::Flushing => {
                 let read = |at| Io::Read { at, buf: Buf::zeroed(SUPERBLOCK_BYTES) };
                 self.begin(Step::Reading, COPY_SECTORS.map(read).into())
             }
             Step::Reading => {
-                (self.was, self.step) = (Superblock::newer(self.copies.clone()).ok(), Step::Known);
+                (self.was, self.step) = (ArraySuperblock::newer(self.copies.clone()).ok(), Step::Known);
                 Vec::new()
             }
             Step::Wiping => {
                 // Over the copy that is not the one of this number.
-                let identity = Identity { id: self.spare.id, role: None, copy: 1 - self.spare.copy };
+                let identity = MemberIdentity { id: self.spare.id, role: None, copy: 1 - self.spare.copy };
                 self.begin(Step::Naming, vec![recorded.write(identity)])
             }
-            Step::Naming => return Outcome::Joined,
+            Step::Naming => return JoinOutcome::Joined,
             Step::Waiting | Step::Known => unreachable!("nothing is under way there"),
         })
     }

@@ -5,7 +5,7 @@ mod validate;
 
 use std::path::{Path, PathBuf};
 
-use dcd_engine::raid::stride::Pass;
+use dcd_engine::raid::stride::StridePass;
 use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
 use dcd_model::{Drive, DriveError, diskspecs, drive};
 use dcd_stack::Inputs;
@@ -86,7 +86,7 @@ fn write_out(out: Option<&Path>, text: &str, inputs: &[PathBuf]) -> Result<(), F
 /// Returns how long each pass takes; `passes` are over the whole drive.
 pub fn stride_times(
     name: &str,
-    passes: &dyn Fn(Extent) -> Vec<Pass>,
+    passes: &dyn Fn(Extent) -> Vec<StridePass>,
 ) -> Result<Vec<Nanos>, dcd_cli::Failure> {
     let failed = |text: String| dcd_cli::Failure::Failed(text);
     let drive = drive::open(name, Path::new(name)).map_err(|e| failed(format!("--drive {name}: {e}")))?;

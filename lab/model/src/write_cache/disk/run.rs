@@ -75,7 +75,7 @@ impl WriteCache {
     /// The policy's choice for a disk.
     fn when(&self, now: Nanos, index: u32) -> Choice {
         let (disk, share) = (&self.disks[index as usize], &self.shares[self.share_of(index)]);
-        self.config.when.choose(&when::View {
+        self.config.when.choose(&when::PolicyView {
             now,
             utilisation: share.utilisation(),
             foreground: disk.foreground(),

@@ -1,8 +1,8 @@
 //! Neighbours among blocks that are written together.
 
-use dcd_engine::destage::how::{Block, MERGE_SECTORS_MAX};
+use dcd_engine::destage::how::{DirtyBlock, MERGE_SECTORS_MAX};
 /// Cuts ordered blocks into writes: runs of neighbours.
-pub fn merge(blocks: &[Block]) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub fn merge(blocks: &[DirtyBlock]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let mut next = 0;
     std::iter::from_fn(move || {
         let first = next;
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn sorted_blocks_merge_and_unsorted_ones_only_by_luck() {
-        let block = |lba, place| Block { target: Extent::new(Lba(lba), 8), place, index: 0 };
+        let block = |lba, place| DirtyBlock { target: Extent::new(Lba(lba), 8), place, index: 0 };
         let mut blocks = [block(16, 0), block(0, 1), block(8, 2), block(100, 3)];
         HowPolicy::AsItComes.order(&mut blocks);
         assert_eq!(merge(&blocks).collect::<Vec<_>>(), [0..1, 1..3, 3..4]);

@@ -1,6 +1,6 @@
 //! Carrying out operations at a disk.
 
-use dcd_engine::destage::how::Block;
+use dcd_engine::destage::how::DirtyBlock;
 use dcd_engine::{Buf, Cx, Durability, Extent, Io, IoResult, Lba, Nanos, OpId};
 
 use super::{Flight, Operation, OperationKind, Run, Step};
@@ -47,10 +47,10 @@ impl WriteCache {
             .filter_map(|&id| writes.region(id).filter(|region| !region.resting))
             .flat_map(|region| writes.waiting_blocks(region))
             .collect();
-        let mut blocks: Vec<Block> = slots
+        let mut blocks: Vec<DirtyBlock> = slots
             .iter()
             .enumerate()
-            .map(|(index, &slot)| Block {
+            .map(|(index, &slot)| DirtyBlock {
                 target: Extent::new(Lba(writes.block(slot).number * sectors), sectors),
                 place: writes.written(slot),
                 index: index as u32,
