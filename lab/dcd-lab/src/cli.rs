@@ -98,10 +98,13 @@ pub struct StudyRun {
     pub name: String,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Seeds from --seed on, by which "more" and "less" are judged; as each experiment says if not given
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<usize>,
     /// Threads; as many as there are cores if not given
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
-    /// Directory for the results: a JSON file and plots for each experiment, and report.html
+    /// Directory for the results, each written as it ends: a JSON file and plots for each experiment, and report.html
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
     /// Change a parameter of the experiment (see `dcd study list`); can be repeated

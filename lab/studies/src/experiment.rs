@@ -47,6 +47,8 @@ pub struct Experiment {
     /// Set-up, for readers of the results: what is the paper's, what is calibrated, what is ours.
     pub about: &'static str,
     pub params: &'static [Param],
+    /// Seeds by which claims of "more" and "less" are judged; none where there are no such claims.
+    pub(crate) seeds: Option<usize>,
     pub(crate) paper: &'static Paper,
     pub plan: Plan,
     pub conclude: Conclude,

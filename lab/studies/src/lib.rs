@@ -62,7 +62,7 @@ pub use html::report as html_report;
 pub use markdown::document;
 pub use params::{Overrides, Param, Settings};
 pub use plot::{Axis, COLOURS_MAX, Plot, Scale, Series, Style};
-pub use run::{Outcome, RunOptions, judge_again, run};
+pub use run::{Outcome, RunOptions, judge_again, run, run_each};
 pub use store::{load, save, save_report};
 pub use strides::stride_times;
 pub use text::{listing, print as text_report};

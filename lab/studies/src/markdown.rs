@@ -1,8 +1,10 @@
 //! The documentation of all experiments, generated from their results.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::stated::RULES;
+use crate::experiments::find;
+use crate::stated::{ONE_SEED, RULES};
 use crate::{Cells, Count, Outcome, Table, Verdict};
 
 const CELLS: &str = "\
@@ -15,9 +17,18 @@ pub fn document(outcomes: &[Outcome]) -> String {
         "# Experiments\n\n\
          Written by `dcd study run all --doc docs/experiments.md`; do not edit. Everything is in virtual time, and the\n\
          same for the same seed. `dcd study list` shows the parameters of each experiment, and `--set key=value` asks your own\n\
-         question.\n\n# Rules\n\n",
+         question.\n\n",
     );
-    let _ = writeln!(text, "{RULES}\n\n# Results\n");
+    let builds: BTreeSet<&str> = outcomes.iter().map(|outcome| outcome.build.as_str()).collect();
+    let builds = builds.into_iter().collect::<Vec<_>>().join(", ");
+    let _ = writeln!(text, "Measured by: {builds}\n\n# Rules\n\n{RULES}\n");
+    let is_long = |name: &&str| find(name).is_ok_and(|experiment| experiment.seeds == Some(1));
+    let names = outcomes.iter().map(|outcome| outcome.experiment.as_str());
+    let long: Vec<&str> = names.filter(is_long).collect();
+    if !long.is_empty() {
+        let _ = writeln!(text, "{ONE_SEED}{}.\n", long.join(", "));
+    }
+    text.push_str("# Results\n\n");
     let count: Count = outcomes.iter().map(Outcome::count).sum();
     let _ = writeln!(
         text,

@@ -72,6 +72,18 @@ impl Settings {
         Settings { paper, ..self }
     }
 
+    /// The same settings with a later seed.
+    pub(crate) fn with_seed(&self, later: usize) -> Settings {
+        Settings { seed: self.seed.wrapping_add(later as u64), ..self.clone() }
+    }
+
+    /// The same settings with another value of a parameter.
+    pub(crate) fn with_value(&self, key: &'static str, value: &str) -> Settings {
+        let mut settings = self.clone();
+        settings.values.insert(key, value.to_owned());
+        settings
+    }
+
     /// A claim of the experiment's file, to be held against what was measured.
     ///
     /// # Panics
@@ -101,6 +113,11 @@ impl Settings {
     /// Where the experiment has not declared the parameter: a mistake in the experiment.
     pub fn text(&self, key: &str) -> &str {
         self.values.get(key).unwrap_or_else(|| panic!("parameter {key} is not declared"))
+    }
+
+    /// Words with commas between them.
+    pub(crate) fn texts(&self, key: &str) -> impl Iterator<Item = &str> {
+        self.text(key).split(',').map(str::trim)
     }
 
     pub fn number<T: Figure>(&self, key: &str) -> Result<T, LabError> {
@@ -149,7 +166,7 @@ impl Settings {
 
     /// Names and paths of drives, with commas between them.
     pub fn drives(&self, key: &str) -> Result<Vec<&str>, LabError> {
-        let texts: Vec<&str> = self.text(key).split(',').map(str::trim).collect();
+        let texts: Vec<&str> = self.texts(key).collect();
         let wrong = texts.iter().find_map(|text| drive_of(text).err());
         wrong.map_or_else(|| distinct(key, texts), |error| Err(bad(key, error.to_string())))
     }
@@ -200,7 +217,7 @@ impl Settings {
 
     /// Several of some words, with commas between them.
     pub fn choices<'a>(&'a self, key: &str, known: &[&str]) -> Result<Vec<&'a str>, LabError> {
-        let texts: Vec<&str> = self.text(key).split(',').map(str::trim).collect();
+        let texts: Vec<&str> = self.texts(key).collect();
         match texts.iter().find(|text| !known.contains(text)) {
             Some(text) => Err(bad(key, format!("\"{text}\" is none of {}", known.join(", ")))),
             None => distinct(key, texts),

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
@@ -14,17 +13,18 @@ use crate::experiments::{REGISTRY, find};
 use crate::plot::one_colour_each;
 use crate::{Count, Experiment, Findings, Group, LabError, Overrides, Point, Sample, Samples, Settings};
 
-/// A point that was measured: the place of its experiment among the chosen ones, its key, and what it gave.
-type Measured = (usize, String, Result<Sample, LabError>);
-
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     pub seed: u64,
+    /// Seeds from the first on, by which "more" and "less" are judged; as the experiment says, if absent.
+    pub seeds: Option<usize>,
     /// Threads.
     pub jobs: usize,
     pub overrides: Overrides,
     /// Shows a bar on standard error.
     pub progress: bool,
+    /// Name of the program that runs them.
+    pub build: String,
 }
 
 /// The result of an experiment, as it is stored.
@@ -35,11 +35,17 @@ pub struct Outcome {
     pub source: String,
     pub title: String,
     pub about: String,
+    /// Program that measured.
+    #[serde(default)]
+    pub build: String,
     pub seed: u64,
     /// The parameters that the user set.
     pub changed: BTreeMap<String, String>,
     pub findings: Findings,
     pub samples: Samples,
+    /// Samples of the seeds after the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_samples: Vec<Samples>,
 }
 
 impl Outcome {
@@ -61,46 +67,134 @@ pub fn select(name: &str) -> Result<Vec<&'static Experiment>, LabError> {
     }
 }
 
+/// Work on an experiment: the samples of each seed, and how many are left to measure.
+struct Running {
+    experiment: &'static Experiment,
+    settings: Settings,
+    samples: Vec<Samples>,
+    left: usize,
+    outcome: Option<Outcome>,
+}
+
+impl Running {
+    /// Takes a sample; true if it was the last one.
+    fn take(&mut self, seed: usize, key: String, sample: Sample) -> bool {
+        let name = self.experiment.name;
+        let former = self.samples[seed].0.insert(key.clone(), sample);
+        assert!(former.is_none(), "{name}: two points are called {key}");
+        self.left -= 1;
+        self.left == 0
+    }
+
+    fn conclude(&mut self, build: &str) -> Result<&Outcome, LabError> {
+        let outcome = conclude(self.experiment, &self.settings, std::mem::take(&mut self.samples), build)?;
+        Ok(self.outcome.insert(outcome))
+    }
+}
+
 /// Runs what a name means; see [`select`].
 pub fn run(name: &str, options: &RunOptions) -> Result<Vec<Outcome>, LabError> {
+    run_each(name, options, &|_| Ok(()))
+}
+
+/// Runs what a name means, and hands over each result as soon as it is there.
+pub fn run_each(
+    name: &str,
+    options: &RunOptions,
+    ended: &(dyn Fn(&Outcome) -> Result<(), LabError> + Sync),
+) -> Result<Vec<Outcome>, LabError> {
     let chosen = select(name)?;
     check_keys(&chosen, &options.overrides)?;
-    let mut settings = Vec::new();
-    let mut work = Vec::new();
-    for (index, experiment) in chosen.iter().enumerate() {
+    let (mut running, mut work) = (Vec::new(), Vec::new());
+    for (index, experiment) in chosen.into_iter().enumerate() {
         let given = Settings::new(experiment.params, &options.overrides, options.seed);
-        settings.push(given.of(experiment.paper));
-        work.extend((experiment.plan)(&settings[index])?.into_iter().map(|point| (index, point)));
+        let settings = given.of(experiment.paper);
+        let seeds = options.seeds.or(experiment.seeds).unwrap_or(1).max(1);
+        let before = work.len();
+        for seed in 0..seeds {
+            let points = (experiment.plan)(&settings.with_seed(seed))?;
+            work.extend(points.into_iter().map(|point| (index, seed, point)));
+        }
+        let (samples, left) = (vec![Samples::default(); seeds], work.len() - before);
+        running.push(Running { experiment, settings, samples, left, outcome: None });
+    }
+    for running in running.iter_mut().filter(|running| running.left == 0) {
+        ended(running.conclude(&options.build)?)?;
     }
     let bar = bar(work.len(), options.progress);
-    let measured = measure(work, options.jobs.max(1), &chosen, &bar)?;
+    let (queue, running) = (Mutex::new(work.into_iter()), Mutex::new(running));
+    let one_at_a_time = "no thread panics with the lock";
+    // What is wrong with one point is told at once, and not after the hours that the others take.
+    let failure: Mutex<Option<LabError>> = Mutex::new(None);
+    let next = || {
+        let next = queue.lock().expect(one_at_a_time).next();
+        next.filter(|_| failure.lock().expect(one_at_a_time).is_none())
+    };
+    let measure = |(index, seed, point): (usize, usize, Point)| {
+        let sample = (point.job)()?;
+        let running = &mut running.lock().expect(one_at_a_time)[index];
+        match running.take(seed, point.key, sample) {
+            true => ended(running.conclude(&options.build)?),
+            false => Ok(()),
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(work) = next() {
+                    bar.set_message(work.2.key.clone());
+                    if let Err(error) = measure(work) {
+                        failure.lock().expect(one_at_a_time).get_or_insert(error);
+                    }
+                    bar.inc(1);
+                }
+            });
+        }
+    });
     bar.finish_and_clear();
-    let mut outcomes = Vec::new();
-    for ((experiment, settings), samples) in chosen.iter().zip(&settings).zip(measured) {
-        outcomes.push(conclude(experiment, settings, samples)?);
+    if let Some(error) = failure.into_inner().expect(one_at_a_time) {
+        return Err(error);
     }
-    Ok(outcomes)
+    let running = running.into_inner().expect(one_at_a_time);
+    Ok(running.into_iter().filter_map(|running| running.outcome).collect())
 }
 
 /// Draws the conclusions again from what was measured, by the claims and rules of this program.
 pub fn judge_again(outcome: Outcome) -> Result<Outcome, LabError> {
-    let experiment = crate::experiments::find(&outcome.experiment)?;
+    let experiment = find(&outcome.experiment)?;
     let changed: Vec<String> = outcome.changed.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let overrides = Overrides::parse(changed.iter().map(String::as_str))?;
     let settings = Settings::new(experiment.params, &overrides, outcome.seed).of(experiment.paper);
+    let samples: Vec<Samples> = std::iter::once(outcome.samples).chain(outcome.more_samples).collect();
     let planned = (experiment.plan)(&settings)?;
-    if let Some(point) = planned.iter().find(|point| !outcome.samples.has(&point.key)) {
+    let is_there = |point: &Point| samples.iter().all(|samples| samples.has(&point.key));
+    if let Some(point) = planned.iter().find(|point| !is_there(point)) {
         let name = experiment.name;
         return Err(LabError::setup(format!(
             "the results of {name} have no \"{}\": run {name} again",
             point.key
         )));
     }
-    conclude(experiment, &settings, outcome.samples)
+    conclude(experiment, &settings, samples, &outcome.build)
 }
 
-fn conclude(experiment: &Experiment, settings: &Settings, samples: Samples) -> Result<Outcome, LabError> {
-    let mut findings = (experiment.conclude)(settings, &samples)?;
+fn conclude(
+    experiment: &Experiment,
+    settings: &Settings,
+    samples: Vec<Samples>,
+    build: &str,
+) -> Result<Outcome, LabError> {
+    let each = samples.iter().enumerate();
+    let each = each.map(|(seed, samples)| (experiment.conclude)(&settings.with_seed(seed), samples));
+    let mut others = each.collect::<Result<Vec<Findings>, LabError>>()?;
+    let mut findings = others.remove(0);
+    for (index, claim) in findings.claims.iter_mut().enumerate().filter(|(_, claim)| claim.says_more()) {
+        assert!(experiment.seeds.is_some(), "{}: its file says no number of seeds", experiment.name);
+        if !others.is_empty() {
+            let same = others.iter().map(|other| other.claims.get(index));
+            claim.judge_over_seeds(&same.collect::<Vec<_>>());
+        }
+    }
     one_colour_each(&mut findings.plots);
     let changed = settings.changed();
     if !changed.is_empty() {
@@ -108,16 +202,19 @@ fn conclude(experiment: &Experiment, settings: &Settings, samples: Samples) -> R
         let reasons = findings.claims.iter_mut().filter_map(|claim| claim.reason.as_mut());
         reasons.for_each(|reason| reason.insert_str(0, "(with no parameter set) "));
     }
+    let mut samples = samples.into_iter();
     Ok(Outcome {
         experiment: experiment.name.to_owned(),
         group: experiment.group,
         source: experiment.source.to_owned(),
         title: experiment.title.to_owned(),
         about: experiment.about.to_owned(),
+        build: build.to_owned(),
         seed: settings.seed,
         changed,
         findings,
-        samples,
+        samples: samples.next().unwrap_or_default(),
+        more_samples: samples.collect(),
     })
 }
 
@@ -143,40 +240,4 @@ fn bar(points: usize, visible: bool) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left  {msg}");
     bar.set_style(style.expect("the template is well-formed"));
     bar
-}
-
-/// Measures all points on some threads; the samples of each experiment, in the order of `chosen`.
-fn measure(
-    work: Vec<(usize, Point)>,
-    jobs: usize,
-    chosen: &[&Experiment],
-    bar: &ProgressBar,
-) -> Result<Vec<Samples>, LabError> {
-    let mut results = vec![Samples::default(); chosen.len()];
-    let queue = Mutex::new(work.into_iter());
-    let done: Mutex<Vec<Measured>> = Mutex::new(Vec::new());
-    // What is wrong with one point is told at once, and not after the hours that the others take.
-    let has_failed = AtomicBool::new(false);
-    let take = || {
-        let next = queue.lock().expect("no point panics with the lock").next();
-        next.filter(|_| !has_failed.load(Ordering::Relaxed))
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| {
-                while let Some((index, point)) = take() {
-                    bar.set_message(format!("{} {}", chosen[index].name, point.key));
-                    let sample = (point.job)();
-                    bar.inc(1);
-                    has_failed.fetch_or(sample.is_err(), Ordering::Relaxed);
-                    done.lock().expect("no point panics with the lock").push((index, point.key, sample));
-                }
-            });
-        }
-    });
-    for (index, key, sample) in done.into_inner().expect("no thread is left") {
-        let former = results[index].0.insert(key.clone(), sample?);
-        assert!(former.is_none(), "{}: two points are called {key}", chosen[index].name);
-    }
-    Ok(results)
 }

@@ -17,6 +17,7 @@ struct Sheet {
     source: String,
     title: String,
     about: String,
+    seeds: Option<usize>,
     params: Vec<Entry>,
     #[serde(default)]
     paper: BTreeMap<String, toml::Value>,
@@ -66,6 +67,7 @@ pub(crate) fn load(text: &str, plan: Plan, conclude: Conclude) -> &'static Exper
         title: sheet.title.leak(),
         about: sheet.about.leak(),
         params: params(sheet.params).leak(),
+        seeds: sheet.seeds,
         paper: Box::leak(Box::new(Paper { claims: sheet.claims, tables: sheet.paper })),
         plan,
         conclude,
@@ -99,6 +101,19 @@ fn params(entries: Vec<Entry>) -> Vec<Param> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_claim_quotes_its_paper_after_the_place() {
+        for experiment in crate::experiments::REGISTRY.iter() {
+            for (id, claim) in &experiment.paper.claims {
+                let (place, words) = claim.quote.split_once(": \"").unwrap_or_default();
+                let is_place = place.starts_with(|c: char| c.is_ascii_digit() || "IV".contains(c))
+                    || ["abstract", "Fig. ", "Table "].iter().any(|kind| place.starts_with(kind));
+                let is_quoted = words.trim_end_matches(|c| c != '"').len() > 8;
+                assert!(is_place && is_quoted, "{}, {id}: {:?}", experiment.name, claim.quote);
+            }
+        }
+    }
 
     #[test]
     fn an_own_parameter_takes_the_place_of_the_groups() {

@@ -20,8 +20,7 @@ pub(crate) struct Paper {
 pub(crate) struct ClaimText {
     /// The paper's sentence, in our words.
     claim: String,
-    /// Sentence, table or figure that is judged, and its place.
-    #[serde(default)]
+    /// Sentence, table or figure that is judged, after its place.
     pub quote: String,
     /// Figure or words of the paper.
     paper: String,
@@ -47,20 +46,25 @@ Every claim is judged by one of these rules; no claim has a range of its own.
 | a share of a whole in percent | within a quarter of it, or of what is left of 100 if that is less |
 | a range | in the range, widened by a tenth at each end |
 | a bound (\"over\", \"under\", \"never\") | on its side; \"never slower\" allows a twentieth |
-| \"more\", \"less\", \"better\" | a twentieth beyond what it is compared with; a gain in percent, a point beyond 0 |
+| \"more\", \"less\", \"better\" | on that side by all of the difference's interval (95 %, Student's t) over five seeds |
 | \"much\", \"significantly\" | a quarter beyond it; a part of a whole, at least a quarter |
 | \"slightly more\" | beyond it, by a quarter at most |
 | \"the same\", \"little\", \"small\" | within a twentieth of it, or 5 points |
 | \"most\", \"virtually all\", \"few\" | over 50 %, over 90 %, under 10 % |
 
-The margins of \"more\" and \"less\" stand for intervals over several seeds, which were not measured. Where a
-sentence speaks of several cases, each of them has to hold. A claim by which a parameter was chosen shows nothing: it is listed, and
-not counted. Where the paper's case was not run, nothing was measured, and the claim does not hold.";
+All other figures are those of one seed. Where a sentence speaks of several cases, each of them has to hold. A claim by which a
+parameter was chosen shows nothing: it is listed, and not counted. Where the paper's case was not run, nothing was measured, and the
+claim does not hold.";
 
-/// Share of a figure by which "more" and "less" must differ.
+/// Rule for "more" and "less" where five seeds take too long; names of experiments follow.
+pub(crate) const ONE_SEED: &str = "\
+Five seeds of these experiments take too long, so one is judged, and \"more\" and \"less\" hold from a twentieth on (of a gain in
+percent, from a point on): ";
+
+/// Share of a figure by which "more" and "less" must differ where one seed is judged.
 const MARGIN: f64 = 0.05;
 
-/// True if the first is more than the second, by the rule for "more".
+/// True if the first is more than the second, by the rule for one seed.
 pub(crate) fn more(one: f64, other: f64) -> bool {
     one >= other * (1.0 + MARGIN)
 }
@@ -146,26 +150,27 @@ impl Stated {
 
     /// A figure that should lie in the range.
     pub fn range(self, ours: f64) -> Claim {
-        let Stated { text, .. } = self;
-        self.finish(Claim::range(
-            self.fill(&text.claim),
-            self.fill(&text.paper),
-            ours,
-            self.bounds(),
-            &text.unit,
-        ))
+        self.spread(&[ours])
     }
 
     /// The smallest and the largest of several figures, which should all lie in the range.
     pub fn spread(self, ours: &[f64]) -> Claim {
         let Stated { text, .. } = self;
-        self.finish(Claim::spread(
-            self.fill(&text.claim),
-            self.fill(&text.paper),
-            ours,
-            self.bounds(),
-            &text.unit,
-        ))
+        let claim =
+            Claim::spread(self.fill(&text.claim), self.fill(&text.paper), ours, self.bounds(), &text.unit);
+        let excess = match self.rule {
+            Some(Rule::More(base)) => ours.iter().map(|ours| ours - base).collect(),
+            Some(Rule::Less(base)) => ours.iter().map(|ours| base - ours).collect(),
+            _ => Vec::new(),
+        };
+        self.finish(Claim { excess, ..claim })
+    }
+
+    /// Pairs of figures; the first of each should be more than the second.
+    pub fn more(self, pairs: impl IntoIterator<Item = (f64, f64)>) -> Claim {
+        let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
+        let excess = pairs.iter().map(|(one, other)| one - other).collect();
+        Claim { excess, ..self.fact(pairs.iter().all(|(one, other)| more(*one, *other))) }
     }
 
     /// Something that is so or is not.
@@ -270,14 +275,16 @@ mod tests {
 
     #[test]
     fn words_and_figures_come_into_the_places_that_the_file_leaves_for_them() {
-        let text = "claim = '{disk}: faster'\npaper = '2x'\nrule = { at-least = 2 }\nunit = 'x'\nbecause = 'of {why}'";
+        let text = "claim = '{disk}: faster'\nquote = '2: \"faster\"'\npaper = '2x'\nrule = { at-least = 2 }\nunit = 'x'\nbecause = 'of {why}'";
         let claim = |ours| stated(text).with("disk", "ra81").with("why", 0.5).range(ours);
         assert_eq!(
             (claim(3.0).claim.as_str(), claim(3.0).accepted.as_str()),
             ("ra81: faster", "at least 2.00x")
         );
         assert_eq!(claim(1.0).reason.as_deref(), Some("of 0.500"));
-        let fact = stated("claim = 'c'\npaper = 'p'\nours = '{n} of 3'").with("n", 2u64).fact(false);
+        let fact = stated("claim = 'c'\nquote = '1: \"q\"'\npaper = 'p'\nours = '{n} of 3'")
+            .with("n", 2u64)
+            .fact(false);
         assert_eq!((fact.ours.as_str(), fact.verdict == Verdict::Holds), ("2 of 3", false));
     }
 }

@@ -27,6 +27,8 @@ fn measure(args: &StudyRun) -> Result<(), Failure> {
         jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
         overrides: Overrides::parse(args.set.iter().map(String::as_str))?,
         progress: true,
+        seeds: args.seeds,
+        build: format!("dcd-lab {}", dcd_cli::cli::VERSION),
     };
     // A place that cannot be written is told now, and not after hours of work.
     std::fs::create_dir_all(&args.out).map_err(|e| Failure::io(args.out.display(), e))?;
@@ -34,11 +36,10 @@ fn measure(args: &StudyRun) -> Result<(), Failure> {
     let inputs =
         Inputs::new(args.set.iter().filter_map(|set| set.split_once('=')).map(|(_, value)| value.trim()));
     args.doc.iter().try_for_each(|path| inputs.check(path))?;
-    let outcomes = dcd_studies::run(&args.name, &options)?;
-    for outcome in &outcomes {
-        println!("{}", dcd_studies::text_report(outcome));
-        dcd_studies::save(&args.out, outcome, &inputs)?;
-    }
+    let outcomes = dcd_studies::run_each(&args.name, &options, &|outcome| {
+        dcd_studies::save(&args.out, outcome, &inputs)
+    })?;
+    outcomes.iter().for_each(|outcome| println!("{}", dcd_studies::text_report(outcome)));
     dcd_studies::save_report(&args.out, &outcomes, &inputs)?;
     if let Some(path) = &args.doc {
         inputs.write(path, dcd_studies::document(&outcomes))?;

@@ -137,13 +137,11 @@ fn by_buffer(
     let deltas: Vec<f64> = names.iter().flat_map(delta).collect();
     claims.push(settings.claim("delta").spread(&deltas));
     if buffers.len() > 1 {
-        let falls = |name: &&&str| {
-            let miss = |buffer| get(name, buffer, SMALL, "block_miss");
-            buffers.windows(2).all(|pair| miss(pair[1]) <= miss(pair[0]))
-        };
-        let falling = names.iter().filter(falls).count();
-        let claim = settings.claim("misses-fall").with("falling", falling).with("all", names.len());
-        claims.push(claim.fact(falling == names.len()));
+        let miss = |name: &str, buffer| get(name, buffer, SMALL, "block_miss");
+        let ends = names.iter().map(|name| (miss(name, buffers[0]), miss(name, buffers[buffers.len() - 1])));
+        let falling = ends.clone().filter(|(small, large)| small > large).count();
+        claims
+            .push(settings.claim("misses-fall").with("falling", falling).with("all", names.len()).more(ends));
         let ratio = |name: &&str| {
             let times: Vec<f64> =
                 buffers.iter().map(|&buffer| get(name, buffer, SMALL, "access_ms")).collect();

@@ -158,7 +158,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             let (small, large) = (gain(name, SMALL_BUFFER), gain(name, largest));
             let claim =
                 settings.claim("falls").with("trace", *name).with("small", small).with("large", large);
-            claims.push(claim.fact(more(small, large)));
+            claims.push(claim.more([(small, large)]));
         }
         if largest > SMALL_BUFFER && names.contains(&"INS") {
             let buffer = dcd_stack::HumanBytes(largest).to_string();

@@ -140,11 +140,10 @@ fn stream_claims(
     saved: &dyn Fn(u64) -> f64,
     stream: &dyn Fn(usize, u64, &str) -> f64,
 ) -> [Claim; 2] {
-    let falls = requests.windows(2).all(|pair| saved(pair[1]) < saved(pair[0]));
+    let falls = requests.windows(2).map(|pair| (saved(pair[0]), saved(pair[1])));
     let misses = |segments, request| stream(segments, request, "p_disk_miss");
     let smallest = least(requests.iter().map(|&request| misses(FEW, request) / misses(ENOUGH, request)));
-    let misses_more = settings.claim("streams-miss").with("smallest", smallest);
-    [settings.claim("streams-fall").fact(falls), misses_more.fact(more(smallest, 1.0))]
+    [settings.claim("streams-fall").more(falls), settings.claim("streams-miss").range(smallest)]
 }
 
 fn trace_claims(settings: &Settings, counts: &[usize], trace: &dyn Fn(usize) -> f64, off: f64) -> Vec<Claim> {

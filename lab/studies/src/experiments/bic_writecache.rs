@@ -20,7 +20,6 @@ const PAPER: [(&str, (f64, f64)); 6] = [
 /// Traces that were made by hand with the paper's gains in view.
 const MADE: [&str; 4] = ["RES", "INS", "HARP", "SITAR"];
 const MADE_CHOSE: &str = "the traces, which were made with the gains in view";
-const NONE: f64 = 1.0;
 const WRITES_MUCH: &str = "PostMark";
 
 fn key(name: &str, buffer: u64, kind: &str) -> String {
@@ -77,25 +76,11 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         claims.push(if MADE.contains(name) { claim.choosing(MADE_CHOSE) } else { claim });
     }
     // From the smallest buffer cache to the largest. The paper says so of "workloads like RES and INS".
-    let grows = |name: &&str| {
-        let ends = buffers.first().zip(buffers.last());
-        ends.is_some_and(|(small, large)| gain(name, *large, "on") > gain(name, *small, "on"))
-    };
-    if buffers.len() > 1 {
-        let growing = names.iter().filter(|name| grows(name)).count();
-        let claim = settings.claim("grows").with("growing", growing).with("all", names.len());
-        claims.push(claim.fact(growing == names.len()));
+    if let [small, .., large] = buffers[..] {
+        let ends = names.iter().map(|name| (gain(name, large, "on"), gain(name, small, "on")));
+        let growing = ends.clone().filter(|(large, small)| large > small).count();
+        claims.push(settings.claim("grows").with("growing", growing).with("all", names.len()).more(ends));
     }
-    let between = |name: &&str| {
-        buffers.iter().all(|&buffer| {
-            let (on, selective) = (gain(name, buffer, "on"), gain(name, buffer, "selective"));
-            selective >= on.min(0.0) - NONE && selective <= on.max(0.0) + NONE
-        })
-    };
-    let others: Vec<&&str> = names.iter().filter(|name| **name != "WEB").collect();
-    let fitting = others.iter().filter(|name| between(name)).count();
-    let claim = settings.claim("between").with("fitting", fitting).with("all", others.len());
-    claims.push(claim.fact(fitting == others.len()));
     claims.extend(more_claims(settings, &names, &buffers, samples, &gain));
     let series = KINDS[1..]
         .iter()
@@ -136,9 +121,10 @@ fn more_claims(
     }
     if let Some((&smallest, &largest)) = buffers.first().zip(buffers.last()).filter(|_| buffers.len() > 1) {
         let writes = |name: &str, buffer: u64| samples.get(&key(name, buffer, "off"), "write_share");
-        let growing = names.iter().filter(|name| writes(name, largest) > writes(name, smallest)).count();
-        let claim = settings.claim("write-share").with("growing", growing).with("all", names.len());
-        claims.push(claim.fact(growing == names.len()));
+        let ends = names.iter().map(|name| (writes(name, largest), writes(name, smallest)));
+        let growing = ends.clone().filter(|(large, small)| large > small).count();
+        claims
+            .push(settings.claim("write-share").with("growing", growing).with("all", names.len()).more(ends));
     }
     claims
 }

@@ -113,7 +113,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let falls = gains.windows(2).all(|pair| pair[0] >= pair[1]) && first > last;
         let claim = claim("by-size").with("first", format!("{first:.2}"));
         claims.push(
-            claim.with("last", format!("{last:.2}")).fact(falls && more(gains[0], gains[gains.len() - 1])),
+            claim.with("last", format!("{last:.2}")).more([(if falls { first } else { f64::NAN }, last)]),
         );
     }
     if cycles.contains(&1) && cycles.contains(&20) {
@@ -122,7 +122,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         claims.extend([
             claim("sc-loses").range(sc),
             claim("ct-loses").range(ct),
-            claim("ct-loses-less").with("sc", sc).with("ct", ct).fact(more(sc, ct)),
+            claim("ct-loses-less").with("sc", sc).with("ct", ct).more([(sc, ct)]),
         ]);
     }
     let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| {

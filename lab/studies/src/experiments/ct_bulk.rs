@@ -169,7 +169,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         claim("sc-over-pbgc").spread(&by_sc),
         claim("random-reads").range(read),
         claim("random-writes").range(write),
-        claim("writes-faster").with("write", write).with("read", read).fact(more(write, read)),
+        claim("writes-faster").with("write", write).with("read", read).more([(write, read)]),
     ];
     let series = |scheme: Scheme, index: usize| {
         let relative = |(number, (row, seconds, _)): (usize, &(&'static str, bool, [f64; 3]))| {

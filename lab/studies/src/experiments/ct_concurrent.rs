@@ -127,7 +127,7 @@ fn claims(
     let by_strip = |scheme| strips.iter().map(|strip| over(scheme, many, *strip)).collect::<Vec<f64>>();
     if let [first, .., last] = by_strip(Scheme::Sc)[..] {
         let claim = claim("grows").with("first", format!("{first:.2}")).with("last", format!("{last:.2}"));
-        claims.push(claim.fact(more(last, first)));
+        claims.push(claim.more([(last, first)]));
     }
     if !strips.is_empty() {
         claims.push(claim("any-strip").range(most(by_strip(Scheme::Pbgc))));

@@ -164,7 +164,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         claim("sorted").range(100.0 * of_base("sorted by LBA", "destage_seconds")),
         claim("compaction").range(100.0 * log_mb("compaction") / log_mb(BASE)),
         claim("finer-lock").range(several),
-        claim("lock").with("several", several).with("alone", alone).fact(more(several, alone)),
+        claim("lock").with("several", several).with("alone", alone).more([(several, alone)]),
     ];
     let series = CACHES[1..].iter().map(|name| Series::bars(*name, PHASES.map(|phase| gain(name, phase))));
     let plot = Plot::bars(

@@ -30,7 +30,53 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let setup = Setup { writes_in_buffer: false, ..nuser::setup(settings, "plain")? };
     let ffs = nuser::file_system(settings, &setup)?;
     points.push(Point::new(NO_BUMPS, move || nuser::measure(&setup, &ffs, benchmark, seed)));
+    for (case, setup) in tried(settings)? {
+        let ffs = nuser::file_system(settings, &setup)?;
+        points.push(Point::new(case, move || nuser::measure(&setup, &ffs, benchmark, seed)));
+    }
     Ok(points)
+}
+
+fn tried_key(disk: &str, key: &str, value: &str) -> String {
+    format!("{disk}, {key} {value}")
+}
+
+/// The plain disk and the paper's cache with other segments and other orders of the drive's queue.
+fn tried(settings: &Settings) -> Result<Vec<(String, Setup)>, LabError> {
+    let mut cases = Vec::new();
+    for key in ["segments", "queue"] {
+        for value in settings.texts(&format!("{key}-tried")) {
+            for disk in ["plain", "paper"] {
+                let setup = nuser::setup(&settings.with_value(key, value), disk)?;
+                cases.push((tried_key(disk, key, value), setup));
+            }
+        }
+    }
+    Ok(cases)
+}
+
+fn by_choices(settings: &Settings, samples: &Samples, inside: &str) -> Table {
+    let columns = "choice | plain: mean write (ms) | 25 to 150 ms (%) | mean read (ms) | \
+            paper: mean read (ms) | under 1 ms (%) | in the buffer (%)";
+    let mut table = Table::new("By the segments of the drive's buffer and the order of its queue", columns);
+    for key in ["segments", "queue"] {
+        for value in settings.texts(&format!("{key}-tried")) {
+            let [plain, paper] = ["plain", "paper"].map(|disk| tried_key(disk, key, value));
+            let get = |disk: &str, name: &str| samples.get(disk, &format!("{PHASE}/{name}"));
+            let within = writes_between(samples, &plain, "", PLAIN_WRITES_MS);
+            let cached = |name: &str| get(&paper, &format!("{inside}{name}"));
+            table.row(cells![
+                format!("{key} {value}"),
+                get(&plain, "write_ms"),
+                within,
+                get(&plain, "read_ms"),
+                cached("read_ms"),
+                100.0 * cached("read_under_1ms"),
+                100.0 * from_buffer(samples, &paper)[0],
+            ]);
+        }
+    }
+    table
 }
 
 /// Names the times that begin when a request has the lock.
@@ -70,7 +116,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             .map(|(disk, from, up_to_ms)| histogram(samples, disk, (from, kind), source, up_to_ms))
     });
     Ok(Findings {
-        tables: vec![table, buffer],
+        tables: vec![table, buffer, by_choices(settings, samples, inside)],
         plots: plots.collect(),
         claims: claims(settings, samples, inside),
     })
@@ -102,6 +148,12 @@ fn histogram(
 const PLAIN_WRITES_MS: (usize, usize) = (25, 150);
 const CACHE_WRITES_MS: usize = 25;
 
+/// The share of the writes whose milliseconds lie in a range, in percent.
+fn writes_between(samples: &Samples, disk: &str, from: &str, (low, high): (usize, usize)) -> f64 {
+    let shares = samples.list(disk, &format!("{PHASE}/{from}write_histogram"));
+    100.0 * shares[low.min(shares.len())..high.min(shares.len())].iter().sum::<f64>()
+}
+
 fn claims(settings: &Settings, samples: &Samples, inside: &str) -> Vec<Claim> {
     let claim = |id| settings.claim(id);
     let plain = |name: &str| samples.get("plain", &format!("{PHASE}/{name}"));
@@ -112,10 +164,7 @@ fn claims(settings: &Settings, samples: &Samples, inside: &str) -> Vec<Claim> {
         let claim = claim(id).of_paper(Rule::Figure((100.0 * before / after).round() / 100.0));
         claim.range(plain(name) / samples.get("paper", &format!("{PHASE}/{name}")))
     };
-    let between = |disk: &str, from: &str, (low, high): (usize, usize)| {
-        let shares = samples.list(disk, &format!("{PHASE}/{from}write_histogram"));
-        100.0 * shares[low.min(shares.len())..high.min(shares.len())].iter().sum::<f64>()
-    };
+    let between = |disk: &str, from: &str, range| writes_between(samples, disk, from, range);
     let found = |disk: &str| from_buffer(samples, disk)[0];
     let mut claims = vec![
         about("plain-write", WRITE_MS.0).range(plain("write_ms")),

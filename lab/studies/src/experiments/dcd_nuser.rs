@@ -189,7 +189,7 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
         warmer("copy"),
         warmer("remove"),
         claim("copy-waits").range(100.0 * waited / seconds / f64::from(users)),
-        trees.fact(more(untar.min(remove), copy)),
+        trees.more([(untar.min(remove), copy)]),
     ];
     if users == 4 {
         claims.push(claim("remove-4").range(remove));

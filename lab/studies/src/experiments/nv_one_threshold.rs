@@ -72,7 +72,7 @@ fn claims(settings: &Settings, site: &Site, get: &dyn Fn(u8, &str) -> f64, claim
     let (high, higher) = (get(95, "stalls"), get(99, "stalls"));
     claims.extend([
         claim("share").spread(&ours),
-        claim("best").with("late", late).with("early", early).fact(late < early),
-        claim("stalls").with("higher", higher).with("high", high).fact(more(higher, high)),
+        claim("best").with("late", late).with("early", early).more([(early, late)]),
+        claim("stalls").with("higher", higher).with("high", high).more([(higher, high)]),
     ]);
 }

@@ -99,6 +99,6 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
         let [by_track, by_cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", "read_service_ms"));
         let claim = claim(id).with("track", track).with("cylinder", cylinder);
         let claim = claim.with("by-track", by_track).with("by-cylinder", by_cylinder);
-        claims.push(claim.fact(if id == "stalls" { more(track, cylinder) } else { more(cylinder, track) }));
+        claims.push(claim.more([if id == "stalls" { (track, cylinder) } else { (cylinder, track) }]));
     }
 }

@@ -120,10 +120,7 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
         let (full, free) = (get(FULL, "read_service_ms"), get(FREE, "read_service_ms"));
         claims.extend([
             claim("behind-writes").spread(&over("read_queue_behind_writes_ms")),
-            claim("queueing")
-                .with("ours", queueing)
-                .with("baseline", baseline)
-                .fact(more(baseline, queueing)),
+            claim("queueing").with("ours", queueing).with("baseline", baseline).more([(baseline, queueing)]),
             claim("read-service").spread(&over("read_service_ms")),
             claim("full-slower").range(full / free),
         ]);
@@ -140,6 +137,6 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
     claims.extend([
         work.range(over("total_work_s")),
         claim("write-service").range(over("write_service_ms")),
-        claim("reads").with("with", with).with("without", without).fact(more(without, with)),
+        claim("reads").with("with", with).with("without", without).more([(without, with)]),
     ]);
 }

@@ -291,14 +291,12 @@ fn claims(settings: &Settings, set: &Set, samples: &Samples, claims: &mut Vec<Cl
     for kib in set.sizes {
         let (common, parted) = ("common", "partitioned");
         fewer.push(100.0 * (1.0 - get(kib, common, "ios") / get(kib, parted, "ios")));
-        let better = [("wwc", false), ("stalls", false), ("piggyback", true)]
-            .into_iter()
-            .filter(|(what, is_more)| {
-                let (common, parted) = (get(kib, common, what), get(kib, parted, what));
-                if *is_more { more(common, parted) } else { more(parted, common) }
-            })
-            .count();
-        claims.push(claim("better").with("kib", kib).with("better", better).fact(better == 3));
+        let pairs = [("wwc", false), ("stalls", false), ("piggyback", true)].map(|(what, is_more)| {
+            let (common, parted) = (get(kib, common, what), get(kib, parted, what));
+            if is_more { (common, parted) } else { (parted, common) }
+        });
+        let better = pairs.iter().filter(|(one, other)| one > other).count();
+        claims.push(claim("better").with("kib", kib).with("better", better).more(pairs));
     }
     let is_first = set.first.index == OFF_DAY.index;
     claims.push(claim(if is_first { "fewer" } else { "fewer-again" }).spread(&fewer));
@@ -310,6 +308,6 @@ fn claims(settings: &Settings, set: &Set, samples: &Samples, claims: &mut Vec<Cl
             .with("parted-range", parted.0)
             .with("squares", common.1)
             .with("parted-squares", parted.1);
-        claims.push(claim.fact(more(parted.0, common.0) && more(parted.1, common.1)));
+        claims.push(claim.more([(parted.0, common.0), (parted.1, common.1)]));
     }
 }

@@ -72,7 +72,7 @@ fn claims(settings: &Settings, sites: &[&Site], samples: &Samples, claims: &mut 
         } else if sites.len() > 1 {
             let others = most(sites.iter().filter(|other| other.index != site.index).map(|site| reads(site)));
             let claim = claim("reads-off-day", site).with("fall", reads(site)).with("others", others);
-            claims.push(claim.fact(more(reads(site), others)));
+            claims.push(claim.more([(reads(site), others)]));
         }
     }
     for site in sites.iter().filter(|site| site.index == nv::SCI_OFF.index) {

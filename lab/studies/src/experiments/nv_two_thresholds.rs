@@ -135,7 +135,7 @@ fn claims(
         claim("share").range(two[0]),
         claim("two-over-one").range(two[0] / one[0]),
         claim("overwritten").range(two[1] / one[1]),
-        claim("several").with("two", two[2]).with("one", one[2]).fact(more(two[2], one[2])),
+        claim("several").with("two", two[2]).with("one", one[2]).more([(two[2], one[2])]),
     ]);
     let middle: Vec<f64> =
         lows.iter().filter(|low| (20..=60).contains(*low)).map(|&low| get(low, HIGH, "wwc")).collect();
@@ -148,14 +148,14 @@ fn claims(
     }
     if lows.contains(&0) && site.index == nv::SCI_OFF.index {
         let none = get(0, HIGH, "wwc");
-        claims.push(claim("zero").with("none", none).with("usual", two[0]).fact(more(none, two[0])));
+        claims.push(claim("zero").with("none", none).with("usual", two[0]).more([(none, two[0])]));
     }
     if PAPER.iter().all(|(high, _)| highs.contains(high)) {
         let wwc = |high| get(LOW, high, "wwc");
         let (writes, stalls) = PAPER[4].1[site.index];
         claims.extend([
             claim("late").range(wwc(99) / wwc(95)),
-            claim("early").with("early", wwc(80)).with("usual", wwc(95)).fact(more(wwc(80), wwc(95))),
+            claim("early").with("early", wwc(80)).with("usual", wwc(95)).more([(wwc(80), wwc(95))]),
             claim("full-writes").of_paper(Rule::Figure(writes)).range(wwc(100)),
             claim("full-stalls").of_paper(Rule::Figure(stalls)).range(get(LOW, 100, "stalls")),
         ]);

@@ -4,7 +4,8 @@ use dcd_studies::{Outcome, Overrides, RunOptions, run};
 
 fn small(name: &str, set: &[&str]) -> Outcome {
     let overrides = Overrides::parse(set.iter().copied()).expect("KEY=VALUE");
-    let options = RunOptions { seed: 1, jobs: 1, overrides, progress: false };
+    let options =
+        RunOptions { seed: 1, jobs: 1, overrides, progress: false, seeds: Some(1), build: String::new() };
     run(name, &options).expect("it runs").remove(0)
 }
 

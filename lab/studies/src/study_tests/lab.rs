@@ -6,7 +6,7 @@ use dcd_studies::{LabError, Outcome, Overrides, RunOptions, load, run, save, tex
 
 fn options(seed: u64, jobs: usize, set: &[&str]) -> RunOptions {
     let overrides = Overrides::parse(set.iter().copied()).expect("KEY=VALUE");
-    RunOptions { seed, jobs, overrides, progress: false }
+    RunOptions { seed, jobs, overrides, progress: false, seeds: Some(1), build: String::new() }
 }
 
 /// Everything that can be seen of a result.
