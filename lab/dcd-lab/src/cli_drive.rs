@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use dcd_model::{ReadAhead, WriteCache};
 use serde::Deserialize;
 
-/// Show, validate, import and measure drives
+/// Show, validate and import drives
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -23,7 +23,6 @@ pub enum DrivePart {
     Show(Show),
     Validate(Validate),
     Import(Import),
-    Measure(Measure),
 }
 
 /// Print what a drive is like, or list the drives that are always there
@@ -104,32 +103,6 @@ pub struct Import {
     /// Bytes a second of the bus, instead of what the files have
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub bus: Option<u64>,
-}
-
-/// Find out what a spinning disk is like by reading it, and make a drive file
-///
-/// Measures the rotation, the zones with their skews, the seek curve, the head switch and the buffer. Nothing is written. Nobody
-/// else may use the disk meanwhile. It takes hundreds of thousands of reads: half an hour and more. The drive file says
-/// what could not be found out. A disk that does not turn is refused.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd drive measure /dev/sdb --out sdb.toml
-  dcd drive measure --drive atlas-10k
-      a modelled drive, in virtual time: what a measurement finds of what is known")]
-pub struct Measure {
-    /// Disk to measure: a block device or a file
-    #[arg(value_name = "DEVICE", required_unless_present = "drive", conflicts_with = "drive")]
-    pub device: Option<PathBuf>,
-    /// Modelled drive in place of a device: its name, or the path of a drive file
-    #[arg(long, value_name = "DRIVE")]
-    pub drive: Option<String>,
-    /// Path of the drive file to write; standard output if not given
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Show no progress
-    #[arg(long)]
-    pub quiet: bool,
 }
 
 fn bytes(text: &str) -> Result<u64, String> {

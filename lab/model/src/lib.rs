@@ -21,7 +21,6 @@ pub mod diskspecs;
 pub mod drive;
 mod drive_file;
 mod drive_reference;
-pub mod extract;
 pub mod ffs;
 mod geometry;
 mod held;

@@ -117,33 +117,6 @@ fn a_drive_is_imported_shown_and_used() {
 }
 
 #[test]
-fn a_drive_is_measured_and_what_does_not_turn_is_refused() {
-    let place = Place::new();
-    let out = place.path("measured.toml");
-    let out = out.to_str().unwrap();
-    let measured = run(&["measure", "--drive", "barracuda-st32171w", "--out", out]);
-    expect(&measured, 0, "");
-    let told = String::from_utf8(measured.stderr).unwrap();
-    assert!(told.contains("dcd-lab: not found out: write settling"), "{told}");
-    let shown = run(&["show", out]);
-    for what in [
-        "measured from the modelled drive barracuda-st32171w",
-        "7200 rpm",
-        "5 heads",
-        "3 segments of 281 sectors",
-    ] {
-        expect(&shown, 0, what);
-    }
-    // A hole is read without a disk.
-    let hole = place.path("hole");
-    std::fs::File::create(&hole).unwrap().set_len(256 << 20).unwrap();
-    expect(&run(&["measure", hole.to_str().unwrap()]), 1, "it does not turn");
-    std::fs::File::create(&hole).unwrap().set_len(1 << 20).unwrap();
-    expect(&run(&["measure", hole.to_str().unwrap()]), 1, "too few to measure");
-    expect(&run(&["measure", "--drive", "ra81", "x"]), 2, "cannot be used with");
-}
-
-#[test]
 fn a_trace_that_cannot_be_compared_is_refused_with_the_reason() {
     let place = Place::new();
     let trace = place.path("spc.trace");

@@ -6,7 +6,6 @@ mod components;
 mod counting;
 mod import;
 mod layer;
-mod measure;
 mod phases;
 mod physics;
 mod stack_kind;

@@ -1,6 +1,5 @@
 //! `dcd drive`, and `dcd calibrate --drive`: the stride benchmark on a modelled drive, in virtual time.
 
-mod measure;
 mod validate;
 
 use std::path::{Path, PathBuf};
@@ -18,7 +17,6 @@ pub fn run(args: &cli_drive::Drive) -> Result<(), Failure> {
         DrivePart::Show(args) => show(args),
         DrivePart::Validate(args) => validate::run(args),
         DrivePart::Import(args) => import(args),
-        DrivePart::Measure(args) => measure::run(args),
     }
 }
 
