@@ -16,7 +16,7 @@ Examples:
   dcd list
   dcd remove srv
 
-With dcd-lab installed: dcd tune, dcd merge, dcd trace, dcd simulate, dcd study";
+With dcd-lab installed: dcd tune, dcd trace, dcd simulate, dcd study";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:

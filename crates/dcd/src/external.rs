@@ -11,7 +11,7 @@ use dcd_cli::Failure;
 
 const PROGRAM: &str = "dcd-lab";
 /// "study" was called "lab" before; both names work.
-const COMMANDS: [&str; 8] = ["tune", "merge", "trace", "simulate", "drive", "study", "lab", "demo"];
+const COMMANDS: [&str; 7] = ["tune", "trace", "simulate", "drive", "study", "lab", "demo"];
 
 /// The arguments, where they are for the laboratory's program.
 pub fn command() -> Option<Vec<OsString>> {

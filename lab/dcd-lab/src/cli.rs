@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::cli_drive::Drive;
 use crate::cli_simulate::Simulate;
 use crate::cli_trace::Trace;
-use crate::cli_tune::{Merge, Tune};
+use crate::cli_tune::Tune;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +28,6 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Tune(Box<Tune>),
-    Merge(Merge),
     Trace(Trace),
     Simulate(Box<Simulate>),
     Drive(Drive),

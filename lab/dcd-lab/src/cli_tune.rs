@@ -25,14 +25,11 @@ Examples:
       with what a gigabyte of each costs: what the cheapest good one costs, and what the money saves
   dcd tune short.dcd --verify --json
   dcd tune traces --ssd 0.10 --out result
-      every trace in the directory, several at a time, and one page that compares them")]
+      every trace in the directory, several at a time, those that gain most first")]
 pub struct Tune {
     /// The trace; "-" is standard input. Several, or a directory, are tuned each by itself and compared
     #[arg(value_name = "TRACE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// Only every Nth of the traces, from the Ith on: what one job of several does (dcd-lab merge joins the results)
-    #[arg(long, value_name = "I/N", value_parser = shard)]
-    pub shard: Option<Shard>,
     #[command(flatten)]
     pub reading: crate::cli_trace::InputArgs,
     /// Device of the trace; the one with the most requests if not given
@@ -68,7 +65,7 @@ pub struct Tune {
     #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
     /// Write tune.html, serve.toml, simulate.toml and tune.json into this directory; of several traces, each into one of its own
-    /// there, and beside those report.html and report.json
+    /// there
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// The disk in serve.toml; what is not there yet is relative to DIR
@@ -77,7 +74,7 @@ pub struct Tune {
     /// The device that is to have the log: candidates are logs on it, and it is in serve.toml
     #[arg(long, value_name = "PATH")]
     pub log: Option<PathBuf>,
-    /// The result as JSON
+    /// The result as JSON, a line for each trace
     #[arg(long)]
     pub json: bool,
 }
@@ -154,39 +151,6 @@ impl From<Promise> for log_cache::Promise {
             Promise::Always => log_cache::Promise::Always,
         }
     }
-}
-
-/// A part of the traces: the `part`th of `of`, from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
-    pub part: usize,
-    pub of: usize,
-}
-
-fn shard(text: &str) -> Result<Shard, String> {
-    let numbers = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
-    match numbers {
-        Some((part, of)) if (1..=of).contains(&part) => Ok(Shard { part, of }),
-        _ => Err("write it like 2/8: the second part of eight".to_owned()),
-    }
-}
-
-/// Join the results of dcd tune, of several jobs or machines: which traces gain most from which cache, for how much
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd merge result/report-*.json --html all.html
-  dcd-lab merge hm_0/tune.json usr_1/tune.json --json")]
-pub struct Merge {
-    /// Files report*.json of directories, or tune.json of single traces
-    #[arg(value_name = "REPORT", required = true)]
-    pub reports: Vec<PathBuf>,
-    /// Write the table with plots as one HTML file
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-    /// The result as JSON, a report as those that are read
-    #[arg(long)]
-    pub json: bool,
 }
 
 fn percent(text: &str) -> Result<f64, String> {

@@ -2,7 +2,6 @@
 
 mod demo;
 mod drive;
-mod merge;
 mod simulate;
 mod study;
 mod trace;
@@ -22,7 +21,6 @@ const GUIDES: &[dcd_cli::Guide] = &[
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Tune(args) => tune::run(&args),
-        Command::Merge(args) => merge::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run_stacks(&args),
         Command::Drive(args) => drive::run(&args),

@@ -8,10 +8,8 @@
 //! | `measure` | one candidate under a workload, in virtual time |
 //! | `search` | which are measured, and which of them is recommended |
 //! | `report`, `page` | what is told: text, JSON, plots |
-//! | `fleet` | many traces beside each other, of one machine or of several |
 
 mod candidates;
-mod fleet;
 mod measure;
 mod page;
 mod place;
@@ -20,7 +18,6 @@ mod sample;
 mod search;
 
 pub use candidates::{MEDIA, Medium, Places, Priced, Setting, Sizes, grid};
-pub use fleet::{Fleet, LeftOut};
 pub use page::page;
 pub use place::LogPlace;
 pub use report::Report;

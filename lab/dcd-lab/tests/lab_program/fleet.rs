@@ -1,4 +1,4 @@
-//! Many traces: `dcd tune DIR`, parts of it, and `dcd-lab merge`.
+//! Many traces: `dcd tune DIR`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -44,84 +44,45 @@ fn report(place: &Place, file: &str) -> Value {
     serde_json::from_str(&fs::read_to_string(place.path(file)).unwrap()).unwrap()
 }
 
-fn traces(report: &Value) -> Vec<&str> {
-    report["reports"].as_array().unwrap().iter().map(|one| one["trace"].as_str().unwrap()).collect()
-}
-
 #[test]
-fn a_directory_is_tuned_at_once_and_its_parts_are_merged_to_the_same() {
+fn a_directory_is_tuned_at_once_and_those_that_gain_most_come_first() {
     let place = Place::new();
     prepare(&place);
     let output = tune(&place, &["--out", "all"]);
-    expect(&output, 0, "3 traces by mean response time, on the drive nearline-2018");
-    for said in [
-        "waits less s/h",
-        "s/h for 1",
-        "Left out: traces/reads.csv: the trace has no writes",
-        "Left out: traces/README: ",
-    ] {
-        expect(&output, 0, said);
-    }
-    let all = report(&place, "all/report.json");
-    // The one whose requests wait less comes first.
-    assert_eq!(traces(&all), ["traces/busy.csv", "traces/calm.csv", "traces/idle.csv"]);
-    let left_out = |report: &Value| {
-        let all = report["left_out"].as_array().unwrap().iter();
-        all.map(|one| one["trace"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
-    };
+    expect(&output, 0, "waits less s/h");
+    let told = String::from_utf8(output.stdout.clone()).unwrap();
+    let at = |name: &str| told.find(name).unwrap_or_else(|| panic!("{name}: {told}"));
+    assert!(at("traces/busy.csv: log on an SSD, 16 MiB, ") < at("traces/calm.csv: "), "{told}");
+    assert!(at("traces/calm.csv: ") < at("traces/idle.csv: "), "{told}");
     // A hidden file is not looked at, and a recording of two CPUs is one trace.
-    let expected = ["traces/README", "traces/reads.csv", "traces/sda"].map(str::to_owned);
-    assert_eq!(left_out(&all), BTreeSet::from(expected));
+    let errors = String::from_utf8(output.stderr.clone()).unwrap();
+    let left_out: BTreeSet<&str> = errors
+        .lines()
+        .filter_map(|line| line.strip_prefix("dcd-lab: left out: "))
+        .map(|line| line.split_once(": ").unwrap().0)
+        .collect();
+    assert_eq!(left_out, BTreeSet::from(["traces/README", "traces/reads.csv", "traces/sda"]), "{errors}");
+    assert!(errors.contains("traces/reads.csv: the trace has no writes"), "{errors}");
     for name in ["busy.csv", "calm.csv", "idle.csv"] {
         for result in ["tune.html", "tune.json", "serve.toml", "simulate.toml"] {
             assert!(place.path("all").join(name).join(result).is_file(), "{name} {result}");
         }
     }
-    // Alone, a trace gives the same.
+    // Alone, a trace gives the same; and a line for each is what the files have.
     let alone =
         run(&place, &["tune", "traces/calm.csv", "--ssd", "0.10", "--log-sizes=16MiB", "--json", "--quiet"]);
-    assert_eq!(
-        serde_json::from_slice::<Value>(&alone.stdout).unwrap(),
-        report(&place, "all/calm.csv/tune.json")
-    );
-    let page = fs::read_to_string(place.path("all/report.html")).unwrap();
-    assert!(page.find("<svg").unwrap() < page.find("<table").unwrap() && page.contains("traces/busy.csv"));
-    crate::tune::fits(&place, &place.path("all/report.html"));
-
-    // Two jobs share the directory, and none of the traces is done twice.
-    for part in ["1/2", "2/2"] {
-        expect(&tune(&place, &["--out", "parts", "--shard", part]), 0, "");
-    }
-    let of = |part: &str| report(&place, &format!("parts/report-{part}-of-2.json"));
-    assert_eq!(traces(&of("1")).len() + traces(&of("2")).len(), 3);
-    let merge = |more: &[&str]| {
-        let parts = ["merge", "parts/report-1-of-2.json", "parts/report-2-of-2.json"];
-        run(&place, &[&parts[..], more].concat())
-    };
-    let merged = merge(&["--json", "--html", "merged.html"]);
-    expect(&merged, 0, "");
-    let merged: Value = serde_json::from_slice(&merged.stdout).unwrap();
-    assert_eq!(merged["reports"], all["reports"]);
-    assert_eq!(left_out(&merged), left_out(&all));
-    assert_eq!(
-        merge(&[]).stdout.iter().filter(|&&byte| byte == b'\n').count(),
-        output.stdout.iter().filter(|&&b| b == b'\n').count()
-    );
-    assert!(
-        fs::read_to_string(place.path("merged.html")).unwrap().contains("log on an SSD, 16 MiB: 3 traces")
-    );
-
-    // Of two machines that call their traces the same, each is told by its report.
-    let twice = run(&place, &["merge", "all/calm.csv/tune.json", "all/report.json"]);
-    expect(&twice, 0, "all/report.json: traces/calm.csv");
+    let calm = report(&place, "all/calm.csv/tune.json");
+    assert_eq!(serde_json::from_slice::<Value>(&alone.stdout).unwrap(), calm);
+    let lines = tune(&place, &["--json"]);
+    let lines = String::from_utf8(lines.stdout).unwrap();
+    let reports: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((reports.len(), &reports[1]), (3, &calm));
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_with_advice() {
+fn traces_that_cannot_be_tuned_together_are_refused_with_advice() {
     let place = Place::new();
     prepare(&place);
-    expect(&tune(&place, &["--shard", "0/2"]), 2, "write it like 2/8");
-    expect(&tune(&place, &["--shard", "9/9"]), 1, "part 9 of 9 has no trace");
     expect(
         &tune(&place, &["--out", "traces"]),
         1,
@@ -129,30 +90,4 @@ fn what_cannot_be_compared_is_refused_with_advice() {
     );
     let none = run(&place, &["tune", "traces/README", "traces/reads.csv", "--quiet"]);
     expect(&none, 1, "none of the traces could be tuned: traces/README: ");
-    fs::write(place.path("other.json"), "{\"a\": 1}").unwrap();
-    expect(&run(&place, &["merge", "other.json"]), 1, "name a tune.json or report.json of dcd tune");
-    expect(
-        &run(&place, &["merge", "other.json", "--html", "other.json"]),
-        1,
-        "is the same file as other.json",
-    );
-    for (objective, out) in [("mean", "a"), ("p95", "b")] {
-        let args = [
-            "tune",
-            "traces/idle.csv",
-            "--ssd",
-            "--log-sizes=16MiB",
-            "--quiet",
-            "--objective",
-            objective,
-            "--out",
-            out,
-        ];
-        expect(&run(&place, &args), 0, "");
-    }
-    expect(
-        &run(&place, &["merge", "a/tune.json", "b/tune.json"]),
-        1,
-        "by 95 % response time: they cannot be compared",
-    );
 }

@@ -1,13 +1,16 @@
-//! Many traces: which they are, all of them tuned on the cores of this machine, and what is told of them together.
+//! Many traces: which they are, all of them tuned on the cores of this machine, and which gain most.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{inputs, tune};
-use crate::cli_tune::{Shard, Tune};
+use dcd_stack::HumanBytes;
+use serde::Deserialize;
+
+use super::tune;
+use crate::cli_tune::Tune;
 use crate::failure::Failure;
 use crate::jobs::{in_parallel, jobs, progress};
-use crate::tune::{Fleet, LeftOut};
+use crate::tune::Medium;
 
 /// A trace, and the name of its directory.
 struct Named {
@@ -15,16 +18,55 @@ struct Named {
     name: String,
 }
 
-pub fn run(args: &Tune) -> Result<(), Failure> {
-    let traces = traces(&args.inputs, args.shard)?;
-    if traces.is_empty() {
-        return Err(Failure::Failed(match args.shard {
-            Some(Shard { part, of }) => format!("part {part} of {of} has no trace: there are fewer of them"),
-            None => "there is no file in the directory".to_owned(),
-        }));
+/// A candidate, as the report of a trace has it.
+#[derive(Deserialize)]
+struct Choice {
+    medium: Medium,
+    bytes: u64,
+    policy: String,
+    value: f64,
+    in_full: InFull,
+}
+
+#[derive(Deserialize)]
+struct InFull {
+    mean_ms: f64,
+}
+
+/// The report of a trace.
+#[derive(Deserialize)]
+struct Told {
+    trace: String,
+    requests: u64,
+    seconds: f64,
+    plain: Choice,
+    recommended: Choice,
+}
+
+impl Told {
+    /// Seconds that all requests of an hour wait less. This counts how many there are, so traces can be compared by it.
+    fn saved(&self) -> f64 {
+        let saved_ms = self.plain.in_full.mean_ms - self.recommended.in_full.mean_ms;
+        let hours = (self.seconds / 3600.0).max(f64::MIN_POSITIVE);
+        saved_ms / 1e3 * self.requests as f64 / hours
     }
-    let (page, report) = results(args.shard);
-    let inputs = inputs(args, traces.iter().map(|trace| trace.path.as_path()));
+
+    fn line(&self) -> String {
+        let Choice { medium, bytes, policy, value, .. } = &self.recommended;
+        let words = match medium {
+            Medium::None => medium.words().to_owned(),
+            _ => format!("{}, {}", medium.words(), HumanBytes(*bytes)),
+        };
+        let times = self.plain.value / value;
+        format!("{:>14.1} {times:>7.1}  {}: {words}, {policy}", self.saved(), self.trace)
+    }
+}
+
+pub fn run(args: &Tune) -> Result<(), Failure> {
+    let traces = traces(&args.inputs)?;
+    if traces.is_empty() {
+        return Err(Failure::Failed("there is no file in the directory".to_owned()));
+    }
     if let Some(directory) = &args.out {
         std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
         if args.inputs.iter().any(|input| is_same(input, directory)) {
@@ -33,7 +75,6 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
                 "--out {out}: the traces are there: name another directory"
             )));
         }
-        [&page, &report].into_iter().try_for_each(|name| inputs.check(&directory.join(name)))?;
     }
     let bar = progress(args.reading.quiet, "traces");
     bar.set_length(traces.len() as u64);
@@ -46,45 +87,43 @@ pub fn run(args: &Tune) -> Result<(), Failure> {
         let tuned = tune(args, &trace.path, out.as_deref(), each, &progress(true, "runs"));
         bar.inc(1);
         bar.set_message(trace.name.clone());
-        // One that is no trace, or has no writes, is no reason to leave the others.
-        Ok::<_, Failure>(tuned.map_err(|error| {
-            let (trace, why) = (trace.path.display().to_string(), error.to_string());
-            let why = why.strip_prefix(&format!("{trace}: ")).unwrap_or(&why).to_owned();
-            LeftOut { trace, why }
-        }))
+        Ok::<_, Failure>(tuned)
     })?;
     bar.finish_and_clear();
-    let mut fleet = Fleet::default();
-    for result in tuned {
-        match result {
-            Ok(tuned) => fleet.add("", tuned.json).map_err(Failure::Failed)?,
-            Err(left_out) => fleet.left_out.push(left_out),
+    let (mut reports, mut left_out) = (Vec::new(), Vec::new());
+    for (trace, tuned) in traces.iter().zip(tuned) {
+        match tuned {
+            Ok(tuned) => {
+                let told = Told::deserialize(&tuned.json).expect("it is a report of this program");
+                reports.push((told, tuned.json));
+            }
+            // One that is no trace, or has no writes, is no reason to leave the others.
+            Err(error) => {
+                let (trace, why) = (trace.path.display().to_string(), error.to_string());
+                let why = why.strip_prefix(&format!("{trace}: ")).unwrap_or(&why);
+                left_out.push(format!("{trace}: {why}"));
+            }
         }
     }
-    if fleet.is_empty() {
-        let whys: Vec<String> = fleet.left_out.iter().map(LeftOut::words).collect();
-        return Err(Failure::Failed(format!("none of the traces could be tuned: {}", whys.join("; "))));
+    if reports.is_empty() {
+        return Err(Failure::Failed(format!("none of the traces could be tuned: {}", left_out.join("; "))));
     }
-    match args.json {
-        true => println!("{}", fleet.json()),
-        false => print!("{}", fleet.text()),
+    reports.sort_by(|(one, _), (other, _)| other.saved().total_cmp(&one.saved()));
+    if !args.json {
+        println!("waits less s/h   times  trace, and what is recommended");
     }
-    if let Some(directory) = &args.out {
-        inputs.write(&directory.join(&report), format!("{}\n", fleet.json()))?;
-        inputs.write(&directory.join(&page), fleet.page())?;
-        eprintln!("dcd: the report is {}", directory.join(&page).display());
+    for (told, json) in &reports {
+        match args.json {
+            true => println!("{json}"),
+            false => println!("{}", told.line()),
+        }
     }
+    left_out.iter().for_each(|trace| eprintln!("dcd-lab: left out: {trace}"));
     Ok(())
 }
 
-/// The page and the report of all traces, or of a part of them.
-fn results(shard: Option<Shard>) -> (String, String) {
-    let part = shard.map_or(String::new(), |Shard { part, of }| format!("-{part}-of-{of}"));
-    (format!("report{part}.html"), format!("report{part}.json"))
-}
-
-/// The traces to tune, those of a directory by their names; of several jobs, those of this one.
-fn traces(inputs: &[PathBuf], shard: Option<Shard>) -> Result<Vec<Named>, Failure> {
+/// The traces to tune, those of a directory by their names.
+fn traces(inputs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
     let mut all: Vec<PathBuf> = Vec::new();
     for input in inputs {
         match input.is_dir() {
@@ -100,11 +139,7 @@ fn traces(inputs: &[PathBuf], shard: Option<Shard>) -> Result<Vec<Named>, Failur
         let name = names.find(|name| taken.insert(name.clone())).expect("there is always another number");
         Named { path, name }
     });
-    let named: Vec<Named> = named.collect();
-    Ok(match shard {
-        None => named,
-        Some(Shard { part, of }) => named.into_iter().skip(part - 1).step_by(of).collect(),
-    })
+    Ok(named.collect())
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {

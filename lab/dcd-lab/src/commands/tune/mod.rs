@@ -35,7 +35,7 @@ const RESULTS: [&str; 4] = ["tune.html", "tune.json", "serve.toml", "simulate.to
 
 pub fn run(args: &Tune) -> Result<(), Failure> {
     let [input] = &args.inputs[..] else { return many::run(args) };
-    if input.is_dir() || args.shard.is_some() {
+    if input.is_dir() {
         return many::run(args);
     }
     let bar = progress(args.reading.quiet, "runs");
