@@ -47,9 +47,9 @@ for tool in losetup mkfs.ext2 mkfs.ext4 sqlite3 tar; do
 done
 if [ ${#missing[@]} -gt 0 ]; then
     echo "No real file system here: missing ${missing[*]}."
-    echo "The same comparison in virtual time, over a generated stream of such requests:"
+    echo "Untar, copy and remove in virtual time instead, by a model of FFS:"
     echo
-    exec "$dcd" demo virtual --report "$report"
+    exec "$dcd" study run dcd-nuser --set users=1 --set disks=plain,"ours flush" --set runs=1 --out "$(dirname "$report")"
 fi
 
 # ---------------------------------------------------------------- cleaning up, also when interrupted

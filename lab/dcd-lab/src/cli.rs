@@ -165,11 +165,6 @@ pub enum DemoPart {
         #[arg(long)]
         front_end: String,
     },
-    /// The comparison in virtual time, over generated requests
-    Virtual {
-        #[arg(long)]
-        report: PathBuf,
-    },
 }
 
 #[cfg(test)]

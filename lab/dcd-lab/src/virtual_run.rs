@@ -97,13 +97,6 @@ pub trait Watch {
     fn look(&mut self, _state: State) {}
 }
 
-/// Watches nothing.
-pub struct Unwatched;
-
-impl Watch for Unwatched {
-    fn answered(&mut self, _asked: &Asked, _now: Nanos, _time: Nanos) {}
-}
-
 /// Reads a stack that this program has made, which has modelled disks.
 pub fn made(text: &str) -> Result<StackFile, StackFileError> {
     dcd_model::register_kinds();
@@ -287,10 +280,6 @@ impl VirtualRun {
         self.stack.geometry(self.stack.root())
     }
 
-    pub fn sectors(&self) -> u64 {
-        self.geometry().sectors
-    }
-
     pub fn now(&self) -> Nanos {
         self.driver.now()
     }
@@ -418,18 +407,6 @@ impl VirtualRun {
             }
         }
         Ok(())
-    }
-
-    /// Tells every layer.
-    pub fn control_all(&mut self, control: Control) {
-        for layer in self.layers.values() {
-            self.driver.control(&mut self.stack, *layer, control);
-        }
-    }
-
-    /// Sends one operation and waits for its end.
-    pub fn request(&mut self, io: Io) -> Result<(), IoError> {
-        self.request_watched(io, &mut Unwatched)
     }
 
     fn request_watched(&mut self, io: Io, watch: &mut impl Watch) -> Result<(), IoError> {

@@ -6,7 +6,7 @@ use dcd_trace::Inputs;
 
 use crate::cli::{Demo, DemoPart};
 use crate::demo::report::{PROMISES, Results};
-use crate::demo::{tree, virtual_time};
+use crate::demo::tree;
 use crate::failure::Failure;
 
 /// The tree is the same on every machine.
@@ -27,11 +27,6 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
                  {front_end} and loop, {who}. Log of 64 MiB on the same disk."
             );
             show(&parsed, &setting, report, &Inputs::new([results]))
-        }
-        DemoPart::Virtual { report } => {
-            let setting = "A 7200 rpm disk (barracuda-1996) in virtual time; generated requests as of ext2 with dirsync, one \
-                           user. Log of 64 MiB on the same disk.";
-            show(&virtual_time::run()?, setting, report, &Inputs::default())
         }
     }
 }

@@ -1,6 +1,4 @@
 //! The parts of the demonstration that a shell cannot do: the tree of files, the table and the report.
 
-pub mod files;
 pub mod report;
 pub mod tree;
-pub mod virtual_time;

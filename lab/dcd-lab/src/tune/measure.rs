@@ -142,7 +142,12 @@ mod tests {
 
     use super::*;
     use crate::tune::{MEDIA, Sizes, grid};
-    use crate::virtual_run::Unwatched;
+    /// Watches nothing.
+    struct Unwatched;
+
+    impl Watch for Unwatched {
+        fn answered(&mut self, _asked: &Asked, _now: Nanos, _time: Nanos) {}
+    }
 
     const GIB: u64 = 1 << 30;
 
