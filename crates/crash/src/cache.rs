@@ -20,7 +20,7 @@ use dcd_engine::{
 };
 
 use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror, disk, prefill};
-use crate::mirror::{self, Legs};
+use crate::mirror::{self, MirrorLegs};
 use crate::{MemDisk, SimMemory, SimRng, mix};
 
 /// 5 MiB: the fingerprint covers the first, the last, and four lines between; most large writes there bypass the log.
@@ -282,7 +282,7 @@ pub(crate) fn rig_on_legs(
     seed: u64,
     promise: Promise,
     canary: Option<LogCanary>,
-    legs: &Legs,
+    legs: &MirrorLegs,
     who: &Rc<Cell<Who>>,
     memory: Option<NextMemory>,
 ) -> Rig {
@@ -295,7 +295,7 @@ pub(crate) fn rig_on_legs(
             None => LogCache::new(config),
         })
     });
-    let as_drawn: Change = &|_, _| {};
+    let as_drawn: ChangeSettings = &|_, _| {};
     let change = if memory.is_some() { &relied_on } else { as_drawn };
     Rig { memory, ..rig_of(seed, promise, canary, change, &make, Some(legs)) }
 }
@@ -319,15 +319,15 @@ fn relied_on(config: &mut LogCacheConfig, _: &mut SimRng) {
 }
 
 /// Changes the drawn settings, with a random stream of its own.
-type Change<'a> = &'a dyn Fn(&mut LogCacheConfig, &mut SimRng);
+type ChangeSettings<'a> = &'a dyn Fn(&mut LogCacheConfig, &mut SimRng);
 
 fn rig_of(
     seed: u64,
     promise: Promise,
     canary: Option<LogCanary>,
-    change: Change,
+    change: ChangeSettings,
     make: &MakeCache,
-    legs: Option<&Legs>,
+    legs: Option<&MirrorLegs>,
 ) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
     let (mut config, spindle) = draw_config(&mut rng, promise, canary);

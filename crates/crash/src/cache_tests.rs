@@ -7,7 +7,7 @@ use dcd_engine::{ActivateError, Cx, Event, Io, IoResult, OpId, Port, Ports, Requ
 use super::*;
 use crate::stamp::look;
 use crate::sweep::{SweepConfig, sweep_errors};
-use crate::{ExploreConfig, FaultPlan, Seen, VirtualDriver, explore};
+use crate::{DiskFaults, ExploreConfig, SeenContent, VirtualDriver, explore};
 
 /// Passes everything on to the data.
 struct Through(Option<Geometry>);
@@ -73,7 +73,7 @@ fn logs_are_formatted_and_data_is_where_it_should_be() {
                 stack.run_blocking(&mut driver, root, Io::Read { at: Lba(0), buf });
             status.expect("read");
             for (index, sector) in buf.bytes().chunks_exact(SECTOR_BYTES as usize).enumerate() {
-                assert_eq!(look(sector, Lba(index as u64), seed), Seen::Value(rig.base[index]));
+                assert_eq!(look(sector, Lba(index as u64), seed), SeenContent::Value(rig.base[index]));
             }
         }
     }
@@ -148,7 +148,7 @@ fn the_log_cache_keeps_the_promise_ordered() {
 }
 
 #[track_caller]
-fn is_caught(canary: Option<LogCanary>, faults: &FaultPlan) {
+fn is_caught(canary: Option<LogCanary>, faults: &DiskFaults) {
     let subject = |seed| {
         let mut rig = log_cache_rig(seed, Promise::Flush, canary);
         rig.disks.iter_mut().for_each(|disk| disk.set_faults(faults.clone()));
@@ -178,17 +178,17 @@ fn rule_12_a_rescue_that_does_not_flush_is_caught() {
 
 #[test]
 fn disks_that_lie_about_flushes_are_caught() {
-    is_caught(None, &FaultPlan::liar());
+    is_caught(None, &DiskFaults::liar());
 }
 
 #[test]
 fn rule_01_a_log_that_is_reclaimed_out_of_order_is_caught() {
-    is_caught(Some(LogCanary::ReclaimOutOfOrder), &FaultPlan::default());
+    is_caught(Some(LogCanary::ReclaimOutOfOrder), &DiskFaults::default());
 }
 
 #[test]
 fn rule_03_recovery_without_epochs_is_caught() {
-    is_caught(Some(LogCanary::IgnoreEpochs), &FaultPlan::default());
+    is_caught(Some(LogCanary::IgnoreEpochs), &DiskFaults::default());
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn rule_03_summaries_that_know_better_than_a_crash_are_caught() {
 
 #[test]
 fn rule_07_a_bypass_without_a_look_into_the_log_is_caught() {
-    is_caught(Some(LogCanary::BlindBypass), &FaultPlan::default());
+    is_caught(Some(LogCanary::BlindBypass), &DiskFaults::default());
 }
 
 #[test]

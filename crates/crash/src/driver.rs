@@ -53,7 +53,7 @@ impl Ord for Due {
 
 /// Result of a step of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum DriverProgress {
     /// No event is scheduled: only a new request can make anything happen.
     Idle,
     /// A device, a deadline, or commands that were waiting to be carried out.
@@ -218,12 +218,12 @@ impl<D: SimDevice> VirtualDriver<D> {
     }
 
     /// Carries out the stack's commands. If none had an immediate effect, moves time to the next event.
-    pub fn step(&mut self, stack: &mut Stack) -> Progress {
+    pub fn step(&mut self, stack: &mut Stack) -> DriverProgress {
         self.begin_moment();
         let answered = self.replies.len() + self.reports.len();
         self.carry_out(stack);
         let progress = if self.replies.len() + self.reports.len() > answered {
-            Progress::Moved
+            DriverProgress::Moved
         } else {
             let progress = self.next_event(stack);
             self.carry_out(stack);
@@ -246,7 +246,7 @@ impl<D: SimDevice> VirtualDriver<D> {
         }
     }
 
-    fn next_event(&mut self, stack: &mut Stack) -> Progress {
+    fn next_event(&mut self, stack: &mut Stack) -> DriverProgress {
         // The caller may have to act on a report first.
         if self.reports.is_empty() && self.unrecorded.is_empty() {
             stack.check_progress(self.now);
@@ -254,18 +254,18 @@ impl<D: SimDevice> VirtualDriver<D> {
         let due = self.heap.peek().map(|due| due.time);
         let deadline = stack.next_deadline();
         match (due, deadline) {
-            (None, None) => return Progress::Idle,
+            (None, None) => return DriverProgress::Idle,
             (Some(due), deadline) if deadline.is_none_or(|deadline| due <= deadline.max(self.now)) => {}
             (_, deadline) => {
                 self.wake(stack, deadline.expect("one of the two is there"));
-                return Progress::Moved;
+                return DriverProgress::Moved;
             }
         }
         let due = self.heap.pop().expect("peeked");
         self.move_to(due.time);
         self.moment.events += 1;
         match due.what {
-            What::Alarm(token) => Progress::Alarm(token),
+            What::Alarm(token) => DriverProgress::Alarm(token),
             What::Device { device, token, tag } => {
                 let result = self.devices[device as usize].finish(self.now, token);
                 self.trace.completion(self.now, device, tag, &result);
@@ -276,7 +276,7 @@ impl<D: SimDevice> VirtualDriver<D> {
                 });
                 self.before_event();
                 stack.complete(self.now, tag, result);
-                Progress::Moved
+                DriverProgress::Moved
             }
         }
     }
@@ -350,7 +350,7 @@ impl<D: SimDevice> Pump for VirtualDriver<D> {
         self.carry_out(stack);
         self.end_moment();
         assert!(
-            progress != Progress::Idle,
+            progress != DriverProgress::Idle,
             "somebody waits for an answer, and nothing is left that could bring it"
         );
     }

@@ -34,7 +34,7 @@ fn run(seed: u64, requests: u64) -> (u64, Vec<RequestId>) {
             driver.step(&mut stack);
         }
     }
-    while driver.step(&mut stack) != Progress::Idle {
+    while driver.step(&mut stack) != DriverProgress::Idle {
         while let Some((id, result)) = driver.take_reply() {
             result.status.expect("nothing fails");
             order.push(id);
@@ -65,14 +65,18 @@ fn alarms_come_at_their_time_and_in_order() {
     let mut seen = Vec::new();
     loop {
         match driver.step(&mut stack) {
-            Progress::Idle => break,
+            DriverProgress::Idle => break,
             progress => seen.push((driver.now().0, progress, driver.take_reply().is_some())),
         }
     }
     // The alarm was set before the read was carried out, so it comes first at the same instant.
     assert_eq!(
         seen,
-        [(20, Progress::Alarm(2), false), (50, Progress::Alarm(1), false), (50, Progress::Moved, true)]
+        [
+            (20, DriverProgress::Alarm(2), false),
+            (50, DriverProgress::Alarm(1), false),
+            (50, DriverProgress::Moved, true)
+        ]
     );
 }
 
@@ -92,6 +96,6 @@ fn an_observer_sees_every_write_while_it_is_in_flight() {
         driver.request(&mut stack, RequestId(id), io);
     }
     driver.request(&mut stack, RequestId(3), Io::Flush);
-    while driver.step(&mut stack) != Progress::Idle {}
+    while driver.step(&mut stack) != DriverProgress::Idle {}
     assert_eq!(seen.get(), (3, 1));
 }

@@ -44,7 +44,7 @@ impl FaultRule {
 
 /// Faults of a device.
 #[derive(Clone, Debug, Default)]
-pub struct FaultPlan {
+pub struct DiskFaults {
     rule: Option<FaultRule>,
     /// True for a disk that lies: it acknowledges flushes and FUA without doing them.
     pub ignore_flushes: bool,
@@ -57,23 +57,23 @@ pub struct FaultPlan {
     fired: u64,
 }
 
-impl FaultPlan {
-    pub fn new(rule: FaultRule) -> FaultPlan {
-        FaultPlan { rule: Some(rule), ..FaultPlan::default() }
+impl DiskFaults {
+    pub fn new(rule: FaultRule) -> DiskFaults {
+        DiskFaults { rule: Some(rule), ..DiskFaults::default() }
     }
 
-    pub fn liar() -> FaultPlan {
-        FaultPlan { ignore_flushes: true, ..FaultPlan::default() }
+    pub fn liar() -> DiskFaults {
+        DiskFaults { ignore_flushes: true, ..DiskFaults::default() }
     }
 
-    pub fn dead() -> FaultPlan {
-        FaultPlan { dead: true, ..FaultPlan::default() }
+    pub fn dead() -> DiskFaults {
+        DiskFaults { dead: true, ..DiskFaults::default() }
     }
 
     /// Returns the faults that survive a power cut.
-    pub(crate) fn lasting(&self) -> FaultPlan {
-        let FaultPlan { ignore_flushes, tears, dead, .. } = *self;
-        FaultPlan { ignore_flushes, tears, dead, ..FaultPlan::default() }
+    pub(crate) fn lasting(&self) -> DiskFaults {
+        let DiskFaults { ignore_flushes, tears, dead, .. } = *self;
+        DiskFaults { ignore_flushes, tears, dead, ..DiskFaults::default() }
     }
 
     /// Number of operations that have failed.
@@ -103,13 +103,13 @@ mod tests {
     #[test]
     fn a_rule_counts_only_what_it_names() {
         let error = ErrorKind::Medium;
-        let mut plan = FaultPlan::new(FaultRule::once(FaultOn::Flush, 1, error));
+        let mut plan = DiskFaults::new(FaultRule::once(FaultOn::Flush, 1, error));
         let discard = Io::Discard { extent: Extent::new(Lba(0), 8) };
         assert_eq!(plan.strike(&Io::Flush), None);
         assert_eq!(plan.strike(&discard), None);
         assert_eq!(plan.strike(&Io::Flush), Some(error));
         assert_eq!(plan.strike(&Io::Flush), None);
-        let mut plan = FaultPlan::new(FaultRule::for_ever(FaultOn::Any, 2, error));
+        let mut plan = DiskFaults::new(FaultRule::for_ever(FaultOn::Any, 2, error));
         let struck = [Io::Flush, discard, Io::Flush, Io::Flush].map(|io| plan.strike(&io));
         assert_eq!(struck, [None, None, Some(error), Some(error)]);
         assert_eq!(plan.fired(), 2);

@@ -13,18 +13,18 @@ const PAGE: usize = PAGE_SECTORS * SECTOR;
 const CHUNK_PAGES: usize = 64;
 const CHUNK_SECTORS: usize = CHUNK_PAGES * PAGE_SECTORS;
 
-type Page = Arc<[u8; PAGE]>;
+type ImagePage = Arc<[u8; PAGE]>;
 
 #[derive(Clone)]
-struct Chunk {
-    pages: [Option<Page>; CHUNK_PAGES],
+struct ImageChunk {
+    pages: [Option<ImagePage>; CHUNK_PAGES],
 }
 
 /// Content of a medium. Sectors that were never written read as zeroes and take no memory.
 #[derive(Clone)]
 pub struct Image {
     sectors: u64,
-    chunks: Vec<Option<Arc<Chunk>>>,
+    chunks: Vec<Option<Arc<ImageChunk>>>,
 }
 
 impl std::fmt::Debug for Image {
@@ -91,7 +91,7 @@ impl Image {
         for span in spans(start, bytes.len()) {
             let source = &bytes[span.at..span.at + span.len];
             let chunk = self.chunks[span.chunk]
-                .get_or_insert_with(|| Arc::new(Chunk { pages: [const { None }; CHUNK_PAGES] }));
+                .get_or_insert_with(|| Arc::new(ImageChunk { pages: [const { None }; CHUNK_PAGES] }));
             let place = &mut Arc::make_mut(chunk).pages[span.page];
             match place {
                 // A whole page replaces the old one, so a page that other copies share need not be copied.

@@ -33,17 +33,18 @@ pub mod raid;
 pub mod stamp;
 
 pub use device::{BlankDisk, Flights, Latency, SimDevice, Ticket};
-pub use driver::{Moment, Observer, Progress, VirtualDriver, describe};
+pub use driver::{DriverProgress, Moment, Observer, VirtualDriver, describe};
 pub use explore::{
-    BuildWithout, Counts, ExploreConfig, Explored, HotAdd, Losses, Rig, Violation, disk, explore, prefill,
-    replay,
+    BuildWithout, ExplorationCounts, ExploreConfig, Explored, HotAdd, LossRule, Rig, Violation, disk,
+    explore, prefill, replay,
 };
-pub use fault::{FaultOn, FaultPlan, FaultRule};
+pub use fault::{DiskFaults, FaultOn, FaultRule};
 pub use image::Image;
+pub(crate) use memdisk::MemDriver;
 pub use memdisk::{CutStyle, MemDisk};
-pub use memory::{Left, SimMemory};
+pub use memory::{LeftMemory, SimMemory};
 pub use oracle::{FlushMark, Oracle, ReadMark};
 pub use rng::{SimRng, mix};
-pub use stamp::{Seen, Value};
-pub use sweep::{Case, SweepConfig, Swept, sweep_errors};
-pub use workload::{Character, Client};
+pub use stamp::{SeenContent, Value};
+pub use sweep::{SweepCase, SweepConfig, Swept, sweep_errors};
+pub use workload::{Character, SimClient};

@@ -7,7 +7,9 @@ use clap::{Parser, ValueEnum};
 use dcd_crash::cache::{filling_rig, log_cache_rig, memory_rig, ordered_destage_rig, rotting_rig};
 use dcd_crash::mirror::{MirrorCanary, mirrored_memory_rig, mirrored_rig, take_over_rig};
 use dcd_crash::raid::{LogPlace, RaidSubject, raid_rig};
-use dcd_crash::{Counts, ExploreConfig, FaultPlan, Rig, SweepConfig, explore, replay, sweep_errors};
+use dcd_crash::{
+    DiskFaults, ExplorationCounts, ExploreConfig, Rig, SweepConfig, explore, replay, sweep_errors,
+};
 use dcd_engine::log_cache::{LogCanary, Promise};
 use dcd_engine::mirror;
 use dcd_engine::raid::{self, Level};
@@ -308,7 +310,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
 /// Makes the disks lie, if that is the bug to plant.
 fn lie(arguments: &Arguments, rig: &mut Rig) {
     if arguments.canary == Some(CanaryName::LyingDisk) {
-        rig.disks.iter_mut().for_each(|disk| disk.set_faults(FaultPlan::liar()));
+        rig.disks.iter_mut().for_each(|disk| disk.set_faults(DiskFaults::liar()));
     }
 }
 
@@ -346,7 +348,7 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     format!("dcd-crash --raid {}{flags}{spares}{canary} --run {run:#x}", name(&level))
 }
 
-fn print_counts(arguments: &Arguments, counts: &Counts, seconds: f64) {
+fn print_counts(arguments: &Arguments, counts: &ExplorationCounts, seconds: f64) {
     println!(
         "{} states in {} runs, seed {:#x}, promise {}, {seconds:.1} s, trace {:#018x}",
         counts.states,

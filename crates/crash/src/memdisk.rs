@@ -18,20 +18,22 @@ use dcd_engine::{
 };
 
 use crate::device::Flights;
-use crate::{FaultPlan, Image, Latency, SimDevice, SimRng, Ticket};
+use crate::{DiskFaults, Image, Latency, SimDevice, SimRng, Ticket, VirtualDriver};
+
+pub(crate) type MemDriver = VirtualDriver<MemDisk>;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
 /// New content for a range of sectors.
 #[derive(Clone, Debug)]
-struct Change {
+struct SectorChange {
     extent: Extent,
     /// The bytes, and the offset of the extent in them; none if the sectors become zero.
     bytes: Option<(Arc<[u8]>, usize)>,
 }
 
-impl Change {
-    fn of(io: &Io) -> Change {
+impl SectorChange {
+    fn of(io: &Io) -> SectorChange {
         let extent = io.extent().expect("a flush changes nothing");
         let bytes = match io {
             Io::Write { buf, .. } | Io::WriteCopy { buf, .. } if !buf.is_blank() => {
@@ -39,13 +41,13 @@ impl Change {
             }
             _ => None,
         };
-        Change { extent, bytes }
+        SectorChange { extent, bytes }
     }
 
     /// The part of the change inside `part`.
-    fn cut(&self, part: Extent) -> Change {
+    fn cut(&self, part: Extent) -> SectorChange {
         let skipped = (part.start - self.extent.start) as usize * SECTOR;
-        Change {
+        SectorChange {
             extent: part,
             bytes: self.bytes.as_ref().map(|(bytes, at)| (Arc::clone(bytes), at + skipped)),
         }
@@ -76,14 +78,14 @@ impl Change {
 }
 
 #[derive(Clone, Debug)]
-struct Pending {
+struct UnflushedWrite {
     /// Place of the write in the order of completion.
     number: u64,
-    change: Change,
+    change: SectorChange,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct DiskFlight {
     io: Io,
     fault: Option<ErrorKind>,
     /// For a flush: the flush covers the writes with numbers below this one.
@@ -126,12 +128,12 @@ pub struct MemDisk {
     rng: SimRng,
     current: Image,
     durable: Image,
-    pending: Vec<Pending>,
-    /// Sectors that were being written when the power went: see [`FaultPlan::tears`].
+    pending: Vec<UnflushedWrite>,
+    /// Sectors that were being written when the power went: see [`DiskFaults::tears`].
     unreadable: BTreeSet<u64>,
     completions: u64,
-    flights: Flights<Flight>,
-    faults: FaultPlan,
+    flights: Flights<DiskFlight>,
+    faults: DiskFaults,
     /// True when the disk has a durable image beside the current one. Without it the disk costs less, and its power cannot be cut.
     can_be_cut: bool,
     race: Option<(Extent, Extent)>,
@@ -172,7 +174,7 @@ impl MemDisk {
             unreadable: BTreeSet::new(),
             completions: 0,
             flights: Flights::default(),
-            faults: FaultPlan::default(),
+            faults: DiskFaults::default(),
             can_be_cut: true,
             race: None,
         }
@@ -187,15 +189,15 @@ impl MemDisk {
     fn look_for_race(&mut self, io: &Io) {
         let (true, Some(extent)) = (io.modifies() && self.race.is_none(), io.extent()) else { return };
         let mut others = self.flights.iter().filter(|flight| flight.io.modifies());
-        let overlapping = |flight: &Flight| flight.io.extent().filter(|other| other.overlaps(extent));
+        let overlapping = |flight: &DiskFlight| flight.io.extent().filter(|other| other.overlaps(extent));
         self.race = others.find_map(overlapping).map(|other| (other, extent));
     }
 
-    pub fn set_faults(&mut self, faults: FaultPlan) {
+    pub fn set_faults(&mut self, faults: DiskFaults) {
         self.faults = faults;
     }
 
-    pub const fn faults(&self) -> &FaultPlan {
+    pub const fn faults(&self) -> &DiskFaults {
         &self.faults
     }
 
@@ -231,7 +233,7 @@ impl MemDisk {
         assert!(self.can_be_cut, "this disk keeps no durable image");
         let mut image = self.durable.clone();
         let in_flight = self.in_flight_changes(rng);
-        let changes: Vec<&Change> =
+        let changes: Vec<&SectorChange> =
             self.pending.iter().map(|pending| &pending.change).chain(in_flight.iter()).collect();
         let torn = if changes.is_empty() { 0 } else { rng.below(changes.len() as u64) as usize };
         for (index, change) in changes.into_iter().enumerate() {
@@ -293,9 +295,9 @@ impl MemDisk {
     }
 
     /// Returns the changes in flight, in a random order: they may reach the medium in any order.
-    fn in_flight_changes(&self, rng: &mut SimRng) -> Vec<Change> {
+    fn in_flight_changes(&self, rng: &mut SimRng) -> Vec<SectorChange> {
         let modifying = self.flights.iter().filter(|flight| flight.io.modifies());
-        let mut changes: Vec<Change> = modifying.map(|flight| Change::of(&flight.io)).collect();
+        let mut changes: Vec<SectorChange> = modifying.map(|flight| SectorChange::of(&flight.io)).collect();
         for index in (1..changes.len()).rev() {
             changes.swap(index, rng.below(index as u64 + 1) as usize);
         }
@@ -303,7 +305,7 @@ impl MemDisk {
     }
 
     /// Carries a completed change out.
-    fn change(&mut self, change: Change, durability: Durability) {
+    fn change(&mut self, change: SectorChange, durability: Durability) {
         if !self.unreadable.is_empty() {
             let Extent { start, sectors } = change.extent;
             (start.0..start.0 + sectors).for_each(|sector| _ = self.unreadable.remove(&sector));
@@ -317,7 +319,7 @@ impl MemDisk {
             self.supersede(change.extent);
             change.apply(&mut self.durable);
         } else {
-            self.pending.push(Pending { number: self.completions, change });
+            self.pending.push(UnflushedWrite { number: self.completions, change });
         }
         self.completions += 1;
     }
@@ -337,7 +339,7 @@ impl MemDisk {
             let before = Extent::new(whole.start, extent.start.0.saturating_sub(whole.start.0));
             let behind = Extent::new(extent.end(), whole.end().0.saturating_sub(extent.end().0));
             for part in [before, behind].into_iter().filter(|part| part.sectors > 0) {
-                kept.push(Pending { number: pending.number, change: pending.change.cut(part) });
+                kept.push(UnflushedWrite { number: pending.number, change: pending.change.cut(part) });
             }
         }
         self.pending = kept;
@@ -361,8 +363,8 @@ impl MemDisk {
         }
     }
 
-    fn carry_out(&mut self, flight: Flight) -> IoResult {
-        let Flight { io, fault, covers } = flight;
+    fn carry_out(&mut self, flight: DiskFlight) -> IoResult {
+        let DiskFlight { io, fault, covers } = flight;
         if let Err(error) = self.geometry.validate(&io) {
             return IoResult::err(io.take_buf(), error);
         }
@@ -407,12 +409,12 @@ impl MemDisk {
         {
             return self.current.write(*at, buf.bytes());
         }
-        self.change(Change::of(io), durability);
+        self.change(SectorChange::of(io), durability);
     }
 
     fn fail(&mut self, io: Io, kind: ErrorKind, covers: u64) -> IoResult {
         if io.modifies() {
-            let change = Change::of(&io);
+            let change = SectorChange::of(&io);
             let whole = change.extent;
             for sector in 0..whole.sectors {
                 if self.rng.chance(500) {
@@ -437,7 +439,7 @@ impl SimDevice for MemDisk {
         let fault = self.faults.strike(&io);
         let covers = self.completions;
         self.look_for_race(&io);
-        Ticket { token: self.flights.insert(Flight { io, fault, covers }), done }
+        Ticket { token: self.flights.insert(DiskFlight { io, fault, covers }), done }
     }
 
     fn finish(&mut self, _now: Nanos, token: u32) -> IoResult {

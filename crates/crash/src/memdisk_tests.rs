@@ -118,7 +118,7 @@ fn a_disk_without_a_cache_loses_nothing_that_completed() {
 #[test]
 fn a_liar_loses_what_was_flushed() {
     let mut disk = disk();
-    disk.set_faults(FaultPlan::liar());
+    disk.set_faults(DiskFaults::liar());
     write(&mut disk, 0, 1, 1, Durability::Durable);
     disk.run(Io::Flush).status.expect("it says so");
     assert_eq!(after_cuts(&disk, 0..1), BTreeSet::from([vec![0], vec![1]]));
@@ -138,7 +138,7 @@ fn a_failed_flush_may_drop_writes_for_good() {
     let mut seen = BTreeSet::new();
     for seed in 0..20 {
         let mut disk = MemDisk::new(Geometry::plain(8), Latency::INSTANT, seed);
-        disk.set_faults(FaultPlan::new(FaultRule::once(FaultOn::Flush, 0, ErrorKind::Medium)));
+        disk.set_faults(DiskFaults::new(FaultRule::once(FaultOn::Flush, 0, ErrorKind::Medium)));
         write(&mut disk, 0, 1, 1, Durability::Volatile);
         assert_eq!(disk.run(Io::Flush).status, Err(IoError::new(ErrorKind::Medium)));
         disk.run(Io::Flush).status.expect("the second one does not know");

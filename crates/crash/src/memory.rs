@@ -9,30 +9,30 @@ use crate::SimRng;
 
 /// A change of the memory.
 #[derive(Clone, Debug)]
-enum Change {
+enum MemoryChange {
     Store(usize, Vec<u8>),
     Made(usize),
     Removed,
 }
 
-impl Change {
+impl MemoryChange {
     /// Carries the change out; of a store, only the first `bytes`.
     fn apply(&self, content: &mut Option<Vec<u8>>, bytes: usize) {
         match self {
-            Change::Store(at, new) => {
+            MemoryChange::Store(at, new) => {
                 let content = content.as_mut().expect("it is stored in memory that exists");
                 let bytes = bytes.min(new.len());
                 content[*at..*at + bytes].copy_from_slice(&new[..bytes]);
             }
-            Change::Made(bytes) => *content = Some(vec![0; *bytes]),
-            Change::Removed => *content = None,
+            MemoryChange::Made(bytes) => *content = Some(vec![0; *bytes]),
+            MemoryChange::Removed => *content = None,
         }
     }
 }
 
 /// Content of the memory as a process leaves it, and the boot of the machine.
 #[derive(Clone, Debug, Default)]
-pub struct Left {
+pub struct LeftMemory {
     pub boot: u64,
     pub content: Option<Vec<u8>>,
     /// The next process does not reach it, and changes nothing there.
@@ -40,16 +40,16 @@ pub struct Left {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    left: Left,
+struct MemoryState {
+    left: LeftMemory,
     /// Maximum size of new memory.
     bytes_max: usize,
     /// Content before the changes since [`SimMemory::arm`], and these changes.
-    before: Option<(Option<Vec<u8>>, Vec<Change>)>,
+    before: Option<(Option<Vec<u8>>, Vec<MemoryChange>)>,
 }
 
-impl State {
-    fn change(&mut self, change: Change) {
+impl MemoryState {
+    fn change(&mut self, change: MemoryChange) {
         change.apply(&mut self.left.content, usize::MAX);
         if let Some((_, changes)) = &mut self.before {
             changes.push(change);
@@ -59,17 +59,17 @@ impl State {
 
 /// See the module's documentation. A copy is a handle on the same memory.
 #[derive(Clone, Debug, Default)]
-pub struct SimMemory(Rc<RefCell<State>>);
+pub struct SimMemory(Rc<RefCell<MemoryState>>);
 
 impl SimMemory {
     /// Makes the memory that the next process finds. It can make new memory of at most `bytes_max`; 0: none.
-    pub fn new(left: Left, bytes_max: usize) -> SimMemory {
-        SimMemory(Rc::new(RefCell::new(State { left, bytes_max, before: None })))
+    pub fn new(left: LeftMemory, bytes_max: usize) -> SimMemory {
+        SimMemory(Rc::new(RefCell::new(MemoryState { left, bytes_max, before: None })))
     }
 
     /// Returns the memory as a kill now leaves it.
-    pub fn left(&self) -> Left {
-        Left { hidden: false, ..self.0.borrow().left.clone() }
+    pub fn left(&self) -> LeftMemory {
+        LeftMemory { hidden: false, ..self.0.borrow().left.clone() }
     }
 
     /// Begins to note the changes.
@@ -79,18 +79,18 @@ impl SimMemory {
     }
 
     /// Returns the memory as a kill between two of the noted changes, or within a store, leaves it; none if nothing was changed.
-    pub fn cut(&self, rng: &mut SimRng) -> Option<Left> {
+    pub fn cut(&self, rng: &mut SimRng) -> Option<LeftMemory> {
         let mut state = self.0.borrow_mut();
         let (mut content, changes) = state.before.take()?;
         let (last, boot) = (changes.len().checked_sub(1)?, state.left.boot);
         let done = rng.below(last as u64 + 1) as usize;
         changes[..done].iter().for_each(|change| change.apply(&mut content, usize::MAX));
-        if let Change::Store(_, bytes) = &changes[done]
+        if let MemoryChange::Store(_, bytes) = &changes[done]
             && bytes.len() > 8
         {
             changes[done].apply(&mut content, rng.below(bytes.len() as u64 / 8) as usize * 8);
         }
-        Some(Left { boot, content, hidden: false })
+        Some(LeftMemory { boot, content, hidden: false })
     }
 }
 
@@ -109,7 +109,7 @@ impl MemoryPlace for SimMemory {
         if bytes == 0 || self.0.borrow().left.hidden {
             return None;
         }
-        self.0.borrow_mut().change(Change::Made(bytes));
+        self.0.borrow_mut().change(MemoryChange::Made(bytes));
         Some(Box::new(self.clone()))
     }
 }
@@ -120,7 +120,7 @@ impl SharedMemory for SimMemory {
     }
 
     fn store(&mut self, at: usize, bytes: &[u8]) {
-        self.0.borrow_mut().change(Change::Store(at, bytes.to_vec()));
+        self.0.borrow_mut().change(MemoryChange::Store(at, bytes.to_vec()));
     }
 
     fn mark(&mut self, at: usize, number: u64) {
@@ -128,6 +128,6 @@ impl SharedMemory for SimMemory {
     }
 
     fn remove(self: Box<Self>) {
-        self.0.borrow_mut().change(Change::Removed);
+        self.0.borrow_mut().change(MemoryChange::Removed);
     }
 }

@@ -10,9 +10,9 @@ use dcd_engine::mirror::{CONTENT_SECTOR, Label, LegCanary, LegState, MirrorConfi
 use dcd_engine::{BlockDevice, ErrorKind, Geometry, Lba, SECTOR_BYTES};
 
 use crate::cache::NextMemory;
-use crate::explore::{AreTorn, Losses, Machines, MayLose, Rig, Who, disk};
+use crate::explore::{AreTorn, LossRule, Machines, MayLose, Rig, Who, disk};
 use crate::raid::Now;
-use crate::{CutStyle, FaultOn, FaultPlan, FaultRule, MemDisk, SimRng, cache, mix};
+use crate::{CutStyle, DiskFaults, FaultOn, FaultRule, MemDisk, SimRng, cache, mix};
 
 /// A bug to plant, in the mirror or in the log cache above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ enum Fate {
 }
 
 /// The legs of a log.
-pub(crate) struct Legs {
+pub(crate) struct MirrorLegs {
     pub config: MirrorConfig,
     count: usize,
     fate: Fate,
@@ -50,8 +50,8 @@ pub(crate) struct Legs {
     pub tears: bool,
 }
 
-impl Legs {
-    fn draw(rng: &mut SimRng, canary: Option<MirrorCanary>) -> Legs {
+impl MirrorLegs {
+    fn draw(rng: &mut SimRng, canary: Option<MirrorCanary>) -> MirrorLegs {
         let count = rng.pick(&[2, 2, 2, 3]);
         let leg = rng.below(count as u64) as usize;
         let on = rng.pick(&[FaultOn::Any, FaultOn::Write, FaultOn::Flush]);
@@ -82,7 +82,12 @@ impl Legs {
         };
         let (canary, _) = planted(canary);
         let canary = canary.into();
-        Legs { config: MirrorConfig { names, degraded: true, only_looks: false, canary }, count, fate, tears }
+        MirrorLegs {
+            config: MirrorConfig { names, degraded: true, only_looks: false, canary },
+            count,
+            fate,
+            tears,
+        }
     }
 
     /// Returns legs with the content of a log.
@@ -101,9 +106,9 @@ impl Legs {
         }
         for (number, leg) in legs.iter_mut().enumerate() {
             let mut plan = match self.fate {
-                Fate::Fails { leg, rule } if leg == number => FaultPlan::new(rule),
-                Fate::Lies(leg) if leg == number => FaultPlan::liar(),
-                _ => FaultPlan::default(),
+                Fate::Fails { leg, rule } if leg == number => DiskFaults::new(rule),
+                Fate::Lies(leg) if leg == number => DiskFaults::liar(),
+                _ => DiskFaults::default(),
             };
             plan.tears = tears;
             leg.set_faults(plan);
@@ -174,8 +179,8 @@ const fn planted(canary: Option<MirrorCanary>) -> (Option<LegCanary>, Option<log
 pub fn take_over_rig(seed: u64, promise: Promise, canary: Option<MirrorCanary>) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x7a4e));
     let (_, of_cache) = planted(canary);
-    let drawn = Legs::draw(&mut rng, canary);
-    let mut legs = Legs { count: 2, fate: Fate::Apart, tears: false, ..drawn };
+    let drawn = MirrorLegs::draw(&mut rng, canary);
+    let mut legs = MirrorLegs { count: 2, fate: Fate::Apart, tears: false, ..drawn };
     legs.config.names.truncate(legs.count);
     let who = Rc::new(Cell::new(Who::FIRST));
     let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &who, None);
@@ -200,11 +205,11 @@ fn rig_of(
     promise: Promise,
     canary: Option<MirrorCanary>,
     memory: Option<NextMemory>,
-    change: impl FnOnce(&mut Legs),
+    change: impl FnOnce(&mut MirrorLegs),
 ) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0x1e65));
     let (_, of_cache) = planted(canary);
-    let mut legs = Legs::draw(&mut rng, canary);
+    let mut legs = MirrorLegs::draw(&mut rng, canary);
     change(&mut legs);
     let rig = cache::rig_on_legs(seed, promise, of_cache, &legs, &Rc::new(Cell::new(Who::FIRST)), memory);
     let sectors = rig.disks[0].current().sectors();
@@ -212,7 +217,7 @@ fn rig_of(
         Fate::Rots(leg) => (Some((leg, sectors)), None),
         // A lying leg lacks acknowledged data, so no leg may be lost.
         Fate::Lies(_) => (None, None),
-        _ => (None, Some(Losses { may_lose: may_lose(legs.count), in_crashes: true })),
+        _ => (None, Some(LossRule { may_lose: may_lose(legs.count), in_crashes: true })),
     };
     // Off with planted bugs, which show after fewer states without it.
     let comes_and_goes = canary.is_none() && rng.chance(600) && legs.fate == Fate::Lost;

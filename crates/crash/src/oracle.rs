@@ -22,10 +22,10 @@ use std::sync::Arc;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
 
-use crate::{Seen, Value, stamp};
+use crate::{SeenContent, Value, stamp};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WriteState {
     InFlight,
     Answered(Nanos),
     Failed,
@@ -33,7 +33,7 @@ enum State {
 
 /// Content that a write leaves.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub enum WriteContent {
     Stamps,
     Zeroes,
     /// A discard, on a disk that does not define the content afterwards.
@@ -45,9 +45,9 @@ pub enum Content {
 #[derive(Clone, Debug)]
 struct Written {
     extent: Extent,
-    content: Content,
+    content: WriteContent,
     durable: bool,
-    state: State,
+    state: WriteState,
     /// Barriers (flushes and durable writes) that were answered when the write was submitted,
     begun: u32,
     /// and with the first barrier that covers the write; `u32::MAX`: none does.
@@ -56,7 +56,7 @@ struct Written {
 
 /// A link of a sector's chain.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct ChainLink {
     write: u32,
     /// The index of the link before, plus one; 0 ends the chain.
     before: u32,
@@ -93,7 +93,7 @@ pub struct Oracle {
     delay_max: Nanos,
     seed: u64,
     sectors: Vec<Sector>,
-    links: Vec<Link>,
+    links: Vec<ChainLink>,
     /// The writes since the last start; the first has the number `first`.
     writes: Vec<Written>,
     first: u32,
@@ -160,17 +160,17 @@ impl Oracle {
     }
 
     /// Notes the submission of a write: stamps, zeroes, or unknown content. Returns the number for its stamps.
-    pub fn write_begins(&mut self, extent: Extent, content: Content, durable: bool) -> u32 {
-        self.append(extent, content, durable, State::InFlight)
+    pub fn write_begins(&mut self, extent: Extent, content: WriteContent, durable: bool) -> u32 {
+        self.append(extent, content, durable, WriteState::InFlight)
     }
 
-    fn append(&mut self, extent: Extent, content: Content, durable: bool, state: State) -> u32 {
+    fn append(&mut self, extent: Extent, content: WriteContent, durable: bool, state: WriteState) -> u32 {
         let written = Written { extent, content, durable, state, begun: self.barriers, covered: u32::MAX };
         let write = self.first + self.writes.len() as u32;
         self.writes.push(written);
         for index in extent.start.0 as usize..extent.end().0 as usize {
             let before = self.sectors[index].newest;
-            self.links.push(Link { write, before });
+            self.links.push(ChainLink { write, before });
             self.sectors[index].newest = self.links.len() as u32;
         }
         write
@@ -179,8 +179,8 @@ impl Oracle {
     pub fn write_ends(&mut self, write: u32, ok: bool, now: Nanos) {
         let always = self.promise == Promise::Always;
         let written = &mut self.writes[(write - self.first) as usize];
-        assert_eq!(written.state, State::InFlight, "a write is answered once");
-        written.state = if ok { State::Answered(now) } else { State::Failed };
+        assert_eq!(written.state, WriteState::InFlight, "a write is answered once");
+        written.state = if ok { WriteState::Answered(now) } else { WriteState::Failed };
         if !ok {
             return;
         }
@@ -278,30 +278,30 @@ impl Oracle {
             return self.sectors[at.0 as usize].base;
         }
         match &self.written(write).content {
-            Content::Stamps => Value::Write(write),
-            Content::Zeroes => Value::Zero,
-            Content::Unknown => Value::Any,
-            Content::Found(values) => values[at.0 as usize],
+            WriteContent::Stamps => Value::Write(write),
+            WriteContent::Zeroes => Value::Zero,
+            WriteContent::Unknown => Value::Any,
+            WriteContent::Found(values) => values[at.0 as usize],
         }
     }
 
-    fn allows(&self, at: Lba, floor: u32, seen: Seen) -> bool {
+    fn allows(&self, at: Lba, floor: u32, seen: SeenContent) -> bool {
         if self.sectors[at.0 as usize].lost {
             return true;
         }
-        let Seen::Value(seen) = seen else { return false };
+        let SeenContent::Value(seen) = seen else { return false };
         self.candidates(at, floor).any(|write| [seen, Value::Any].contains(&self.value(at, write)))
     }
 
     /// Returns the value that a sector holds from now on, after it was found to hold `seen`.
-    fn settled(&self, at: Lba, floor: u32, seen: Seen) -> Value {
-        let Seen::Value(value) = seen else { panic!("what was judged good has a value") };
+    fn settled(&self, at: Lba, floor: u32, seen: SeenContent) -> Value {
+        let SeenContent::Value(value) = seen else { panic!("what was judged good has a value") };
         let is_unknown = self.candidates(at, floor).any(|write| self.value(at, write) == Value::Any);
         if is_unknown { Value::Any } else { value }
     }
 
     /// True when two readings of the whole device, with nothing written in between, agree.
-    pub fn are_same(&self, one: &[Seen], other: &[Seen]) -> bool {
+    pub fn are_same(&self, one: &[SeenContent], other: &[SeenContent]) -> bool {
         let floor = |index: usize| self.sectors[index].durable;
         one.iter().zip(other).enumerate().all(|(index, (one, other))| {
             let at = Lba(index as u64);
@@ -310,7 +310,7 @@ impl Oracle {
     }
 
     /// Judges the content found after a crash at `now` and a recovery.
-    pub fn judge(&self, now: Nanos, found: &[Seen]) -> Result<(), String> {
+    pub fn judge(&self, now: Nanos, found: &[SeenContent]) -> Result<(), String> {
         assert_eq!(found.len(), self.sectors.len(), "the device kept its size");
         if self.promise == Promise::Ordered {
             return self.judge_prefix(now, found);
@@ -325,7 +325,7 @@ impl Oracle {
     }
 
     /// Judges the content found after a kill of the process, if no answered write may be lost with it.
-    pub fn judge_killed(&self, found: &[Seen]) -> Result<(), String> {
+    pub fn judge_killed(&self, found: &[SeenContent]) -> Result<(), String> {
         for (index, (sector, seen)) in self.sectors.iter().zip(found).enumerate() {
             let at = Lba(index as u64);
             if !self.allows(at, sector.answered, *seen) {
@@ -337,7 +337,7 @@ impl Oracle {
     }
 
     /// Looks for a prefix of the writes that gives exactly the content found.
-    fn judge_prefix(&self, now: Nanos, found: &[Seen]) -> Result<(), String> {
+    fn judge_prefix(&self, now: Nanos, found: &[SeenContent]) -> Result<(), String> {
         let end = self.writes.len();
         // Number of sectors that agree with the prefix of each length, stored as differences.
         let mut agree = vec![0i64; end + 2];
@@ -372,7 +372,7 @@ impl Oracle {
 
     /// Judges the data disk alone, without the cache. Looks for an instant at which a plain disk could have crashed with this
     /// content: in this activation or, if nothing of it is destaged yet, in the previous one.
-    pub fn judge_disk(&self, found: &[Seen]) -> Result<(), String> {
+    pub fn judge_disk(&self, found: &[SeenContent]) -> Result<(), String> {
         let mut life = Some(self);
         while let Some(oracle) = life {
             if oracle.fits_plain_disk(found) {
@@ -384,10 +384,10 @@ impl Oracle {
     }
 
     /// True if some instant of this activation fits. Instants are counted by the barriers answered before them.
-    fn fits_plain_disk(&self, found: &[Seen]) -> bool {
+    fn fits_plain_disk(&self, found: &[SeenContent]) -> bool {
         let mut agree = vec![0i64; self.barriers as usize + 2];
         for (index, seen) in found.iter().enumerate() {
-            let Seen::Value(seen) = *seen else { return false };
+            let SeenContent::Value(seen) = *seen else { return false };
             let at = Lba(index as u64);
             // Allowed up to `last`, after which a barrier covers a newer write. Instants from `taken` on are already counted.
             let (mut last, mut taken) = (self.barriers, self.barriers + 1);
@@ -413,8 +413,8 @@ impl Oracle {
     }
 
     /// Adds the prefix lengths for which the sector holds `seen`; false where there are none.
-    fn add_agreement(&self, at: Lba, seen: Seen, agree: &mut [i64]) -> bool {
-        let Seen::Value(seen) = seen else { return false };
+    fn add_agreement(&self, at: Lba, seen: SeenContent, agree: &mut [i64]) -> bool {
+        let SeenContent::Value(seen) = seen else { return false };
         let (mut any, mut behind) = (false, agree.len() - 1);
         for write in self.candidates(at, 0) {
             let from = if write == 0 { 0 } else { (write - self.first + 1) as usize };
@@ -431,11 +431,11 @@ impl Oracle {
     /// The length of the shortest prefix that `delay_max` allows.
     fn oldest_prefix(&self, now: Nanos) -> usize {
         let Some(limit) = now.0.checked_sub(self.delay_max.0) else { return 0 };
-        let old = |written: &Written| matches!(written.state, State::Answered(at) if at.0 < limit);
+        let old = |written: &Written| matches!(written.state, WriteState::Answered(at) if at.0 < limit);
         self.writes.iter().rposition(old).map_or(0, |index| index + 1)
     }
 
-    fn explain_mix(&self, length: usize, found: &[Seen]) -> String {
+    fn explain_mix(&self, length: usize, found: &[SeenContent]) -> String {
         let last = self.first + length as u32;
         let mut text =
             format!("no prefix of the writes gives this device; up to write {} it fits best, but", last - 1);
@@ -443,7 +443,7 @@ impl Oracle {
         for (index, seen) in found.iter().enumerate() {
             let at = Lba(index as u64);
             let write = self.candidates(at, 0).find(|write| *write < last).unwrap_or(0);
-            if *seen != Seen::Value(self.value(at, write)) && named < 4 {
+            if *seen != SeenContent::Value(self.value(at, write)) && named < 4 {
                 named += 1;
                 let _ = write!(text, "\n{}", self.explain(at, write, *seen));
             }
@@ -452,7 +452,7 @@ impl Oracle {
     }
 
     /// A sector's chain in words.
-    fn explain(&self, at: Lba, floor: u32, seen: Seen) -> String {
+    fn explain(&self, at: Lba, floor: u32, seen: SeenContent) -> String {
         let mut text = format!("{at} holds {seen}; allowed:");
         for write in self.candidates(at, floor) {
             let _ = write!(text, " {}", self.value(at, write));
@@ -467,7 +467,7 @@ impl Oracle {
                 );
             }
         }
-        if let Seen::Value(Value::Write(write)) = seen
+        if let SeenContent::Value(Value::Write(write)) = seen
             && write >= self.first
             && let Some(written) = self.writes.get((write - self.first) as usize)
         {
@@ -476,15 +476,15 @@ impl Oracle {
         text
     }
 
-    fn all_settled(&self, found: &[Seen]) -> Vec<Value> {
-        let settled = |(index, seen): (usize, &Seen)| {
+    fn all_settled(&self, found: &[SeenContent]) -> Vec<Value> {
+        let settled = |(index, seen): (usize, &SeenContent)| {
             self.settled(Lba(index as u64), self.sectors[index].durable, *seen)
         };
         found.iter().enumerate().map(settled).collect()
     }
 
     /// Notes the content found by a recovery: the initial content of the next activation.
-    pub fn recovered(&mut self, found: &[Seen]) {
+    pub fn recovered(&mut self, found: &[SeenContent]) {
         if self.judges_disk {
             self.before = Some(Arc::new(self.clone()));
         }
@@ -514,15 +514,15 @@ impl Oracle {
     /// Notes a kill of the process, and the content that the next one found. The devices kept their caches, so this content may still be
     /// lost. Other writes were only in RAM, and are gone unless the devices bring them back in a power cut. So the content counts as
     /// written without a flush.
-    pub fn killed(&mut self, found: &[Seen]) {
+    pub fn killed(&mut self, found: &[SeenContent]) {
         for written in &mut self.writes {
-            if written.state == State::InFlight {
-                written.state = State::Failed;
+            if written.state == WriteState::InFlight {
+                written.state = WriteState::Failed;
             }
         }
-        let content = Content::Found(self.all_settled(found).into());
+        let content = WriteContent::Found(self.all_settled(found).into());
         let extent = Extent::new(Lba(0), self.sectors());
-        let state = State::Answered(Nanos::ZERO);
+        let state = WriteState::Answered(Nanos::ZERO);
         let write = self.append(extent, content, false, state);
         self.answered.push(write);
         self.sectors.iter_mut().for_each(|sector| sector.answered = write);

@@ -9,7 +9,7 @@ fn oracle(promise: Promise) -> Oracle {
 }
 
 fn wrote(oracle: &mut Oracle, start: u64, sectors: u64, at: u64) -> u32 {
-    let write = oracle.write_begins(Extent::new(Lba(start), sectors), Content::Stamps, false);
+    let write = oracle.write_begins(Extent::new(Lba(start), sectors), WriteContent::Stamps, false);
     oracle.write_ends(write, true, Nanos(at));
     write
 }
@@ -20,12 +20,12 @@ fn flushed(oracle: &mut Oracle) {
 }
 
 /// Parses the content that was found, one letter a sector: `z` zeroes, `x` garbage, a digit the write with this number.
-fn found(text: &str) -> Vec<Seen> {
+fn found(text: &str) -> Vec<SeenContent> {
     let one = |letter: char| match letter {
-        'z' => Seen::Value(Value::Zero),
-        'x' => Seen::Garbage,
-        'm' => Seen::Misplaced { lba: Lba(9), write: 1 },
-        digit => Seen::Value(Value::Write(digit.to_digit(10).expect("a digit"))),
+        'z' => SeenContent::Value(Value::Zero),
+        'x' => SeenContent::Garbage,
+        'm' => SeenContent::Misplaced { lba: Lba(9), write: 1 },
+        digit => SeenContent::Value(Value::Write(digit.to_digit(10).expect("a digit"))),
     };
     text.chars().map(one).collect()
 }
@@ -50,7 +50,7 @@ fn flush_keeps_what_it_covers_and_lets_the_rest_go() {
     judge(&oracle, 0, &["0z0z", "122z"], &[]);
     oracle.flush_ends(mark, true);
     judge(&oracle, 0, &["110z", "122z", "120z", "112z"], &["0z0z", "1z0z", "010z"]);
-    oracle.write_begins(Extent::new(Lba(3), 1), Content::Stamps, false);
+    oracle.write_begins(Extent::new(Lba(3), 1), WriteContent::Stamps, false);
     judge(&oracle, 0, &["1103", "110z"], &[]);
 }
 
@@ -65,7 +65,7 @@ fn a_failed_flush_covers_nothing_and_a_failed_write_may_have_happened() {
     judge(&oracle, 0, &["0z0z", "1z0z"], &[]);
     wrote(&mut oracle, 0, 1, 0);
     flushed(&mut oracle);
-    let failed = oracle.write_begins(Extent::new(Lba(0), 2), Content::Stamps, true);
+    let failed = oracle.write_begins(Extent::new(Lba(0), 2), WriteContent::Stamps, true);
     oracle.write_ends(failed, false, Nanos(0));
     flushed(&mut oracle);
     judge(&oracle, 0, &["2z0z", "330z", "230z"], &["0z0z", "1z0z"]);
@@ -77,11 +77,11 @@ fn a_failed_flush_covers_nothing_and_a_failed_write_may_have_happened() {
 #[test]
 fn fua_is_durable_when_it_returns() {
     let mut oracle = oracle(Promise::Flush);
-    let write = oracle.write_begins(ALL, Content::Stamps, true);
+    let write = oracle.write_begins(ALL, WriteContent::Stamps, true);
     judge(&oracle, 0, &["0z0z", "1111"], &[]);
     oracle.write_ends(write, true, Nanos(0));
     judge(&oracle, 0, &["1111"], &["1110", "111z"]);
-    let zeroes = oracle.write_begins(Extent::new(Lba(1), 1), Content::Zeroes, true);
+    let zeroes = oracle.write_begins(Extent::new(Lba(1), 1), WriteContent::Zeroes, true);
     oracle.write_ends(zeroes, true, Nanos(0));
     judge(&oracle, 0, &["1z11"], &["1111"]);
 }
@@ -90,7 +90,7 @@ fn fua_is_durable_when_it_returns() {
 fn always_keeps_every_answered_write() {
     let mut oracle = oracle(Promise::Always);
     wrote(&mut oracle, 0, 2, 0);
-    oracle.write_begins(Extent::new(Lba(1), 2), Content::Stamps, false);
+    oracle.write_begins(Extent::new(Lba(1), 2), WriteContent::Stamps, false);
     judge(&oracle, 0, &["110z", "122z", "120z"], &["0z0z", "1z0z"]);
 }
 
@@ -100,7 +100,7 @@ fn ordered_is_a_prefix_and_never_a_mix() {
     wrote(&mut oracle, 0, 2, 10);
     wrote(&mut oracle, 2, 1, 20);
     wrote(&mut oracle, 0, 1, 30);
-    oracle.write_begins(Extent::new(Lba(3), 1), Content::Zeroes, false);
+    oracle.write_begins(Extent::new(Lba(3), 1), WriteContent::Zeroes, false);
     judge(&oracle, 0, &["0z0z", "110z", "112z", "312z"], &["1z0z", "0z2z", "310z", "3z0z"]);
     // Zeroes over zeroes cannot be told from nothing; both readings are tried.
     judge(&oracle, 115, &["110z", "312z"], &["0z0z"]);
@@ -110,7 +110,7 @@ fn ordered_is_a_prefix_and_never_a_mix() {
 #[test]
 fn reads_see_the_last_answered_write_or_a_later_one() {
     let mut oracle = oracle(Promise::Flush);
-    let write = oracle.write_begins(Extent::new(Lba(0), 1), Content::Stamps, false);
+    let write = oracle.write_begins(Extent::new(Lba(0), 1), WriteContent::Stamps, false);
     let early = oracle.read_begins(Extent::new(Lba(0), 1));
     oracle.write_ends(write, true, Nanos(0));
     let late = oracle.read_begins(Extent::new(Lba(0), 1));
@@ -144,7 +144,7 @@ fn what_a_new_process_found_is_durable_only_after_a_flush() {
     wrote(&mut oracle, 0, 2, 0);
     flushed(&mut oracle);
     wrote(&mut oracle, 1, 2, 0);
-    oracle.write_begins(Extent::new(Lba(3), 1), Content::Stamps, false);
+    oracle.write_begins(Extent::new(Lba(3), 1), WriteContent::Stamps, false);
     // Write 2 was in RAM only, write 3 got through.
     oracle.killed(&found("1103"));
     judge(&oracle, 0, &["110z", "1103", "122z"], &["0z0z"]);
@@ -155,7 +155,7 @@ fn what_a_new_process_found_is_durable_only_after_a_flush() {
 #[test]
 fn nothing_is_known_of_what_was_discarded_until_it_is_written() {
     let mut oracle = oracle(Promise::Flush);
-    let discard = oracle.write_begins(Extent::new(Lba(0), 1), Content::Unknown, false);
+    let discard = oracle.write_begins(Extent::new(Lba(0), 1), WriteContent::Unknown, false);
     oracle.write_ends(discard, true, Nanos(0));
     flushed(&mut oracle);
     judge(&oracle, 0, &["0z0z", "zz0z"], &["xz0z", "010z"]);

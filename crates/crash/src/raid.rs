@@ -19,7 +19,7 @@ use dcd_engine::{
     Lba, Nanos, Report, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
-use crate::explore::{Build, HotAdd, Losses, MayLose, Rig, disk, prefill};
+use crate::explore::{Build, HotAdd, LossRule, MayLose, Rig, disk, prefill};
 use crate::{CutStyle, MemDisk, SimRng, Value, VirtualDriver, cache, mix};
 
 /// The size of an array alone; a little more where its stripes do not divide it.
@@ -261,7 +261,7 @@ fn log(rng: &mut SimRng, seed: u64, sectors: u64, data: &mut MemDisk) -> MemDisk
 }
 
 /// First content of an array.
-struct Content {
+struct FirstContent {
     base: Vec<Value>,
     /// A log with a device of its own.
     log: Option<MemDisk>,
@@ -269,7 +269,7 @@ struct Content {
     log_sectors: u64,
 }
 
-fn content(rng: &mut SimRng, seed: u64, place: Option<LogPlace>, sectors: u64) -> (MemDisk, Content) {
+fn content(rng: &mut SimRng, seed: u64, place: Option<LogPlace>, sectors: u64) -> (MemDisk, FirstContent) {
     let filled = |sectors| {
         let mut disk = MemDisk::instant(Geometry::plain(sectors));
         let base = prefill(&mut disk, sectors, seed);
@@ -277,19 +277,19 @@ fn content(rng: &mut SimRng, seed: u64, place: Option<LogPlace>, sectors: u64) -
     };
     let Some(place) = place else {
         let (disk, base) = filled(sectors);
-        return (disk, Content { base, log: None, log_sectors: 0 });
+        return (disk, FirstContent { base, log: None, log_sectors: 0 });
     };
     let log_sectors = draw_log_sectors(rng);
     match place {
         LogPlace::Device => {
             let (mut data, base) = filled(sectors);
             let log = log(rng, seed, log_sectors, &mut data);
-            (data, Content { base, log: Some(log), log_sectors: 0 })
+            (data, FirstContent { base, log: Some(log), log_sectors: 0 })
         }
         LogPlace::Slice => {
             let (mut data, base) = filled(sectors - log_sectors);
             let log = log(rng, seed, log_sectors, &mut data);
-            (cache::joined(rng, &log, &data), Content { base, log: None, log_sectors })
+            (cache::joined(rng, &log, &data), FirstContent { base, log: None, log_sectors })
         }
     }
 }
@@ -309,7 +309,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
     let volatile_cache = rng.chance(850);
     let sectors = if subject.log_cache.is_some() { CACHED_SECTORS } else { DATA_SECTORS };
     let geometry = Geometry { volatile_cache, ..member_geometry(&config, sectors) };
-    let (fresh, Content { base, log, log_sectors }) =
+    let (fresh, FirstContent { base, log, log_sectors }) =
         filled(&config, members(&config, geometry), !subject.in_doubt, |sectors| {
             content(&mut rng, seed, subject.log_cache, sectors)
         });
@@ -337,7 +337,7 @@ pub fn raid_rig(seed: u64, subject: RaidSubject) -> Rig {
         build_after_log_failure: after_log_failure,
         overlaps: subject.log_cache.is_some(),
         upper_first: subject.log_cache.is_some(),
-        losses: (!subject.lies).then(|| Losses {
+        losses: (!subject.lies).then(|| LossRule {
             may_lose: may_lose(count + subject.spares),
             in_crashes: subject.loses_members,
         }),

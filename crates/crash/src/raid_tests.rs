@@ -5,8 +5,8 @@ use dcd_engine::raid::parity;
 use dcd_engine::testing::conformance;
 
 use super::*;
-use crate::explore::Counts;
-use crate::{ExploreConfig, Explored, FaultPlan, SweepConfig, explore, sweep_errors};
+use crate::explore::ExplorationCounts;
+use crate::{DiskFaults, ExploreConfig, Explored, SweepConfig, explore, sweep_errors};
 
 const LEVELS: [Level; 2] = [Level::Raid5, Level::Raid6];
 
@@ -22,7 +22,7 @@ fn conforms(level: Level, seed: u64, dead: usize, spares: usize, journal: bool) 
     let mut disks: Vec<MemDisk> = fresh.iter().map(|member| copy(&mut rng, geometry, member)).collect();
     for _ in 0..dead {
         let lost = rng.below(count as u64) as usize;
-        disks[lost].set_faults(FaultPlan::dead());
+        disks[lost].set_faults(DiskFaults::dead());
     }
     if journal {
         disks.push(disk(&mut rng, Geometry::plain(8192)));
@@ -36,7 +36,7 @@ fn conforms(level: Level, seed: u64, dead: usize, spares: usize, journal: bool) 
     stack.run_blocking(&mut driver, target, Io::Flush).status.expect("flushed");
     let status = |stack: &Stack| stack.layer(LayerIndex(0)).status(Nanos::ZERO).to_json();
     while spares > 0 && status(&stack)["state"] != "good" {
-        assert_ne!(driver.step(&mut stack), crate::Progress::Idle, "{}", status(&stack));
+        assert_ne!(driver.step(&mut stack), crate::DriverProgress::Idle, "{}", status(&stack));
     }
     let status = status(&stack);
     assert_eq!(status["state"], if dead == 0 || spares > 0 { "good" } else { "degraded" });
@@ -99,7 +99,7 @@ fn explored(subject: RaidSubject, states: u64) -> Explored {
 }
 
 #[track_caller]
-fn holds(subject: RaidSubject, states: u64) -> Counts {
+fn holds(subject: RaidSubject, states: u64) -> ExplorationCounts {
     let explored = explored(subject, states);
     if let Some(violation) = explored.violation {
         panic!("{violation}");

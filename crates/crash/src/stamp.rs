@@ -21,7 +21,7 @@ pub enum Value {
 
 /// Content that a sector was found to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum SeenContent {
     Value(Value),
     /// A good stamp that belongs to another sector.
     Misplaced {
@@ -44,13 +44,13 @@ impl std::fmt::Display for Value {
     }
 }
 
-impl std::fmt::Display for Seen {
+impl std::fmt::Display for SeenContent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Seen::Value(value) => value.fmt(f),
-            Seen::Misplaced { lba, write } => write!(f, "write {write} of another place, {lba}"),
-            Seen::Garbage => f.write_str("garbage"),
-            Seen::Unreadable => f.write_str("an error"),
+            SeenContent::Value(value) => value.fmt(f),
+            SeenContent::Misplaced { lba, write } => write!(f, "write {write} of another place, {lba}"),
+            SeenContent::Garbage => f.write_str("garbage"),
+            SeenContent::Unreadable => f.write_str("an error"),
         }
     }
 }
@@ -97,16 +97,20 @@ pub fn stamp(bytes: &mut [u8], at: Lba, write: u32, seed: u64) {
 }
 
 /// Identifies the content of the sector at `at`.
-pub fn look(sector: &[u8], at: Lba, seed: u64) -> Seen {
+pub fn look(sector: &[u8], at: Lba, seed: u64) -> SeenContent {
     debug_assert_eq!(sector.len(), WORDS * 8);
     let lba = Lba(u64::from_le_bytes(sector[..8].try_into().expect("8 bytes")));
     let write = u64::from_le_bytes(sector[8..NAME_BYTES].try_into().expect("8 bytes"));
     if let Ok(write) = u32::try_from(write)
         && is_stamped(sector, lba, write, seed)
     {
-        return if lba == at { Seen::Value(Value::Write(write)) } else { Seen::Misplaced { lba, write } };
+        return if lba == at {
+            SeenContent::Value(Value::Write(write))
+        } else {
+            SeenContent::Misplaced { lba, write }
+        };
     }
-    if sector.iter().all(|byte| *byte == 0) { Seen::Value(Value::Zero) } else { Seen::Garbage }
+    if sector.iter().all(|byte| *byte == 0) { SeenContent::Value(Value::Zero) } else { SeenContent::Garbage }
 }
 
 #[cfg(test)]
@@ -116,14 +120,14 @@ mod tests {
     #[test]
     fn a_stamp_tells_its_write_and_its_place() {
         let mut bytes = [0; 1024];
-        assert_eq!(look(&bytes[..512], Lba(0), 7), Seen::Value(Value::Zero));
+        assert_eq!(look(&bytes[..512], Lba(0), 7), SeenContent::Value(Value::Zero));
         stamp(&mut bytes, Lba(40), 3, 7);
-        assert_eq!(look(&bytes[512..], Lba(41), 7), Seen::Value(Value::Write(3)));
-        assert_eq!(look(&bytes[512..], Lba(40), 7), Seen::Misplaced { lba: Lba(41), write: 3 });
-        assert_eq!(look(&bytes[512..], Lba(41), 8), Seen::Garbage);
+        assert_eq!(look(&bytes[512..], Lba(41), 7), SeenContent::Value(Value::Write(3)));
+        assert_eq!(look(&bytes[512..], Lba(40), 7), SeenContent::Misplaced { lba: Lba(41), write: 3 });
+        assert_eq!(look(&bytes[512..], Lba(41), 8), SeenContent::Garbage);
         for byte in 512..1024 {
             bytes[byte] ^= 1;
-            assert_ne!(look(&bytes[512..], Lba(41), 7), Seen::Value(Value::Write(3)));
+            assert_ne!(look(&bytes[512..], Lba(41), 7), SeenContent::Value(Value::Write(3)));
             bytes[byte] ^= 1;
         }
     }

@@ -15,11 +15,9 @@ use dcd_engine::{
 
 use crate::explore::{Rig, Subject, Violation, look_at_all, panic_text};
 use crate::{
-    Character, Client, CutStyle, FaultOn, FaultPlan, FaultRule, MemDisk, Oracle, Progress, Seen, SimRng,
-    VirtualDriver, describe, mix,
+    Character, CutStyle, DiskFaults, DriverProgress, FaultOn, FaultRule, MemDisk, MemDriver, Oracle,
+    SeenContent, SimClient, SimRng, describe, mix,
 };
-
-type Driver = VirtualDriver<MemDisk>;
 
 /// Requests that are unanswered for this long (virtual) are stuck.
 const ANSWER_TIME_MAX: Nanos = Nanos::from_secs(600);
@@ -62,7 +60,7 @@ impl SweepConfig {
 
 /// A fault to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct SweepCase {
     pub device: usize,
     pub on: FaultOn,
     pub error: ErrorKind,
@@ -85,7 +83,7 @@ pub struct Swept {
 
 /// End of an activation under faults.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ending {
+struct ActivationEnd {
     fired: bool,
     told: bool,
     refused: bool,
@@ -107,7 +105,7 @@ pub fn sweep_errors(config: &SweepConfig, subject: &Subject) -> Swept {
             for for_ever in [false, true] {
                 let (mut n, mut stride) = (0, config.stride);
                 for tried in 1u64.. {
-                    let case = Case { device, on, error, n, for_ever };
+                    let case = SweepCase { device, on, error, n, for_ever };
                     let ending = match try_case(config, subject, case, false) {
                         Ok(ending) => ending,
                         Err(_) => {
@@ -135,7 +133,7 @@ pub fn sweep_errors(config: &SweepConfig, subject: &Subject) -> Swept {
 }
 
 /// Runs a case again, for its story.
-fn tell_case(config: &SweepConfig, subject: &Subject, case: Case, cases: u64) -> Violation {
+fn tell_case(config: &SweepConfig, subject: &Subject, case: SweepCase, cases: u64) -> Violation {
     let (what, story) = try_case(config, subject, case, true).expect_err("a case repeats from its seed");
     Violation { run_seed: config.seed, states: cases, what: format!("{what}\nin the case {case:?}"), story }
 }
@@ -143,9 +141,9 @@ fn tell_case(config: &SweepConfig, subject: &Subject, case: Case, cases: u64) ->
 fn try_case(
     config: &SweepConfig,
     subject: &Subject,
-    case: Case,
+    case: SweepCase,
     tells: bool,
-) -> Result<Ending, (String, Vec<String>)> {
+) -> Result<ActivationEnd, (String, Vec<String>)> {
     let mut life = Life {
         rig: subject(config.seed),
         rng: SimRng::new(mix(config.seed, 0x5eed)),
@@ -153,7 +151,7 @@ fn try_case(
         in_doubt: config.in_doubt,
         tells,
         story: Vec::new(),
-        ending: Ending::default(),
+        ending: ActivationEnd::default(),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| life.run(config)));
     let outcome = outcome.unwrap_or_else(|panic| Err(panic_text(&*panic)));
@@ -163,22 +161,22 @@ fn try_case(
 struct Life {
     rig: Rig,
     rng: SimRng,
-    case: Case,
+    case: SweepCase,
     in_doubt: bool,
     tells: bool,
     story: Vec<String>,
-    ending: Ending,
+    ending: ActivationEnd,
 }
 
 impl Life {
     fn run(&mut self, config: &SweepConfig) -> Result<(), String> {
-        let Case { device, on, error, n, for_ever } = self.case;
+        let SweepCase { device, on, error, n, for_ever } = self.case;
         let mut disks = std::mem::take(&mut self.rig.disks);
         let rule = if for_ever { FaultRule::for_ever } else { FaultRule::once };
-        disks[device].set_faults(FaultPlan::new(rule(on, n, error)));
+        disks[device].set_faults(DiskFaults::new(rule(on, n, error)));
         let base = std::mem::take(&mut self.rig.base);
         let oracle = Oracle::new(self.rig.promise, self.rig.delay_max, config.seed, base);
-        let mut driver = Driver::new(disks);
+        let mut driver = MemDriver::new(disks);
         if self.tells {
             driver.tell_story();
         }
@@ -193,7 +191,7 @@ impl Life {
     fn first_life(
         &mut self,
         config: &SweepConfig,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         oracle: Oracle,
     ) -> Result<Oracle, String> {
         let mut stack = (self.rig.build)(&driver.geometries());
@@ -213,7 +211,7 @@ impl Life {
             pauses: 30,
             ..Character::draw(&mut character_rng, geometry, self.rig.overlaps)
         };
-        let mut client = Client::new(character, oracle, client_rng);
+        let mut client = SimClient::new(character, oracle, client_rng);
         client.errors_expected = true;
         self.serve(driver, &mut stack, &mut client)?;
         self.ending.told = client.errors() > 0;
@@ -228,7 +226,7 @@ impl Life {
     }
 
     /// Destages all that can be saved of a failed log, from the top layer down: the next start does not read that log again.
-    fn bring_home(&mut self, driver: &mut Driver, stack: &mut Stack) -> Result<(), String> {
+    fn bring_home(&mut self, driver: &mut MemDriver, stack: &mut Stack) -> Result<(), String> {
         for layer in (0..stack.layer_count()).rev().map(LayerIndex) {
             // A slice has nothing to destage, and does not answer.
             if stack.layer(layer).status(driver.now()).get::<()>().is_none() {
@@ -243,7 +241,7 @@ impl Life {
 
     fn wait_until_drained(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
         layer: LayerIndex,
     ) -> Result<(), String> {
@@ -256,14 +254,19 @@ impl Life {
                     return Ok(());
                 }
             }
-            if progress == Progress::Idle {
+            if progress == DriverProgress::Idle {
                 return Ok(());
             }
         }
         Err(format!("draining {} after the log has failed has no end", stack.layer_name(layer)))
     }
 
-    fn serve(&mut self, driver: &mut Driver, stack: &mut Stack, client: &mut Client) -> Result<(), String> {
+    fn serve(
+        &mut self,
+        driver: &mut MemDriver,
+        stack: &mut Stack,
+        client: &mut SimClient,
+    ) -> Result<(), String> {
         let (mut paused, mut answered_at) = (false, driver.now());
         let mut failed_layer = None;
         while !client.is_done() {
@@ -290,18 +293,18 @@ impl Life {
                 }
             }
             match progress {
-                Progress::Alarm(RECORDED) => {
+                DriverProgress::Alarm(RECORDED) => {
                     let layer = failed_layer.unwrap_or(LayerIndex(0));
                     driver.control(stack, layer, Control::LogFailureRecorded);
                 }
-                Progress::Alarm(_) => {
+                DriverProgress::Alarm(_) => {
                     paused = false;
                     answered_at = driver.now();
                 }
-                Progress::Idle if client.in_flight() > 0 => {
+                DriverProgress::Idle if client.in_flight() > 0 => {
                     return Err(format!("{} requests are never answered", client.in_flight()));
                 }
-                Progress::Idle | Progress::Moved => {}
+                DriverProgress::Idle | DriverProgress::Moved => {}
             }
             let waits = !paused && driver.now().since(answered_at) > ANSWER_TIME_MAX;
             if waits || driver.events() > EVENTS_MAX {
@@ -320,7 +323,7 @@ impl Life {
     /// Reads everything while the fault may still be there: right data, or an error.
     fn look_at_all(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
         oracle: &mut Oracle,
     ) -> Result<(), String> {
@@ -355,12 +358,12 @@ impl Life {
     }
 
     /// Cuts the power, and starts again on disks without faults.
-    fn second_life(&mut self, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
+    fn second_life(&mut self, driver: &mut MemDriver, oracle: &Oracle) -> Result<(), String> {
         let now = driver.now();
         let style = self.rng.pick(&CutStyle::ALL);
         let disks: Vec<MemDisk> =
             driver.devices().iter().map(|disk| disk.power_cut(style, &mut self.rng)).collect();
-        let mut driver = Driver::new(disks);
+        let mut driver = MemDriver::new(disks);
         self.story.push(format!("-- power cut {style:?} at {now}, and a start on good disks"));
         if self.tells {
             driver.tell_story();
@@ -370,7 +373,7 @@ impl Life {
         outcome
     }
 
-    fn recover(&mut self, now: Nanos, driver: &mut Driver, oracle: &Oracle) -> Result<(), String> {
+    fn recover(&mut self, now: Nanos, driver: &mut MemDriver, oracle: &Oracle) -> Result<(), String> {
         let build = match (&self.rig.build_after_log_failure, self.ending.log_failed) {
             (Some(build), true) => build,
             _ => &self.rig.build,
@@ -388,14 +391,14 @@ impl Life {
         let mut oracle = oracle.clone();
         if self.in_doubt {
             // An error may have destroyed a durable copy whose data was still read from RAM until now.
-            let unreadable = found.iter().enumerate().filter(|(_, seen)| **seen == Seen::Unreadable);
+            let unreadable = found.iter().enumerate().filter(|(_, seen)| **seen == SeenContent::Unreadable);
             unreadable.for_each(|(lba, _)| oracle.lost(Lba(lba as u64)));
         }
         oracle.judge(now, &found)
     }
 }
 
-fn read(driver: &mut Driver, stack: &mut Stack, extent: Extent) -> Option<Buf> {
+fn read(driver: &mut MemDriver, stack: &mut Stack, extent: Extent) -> Option<Buf> {
     let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
     let root = stack.root();
     let result = stack.run_blocking(driver, root, Io::Read { at: extent.start, buf });
@@ -410,7 +413,7 @@ mod tests {
 
     fn swept(twist: Twist) -> Swept {
         let config = SweepConfig::new(5, 60);
-        sweep_errors(&config, &|seed| rig(seed, Promise::Flush, twist, &FaultPlan::default()))
+        sweep_errors(&config, &|seed| rig(seed, Promise::Flush, twist, &DiskFaults::default()))
     }
 
     #[test]
@@ -426,7 +429,8 @@ mod tests {
     fn a_sweep_tries_later_operations_more_and_more_thinly() {
         let swept = |doubles_after: u64| {
             let config = SweepConfig { doubles_after, ..SweepConfig::new(5, 60) };
-            sweep_errors(&config, &|seed| rig(seed, Promise::Flush, Twist::None, &FaultPlan::default())).cases
+            sweep_errors(&config, &|seed| rig(seed, Promise::Flush, Twist::None, &DiskFaults::default()))
+                .cases
         };
         let (all, some) = (swept(u64::MAX), swept(1));
         assert!(some <= 7 * u64::from(all.ilog2() + 2) && some > 12, "{some} of {all}");

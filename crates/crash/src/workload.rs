@@ -7,7 +7,7 @@ use dcd_engine::{
     Buf, Discards, Durability, Extent, Geometry, Io, IoResult, Lba, Nanos, RequestId, SECTOR_BYTES,
 };
 
-use crate::oracle::{Content, FlushMark, ReadMark};
+use crate::oracle::{FlushMark, ReadMark, WriteContent};
 use crate::{Oracle, SimRng, stamp};
 
 /// Maximum number of times that a place is drawn anew because it overlaps a write in flight.
@@ -148,7 +148,7 @@ impl Character {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum SentKind {
     Write { number: u32, extent: Extent },
     Read(ReadMark),
     Flush(FlushMark),
@@ -156,13 +156,13 @@ enum Kind {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Client {
+pub struct SimClient {
     pub oracle: Oracle,
     character: Character,
     rng: SimRng,
     left: u64,
     next_id: u64,
-    in_flight: Vec<(RequestId, Kind)>,
+    in_flight: Vec<(RequestId, SentKind)>,
     /// True if a pause begins once all requests in flight are answered.
     wants_pause: bool,
     errors: u64,
@@ -170,9 +170,9 @@ pub struct Client {
     pub errors_expected: bool,
 }
 
-impl Client {
-    pub fn new(character: Character, oracle: Oracle, rng: SimRng) -> Client {
-        Client {
+impl SimClient {
+    pub fn new(character: Character, oracle: Oracle, rng: SimRng) -> SimClient {
+        SimClient {
             oracle,
             character,
             rng,
@@ -221,12 +221,12 @@ impl Client {
         Some((id, io))
     }
 
-    fn draw(&mut self) -> (Kind, Io) {
+    fn draw(&mut self) -> (SentKind, Io) {
         let c = self.character;
         let die = self.rng.below(1000);
         let durability = if self.rng.chance(c.fua) { Durability::Durable } else { Durability::Volatile };
         if die < c.flushes {
-            return (Kind::Flush(self.oracle.flush_begins()), Io::Flush);
+            return (SentKind::Flush(self.oracle.flush_begins()), Io::Flush);
         }
         let die = die - c.flushes;
         let place = self.place();
@@ -240,28 +240,29 @@ impl Client {
         if die < c.discards + c.zeroes {
             let discard = die < c.discards;
             let durable = !discard && durability == Durability::Durable;
-            let content = if discard && !c.discards_zero { Content::Unknown } else { Content::Zeroes };
+            let content =
+                if discard && !c.discards_zero { WriteContent::Unknown } else { WriteContent::Zeroes };
             let number = self.oracle.write_begins(place, content, durable);
             let unmap = self.rng.chance(500);
             let io = match discard {
                 true => Io::Discard { extent: place },
                 false => Io::WriteZeroes { extent: place, unmap, durability },
             };
-            return (Kind::Write { number, extent: place }, io);
+            return (SentKind::Write { number, extent: place }, io);
         }
-        let number = self.oracle.write_begins(place, Content::Stamps, durability == Durability::Durable);
+        let number = self.oracle.write_begins(place, WriteContent::Stamps, durability == Durability::Durable);
         let mut buf = Buf::zeroed((place.sectors * SECTOR_BYTES) as usize);
         stamp::stamp(buf.bytes_mut(), place.start, number, self.oracle.seed());
-        (Kind::Write { number, extent: place }, Io::Write { at: place.start, buf, durability })
+        (SentKind::Write { number, extent: place }, Io::Write { at: place.start, buf, durability })
     }
 
-    fn read(&mut self, place: Extent) -> (Kind, Io) {
+    fn read(&mut self, place: Extent) -> (SentKind, Io) {
         let buf = Buf::zeroed((place.sectors * SECTOR_BYTES) as usize);
-        (Kind::Read(self.oracle.read_begins(place)), Io::Read { at: place.start, buf })
+        (SentKind::Read(self.oracle.read_begins(place)), Io::Read { at: place.start, buf })
     }
 
     fn overlaps_a_write(&self, place: Extent) -> bool {
-        let hit = |kind: &Kind| matches!(kind, Kind::Write { extent, .. } if extent.overlaps(place));
+        let hit = |kind: &SentKind| matches!(kind, SentKind::Write { extent, .. } if extent.overlaps(place));
         self.in_flight.iter().any(|(_, kind)| hit(kind))
     }
 
@@ -312,10 +313,10 @@ impl Client {
             }
         }
         match kind {
-            Kind::Write { number, .. } => self.oracle.write_ends(number, ok, now),
-            Kind::Flush(mark) => self.oracle.flush_ends(mark, ok),
-            Kind::Read(mark) if ok => self.oracle.read_ends(&mark, result.buf.bytes())?,
-            Kind::Read(_) => {}
+            SentKind::Write { number, .. } => self.oracle.write_ends(number, ok, now),
+            SentKind::Flush(mark) => self.oracle.flush_ends(mark, ok),
+            SentKind::Read(mark) if ok => self.oracle.read_ends(&mark, result.buf.bytes())?,
+            SentKind::Read(_) => {}
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-pub use dcd_serve::control::Client;
 use dcd_serve::control::ClientError;
+pub use dcd_serve::control::ControlClient;
 use dcd_stack::StackFile;
 use serde_json::{Value, json};
 
@@ -39,24 +39,24 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Connects to the server of a stack file.
-pub fn connect(path: &Path) -> Result<Client, Failure> {
+pub fn connect(path: &Path) -> Result<ControlClient, Failure> {
     connect_to(&socket(path)?)
 }
 
 /// Connects to the server of a stack file; none where there is no server.
-pub fn connect_if_served(path: &Path) -> Result<Option<Client>, Failure> {
-    match Client::connect(&socket(path)?) {
+pub fn connect_if_served(path: &Path) -> Result<Option<ControlClient>, Failure> {
+    match ControlClient::connect(&socket(path)?) {
         Err(ClientError::NotServed { .. }) => Ok(None),
         connected => connected.map(Some).map_err(explained),
     }
 }
 
 /// The server of a stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
-pub fn server_of(file: &StackFile) -> Result<Option<Client>, Failure> {
+pub fn server_of(file: &StackFile) -> Result<Option<ControlClient>, Failure> {
     let Some(path) = &file.serve.control else { return Ok(None) };
     let connected = patiently(
         || {
-            let mut client = Client::connect(path)?;
+            let mut client = ControlClient::connect(path)?;
             ask(&mut client, "status", json!({}))?;
             Ok(client)
         },
@@ -79,8 +79,8 @@ pub fn not_served(file: &StackFile, what: &str) -> Result<(), Failure> {
 }
 
 /// Connects to a control socket.
-pub fn connect_to(socket: &Path) -> Result<Client, Failure> {
-    Client::connect(socket).map_err(explained)
+pub fn connect_to(socket: &Path) -> Result<ControlClient, Failure> {
+    ControlClient::connect(socket).map_err(explained)
 }
 
 /// The control sockets of these stack files; without any, of the servers that run.
@@ -95,8 +95,9 @@ pub fn sockets_of(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         }
     }
     let found: Vec<PathBuf> = sockets(&stacks_dir(), &sockets_dir()).into_iter().collect();
-    let runs =
-        at_once(&found, |socket| !matches!(Client::connect(socket), Err(ClientError::NotServed { .. })));
+    let runs = at_once(&found, |socket| {
+        !matches!(ControlClient::connect(socket), Err(ClientError::NotServed { .. }))
+    });
     Ok(found.into_iter().zip(runs).filter_map(|(socket, runs)| runs.then_some(socket)).collect())
 }
 
@@ -171,13 +172,13 @@ fn is_stack_name(name: &str) -> bool {
 /// /etc/dcd and the control sockets in /run/dcd.
 pub fn ask_all<T: Send>(
     files: &[PathBuf],
-    ask: impl Fn(&mut Client) -> Result<T, Failure> + Sync,
+    ask: impl Fn(&mut ControlClient) -> Result<T, Failure> + Sync,
 ) -> Vec<Result<T, Failure>> {
     if !files.is_empty() {
         return at_once(files, |file| ask(&mut connect(file)?));
     }
     let found: Vec<PathBuf> = sockets(&stacks_dir(), &sockets_dir()).into_iter().collect();
-    let asked = at_once(&found, |socket| match Client::connect(socket) {
+    let asked = at_once(&found, |socket| match ControlClient::connect(socket) {
         Err(ClientError::NotServed { .. }) => None,
         client => Some(client.map_err(explained).and_then(|mut client| ask(&mut client))),
     });
@@ -230,7 +231,7 @@ fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
 }
 
 /// Calls a server, and ignores its progress reports.
-pub fn ask(client: &mut Client, verb: &str, args: Value) -> Result<Value, ClientError> {
+pub fn ask(client: &mut ControlClient, verb: &str, args: Value) -> Result<Value, ClientError> {
     client.call(verb, args, |_| ControlFlow::Continue(()))
 }
 

@@ -18,11 +18,11 @@ const DISKS: &str = "/sys/block";
 pub struct StackLoops {
     /// None for an ordinary user, who can make no device.
     file: Option<File>,
-    noted: Noted,
+    noted: NotedLoops,
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct Noted {
+struct NotedLoops {
     stack: PathBuf,
     loops: Vec<Loop>,
 }
@@ -83,7 +83,7 @@ impl StackLoops {
             Err(error) => return Err(error),
         };
         let loops = file.as_mut().map_or_else(Vec::new, |file| read(file).loops);
-        Ok(StackLoops { file, noted: Noted { loops, stack } })
+        Ok(StackLoops { file, noted: NotedLoops { loops, stack } })
     }
 
     /// Devices that were made for this stack and still exist.
@@ -123,14 +123,14 @@ impl StackLoops {
     }
 }
 
-fn read(file: &mut File) -> Noted {
+fn read(file: &mut File) -> NotedLoops {
     let mut text = String::new();
     // A file that a crash has cut short counts as empty: its devices are found by their images.
     let _ = file.read_to_string(&mut text);
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-fn stale(noted: &Noted) -> Vec<String> {
+fn stale(noted: &NotedLoops) -> Vec<String> {
     let stale = noted.loops.iter().filter(|made| made.is_stale() && made.is_there());
     stale.map(|made| made.name.clone()).collect()
 }

@@ -30,7 +30,7 @@ pub enum Priority {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stream {
+enum OutputStream {
     Output,
     Error,
 }
@@ -38,15 +38,15 @@ enum Stream {
 /// Messages that are not written yet.
 #[derive(Default)]
 struct Messages {
-    queue: Mutex<Queue>,
+    queue: Mutex<MessageQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct MessageQueue {
     /// True while a thread writes the messages.
     is_on: bool,
-    waiting: VecDeque<(Stream, String)>,
+    waiting: VecDeque<(OutputStream, String)>,
     bytes: usize,
     /// Number of messages that found the queue full and are not reported yet.
     lost: u64,
@@ -55,7 +55,13 @@ struct Queue {
 }
 
 static MESSAGES: Messages = Messages {
-    queue: Mutex::new(Queue { is_on: false, waiting: VecDeque::new(), bytes: 0, lost: 0, writing: false }),
+    queue: Mutex::new(MessageQueue {
+        is_on: false,
+        waiting: VecDeque::new(),
+        bytes: 0,
+        lost: 0,
+        writing: false,
+    }),
     changed: Condvar::new(),
 };
 
@@ -67,8 +73,8 @@ pub fn begin() -> io::Result<()> {
     thread::Builder::new().name("dcd-messages".to_owned()).stack_size(STACK_BYTES).spawn(|| {
         dcd_io::hold_signals_back();
         // The first write to each stream opens its descriptor.
-        write(Stream::Error, "");
-        write(Stream::Output, "");
+        write(OutputStream::Error, "");
+        write(OutputStream::Output, "");
         loop {
             MESSAGES.write_next(write);
         }
@@ -79,12 +85,12 @@ pub fn begin() -> io::Result<()> {
 
 /// Writes a message to standard error, even if nobody reads it.
 pub fn tell(priority: Priority, text: fmt::Arguments<'_>) {
-    MESSAGES.put(Stream::Error, lines(is_journal().then_some(priority), &text.to_string()));
+    MESSAGES.put(OutputStream::Error, lines(is_journal().then_some(priority), &text.to_string()));
 }
 
 /// Writes a message of a server to standard output.
 pub fn say(text: fmt::Arguments<'_>) {
-    MESSAGES.put(Stream::Output, text.to_string());
+    MESSAGES.put(OutputStream::Output, text.to_string());
 }
 
 /// Waits until all messages are written, for a limited time.
@@ -108,11 +114,11 @@ pub fn abort_on_panic() {
 }
 
 impl Messages {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, MessageQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, stream: Stream, text: String) {
+    fn put(&self, stream: OutputStream, text: String) {
         let mut queue = self.lock();
         if !queue.is_on {
             drop(queue);
@@ -130,8 +136,8 @@ impl Messages {
     }
 
     /// Waits for a message, and writes it.
-    fn write_next(&self, write: impl FnOnce(Stream, &str)) {
-        let nothing = |queue: &mut Queue| queue.waiting.is_empty() && queue.lost == 0;
+    fn write_next(&self, write: impl FnOnce(OutputStream, &str)) {
+        let nothing = |queue: &mut MessageQueue| queue.waiting.is_empty() && queue.lost == 0;
         let waited = self.changed.wait_while(self.lock(), nothing);
         let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
         if queue.waiting.is_empty() {
@@ -147,14 +153,15 @@ impl Messages {
     }
 
     fn finish(&self, patience: Duration) {
-        let unwritten = |queue: &mut Queue| !queue.waiting.is_empty() || queue.writing || queue.lost > 0;
+        let unwritten =
+            |queue: &mut MessageQueue| !queue.waiting.is_empty() || queue.writing || queue.lost > 0;
         // Messages that are not written by then are lost.
         let _ = self.changed.wait_timeout_while(self.lock(), patience, unwritten);
     }
 }
 
-impl Queue {
-    fn put(&mut self, stream: Stream, text: String) {
+impl MessageQueue {
+    fn put(&mut self, stream: OutputStream, text: String) {
         self.bytes += text.len();
         self.waiting.push_back((stream, text));
     }
@@ -165,18 +172,18 @@ impl Queue {
             1 => "dcd: a message is lost here: standard error was not read\n".to_owned(),
             lost => format!("dcd: {lost} messages are lost here: standard error was not read\n"),
         };
-        self.put(Stream::Error, lines(is_journal().then_some(Priority::Warning), &text));
+        self.put(OutputStream::Error, lines(is_journal().then_some(Priority::Warning), &text));
     }
 }
 
 /// Writes without the locks of the standard library, for which the end of a program would wait. Ignores a reader that is gone.
-fn write(stream: Stream, text: &str) {
+fn write(stream: OutputStream, text: &str) {
     static OUTPUT: OnceLock<Option<File>> = OnceLock::new();
     static ERROR: OnceLock<Option<File>> = OnceLock::new();
     let file = |fd: io::Result<OwnedFd>| fd.ok().map(File::from);
     let file = match stream {
-        Stream::Output => OUTPUT.get_or_init(|| file(io::stdout().as_fd().try_clone_to_owned())),
-        Stream::Error => ERROR.get_or_init(|| file(io::stderr().as_fd().try_clone_to_owned())),
+        OutputStream::Output => OUTPUT.get_or_init(|| file(io::stdout().as_fd().try_clone_to_owned())),
+        OutputStream::Error => ERROR.get_or_init(|| file(io::stderr().as_fd().try_clone_to_owned())),
     };
     if let Some(mut file) = file.as_ref() {
         let _ = file.write_all(text.as_bytes());
@@ -217,7 +224,7 @@ mod tests {
         messages
     }
 
-    fn next(messages: &Messages) -> (Stream, String) {
+    fn next(messages: &Messages) -> (OutputStream, String) {
         let mut written = None;
         messages.write_next(|stream, text| written = Some((stream, text.to_owned())));
         written.unwrap()
@@ -226,18 +233,18 @@ mod tests {
     #[test]
     fn messages_come_in_order_and_those_that_found_no_room_are_counted() {
         let messages = queued();
-        messages.put(Stream::Output, "ready\n".to_owned());
+        messages.put(OutputStream::Output, "ready\n".to_owned());
         let long = "x".repeat(QUEUE_BYTES_MAX / 2);
         for _ in 0..4 {
-            messages.put(Stream::Error, long.clone());
+            messages.put(OutputStream::Error, long.clone());
         }
-        assert_eq!(next(&messages), (Stream::Output, "ready\n".to_owned()));
+        assert_eq!(next(&messages), (OutputStream::Output, "ready\n".to_owned()));
         assert_eq!(next(&messages).1, long);
-        messages.put(Stream::Error, "after\n".to_owned());
+        messages.put(OutputStream::Error, "after\n".to_owned());
         let lost = "dcd: 3 messages are lost here: standard error was not read\n";
         assert_eq!([next(&messages).1, next(&messages).1], [lost, "after\n"]);
         // No message follows this one, and the loss is reported all the same.
-        messages.put(Stream::Error, "x".repeat(QUEUE_BYTES_MAX + 1));
+        messages.put(OutputStream::Error, "x".repeat(QUEUE_BYTES_MAX + 1));
         assert_eq!(next(&messages).1, "dcd: a message is lost here: standard error was not read\n");
         assert_eq!(messages.lock().bytes, 0);
     }
@@ -247,7 +254,7 @@ mod tests {
         let messages: &'static Messages = Box::leak(Box::new(queued()));
         let (reads, pipe) = mpsc::channel::<()>();
         let (begins, begun) = mpsc::channel();
-        messages.put(Stream::Error, "one\n".to_owned());
+        messages.put(OutputStream::Error, "one\n".to_owned());
         thread::spawn(move || {
             messages.write_next(|_, text| {
                 begins.send(text.to_owned()).unwrap();
@@ -256,7 +263,7 @@ mod tests {
         });
         assert_eq!(begun.recv().unwrap(), "one\n");
         messages.finish(Duration::from_millis(10));
-        messages.put(Stream::Error, "two\n".to_owned());
+        messages.put(OutputStream::Error, "two\n".to_owned());
         drop(reads);
         assert_eq!(next(messages).1, "two\n");
         messages.finish(Duration::from_secs(60));

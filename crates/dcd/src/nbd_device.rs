@@ -11,9 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use dcd_nbd::handshake::{Offer, handshake};
-use dcd_serve::nbd::kernel::{Backend, Kernel, NbdDevice, devices_of};
+use dcd_serve::nbd::kernel::{Backend, NbdDevice, NbdKernel, devices_of};
 use dcd_serve::ublk::Owner;
-use dcd_stack::{Address, Serve, StackFile};
+use dcd_stack::{Address, ServeSettings, StackFile};
 
 use crate::session::record::names_of;
 
@@ -52,7 +52,7 @@ pub fn backend(file: &StackFile, owner: &Owner) -> Backend {
 }
 
 /// Returns the address to which the kernel is connected. A unix socket costs less, and holds no data after its server has ended.
-pub fn address(serve: &Serve) -> Option<&Address> {
+pub fn address(serve: &ServeSettings) -> Option<&Address> {
     let unix = serve.nbd.iter().find(|address| matches!(address, Address::Unix(_)));
     // The kernel's client has no TLS of its own.
     unix.or(serve.nbd.first().filter(|_| serve.nbd_tls.is_none()))
@@ -125,6 +125,6 @@ pub fn go_on(file: &StackFile, owner: &Owner, bytes: u64) {
 
 fn give(device: &NbdDevice, address: &Address, name: &str) -> Result<(), String> {
     let (socket, offer) = dial(address, name, true).map_err(|error| format!("{address}: {error}"))?;
-    let given = Kernel::open().and_then(|kernel| kernel.reconnect(device, &socket, &offer));
+    let given = NbdKernel::open().and_then(|kernel| kernel.reconnect(device, &socket, &offer));
     given.map_err(|error| error.to_string())
 }

@@ -15,7 +15,7 @@ use dcd_engine::{Buf, Io, IoResult};
 
 /// A piece of output. Buffers go out as they are, without a copy.
 #[derive(Debug)]
-pub enum Piece {
+pub enum OutputPiece {
     Bytes(Vec<u8>),
     Buf(Buf),
 }
@@ -30,7 +30,7 @@ pub struct ControlCall {
 
 /// A command to a driver of the kernel, through the ring.
 #[derive(Debug)]
-pub struct Command {
+pub struct KernelCommand {
     /// The file that takes the command.
     pub fd: RawFd,
     /// Chosen by the front-end; comes back with the end.
@@ -48,19 +48,19 @@ pub struct Command {
 #[derive(Debug, Default)]
 pub struct Actions {
     /// Bytes for the client of a session.
-    pub send: Vec<Piece>,
+    pub send: Vec<OutputPiece>,
     /// Requests to the root of the stack, each with a token chosen by the front-end, unique while it is unanswered.
     pub requests: Vec<(u64, Io)>,
     /// Calls of a session.
     pub calls: Vec<ControlCall>,
-    pub commands: Vec<Command>,
+    pub commands: Vec<KernelCommand>,
     /// Close the session's connection once all of `send` is sent.
     pub close: bool,
 }
 
 /// Condition of a front-end after a call.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Condition {
+pub struct FrontEndCondition {
     /// The handshake is over; the driver closes connections that take longer than its limit.
     pub is_established: bool,
     /// The driver should not read more from this client: too much of its work is in flight.
@@ -114,8 +114,8 @@ pub trait FrontEnd {
     /// The end of a request.
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions);
 
-    fn condition(&self) -> Condition {
-        Condition { is_established: true, ..Condition::default() }
+    fn condition(&self) -> FrontEndCondition {
+        FrontEndCondition { is_established: true, ..FrontEndCondition::default() }
     }
 
     /// Returns news that the host has not heard yet.

@@ -25,12 +25,12 @@ pub use device::{
     loop_file, read_mark, reserve_space, write_mark,
 };
 pub use driver::{
-    CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Outcome, Peer, Refused,
-    Statistics, Unanswered, UnknownPeer, way_to_io_uring,
+    CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Peer, Refused, Statistics,
+    StopOutcome, UnansweredOps, UnknownPeer, way_to_io_uring,
 };
 pub use front_end::{
-    Actions, Command, Condition, ControlCall, Ending, FrontEnd, FrontEndNews, Lookup, Piece, SessionFactory,
-    Task,
+    Actions, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup,
+    OutputPiece, SessionFactory, Task,
 };
 pub use listen::ListenError;
 pub use lock_file::lock_notes;

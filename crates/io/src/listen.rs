@@ -32,7 +32,7 @@ pub enum ListenError {
 }
 
 /// A socket that takes connections. A unix socket's file goes away with it.
-pub(crate) struct Socket {
+pub(crate) struct ListenSocket {
     fd: OwnedFd,
     file: Option<SocketFile>,
     pub address: Option<SocketAddr>,
@@ -50,9 +50,9 @@ fn process(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
 }
 
-impl Socket {
+impl ListenSocket {
     /// A unix socket of mode 0600; a directory that must be made for it gets 0700.
-    pub fn unix(path: &Path) -> Result<Socket, ListenError> {
+    pub fn unix(path: &Path) -> Result<ListenSocket, ListenError> {
         let failed = |doing| move |source| ListenError::Unix { path: path.to_owned(), doing, source };
         if path.as_os_str().as_bytes().len() > SOCKET_PATH_MAX {
             return Err(ListenError::TooLong { path: path.to_owned() });
@@ -74,14 +74,14 @@ impl Socket {
         let listener = bind_private(path).map_err(failed("listening"))?;
         let about = fs::symlink_metadata(path).map_err(failed("looking at the socket"))?;
         let file = SocketFile { path: path.to_owned(), device: about.dev(), inode: about.ino(), _lock: lock };
-        Ok(Socket { fd: listener.into(), file: Some(file), address: None })
+        Ok(ListenSocket { fd: listener.into(), file: Some(file), address: None })
     }
 
-    pub fn tcp(address: SocketAddr) -> Result<Socket, ListenError> {
+    pub fn tcp(address: SocketAddr) -> Result<ListenSocket, ListenError> {
         let failed = |source| ListenError::Tcp { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Socket { fd: listener.into(), file: None, address: Some(address) })
+        Ok(ListenSocket { fd: listener.into(), file: None, address: Some(address) })
     }
 
     pub fn fd(&self) -> RawFd {

@@ -19,7 +19,7 @@ const KERNEL_WORKERS_MAX: u32 = 512;
 
 /// Purpose of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RingPurpose {
     Device,
     Accept,
     Receive,
@@ -32,28 +32,28 @@ pub(crate) enum Kind {
     Cancel,
 }
 
-const KINDS: [Kind; 10] = [
-    Kind::Device,
-    Kind::Accept,
-    Kind::Receive,
-    Kind::Send,
-    Kind::Bell,
-    Kind::Workers,
-    Kind::Signal,
-    Kind::Alarm,
-    Kind::Command,
-    Kind::Cancel,
+const KINDS: [RingPurpose; 10] = [
+    RingPurpose::Device,
+    RingPurpose::Accept,
+    RingPurpose::Receive,
+    RingPurpose::Send,
+    RingPurpose::Bell,
+    RingPurpose::Workers,
+    RingPurpose::Signal,
+    RingPurpose::Alarm,
+    RingPurpose::Command,
+    RingPurpose::Cancel,
 ];
 
 /// Identifies an entry: its purpose, and the index of its device, connection or other user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
-    pub kind: Kind,
+    pub kind: RingPurpose,
     pub index: usize,
 }
 
 impl Token {
-    pub const fn new(kind: Kind, index: usize) -> Token {
+    pub const fn new(kind: RingPurpose, index: usize) -> Token {
         Token { kind, index }
     }
 
@@ -75,7 +75,7 @@ pub(crate) struct Completion {
     pub more: bool,
 }
 
-pub(crate) struct Ring {
+pub(crate) struct IoRing {
     ring: IoUring,
     /// Entries that the kernel has not let go of.
     in_flight: usize,
@@ -83,9 +83,9 @@ pub(crate) struct Ring {
     pub enters: u64,
 }
 
-impl Ring {
+impl IoRing {
     /// Must be called on the thread that uses it: the kernel then skips the work that several threads would need.
-    pub fn new() -> io::Result<Ring> {
+    pub fn new() -> io::Result<IoRing> {
         let modern = IoUring::builder()
             .setup_cqsize(COMPLETIONS)
             .setup_submit_all()
@@ -100,7 +100,7 @@ impl Ring {
         }
         // Kernels before 5.15 do not support it. 0 leaves a limit unchanged.
         let _ = ring.submitter().register_iowq_max_workers(&mut [KERNEL_WORKERS_MAX, 0]);
-        Ok(Ring { ring, in_flight: 0, enters: 0 })
+        Ok(IoRing { ring, in_flight: 0, enters: 0 })
     }
 
     pub fn in_flight(&self) -> usize {
@@ -128,7 +128,7 @@ impl Ring {
     pub fn cancel(&mut self, token: Token) {
         let entry = opcode::AsyncCancel::new(token.pack()).build();
         // SAFETY: the entry names no memory.
-        unsafe { self.push(entry, Token::new(Kind::Cancel, 0)) };
+        unsafe { self.push(entry, Token::new(RingPurpose::Cancel, 0)) };
     }
 
     /// Submits what is queued, and waits for `want` completions, at most as long as the timeout says.
@@ -181,10 +181,10 @@ mod tests {
 
     #[test]
     fn more_entries_than_fit_all_complete() {
-        let mut ring = Ring::new().expect("a ring");
+        let mut ring = IoRing::new().expect("a ring");
         for index in 0..3 * ENTRIES as usize {
             // SAFETY: the entry names no memory.
-            unsafe { ring.push(opcode::Nop::new().build(), Token::new(Kind::Cancel, index)) };
+            unsafe { ring.push(opcode::Nop::new().build(), Token::new(RingPurpose::Cancel, index)) };
         }
         let mut seen = Vec::new();
         while ring.in_flight() > 0 {

@@ -30,12 +30,12 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// Results of threads that the driver has not taken, with a bell that the ring listens to.
 pub(crate) struct Finished {
-    queue: Mutex<Queue>,
+    queue: Mutex<FinishedQueue>,
     bell: Bell,
 }
 
 #[derive(Default)]
-pub(crate) struct Queue {
+pub(crate) struct FinishedQueue {
     /// Ends of operations, by their place in the driver.
     pub ended: Vec<(usize, IoResult)>,
     /// Devices that were to be opened, by the number that was given for each.
@@ -68,7 +68,7 @@ impl Finished {
     }
 
     /// Silences the bell and takes all. A result that arrives in between rings it again.
-    pub fn take(&self) -> Queue {
+    pub fn take(&self) -> FinishedQueue {
         self.bell.silence();
         std::mem::take(&mut lock(&self.queue))
     }
@@ -86,7 +86,7 @@ impl Finished {
         Waker(Arc::clone(self))
     }
 
-    fn add(&self, add: impl FnOnce(&mut Queue)) {
+    fn add(&self, add: impl FnOnce(&mut FinishedQueue)) {
         add(&mut lock(&self.queue));
         self.bell.ring();
     }
@@ -94,19 +94,19 @@ impl Finished {
 
 /// The threads of one device. They end when it is dropped, each after the call that it is in, and the last closes the file.
 pub(crate) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFile>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
-struct Shared {
+struct SharedFile {
     file: File,
-    jobs: Mutex<Jobs>,
+    jobs: Mutex<TransferJobs>,
     work: Condvar,
     finished: Arc<Finished>,
 }
 
 #[derive(Default)]
-struct Jobs {
+struct TransferJobs {
     waiting: VecDeque<(usize, Transfer)>,
     /// Threads that wait for a job.
     idle: usize,
@@ -119,7 +119,7 @@ impl Workers {
     /// # Errors
     /// Where there is no thread.
     pub fn new(file: File, finished: Arc<Finished>) -> io::Result<Workers> {
-        let shared = Shared { file, jobs: Mutex::default(), work: Condvar::new(), finished };
+        let shared = SharedFile { file, jobs: Mutex::default(), work: Condvar::new(), finished };
         let mut workers = Workers { shared: Arc::new(shared), threads: Vec::new() };
         workers.add_thread()?;
         Ok(workers)
@@ -166,7 +166,7 @@ impl Drop for Workers {
     }
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &SharedFile) {
     let mut jobs = lock(&shared.jobs);
     loop {
         while let Some((op, transfer)) = jobs.waiting.pop_front() {

@@ -1,5 +1,5 @@
 //! The NBD protocol, for both sides: its numbers ([`protocol`]), the client's handshake ([`handshake`]), the URIs that name
-//! exports ([`Uri`]), and a client of the transmission phase that survives the loss of its server ([`Client`]).
+//! exports ([`Uri`]), and a client of the transmission phase that survives the loss of its server ([`NbdClient`]).
 //!
 //! This crate does no I/O. The handshake works on anything that reads and writes; the client takes and returns bytes.
 
@@ -8,7 +8,7 @@ pub mod handshake;
 pub mod protocol;
 mod uri;
 
-pub use client::{Client, KEPT_BYTES_MAX, LinkError, SETTLE};
+pub use client::{KEPT_BYTES_MAX, LinkError, NbdClient, SETTLE};
 pub use handshake::Offer;
 pub use uri::{DEFAULT_PORT, Server, Uri, UriError};
 

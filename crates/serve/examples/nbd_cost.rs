@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dcd_engine::{Geometry, IoResult};
-use dcd_io::{Actions, FrontEnd, Piece};
+use dcd_io::{Actions, FrontEnd, OutputPiece};
 use dcd_serve::nbd::{NbdExports, NbdSession, protocol as p};
 
 fn request(command: u16, offset: u64) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn main() {
         let start = Instant::now();
         for _ in 0..rounds {
             for piece in std::mem::take(&mut actions.send) {
-                if let Piece::Buf(buf) = piece {
+                if let OutputPiece::Buf(buf) = piece {
                     session.sent(buf, &mut actions);
                 }
             }

@@ -15,14 +15,14 @@ use dcd_engine::{
 };
 
 use crate::asked::Asked;
-use crate::device::{DeviceSource, DeviceSpec};
+use crate::device::{DeclaredDevice, DeviceSource};
 use crate::error::StackFileError;
 use crate::file::StackFile;
 use crate::kinds::{LayerKind, LayerSpec, SliceSpec, TraceSpec};
 use crate::meter::Meter;
 use crate::output::Inputs;
 use crate::registry::{Below, RegisteredLayer};
-use crate::trace_file::{Form, Overrun, Recorder, Recording};
+use crate::trace_file::{Form, Overrun, Recording, TraceRecorder};
 
 /// Why a device cannot be opened; the text says what to do.
 pub type OpenError = Box<dyn std::error::Error + Send + Sync>;
@@ -30,7 +30,7 @@ pub type OpenError = Box<dyn std::error::Error + Send + Sync>;
 /// Opens devices: the real driver opens files and block devices, the virtual one makes simulated ones.
 pub trait DeviceOpener {
     /// Opens (or makes) a device that the stack will know by `index`.
-    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError>;
+    fn open(&mut self, index: DeviceIndex, device: &DeclaredDevice) -> Result<Geometry, OpenError>;
 
     /// Options of the start.
     fn asked(&self) -> Asked {
@@ -88,14 +88,14 @@ pub const RECORD: &str = "(record)";
 
 /// A part of the stack that is built, with its size where that is known before activation.
 #[derive(Clone, Copy)]
-struct Part {
+struct BuiltPart {
     target: Target,
     sectors: u64,
     place: Option<(DeviceIndex, Extent)>,
 }
 
 /// Returns the place of a layer's sectors, if that is one range of one device.
-fn place(kind: &LayerKind, below: &[Part], sectors: u64) -> Option<(DeviceIndex, Extent)> {
+fn place(kind: &LayerKind, below: &[BuiltPart], sectors: u64) -> Option<(DeviceIndex, Extent)> {
     let first = match kind {
         LayerKind::LogCache { .. } | LayerKind::Raid(_) | LayerKind::Mirror(_) => return None,
         kind if kind.is_registered_cache() => return None,
@@ -145,7 +145,7 @@ impl StackFile {
     ) -> Result<Built, StackFileError> {
         let (needed, asked) = (self.needed_by(parts_wanted), opener.asked());
         let mut builder = StackBuilder::new();
-        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+        let mut parts: BTreeMap<&str, BuiltPart> = BTreeMap::new();
         let mut devices = BTreeMap::new();
         let mut layers = BTreeMap::new();
         for device in self.devices.iter().filter(|device| needed.contains(&device.name)) {
@@ -158,11 +158,12 @@ impl StackFile {
             let geometry = opener.open(index, device).map_err(error)?;
             let target = builder.device(geometry);
             let place = Some((index, Extent::new(Lba(0), geometry.sectors)));
-            parts.insert(&device.name, Part { target, sectors: geometry.sectors, place });
+            parts.insert(&device.name, BuiltPart { target, sectors: geometry.sectors, place });
             devices.insert(device.name.clone(), index);
         }
         for spec in self.layers.iter().filter(|layer| needed.contains(&layer.name)) {
-            let below: Vec<Part> = spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
+            let below: Vec<BuiltPart> =
+                spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
             let (layer, sectors) = match &spec.kind {
                 // The log is port 0, the data disk port 1: the cache has the data disk's size.
                 LayerKind::LogCache { config, .. } => {
@@ -178,7 +179,7 @@ impl StackFile {
             let ports: Vec<Target> = below.iter().map(|part| part.target).collect();
             let target = builder.layer(&spec.name, layer, &ports);
             let place = place(&spec.kind, &below, sectors);
-            parts.insert(&spec.name, Part { target, sectors, place });
+            parts.insert(&spec.name, BuiltPart { target, sectors, place });
             if let Target::Layer(index) = target {
                 layers.insert(spec.name.clone(), index);
             }
@@ -193,7 +194,7 @@ impl StackFile {
         };
         if let Some(clients) = clients {
             if let Some(path) = clients.record {
-                let recorder = Recorder::create(path, Form::Compact, clients.overrun, &self.inputs());
+                let recorder = TraceRecorder::create(path, Form::Compact, clients.overrun, &self.inputs());
                 let recorder = recorder.map_err(|why| self.error(0..0, format!("--record {why}")))?;
                 recording = Some(recorder.recording());
                 top(RECORD, Box::new(Trace::with_sink(0, Box::new(recorder))));
@@ -218,7 +219,7 @@ impl StackFile {
     fn make(
         &self,
         spec: &LayerSpec,
-        below: &[Part],
+        below: &[BuiltPart],
         clients: Option<ForClients<'_>>,
         asked: &Asked,
     ) -> Result<(Box<dyn Layer>, u64), StackFileError> {
@@ -297,8 +298,8 @@ impl StackFile {
         let (Some((name, path)), Some(clients)) = (&trace.file, clients) else {
             return Ok(Box::new(Trace::new(trace.kept_max)));
         };
-        let recorder =
-            Recorder::create(path, Form::JsonLines, clients.overrun, &self.inputs()).map_err(|why| {
+        let recorder = TraceRecorder::create(path, Form::JsonLines, clients.overrun, &self.inputs())
+            .map_err(|why| {
                 self.error(name.span.clone(), format!("layer \"{}\": \"file\": {why}", spec.name))
             })?;
         Ok(Box::new(Trace::with_sink(trace.kept_max, Box::new(recorder))))
@@ -314,7 +315,7 @@ mod tests {
     struct Sizes(u64, Vec<String>);
 
     impl DeviceOpener for Sizes {
-        fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
+        fn open(&mut self, index: DeviceIndex, device: &DeclaredDevice) -> Result<Geometry, OpenError> {
             assert_eq!(index.0, self.1.len());
             self.1.push(device.name.clone());
             if self.0 == 0 {

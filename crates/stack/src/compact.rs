@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 
-use crate::record::{Op, Record};
+use crate::record::{Record, RecordOp};
 
 pub const MAGIC: &[u8; 8] = b"DCDTRACE";
 pub const VERSION: u16 = 1;
@@ -25,7 +25,7 @@ pub const FOLLOWS: u8 = 1 << 4;
 pub const EARLIER: u8 = 1 << 5;
 pub const HAS_RESPONSE: u8 = 1 << 6;
 
-pub const OPS: [Op; 4] = [Op::Read, Op::Write, Op::Discard, Op::Flush];
+pub const OPS: [RecordOp; 4] = [RecordOp::Read, RecordOp::Write, RecordOp::Discard, RecordOp::Flush];
 
 /// Record that the next one is encoded against. Each block starts anew, so that a damaged block loses only its own records.
 #[derive(Clone, Copy, Default)]
@@ -40,7 +40,7 @@ impl Before {
     pub fn after(self, record: &Record) -> Before {
         let (at, device) = (record.at.0, record.device.0);
         match record.op {
-            Op::Flush => Before { at, device, ..self },
+            RecordOp::Flush => Before { at, device, ..self },
             _ => Before { at, device, end: record.extent.end().0, sectors: record.extent.sectors },
         }
     }
@@ -76,7 +76,7 @@ impl Writer {
 
     fn encode(&mut self, record: &Record) {
         let before = self.before;
-        let flush = record.op == Op::Flush;
+        let flush = record.op == RecordOp::Flush;
         let op = OPS.iter().position(|&op| op == record.op).expect("every operation is in the table") as u8;
         let mut tag = op;
         let mut flag = |it_is: bool, bit: u8| tag |= if it_is { bit } else { 0 };

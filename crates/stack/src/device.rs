@@ -88,14 +88,14 @@ impl DeviceSource {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceSpec {
+pub struct DeclaredDevice {
     pub name: String,
     pub source: DeviceSource,
     pub read_only: bool,
     pub(crate) span: Range<usize>,
 }
 
-impl DeviceSpec {
+impl DeclaredDevice {
     /// True if the file or block device exists and has a medium, or if the server of the export accepts a connection.
     pub fn is_there(&self) -> bool {
         match &self.source {
@@ -139,7 +139,11 @@ const REACHED_WITHIN: Duration = Duration::from_secs(1);
 /// EIO, ENXIO, ENODEV and ENOMEDIUM of Linux.
 const GONE: [i32; 4] = [5, 6, 19, 123];
 
-pub(crate) fn read(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<DeviceSpec, StackFileError> {
+pub(crate) fn read(
+    name: Located,
+    mut fields: Fields<'_>,
+    dir: &Path,
+) -> Result<DeclaredDevice, StackFileError> {
     let path = fields.text("path")?;
     let memory = fields.size("memory")?;
     let size = fields.size("size")?;
@@ -186,5 +190,5 @@ pub(crate) fn read(name: Located, mut fields: Fields<'_>, dir: &Path) -> Result<
         }
     };
     fields.finish()?;
-    Ok(DeviceSpec { name: name.text, source, read_only, span: name.span })
+    Ok(DeclaredDevice { name: name.text, source, read_only, span: name.span })
 }

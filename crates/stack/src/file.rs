@@ -8,12 +8,12 @@ use dcd_nbd::UriError;
 use toml::de::DeTable;
 
 use crate::asked::Asked;
-use crate::device::{self, DeviceSource, DeviceSpec};
+use crate::device::{self, DeclaredDevice, DeviceSource};
 use crate::error::{Source, StackFileError};
 use crate::fields::Fields;
 use crate::kinds::{LayerKind, LayerSpec, MirrorSpec, RaidSpec, read_layer};
 use crate::registry::Role;
-use crate::serve::{self, Serve};
+use crate::serve::{self, ServeSettings};
 use crate::{order, sharing, write_hole};
 
 /// Explanation for a file that is no stack file.
@@ -25,14 +25,14 @@ pub struct StackFile {
     pub path: PathBuf,
     text: String,
     /// The devices that layers use.
-    pub devices: Vec<DeviceSpec>,
+    pub devices: Vec<DeclaredDevice>,
     /// Names of devices that no layer uses: a leg that was taken out of a log may still be described.
     pub unused_devices: Vec<String>,
     /// Bottom first: each stands on layers before it.
     pub layers: Vec<LayerSpec>,
     /// The device or layer that is served.
     pub export: String,
-    pub serve: Serve,
+    pub serve: ServeSettings,
 }
 
 impl StackFile {
@@ -84,7 +84,7 @@ impl StackFile {
         write_hole::close(&devices, &mut layers);
         let serve = match fields.table("serve")? {
             Some(table) => serve::read(table, &dir)?,
-            None => Serve::default(),
+            None => ServeSettings::default(),
         };
         fields.finish()?;
         let layers = order::bottom_first(source, &export, &devices, layers)?;
@@ -109,7 +109,7 @@ impl StackFile {
     /// What is wrong with a URI.
     pub fn of_device(path: &Path, read_only: bool) -> Result<StackFile, UriError> {
         let source = DeviceSource::of(path)?;
-        let device = DeviceSpec { name: "device".to_owned(), source, read_only, span: 0..0 };
+        let device = DeclaredDevice { name: "device".to_owned(), source, read_only, span: 0..0 };
         Ok(StackFile {
             path: PathBuf::new(),
             text: String::new(),
@@ -117,11 +117,11 @@ impl StackFile {
             devices: vec![device],
             unused_devices: Vec::new(),
             layers: Vec::new(),
-            serve: Serve::default(),
+            serve: ServeSettings::default(),
         })
     }
 
-    pub fn device(&self, name: &str) -> Option<&DeviceSpec> {
+    pub fn device(&self, name: &str) -> Option<&DeclaredDevice> {
         self.devices.iter().find(|device| device.name == name)
     }
 
@@ -167,7 +167,7 @@ impl StackFile {
     }
 
     /// The device at the bottom of a chain of layers that each have one thing below them; none where it branches.
-    pub fn bottom_device(&self, name: &str) -> Option<&DeviceSpec> {
+    pub fn bottom_device(&self, name: &str) -> Option<&DeclaredDevice> {
         if let Some(device) = self.device(name) {
             return Some(device);
         }

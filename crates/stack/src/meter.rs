@@ -56,7 +56,7 @@ pub struct RecentTimes {
 
 /// Kinds of requests that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MeteredKind {
     Read,
     Write,
     Flush,
@@ -70,21 +70,21 @@ const DIGITS: u8 = 2;
 const SLOT: Nanos = Nanos::from_secs(10);
 const SLOTS: u64 = 6;
 
-struct Counts {
+struct MeterCounts {
     times: Histogram<u64>,
     bytes: u64,
     errors: u64,
 }
 
-impl Default for Counts {
-    fn default() -> Counts {
+impl Default for MeterCounts {
+    fn default() -> MeterCounts {
         let times = Histogram::new_with_bounds(1_000, TIME_MAX.0, DIGITS).expect("the bounds are sound");
-        Counts { times, bytes: 0, errors: 0 }
+        MeterCounts { times, bytes: 0, errors: 0 }
     }
 }
 
-impl Counts {
-    fn add(&mut self, other: &Counts) {
+impl MeterCounts {
+    fn add(&mut self, other: &MeterCounts) {
         self.times.add(&other.times).expect("all have the same bounds");
         self.bytes += other.bytes;
         self.errors += other.errors;
@@ -93,16 +93,16 @@ impl Counts {
     /// Empties the histogram: its own `reset` keeps the maximum.
     fn clear(&mut self) {
         if !self.times.is_empty() {
-            *self = Counts::default();
+            *self = MeterCounts::default();
         }
     }
 }
 
 /// Requests of each kind.
-type Kinds = [Counts; 4];
+type Kinds = [MeterCounts; 4];
 
 struct Passing {
-    kind: Kind,
+    kind: MeteredKind,
     arrived: Nanos,
     bytes: u64,
 }
@@ -179,10 +179,10 @@ impl Filter for Meter {
 
     fn pass(&mut self, request: Request, cx: &mut Cx) {
         let kind = match request.io {
-            Io::Read { .. } | Io::ReadCopy { .. } => Kind::Read,
-            Io::Write { .. } | Io::WriteCopy { .. } => Kind::Write,
-            Io::Flush => Kind::Flush,
-            Io::Discard { .. } | Io::WriteZeroes { .. } => Kind::Other,
+            Io::Read { .. } | Io::ReadCopy { .. } => MeteredKind::Read,
+            Io::Write { .. } | Io::WriteCopy { .. } => MeteredKind::Write,
+            Io::Flush => MeteredKind::Flush,
+            Io::Discard { .. } | Io::WriteZeroes { .. } => MeteredKind::Other,
         };
         let bytes = request.io.extent().map_or(0, |extent| extent.sectors.saturating_mul(SECTOR_BYTES));
         self.passing.insert(request.id, Passing { kind, arrived: cx.now, bytes });
@@ -195,7 +195,7 @@ impl Filter for Meter {
     }
 
     fn reset_statistics(&mut self, now: Nanos) {
-        self.slots.iter_mut().flatten().chain(&mut self.older).for_each(Counts::clear);
+        self.slots.iter_mut().flatten().chain(&mut self.older).for_each(MeterCounts::clear);
         self.since = now;
     }
 
@@ -203,9 +203,9 @@ impl Filter for Meter {
         let ended = self.ended(now);
         let newest_ends = self.slot_ends.0 + ended * SLOT.0;
         let begun = newest_ends.saturating_sub(SLOTS * SLOT.0).max(self.since.0);
-        let times = |kind: Kind| {
-            let mut recent = Counts::default();
-            let mut all = Counts::default();
+        let times = |kind: MeteredKind| {
+            let mut recent = MeterCounts::default();
+            let mut all = MeterCounts::default();
             all.add(&self.older[kind as usize]);
             for (place, slot) in self.slots.iter().enumerate() {
                 let into = if (place as u64) < ended { &mut all } else { &mut recent };
@@ -217,15 +217,15 @@ impl Filter for Meter {
         Box::new(MeterStatus {
             in_flight: self.passing.len(),
             recent_seconds: Nanos(now.0.saturating_sub(begun)).as_secs_f64(),
-            read: times(Kind::Read),
-            write: times(Kind::Write),
-            flush: times(Kind::Flush),
-            other: times(Kind::Other),
+            read: times(MeteredKind::Read),
+            write: times(MeteredKind::Write),
+            flush: times(MeteredKind::Flush),
+            other: times(MeteredKind::Other),
         })
     }
 }
 
-impl Counts {
+impl MeterCounts {
     /// Returns a quantile, at most the longest time: the upper end of a bucket may lie above that.
     fn quantile_ms(&self, quantile: f64) -> f64 {
         millis(self.times.value_at_quantile(quantile).min(self.times.max()))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::device::DeviceSpec;
+use crate::device::DeclaredDevice;
 use crate::error::{Source, StackFileError, suggestion};
 use crate::fields::Located;
 use crate::kinds::LayerSpec;
@@ -11,12 +11,17 @@ use crate::kinds::LayerSpec;
 pub(crate) fn bottom_first(
     source: Source<'_>,
     export: &Located,
-    devices: &[DeviceSpec],
+    devices: &[DeclaredDevice],
     layers: Vec<LayerSpec>,
 ) -> Result<Vec<LayerSpec>, StackFileError> {
     let names = places(source, devices, &layers)?;
-    let mut order =
-        Order { source, names: &names, layers: &layers, state: vec![State::New; layers.len()], done: vec![] };
+    let mut order = Order {
+        source,
+        names: &names,
+        layers: &layers,
+        state: vec![VisitState::New; layers.len()],
+        done: vec![],
+    };
     order.visit(export, &mut Vec::new())?;
     let done = order.done;
     let unused = (0..layers.len()).find(|index| !done.contains(index)).map(|index| &layers[index]);
@@ -49,7 +54,7 @@ type Places<'a> = BTreeMap<&'a str, Option<usize>>;
 
 fn places<'a>(
     source: Source<'_>,
-    devices: &'a [DeviceSpec],
+    devices: &'a [DeclaredDevice],
     layers: &'a [LayerSpec],
 ) -> Result<Places<'a>, StackFileError> {
     let mut names = BTreeMap::new();
@@ -64,7 +69,7 @@ fn places<'a>(
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum VisitState {
     New,
     Open,
     Done,
@@ -75,7 +80,7 @@ struct Order<'a> {
     source: Source<'a>,
     names: &'a Places<'a>,
     layers: &'a [LayerSpec],
-    state: Vec<State>,
+    state: Vec<VisitState>,
     done: Vec<usize>,
 }
 
@@ -94,8 +99,8 @@ impl<'a> Order<'a> {
         let Some(index) = *place else { return Ok(()) };
         let layer = &self.layers[index];
         match self.state[index] {
-            State::Done => return Ok(()),
-            State::Open => {
+            VisitState::Done => return Ok(()),
+            VisitState::Open => {
                 path.push(&layer.name);
                 let cycle = path.iter().skip_while(|step| **step != layer.name).copied().collect::<Vec<_>>();
                 return Err(error(format!(
@@ -103,15 +108,15 @@ impl<'a> Order<'a> {
                     cycle.join(" on ")
                 )));
             }
-            State::New => {}
+            VisitState::New => {}
         }
-        self.state[index] = State::Open;
+        self.state[index] = VisitState::Open;
         path.push(&layer.name);
         for below in layer.kind.below() {
             self.visit(below, path)?;
         }
         path.pop();
-        self.state[index] = State::Done;
+        self.state[index] = VisitState::Done;
         self.done.push(index);
         Ok(())
     }

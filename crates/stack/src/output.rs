@@ -25,16 +25,16 @@ pub enum OutputError {
 }
 
 /// Device and inode of a file. Names and mounts do not matter.
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 
 /// Files that a command reads. No result of the command may overwrite them.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
-    files: Vec<(String, Identity)>,
+    files: Vec<(String, FileIdentity)>,
 }
 
 /// Only a plain file is emptied by a writer; a terminal or a pipe is read and written at once.
-fn identity(metadata: &Metadata) -> Option<Identity> {
+fn identity(metadata: &Metadata) -> Option<FileIdentity> {
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
 }
 

@@ -24,7 +24,7 @@ impl fmt::Display for DeviceId {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Op {
+pub enum RecordOp {
     Read,
     Write,
     Discard,
@@ -32,13 +32,13 @@ pub enum Op {
     Flush,
 }
 
-impl Op {
+impl RecordOp {
     pub const fn name(self) -> &'static str {
         match self {
-            Op::Read => "read",
-            Op::Write => "write",
-            Op::Discard => "discard",
-            Op::Flush => "flush",
+            RecordOp::Read => "read",
+            RecordOp::Write => "write",
+            RecordOp::Discard => "discard",
+            RecordOp::Flush => "flush",
         }
     }
 }
@@ -49,7 +49,7 @@ pub struct Record {
     /// Time of arrival, from the origin that the format defines.
     pub at: Nanos,
     pub device: DeviceId,
-    pub op: Op,
+    pub op: RecordOp,
     /// Empty, at sector 0, for a flush; for anything else at least one sector.
     pub extent: Extent,
     /// From arrival to completion, where the trace knows.
@@ -60,13 +60,13 @@ pub struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRecord {
     #[error("a {} of no sectors", .0.name())]
-    Empty(Op),
+    Empty(RecordOp),
     #[error("{sectors} sectors at {start} are past the end of any device")]
     PastEnd { start: u64, sectors: u64 },
     #[error("{bytes} bytes at {offset} are past the end of any device")]
     BytesPastEnd { offset: u64, bytes: u64 },
     #[error("a {} of {sectors} sectors: no request has more than {SECTORS_MAX}", .op.name())]
-    TooLong { op: Op, sectors: u64 },
+    TooLong { op: RecordOp, sectors: u64 },
 }
 
 /// Readers report an error in a line of a trace as text.
@@ -81,7 +81,7 @@ impl Record {
     pub fn new(
         at: Nanos,
         device: DeviceId,
-        op: Op,
+        op: RecordOp,
         start: u64,
         sectors: u64,
     ) -> Result<Record, InvalidRecord> {
@@ -92,7 +92,7 @@ impl Record {
         if end.is_none() {
             return Err(InvalidRecord::PastEnd { start, sectors });
         }
-        if op != Op::Discard && sectors > SECTORS_MAX {
+        if op != RecordOp::Discard && sectors > SECTORS_MAX {
             return Err(InvalidRecord::TooLong { op, sectors });
         }
         Ok(Record { at, device, op, extent: Extent::new(Lba(start), sectors), response: None })
@@ -102,7 +102,7 @@ impl Record {
     pub fn of_bytes(
         at: Nanos,
         device: DeviceId,
-        op: Op,
+        op: RecordOp,
         offset: u64,
         bytes: u64,
     ) -> Result<Record, InvalidRecord> {
@@ -115,7 +115,7 @@ impl Record {
     }
 
     pub const fn flush(at: Nanos, device: DeviceId) -> Record {
-        Record { at, device, op: Op::Flush, extent: Extent::new(Lba(0), 0), response: None }
+        Record { at, device, op: RecordOp::Flush, extent: Extent::new(Lba(0), 0), response: None }
     }
 
     pub const fn answered_after(self, response: Option<Nanos>) -> Record {
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn bytes_become_every_sector_that_they_touch() {
         let of = |offset, bytes| {
-            Record::of_bytes(Nanos(0), DeviceId(0), Op::Read, offset, bytes).map(|r| r.extent)
+            Record::of_bytes(Nanos(0), DeviceId(0), RecordOp::Read, offset, bytes).map(|r| r.extent)
         };
         assert_eq!(of(512, 512), Ok(Extent::new(Lba(1), 1)));
         assert_eq!(of(511, 2), Ok(Extent::new(Lba(0), 2)));

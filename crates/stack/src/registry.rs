@@ -45,7 +45,7 @@ pub type ReadKind = fn(&mut Fields<'_>, &Path) -> Result<Arc<dyn RegisteredLayer
 
 /// A kind of layer that a stack file can name once it is registered.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct RegisteredKind {
     pub word: &'static str,
     /// True if the field `of` names a list of parts, false if it names a single part.
     pub on_several: bool,
@@ -55,21 +55,21 @@ pub struct Kind {
     pub reference: &'static str,
 }
 
-static KINDS: RwLock<Vec<Kind>> = RwLock::new(Vec::new());
+static KINDS: RwLock<Vec<RegisteredKind>> = RwLock::new(Vec::new());
 
-fn kinds() -> Vec<Kind> {
+fn kinds() -> Vec<RegisteredKind> {
     KINDS.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Makes a kind known to this process, unless it is known already.
-pub fn register(kind: Kind) {
+pub fn register(kind: RegisteredKind) {
     let mut kinds = KINDS.write().unwrap_or_else(PoisonError::into_inner);
     if kinds.iter().all(|known| known.word != kind.word) {
         kinds.push(kind);
     }
 }
 
-pub(crate) fn find(word: &str) -> Option<Kind> {
+pub(crate) fn find(word: &str) -> Option<RegisteredKind> {
     kinds().into_iter().find(|kind| kind.word == word)
 }
 

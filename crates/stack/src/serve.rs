@@ -37,7 +37,7 @@ const UBLK_NUMBER_MAX: u64 = (1 << 20) - 1;
 
 /// The front-ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Serve {
+pub struct ServeSettings {
     pub nbd: Vec<Address>,
     /// The name of the NBD export; clients that ask for no name get it too.
     pub nbd_name: String,
@@ -61,10 +61,10 @@ pub struct Serve {
     pub metrics: Option<Address>,
 }
 
-pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFileError> {
+pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<ServeSettings, StackFileError> {
     let addresses = fields.texts("nbd")?;
     let nbd_tls = fields.text("nbd-tls")?.map(|path| dir.join(path.text));
-    let nbd_tls_anyone = tls_clients(&mut fields)? == TlsClients::Anyone;
+    let nbd_tls_anyone = tls_clients(&mut fields)? == TlsClientsSetting::Anyone;
     let remote = fields.flag("nbd-allow-remote")?.unwrap_or(false);
     let nbd_allow_local_users = fields.flag("nbd-allow-local-users")?.unwrap_or(false) || remote;
     let mut nbd = Vec::new();
@@ -114,7 +114,7 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFil
         return Err(fields.error(span, "\"nbd-tls-clients\" belongs to \"nbd-tls\", which is missing"));
     }
     fields.finish()?;
-    Ok(Serve {
+    Ok(ServeSettings {
         nbd,
         nbd_name,
         nbd_tls,
@@ -132,16 +132,16 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<Serve, StackFil
 /// Clients that are let in over TLS.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum TlsClients {
+enum TlsClientsSetting {
     Signed,
     Anyone,
 }
 
-fn tls_clients(fields: &mut Fields<'_>) -> Result<TlsClients, StackFileError> {
-    Ok(fields.word("nbd-tls-clients")?.unwrap_or(TlsClients::Signed))
+fn tls_clients(fields: &mut Fields<'_>) -> Result<TlsClientsSetting, StackFileError> {
+    Ok(fields.word("nbd-tls-clients")?.unwrap_or(TlsClientsSetting::Signed))
 }
 
-impl Serve {
+impl ServeSettings {
     /// The NBD address, if any, by which every user of this machine can reach the disk without the stack file allowing it.
     pub fn open_to_local_users(&self) -> Option<SocketAddr> {
         let is_open = self.nbd_tls.is_none() && !self.nbd_allow_local_users;

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::device::DeviceSpec;
+use crate::device::DeclaredDevice;
 use crate::error::{Source, StackFileError};
 use crate::kinds::{LayerKind, LayerSpec};
 
 /// Two layers may share what is below them only through slices: otherwise they would overwrite each other.
 pub(crate) fn check(
     source: Source<'_>,
-    devices: &[DeviceSpec],
+    devices: &[DeclaredDevice],
     layers: &[LayerSpec],
 ) -> Result<(), StackFileError> {
     let mut users: BTreeMap<&str, Vec<&LayerSpec>> = BTreeMap::new();
@@ -61,10 +61,10 @@ fn check_slices(source: Source<'_>, below: &str, layers: &[&LayerSpec]) -> Resul
     Ok(())
 }
 
-fn check_paths(source: Source<'_>, devices: &[DeviceSpec]) -> Result<(), StackFileError> {
+fn check_paths(source: Source<'_>, devices: &[DeclaredDevice]) -> Result<(), StackFileError> {
     for (index, device) in devices.iter().enumerate() {
         let Some(path) = device.source.place() else { continue };
-        let same = |other: &&DeviceSpec| other.source.place() == Some(path);
+        let same = |other: &&DeclaredDevice| other.source.place() == Some(path);
         if let Some(other) = devices[..index].iter().find(same) {
             return Err(source.error(
                 device.span.clone(),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dcd_engine::{DeviceIndex, Geometry, SECTOR_BYTES};
 
-use crate::{DeviceOpener, DeviceSource, DeviceSpec, OpenError, StackFile, StackFileError};
+use crate::{DeclaredDevice, DeviceOpener, DeviceSource, OpenError, StackFile, StackFileError};
 
 /// A log and a data disk that are slices of one disk.
 pub(crate) const LOGICAL: &str = r#"
@@ -77,7 +77,7 @@ pub(crate) fn parse(text: &str) -> Result<StackFile, StackFileError> {
 pub(crate) struct AsStated;
 
 impl DeviceOpener for AsStated {
-    fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
+    fn open(&mut self, _index: DeviceIndex, device: &DeclaredDevice) -> Result<Geometry, OpenError> {
         match device.source {
             DeviceSource::Memory { size } | DeviceSource::Path { size: Some(size), .. } => {
                 Ok(Geometry::plain(size / SECTOR_BYTES))

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 
 use crate::compact::{self, Writer};
 use crate::output::{Inputs, OutputError};
-use crate::record::{DeviceId, Op, Record};
+use crate::record::{DeviceId, Record, RecordOp};
 
 /// Records in the queue, some 5 MB: at 100,000 requests a second the file may stall for more than half a second.
 const QUEUE_RECORDS: usize = 1 << 16;
@@ -73,17 +73,17 @@ pub enum Overrun {
 #[derive(Clone, Debug)]
 pub struct Recording {
     pub path: PathBuf,
-    counts: Arc<Counts>,
+    counts: Arc<TraceCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct TraceCounts {
     taken: AtomicU64,
     dropped: AtomicU64,
     broken: Mutex<Option<Broken>>,
 }
 
-impl Counts {
+impl TraceCounts {
     fn lock(&self) -> MutexGuard<'_, Option<Broken>> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +136,7 @@ impl Recording {
 }
 
 /// Puts records into the queue. Dropping it ends the file. With [`Overrun::Drop`], a disk that does not answer delays nothing for long.
-pub(crate) struct Recorder {
+pub(crate) struct TraceRecorder {
     recording: Recording,
     overrun: Overrun,
     queue: Option<SyncSender<TraceRecord>>,
@@ -144,14 +144,14 @@ pub(crate) struct Recorder {
     ended: Receiver<()>,
 }
 
-impl Recorder {
+impl TraceRecorder {
     /// Begins a file. `inputs`: the files of the stack, which it must not overwrite.
     pub fn create(
         path: &Path,
         form: Form,
         overrun: Overrun,
         inputs: &Inputs,
-    ) -> Result<Recorder, OutputError> {
+    ) -> Result<TraceRecorder, OutputError> {
         let failed = |source| OutputError::Io { output: path.display().to_string(), source };
         inputs.check(path)?;
         let file = begin(path, form.beginning())?;
@@ -173,7 +173,7 @@ impl Recorder {
             }
         };
         std::thread::Builder::new().name("dcd-trace".to_owned()).spawn(write).map_err(failed)?;
-        Ok(Recorder { recording, overrun, queue: Some(queue), ended })
+        Ok(TraceRecorder { recording, overrun, queue: Some(queue), ended })
     }
 
     pub fn recording(&self) -> Recording {
@@ -181,7 +181,7 @@ impl Recorder {
     }
 }
 
-impl Sink for Recorder {
+impl Sink for TraceRecorder {
     fn take(&mut self, record: &TraceRecord) {
         let queue = self.queue.as_ref().expect("it is taken only when this is dropped");
         let sent = match self.overrun {
@@ -206,7 +206,7 @@ impl Sink for Recorder {
     }
 }
 
-impl Drop for Recorder {
+impl Drop for TraceRecorder {
     fn drop(&mut self) {
         self.queue = None;
         match self.overrun {
@@ -303,33 +303,33 @@ impl Pace {
 
 /// A record that is held back, the first that came first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
+struct HeldRecord {
     at: Nanos,
     /// Order of the answers of requests that came at the same time.
     number: u64,
     start: u64,
     sectors: u64,
-    op: Op,
+    op: RecordOp,
     latency: Nanos,
 }
 
-impl Held {
-    fn new(record: &TraceRecord, number: u64) -> Held {
+impl HeldRecord {
+    fn new(record: &TraceRecord, number: u64) -> HeldRecord {
         let op = match record.operation {
-            IoKind::Read => Op::Read,
-            IoKind::Flush => Op::Flush,
-            IoKind::Discard => Op::Discard,
+            IoKind::Read => RecordOp::Read,
+            IoKind::Flush => RecordOp::Flush,
+            IoKind::Discard => RecordOp::Discard,
             // The format has no zeroes.
-            IoKind::Write | IoKind::WriteZeroes => Op::Write,
+            IoKind::Write | IoKind::WriteZeroes => RecordOp::Write,
         };
         let (start, sectors) = record.extent.map_or((0, 0), |extent| (extent.start.0, extent.sectors));
-        Held { at: record.at, number, start, sectors, op, latency: record.latency }
+        HeldRecord { at: record.at, number, start, sectors, op, latency: record.latency }
     }
 
     fn write(&self, out: &mut Writer) -> std::io::Result<()> {
         let device = DeviceId(0);
         let record = match self.op {
-            Op::Flush => Record::flush(self.at, device),
+            RecordOp::Flush => Record::flush(self.at, device),
             // A request past the end of every device, which was refused.
             op => match Record::new(self.at, device, op, self.start, self.sectors) {
                 Ok(record) => record,
@@ -377,14 +377,14 @@ fn write_compact(records: &Receiver<TraceRecord>, mut file: File) -> std::io::Re
         let rests = match pace.next(records) {
             Ok(record) => {
                 newest = newest.max(record.at.saturating_add(record.latency));
-                held.push(Reverse(Held::new(&record, number)));
+                held.push(Reverse(HeldRecord::new(&record, number)));
                 number += 1;
                 false
             }
             Err(RecvTimeoutError::Timeout) => pace.rests(),
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        let due = |first: &Held| rests || first.at.saturating_add(HELD_SPAN) <= newest;
+        let due = |first: &HeldRecord| rests || first.at.saturating_add(HELD_SPAN) <= newest;
         while held.len() > HELD_MAX || held.peek().is_some_and(|Reverse(first)| due(first)) {
             let Reverse(first) = held.pop().expect("it was looked at");
             first.write(&mut out)?;
@@ -417,9 +417,9 @@ mod tests {
         let path = dir.path().join("a.trace");
         for times in [3, 1] {
             let mut recorder =
-                Recorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default()).unwrap();
+                TraceRecorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default()).unwrap();
             (0..times).for_each(|at| recorder.take(&record(at, 5)));
-            let second = Recorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default());
+            let second = TraceRecorder::create(&path, Form::JsonLines, Overrun::Drop, &Inputs::default());
             assert!(matches!(second.err().unwrap(), OutputError::Busy { .. }));
             assert_eq!(recorder.status().recorded, times);
             drop(recorder);
@@ -437,11 +437,11 @@ mod tests {
 
     #[test]
     fn a_disk_that_does_not_answer_holds_up_neither_what_is_served_nor_its_end() {
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(TraceCounts::default());
         let recording = Recording { path: "a.trace".into(), counts };
         let ((queue, _records), (alive, ended)) = (sync_channel(1), sync_channel(0));
         let mut recorder =
-            Recorder { recording: recording.clone(), overrun: Overrun::Drop, queue: Some(queue), ended };
+            TraceRecorder { recording: recording.clone(), overrun: Overrun::Drop, queue: Some(queue), ended };
         (0..3).for_each(|at| recorder.take(&record(at, 5)));
         drop(recorder);
         drop(alive);
@@ -453,7 +453,8 @@ mod tests {
     fn a_recording_is_in_the_order_in_which_requests_came() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.dcd");
-        let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait, &Inputs::default()).unwrap();
+        let mut recorder =
+            TraceRecorder::create(&path, Form::Compact, Overrun::Wait, &Inputs::default()).unwrap();
         // As they were answered: the first one last, after two seconds.
         let flush = TraceRecord { operation: IoKind::Flush, extent: None, ..record(1_500, 1) };
         for record in [record(1_000, 2), flush, record(0, 2_000), record(9_000, 1)] {
@@ -477,7 +478,7 @@ mod tests {
         let (queue, _records) = sync_channel(2);
         let recording = Recording { path: PathBuf::new(), counts: Arc::default() };
         let ended = sync_channel(0).1;
-        let mut recorder = Recorder { recording, overrun: Overrun::Drop, queue: Some(queue), ended };
+        let mut recorder = TraceRecorder { recording, overrun: Overrun::Drop, queue: Some(queue), ended };
         (0..5).for_each(|at| recorder.take(&record(at, 1)));
         let status = recorder.status();
         assert_eq!((status.recorded, status.dropped), (2, 3));
@@ -498,7 +499,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for form in [Form::Compact, Form::JsonLines] {
             let path = dir.path().join(format!("{form:?}"));
-            let mut recorder = Recorder::create(&path, form, Overrun::Wait, &Inputs::default()).unwrap();
+            let mut recorder = TraceRecorder::create(&path, form, Overrun::Wait, &Inputs::default()).unwrap();
             recorder.take(&record(0, 1));
             recorder.take(&record(9, 1));
             let deadline = Instant::now() + Duration::from_secs(60);
@@ -527,7 +528,7 @@ mod tests {
         std::fs::write(&old, "").unwrap();
         std::fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
         for path in [&new, &old] {
-            drop(Recorder::create(path, Form::JsonLines, Overrun::Wait, &Inputs::default()).unwrap());
+            drop(TraceRecorder::create(path, Form::JsonLines, Overrun::Wait, &Inputs::default()).unwrap());
             assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
         }
     }
@@ -536,7 +537,8 @@ mod tests {
     fn a_recording_that_was_cut_off_ends_behind_its_last_whole_block() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.dcd");
-        let mut recorder = Recorder::create(&path, Form::Compact, Overrun::Wait, &Inputs::default()).unwrap();
+        let mut recorder =
+            TraceRecorder::create(&path, Form::Compact, Overrun::Wait, &Inputs::default()).unwrap();
         (0..30_000).for_each(|at| recorder.take(&record(at, at % 100)));
         drop(recorder);
         let whole = std::fs::read(&path).unwrap();
@@ -583,7 +585,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("precious.img");
         let create =
-            |path: &Path, form| Recorder::create(path, form, Overrun::Drop, &Inputs::default()).err();
+            |path: &Path, form| TraceRecorder::create(path, form, Overrun::Drop, &Inputs::default()).err();
         for form in [Form::JsonLines, Form::Compact] {
             for content in [&b"\0\0\0\0\0\0\0\0"[..], b"{", b"{\"a\": 1}"] {
                 std::fs::write(&path, content).unwrap();

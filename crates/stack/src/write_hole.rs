@@ -2,7 +2,7 @@
 //! close the write hole. A destage leaves a row between two versions when the power is cut, and a member that is
 //! lost then takes blocks with it that were destaged long ago and are in no log.
 
-use crate::device::DeviceSpec;
+use crate::device::DeclaredDevice;
 use crate::fields::Located;
 use crate::kinds::{LayerKind, LayerSpec, SliceSpec};
 use crate::order::needed;
@@ -21,7 +21,7 @@ fn log_of(cache: &str) -> String {
 }
 
 /// Adds a journal to each array below a log cache that has none.
-pub(crate) fn close(devices: &[DeviceSpec], layers: &mut Vec<LayerSpec>) {
+pub(crate) fn close(devices: &[DeclaredDevice], layers: &mut Vec<LayerSpec>) {
     for cache in 0..layers.len() {
         let LayerKind::LogCache { log, data, .. } = &layers[cache].kind else { continue };
         let Some(array) = array_below(layers, &data.text) else { continue };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dcd_engine::{Buf, Durability, Extent, Io, Lba, Nanos, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
-use dcd_trace::{DeviceId, Op, OverwriteDistances, ReadTrace, TraceError};
+use dcd_trace::{DeviceId, OverwriteDistances, ReadTrace, RecordOp, TraceError};
 
 use crate::failure::Failure;
 
@@ -129,11 +129,11 @@ fn load(reader: &mut dyn ReadTrace, device: Option<u32>, block_bytes: u32) -> Re
     let mut count = 0;
     while let Some(record) = reader.next_record()? {
         let of_it = devices.entry(record.device).or_default();
-        of_it.writes += u64::from(record.op == Op::Write);
+        of_it.writes += u64::from(record.op == RecordOp::Write);
         if device.is_some_and(|number| number != record.device.0) {
             continue;
         }
-        if record.op == Op::Discard {
+        if record.op == RecordOp::Discard {
             of_it.discards += 1;
             continue;
         }
@@ -144,8 +144,12 @@ fn load(reader: &mut dyn ReadTrace, device: Option<u32>, block_bytes: u32) -> Re
             )));
         }
         let sectors = u32::try_from(record.extent.sectors).expect("no request has more");
-        let request =
-            Request { at: record.at, start: record.extent.start.0, sectors, writes: record.op == Op::Write };
+        let request = Request {
+            at: record.at,
+            start: record.extent.start.0,
+            sectors,
+            writes: record.op == RecordOp::Write,
+        };
         of_it.requests.push(request.in_blocks(block));
     }
     Ok(devices)
@@ -256,17 +260,17 @@ mod tests {
         Workload::read(&mut Given(records.into_iter()), device, 512, purpose)
     }
 
-    fn record(ms: u64, op: Op, start: u64, sectors: u64) -> Record {
+    fn record(ms: u64, op: RecordOp, start: u64, sectors: u64) -> Record {
         Record::new(Nanos::from_millis(ms), DeviceId(0), op, start, sectors).unwrap()
     }
 
     #[test]
     fn requests_are_in_order_and_count_from_the_first() {
         let records = vec![
-            record(30, Op::Read, 8, 8),
-            record(10, Op::Write, 16, 8),
+            record(30, RecordOp::Read, 8, 8),
+            record(10, RecordOp::Write, 16, 8),
             Record::flush(Nanos::from_millis(20), DeviceId(0)),
-            record(25, Op::Discard, 0, 8),
+            record(25, RecordOp::Discard, 0, 8),
         ];
         let workload = read(records, None, Purpose::Tune).unwrap();
         let times: Vec<u64> = workload.requests.iter().map(|request| request.at.0 / 1_000_000).collect();
@@ -290,10 +294,13 @@ mod tests {
 
     #[test]
     fn a_device_without_writes_is_refused_and_those_with_writes_are_named() {
-        assert!(refused(vec![record(0, Op::Read, 0, 1)], None).contains("the trace has no writes"));
+        assert!(refused(vec![record(0, RecordOp::Read, 0, 1)], None).contains("the trace has no writes"));
         let of = |number, record: Record| Record { device: DeviceId(number), ..record };
-        let records =
-            vec![record(0, Op::Read, 0, 1), record(1, Op::Read, 0, 1), of(7, record(2, Op::Write, 0, 1))];
+        let records = vec![
+            record(0, RecordOp::Read, 0, 1),
+            record(1, RecordOp::Read, 0, 1),
+            of(7, record(2, RecordOp::Write, 0, 1)),
+        ];
         for device in [None, Some(0)] {
             let said = refused(records.clone(), device);
             assert!(said.contains("device 0 has no writes") && said.contains("7 (1 writes)"), "{said}");
@@ -303,8 +310,8 @@ mod tests {
 
     #[test]
     fn times_of_centuries_are_refused() {
-        let late = Record { at: Nanos(u64::MAX - 1), ..record(0, Op::Write, 0, 8) };
-        let said = refused(vec![record(0, Op::Write, 0, 8), late], None);
+        let late = Record { at: Nanos(u64::MAX - 1), ..record(0, RecordOp::Write, 0, 8) };
+        let said = refused(vec![record(0, RecordOp::Write, 0, 8), late], None);
         assert!(said.contains("spans 584 years"), "{said}");
     }
 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::Path;
 
-use dcd_crash::{Latency, Progress, SimDevice, VirtualDriver};
+use dcd_crash::{DriverProgress, Latency, SimDevice, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::raid::create;
 use dcd_engine::raid::offline::make_spare;
@@ -16,8 +16,8 @@ use dcd_engine::{
 };
 use dcd_sim::SparseDisk;
 use dcd_stack::{
-    DeviceOpener, DeviceSource, DeviceSpec, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus, METER,
-    OpenError, Overrun, RaidSpec, Role, StackFile, StackFileError,
+    DeclaredDevice, DeviceOpener, DeviceSource, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus,
+    METER, OpenError, Overrun, RaidSpec, Role, StackFile, StackFileError,
 };
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ impl Asked {
 
 /// A stack at one time. None where it has no cache, or no log.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct State {
+pub struct RunState {
     pub now: Nanos,
     /// Requests that are not answered.
     pub waiting: usize,
@@ -84,7 +84,7 @@ pub struct State {
 /// Sees what happens in a run.
 pub trait Watch {
     /// Sees a request arrive at a stack in this state, where so many wait already.
-    fn asked(&mut self, _waiting: usize, _state: impl FnOnce() -> State) {}
+    fn asked(&mut self, _waiting: usize, _state: impl FnOnce() -> RunState) {}
 
     /// A request was answered at `now`, and took `time`.
     fn answered(&mut self, asked: &Asked, now: Nanos, time: Nanos);
@@ -94,7 +94,7 @@ pub trait Watch {
         None
     }
 
-    fn look(&mut self, _state: State) {}
+    fn look(&mut self, _state: RunState) {}
 }
 
 /// Reads a stack that this program has made, which has modelled disks.
@@ -125,7 +125,7 @@ struct VirtualOpener<'a> {
 }
 
 impl VirtualOpener<'_> {
-    fn make(&self, index: DeviceIndex, device: &DeviceSpec) -> Result<SparseDisk, String> {
+    fn make(&self, index: DeviceIndex, device: &DeclaredDevice) -> Result<SparseDisk, String> {
         let is_modelled = self.file.layers.iter().any(|layer| {
             layer.kind.role() == Some(Role::ModelledDisk)
                 && layer.kind.below_names().contains(&device.name.as_str())
@@ -153,7 +153,7 @@ impl VirtualOpener<'_> {
 }
 
 impl DeviceOpener for VirtualOpener<'_> {
-    fn open(&mut self, index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
+    fn open(&mut self, index: DeviceIndex, device: &DeclaredDevice) -> Result<Geometry, OpenError> {
         let disk = match self.kept.remove(&device.name) {
             Some(disk) => disk,
             None => self.make(index, device)?,
@@ -165,7 +165,7 @@ impl DeviceOpener for VirtualOpener<'_> {
 }
 
 /// The size that a device has, or would be created with. Its content plays no part.
-fn size_of(device: &DeviceSpec) -> Result<u64, String> {
+fn size_of(device: &DeclaredDevice) -> Result<u64, String> {
     match &device.source {
         DeviceSource::Memory { size } | DeviceSource::Path { size: Some(size), .. } => Ok(*size),
         DeviceSource::Remote(remote) => Err(format!(
@@ -293,7 +293,7 @@ impl VirtualRun {
                 let alarm = self.next_id;
                 self.next_id += 1;
                 self.driver.set_alarm(self.driver.now() + pause, alarm);
-                while self.step(watch, 0) != Progress::Alarm(alarm) {}
+                while self.step(watch, 0) != DriverProgress::Alarm(alarm) {}
             }
             let asked = Asked { number: number as usize, ..Asked::of(&io) };
             let what = dcd_crash::describe(&io);
@@ -322,7 +322,7 @@ impl VirtualRun {
             let id = self.next_id;
             self.next_id += 1;
             self.driver.set_alarm(begin + at, id);
-            while self.step(watch, outstanding.len()) != Progress::Alarm(id) {
+            while self.step(watch, outstanding.len()) != DriverProgress::Alarm(id) {
                 self.take_replies(&mut outstanding, first, watch)?;
             }
             let asked = Asked { number: (id - first) as usize, ..Asked::of(&io) };
@@ -332,7 +332,7 @@ impl VirtualRun {
         }
         while !outstanding.is_empty() {
             let progress = self.step(watch, outstanding.len());
-            assert!(progress != Progress::Idle, "{} requests are never answered", outstanding.len());
+            assert!(progress != DriverProgress::Idle, "{} requests are never answered", outstanding.len());
             self.take_replies(&mut outstanding, first, watch)?;
         }
         Ok(())
@@ -359,23 +359,23 @@ impl VirtualRun {
     }
 
     /// A step of the driver, or a look at the stack.
-    fn step(&mut self, watch: &mut impl Watch, waiting: usize) -> Progress {
+    fn step(&mut self, watch: &mut impl Watch, waiting: usize) -> DriverProgress {
         let progress = self.driver.step(&mut self.stack);
-        if progress == Progress::Alarm(LOOK) {
+        if progress == DriverProgress::Alarm(LOOK) {
             watch.look(self.state(waiting));
             // Where nothing else is to come, looking on would only hide that.
             if let Some(at) = watch.next_look().filter(|_| !self.driver.is_idle(&self.stack)) {
                 self.driver.set_alarm(at, LOOK);
             }
-            return Progress::Moved;
+            return DriverProgress::Moved;
         }
         progress
     }
 
     /// Returns the state of the caches.
-    pub fn state(&self, waiting: usize) -> State {
+    pub fn state(&self, waiting: usize) -> RunState {
         let now = self.driver.now();
-        let mut state = State { now, waiting, ..State::default() };
+        let mut state = RunState { now, waiting, ..RunState::default() };
         for cache in &self.caches {
             let status = LayerStatus::of(&self.stack, *cache, now);
             let add = |sum: &mut Option<u64>, bytes: Option<u64>| {
@@ -401,7 +401,7 @@ impl VirtualRun {
                     Some((_, Report::Stopped | Report::LogFailed | Report::Array(_) | Report::Notice)) => {}
                     None => {
                         let progress = self.driver.step(&mut self.stack);
-                        assert!(progress != Progress::Idle, "a drain that never ends");
+                        assert!(progress != DriverProgress::Idle, "a drain that never ends");
                     }
                 }
             }
@@ -421,7 +421,10 @@ impl VirtualRun {
             }
             let progress = self.step(watch, 1);
             let waited = self.driver.now().since(begin);
-            assert!(progress != Progress::Idle && waited < REQUEST_MAX, "the request is never answered");
+            assert!(
+                progress != DriverProgress::Idle && waited < REQUEST_MAX,
+                "the request is never answered"
+            );
         }
     }
 

@@ -33,7 +33,7 @@ use crate::behind::Behind;
 use crate::cache::ReadAhead;
 use crate::controller::{Access, Controller, Served, Service};
 use crate::drive::{self, Drive, DriveError};
-use crate::queue::{Pending, Queue, Scheduler, Work};
+use crate::queue::{DiskQueue, DiskWork, Pending, Scheduler};
 use crate::statistics::Statistics;
 use crate::write_back::WriteBackKind;
 
@@ -102,7 +102,7 @@ struct InService {
 /// See the module's documentation.
 pub struct Disk {
     controller: Controller,
-    queue: Queue,
+    queue: DiskQueue,
     in_service: Option<InService>,
     /// Time at which the last service ended.
     free_at: Nanos,
@@ -130,7 +130,7 @@ impl Disk {
     /// outside.
     pub fn with_drive(drive: Drive, config: &DiskConfig) -> Disk {
         let drive = config.change(drive).expect("a drive can be changed as the configuration says");
-        let queue = Queue::new(config.queue, drive.queue_depth());
+        let queue = DiskQueue::new(config.queue, drive.queue_depth());
         Disk {
             write_cache: config.write_cache,
             behind: Behind::default(),
@@ -192,7 +192,7 @@ impl Disk {
         match self.write_cache {
             WriteCache::Off => cx.submit(BELOW, OpId(id.0), pending.request.io),
             WriteCache::On | WriteCache::Selective => {
-                self.flushing.extend(matches!(pending.work, Work::Flush).then_some(id));
+                self.flushing.extend(matches!(pending.work, DiskWork::Flush).then_some(id));
                 self.behind.hand_down(OpId(id.0), pending.request.io, cx);
             }
         }
@@ -221,14 +221,14 @@ impl Disk {
             self.receive(start);
         }
         let service = match pending.work {
-            Work::Transfer { access, extent, .. } => {
+            DiskWork::Transfer { access, extent, .. } => {
                 self.controller.serve(start, pending.known, access, extent)
             }
-            Work::Flush => Service::without_data(self.controller.flush(start, pending.known)),
+            DiskWork::Flush => Service::without_data(self.controller.flush(start, pending.known)),
         };
         self.statistics.served(start, &service, &pending);
         let delayed = service.served == Served::Cache
-            && matches!(pending.work, Work::Transfer { access: Access::WriteBehind, .. });
+            && matches!(pending.work, DiskWork::Transfer { access: Access::WriteBehind, .. });
         self.in_service = Some(InService { pending, end: service.end, delayed });
     }
 
@@ -264,10 +264,10 @@ impl Disk {
     }
 
     /// Returns what a request asks of the drive, or the reason why it cannot be served.
-    fn work(&self, io: &Io) -> Result<Work, IoError> {
+    fn work(&self, io: &Io) -> Result<DiskWork, IoError> {
         self.geometry().validate(io)?;
         let access = match io {
-            Io::Flush => return Ok(Work::Flush),
+            Io::Flush => return Ok(DiskWork::Flush),
             Io::Discard { .. } => unreachable!("a drive offers none"),
             Io::Read { .. } | Io::ReadCopy { .. } => Access::Read,
             Io::Write { durability, .. } | Io::WriteCopy { durability, .. } => self.write_access(*durability),
@@ -277,7 +277,7 @@ impl Disk {
         // Only this order looks at where a request lies before its turn comes.
         let looks = self.queue.scheduler() == Scheduler::Sptf;
         let spot = looks.then(|| self.drive().locate(extent.start));
-        Ok(Work::Transfer { access, extent, spot })
+        Ok(DiskWork::Transfer { access, extent, spot })
     }
 }
 

@@ -5,7 +5,7 @@
 //! of 0.0001 of the distribution.
 
 use dcd_engine::{Extent, Nanos};
-use dcd_stack::{Op, Record};
+use dcd_stack::{Record, RecordOp};
 
 use crate::controller::{Access, Controller, Served};
 use crate::drive::Drive;
@@ -38,7 +38,7 @@ pub enum NotMeasured {
     )]
     Overlaps(usize),
     #[error("request {request} is a {}: only reads and writes can be replayed (\"dcd trace cut --only read,write\")", .op.name())]
-    Other { request: usize, op: Op },
+    Other { request: usize, op: RecordOp },
     #[error("request {0} is to another device than the first: choose one (\"dcd trace cut --device\")")]
     Devices(usize),
     #[error(
@@ -60,8 +60,8 @@ pub fn closed_loop(trace: &[Record]) -> Result<Vec<Measured>, NotMeasured> {
             return Err(NotMeasured::Devices(request));
         }
         let write = match record.op {
-            Op::Read => false,
-            Op::Write => true,
+            RecordOp::Read => false,
+            RecordOp::Write => true,
             op => return Err(NotMeasured::Other { request, op }),
         };
         let response = record.response.ok_or(NotMeasured::NoResponse(request))?;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     fn read(at: u64, response: Option<u64>) -> Record {
-        let record = Record::new(Nanos(at), DeviceId(0), Op::Read, 8, 8).expect("it is a request");
+        let record = Record::new(Nanos(at), DeviceId(0), RecordOp::Read, 8, 8).expect("it is a request");
         record.answered_after(response.map(Nanos))
     }
 
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(closed_loop(&[read(0, Some(5)), read(9, None)]), Err(NotMeasured::NoResponse(2)));
         assert_eq!(closed_loop(&[read(0, Some(50)), read(9, Some(1))]), Err(NotMeasured::Overlaps(2)));
         let flush = Record::flush(Nanos(0), DeviceId(0)).answered_after(Some(Nanos(1)));
-        assert_eq!(closed_loop(&[flush]), Err(NotMeasured::Other { request: 1, op: Op::Flush }));
+        assert_eq!(closed_loop(&[flush]), Err(NotMeasured::Other { request: 1, op: RecordOp::Flush }));
         let other = Record { device: DeviceId(1), ..read(9, Some(1)) };
         assert_eq!(closed_loop(&[read(0, Some(1)), other]), Err(NotMeasured::Devices(2)));
         let drive = crate::drive::builtin("ra81").expect("a built-in drive");

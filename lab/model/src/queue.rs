@@ -35,7 +35,7 @@ pub enum Scheduler {
 
 /// Request as the drive sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum DiskWork {
     Transfer {
         access: Access,
         extent: Extent,
@@ -45,11 +45,11 @@ pub(crate) enum Work {
     Flush,
 }
 
-impl Work {
+impl DiskWork {
     const fn writes(&self) -> bool {
         matches!(
             self,
-            Work::Transfer { access: Access::Write | Access::WriteBehind | Access::WriteZeroes, .. }
+            DiskWork::Transfer { access: Access::Write | Access::WriteBehind | Access::WriteZeroes, .. }
         )
     }
 }
@@ -57,14 +57,14 @@ impl Work {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub request: Request,
-    pub work: Work,
+    pub work: DiskWork,
     pub arrival: Nanos,
     /// Time at which the drive got the command; later than its arrival where the queue was full.
     pub known: Nanos,
 }
 
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct DiskQueue {
     scheduler: Scheduler,
     depth: usize,
     pending: VecDeque<Pending>,
@@ -73,9 +73,9 @@ pub(crate) struct Queue {
     upwards: bool,
 }
 
-impl Queue {
-    pub fn new(scheduler: Scheduler, depth: usize) -> Queue {
-        Queue { scheduler, depth, pending: VecDeque::with_capacity(depth), last: Lba(0), upwards: true }
+impl DiskQueue {
+    pub fn new(scheduler: Scheduler, depth: usize) -> DiskQueue {
+        DiskQueue { scheduler, depth, pending: VecDeque::with_capacity(depth), last: Lba(0), upwards: true }
     }
 
     pub fn len(&self) -> usize {
@@ -86,7 +86,7 @@ impl Queue {
         self.scheduler
     }
 
-    pub fn push(&mut self, request: Request, work: Work, now: Nanos) {
+    pub fn push(&mut self, request: Request, work: DiskWork, now: Nanos) {
         self.pending.push_back(Pending { request, work, arrival: now, known: now });
     }
 
@@ -113,7 +113,7 @@ impl Queue {
             Scheduler::Look | Scheduler::CLook | Scheduler::Sstf => self.next_by_lba(),
         };
         let taken = self.pending.remove(index)?;
-        if let Work::Transfer { extent, .. } = taken.work {
+        if let DiskWork::Transfer { extent, .. } = taken.work {
             self.upwards = extent.start >= self.last;
             self.last = extent.start;
         }
@@ -126,7 +126,7 @@ impl Queue {
         let mut best: Option<(K, usize)> = None;
         let mut writes = false;
         for (index, pending) in self.pending.iter().take(self.depth).enumerate() {
-            if pending.work == Work::Flush {
+            if pending.work == DiskWork::Flush {
                 if !writes {
                     return index;
                 }
@@ -144,8 +144,8 @@ impl Queue {
     fn next_by_lba(&self) -> usize {
         let (last, upwards) = (self.last.0, self.upwards);
         let distance = |pending: &Pending| match pending.work {
-            Work::Transfer { extent, .. } => (extent.start.0 < last, extent.start.0.abs_diff(last)),
-            Work::Flush => (false, 0),
+            DiskWork::Transfer { extent, .. } => (extent.start.0 < last, extent.start.0.abs_diff(last)),
+            DiskWork::Flush => (false, 0),
         };
         self.cheapest(|pending| {
             let (below, distance) = distance(pending);
@@ -162,10 +162,10 @@ impl Queue {
     fn nearest(&self, start: Nanos, controller: &mut Controller) -> usize {
         controller.catch_up(start);
         self.cheapest(|pending| match &pending.work {
-            Work::Transfer { access, extent, spot: Some(spot) } => {
+            DiskWork::Transfer { access, extent, spot: Some(spot) } => {
                 controller.positioning(start, pending.known, *access, *extent, spot)
             }
-            Work::Transfer { .. } | Work::Flush => 0,
+            DiskWork::Transfer { .. } | DiskWork::Flush => 0,
         })
     }
 }

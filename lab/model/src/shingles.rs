@@ -27,7 +27,7 @@ pub(crate) struct ShinglesShape {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct ShinglePiece {
     sectors: u64,
     /// Place in the persistent cache.
     at: Lba,
@@ -38,7 +38,7 @@ struct Piece {
 pub(crate) struct Shingles {
     shape: ShinglesShape,
     /// Cached pieces by first sector; disjoint, and none reaches over the end of a band.
-    pieces: BTreeMap<Lba, Piece>,
+    pieces: BTreeMap<Lba, ShinglePiece>,
     /// Bands with cached pieces, the oldest first.
     bands: VecDeque<u64>,
     listed: BTreeSet<u64>,
@@ -104,7 +104,7 @@ impl Shingles {
         while start < extent.end() {
             let band = start.0 / self.shape.band_sectors;
             let end = extent.end().min(Lba((band + 1) * self.shape.band_sectors));
-            self.pieces.insert(start, Piece { sectors: end - start, at: at + (start - extent.start) });
+            self.pieces.insert(start, ShinglePiece { sectors: end - start, at: at + (start - extent.start) });
             if self.listed.insert(band) {
                 self.bands.push_back(band);
             }
@@ -121,14 +121,15 @@ impl Shingles {
             self.cached_sectors -= piece.sectors;
             for (from, to) in [(whole.start, extent.start), (extent.end(), whole.end())] {
                 if from < to {
-                    self.pieces.insert(from, Piece { sectors: to - from, at: piece.at + (from - start) });
+                    self.pieces
+                        .insert(from, ShinglePiece { sectors: to - from, at: piece.at + (from - start) });
                     self.cached_sectors += to - from;
                 }
             }
         }
     }
 
-    fn overlapping(&self, extent: Extent) -> Vec<(Lba, Piece)> {
+    fn overlapping(&self, extent: Extent) -> Vec<(Lba, ShinglePiece)> {
         let before = self.pieces.range(..extent.start).next_back();
         let inside = self.pieces.range(extent.start..extent.end());
         let all = before.into_iter().chain(inside).map(|(start, piece)| (*start, *piece));

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::write_cache::{DiskMap, RegionUnit};
 use dcd_engine::{Layer, SECTOR_BYTES};
-use dcd_stack::{Below, Fields, Kind, RegisteredLayer, Role, StackFileError};
+use dcd_stack::{Below, Fields, RegisteredKind, RegisteredLayer, Role, StackFileError};
 
 use crate::{Disk, DiskConfig, Drive, disk_map, drive};
 
-const KIND: Kind = Kind { word: "disk", on_several: false, read, reference: REFERENCE };
+const KIND: RegisteredKind = RegisteredKind { word: "disk", on_several: false, read, reference: REFERENCE };
 
 /// Makes the kinds "disk" and "write-cache" known to stack files.
 pub fn register_kinds() {

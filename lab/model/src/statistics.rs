@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::controller::{Access, Served, Service};
 use crate::histogram::Histogram;
-use crate::queue::{Pending, Work};
+use crate::queue::{DiskWork, Pending};
 
 /// Reads, and from where they were served.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,16 +80,16 @@ impl Statistics {
         self.rotation += u128::from(service.rotation.0);
         self.transfer += u128::from(service.transfer.0);
         match pending.work {
-            Work::Flush => {
+            DiskWork::Flush => {
                 self.flushes += 1;
                 self.flush_response.add(response);
             }
-            Work::Transfer { access: Access::Read, extent, .. } => {
+            DiskWork::Transfer { access: Access::Read, extent, .. } => {
                 self.read(extent, service.served);
                 self.read_queued += queued;
                 self.read_response.add(response);
             }
-            Work::Transfer { access, extent, .. } => {
+            DiskWork::Transfer { access, extent, .. } => {
                 self.writes += u64::from(access != Access::WriteZeroes);
                 self.delayed += u64::from(service.served == Served::Cache);
                 self.zeroes += u64::from(access == Access::WriteZeroes);

@@ -53,7 +53,7 @@ pub(crate) struct WriteBackShape {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct WrittenPart {
     extent: Extent,
     end: Nanos,
 }
@@ -64,7 +64,7 @@ pub(crate) struct WriteBack {
     shape: WriteBackShape,
     /// Sorted by place, disjoint, and not touching each other; with a number that rises with their age.
     runs: Vec<(Extent, u64)>,
-    parts: VecDeque<Part>,
+    parts: VecDeque<WrittenPart>,
     waiting_sectors: u64,
     arrivals: u64,
     /// Time at which the last part is on the medium.
@@ -137,7 +137,7 @@ impl WriteBack {
     }
 
     /// The parts that are not on the medium at a time.
-    fn unwritten(&self, now: Nanos) -> impl Iterator<Item = &Part> {
+    fn unwritten(&self, now: Nanos) -> impl Iterator<Item = &WrittenPart> {
         self.parts.iter().filter(move |part| part.end > now)
     }
 
@@ -162,7 +162,7 @@ impl WriteBack {
 
     /// The heads write a range until `end`.
     pub fn writing(&mut self, extent: Extent, end: Nanos) {
-        self.parts.push_back(Part { extent, end });
+        self.parts.push_back(WrittenPart { extent, end });
         self.free_at = end;
         self.last = extent.end();
     }

@@ -20,7 +20,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dcd_crash::{Progress, SimDevice, SimRng, VirtualDriver};
+use dcd_crash::{DriverProgress, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
@@ -116,7 +116,7 @@ fn fill(bench: &mut Bench, region: u64, log_sectors: u64) -> BTreeSet<u64> {
         }
         let mut open = FILLING + 1;
         while open > 0 {
-            assert_ne!(bench.driver.step(&mut bench.stack), Progress::Idle);
+            assert_ne!(bench.driver.step(&mut bench.stack), DriverProgress::Idle);
             while bench.driver.take_reply().is_some() {
                 open -= 1;
             }
@@ -131,7 +131,7 @@ fn drain(bench: &mut Bench) -> (Nanos, u64) {
     let before = operations(&bench.stack);
     bench.driver.control(&mut bench.stack, bench.cache, Control::Drain);
     loop {
-        assert_ne!(bench.driver.step(&mut bench.stack), Progress::Idle, "the drain ends");
+        assert_ne!(bench.driver.step(&mut bench.stack), DriverProgress::Idle, "the drain ends");
         if let Some((_, report)) = bench.driver.take_report() {
             assert_eq!(report, Report::Drained);
             return (bench.driver.now().since(begun), operations(&bench.stack) - before);
@@ -284,7 +284,7 @@ fn write_all(bench: &mut Bench, blocks: &[u64]) -> (Vec<Nanos>, Nanos, Nanos) {
             }
         }
         if next - times.len() == IN_FLIGHT || next == blocks.len() && times.len() < next {
-            assert_ne!(bench.driver.step(&mut bench.stack), Progress::Idle);
+            assert_ne!(bench.driver.step(&mut bench.stack), DriverProgress::Idle);
         }
     }
     times.sort_unstable();

@@ -12,7 +12,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use dcd_crash::{BlankDisk, Latency, Progress, SimRng, VirtualDriver};
+use dcd_crash::{BlankDisk, DriverProgress, Latency, SimRng, VirtualDriver};
 use dcd_engine::{
     Buf, Durability, Extent, Geometry, Io, Lba, Nanos, Pump, RequestId, Stack, StackBuilder, Target,
 };
@@ -188,7 +188,7 @@ fn through_driver(drive: &Drive, scheduler: Scheduler, disks: usize, arrivals: &
                 driver.set_alarm(arrivals[0].at, 0);
                 next = 1;
             }
-            if let Progress::Alarm(index) = driver.step(&mut stack) {
+            if let DriverProgress::Alarm(index) = driver.step(&mut stack) {
                 let arrival = &arrivals[index as usize];
                 if next < arrivals.len() {
                     driver.set_alarm(arrivals[next].at, next as u64);

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use dcd_crash::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
+use dcd_crash::{BlankDisk, DriverProgress, Latency, MemDisk, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::{Buf, Durability, Extent, Geometry, Io, Lba, Nanos, RequestId, Stack, StackBuilder};
 
@@ -38,7 +38,7 @@ fn run(name: &str, device: Box<dyn SimDevice>, payload: bool) {
             driver.request(&mut stack, RequestId(asked), io);
             asked += 1;
         }
-        assert_ne!(driver.step(&mut stack), Progress::Idle);
+        assert_ne!(driver.step(&mut stack), DriverProgress::Idle);
         while let Some((_, result)) = driver.take_reply() {
             answered += 1;
             spare.push(result.buf);

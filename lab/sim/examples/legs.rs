@@ -5,7 +5,7 @@
 //!
 //! `cargo run --release -p dcd-sim --example legs`
 
-use dcd_crash::{Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
+use dcd_crash::{DriverProgress, Latency, MemDisk, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
 use dcd_engine::mirror::{CONTENT_SECTOR, Mirror, MirrorConfig, offline};
@@ -75,7 +75,7 @@ fn mean(
             driver.request(stack, RequestId(asked), io(Lba(rng.below(DATA_SECTORS / 8) * 8)));
             asked += 1;
         }
-        assert_ne!(driver.step(stack), Progress::Idle, "requests are on their way");
+        assert_ne!(driver.step(stack), DriverProgress::Idle, "requests are on their way");
         while let Some((_, result)) = driver.take_reply() {
             assert!(result.status.is_ok(), "good disks do what they are asked");
             answered += 1;

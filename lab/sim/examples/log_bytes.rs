@@ -6,7 +6,7 @@
 //! modelled disk that spins, without and with gaps that save a flush the wait for a revolution. Gaps are counted apart, as is
 //! what stays empty at the end of a segment: nothing is written there.
 
-use dcd_crash::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
+use dcd_crash::{BlankDisk, DriverProgress, Latency, MemDisk, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
@@ -115,14 +115,14 @@ pub fn measure(clients: u64, writes_each: u64, log_block_bytes: u32, log_on: Log
     let mut flushing = vec![false; clients as usize];
     while flushed < clients * writes_each {
         match driver.step(&mut stack) {
-            Progress::Alarm(client) if left > 0 => {
+            DriverProgress::Alarm(client) if left > 0 => {
                 left -= 1;
                 let at = Lba(rng.below(DATA_SECTORS / LINE_SECTORS) * LINE_SECTORS);
                 let buf = Buf::blank(LINE_BYTES as usize);
                 let io = Io::Write { at, buf, durability: Durability::Volatile };
                 driver.request(&mut stack, RequestId(client), io);
             }
-            Progress::Idle => panic!("nobody is left to go on"),
+            DriverProgress::Idle => panic!("nobody is left to go on"),
             _ => {}
         }
         while let Some((id, result)) = driver.take_reply() {

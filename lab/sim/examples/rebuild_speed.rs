@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use dcd_crash::{MemDisk, Progress, VirtualDriver};
+use dcd_crash::{DriverProgress, MemDisk, VirtualDriver};
 use dcd_engine::raid::offline::make_spare;
 use dcd_engine::raid::{Level, RaidConfig, RaidLayer, create};
 use dcd_engine::{
@@ -134,7 +134,7 @@ fn run(
     let began = driver.now();
     loop {
         for _ in 0..200 {
-            if driver.step(stack) == Progress::Idle {
+            if driver.step(stack) == DriverProgress::Idle {
                 break;
             }
         }

@@ -15,7 +15,7 @@
 
 use std::error::Error;
 
-use dcd_crash::{BlankDisk, Latency, Progress, SimRng, VirtualDriver};
+use dcd_crash::{BlankDisk, DriverProgress, Latency, SimRng, VirtualDriver};
 use dcd_engine::destage::what::WhatPolicy;
 use dcd_engine::{Buf, Durability, Extent, Geometry, Io, Lba, Nanos, Pump, RequestId, StackBuilder};
 use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCache, WriteCacheConfig};
@@ -88,7 +88,7 @@ fn run(drive: &Drive, what: WhatPolicy, arrivals: &[Arrival]) -> Result<(f64, u6
     let cpu = cpu_seconds();
     for (index, arrival) in arrivals.iter().enumerate() {
         driver.set_alarm(begin + arrival.at, index as u64);
-        while driver.step(&mut stack) != Progress::Alarm(index as u64) {
+        while driver.step(&mut stack) != DriverProgress::Alarm(index as u64) {
             while driver.take_reply().is_some() {}
         }
         let (at, buf) = (arrival.extent.start, Buf::blank(arrival.extent.sectors as usize * 512));
@@ -98,7 +98,7 @@ fn run(drive: &Drive, what: WhatPolicy, arrivals: &[Arrival]) -> Result<(f64, u6
         };
         driver.request(&mut stack, RequestId(index as u64), io);
     }
-    while driver.step(&mut stack) != Progress::Idle {
+    while driver.step(&mut stack) != DriverProgress::Idle {
         while driver.take_reply().is_some() {}
     }
     Ok((arrivals.len() as f64 / (cpu_seconds() - cpu).max(1e-3), driver.trace_hash()))

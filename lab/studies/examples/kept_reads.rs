@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write as _;
 
-use dcd_crash::{BlankDisk, Latency, MemDisk, Progress, SimDevice, SimRng, VirtualDriver};
+use dcd_crash::{BlankDisk, DriverProgress, Latency, MemDisk, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, Reads};
 use dcd_engine::{
@@ -159,7 +159,7 @@ pub fn dcd(accesses: &[Access], capacity: u64, reads: Reads) -> Figures {
     let mut left = accesses.iter();
     driver.set_alarm(dcd_engine::Pump::now(&driver) + THINK, 0);
     loop {
-        if let Progress::Alarm(_) = driver.step(&mut stack) {
+        if let DriverProgress::Alarm(_) = driver.step(&mut stack) {
             let Some(access) = left.next() else { break };
             driver.request(&mut stack, RequestId(0), request(access));
         }
@@ -191,7 +191,7 @@ fn trace(path: &str) -> Result<(Vec<Access>, u64), dcd_trace::TraceError> {
     let mut reader = dcd_trace::open(path.as_ref(), None)?.reader;
     let mut records = Vec::new();
     while let Some(record) = reader.next_record()? {
-        if matches!(record.op, dcd_trace::Op::Read | dcd_trace::Op::Write) {
+        if matches!(record.op, dcd_trace::RecordOp::Read | dcd_trace::RecordOp::Write) {
             records.push(record);
         }
     }
@@ -210,7 +210,7 @@ fn trace(path: &str) -> Result<(Vec<Access>, u64), dcd_trace::TraceError> {
         let lines = record.extent.end().0.div_ceil(LINE_SECTORS) - first;
         let first = ends[&record.device] + first;
         touched.extend(first..first + lines);
-        Access { write: record.op == dcd_trace::Op::Write, first, lines }
+        Access { write: record.op == dcd_trace::RecordOp::Write, first, lines }
     };
     let accesses = records.iter().map(access).collect();
     Ok((accesses, touched.len() as u64))

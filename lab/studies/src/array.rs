@@ -74,7 +74,7 @@ pub(crate) struct Ran {
 
 impl Ran {
     fn count(&self, name: &str) -> f64 {
-        let of = |phase: &workloads::Phase| {
+        let of = |phase: &workloads::LoadPhase| {
             let status = phase.layers.iter().find(|(layer, _)| layer == "array");
             status.and_then(|(_, status)| status["statistics"][name].as_u64()).unwrap_or(0)
         };

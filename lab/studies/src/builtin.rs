@@ -14,7 +14,7 @@ use dcd_crash::{BlankDisk, Latency, VirtualDriver, mix};
 use dcd_engine::{Geometry, Nanos, StackBuilder};
 use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
 use dcd_model::{Disk, DiskConfig, ReadAhead, WriteBackKind, WriteCache, drive};
-use dcd_sim::workloads::{self, Measured, PROFILES, Phase, PostMark, Synthetic, Workload};
+use dcd_sim::workloads::{self, LoadPhase, Measured, PROFILES, PostMark, Synthetic, Workload};
 
 use crate::{LabError, Sample, Settings};
 
@@ -36,7 +36,7 @@ const POSTMARK_THINK: Nanos = Nanos::from_millis(50);
 
 /// A disk under a file system.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Case {
+pub(crate) struct BuiltinCase {
     pub buffer_bytes: u64,
     pub built_in_bytes: u64,
     pub segments: usize,
@@ -48,9 +48,9 @@ pub(crate) struct Case {
     pub write_segments: usize,
 }
 
-impl Case {
-    pub fn new(buffer_bytes: u64) -> Case {
-        Case {
+impl BuiltinCase {
+    pub fn new(buffer_bytes: u64) -> BuiltinCase {
+        BuiltinCase {
             buffer_bytes,
             built_in_bytes: BUILT_IN_BYTES,
             segments: SEGMENTS,
@@ -76,7 +76,7 @@ pub(crate) fn workload(settings: &Settings, name: &str) -> Result<Workload, LabE
     Ok(Workload::Synthetic(Synthetic { profile }))
 }
 
-fn run(case: &Case, workload: &Workload, seed: u64) -> Result<Measured, LabError> {
+fn run(case: &BuiltinCase, workload: &Workload, seed: u64) -> Result<Measured, LabError> {
     let config = DiskConfig {
         drive: DRIVE.to_owned(),
         segments: Some(case.segments),
@@ -103,7 +103,7 @@ fn run(case: &Case, workload: &Workload, seed: u64) -> Result<Measured, LabError
 
 /// Runs a workload several times, and gives the means.
 pub(crate) fn measure(
-    case: &Case,
+    case: &BuiltinCase,
     workload: &Workload,
     runs: u64,
     settings_seed: u64,
@@ -119,7 +119,7 @@ pub(crate) fn measure(
     })
 }
 
-fn sample(phase: &Phase) -> Sample {
+fn sample(phase: &LoadPhase) -> Sample {
     let mut sample = Sample::default();
     let status = &phase.layers[0].1;
     let of = |pointer: &str| status.pointer(pointer).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN);

@@ -28,7 +28,7 @@ pub(crate) struct Load {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Times {
+pub(crate) struct ClientTimes {
     pub reads: Vec<Nanos>,
     pub writes: Vec<Nanos>,
     pub total: Nanos,
@@ -73,12 +73,12 @@ impl User {
 }
 
 /// Lets all clients work to their end.
-pub(crate) fn work(rig: &mut Rig, load: &Load, seed: u64) -> Result<Times, LabError> {
+pub(crate) fn work(rig: &mut Rig, load: &Load, seed: u64) -> Result<ClientTimes, LabError> {
     let mut random = SimRng::new(seed);
     let sectors = rig.sectors();
     let mut users: Vec<User> = (0..load.users).map(|_| User::new(random.fork(), load, sectors)).collect();
     let mut out: BTreeMap<RequestId, (usize, Nanos, bool)> = BTreeMap::new();
-    let mut times = Times::default();
+    let mut times = ClientTimes::default();
     let begin = rig.now();
     let mut ready: Vec<usize> = (0..users.len()).collect();
     loop {

@@ -5,7 +5,7 @@ use dcd_engine::{Nanos, Pump};
 use dcd_model::Histogram;
 use dcd_model::Scheduler;
 use dcd_model::ffs::{CpuCosts, FfsConfig, RequestClass};
-use dcd_sim::workloads::{self, NUser, Phase, Workload};
+use dcd_sim::workloads::{self, LoadPhase, NUser, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::configurations;
@@ -89,7 +89,7 @@ pub(crate) fn measure(
 
 /// Response times of requests of one kind.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Times {
+pub(crate) struct NuserTimes {
     count: u64,
     mean_ms: f64,
     /// Parts of all: of those up to a millisecond, and of each millisecond up to [`HISTOGRAM_MS`].
@@ -97,11 +97,11 @@ pub(crate) struct Times {
     histogram: Vec<f64>,
 }
 
-impl Times {
-    pub fn of(times: &Histogram) -> Times {
+impl NuserTimes {
+    pub fn of(times: &Histogram) -> NuserTimes {
         let up_to = |ms: usize| share_up_to(times, Nanos::from_millis(ms as u64));
         let each = (0..HISTOGRAM_MS).map(|ms| up_to(ms + 1) - if ms == 0 { 0.0 } else { up_to(ms) });
-        Times {
+        NuserTimes {
             count: times.count(),
             mean_ms: times.mean().as_millis_f64(),
             under_1ms: up_to(1),
@@ -119,12 +119,12 @@ impl Times {
     }
 }
 
-fn add_phase(sample: &mut Sample, phase: &Phase) {
+fn add_phase(sample: &mut Sample, phase: &LoadPhase) {
     let mut set = |name: &str, value: f64| sample.set(format!("{}/{name}", phase.name), value);
     set("seconds", phase.elapsed.as_secs_f64());
     set("cpu_share", phase.cpu_share());
     for (kind, times) in [("read", &phase.requests.reads), ("write", &phase.requests.writes)] {
-        Times::of(times).add_to(sample, &format!("{}/{kind}", phase.name));
+        NuserTimes::of(times).add_to(sample, &format!("{}/{kind}", phase.name));
     }
     add_layers(sample, phase);
     let Some(files) = &phase.files else { return };
@@ -149,7 +149,7 @@ fn add_phase(sample: &mut Sample, phase: &Phase) {
 }
 
 /// Adds what the disk and the cache did in a phase.
-fn add_layers(sample: &mut Sample, phase: &Phase) {
+fn add_layers(sample: &mut Sample, phase: &LoadPhase) {
     const WANTED: [(&str, &str, &str); 17] = [
         ("disk", "/busy_ms", "disk_busy_ms"),
         ("disk", "/requests/read", "disk_reads"),
@@ -171,7 +171,7 @@ fn add_layers(sample: &mut Sample, phase: &Phase) {
     ];
     for (layer, status) in &phase.layers {
         for kind in ["read", "write"].into_iter().filter(|_| layer == LOCK) {
-            if let Ok(times) = serde_json::from_value::<Times>(status[kind].clone()) {
+            if let Ok(times) = serde_json::from_value::<NuserTimes>(status[kind].clone()) {
                 times.add_to(sample, &format!("{}/inside_{kind}", phase.name));
             }
         }

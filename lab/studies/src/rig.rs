@@ -1,6 +1,6 @@
 //! A modelled disk in virtual time, bare or behind a log cache: what the experiments measure on.
 
-use dcd_crash::{Latency, MemDisk, Progress, SimDevice, Ticket, VirtualDriver};
+use dcd_crash::{DriverProgress, Latency, MemDisk, SimDevice, Ticket, VirtualDriver};
 use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
@@ -360,7 +360,7 @@ impl Rig {
             if let Some((id, result)) = self.driver.take_reply() {
                 return result.status.map(|()| id).map_err(LabError::setup);
             }
-            if self.driver.step(&mut self.stack) == Progress::Idle {
+            if self.driver.step(&mut self.stack) == DriverProgress::Idle {
                 return Err(LabError::Setup("a request was never answered".to_owned()));
             }
         }
@@ -379,7 +379,7 @@ impl Rig {
         const ALARM: u64 = u64::MAX;
         let until = self.now() + span;
         self.driver.set_alarm(until, ALARM);
-        while self.driver.step(&mut self.stack) != Progress::Alarm(ALARM) {}
+        while self.driver.step(&mut self.stack) != DriverProgress::Alarm(ALARM) {}
     }
 
     /// Destages everything now; how long it took.
@@ -387,7 +387,7 @@ impl Rig {
         let begin = self.now();
         self.control(Control::Drain);
         while self.cache.is_some() && self.driver.take_report().is_none() {
-            if self.driver.step(&mut self.stack) == Progress::Idle {
+            if self.driver.step(&mut self.stack) == DriverProgress::Idle {
                 break;
             }
         }

@@ -8,7 +8,7 @@ use dcd_engine::{AnyStatus, Cx, Io, IoResult, Nanos, OpId, Request, RequestId};
 use dcd_model::Histogram;
 use serde_json::json;
 
-use crate::nuser::Times;
+use crate::nuser::NuserTimes;
 
 /// The request that has the lock.
 struct Inside {
@@ -77,7 +77,7 @@ impl Filter for Serial {
     }
 
     fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
-        Box::new(json!({ "read": Times::of(&self.reads), "write": Times::of(&self.writes) }))
+        Box::new(json!({ "read": NuserTimes::of(&self.reads), "write": NuserTimes::of(&self.writes) }))
     }
 }
 

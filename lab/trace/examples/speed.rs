@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use dcd_engine::Nanos;
-use dcd_trace::{Characteriser, DeviceId, Inputs, Op, Options, Record, by_name, create, open};
+use dcd_trace::{Characteriser, DeviceId, Inputs, Options, Record, RecordOp, by_name, create, open};
 
 const RECORDS: u64 = 1_000_000;
 
 fn record(number: u64) -> Record {
     // Knuth's multiplicative hash: addresses all over 8 GiB.
     let start = number.wrapping_mul(2_654_435_761) % (1 << 21) * 8;
-    let op = if number.is_multiple_of(3) { Op::Read } else { Op::Write };
+    let op = if number.is_multiple_of(3) { RecordOp::Read } else { RecordOp::Write };
     let at = Nanos::from_micros(number * 100);
     let record = Record::new(at, DeviceId(0), op, start, 8).expect("within the limits");
     record.answered_after(Some(Nanos::from_micros(80 + number % 50)))

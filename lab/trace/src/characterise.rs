@@ -10,8 +10,8 @@ use dcd_engine::{Nanos, SECTOR_BYTES};
 use hdrhistogram::Histogram;
 
 use crate::figures::{Blocks, Characteristics, Distribution, Figures, Requests};
-use crate::history::{Block, Histories};
-use dcd_stack::{DeviceId, Op, Record};
+use crate::history::{Histories, HistoryBlock};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 /// The figures of so many devices are kept apart; those of the others only in the total.
 const DEVICES_MAX: usize = 64;
@@ -229,12 +229,12 @@ impl Measured {
         self.lba_end = self.lba_end.max(record.extent.end().0);
         self.address_bits |= record.extent.start.0 | record.extent.sectors;
         match record.op {
-            Op::Read => self.reads.add(record),
-            Op::Write => self.writes.add(record),
-            Op::Discard => self.discards += 1,
-            Op::Flush => self.flushes += 1,
+            RecordOp::Read => self.reads.add(record),
+            RecordOp::Write => self.writes.add(record),
+            RecordOp::Discard => self.discards += 1,
+            RecordOp::Flush => self.flushes += 1,
         }
-        if matches!(record.op, Op::Read | Op::Write) {
+        if matches!(record.op, RecordOp::Read | RecordOp::Write) {
             self.sequential += u64::from(sequential);
             self.next = record.extent.end().0;
         }
@@ -271,7 +271,7 @@ struct Activity {
 }
 
 impl Activity {
-    fn add(&mut self, since: Nanos, op: Op) {
+    fn add(&mut self, since: Nanos, op: RecordOp) {
         let mut index = (since.0 / self.period.0) as usize;
         while index >= PERIODS {
             self.counts = self
@@ -286,9 +286,9 @@ impl Activity {
             self.counts.resize(index + 1, (0, 0));
         }
         match op {
-            Op::Read => self.counts[index].0 += 1,
-            Op::Write => self.counts[index].1 += 1,
-            Op::Discard | Op::Flush => {}
+            RecordOp::Read => self.counts[index].0 += 1,
+            RecordOp::Write => self.counts[index].1 += 1,
+            RecordOp::Discard | RecordOp::Flush => {}
         }
     }
 
@@ -340,7 +340,7 @@ impl Characteriser {
             }
             None => all.add(record, false, service),
         }
-        if self.options.blocks_max.is_some() && matches!(record.op, Op::Read | Op::Write) {
+        if self.options.blocks_max.is_some() && matches!(record.op, RecordOp::Read | RecordOp::Write) {
             self.add_blocks(record);
         }
     }
@@ -349,13 +349,13 @@ impl Characteriser {
         let all = self.all.as_mut().expect("it was made for the first record");
         let mut device = self.devices.get_mut(&record.device);
         let now = device.as_ref().map_or(all.ios, |device| device.ios);
-        let after = |before: &Block| {
+        let after = |before: &HistoryBlock| {
             let touches = before.touches.saturating_add(1);
             match record.op {
-                Op::Read => Block { read: now, touches, ..*before },
+                RecordOp::Read => HistoryBlock { read: now, touches, ..*before },
                 _ => {
                     let rewritten = before.written > 0;
-                    Block { written: now, written_at: record.at, touches, rewritten, ..*before }
+                    HistoryBlock { written: now, written_at: record.at, touches, rewritten, ..*before }
                 }
             }
         };
@@ -404,12 +404,12 @@ impl Characteriser {
 
 impl Sectors {
     /// Counts so many sectors of a request that is number `now` of its device; `before` is their history.
-    fn add(&mut self, record: &Record, before: &Block, now: u64, weight: u64) {
+    fn add(&mut self, record: &Record, before: &HistoryBlock, now: u64, weight: u64) {
         let first = |never: bool| if never { weight } else { 0 };
         // No trace comes near to that many; a damaged one may claim it.
         let count = |total: &mut u64, more: u64| *total = total.saturating_add(more);
         count(&mut self.touched, first(before.touches == 0));
-        if record.op == Op::Read {
+        if record.op == RecordOp::Read {
             count(&mut self.read, weight);
             count(&mut self.read_first, first(before.read == 0));
             if before.written > 0 {
@@ -437,7 +437,7 @@ impl Sectors {
 mod tests {
     use super::*;
 
-    fn of(records: &[(u64, Op, u64, u64)], blocks_max: usize) -> Characteristics {
+    fn of(records: &[(u64, RecordOp, u64, u64)], blocks_max: usize) -> Characteristics {
         let mut characteriser =
             Characteriser::new(Options { blocks_max: Some(blocks_max), service: Nanos::ZERO });
         for &(ms, op, start, sectors) in records {
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_trace_counted_by_hand() {
-        use Op::{Read, Write};
+        use RecordOp::{Read, Write};
         let figures = of(
             &[
                 (0, Write, 0, 8),
@@ -483,7 +483,7 @@ mod tests {
     fn sampling_keeps_the_shares_and_bounds_the_memory() {
         let mut records = Vec::new();
         for pass in 0..4u64 {
-            records.extend((0..20_000u64).map(|i| (pass * 20_000 + i, Op::Write, i * 160, 16)));
+            records.extend((0..20_000u64).map(|i| (pass * 20_000 + i, RecordOp::Write, i * 160, 16)));
         }
         let exact = of(&records, 1 << 20);
         let sampled = of(&records, 5_000);
@@ -499,8 +499,10 @@ mod tests {
     #[test]
     fn requests_of_terabytes_are_counted_exactly() {
         let tib = 1 << 31;
-        let figures =
-            of(&[(0, Op::Write, 0, tib), (1, Op::Write, tib / 2, tib), (2, Op::Read, 0, tib)], 1000);
+        let figures = of(
+            &[(0, RecordOp::Write, 0, tib), (1, RecordOp::Write, tib / 2, tib), (2, RecordOp::Read, 0, tib)],
+            1000,
+        );
         let blocks = figures.all.blocks.unwrap();
         assert_eq!((figures.sampled_one_in, blocks.overwrite_share), (1, 0.25));
         assert_eq!((blocks.touched_bytes, blocks.read_after_write_share), (3 << 39, 1.0));

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use dcd_engine::Nanos;
 use dcd_trace::{
-    Characteriser, Cut, Cutter, DeviceId, FORMATS, Format, LBA_END_MAX, Merge, Op, Options, ReadTrace,
-    Record, Scale, Scaler, TraceError, open_input, range, recognise, writer,
+    Characteriser, Cut, Cutter, DeviceId, FORMATS, Format, LBA_END_MAX, Merge, Options, ReadTrace, Record,
+    RecordOp, Scale, Scaler, TraceError, open_input, range, recognise, writer,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -97,7 +97,7 @@ fn follow(reader: Box<dyn ReadTrace>, random: &mut ChaCha8Rng) {
         assert!(step < STEPS_MAX, "it never ends");
         match reader.next_record() {
             Ok(Some(record)) => {
-                assert!(record.op == Op::Flush || record.extent.sectors > 0);
+                assert!(record.op == RecordOp::Flush || record.extent.sectors > 0);
                 assert!(record.extent.start.0 + record.extent.sectors <= LBA_END_MAX);
                 characteriser.add(&record);
                 let _ = out.write(&record);
@@ -145,13 +145,14 @@ fn records(random: &mut ChaCha8Rng, all: bool) -> Vec<Record> {
         at = if random.random_ratio(1, 30) { any(random) } else { at.saturating_add(any(random) >> 20) };
         let device = DeviceId(random.random_range(0..4));
         let ops = if all { 4 } else { 2 };
-        let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][random.random_range(0..ops)];
+        let op = [RecordOp::Read, RecordOp::Write, RecordOp::Discard, RecordOp::Flush]
+            [random.random_range(0..ops)];
         let response = random.random_bool(0.6).then(|| Nanos(any(random)));
         let start = any(random) % (LBA_END_MAX - (1 << 33));
         let large = random.random_ratio(1, 10);
         let sectors = if large { any(random) % (1 << 32) } else { random.random_range(1..64) };
         let record = match op {
-            Op::Flush => Record::flush(Nanos(at), device),
+            RecordOp::Flush => Record::flush(Nanos(at), device),
             op => Record::new(Nanos(at), device, op, start, sectors.max(1)).expect("within the limits"),
         };
         record.answered_after(response)

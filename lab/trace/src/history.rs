@@ -20,7 +20,7 @@ const SAMPLING_BITS_MAX: u32 = 40;
 
 /// The last accesses to a sector. Numbers of requests count from 1; 0: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Block {
+pub struct HistoryBlock {
     pub written: u64,
     pub written_at: Nanos,
     pub read: u64,
@@ -29,14 +29,14 @@ pub struct Block {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct HistoryRun {
     end: u64,
-    block: Block,
+    block: HistoryBlock,
 }
 
 /// The histories of the sectors that are followed.
 pub struct Histories {
-    runs: BTreeMap<(DeviceId, u64), Run>,
+    runs: BTreeMap<(DeviceId, u64), HistoryRun>,
     runs_max: usize,
     /// A unit is followed when so many of the first bits of its hash are zero.
     sampling_bits: u32,
@@ -74,7 +74,7 @@ impl Histories {
     }
 
     /// The histories, each with its count of sectors.
-    pub fn all(&self) -> impl Iterator<Item = (&Block, u64)> {
+    pub fn all(&self) -> impl Iterator<Item = (&HistoryBlock, u64)> {
         self.runs.iter().map(|(&(_, start), run)| (&run.block, run.end - start))
     }
 
@@ -84,8 +84,8 @@ impl Histories {
         &mut self,
         device: DeviceId,
         (start, end): (u64, u64),
-        after: impl Fn(&Block) -> Block,
-        mut saw: impl FnMut(&Block, u64),
+        after: impl Fn(&HistoryBlock) -> HistoryBlock,
+        mut saw: impl FnMut(&HistoryBlock, u64),
     ) {
         let mut at = start;
         // The sample may be halved on the way: what follows is taken from the smaller one.
@@ -110,8 +110,8 @@ impl Histories {
         device: DeviceId,
         start: u64,
         end: u64,
-        after: &impl Fn(&Block) -> Block,
-        saw: &mut impl FnMut(&Block, u64),
+        after: &impl Fn(&HistoryBlock) -> HistoryBlock,
+        saw: &mut impl FnMut(&HistoryBlock, u64),
     ) {
         // What most requests are: for the same sectors as one before.
         if let Some(run) = self.runs.get_mut(&(device, start))
@@ -123,10 +123,10 @@ impl Histories {
         }
         self.split(device, start);
         self.split(device, end);
-        let there: Vec<(u64, Run)> =
+        let there: Vec<(u64, HistoryRun)> =
             self.runs.range((device, start)..(device, end)).map(|(&(_, at), &run)| (at, run)).collect();
-        let mut pieces: Vec<(u64, Run)> = Vec::with_capacity(2 * there.len() + 1);
-        let mut put = |from: u64, to: u64, before: &Block| {
+        let mut pieces: Vec<(u64, HistoryRun)> = Vec::with_capacity(2 * there.len() + 1);
+        let mut put = |from: u64, to: u64, before: &HistoryBlock| {
             if from == to {
                 return;
             }
@@ -134,16 +134,16 @@ impl Histories {
             let block = after(before);
             match pieces.last_mut() {
                 Some((_, last)) if last.block == block => last.end = to,
-                _ => pieces.push((from, Run { end: to, block })),
+                _ => pieces.push((from, HistoryRun { end: to, block })),
             }
         };
         let mut at = start;
         for (from, run) in &there {
-            put(at, *from, &Block::default());
+            put(at, *from, &HistoryBlock::default());
             put(*from, run.end, &run.block);
             at = run.end;
         }
-        put(at, end, &Block::default());
+        put(at, end, &HistoryBlock::default());
         for (from, _) in there {
             self.runs.remove(&(device, from));
         }
@@ -167,7 +167,7 @@ impl Histories {
             self.sampling_bits += 1;
             let bits = self.sampling_bits;
             let parts = self.runs.iter().flat_map(|(&(device, start), &run)| {
-                let part = move |(from, to)| ((device, from), Run { end: to, block: run.block });
+                let part = move |(from, to)| ((device, from), HistoryRun { end: to, block: run.block });
                 followed(device, start, run.end, bits).map(part)
             });
             // Half of what is allowed, so that there is room for what comes.
@@ -187,8 +187,8 @@ mod tests {
 
     const DISK: DeviceId = DeviceId(0);
 
-    fn written(at: u64) -> impl Fn(&Block) -> Block {
-        move |before| Block { written: at, touches: before.touches + 1, ..*before }
+    fn written(at: u64) -> impl Fn(&HistoryBlock) -> HistoryBlock {
+        move |before| HistoryBlock { written: at, touches: before.touches + 1, ..*before }
     }
 
     proptest! {
@@ -198,11 +198,11 @@ mod tests {
         #[test]
         fn runs_are_what_sectors_are(requests in prop::collection::vec((0..2u32, 0..300u64, 1..200u64), 1..60)) {
             let mut histories = Histories::new(1 << 20);
-            let mut sectors = vec![[Block::default(); 512]; 2];
+            let mut sectors = vec![[HistoryBlock::default(); 512]; 2];
             for (number, &(device, start, length)) in requests.iter().enumerate() {
                 let after = written(number as u64 + 1);
                 let mut seen = BTreeMap::new();
-                let saw = |block: &Block, count| *seen.entry((block.written, block.touches)).or_insert(0) += count;
+                let saw = |block: &HistoryBlock, count| *seen.entry((block.written, block.touches)).or_insert(0) += count;
                 histories.touch(DeviceId(device), (start, start + length), &after, saw);
                 let mut expected = BTreeMap::new();
                 for sector in &mut sectors[device as usize][start as usize..(start + length) as usize] {

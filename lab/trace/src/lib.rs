@@ -39,7 +39,7 @@ mod tests;
 mod text;
 
 pub use characterise::{Characteriser, Options};
-pub use dcd_stack::{DeviceId, Inputs, LBA_END_MAX, Op, OutputError, Record};
+pub use dcd_stack::{DeviceId, Inputs, LBA_END_MAX, OutputError, Record, RecordOp};
 pub use distance::OverwriteDistances;
 pub use error::{TraceError, Unit};
 pub use figures::{Blocks, Characteristics, Distribution, Figures, Requests};

@@ -8,7 +8,7 @@ use dcd_engine::{Extent, Lba, Nanos};
 
 use crate::error::TraceError;
 use crate::format::ReadTrace;
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 type Source = Box<dyn ReadTrace>;
 
@@ -58,7 +58,7 @@ pub struct Cut {
     pub to: Option<Nanos>,
     /// Empty: all.
     pub devices: BTreeSet<DeviceId>,
-    pub ops: Vec<Op>,
+    pub ops: Vec<RecordOp>,
     /// Only what lies wholly within; flushes stay.
     pub range: Option<Extent>,
     pub sectors_max: Option<u64>,
@@ -81,7 +81,7 @@ impl Cutter {
     fn keeps(&self, since: Nanos, record: &Record) -> bool {
         let Cut { from, to, devices, ops, range, sectors_max, .. } = &self.cut;
         let inside = |range: &Extent| {
-            record.op == Op::Flush
+            record.op == RecordOp::Flush
                 || (range.start <= record.extent.start && record.extent.end() <= range.end())
         };
         since >= *from
@@ -137,7 +137,7 @@ impl Scaler {
             |value: u64, factor: f64| if factor == 1.0 { value } else { (value as f64 * factor) as u64 };
         let origin = if self.scale.from_zero { Nanos::ZERO } else { first };
         let at = origin.saturating_add(Nanos(stretch(record.at.since(first).0, self.scale.time)));
-        if record.op == Op::Flush {
+        if record.op == RecordOp::Flush {
             return Ok(Record { at, ..record });
         }
         let start = stretch(record.extent.start.0, self.scale.space);
@@ -166,7 +166,7 @@ struct Held {
     number: u64,
     source: usize,
     device: DeviceId,
-    op: Op,
+    op: RecordOp,
     extent: Extent,
     response: Option<Nanos>,
 }
@@ -315,7 +315,7 @@ mod tests {
             from: Nanos::from_secs(100),
             to: Some(Nanos::from_secs(2_000)),
             devices: BTreeSet::from([DeviceId(1)]),
-            ops: vec![Op::Write, Op::Flush],
+            ops: vec![RecordOp::Write, RecordOp::Flush],
             ..Cut::default()
         };
         let kept = read_reader(&mut Cutter::new(given(&records), cut.clone())).unwrap();
@@ -323,7 +323,7 @@ mod tests {
         for r in &records {
             let t = r.at.since(first);
             let wanted = r.device.0 == 1
-                && matches!(r.op, Op::Write | Op::Flush)
+                && matches!(r.op, RecordOp::Write | RecordOp::Flush)
                 && (Nanos::from_secs(100)..Nanos::from_secs(2_000)).contains(&t);
             assert_eq!(kept.contains(r), wanted);
         }

@@ -4,7 +4,7 @@ use dcd_engine::Nanos;
 
 use crate::error::TraceError;
 use crate::format::{Damage, Format, Input, ReadTrace, writer};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 pub fn input(name: &str, bytes: Vec<u8>) -> Input {
     let bytes = Box::new(std::io::Cursor::new(bytes));
@@ -87,9 +87,10 @@ pub fn any_records(count: u64, all_operations: bool) -> Vec<Record> {
         at += Nanos(next() % 10_000_000_000);
         let device = DeviceId((next() % 3) as u32);
         let ops = if all_operations { 4 } else { 2 };
-        let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][(next() % ops) as usize];
+        let op =
+            [RecordOp::Read, RecordOp::Write, RecordOp::Discard, RecordOp::Flush][(next() % ops) as usize];
         let response = (next() % 4 > 0).then_some(Nanos(1 + next() % 1_000_000_000));
-        if op == Op::Flush {
+        if op == RecordOp::Flush {
             // Two flushes at once cannot be told apart by their completions.
             return Record::flush(at, device).answered_after(Some(Nanos(1000)));
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::format::{FORMATS, Format, recognise};
 use crate::testing::{any_records, read, read_all, written};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 fn writable() -> impl Iterator<Item = &'static Format> {
     FORMATS.iter().copied().filter(|f| f.write.is_some())
@@ -90,7 +90,7 @@ fn nearly(format: &'static Format) -> impl Strategy<Value = Vec<u8>> {
 fn survives(format: &Format, bytes: &[u8]) {
     let (records, _) = read_all(format, bytes);
     for record in records {
-        assert!(record.op == Op::Flush || record.extent.sectors > 0);
+        assert!(record.op == RecordOp::Flush || record.extent.sectors > 0);
         assert!(record.extent.start.0 + record.extent.sectors <= crate::LBA_END_MAX);
     }
 }

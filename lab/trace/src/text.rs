@@ -155,8 +155,8 @@ pub struct Refused {
 
 /// The formats without discards and flushes refuse them in one way.
 pub fn only_reads_and_writes(record: &Record) -> Option<Refused> {
-    use dcd_stack::Op;
-    matches!(record.op, Op::Discard | Op::Flush).then(|| Refused {
+    use dcd_stack::RecordOp;
+    matches!(record.op, RecordOp::Discard | RecordOp::Flush).then(|| Refused {
         what: format!("{:?}", record.op.name()),
         advice: "Leave them out with --only read,write, or write a format that has them (dcd, fio, blkparse, blktrace)",
     })

@@ -8,7 +8,7 @@ use dcd_engine::{
 };
 use serde_json::{Value, json};
 
-use crate::{MemDisk, SimRng, VirtualDriver};
+use crate::{MemDisk, MemDriver, SimRng};
 
 /// Chances in a thousand: of a look at the array after each step, and of a member's failure at a look if the array is good. Some
 /// administrators act as soon as possible, others later.
@@ -32,7 +32,7 @@ pub struct HotAdd {
 pub type BuildWithout = Box<dyn Fn(&[Geometry], &[usize]) -> Stack>;
 
 #[derive(Clone, Copy)]
-enum Asked {
+enum AskedOfArray {
     Fail,
     Remove(usize),
     RemoveSpare,
@@ -49,7 +49,7 @@ pub(super) struct Administrator {
     ports: Vec<Option<Port>>,
     /// Port of each spare's disk at the start.
     spare_ports: Vec<Port>,
-    asked: Option<Asked>,
+    asked: Option<AskedOfArray>,
     /// Number of disks that were added again.
     pub added: u64,
 }
@@ -72,7 +72,7 @@ impl Administrator {
     ///
     /// # Errors
     /// If the array refuses a step without a reason.
-    pub fn act(&mut self, driver: &mut VirtualDriver<MemDisk>, stack: &mut Stack) -> Result<(), String> {
+    pub fn act(&mut self, driver: &mut MemDriver, stack: &mut Stack) -> Result<(), String> {
         while let Some((_, report)) = driver.take_report() {
             if let Report::Array(answer) = report {
                 self.answered(answer)?;
@@ -92,14 +92,14 @@ impl Administrator {
     fn choose(
         &mut self,
         status: &Value,
-        driver: &mut VirtualDriver<MemDisk>,
+        driver: &mut MemDriver,
         stack: &mut Stack,
-    ) -> Option<(Asked, ArrayCommand)> {
+    ) -> Option<(AskedOfArray, ArrayCommand)> {
         let is_in =
             |list: &str, role: usize| status[list].as_array().is_some_and(|all| all.contains(&json!(role)));
         if status["state"] == "good" {
             let role = self.rng.below(self.ports.len() as u64) as usize;
-            return self.rng.chance(self.fails).then_some((Asked::Fail, ArrayCommand::Fail { role }));
+            return self.rng.chance(self.fails).then_some((AskedOfArray::Fail, ArrayCommand::Fail { role }));
         }
         let idle = |role: &usize| {
             is_in("failed_members", *role)
@@ -108,13 +108,13 @@ impl Administrator {
         };
         let role = (0..self.ports.len()).find(idle)?;
         if let Some(port) = self.ports[role] {
-            return Some((Asked::Remove(role), ArrayCommand::Remove { port }));
+            return Some((AskedOfArray::Remove(role), ArrayCommand::Remove { port }));
         }
         // A spare had the role when it failed.
         if let (Some(place), true) = (status["holders"][role].as_u64(), status["open_members"][role] == true)
         {
             let port = self.spare_ports[place as usize];
-            return Some((Asked::RemoveSpare, ArrayCommand::Remove { port }));
+            return Some((AskedOfArray::RemoveSpare, ArrayCommand::Remove { port }));
         }
         if self.rng.chance(NEW) {
             let blank = vec![0; (DATA_SECTOR * SECTOR_BYTES) as usize];
@@ -123,23 +123,26 @@ impl Administrator {
         let port = stack.add_port(self.layer, DeviceIndex(role));
         let geometry = driver.devices()[role].geometry();
         let id = self.rng.next_u64().max(1);
-        Some((Asked::Add(role, port), ArrayCommand::Add { port, geometry, seat: Seat::Member(role), id }))
+        Some((
+            AskedOfArray::Add(role, port),
+            ArrayCommand::Add { port, geometry, seat: Seat::Member(role), id },
+        ))
     }
 
     fn answered(&mut self, answer: Result<(), CommandError>) -> Result<(), String> {
         match (self.asked.take().expect("it was asked"), answer) {
-            (Asked::Remove(role), Ok(())) => self.ports[role] = None,
-            (Asked::Add(role, port), Ok(())) => {
+            (AskedOfArray::Remove(role), Ok(())) => self.ports[role] = None,
+            (AskedOfArray::Add(role, port), Ok(())) => {
                 self.ports[role] = Some(port);
                 self.added += 1;
             }
             // A failure may be refused: parity may be out of sync, or another member has failed meanwhile.
-            (Asked::Fail, _) | (Asked::RemoveSpare, Ok(())) => {}
-            (Asked::Remove(_) | Asked::RemoveSpare, Err(CommandError::Held(_))) => {}
-            (Asked::RemoveSpare, Err(why)) => {
+            (AskedOfArray::Fail, _) | (AskedOfArray::RemoveSpare, Ok(())) => {}
+            (AskedOfArray::Remove(_) | AskedOfArray::RemoveSpare, Err(CommandError::Held(_))) => {}
+            (AskedOfArray::RemoveSpare, Err(why)) => {
                 return Err(format!("the array does not let go of a spare: {why}"));
             }
-            (Asked::Remove(role) | Asked::Add(role, _), Err(why)) => {
+            (AskedOfArray::Remove(role) | AskedOfArray::Add(role, _), Err(why)) => {
                 return Err(format!("the array refuses to change member {role}: {why}"));
             }
         }
@@ -165,15 +168,15 @@ pub(super) fn blank_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<usiz
     (0..hot_add.members).filter(blank).collect()
 }
 
-type Found = Option<(ArraySuperblock, MemberIdentity)>;
+type FoundSuperblock = Option<(ArraySuperblock, MemberIdentity)>;
 
 /// Reads the superblocks of the members, and then of the spares.
-fn superblocks(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<Found> {
+fn superblocks(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<FoundSuperblock> {
     let devices = hot_add.members + hot_add.spares;
     disks[..devices].iter_mut().map(|disk| ArraySuperblock::read(disk).ok()).collect()
 }
 
-fn newest(read: &[Found]) -> Option<ArraySuperblock> {
+fn newest(read: &[FoundSuperblock]) -> Option<ArraySuperblock> {
     let with_role = read.iter().flatten().filter(|(_, identity)| identity.role.is_some());
     ArraySuperblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
 }
@@ -184,7 +187,7 @@ pub(super) fn replaced_members(hot_add: &HotAdd, disks: &mut [MemDisk]) -> Vec<u
     let Some(newest) = newest(&read) else { return Vec::new() };
     let is_replaced = |role: &usize| {
         let Some((_, identity)) = &read[*role] else { return false };
-        let holds = |found: &Found| {
+        let holds = |found: &FoundSuperblock| {
             found.as_ref().is_some_and(|(_, identity)| identity.id == newest.member_ids[*role])
         };
         let waits = identity.role.is_none() && newest.failed >> *role & 1 == 1;
@@ -209,7 +212,7 @@ pub(super) fn late_member(
     let read = superblocks(hot_add, disks);
     // A new member that is left out while the others record it as being filled is refused by the next start.
     let is_new = |role: usize| {
-        let others: Vec<Found> =
+        let others: Vec<FoundSuperblock> =
             read.iter().enumerate().map(|(other, found)| found.clone().filter(|_| other != role)).collect();
         newest(&others).is_some_and(|newest| {
             newest.rebuilding.is_some_and(|rebuild| rebuild.role == role) && !newest.is_returning()

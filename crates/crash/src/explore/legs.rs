@@ -6,7 +6,7 @@ use dcd_engine::{
     Stack,
 };
 
-use crate::{MemDisk, SimRng, VirtualDriver};
+use crate::{MemDriver, SimRng};
 
 /// Chances in a thousand: of a look after each step, and of removing a leg at a look if all legs are whole.
 const HABITS: [(u64, u64); 3] = [(60, 200), (200, 100), (5, 300)];
@@ -14,7 +14,7 @@ const HABITS: [(u64, u64); 3] = [(60, 200), (200, 100), (5, 300)];
 const NEW: u64 = 300;
 
 #[derive(Clone, Copy)]
-enum Asked {
+enum AskedOfMirror {
     Remove(usize),
     Add(usize, Port),
 }
@@ -26,7 +26,7 @@ pub(super) struct LegKeeper {
     takes: u64,
     /// Port of each disk at the mirror; none where the disk was taken out.
     ports: Vec<Option<Port>>,
-    asked: Option<Asked>,
+    asked: Option<AskedOfMirror>,
     /// Number of disks that were added again.
     pub added: u64,
 }
@@ -50,18 +50,18 @@ impl LegKeeper {
     ///
     /// # Errors
     /// If the mirror refuses a step without a reason.
-    pub fn act(&mut self, driver: &mut VirtualDriver<MemDisk>, stack: &mut Stack) -> Result<(), String> {
+    pub fn act(&mut self, driver: &mut MemDriver, stack: &mut Stack) -> Result<(), String> {
         while let Some((_, report)) = driver.take_report() {
             if let Report::Array(answer) = report {
                 match (self.asked.take().expect("it was asked"), answer) {
-                    (Asked::Remove(leg), Ok(())) => self.ports[leg] = None,
-                    (Asked::Add(leg, port), Ok(())) => {
+                    (AskedOfMirror::Remove(leg), Ok(())) => self.ports[leg] = None,
+                    (AskedOfMirror::Add(leg, port), Ok(())) => {
                         self.ports[leg] = Some(port);
                         self.added += 1;
                     }
                     // A removal may be refused: another leg has failed meanwhile.
-                    (Asked::Remove(_), Err(_)) => {}
-                    (Asked::Add(leg, _), Err(why)) => {
+                    (AskedOfMirror::Remove(_), Err(_)) => {}
+                    (AskedOfMirror::Add(leg, _), Err(why)) => {
                         return Err(format!("leg {leg} cannot be added: {why}"));
                     }
                 }
@@ -82,9 +82,9 @@ impl LegKeeper {
     fn choose(
         &mut self,
         mirror: &MirrorStatus,
-        driver: &mut VirtualDriver<MemDisk>,
+        driver: &mut MemDriver,
         stack: &mut Stack,
-    ) -> Option<(Asked, ArrayCommand)> {
+    ) -> Option<(AskedOfMirror, ArrayCommand)> {
         if let Some(leg) = self.ports.iter().position(Option::is_none) {
             if self.rng.chance(NEW) {
                 let blank = vec![0; (CONTENT_SECTOR * SECTOR_BYTES) as usize];
@@ -93,7 +93,7 @@ impl LegKeeper {
             let port = stack.add_port(MIRROR, DeviceIndex(leg));
             let geometry = driver.devices()[leg].geometry();
             let (seat, id) = (Seat::Spare(0), self.rng.next_u64().max(1));
-            return Some((Asked::Add(leg, port), ArrayCommand::Add { port, geometry, seat, id }));
+            return Some((AskedOfMirror::Add(leg, port), ArrayCommand::Add { port, geometry, seat, id }));
         }
         let standing = |leg: usize| {
             let port = self.ports[leg].map(|port| port.0);
@@ -107,6 +107,6 @@ impl LegKeeper {
             None => return None,
         };
         let port = self.ports[leg]?;
-        Some((Asked::Remove(leg), ArrayCommand::Remove { port }))
+        Some((AskedOfMirror::Remove(leg), ArrayCommand::Remove { port }))
     }
 }

@@ -64,7 +64,7 @@ pub struct Rig {
     /// layer below it. Otherwise all are told together.
     pub upper_first: bool,
     /// Rule for disks that may be lost permanently.
-    pub losses: Option<Losses>,
+    pub losses: Option<LossRule>,
     /// Two machines that take over from each other a log with two legs.
     pub machines: Option<Machines>,
     /// Number of the log's legs, which come and go while it runs.
@@ -95,7 +95,7 @@ pub struct Rig {
 pub type MayLose = Box<dyn Fn(&[MemDisk]) -> Vec<usize>>;
 
 /// Rule for losing disks of a rig.
-pub struct Losses {
+pub struct LossRule {
     pub may_lose: MayLose,
     /// True: in crashes. False: only at rest, when a layer says that its state is good and that it is clean.
     pub in_crashes: bool,
@@ -125,7 +125,7 @@ impl ExploreConfig {
 
 /// Counters of an exploration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ExplorationCounts {
     pub runs: u64,
     pub states: u64,
     /// States by how and where they were cut, such as "while destaging" or "torn by sector".
@@ -136,8 +136,8 @@ pub struct Counts {
     pub trace: u64,
 }
 
-impl Counts {
-    fn add(&mut self, other: Counts) {
+impl ExplorationCounts {
+    fn add(&mut self, other: ExplorationCounts) {
         self.runs += other.runs;
         self.states += other.states;
         for (kind, count) in other.kinds {
@@ -175,12 +175,16 @@ impl std::fmt::Display for Violation {
 /// The end of an exploration.
 #[derive(Clone, Debug, Default)]
 pub struct Explored {
-    pub counts: Counts,
+    pub counts: ExplorationCounts,
     pub violation: Option<Violation>,
 }
 
 /// Tries states until there are enough or one is bad. `progress` is called after each run.
-pub fn explore(config: &ExploreConfig, subject: &Subject, progress: &mut dyn FnMut(&Counts)) -> Explored {
+pub fn explore(
+    config: &ExploreConfig,
+    subject: &Subject,
+    progress: &mut dyn FnMut(&ExplorationCounts),
+) -> Explored {
     let mut explored = Explored::default();
     for index in 0.. {
         if explored.counts.states >= config.states {

@@ -9,10 +9,10 @@ use dcd_engine::{Buf, Control, Discards, Io, LayerIndex, Lba, Nanos, Pump, Repor
 use super::administrator::Administrator;
 use super::legs::LegKeeper;
 use super::sampler::{BETWEEN_STORES, Cut, Sampler, cut};
-use super::{Counts, DEPTH_MAX, Rig, Subject, panic_text};
+use super::{DEPTH_MAX, ExplorationCounts, Rig, Subject, panic_text};
 use crate::{
-    Character, Client, FaultPlan, Left, MemDisk, Oracle, Progress, Seen, SimMemory, SimRng, VirtualDriver,
-    describe, mix, stamp,
+    Character, DiskFaults, DriverProgress, LeftMemory, MemDisk, MemDriver, Oracle, SeenContent, SimClient,
+    SimMemory, SimRng, describe, mix, stamp,
 };
 
 pub(super) mod rescue;
@@ -22,8 +22,6 @@ pub(super) mod take_over;
 mod torn;
 
 use take_over::Here;
-
-type Driver = VirtualDriver<MemDisk>;
 
 /// The whole device is read in pieces of this size.
 const READ_SECTORS: u64 = 256;
@@ -36,7 +34,7 @@ const REST_TIME: Nanos = Nanos::from_secs(60);
 /// Lines of the story that are kept of each level.
 const STORY_LINES_MAX: usize = 120;
 
-struct Run {
+struct ExplorerRun {
     rig: Rig,
     rng: SimRng,
     /// The client of the first activation; it often comes back.
@@ -46,16 +44,16 @@ struct Run {
     /// Machine that serves the present activation.
     here: Here,
     /// Memory that the last process left, and that of the running one.
-    left: Left,
+    left: LeftMemory,
     memory: Option<SimMemory>,
     states_left: u64,
-    counts: Counts,
+    counts: ExplorationCounts,
     checks: bool,
     tells: bool,
     story: Vec<String>,
 }
 
-type Outcome<T = ()> = Result<T, String>;
+type RunResult<T = ()> = Result<T, String>;
 
 /// Runs a seed. The second value is the violation, with the story if it was asked for.
 pub(super) fn run(
@@ -64,17 +62,17 @@ pub(super) fn run(
     states: u64,
     checks: bool,
     tells: bool,
-) -> (Counts, Option<(String, Vec<String>)>) {
-    let mut run = Run {
+) -> (ExplorationCounts, Option<(String, Vec<String>)>) {
+    let mut run = ExplorerRun {
         rig: subject(seed),
         rng: SimRng::new(mix(seed, 0x0af1)),
         character: None,
         missing: Vec::new(),
         here: Here::FIRST,
-        left: Left::default(),
+        left: LeftMemory::default(),
         memory: None,
         states_left: states,
-        counts: Counts { runs: 1, ..Counts::default() },
+        counts: ExplorationCounts { runs: 1, ..ExplorationCounts::default() },
         checks,
         tells,
         story: Vec::new(),
@@ -85,7 +83,7 @@ pub(super) fn run(
     (run.counts, outcome.err().map(|what| (what, story)))
 }
 
-impl Run {
+impl ExplorerRun {
     fn tell(&mut self, line: impl FnOnce() -> String) {
         if self.tells {
             self.story.push(line());
@@ -93,7 +91,7 @@ impl Run {
     }
 
     /// Moves the driver's part of the story over.
-    fn tell_driver(&mut self, driver: &mut Driver) {
+    fn tell_driver(&mut self, driver: &mut MemDriver) {
         if self.tells {
             let lines = driver.take_story();
             let skipped = lines.len().saturating_sub(STORY_LINES_MAX);
@@ -118,7 +116,7 @@ impl Run {
 
     fn sampler(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         at_writes: u64,
         elsewhere: u64,
         left: u32,
@@ -149,7 +147,7 @@ impl Run {
         if self.rig.reads_again { drawn.reads_again(&mut self.rng) } else { drawn }
     }
 
-    fn first_life(&mut self, seed: u64) -> Outcome {
+    fn first_life(&mut self, seed: u64) -> RunResult {
         let disks = std::mem::take(&mut self.rig.disks);
         let base = std::mem::take(&mut self.rig.base);
         let mut oracle = Oracle::new(self.rig.promise, self.rig.delay_max, seed, base);
@@ -177,7 +175,7 @@ impl Run {
         }
         self.tell(|| format!("client: {character:?}"));
         self.character = Some(character);
-        let mut client = Client::new(character, oracle, self.rng.fork());
+        let mut client = SimClient::new(character, oracle, self.rng.fork());
         let rots = self.rig.log.filter(|_| self.rig.rots);
         if rots.is_some() {
             let mut sampler = sampler.borrow_mut();
@@ -196,12 +194,12 @@ impl Run {
     /// Lets a client work until it is done; every crash on the way is tried at once.
     fn serve(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
-        client: &mut Client,
+        client: &mut SimClient,
         sampler: &Rc<RefCell<Sampler>>,
         depth: u32,
-    ) -> Outcome {
+    ) -> RunResult {
         let events_max = driver.events() + EVENTS_MAX;
         let mut paused = false;
         let mut administrator = self.administrator();
@@ -216,13 +214,13 @@ impl Run {
                 driver.request(stack, id, io);
             }
             match driver.step(stack) {
-                Progress::Idle if client.in_flight() > 0 => {
+                DriverProgress::Idle if client.in_flight() > 0 => {
                     self.tell_driver(driver);
                     let state = statuses(stack, driver.now());
                     return Err(format!("{} requests are never answered;{state}", client.in_flight()));
                 }
-                Progress::Idle | Progress::Moved => {}
-                Progress::Alarm(_) => paused = false,
+                DriverProgress::Idle | DriverProgress::Moved => {}
+                DriverProgress::Alarm(_) => paused = false,
             }
             // No answer of this step counts yet.
             let between = std::mem::take(&mut sampler.borrow_mut().between);
@@ -265,12 +263,12 @@ impl Run {
     /// The crashes that the sampler has made.
     fn try_cuts(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         sampler: &Rc<RefCell<Sampler>>,
         oracle: &Oracle,
         depth: u32,
         place: &str,
-    ) -> Outcome {
+    ) -> RunResult {
         if let Some((first, second)) = driver.devices().iter().find_map(MemDisk::race) {
             self.tell_driver(driver);
             return Err(format!(
@@ -288,12 +286,12 @@ impl Run {
 
     fn try_each(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         cuts: Vec<Cut>,
         oracle: &Oracle,
         depth: u32,
         place: &str,
-    ) -> Outcome {
+    ) -> RunResult {
         if cuts.is_empty() {
             return Ok(());
         }
@@ -366,22 +364,22 @@ impl Run {
             return None;
         }
         let lost = self.rng.pick(&may_lose);
-        disks[lost].set_faults(FaultPlan::dead());
+        disks[lost].set_faults(DiskFaults::dead());
         Some(lost)
     }
 
     /// Waits until nothing is left to be done. Then a disk is lost that may be lost at rest: the next activation must have all data.
     fn rest(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
         oracle: &Oracle,
-        found: &[Seen],
+        found: &[SeenContent],
         depth: u32,
-    ) -> Outcome {
+    ) -> RunResult {
         let sampler = self.sampler(driver, 60, 5, 3);
         let until = driver.now() + REST_TIME;
-        while driver.now() < until && driver.step(stack) != Progress::Idle {
+        while driver.now() < until && driver.step(stack) != DriverProgress::Idle {
             self.try_cuts(driver, &sampler, oracle, depth, "resting")?;
         }
         let rests = |status: serde_json::Value| status["state"] == "good" && status["clean"] == true;
@@ -405,7 +403,7 @@ impl Run {
     }
 
     /// Recovers a state, judges it, and perhaps continues from it.
-    fn crashed(&mut self, mut cut: Cut, oracle: &Oracle, depth: u32, place: &str) -> Outcome {
+    fn crashed(&mut self, mut cut: Cut, oracle: &Oracle, depth: u32, place: &str) -> RunResult {
         if self.states_left == 0 {
             return Ok(());
         }
@@ -479,7 +477,7 @@ impl Run {
     }
 
     /// Judges the data disk as it would be without the cache.
-    fn judge_data_alone(&mut self, cut: &Cut, oracle: &Oracle) -> Outcome {
+    fn judge_data_alone(&mut self, cut: &Cut, oracle: &Oracle) -> RunResult {
         let Some((device, start)) = self.rig.data_alone else { return Ok(()) };
         let found = look_at_disk(&cut.disks[device], start, oracle);
         *self.counts.kinds.entry("data disk judged alone".into()).or_default() += 1;
@@ -489,13 +487,13 @@ impl Run {
     /// Continues after a recovery in one of several ways, with further crashes.
     fn live_on(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
         oracle: Oracle,
-        found: Vec<Seen>,
+        found: Vec<SeenContent>,
         depth: u32,
         holes: bool,
-    ) -> Outcome {
+    ) -> RunResult {
         if self.rig.losses.is_some() && self.rng.chance(300) {
             return self.rest(driver, stack, &oracle, &found, depth);
         }
@@ -526,7 +524,7 @@ impl Run {
                 let most = if holes { 8 } else { self.rng.pick(&[4, 8, 40]) };
                 character.requests = self.rng.range(1, most);
                 self.tell(|| format!("client: {character:?}"));
-                let mut client = Client::new(character, oracle, self.rng.fork());
+                let mut client = SimClient::new(character, oracle, self.rng.fork());
                 self.serve(driver, stack, &mut client, &sampler, depth)?;
                 self.last_words(driver, stack, &client.oracle, &sampler, depth)
             }
@@ -536,12 +534,12 @@ impl Run {
     /// Ends an activation that no crash cut short: perhaps drained, perhaps stopped; then the power goes.
     fn last_words(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
         oracle: &Oracle,
         sampler: &Rc<RefCell<Sampler>>,
         depth: u32,
-    ) -> Outcome {
+    ) -> RunResult {
         if self.states_left == 0 {
             return Ok(());
         }
@@ -565,12 +563,12 @@ impl Run {
 
     fn drain(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
         oracle: &Oracle,
         sampler: &Rc<RefCell<Sampler>>,
         depth: u32,
-    ) -> Outcome {
+    ) -> RunResult {
         self.control(driver, stack, Control::Drain, oracle.clone(), sampler, depth, "destaging").map(|_| ())
     }
 
@@ -578,14 +576,14 @@ impl Run {
     #[allow(clippy::too_many_arguments)]
     fn control(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
         control: Control,
         oracle: Oracle,
         sampler: &Rc<RefCell<Sampler>>,
         depth: u32,
         place: &str,
-    ) -> Outcome<Vec<Report>> {
+    ) -> RunResult<Vec<Report>> {
         driver.note(|| format!("control {control:?}"));
         while driver.take_report().is_some() {}
         // A slice has nothing to destage, and does not answer a control.
@@ -616,7 +614,7 @@ impl Run {
                     }
                 }
                 self.try_cuts(driver, sampler, &oracle, depth, place)?;
-                if progress == Progress::Idle || reports.len() > answered {
+                if progress == DriverProgress::Idle || reports.len() > answered {
                     break;
                 }
                 if driver.events() > events_max {
@@ -629,7 +627,12 @@ impl Run {
     }
 
     /// Reads the whole device, some of it twice.
-    fn read_all(&mut self, driver: &mut Driver, stack: &mut Stack, oracle: &Oracle) -> Outcome<Vec<Seen>> {
+    fn read_all(
+        &mut self,
+        driver: &mut MemDriver,
+        stack: &mut Stack,
+        oracle: &Oracle,
+    ) -> RunResult<Vec<SeenContent>> {
         let total = oracle.sectors();
         let mut found = Vec::with_capacity(total as usize);
         let twice = self.rng.chance(100) && stack.geometry(stack.root()).discards != Discards::Advisory;
@@ -654,7 +657,7 @@ impl Run {
 }
 
 /// Looks at the content of a data disk without its cache.
-fn look_at_disk(disk: &MemDisk, start: Lba, oracle: &Oracle) -> Vec<Seen> {
+fn look_at_disk(disk: &MemDisk, start: Lba, oracle: &Oracle) -> Vec<SeenContent> {
     let mut bytes = vec![0; (oracle.sectors() * SECTOR_BYTES) as usize];
     disk.current().read(start, &mut bytes);
     let sectors = bytes.chunks_exact(SECTOR_BYTES as usize).enumerate();
@@ -670,7 +673,7 @@ fn statuses(stack: &Stack, now: Nanos) -> String {
 }
 
 /// Reads into `buf`, if that has the right length.
-fn read(driver: &mut Driver, stack: &mut Stack, start: u64, sectors: u64, buf: Buf) -> Outcome<Buf> {
+fn read(driver: &mut MemDriver, stack: &mut Stack, start: u64, sectors: u64, buf: Buf) -> RunResult<Buf> {
     let bytes = (sectors * SECTOR_BYTES) as usize;
     let buf = if buf.len() == bytes { buf } else { Buf::zeroed(bytes) };
     let root = stack.root();

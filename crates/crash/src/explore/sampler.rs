@@ -2,7 +2,7 @@
 
 use dcd_engine::Nanos;
 
-use crate::{CutStyle, Left, MemDisk, Moment, SimMemory, SimRng};
+use crate::{CutStyle, LeftMemory, MemDisk, Moment, SimMemory, SimRng};
 
 /// Chance in a thousand that a crash is the death of the process: without memory that outlives it, and with it.
 const KILLS: u64 = 120;
@@ -18,7 +18,7 @@ pub(super) const BETWEEN_STORES: &str = "process killed between two stores";
 pub(super) struct Cut {
     pub disks: Vec<MemDisk>,
     /// Memory that outlived the process.
-    pub left: Left,
+    pub left: LeftMemory,
     pub at: Nanos,
     pub killed: bool,
     /// So were all that its recovery has not ended: the disks still have everything that was answered.
@@ -73,7 +73,7 @@ impl Sampler {
     }
 }
 
-fn killed(disks: Vec<MemDisk>, left: Left, at: Nanos, how: &str) -> Cut {
+fn killed(disks: Vec<MemDisk>, left: LeftMemory, at: Nanos, how: &str) -> Cut {
     Cut { disks, left, at, killed: true, only_killed: true, holes: false, how: how.into() }
 }
 

@@ -1,9 +1,9 @@
 //! The explorer finds nothing in the reference cache, and finds each bug that is planted in it.
 
 use super::*;
-use crate::{ExploreConfig, Explored, FaultPlan, explore};
+use crate::{DiskFaults, ExploreConfig, Explored, explore};
 
-fn explored(promise: Promise, bug: Option<ReferenceBug>, faults: FaultPlan, states: u64) -> Explored {
+fn explored(promise: Promise, bug: Option<ReferenceBug>, faults: DiskFaults, states: u64) -> Explored {
     let subject = |seed| {
         let mut rig = reference_rig(seed, promise, bug);
         rig.disks.iter_mut().for_each(|disk| disk.set_faults(faults.clone()));
@@ -14,7 +14,7 @@ fn explored(promise: Promise, bug: Option<ReferenceBug>, faults: FaultPlan, stat
 
 #[track_caller]
 fn holds(promise: Promise) {
-    let explored = explored(promise, None, FaultPlan::default(), 3000);
+    let explored = explored(promise, None, DiskFaults::default(), 3000);
     if let Some(violation) = explored.violation {
         panic!("{violation}");
     }
@@ -25,7 +25,7 @@ fn holds(promise: Promise) {
 
 #[track_caller]
 fn caught(promise: Promise, bug: ReferenceBug) {
-    let explored = explored(promise, Some(bug), FaultPlan::default(), 1000);
+    let explored = explored(promise, Some(bug), DiskFaults::default(), 1000);
     assert!(explored.violation.is_some(), "{bug:?} is not caught: {:?}", explored.counts);
 }
 
@@ -56,7 +56,7 @@ fn a_journal_that_starts_again_too_early_is_caught() {
 
 #[test]
 fn recovery_from_a_journal_that_is_not_durable_is_caught() {
-    let explored = explored(Promise::Ordered, Some(ReferenceBug::NoLogFlush), FaultPlan::default(), 10_000);
+    let explored = explored(Promise::Ordered, Some(ReferenceBug::NoLogFlush), DiskFaults::default(), 10_000);
     assert!(explored.violation.is_some(), "it takes a kill, and then a cut while recovering");
 }
 
@@ -79,6 +79,6 @@ fn a_mix_of_writes_is_caught() {
 #[test]
 fn disks_that_ignore_flushes_are_caught() {
     for promise in [Promise::Flush, Promise::Always] {
-        assert!(explored(promise, None, FaultPlan::liar(), 1000).violation.is_some(), "{promise:?}");
+        assert!(explored(promise, None, DiskFaults::liar(), 1000).violation.is_some(), "{promise:?}");
     }
 }

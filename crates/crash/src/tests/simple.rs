@@ -11,7 +11,7 @@ use dcd_engine::{
 };
 
 use crate::explore::Rig;
-use crate::{FaultPlan, Latency, MemDisk, Value};
+use crate::{DiskFaults, Latency, MemDisk, Value};
 
 const SECTORS: u64 = 1024;
 const LATENCY: Latency =
@@ -86,7 +86,7 @@ impl Filter for Twisted {
     }
 }
 
-pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &FaultPlan) -> Rig {
+pub(crate) fn rig(seed: u64, promise: Promise, twist: Twist, faults: &DiskFaults) -> Rig {
     let geometry = Geometry { discards: Discards::Zero, ..Geometry::plain(2 * SECTORS) };
     let mut disk = MemDisk::new(geometry, LATENCY, seed);
     let mut bytes = vec![0; (SECTORS * 512) as usize];

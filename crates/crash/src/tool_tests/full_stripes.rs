@@ -1,6 +1,6 @@
 //! Tests a log cache over an array: whole stripes are destaged together, so that the array need not read for their parity.
 
-use dcd_crash::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
+use dcd_crash::{DriverProgress, Latency, MemDisk, SimRng, VirtualDriver};
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig, WhenPolicy};
@@ -86,7 +86,7 @@ fn member_reads(lines: &[u64], full_stripes_first: bool) -> (u64, u64) {
     let Target::Layer(cache) = root else { unreachable!("a cache is a layer") };
     driver.control(&mut stack, cache, Control::Drain);
     while driver.take_report().is_none_or(|(_, report)| report != Report::Drained) {
-        assert_ne!(driver.step(&mut stack), Progress::Idle, "the drain ends");
+        assert_ne!(driver.step(&mut stack), DriverProgress::Idle, "the drain ends");
     }
     let counts = (count(&stack, "destage_reads"), count(&stack, "destages"));
     let array = Target::Layer(LayerIndex(0));

@@ -7,3 +7,4 @@ mod full_stripes;
 mod grow;
 mod product;
 mod store_calibration;
+mod type_names;

@@ -14,7 +14,7 @@ use std::process::Command;
 use dcd_nbd::handshake::Offer;
 use dcd_serve::disk_user;
 use dcd_serve::fuse::IMAGE_NAME;
-use dcd_serve::nbd::kernel::{Backend, Kernel, KernelError, NbdDevice, devices_of};
+use dcd_serve::nbd::kernel::{Backend, KernelError, NbdDevice, NbdKernel, devices_of};
 use dcd_stack::{Address, StackFile};
 
 use crate::cli::Attach;
@@ -112,7 +112,7 @@ impl From<KernelError> for Trouble {
 }
 
 fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<NbdDevice, Trouble> {
-    let kernel = Kernel::open()?;
+    let kernel = NbdKernel::open()?;
     // A device made when the disk had another path, or by an earlier version, also belongs to this stack.
     let owner = owner(file, &[]);
     let is_its_own = |device: &NbdDevice| {
@@ -133,7 +133,7 @@ fn attach_nbd(file: &StackFile, address: &Address, backend: &Backend) -> Result<
 }
 
 /// Gives a device the size of a stack that has grown.
-fn grow(file: &StackFile, kernel: &Kernel, device: &NbdDevice) -> Result<(), Trouble> {
+fn grow(file: &StackFile, kernel: &NbdKernel, device: &NbdDevice) -> Result<(), Trouble> {
     let Some(address) = address(&file.serve) else { return Ok(()) };
     let (_, offer) = dial_of(file, address, device.backend.recovery)?;
     Ok(kernel.grow(device, &offer)?)
@@ -222,7 +222,7 @@ pub fn release(file: &StackFile, force: bool) -> Result<bool, Failure> {
     let mut loops = lock(file)?;
     let devices = devices_of(&file.path);
     if !devices.is_empty() {
-        let kernel = Kernel::open().map_err(|error| failure(file, error))?;
+        let kernel = NbdKernel::open().map_err(|error| failure(file, error))?;
         for device in devices {
             kernel.release(&device, force).map_err(|error| failure(file, error))?;
             released = true;

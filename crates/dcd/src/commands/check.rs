@@ -8,15 +8,15 @@ use crate::failure::Failure;
 use crate::output::print_json;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{Seen, judge};
+use crate::session::judge::{SeenStack, judge};
 use crate::session::machine::this;
-use crate::session::open::{Log, is_log, tell_missing_legs};
+use crate::session::open::{OpenedLog, is_log, tell_missing_legs};
 use crate::session::record::{LogSeen, Refusal};
 use crate::session::survey::inspect;
 
 pub fn run(args: &Check) -> Result<(), Failure> {
     let refusal = start_refused(&args.log)?;
-    let mut log = Log::open(&args.log)?;
+    let mut log = OpenedLog::open(&args.log)?;
     let data = log.data.as_mut().map(|data| data as &mut dyn dcd_engine::BlockDevice);
     let checked = check(&mut log.log, data, &mut |_| {}).map_err(Failure::from);
     let report = match (checked, &refusal) {
@@ -56,7 +56,7 @@ fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     let (cache, _) = inspect(&choice)?;
     let is_missing = matches!(cache.log, LogSeen::Missing(_));
     let caches = [(choice.layer.clone(), cache)].into();
-    let seen = Seen { machine: this(), caches, ..Seen::default() };
+    let seen = SeenStack { machine: this(), caches, ..SeenStack::default() };
     match judge(&choice.site, &seen, &choice.site.asked).err() {
         Some(refusal) if is_missing => Err(refusal.into()),
         refusal => Ok(refusal),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use dcd_engine::log_cache::format::LogState;
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
-use dcd_serve::nbd::kernel::Kernel;
+use dcd_serve::nbd::kernel::NbdKernel;
 use dcd_serve::ublk;
 use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 
@@ -176,7 +176,7 @@ fn stack_text(args: &Create, parts: &str) -> Result<String, Failure> {
         format!(
             "# The block device /dev/dcd/{name}. Its file system continues when the server is killed or upgraded.\nublk = true\n"
         )
-    } else if Kernel::open().is_ok() {
+    } else if NbdKernel::open().is_ok() {
         format!(
             "# \"dcd attach {name}\" makes the block device /dev/dcd/{name}. Its file system continues when the server is killed.\n\
              nbd = {}\nnbd-recovery = true\n",

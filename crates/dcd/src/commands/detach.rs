@@ -11,7 +11,7 @@ use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::{CacheSeen, admit_log};
-use crate::session::open::{Opened, mark, open_log};
+use crate::session::open::{OpenedCache, mark, open_log};
 use crate::session::record::{AttachmentState, LogSeen, RecordSeen, told_as};
 use crate::session::survey::inspect;
 use crate::session::tell::tell_members;
@@ -36,7 +36,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         admit_log(&choice, recorded, &seen)?;
     }
     say_so_when_interrupted();
-    let mut opened = Opened::open(&choice, Purpose::Change)?;
+    let mut opened = OpenedCache::open(&choice, Purpose::Change)?;
     let mut progress = Progress::new(args.quiet);
     let report = rescue(&mut opened.log, &mut opened.data, RescueOptions::default(), &mut |seen| {
         progress.left(seen.bytes_total - seen.bytes_done);
@@ -55,7 +55,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     // The log is marked first: with the record gone first, a crash would leave a log that looks in use.
     mark(&mut opened.log, LogState::Detached)?;
-    let Opened { log, data, record, .. } = opened;
+    let OpenedCache { log, data, record, .. } = opened;
     if let Some(record) = &record {
         record.remove()?;
     }

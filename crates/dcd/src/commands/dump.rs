@@ -6,10 +6,10 @@ use dcd_engine::log_cache::offline::{DumpFilter, dump};
 
 use crate::cli::Dump;
 use crate::failure::Failure;
-use crate::session::open::Log;
+use crate::session::open::OpenedLog;
 
 pub fn run(args: &Dump) -> Result<(), Failure> {
-    let mut log = Log::open(&args.log)?;
+    let mut log = OpenedLog::open(&args.log)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut written = Ok(());
     let filter = DumpFilter { verify: true, ..DumpFilter::default() };

@@ -19,11 +19,11 @@ use crate::control::{sockets_dir, stack_name, stacks_dir};
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{Opened, reserve_space};
+use crate::session::open::{OpenedCache, reserve_space};
 use crate::session::probe::probe;
 use crate::session::random::random_uuid;
 use crate::session::record::{
-    AttachmentState, Record, Teller, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
+    AttachmentState, DiskRecord, Teller, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
     uuid_text,
 };
 use crate::session::survey::{open_record, record, start, target};
@@ -71,7 +71,7 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
         clear_foreign_journal(&choice)?;
     }
     make_legs(&choice, args.force)?;
-    let mut opened = Opened::open(&choice, Purpose::Create)?;
+    let mut opened = OpenedCache::open(&choice, Purpose::Create)?;
     refuse(&mut opened, &choice, args.force)?;
     reserve_space(&choice.site, &opened.parts, &choice.log)?;
     if let Some(path) = &args.stack {
@@ -87,7 +87,7 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
         record.update(|_| attached)?;
     }
     made.keep();
-    let Opened { log, data, record, .. } = opened;
+    let OpenedCache { log, data, record, .. } = opened;
     let Geometry { rotational: is_rotational, sectors: log_sectors, .. } = log.geometry();
     drop((log, data));
     if let Some(record) = record {
@@ -221,7 +221,7 @@ impl Drop for Made {
 }
 
 /// Refuses to lose data: a log device with something on it, or a data disk that has a cache already.
-fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     if let Some(record) = &opened.record {
         refuse_lost_record(record, force)?;
         let all = record.load()?;
@@ -245,13 +245,13 @@ fn refuse(opened: &mut Opened, choice: &CacheChoice, force: bool) -> Result<(), 
     refuse_content(&mut opened.log, choice, force)
 }
 
-fn refuse_lost_record(record: &Record, force: bool) -> Result<(), Failure> {
+fn refuse_lost_record(record: &DiskRecord, force: bool) -> Result<(), Failure> {
     let instead = "Or add --force: data that only its log has is lost";
     Ok(admit_without_record(record.seen(None)?.lost(), record.teller(), force, instead)?)
 }
 
 /// Refuses a log device that is the data disk of a cache.
-fn refuse_data_disk(record: &Record, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+fn refuse_data_disk(record: &DiskRecord, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     refuse_lost_record(record, force)?;
     let log = choice.log_name().display().to_string();
     Ok(admit_overwrite(&record.load()?, record.extent(), &log, force)?)
@@ -259,7 +259,7 @@ fn refuse_data_disk(record: &Record, choice: &CacheChoice, force: bool) -> Resul
 
 /// True for the log of a cache that was detached, and for a log of this disk that has failed or was left out, if the disk is complete
 /// without it.
-fn is_out_of_date(record: Option<&Record>, log: &mut dyn BlockDevice) -> Result<bool, Failure> {
+fn is_out_of_date(record: Option<&DiskRecord>, log: &mut dyn BlockDevice) -> Result<bool, Failure> {
     let (Some(record), Ok(superblock)) = (record, read_superblock(log)) else {
         return Ok(false);
     };

@@ -16,7 +16,7 @@ use crate::session::serving::status::ServerStatus;
 
 /// A stack, as JSON shows it.
 #[derive(Serialize)]
-struct Listed {
+struct ListedStack {
     name: String,
     file: PathBuf,
     /// That of "dcd status", or "stopped", or the reason why it is not known.
@@ -38,7 +38,7 @@ pub fn run(args: &List) -> Result<(), Failure> {
         return Ok(());
     }
     let unknown = || "?".to_owned();
-    let row = |one: Listed| {
+    let row = |one: ListedStack| {
         let dirty = one.dirty_bytes.map_or_else(unknown, |bytes| HumanBytes(bytes).to_string());
         [one.name, one.state, dirty, one.data.map_or_else(unknown, |data| data.display().to_string())]
     };
@@ -47,9 +47,9 @@ pub fn run(args: &List) -> Result<(), Failure> {
     Ok(())
 }
 
-fn look(path: &Path) -> Listed {
+fn look(path: &Path) -> ListedStack {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let listed = |state: String, data| Listed {
+    let listed = |state: String, data| ListedStack {
         name,
         file: path.to_owned(),
         state,
@@ -66,11 +66,11 @@ fn look(path: &Path) -> Listed {
     match server.and_then(|server| server.map(|mut server| ServerStatus::ask(&mut server)).transpose()) {
         Ok(Some(status)) => {
             let state = Verdict::of(&status).state.to_owned();
-            Listed { is_served: true, dirty_bytes: Some(status.dirty_bytes), ..listed(state, data) }
+            ListedStack { is_served: true, dirty_bytes: Some(status.dirty_bytes), ..listed(state, data) }
         }
         Ok(None) => {
             let dirty_bytes = Stopped::look(path).dirty_bytes();
-            Listed { dirty_bytes, ..listed("stopped".to_owned(), data) }
+            ListedStack { dirty_bytes, ..listed("stopped".to_owned(), data) }
         }
         Err(failure) => listed(failure.to_string(), data),
     }

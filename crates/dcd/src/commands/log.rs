@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dcd_engine::mirror::{Label, LabelError, LegState, LegStatus, MirrorStatus};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
-use dcd_serve::control::{Client, ClientError};
+use dcd_serve::control::{ClientError, ControlClient};
 use dcd_stack::HumanBytes;
 use serde_json::json;
 
@@ -58,7 +58,7 @@ impl Mirrored {
     }
 
     /// Connects to the server: only a server changes legs.
-    fn server(&self, what: &str) -> Result<Client, Failure> {
+    fn server(&self, what: &str) -> Result<ControlClient, Failure> {
         server_of(self.site())?.ok_or_else(|| {
             Failure::Failed(format!(
                 "{}: it is not served: {what} only while it is (the next start fills a leg that was away)",
@@ -211,7 +211,7 @@ fn prepare(mirrored: &Mirrored, name: &str, mirror: &MirrorStatus, force: bool) 
     may_overwrite(mirrored.site(), &parts, name, &mut device, force || of_this)
 }
 
-fn close(client: &mut Client, layer: &str, name: &str) -> Result<(), Failure> {
+fn close(client: &mut ControlClient, layer: &str, name: &str) -> Result<(), Failure> {
     let call = json!({ "layer": layer, "command": "remove", "name": name });
     match ask(client, "array", call) {
         Ok(_) => Ok(()),

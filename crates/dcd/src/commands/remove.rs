@@ -95,9 +95,9 @@ fn release(file: &StackFile) -> Result<(), Failure> {
 /// Removes ublk devices of the stack whose server was killed, unless they are in use: their requests wait for the next server.
 fn remove_waiting(file: &StackFile) -> Result<(), Failure> {
     // Without ublk there is no such device.
-    for device in ublk::list(&ublk::System).unwrap_or_default() {
+    for device in ublk::list(&ublk::RunningKernel).unwrap_or_default() {
         if device.stack.as_ref() == Some(&file.path) && device.process.is_none() {
-            ublk::remove(&ublk::System, device.number, false).map_err(|error| {
+            ublk::remove(&ublk::RunningKernel, device.number, false).map_err(|error| {
                 Failure::refused(
                     error.to_string(),
                     "serve the stack, unmount what is on it, and repeat this command",

@@ -14,7 +14,7 @@ use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::{CacheSeen, admit_unrecorded};
 use crate::session::machine::this;
-use crate::session::open::{Opened, tell_missing_legs};
+use crate::session::open::{OpenedCache, tell_missing_legs};
 use crate::session::record::{Attachment, AttachmentState, LogSeen, RecordSeen, Refusal, admit_rescue};
 use crate::session::survey::inspect;
 use crate::session::take_over::went_on_without;
@@ -41,7 +41,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         Some(refusal) if !args.list || matches!(seen, LogSeen::Missing(_)) => return Err(refusal.into()),
         refusal => refusal,
     };
-    let mut opened = Opened::open(&choice, purpose)?;
+    let mut opened = OpenedCache::open(&choice, purpose)?;
     let given_up = args.list && is_given_up(recorded.as_ref(), &seen);
     let options = RescueOptions { force: args.force, list: args.list };
     let mut progress = Progress::new(args.json);
@@ -121,7 +121,7 @@ fn is_given_up(recorded: Option<&RecordSeen>, seen: &LogSeen) -> bool {
 }
 
 /// Returns the LBAs where the data disk is not as the cache left it. A rescue is refused if there are any.
-fn changed_lbas(opened: &mut Opened) -> Result<Vec<u64>, Failure> {
+fn changed_lbas(opened: &mut OpenedCache) -> Result<Vec<u64>, Failure> {
     if read_superblock(&mut opened.log)?.state == LogState::Detached {
         return Ok(Vec::new());
     }
@@ -140,7 +140,7 @@ fn describe_changed(lbas: &[u64]) -> String {
 }
 
 /// Records that the data disk is complete, as no data is dirty. The log of a cache that is out of use makes no record.
-fn note_clean(choice: &CacheChoice, opened: &mut Opened) -> Result<(), Failure> {
+fn note_clean(choice: &CacheChoice, opened: &mut OpenedCache) -> Result<(), Failure> {
     let superblock = read_superblock(&mut opened.log)?;
     if let Some(record) = &opened.record {
         let is_recorded = record.load()?.of(record.extent()).is_some();

@@ -35,14 +35,14 @@ use crate::session::open::{open_log, reserve_space};
 use crate::session::running::RunningCaches;
 use crate::session::serving::checks::{admit, admit_bare, admit_non_volatile, choices};
 use crate::session::serving::discard::without_caches;
-use crate::session::serving::host::{Cache, CacheKind, Host};
+use crate::session::serving::host::{Cache, CacheKind, StackHost};
 use crate::session::serving::notify::tell_ready;
 use crate::session::serving::records::Records;
 use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
 use crate::session::site::Site;
 use crate::session::start;
-use crate::session::started::PartDevice;
+use crate::session::started::StartedPart;
 use crate::session::take_over;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
@@ -136,7 +136,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
 /// is served all the same.
 fn measure_logs(site: &Site) -> Result<(), Failure> {
     for choice in choices(site)?.into_iter().filter(|choice| !choice.stands_on_a_cache()) {
-        let is_unknown = |mut log: PartDevice| {
+        let is_unknown = |mut log: StartedPart| {
             log.geometry().rotational
                 && read_superblock(&mut log)
                     .is_ok_and(|superblock| superblock.spindle == Spindle::NotMeasured)
@@ -286,7 +286,7 @@ fn build(
     let mut caches: Vec<Cache> = site.layers.iter().filter_map(cache).collect();
     // The host wants the upper layers first.
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
-    let mut host = Host::new(&site.export, built.parts.clone(), caches, RunningCaches::default());
+    let mut host = StackHost::new(&site.export, built.parts.clone(), caches, RunningCaches::default());
     host.stack_file = std::path::absolute(&site.path).unwrap_or_else(|_| site.path.clone());
     let served = Served::new(host, left_by(site));
     Ok((built.stack, served, built.recording))

@@ -1,6 +1,6 @@
 //! `dcd ublk`: the ublk devices of this kernel, with and without servers.
 
-use dcd_serve::ublk::{Listed, System, UblkError, available, list, remove};
+use dcd_serve::ublk::{ListedUblk, RunningKernel, UblkError, available, list, remove};
 
 use crate::cli::{Ublk, UblkCommand};
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ pub fn run(args: &Ublk) -> Result<(), Failure> {
     available().map_err(failure)?;
     match &args.command {
         UblkCommand::List(args) => {
-            let all = list(&System).map_err(failure)?;
+            let all = list(&RunningKernel).map_err(failure)?;
             if args.json {
                 print_json(&all)?;
             } else {
@@ -18,7 +18,7 @@ pub fn run(args: &Ublk) -> Result<(), Failure> {
             }
             Ok(())
         }
-        UblkCommand::Remove(args) => remove(&System, args.number, args.force).map_err(failure),
+        UblkCommand::Remove(args) => remove(&RunningKernel, args.number, args.force).map_err(failure),
     }
 }
 
@@ -33,7 +33,7 @@ fn failure(error: UblkError) -> Failure {
 }
 
 /// Formats a device, its state, its stack, and its user.
-fn line(device: &Listed) -> String {
+fn line(device: &ListedUblk) -> String {
     let state = match (device.state, device.process) {
         (state, Some(process)) => format!("{state} by process {process}"),
         ("waiting", None) => "waiting for its next server".to_owned(),

@@ -13,9 +13,9 @@ use dcd_engine::{
     Stack,
 };
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, MemoryDirectory, Overlay, RemoteSpec};
-use dcd_serve::control::Client;
+use dcd_serve::control::ControlClient;
 use dcd_stack::{
-    Asked, DeviceOpener, DeviceSource, DeviceSpec, LayerKind, OpenError, RemoteSource, Role, StackFile,
+    Asked, DeclaredDevice, DeviceOpener, DeviceSource, LayerKind, OpenError, RemoteSource, Role, StackFile,
     StackFileError,
 };
 
@@ -26,7 +26,7 @@ use crate::session::system::{carried_by, is_by_content};
 
 /// Message about a stack whose server has its devices open; none if there is no server.
 fn served(file: &StackFile) -> Option<String> {
-    let server = Client::connect(file.serve.control.as_ref()?).ok()?;
+    let server = ControlClient::connect(file.serve.control.as_ref()?).ok()?;
     let process = server.server_process().filter(|process| *process != std::process::id() as i32)?;
     let stack = file.path.display();
     Some(format!("{stack} is in use: process {process} serves it. Stop that first: dcd stop {stack}"))
@@ -52,29 +52,29 @@ pub enum Purpose {
 pub struct Opener<'a> {
     site: &'a Site,
     purpose: Purpose,
-    held: Rc<Held>,
-    devices: Vec<Opened>,
+    held: Rc<HeldDevices>,
+    devices: Vec<OpenedDevice>,
     /// Set when a device is open elsewhere.
     busy: bool,
 }
 
-enum Opened {
+enum OpenedDevice {
     Taken(FileDevice),
     /// For looks: what is written to it stays in RAM.
     Shared(Box<dyn BlockDevice>),
 }
 
 /// Devices that stay open and locked: looks share them, and a start that changes them takes them. So what a start finds is what was looked at.
-pub struct Held {
+pub struct HeldDevices {
     for_changes: bool,
-    devices: RefCell<BTreeMap<String, Shared>>,
+    devices: RefCell<BTreeMap<String, SharedDevice>>,
 }
 
 /// A device that several looks read.
 #[derive(Clone)]
-struct Shared(Rc<RefCell<FileDevice>>);
+struct SharedDevice(Rc<RefCell<FileDevice>>);
 
-impl BlockDevice for Shared {
+impl BlockDevice for SharedDevice {
     fn geometry(&self) -> Geometry {
         self.0.borrow().geometry()
     }
@@ -84,18 +84,18 @@ impl BlockDevice for Shared {
     }
 }
 
-impl Held {
+impl HeldDevices {
     /// Holds nothing yet. `purpose`: of the start for which the devices are held.
-    pub fn new(purpose: Purpose) -> Held {
-        Held { for_changes: purpose != Purpose::Look, devices: RefCell::default() }
+    pub fn new(purpose: Purpose) -> HeldDevices {
+        HeldDevices { for_changes: purpose != Purpose::Look, devices: RefCell::default() }
     }
 
     /// Returns a device for a look. A device that cannot be opened for changes is opened for reading only: the start reports the reason.
     fn share(
         &self,
-        device: &DeviceSpec,
+        device: &DeclaredDevice,
         open: impl Fn(bool) -> Result<Device, DeviceError>,
-    ) -> Result<Shared, DeviceError> {
+    ) -> Result<SharedDevice, DeviceError> {
         let mut devices = self.devices.borrow_mut();
         if let Some(shared) = devices.get(&device.name) {
             return Ok(shared.clone());
@@ -110,13 +110,13 @@ impl Held {
             }
             opened => opened,
         }?;
-        let shared = Shared(Rc::new(RefCell::new(opened.into())));
+        let shared = SharedDevice(Rc::new(RefCell::new(opened.into())));
         devices.insert(device.name.clone(), shared.clone());
         Ok(shared)
     }
 
     /// Returns a held device to a start that changes it, unless it is to be made, or could only be opened for reading.
-    fn take(&self, device: &DeviceSpec, makes: bool) -> Option<FileDevice> {
+    fn take(&self, device: &DeclaredDevice, makes: bool) -> Option<FileDevice> {
         let shared = self.devices.borrow_mut().remove(&device.name)?;
         let is_wanted = !makes && (device.read_only || !shared.geometry().read_only);
         Rc::try_unwrap(shared.0).ok().map(RefCell::into_inner).filter(|_| is_wanted)
@@ -134,8 +134,8 @@ impl<'a> Opener<'a> {
     /// If they were opened for [`Purpose::Look`].
     pub fn into_devices(self) -> Vec<Device> {
         let device = |opened| match opened {
-            Opened::Taken(device) => device.into_device(),
-            Opened::Shared(_) => unreachable!("a driver changes its devices"),
+            OpenedDevice::Taken(device) => device.into_device(),
+            OpenedDevice::Shared(_) => unreachable!("a driver changes its devices"),
         };
         self.devices.into_iter().map(device).collect()
     }
@@ -151,8 +151,8 @@ impl<'a> Opener<'a> {
     /// The driver of offline commands.
     pub fn into_pump(self) -> FilePump {
         let devices = self.devices.into_iter().map(|opened| match opened {
-            Opened::Taken(device) => Box::new(device) as Box<dyn BlockDevice>,
-            Opened::Shared(device) => device,
+            OpenedDevice::Taken(device) => Box::new(device) as Box<dyn BlockDevice>,
+            OpenedDevice::Shared(device) => device,
         });
         let devices = devices.collect();
         FilePump { devices, started: Instant::now(), outputs: Vec::new(), reports: Vec::new() }
@@ -168,7 +168,7 @@ impl<'a> Opener<'a> {
     }
 
     /// Returns further advice about a missing device.
-    fn advice(&self, device: &DeviceSpec) -> &'static str {
+    fn advice(&self, device: &DeclaredDevice) -> &'static str {
         let exists = |name: &&str| self.site.path_below(name).is_some_and(Path::exists);
         for (layer, raid) in self.site.arrays() {
             let below = layer.kind.below_names();
@@ -205,7 +205,7 @@ impl<'a> Opener<'a> {
         }
     }
 
-    fn spec(&self, device: &DeviceSpec, read_only: bool) -> dcd_io::DeviceSpec {
+    fn spec(&self, device: &DeclaredDevice, read_only: bool) -> dcd_io::DeviceSpec {
         let (path, size) = match &device.source {
             DeviceSource::Memory { size } => return dcd_io::DeviceSpec::Memory { bytes: *size },
             DeviceSource::Remote(remote) => return remote_spec(remote, device.read_only),
@@ -246,7 +246,7 @@ fn of_the_system(path: &Path, mount: &str) -> String {
 }
 
 /// Reports a file whose end is not a whole block.
-fn tell_rest(device: &DeviceSpec, geometry: Geometry) {
+fn tell_rest(device: &DeclaredDevice, geometry: Geometry) {
     let DeviceSource::Path { path, .. } = &device.source else { return };
     let file = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
     let rest = file.map_or(0, |file| file.len().saturating_sub(geometry.sectors * SECTOR_BYTES));
@@ -271,18 +271,18 @@ impl DeviceOpener for Opener<'_> {
         Some(Box::new(memory))
     }
 
-    fn open(&mut self, _index: DeviceIndex, device: &DeviceSpec) -> Result<Geometry, OpenError> {
+    fn open(&mut self, _index: DeviceIndex, device: &DeclaredDevice) -> Result<Geometry, OpenError> {
         let open =
             |read_only| patiently(|| Device::open(&self.spec(device, read_only)), DeviceError::is_in_use);
         let opened = match self.purpose {
             Purpose::Look => self.held.share(device, open).map(|shared| match device.read_only {
-                true => Opened::Shared(Box::new(shared)),
-                false => Opened::Shared(Box::new(Overlay::new(shared))),
+                true => OpenedDevice::Shared(Box::new(shared)),
+                false => OpenedDevice::Shared(Box::new(Overlay::new(shared))),
             }),
             _ => {
                 let makes = self.purpose == Purpose::Create && device.is_made();
                 let held = self.held.take(device, makes).map(Ok);
-                held.unwrap_or_else(|| open(device.read_only).map(FileDevice::from)).map(Opened::Taken)
+                held.unwrap_or_else(|| open(device.read_only).map(FileDevice::from)).map(OpenedDevice::Taken)
             }
         };
         let opened = opened.map_err(|error| {
@@ -298,8 +298,8 @@ impl DeviceOpener for Opener<'_> {
             }
         })?;
         let geometry = match &opened {
-            Opened::Taken(taken) => taken.geometry(),
-            Opened::Shared(shared) => shared.geometry(),
+            OpenedDevice::Taken(taken) => taken.geometry(),
+            OpenedDevice::Shared(shared) => shared.geometry(),
         };
         if self.purpose != Purpose::Look {
             tell_rest(device, geometry);

@@ -15,15 +15,15 @@ use super::below::stands_on_a_cache;
 use super::choice::{ArrayChoice, CacheChoice};
 use super::members::Devices;
 use super::record::{
-    Attachment, AttachmentState, LogSeen, NO_LOG, RecordSeen, Refusal, Start, admit_not_retired, admit_plain,
-    admit_start, admit_told, admit_without_record,
+    Attachment, AttachmentState, LogSeen, NO_LOG, RecordSeen, Refusal, StartGrounds, admit_not_retired,
+    admit_plain, admit_start, admit_told, admit_without_record,
 };
 use super::site::Site;
 use crate::advice::Advised;
 
 /// A stack before a start. What was not looked at is not in it, and is not judged.
 #[derive(Default)]
-pub struct Seen {
+pub struct SeenStack {
     /// Identity of this machine.
     pub machine: u64,
     /// Arrays of which devices are missing.
@@ -62,7 +62,7 @@ pub struct CacheSeen {
 
 /// Decisions about a start that is not refused.
 #[derive(Default)]
-pub struct Plan {
+pub struct StartPlan {
     /// A line for the administrator about each device that is left out.
     pub told: Vec<String>,
     /// Missing devices that are left out, by the array that names them.
@@ -73,7 +73,7 @@ pub struct Plan {
     pub unrecorded: BTreeMap<String, Attachment>,
 }
 
-impl Plan {
+impl StartPlan {
     /// Prepares a stack for the start of `parts`.
     pub fn prepare(&self, site: &mut Site, parts: &[&str]) {
         self.devices.iter().for_each(|(array, names)| site.file.leave_out(array, names));
@@ -89,8 +89,8 @@ impl Plan {
 ///
 /// # Errors
 /// The refusal, with the way out that loses nothing first.
-pub fn judge(file: &StackFile, seen: &Seen, asked: &Asked) -> Result<Plan, Refusal> {
-    let mut plan = Plan::default();
+pub fn judge(file: &StackFile, seen: &SeenStack, asked: &Asked) -> Result<StartPlan, Refusal> {
+    let mut plan = StartPlan::default();
     for (name, array) in file.arrays().filter_map(|(layer, _)| seen.arrays.get_key_value(&layer.name)) {
         let choice = ArrayChoice::of(file.clone(), name.clone());
         let mut absent: Vec<&str> = array.absent.iter().map(String::as_str).collect();
@@ -179,7 +179,7 @@ fn judge_cache(
         };
     };
     let start = admit_log(&choice, record, &seen.log).map_err(|refusal| only_this_one(&choice, refusal))?;
-    let unrecorded = seen.superblock.as_ref().filter(|_| start == Start::Unrecorded);
+    let unrecorded = seen.superblock.as_ref().filter(|_| start == StartGrounds::Unrecorded);
     Ok(unrecorded.map(|superblock| of_unknown_content(&choice, record, superblock)))
 }
 
@@ -192,14 +192,14 @@ pub fn admit_machine(superblock: &LogSuperblock, machine: u64, asked: &Asked) ->
 }
 
 /// Decides if the log of a cache may be used with its data disk.
-pub fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Result<Start, Refusal> {
+pub fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Result<StartGrounds, Refusal> {
     let log = choice.log_name();
     if matches!(seen, LogSeen::Missing(_)) {
         let instead = "To discard it: \"dcd serve --without-cache --force\"";
         admit_without_record(record.lost(), record.teller, false, instead)?;
     }
     let start = admit_start(&record.all, record.extent, &log, seen)?;
-    if start == Start::Unrecorded {
+    if start == StartGrounds::Unrecorded {
         admit_unrecorded(record, &log, seen, false)?;
     }
     Ok(start)

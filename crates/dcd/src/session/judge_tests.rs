@@ -8,7 +8,7 @@ use dcd_engine::{BlockDevice, Extent, Lba};
 use dcd_io::MemoryDevice;
 
 use super::*;
-use crate::session::members::{Content, Found};
+use crate::session::members::{FoundMember, MemberContent};
 use crate::session::record::{Attachments, LegsSeen, StaleLeg, Teller, told_as, uuid_text};
 
 const THIS: u64 = 7;
@@ -57,16 +57,16 @@ fn missing() -> LogSeen {
     LogSeen::Missing("no superblock".to_owned())
 }
 
-fn cache(log: LogSeen, machine: u64, record: Option<RecordSeen>) -> Seen {
+fn cache(log: LogSeen, machine: u64, record: Option<RecordSeen>) -> SeenStack {
     let found = match &log {
         LogSeen::Present { state, .. } => Some(superblock(*state, machine)),
         LogSeen::Missing(_) => None,
     };
     let caches = [("cache".to_owned(), CacheSeen { log, superblock: found, record })].into();
-    Seen { machine: THIS, caches, ..Seen::default() }
+    SeenStack { machine: THIS, caches, ..SeenStack::default() }
 }
 
-fn running(record: RecordSeen) -> Seen {
+fn running(record: RecordSeen) -> SeenStack {
     cache(present(LogState::Stopped, 5, &[1, 2]), THIS, Some(record))
 }
 
@@ -76,15 +76,15 @@ fn label(own: u64, generation: u64, standings: [LegState; 2]) -> FoundLabel {
     Ok((Label { uuid: [3; 16], generation, complete: generation - 1, sectors: 100, legs }, own))
 }
 
-fn mirror(labels: Vec<(&str, FoundLabel)>, cache: Seen) -> Seen {
+fn mirror(labels: Vec<(&str, FoundLabel)>, cache: SeenStack) -> SeenStack {
     let is_there = |leg: &&str| !labels.iter().any(|(name, _)| name == leg);
     let absent = ["a", "b"].into_iter().filter(is_there).map(str::to_owned).collect();
     let labels = labels.into_iter().map(|(name, found)| (name.to_owned(), found)).collect();
-    Seen { mirrors: [("cache.legs".to_owned(), MirrorSeen { absent, labels })].into(), ..cache }
+    SeenStack { mirrors: [("cache.legs".to_owned(), MirrorSeen { absent, labels })].into(), ..cache }
 }
 
 /// An array of three members and a spare, without the devices `absent`, and with these failed roles.
-fn array(absent: &[&str], failed: u64) -> Seen {
+fn array(absent: &[&str], failed: u64) -> SeenStack {
     let mut devices: Vec<MemoryDevice> = (0..3).map(|_| MemoryDevice::new(64 << 20)).collect();
     let mut members: Vec<Option<&mut dyn BlockDevice>> =
         devices.iter_mut().map(|device| Some(device as &mut dyn BlockDevice)).collect();
@@ -92,24 +92,24 @@ fn array(absent: &[&str], failed: u64) -> Seen {
     let newest = ArraySuperblock { failed, ..create(&mut members, &config, [5; 16], true).unwrap() };
     let found = ["d0", "d1", "d2"].into_iter().zip(&mut devices).map(|(name, device)| {
         let content = match ArraySuperblock::read(device) {
-            _ if absent.contains(&name) => Content::Unreadable("no such file".to_owned()),
-            Ok((_, identity)) => Content::Of(Box::new(newest.clone()), identity),
-            Err(error) => Content::None(error),
+            _ if absent.contains(&name) => MemberContent::Unreadable("no such file".to_owned()),
+            Ok((_, identity)) => MemberContent::Of(Box::new(newest.clone()), identity),
+            Err(error) => MemberContent::None(error),
         };
-        Found { name: name.to_owned(), device: None, content }
+        FoundMember { name: name.to_owned(), device: None, content }
     });
     let devices = Devices { found: found.collect(), newest: newest.clone(), parts: Default::default() };
     let absent = absent.iter().map(|name| (*name).to_owned()).collect();
     let arrays = [("raid".to_owned(), ArraySeen { absent, devices: Some(devices) })].into();
-    Seen { machine: THIS, arrays, ..Seen::default() }
+    SeenStack { machine: THIS, arrays, ..SeenStack::default() }
 }
 
-fn plain(record: Option<RecordSeen>, log_of: Option<&str>) -> Seen {
+fn plain(record: Option<RecordSeen>, log_of: Option<&str>) -> SeenStack {
     let log_of = log_of.map(str::to_owned);
-    Seen {
+    SeenStack {
         machine: THIS,
         plain: vec![PlainSeen { part: "data".to_owned(), record, log_of }],
-        ..Seen::default()
+        ..SeenStack::default()
     }
 }
 
@@ -118,7 +118,7 @@ type Verdict = fn(&Asked) -> &'static str;
 
 const STARTS: Verdict = |_| "";
 
-fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
+fn rows() -> Vec<(&'static str, &'static str, SeenStack, Verdict)> {
     use AttachmentState::{Abandoned, Clean, Dirty};
     use LegState::{Failed, Whole};
     let known = || record(vec![attachment(Dirty)]);
@@ -269,9 +269,9 @@ fn rows() -> Vec<(&'static str, &'static str, Seen, Verdict)> {
     ]
 }
 
-fn unreadable() -> Seen {
+fn unreadable() -> SeenStack {
     let seen = ArraySeen { absent: vec!["d1".to_owned(), "d3".to_owned()], devices: None };
-    Seen { arrays: [("raid".to_owned(), seen)].into(), ..Seen::default() }
+    SeenStack { arrays: [("raid".to_owned(), seen)].into(), ..SeenStack::default() }
 }
 
 /// Every combination of what a command can ask that a verdict may depend on.
@@ -306,7 +306,7 @@ fn everything_that_is_seen_and_asked_has_its_verdict() {
 #[test]
 fn a_plan_leaves_out_what_is_missing_and_notes_a_missing_record() {
     let degraded = Asked { degraded_members: true, degraded_legs: true, ..Asked::default() };
-    let planned = |text: &str, seen: &Seen| {
+    let planned = |text: &str, seen: &SeenStack| {
         let mut site = Site::from(file(text));
         let plan = judge(&site, seen, &degraded).unwrap();
         let export = site.export.clone();
@@ -338,7 +338,7 @@ fn the_first_refused_cache_in_the_stack_file_is_named() {
     let seen = |name: &str| {
         (name.to_owned(), CacheSeen { log: missing(), superblock: None, record: Some(record(Vec::new())) })
     };
-    let seen = Seen { caches: ["one", "two"].map(seen).into(), ..Seen::default() };
+    let seen = SeenStack { caches: ["one", "two"].map(seen).into(), ..SeenStack::default() };
     let refusal = judge(&file(&text), &seen, &Asked::default()).err().unwrap();
     assert!(refusal.reason.starts_with("log cache \"one\": there is no log"), "{refusal}");
 }

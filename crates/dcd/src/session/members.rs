@@ -4,10 +4,10 @@ use dcd_engine::BlockDevice;
 use dcd_engine::raid::{Apart, ArraySuperblock, ArraySuperblockError, MemberIdentity};
 use dcd_stack::Parts;
 
-use crate::session::started::PartDevice;
+use crate::session::started::StartedPart;
 
 /// Content of a device's superblock, as far as it can be read.
-pub enum Content {
+pub enum MemberContent {
     /// The device cannot be opened or read.
     Unreadable(String),
     /// The device belongs to no array.
@@ -16,27 +16,27 @@ pub enum Content {
 }
 
 /// A device that the stack file names; it may not open.
-pub struct Found {
+pub struct FoundMember {
     pub name: String,
-    pub device: Option<PartDevice>,
-    pub content: Content,
+    pub device: Option<StartedPart>,
+    pub content: MemberContent,
 }
 
-impl Found {
+impl FoundMember {
     /// Reads the superblock of a device.
-    pub fn new(name: &str, mut device: PartDevice) -> Found {
+    pub fn new(name: &str, mut device: StartedPart) -> FoundMember {
         let content = match ArraySuperblock::read(&mut device) {
-            Ok((superblock, identity)) => Content::Of(Box::new(superblock), identity),
-            Err(ArraySuperblockError::Io(error)) => Content::Unreadable(error.to_string()),
-            Err(error) => Content::None(error),
+            Ok((superblock, identity)) => MemberContent::Of(Box::new(superblock), identity),
+            Err(ArraySuperblockError::Io(error)) => MemberContent::Unreadable(error.to_string()),
+            Err(error) => MemberContent::None(error),
         };
-        Found { name: name.to_owned(), device: Some(device), content }
+        FoundMember { name: name.to_owned(), device: Some(device), content }
     }
 
     pub fn superblock(&self) -> Option<(&ArraySuperblock, MemberIdentity)> {
         match &self.content {
-            Content::Of(superblock, identity) => Some((superblock, *identity)),
-            Content::Unreadable(_) | Content::None(_) => None,
+            MemberContent::Of(superblock, identity) => Some((superblock, *identity)),
+            MemberContent::Unreadable(_) | MemberContent::None(_) => None,
         }
     }
 }
@@ -74,7 +74,7 @@ pub fn standing(of: &ArraySuperblock, superblock: &ArraySuperblock, identity: Me
 /// All devices of an array, and its newest superblock.
 pub struct Devices {
     pub newest: ArraySuperblock,
-    pub found: Vec<Found>,
+    pub found: Vec<FoundMember>,
     /// The open devices and layers, and their places.
     pub parts: Parts,
 }
@@ -86,7 +86,7 @@ impl Devices {
         self
     }
 
-    pub fn standing(&self, found: &Found) -> Option<Standing> {
+    pub fn standing(&self, found: &FoundMember) -> Option<Standing> {
         found.superblock().map(|(superblock, identity)| standing(&self.newest, superblock, identity))
     }
 
@@ -103,14 +103,14 @@ impl Devices {
         apart(&self.newest, self.found.iter())
     }
 
-    pub fn by_name(&self, name: &str) -> Option<&Found> {
+    pub fn by_name(&self, name: &str) -> Option<&FoundMember> {
         self.found.iter().find(|found| found.name == name)
     }
 
     /// The devices that hold roles of this array.
     pub fn members(&mut self) -> Vec<Option<&mut dyn BlockDevice>> {
         let newest = &self.newest;
-        let has_role = |found: &Found| {
+        let has_role = |found: &FoundMember| {
             let standing =
                 found.superblock().map(|(superblock, identity)| standing(newest, superblock, identity));
             use Standing::{Failed, InUse, Outdated, Rebuilding};
@@ -124,17 +124,17 @@ impl Devices {
 }
 
 /// Members among these devices that have diverged from those of the newest superblock.
-pub fn apart<'a>(newest: &ArraySuperblock, found: impl Iterator<Item = &'a Found>) -> Option<Apart> {
+pub fn apart<'a>(newest: &ArraySuperblock, found: impl Iterator<Item = &'a FoundMember>) -> Option<Apart> {
     let with_role = found
-        .filter_map(Found::superblock)
+        .filter_map(FoundMember::superblock)
         .filter(|(superblock, identity)| superblock.uuid == newest.uuid && identity.role.is_some());
     newest.apart(&with_role.collect::<Vec<_>>())
 }
 
 /// Returns the newest superblock of the array to which most devices with a role belong.
-pub fn newest(found: &[Found]) -> Option<ArraySuperblock> {
+pub fn newest(found: &[FoundMember]) -> Option<ArraySuperblock> {
     let with_role =
-        || found.iter().filter_map(Found::superblock).filter(|(_, identity)| identity.role.is_some());
+        || found.iter().filter_map(FoundMember::superblock).filter(|(_, identity)| identity.role.is_some());
     let votes = |uuid: [u8; 16]| with_role().filter(|(superblock, _)| superblock.uuid == uuid).count();
     let (most, _) = with_role().max_by_key(|(superblock, _)| votes(superblock.uuid))?;
     let uuid = most.uuid;

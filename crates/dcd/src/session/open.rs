@@ -20,28 +20,28 @@ use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Purpose, memory_place};
 use crate::session::judge::admit_machine;
 use crate::session::machine;
-use crate::session::record::{Record, Refusal};
+use crate::session::record::{DiskRecord, Refusal};
 use crate::session::site::Site;
-use crate::session::started::PartDevice;
+use crate::session::started::StartedPart;
 use crate::session::survey::{array_record, for_looks, legs_of, record, start, target};
 
 /// Number of bytes at the start of a file that tell a log from a text.
 const LOG_START_BYTES: u64 = 16 << 10;
 
 /// Log and data disk of one cache, open and locked, and the record of the data disk.
-pub struct Opened {
-    pub log: PartDevice,
-    pub data: PartDevice,
+pub struct OpenedCache {
+    pub log: StartedPart,
+    pub data: StartedPart,
     /// Record of the data disk; none if that has no path (RAM), or is not one range of one device or array.
-    pub record: Option<Record>,
+    pub record: Option<DiskRecord>,
     /// Record of the device that a new log is to lie on: that may be the data disk of another cache.
-    pub log_record: Option<Record>,
+    pub log_record: Option<DiskRecord>,
     pub parts: Parts,
 }
 
-impl Opened {
+impl OpenedCache {
     /// Opens both parts of a cache.
-    pub fn open(choice: &CacheChoice, purpose: Purpose) -> Result<Opened, Failure> {
+    pub fn open(choice: &CacheChoice, purpose: Purpose) -> Result<OpenedCache, Failure> {
         let create = purpose == Purpose::Create;
         let choice = &choice.holding(purpose);
         refuse_other_machine(choice, purpose)?;
@@ -49,7 +49,7 @@ impl Opened {
         let data_array = array_record(&choice.site, &choice.data)?;
         let site = for_looks(&choice.site, purpose);
         let (offline, parts) = start(&site, &[&choice.log, &choice.data], purpose)?;
-        let record_of = |name: &str, array: Option<Record>| match array {
+        let record_of = |name: &str, array: Option<DiskRecord>| match array {
             Some(array) => Ok(Some(array)),
             None => record(&choice.site, &parts, name),
         };
@@ -63,35 +63,35 @@ impl Opened {
         if !create {
             take_in_answers(&mut log, &choice.layer, purpose, choice.site.asked.take_over)?;
         }
-        Ok(Opened { log, data: part(&choice.data), record, log_record, parts })
+        Ok(OpenedCache { log, data: part(&choice.data), record, log_record, parts })
     }
 }
 
 /// The log that `check` and `dump` look at: of a cache in a stack file, or a device or file of its own.
-pub struct Log {
-    pub log: PartDevice,
+pub struct OpenedLog {
+    pub log: StartedPart,
     /// The data disk, where a stack file names it and it can be opened.
-    pub data: Option<PartDevice>,
+    pub data: Option<StartedPart>,
 }
 
-impl Log {
-    pub fn open(args: &LogArgs) -> Result<Log, Failure> {
+impl OpenedLog {
+    pub fn open(args: &LogArgs) -> Result<OpenedLog, Failure> {
         if !is_log(&args.file)? {
             let choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
-            let opened = Opened::open(&choice, Purpose::Look)?;
-            return Ok(Log { log: opened.log, data: Some(opened.data) });
+            let opened = OpenedCache::open(&choice, Purpose::Look)?;
+            return Ok(OpenedLog { log: opened.log, data: Some(opened.data) });
         }
         let site = Site::of_device(&args.file, true)?;
         let (offline, parts) = start(&site, &[&site.export], Purpose::Look)?;
         let mut log = offline.part(target(&parts, &site.export));
         take_in_answers(&mut log, &site.export, Purpose::Look, false)?;
-        Ok(Log { log, data: None })
+        Ok(OpenedLog { log, data: None })
     }
 }
 
 /// Takes into a log what a killed server answered and left in memory alone. A command that only looks sees it as if it were in the log.
 /// `force`: go on without it where that fails.
-fn take_in_answers(log: &mut PartDevice, layer: &str, purpose: Purpose, force: bool) -> Result<(), Failure> {
+fn take_in_answers(log: &mut StartedPart, layer: &str, purpose: Purpose, force: bool) -> Result<(), Failure> {
     let Some(mut memory) = memory_place(purpose) else { return Ok(()) };
     if read_superblock(log).is_err() {
         return Ok(());
@@ -161,7 +161,7 @@ fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Fa
 }
 
 /// Opens the log alone.
-pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<PartDevice, Failure> {
+pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<StartedPart, Failure> {
     let choice = &choice.holding(purpose);
     refuse_other_machine(choice, purpose)?;
     let (offline, parts) = start(&for_looks(&choice.site, purpose), &[&choice.log], purpose)?;

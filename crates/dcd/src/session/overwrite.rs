@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::session::probe::probe;
 use crate::session::record::admit_overwrite;
 use crate::session::site::Site;
-use crate::session::started::PartDevice;
+use crate::session::started::StartedPart;
 use crate::session::survey::record;
 
 /// Refuses, without `force`, to overwrite recognised content of a device, and the data disk of a cache.
@@ -15,7 +15,7 @@ pub fn may_overwrite(
     site: &Site,
     parts: &Parts,
     name: &str,
-    device: &mut PartDevice,
+    device: &mut StartedPart,
     force: bool,
 ) -> Result<(), Failure> {
     if let Some(record) = record(site, parts, name)? {

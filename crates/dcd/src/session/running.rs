@@ -6,7 +6,7 @@ use dcd_engine::{Control, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stac
 use dcd_stack::LayerStatus;
 
 use crate::session::record::{
-    Attachment, AttachmentState, RESCUE_FIRST, Record, RecordError, StaleLeg, stale_legs,
+    Attachment, AttachmentState, DiskRecord, RESCUE_FIRST, RecordError, StaleLeg, stale_legs,
 };
 
 /// A log cache that may be served.
@@ -14,7 +14,7 @@ pub struct Admitted {
     pub layer: String,
     /// The mirror that its log is, or lies on; none for a log on one device.
     pub mirror: Option<String>,
-    pub record: Option<Record>,
+    pub record: Option<DiskRecord>,
     /// First content of a missing record. Written once the cache has started, as the start may still refuse the disk.
     pub unrecorded: Option<Attachment>,
     /// UUID of the cache; none for a cache on another one, as its log is not read before that one runs.
@@ -51,7 +51,7 @@ struct Running {
     mirror: Option<String>,
     /// The legs that the record calls stale.
     stale_legs: Vec<StaleLeg>,
-    record: Record,
+    record: DiskRecord,
     /// The attachment in the record before the start. If there was none: the first one, as in [`Admitted::unrecorded`].
     before: Option<Attachment>,
     is_recorded: bool,
@@ -376,7 +376,7 @@ mod tests {
     fn bench(recorded: Option<Attachment>, unrecorded: Option<Attachment>) -> Bench {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("data"), [0; 4096]).unwrap();
-        let record = Record::open(&dir.path().join("data"), EXTENT).unwrap();
+        let record = DiskRecord::open(&dir.path().join("data"), EXTENT).unwrap();
         if let Some(recorded) = recorded {
             record.update(|_| recorded).unwrap();
         }
@@ -396,7 +396,7 @@ mod tests {
 
     impl Bench {
         fn recorded(&self) -> Option<Attachment> {
-            let record = Record::open(&self.dir.path().join("data"), EXTENT).unwrap();
+            let record = DiskRecord::open(&self.dir.path().join("data"), EXTENT).unwrap();
             record.load().unwrap().of(EXTENT).cloned()
         }
 

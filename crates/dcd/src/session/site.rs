@@ -7,14 +7,14 @@ use std::rc::Rc;
 use dcd_stack::{Asked, StackFile};
 
 use crate::failure::Failure;
-use crate::session::devices::{Held, Purpose};
+use crate::session::devices::{HeldDevices, Purpose};
 
 /// See the module's documentation.
 #[derive(Clone)]
 pub struct Site {
     pub file: StackFile,
     pub asked: Asked,
-    held: Option<Rc<Held>>,
+    held: Option<Rc<HeldDevices>>,
 }
 
 impl Site {
@@ -28,8 +28,8 @@ impl Site {
         self.held = None;
     }
 
-    pub fn held(&self, purpose: Purpose) -> Rc<Held> {
-        self.held.clone().unwrap_or_else(|| Rc::new(Held::new(purpose)))
+    pub fn held(&self, purpose: Purpose) -> Rc<HeldDevices> {
+        self.held.clone().unwrap_or_else(|| Rc::new(HeldDevices::new(purpose)))
     }
 
     pub fn load(path: &Path) -> Result<Site, Failure> {

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::session::devices::FilePump;
 use crate::session::running::RunningCaches;
 
-struct Shared {
+struct StartedStack {
     stack: Stack,
     pump: NotedPump,
     /// Arrays of the stack that were started for writing, bottom first.
@@ -60,10 +60,10 @@ impl Pump for NotedPump {
     }
 }
 
-impl Shared {
+impl StartedStack {
     /// Stops an array, which then records that it stopped cleanly: otherwise its next start has to assume a crash.
     fn stop(&mut self, array: LayerIndex) -> Result<(), Unfinished> {
-        let Shared { stack, pump, .. } = self;
+        let StartedStack { stack, pump, .. } = self;
         pump.ended = None;
         stack.control(pump.now(), array, Control::Stop);
         loop {
@@ -75,7 +75,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for StartedStack {
     fn drop(&mut self) {
         // The status of a layer that has panicked cannot be trusted.
         if std::thread::panicking() {
@@ -94,7 +94,7 @@ impl Drop for Shared {
 
 /// A stack that is active, and whose parts can be read and written.
 pub struct Started {
-    shared: Rc<RefCell<Shared>>,
+    shared: Rc<RefCell<StartedStack>>,
 }
 
 impl Started {
@@ -107,8 +107,8 @@ impl Started {
     ) -> Result<Started, Failure> {
         caches.note_start()?;
         let pump = NotedPump { files, caches, ended: None };
-        let mut shared = Shared { stack, pump, arrays: Vec::new() };
-        let Shared { stack, pump, .. } = &mut shared;
+        let mut shared = StartedStack { stack, pump, arrays: Vec::new() };
+        let StartedStack { stack, pump, .. } = &mut shared;
         stack.activate(pump).map_err(|error| error.refusal())?;
         pump.caches.note_started(pump.files.now(), stack)?;
         shared.arrays = arrays;
@@ -116,7 +116,7 @@ impl Started {
     }
 
     pub fn status(&self, layer: LayerIndex) -> LayerStatus {
-        let Shared { stack, pump, .. } = &*self.shared.borrow();
+        let StartedStack { stack, pump, .. } = &*self.shared.borrow();
         LayerStatus::of(stack, layer, pump.now())
     }
 
@@ -124,24 +124,24 @@ impl Started {
         self.shared.borrow().stack.geometry(target)
     }
 
-    pub fn part(&self, target: Target) -> PartDevice {
-        PartDevice { shared: Rc::clone(&self.shared), target }
+    pub fn part(&self, target: Target) -> StartedPart {
+        StartedPart { shared: Rc::clone(&self.shared), target }
     }
 }
 
 /// A part of a [`Started`] stack.
-pub struct PartDevice {
-    shared: Rc<RefCell<Shared>>,
+pub struct StartedPart {
+    shared: Rc<RefCell<StartedStack>>,
     target: Target,
 }
 
-impl BlockDevice for PartDevice {
+impl BlockDevice for StartedPart {
     fn geometry(&self) -> Geometry {
         self.shared.borrow().stack.geometry(self.target)
     }
 
     fn run(&mut self, io: Io) -> IoResult {
-        let Shared { stack, pump, .. } = &mut *self.shared.borrow_mut();
+        let StartedStack { stack, pump, .. } = &mut *self.shared.borrow_mut();
         stack.run_blocking(pump, self.target, io)
     }
 

@@ -15,23 +15,25 @@ use crate::failure::Failure;
 use crate::session::below::{array_below, home_path, is_read_only, range, stands_on_a_cache};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Opener, Purpose};
-use crate::session::judge::{ArraySeen, CacheSeen, MirrorSeen, PlainSeen, Plan, Seen, judge, of_cache};
+use crate::session::judge::{
+    ArraySeen, CacheSeen, MirrorSeen, PlainSeen, SeenStack, StartPlan, judge, of_cache,
+};
 use crate::session::machine;
-use crate::session::members::{Content, Devices, Found, newest};
-use crate::session::record::{LegsSeen, LogSeen, Record, uuid_text};
+use crate::session::members::{Devices, FoundMember, MemberContent, newest};
+use crate::session::record::{DiskRecord, LegsSeen, LogSeen, uuid_text};
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::site::Site;
-use crate::session::started::{PartDevice, Started};
+use crate::session::started::{Started, StartedPart};
 
 /// A stack as it was seen, and the records of its data disks.
 pub struct Survey {
-    pub seen: Seen,
-    pub records: BTreeMap<String, Record>,
+    pub seen: SeenStack,
+    pub records: BTreeMap<String, DiskRecord>,
 }
 
 impl Default for Survey {
     fn default() -> Survey {
-        let seen = Seen { machine: machine::this(), ..Seen::default() };
+        let seen = SeenStack { machine: machine::this(), ..SeenStack::default() };
         Survey { seen, records: BTreeMap::new() }
     }
 }
@@ -132,7 +134,7 @@ impl Survey {
     }
 
     /// Takes the caches that a plan starts, the lower ones first.
-    pub fn admitted(self, site: &Site, plan: &Plan) -> Vec<Admitted> {
+    pub fn admitted(self, site: &Site, plan: &StartPlan) -> Vec<Admitted> {
         let Survey { seen, mut records } = self;
         let admitted = |layer: &LayerSpec| {
             let choice = CacheChoice::of(site.clone(), Some(&layer.name)).ok()?;
@@ -152,7 +154,7 @@ impl Survey {
 }
 
 /// UUID of the cache in use whose log a device is.
-fn log_of(device: &mut PartDevice) -> Option<String> {
+fn log_of(device: &mut StartedPart) -> Option<String> {
     let superblock = read_superblock(device).ok()?;
     (superblock.state != LogState::Detached).then(|| uuid_text(superblock.cache_uuid))
 }
@@ -195,7 +197,7 @@ pub fn for_looks(site: &Site, purpose: Purpose) -> Site {
 }
 
 /// Looks at a cache without changing anything, and closes its devices again.
-pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<Record>), Failure> {
+pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), Failure> {
     let choice = &choice.holding(Purpose::Look);
     let (mut log, superblock) = match look_at_log(choice) {
         Ok(looked) => looked,
@@ -292,7 +294,7 @@ pub fn lacks_leg(site: &Site) -> Result<bool, Failure> {
 }
 
 /// Opens the record of the data disk, without looking at the log.
-pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
+pub fn open_record(choice: &CacheChoice) -> Result<Option<DiskRecord>, Failure> {
     let found = match array_record(&choice.site, &choice.data)? {
         Some(record) => Some(record),
         None => {
@@ -300,18 +302,18 @@ pub fn open_record(choice: &CacheChoice) -> Result<Option<Record>, Failure> {
             record(&choice.site, &parts, &choice.data)?
         }
     };
-    Ok(found.map(Record::attached_part).transpose()?)
+    Ok(found.map(DiskRecord::attached_part).transpose()?)
 }
 
 /// Opens the record of the device that a part lies on; none for RAM, and for a part that is not one range of one device.
-pub fn record(site: &Site, parts: &Parts, part: &str) -> Result<Option<Record>, Failure> {
+pub fn record(site: &Site, parts: &Parts, part: &str) -> Result<Option<DiskRecord>, Failure> {
     let place = site.path_below(part).zip(parts.place(part));
-    Ok(place.map(|(path, (_, extent))| Record::open(path, extent)).transpose()?)
+    Ok(place.map(|(path, (_, extent))| DiskRecord::open(path, extent)).transpose()?)
 }
 
 /// Opens the record of the array that a part lies on; none without an array, or if the array was not made yet or cannot be read. Caches
 /// below the array are started to read it, if they are admitted: only they know their data. The array's devices must not be open.
-pub fn array_record(site: &Site, part: &str) -> Result<Option<Record>, Failure> {
+pub fn array_record(site: &Site, part: &str) -> Result<Option<DiskRecord>, Failure> {
     let Some(array) = array_below(site, part) else { return Ok(None) };
     let mut survey = Survey::default();
     survey.look_at_caches(site, &[array])?;
@@ -326,7 +328,7 @@ pub fn array_record(site: &Site, part: &str) -> Result<Option<Record>, Failure> 
     let members: Vec<&Path> = its_own.filter_map(|found| home_path(site, &found.name)).collect();
     match range(site, part, sectors) {
         Some(extent) if !members.is_empty() => {
-            Ok(Some(Record::of_array(&uuid_text(newest.uuid), &members, extent, newest.caches.clone())?))
+            Ok(Some(DiskRecord::of_array(&uuid_text(newest.uuid), &members, extent, newest.caches.clone())?))
         }
         _ => Ok(None),
     }
@@ -344,8 +346,8 @@ impl Devices {
                 Ok(_) => there.push(name),
                 Err(Failure::Busy(why)) => return Err(Failure::Busy(why)),
                 Err(error) => {
-                    let content = Content::Unreadable(error.to_string());
-                    found.push(Found { name: name.to_owned(), device: None, content });
+                    let content = MemberContent::Unreadable(error.to_string());
+                    found.push(FoundMember { name: name.to_owned(), device: None, content });
                 }
             }
         }
@@ -353,15 +355,15 @@ impl Devices {
         if !there.is_empty() {
             let (offline, parts) = start(&site, &there, purpose)?;
             opened = parts.clone();
-            found.extend(there.iter().map(|name| Found::new(name, offline.part(target(&parts, name)))));
+            found.extend(there.iter().map(|name| FoundMember::new(name, offline.part(target(&parts, name)))));
         }
         let order = choice.names();
         found.sort_by_key(|found| order.iter().position(|name| *name == found.name));
         let newest = newest(&found).ok_or_else(|| {
             let why = found.iter().map(|found| match &found.content {
-                Content::Unreadable(why) => format!("\"{}\": {why}", found.name),
-                Content::None(error) => format!("\"{}\": {error}", found.name),
-                Content::Of(..) => format!("\"{}\" is a spare", found.name),
+                MemberContent::Unreadable(why) => format!("\"{}\": {why}", found.name),
+                MemberContent::None(error) => format!("\"{}\": {error}", found.name),
+                MemberContent::Of(..) => format!("\"{}\" is a spare", found.name),
             });
             let why = why.collect::<Vec<_>>().join("; ");
             Failure::Failed(format!("none of its devices is a member of an array; {why}"))

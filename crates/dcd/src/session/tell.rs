@@ -8,13 +8,13 @@ use crate::session::below::{array_below, is_read_only};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::Purpose;
 use crate::session::members::Devices;
-use crate::session::record::Record;
+use crate::session::record::DiskRecord;
 use crate::session::site::Site;
 use crate::session::survey::{start, target};
 
 /// Stores on the members of the array below a part the caches that the part's record has, and removes those that are `gone`. The devices of
 /// the array must not be open.
-pub fn tell_members(site: &Site, part: &str, record: &Record, gone: &[u64]) -> Result<(), Failure> {
+pub fn tell_members(site: &Site, part: &str, record: &DiskRecord, gone: &[u64]) -> Result<(), Failure> {
     let Some(array) = array_below(site, part) else { return Ok(()) };
     let told = record.told().unwrap_or(&[]);
     let mut caches = record.load()?.to_tell();

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use dcd_engine::{Buf, Discards, PAGE_BYTES};
 
 /// Properties of a file or block device.
-pub(crate) struct Found {
+pub(crate) struct Probed {
     pub bytes: u64,
     pub logical_block_bytes: u32,
     pub physical_block_bytes: u32,
@@ -60,13 +60,13 @@ pub(crate) fn never_waits(file: &File) -> bool {
 }
 
 /// A regular file.
-pub(crate) fn regular_file(file: &File, direct: bool, read_only: bool) -> io::Result<Found> {
+pub(crate) fn regular_file(file: &File, direct: bool, read_only: bool) -> io::Result<Probed> {
     let metadata = file.metadata()?;
     let (memory_align, logical) = if direct { direct_alignment(file)? } else { (1, SECTOR) };
     let block = u32::try_from(metadata.blksize()).unwrap_or(LOGICAL_BLOCK_MAX);
     let physical = if block.is_power_of_two() { block.clamp(logical, PHYSICAL_BLOCK_MAX) } else { logical };
     let punches = !read_only && punches_holes(file, metadata.size());
-    Ok(Found {
+    Ok(Probed {
         bytes: metadata.size(),
         logical_block_bytes: logical,
         physical_block_bytes: physical,
@@ -120,7 +120,7 @@ fn direct_block(offset_align: u32) -> io::Result<u32> {
 }
 
 /// A block device.
-pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Found> {
+pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Probed> {
     let mut file_for_seek = file;
     let bytes = file_for_seek.seek(SeekFrom::End(0))?;
     let logical = ioctl_int(file, libc::BLKSSZGET)?.max(SECTOR);
@@ -135,7 +135,7 @@ pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Found> {
     let value = |name: &str| sys.as_ref().and_then(|sys| number(sys, name)).unwrap_or(0);
     let cache = sys.as_ref().and_then(|sys| std::fs::read_to_string(sys.join("write_cache")).ok());
     let write_through = cache.is_some_and(|cache| cache.trim() == "write through");
-    Ok(Found {
+    Ok(Probed {
         bytes,
         logical_block_bytes: logical,
         physical_block_bytes: physical,

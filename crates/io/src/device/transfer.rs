@@ -40,21 +40,21 @@ pub(crate) struct FileTraits {
 
 /// Memory of a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct CallMemory {
     pub pointer: *mut u8,
     pub len: u32,
 }
 
 /// A system call. The memory belongs to the [`Transfer`] that gave it, and stays where it is until [`Transfer::advance`] is called.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Call {
+pub(crate) enum SystemCall {
     Read {
         offset: u64,
-        memory: Memory,
+        memory: CallMemory,
     },
     Write {
         offset: u64,
-        memory: Memory,
+        memory: CallMemory,
         durable: bool,
     },
     Allocate {
@@ -71,7 +71,7 @@ pub(crate) enum Call {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum TransferPhase {
     Move,
     Punch,
     Discard,
@@ -92,7 +92,7 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 pub(crate) struct Transfer {
     traits: FileTraits,
     io: Io,
-    phase: Phase,
+    phase: TransferPhase,
     /// Bytes done.
     done: usize,
     /// Bytes to do.
@@ -106,11 +106,13 @@ impl Transfer {
     pub fn new(traits: FileTraits, io: Io) -> Transfer {
         let total = io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES) as usize;
         let phase = match &io {
-            Io::Read { .. } | Io::ReadCopy { .. } | Io::Write { .. } | Io::WriteCopy { .. } => Phase::Move,
-            Io::Flush => Phase::Sync,
-            Io::Discard { .. } if traits.is_block => Phase::Discard,
-            Io::Discard { .. } | Io::WriteZeroes { unmap: true, .. } => Phase::Punch,
-            Io::WriteZeroes { .. } => Phase::Zero,
+            Io::Read { .. } | Io::ReadCopy { .. } | Io::Write { .. } | Io::WriteCopy { .. } => {
+                TransferPhase::Move
+            }
+            Io::Flush => TransferPhase::Sync,
+            Io::Discard { .. } if traits.is_block => TransferPhase::Discard,
+            Io::Discard { .. } | Io::WriteZeroes { unmap: true, .. } => TransferPhase::Punch,
+            Io::WriteZeroes { .. } => TransferPhase::Zero,
         };
         let bounce = match &io {
             Io::Read { buf, .. } if is_odd(buf, traits) => Some(Buf::zeroed(buf.len())),
@@ -127,50 +129,53 @@ impl Transfer {
 
     /// True for a discard of a block device: before Linux 6.12 the ring has no such call, so a thread makes it.
     pub fn is_for_thread(&self) -> bool {
-        self.phase == Phase::Discard
+        self.phase == TransferPhase::Discard
     }
 
     /// The next call to make.
-    pub fn call(&mut self) -> Call {
+    pub fn call(&mut self) -> SystemCall {
         let offset = self.io.extent().map_or(0, |extent| extent.start.bytes());
         match self.phase {
-            Phase::Move => self.move_call(offset),
-            Phase::Punch => Call::Allocate {
+            TransferPhase::Move => self.move_call(offset),
+            TransferPhase::Punch => SystemCall::Allocate {
                 offset,
                 len: self.total as u64,
                 mode: libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
             },
-            Phase::Discard => Call::Discard { offset, len: self.total as u64 },
-            Phase::Zero => Call::Allocate {
+            TransferPhase::Discard => SystemCall::Discard { offset, len: self.total as u64 },
+            TransferPhase::Zero => SystemCall::Allocate {
                 offset,
                 len: self.total as u64,
                 mode: libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
             },
-            Phase::Fill => {
+            TransferPhase::Fill => {
                 let len = (self.total - self.done).min(FILL_BYTES);
                 let fill = FILL_BYTES.min(self.total);
                 let zeroes = self.bounce.get_or_insert_with(|| Buf::zeroed(fill));
-                let memory = Memory { pointer: zeroes.bytes_mut().as_mut_ptr(), len: len as u32 };
-                Call::Write { offset: offset + self.done as u64, memory, durable: durable(&self.io) }
+                let memory = CallMemory { pointer: zeroes.bytes_mut().as_mut_ptr(), len: len as u32 };
+                SystemCall::Write { offset: offset + self.done as u64, memory, durable: durable(&self.io) }
             }
-            Phase::Sync => Call::Sync,
+            TransferPhase::Sync => SystemCall::Sync,
         }
     }
 
-    fn move_call(&mut self, offset: u64) -> Call {
+    fn move_call(&mut self, offset: u64) -> SystemCall {
         let len = (self.total - self.done).min(CALL_BYTES_MAX) as u32;
         let offset = offset + self.done as u64;
         let durable = durable(&self.io);
         match &mut self.io {
             Io::Read { buf, .. } => {
                 let bytes = self.bounce.as_mut().unwrap_or(buf).bytes_mut();
-                Call::Read { offset, memory: Memory { pointer: bytes[self.done..].as_mut_ptr(), len } }
+                SystemCall::Read {
+                    offset,
+                    memory: CallMemory { pointer: bytes[self.done..].as_mut_ptr(), len },
+                }
             }
             Io::Write { buf, .. } => {
                 // The pointer is only ever read through: the call is a write.
                 let bytes = self.bounce.as_ref().unwrap_or(buf).bytes();
                 let pointer = bytes[self.done..].as_ptr().cast_mut();
-                Call::Write { offset, memory: Memory { pointer, len }, durable }
+                SystemCall::Write { offset, memory: CallMemory { pointer, len }, durable }
             }
             _ => unreachable!("only reads and writes move data"),
         }
@@ -183,11 +188,13 @@ impl Transfer {
             return None;
         }
         match self.phase {
-            Phase::Move | Phase::Fill => self.moved(result),
-            Phase::Punch | Phase::Zero => self.allocated(result),
-            Phase::Discard if result == -libc::EOPNOTSUPP => Some(Ok(())),
-            Phase::Sync | Phase::Discard if result < 0 => Some(Err(self.error(kind_of(-result)))),
-            Phase::Sync | Phase::Discard => Some(Ok(())),
+            TransferPhase::Move | TransferPhase::Fill => self.moved(result),
+            TransferPhase::Punch | TransferPhase::Zero => self.allocated(result),
+            TransferPhase::Discard if result == -libc::EOPNOTSUPP => Some(Ok(())),
+            TransferPhase::Sync | TransferPhase::Discard if result < 0 => {
+                Some(Err(self.error(kind_of(-result))))
+            }
+            TransferPhase::Sync | TransferPhase::Discard => Some(Ok(())),
         }
     }
 
@@ -212,9 +219,9 @@ impl Transfer {
     fn allocated(&mut self, result: i32) -> Option<Result<(), IoError>> {
         let cannot = matches!(-result, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY);
         match result {
-            0.. if durable(&self.io) => self.phase = Phase::Sync,
+            0.. if durable(&self.io) => self.phase = TransferPhase::Sync,
             0.. => return Some(Ok(())),
-            _ if cannot && matches!(self.io, Io::WriteZeroes { .. }) => self.phase = Phase::Fill,
+            _ if cannot && matches!(self.io, Io::WriteZeroes { .. }) => self.phase = TransferPhase::Fill,
             _ => return Some(Err(self.error(kind_of(-result)))),
         }
         None
@@ -257,32 +264,32 @@ pub(crate) fn kind_of(errno: i32) -> ErrorKind {
 }
 
 /// Makes a call and waits for its end: a count, or a negative error number.
-pub(crate) fn make_call(fd: RawFd, call: Call) -> i32 {
+pub(crate) fn make_call(fd: RawFd, call: SystemCall) -> i32 {
     let vector =
-        |memory: Memory| libc::iovec { iov_base: memory.pointer.cast(), iov_len: memory.len as usize };
+        |memory: CallMemory| libc::iovec { iov_base: memory.pointer.cast(), iov_len: memory.len as usize };
     let result = match call {
-        Call::Read { offset, memory } => {
+        SystemCall::Read { offset, memory } => {
             let vector = vector(memory);
             // SAFETY: the memory is writable and belongs to the transfer, which waits for this call.
             unsafe { libc::preadv2(fd, &vector, 1, offset as libc::off_t, 0) as i64 }
         }
-        Call::Write { offset, memory, durable } => {
+        SystemCall::Write { offset, memory, durable } => {
             let vector = vector(memory);
             let flags = if durable { libc::RWF_DSYNC } else { 0 };
             // SAFETY: the memory is readable and belongs to the transfer, which waits for this call.
             unsafe { libc::pwritev2(fd, &vector, 1, offset as libc::off_t, flags) as i64 }
         }
-        Call::Allocate { offset, len, mode } => {
+        SystemCall::Allocate { offset, len, mode } => {
             // SAFETY: a plain system call.
             unsafe { i64::from(libc::fallocate(fd, mode, offset as libc::off_t, len as libc::off_t)) }
         }
-        Call::Discard { offset, len } => {
+        SystemCall::Discard { offset, len } => {
             let range = [offset, len];
             // SAFETY: two numbers that live for the call.
             unsafe { i64::from(libc::ioctl(fd, BLKDISCARD, range.as_ptr())) }
         }
         // SAFETY: a plain system call.
-        Call::Sync => unsafe { i64::from(libc::fdatasync(fd)) },
+        SystemCall::Sync => unsafe { i64::from(libc::fdatasync(fd)) },
     };
     if result < 0 {
         -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
@@ -299,13 +306,13 @@ mod tests {
     const TRAITS: FileTraits =
         FileTraits { block: 512, memory_align: 512, direct: true, is_block: false, calls_by: CallsBy::Ring };
 
-    fn offset_and_len(call: Call) -> (u64, u64) {
+    fn offset_and_len(call: SystemCall) -> (u64, u64) {
         match call {
-            Call::Read { offset, memory } | Call::Write { offset, memory, .. } => {
+            SystemCall::Read { offset, memory } | SystemCall::Write { offset, memory, .. } => {
                 (offset, u64::from(memory.len))
             }
-            Call::Allocate { offset, len, .. } | Call::Discard { offset, len } => (offset, len),
-            Call::Sync => (0, 0),
+            SystemCall::Allocate { offset, len, .. } | SystemCall::Discard { offset, len } => (offset, len),
+            SystemCall::Sync => (0, 0),
         }
     }
 
@@ -326,7 +333,7 @@ mod tests {
     fn a_discard_of_a_block_device_is_advice_and_never_zeroes() {
         let traits = FileTraits { is_block: true, ..TRAITS };
         let discard = || Transfer::new(traits, Io::Discard { extent: Extent::new(Lba(8), 16) });
-        assert!(matches!(discard().call(), Call::Discard { offset: 4096, len: 8192 }));
+        assert!(matches!(discard().call(), SystemCall::Discard { offset: 4096, len: 8192 }));
         assert_eq!(discard().advance(0), Some(Ok(())));
         assert_eq!(discard().advance(-libc::EOPNOTSUPP), Some(Ok(())));
         let failed = discard().advance(-libc::EIO).unwrap().unwrap_err();
@@ -352,18 +359,18 @@ mod tests {
         };
         let mut punched = Transfer::new(TRAITS, zeroes(true));
         assert!(
-            matches!(punched.call(), Call::Allocate { mode, .. } if mode & libc::FALLOC_FL_PUNCH_HOLE != 0)
+            matches!(punched.call(), SystemCall::Allocate { mode, .. } if mode & libc::FALLOC_FL_PUNCH_HOLE != 0)
         );
         assert!(punched.advance(0).is_none());
-        assert!(matches!(punched.call(), Call::Sync));
+        assert!(matches!(punched.call(), SystemCall::Sync));
         assert_eq!(punched.advance(0), Some(Ok(())));
 
         let mut filled = Transfer::new(TRAITS, zeroes(false));
         assert!(
-            matches!(filled.call(), Call::Allocate { mode, .. } if mode & libc::FALLOC_FL_PUNCH_HOLE == 0)
+            matches!(filled.call(), SystemCall::Allocate { mode, .. } if mode & libc::FALLOC_FL_PUNCH_HOLE == 0)
         );
         assert!(filled.advance(-libc::EOPNOTSUPP).is_none());
-        assert!(matches!(filled.call(), Call::Write { durable: true, .. }));
+        assert!(matches!(filled.call(), SystemCall::Write { durable: true, .. }));
         assert!(filled.advance(1 << 20).is_none());
         assert_eq!(offset_and_len(filled.call()), (1 << 20, 1 << 20));
         assert_eq!(filled.advance(1 << 20), Some(Ok(())));

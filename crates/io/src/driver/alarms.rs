@@ -11,7 +11,7 @@ use io_uring::opcode;
 use io_uring::types::Timespec;
 use slab::Slab;
 
-use crate::ring::{Kind, Ring, Token};
+use crate::ring::{IoRing, RingPurpose, Token};
 
 /// Alarms that are set at a time. Each is earlier than those before it, so more would be a strange coincidence.
 const ALARMS_MAX: usize = 16;
@@ -31,7 +31,7 @@ pub(super) struct Alarms {
 
 impl Alarms {
     /// Makes the ring wake up at `at` or earlier. Returns false if too many alarms are already set.
-    pub fn ensure(&mut self, ring: &mut Ring, now: Nanos, at: Nanos) -> bool {
+    pub fn ensure(&mut self, ring: &mut IoRing, now: Nanos, at: Nanos) -> bool {
         if self.earliest.is_some_and(|earliest| earliest <= at) {
             return true;
         }
@@ -43,7 +43,7 @@ impl Alarms {
         let index = self.set.insert(Alarm { at, _after: after });
         self.earliest = Some(at);
         // SAFETY: the time lies on the heap, and stays in its place until the entry completes.
-        unsafe { ring.push(entry, Token::new(Kind::Alarm, index)) };
+        unsafe { ring.push(entry, Token::new(RingPurpose::Alarm, index)) };
         true
     }
 
@@ -53,9 +53,9 @@ impl Alarms {
         self.earliest = self.set.iter().map(|(_, alarm)| alarm.at).min();
     }
 
-    pub fn cancel(&self, ring: &mut Ring) {
+    pub fn cancel(&self, ring: &mut IoRing) {
         for (index, _) in &self.set {
-            ring.cancel(Token::new(Kind::Alarm, index));
+            ring.cancel(Token::new(RingPurpose::Alarm, index));
         }
     }
 }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn an_alarm_is_set_only_where_none_rings_early_enough() {
-        let mut ring = Ring::new().expect("a ring");
+        let mut ring = IoRing::new().expect("a ring");
         let mut alarms = Alarms::default();
         let start = std::time::Instant::now();
         assert!(alarms.ensure(&mut ring, Nanos::ZERO, Nanos::from_millis(20)));

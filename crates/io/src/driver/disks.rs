@@ -9,10 +9,10 @@ use io_uring::{opcode, types};
 
 use super::{Driver, OpenId};
 use crate::device::sync::run_to_end;
-use crate::device::transfer::{Call, Transfer};
+use crate::device::transfer::{SystemCall, Transfer};
 use crate::device::{Backing, CallsBy, Device, DeviceError, DeviceSpec, Failures, OpenFile, check};
-use crate::ring::{Kind, Token};
-use crate::workers::{self, Queue, Workers};
+use crate::ring::{RingPurpose, Token};
+use crate::workers::{self, FinishedQueue, Workers};
 
 /// Largest operation on a file in memory that is done synchronously: copying costs less than passing it to a kernel thread, as
 /// the ring does for such files. For larger ones a second processor pays.
@@ -50,7 +50,7 @@ impl OpKind {
 
 /// Operations that a device has not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unanswered {
+pub struct UnansweredOps {
     pub device: DeviceIndex,
     pub operations: usize,
     /// Start of the oldest of them.
@@ -168,11 +168,11 @@ impl Driver {
     }
 
     /// The devices whose oldest operation is older than `age`.
-    pub fn unanswered(&self, age: Nanos) -> Vec<Unanswered> {
-        let mut devices: BTreeMap<usize, Unanswered> = BTreeMap::new();
+    pub fn unanswered(&self, age: Nanos) -> Vec<UnansweredOps> {
+        let mut devices: BTreeMap<usize, UnansweredOps> = BTreeMap::new();
         for (_, op) in &self.ops {
             let device = DeviceIndex(op.device);
-            let new = || Unanswered { device, operations: 0, since: op.began };
+            let new = || UnansweredOps { device, operations: 0, since: op.began };
             let owed = devices.entry(op.device).or_insert_with(new);
             owed.operations += 1;
             owed.since = owed.since.min(op.began);
@@ -189,22 +189,24 @@ impl Driver {
         let fd = types::Fd(file.file.as_raw_fd());
         let transfer = op.transfer.as_mut().expect("no thread has it");
         let entry = match transfer.call() {
-            Call::Read { offset, memory } => {
+            SystemCall::Read { offset, memory } => {
                 opcode::Read::new(fd, memory.pointer, memory.len).offset(offset).build()
             }
-            Call::Write { offset, memory, durable } => opcode::Write::new(fd, memory.pointer, memory.len)
-                .offset(offset)
-                .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
-                .build(),
-            Call::Allocate { offset, len, mode } => {
+            SystemCall::Write { offset, memory, durable } => {
+                opcode::Write::new(fd, memory.pointer, memory.len)
+                    .offset(offset)
+                    .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
+                    .build()
+            }
+            SystemCall::Allocate { offset, len, mode } => {
                 opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
             }
-            Call::Discard { .. } => unreachable!("threads make it"),
-            Call::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            SystemCall::Discard { .. } => unreachable!("threads make it"),
+            SystemCall::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         };
         // SAFETY: the memory belongs to the transfer. It lies on the heap and stays there while the transfer is in
         // `ops`, from where it is removed only after its completion (or never: see the driver's `Drop`).
-        unsafe { self.ring.push(entry, Token::new(Kind::Device, index)) };
+        unsafe { self.ring.push(entry, Token::new(RingPurpose::Device, index)) };
     }
 
     /// The kernel has ended a call.
@@ -222,7 +224,7 @@ impl Driver {
     }
 
     /// Threads have ended operations, and opened what is given back.
-    pub(super) fn collect_from_workers(&mut self, more: bool) -> Queue {
+    pub(super) fn collect_from_workers(&mut self, more: bool) -> FinishedQueue {
         let mut queue = self.finished_by_workers.take();
         self.closing -= queue.closed;
         for (index, result) in queue.ended.drain(..) {
@@ -240,6 +242,6 @@ impl Driver {
         let fd = types::Fd(self.finished_by_workers.bell());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
         // SAFETY: the entry names no memory.
-        unsafe { self.ring.push(entry, Token::new(Kind::Workers, 0)) };
+        unsafe { self.ring.push(entry, Token::new(RingPurpose::Workers, 0)) };
     }
 }

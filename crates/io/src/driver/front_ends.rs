@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use dcd_engine::{Buf, IoResult, Nanos, Stack};
 use io_uring::{opcode, types};
 
-use super::{Context, Driver, Host, Origin};
-use crate::front_end::{Command, Ending, FrontEnd, Task};
-use crate::ring::{Kind, Token};
+use super::{AnswerTo, Context, Driver, Host};
+use crate::front_end::{Ending, FrontEnd, KernelCommand, Task};
+use crate::ring::{RingPurpose, Token};
 use crate::{Actions, workers};
 
 /// Maximum time for the end of a front-end: its task is bounded itself.
@@ -22,7 +22,7 @@ const END_MAX: Duration = Duration::from_secs(40);
 /// Interval of checks whether the ending task is complete.
 const END_INTERVAL: Duration = Duration::from_millis(5);
 
-pub(super) struct Served {
+pub(super) struct ServedFrontEnd {
     /// None while it is being called, and once it is closed.
     pub front_end: Option<Box<dyn FrontEnd>>,
     /// Time of the last request.
@@ -32,7 +32,7 @@ pub(super) struct Served {
 }
 
 /// A command that the kernel has.
-pub(super) struct Given {
+pub(super) struct CommandInKernel {
     front_end: usize,
     slot: usize,
     buf: Buf,
@@ -46,7 +46,7 @@ impl Driver {
     pub fn add_front_end(&mut self, front_end: Box<dyn FrontEnd>) -> io::Result<()> {
         let index = self.front_ends.len();
         let heard = self.elapsed();
-        self.front_ends.push(Served { front_end: Some(front_end), heard, unanswered: 0 });
+        self.front_ends.push(ServedFrontEnd { front_end: Some(front_end), heard, unanswered: 0 });
         self.watch(index);
         let mut task = Ok(None);
         self.with_front_end(index, |front_end, actions| front_end.start(actions));
@@ -66,7 +66,7 @@ impl Driver {
         let entry =
             opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).multi(true).build();
         // SAFETY: the entry names no memory.
-        unsafe { self.ring.push(entry, Token::new(Kind::Bell, index)) };
+        unsafe { self.ring.push(entry, Token::new(RingPurpose::Bell, index)) };
     }
 
     /// Calls a front-end, and carries out what it wants.
@@ -87,27 +87,27 @@ impl Driver {
             served.heard = self.now;
         }
         for (token, io) in actions.requests.drain(..).filter(|_| !held) {
-            self.request(Origin::FrontEnd { index, token }, io);
+            self.request(AnswerTo::FrontEnd { index, token }, io);
         }
         self.spare_actions.push(actions);
     }
 
-    fn push_command(&mut self, front_end: usize, command: Command) {
-        let Command { fd, slot, op, head, mut buf, bytes } = command;
+    fn push_command(&mut self, front_end: usize, command: KernelCommand) {
+        let KernelCommand { fd, slot, op, head, mut buf, bytes } = command;
         assert!(buf.has_room(bytes), "the kernel may fill the buffer of a command");
         let mut body = [0; 16];
         body[..8].copy_from_slice(&head);
         body[8..].copy_from_slice(&(buf.bytes_mut().as_mut_ptr() as u64).to_ne_bytes());
         let entry = opcode::UringCmd16::new(types::Fd(fd), op).cmd(body).build();
-        let index = self.given.insert(Given { front_end, slot, buf });
+        let index = self.given.insert(CommandInKernel { front_end, slot, buf });
         // SAFETY: the buffer lies on the heap, is owned (it has room), and stays in `given` until the command has ended (or for ever: see
         // the driver's `Drop`). `given` is the driver's, and not the front-end's, so it stays where a call of the front-end panics. The
         // kernel was told how large the buffer is.
-        unsafe { self.ring.push(entry, Token::new(Kind::Command, index)) };
+        unsafe { self.ring.push(entry, Token::new(RingPurpose::Command, index)) };
     }
 
     pub(super) fn command_completed(&mut self, index: usize, result: i32) {
-        let Given { front_end, slot, buf } = self.given.remove(index);
+        let CommandInKernel { front_end, slot, buf } = self.given.remove(index);
         self.with_front_end(front_end, |front_end, actions| front_end.completed(slot, result, buf, actions));
     }
 
@@ -181,7 +181,7 @@ impl Driver {
             let mut completions = std::mem::take(&mut self.completions);
             self.ring.take(&mut completions);
             for completion in completions.drain(..) {
-                if completion.token.kind == Kind::Command {
+                if completion.token.kind == RingPurpose::Command {
                     self.command_completed(completion.token.index, completion.result);
                 }
             }

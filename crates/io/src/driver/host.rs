@@ -8,9 +8,9 @@ use dcd_engine::{Control, DeviceIndex, LayerIndex, Nanos, Report, Stack};
 use serde_json::Value;
 
 use super::Driver;
-use super::stop::Outcome;
+use super::stop::StopOutcome;
 use crate::device::{Device, DeviceError, DeviceSpec};
-use crate::listen::{ListenError, Socket};
+use crate::listen::{ListenError, ListenSocket};
 use crate::workers::Waker;
 use crate::{FrontEndNews, SessionFactory, Signal};
 
@@ -86,7 +86,7 @@ pub trait Host {
     }
 
     /// The layers have stopped, or the time limit has passed. Answers that are given here are still sent.
-    fn stopped(&mut self, _outcome: &Outcome, _context: &mut Context<'_>) {}
+    fn stopped(&mut self, _outcome: &StopOutcome, _context: &mut Context<'_>) {}
 }
 
 /// Operations that the host may use while it is called.
@@ -219,7 +219,7 @@ impl Driver {
         path: &Path,
         factory: Box<dyn SessionFactory>,
     ) -> Result<ListenerId, ListenError> {
-        Ok(self.add_listener(Socket::unix(path)?, factory))
+        Ok(self.add_listener(ListenSocket::unix(path)?, factory))
     }
 
     /// Listens on TCP, as [`Context::listen_tcp`] does.
@@ -228,20 +228,20 @@ impl Driver {
         address: SocketAddr,
         factory: Box<dyn SessionFactory>,
     ) -> Result<(ListenerId, SocketAddr), ListenError> {
-        let socket = Socket::tcp(address)?;
+        let socket = ListenSocket::tcp(address)?;
         let address = socket.address.unwrap_or(address);
         Ok((self.add_listener(socket, factory), address))
     }
 }
 
 /// Recipient of the answer to a control call.
-struct Call {
+struct PendingCall {
     connection: usize,
     token: u64,
 }
 
 /// An answer on its way to a session.
-pub(super) struct Answer {
+pub(super) struct SessionAnswer {
     pub client: ClientId,
     pub connection: usize,
     pub token: u64,
@@ -252,16 +252,16 @@ pub(super) struct Answer {
 /// Unanswered control calls, and answers that are not yet delivered.
 #[derive(Default)]
 pub(super) struct Calls {
-    open: BTreeMap<CallId, Call>,
+    open: BTreeMap<CallId, PendingCall>,
     begun: u64,
-    pub answers: std::collections::VecDeque<Answer>,
+    pub answers: std::collections::VecDeque<SessionAnswer>,
 }
 
 impl Calls {
     pub fn begin(&mut self, client: ClientId, connection: usize, token: u64) -> CallId {
         self.begun += 1;
         let id = CallId { client, number: self.begun };
-        self.open.insert(id, Call { connection, token });
+        self.open.insert(id, PendingCall { connection, token });
         id
     }
 
@@ -271,7 +271,7 @@ impl Calls {
         if done {
             self.open.remove(&id);
         }
-        self.answers.push_back(Answer { client: id.client, connection, token, body, done });
+        self.answers.push_back(SessionAnswer { client: id.client, connection, token, body, done });
         true
     }
 

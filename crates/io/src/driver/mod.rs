@@ -31,19 +31,19 @@ use dcd_engine::{IoResult, Nanos, Output, Pump, Request, Stack, Tag};
 use io_uring::{opcode, types};
 use slab::Slab;
 
-pub use disks::Unanswered;
+pub use disks::UnansweredOps;
 pub use host::{CallId, ClientId, Context, Host, ListenerId, OpenId, Refused};
 pub use peers::{Peer, UnknownPeer};
-pub use stop::Outcome;
+pub use stop::StopOutcome;
 
 use crate::device::Device;
-use crate::ring::{Completion, Kind, Ring, Token};
+use crate::ring::{Completion, IoRing, RingPurpose, Token};
 use crate::signals::Signals;
 use crate::workers::Finished;
 use crate::{Actions, protect};
 use alarms::Alarms;
 use disks::DeviceOp;
-use front_ends::{Given, Served};
+use front_ends::{CommandInKernel, ServedFrontEnd};
 use host::Calls;
 use network::{Connection, Listener, Orphan};
 use stop::Stopping;
@@ -107,7 +107,7 @@ pub struct Statistics {
 }
 
 /// Recipient of the answer to a request.
-enum Origin {
+enum AnswerTo {
     Session {
         connection: usize,
         client: ClientId,
@@ -123,7 +123,7 @@ enum Origin {
 
 /// See the module's documentation. It stays on the thread that made it.
 pub struct Driver {
-    ring: Ring,
+    ring: IoRing,
     started: Instant,
     /// The instant of the current turn.
     now: Nanos,
@@ -140,7 +140,7 @@ pub struct Driver {
     outputs: Vec<Output>,
     /// Outputs of the stack that came while a caller pumped it; the run handles them.
     held: VecDeque<Output>,
-    origins: Slab<Origin>,
+    origins: Slab<AnswerTo>,
     /// Requests that have arrived and were not yet passed to the stack.
     arrived: VecDeque<Request>,
     /// Refused requests, by their place in `origins`.
@@ -163,9 +163,9 @@ pub struct Driver {
     sweep_at: Option<Nanos>,
     alarms: Alarms,
     calls: Calls,
-    front_ends: Vec<Served>,
+    front_ends: Vec<ServedFrontEnd>,
     /// The commands that the kernel has.
-    given: Slab<Given>,
+    given: Slab<CommandInKernel>,
     signals: Option<Arc<Signals>>,
     stopping: Option<Stopping>,
     ended: bool,
@@ -179,7 +179,7 @@ pub struct Driver {
 impl Driver {
     /// Starts the clock and makes the ring, on the thread that will run it.
     pub fn new() -> Result<Driver, DriverError> {
-        let ring = Ring::new().map_err(DriverError::Setup)?;
+        let ring = IoRing::new().map_err(DriverError::Setup)?;
         // Timers of modelled disks want to be exact. Where it fails they are late by some microseconds.
         let _ = protect::exact_timers();
         let finished_by_workers = Arc::new(Finished::new().map_err(DriverError::Bell)?);
@@ -243,12 +243,12 @@ impl Driver {
     }
 
     /// Runs until the host stops or ends it.
-    pub fn run(&mut self, stack: &mut Stack, host: &mut dyn Host) -> Result<Outcome, DriverError> {
+    pub fn run(&mut self, stack: &mut Stack, host: &mut dyn Host) -> Result<StopOutcome, DriverError> {
         loop {
             self.turn(stack, host);
             if self.ended {
                 self.ended = false;
-                return Ok(Outcome { abandoned: true, ..self.take_outcome() });
+                return Ok(StopOutcome { abandoned: true, ..self.take_outcome() });
             }
             if self.advance_stop(stack, host) {
                 return Ok(self.take_outcome());
@@ -285,17 +285,17 @@ impl Driver {
     fn completed(&mut self, stack: &mut Stack, host: &mut dyn Host, completion: Completion) {
         let Completion { token: Token { kind, index }, result, more } = completion;
         match kind {
-            Kind::Device => self.device_completed(index, result),
-            Kind::Accept => self.accepted(stack, host, index, result),
-            Kind::Receive => self.received(stack, host, index, result),
-            Kind::Send => self.sent(stack, host, index, result),
-            Kind::Bell => {
+            RingPurpose::Device => self.device_completed(index, result),
+            RingPurpose::Accept => self.accepted(stack, host, index, result),
+            RingPurpose::Receive => self.received(stack, host, index, result),
+            RingPurpose::Send => self.sent(stack, host, index, result),
+            RingPurpose::Bell => {
                 self.with_front_end(index, |front_end, actions| front_end.rang(actions));
                 if !more {
                     self.watch(index);
                 }
             }
-            Kind::Workers => {
+            RingPurpose::Workers => {
                 let queue = self.collect_from_workers(more);
                 for (index, ended) in queue.tasks {
                     self.with_front_end(index, |front_end, _| front_end.task_ended(ended));
@@ -308,20 +308,20 @@ impl Driver {
                     host.wake(&mut Context { driver: self, stack });
                 }
             }
-            Kind::Signal => {
+            RingPurpose::Signal => {
                 while let Some(signal) = self.signals.as_ref().and_then(|signals| signals.take()) {
                     host.signal(signal, &mut Context { driver: self, stack });
                 }
                 self.watch_signals();
             }
-            Kind::Command => {
+            RingPurpose::Command => {
                 self.command_completed(index, result);
                 if result < 0 {
                     self.tell_news(stack, host);
                 }
             }
-            Kind::Alarm => self.alarms.rang(index),
-            Kind::Cancel => {}
+            RingPurpose::Alarm => self.alarms.rang(index),
+            RingPurpose::Cancel => {}
         }
     }
 
@@ -428,7 +428,7 @@ impl Driver {
         if let Some(signals) = &self.signals {
             let entry = opcode::PollAdd::new(types::Fd(signals.fd()), libc::POLLIN as u32).build();
             // SAFETY: the entry names no memory.
-            unsafe { self.ring.push(entry, Token::new(Kind::Signal, 0)) };
+            unsafe { self.ring.push(entry, Token::new(RingPurpose::Signal, 0)) };
         }
     }
 }
@@ -462,8 +462,8 @@ impl Pump for Driver {
             for _ in 0..self.completions.len() {
                 let completion = self.completions.pop_front().expect("counted");
                 match completion.token.kind {
-                    Kind::Device => self.device_completed(completion.token.index, completion.result),
-                    Kind::Workers => {
+                    RingPurpose::Device => self.device_completed(completion.token.index, completion.result),
+                    RingPurpose::Workers => {
                         let queue = self.collect_from_workers(completion.more);
                         assert!(
                             queue.opened.is_empty() && queue.tasks.is_empty(),
@@ -490,19 +490,19 @@ impl Drop for Driver {
     /// Waits for kernel operations that use this driver's memory. The memory of those that do not end in time is leaked.
     fn drop(&mut self) {
         for (index, _) in &self.listeners {
-            self.ring.cancel(Token::new(Kind::Accept, index));
+            self.ring.cancel(Token::new(RingPurpose::Accept, index));
         }
         for (index, _) in &self.connections {
-            self.ring.cancel(Token::new(Kind::Receive, index));
-            self.ring.cancel(Token::new(Kind::Send, index));
+            self.ring.cancel(Token::new(RingPurpose::Receive, index));
+            self.ring.cancel(Token::new(RingPurpose::Send, index));
         }
         for index in 0..self.front_ends.len() {
-            self.ring.cancel(Token::new(Kind::Bell, index));
+            self.ring.cancel(Token::new(RingPurpose::Bell, index));
         }
-        self.ring.cancel(Token::new(Kind::Workers, 0));
+        self.ring.cancel(Token::new(RingPurpose::Workers, 0));
         self.alarms.cancel(&mut self.ring);
         if self.signals.is_some() {
-            self.ring.cancel(Token::new(Kind::Signal, 0));
+            self.ring.cancel(Token::new(RingPurpose::Signal, 0));
         }
         let until = Instant::now() + DROP_PATIENCE;
         // Commands of a device that stays end when the ring does.

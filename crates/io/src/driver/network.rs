@@ -11,10 +11,10 @@ use dcd_engine::{ErrorKind, IoError, IoResult, Nanos, Request, RequestId, Stack}
 use io_uring::{opcode, types};
 
 use super::outgoing::Outgoing;
-use super::{ClientId, Context, Driver, Host, ListenerId, Origin, Refused, TURN_MAX, keys};
-use crate::listen::Socket;
-use crate::ring::{Kind, Token};
-use crate::{Actions, Condition, FrontEnd, FrontEndNews, SessionFactory};
+use super::{AnswerTo, ClientId, Context, Driver, Host, ListenerId, Refused, TURN_MAX, keys};
+use crate::listen::ListenSocket;
+use crate::ring::{RingPurpose, Token};
+use crate::{Actions, FrontEnd, FrontEndCondition, FrontEndNews, SessionFactory};
 
 /// Size of the receive buffer: thousands of small requests, or some thirty writes of 4 KiB.
 const RECEIVE_BYTES: usize = 144 << 10;
@@ -38,7 +38,7 @@ const HOLD_PATIENCE: Nanos = Nanos::from_secs(30);
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 
 pub(super) struct Listener {
-    pub socket: Socket,
+    pub socket: ListenSocket,
     factory: Box<dyn SessionFactory>,
     connections: usize,
     accepting: bool,
@@ -47,7 +47,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub fn new(socket: Socket, factory: Box<dyn SessionFactory>) -> Listener {
+    pub fn new(socket: ListenSocket, factory: Box<dyn SessionFactory>) -> Listener {
         Listener { socket, factory, connections: 0, accepting: false, paused_until: None, closing: false }
     }
 }
@@ -72,7 +72,7 @@ pub(super) struct Connection {
     /// True while the session waits for memory.
     crowded: bool,
     /// The session's condition after its last call.
-    condition: Condition,
+    condition: FrontEndCondition,
     /// True if the client sends no more.
     ended: bool,
     /// True if the session wants no more input.
@@ -103,7 +103,7 @@ impl Connection {
 
     /// True if the connection holds memory that others may wait for, and has made no progress since `since`.
     fn is_stuck(&self, since: Nanos) -> bool {
-        let Condition { is_mid_request, is_saturated, has_wanted_memory, .. } = self.condition;
+        let FrontEndCondition { is_mid_request, is_saturated, has_wanted_memory, .. } = self.condition;
         let takes_nothing = !self.outgoing.is_empty() && self.took <= since;
         let sends_nothing = is_mid_request && !is_saturated && self.heard <= since;
         !self.dead && has_wanted_memory && (takes_nothing || sends_nothing)
@@ -122,7 +122,11 @@ pub(super) struct Orphan {
 }
 
 impl Driver {
-    pub(super) fn add_listener(&mut self, socket: Socket, factory: Box<dyn SessionFactory>) -> ListenerId {
+    pub(super) fn add_listener(
+        &mut self,
+        socket: ListenSocket,
+        factory: Box<dyn SessionFactory>,
+    ) -> ListenerId {
         let index = self.listeners.insert(Listener::new(socket, factory));
         self.accept(index);
         ListenerId(index)
@@ -136,7 +140,7 @@ impl Driver {
             .build();
         listener.accepting = true;
         // SAFETY: no address is asked for, so the entry names no memory.
-        unsafe { self.ring.push(entry, Token::new(Kind::Accept, index)) };
+        unsafe { self.ring.push(entry, Token::new(RingPurpose::Accept, index)) };
     }
 
     /// Takes no more clients; those that are connected stay.
@@ -145,7 +149,7 @@ impl Driver {
         listener.closing = true;
         self.unlinks.extend(listener.socket.unlink());
         if listener.accepting {
-            self.ring.cancel(Token::new(Kind::Accept, index));
+            self.ring.cancel(Token::new(RingPurpose::Accept, index));
         }
         self.free_listener(index);
     }
@@ -220,7 +224,7 @@ impl Driver {
             heard: self.now,
             took: self.now,
             crowded: false,
-            condition: Condition::default(),
+            condition: FrontEndCondition::default(),
             ended: false,
             closing: false,
             dead: false,
@@ -299,7 +303,7 @@ impl Driver {
         }
         self.list(index);
         for (token, io) in actions.requests.drain(..) {
-            self.request(Origin::Session { connection: index, client, token }, io);
+            self.request(AnswerTo::Session { connection: index, client, token }, io);
         }
         for call in actions.calls.drain(..) {
             let id = self.calls.begin(client, index, call.token);
@@ -309,7 +313,7 @@ impl Driver {
     }
 
     /// Takes a request from outside; a stopping server refuses it.
-    pub(super) fn request(&mut self, origin: Origin, io: dcd_engine::Io) {
+    pub(super) fn request(&mut self, origin: AnswerTo, io: dcd_engine::Io) {
         self.statistics.requests += 1;
         let id = self.origins.insert(origin);
         if self.stopping.is_some() {
@@ -323,7 +327,7 @@ impl Driver {
     /// Passes the answer to the client that made the request, if it is still connected.
     pub(super) fn deliver(&mut self, stack: &mut Stack, host: &mut dyn Host, id: usize, result: IoResult) {
         match self.origins.remove(id) {
-            Origin::Session { connection, client, token } => {
+            AnswerTo::Session { connection, client, token } => {
                 if self.is_client(connection, client) {
                     self.connections[connection].requests -= 1;
                     self.answered(connection);
@@ -332,8 +336,8 @@ impl Driver {
                     self.answer_orphan(client, token, result);
                 }
             }
-            Origin::FrontEnd { index, token } => self.answer_front_end(index, token, result),
-            Origin::LastFlush => self.last_flush_ended(result.status),
+            AnswerTo::FrontEnd { index, token } => self.answer_front_end(index, token, result),
+            AnswerTo::LastFlush => self.last_flush_ended(result.status),
         }
     }
 
@@ -518,7 +522,7 @@ impl Driver {
             let entry = opcode::SendMsg::new(types::Fd(fd), message).flags(libc::MSG_NOSIGNAL as u32).build();
             // SAFETY: the message and its pieces lie on the heap, belong to the connection, and are neither changed
             // nor dropped while they are in flight; the connection stays until then.
-            unsafe { self.ring.push(entry, Token::new(Kind::Send, index)) };
+            unsafe { self.ring.push(entry, Token::new(RingPurpose::Send, index)) };
         } else {
             self.statistics.sends += 1;
             // SAFETY: the message is valid for the call.
@@ -536,7 +540,7 @@ impl Driver {
         let (pointer, len) = (connection.buffer.as_mut_ptr(), connection.buffer.len() as u32);
         let entry = opcode::Recv::new(types::Fd(connection.fd.as_raw_fd()), pointer, len).build();
         // SAFETY: the buffer lies on the heap, belongs to the connection, and is not touched while `receiving`.
-        unsafe { self.ring.push(entry, Token::new(Kind::Receive, index)) };
+        unsafe { self.ring.push(entry, Token::new(RingPurpose::Receive, index)) };
     }
 
     /// Ends a connection, and shuts its socket down so that kernel operations on it end soon.

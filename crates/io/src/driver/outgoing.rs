@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use dcd_engine::Buf;
 
-use crate::Piece;
+use crate::OutputPiece;
 
 /// Pieces in one message. The kernel takes 1024; beyond a few hundred, gathering more saves nothing.
 const VECTORS_MAX: usize = 256;
 
 /// See the module's documentation.
 pub(super) struct Outgoing {
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<OutputPiece>,
     /// Sent bytes of the first piece.
     skip: usize,
     /// Bytes that are not sent yet.
@@ -42,10 +42,10 @@ impl Default for Outgoing {
     }
 }
 
-fn bytes_of(piece: &Piece) -> &[u8] {
+fn bytes_of(piece: &OutputPiece) -> &[u8] {
     match piece {
-        Piece::Bytes(bytes) => bytes,
-        Piece::Buf(buf) => buf.bytes(),
+        OutputPiece::Bytes(bytes) => bytes,
+        OutputPiece::Buf(buf) => buf.bytes(),
     }
 }
 
@@ -58,16 +58,19 @@ impl Outgoing {
         self.pieces.is_empty() && !self.in_flight
     }
 
-    pub fn push(&mut self, piece: Piece) {
+    pub fn push(&mut self, piece: OutputPiece) {
         let piece = match piece {
             // A stream cannot carry a blank buffer: send zeroes.
-            Piece::Buf(buf) if buf.is_blank() && !buf.is_empty() => Piece::Buf(Buf::zeroed(buf.len())),
+            OutputPiece::Buf(buf) if buf.is_blank() && !buf.is_empty() => {
+                OutputPiece::Buf(Buf::zeroed(buf.len()))
+            }
             piece => piece,
         };
         self.bytes += bytes_of(&piece).len();
         // Small headers in a row become one piece, unless the kernel is reading the one before.
         if self.pieces.len() > self.lent
-            && let (Some(Piece::Bytes(last)), Piece::Bytes(bytes)) = (self.pieces.back_mut(), &piece)
+            && let (Some(OutputPiece::Bytes(last)), OutputPiece::Bytes(bytes)) =
+                (self.pieces.back_mut(), &piece)
         {
             last.extend_from_slice(bytes);
             return;
@@ -104,7 +107,7 @@ impl Outgoing {
                 break;
             }
             self.skip -= len;
-            if let Some(Piece::Buf(buf)) = self.pieces.pop_front() {
+            if let Some(OutputPiece::Buf(buf)) = self.pieces.pop_front() {
                 gone.push(buf);
             }
         }
@@ -130,17 +133,17 @@ mod tests {
     #[test]
     fn partial_sends_go_on_where_they_ended() {
         let mut outgoing = Outgoing::default();
-        outgoing.push(Piece::Bytes(vec![1, 2]));
-        outgoing.push(Piece::Bytes(vec![3]));
-        outgoing.push(Piece::Buf(Buf::copy_of(&[4, 5, 6])));
-        outgoing.push(Piece::Bytes(vec![7]));
+        outgoing.push(OutputPiece::Bytes(vec![1, 2]));
+        outgoing.push(OutputPiece::Bytes(vec![3]));
+        outgoing.push(OutputPiece::Buf(Buf::copy_of(&[4, 5, 6])));
+        outgoing.push(OutputPiece::Bytes(vec![7]));
         let mut gone = Vec::new();
         assert_eq!(read(&mut outgoing), [1, 2, 3, 4, 5, 6, 7]);
         outgoing.sent(4, &mut gone);
         assert_eq!((outgoing.bytes(), gone.len()), (3, 0));
         assert_eq!(read(&mut outgoing), [5, 6, 7]);
         // What comes meanwhile is not joined to a piece that the kernel is reading.
-        outgoing.push(Piece::Bytes(vec![8]));
+        outgoing.push(OutputPiece::Bytes(vec![8]));
         outgoing.sent(2, &mut gone);
         assert_eq!(gone.len(), 1);
         assert_eq!(read(&mut outgoing), [7, 8]);
@@ -151,7 +154,7 @@ mod tests {
     #[test]
     fn empty_buffers_come_back() {
         let mut outgoing = Outgoing::default();
-        outgoing.push(Piece::Buf(Buf::none()));
+        outgoing.push(OutputPiece::Buf(Buf::none()));
         let mut gone = Vec::new();
         outgoing.sent(0, &mut gone);
         assert!(gone.len() == 1 && outgoing.is_empty());
@@ -160,7 +163,7 @@ mod tests {
     #[test]
     fn blank_buffers_go_out_as_zeroes() {
         let mut outgoing = Outgoing::default();
-        outgoing.push(Piece::Buf(Buf::blank(3)));
+        outgoing.push(OutputPiece::Buf(Buf::blank(3)));
         assert_eq!(read(&mut outgoing), [0, 0, 0]);
     }
 }

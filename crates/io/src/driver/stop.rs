@@ -13,13 +13,13 @@
 
 use dcd_engine::{Control, Io, IoError, LayerIndex, Nanos, Report, Request, RequestId, Stack};
 
-use super::{Context, Driver, Host, Origin, keys};
+use super::{AnswerTo, Context, Driver, Host, keys};
 
 /// Time for the last answers to go out.
 const ANSWERS: Nanos = Nanos::from_secs(1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct StopOutcome {
     /// Failed steps, in words for the administrator.
     pub failures: Vec<String>,
     /// True if the layers had not stopped at the time limit.
@@ -28,15 +28,15 @@ pub struct Outcome {
     pub abandoned: bool,
 }
 
-impl Outcome {
+impl StopOutcome {
     /// True if all steps completed and no layer failed to stop.
     pub fn is_clean(&self) -> bool {
-        *self == Outcome::default()
+        *self == StopOutcome::default()
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum StopPhase {
     Requests,
     Flush,
     FlushEnded,
@@ -53,9 +53,9 @@ enum Phase {
 }
 
 pub(super) struct Stopping {
-    phase: Phase,
+    phase: StopPhase,
     limit: Nanos,
-    outcome: Outcome,
+    outcome: StopOutcome,
 }
 
 impl Driver {
@@ -66,7 +66,7 @@ impl Driver {
             stopping.limit = stopping.limit.min(limit);
             return;
         }
-        self.stopping = Some(Stopping { phase: Phase::Requests, limit, outcome: Outcome::default() });
+        self.stopping = Some(Stopping { phase: StopPhase::Requests, limit, outcome: StopOutcome::default() });
         for listener in keys(&self.listeners) {
             self.close_listener(listener);
         }
@@ -74,19 +74,19 @@ impl Driver {
 
     pub(super) fn begin_stop_layers(&mut self, stack: &mut Stack) {
         if let Some(stopping) = &mut self.stopping
-            && stopping.phase == Phase::Host
+            && stopping.phase == StopPhase::Host
         {
             let layer = stack.layer_count();
-            stopping.phase = Phase::Layers { layer, answered: true };
+            stopping.phase = StopPhase::Layers { layer, answered: true };
         }
     }
 
     pub(super) fn end_stop_layers(&mut self, failures: Vec<String>) {
         if let Some(stopping) = &mut self.stopping
-            && !matches!(stopping.phase, Phase::Answers { .. })
+            && !matches!(stopping.phase, StopPhase::Answers { .. })
         {
             stopping.outcome.failures.extend(failures);
-            stopping.phase = Phase::Stopped;
+            stopping.phase = StopPhase::Stopped;
         }
     }
 
@@ -95,15 +95,15 @@ impl Driver {
         if let Err(error) = status {
             stopping.outcome.failures.push(format!("the last flush failed: {error}"));
         }
-        if stopping.phase == Phase::Flush {
-            stopping.phase = Phase::FlushEnded;
+        if stopping.phase == StopPhase::Flush {
+            stopping.phase = StopPhase::FlushEnded;
         }
     }
 
     /// Takes a layer's report while the driver stops it.
     pub(super) fn heard(&mut self, stack: &Stack, from: LayerIndex, report: &Report) {
         let Some(stopping) = &mut self.stopping else { return };
-        let Phase::Layers { layer, answered } = &mut stopping.phase else { return };
+        let StopPhase::Layers { layer, answered } = &mut stopping.phase else { return };
         if from.0 != *layer {
             return;
         }
@@ -119,7 +119,7 @@ impl Driver {
 
     pub(super) fn stop_deadline(&self) -> Option<Nanos> {
         self.stopping.as_ref().map(|stopping| match stopping.phase {
-            Phase::Answers { until } => until,
+            StopPhase::Answers { until } => until,
             _ => stopping.limit,
         })
     }
@@ -129,50 +129,50 @@ impl Driver {
         loop {
             let now = self.now;
             let Some(stopping) = &mut self.stopping else { return false };
-            let working = !matches!(stopping.phase, Phase::Stopped | Phase::Answers { .. });
+            let working = !matches!(stopping.phase, StopPhase::Stopped | StopPhase::Answers { .. });
             if working && now >= stopping.limit {
                 stopping.outcome.timed_out = true;
-                stopping.phase = Phase::Stopped;
+                stopping.phase = StopPhase::Stopped;
             }
             match stopping.phase {
-                Phase::Requests if self.origins.is_empty() => {
-                    stopping.phase = Phase::Flush;
-                    let id = RequestId(self.origins.insert(Origin::LastFlush) as u64);
+                StopPhase::Requests if self.origins.is_empty() => {
+                    stopping.phase = StopPhase::Flush;
+                    let id = RequestId(self.origins.insert(AnswerTo::LastFlush) as u64);
                     stack.request(now, Request { id, io: Io::Flush });
                 }
-                Phase::FlushEnded => {
-                    stopping.phase = Phase::Host;
+                StopPhase::FlushEnded => {
+                    stopping.phase = StopPhase::Host;
                     host.quiesced(&mut Context { driver: self, stack });
                 }
-                Phase::Layers { layer, answered } => {
+                StopPhase::Layers { layer, answered } => {
                     if !answered && !is_silent(now, stack, LayerIndex(layer)) {
                         return false;
                     }
                     if layer == 0 {
-                        stopping.phase = Phase::Stopped;
+                        stopping.phase = StopPhase::Stopped;
                         continue;
                     }
-                    stopping.phase = Phase::Layers { layer: layer - 1, answered: false };
+                    stopping.phase = StopPhase::Layers { layer: layer - 1, answered: false };
                     stack.control(now, LayerIndex(layer - 1), Control::Stop);
                     if stack.has_outputs() {
                         return false;
                     }
                 }
-                Phase::Stopped => {
-                    stopping.phase = Phase::Answers { until: now + ANSWERS };
+                StopPhase::Stopped => {
+                    stopping.phase = StopPhase::Answers { until: now + ANSWERS };
                     let outcome = stopping.outcome.clone();
                     host.stopped(&outcome, &mut Context { driver: self, stack });
                 }
-                Phase::Answers { until } => {
+                StopPhase::Answers { until } => {
                     let sent = self.connections.iter().all(|(_, c)| c.outgoing.is_empty());
                     return now >= until || (sent && self.calls.answers.is_empty());
                 }
-                Phase::Requests | Phase::Flush | Phase::Host => return false,
+                StopPhase::Requests | StopPhase::Flush | StopPhase::Host => return false,
             }
         }
     }
 
-    pub(super) fn take_outcome(&mut self) -> Outcome {
+    pub(super) fn take_outcome(&mut self) -> StopOutcome {
         self.stopping.take().map(|stopping| stopping.outcome).unwrap_or_default()
     }
 }

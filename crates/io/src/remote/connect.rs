@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dcd_nbd::{Offer, Server, Uri, handshake, protocol as p};
 
-use super::{Shared, tls};
+use super::{SharedLink, tls};
 
 /// Connections to a server that accepts several.
 pub(super) const CONNECTIONS_MAX: usize = 4;
@@ -27,15 +27,15 @@ const SIGN_SECONDS: i32 = 1;
 const SIGNS_MAX: i32 = 3;
 
 /// A stream socket.
-pub(super) struct Socket(File);
+pub(super) struct StreamSocket(File);
 
-impl Read for Socket {
+impl Read for StreamSocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.0.read(into)
     }
 }
 
-impl Write for Socket {
+impl Write for StreamSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
@@ -45,7 +45,7 @@ impl Write for Socket {
     }
 }
 
-impl Socket {
+impl StreamSocket {
     fn set(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
         let bytes = size_of::<i32>() as libc::socklen_t;
         // SAFETY: the value lives for the call, and its size is told.
@@ -57,33 +57,33 @@ impl Socket {
 
 /// A connection in the transmission phase, which does not block.
 pub(super) struct Wire {
-    stream: Stream,
+    stream: RemoteStream,
     /// True if the sent bytes end with the end of a request.
     pub between_requests: bool,
 }
 
-enum Stream {
-    Plain(Socket),
-    Tls(Box<tls::Stream>),
+enum RemoteStream {
+    Plain(StreamSocket),
+    Tls(Box<tls::TlsStream>),
 }
 
 impl Wire {
-    fn new(stream: Stream) -> Wire {
+    fn new(stream: RemoteStream) -> Wire {
         Wire { stream, between_requests: true }
     }
 
     pub fn fd(&self) -> RawFd {
         match &self.stream {
-            Stream::Plain(socket) => socket.0.as_raw_fd(),
-            Stream::Tls(stream) => stream.sock.0.as_raw_fd(),
+            RemoteStream::Plain(socket) => socket.0.as_raw_fd(),
+            RemoteStream::Tls(stream) => stream.sock.0.as_raw_fd(),
         }
     }
 
     /// True while TLS holds bytes that are not sent yet.
     pub fn is_holding(&self) -> bool {
         match &self.stream {
-            Stream::Plain(_) => false,
-            Stream::Tls(stream) => stream.conn.wants_write(),
+            RemoteStream::Plain(_) => false,
+            RemoteStream::Tls(stream) => stream.conn.wants_write(),
         }
     }
 }
@@ -101,8 +101,8 @@ impl Drop for Wire {
 impl Read for Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match &mut self.stream {
-            Stream::Plain(socket) => socket.read(into),
-            Stream::Tls(stream) => stream.read(into),
+            RemoteStream::Plain(socket) => socket.read(into),
+            RemoteStream::Tls(stream) => stream.read(into),
         }
     }
 }
@@ -110,15 +110,15 @@ impl Read for Wire {
 impl Write for Wire {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.stream {
-            Stream::Plain(socket) => socket.write(bytes),
-            Stream::Tls(stream) => stream.write(bytes),
+            RemoteStream::Plain(socket) => socket.write(bytes),
+            RemoteStream::Tls(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.stream {
-            Stream::Plain(_) => Ok(()),
-            Stream::Tls(stream) => stream.flush(),
+            RemoteStream::Plain(_) => Ok(()),
+            RemoteStream::Tls(stream) => stream.flush(),
         }
     }
 }
@@ -132,7 +132,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub fn new(uri: Uri, shared: Arc<Shared>) -> io::Result<Connector> {
+    pub fn new(uri: Uri, shared: Arc<SharedLink>) -> io::Result<Connector> {
         let ((ask, asked), (makes, made)) = (mpsc::channel(), mpsc::channel());
         let connects = move || {
             while let Ok(connections_max) = asked.recv() {
@@ -186,14 +186,14 @@ fn connect_once(uri: &Uri, patience: Duration) -> io::Result<(Wire, Offer)> {
             let stream = UnixStream::connect(path).map_err(|e| unreached(&path.display().to_string(), &e))?;
             stream.set_read_timeout(Some(patience))?;
             stream.set_write_timeout(Some(patience))?;
-            Socket(File::from(OwnedFd::from(stream)))
+            StreamSocket(File::from(OwnedFd::from(stream)))
         }
         Server::Tcp { host, port } => {
             let stream = connect_tcp(host, *port)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(patience))?;
             stream.set_write_timeout(Some(patience))?;
-            let socket = Socket(File::from(OwnedFd::from(stream)));
+            let socket = StreamSocket(File::from(OwnedFd::from(stream)));
             // Without it, a cut cable is noticed after a quarter of an hour.
             socket.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, UNTAKEN_MS_MAX)?;
             socket.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
@@ -206,12 +206,12 @@ fn connect_once(uri: &Uri, patience: Duration) -> io::Result<(Wire, Offer)> {
     handshake::greet(&mut socket).map_err(silent)?;
     if !uri.tls {
         let offer = handshake::choose(&mut socket, &uri.export).map_err(silent)?;
-        return Ok((Wire::new(Stream::Plain(socket)), offer));
+        return Ok((Wire::new(RemoteStream::Plain(socket)), offer));
     }
     handshake::ask_for_tls(&mut socket).map_err(silent)?;
     let mut stream = tls::begin(uri, socket)?;
     let offer = handshake::choose(&mut stream, &uri.export).map_err(|e| silent(tls::explained(e)))?;
-    Ok((Wire::new(Stream::Tls(Box::new(stream))), offer))
+    Ok((Wire::new(RemoteStream::Tls(Box::new(stream))), offer))
 }
 
 fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {

@@ -24,7 +24,7 @@ use dcd_nbd::{Offer, Server, Uri, protocol as p};
 use crate::bell::Bell;
 use crate::device::{Backing, Device, DeviceError, Failures};
 use crate::lock_file::{LockFile, NotLocked};
-use thread::Keeper;
+use thread::RemoteKeeper;
 
 /// The longest name of a lock file; file systems take 255.
 const LOCK_NAME_BYTES_MAX: usize = 200;
@@ -60,7 +60,7 @@ pub struct LinkStatus {
 pub(crate) type Answer = Box<dyn FnOnce(IoResult) + Send>;
 
 /// State that a device and its thread share.
-struct Shared {
+struct SharedLink {
     inbox: Mutex<Inbox>,
     bell: Bell,
     link: Mutex<LinkStatus>,
@@ -74,7 +74,7 @@ struct Inbox {
 
 /// An open export.
 pub(crate) struct Remote {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLink>,
     /// Disconnected when the thread ends.
     ended: mpsc::Receiver<()>,
     /// Keeps others on this machine from opening the export.
@@ -95,9 +95,9 @@ pub(crate) fn open(spec: &RemoteSpec) -> Result<Device, DeviceError> {
     let bell = Bell::new().map_err(|e| DeviceError::system(&path, "making an eventfd", e))?;
     let link =
         LinkStatus { connections: wires.len(), since: Instant::now(), why: None, losses: 0, kept_bytes: 0 };
-    let shared = Arc::new(Shared { inbox: Mutex::default(), bell, link: Mutex::new(link) });
+    let shared = Arc::new(SharedLink { inbox: Mutex::default(), bell, link: Mutex::new(link) });
     let failed = |error| DeviceError::system(&path, "making a thread", error);
-    let keeper = Keeper::new(spec.clone(), offer, wires, Arc::clone(&shared)).map_err(failed)?;
+    let keeper = RemoteKeeper::new(spec.clone(), offer, wires, Arc::clone(&shared)).map_err(failed)?;
     let (alive, ended) = mpsc::channel();
     let runs = move || {
         keeper.run();

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dcd_engine::Nanos;
-use dcd_nbd::{Client, Offer};
+use dcd_nbd::{NbdClient, Offer};
 
 use super::connect::{CONNECTIONS_MAX, Connector, Wire};
-use super::{Answer, RemoteSpec, Shared, lock};
+use super::{Answer, RemoteSpec, SharedLink, lock};
 
 /// Pause before the next attempt to connect: first and maximum.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -25,10 +25,10 @@ const LOOK_INTERVAL: Nanos = Nanos::from_millis(500);
 const STALL: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
-pub(super) struct Keeper {
+pub(super) struct RemoteKeeper {
     spec: RemoteSpec,
-    shared: Arc<Shared>,
-    client: Client,
+    shared: Arc<SharedLink>,
+    client: NbdClient,
     answers: BTreeMap<u64, Answer>,
     wires: Vec<Wire>,
     /// Number of connections to make: as many as the server has taken before.
@@ -44,15 +44,20 @@ pub(super) struct Keeper {
     buffer: Vec<u8>,
 }
 
-impl Keeper {
+impl RemoteKeeper {
     /// # Errors
     /// Where the system has no thread for further connections.
-    pub fn new(spec: RemoteSpec, offer: Offer, wires: Vec<Wire>, shared: Arc<Shared>) -> io::Result<Keeper> {
+    pub fn new(
+        spec: RemoteSpec,
+        offer: Offer,
+        wires: Vec<Wire>,
+        shared: Arc<SharedLink>,
+    ) -> io::Result<RemoteKeeper> {
         let now = Instant::now();
         let connector = Connector::new(spec.uri.clone(), Arc::clone(&shared))?;
-        let mut client = Client::new(offer);
+        let mut client = NbdClient::new(offer);
         client.connected(Nanos::ZERO, wires.len(), &offer).expect("it is what it offers");
-        Ok(Keeper {
+        Ok(RemoteKeeper {
             spec,
             shared,
             client,

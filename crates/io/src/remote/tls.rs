@@ -8,13 +8,13 @@ use dcd_nbd::{Server, Uri};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
-use super::connect::Socket;
+use super::connect::StreamSocket;
 use crate::tls;
 
 /// Directory of certificates if the URI names none.
 const DIRECTORY: &str = "/etc/dcd/tls";
 
-pub(super) type Stream = StreamOwned<ClientConnection, Socket>;
+pub(super) type TlsStream = StreamOwned<ClientConnection, StreamSocket>;
 
 /// Explains an error of TLS in words. A server that refuses the client's certificate reports it only after the client has completed
 /// its handshake.
@@ -28,7 +28,7 @@ pub(super) fn explained(error: io::Error) -> io::Error {
 }
 
 /// Begins TLS, and completes its handshake.
-pub(super) fn begin(uri: &Uri, socket: Socket) -> io::Result<Stream> {
+pub(super) fn begin(uri: &Uri, socket: StreamSocket) -> io::Result<TlsStream> {
     let config = tls::client(uri.certificates.as_deref().unwrap_or(Path::new(DIRECTORY)))?;
     let name = match (&uri.hostname, &uri.server) {
         (Some(name), _) => name.clone(),

@@ -3,7 +3,7 @@
 use dcd_engine::{Buf, Extent, Io, Nanos, SECTOR_BYTES};
 
 use super::wire::Link;
-use super::{Client, Kept, Origin, SETTLE};
+use super::{Kept, NbdClient, ResultTo, SETTLE};
 use crate::handshake::Offer;
 use crate::protocol as p;
 
@@ -59,12 +59,12 @@ impl Hazard {
 
 /// A block whose content is certainly durable on the server.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(super) struct DurableBlock {
     pub extent: Extent,
     sum: u32,
 }
 
-impl Client {
+impl NbdClient {
     /// True while there are connections.
     pub fn is_connected(&self) -> bool {
         !self.links.is_empty()
@@ -72,7 +72,7 @@ impl Client {
 
     /// True while blocks are read to recognise the server.
     pub fn is_checking(&self) -> bool {
-        self.ops.values().any(|op| matches!(op.origin, Origin::Check(_) | Origin::Start))
+        self.ops.values().any(|op| matches!(op.origin, ResultTo::Check(_) | ResultTo::Start))
     }
 
     /// Returns the time at which a waiting operation may be sent without another event.
@@ -107,8 +107,8 @@ impl Client {
         for hazard in &mut self.hazards {
             hazard.until.get_or_insert(now + SETTLE);
         }
-        let mut reads: Vec<(Io, Origin)> = self.marks.iter().map(Mark::check).collect();
-        reads.push((read_of(self.start.extent()), Origin::Start));
+        let mut reads: Vec<(Io, ResultTo)> = self.marks.iter().map(DurableBlock::check).collect();
+        reads.push((read_of(self.start.extent()), ResultTo::Start));
         for (read, origin) in reads {
             // Sent before the waiting operations, of which there may be more than are searched.
             let number = self.add(now, read, origin);
@@ -122,7 +122,7 @@ impl Client {
     /// The connections are lost. The next connection sends all unflushed writes again.
     pub fn lost(&mut self) {
         self.links.clear();
-        self.ops.retain(|_, op| !matches!(op.origin, Origin::Check(_) | Origin::Start));
+        self.ops.retain(|_, op| !matches!(op.origin, ResultTo::Check(_) | ResultTo::Start));
         for (number, op) in &mut self.ops {
             if op.link.take().is_some() && op.io.modifies() {
                 let extent = op.io.extent().expect("what modifies has an extent");
@@ -134,9 +134,9 @@ impl Client {
         self.waiting.retain(|number| self.ops.contains_key(number));
         self.kept_bytes = 0;
         for (number, Kept { io, .. }) in std::mem::take(&mut self.kept) {
-            let op = super::Op {
+            let op = super::ClientOp {
                 io,
-                origin: Origin::Resent,
+                origin: ResultTo::Resent,
                 since: Nanos::ZERO,
                 sent: Nanos::ZERO,
                 was_sent: true,
@@ -151,7 +151,7 @@ impl Client {
     }
 
     /// Remembers a durable block, unless a newer write to it is in flight.
-    pub(super) fn remember(&mut self, mark: Option<Mark>) {
+    pub(super) fn remember(&mut self, mark: Option<DurableBlock>) {
         let Some(mark) = mark else { return };
         let touches =
             |io: &Io| io.modifies() && io.extent().is_some_and(|extent| extent.overlaps(mark.extent));
@@ -168,17 +168,17 @@ impl Client {
     }
 }
 
-impl Mark {
+impl DurableBlock {
     /// The beginning of a write.
-    pub fn of(io: &Io) -> Option<Mark> {
+    pub fn of(io: &Io) -> Option<DurableBlock> {
         let Io::Write { at, buf, .. } = io else { return None };
         let bytes = &buf.bytes()[..buf.len().min(MARK_BYTES_MAX)];
         let extent = Extent::new(*at, bytes.len() as u64 / SECTOR_BYTES);
-        Some(Mark { extent, sum: crc32c::crc32c(bytes) })
+        Some(DurableBlock { extent, sum: crc32c::crc32c(bytes) })
     }
 
-    fn check(&self) -> (Io, Origin) {
-        (read_of(self.extent), Origin::Check(self.sum))
+    fn check(&self) -> (Io, ResultTo) {
+        (read_of(self.extent), ResultTo::Check(self.sum))
     }
 }
 

@@ -31,8 +31,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use dcd_engine::{Buf, Durability, ErrorKind, Extent, Io, IoError, IoResult, Lba, Nanos, SECTOR_BYTES};
 
 use crate::handshake::Offer;
-use links::{Hazard, Mark};
-use start::Start;
+use links::{DurableBlock, Hazard};
+use start::PossibleContents;
 use wire::Link;
 
 pub use links::LinkError;
@@ -54,7 +54,7 @@ const ZEROES_BYTES_MAX: u64 = 1 << 20;
 
 /// Recipient of an operation's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+enum ResultTo {
     Client,
     /// None: the operation was answered, and is sent again.
     Resent,
@@ -68,9 +68,9 @@ enum Origin {
 
 /// An operation that the server has not answered.
 #[derive(Debug)]
-struct Op {
+struct ClientOp {
     io: Io,
-    origin: Origin,
+    origin: ResultTo,
     /// Time of the first sending; before that, of the submission.
     since: Nanos,
     /// Time when the part in flight was sent.
@@ -95,11 +95,11 @@ struct Kept {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Client {
+pub struct NbdClient {
     offer: Offer,
     next: u64,
     /// Operations by number, in the order of submission.
-    ops: BTreeMap<u64, Op>,
+    ops: BTreeMap<u64, ClientOp>,
     waiting: BTreeSet<u64>,
     kept: BTreeMap<u64, Kept>,
     kept_bytes: u64,
@@ -107,17 +107,17 @@ pub struct Client {
     /// Empty while there is no connection.
     links: Vec<Link>,
     hazards: Vec<Hazard>,
-    marks: Vec<Mark>,
-    start: Start,
+    marks: Vec<DurableBlock>,
+    start: PossibleContents,
     /// Error of an answered write that was lost: the next flush reports it.
     broken: Option<IoError>,
     ended: Vec<(u64, IoResult)>,
 }
 
-impl Client {
-    pub fn new(offer: Offer) -> Client {
-        Client {
-            start: Start::new(offer.bytes),
+impl NbdClient {
+    pub fn new(offer: Offer) -> NbdClient {
+        NbdClient {
+            start: PossibleContents::new(offer.bytes),
             offer,
             next: 0,
             ops: BTreeMap::new(),
@@ -133,13 +133,13 @@ impl Client {
         }
     }
 
-    /// Takes an operation, and returns its number. [`Client::take_ended`] returns its result under this number.
+    /// Takes an operation, and returns its number. [`NbdClient::take_ended`] returns its result under this number.
     pub fn submit(&mut self, now: Nanos, io: Io) -> u64 {
         if io.modifies() {
             let extent = io.extent().expect("what modifies has an extent");
             self.marks.retain(|mark| !mark.extent.overlaps(extent));
         }
-        let number = self.add(now, io, Origin::Client);
+        let number = self.add(now, io, ResultTo::Client);
         let io = &self.ops[&number].io;
         if io.modifies() {
             self.start.written(number, io);
@@ -156,13 +156,13 @@ impl Client {
     /// Time since which the server owes an answer to a caller, or to the client itself. While connected, unsent operations do not count,
     /// unless the client has not recognised the server yet.
     pub fn oldest(&self) -> Option<Nanos> {
-        if !self.ops.values().any(|op| op.origin == Origin::Client) {
+        if !self.ops.values().any(|op| op.origin == ResultTo::Client) {
             return None;
         }
         let all_wait = self.links.is_empty() || self.is_checking();
-        let owed = |op: &Op| match op.origin {
-            Origin::Client if op.link.is_some() || all_wait => Some(op.since),
-            Origin::Client => None,
+        let owed = |op: &ClientOp| match op.origin {
+            ResultTo::Client if op.link.is_some() || all_wait => Some(op.since),
+            ResultTo::Client => None,
             _ => op.link.map(|_| op.sent),
         };
         self.ops.values().filter_map(owed).min()
@@ -180,16 +180,16 @@ impl Client {
     /// While connected: its late answers would be matched with other operations.
     pub fn give_up(&mut self) {
         assert!(self.links.is_empty(), "connections are lost before operations are given up");
-        let waited_for = self.ops.iter().filter(|(_, op)| op.origin == Origin::Client);
+        let waited_for = self.ops.iter().filter(|(_, op)| op.origin == ResultTo::Client);
         for number in waited_for.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.end(number, Err(ErrorKind::Medium));
         }
     }
 
-    fn add(&mut self, now: Nanos, io: Io, origin: Origin) -> u64 {
+    fn add(&mut self, now: Nanos, io: Io, origin: ResultTo) -> u64 {
         let number = self.next;
         self.next += 1;
-        let op = Op {
+        let op = ClientOp {
             io,
             origin,
             since: now,
@@ -212,7 +212,7 @@ impl Client {
         }
         self.hazards.retain(|hazard| hazard.until.is_none_or(|until| until > now));
         let checking = self.is_checking();
-        let resending = self.ops.values().any(|op| op.origin == Origin::Resent);
+        let resending = self.ops.values().any(|op| op.origin == ResultTo::Resent);
         let in_flight = self.ops.values().filter(|op| op.link.is_some());
         let mut before: Vec<(Extent, bool)> =
             in_flight.filter_map(|op| Some((op.io.extent()?, op.io.modifies()))).collect();
@@ -224,7 +224,7 @@ impl Client {
             }
             let op = &self.ops[&number];
             let may = match op.origin {
-                Origin::Check(_) | Origin::Start => {
+                ResultTo::Check(_) | ResultTo::Start => {
                     unreachable!("checks are sent as soon as there is a connection")
                 }
                 _ if checking => false,
@@ -258,8 +258,8 @@ impl Client {
         self.kept_bytes < 2 * KEPT_BYTES_MAX
     }
 
-    fn will_be_kept(&self, op: &Op) -> bool {
-        op.origin == Origin::Client && op.io.modifies() && !is_durable(&op.io)
+    fn will_be_kept(&self, op: &ClientOp) -> bool {
+        op.origin == ResultTo::Client && op.io.modifies() && !is_durable(&op.io)
     }
 
     /// Sends the next piece of an operation.
@@ -288,35 +288,35 @@ impl Client {
         }
         self.answers += 1;
         match (op.origin, status) {
-            (Origin::Check(sum), Ok(())) => {
+            (ResultTo::Check(sum), Ok(())) => {
                 let found = self.remove(number).io.take_buf();
                 if crc32c::crc32c(found.bytes()) != sum {
                     return Err(LinkError::OtherContent);
                 }
             }
-            (Origin::Start, Ok(())) => {
+            (ResultTo::Start, Ok(())) => {
                 let found = self.remove(number).io.take_buf();
                 if !self.start.is_as_left(found.bytes()) {
                     return Err(LinkError::OtherContent);
                 }
             }
-            (Origin::Check(_) | Origin::Start, Err(_)) => return Err(LinkError::Unreadable),
-            (Origin::Own, status) => {
+            (ResultTo::Check(_) | ResultTo::Start, Err(_)) => return Err(LinkError::Unreadable),
+            (ResultTo::Own, status) => {
                 let covers = self.remove(number).covers;
                 match status {
                     Ok(()) => self.covered(covers),
                     Err(kind) => self.broken = Some(IoError::new(kind)),
                 }
             }
-            (Origin::Resent, Ok(())) => {
+            (ResultTo::Resent, Ok(())) => {
                 let op = self.remove(number);
                 self.keep(number, op.io);
             }
-            (Origin::Resent, Err(kind)) => {
+            (ResultTo::Resent, Err(kind)) => {
                 let op = self.remove(number);
                 self.broken = Some(IoError { kind, extent: op.io.extent() });
             }
-            (Origin::Client, status) => self.answer(now, number, status),
+            (ResultTo::Client, status) => self.answer(now, number, status),
         }
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Client {
             }
             self.end(number, status);
         } else if op.io.modifies() && status.is_ok() {
-            let mark = Mark::of(&op.io);
+            let mark = DurableBlock::of(&op.io);
             let extent = op.io.extent().expect("what modifies has an extent");
             let kept = (!is_durable(&op.io) || self.is_over_kept(&op.io)).then(|| copy_of(&op.io));
             self.end(number, status);
@@ -349,7 +349,7 @@ impl Client {
             self.end(number, status);
         }
         if self.kept_bytes >= KEPT_BYTES_MAX && !self.ops.values().any(|op| matches!(op.io, Io::Flush)) {
-            self.add(now, Io::Flush, Origin::Own);
+            self.add(now, Io::Flush, ResultTo::Own);
         }
     }
 
@@ -374,12 +374,12 @@ impl Client {
             let kept = self.kept.remove(&number).expect("counted");
             self.kept_bytes -= size(&kept.io);
             self.start.is_durable(number, kept.io.extent().expect("what modifies has an extent"));
-            last = Mark::of(&kept.io);
+            last = DurableBlock::of(&kept.io);
         }
         self.remember(last);
     }
 
-    fn remove(&mut self, number: u64) -> Op {
+    fn remove(&mut self, number: u64) -> ClientOp {
         self.waiting.remove(&number);
         self.ops.remove(&number).expect("it is there")
     }

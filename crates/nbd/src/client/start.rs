@@ -9,22 +9,22 @@ const WRITES_MAX: usize = 64;
 
 /// Content that a write leaves in a sector: a checksum, or none if it is unknown.
 #[derive(Clone, Copy, Debug)]
-struct Left {
+struct LeftContent {
     write: u64,
     sum: Option<u32>,
 }
 
 /// Possible contents of each sector: the durable content first, then those of later writes.
 #[derive(Debug)]
-pub(super) struct Start {
-    sectors: Vec<Vec<Left>>,
+pub(super) struct PossibleContents {
+    sectors: Vec<Vec<LeftContent>>,
     is_known: bool,
 }
 
-impl Start {
-    pub fn new(export_bytes: u64) -> Start {
+impl PossibleContents {
+    pub fn new(export_bytes: u64) -> PossibleContents {
         let sectors = export_bytes.min(START_BYTES) / SECTOR_BYTES;
-        Start { sectors: vec![Vec::new(); sectors as usize], is_known: false }
+        PossibleContents { sectors: vec![Vec::new(); sectors as usize], is_known: false }
     }
 
     pub fn extent(&self) -> Extent {
@@ -44,9 +44,9 @@ impl Start {
                 _ => None,
             };
             let known = &mut self.sectors[sector];
-            known.push(Left { write, sum });
+            known.push(LeftContent { write, sum });
             if known.len() > WRITES_MAX {
-                *known = vec![Left { write, sum: None }];
+                *known = vec![LeftContent { write, sum: None }];
             }
         }
     }
@@ -65,11 +65,11 @@ impl Start {
         if !std::mem::replace(&mut self.is_known, true) {
             // Writes that wait come after it.
             let sectors = self.sectors.iter_mut().zip(sums);
-            sectors.for_each(|(known, sum)| known.insert(0, Left { write: 0, sum: Some(sum) }));
+            sectors.for_each(|(known, sum)| known.insert(0, LeftContent { write: 0, sum: Some(sum) }));
             return true;
         }
         let may_hold =
-            |known: &Vec<Left>, sum| known.iter().any(|left| left.sum.is_none_or(|left| left == sum));
+            |known: &Vec<LeftContent>, sum| known.iter().any(|left| left.sum.is_none_or(|left| left == sum));
         self.sectors.iter().zip(sums).all(|(known, sum)| may_hold(known, sum))
     }
 

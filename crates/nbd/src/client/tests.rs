@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// Takes what the client sends.
-    fn take(&mut self, client: &mut Client) {
+    fn take(&mut self, client: &mut NbdClient) {
         for (index, (unparsed, asked)) in self.links.iter_mut().enumerate() {
             unparsed.append(client.outgoing(index));
             while unparsed.len() >= p::REQUEST_HEADER_BYTES {
@@ -149,7 +149,7 @@ enum Asking {
 struct Rig {
     random: ChaCha8Rng,
     now: Nanos,
-    client: Client,
+    client: NbdClient,
     server: Server,
     content: Vec<u8>,
     /// The newest write of each sector.
@@ -165,7 +165,7 @@ impl Rig {
         Rig {
             random: ChaCha8Rng::seed_from_u64(seed),
             now: Nanos::from_secs(1),
-            client: Client::new(offer()),
+            client: NbdClient::new(offer()),
             server: Server { durable: vec![0; SECTORS], ..Server::default() },
             content: vec![0; SECTORS],
             newest: vec![None; SECTORS],
@@ -342,15 +342,15 @@ fn nothing_is_lost_or_reordered_whatever_becomes_of_connections_and_servers() {
 }
 
 /// A client with one connection, over which the bytes are looked at.
-fn connected() -> Client {
-    let mut client = Client::new(offer());
+fn connected() -> NbdClient {
+    let mut client = NbdClient::new(offer());
     client.connected(Nanos::ZERO, 1, &offer()).unwrap();
     show(&mut client, |_| 0).unwrap();
     client
 }
 
 /// Answers reads, and nothing else, by what sectors hold.
-fn show(client: &mut Client, holds: impl Fn(usize) -> u8) -> Result<(), LinkError> {
+fn show(client: &mut NbdClient, holds: impl Fn(usize) -> u8) -> Result<(), LinkError> {
     let mut server = Server { links: vec![Default::default()], ..Server::default() };
     loop {
         server.take(client);
@@ -378,13 +378,13 @@ fn write(at: u64, value: u8, durability: Durability) -> Io {
 }
 
 /// The commands that wait to be sent, with their cookies.
-fn sent(client: &mut Client) -> Vec<(u16, u64)> {
+fn sent(client: &mut NbdClient) -> Vec<(u16, u64)> {
     let mut server = Server { links: vec![Default::default()], ..Server::default() };
     server.take(client);
     server.links[0].1.iter().map(|asked| (asked.command, asked.cookie)).collect()
 }
 
-fn answer(client: &mut Client, cookie: u64, error: u32) -> Result<(), LinkError> {
+fn answer(client: &mut NbdClient, cookie: u64, error: u32) -> Result<(), LinkError> {
     client.receive(Nanos::ZERO, 0, &p::simple_reply(error, cookie))
 }
 
@@ -438,7 +438,7 @@ fn another_disk_under_the_name_is_refused_and_told_apart_by_what_was_flushed() {
 #[test]
 fn the_server_is_known_again_however_much_is_to_be_sent_again() {
     let large = Offer { bytes: 1 << 30, ..offer() };
-    let mut client = Client::new(large);
+    let mut client = NbdClient::new(large);
     client.connected(Nanos::ZERO, 1, &large).unwrap();
     show(&mut client, |_| 0).unwrap();
     let durable = client.submit(Nanos::ZERO, write(0, 7, Durability::Durable));
@@ -497,7 +497,7 @@ fn what_is_given_up_fails_and_what_was_answered_is_still_sent_again() {
 #[test]
 fn unflushed_writes_are_bounded_by_flushes_of_its_own() {
     let big = Offer { bytes: 1 << 30, payload_bytes_max: 32 << 20, ..offer() };
-    let mut client = Client::new(big);
+    let mut client = NbdClient::new(big);
     client.connected(Nanos::ZERO, 1, &big).unwrap();
     show(&mut client, |_| 0).unwrap();
     let mut flush = None;
@@ -582,7 +582,7 @@ fn a_server_that_answers_no_check_owes_what_waits_for_it() {
     let waits = client.submit(Nanos::from_secs(3), write(9, 1, Durability::Volatile));
     assert_eq!(client.oldest(), Some(Nanos::from_secs(3)), "as long as it is not known again");
     let ops: Vec<u64> =
-        client.ops.iter().filter(|(_, op)| op.origin == Origin::Resent).map(|(n, _)| *n).collect();
+        client.ops.iter().filter(|(_, op)| op.origin == ResultTo::Resent).map(|(n, _)| *n).collect();
     assert_eq!(ops, [kept]);
     show(&mut client, |_| 0).unwrap();
     sent(&mut client);

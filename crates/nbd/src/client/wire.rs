@@ -3,7 +3,7 @@
 use dcd_engine::{ErrorKind, Io, Nanos, SECTOR_BYTES};
 
 use super::links::LinkError;
-use super::{Client, PIECE_BYTES_MAX, RANGE_BYTES_MAX, ZEROES_BYTES_MAX, is_durable, offset};
+use super::{NbdClient, PIECE_BYTES_MAX, RANGE_BYTES_MAX, ZEROES_BYTES_MAX, is_durable, offset};
 use crate::handshake::Offer;
 use crate::protocol as p;
 
@@ -57,7 +57,7 @@ impl Link {
     }
 }
 
-impl Client {
+impl NbdClient {
     /// Returns the bytes to send on a connection. The caller removes the bytes that it has sent from the front.
     ///
     /// # Panics
@@ -69,7 +69,7 @@ impl Client {
     /// Takes bytes that a connection has brought.
     ///
     /// # Errors
-    /// If the connection is unusable. The caller then closes all connections, and calls [`Client::lost`].
+    /// If the connection is unusable. The caller then closes all connections, and calls [`NbdClient::lost`].
     pub fn receive(&mut self, now: Nanos, link: usize, mut bytes: &[u8]) -> Result<(), LinkError> {
         while !bytes.is_empty() {
             bytes = match self.links[link].body {

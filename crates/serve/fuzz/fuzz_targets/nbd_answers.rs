@@ -8,7 +8,7 @@
 use std::io::{self, Read, Write};
 
 use dcd_engine::{Buf, Durability, Extent, Io, Lba, Nanos};
-use dcd_nbd::{Client, Offer, handshake::handshake};
+use dcd_nbd::{NbdClient, Offer, handshake::handshake};
 use libfuzzer_sys::fuzz_target;
 
 const SECTORS: u64 = 128;
@@ -44,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
         block_bytes_preferred: 4096,
         payload_bytes_max: 1024,
     };
-    let mut client = Client::new(offer);
+    let mut client = NbdClient::new(offer);
     client.connected(Nanos::ZERO, 1, &offer).expect("it is what it offers");
     let mut asked = 0;
     for (round, chunk) in data.chunks(usize::from(shape >> 2) * 5 + 1).enumerate() {

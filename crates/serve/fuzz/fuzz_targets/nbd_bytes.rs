@@ -16,7 +16,10 @@ const SECTORS: u64 = 128;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&shape, stream)) = data.split_first() else { return };
-    let geometry = Geometry { discards: if shape & 1 != 0 { Discards::Advisory } else { Discards::No }, ..Geometry::plain(SECTORS) };
+    let geometry = Geometry {
+        discards: if shape & 1 != 0 { Discards::Advisory } else { Discards::No },
+        ..Geometry::plain(SECTORS)
+    };
     let mut session = NbdSession::new(Arc::new(NbdExports::single("d", geometry, shape & 2 != 0)));
     let mut actions = Actions::default();
     session.start(&mut actions);
@@ -37,7 +40,7 @@ fuzz_target!(|data: &[u8]| {
 fn finish(session: &mut NbdSession, actions: &mut Actions) {
     loop {
         for piece in std::mem::take(&mut actions.send) {
-            if let dcd_io::Piece::Buf(buf) = piece {
+            if let dcd_io::OutputPiece::Buf(buf) = piece {
                 session.sent(buf, actions);
             }
         }

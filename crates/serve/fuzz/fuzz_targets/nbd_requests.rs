@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use dcd_engine::{Discards, Geometry, Io, IoResult};
-use dcd_io::{Actions, FrontEnd, Piece};
+use dcd_io::{Actions, FrontEnd, OutputPiece};
 use dcd_serve::nbd::{NbdExports, NbdSession, protocol as p};
 use libfuzzer_sys::fuzz_target;
 
@@ -84,8 +84,8 @@ fuzz_target!(|case: Case| {
         let mut sent = Vec::new();
         for piece in std::mem::take(&mut actions.send) {
             match piece {
-                Piece::Bytes(bytes) => sent.extend(bytes),
-                Piece::Buf(buf) => {
+                OutputPiece::Bytes(bytes) => sent.extend(bytes),
+                OutputPiece::Buf(buf) => {
                     sent.extend(buf.bytes());
                     session.sent(buf, &mut actions);
                 }

@@ -41,25 +41,25 @@ pub enum ClientError {
 
 /// A connection to a server's control socket.
 #[derive(Debug)]
-pub struct Client {
+pub struct ControlClient {
     path: PathBuf,
     stream: BufReader<UnixStream>,
     next_id: u64,
     patience: Duration,
 }
 
-impl Client {
+impl ControlClient {
     /// Returns the process of the server, if the kernel tells.
     pub fn server_process(&self) -> Option<i32> {
         let peer = rustix::net::sockopt::socket_peercred(self.stream.get_ref()).ok()?;
         Some(peer.pid.as_raw_nonzero().get())
     }
 
-    pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        Client::connect_within(path, FIRST_ANSWER_PATIENCE)
+    pub fn connect(path: &Path) -> Result<ControlClient, ClientError> {
+        ControlClient::connect_within(path, FIRST_ANSWER_PATIENCE)
     }
 
-    fn connect_within(path: &Path, patience: Duration) -> Result<Client, ClientError> {
+    fn connect_within(path: &Path, patience: Duration) -> Result<ControlClient, ClientError> {
         let stream = connected(path, patience).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 ClientError::NotServed { path: path.to_owned() }
@@ -70,7 +70,7 @@ impl Client {
             }
             _ => ClientError::Io { path: path.to_owned(), source },
         })?;
-        Ok(Client { path: path.to_owned(), stream: BufReader::new(stream), next_id: 1, patience })
+        Ok(ControlClient { path: path.to_owned(), stream: BufReader::new(stream), next_id: 1, patience })
     }
 
     /// Makes a call and waits for its end. `progress` gets the server's reports until then. If it breaks, the call is abandoned,
@@ -189,7 +189,7 @@ mod tests {
         let path = dir.path().join("control.sock");
         let server = serve_once(&path, answer);
         let mut seen = Vec::new();
-        let result = Client::connect(&path).unwrap().call("flush", json!({ "a": 1 }), |value| {
+        let result = ControlClient::connect(&path).unwrap().call("flush", json!({ "a": 1 }), |value| {
             seen.push(value.clone());
             ControlFlow::Continue(())
         });
@@ -210,7 +210,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let connect = || Client { patience: Duration::from_millis(50), ..Client::connect(&path).unwrap() };
+        let connect = || ControlClient {
+            patience: Duration::from_millis(50),
+            ..ControlClient::connect(&path).unwrap()
+        };
         // The kernel lets it in, and nobody reads.
         let status = connect().call("status", json!({}), |_| ControlFlow::Continue(()));
         assert!(matches!(status, Err(ClientError::Silent { .. })), "{status:?}");
@@ -236,7 +239,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let _first = UnixStream::connect(&path).unwrap();
-        let late = Client::connect_within(&path, Duration::from_millis(50));
+        let late = ControlClient::connect_within(&path, Duration::from_millis(50));
         assert!(matches!(late, Err(ClientError::Silent { .. })), "{late:?}");
     }
 
@@ -246,7 +249,7 @@ mod tests {
         let path = dir.path().join("control.sock");
         let listener = UnixListener::bind(&path).unwrap();
         for words in ["{\"error\":\"too many\"}\n", ""] {
-            let mut client = Client::connect(&path).unwrap();
+            let mut client = ControlClient::connect(&path).unwrap();
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(words.as_bytes()).unwrap();
             drop(stream);
@@ -266,7 +269,7 @@ mod tests {
         assert!(matches!(error("{\"id\":1,\"progress\":1}\n"), ClientError::Closed { .. }));
         assert!(matches!(error("{\"id\":2,\"result\":1}\n"), ClientError::Malformed { .. }));
         assert!(matches!(error("NBDMAGIC\n"), ClientError::Malformed { .. }));
-        let nowhere = Client::connect(Path::new("/nonexistent/control.sock")).unwrap_err();
+        let nowhere = ControlClient::connect(Path::new("/nonexistent/control.sock")).unwrap_err();
         assert!(matches!(nowhere, ClientError::NotServed { .. }));
     }
 }

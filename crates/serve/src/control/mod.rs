@@ -13,7 +13,7 @@
 mod client;
 mod session;
 
-pub use client::{Client, ClientError};
+pub use client::{ClientError, ControlClient};
 pub use session::{CALLS_MAX, ControlFactory, ControlSession, LINE_BYTES_MAX};
 
 /// The answer by which a host fails a call: what went wrong, and what to do.

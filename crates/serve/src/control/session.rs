@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use dcd_engine::IoResult;
-use dcd_io::{Actions, ControlCall, FrontEnd, Piece, SessionFactory};
+use dcd_io::{Actions, ControlCall, FrontEnd, OutputPiece, SessionFactory};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub const CALLS_MAX: usize = 16;
 /// A line of a client.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct ClientLine {
     #[serde(default)]
     id: Value,
     verb: String,
@@ -106,7 +106,7 @@ impl ControlSession {
         if line.trim_ascii().is_empty() {
             return;
         }
-        let Line { id, verb, args } = match serde_json::from_slice(line) {
+        let ClientLine { id, verb, args } = match serde_json::from_slice(line) {
             Ok(line) => line,
             Err(error) => {
                 let text =
@@ -137,7 +137,7 @@ fn as_error(body: &Value) -> Option<Value> {
 fn say(actions: &mut Actions, id: &Value, what: &str, value: Value) {
     let mut line = json!({ "id": id, what: value }).to_string().into_bytes();
     line.push(b'\n');
-    actions.send.push(Piece::Bytes(line));
+    actions.send.push(OutputPiece::Bytes(line));
 }
 
 #[cfg(test)]
@@ -150,8 +150,8 @@ mod tests {
         let mut bytes = Vec::new();
         for piece in &actions.send {
             match piece {
-                Piece::Bytes(part) => bytes.extend_from_slice(part),
-                Piece::Buf(_) => panic!("control connections send text"),
+                OutputPiece::Bytes(part) => bytes.extend_from_slice(part),
+                OutputPiece::Buf(_) => panic!("control connections send text"),
             }
         }
         let text = String::from_utf8(bytes).unwrap();

@@ -6,8 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
 
-use dcd_io::{Actions, FrontEnd, Piece};
-use dcd_serve::control::{self, Client, ClientError, ControlSession};
+use dcd_io::{Actions, FrontEnd, OutputPiece};
+use dcd_serve::control::{self, ClientError, ControlClient, ControlSession};
 use serde_json::{Value, json};
 
 /// Serves one client at a time, with a host that knows three verbs.
@@ -28,7 +28,7 @@ fn carry(mut stream: UnixStream) {
             host(&mut session, call.token, &call.body, &mut actions);
         }
         for piece in actions.send.drain(..) {
-            let Piece::Bytes(bytes) = piece else { panic!("control connections send text") };
+            let OutputPiece::Bytes(bytes) = piece else { panic!("control connections send text") };
             if stream.write_all(&bytes).is_err() {
                 return;
             }
@@ -59,7 +59,7 @@ fn never(_: &Value) -> ControlFlow<()> {
 #[test]
 fn calls_progress_and_refusals() {
     let (_directory, socket) = serve();
-    let mut client = Client::connect(&socket).unwrap();
+    let mut client = ControlClient::connect(&socket).unwrap();
     let args = json!({ "text": "line\nbreak \u{1f600}" });
     assert_eq!(client.call("echo", args.clone(), never).unwrap(), args);
     let mut seen = Vec::new();
@@ -78,10 +78,10 @@ fn calls_progress_and_refusals() {
 #[test]
 fn a_call_can_be_given_up() {
     let (_directory, socket) = serve();
-    let mut client = Client::connect(&socket).unwrap();
+    let mut client = ControlClient::connect(&socket).unwrap();
     let result = client.call("flush", json!({}), |_| ControlFlow::Break(()));
     assert!(matches!(result, Err(ClientError::GivenUp)));
     drop(client);
-    let mut other = Client::connect(&socket).unwrap();
+    let mut other = ControlClient::connect(&socket).unwrap();
     assert_eq!(other.call("echo", json!({ "a": 1 }), never).unwrap(), json!({ "a": 1 }));
 }

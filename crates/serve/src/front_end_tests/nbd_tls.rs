@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use dcd_engine::{Geometry, Io, IoResult};
-use dcd_io::{Actions, FrontEnd, Piece, SessionFactory};
+use dcd_io::{Actions, FrontEnd, OutputPiece, SessionFactory};
 use dcd_serve::nbd::{
     CONNECTION_BYTES_MAX, FLIGHT_REQUESTS_MAX, NbdExports, NbdFactory, PAYLOAD_BYTES_MAX, protocol as p,
 };
@@ -36,7 +36,7 @@ fn configs() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
 struct Pair {
     session: Box<dyn FrontEnd>,
     client: ClientConnection,
-    outgoing: VecDeque<Piece>,
+    outgoing: VecDeque<OutputPiece>,
     requests: VecDeque<(u64, Io)>,
     /// Bytes of reads that the engine was asked for.
     asked: usize,
@@ -123,7 +123,7 @@ impl Pair {
         for _ in 0..messages {
             match self.outgoing.pop_front() {
                 None => return,
-                Some(Piece::Bytes(bytes)) => {
+                Some(OutputPiece::Bytes(bytes)) => {
                     let mut bytes = bytes.as_slice();
                     while !bytes.is_empty() {
                         self.client.read_tls(&mut bytes).unwrap();
@@ -133,7 +133,7 @@ impl Pair {
                         self.client.reader().read_exact(&mut self.got[start..]).unwrap();
                     }
                 }
-                Some(Piece::Buf(buf)) => self.call(|session, actions| session.sent(buf, actions)),
+                Some(OutputPiece::Buf(buf)) => self.call(|session, actions| session.sent(buf, actions)),
             }
         }
     }
@@ -152,10 +152,10 @@ impl Pair {
     }
 }
 
-fn bytes_of(piece: &Piece) -> &[u8] {
+fn bytes_of(piece: &OutputPiece) -> &[u8] {
     match piece {
-        Piece::Bytes(bytes) => bytes,
-        Piece::Buf(buf) => buf.bytes(),
+        OutputPiece::Bytes(bytes) => bytes,
+        OutputPiece::Buf(buf) => buf.bytes(),
     }
 }
 

@@ -17,7 +17,7 @@ use fuser::{
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::jobs::{ByteIo, Placed};
-use super::queue::Queue;
+use super::queue::RequestQueue;
 use super::reply::Waiter;
 
 const IMAGE: INodeNo = INodeNo(2);
@@ -31,7 +31,7 @@ const BACKGROUND_MAX: u16 = 128;
 
 /// Size, unit and abilities of the image, as the front-end uses them.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct ImageShape {
     pub bytes: u64,
     pub block: u32,
     pub discards: bool,
@@ -39,11 +39,11 @@ pub struct Shape {
     pub read_only: bool,
 }
 
-impl Shape {
-    pub fn new(geometry: Geometry, read_only: bool) -> Shape {
+impl ImageShape {
+    pub fn new(geometry: Geometry, read_only: bool) -> ImageShape {
         let block = geometry.logical_block_bytes;
         let bytes = geometry.sectors.saturating_mul(SECTOR_BYTES);
-        Shape {
+        ImageShape {
             bytes: bytes - bytes % u64::from(block),
             block,
             discards: geometry.discards == Discards::Zero,
@@ -58,20 +58,20 @@ impl Shape {
     }
 }
 
-pub struct Image {
+pub struct ImageFilesystem {
     name: String,
-    shape: Shape,
-    queue: Arc<Queue>,
+    shape: ImageShape,
+    queue: Arc<RequestQueue>,
     mounted: SystemTime,
     uid: u32,
     gid: u32,
 }
 
-impl Image {
-    pub fn new(name: &str, shape: Shape, queue: Arc<Queue>) -> Image {
+impl ImageFilesystem {
+    pub fn new(name: &str, shape: ImageShape, queue: Arc<RequestQueue>) -> ImageFilesystem {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
-        Image { name: name.to_owned(), shape, queue, mounted: SystemTime::now(), uid, gid }
+        ImageFilesystem { name: name.to_owned(), shape, queue, mounted: SystemTime::now(), uid, gid }
     }
 
     fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
@@ -120,7 +120,7 @@ impl Image {
     }
 }
 
-impl Filesystem for Image {
+impl Filesystem for ImageFilesystem {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // The defaults stand where the kernel allows less. The writeback cache is left out on purpose: with it, data that
         // a program believes written would sit in the kernel, where no flush of the stack can reach it.

@@ -82,7 +82,7 @@ impl Placed {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum JobState {
     Waiting,
     Reading,
     Changing,
@@ -90,7 +90,7 @@ enum State {
 
 struct Job<W> {
     waiter: W,
-    state: State,
+    state: JobState,
     /// The blocks that it changes.
     lock: Option<Extent>,
     /// Writes whose edges must be read first.
@@ -103,7 +103,7 @@ struct Job<W> {
     buf: Buf,
 }
 
-enum Part {
+enum JobPart {
     Edge { job: usize, patch: usize, edge: usize },
     Change { job: usize },
 }
@@ -118,7 +118,7 @@ pub struct Done<W> {
 pub struct Jobs<W> {
     block: u64,
     jobs: Slab<Job<W>>,
-    parts: Slab<Part>,
+    parts: Slab<JobPart>,
     waiting: VecDeque<usize>,
     /// Jobs of two steps, waiting or not. While there are none, nothing has to be compared.
     patching: usize,
@@ -138,7 +138,7 @@ impl<W> Jobs<W> {
     pub fn submit(&mut self, io: ByteIo, waiter: W) {
         let (patches, whole) = self.plan(io);
         let lock = lock_of(&patches, whole.as_ref());
-        let state = State::Waiting;
+        let state = JobState::Waiting;
         let (outstanding, error, buf) = (0, None, Buf::none());
         let job = Job { waiter, state, lock, patches, whole, outstanding, error, buf };
         self.patching += usize::from(!job.patches.is_empty());
@@ -154,18 +154,18 @@ impl<W> Jobs<W> {
     /// Takes the end of a command; returns the end of its job where this was the last one.
     pub fn complete(&mut self, token: u64, result: IoResult) -> Option<Done<W>> {
         let part = self.parts.remove(token as usize);
-        let (Part::Edge { job: index, .. } | Part::Change { job: index }) = part;
+        let (JobPart::Edge { job: index, .. } | JobPart::Change { job: index }) = part;
         let job = &mut self.jobs[index];
         job.outstanding -= 1;
         match (result.status, part) {
             (Err(error), _) => job.error = job.error.or(Some(error)),
-            (Ok(()), Part::Edge { patch, edge, .. }) => job.patches[patch].patch(edge, &result.buf),
-            (Ok(()), Part::Change { .. }) => job.buf = result.buf,
+            (Ok(()), JobPart::Edge { patch, edge, .. }) => job.patches[patch].patch(edge, &result.buf),
+            (Ok(()), JobPart::Change { .. }) => job.buf = result.buf,
         }
         if job.outstanding > 0 {
             return None;
         }
-        if job.state == State::Reading && job.error.is_none() {
+        if job.state == JobState::Reading && job.error.is_none() {
             self.change(index);
             return None;
         }
@@ -215,7 +215,7 @@ impl<W> Jobs<W> {
         }
         let overlaps = |other: &Job<W>| other.lock.is_some_and(|held| held.overlaps(lock));
         let running = |other: &Job<W>| {
-            other.state != State::Waiting && !(other.patches.is_empty() && job.patches.is_empty())
+            other.state != JobState::Waiting && !(other.patches.is_empty() && job.patches.is_empty())
         };
         self.jobs.iter().any(|(_, other)| running(other) && overlaps(other))
             || self.waiting.iter().take(before).any(|index| overlaps(&self.jobs[*index]))
@@ -224,10 +224,10 @@ impl<W> Jobs<W> {
     fn begin(&mut self, index: usize) {
         let block = self.block as usize;
         let job = &mut self.jobs[index];
-        job.state = State::Reading;
+        job.state = JobState::Reading;
         for (patch, placed) in job.patches.iter().enumerate() {
             for edge in placed.edges(block) {
-                let token = self.parts.insert(Part::Edge { job: index, patch, edge });
+                let token = self.parts.insert(JobPart::Edge { job: index, patch, edge });
                 let at = placed.at + edge as u64 / SECTOR_BYTES;
                 self.out.push((token as u64, Io::Read { at, buf: Buf::zeroed(block) }));
                 job.outstanding += 1;
@@ -240,14 +240,14 @@ impl<W> Jobs<W> {
 
     fn change(&mut self, index: usize) {
         let job = &mut self.jobs[index];
-        job.state = State::Changing;
+        job.state = JobState::Changing;
         // The places stay in the list: it tells that this was a job of two steps.
         let patches = job.patches.iter_mut().map(|placed| {
             let buf = std::mem::take(&mut placed.buf);
             Io::Write { at: placed.at, buf, durability: placed.durability }
         });
         for io in patches.chain(job.whole.take()) {
-            let token = self.parts.insert(Part::Change { job: index });
+            let token = self.parts.insert(JobPart::Change { job: index });
             self.out.push((token as u64, io));
             job.outstanding += 1;
         }

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dcd_engine::{Geometry, IoResult};
-use dcd_io::{Actions, Condition, FrontEnd, Lookup};
+use dcd_io::{Actions, FrontEnd, FrontEndCondition, Lookup};
 use fuser::{BackgroundSession, MountOption};
 
-use filesystem::{Image, Shape};
+use filesystem::{ImageFilesystem, ImageShape};
 use jobs::Jobs;
-use queue::Queue;
+use queue::RequestQueue;
 use reply::Waiter;
 
 /// The name of the file, unless it is given.
@@ -77,7 +77,7 @@ impl Default for FuseOptions {
 pub struct FuseImage {
     directory: PathBuf,
     image: PathBuf,
-    queue: Arc<Queue>,
+    queue: Arc<RequestQueue>,
     jobs: Jobs<Waiter>,
     session: Option<BackgroundSession>,
     was_stale: bool,
@@ -96,9 +96,9 @@ impl FuseImage {
         }
         let (directory, was_stale) = mountpoint::prepare(directory)?;
         let wrong = |source| FuseError::mount(&directory, source);
-        let shape = Shape::new(geometry, options.read_only);
-        let queue = Arc::new(Queue::new().map_err(wrong)?);
-        let filesystem = Image::new(name, shape, Arc::clone(&queue));
+        let shape = ImageShape::new(geometry, options.read_only);
+        let queue = Arc::new(RequestQueue::new().map_err(wrong)?);
+        let filesystem = ImageFilesystem::new(name, shape, Arc::clone(&queue));
         let session = fuser::Session::new(filesystem, &directory, &config(options, shape)).map_err(wrong)?;
         let session = session.spawn().map_err(wrong)?;
         let image = directory.join(name);
@@ -122,7 +122,7 @@ impl FuseImage {
     }
 }
 
-fn config(options: &FuseOptions, shape: Shape) -> fuser::Config {
+fn config(options: &FuseOptions, shape: ImageShape) -> fuser::Config {
     let mut config = fuser::Config::default();
     let access = if shape.read_only { MountOption::RO } else { MountOption::RW };
     config.mount_options = vec![
@@ -139,8 +139,12 @@ fn config(options: &FuseOptions, shape: Shape) -> fuser::Config {
 }
 
 impl FrontEnd for FuseImage {
-    fn condition(&self) -> Condition {
-        Condition { is_established: true, has_device: self.opens() > 0, ..Condition::default() }
+    fn condition(&self) -> FrontEndCondition {
+        FrontEndCondition {
+            is_established: true,
+            has_device: self.opens() > 0,
+            ..FrontEndCondition::default()
+        }
     }
 
     fn bell(&self) -> Option<BorrowedFd<'_>> {

@@ -21,7 +21,7 @@ struct Inner {
     stopped: bool,
 }
 
-pub struct Queue {
+pub struct RequestQueue {
     inner: Mutex<Inner>,
     /// Some bytes of the flight have been answered, or the queue was stopped.
     room: Condvar,
@@ -30,10 +30,10 @@ pub struct Queue {
     pub opens: AtomicUsize,
 }
 
-impl Queue {
-    pub fn new() -> std::io::Result<Queue> {
+impl RequestQueue {
+    pub fn new() -> std::io::Result<RequestQueue> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Queue { inner: Mutex::default(), room: Condvar::new(), bell, opens: AtomicUsize::new(0) })
+        Ok(RequestQueue { inner: Mutex::default(), room: Condvar::new(), bell, opens: AtomicUsize::new(0) })
     }
 
     pub fn bell(&self) -> BorrowedFd<'_> {

@@ -1,7 +1,7 @@
 //! Serves an HTTP connection, sans-IO. Understands as much of HTTP as a scrape needs: a head, no body.
 
 use dcd_engine::IoResult;
-use dcd_io::{Actions, Condition, ControlCall, FrontEnd, Piece, SessionFactory};
+use dcd_io::{Actions, ControlCall, FrontEnd, FrontEndCondition, OutputPiece, SessionFactory};
 use serde_json::{Value, json};
 
 /// The longest head of a request that is read; that of a scrape has some 300 bytes.
@@ -60,8 +60,12 @@ impl FrontEnd for MetricsSession {
         }
     }
 
-    fn condition(&self) -> Condition {
-        Condition { is_established: self.asked, is_saturated: self.asked, ..Condition::default() }
+    fn condition(&self) -> FrontEndCondition {
+        FrontEndCondition {
+            is_established: self.asked,
+            is_saturated: self.asked,
+            ..FrontEndCondition::default()
+        }
     }
 }
 
@@ -104,7 +108,7 @@ impl MetricsSession {
         if !self.head_only {
             answer.push_str(text);
         }
-        actions.send.push(Piece::Bytes(answer.into_bytes()));
+        actions.send.push(OutputPiece::Bytes(answer.into_bytes()));
         actions.close = true;
     }
 }
@@ -132,8 +136,8 @@ mod tests {
         }
         assert_eq!(actions.close, !actions.send.is_empty(), "one answer, and the end");
         let pieces = actions.send.into_iter().map(|piece| match piece {
-            Piece::Bytes(bytes) => String::from_utf8(bytes).unwrap(),
-            Piece::Buf(_) => panic!("a scrape gets text"),
+            OutputPiece::Bytes(bytes) => String::from_utf8(bytes).unwrap(),
+            OutputPiece::Buf(_) => panic!("a scrape gets text"),
         });
         pieces.collect()
     }

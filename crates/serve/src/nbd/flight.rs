@@ -4,16 +4,16 @@ use slab::Slab;
 
 /// State of a request until its answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Pending {
+pub struct PendingAnswer {
     pub cookie: u64,
     /// The length of its payload or of the data it reads.
     pub bytes: usize,
-    pub kind: Kind,
+    pub kind: AnswerKind,
 }
 
 /// Treatment of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AnswerKind {
     Read,
     Write,
     Flush,
@@ -26,22 +26,22 @@ pub enum Kind {
 }
 
 #[derive(Debug, Default)]
-pub struct Flight {
-    pending: Slab<Pending>,
+pub struct RequestsInFlight {
+    pending: Slab<PendingAnswer>,
     bytes: usize,
 }
 
-impl Flight {
-    pub fn insert(&mut self, pending: Pending) -> u64 {
+impl RequestsInFlight {
+    pub fn insert(&mut self, pending: PendingAnswer) -> u64 {
         self.bytes += pending.bytes;
         self.pending.insert(pending) as u64
     }
 
-    pub fn get_mut(&mut self, token: u64) -> &mut Pending {
+    pub fn get_mut(&mut self, token: u64) -> &mut PendingAnswer {
         &mut self.pending[token as usize]
     }
 
-    pub fn remove(&mut self, token: u64) -> Pending {
+    pub fn remove(&mut self, token: u64) -> PendingAnswer {
         let pending = self.pending.remove(token as usize);
         self.bytes -= pending.bytes;
         pending

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use dcd_engine::Geometry;
-use dcd_io::{Actions, FrontEnd, Piece};
+use dcd_io::{Actions, FrontEnd, OutputPiece};
 use dcd_nbd::handshake::handshake;
 
 use crate::Outlives;
@@ -27,7 +27,7 @@ impl Wire {
 
     fn keep(&mut self, actions: Actions) {
         for piece in actions.send {
-            let Piece::Bytes(bytes) = piece else { panic!("a handshake has no buffers") };
+            let OutputPiece::Bytes(bytes) = piece else { panic!("a handshake has no buffers") };
             self.sent.extend(bytes);
         }
     }
@@ -92,7 +92,7 @@ fn nothing_is_granted_or_listened_to_in_the_clear_where_tls_is_needed() {
         let mut actions = Actions::default();
         let flags = p::FLAG_C_FIXED_NEWSTYLE.to_be_bytes();
         session.receive(&[&flags[..], &option(p::OPT_LIST), more].concat(), &mut actions);
-        let Some(Piece::Bytes(refused)) = actions.send.first() else { panic!("LIST is answered") };
+        let Some(OutputPiece::Bytes(refused)) = actions.send.first() else { panic!("LIST is answered") };
         assert_eq!(p::u32_at(refused, 12), p::REP_ERR_TLS_REQUIRED);
         (session, actions)
     };

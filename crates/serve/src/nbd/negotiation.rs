@@ -4,14 +4,14 @@
 //! before it keeps any data. An unknown option is answered with an error of the protocol, and the stream stays in step. Broken
 //! framing ends the connection.
 
-use dcd_io::{Actions, Piece};
+use dcd_io::{Actions, OutputPiece};
 
 use super::exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
 use super::protocol as p;
 
 /// Result of an option.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum OptionOutcome {
     /// The next option.
     Continue,
     /// The next option, for a client that continues with the next server.
@@ -68,19 +68,20 @@ pub fn answer(
     option: u32,
     data: &[u8],
     actions: &mut Actions,
-) -> Outcome {
-    let mut say = |kind, text: &[u8]| actions.send.push(Piece::Bytes(p::option_reply(option, kind, text)));
+) -> OptionOutcome {
+    let mut say =
+        |kind, text: &[u8]| actions.send.push(OutputPiece::Bytes(p::option_reply(option, kind, text)));
     match option {
-        p::OPT_EXPORT_NAME if tls == Tls::Needed => return Outcome::Close,
+        p::OPT_EXPORT_NAME if tls == Tls::Needed => return OptionOutcome::Close,
         p::OPT_EXPORT_NAME => return export_name(exports, flags, data, actions),
         // A client of the old newstyle cannot read option replies.
-        _ if !flags.fixed_newstyle => return Outcome::Close,
+        _ if !flags.fixed_newstyle => return OptionOutcome::Close,
         _ if tls == Tls::Needed && !matches!(option, p::OPT_ABORT | p::OPT_STARTTLS) => {
             say(p::REP_ERR_TLS_REQUIRED, b"this server wants TLS first");
         }
         p::OPT_ABORT => {
             say(p::REP_ACK, &[]);
-            return Outcome::Close;
+            return OptionOutcome::Close;
         }
         p::OPT_LIST if data.is_empty() => {
             for export in exports.iter() {
@@ -97,23 +98,28 @@ pub fn answer(
             Tls::Begun => say(p::REP_ERR_INVALID, b"TLS has begun already"),
             Tls::Needed => {
                 say(p::REP_ACK, &[]);
-                return Outcome::BeginTls;
+                return OptionOutcome::BeginTls;
             }
         },
         p::OPT_GOES_ON if data.is_empty() => {
             say(p::REP_ACK, &[]);
-            return Outcome::GoesOn;
+            return OptionOutcome::GoesOn;
         }
         p::OPT_INFO | p::OPT_GO => return info(exports, option, data, actions),
         _ => say(p::REP_ERR_UNSUP, b"unknown option"),
     }
-    Outcome::Continue
+    OptionOutcome::Continue
 }
 
 /// Answers EXPORT_NAME, the oldest way into the transmission phase. It has no error reply, so an unknown name ends the connection.
-fn export_name(exports: &NbdExports, flags: ClientFlags, name: &[u8], actions: &mut Actions) -> Outcome {
+fn export_name(
+    exports: &NbdExports,
+    flags: ClientFlags,
+    name: &[u8],
+    actions: &mut Actions,
+) -> OptionOutcome {
     let Some(export) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
-        return Outcome::Close;
+        return OptionOutcome::Close;
     };
     let mut reply = Vec::with_capacity(10 + p::EXPORT_NAME_PADDING_BYTES);
     reply.extend_from_slice(&export.bytes().to_be_bytes());
@@ -121,8 +127,8 @@ fn export_name(exports: &NbdExports, flags: ClientFlags, name: &[u8], actions: &
     if !flags.no_zeroes {
         reply.resize(reply.len() + p::EXPORT_NAME_PADDING_BYTES, 0);
     }
-    actions.send.push(Piece::Bytes(reply));
-    Outcome::Transmit(export.clone())
+    actions.send.push(OutputPiece::Bytes(reply));
+    OptionOutcome::Transmit(export.clone())
 }
 
 fn server_entry(export: &Export) -> Vec<u8> {
@@ -152,23 +158,24 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
-fn info(exports: &NbdExports, option: u32, data: &[u8], actions: &mut Actions) -> Outcome {
-    let mut say = |kind, data: &[u8]| actions.send.push(Piece::Bytes(p::option_reply(option, kind, data)));
+fn info(exports: &NbdExports, option: u32, data: &[u8], actions: &mut Actions) -> OptionOutcome {
+    let mut say =
+        |kind, data: &[u8]| actions.send.push(OutputPiece::Bytes(p::option_reply(option, kind, data)));
     let Some(request) = InfoRequest::parse(data) else {
         say(p::REP_ERR_INVALID, b"the lengths in this option do not add up");
-        return Outcome::Continue;
+        return OptionOutcome::Continue;
     };
     if request.name.len() > p::STRING_BYTES_MAX {
         say(p::REP_ERR_TOO_BIG, b"an export name has at most 4096 bytes");
-        return Outcome::Continue;
+        return OptionOutcome::Continue;
     }
     let Ok(name) = std::str::from_utf8(request.name) else {
         say(p::REP_ERR_INVALID, b"an export name is UTF-8");
-        return Outcome::Continue;
+        return OptionOutcome::Continue;
     };
     let Some(export) = exports.find(name) else {
         say(p::REP_ERR_UNKNOWN, b"no export has this name; `nbdinfo --list` shows those that there are");
-        return Outcome::Continue;
+        return OptionOutcome::Continue;
     };
 
     let mut item = |kind: u16, fields: &[&[u8]]| {
@@ -194,7 +201,7 @@ fn info(exports: &NbdExports, option: u32, data: &[u8], actions: &mut Actions) -
     }
     say(p::REP_ACK, &[]);
     match option {
-        p::OPT_GO => Outcome::Transmit(export.clone()),
-        _ => Outcome::Continue,
+        p::OPT_GO => OptionOutcome::Transmit(export.clone()),
+        _ => OptionOutcome::Continue,
     }
 }

@@ -15,19 +15,19 @@
 //! Memory is bounded: an option by [`OPTION_BYTES_MAX`], a payload by [`PAYLOAD_BYTES_MAX`], the requests in flight by
 //! [`FLIGHT_REQUESTS_MAX`], and their payload by the connection's share of the server's [`super::Budget`]. A request that has to wait for
 //! memory is *parked*. Bytes that arrive after it wait in a backlog. This is no longer than a single read of the driver, since
-//! [`Condition::is_saturated`] is true meanwhile. The data of a read counts until the driver has sent it, so the server stops reading from a
-//! client that does not take its replies.
+//! [`FrontEndCondition::is_saturated`] is true meanwhile. The data of a read counts until the driver has sent it, so the server stops
+//! reading from a client that does not take its replies.
 
 use std::sync::Arc;
 
 use dcd_engine::{Buf, Durability, Io, IoResult};
-use dcd_io::{Actions, Condition, FrontEnd, Piece, SessionFactory};
+use dcd_io::{Actions, FrontEnd, FrontEndCondition, OutputPiece, SessionFactory};
 use rustls::ServerConfig;
 
 use super::budget::Share;
 use super::exports::{NbdExports, PAYLOAD_BYTES_MAX};
-use super::flight::{Flight, Kind, Pending};
-use super::negotiation::{self, ClientFlags, Outcome, Tls};
+use super::flight::{AnswerKind, PendingAnswer, RequestsInFlight};
+use super::negotiation::{self, ClientFlags, OptionOutcome, Tls};
 use super::protocol::{self as p, Errno, OptionHeader, RequestHeader};
 use super::tls::TlsSession;
 use super::transmission::{Transmission, Work};
@@ -47,7 +47,7 @@ const SPARE_BYTES_MAX: usize = 4 << 20;
 /// Small replies are gathered in one piece up to this length.
 const GATHER_BYTES_MAX: usize = 4096;
 
-enum Phase {
+enum SessionPhase {
     ClientFlags,
     OptionHeader,
     OptionData { option: u32, length: usize },
@@ -61,7 +61,7 @@ enum Phase {
 
 pub struct NbdSession {
     exports: Arc<NbdExports>,
-    phase: Phase,
+    phase: SessionPhase,
     flags: ClientFlags,
     tls: Tls,
     /// True if the client has said that it continues with the next server.
@@ -74,7 +74,7 @@ pub struct NbdSession {
     /// Bytes that arrived while too much was in flight, from `backlog_start` on.
     backlog: Vec<u8>,
     backlog_start: usize,
-    flight: Flight,
+    flight: RequestsInFlight,
     /// The memory that its requests hold.
     share: Share,
     /// A request that waits for memory.
@@ -111,7 +111,7 @@ impl SessionFactory for NbdFactory {
 
 impl FrontEnd for NbdSession {
     fn start(&mut self, actions: &mut Actions) {
-        actions.send.push(Piece::Bytes(negotiation::greeting()));
+        actions.send.push(OutputPiece::Bytes(negotiation::greeting()));
     }
 
     fn receive(&mut self, bytes: &[u8], actions: &mut Actions) {
@@ -124,7 +124,7 @@ impl FrontEnd for NbdSession {
     }
 
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
-        if matches!(self.phase, Phase::Ended) {
+        if matches!(self.phase, SessionPhase::Ended) {
             // The client broke the protocol while this request was in flight: drop the answer.
             let bytes = self.flight.remove(token).bytes;
             self.share.give_back(bytes);
@@ -133,7 +133,7 @@ impl FrontEnd for NbdSession {
         if self.answer(token, result, actions) {
             self.consume_backlog(actions);
         }
-        if matches!(self.phase, Phase::Draining) && self.flight.requests() == 0 {
+        if matches!(self.phase, SessionPhase::Draining) && self.flight.requests() == 0 {
             self.end(actions);
         }
     }
@@ -156,19 +156,19 @@ impl FrontEnd for NbdSession {
 
     /// Ends the session. Requests in the engine keep their memory until they complete.
     fn client_gone(&mut self) {
-        self.phase = Phase::Ended;
+        self.phase = SessionPhase::Ended;
         self.share.shrink_to(self.flight.bytes());
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> FrontEndCondition {
         let transmits = self.transmission.is_some();
         let holds_requests = self.exports.outlives() != Outlives::No;
-        Condition {
+        FrontEndCondition {
             is_established: transmits,
             is_saturated: self.has_backlog() || self.must_wait(),
             is_mid_request: match self.phase {
-                Phase::RequestHeader => !self.partial.is_empty(),
-                Phase::Payload { .. } | Phase::Skip { .. } => true,
+                SessionPhase::RequestHeader => !self.partial.is_empty(),
+                SessionPhase::Payload { .. } | SessionPhase::Skip { .. } => true,
                 _ => false,
             },
             waits_for_memory: self.share.waits(),
@@ -185,7 +185,7 @@ impl NbdSession {
         NbdSession {
             share: Share::of(exports.budget()),
             exports,
-            phase: Phase::ClientFlags,
+            phase: SessionPhase::ClientFlags,
             flags: ClientFlags { fixed_newstyle: false, no_zeroes: false },
             tls: Tls::No,
             goes_on: false,
@@ -194,7 +194,7 @@ impl NbdSession {
             partial: Vec::new(),
             backlog: Vec::new(),
             backlog_start: 0,
-            flight: Flight::default(),
+            flight: RequestsInFlight::default(),
             parked: None,
             spare: Vec::new(),
         }
@@ -207,10 +207,10 @@ impl NbdSession {
 
     /// True if the client has asked for TLS and sent nothing since: its next bytes are TLS.
     pub(super) fn begin_tls(&mut self) -> bool {
-        let begins = matches!(self.phase, Phase::BeginsTls);
+        let begins = matches!(self.phase, SessionPhase::BeginsTls);
         if begins {
             self.tls = Tls::Begun;
-            self.phase = Phase::OptionHeader;
+            self.phase = SessionPhase::OptionHeader;
         }
         begins
     }
@@ -223,36 +223,36 @@ impl NbdSession {
     /// request must be read.
     fn must_wait(&self) -> bool {
         let full = self.parked.is_some() || self.flight.requests() >= FLIGHT_REQUESTS_MAX;
-        full && matches!(self.phase, Phase::RequestHeader)
+        full && matches!(self.phase, SessionPhase::RequestHeader)
     }
 
     /// Takes bytes until the session has to wait for the engine. Returns the number of bytes left.
     fn consume(&mut self, mut bytes: &[u8], actions: &mut Actions) -> usize {
         while !bytes.is_empty() && !self.must_wait() {
             match &mut self.phase {
-                Phase::ClientFlags => {
+                SessionPhase::ClientFlags => {
                     if let Some(flags) = gather::<{ p::CLIENT_FLAGS_BYTES }>(&mut self.partial, &mut bytes) {
                         self.client_flags(u32::from_be_bytes(flags), actions);
                     }
                 }
-                Phase::OptionHeader => {
+                SessionPhase::OptionHeader => {
                     if let Some(header) = gather(&mut self.partial, &mut bytes) {
                         self.option_header(OptionHeader::parse(&header), actions);
                     }
                 }
-                &mut Phase::OptionData { option, length } => {
+                &mut SessionPhase::OptionData { option, length } => {
                     let part = split(&mut bytes, length - self.partial.len());
                     self.partial.extend_from_slice(part);
                     if self.partial.len() == length {
                         self.option(option, actions);
                     }
                 }
-                Phase::RequestHeader => {
+                SessionPhase::RequestHeader => {
                     if let Some(header) = gather(&mut self.partial, &mut bytes) {
                         self.request(RequestHeader::parse(&header), actions);
                     }
                 }
-                Phase::Payload { buf, filled, .. } => {
+                SessionPhase::Payload { buf, filled, .. } => {
                     let part = split(&mut bytes, buf.len() - *filled);
                     buf.bytes_mut()[*filled..*filled + part.len()].copy_from_slice(part);
                     *filled += part.len();
@@ -260,17 +260,17 @@ impl NbdSession {
                         self.write(actions);
                     }
                 }
-                Phase::Skip { cookie, error, left } => {
+                SessionPhase::Skip { cookie, error, left } => {
                     *left -= split(&mut bytes, usize::try_from(*left).unwrap_or(usize::MAX)).len() as u64;
                     if *left == 0 {
                         let (cookie, error) = (*cookie, *error);
-                        self.phase = Phase::RequestHeader;
+                        self.phase = SessionPhase::RequestHeader;
                         push_reply(actions, error as u32, cookie);
                     }
                 }
                 // Bytes before the TLS handshake are in the clear: an attacker may have injected them.
-                Phase::BeginsTls => self.end(actions),
-                Phase::Draining | Phase::Ended => return 0,
+                SessionPhase::BeginsTls => self.end(actions),
+                SessionPhase::Draining | SessionPhase::Ended => return 0,
             }
         }
         bytes.len()
@@ -294,7 +294,7 @@ impl NbdSession {
     }
 
     fn end(&mut self, actions: &mut Actions) {
-        self.phase = Phase::Ended;
+        self.phase = SessionPhase::Ended;
         actions.close = true;
     }
 
@@ -302,7 +302,7 @@ impl NbdSession {
         match ClientFlags::parse(bits) {
             Some(flags) => {
                 self.flags = flags;
-                self.phase = Phase::OptionHeader;
+                self.phase = SessionPhase::OptionHeader;
             }
             None => self.end(actions),
         }
@@ -313,7 +313,7 @@ impl NbdSession {
         if header.magic != p::OPTION_MAGIC || header.length > OPTION_BYTES_MAX || self.options > OPTIONS_MAX {
             return self.end(actions);
         }
-        self.phase = Phase::OptionData { option: header.option, length: header.length as usize };
+        self.phase = SessionPhase::OptionData { option: header.option, length: header.length as usize };
         if header.length == 0 {
             self.option(header.option, actions);
         }
@@ -323,16 +323,16 @@ impl NbdSession {
     fn option(&mut self, option: u32, actions: &mut Actions) {
         let data = std::mem::take(&mut self.partial);
         match negotiation::answer(&self.exports, self.flags, self.tls, option, &data, actions) {
-            Outcome::Continue => self.phase = Phase::OptionHeader,
-            Outcome::GoesOn => {
+            OptionOutcome::Continue => self.phase = SessionPhase::OptionHeader,
+            OptionOutcome::GoesOn => {
                 self.goes_on = true;
-                self.phase = Phase::OptionHeader;
+                self.phase = SessionPhase::OptionHeader;
             }
-            Outcome::BeginTls => self.phase = Phase::BeginsTls,
-            Outcome::Close => self.end(actions),
-            Outcome::Transmit(export) => {
+            OptionOutcome::BeginTls => self.phase = SessionPhase::BeginsTls,
+            OptionOutcome::Close => self.end(actions),
+            OptionOutcome::Transmit(export) => {
                 self.transmission = Some(Transmission::new(&export, self.exports.outlives()));
-                self.phase = Phase::RequestHeader;
+                self.phase = SessionPhase::RequestHeader;
             }
         }
     }
@@ -360,16 +360,16 @@ impl NbdSession {
             Ok(Work::Write { durability }) => {
                 let (cookie, offset) = (header.cookie, header.offset);
                 self.phase = match self.buf(bytes) {
-                    Some(buf) => Phase::Payload { cookie, offset, durability, buf, filled: 0 },
+                    Some(buf) => SessionPhase::Payload { cookie, offset, durability, buf, filled: 0 },
                     None => {
                         self.share.give_back(bytes);
-                        Phase::Skip { cookie, error: Errno::NoMem, left: u64::from(payload) }
+                        SessionPhase::Skip { cookie, error: Errno::NoMem, left: u64::from(payload) }
                     }
                 };
             }
             Ok(Work::Read { at }) => match self.buf(bytes) {
                 Some(buf) => {
-                    let read = Pending { cookie: header.cookie, bytes, kind: Kind::Read };
+                    let read = PendingAnswer { cookie: header.cookie, bytes, kind: AnswerKind::Read };
                     actions.requests.push((self.flight.insert(read), Io::Read { at, buf }));
                 }
                 None => {
@@ -378,14 +378,14 @@ impl NbdSession {
                 }
             },
             Ok(Work::Other { kind, io }) => {
-                let token = self.flight.insert(Pending { cookie: header.cookie, bytes: 0, kind });
+                let token = self.flight.insert(PendingAnswer { cookie: header.cookie, bytes: 0, kind });
                 actions.requests.push((token, io));
             }
             Ok(Work::Nothing) => push_reply(actions, 0, header.cookie),
             Ok(Work::Disconnect) if self.flight.requests() == 0 => self.end(actions),
-            Ok(Work::Disconnect) => self.phase = Phase::Draining,
+            Ok(Work::Disconnect) => self.phase = SessionPhase::Draining,
             Err(error) if payload > 0 => {
-                self.phase = Phase::Skip { cookie: header.cookie, error, left: u64::from(payload) };
+                self.phase = SessionPhase::Skip { cookie: header.cookie, error, left: u64::from(payload) };
             }
             Err(error) => push_reply(actions, error as u32, header.cookie),
         }
@@ -393,12 +393,12 @@ impl NbdSession {
 
     /// Handles a write, with its whole payload.
     fn write(&mut self, actions: &mut Actions) {
-        let Phase::Payload { cookie, offset, durability, buf, .. } =
-            std::mem::replace(&mut self.phase, Phase::RequestHeader)
+        let SessionPhase::Payload { cookie, offset, durability, buf, .. } =
+            std::mem::replace(&mut self.phase, SessionPhase::RequestHeader)
         else {
             unreachable!("a payload ends in its phase");
         };
-        let token = self.flight.insert(Pending { cookie, bytes: buf.len(), kind: Kind::Write });
+        let token = self.flight.insert(PendingAnswer { cookie, bytes: buf.len(), kind: AnswerKind::Write });
         let at = Transmission::lba(offset);
         actions.requests.push((token, Io::Write { at, buf, durability }));
     }
@@ -406,23 +406,23 @@ impl NbdSession {
     /// Sends the answer to a request. Returns false if the request continues.
     fn answer(&mut self, token: u64, result: IoResult, actions: &mut Actions) -> bool {
         let pending = self.flight.get_mut(token);
-        if pending.kind == Kind::TrimThenFlush && result.status.is_ok() {
-            pending.kind = Kind::Flush;
+        if pending.kind == AnswerKind::TrimThenFlush && result.status.is_ok() {
+            pending.kind = AnswerKind::Flush;
             actions.requests.push((token, Io::Flush));
             return false;
         }
-        let Pending { cookie, bytes, kind } = self.flight.remove(token);
+        let PendingAnswer { cookie, bytes, kind } = self.flight.remove(token);
         if let Err(error) = result.status {
-            let writes_data = matches!(kind, Kind::Write | Kind::Zeroes { .. });
-            let fast_zero = matches!(kind, Kind::Zeroes { fast: true });
+            let writes_data = matches!(kind, AnswerKind::Write | AnswerKind::Zeroes { .. });
+            let fast_zero = matches!(kind, AnswerKind::Zeroes { fast: true });
             push_reply(actions, Errno::of(error.kind, writes_data, fast_zero) as u32, cookie);
-        } else if kind == Kind::Read && result.buf.bytes().len() != bytes {
+        } else if kind == AnswerKind::Read && result.buf.bytes().len() != bytes {
             // A short or blank buffer would put the stream out of step: the client would take other replies for its data.
             push_reply(actions, Errno::Io as u32, cookie);
         } else {
             push_reply(actions, 0, cookie);
-            if kind == Kind::Read {
-                actions.send.push(Piece::Buf(result.buf));
+            if kind == AnswerKind::Read {
+                actions.send.push(OutputPiece::Buf(result.buf));
                 return true;
             }
         }
@@ -483,7 +483,7 @@ fn gather<const N: usize>(partial: &mut Vec<u8>, bytes: &mut &[u8]) -> Option<[u
 fn push_reply(actions: &mut Actions, error: u32, cookie: u64) {
     let reply = p::simple_reply(error, cookie);
     match actions.send.last_mut() {
-        Some(Piece::Bytes(bytes)) if bytes.len() < GATHER_BYTES_MAX => bytes.extend_from_slice(&reply),
-        _ => actions.send.push(Piece::Bytes(reply.to_vec())),
+        Some(OutputPiece::Bytes(bytes)) if bytes.len() < GATHER_BYTES_MAX => bytes.extend_from_slice(&reply),
+        _ => actions.send.push(OutputPiece::Bytes(reply.to_vec())),
     }
 }

@@ -7,7 +7,7 @@ use std::io::{IoSlice, Read, Write};
 use std::sync::Arc;
 
 use dcd_engine::{Buf, IoResult};
-use dcd_io::{Actions, Condition, FrontEnd, FrontEndNews, Piece};
+use dcd_io::{Actions, FrontEnd, FrontEndCondition, FrontEndNews, OutputPiece};
 use rustls::{ServerConfig, ServerConnection};
 
 use super::session::NbdSession;
@@ -24,7 +24,7 @@ pub(super) struct TlsSession {
     /// None before the client has asked for it.
     tls: Option<ServerConnection>,
     /// Output of the session below that is not, or not fully, encrypted.
-    plain: VecDeque<Piece>,
+    plain: VecDeque<OutputPiece>,
     /// Bytes of the first piece that are encrypted.
     skip: usize,
     /// Lengths of encrypted messages that are not sent yet. An empty buffer follows each: the driver returns it once the message is sent.
@@ -85,12 +85,12 @@ impl TlsSession {
             let message = drain(tls);
             self.sealed_bytes += message.len();
             self.sealed.push_back(message.len());
-            actions.send.extend([Piece::Bytes(message), Piece::Buf(Buf::none())]);
+            actions.send.extend([OutputPiece::Bytes(message), OutputPiece::Buf(Buf::none())]);
             while let Some(len) = self.plain.front().map(|piece| bytes_of(piece).len())
                 && len <= self.skip
             {
                 self.skip -= len;
-                if let Some(Piece::Buf(buf)) = self.plain.pop_front() {
+                if let Some(OutputPiece::Buf(buf)) = self.plain.pop_front() {
                     self.call_inner(actions, |inner, actions| inner.sent(buf, actions));
                 }
             }
@@ -133,10 +133,10 @@ impl TlsSession {
     }
 }
 
-fn bytes_of(piece: &Piece) -> &[u8] {
+fn bytes_of(piece: &OutputPiece) -> &[u8] {
     match piece {
-        Piece::Bytes(bytes) => bytes,
-        Piece::Buf(buf) => buf.bytes(),
+        OutputPiece::Bytes(bytes) => bytes,
+        OutputPiece::Buf(buf) => buf.bytes(),
     }
 }
 
@@ -153,7 +153,7 @@ fn drain(tls: &mut ServerConnection) -> Vec<u8> {
 fn push_out(tls: &mut ServerConnection, actions: &mut Actions) {
     let out = drain(tls);
     if !out.is_empty() {
-        actions.send.push(Piece::Bytes(out));
+        actions.send.push(OutputPiece::Bytes(out));
     }
 }
 
@@ -193,9 +193,9 @@ impl FrontEnd for TlsSession {
         self.seal(actions);
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> FrontEndCondition {
         let inner = self.inner.condition();
-        Condition { is_saturated: inner.is_saturated || !self.plain.is_empty(), ..inner }
+        FrontEndCondition { is_saturated: inner.is_saturated || !self.plain.is_empty(), ..inner }
     }
 
     fn go_on(&mut self, actions: &mut Actions) -> bool {

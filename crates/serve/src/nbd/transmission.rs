@@ -3,7 +3,7 @@
 use dcd_engine::{Durability, Extent, Io, Lba, SECTOR_BYTES};
 
 use super::exports::{Export, PAYLOAD_BYTES_MAX};
-use super::flight::Kind;
+use super::flight::AnswerKind;
 use super::protocol::{self as p, Errno, RequestHeader};
 use crate::Outlives;
 
@@ -17,7 +17,7 @@ pub enum Work {
         durability: Durability,
     },
     Other {
-        kind: Kind,
+        kind: AnswerKind,
         io: Io,
     },
     /// A request of length zero: nothing to do.
@@ -62,7 +62,7 @@ impl Transmission {
         match header.command {
             p::CMD_DISC => return Ok(Work::Disconnect),
             p::CMD_FLUSH if header.offset != 0 || header.length != 0 => return Err(Errno::Inval),
-            p::CMD_FLUSH => return Ok(Work::Other { kind: Kind::Flush, io: Io::Flush }),
+            p::CMD_FLUSH => return Ok(Work::Other { kind: AnswerKind::Flush, io: Io::Flush }),
             _ => {}
         }
         let extent = self.extent(header)?;
@@ -76,7 +76,7 @@ impl Transmission {
             p::CMD_READ => Work::Read { at: extent.start },
             p::CMD_WRITE => Work::Write { durability },
             p::CMD_TRIM => {
-                let kind = if fua { Kind::TrimThenFlush } else { Kind::Trim };
+                let kind = if fua { AnswerKind::TrimThenFlush } else { AnswerKind::Trim };
                 Work::Other { kind, io: Io::Discard { extent } }
             }
             _ => {
@@ -85,7 +85,10 @@ impl Transmission {
                     return Err(Errno::NotSup);
                 }
                 let unmap = header.flags & p::CMD_FLAG_NO_HOLE == 0;
-                Work::Other { kind: Kind::Zeroes { fast }, io: Io::WriteZeroes { extent, unmap, durability } }
+                Work::Other {
+                    kind: AnswerKind::Zeroes { fast },
+                    io: Io::WriteZeroes { extent, unmap, durability },
+                }
             }
         })
     }

@@ -29,7 +29,7 @@ const WANTED: u64 = RECOVERY | u::F_CMD_IOCTL_ENCODE;
 const RECOVERY: u64 = u::F_USER_RECOVERY | u::F_USER_RECOVERY_REISSUE;
 
 /// Interface to the kernel, or to a test's replacement.
-pub trait Kernel: Send + Sync {
+pub trait UblkKernel: Send + Sync {
     /// Runs a control command; returns the data as the kernel has left it.
     fn control(&self, op: u32, command: u::CtrlCmd, data: Vec<u8>) -> io::Result<Vec<u8>>;
 
@@ -39,9 +39,9 @@ pub trait Kernel: Send + Sync {
 
 /// The running kernel.
 #[derive(Debug)]
-pub struct System;
+pub struct RunningKernel;
 
-impl Kernel for System {
+impl UblkKernel for RunningKernel {
     fn control(&self, op: u32, command: u::CtrlCmd, data: Vec<u8>) -> io::Result<Vec<u8>> {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(command.as_bytes());
@@ -59,7 +59,7 @@ impl Kernel for System {
 }
 
 /// Runs a command for a device. `data`: the word that goes with it; `payload`: what the kernel reads and writes.
-fn call(kernel: &dyn Kernel, op: u32, number: u32, data: u64, payload: Vec<u8>) -> io::Result<Vec<u8>> {
+fn call(kernel: &dyn UblkKernel, op: u32, number: u32, data: u64, payload: Vec<u8>) -> io::Result<Vec<u8>> {
     let len = payload.len() as u16;
     let command = u::CtrlCmd { dev_id: number, queue_id: u::NO_QUEUE, len, data, ..u::CtrlCmd::default() };
     kernel.control(op, command, payload)
@@ -67,7 +67,7 @@ fn call(kernel: &dyn Kernel, op: u32, number: u32, data: u64, payload: Vec<u8>) 
 
 /// Runs a command, and names it in errors.
 fn named(
-    kernel: &dyn Kernel,
+    kernel: &dyn UblkKernel,
     (doing, op): (&'static str, u32),
     number: u32,
     data: u64,
@@ -82,7 +82,7 @@ fn read<T: FromBytes>(bytes: &[u8]) -> io::Result<T> {
 }
 
 /// Asks the kernel about a device; none if no device has that number.
-pub fn info(kernel: &dyn Kernel, number: u32) -> Result<Option<u::DevInfo>, UblkError> {
+pub fn info(kernel: &dyn UblkKernel, number: u32) -> Result<Option<u::DevInfo>, UblkError> {
     let payload = u::DevInfo::default().as_bytes().to_vec();
     match call(kernel, u::GET_DEV_INFO, number, 0, payload).and_then(|bytes| read(&bytes)) {
         Ok(info) => Ok(Some(info)),
@@ -117,7 +117,7 @@ pub const fn flags_for(outlives: bool) -> u64 {
 
 /// Takes over a stack's device from its last server, or makes one. `wanted`: its number; none for any.
 pub fn claim(
-    kernel: &dyn Kernel,
+    kernel: &dyn UblkKernel,
     wanted: Option<u32>,
     owner: &Owner,
     geometry: &Geometry,
@@ -154,7 +154,7 @@ fn is_noted(number: u32, owner: &Owner) -> bool {
 }
 
 fn add(
-    kernel: &dyn Kernel,
+    kernel: &dyn UblkKernel,
     wanted: Option<u32>,
     owner: &Owner,
     geometry: &Geometry,
@@ -184,7 +184,7 @@ fn add(
 }
 
 /// Takes over a device whose server has exited, or is exiting.
-fn recover(kernel: &dyn Kernel, info: u::DevInfo, geometry: &Geometry) -> Result<Claimed, UblkError> {
+fn recover(kernel: &dyn UblkKernel, info: u::DevInfo, geometry: &Geometry) -> Result<Claimed, UblkError> {
     let number = info.dev_id;
     let wanted = parameters(geometry, info.max_io_buf_bytes);
     let asked = u::Params { len: size_of::<u::Params>() as u32, ..u::Params::default() };
@@ -213,19 +213,19 @@ fn recover(kernel: &dyn Kernel, info: u::DevInfo, geometry: &Geometry) -> Result
     Ok(Claimed { info, recovered: true, grown_to: has_grown.then_some(wanted.basic.dev_sectors) })
 }
 
-fn is_quiesced(kernel: &dyn Kernel, number: u32) -> Result<bool, UblkError> {
+fn is_quiesced(kernel: &dyn UblkKernel, number: u32) -> Result<bool, UblkError> {
     Ok(info(kernel, number)?.is_some_and(|info| matches!(info.state, u::STATE_QUIESCED | u::STATE_FAIL_IO)))
 }
 
 /// Lets clients in. Waits until the kernel has a command for every slot. The driver must serve meanwhile, as the kernel looks for
 /// partitions.
-pub fn start(kernel: &dyn Kernel, claimed: &Claimed) -> io::Result<()> {
+pub fn start(kernel: &dyn UblkKernel, claimed: &Claimed) -> io::Result<()> {
     let op = if claimed.recovered { u::END_USER_RECOVERY } else { u::START_DEV };
     call(kernel, op, claimed.info.dev_id, u64::from(std::process::id()), Vec::new()).map(|_| ())
 }
 
 /// Gives a served device the size of a stack that has grown. Otherwise the device keeps its old size.
-pub fn resize(kernel: &dyn Kernel, claimed: &Claimed) -> Result<(), UblkError> {
+pub fn resize(kernel: &dyn UblkKernel, claimed: &Claimed) -> Result<(), UblkError> {
     let Some(sectors) = claimed.grown_to else { return Ok(()) };
     let number = claimed.info.dev_id;
     let known = features(kernel).unwrap_or_default();
@@ -236,7 +236,7 @@ pub fn resize(kernel: &dyn Kernel, claimed: &Claimed) -> Result<(), UblkError> {
 }
 
 /// Ends a device: its requests fail from now on.
-pub fn stop(kernel: &dyn Kernel, number: u32) -> io::Result<()> {
+pub fn stop(kernel: &dyn UblkKernel, number: u32) -> io::Result<()> {
     call(kernel, u::STOP_DEV, number, 0, Vec::new()).map(|_| ())
 }
 
@@ -244,7 +244,7 @@ pub fn stop(kernel: &dyn Kernel, number: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// In words.
-pub fn delete(kernel: &dyn Kernel, number: u32, wait: bool) -> Result<(), String> {
+pub fn delete(kernel: &dyn UblkKernel, number: u32, wait: bool) -> Result<(), String> {
     let failed = |error: io::Error| {
         format!("{} has ended, but the kernel does not delete it: DEL_DEV: {error}", node(number))
     };
@@ -316,7 +316,7 @@ pub fn flag_names(flags: u64) -> Vec<&'static str> {
 }
 
 /// The flags that the kernel knows.
-pub fn features(kernel: &dyn Kernel) -> io::Result<u64> {
+pub fn features(kernel: &dyn UblkKernel) -> io::Result<u64> {
     let flags = call(kernel, u::GET_FEATURES, 0, 0, vec![0; size_of::<u64>()])?;
     read(&flags)
 }

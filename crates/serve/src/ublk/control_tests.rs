@@ -29,7 +29,7 @@ fn errno(error: rustix::io::Errno) -> io::Error {
     io::Error::from_raw_os_error(error.raw_os_error())
 }
 
-impl Kernel for Fake {
+impl UblkKernel for Fake {
     fn control(&self, op: u32, command: u::CtrlCmd, mut data: Vec<u8>) -> io::Result<Vec<u8>> {
         self.asked.lock().unwrap().push(op);
         assert_eq!(usize::from(command.len), data.len());

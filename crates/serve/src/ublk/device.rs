@@ -15,18 +15,20 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dcd_engine::{Buf, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
-use dcd_io::{Actions, Command, Condition, Ending, FrontEnd, FrontEndNews, KernelMemory, Lookup, Task};
+use dcd_io::{
+    Actions, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, KernelMemory, Lookup, Task,
+};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::control::{self, Claimed, Kernel, flag_names};
+use super::control::{self, Claimed, UblkKernel, flag_names};
 use super::owner::{self, Owner};
 use super::uapi as u;
 use super::{UblkError, UblkStatus, name, node};
 use crate::Outlives;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum DevicePhase {
     Starting,
     Live,
     /// The server ends, and checks whether the device is in use.
@@ -37,7 +39,7 @@ enum Phase {
 
 /// State of a slot until its answer.
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingSlot {
     /// Bytes that the request moves, which is its answer on success.
     bytes: i32,
     reads: bool,
@@ -47,19 +49,19 @@ struct Pending {
 
 /// See the module's documentation.
 pub struct UblkDevice {
-    kernel: Arc<dyn Kernel>,
+    kernel: Arc<dyn UblkKernel>,
     claimed: Claimed,
     geometry: Geometry,
     file: File,
     outlives: Outlives,
     /// The descriptors of each queue; mapped once the kernel has the first commands.
     descriptors: Vec<KernelMemory>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingSlot>,
     /// Slots and buffers of requests that arrived while the server checked whether the device is in use.
     late: Vec<(usize, Buf)>,
     /// Exclusive open that prevents mounts while the device is removed.
     hold: Arc<Mutex<Option<OwnedFd>>>,
-    phase: Phase,
+    phase: DevicePhase,
     news: Option<FrontEndNews>,
     /// Warning for an administrator, told when the device is ready.
     told: Arc<OnceLock<String>>,
@@ -73,7 +75,7 @@ fn flags_of(outlives: Outlives) -> u64 {
 impl UblkDevice {
     /// Makes the device of a stack, or takes it over from its last server. `wanted`: its number; none for any.
     pub fn open(
-        kernel: Arc<dyn Kernel>,
+        kernel: Arc<dyn UblkKernel>,
         wanted: Option<u32>,
         owner: &Owner,
         geometry: Geometry,
@@ -94,7 +96,7 @@ impl UblkDevice {
     }
 
     pub(super) fn new(
-        kernel: Arc<dyn Kernel>,
+        kernel: Arc<dyn UblkKernel>,
         claimed: Claimed,
         geometry: Geometry,
         file: File,
@@ -108,10 +110,10 @@ impl UblkDevice {
             file,
             outlives,
             descriptors: Vec::new(),
-            pending: (0..slots).map(|_| Pending::default()).collect(),
+            pending: (0..slots).map(|_| PendingSlot::default()).collect(),
             late: Vec::new(),
             hold: Arc::default(),
-            phase: Phase::Starting,
+            phase: DevicePhase::Starting,
             news: None,
             told: Arc::default(),
         }
@@ -152,12 +154,12 @@ impl UblkDevice {
         self.claimed.info.flags & u::F_USER_RECOVERY != 0
     }
 
-    fn command(&self, op: u32, slot: usize, result: i32, buf: Buf) -> Command {
+    fn command(&self, op: u32, slot: usize, result: i32, buf: Buf) -> KernelCommand {
         let (queue, tag) = (slot / self.depth(), slot % self.depth());
         let command = u::IoCmd { q_id: queue as u16, tag: tag as u16, result, addr: 0 };
         let mut head = [0; 8];
         head.copy_from_slice(&command.as_bytes()[..8]);
-        Command { fd: self.file.as_raw_fd(), slot, op, head, buf, bytes: self.buffer_bytes() }
+        KernelCommand { fd: self.file.as_raw_fd(), slot, op, head, buf, bytes: self.buffer_bytes() }
     }
 
     /// Answers a request, and asks for the next one of its slot.
@@ -184,8 +186,8 @@ impl UblkDevice {
             Ok(request) => request,
             Err((buf, errno)) => return self.commit(slot, -errno.raw_os_error(), buf, actions),
         };
-        let Request { io, bytes, spare } = request;
-        let pending = Pending { bytes, reads: matches!(io, Io::Read { .. }), spare };
+        let UblkRequest { io, bytes, spare } = request;
+        let pending = PendingSlot { bytes, reads: matches!(io, Io::Read { .. }), spare };
         if let Err(error) = self.geometry.validate(&io) {
             let buf = pending.spare.unwrap_or_else(|| io.take_buf());
             let buf = self.whole(buf);
@@ -210,7 +212,7 @@ impl UblkDevice {
 
 /// A request of the kernel, translated for the stack.
 #[derive(Debug)]
-struct Request {
+struct UblkRequest {
     io: Io,
     bytes: i32,
     /// The buffer, if the request does not carry it.
@@ -223,7 +225,7 @@ fn read_request(
     mut buf: Buf,
     bytes_max: usize,
     durable: bool,
-) -> Result<Request, (Buf, Errno)> {
+) -> Result<UblkRequest, (Buf, Errno)> {
     let extent = Extent::new(Lba(asked.start_sector), u64::from(asked.nr_sectors));
     let fua = durable || asked.op_flags & u::IO_F_FUA != 0;
     let durability = if fua { Durability::Durable } else { Durability::Volatile };
@@ -238,16 +240,16 @@ fn read_request(
     let io = match op {
         u::OP_READ => Io::Read { at: extent.start, buf },
         u::OP_WRITE => Io::Write { at: extent.start, buf, durability },
-        u::OP_FLUSH => return Ok(Request { io: Io::Flush, bytes: 0, spare: Some(buf) }),
-        u::OP_DISCARD => return Ok(Request { io: Io::Discard { extent }, bytes: 0, spare: Some(buf) }),
+        u::OP_FLUSH => return Ok(UblkRequest { io: Io::Flush, bytes: 0, spare: Some(buf) }),
+        u::OP_DISCARD => return Ok(UblkRequest { io: Io::Discard { extent }, bytes: 0, spare: Some(buf) }),
         u::OP_WRITE_ZEROES => {
             let unmap = asked.op_flags & u::IO_F_NOUNMAP == 0;
             let io = Io::WriteZeroes { extent, unmap, durability };
-            return Ok(Request { io, bytes: 0, spare: Some(buf) });
+            return Ok(UblkRequest { io, bytes: 0, spare: Some(buf) });
         }
         _ => return Err((buf, Errno::OPNOTSUPP)),
     };
-    Ok(Request { io, bytes: bytes as i32, spare: None })
+    Ok(UblkRequest { io, bytes: bytes as i32, spare: None })
 }
 
 /// Translates an error for a client; the kernel makes EIO of most.
@@ -290,8 +292,8 @@ impl FrontEnd for UblkDevice {
 
     fn task_ended(&mut self, ended: io::Result<()>) {
         match ended {
-            Ok(()) if self.phase == Phase::Starting => {
-                self.phase = Phase::Live;
+            Ok(()) if self.phase == DevicePhase::Starting => {
+                self.phase = DevicePhase::Live;
                 let (place, but) = (format!("ublk {}", self.node()), self.told.get().cloned());
                 self.news.get_or_insert(FrontEndNews::Ready { place, but });
             }
@@ -312,8 +314,8 @@ impl FrontEnd for UblkDevice {
         match result {
             0 => {}
             u::RES_ABORT => {
-                if self.phase == Phase::Live {
-                    self.phase = Phase::Gone;
+                if self.phase == DevicePhase::Live {
+                    self.phase = DevicePhase::Gone;
                     self.fail(format!("{} has been removed by another program", self.node()));
                 }
                 return;
@@ -325,9 +327,9 @@ impl FrontEnd for UblkDevice {
             }
         }
         match self.phase {
-            Phase::Asking => return self.late.push((slot, buf)),
-            Phase::Ending => return self.commit(slot, -Errno::IO.raw_os_error(), buf, actions),
-            Phase::Starting | Phase::Live | Phase::Gone => {}
+            DevicePhase::Asking => return self.late.push((slot, buf)),
+            DevicePhase::Ending => return self.commit(slot, -Errno::IO.raw_os_error(), buf, actions),
+            DevicePhase::Starting | DevicePhase::Live | DevicePhase::Gone => {}
         }
         let words: [u64; 3] =
             self.descriptors[slot / self.depth()].words((slot % self.depth()) * size_of::<u::IoDesc>());
@@ -356,10 +358,11 @@ impl FrontEnd for UblkDevice {
         self.commit(slot, answer, buf, actions);
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> FrontEndCondition {
         let outlives_server = self.outlives_server();
-        let all = Condition { is_established: true, has_device: true, ..Condition::default() };
-        Condition { holds_requests: true, outlives_server, ..all }
+        let all =
+            FrontEndCondition { is_established: true, has_device: true, ..FrontEndCondition::default() };
+        FrontEndCondition { holds_requests: true, outlives_server, ..all }
     }
 
     fn user(&self) -> Option<Lookup> {
@@ -371,7 +374,7 @@ impl FrontEnd for UblkDevice {
         let info = &self.claimed.info;
         let status = UblkStatus {
             device: self.node(),
-            is_ready: self.phase == Phase::Live,
+            is_ready: self.phase == DevicePhase::Live,
             is_recovered: self.claimed.recovered,
             queues: info.nr_hw_queues,
             depth: info.queue_depth,
@@ -384,15 +387,17 @@ impl FrontEnd for UblkDevice {
 
     fn end(&mut self, unanswered: usize) -> Option<Ending> {
         match self.phase {
-            Phase::Gone => {
+            DevicePhase::Gone => {
                 return Some(Ending::Leave(format!("{} was removed by another program", self.node())));
             }
             // The device existed before this server, and may be mounted.
-            Phase::Starting if self.claimed.recovered => return Some(self.leave("it was not recovered yet")),
+            DevicePhase::Starting if self.claimed.recovered => {
+                return Some(self.leave("it was not recovered yet"));
+            }
             _ if unanswered > 0 => return Some(self.leave(&format!("requests wait: {unanswered}"))),
             _ => {}
         }
-        self.phase = Phase::Asking;
+        self.phase = DevicePhase::Asking;
         let (name, hold) = (name(self.number()), Arc::clone(&self.hold));
         Some(Ending::Ask(Box::new(move || match owner::user(&name) {
             Some(user) => Err(io::Error::other(user)),
@@ -407,10 +412,10 @@ impl FrontEnd for UblkDevice {
     fn ended(&mut self, result: io::Result<()>, actions: &mut Actions) -> Ending {
         if let Err(error) = result {
             return match error.kind() {
-                io::ErrorKind::ResourceBusy if self.phase == Phase::Ending => {
+                io::ErrorKind::ResourceBusy if self.phase == DevicePhase::Ending => {
                     Ending::Leave(stays(self.number(), "it is in use"))
                 }
-                kind if self.phase == Phase::Ending => {
+                kind if self.phase == DevicePhase::Ending => {
                     let error = UblkError::control("STOP_DEV", self.number(), io::Error::from(kind));
                     Ending::Failed(error.to_string())
                 }
@@ -419,7 +424,7 @@ impl FrontEnd for UblkDevice {
                 _ => self.leave(&error.to_string()),
             };
         }
-        self.phase = Phase::Ending;
+        self.phase = DevicePhase::Ending;
         for (slot, buf) in std::mem::take(&mut self.late) {
             self.commit(slot, -Errno::IO.raw_os_error(), buf, actions);
         }

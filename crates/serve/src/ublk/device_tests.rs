@@ -1,5 +1,5 @@
 use super::*;
-use crate::ublk::System;
+use crate::ublk::RunningKernel;
 
 const BYTES: u32 = 64 << 10;
 
@@ -18,8 +18,8 @@ fn device_with(flags: u64, outlives: Outlives) -> UblkDevice {
     };
     let file = File::open("/dev/null").unwrap();
     let claimed = Claimed { info, recovered: false, grown_to: None };
-    let mut device = UblkDevice::new(Arc::new(System), claimed, Geometry::plain(2048), file, outlives);
-    device.phase = Phase::Live;
+    let mut device = UblkDevice::new(Arc::new(RunningKernel), claimed, Geometry::plain(2048), file, outlives);
+    device.phase = DevicePhase::Live;
     device
 }
 
@@ -38,7 +38,7 @@ fn become_request(device: &mut UblkDevice, asked: u::IoDesc) -> Result<(u64, Io)
 }
 
 /// The answer in a command.
-fn answer(command: &Command) -> i32 {
+fn answer(command: &KernelCommand) -> i32 {
     assert_eq!(command.op, u::COMMIT_AND_FETCH_REQ);
     assert_eq!(command.head[..4], [1, 0, 1, 0], "slot 5 is tag 1 of queue 1");
     assert!(command.buf.has_room(BYTES as usize) && command.buf.len() == BYTES as usize);
@@ -135,7 +135,7 @@ fn a_device_with_requests_that_wait_is_left_and_one_that_nobody_has_is_removed()
         matches!(device().end(1), Some(Ending::Leave(why)) if why.contains("\"dcd ublk remove 4000000\""))
     );
     let mut starting = device();
-    (starting.phase, starting.claimed.recovered) = (Phase::Starting, true);
+    (starting.phase, starting.claimed.recovered) = (DevicePhase::Starting, true);
     assert!(matches!(starting.end(0), Some(Ending::Leave(_))), "somebody may have it mounted");
     assert!(matches!(device().end(0), Some(Ending::Ask(_))));
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-pub use control::{Kernel, System, available, features, flag_names, missing as missing_flags};
+pub use control::{RunningKernel, UblkKernel, available, features, flag_names, missing as missing_flags};
 pub use device::UblkDevice;
 pub use owner::{Owner, user as disk_user};
 use uapi as u;
@@ -136,7 +136,7 @@ pub struct UblkStatus {
 
 /// A device of any program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Listed {
+pub struct ListedUblk {
     pub number: u32,
     pub device: String,
     /// served, waiting (for its next server), failing (requests fail until its next server), or ended.
@@ -150,8 +150,8 @@ pub struct Listed {
     pub flags: Vec<&'static str>,
 }
 
-impl Listed {
-    fn of(info: &u::DevInfo) -> Listed {
+impl ListedUblk {
+    fn of(info: &u::DevInfo) -> ListedUblk {
         let (number, mark) = (info.dev_id, info.ublksrv_flags);
         let state = match info.state {
             u::STATE_LIVE => "served",
@@ -159,7 +159,7 @@ impl Listed {
             u::STATE_FAIL_IO => "failing",
             _ => "ended",
         };
-        Listed {
+        ListedUblk {
             number,
             device: node(number),
             state,
@@ -176,10 +176,10 @@ impl Listed {
 ///
 /// # Errors
 /// Where there is no ublk, or it does not answer.
-pub fn list(kernel: &dyn Kernel) -> Result<Vec<Listed>, UblkError> {
+pub fn list(kernel: &dyn UblkKernel) -> Result<Vec<ListedUblk>, UblkError> {
     let mut all = Vec::new();
     for number in kernel.numbers() {
-        all.extend(control::info(kernel, number)?.as_ref().map(Listed::of));
+        all.extend(control::info(kernel, number)?.as_ref().map(ListedUblk::of));
     }
     Ok(all)
 }
@@ -188,9 +188,9 @@ pub fn list(kernel: &dyn Kernel) -> Result<Vec<Listed>, UblkError> {
 ///
 /// # Errors
 /// The reason why the device was kept.
-pub fn remove(kernel: &dyn Kernel, number: u32, force: bool) -> Result<(), UblkError> {
+pub fn remove(kernel: &dyn UblkKernel, number: u32, force: bool) -> Result<(), UblkError> {
     let info = control::info(kernel, number)?.ok_or(UblkError::None(number))?;
-    let listed = Listed::of(&info);
+    let listed = ListedUblk::of(&info);
     let kept = |why: String| Err(UblkError::Kept { number, why });
     let is_free = listed.user.is_none();
     let mut hold = None;
@@ -231,6 +231,6 @@ pub fn remove(kernel: &dyn Kernel, number: u32, force: bool) -> Result<(), UblkE
 }
 
 /// The running kernel, as a shared handle.
-pub fn system() -> Arc<dyn Kernel> {
-    Arc::new(System)
+pub fn system() -> Arc<dyn UblkKernel> {
+    Arc::new(RunningKernel)
 }

@@ -1,6 +1,6 @@
 //! The results of a demonstration: a table for the terminal, and a page of HTML with histograms of response times.
 //!
-//! Everything is computed from what was measured: one [`Phase`] for each disk and each thing that was done on it.
+//! Everything is computed from what was measured: one [`DemoPhase`] for each disk and each thing that was done on it.
 
 use std::fmt::Write;
 
@@ -12,13 +12,13 @@ use dcd_studies::page::{escaped, figure, page};
 
 /// Measurements of a phase on a disk.
 #[derive(Clone, Debug)]
-pub struct Phase {
+pub struct DemoPhase {
     pub disk: String,
     pub phase: String,
     pub seconds: f64,
-    pub read: Times,
-    pub write: Times,
-    pub flush: Times,
+    pub read: DemoTimes,
+    pub write: DemoTimes,
+    pub flush: DemoTimes,
     /// Requests that reached the disk below, destaging included.
     pub disk_requests: u64,
     pub late: Late,
@@ -39,24 +39,24 @@ const LATE_MEAN_MAX_MS: f64 = 0.5;
 
 /// Response times of one kind of request, as the users of the block device saw them.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct Times {
+pub struct DemoTimes {
     pub count: u64,
     pub mean_ms: f64,
     /// The upper end of each bucket in milliseconds, and how many fell into it.
     pub buckets: Vec<(f64, u64)>,
 }
 
-impl Phase {
+impl DemoPhase {
     /// From the state of a stack (`dcd status --json`) whose statistics were reset before the phase.
     pub fn from_status(
         disk: &str,
         phase: &str,
         seconds: f64,
         status: &Value,
-    ) -> Result<Phase, serde_json::Error> {
-        let times = |kind: &str| Times::deserialize(&status["requests"][kind]);
+    ) -> Result<DemoPhase, serde_json::Error> {
+        let times = |kind: &str| DemoTimes::deserialize(&status["requests"][kind]);
         let disk_requests = status["layers"]["disk"]["requests"].as_object().into_iter().flatten();
-        Ok(Phase {
+        Ok(DemoPhase {
             disk: disk.to_owned(),
             phase: phase.to_owned(),
             seconds,
@@ -83,9 +83,9 @@ struct Line {
     status: Value,
 }
 
-impl Times {
-    fn merge<'a>(all: impl Iterator<Item = &'a Times>) -> Times {
-        let mut merged = Times::default();
+impl DemoTimes {
+    fn merge<'a>(all: impl Iterator<Item = &'a DemoTimes>) -> DemoTimes {
+        let mut merged = DemoTimes::default();
         let mut sum = 0.0;
         for times in all {
             merged.count += times.count;
@@ -98,11 +98,11 @@ impl Times {
 }
 
 /// A kind of request of a phase.
-type Pick = fn(&Phase) -> &Times;
+type Pick = fn(&DemoPhase) -> &DemoTimes;
 
 /// All results. The first disk is what the others are compared with.
 pub struct Results {
-    phases: Vec<Phase>,
+    phases: Vec<DemoPhase>,
     disks: Vec<String>,
     names: Vec<String>,
 }
@@ -112,12 +112,12 @@ impl Results {
     pub fn parse(lines: &str) -> Result<Results, serde_json::Error> {
         let phase = |line: &str| {
             let line: Line = serde_json::from_str(line)?;
-            Phase::from_status(&line.disk, &line.phase, line.seconds, &line.status)
+            DemoPhase::from_status(&line.disk, &line.phase, line.seconds, &line.status)
         };
         Ok(Results::new(lines.lines().map(phase).collect::<Result<_, _>>()?))
     }
 
-    pub fn new(phases: Vec<Phase>) -> Results {
+    pub fn new(phases: Vec<DemoPhase>) -> Results {
         let mut results = Results { phases: Vec::new(), disks: Vec::new(), names: Vec::new() };
         for phase in phases {
             if !results.disks.contains(&phase.disk) {
@@ -131,11 +131,11 @@ impl Results {
         results
     }
 
-    fn get(&self, disk: &str, name: &str) -> Option<&Phase> {
+    fn get(&self, disk: &str, name: &str) -> Option<&DemoPhase> {
         self.phases.iter().find(|phase| phase.disk == disk && phase.phase == name)
     }
 
-    fn of_disk<'a>(&'a self, disk: &'a str) -> impl Iterator<Item = &'a Phase> {
+    fn of_disk<'a>(&'a self, disk: &'a str) -> impl Iterator<Item = &'a DemoPhase> {
         self.phases.iter().filter(move |phase| phase.disk == disk)
     }
 
@@ -155,7 +155,7 @@ impl Results {
                  figures are not those of such a disk. Run it again when nothing else runs."
             ));
         }
-        let unseen = |phase: &&Phase| matches!(phase.head.as_deref(), Some("not-measured" | "not-shown"));
+        let unseen = |phase: &&DemoPhase| matches!(phase.head.as_deref(), Some("not-measured" | "not-shown"));
         let disk = &self.phases.iter().find(unseen)?.disk;
         Some(format!(
             "This machine was busy when the log of \"{disk}\" was measured, so its records do not follow the head of the modelled disk, and \
@@ -183,7 +183,7 @@ impl Results {
         }
         let times = |pick: Pick| {
             move |disk: &String| {
-                let times = Times::merge(self.of_disk(disk).map(pick));
+                let times = DemoTimes::merge(self.of_disk(disk).map(pick));
                 format!("{}, {:.2} ms", times.count, times.mean_ms)
             }
         };
@@ -238,10 +238,10 @@ impl Results {
         let _ = writeln!(body, "<p>{}</p>", escaped(PROMISES).replace('\n', "<br>\n"));
         let kinds: [(&str, Pick); 2] = [("writes", |p| &p.write), ("reads", |p| &p.read)];
         for (kind, pick) in kinds {
-            let of_all = |disk: &String| Times::merge(self.of_disk(disk).map(pick));
+            let of_all = |disk: &String| DemoTimes::merge(self.of_disk(disk).map(pick));
             body += &self.picture(&format!("Response times of {kind}, all phases"), &of_all);
             for name in &self.names {
-                let of = |disk: &String| Times::merge(self.get(disk, name).map(pick).into_iter());
+                let of = |disk: &String| DemoTimes::merge(self.get(disk, name).map(pick).into_iter());
                 body += &self.picture(&format!("Response times of {kind}, {name}"), &of);
             }
         }
@@ -260,8 +260,8 @@ impl Results {
     }
 
     /// For each doubling of the response time, the share of requests that took that long, on each disk; empty without requests.
-    fn picture(&self, title: &str, times: &dyn Fn(&String) -> Times) -> String {
-        let all: Vec<Times> = self.disks.iter().map(times).collect();
+    fn picture(&self, title: &str, times: &dyn Fn(&String) -> DemoTimes) -> String {
+        let all: Vec<DemoTimes> = self.disks.iter().map(times).collect();
         if all.iter().all(|times| times.count == 0) {
             return String::new();
         }
@@ -310,15 +310,15 @@ With the promise \"always\", every write that returned.";
 mod tests {
     use super::*;
 
-    fn phase(disk: &str, name: &str, seconds: f64, mean_ms: f64) -> Phase {
-        let times = Times { count: 10, mean_ms, buckets: vec![(mean_ms, 10)] };
-        Phase {
+    fn phase(disk: &str, name: &str, seconds: f64, mean_ms: f64) -> DemoPhase {
+        let times = DemoTimes { count: 10, mean_ms, buckets: vec![(mean_ms, 10)] };
+        DemoPhase {
             disk: disk.to_owned(),
             phase: name.to_owned(),
             seconds,
-            read: Times::default(),
+            read: DemoTimes::default(),
             write: times,
-            flush: Times::default(),
+            flush: DemoTimes::default(),
             disk_requests: 30,
             late: Late::default(),
             head: None,
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn a_busy_machine_is_told_of() {
         let late = |mean_ms| {
-            let phase = Phase { late: Late { count: 5, mean_ms }, ..phase("plain", "untar", 8.0, 4.0) };
+            let phase = DemoPhase { late: Late { count: 5, mean_ms }, ..phase("plain", "untar", 8.0, 4.0) };
             Results::new(vec![phase])
         };
         assert_eq!(results().warning(), None);
@@ -374,7 +374,7 @@ mod tests {
         assert!(late(0.1).table().contains("0.10 ms"));
         assert!(late(3.0).warning().unwrap().contains("3.0 ms late"));
         let head = |word: &str| {
-            let phase = Phase { head: Some(word.to_owned()), ..phase("always", "untar", 8.0, 4.0) };
+            let phase = DemoPhase { head: Some(word.to_owned()), ..phase("always", "untar", 8.0, 4.0) };
             Results::new(vec![phase]).warning()
         };
         assert!(head("not-measured").unwrap().contains("the log of \"always\" was measured"));

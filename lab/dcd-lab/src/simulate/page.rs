@@ -4,7 +4,7 @@
 use dcd_studies::{Axis, Plot, Series};
 
 use super::report::Report;
-use super::run::{Ran, Times};
+use super::run::{Ran, SimulatedTimes};
 use super::series::Row;
 use dcd_studies::page::{escaped, figure};
 
@@ -43,7 +43,7 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
             .map(|(colour, (ran, points))| Series::new(ran.name.clone(), points).coloured(colour))
             .collect::<Vec<_>>()
     };
-    let shares = |times: &&Times| {
+    let shares = |times: &&SimulatedTimes| {
         let all = [times.mean_ms, times.p50_ms, times.p90_ms, times.p99_ms, times.p999_ms, times.max_ms];
         all.iter().enumerate().map(|(place, ms)| (place as f64, ms.max(MS_MIN))).collect::<Vec<_>>()
     };

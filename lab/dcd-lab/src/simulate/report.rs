@@ -6,7 +6,7 @@ use dcd_stack::HumanBytes;
 use serde_json::{Value, json};
 
 use super::load::Load;
-use super::run::{Ran, Times};
+use super::run::{Ran, SimulatedTimes};
 
 /// Minimum width of the stacks' names in the table.
 const NAME_WIDTH: usize = 12;
@@ -35,7 +35,7 @@ fn rate(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-fn numbers(times: &Times) -> [String; 9] {
+fn numbers(times: &SimulatedTimes) -> [String; 9] {
     let ms = |value: f64| format!("{value:.3}");
     [
         times.count.to_string(),
@@ -52,8 +52,8 @@ fn numbers(times: &Times) -> [String; 9] {
 
 impl Report<'_> {
     /// The kinds of requests that there are, and their times in each stack.
-    pub fn kinds(&self) -> Vec<(&'static str, Vec<&Times>)> {
-        let of = |pick: fn(&Ran) -> &Times| self.ran.iter().map(pick).collect::<Vec<_>>();
+    pub fn kinds(&self) -> Vec<(&'static str, Vec<&SimulatedTimes>)> {
+        let of = |pick: fn(&Ran) -> &SimulatedTimes| self.ran.iter().map(pick).collect::<Vec<_>>();
         let all = [
             ("writes", of(|ran| &ran.writes)),
             ("reads", of(|ran| &ran.reads)),

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::load::Load;
 use super::series::{Row, Series};
 use crate::failure::Failure;
-use crate::virtual_run::{Asked, Kind, RunOptions, State, UNMODELLED, VirtualRun, Watch};
+use crate::virtual_run::{Asked, Kind, RunOptions, RunState, UNMODELLED, VirtualRun, Watch};
 
 /// Longer times count as this one.
 const TIME_MAX: Nanos = Nanos::from_secs(24 * 3600);
@@ -23,7 +23,7 @@ const REQUESTS_A_LOOK: u64 = 8;
 
 /// Requests of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Times {
+pub struct SimulatedTimes {
     pub count: u64,
     pub bytes: u64,
     pub per_second: f64,
@@ -45,12 +45,12 @@ pub struct Ran {
     pub advice: Option<String>,
     /// From the first request to the last answer.
     pub seconds: f64,
-    pub reads: Times,
-    pub writes: Times,
-    pub flushes: Times,
+    pub reads: SimulatedTimes,
+    pub writes: SimulatedTimes,
+    pub flushes: SimulatedTimes,
     pub rows: Vec<Row>,
     /// At the end.
-    pub state: State,
+    pub state: RunState,
     /// The state of every layer, and what makes two runs comparable.
     pub report: Value,
 }
@@ -76,11 +76,11 @@ impl Counted {
         self.bytes += bytes;
     }
 
-    fn times(&self, seconds: f64) -> Times {
+    fn times(&self, seconds: f64) -> SimulatedTimes {
         let count = self.times.len();
         let quantile = |share: f64| self.times.value_at_quantile(share).min(self.max.0) as f64 / 1e6;
         let rate = |of: u64| if seconds > 0.0 { of as f64 / seconds } else { 0.0 };
-        Times {
+        SimulatedTimes {
             count,
             bytes: self.bytes,
             per_second: rate(count),
@@ -107,7 +107,7 @@ pub struct Watched<'a> {
 }
 
 impl Watch for Watched<'_> {
-    fn asked(&mut self, waiting: usize, state: impl FnOnce() -> State) {
+    fn asked(&mut self, waiting: usize, state: impl FnOnce() -> RunState) {
         self.series.asked(waiting + 1);
         if self.asked.is_multiple_of(REQUESTS_A_LOOK) {
             self.series.see(state());
@@ -133,7 +133,7 @@ impl Watch for Watched<'_> {
         Some(self.series.next_look())
     }
 
-    fn look(&mut self, state: State) {
+    fn look(&mut self, state: RunState) {
         self.series.look(state);
     }
 }

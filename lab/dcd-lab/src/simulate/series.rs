@@ -2,7 +2,7 @@
 
 use dcd_engine::Nanos;
 
-use crate::virtual_run::{Kind, State};
+use crate::virtual_run::{Kind, RunState};
 
 /// With so many rows, each two become one and rows are twice as long from then on, where no length was asked for.
 const ROWS_MAX: usize = 512;
@@ -55,7 +55,7 @@ impl Row {
         }
     }
 
-    fn see(&mut self, state: State) {
+    fn see(&mut self, state: RunState) {
         self.waiting_max = self.waiting_max.max(state.waiting);
         self.dirty_bytes_max = self.dirty_bytes_max.max(state.dirty_bytes);
         self.log_used_bytes_max = self.log_used_bytes_max.max(state.log_used_bytes);
@@ -89,7 +89,7 @@ impl Series {
         self.open.waiting_max = self.open.waiting_max.max(waiting);
     }
 
-    pub fn see(&mut self, state: State) {
+    pub fn see(&mut self, state: RunState) {
         self.open.see(state);
     }
 
@@ -106,7 +106,7 @@ impl Series {
         self.begin + self.rows.last().map_or(Nanos::ZERO, |last| last.end) + self.interval
     }
 
-    pub fn look(&mut self, state: State) {
+    pub fn look(&mut self, state: RunState) {
         self.open.see(state);
         self.rows.push(Row { end: state.now.since(self.begin), ..self.open });
         // The next one begins like this.
@@ -119,7 +119,7 @@ impl Series {
     }
 
     /// The rows up to the end, when the state was this.
-    pub fn end(mut self, state: State) -> Vec<Row> {
+    pub fn end(mut self, state: RunState) -> Vec<Row> {
         let ended = self.rows.last().map_or(Nanos::ZERO, |last| last.end);
         if state.now.since(self.begin) > ended || self.rows.is_empty() {
             self.look(state);
@@ -135,7 +135,7 @@ mod tests {
     /// A write a millisecond, answered at once, and a look whenever one is due.
     fn of(writes: u64, interval: Option<Nanos>) -> Vec<Row> {
         let mut series = Series::new(Nanos::from_secs(1), interval);
-        let state = |now| State { now, waiting: 2, dirty_bytes: Some(now.0), ..State::default() };
+        let state = |now| RunState { now, waiting: 2, dirty_bytes: Some(now.0), ..RunState::default() };
         for ms in 0..writes {
             let now = Nanos::from_secs(1) + Nanos::from_millis(ms);
             while series.next_look() <= now {

@@ -64,7 +64,7 @@ pub fn measure(
     let segment_bytes = (SEGMENT_BYTES >> sampled).max(SEGMENT_BYTES_MIN);
     let mut run =
         VirtualRun::start(&file, RunOptions { segment_bytes: Some(segment_bytes), ..RunOptions::new(SEED) })?;
-    let mut times = Times::of(requests.len());
+    let mut times = MeasuredTimes::of(requests.len());
     let ios = requests.iter().map(|request| (request.at, request.io()));
     run.replay(ios, &mut times)?;
     run.drain()?;
@@ -73,7 +73,7 @@ pub fn measure(
 }
 
 /// Response times so far.
-struct Times {
+struct MeasuredTimes {
     all: Histogram<u64>,
     /// Sum and count of reads, and of writes.
     reads: (u128, u64),
@@ -84,10 +84,10 @@ struct Times {
     parts: [(u128, u64); PARTS],
 }
 
-impl Times {
-    fn of(requests: usize) -> Times {
+impl MeasuredTimes {
+    fn of(requests: usize) -> MeasuredTimes {
         let all = Histogram::new_with_bounds(100, TIME_MAX.0, 3).expect("the bounds are sound");
-        Times { all, reads: (0, 0), writes: (0, 0), sum: 0, requests, parts: [(0, 0); PARTS] }
+        MeasuredTimes { all, reads: (0, 0), writes: (0, 0), sum: 0, requests, parts: [(0, 0); PARTS] }
     }
 
     fn measured(&self, candidate: &Candidate, layers: &Value, span: Nanos) -> Measured {
@@ -122,7 +122,7 @@ impl Times {
     }
 }
 
-impl Watch for Times {
+impl Watch for MeasuredTimes {
     fn answered(&mut self, asked: &Asked, _now: Nanos, time: Nanos) {
         let add = |sum: &mut (u128, u64)| *sum = (sum.0 + u128::from(time.0), sum.1 + 1);
         add(&mut self.parts[asked.number * PARTS / self.requests]);

@@ -3,7 +3,7 @@
 use dcd_crash::SimRng;
 use dcd_engine::Nanos;
 use dcd_engine::log_cache::Promise;
-use dcd_trace::{DeviceId, Op, ReadTrace, Record, TraceError};
+use dcd_trace::{DeviceId, ReadTrace, Record, RecordOp, TraceError};
 use indicatif::ProgressBar;
 
 use super::candidates::Candidate;
@@ -37,7 +37,7 @@ fn office_of(seed: u64, requests: u64) -> Vec<Record> {
         let unit = rng.range(0, 999_999) as f64 / 1e6;
         let block = (unit * unit * unit * 40_000.0) as u64;
         let start = (block % 64 + block / 64 * 4_000) * BLOCK_SECTORS;
-        let op = if rng.chance(667) { Op::Write } else { Op::Read };
+        let op = if rng.chance(667) { RecordOp::Write } else { RecordOp::Read };
         Record::new(at, DeviceId(0), op, start, BLOCK_SECTORS).unwrap()
     };
     (0..requests).map(&mut one).collect()
@@ -185,9 +185,9 @@ fn for_reads_alone_only_a_log_that_keeps_them_is_of_use() {
     let mut records = office(6_000);
     // One write, so that there is something to tune for.
     for record in records.iter_mut().skip(1) {
-        record.op = Op::Read;
+        record.op = RecordOp::Read;
     }
-    records[0].op = Op::Write;
+    records[0].op = RecordOp::Write;
     let (found, text) = find(records, Sampling::default(), 2, false);
     let keeps = |candidate: &Candidate| candidate.settings().contains("reads kept");
     assert!(keeps(&found.tried[found.recommended].candidate), "{text}");

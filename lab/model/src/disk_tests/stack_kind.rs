@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcd_engine::{DeviceIndex, Geometry};
-use dcd_stack::{DeviceOpener, DeviceSpec, LayerKind, Role, StackFile};
+use dcd_stack::{DeclaredDevice, DeviceOpener, LayerKind, Role, StackFile};
 
 const DISK: &str = "export = \"disk\"\n[device.file]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\n\
                     of = \"file\"\nqueue = \"fcfs\"\n";
@@ -33,7 +33,11 @@ keep = 5
 struct Memory;
 
 impl DeviceOpener for Memory {
-    fn open(&mut self, _index: DeviceIndex, _device: &DeviceSpec) -> Result<Geometry, dcd_stack::OpenError> {
+    fn open(
+        &mut self,
+        _index: DeviceIndex,
+        _device: &DeclaredDevice,
+    ) -> Result<Geometry, dcd_stack::OpenError> {
         Ok(Geometry::plain(1 << 17))
     }
 }

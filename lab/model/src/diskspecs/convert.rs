@@ -1,6 +1,6 @@
 //! A `disksim_disk` with its model, as a drive file.
 
-use super::{Block, Fields, ImportError, Imported, Value, layout, seek};
+use super::{Fields, ImportError, Imported, SpecBlock, Value, layout, seek};
 use crate::cache::ReadAhead;
 use crate::drive_file::{
     BusPhasesFile, CacheFile, DriveFile, EarlyDisconnectFile, OverheadFile, WriteBackFile,
@@ -41,7 +41,7 @@ const FIXED: [(&str, f64); 12] = [
 ];
 
 pub(super) fn convert(
-    blocks: &[Block],
+    blocks: &[SpecBlock],
     source: &str,
     include: &dyn Fn(&str) -> Result<String, String>,
     bus_mb_per_s: Option<f64>,
@@ -132,7 +132,7 @@ fn finish(mut file: DriveFile, source: &str, mut notes: Vec<String>) -> Result<I
     Ok(Imported { text, notes })
 }
 
-fn g1<'a>(model: &mut Fields<'a>, field: &str, kind: &str) -> Result<&'a Block, ImportError> {
+fn g1<'a>(model: &mut Fields<'a>, field: &str, kind: &str) -> Result<&'a SpecBlock, ImportError> {
     let block = model.block(field)?;
     match block.kind == kind {
         true => Ok(block),
@@ -143,7 +143,7 @@ fn g1<'a>(model: &mut Fields<'a>, field: &str, kind: &str) -> Result<&'a Block, 
 /// The slowest of the drive, the buses and the controllers that the files have.
 fn bus(
     disk: &mut Fields<'_>,
-    blocks: &[Block],
+    blocks: &[SpecBlock],
     given: Option<f64>,
     notes: &mut Vec<String>,
 ) -> Result<f64, ImportError> {

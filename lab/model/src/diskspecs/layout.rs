@@ -1,6 +1,6 @@
 //! DiskSim's layout g1: zones, skews, spares and slipped sectors.
 
-use super::{Block, Fields, ImportError, Value};
+use super::{Fields, ImportError, SpecBlock, Value};
 use crate::drive_file::{Gaps, LayoutFile};
 
 /// The zones of a drive file with their layout.
@@ -51,7 +51,7 @@ pub(super) fn zones(layout: &mut Fields<'_>, notes: &mut Vec<String>) -> Result<
     Ok(Zones { zones: rows.collect(), layout: file })
 }
 
-fn zone(block: &Block, in_revolutions: bool, notes: &mut Vec<String>) -> Result<Zone, ImportError> {
+fn zone(block: &SpecBlock, in_revolutions: bool, notes: &mut Vec<String>) -> Result<Zone, ImportError> {
     let mut fields = Fields::new(block);
     let (first, last) = (fields.count("First cylinder number")?, fields.count("Last cylinder number")?);
     if last < first {

@@ -8,7 +8,7 @@ mod layout;
 mod seek;
 mod syntax;
 
-use syntax::{Block, Value};
+use syntax::{SpecBlock, Value};
 
 /// Why a file gives no drive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,12 +53,12 @@ pub fn import(
 
 /// The fields of a block, and which of them were looked at.
 struct Fields<'a> {
-    block: &'a Block,
+    block: &'a SpecBlock,
     used: std::collections::BTreeSet<&'a str>,
 }
 
 impl<'a> Fields<'a> {
-    fn new(block: &'a Block) -> Fields<'a> {
+    fn new(block: &'a SpecBlock) -> Fields<'a> {
         Fields { block, used: std::collections::BTreeSet::new() }
     }
 
@@ -127,7 +127,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn block(&mut self, field: &str) -> Result<&'a Block, ImportError> {
+    fn block(&mut self, field: &str) -> Result<&'a SpecBlock, ImportError> {
         match self.value(field) {
             Some(Value::Block(block)) => Ok(block),
             Some(_) => Err(self.wrong(field, "it is no block")),

@@ -9,12 +9,12 @@ const DEPTH_MAX: usize = 32;
 pub(super) enum Value {
     Text(String),
     List(Vec<Value>),
-    Block(Block),
+    Block(SpecBlock),
 }
 
 /// `kind name { items }`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Block {
+pub(super) struct SpecBlock {
     pub kind: String,
     pub name: String,
     pub items: Vec<(String, Value)>,
@@ -25,11 +25,11 @@ pub(super) struct Block {
 pub(super) type Include<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
 /// All blocks of a file, and of those that it names.
-pub(super) fn parse(text: &str, include: Include<'_>) -> Result<Vec<Block>, ImportError> {
+pub(super) fn parse(text: &str, include: Include<'_>) -> Result<Vec<SpecBlock>, ImportError> {
     parse_at(text, include, 0)
 }
 
-fn parse_at(text: &str, include: Include<'_>, depth: usize) -> Result<Vec<Block>, ImportError> {
+fn parse_at(text: &str, include: Include<'_>, depth: usize) -> Result<Vec<SpecBlock>, ImportError> {
     let mut parser = Parser { rest: text, line: 1, include, depth };
     let mut blocks = Vec::new();
     loop {
@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn included(&self, file: &str) -> Result<Vec<Block>, ImportError> {
+    fn included(&self, file: &str) -> Result<Vec<SpecBlock>, ImportError> {
         self.check_depth()?;
         let file = file.trim();
         let text = (self.include)(file).map_err(|why| {
@@ -126,13 +126,13 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads a block: it begins with `{`.
-    fn block(&mut self, head: &str, line: usize) -> Result<Block, ImportError> {
+    fn block(&mut self, head: &str, line: usize) -> Result<SpecBlock, ImportError> {
         self.check_depth()?;
         self.depth += 1;
         self.take(1);
         let (kind, name) = head.split_once(char::is_whitespace).unwrap_or((head, ""));
         let mut block =
-            Block { kind: kind.to_owned(), name: name.trim().to_owned(), items: Vec::new(), line };
+            SpecBlock { kind: kind.to_owned(), name: name.trim().to_owned(), items: Vec::new(), line };
         loop {
             self.skip();
             if self.rest.is_empty() {
@@ -205,7 +205,7 @@ impl<'a> Parser<'a> {
 mod tests {
     use super::*;
 
-    fn get<'a>(block: &'a Block, key: &str) -> Option<&'a Value> {
+    fn get<'a>(block: &'a SpecBlock, key: &str) -> Option<&'a Value> {
         block.items.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 

@@ -24,7 +24,7 @@ pub(crate) enum Which {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct FfsFlight {
     class: RequestClass,
     at: Frag,
     frags: u32,
@@ -36,7 +36,7 @@ struct Flight {
 /// Block requests that are not answered yet, and those that are to be sent.
 #[derive(Default)]
 pub(crate) struct Flights {
-    places: Vec<Option<Flight>>,
+    places: Vec<Option<FfsFlight>>,
     spare: Vec<u32>,
     requests: Vec<Request>,
     writes: u32,
@@ -52,7 +52,7 @@ impl Flights {
         self.writes
     }
 
-    fn begin(&mut self, flight: Flight, io: Io) -> RequestId {
+    fn begin(&mut self, flight: FfsFlight, io: Io) -> RequestId {
         self.writes += u32::from(flight.class.is_write());
         let place = match self.spare.pop() {
             Some(place) => {
@@ -69,7 +69,7 @@ impl Flights {
         id
     }
 
-    fn end(&mut self, id: RequestId) -> Flight {
+    fn end(&mut self, id: RequestId) -> FfsFlight {
         let flight = self.places[id.0 as usize].take().expect("a request is answered once");
         self.spare.push(id.0 as u32);
         self.writes -= u32::from(flight.class.is_write());
@@ -407,9 +407,9 @@ impl Ffs {
         self.flights.begin(flight, Io::Flush)
     }
 
-    fn flight(&mut self, class: RequestClass, at: Frag, frags: u32) -> Flight {
+    fn flight(&mut self, class: RequestClass, at: Frag, frags: u32) -> FfsFlight {
         self.flights.count += 1;
-        Flight { class, at, frags, issued: self.now, write: WriteId(self.flights.count) }
+        FfsFlight { class, at, frags, issued: self.now, write: WriteId(self.flights.count) }
     }
 
     pub(crate) fn submit(&mut self, id: Option<ProcessId>, class: RequestClass, at: Frag, frags: u32) {

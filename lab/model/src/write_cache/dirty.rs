@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 
 use super::order::{Order, Position};
 use super::pool::BlockId;
-use crate::write_cache::stow::Queue;
+use crate::write_cache::stow::StowQueue;
 
 /// No slot, and no region.
 pub(super) const NIL: u32 = u32::MAX;
@@ -62,9 +62,9 @@ impl DirtyRegion {
     }
 
     /// Returns its queue for STOW: sequential where half of its sectors or more were written one block behind the other.
-    pub fn queue(&self, sectors: u64, block_sectors: u64) -> Queue {
+    pub fn queue(&self, sectors: u64, block_sectors: u64) -> StowQueue {
         let run = u64::from(self.run_longest);
-        Queue::of(run > 1 && run * block_sectors * 2 >= sectors)
+        StowQueue::of(run > 1 && run * block_sectors * 2 >= sectors)
     }
 
     fn write(&mut self, number: u64, stamp: u64) {
@@ -239,7 +239,7 @@ impl DirtyRegions {
     pub fn choose(
         &mut self,
         name: WhatPolicy,
-        queue: Option<Queue>,
+        queue: Option<StowQueue>,
         position: Position,
     ) -> Option<&DirtyRegion> {
         let order = self.order.as_mut()?;
@@ -252,7 +252,7 @@ impl DirtyRegions {
         &mut self,
         best: &DirtyRegion,
         name: WhatPolicy,
-        queue: Option<Queue>,
+        queue: Option<StowQueue>,
         position: Position,
         stamp: &mut u64,
     ) -> usize {

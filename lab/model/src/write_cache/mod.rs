@@ -66,7 +66,7 @@ use status::Details;
 
 use clients::{Unanswered, Waiter, WaitingFor};
 use disk::Disk;
-use operation::{Flight, Operation};
+use operation::{CacheFlight, Operation};
 use store::Store;
 
 /// Why a write cache cannot stand on its disks.
@@ -96,7 +96,7 @@ struct Share {
     reads: Option<Pool>,
     read_bytes: Store,
     /// Pieces of write requests that wait for room, in order.
-    stalled: VecDeque<clients::Piece>,
+    stalled: VecDeque<clients::ClientPiece>,
     /// An immediate purge is in a queue or under way.
     purging_now: bool,
     /// Purging has begun at the high mark and not reached the low one.
@@ -119,7 +119,7 @@ pub struct WriteCache {
     shares: Vec<Share>,
     requests: Slab<Unanswered>,
     operations: Slab<Operation>,
-    flights: Slab<Flight>,
+    flights: Slab<CacheFlight>,
     /// Flushes and durable writes that wait until something is purged.
     waiters: Vec<Waiter>,
     high_mark: f64,

@@ -14,7 +14,7 @@ use super::chain::Chain;
 use super::dirty::{DirtyRegion, RegionId};
 use super::regions::Regions;
 use super::sorted::{Known, NONE, Sorted};
-use crate::write_cache::stow::Queue;
+use crate::write_cache::stow::StowQueue;
 
 /// A disk, the region that its sweep has come to, and the one where its arm is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl Order {
         &mut self,
         regions: &mut [DirtyRegion],
         name: WhatPolicy,
-        queue: Option<Queue>,
+        queue: Option<StowQueue>,
         position: Position,
     ) -> Option<u32> {
         let Position { disk, hand, .. } = position;
@@ -249,7 +249,7 @@ impl Order {
         regions: &mut [DirtyRegion],
         best: u32,
         name: WhatPolicy,
-        queue: Option<Queue>,
+        queue: Option<StowQueue>,
         position: Position,
     ) -> Vec<u32> {
         let Position { disk, hand, .. } = position;
@@ -409,7 +409,7 @@ mod tests {
         what: WhatPolicy,
         map: &Regions,
         at: Position,
-        queue: Option<Queue>,
+        queue: Option<StowQueue>,
     ) -> Option<Chosen<RegionId>> {
         let of_queue = |region: &&DirtyRegion| queue.is_none_or(|queue| region.queue(REGION, 1) == queue);
         let parts =
@@ -474,7 +474,7 @@ mod tests {
                     arm_at: rng.random_range(0..REGIONS),
                 };
                 let (at, other) = (at(0), at(1));
-                let queue = (what == WhatPolicy::Stow).then(|| Queue::of(rng.random_bool(0.5)));
+                let queue = (what == WhatPolicy::Stow).then(|| StowQueue::of(rng.random_bool(0.5)));
                 for name in [what, WhatPolicy::OldestFirst] {
                     let queue = queue.filter(|_| name == what);
                     let expected = looked_up(&pool, name, map, at, queue);

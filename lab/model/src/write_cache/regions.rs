@@ -8,7 +8,7 @@ use dcd_engine::{Extent, Lba, Nanos};
 
 /// Equal regions, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+struct RegionRun {
     first_lba: u64,
     first_region: u32,
     region_sectors: u64,
@@ -20,7 +20,7 @@ struct Run {
 /// A disk cut into regions, in the order of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Regions {
-    runs: Vec<Run>,
+    runs: Vec<RegionRun>,
     sectors: u64,
     count: u32,
     /// No cylinder is below that of the region before. On a shingled drive some are.
@@ -50,7 +50,7 @@ impl Regions {
             .iter()
             .map(|stretch| {
                 assert!(stretch.regions > 0 && stretch.region_sectors > 0 && stretch.regions_per_step > 0);
-                let run = Run {
+                let run = RegionRun {
                     first_lba: lba,
                     first_region: region,
                     region_sectors: stretch.region_sectors,
@@ -123,7 +123,7 @@ impl Regions {
         run.first_step + u64::from((region - run.first_region) / run.regions_per_step)
     }
 
-    fn run_of(&self, region: u32) -> &Run {
+    fn run_of(&self, region: u32) -> &RegionRun {
         &self.runs[self.runs.partition_point(|run| run.first_region <= region) - 1]
     }
 }

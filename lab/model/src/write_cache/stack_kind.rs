@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dcd_engine::{Layer, SECTOR_BYTES};
-use dcd_stack::{Below, Fields, Kind, RegisteredLayer, Role, StackFileError};
+use dcd_stack::{Below, Fields, RegisteredKind, RegisteredLayer, Role, StackFileError};
 
 use super::{DiskMap, RegionUnit, Regions, WriteCache, WriteCacheConfig};
 use crate::stack_kind::ModelledDisk;
 
-pub const KIND: Kind = Kind { word: "write-cache", on_several: true, read, reference: REFERENCE };
+pub const KIND: RegisteredKind =
+    RegisteredKind { word: "write-cache", on_several: true, read, reference: REFERENCE };
 
 /// A write cache as a file describes it.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ fn wait(driver: &mut Driver, stack: &mut Stack) -> bool {
             result.status.expect("good disks");
             return true;
         }
-        if driver.step(stack) == dcd_crash::Progress::Idle {
+        if driver.step(stack) == dcd_crash::DriverProgress::Idle {
             return false;
         }
     }
@@ -95,7 +95,7 @@ fn reads(cached: bool, scene: Scene) -> (f64, u64) {
         wait(&mut driver, &mut stack);
         times.push((driver.now().0 - began.0) as f64 / 1e6);
         driver.set_alarm(driver.now() + scene.think, read as u64);
-        while driver.step(&mut stack) != dcd_crash::Progress::Alarm(read as u64) {}
+        while driver.step(&mut stack) != dcd_crash::DriverProgress::Alarm(read as u64) {}
     }
     times.sort_by(f64::total_cmp);
     (times[READS * 99 / 100], (destaged(&stack, driver.now()) - before) / LINE_SECTORS)
@@ -150,7 +150,7 @@ fn writes_beside_readers(destage_depth: usize) -> f64 {
             }
             ask(&mut driver, &mut stack, id.0 % 2);
         }
-        assert_ne!(driver.step(&mut stack), dcd_crash::Progress::Idle);
+        assert_ne!(driver.step(&mut stack), dcd_crash::DriverProgress::Idle);
     }
     (WRITES / 2) as f64 / driver.now().since(begun).as_secs_f64()
 }

@@ -1,6 +1,6 @@
 //! A log on a disk that turns: what format measures of modelled drives, and what the cache makes of it.
 
-use dcd_crash::{Latency, MemDisk, Progress, SimRng, VirtualDriver};
+use dcd_crash::{DriverProgress, Latency, MemDisk, SimRng, VirtualDriver};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, LogSuperblock};
 use dcd_engine::log_cache::offline::{
@@ -124,7 +124,7 @@ impl Served {
     fn control(&mut self, control: Control, end: Report) {
         self.driver.control(&mut self.stack, self.cache, control);
         while self.driver.take_report().is_none_or(|(_, report)| report != end) {
-            assert_ne!(self.driver.step(&mut self.stack), Progress::Idle);
+            assert_ne!(self.driver.step(&mut self.stack), DriverProgress::Idle);
         }
     }
 

@@ -6,8 +6,8 @@ use dcd_engine::{Control, Nanos, Pump, Stack};
 use dcd_model::ffs::{Done, Ffs, FfsEvent, FfsOutbox, FsError, Op, ProcessId};
 
 use crate::workloads::RunError;
-use crate::workloads::measured::{Measured, Phase, Requests};
-use dcd_crash::{Progress, SimDevice, VirtualDriver};
+use crate::workloads::measured::{LoadPhase, Measured, Requests};
+use dcd_crash::{DriverProgress, SimDevice, VirtualDriver};
 
 /// A program: gets what its last call gave, and makes the next one, until it ends. Its first "last call" gave nothing.
 pub trait Program {
@@ -35,7 +35,7 @@ pub struct Host<'a, D> {
     pub ffs: Ffs,
     armed: BTreeSet<Nanos>,
     outbox: FfsOutbox,
-    phases: Vec<Phase>,
+    phases: Vec<LoadPhase>,
 }
 
 impl<'a, D: SimDevice> Host<'a, D> {
@@ -57,7 +57,7 @@ impl<'a, D: SimDevice> Host<'a, D> {
         let layers = statuses(self.stack, self.driver);
         let elapsed = self.driver.now().since(begin);
         let requests = Requests::of(&files);
-        self.phases.push(Phase { name, elapsed, requests, files: Some(files), layers });
+        self.phases.push(LoadPhase { name, elapsed, requests, files: Some(files), layers });
         Ok(())
     }
 
@@ -114,8 +114,8 @@ impl<'a, D: SimDevice> Host<'a, D> {
     fn step(&mut self) -> Result<(), RunError> {
         self.arm();
         let progress = self.driver.step(self.stack);
-        assert!(progress != Progress::Idle, "programs wait, and nothing is left that could wake them");
-        if let Progress::Alarm(at) = progress {
+        assert!(progress != DriverProgress::Idle, "programs wait, and nothing is left that could wake them");
+        if let DriverProgress::Alarm(at) = progress {
             self.armed.remove(&Nanos(at));
             self.event(FfsEvent::Wake);
         }

@@ -19,7 +19,7 @@ pub struct Requests {
 
 /// A part of a run, like "untar".
 #[derive(Clone, Debug)]
-pub struct Phase {
+pub struct LoadPhase {
     pub name: &'static str,
     /// From the start of the first program to the end of the last.
     pub elapsed: Nanos,
@@ -30,7 +30,7 @@ pub struct Phase {
     pub layers: Vec<(String, Value)>,
 }
 
-impl Phase {
+impl LoadPhase {
     /// The part of the time that the processor was busy.
     pub fn cpu_share(&self) -> f64 {
         let busy = self.files.as_ref().map_or(Nanos::ZERO, |files| files.cpu);
@@ -41,7 +41,7 @@ impl Phase {
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    pub phases: Vec<Phase>,
+    pub phases: Vec<LoadPhase>,
     /// Counters of PostMark, if PostMark ran.
     pub postmark: Option<PostMarkCounters>,
     /// Fit of a synthetic trace to its table; empty for other workloads.
@@ -53,7 +53,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    pub(super) fn of<D: SimDevice>(phases: Vec<Phase>, driver: &VirtualDriver<D>) -> Measured {
+    pub(super) fn of<D: SimDevice>(phases: Vec<LoadPhase>, driver: &VirtualDriver<D>) -> Measured {
         Measured {
             phases,
             postmark: None,
@@ -65,7 +65,7 @@ impl Measured {
 
     /// # Panics
     /// Where there is no such phase.
-    pub fn phase(&self, name: &str) -> &Phase {
+    pub fn phase(&self, name: &str) -> &LoadPhase {
         self.phases.iter().find(|phase| phase.name == name).expect("the workload has this phase")
     }
 }

@@ -36,7 +36,7 @@ pub use aging::{Aged, Aging};
 pub use copy::{LargeFile, SelfCopy};
 pub use dbench::DBench;
 use host::Host;
-pub use measured::{Measured, Phase, Requests};
+pub use measured::{LoadPhase, Measured, Requests};
 pub use nuser::NUser;
 pub use postmark::{PostMark, PostMarkCounters};
 pub use streams::Streams;

@@ -66,9 +66,11 @@ impl PostMark {
     /// The phases "create", "transactions" and "delete".
     pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
         let mut pool = Pool::new(*self, seed);
-        for (name, part) in
-            [("create", Part::Create), ("transactions", Part::Transactions), ("delete", Part::Delete)]
-        {
+        for (name, part) in [
+            ("create", PostmarkPart::Create),
+            ("transactions", PostmarkPart::Transactions),
+            ("delete", PostmarkPart::Delete),
+        ] {
             pool.begin(part);
             host.phase(name, &mut [&mut pool])?;
         }
@@ -79,7 +81,7 @@ impl PostMark {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum PostmarkPart {
     Create,
     Transactions,
     Delete,
@@ -97,7 +99,7 @@ struct Pool {
     files: Vec<PoolFile>,
     next_number: u32,
     counters: PostMarkCounters,
-    part: Part,
+    part: PostmarkPart,
     left: u32,
     steps: VecDeque<Step>,
     open: OpenFiles,
@@ -115,19 +117,19 @@ impl Pool {
             files: Vec::new(),
             next_number: 1,
             counters: PostMarkCounters::default(),
-            part: Part::Create,
+            part: PostmarkPart::Create,
             left: 0,
             steps: VecDeque::new(),
             open: OpenFiles::NONE,
         }
     }
 
-    fn begin(&mut self, part: Part) {
+    fn begin(&mut self, part: PostmarkPart) {
         self.part = part;
         self.left = match part {
-            Part::Create => self.postmark.files,
-            Part::Transactions => self.postmark.transactions,
-            Part::Delete => self.files.len() as u32,
+            PostmarkPart::Create => self.postmark.files,
+            PostmarkPart::Transactions => self.postmark.transactions,
+            PostmarkPart::Delete => self.files.len() as u32,
         };
     }
 
@@ -205,12 +207,12 @@ impl Pool {
 
     fn act(&mut self) {
         match self.part {
-            Part::Create => {
+            PostmarkPart::Create => {
                 self.create();
                 self.counters.created_alone += 1;
             }
-            Part::Transactions => self.transaction(),
-            Part::Delete => {
+            PostmarkPart::Transactions => self.transaction(),
+            PostmarkPart::Delete => {
                 self.delete();
                 self.counters.deleted_alone += 1;
             }

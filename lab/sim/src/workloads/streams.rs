@@ -3,9 +3,9 @@
 
 use dcd_engine::{Buf, Io, Lba, Nanos, Pump, RequestId, SECTOR_BYTES, Stack};
 
-use super::measured::{Measured, Phase, Requests};
+use super::measured::{LoadPhase, Measured, Requests};
 use super::{RunError, host};
-use dcd_crash::{Progress, SimDevice, SimRng, VirtualDriver};
+use dcd_crash::{DriverProgress, SimDevice, SimRng, VirtualDriver};
 
 /// Streams begin at a multiple of it.
 const BLOCK_BYTES: u64 = 8 << 10;
@@ -70,12 +70,12 @@ impl Streams {
             elapsed = driver.now().since(begin);
             if self.think > Nanos::ZERO {
                 driver.set_alarm(driver.now() + self.think, 0);
-                while !matches!(driver.step(stack), Progress::Alarm(_)) {}
+                while !matches!(driver.step(stack), DriverProgress::Alarm(_)) {}
             }
             streams.retain(|stream| stream.left > 0);
         }
         let layers = host::statuses(stack, driver);
-        let phase = Phase { name: "streams", elapsed, requests, files: None, layers };
+        let phase = LoadPhase { name: "streams", elapsed, requests, files: None, layers };
         Ok(Measured::of(vec![phase], driver))
     }
 }

@@ -8,7 +8,7 @@ use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
 use dcd_model::{Disk, DiskConfig};
 
 use super::*;
-use dcd_crash::{BlankDisk, FaultOn, FaultPlan, FaultRule, Latency, MemDisk};
+use dcd_crash::{BlankDisk, DiskFaults, FaultOn, FaultRule, Latency, MemDisk};
 
 const MIB: u64 = 1 << 20;
 
@@ -139,7 +139,7 @@ fn a_device_that_fails_and_one_that_is_too_small_end_the_run() {
     assert!(on(MemDisk::instant(geometry), &untar).is_ok());
     let mut broken = MemDisk::instant(geometry);
     let failure = ErrorKind::Medium;
-    broken.set_faults(FaultPlan::new(FaultRule::once(FaultOn::Write, 100, failure)));
+    broken.set_faults(DiskFaults::new(FaultRule::once(FaultOn::Write, 100, failure)));
     assert!(matches!(on(broken, &untar), Err(RunError::Device(error)) if error.kind == ErrorKind::Medium));
     let many = Workload::NUser(NUser { users: 20, ..NUser::default() });
     let refused = on(MemDisk::instant(geometry), &many);

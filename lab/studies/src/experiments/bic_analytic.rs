@@ -1,7 +1,7 @@
 //! The paper's analytic model beside the simulation.
 
 use super::prelude::*;
-use crate::builtin::{Case, DRIVE, WORKLOADS, gain_percent, measure, workload};
+use crate::builtin::{BuiltinCase, DRIVE, WORKLOADS, gain_percent, measure, workload};
 use dcd_model::drive;
 
 /// Table 1.
@@ -25,7 +25,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         let workload = workload(settings, name)?;
         for buffer in settings.sizes("buffers")? {
             for built_in_bytes in [SMALL, LARGE] {
-                let case = Case { built_in_bytes, ..Case::new(buffer) };
+                let case = BuiltinCase { built_in_bytes, ..BuiltinCase::new(buffer) };
                 let (workload, seed) = (workload.clone(), settings.seed);
                 points.push(Point::new(key(name, buffer, built_in_bytes), move || {
                     let mut sample = measure(&case, &workload, runs, seed)?;

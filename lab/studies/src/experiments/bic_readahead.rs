@@ -1,7 +1,7 @@
 //! Reading ahead in the drive: on against off.
 
 use super::prelude::*;
-use crate::builtin::{Case, POSTMARK, WORKLOADS, gain_percent, measure, workload};
+use crate::builtin::{BuiltinCase, POSTMARK, WORKLOADS, gain_percent, measure, workload};
 
 /// The paper's gains with 16 MB of buffer cache, in percent.
 const PAPER: [(&str, f64); 6] =
@@ -27,7 +27,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         let workload = workload(settings, name)?;
         for buffer in settings.sizes("buffers")? {
             for read_ahead in [true, false] {
-                let case = Case { read_ahead, ..Case::new(buffer) };
+                let case = BuiltinCase { read_ahead, ..BuiltinCase::new(buffer) };
                 let (workload, seed) = (workload.clone(), settings.seed);
                 points.push(Point::new(key(name, buffer, read_ahead), move || {
                     measure(&case, &workload, runs, seed)
@@ -45,7 +45,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     for (name, buffer) in sized {
         for built_in_bytes in BUILT_IN {
             for read_ahead in [true, false] {
-                let case = Case { read_ahead, built_in_bytes, ..Case::new(buffer) };
+                let case = BuiltinCase { read_ahead, built_in_bytes, ..BuiltinCase::new(buffer) };
                 let (workload, seed) = (workload(settings, name)?, settings.seed);
                 points.push(Point::new(sized_key(name, buffer, built_in_bytes, read_ahead), move || {
                     measure(&case, &workload, runs, seed)

@@ -4,7 +4,7 @@ use dcd_engine::Nanos;
 use dcd_sim::workloads::{Streams, Workload};
 
 use super::prelude::*;
-use crate::builtin::{Case, gain_percent, measure, workload};
+use crate::builtin::{BuiltinCase, gain_percent, measure, workload};
 
 const TRACE: &str = "INS";
 const STREAMS: u64 = 9;
@@ -39,10 +39,10 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let (runs, trace) = (settings.count("runs")?, workload(settings, TRACE)?);
     let mut points = Vec::new();
     for segments in settings.counts::<usize>("segments")? {
-        let (case, trace) = (Case { segments, ..Case::new(buffer) }, trace.clone());
+        let (case, trace) = (BuiltinCase { segments, ..BuiltinCase::new(buffer) }, trace.clone());
         points.push(Point::new(trace_key(segments), move || measure(&case, &trace, runs, seed)));
     }
-    let case = Case { read_ahead: false, ..Case::new(buffer) };
+    let case = BuiltinCase { read_ahead: false, ..BuiltinCase::new(buffer) };
     points.push(Point::new(OFF, move || measure(&case, &trace, runs, seed)));
     for request_bytes in settings.sizes("requests")? {
         for segments in [FEW, ENOUGH] {
@@ -53,8 +53,8 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
                 apart: GROUP_BYTES,
                 think: hit_time(request_bytes),
             };
-            let case = Case { segments, ..Case::new(buffer) };
-            let without = (segments == FEW).then_some(Case { read_ahead: false, ..case });
+            let case = BuiltinCase { segments, ..BuiltinCase::new(buffer) };
+            let without = (segments == FEW).then_some(BuiltinCase { read_ahead: false, ..case });
             for (key, case) in
                 [(stream_key(segments, request_bytes), Some(case)), (off_key(request_bytes), without)]
             {

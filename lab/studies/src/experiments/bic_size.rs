@@ -1,7 +1,7 @@
 //! Larger built-in caches: how much the file system gains.
 
 use super::prelude::*;
-use crate::builtin::{Case, WORKLOADS, gain_percent, measure, workload};
+use crate::builtin::{BuiltinCase, WORKLOADS, gain_percent, measure, workload};
 
 const SMALL: u64 = 512 << 10;
 const LARGE: u64 = 16 << 20;
@@ -16,7 +16,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         let workload = workload(settings, name)?;
         for buffer in settings.sizes("buffers")? {
             for size in settings.sizes("sizes")? {
-                let case = Case { built_in_bytes: size, ..Case::new(buffer) };
+                let case = BuiltinCase { built_in_bytes: size, ..BuiltinCase::new(buffer) };
                 let (workload, seed) = (workload.clone(), settings.seed);
                 points
                     .push(Point::new(key(name, buffer, size), move || measure(&case, &workload, runs, seed)));

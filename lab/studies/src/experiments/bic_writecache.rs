@@ -1,7 +1,7 @@
 //! Write caching in the drive: off, on, and for user data only.
 
 use super::prelude::*;
-use crate::builtin::{Case, WORKLOADS, gain_percent, measure, workload};
+use crate::builtin::{BuiltinCase, WORKLOADS, gain_percent, measure, workload};
 use dcd_model::WriteCache;
 
 const KINDS: [(&str, WriteCache); 3] =
@@ -33,14 +33,15 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         let workload = workload(settings, name)?;
         for buffer in settings.sizes("buffers")? {
             for (kind, write_cache) in KINDS {
-                let case = Case { write_cache, ..Case::new(buffer) };
+                let case = BuiltinCase { write_cache, ..BuiltinCase::new(buffer) };
                 let (workload, seed) = (workload.clone(), settings.seed);
                 points
                     .push(Point::new(key(name, buffer, kind), move || measure(&case, &workload, runs, seed)));
             }
         }
         let smallest = settings.sizes("buffers")?[0];
-        let case = Case { write_cache: WriteCache::On, write_segments: 2, ..Case::new(smallest) };
+        let case =
+            BuiltinCase { write_cache: WriteCache::On, write_segments: 2, ..BuiltinCase::new(smallest) };
         let seed = settings.seed;
         points.push(Point::new(key(name, smallest, TWO), move || measure(&case, &workload, runs, seed)));
     }

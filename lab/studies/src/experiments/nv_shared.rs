@@ -4,7 +4,7 @@ use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 use dcd_trace::synthesise::Description;
 
 use super::prelude::*;
-use crate::nv::{self, AIR_RSV, Case, OFF_DAY, Site, Trace, replay, sample, synthesised};
+use crate::nv::{self, AIR_RSV, OFF_DAY, ReplayCase, Site, Trace, replay, sample, synthesised};
 
 /// A disk that is like another but for this.
 struct Like {
@@ -191,7 +191,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
                 let (read_bytes, write_bytes) = (kib << 10, (kib << 10) / 4);
                 let config = WriteCacheConfig { partitioned, read_bytes, write_bytes, ..config };
                 let drives = vec![set.first.drive; set.disks()];
-                let case = Case { config, unit: RegionUnit::Cylinder, drives };
+                let case = ReplayCase { config, unit: RegionUnit::Cylinder, drives };
                 let trace = trace.clone();
                 points.push(Point::new(set.key(kib, way), move || measure(&case, &trace)));
             }
@@ -200,7 +200,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-fn measure(case: &Case, trace: &Trace) -> Result<Sample, LabError> {
+fn measure(case: &ReplayCase, trace: &Trace) -> Result<Sample, LabError> {
     let counted = replay(case, trace.records()?)?;
     let mut sample = sample(&counted.all, case.config.block_bytes);
     let requests = counted.all.reads + counted.all.writes;

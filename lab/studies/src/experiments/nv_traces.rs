@@ -10,7 +10,7 @@ use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 use dcd_trace::{Characteriser, DeviceId, Options, Record, open};
 
 use super::prelude::*;
-use crate::nv::{self, Case, replay};
+use crate::nv::{self, ReplayCase, replay};
 
 /// A trace's file, what it is, and which of the paper's words can be held against it.
 struct Known {
@@ -120,7 +120,7 @@ fn measure(disks: &[Traced], config: WriteCacheConfig, unit: RegionUnit) -> Resu
     let mut sums = [0u64; 5];
     let mut lists = [Vec::new(), Vec::new(), Vec::new()];
     for disk in disks {
-        let case = Case { config, unit, drives: vec![disk.drive] };
+        let case = ReplayCase { config, unit, drives: vec![disk.drive] };
         let all = replay(&case, &disk.records)?.all;
         let counts = [all.disk_writes, all.writes, all.disk_reads, all.reads, all.stalls];
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);

@@ -16,7 +16,7 @@ use dcd_model::write_cache::{Metrics, OnWrite, Piggyback, RegionUnit, WriteCache
 
 use crate::{LabError, Point, Sample, Settings};
 
-pub(crate) use replay::{Case, replay};
+pub(crate) use replay::{ReplayCase, replay};
 pub(crate) use sites::{AIR_RSV, OFF_DAY, SCI_OFF, SITES, Site, Trace, synthesised};
 
 /// The disks that the user asks for.
@@ -95,7 +95,7 @@ pub(crate) fn point(
     unit: RegionUnit,
     trace: &Trace,
 ) -> Point {
-    let case = Case { config, unit, drives: vec![site.drive] };
+    let case = ReplayCase { config, unit, drives: vec![site.drive] };
     let trace = trace.clone();
     Point::new(key, move || Ok(sample(&replay(&case, trace.records()?)?.all, case.config.block_bytes)))
 }

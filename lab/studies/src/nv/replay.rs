@@ -1,19 +1,19 @@
 //! A write cache before modelled disks, under a trace: each request comes at its time, whether those before it have been
 //! answered or not.
 
-use dcd_crash::{BlankDisk, Latency, Progress, VirtualDriver};
+use dcd_crash::{BlankDisk, DriverProgress, Latency, VirtualDriver};
 use dcd_engine::{
     Buf, Durability, Geometry, Io, LayerIndex, Lba, Nanos, Pump, RequestId, Stack, StackBuilder, Target,
 };
 use dcd_model::write_cache::{DiskMap, Metrics, RegionUnit, WriteCache, WriteCacheConfig};
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler, disk_map, drive};
-use dcd_trace::{Op, Record};
+use dcd_trace::{Record, RecordOp};
 use serde_json::Value;
 
 use crate::LabError;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Case {
+pub(crate) struct ReplayCase {
     pub config: WriteCacheConfig,
     pub unit: RegionUnit,
     /// Names of drives; the trace's device 0 is the first.
@@ -26,7 +26,7 @@ pub(crate) struct Counted {
     pub disks: Vec<Metrics>,
 }
 
-fn build(case: &Case, drives: &[Drive]) -> (Stack, LayerIndex, VirtualDriver<BlankDisk>) {
+fn build(case: &ReplayCase, drives: &[Drive]) -> (Stack, LayerIndex, VirtualDriver<BlankDisk>) {
     let geometry = |drive: &Drive| Geometry { volatile_cache: false, ..Geometry::plain(drive.sectors()) };
     let devices = drives.iter().map(|drive| BlankDisk::new(geometry(drive), Latency::INSTANT, 1)).collect();
     let mut builder = StackBuilder::new();
@@ -49,7 +49,7 @@ fn build(case: &Case, drives: &[Drive]) -> (Stack, LayerIndex, VirtualDriver<Bla
 
 /// The drives of a case. Where a cylinder is what one visit can reach, all its dirty blocks pass in one rotation (section
 /// 2.3: the heads are aligned, by a dedicated servo surface), so that changing the head takes no time.
-fn drives(case: &Case) -> Result<Vec<Drive>, LabError> {
+fn drives(case: &ReplayCase) -> Result<Vec<Drive>, LabError> {
     let aligned = |drive: Drive| match case.unit {
         RegionUnit::Track => drive,
         RegionUnit::Cylinder => drive.with_head_switch(Nanos::ZERO),
@@ -58,7 +58,7 @@ fn drives(case: &Case) -> Result<Vec<Drive>, LabError> {
 }
 
 /// Runs a trace to its end. What is dirty then stays in the cache and is not counted, as in the paper.
-pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Counted, LabError> {
+pub(crate) fn replay(case: &ReplayCase, records: &[Record]) -> Result<Counted, LabError> {
     let drives = drives(case)?;
     let (mut stack, cache, mut driver) = build(case, &drives);
     stack.activate(&mut driver).map_err(LabError::setup)?;
@@ -68,14 +68,14 @@ pub(crate) fn replay(case: &Case, records: &[Record]) -> Result<Counted, LabErro
     for (index, record) in records.iter().enumerate() {
         let at = begin + record.at.since(first);
         driver.set_alarm(at, index as u64);
-        while driver.step(&mut stack) != Progress::Alarm(index as u64) {
+        while driver.step(&mut stack) != DriverProgress::Alarm(index as u64) {
             drain(&mut driver)?;
         }
         if let Some(io) = request(record, &places) {
             driver.request(&mut stack, RequestId(index as u64), io);
         }
     }
-    while driver.step(&mut stack) != Progress::Idle {
+    while driver.step(&mut stack) != DriverProgress::Idle {
         drain(&mut driver)?;
     }
     drain(&mut driver)?;
@@ -106,10 +106,10 @@ fn request(record: &Record, places: &[(u64, u64)]) -> Option<Io> {
     let buf = Buf::blank((length * dcd_engine::SECTOR_BYTES) as usize);
     let at = Lba(first + start);
     match record.op {
-        Op::Read => Some(Io::Read { at, buf }),
-        Op::Write => Some(Io::Write { at, buf, durability: Durability::Volatile }),
+        RecordOp::Read => Some(Io::Read { at, buf }),
+        RecordOp::Write => Some(Io::Write { at, buf, durability: Durability::Volatile }),
         // The paper's traces have neither.
-        Op::Discard | Op::Flush => None,
+        RecordOp::Discard | RecordOp::Flush => None,
     }
 }
 

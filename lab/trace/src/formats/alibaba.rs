@@ -6,7 +6,7 @@ use dcd_engine::Nanos;
 
 use crate::format::Format;
 use crate::text::{Lines, Print, Refused, TextReader, TextWriter, comma, only_reads_and_writes};
-use dcd_stack::{Op, Record};
+use dcd_stack::{Record, RecordOp};
 
 const MICROSECOND_NS: u64 = 1_000;
 
@@ -31,8 +31,8 @@ impl Lines for Alibaba {
         let mut fields = comma(line);
         let device = fields.device("device_id")?;
         let op = match fields.text("opcode")? {
-            "R" => Op::Read,
-            "W" => Op::Write,
+            "R" => RecordOp::Read,
+            "W" => RecordOp::Write,
             code => return Err(format!("the opcode is neither R nor W: {code:?}")),
         };
         let (offset, length) = (fields.number("offset")?, fields.number("length")?);
@@ -49,7 +49,7 @@ impl Print for Alibaba {
     }
 
     fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
-        let code = if record.op == Op::Read { 'R' } else { 'W' };
+        let code = if record.op == RecordOp::Read { 'R' } else { 'W' };
         let at = record.at.0 / MICROSECOND_NS;
         let (offset, bytes) = (record.extent.start.bytes(), record.bytes());
         writeln!(out, "{},{code},{offset},{bytes},{at}", record.device.0)
@@ -66,7 +66,7 @@ mod tests {
     fn columns_as_documented() {
         let text = "419,W,8792731648,16384,1577808144360767\n";
         let records = read_text(&FORMAT, text).unwrap();
-        assert_eq!((records[0].device.0, records[0].op), (419, Op::Write));
+        assert_eq!((records[0].device.0, records[0].op), (419, RecordOp::Write));
         assert_eq!(records[0].extent, Extent::new(Lba(17_173_304), 32));
         assert_eq!(records[0].at, Nanos(1_577_808_144_360_767_000));
         assert_eq!(written(&FORMAT, &records), text.as_bytes());

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dcd_engine::Nanos;
 
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 /// Deeper than any device's queue, so that what waits longer has lost its completion.
 const WAITING_MAX: usize = 1 << 16;
@@ -29,7 +29,7 @@ pub struct BlkEvent {
     pub record: Record,
 }
 
-type Key = (DeviceId, Op, u64, u64);
+type Key = (DeviceId, RecordOp, u64, u64);
 
 #[derive(Default)]
 pub struct Requests {
@@ -124,7 +124,7 @@ mod tests {
         let mut requests = Requests::default();
         let event = |action, at, start, sectors| BlkEvent {
             action,
-            record: Record::new(Nanos(at), DeviceId(1), Op::Write, start, sectors).unwrap(),
+            record: Record::new(Nanos(at), DeviceId(1), RecordOp::Write, start, sectors).unwrap(),
         };
         requests.event(event(Action::Queue, 10, 0, 8));
         requests.event(event(Action::Queue, 20, 8, 8));

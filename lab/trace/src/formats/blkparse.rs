@@ -8,7 +8,7 @@ use dcd_engine::{Extent, Lba, Nanos};
 use super::blk::{Action, BlkEvent, Completions, Requests};
 use crate::format::{Format, Likeness};
 use crate::text::{Decimal, Fields, Lines, Print, TextReader, TextWriter, blank, counted, whole};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// The kernel's device number has this many bits for the minor.
@@ -34,17 +34,17 @@ fn device(text: &str) -> Option<DeviceId> {
 }
 
 /// Returns the operation that the letters of rwbs mean. None: neither data nor a flush.
-fn operation(rwbs: &str, sectors: u64) -> Option<Op> {
+fn operation(rwbs: &str, sectors: u64) -> Option<RecordOp> {
     if rwbs.contains('D') {
-        return Some(Op::Discard);
+        return Some(RecordOp::Discard);
     }
     if rwbs.starts_with('F') && sectors == 0 {
-        return Some(Op::Flush);
+        return Some(RecordOp::Flush);
     }
     let data = rwbs.trim_start_matches('F');
     match data.chars().next() {
-        Some('R') => Some(Op::Read),
-        Some('W') => Some(Op::Write),
+        Some('R') => Some(RecordOp::Read),
+        Some('W') => Some(RecordOp::Write),
         _ => None,
     }
 }
@@ -69,7 +69,7 @@ fn event(line: &str) -> Result<Option<BlkEvent>, String> {
     let (start, sectors) = range(&mut fields)?;
     let Some(op) = operation(rwbs, sectors) else { return Ok(None) };
     let record = match op {
-        Op::Flush => Record::flush(at, device),
+        RecordOp::Flush => Record::flush(at, device),
         _ => Record::new(at, device, op, start, sectors)?,
     };
     Ok(Some(BlkEvent { action, record }))
@@ -138,17 +138,17 @@ impl Printer {
         let (major, minor) = (record.device.0 >> MINOR_BITS, record.device.0 & MINOR_MASK);
         let at = Decimal { time: record.at, unit_ns: SECOND_NS, digits_min: 9 }.to_string();
         let rwbs = match record.op {
-            Op::Read => "R",
-            Op::Write => "W",
-            Op::Discard => "D",
-            Op::Flush => "F",
+            RecordOp::Read => "R",
+            RecordOp::Write => "W",
+            RecordOp::Discard => "D",
+            RecordOp::Flush => "F",
         };
         let sequence = self.sequence;
         write!(out, "{major:>3},{minor:<3} 0 {sequence:>8} {at:>15} {:>5} {action:>2} {rwbs:>3} ", 0)?;
         let Extent { start: Lba(start), sectors } = record.extent;
         match (record.op, action) {
-            (Op::Flush, 'C') => writeln!(out, "0 [0]"),
-            (Op::Flush, _) => writeln!(out, "[dcd]"),
+            (RecordOp::Flush, 'C') => writeln!(out, "0 [0]"),
+            (RecordOp::Flush, _) => writeln!(out, "[dcd]"),
             (_, 'C') => writeln!(out, "{start} + {sectors} [0]"),
             (..) => writeln!(out, "{start} + {sectors} [dcd]"),
         }
@@ -195,10 +195,10 @@ CPU0 (sda):
         let records = read_text(&FORMAT, text).unwrap();
         assert_eq!(records.len(), 3);
         let sda = DeviceId(8 << 20);
-        let write = Record::new(Nanos(1_829), sda, Op::Write, 223_490, 8).unwrap();
+        let write = Record::new(Nanos(1_829), sda, RecordOp::Write, 223_490, 8).unwrap();
         assert_eq!(records[0], write.answered_after(Some(Nanos(500_000))));
         assert_eq!(records[1], Record::flush(Nanos(100_000), sda).answered_after(Some(Nanos(500_000))));
-        assert_eq!((records[2].op, records[2].device), (Op::Discard, DeviceId(8 << 20 | 16)));
+        assert_eq!((records[2].op, records[2].device), (RecordOp::Discard, DeviceId(8 << 20 | 16)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use dcd_engine::Nanos;
 use super::blk::{Action, BlkEvent, Completions, Requests};
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 const EVENT_BYTES: usize = 48;
 /// Bytes of an event in version 8: it has 64 bits of action, and room.
@@ -260,17 +260,17 @@ impl RawEvent {
         };
         let (at, device) = (Nanos(self.time), DeviceId(self.device));
         let op = match self.bytes {
-            _ if has(DISCARD) => Op::Discard,
-            0 if has(FLUSH) => Op::Flush,
+            _ if has(DISCARD) => RecordOp::Discard,
+            0 if has(FLUSH) => RecordOp::Flush,
             // Older kernels have no category for what is done to zones.
             0 => return Ok(None),
-            _ if has(WRITE) => Op::Write,
-            _ if has(READ) => Op::Read,
+            _ if has(WRITE) => RecordOp::Write,
+            _ if has(READ) => RecordOp::Read,
             _ => return Ok(None),
         };
         let sectors = u64::from(self.bytes).div_ceil(dcd_engine::SECTOR_BYTES);
         let record = match op {
-            Op::Flush => Record::flush(at, device),
+            RecordOp::Flush => Record::flush(at, device),
             _ => Record::new(at, device, op, self.sector, sectors)?,
         };
         Ok(Some(BlkEvent { action, record }))
@@ -287,10 +287,10 @@ impl Writer {
     fn event(&mut self, action: u32, record: &Record) -> Result<(), TraceError> {
         self.sequence = self.sequence.wrapping_add(1);
         let category = match record.op {
-            Op::Read => READ,
-            Op::Write => WRITE,
-            Op::Discard => DISCARD | WRITE,
-            Op::Flush => FLUSH | WRITE,
+            RecordOp::Read => READ,
+            RecordOp::Write => WRITE,
+            RecordOp::Discard => DISCARD | WRITE,
+            RecordOp::Flush => FLUSH | WRITE,
         };
         let bytes = u32::try_from(record.bytes()).map_err(|_| TraceError::Inexpressible {
             format: FORMAT.name,
@@ -357,9 +357,12 @@ mod tests {
         let mut reader = read_merged(vec![input("a", first), input("b", second)]);
         let records = read_reader(&mut *reader).unwrap();
         assert_eq!(records.len(), 2);
-        assert_eq!((records[0].op, records[0].response), (Op::Write, Some(Nanos(20))));
+        assert_eq!((records[0].op, records[0].response), (RecordOp::Write, Some(Nanos(20))));
         assert_eq!((records[0].extent.start.0, records[0].extent.sectors), (64, 8));
-        assert_eq!((records[1].op, records[1].response, records[1].device.0), (Op::Read, None, 0x80_0010));
+        assert_eq!(
+            (records[1].op, records[1].response, records[1].device.0),
+            (RecordOp::Read, None, 0x80_0010)
+        );
     }
 
     #[test]
@@ -372,7 +375,7 @@ mod tests {
         done.extend(77u64.to_le_bytes());
         let records = read(&FORMAT, &[write, done].concat()).unwrap();
         assert_eq!(records.len(), 1);
-        assert_eq!((records[0].op, records[0].response), (Op::Write, Some(Nanos(20))));
+        assert_eq!((records[0].op, records[0].response), (RecordOp::Write, Some(Nanos(20))));
     }
 
     /// Version 8, as Linux 6.19 has it: the process before the action, the action of eight bytes, twelve bytes of room.
@@ -398,7 +401,7 @@ mod tests {
         assert_eq!(crate::recognise("test", &all).unwrap().name, "blktrace");
         let records = read(&FORMAT, &all).unwrap();
         assert_eq!(records.len(), 1);
-        assert_eq!((records[0].op, records[0].response), (Op::Write, Some(Nanos(20))));
+        assert_eq!((records[0].op, records[0].response), (RecordOp::Write, Some(Nanos(20))));
         assert_eq!((records[0].extent.start.0, records[0].device.0), (64, 0x80_0010));
         let mut newer = all;
         newer[0] = 9;
@@ -408,7 +411,7 @@ mod tests {
 
     #[test]
     fn the_other_byte_order_reads_the_same() {
-        let record = Record::new(Nanos(1 << 40), DeviceId(0x80_0010), Op::Write, 123_456, 8).unwrap();
+        let record = Record::new(Nanos(1 << 40), DeviceId(0x80_0010), RecordOp::Write, 123_456, 8).unwrap();
         let mut bytes = written(&FORMAT, &[record]);
         for (at, width) in [(0, 4), (4, 4), (8, 8), (16, 8), (24, 4), (28, 4), (32, 4), (36, 4), (40, 4)] {
             bytes[at..at + width].reverse();

@@ -3,7 +3,7 @@
 use dcd_engine::{Nanos, SECTOR_BYTES};
 
 use crate::text::{Names, RESPONSE_UNKNOWN, counted, known_response};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 /// Meaning of a column; times in units of so many nanoseconds, places and lengths of so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ impl Columns {
             None => DeviceId(number),
         };
         let record = match row.op {
-            Op::Flush => Record::flush(row.at, device),
+            RecordOp::Flush => Record::flush(row.at, device),
             op => Record::of_bytes(row.at, device, op, row.start, row.length)?,
         };
         let or_zero = self.roles.iter().flatten().any(|role| matches!(role, Role::ResponseOrZero(_)));
@@ -165,7 +165,7 @@ impl Columns {
 /// A row, in nanoseconds and bytes.
 pub struct Raw {
     pub at: Nanos,
-    pub op: Op,
+    pub op: RecordOp,
     pub start: u64,
     pub length: u64,
     pub device: u64,
@@ -175,25 +175,33 @@ pub struct Raw {
 
 impl Raw {
     pub const fn new() -> Raw {
-        Raw { at: Nanos::ZERO, op: Op::Read, start: 0, length: 0, device: 0, host: None, response: None }
+        Raw {
+            at: Nanos::ZERO,
+            op: RecordOp::Read,
+            start: 0,
+            length: 0,
+            device: 0,
+            host: None,
+            response: None,
+        }
     }
 }
 
 /// Words, and the codes of SCSI commands.
-pub fn operation(column: &str, word: &str) -> Result<Op, String> {
+pub fn operation(column: &str, word: &str) -> Result<RecordOp, String> {
     match word.to_ascii_lowercase().as_str() {
-        "r" | "read" | "get" | "08" | "28" | "88" | "a8" => Ok(Op::Read),
-        "w" | "write" | "set" | "put" | "0a" | "2a" | "8a" | "aa" => Ok(Op::Write),
-        "d" | "discard" | "trim" => Ok(Op::Discard),
-        "f" | "flush" | "sync" => Ok(Op::Flush),
+        "r" | "read" | "get" | "08" | "28" | "88" | "a8" => Ok(RecordOp::Read),
+        "w" | "write" | "set" | "put" | "0a" | "2a" | "8a" | "aa" => Ok(RecordOp::Write),
+        "d" | "discard" | "trim" => Ok(RecordOp::Discard),
+        "f" | "flush" | "sync" => Ok(RecordOp::Flush),
         _ => Err(format!("the {column} is not read, write, discard or flush: {word:?}")),
     }
 }
 
-pub fn io_type(column: &str, word: &str) -> Result<Op, String> {
+pub fn io_type(column: &str, word: &str) -> Result<RecordOp, String> {
     match word {
-        "0" => Ok(Op::Read),
-        "1" => Ok(Op::Write),
+        "0" => Ok(RecordOp::Read),
+        "1" => Ok(RecordOp::Write),
         _ => Err(format!("the {column} is neither 0 nor 1: {word:?}")),
     }
 }

@@ -12,7 +12,7 @@ use dcd_stack::compact::{
 
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 pub const FORMAT: Format = Format {
     name: "dcd",
@@ -165,7 +165,7 @@ impl Reader {
         let at = if has(EARLIER) { before.at.checked_sub(step)? } else { before.at.checked_add(step)? };
         let device = if has(SAME_DEVICE) { before.device } else { u32::try_from(self.varint()?).ok()? };
         let (at, device) = (Nanos(at), DeviceId(device));
-        let record = if op == Op::Flush {
+        let record = if op == RecordOp::Flush {
             Record::flush(at, device)
         } else {
             let step = if has(FOLLOWS) { 0 } else { unzigzag(self.varint()?) };
@@ -207,8 +207,10 @@ mod tests {
     #[test]
     fn bytes_are_as_documented() {
         let records = [
-            Record::new(Nanos(5), DeviceId(0), Op::Write, 8, 8).unwrap(),
-            Record::new(Nanos(7), DeviceId(0), Op::Read, 16, 8).unwrap().answered_after(Some(Nanos(300))),
+            Record::new(Nanos(5), DeviceId(0), RecordOp::Write, 8, 8).unwrap(),
+            Record::new(Nanos(7), DeviceId(0), RecordOp::Read, 16, 8)
+                .unwrap()
+                .answered_after(Some(Nanos(300))),
         ];
         let bytes = written(&FORMAT, &records);
         assert_eq!(&bytes[..16], b"DCDTRACE\x01\0\0\0\0\0\0\0");

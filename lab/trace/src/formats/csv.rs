@@ -8,7 +8,7 @@ use dcd_engine::Nanos;
 use super::columns::{Columns, Raw, Role, io_type, operation};
 use crate::format::{Format, Head, Likeness};
 use crate::text::{Lines, Print, TextReader, TextWriter, decimal, whole};
-use dcd_stack::{Op, Record};
+use dcd_stack::{Record, RecordOp};
 
 const HEADER: &str = "at_ns,device,op,lba,sectors,response_ns";
 const SEPARATORS: [char; 4] = [',', '\t', ';', '|'];
@@ -110,7 +110,7 @@ impl Print for Printer {
 
     fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
         let Record { at, device, op, extent, response } = record;
-        let (start, sectors) = if *op == Op::Flush { (0, 0) } else { (extent.start.0, extent.sectors) };
+        let (start, sectors) = if *op == RecordOp::Flush { (0, 0) } else { (extent.start.0, extent.sectors) };
         let response = response.map_or_else(String::new, |response| response.0.to_string());
         writeln!(out, "{},{},{},{start},{sectors},{response}", at.0, device.0, op.name())
     }
@@ -124,8 +124,9 @@ mod tests {
 
     #[test]
     fn our_columns_hold_everything() {
-        let write =
-            Record::new(Nanos(7), DeviceId(3), Op::Write, 8, 16).unwrap().answered_after(Some(Nanos(9)));
+        let write = Record::new(Nanos(7), DeviceId(3), RecordOp::Write, 8, 16)
+            .unwrap()
+            .answered_after(Some(Nanos(9)));
         let flush = Record::flush(Nanos(8), DeviceId(3));
         let text = "at_ns,device,op,lba,sectors,response_ns\n7,3,write,8,16,9\n8,3,flush,0,0,\n";
         assert_eq!(written(&FORMAT, &[write, flush]), text.as_bytes());
@@ -140,13 +141,14 @@ mod tests {
         assert_eq!(crate::recognise("test", text.as_bytes()).unwrap().name, "csv");
         let mut reader = (FORMAT.read)(input("test", text.as_bytes().to_vec())).unwrap();
         let records = read_reader(&mut *reader).unwrap();
-        let write = Record::new(Nanos::from_secs(33_898), DeviceId(0), Op::Write, 40_409_911, 13).unwrap();
-        let read = Record::new(Nanos::from_secs(33_899), DeviceId(0), Op::Read, 42_932_745, 1).unwrap();
+        let write =
+            Record::new(Nanos::from_secs(33_898), DeviceId(0), RecordOp::Write, 40_409_911, 13).unwrap();
+        let read = Record::new(Nanos::from_secs(33_899), DeviceId(0), RecordOp::Read, 42_932_745, 1).unwrap();
         assert_eq!(records, [write, read]);
         assert!(reader.note().unwrap().contains("sectors of 512 bytes"), "{:?}", reader.note());
         let without = "time\tobj_id\tsize\n1\t8\t4096\n";
         let mut reader = (FORMAT.read)(input("test", without.as_bytes().to_vec())).unwrap();
-        assert_eq!(read_reader(&mut *reader).unwrap()[0].op, Op::Read);
+        assert_eq!(read_reader(&mut *reader).unwrap()[0].op, RecordOp::Read);
         assert!(reader.note().unwrap().contains("all is taken for reads"), "{:?}", reader.note());
     }
 
@@ -154,10 +156,13 @@ mod tests {
     fn named_columns_of_msr_may_be_in_any_order() {
         let text = "Type,Timestamp,Offset,Size,ResponseTime\nWrite,10,1024,512,0\n";
         let records = read_text(&FORMAT, text).unwrap();
-        assert_eq!(records, [Record::new(Nanos(1_000), DeviceId(0), Op::Write, 2, 1).unwrap()]);
+        assert_eq!(records, [Record::new(Nanos(1_000), DeviceId(0), RecordOp::Write, 2, 1).unwrap()]);
         let tencent = "Timestamp,Offset,Size,IOType,VolumeID\n5,8,16,1,1063\n";
         let records = read_text(&FORMAT, tencent).unwrap();
-        assert_eq!(records, [Record::new(Nanos::from_secs(5), DeviceId(1063), Op::Write, 8, 16).unwrap()]);
+        assert_eq!(
+            records,
+            [Record::new(Nanos::from_secs(5), DeviceId(1063), RecordOp::Write, 8, 16).unwrap()]
+        );
         assert!(
             read_text(&FORMAT, "a,b,c\n1,2,3\n").unwrap_err().to_string().contains("has to name the columns")
         );

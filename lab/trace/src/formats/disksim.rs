@@ -7,7 +7,7 @@ use dcd_engine::Nanos;
 
 use crate::format::{Format, Head, Likeness};
 use crate::text::{Decimal, Lines, Print, Refused, TextReader, TextWriter, blank, only_reads_and_writes};
-use dcd_stack::{Op, Record};
+use dcd_stack::{Record, RecordOp};
 
 const READ: u64 = 1;
 const MILLISECOND_NS: u64 = 1_000_000;
@@ -89,7 +89,7 @@ impl Lines for Columns {
         let flags = u64::from_str_radix(flags.trim_start_matches("0x"), 16)
             .map_err(|_| format!("the flags are no hexadecimal number: {flags:?}"))?;
         fields.end()?;
-        let op = if flags & READ == 0 { Op::Write } else { Op::Read };
+        let op = if flags & READ == 0 { RecordOp::Write } else { RecordOp::Read };
         Ok(Some(Record::new(at, device, op, start, sectors)?))
     }
 }
@@ -104,7 +104,7 @@ impl Print for Columns {
             1 => &record.at.0,
             unit_ns => &Decimal { time: record.at, unit_ns, digits_min: self.digits_min },
         };
-        let flags = u64::from(record.op == Op::Read);
+        let flags = u64::from(record.op == RecordOp::Read);
         let Record { device, extent, .. } = record;
         writeln!(out, "{at} {} {} {} {flags}", device.0, extent.start.0, extent.sectors)
     }
@@ -119,8 +119,11 @@ mod tests {
     #[test]
     fn lines_with_tabs_and_with_blanks() {
         let records = read_text(&FORMAT, "13.191135\t30\t0\t5\t1\n17.829285 20 576560 6 0\n").unwrap();
-        assert_eq!((records[0].at, records[0].device.0, records[0].op), (Nanos(13_191_135), 30, Op::Read));
-        assert_eq!((records[1].extent, records[1].op), (Extent::new(Lba(576_560), 6), Op::Write));
+        assert_eq!(
+            (records[0].at, records[0].device.0, records[0].op),
+            (Nanos(13_191_135), 30, RecordOp::Read)
+        );
+        assert_eq!((records[1].extent, records[1].op), (Extent::new(Lba(576_560), 6), RecordOp::Write));
         assert_eq!(written(&FORMAT, &records[1..]), b"17.829285 20 576560 6 0\n");
         assert_eq!(written(&MQSIM, &records[1..]), b"17829285 20 576560 6 0\n");
         assert_eq!(read_text(&MQSIM, "17829285 20 576560 6 0\n").unwrap(), records[1..]);

@@ -9,7 +9,7 @@ use dcd_engine::Nanos;
 
 use crate::format::{Format, Head, Likeness};
 use crate::text::{Fields, Lines, Names, Print, TextReader, TextWriter, blank, counted};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 const MICROSECOND_NS: u64 = 1_000;
 /// The names in a log that we write; read again, they give the same device numbers.
@@ -68,9 +68,9 @@ impl Lines for Reader {
         let action = fields.text("action")?;
         let device = self.names.id(name, name.strip_prefix(NAME).and_then(|n| n.parse().ok()))?;
         let op = match action {
-            "read" => Op::Read,
-            "write" => Op::Write,
-            "trim" => Op::Discard,
+            "read" => RecordOp::Read,
+            "write" => RecordOp::Write,
+            "trim" => RecordOp::Discard,
             "sync" | "datasync" | "syncfs" => return Ok(Some(Record::flush(at, device))),
             // It begins to write pages back, and makes nothing durable.
             "sync_file_range" => {
@@ -137,10 +137,10 @@ impl Print for Printer {
         self.last = self.last.max(at);
         let (offset, length) = (record.extent.start.bytes(), record.bytes());
         match record.op {
-            Op::Read => writeln!(out, "{stamp}{name} read {offset} {length}"),
-            Op::Write => writeln!(out, "{stamp}{name} write {offset} {length}"),
-            Op::Discard => writeln!(out, "{stamp}{name} trim {offset} {length}"),
-            Op::Flush => writeln!(out, "{stamp}{name} sync"),
+            RecordOp::Read => writeln!(out, "{stamp}{name} read {offset} {length}"),
+            RecordOp::Write => writeln!(out, "{stamp}{name} write {offset} {length}"),
+            RecordOp::Discard => writeln!(out, "{stamp}{name} trim {offset} {length}"),
+            RecordOp::Flush => writeln!(out, "{stamp}{name} sync"),
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
         let text = "fio version 3 iolog\n0 /tmp/f1 add\n0 /tmp/f1 open\n391 /tmp/f1 read 249856 4096\n\
                     400 /tmp/f1 datasync\n401 /tmp/f1 close\n";
         let records = read_text(&V3, text).unwrap();
-        assert_eq!(records[0], Record::new(Nanos(391_000), DeviceId(0), Op::Read, 488, 8).unwrap());
+        assert_eq!(records[0], Record::new(Nanos(391_000), DeviceId(0), RecordOp::Read, 488, 8).unwrap());
         assert_eq!(records[1], Record::flush(Nanos(400_000), DeviceId(0)));
         assert_eq!(records.len(), 2);
     }
@@ -169,8 +169,9 @@ mod tests {
     fn a_range_that_is_written_back_is_no_flush() {
         let text = "fio version 3 iolog\n22 f add\n203 f write 0 4096\n244 f sync_file_range 12288 0\n340 f sync 28672 0\n";
         let mut reader = (V3.read)(crate::testing::input("test", text.as_bytes().to_vec())).unwrap();
-        let ops: Vec<Op> = crate::testing::read_reader(&mut *reader).unwrap().iter().map(|r| r.op).collect();
-        assert_eq!(ops, [Op::Write, Op::Flush]);
+        let ops: Vec<RecordOp> =
+            crate::testing::read_reader(&mut *reader).unwrap().iter().map(|r| r.op).collect();
+        assert_eq!(ops, [RecordOp::Write, RecordOp::Flush]);
         assert!(reader.note().unwrap().starts_with("1 sync_file_range"), "{:?}", reader.note());
     }
 

@@ -10,7 +10,7 @@ use crate::text::{
     Lines, Names, Print, RESPONSE_UNKNOWN, Refused, TextReader, TextWriter, comma, counted, known_response,
     only_reads_and_writes, whole,
 };
-use dcd_stack::{Op, Record};
+use dcd_stack::{Record, RecordOp};
 
 const TICK_NS: u64 = 100;
 
@@ -47,8 +47,8 @@ impl Lines for Msr {
         let disk = fields.text("disk number")?;
         let number: u32 = disk.parse().map_err(|_| format!("the disk number is no number: {disk:?}"))?;
         let op = match fields.text("type")? {
-            kind if kind.eq_ignore_ascii_case("read") => Op::Read,
-            kind if kind.eq_ignore_ascii_case("write") => Op::Write,
+            kind if kind.eq_ignore_ascii_case("read") => RecordOp::Read,
+            kind if kind.eq_ignore_ascii_case("write") => RecordOp::Write,
             kind => return Err(format!("the type is neither Read nor Write: {kind:?}")),
         };
         let (offset, size) = (fields.number("offset")?, fields.number("size")?);
@@ -80,7 +80,7 @@ impl Print for Msr {
 
     /// An unknown response time is written as 0, as the format has no other word for it.
     fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
-        let kind = if record.op == Op::Read { "Read" } else { "Write" };
+        let kind = if record.op == RecordOp::Read { "Read" } else { "Write" };
         let (at, response) = (record.at.0 / TICK_NS, record.response.unwrap_or_default().0 / TICK_NS);
         let (offset, bytes) = (record.extent.start.bytes(), record.bytes());
         writeln!(out, "{at},dcd,{},{kind},{offset},{bytes},{response}", record.device.0)
@@ -97,7 +97,7 @@ mod tests {
     fn a_line_of_the_published_traces() {
         let records = read_text(&FORMAT, "128166385295514663,hm,0,Write,9056014336,2048,2833\n").unwrap();
         let record = records[0];
-        assert_eq!((record.at, record.op), (Nanos(12_816_638_529_551_466_300), Op::Write));
+        assert_eq!((record.at, record.op), (Nanos(12_816_638_529_551_466_300), RecordOp::Write));
         assert_eq!(record.extent, Extent::new(Lba(17_687_528), 4));
         assert_eq!(record.response, Some(Nanos(283_300)));
     }

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::TraceError;
 use crate::format::{Format, Input, Likeness};
 use crate::records::{RecordReader, Records};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Fewer records say too little to recognise a format without a magic number.
@@ -86,7 +86,7 @@ impl Records for Oracle {
         let start = object
             .checked_mul(self.unit_bytes)
             .ok_or_else(|| format!("the object {object} is no place on a disk"))?;
-        Ok(Some(Record::of_bytes(at, DeviceId(0), Op::Read, start, access.bytes.get().into())?))
+        Ok(Some(Record::of_bytes(at, DeviceId(0), RecordOp::Read, start, access.bytes.get().into())?))
     }
 
     fn note(&self) -> Option<String> {
@@ -119,7 +119,7 @@ mod tests {
         let records = read_reader(&mut *reader).unwrap();
         assert_eq!(
             records[0],
-            Record::new(Nanos::from_secs(5), DeviceId(0), Op::Read, 40_409_911, 13).unwrap()
+            Record::new(Nanos::from_secs(5), DeviceId(0), RecordOp::Read, 40_409_911, 13).unwrap()
         );
         assert_eq!(records.len(), 4);
         assert!(reader.note().unwrap().contains("all was taken for reads"));

@@ -7,7 +7,7 @@ use dcd_engine::Nanos;
 
 use crate::format::Format;
 use crate::text::{Decimal, Lines, Print, Refused, TextReader, TextWriter, comma, only_reads_and_writes};
-use dcd_stack::{Op, Record};
+use dcd_stack::{Record, RecordOp};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -33,8 +33,8 @@ impl Lines for Spc {
         let device = fields.device("ASU")?;
         let (lba, bytes) = (fields.number("LBA")?, fields.number("size")?);
         let op = match fields.text("opcode")? {
-            "R" | "r" => Op::Read,
-            "W" | "w" => Op::Write,
+            "R" | "r" => RecordOp::Read,
+            "W" | "w" => RecordOp::Write,
             code => return Err(format!("the opcode is neither R nor W: {code:?}")),
         };
         let at = fields.decimal("timestamp", SECOND_NS)?;
@@ -48,7 +48,7 @@ impl Print for Spc {
     }
 
     fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
-        let code = if record.op == Op::Read { 'R' } else { 'W' };
+        let code = if record.op == RecordOp::Read { 'R' } else { 'W' };
         let at = Decimal { time: record.at, unit_ns: SECOND_NS, digits_min: 6 };
         writeln!(out, "{},{},{},{code},{at}", record.device.0, record.extent.start.0, record.bytes())
     }
@@ -64,7 +64,7 @@ mod tests {
     fn a_line_of_the_published_traces() {
         let text = "0,303567,3584,w,0.000000\n 1 , 512 , 4096 , R , 0.5 , x\n";
         let records = read_text(&FORMAT, text).unwrap();
-        assert_eq!((records[0].extent, records[0].op), (Extent::new(Lba(303_567), 7), Op::Write));
+        assert_eq!((records[0].extent, records[0].op), (Extent::new(Lba(303_567), 7), RecordOp::Write));
         assert_eq!((records[1].device.0, records[1].at), (1, Nanos(500_000_000)));
         assert_eq!(written(&FORMAT, &records[..1]), b"0,303567,3584,W,0.000000\n");
     }

@@ -8,7 +8,7 @@ use dcd_engine::Nanos;
 use crate::error::TraceError;
 use crate::format::{Format, Input, Likeness};
 use crate::records::{RecordReader, Records};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 const HEADER_END: u8 = 0x0c;
 /// Maximum size of a header. Known ones have 2204 bytes; a larger one is no header.
@@ -62,7 +62,7 @@ fn record(raw: &[u8; RECORD_BYTES]) -> Result<Record, String> {
     let response = stop.checked_sub(start).ok_or("it stops before it starts")?;
     let (bytes, block) = (u64::from(word(6)), u64::from(word(7)));
     let disk = DeviceId(word(8) >> 8 & 0xff);
-    let op = if word(11) & READ == 0 { Op::Write } else { Op::Read };
+    let op = if word(11) & READ == 0 { RecordOp::Write } else { RecordOp::Read };
     let record = Record::of_bytes(Nanos(at), disk, op, block * BLOCK_BYTES, bytes)?;
     Ok(record.answered_after(Some(Nanos(response * MICROSECOND_NS))))
 }
@@ -89,7 +89,7 @@ mod tests {
         bytes.extend(words.iter().flat_map(|w| w.to_be_bytes()));
         let records = read(&FORMAT, &bytes).unwrap();
         assert_eq!((records[0].at, records[0].device), (Nanos(1_022_479_000), DeviceId(1)));
-        assert_eq!((records[0].op, records[0].extent), (Op::Read, Extent::new(Lba(520), 8)));
+        assert_eq!((records[0].op, records[0].extent), (RecordOp::Read, Extent::new(Lba(520), 8)));
         assert_eq!(records[0].response, Some(Nanos::from_micros(10_026)));
     }
 }

@@ -7,7 +7,7 @@ use dcd_engine::Nanos;
 
 use crate::format::Format;
 use crate::text::{Lines, Print, Refused, TextReader, TextWriter, comma, only_reads_and_writes};
-use dcd_stack::{Op, Record};
+use dcd_stack::{Record, RecordOp};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -33,8 +33,8 @@ impl Lines for Tencent {
         let at = fields.number("timestamp")?;
         let (offset, size) = (fields.number("offset")?, fields.number("size")?);
         let op = match fields.text("IOType")? {
-            "0" => Op::Read,
-            "1" => Op::Write,
+            "0" => RecordOp::Read,
+            "1" => RecordOp::Write,
             kind => return Err(format!("the IOType is neither 0 nor 1: {kind:?}")),
         };
         let device = fields.device("VolumeID")?;
@@ -50,7 +50,7 @@ impl Print for Tencent {
     }
 
     fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
-        let kind = u8::from(record.op == Op::Write);
+        let kind = u8::from(record.op == RecordOp::Write);
         let Record { at, device, extent, .. } = record;
         writeln!(out, "{},{},{},{kind},{}", at.0 / SECOND_NS, extent.start.0, extent.sectors, device.0)
     }
@@ -66,7 +66,7 @@ mod tests {
     fn a_one_is_a_write() {
         let text = "1538323200,12910952,128,0,1063\n1538323200,6338688,8,1,1627\n";
         let records = read_text(&FORMAT, text).unwrap();
-        assert_eq!((records[0].op, records[1].op), (Op::Read, Op::Write));
+        assert_eq!((records[0].op, records[1].op), (RecordOp::Read, RecordOp::Write));
         assert_eq!(records[0].extent, Extent::new(Lba(12_910_952), 128));
         assert_eq!(records[1].device.0, 1627);
         assert_eq!(written(&FORMAT, &records), text.as_bytes());

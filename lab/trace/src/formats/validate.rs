@@ -6,7 +6,7 @@ use dcd_engine::Nanos;
 
 use crate::format::Format;
 use crate::text::{Lines, TextReader, blank};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 const MICROSECOND_NS: u64 = 1_000;
 
@@ -34,8 +34,8 @@ impl Lines for Validate {
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
         let mut fields = blank(line);
         let op = match fields.text("direction")? {
-            "R" => Op::Read,
-            "W" => Op::Write,
+            "R" => RecordOp::Read,
+            "W" => RecordOp::Write,
             other => return Err(format!("the direction is neither R nor W: {other:?}")),
         };
         match fields.text("hit or miss")? {
@@ -63,9 +63,9 @@ mod tests {
         let text = "W Hit    4583176   4    663.00000  45422.00000\nR Miss 4583180 4 607.00000 34200.00000\n";
         let records = read_text(&FORMAT, text).unwrap();
         assert_eq!((records[0].at, records[0].response), (Nanos(0), Some(Nanos::from_micros(663))));
-        assert_eq!((records[1].at, records[1].op), (Nanos::from_micros(663 + 45_422), Op::Read));
+        assert_eq!((records[1].at, records[1].op), (Nanos::from_micros(663 + 45_422), RecordOp::Read));
         let twice = read_text(&FORMAT, "W Doub  197410    31     28204.180     31220.570\n").unwrap();
-        assert_eq!((twice[0].op, twice[0].extent.sectors), (Op::Write, 31));
+        assert_eq!((twice[0].op, twice[0].extent.sectors), (RecordOp::Write, 31));
         assert!(read_text(&FORMAT, "W Maybe 1 1 1 1\n").is_err());
     }
 }

@@ -11,7 +11,7 @@ use crate::error::TraceError;
 use crate::format::{Format, Head, Input, Likeness, WriteTrace};
 use crate::records::{RecordReader, Records};
 use crate::text::{RESPONSE_UNKNOWN, counted, known_response};
-use dcd_stack::{DeviceId, Op, Record};
+use dcd_stack::{DeviceId, Record, RecordOp};
 
 const MICROSECOND_NS: u64 = 1_000;
 const READS: [u16; 4] = [0x08, 0x28, 0x88, 0xa8];
@@ -186,8 +186,8 @@ impl<V: Version> Records for Vscsi<V> {
         }
         let command = raw.command();
         let op = match command.command {
-            code if READS.contains(&code) => Op::Read,
-            code if WRITES.contains(&code) => Op::Write,
+            code if READS.contains(&code) => RecordOp::Read,
+            code if WRITES.contains(&code) => RecordOp::Write,
             _ => {
                 self.other += 1;
                 return Ok(None);
@@ -237,7 +237,7 @@ impl<V: Version> WriteTrace for Writer<V> {
             .map_err(|_| refuse(format!("a request of {} bytes", record.bytes()), "Write the format dcd"))?;
         let raw = V::make(Command {
             number: self.number,
-            command: if record.op == Op::Read { READ_10 } else { WRITE_10 },
+            command: if record.op == RecordOp::Read { READ_10 } else { WRITE_10 },
             bytes,
             start: record.extent.start.0,
             micros: record.at.0 / MICROSECOND_NS,
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn fields_are_where_the_format_has_them() {
-        let record = Record::new(Nanos(7_000), DeviceId(0), Op::Write, 4096, 8).unwrap();
+        let record = Record::new(Nanos(7_000), DeviceId(0), RecordOp::Write, 4096, 8).unwrap();
         let bytes = written(&V1, &[record]);
         assert_eq!(bytes.len(), 32);
         assert_eq!((&bytes[4..8], &bytes[12..16]), (&[0, 16, 0, 0][..], &[0x2a, 0, 0, 1][..]));

@@ -20,7 +20,7 @@ use super::place::{Places, Touched};
 use super::spread::Sampler;
 use crate::error::TraceError;
 use crate::format::ReadTrace;
-use dcd_stack::{Op, Record};
+use dcd_stack::{Record, RecordOp};
 
 /// An overwrite to come: request number, order, where.
 type Due = Reverse<(u64, u64, Lba, u64)>;
@@ -51,7 +51,7 @@ enum From {
 /// The request before, which the next may continue.
 #[derive(Clone, Copy)]
 struct Before {
-    op: Op,
+    op: RecordOp,
     extent: Extent,
     /// Origin, if it is a read.
     from: From,
@@ -128,9 +128,9 @@ impl Synthesiser {
     }
 
     /// The operation, and the request that it continues, if it does.
-    fn operation(&mut self) -> (Op, Option<Before>) {
+    fn operation(&mut self) -> (RecordOp, Option<Before>) {
         let continues = self.before.filter(|before| match before.op {
-            Op::Read => self.left.0 > 0,
+            RecordOp::Read => self.left.0 > 0,
             _ => self.left.1 > 0,
         });
         if let Some(before) = continues
@@ -139,7 +139,7 @@ impl Synthesiser {
             return (before.op, Some(before));
         }
         let reads = self.rng.random_range(0..self.left.0 + self.left.1) < self.left.0;
-        (if reads { Op::Read } else { Op::Write }, None)
+        (if reads { RecordOp::Read } else { RecordOp::Write }, None)
     }
 
     fn write(&mut self, continues: Option<Before>) -> Before {
@@ -183,7 +183,7 @@ impl Synthesiser {
         self.written_sectors.add(extent);
         self.written.0.push((self.number, extent));
         self.left.1 -= 1;
-        Before { op: Op::Write, extent, from: From::New, new, fate }
+        Before { op: RecordOp::Write, extent, from: From::New, new, fate }
     }
 
     fn read(&mut self, continues: Option<Before>) -> Before {
@@ -201,7 +201,7 @@ impl Synthesiser {
             self.read.0.push((self.number, extent));
         }
         self.left.0 -= 1;
-        Before { op: Op::Read, extent, from, new: false, fate: None }
+        Before { op: RecordOp::Read, extent, from, new: false, fate: None }
     }
 
     /// Returns what follows the read before, if anything of its kind does.
@@ -259,9 +259,9 @@ impl Iterator for Synthesiser {
         }
         self.number += 1;
         let (op, continues) = self.operation();
-        let made = if op == Op::Read { self.read(continues) } else { self.write(continues) };
+        let made = if op == RecordOp::Read { self.read(continues) } else { self.write(continues) };
         self.before = Some(made);
-        self.flush_next = op == Op::Write && self.flush_chance > 0.0 && self.chance(self.flush_chance);
+        self.flush_next = op == RecordOp::Write && self.flush_chance > 0.0 && self.chance(self.flush_chance);
         self.now += self.gaps.next(&mut self.rng);
         Some(Record { at, device, op, extent: made.extent, response: None })
     }

@@ -10,7 +10,7 @@ use dcd_engine::{
     StackBuilder, Target,
 };
 
-use super::{Cut, Driver, MemDisk, Oracle, Outcome, Run, look_at_disk};
+use super::{Cut, ExplorerRun, MemDisk, MemDriver, Oracle, RunResult, look_at_disk};
 use crate::{CutStyle, SimRng};
 
 /// Crashed states that are rescued, per mille.
@@ -33,25 +33,25 @@ pub(crate) fn add_mirror(builder: &mut StackBuilder, config: &MirrorConfig, legs
 }
 
 /// The legs of a log as one device.
-struct Legs {
-    driver: Driver,
+struct JoinedLegs {
+    driver: MemDriver,
     stack: Stack,
 }
 
-impl Legs {
-    fn activate(config: &MirrorConfig, legs: Vec<MemDisk>) -> Result<Legs, (Vec<MemDisk>, String)> {
-        let mut driver = Driver::new(legs);
+impl JoinedLegs {
+    fn activate(config: &MirrorConfig, legs: Vec<MemDisk>) -> Result<JoinedLegs, (Vec<MemDisk>, String)> {
+        let mut driver = MemDriver::new(legs);
         let mut builder = StackBuilder::new();
         let root = add_mirror(&mut builder, config, &driver.geometries());
         let mut stack = builder.finish(root);
         match stack.activate(&mut driver) {
-            Ok(()) => Ok(Legs { driver, stack }),
+            Ok(()) => Ok(JoinedLegs { driver, stack }),
             Err(refused) => Err((driver.into_devices(), refused.to_string())),
         }
     }
 }
 
-impl BlockDevice for Legs {
+impl BlockDevice for JoinedLegs {
     fn geometry(&self) -> Geometry {
         self.stack.geometry(self.stack.root())
     }
@@ -107,7 +107,7 @@ impl Rescued {
         };
         let report = match &self.legs {
             None => run(&mut disks[0]),
-            Some(config) => match Legs::activate(config, std::mem::take(disks)) {
+            Some(config) => match JoinedLegs::activate(config, std::mem::take(disks)) {
                 Ok(mut legs) => {
                     let report = run(&mut legs);
                     *disks = legs.driver.into_devices();
@@ -124,7 +124,7 @@ impl Rescued {
     }
 
     /// Rescues all, and returns the disks after a power cut, and the operations it took.
-    fn rescue_all(&self, mut disks: Vec<MemDisk>, rng: &mut SimRng) -> Outcome<(Vec<MemDisk>, u64)> {
+    fn rescue_all(&self, mut disks: Vec<MemDisk>, rng: &mut SimRng) -> RunResult<(Vec<MemDisk>, u64)> {
         let (report, left) = self.rescue(&mut disks, u64::MAX);
         let report = report.map_err(|error| format!("a rescue is refused: {error}"))?;
         if !report.is_complete() {
@@ -138,9 +138,9 @@ fn cut_power(disks: &[MemDisk], rng: &mut SimRng) -> Vec<MemDisk> {
     disks.iter().map(|disk| disk.power_cut(rng.pick(&CutStyle::ALL), rng)).collect()
 }
 
-impl Run {
+impl ExplorerRun {
     /// Rescues some crashed states. What is drawn for that does not change the rest of the run.
-    pub(super) fn judge_rescue(&mut self, cut: &Cut, oracle: &Oracle) -> Outcome {
+    pub(super) fn judge_rescue(&mut self, cut: &Cut, oracle: &Oracle) -> RunResult {
         let Some(rescued) = self.rig.rescued.clone() else { return Ok(()) };
         let rng = self.rng.clone();
         let outcome =
@@ -149,7 +149,7 @@ impl Run {
         outcome
     }
 
-    fn rescue_twice(&mut self, rescued: &Rescued, cut: &Cut, oracle: &Oracle) -> Outcome {
+    fn rescue_twice(&mut self, rescued: &Rescued, cut: &Cut, oracle: &Oracle) -> RunResult {
         if self.are_torn(&cut.disks) {
             return Ok(());
         }
@@ -169,7 +169,7 @@ impl Run {
     }
 
     /// Judges the data disk alone, and then what a start serves.
-    fn judge_rescued(&mut self, disks: Vec<MemDisk>, cut: &Cut, oracle: &Oracle, how: &str) -> Outcome {
+    fn judge_rescued(&mut self, disks: Vec<MemDisk>, cut: &Cut, oracle: &Oracle, how: &str) -> RunResult {
         *self.counts.kinds.entry(how.into()).or_default() += 1;
         let found = look_at_disk(disks.last().expect("there is a data disk"), Lba(0), oracle);
         oracle.judge(cut.at, &found).map_err(|what| format!("{how}: {what}"))?;

@@ -4,8 +4,8 @@
 //! medium then holds all acknowledged data. So a start must refuse the log, or serve every sector as it was last written, or
 //! fail exactly the sectors that lay in the damaged blocks.
 
-use super::{Driver, MemDisk, Oracle, Outcome, Run, Stack, stamp};
-use crate::{Client, CutStyle, Image, Progress, Seen, SimRng};
+use super::{ExplorerRun, MemDisk, MemDriver, Oracle, RunResult, Stack, stamp};
+use crate::{CutStyle, DriverProgress, Image, SeenContent, SimClient, SimRng};
 use dcd_engine::log_cache::REST;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
 use dcd_engine::{Buf, Io, Lba, Nanos, Pump, SECTOR_BYTES};
@@ -25,7 +25,7 @@ pub struct LogArea {
 }
 
 #[derive(Debug)]
-enum Damage {
+enum RotDamage {
     Flip {
         at: Lba,
         bit: u64,
@@ -46,51 +46,51 @@ impl LogArea {
         Lba(from + rng.below((self.sectors - from) / self.block_sectors) * self.block_sectors)
     }
 
-    fn draw(self, rng: &mut SimRng) -> Damage {
+    fn draw(self, rng: &mut SimRng) -> RotDamage {
         match rng.below(3) {
-            0 => Damage::Flip { at: Lba(rng.below(self.sectors)), bit: rng.below(8 * SECTOR_BYTES) },
-            1 => Damage::Swap {
+            0 => RotDamage::Flip { at: Lba(rng.below(self.sectors)), bit: rng.below(8 * SECTOR_BYTES) },
+            1 => RotDamage::Swap {
                 one: self.block(rng, FIRST_SEGMENT_SECTOR),
                 other: self.block(rng, FIRST_SEGMENT_SECTOR),
             },
-            _ => Damage::Lose { at: self.block(rng, 0), before: rng.chance(700) },
+            _ => RotDamage::Lose { at: self.block(rng, 0), before: rng.chance(700) },
         }
     }
 
-    fn strike(self, disk: &mut MemDisk, damage: &Damage, before: &Image) {
+    fn strike(self, disk: &mut MemDisk, damage: &RotDamage, before: &Image) {
         let read = |image: &Image, at: Lba| {
             let mut bytes = vec![0; (self.block_sectors * SECTOR_BYTES) as usize];
             image.read(at, &mut bytes);
             bytes
         };
         match *damage {
-            Damage::Flip { at, bit } => disk.flip_bit(at, bit),
-            Damage::Swap { one, other } => {
+            RotDamage::Flip { at, bit } => disk.flip_bit(at, bit),
+            RotDamage::Swap { one, other } => {
                 let (first, second) = (read(disk.current(), one), read(disk.current(), other));
                 disk.put(one, &second);
                 disk.put(other, &first);
             }
-            Damage::Lose { at, before: true } => disk.put(at, &read(before, at)),
-            Damage::Lose { at, before: false } => {
+            RotDamage::Lose { at, before: true } => disk.put(at, &read(before, at)),
+            RotDamage::Lose { at, before: false } => {
                 disk.put(at, &vec![0; (self.block_sectors * SECTOR_BYTES) as usize]);
             }
         }
     }
 }
 
-impl Run {
+impl ExplorerRun {
     /// Continues with a second client, so that the log holds older and newer content; then rests, and damages the log.
     pub(super) fn rot(
         &mut self,
-        driver: &mut Driver,
+        driver: &mut MemDriver,
         stack: &mut Stack,
         oracle: Oracle,
         log: LogArea,
-    ) -> Outcome {
+    ) -> RunResult {
         let before = driver.devices()[0].current().clone();
         let character = self.character.expect("the first client had one");
         let sampler = self.sampler(driver, 0, 0, 0);
-        let mut client = Client::new(character, oracle, self.rng.fork());
+        let mut client = SimClient::new(character, oracle, self.rng.fork());
         self.serve(driver, stack, &mut client, &sampler, 0)?;
         let mut oracle = client.oracle;
         let mark = oracle.flush_begins();
@@ -98,7 +98,7 @@ impl Run {
         stack.run_blocking(driver, root, Io::Flush).status.map_err(|e| format!("a flush failed: {e}"))?;
         oracle.flush_ends(mark, true);
         driver.set_alarm(driver.now() + REST + Nanos::from_millis(500), 0);
-        while !matches!(driver.step(stack), Progress::Alarm(_)) {}
+        while !matches!(driver.step(stack), DriverProgress::Alarm(_)) {}
         self.tell_driver(driver);
         let at = driver.now();
         let killed = self.rng.chance(500);
@@ -128,7 +128,7 @@ impl Run {
         Ok(())
     }
 
-    fn start_rotten(&mut self, disks: Vec<MemDisk>, oracle: &Oracle, at: Nanos) -> Outcome<&'static str> {
+    fn start_rotten(&mut self, disks: Vec<MemDisk>, oracle: &Oracle, at: Nanos) -> RunResult<&'static str> {
         let (mut driver, mut stack) = self.start(disks)?;
         driver.hash_no_payloads();
         let activated = stack.activate(&mut driver);
@@ -137,12 +137,12 @@ impl Run {
             return Ok("refused");
         }
         let found = look_at_all(&mut driver, &mut stack, oracle);
-        let lost = found.iter().filter(|seen| **seen == Seen::Unreadable).count();
+        let lost = found.iter().filter(|seen| **seen == SeenContent::Unreadable).count();
         if lost > LOST_SECTORS_MAX {
             return Err(format!("{lost} sectors cannot be read, more than lay in the damaged blocks"));
         }
         let mut oracle = oracle.clone();
-        let lbas = found.iter().enumerate().filter(|(_, seen)| **seen == Seen::Unreadable);
+        let lbas = found.iter().enumerate().filter(|(_, seen)| **seen == SeenContent::Unreadable);
         lbas.for_each(|(lba, _)| oracle.lost(Lba(lba as u64)));
         oracle.judge(at, &found)?;
         Ok(if lost == 0 { "served whole" } else { "served with errors" })
@@ -150,10 +150,10 @@ impl Run {
 }
 
 /// Reads the whole device, sector by sector where that is needed to see which cannot be read.
-pub(crate) fn look_at_all(driver: &mut Driver, stack: &mut Stack, oracle: &Oracle) -> Vec<Seen> {
+pub(crate) fn look_at_all(driver: &mut MemDriver, stack: &mut Stack, oracle: &Oracle) -> Vec<SeenContent> {
     let total = oracle.sectors();
     let mut found = Vec::with_capacity(total as usize);
-    let mut read = |at: u64, sectors: u64, found: &mut Vec<Seen>| {
+    let mut read = |at: u64, sectors: u64, found: &mut Vec<SeenContent>| {
         let buf = Buf::zeroed((sectors * SECTOR_BYTES) as usize);
         let root = stack.root();
         let result = stack.run_blocking(driver, root, Io::Read { at: Lba(at), buf });
@@ -170,7 +170,7 @@ pub(crate) fn look_at_all(driver: &mut Driver, stack: &mut Stack, oracle: &Oracl
         }
         for lba in start..start + sectors {
             if !read(lba, 1, &mut found) {
-                found.push(Seen::Unreadable);
+                found.push(SeenContent::Unreadable);
             }
         }
     }

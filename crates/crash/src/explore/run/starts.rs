@@ -3,18 +3,18 @@
 use dcd_engine::Stack;
 use dcd_engine::raid::{ArraySuperblockError, AssembleError};
 
-use super::{Driver, Outcome, Run};
+use super::{ExplorerRun, MemDriver, RunResult};
 use crate::explore::administrator::{
     add_offline, blank_members, failed_member, late_member, may_add_offline, replaced_members,
 };
 use crate::{MemDisk, SimMemory};
 
-impl Run {
-    pub(super) fn start(&mut self, mut disks: Vec<MemDisk>) -> Outcome<(Driver, Stack)> {
+impl ExplorerRun {
+    pub(super) fn start(&mut self, mut disks: Vec<MemDisk>) -> RunResult<(MemDriver, Stack)> {
         self.missing = self.see_to_members(&mut disks)?;
         self.tell_who();
         self.hand_over_memory();
-        let mut driver = Driver::new(disks);
+        let mut driver = MemDriver::new(disks);
         let mut stack = match &self.rig.hot_add {
             Some(hot_add) => (hot_add.build_without)(&driver.geometries(), &self.missing),
             None => (self.rig.build)(&driver.geometries()),
@@ -43,7 +43,7 @@ impl Run {
     }
 
     /// Adds members before a start, and returns those that are missing at this start.
-    fn see_to_members(&mut self, disks: &mut [MemDisk]) -> Outcome<Vec<usize>> {
+    fn see_to_members(&mut self, disks: &mut [MemDisk]) -> RunResult<Vec<usize>> {
         let mut missing: Vec<usize> = self.see_to_blank_member(disks)?.into_iter().collect();
         let Some(hot_add) = &self.rig.hot_add else { return Ok(missing) };
         // Two may have been added at a time.
@@ -74,12 +74,12 @@ impl Run {
 
     /// A crash while a disk was being added may leave it without a superblock. A start names the disk and changes nothing. The
     /// disk is then added once more, or left out and returned.
-    fn see_to_blank_member(&mut self, disks: &mut [MemDisk]) -> Outcome<Option<usize>> {
+    fn see_to_blank_member(&mut self, disks: &mut [MemDisk]) -> RunResult<Option<usize>> {
         let Some(hot_add) = &self.rig.hot_add else { return Ok(None) };
         let blank = blank_members(hot_add, disks);
         let Some(&role) = blank.first() else { return Ok(None) };
         *self.counts.kinds.entry("starts that name a blank member".into()).or_default() += 1;
-        let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
+        let mut driver = MemDriver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
         let mut stack = (self.rig.build)(&driver.geometries());
         let refused = match stack.activate(&mut driver) {
             Ok(()) => return Err(format!("a start with the blank member {role} is not refused")),

@@ -11,9 +11,9 @@ use dcd_engine::log_cache::{LogError, offline::live_superblock};
 use dcd_engine::mirror::{CONTENT_SECTOR, MirrorError};
 use dcd_engine::{Buf, Durability, ErrorKind, Io, Lba, RequestId, SECTOR_BYTES};
 
-use super::{Cut, Outcome, Run};
+use super::{Cut, ExplorerRun, RunResult};
 use crate::explore::MayLose;
-use crate::{FaultOn, FaultPlan, FaultRule, MemDisk, Progress, stamp};
+use crate::{DiskFaults, DriverProgress, FaultOn, FaultRule, MemDisk, stamp};
 
 /// Chances in a thousand at a crash.
 const TAKES_OVER: u64 = 350;
@@ -64,7 +64,7 @@ impl Here {
     }
 }
 
-impl Run {
+impl ExplorerRun {
     pub(super) fn tell_who(&self) {
         if let Some(machines) = &self.rig.machines {
             machines.who.set(self.here.who);
@@ -72,7 +72,7 @@ impl Run {
     }
 
     /// Perhaps lets the other machine take over, or its leg come back.
-    pub(super) fn see_to_machines(&mut self, cut: &mut Cut) -> Outcome {
+    pub(super) fn see_to_machines(&mut self, cut: &mut Cut) -> RunResult {
         if self.rig.machines.is_none() {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl Run {
         disks.iter().map(|disk| disk.killed(&mut self.rng)).collect()
     }
 
-    fn take_over(&mut self, cut: &mut Cut) -> Outcome {
+    fn take_over(&mut self, cut: &mut Cut) -> RunResult {
         let machines = self.rig.machines.as_ref().expect("there are two");
         let may_lose = (machines.may_lose)(&cut.disks);
         let alive: Vec<usize> = may_lose.into_iter().filter(|leg| !cut.disks[*leg].faults().dead).collect();
@@ -98,7 +98,7 @@ impl Run {
         let leg = self.rng.pick(&alive);
         let left = if self.rng.chance(GOES_ON) { self.goes_on(cut, leg)? } else { None };
         let left = left.unwrap_or_else(|| cut.disks[leg].killed(&mut self.rng));
-        cut.disks[leg].set_faults(FaultPlan::dead());
+        cut.disks[leg].set_faults(DiskFaults::dead());
         let machine = self.here.who.other();
         self.here = Here { who: Who { machine, takes_over: false }, away: Some((leg, Rc::new(left))) };
         cut.how.push_str(&format!(", machine {machine} takes over without leg {leg}"));
@@ -124,11 +124,11 @@ impl Run {
 
     /// Lets the first machine, which is still running, go on with its leg, while the other leg is away and the data disk refuses writes.
     /// The machine's clients write something else. Returns the leg as the machine leaves it; none where the machine does not go on.
-    fn goes_on(&mut self, cut: &Cut, leg: usize) -> Outcome<Option<MemDisk>> {
+    fn goes_on(&mut self, cut: &Cut, leg: usize) -> RunResult<Option<MemDisk>> {
         let mut disks = self.copies(&cut.disks);
-        disks[1 - leg].set_faults(FaultPlan::dead());
+        disks[1 - leg].set_faults(DiskFaults::dead());
         let refuses_writes = FaultRule::for_ever(FaultOn::Write, 0, ErrorKind::Medium);
-        disks.last_mut().expect("the data disk").set_faults(FaultPlan::new(refuses_writes));
+        disks.last_mut().expect("the data disk").set_faults(DiskFaults::new(refuses_writes));
         let (mut driver, mut stack) = self.start(disks)?;
         if stack.activate(&mut driver).is_err() {
             return Ok(None);
@@ -145,12 +145,12 @@ impl Run {
             driver.request(&mut stack, RequestId(id), write);
         }
         let events_max = driver.events() + GOES_ON_EVENTS_MAX;
-        while driver.events() < events_max && driver.step(&mut stack) != Progress::Idle {}
+        while driver.events() < events_max && driver.step(&mut stack) != DriverProgress::Idle {}
         Ok(Some(driver.devices()[leg].killed(&mut self.rng)))
     }
 
     /// Brings back the leg of the other machine. If that machine went on alone, the legs are refused together, and its leg is left out.
-    fn leg_comes_back(&mut self, cut: &mut Cut) -> Outcome {
+    fn leg_comes_back(&mut self, cut: &mut Cut) -> RunResult {
         let (leg, disk) = self.here.away.take().expect("one is away");
         cut.disks[leg] = disk.killed(&mut self.rng);
         cut.how.push_str(&format!(", leg {leg} of the other machine is back"));
@@ -162,7 +162,7 @@ impl Run {
             Ok(()) => Ok(()),
             Err(error) if matches!(error.downcast_ref(), Some(MirrorError::Apart(..))) => {
                 *self.counts.kinds.entry("legs refused that were used apart".into()).or_default() += 1;
-                cut.disks[leg].set_faults(FaultPlan::dead());
+                cut.disks[leg].set_faults(DiskFaults::dead());
                 Ok(())
             }
             Err(error) => Err(format!("a start with leg {leg} of the other machine is refused: {error}")),

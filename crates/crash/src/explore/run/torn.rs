@@ -7,13 +7,13 @@ use dcd_engine::log_cache::recover::RecoverError;
 use dcd_engine::{ActivateError, Lba, Nanos, Stack};
 
 use super::rot::look_at_all;
-use super::{Cut, Driver, MemDisk, Oracle, Outcome, Run};
-use crate::Seen;
+use super::{Cut, ExplorerRun, MemDisk, MemDriver, Oracle, RunResult};
+use crate::SeenContent;
 
 /// Chance in a thousand that memory is lost with its process.
 const MEMORY_LOST: u64 = 100;
 
-impl Run {
+impl ExplorerRun {
     /// True if every good copy of the log has sectors that cannot be read.
     pub(super) fn are_torn(&self, disks: &[MemDisk]) -> bool {
         self.rig.are_torn.as_ref().is_some_and(|are_torn| are_torn(disks))
@@ -25,7 +25,7 @@ impl Run {
         refused: &ActivateError,
         oracle: &Oracle,
         at: Nanos,
-    ) -> Outcome {
+    ) -> RunResult {
         let is_damage = matches!(refused.downcast_ref(), Some(LogError::Recover(RecoverError::Damage(_))));
         if !is_damage {
             return Err(format!("recovery refuses: {refused}"));
@@ -34,7 +34,7 @@ impl Run {
         let (mut driver, mut stack) = self.start_accepting(disks)?;
         let found = look_at_all(&mut driver, &mut stack, oracle);
         let mut oracle = oracle.clone();
-        for (lba, _) in found.iter().enumerate().filter(|(_, seen)| **seen == Seen::Unreadable) {
+        for (lba, _) in found.iter().enumerate().filter(|(_, seen)| **seen == SeenContent::Unreadable) {
             let at = Lba(lba as u64);
             if !oracle.is_uncertain(at) {
                 return Err(format!("the crash took data: {at} cannot be read, and was acknowledged"));
@@ -45,9 +45,9 @@ impl Run {
         if self.rig.promise == Promise::Ordered { Ok(()) } else { oracle.judge(at, &found) }
     }
 
-    fn start_accepting(&mut self, disks: &[MemDisk]) -> Outcome<(Driver, Stack)> {
+    fn start_accepting(&mut self, disks: &[MemDisk]) -> RunResult<(MemDriver, Stack)> {
         let build = self.rig.build_accepting.as_ref().expect("a log can be damaged");
-        let mut driver = Driver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
+        let mut driver = MemDriver::new(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
         let mut stack = build(&driver.geometries());
         let activated = stack.activate(&mut driver);
         activated.map_err(|e| format!("recovery refuses although damage is accepted: {e}"))?;
@@ -71,7 +71,7 @@ impl Run {
         refused: &ActivateError,
         oracle: &Oracle,
         at: Nanos,
-    ) -> Outcome {
+    ) -> RunResult {
         if !matches!(refused.downcast_ref(), Some(LogError::MemoryMissed(_))) {
             return Err(format!("recovery refuses: {refused}"));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dcd_engine::raid::offline::{ChangeError, make_spare, replace};
 use dcd_engine::raid::{ArrayStatus, ArraySuperblock, DevicesStatus};
 use dcd_engine::{BlockDevice, SECTOR_BYTES, Seat};
-use dcd_serve::control::Client;
+use dcd_serve::control::ControlClient;
 use dcd_stack::HumanBytes;
 use serde_json::json;
 
@@ -17,7 +17,7 @@ use crate::control::{ask, server_of};
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
-use crate::session::members::{Devices, Found, Standing, apart, newest};
+use crate::session::members::{Devices, FoundMember, Standing, apart, newest};
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
 use crate::session::record::uuid_text;
@@ -31,7 +31,7 @@ pub fn run(args: &ArrayAdd) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
     let name = named(&choice, &args.name, "add")?;
     match server_of(&choice.site)? {
-        Some(client) => Served { choice: &choice, name, client }.add(args.force),
+        Some(client) => AddingServer { choice: &choice, name, client }.add(args.force),
         None => offline(&choice, name, args.force),
     }
 }
@@ -103,7 +103,7 @@ fn replaced(name: &str, role: usize, now: &ArraySuperblock) -> String {
 /// Refuses if another device has the role, or if the array might not start without the missing member.
 fn may_take_role(choice: &ArrayChoice, name: &str, role: usize) -> Result<(), Failure> {
     let devices = Devices::open(choice, Purpose::Look)?;
-    let holds = |found: &&Found| match devices.standing(found) {
+    let holds = |found: &&FoundMember| match devices.standing(found) {
         Some(Standing::InUse(other) | Standing::Rebuilding(other, _)) => other == role && found.name != name,
         _ => false,
     };
@@ -137,13 +137,13 @@ fn missed(regions: u64, most: u64) -> String {
 }
 
 /// A server, and the device that it is to add.
-struct Served<'a> {
+struct AddingServer<'a> {
     choice: &'a ArrayChoice,
     name: &'a str,
-    client: Client,
+    client: ControlClient,
 }
 
-impl Served<'_> {
+impl AddingServer<'_> {
     fn add(mut self, force: bool) -> Result<(), Failure> {
         let name = self.name;
         let mut before = self.status()?;
@@ -164,7 +164,7 @@ impl Served<'_> {
         loop {
             let status = self.status()?;
             match progress(&status.devices, seat) {
-                Progress::Member(role) => {
+                AddProgress::Member(role) => {
                     let count = |array: &ArrayStatus| array.statistics.members_returned;
                     let what = match count(&status) > count(&before) {
                         true => "it was away, and only what it missed is being filled",
@@ -175,12 +175,12 @@ impl Served<'_> {
                     );
                     return Ok(());
                 }
-                Progress::Spare => {
+                AddProgress::Spare => {
                     println!("\"{name}\" is a spare now: it takes the place of a member that fails");
                     return Ok(());
                 }
-                Progress::Joining => std::thread::sleep(INTERVAL),
-                Progress::Failed => {
+                AddProgress::Joining => std::thread::sleep(INTERVAL),
+                AddProgress::Failed => {
                     let mut notes = status.advice.iter();
                     let note = notes.rfind(|note| note.starts_with(&format!("{seat} ")));
                     let why = note.map_or("see \"dcd array status\"", String::as_str);
@@ -275,7 +275,7 @@ impl Served<'_> {
     fn prepare(&self, array: &ArrayStatus, force: bool) -> Result<(), Failure> {
         let name = self.name;
         let (offline, parts) = start(&self.choice.site, &[name], Purpose::Look)?;
-        let found = Found::new(name, offline.part(target(&parts, name)));
+        let found = FoundMember::new(name, offline.part(target(&parts, name)));
         let needed = array.member_sectors_min;
         let uuid = found.superblock().map(|(superblock, _)| uuid_text(superblock.uuid));
         let of_this = uuid.is_some_and(|uuid| array.uuid == uuid);
@@ -295,25 +295,25 @@ impl Served<'_> {
 }
 
 /// Progress of a server that adds a device.
-enum Progress {
+enum AddProgress {
     Joining,
     Spare,
     Member(usize),
     Failed,
 }
 
-fn progress(devices: &DevicesStatus, seat: Seat) -> Progress {
+fn progress(devices: &DevicesStatus, seat: Seat) -> AddProgress {
     match seat {
         Seat::Spare(place) => match devices.role_of_spare(place) {
-            Some(role) => Progress::Member(role),
-            None if devices.spares.contains(&place) => Progress::Spare,
-            None if devices.joining.contains(&place) => Progress::Joining,
-            None => Progress::Failed,
+            Some(role) => AddProgress::Member(role),
+            None if devices.spares.contains(&place) => AddProgress::Spare,
+            None if devices.joining.contains(&place) => AddProgress::Joining,
+            None => AddProgress::Failed,
         },
         Seat::Member(role) => match devices.open_members.get(role) {
-            Some(true) => Progress::Member(role),
-            _ if devices.joining_members.contains(&role) => Progress::Joining,
-            _ => Progress::Failed,
+            Some(true) => AddProgress::Member(role),
+            _ if devices.joining_members.contains(&role) => AddProgress::Joining,
+            _ => AddProgress::Failed,
         },
     }
 }

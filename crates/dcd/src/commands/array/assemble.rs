@@ -15,11 +15,11 @@ use crate::control::not_served;
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
 use crate::session::devices::Purpose;
-use crate::session::members::{Content, Found, Standing, apart, standing};
+use crate::session::members::{FoundMember, MemberContent, Standing, apart, standing};
 use crate::session::record::{Refusal, caches_text, uuid_text};
 use crate::session::serving::checks::admit_plain_parts;
 use crate::session::site::Site;
-use crate::session::started::PartDevice;
+use crate::session::started::StartedPart;
 use crate::session::survey::{start, target};
 
 pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
@@ -28,13 +28,14 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
     {
         return check(file);
     }
-    let mut found = args.devices.iter().map(|path| look(path)).collect::<Result<Vec<Found>, Failure>>()?;
+    let mut found =
+        args.devices.iter().map(|path| look(path)).collect::<Result<Vec<FoundMember>, Failure>>()?;
     let chosen = choose(&found, args.array.as_deref());
     let journal = tell_others(&mut found, chosen.as_ref().ok());
     let array = chosen?;
     refuse_apart(&array, &found)?;
     refuse_twice(&array, &found)?;
-    let members = Members::of(&array, &found);
+    let members = DevicesByRole::of(&array, &found);
     members.complain(&array)?;
     members.tell_left_out(&array, &found);
     if !args.without_journal {
@@ -59,20 +60,20 @@ pub fn run(args: &ArrayAssemble) -> Result<(), Failure> {
 }
 
 /// Opens a device without changing it, and reads its superblock.
-fn look(path: &Path) -> Result<Found, Failure> {
+fn look(path: &Path) -> Result<FoundMember, Failure> {
     let site = Site::of_device(path, true)?;
     let (offline, parts) = start(&site, &[&site.export], Purpose::Look)?;
-    Ok(Found::new(&path.display().to_string(), offline.part(target(&parts, &site.export))))
+    Ok(FoundMember::new(&path.display().to_string(), offline.part(target(&parts, &site.export))))
 }
 
 /// Says which devices belong to no array. Returns the journal of `array`, if a device begins with it.
-fn tell_others(found: &mut [Found], array: Option<&ArraySuperblock>) -> Option<Journal> {
+fn tell_others(found: &mut [FoundMember], array: Option<&ArraySuperblock>) -> Option<JournalDevice> {
     let mut journal = None;
-    for Found { name, device, content } in found {
-        let Content::None(error) = content else { continue };
-        let find = |(device, array): (&mut PartDevice, &ArraySuperblock)| find_journal(device, array);
+    for FoundMember { name, device, content } in found {
+        let MemberContent::None(error) = content else { continue };
+        let find = |(device, array): (&mut StartedPart, &ArraySuperblock)| find_journal(device, array);
         match device.as_mut().zip(array).and_then(find) {
-            Some(found) => journal = Some(Journal { path: name.clone(), found }),
+            Some(found) => journal = Some(JournalDevice { path: name.clone(), found }),
             None => eprintln!("dcd: {name}: {error}"),
         }
     }
@@ -80,13 +81,13 @@ fn tell_others(found: &mut [Found], array: Option<&ArraySuperblock>) -> Option<J
 }
 
 /// The device that begins with the journal of the array.
-struct Journal {
+struct JournalDevice {
     path: String,
     found: FoundJournal,
 }
 
 /// Refuses to leave out a journal: the write hole would be open again, and after a crash, data that is only in the journal would be lost.
-fn refuse_without_journal(array: &ArraySuperblock, journal: Option<&Journal>) -> Result<(), Failure> {
+fn refuse_without_journal(array: &ArraySuperblock, journal: Option<&JournalDevice>) -> Result<(), Failure> {
     if journal.is_some() || !(array.has_journal || array.active && array.journaled) {
         return Ok(());
     }
@@ -99,16 +100,18 @@ fn refuse_without_journal(array: &ArraySuperblock, journal: Option<&Journal>) ->
 }
 
 /// Chooses the array whose UUID begins with `wanted`, or the only one. Says which devices cannot be read.
-fn choose(found: &[Found], wanted: Option<&str>) -> Result<ArraySuperblock, Failure> {
-    let mut arrays: BTreeMap<String, Vec<&Found>> = BTreeMap::new();
+fn choose(found: &[FoundMember], wanted: Option<&str>) -> Result<ArraySuperblock, Failure> {
+    let mut arrays: BTreeMap<String, Vec<&FoundMember>> = BTreeMap::new();
     for device in found {
         match &device.content {
-            Content::Of(superblock, _) => arrays.entry(uuid_text(superblock.uuid)).or_default().push(device),
-            Content::Unreadable(why) => eprintln!("dcd: {}: cannot be read: {why}", device.name),
-            Content::None(_) => {}
+            MemberContent::Of(superblock, _) => {
+                arrays.entry(uuid_text(superblock.uuid)).or_default().push(device)
+            }
+            MemberContent::Unreadable(why) => eprintln!("dcd: {}: cannot be read: {why}", device.name),
+            MemberContent::None(_) => {}
         }
     }
-    let of = |devices: &[&Found]| {
+    let of = |devices: &[&FoundMember]| {
         let with_role = devices.iter().filter_map(|device| device.superblock());
         let with_role = with_role.filter(|(_, identity)| identity.role.is_some());
         ArraySuperblock::newest_of(with_role.map(|(superblock, _)| superblock)).cloned()
@@ -133,7 +136,7 @@ fn choose(found: &[Found], wanted: Option<&str>) -> Result<ArraySuperblock, Fail
 }
 
 /// Refuses members that have diverged: each part lacks what was written to the other.
-fn refuse_apart(array: &ArraySuperblock, found: &[Found]) -> Result<(), Failure> {
+fn refuse_apart(array: &ArraySuperblock, found: &[FoundMember]) -> Result<(), Failure> {
     let Some(apart) = apart(array, found.iter()) else { return Ok(()) };
     for device in found {
         let role = device.superblock().and_then(|(_, identity)| array.role_of(identity.id));
@@ -148,7 +151,7 @@ fn refuse_apart(array: &ArraySuperblock, found: &[Found]) -> Result<(), Failure>
 }
 
 /// Refuses two devices with the same id: nothing tells which of them has the newest data.
-fn refuse_twice(array: &ArraySuperblock, found: &[Found]) -> Result<(), Failure> {
+fn refuse_twice(array: &ArraySuperblock, found: &[FoundMember]) -> Result<(), Failure> {
     let mut seen: BTreeMap<u64, &str> = BTreeMap::new();
     for device in found {
         let Some((superblock, identity)) = device.superblock() else { continue };
@@ -174,15 +177,15 @@ fn refuse_twice(array: &ArraySuperblock, found: &[Found]) -> Result<(), Failure>
 }
 
 /// Devices by role, and the spares.
-struct Members<'a> {
+struct DevicesByRole<'a> {
     roles: Vec<Option<&'a str>>,
     spares: Vec<&'a str>,
 }
 
-impl<'a> Members<'a> {
+impl<'a> DevicesByRole<'a> {
     /// Gives each device its place.
-    fn of(array: &ArraySuperblock, found: &'a [Found]) -> Members<'a> {
-        let mut members = Members { roles: vec![None; array.members], spares: Vec::new() };
+    fn of(array: &ArraySuperblock, found: &'a [FoundMember]) -> DevicesByRole<'a> {
+        let mut members = DevicesByRole { roles: vec![None; array.members], spares: Vec::new() };
         for device in found {
             let Some((superblock, identity)) = device.superblock() else { continue };
             match standing(array, superblock, identity) {
@@ -197,7 +200,7 @@ impl<'a> Members<'a> {
     }
 
     /// Says why devices of the array get no place, and which members are missing.
-    fn tell_left_out(&self, array: &ArraySuperblock, found: &[Found]) {
+    fn tell_left_out(&self, array: &ArraySuperblock, found: &[FoundMember]) {
         for device in found {
             let Some((superblock, identity)) = device.superblock() else { continue };
             let name = &device.name;
@@ -251,7 +254,11 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
-    fn stack_file(&self, array: &ArraySuperblock, journal: Option<&Journal>) -> Result<String, Failure> {
+    fn stack_file(
+        &self,
+        array: &ArraySuperblock,
+        journal: Option<&JournalDevice>,
+    ) -> Result<String, Failure> {
         let mut text = format!("# Array {}\n", uuid_text(array.uuid));
         if !array.caches.is_empty() {
             let _ = writeln!(

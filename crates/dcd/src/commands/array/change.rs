@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use dcd_engine::raid::contiguity::Contiguity;
 use dcd_engine::raid::offline::{self, forget, mark_failed};
 use dcd_engine::raid::{ArrayStatus, DevicesStatus};
-use dcd_serve::control::Client;
+use dcd_serve::control::ControlClient;
 use serde_json::json;
 
 use crate::cli_array::{ArrayArgs, ArrayFail, ArrayRemove};
@@ -13,7 +13,7 @@ use crate::control::{ask, not_served, server_of};
 use crate::failure::Failure;
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
-use crate::session::members::{Content, Devices, Found, Standing};
+use crate::session::members::{Devices, FoundMember, MemberContent, Standing};
 use crate::session::record::Refusal;
 use crate::session::serving::status::array_of_server;
 
@@ -178,7 +178,7 @@ fn remove_absent(choice: &ArrayChoice, name: &str) -> Result<(), Failure> {
 }
 
 /// Tells the server to close the device, by the name that it had when the server opened it. The stack file may no longer have that name.
-fn remove_served(choice: &ArrayChoice, mut client: Client, name: &str) -> Result<(), Failure> {
+fn remove_served(choice: &ArrayChoice, mut client: ControlClient, name: &str) -> Result<(), Failure> {
     let until = Instant::now() + REMOVE_PATIENCE;
     let array = array_of_server(&mut client, &choice.layer)?;
     let name = &by_role(&array.devices, name).unwrap_or_else(|| name.to_owned());
@@ -256,11 +256,11 @@ pub fn named<'a>(choice: &'a ArrayChoice, name: &str, verb: &str) -> Result<&'a 
 }
 
 /// Takes a device out of `devices`; fails if it could not be opened.
-pub fn take(devices: &mut Devices, name: &str) -> Result<Found, Failure> {
+pub fn take(devices: &mut Devices, name: &str) -> Result<FoundMember, Failure> {
     let place = devices.found.iter().position(|found| found.name == name).expect("all names are there");
     let found = devices.found.remove(place);
     match (&found.device, &found.content) {
-        (None, Content::Unreadable(why)) => Err(Failure::Failed(why.clone())),
+        (None, MemberContent::Unreadable(why)) => Err(Failure::Failed(why.clone())),
         _ => Ok(found),
     }
 }

@@ -15,7 +15,7 @@ use crate::session::open::reserve_space;
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::{random_id, random_uuid};
 use crate::session::record::uuid_text;
-use crate::session::started::PartDevice;
+use crate::session::started::StartedPart;
 use crate::session::survey::{start, target};
 
 pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
@@ -31,7 +31,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let mut made_files = Made::default();
     with_journal.iter().for_each(|name| made_files.file_that_is_missing(choice.site.path_below(name)));
     let (offline, parts) = start(&choice.site, &with_journal, Purpose::Create)?;
-    let mut devices: Vec<PartDevice> =
+    let mut devices: Vec<StartedPart> =
         with_journal.iter().map(|name| offline.part(target(&parts, name))).collect();
     if !args.force {
         refuse_over_array(&names, &mut devices)?;
@@ -79,7 +79,7 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
 }
 
 /// Refuses to create an array over an existing one: that does not repair the existing one.
-fn refuse_over_array(names: &[&str], devices: &mut [PartDevice]) -> Result<(), Failure> {
+fn refuse_over_array(names: &[&str], devices: &mut [StartedPart]) -> Result<(), Failure> {
     let found = names.iter().zip(devices).filter_map(|(name, device)| {
         let (superblock, _) = ArraySuperblock::read(device).ok()?;
         Some((format!("\"{name}\""), uuid_text(superblock.uuid)))

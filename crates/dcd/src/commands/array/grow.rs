@@ -19,7 +19,7 @@ use crate::session::members::Devices;
 use crate::session::overwrite::may_overwrite;
 use crate::session::random::random_id;
 use crate::session::record::{AttachmentState, admit_without_record};
-use crate::session::started::PartDevice;
+use crate::session::started::StartedPart;
 use crate::session::survey::{array_record, start, target};
 
 const FIRST_DETACH: &str = "\"dcd detach\" the cache with the stack file that has no new member yet, leave it out of the stack file while \
@@ -42,7 +42,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
         choice.members.iter().flatten().chain(&choice.journal).map(String::as_str).collect();
     let (offline, parts) = start(&choice.site, &names, Purpose::Change)?;
     let open = |name: &String| offline.part(target(&parts, name));
-    let mut devices: Vec<Option<PartDevice>> =
+    let mut devices: Vec<Option<StartedPart>> =
         choice.members.iter().map(|name| name.as_ref().map(open)).collect();
     let mut journal = choice.journal.as_ref().map(open);
     let adds = adds_member(&choice, &parts, &mut devices, args.force)?;
@@ -76,7 +76,7 @@ pub fn run(args: &ArrayGrow) -> Result<(), Failure> {
 fn adds_member(
     choice: &ArrayChoice,
     parts: &Parts,
-    devices: &mut [Option<PartDevice>],
+    devices: &mut [Option<StartedPart>],
     force: bool,
 ) -> Result<bool, Failure> {
     let known = devices.iter_mut().flatten().filter_map(|device| ArraySuperblock::read(device).ok());

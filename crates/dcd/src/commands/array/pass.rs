@@ -5,7 +5,7 @@ use std::time::Duration;
 use dcd_engine::raid::{ArrayState, ArrayStatus, members_named};
 use dcd_engine::{ArrayCommand, Control, LayerIndex, Nanos, Pump, Report, Stack};
 use dcd_io::{CallId, Context, Driver, Signal, Signals};
-use dcd_serve::control::{Client, ClientError};
+use dcd_serve::control::{ClientError, ControlClient};
 use dcd_stack::LayerStatus;
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ fn has_nothing_to_do(command: ArrayCommand, array: &ArrayStatus) -> bool {
     command == ArrayCommand::Rebuild && array.failed_members.is_empty()
 }
 
-fn tell(client: &mut Client, choice: &ArrayChoice, command: ArrayCommand) -> Result<(), Failure> {
+fn tell(client: &mut ControlClient, choice: &ArrayChoice, command: ArrayCommand) -> Result<(), Failure> {
     let (word, repair) = match command {
         ArrayCommand::Scrub { repair } => ("scrub", repair),
         ArrayCommand::ScrubStop => ("scrub-stop", false),

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, PassName, PassStatus, Return, members_named};
-use dcd_serve::control::Client;
-use dcd_stack::{DeviceSpec, HumanBytes};
+use dcd_serve::control::ControlClient;
+use dcd_stack::{DeclaredDevice, HumanBytes};
 use serde::Serialize;
 
 use crate::cli_array::ArrayStatus as Arguments;
@@ -14,7 +14,7 @@ use crate::failure::{Failure, Health};
 use crate::output::print_json;
 use crate::session::choice::{ArrayChoice, place};
 use crate::session::devices::Purpose;
-use crate::session::members::{Content, Devices, Found, Standing};
+use crate::session::members::{Devices, FoundMember, MemberContent, Standing};
 use crate::session::record::{Refusal, uuid_text};
 use crate::session::serving::checks::admit_plain_parts;
 use crate::session::serving::status::array_of_server;
@@ -77,20 +77,20 @@ pub fn without(array: &ArrayStatus) -> String {
 
 /// The state of an array, as the command shows it and prints it as JSON.
 #[derive(Debug, Serialize)]
-struct Report {
+struct ArrayReport {
     served: bool,
     /// Reason that the array would not start.
     refusal: Option<String>,
     reshaped_percent: Option<f64>,
     stopped_cleanly: Option<bool>,
-    devices: Vec<Device>,
+    devices: Vec<ArrayDevice>,
     #[serde(flatten)]
     array: ArrayStatus,
 }
 
 /// A device of the stack file, or of the server.
 #[derive(Clone, Debug, Serialize)]
-struct Device {
+struct ArrayDevice {
     name: String,
     place: String,
     role: Option<usize>,
@@ -101,9 +101,9 @@ struct Device {
     read_errors: Option<u64>,
 }
 
-impl Device {
-    fn new(name: &str, place: String, role: Option<usize>, state: impl Into<String>) -> Device {
-        Device {
+impl ArrayDevice {
+    fn new(name: &str, place: String, role: Option<usize>, state: impl Into<String>) -> ArrayDevice {
+        ArrayDevice {
             name: name.to_owned(),
             place,
             role,
@@ -116,21 +116,28 @@ impl Device {
 }
 
 /// Reports a running array. Its devices have the names that they had when the server opened them: the stack file may have others by now.
-fn served(choice: &ArrayChoice, mut client: Client) -> Result<Report, Failure> {
+fn served(choice: &ArrayChoice, mut client: ControlClient) -> Result<ArrayReport, Failure> {
     let mut array = array_of_server(&mut client, &choice.layer)?;
-    let served = Served { choice, array: &array };
+    let served = ServedArray { choice, array: &array };
     let (devices, notes) = (served.devices(), served.notes());
     array.advice = notes;
-    Ok(Report { served: true, refusal: None, reshaped_percent: None, stopped_cleanly: None, devices, array })
+    Ok(ArrayReport {
+        served: true,
+        refusal: None,
+        reshaped_percent: None,
+        stopped_cleanly: None,
+        devices,
+        array,
+    })
 }
 
 /// A served array, and the stack file's view of it.
-struct Served<'a> {
+struct ServedArray<'a> {
     choice: &'a ArrayChoice,
     array: &'a ArrayStatus,
 }
 
-impl Served<'_> {
+impl ServedArray<'_> {
     /// Returns the spare that has taken a role.
     fn holder(&self, role: usize) -> Option<usize> {
         self.array.devices.holders.get(role).copied().flatten()
@@ -161,23 +168,23 @@ impl Served<'_> {
         }
     }
 
-    fn devices(&self) -> Vec<Device> {
+    fn devices(&self) -> Vec<ArrayDevice> {
         let devices = &self.array.devices;
         let members = devices.member_names.iter().enumerate();
         let members = members.map(|(role, open)| self.member(role, open.as_ref()));
         let spares = devices.spare_names.iter().enumerate();
         let spares = spares.filter_map(|(place, name)| self.spare(place, name.as_ref()?));
         let new = self.choice.spares.iter().filter(|name| !self.is_open(name)).map(|name| {
-            let state = match self.choice.site.device(name).is_none_or(DeviceSpec::is_there) {
+            let state = match self.choice.site.device(name).is_none_or(DeclaredDevice::is_there) {
                 true => "new: \"dcd array add\" makes it a spare",
                 false => "missing",
             };
-            Device::new(name, "spare".to_owned(), None, state)
+            ArrayDevice::new(name, "spare".to_owned(), None, state)
         });
         members.chain(spares).chain(new).collect()
     }
 
-    fn member(&self, role: usize, open: Option<&String>) -> Device {
+    fn member(&self, role: usize, open: Option<&String>) -> ArrayDevice {
         let (named, holder) = (self.named(role), self.holder(role));
         let is_renamed = named.is_some() && named == open;
         let state = match (holder, open) {
@@ -201,10 +208,10 @@ impl Served<'_> {
         };
         // The counters belong to the spare that has the role, and are shown in its line.
         let is_its = holder.is_none() || is_renamed;
-        Device {
+        ArrayDevice {
             generation: self.events(role).filter(|_| is_its),
             read_errors: self.read_errors(role).filter(|_| is_its),
-            ..Device::new(
+            ..ArrayDevice::new(
                 shown.map_or("missing", String::as_str),
                 format!("member {role}"),
                 Some(role),
@@ -214,7 +221,7 @@ impl Served<'_> {
     }
 
     /// Describes a spare; none if it is shown as the member that it has become.
-    fn spare(&self, place: usize, name: &String) -> Option<Device> {
+    fn spare(&self, place: usize, name: &String) -> Option<ArrayDevice> {
         let devices = &self.array.devices;
         let role = (0..devices.member_names.len()).find(|role| self.holder(*role) == Some(place));
         if role.is_some_and(|role| self.named(role) == Some(name)) {
@@ -226,10 +233,10 @@ impl Served<'_> {
             None if devices.joining.contains(&place) => "being made a spare".to_owned(),
             None => "not used".to_owned(),
         };
-        Some(Device {
+        Some(ArrayDevice {
             generation: role.and_then(|role| self.events(role)),
             read_errors: role.and_then(|role| self.read_errors(role)),
-            ..Device::new(name, format!("spare {place}"), role, state)
+            ..ArrayDevice::new(name, format!("spare {place}"), role, state)
         })
     }
 
@@ -263,7 +270,7 @@ impl Served<'_> {
 }
 
 /// Reports an array that is not served, from its superblocks. `start`: what a start would find, or why it would be refused.
-fn offline(choice: &ArrayChoice, devices: &Devices, start: Result<ArrayStatus, Refusal>) -> Report {
+fn offline(choice: &ArrayChoice, devices: &Devices, start: Result<ArrayStatus, Refusal>) -> ArrayReport {
     let of = &devices.newest;
     let stripes = of.member_sectors / of.strip_sectors;
     let state = state(devices, start.is_ok());
@@ -271,7 +278,7 @@ fn offline(choice: &ArrayChoice, devices: &Devices, start: Result<ArrayStatus, R
         Ok(found) => (found, None),
         Err(Refusal { reason, action }) => (ArrayStatus::default(), Some(format!("{reason}; {action}"))),
     };
-    Report {
+    ArrayReport {
         served: false,
         refusal,
         reshaped_percent: of.reshape.map(|reshape| percent(reshape.sectors, of.member_sectors)),
@@ -303,12 +310,12 @@ fn offline(choice: &ArrayChoice, devices: &Devices, start: Result<ArrayStatus, R
 }
 
 /// The devices of an array that is not served, in the order of their places.
-fn rows(choice: &ArrayChoice, devices: &Devices) -> Vec<Device> {
+fn rows(choice: &ArrayChoice, devices: &Devices) -> Vec<ArrayDevice> {
     let missing = choice.members.iter().enumerate().filter(|(_, name)| name.is_none());
     let missing =
-        missing.map(|(role, _)| Device::new("missing", format!("member {role}"), Some(role), "missing"));
+        missing.map(|(role, _)| ArrayDevice::new("missing", format!("member {role}"), Some(role), "missing"));
     let found = devices.found.iter().map(|found| row(choice, devices, found));
-    let mut rows: Vec<Device> = missing.chain(found).collect();
+    let mut rows: Vec<ArrayDevice> = missing.chain(found).collect();
     rows.sort_by_key(|row| {
         let place = row.place.split_once(' ');
         place.map(|(kind, number)| (kind.to_owned(), number.parse::<u64>().ok()))
@@ -337,12 +344,12 @@ fn state(devices: &Devices, starts: bool) -> ArrayState {
     }
 }
 
-fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Device {
+fn row(choice: &ArrayChoice, devices: &Devices, found: &FoundMember) -> ArrayDevice {
     let expected = choice.members.iter().position(|member| member.as_deref() == Some(&found.name));
     let wrong_place = |role: usize| expected.is_some_and(|expected| expected != role);
     let mut misplaced = false;
     let (role, state) = match (&found.content, devices.standing(found)) {
-        (Content::Unreadable(_), _) if !choice.site.is_there(&found.name) => {
+        (MemberContent::Unreadable(_), _) if !choice.site.is_there(&found.name) => {
             let failed = expected.is_some_and(|role| devices.newest.failed >> role & 1 == 1);
             let replaced = expected.is_some_and(|role| devices.has(role));
             let state = match (failed, replaced) {
@@ -352,8 +359,8 @@ fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Device {
             };
             (expected, state.to_owned())
         }
-        (Content::Unreadable(why), _) => (None, format!("unreadable: {why}")),
-        (Content::None(error), _) => (None, error.to_string()),
+        (MemberContent::Unreadable(why), _) => (None, format!("unreadable: {why}")),
+        (MemberContent::None(error), _) => (None, error.to_string()),
         (_, Some(Standing::InUse(role))) => {
             misplaced = wrong_place(role);
             (Some(role), if misplaced { "misplaced" } else { "in use" }.to_owned())
@@ -368,10 +375,14 @@ fn row(choice: &ArrayChoice, devices: &Devices, found: &Found) -> Device {
         (_, Some(Standing::Spare)) => (None, "spare".to_owned()),
         (_, Some(Standing::Stale)) => (None, "stale: another device has its role now".to_owned()),
         (_, Some(Standing::Foreign)) => (None, "foreign: a member of another array".to_owned()),
-        (Content::Of(..), None) => (None, "unknown".to_owned()),
+        (MemberContent::Of(..), None) => (None, "unknown".to_owned()),
     };
     let generation = found.superblock().map(|(superblock, _)| superblock.generation);
-    Device { misplaced, generation, ..Device::new(&found.name, place(choice, &found.name), role, state) }
+    ArrayDevice {
+        misplaced,
+        generation,
+        ..ArrayDevice::new(&found.name, place(choice, &found.name), role, state)
+    }
 }
 
 /// Describes the strides whose gaps are filled.
@@ -386,7 +397,7 @@ fn strides_line(array: &ArrayStatus) -> String {
 }
 
 /// Tells whether the parity is known to be right.
-fn parity_text(report: &Report) -> String {
+fn parity_text(report: &ArrayReport) -> String {
     let array = &report.array;
     let was_killed = report.stopped_cleanly == Some(false);
     match array.regions_in_doubt {
@@ -404,8 +415,8 @@ fn parity_text(report: &Report) -> String {
 }
 
 /// Formats a device and its part in the array.
-fn device_line(device: &Device) -> String {
-    let Device { name, place, .. } = device;
+fn device_line(device: &ArrayDevice) -> String {
+    let ArrayDevice { name, place, .. } = device;
     let events = device.generation.map(|events| format!(", event counter {events}")).unwrap_or_default();
     let state = match (device.misplaced, device.role) {
         (true, Some(role)) => format!("in the wrong place: it is member {role}"),
@@ -420,7 +431,7 @@ fn device_line(device: &Device) -> String {
 }
 
 /// Formats the report as one screen.
-fn screen(report: &Report) -> String {
+fn screen(report: &ArrayReport) -> String {
     let array = &report.array;
     let mut out = String::new();
     let mut line = |name: &str, text: &str| {
@@ -529,7 +540,7 @@ mod tests {
 
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> ArrayReport {
         let findings = Findings { mismatches: 3, repaired: 2, unreadable: 1, lost: 0, unlocated: 1 };
         let pass = PassStatus {
             kind: PassName::Rebuild,
@@ -562,16 +573,24 @@ mod tests {
             ..ArrayStatus::default()
         };
         let device = |name: &str, place: &str, role, state: &str| {
-            Device::new(name, place.to_owned(), Some(role), state)
+            ArrayDevice::new(name, place.to_owned(), Some(role), state)
         };
-        Report {
+        ArrayReport {
             served: true,
             refusal: None,
             reshaped_percent: None,
             stopped_cleanly: None,
             devices: vec![
-                Device { generation: Some(12), read_errors: Some(3), ..device("b", "member 1", 1, "in use") },
-                Device { misplaced: true, read_errors: Some(0), ..device("c", "member 2", 0, "misplaced") },
+                ArrayDevice {
+                    generation: Some(12),
+                    read_errors: Some(3),
+                    ..device("b", "member 1", 1, "in use")
+                },
+                ArrayDevice {
+                    misplaced: true,
+                    read_errors: Some(0),
+                    ..device("c", "member 2", 0, "misplaced")
+                },
                 device("e", "spare 0", 2, "rebuilding 41.0 %"),
             ],
             array,

@@ -18,10 +18,10 @@ use crate::output::print_json;
 use crate::progress::Progress;
 use crate::session::devices::{Opener, Purpose};
 use crate::session::probe::probe;
-use crate::session::record::{Record, admit_plain};
+use crate::session::record::{DiskRecord, admit_plain};
 use crate::session::site::Site;
-use result::{Found, Measured};
-use store::Target;
+use result::{CalibrationResult, Measured};
+use store::GapLayer;
 
 /// Minimum span: shorter passes are no measure.
 const SPAN_MIN: u64 = 1 << 20;
@@ -30,7 +30,7 @@ pub fn run(args: &Calibrate, modelled: Option<Modelled>) -> Result<(), Failure> 
     check(args)?;
     // Checked first: a result that cannot be stored need not be measured.
     let target = match &args.store {
-        Some(file) => Some(Target::choose(file, args.layer.as_deref())?),
+        Some(file) => Some(GapLayer::choose(file, args.layer.as_deref())?),
         None => None,
     };
     let found = found(args, modelled)?;
@@ -54,7 +54,7 @@ pub fn run(args: &Calibrate, modelled: Option<Modelled>) -> Result<(), Failure> 
     Ok(())
 }
 
-fn found(args: &Calibrate, modelled: Option<Modelled>) -> Result<Found, Failure> {
+fn found(args: &Calibrate, modelled: Option<Modelled>) -> Result<CalibrationResult, Failure> {
     let (device, read, write) = match (&args.device, &args.drive, &args.from) {
         (Some(path), ..) => {
             let (reads, writes) = of_device(args, path)?;
@@ -68,10 +68,17 @@ fn found(args: &Calibrate, modelled: Option<Modelled>) -> Result<Found, Failure>
                 |writes| times(name, &|whole| passes(args, writes, whole)).map(|t| measured(args, &t));
             (name.clone(), times(false)?, Some(times(true)?))
         }
-        (.., Some(path)) => return Found::load(path),
+        (.., Some(path)) => return CalibrationResult::load(path),
         (None, None, None) => unreachable!("the parser wants one of them"),
     };
-    Ok(Found { device, block_bytes: BLOCK_BYTES, span_bytes: args.span, threshold: THRESHOLD, read, write })
+    Ok(CalibrationResult {
+        device,
+        block_bytes: BLOCK_BYTES,
+        span_bytes: args.span,
+        threshold: THRESHOLD,
+        read,
+        write,
+    })
 }
 
 fn check(args: &Calibrate) -> Result<(), Failure> {
@@ -185,7 +192,7 @@ fn admit_writes(path: &Path, force: bool) -> Result<(), Failure> {
     let whole = Extent::new(Lba(0), dcd_engine::BlockDevice::geometry(&device).sectors);
     let found = probe(&mut device).map_err(|e| Failure::Failed(e.to_string()))?;
     drop(device);
-    admit_plain(&Record::open(path, whole)?.load()?, whole)?;
+    admit_plain(&DiskRecord::open(path, whole)?.load()?, whole)?;
     match found.filter(|_| !force) {
         None => Ok(()),
         Some(what) => Err(Failure::refused(

@@ -34,7 +34,7 @@ impl Measured {
 /// A result, as `--json` prints it and `--from` reads it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Found {
+pub struct CalibrationResult {
     pub device: String,
     pub block_bytes: u64,
     pub span_bytes: u64,
@@ -43,8 +43,8 @@ pub struct Found {
     pub write: Option<Measured>,
 }
 
-impl Found {
-    pub fn load(path: &Path) -> Result<Found, Failure> {
+impl CalibrationResult {
+    pub fn load(path: &Path) -> Result<CalibrationResult, Failure> {
         let text = std::fs::read_to_string(path).map_err(|e| Failure::io(path.display(), e))?;
         let wrong = |why: &dyn fmt::Display| {
             let path = path.display();
@@ -52,7 +52,7 @@ impl Found {
                 "{path}: {why}; name a file with what \"dcd calibrate DEVICE --json\" has printed"
             ))
         };
-        let found: Found = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
+        let found: CalibrationResult = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
         if (found.block_bytes, found.threshold) != (BLOCK_BYTES, THRESHOLD) {
             return Err(wrong(&format!(
                 "its blocks must be of {BLOCK_BYTES} bytes, its threshold {THRESHOLD}"
@@ -75,7 +75,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for CalibrationResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let span = HumanBytes(self.span_bytes);
         writeln!(

@@ -6,7 +6,7 @@ use dcd_engine::log_cache::offline;
 use dcd_engine::raid::contiguity::Contiguity;
 use dcd_stack::StackFile;
 
-use super::result::Found;
+use super::result::CalibrationResult;
 use crate::cli_array::ArrayArgs;
 use crate::commands::array::store_calibration;
 use crate::failure::Failure;
@@ -15,15 +15,15 @@ use crate::session::devices::Purpose;
 use crate::session::open::open_log;
 
 /// A layer that fills gaps on the disks below it.
-pub enum Target {
+pub enum GapLayer {
     Array(ArrayArgs),
     Log(Box<CacheChoice>),
 }
 
-impl Target {
+impl GapLayer {
     /// Chooses the layer that is named, or the only array, or the only log cache. A log cache over an array does not count: the
     /// array fills the gaps of its members.
-    pub fn choose(path: &Path, layer: Option<&str>) -> Result<Target, Failure> {
+    pub fn choose(path: &Path, layer: Option<&str>) -> Result<GapLayer, Failure> {
         let file = StackFile::load(path)?;
         let arrays: Vec<&str> = file.arrays().map(|(layer, _)| layer.name.as_str()).collect();
         let caches: Vec<&str> = file.log_caches().map(|layer| layer.name.as_str()).collect();
@@ -60,24 +60,24 @@ impl Target {
             }
         };
         if arrays.contains(&name) {
-            return Ok(Target::Array(ArrayArgs { file: file.path.clone(), layer: Some(name.to_owned()) }));
+            return Ok(GapLayer::Array(ArrayArgs { file: file.path.clone(), layer: Some(name.to_owned()) }));
         }
         let name = name.to_owned();
-        Ok(Target::Log(Box::new(CacheChoice::of(file, Some(&name))?)))
+        Ok(GapLayer::Log(Box::new(CacheChoice::of(file, Some(&name))?)))
     }
 
     /// Stores the result; returns a message for the user.
-    pub fn store(&self, found: &Found) -> Result<String, Failure> {
+    pub fn store(&self, found: &CalibrationResult) -> Result<String, Failure> {
         let kept = |stored: &Contiguity| match found.write {
             None if stored.write.max > 1 => "; writes were not measured: their stored result is kept",
             _ => "",
         };
         match self {
-            Target::Array(array) => {
+            GapLayer::Array(array) => {
                 let stored = store_calibration(array, |stored| found.contiguity(stored))?;
                 Ok(format!("stored in the array: its next start uses it{}", kept(&stored)))
             }
-            Target::Log(choice) => {
+            GapLayer::Log(choice) => {
                 let name = &choice.layer;
                 if choice.site.bottom_device(&choice.log).is_none() {
                     return Err(Failure::refused(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_stack::{DeviceSource, StackFile};
 
-use super::{Finding, Level, Machine, read};
+use super::{Finding, Machine, Severity, read};
 use crate::control::stack_name;
 use crate::session::system::{disks, number};
 
@@ -36,7 +36,7 @@ pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
         ];
         let mut found: Vec<Finding> = checks.into_iter().flatten().collect();
         if found.is_empty() {
-            found.push(Finding::new(Level::Ok, about, format!("{name}: no problem found")));
+            found.push(Finding::new(Severity::Ok, about, format!("{name}: no problem found")));
         }
         findings.extend(found);
     }
@@ -49,7 +49,7 @@ fn unstable_name(device: &str, path: &Path) -> Option<Finding> {
     let unstable = ["sd", "nvme", "vd", "xvd", "mmcblk"].iter().any(|kind| name.starts_with(kind));
     unstable.then(|| {
         let found = format!("{} may name another disk after the next boot", path.display());
-        Finding::new(Level::Note, device, found).with("name it by /dev/disk/by-id in the stack file")
+        Finding::new(Severity::Note, device, found).with("name it by /dev/disk/by-id in the stack file")
     })
 }
 
@@ -59,7 +59,7 @@ fn no_name(file: &StackFile) -> Option<Finding> {
     let wants = file.serve.ublk.is_some() && file.path.starts_with("/etc/dcd");
     (wants && stack_name(&file.path).is_none()).then(|| {
         let found = format!("its ublk device has no name in /dev/dcd: {} has other characters than letters, digits, \"_\" and \".\"", file.path.display());
-        Finding::new(Level::Note, stack, found).with("stop the server, and rename the file")
+        Finding::new(Severity::Note, stack, found).with("stop the server, and rename the file")
     })
 }
 
@@ -72,14 +72,14 @@ fn unflushed_cache(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     (kernel == "write through" && has_cache).then(|| {
         let found = format!("{name} has its write cache on, but the kernel sends it no flushes: a power cut loses flushed data");
         let action = format!("echo 'write back' > /sys/block/{name}/queue/write_cache, or turn the cache off (hdparm -W0 /dev/{name})");
-        Finding::new(Level::Bad, about, found).with(action)
+        Finding::new(Severity::Bad, about, found).with(action)
     })
 }
 
 fn usb(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     disk.components().any(|part| part.as_os_str().to_str().is_some_and(|part| part.starts_with("usb"))).then(|| {
         let found = format!("{name} is behind USB: some bridges answer flushes without carrying them out, and drop out under load");
-        Finding::new(Level::Note, about, found).with("do not trust it with data that must survive a power cut, unless you have tested that")
+        Finding::new(Severity::Note, about, found).with("do not trust it with data that must survive a power cut, unless you have tested that")
     })
 }
 
@@ -89,7 +89,7 @@ fn shingled(about: &str, name: &str, disk: &Path) -> Option<Finding> {
     let says_so = read(&disk.join("queue/zoned")) == "host-aware";
     ((rotates(disk) == Some(true) && trims) || says_so).then(|| {
         let found = format!("{name} is shingled (a rotational disk with TRIM): once its own cache is full, scattered writes become very slow");
-        Finding::new(Level::Note, about, found)
+        Finding::new(Severity::Note, about, found)
             .with("expect slow destaging; a conventional disk (CMR) has no such limit")
     })
 }
@@ -118,7 +118,7 @@ fn wrong_kind(about: &str, name: &str, disk: &Path) -> Option<Finding> {
         let found = format!(
             "{name} {is}, but the kernel says otherwise, and the log is laid out for what the kernel says"
         );
-        Finding::new(Level::Bad, about, found)
+        Finding::new(Severity::Bad, about, found)
             .with(format!("echo {flag} > /sys/block/{name}/queue/rotational, by a udev rule"))
     })
 }
@@ -140,7 +140,7 @@ mod tests {
         made.write(&format!("{DISK}/queue/write_cache"), "write through\n");
         made.write(&format!("{DISK}/device/scsi_disk/0:0:0:0/cache_type"), "write back\n");
         let found = unflushed_cache("s: data", "sdb", &disk(&made)).unwrap();
-        assert_eq!(found.level, Level::Bad);
+        assert_eq!(found.level, Severity::Bad);
         assert!(found.action.unwrap().contains("/sys/block/sdb/queue/write_cache"));
         made.write(&format!("{DISK}/queue/write_cache"), "write back\n");
         assert_eq!(unflushed_cache("s: data", "sdb", &disk(&made)), None);
@@ -207,7 +207,7 @@ mod tests {
         assert!(names(7).is_empty());
         let below = disks(&made.machine.root, 253 << 8 | 3);
         assert_eq!(usb("s: data", "sdb", &below[0]), None);
-        assert_eq!(usb("s: data", "sdc", &below[1]).unwrap().level, Level::Note);
+        assert_eq!(usb("s: data", "sdc", &below[1]).unwrap().level, Severity::Note);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Finding, Level, Machine};
+use super::{Finding, Machine, Severity};
 use crate::session::system::SYSTEM;
 
 const FSTAB: &str = "/etc/fstab";
@@ -26,7 +26,7 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
     if SYSTEM.contains(&mount) {
         let found = "dcd is started from there, and cannot serve it before that: this machine will not boot"
             .to_owned();
-        return about(Level::Bad, found).map(|found| {
+        return about(Severity::Bad, found).map(|found| {
             found.with("mount it from a disk without a cache; put the cache before a disk of data")
         });
     }
@@ -34,13 +34,13 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
         let found = format!(
             "with {option} a server that is restarted after a crash waits for an unmount, which waits for the server"
         );
-        return about(Level::Bad, found).map(|found| {
+        return about(Severity::Bad, found).map(|found| {
             found.with(format!("take {option} out: the mount waits for its server without it"))
         });
     }
     let Some(name) = name else {
         let found = "this number may be that of another stack at the next start".to_owned();
-        return about(Level::Note, found).map(|found| found.with("name it by /dev/dcd/NAME"));
+        return about(Severity::Note, found).map(|found| found.with("name it by /dev/dcd/NAME"));
     };
     // A partition's name begins with its disk's name.
     let stack = name.split_once("-part").map_or(name, |(disk, _)| disk);
@@ -48,7 +48,7 @@ fn finding(machine: &Machine, line: &str) -> Option<Finding> {
     if machine.exists(&file) {
         return None;
     }
-    about(Level::Bad, format!("there is no {file}, whose server would make that device"))
+    about(Severity::Bad, format!("there is no {file}, whose server would make that device"))
         .map(|found| found.with("correct the name, or take the line out"))
 }
 
@@ -104,6 +104,6 @@ mod tests {
             "{told:?}"
         );
         made.write(FSTAB, "/dev/ublkb0 /srv ext4\n");
-        assert_eq!(findings(&made.machine)[0].level, Level::Note);
+        assert_eq!(findings(&made.machine)[0].level, Severity::Note);
     }
 }

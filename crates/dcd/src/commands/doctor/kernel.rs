@@ -1,9 +1,9 @@
 //! Checks what the kernel offers, and looks for its known defects.
 
 use dcd_io::DriverError;
-use dcd_serve::ublk::{System, available, features, flag_names, missing_flags};
+use dcd_serve::ublk::{RunningKernel, available, features, flag_names, missing_flags};
 
-use super::{Finding, Level, Machine};
+use super::{Finding, Machine, Severity};
 
 /// A version of Linux: major and minor.
 type Version = (u32, u32);
@@ -17,7 +17,7 @@ struct Known {
     of: Option<&'static str>,
     found: &'static str,
     action: &'static str,
-    level: Level,
+    level: Severity,
 }
 
 const KNOWN: [Known; 5] = [
@@ -27,7 +27,7 @@ const KNOWN: [Known; 5] = [
         of: Some("Ubuntu"),
         found: "Ubuntu's 6.17 oopses when a device is added, and never answers",
         action: "serve by NBD or FUSE, or take another kernel",
-        level: Level::Bad,
+        level: Severity::Bad,
     },
     Known {
         from: (6, 7),
@@ -35,7 +35,7 @@ const KNOWN: [Known; 5] = [
         of: None,
         found: "6.7 may oops when a device is recovered after its server was killed",
         action: "take another kernel, or serve by NBD or FUSE",
-        level: Level::Bad,
+        level: Severity::Bad,
     },
     Known {
         from: (6, 0),
@@ -44,7 +44,7 @@ const KNOWN: [Known; 5] = [
         found: "before 6.19 a start looks for partitions through the device itself: a server that is killed at that moment leaves tasks \
                 that hang",
         action: "nothing, unless that happens: then restart the machine",
-        level: Level::Note,
+        level: Severity::Note,
     },
     Known {
         from: (6, 0),
@@ -52,7 +52,7 @@ const KNOWN: [Known; 5] = [
         of: None,
         found: "before 6.16 a request that comes just as a server ends may be lost in the kernel: then no next server can take over its device",
         action: "nothing, unless that happens: then restart the machine; what was answered is in the log",
-        level: Level::Note,
+        level: Severity::Note,
     },
     Known {
         from: (6, 3),
@@ -60,7 +60,7 @@ const KNOWN: [Known; 5] = [
         of: None,
         found: "the limit ublks_max counts the devices of all users, before 6.15",
         action: "raise it where devices cannot be added (/sys/module/ublk_drv/parameters/ublks_max)",
-        level: Level::Note,
+        level: Severity::Note,
     },
 ];
 
@@ -74,7 +74,7 @@ pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
         module(machine, "fuse", "/dev/fuse", "an image file by FUSE"),
         module(machine, "loop", "/dev/loop-control", "a block device over that file"),
     ];
-    let is_there = |finding: &Finding| finding.level == Level::Ok;
+    let is_there = |finding: &Finding| finding.level == Severity::Ok;
     let ways = is_there(&ublk) || is_there(&modules[0]) || (is_there(&modules[1]) && is_there(&modules[2]));
     if is_there(&ublk) || wants_ublk {
         findings.extend(known(machine, &release, wants_ublk));
@@ -83,7 +83,7 @@ pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
     findings.extend(modules);
     if !ways {
         let found = "no block device can be made: neither ublk, nor nbd, nor FUSE with loop is available";
-        findings.push(Finding::new(Level::Bad, "front-ends", found).with("load one of these modules"));
+        findings.push(Finding::new(Severity::Bad, "front-ends", found).with("load one of these modules"));
     }
     let protection = dcd_io::protect_process();
     findings.push(protected("IO_FLUSHER", "CAP_SYS_RESOURCE", protection.io_flusher));
@@ -97,33 +97,33 @@ pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
 
 fn io_uring(release: &str) -> Finding {
     match dcd_io::Driver::new() {
-        Ok(_) => Finding::new(Level::Ok, "io_uring", format!("works (Linux {release})")),
+        Ok(_) => Finding::new(Severity::Ok, "io_uring", format!("works (Linux {release})")),
         Err(DriverError::Setup(error)) => {
             let action = dcd_io::way_to_io_uring(&error);
-            Finding::new(Level::Bad, "io_uring", format!("{error} (Linux {release})")).with(action)
+            Finding::new(Severity::Bad, "io_uring", format!("{error} (Linux {release})")).with(action)
         }
-        Err(error) => Finding::new(Level::Bad, "io_uring", error.to_string()),
+        Err(error) => Finding::new(Severity::Bad, "io_uring", error.to_string()),
     }
 }
 
 fn ublk(machine: &Machine, wanted: bool) -> Finding {
-    let missing = if wanted { Level::Bad } else { Level::Note };
+    let missing = if wanted { Severity::Bad } else { Severity::Note };
     if !machine.exists("/dev/ublk-control") {
         return absent(machine, "ublk_drv", "ublk", missing);
     }
     if let Err(error) = available() {
         return Finding::new(missing, "ublk", error.to_string());
     }
-    match features(&System) {
+    match features(&RunningKernel) {
         Ok(flags) if missing_flags(flags).is_empty() => Finding::new(
-            Level::Ok,
+            Severity::Ok,
             "ublk",
             format!("devices outlive their server; {}", flag_names(flags).join(", ")),
         ),
         Ok(flags) => {
             let lacks = missing_flags(flags).join(", ");
             Finding::new(
-                Level::Note,
+                Severity::Note,
                 "ublk",
                 format!("without {lacks}: a restart of the server ends the device"),
             )
@@ -131,7 +131,7 @@ fn ublk(machine: &Machine, wanted: bool) -> Finding {
         }
         // Kernels before 6.5 do not report their flags.
         Err(error) => {
-            Finding::new(Level::Ok, "ublk", format!("available; its flags are not known ({error})"))
+            Finding::new(Severity::Ok, "ublk", format!("available; its flags are not known ({error})"))
         }
     }
 }
@@ -139,12 +139,12 @@ fn ublk(machine: &Machine, wanted: bool) -> Finding {
 /// Looks for a module by its node in /dev.
 fn module(machine: &Machine, name: &str, node: &str, gives: &str) -> Finding {
     match machine.exists(node) {
-        true => Finding::new(Level::Ok, name, format!("{node}: {gives}")),
-        false => absent(machine, name, name, Level::Note),
+        true => Finding::new(Severity::Ok, name, format!("{node}: {gives}")),
+        false => absent(machine, name, name, Severity::Note),
     }
 }
 
-fn absent(machine: &Machine, module: &str, about: &str, level: Level) -> Finding {
+fn absent(machine: &Machine, module: &str, about: &str, level: Severity) -> Finding {
     let release = machine.release();
     match is_installed(machine, module) {
         true => Finding::new(level, about, format!("the module {module} is not loaded"))
@@ -173,7 +173,7 @@ fn known(machine: &Machine, release: &str, wanted: bool) -> Vec<Finding> {
         (known.from..known.before).contains(&version) && known.of.is_none_or(|word| whose.contains(word))
     };
     let finding = |known: &Known| {
-        let level = if wanted { known.level } else { Level::Note };
+        let level = if wanted { known.level } else { Severity::Note };
         Finding::new(level, "ublk", known.found).with(known.action)
     };
     KNOWN.iter().filter(applies).map(finding).collect()
@@ -186,10 +186,10 @@ fn version(release: &str) -> Option<Version> {
 
 fn protected(what: &str, needs: &str, done: std::io::Result<()>) -> Finding {
     match done {
-        Ok(()) => Finding::new(Level::Ok, what, "available"),
+        Ok(()) => Finding::new(Severity::Ok, what, "available"),
         Err(error) => {
             let found = format!("{error}: when memory is short, a server without it may hang");
-            Finding::new(Level::Note, what, found).with(format!("serve as root with {needs}"))
+            Finding::new(Severity::Note, what, found).with(format!("serve as root with {needs}"))
         }
     }
 }
@@ -216,16 +216,16 @@ mod tests {
             |release| told(release, "Linux", true).iter().any(|(_, found)| found.contains("may be lost"));
         assert!(may_lose("6.12.117+deb12-amd64") && !may_lose("6.16.0"));
         let on_6_7 = told("6.7.12-amd64", "Linux (Debian)", true);
-        assert!(on_6_7.iter().any(|(level, found)| *level == Level::Bad && found.contains("recovered")));
+        assert!(on_6_7.iter().any(|(level, found)| *level == Severity::Bad && found.contains("recovered")));
         assert!(!told("6.8.0", "Linux", true).iter().any(|(_, found)| found.contains("recovered")));
         let ubuntu = told("6.17.0-5-generic", "Linux (Ubuntu 6.17.0)", true);
         assert!(
-            ubuntu.iter().any(|(level, found)| *level == Level::Bad && found.contains("oopses")),
+            ubuntu.iter().any(|(level, found)| *level == Severity::Bad && found.contains("oopses")),
             "{ubuntu:?}"
         );
         assert!(!told("6.17.0", "Linux", true).iter().any(|(_, found)| found.contains("oopses")));
         assert!(
-            told("6.7.12", "Linux", false).iter().all(|(level, _)| *level == Level::Note),
+            told("6.7.12", "Linux", false).iter().all(|(level, _)| *level == Severity::Note),
             "nobody uses it"
         );
     }
@@ -243,10 +243,10 @@ mod tests {
         assert_eq!(of("loop", "/dev/loop-control").action.unwrap(), "modprobe loop");
         assert!(of("fuse", "/dev/fuse").found.contains("is not available in kernel"));
         made.write("/dev/fuse", "");
-        assert_eq!(of("fuse", "/dev/fuse").level, Level::Ok);
-        assert_eq!(ublk(&made.machine, false).level, Level::Note);
+        assert_eq!(of("fuse", "/dev/fuse").level, Severity::Ok);
+        assert_eq!(ublk(&made.machine, false).level, Severity::Note);
         let wanted = ublk(&made.machine, true);
-        assert_eq!((wanted.level, wanted.action.as_deref()), (Level::Bad, Some("modprobe ublk_drv")));
+        assert_eq!((wanted.level, wanted.action.as_deref()), (Severity::Bad, Some("modprobe ublk_drv")));
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
         let made = made("6.12.1", "Linux");
         let bad = |made: &Made| {
             let all = findings(&made.machine, false);
-            all.iter().any(|finding| finding.about == "front-ends" && finding.level == Level::Bad)
+            all.iter().any(|finding| finding.about == "front-ends" && finding.level == Severity::Bad)
         };
         assert!(bad(&made));
         made.write("/dev/fuse", "");

@@ -19,7 +19,7 @@ use crate::loops::all_stale;
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Level {
+enum Severity {
     Ok,
     /// Something is missing, or worth knowing, but everything works.
     Note,
@@ -27,26 +27,26 @@ enum Level {
     Bad,
 }
 
-impl Level {
+impl Severity {
     const fn word(self) -> &'static str {
         match self {
-            Level::Ok => "ok",
-            Level::Note => "note",
-            Level::Bad => "BAD",
+            Severity::Ok => "ok",
+            Severity::Note => "note",
+            Severity::Bad => "BAD",
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
-    level: Level,
+    level: Severity,
     about: String,
     found: String,
     action: Option<String>,
 }
 
 impl Finding {
-    fn new(level: Level, about: impl Into<String>, found: impl Into<String>) -> Finding {
+    fn new(level: Severity, about: impl Into<String>, found: impl Into<String>) -> Finding {
         Finding { level, about: about.into(), found: found.into(), action: None }
     }
 
@@ -98,7 +98,7 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
     findings.extend(fstab::findings(&machine));
     findings.extend(all_stale().into_iter().map(|(stack, name)| {
         Finding::new(
-            Level::Note,
+            Severity::Note,
             format!("/dev/{name}"),
             "a loop device whose server has ended: its requests fail",
         )
@@ -109,7 +109,7 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
     }
     if files.is_empty() {
         findings.push(Finding::new(
-            Level::Note,
+            Severity::Note,
             "stacks",
             "there are no stack files in /etc/dcd; name others",
         ));
@@ -119,7 +119,7 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
 }
 
 fn tell(findings: &[Finding], json: bool) -> Result<(), Failure> {
-    let bad = findings.iter().filter(|finding| finding.level == Level::Bad).count();
+    let bad = findings.iter().filter(|finding| finding.level == Severity::Bad).count();
     if json {
         println!("{}", serde_json::json!({ "ok": bad == 0, "findings": findings }));
     } else {
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn what_matters_decides_the_exit_code() {
-        let ok = Finding::new(Level::Ok, "a", "fine");
-        let note = Finding::new(Level::Note, "longer", "is missing").with("add it");
-        let bad = Finding::new(Level::Bad, "c", "lies").with("replace it");
+        let ok = Finding::new(Severity::Ok, "a", "fine");
+        let note = Finding::new(Severity::Note, "longer", "is missing").with("add it");
+        let bad = Finding::new(Severity::Bad, "c", "lies").with("replace it");
         assert!(tell(&[ok.clone(), note.clone()], true).is_ok());
         assert!(tell(&[ok.clone(), bad.clone()], false).is_err());
         assert_eq!(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dcd_stack::StackFile;
 
-use super::{Finding, Level};
+use super::{Finding, Severity};
 use crate::commands::serve::{admit_local_users, certificates};
 use crate::commands::status::verdict::Verdict;
 use crate::control::server_of;
@@ -20,12 +20,11 @@ use crate::session::survey::start;
 pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
     let about = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match file {
-        Err(error) => {
-            Finding::new(Level::Bad, about, error.as_str()).with("\"dcd stack-file\" describes every field")
-        }
+        Err(error) => Finding::new(Severity::Bad, about, error.as_str())
+            .with("\"dcd stack-file\" describes every field"),
         Ok(file) => match admit_local_users(file) {
             Err(Failure::Refused(refusal)) => {
-                Finding::new(Level::Bad, about, refusal.reason).with(refusal.action)
+                Finding::new(Severity::Bad, about, refusal.reason).with(refusal.action)
             }
             _ => served(file, &about).unwrap_or_else(|| not_served(file, about)),
         },
@@ -40,30 +39,32 @@ fn served(file: &StackFile, about: &str) -> Option<Finding> {
             let verdict = Verdict::of(&status);
             let found = format!("is served, and {}", verdict.state);
             match verdict.actions.as_slice() {
-                [] if verdict.health.is_damaged() => Finding::new(Level::Bad, about, found),
-                [] => Finding::new(Level::Ok, about, found),
-                actions => Finding::new(Level::Bad, about, found).with(actions.join("; ")),
+                [] if verdict.health.is_damaged() => Finding::new(Severity::Bad, about, found),
+                [] => Finding::new(Severity::Ok, about, found),
+                actions => Finding::new(Severity::Bad, about, found).with(actions.join("; ")),
             }
         }
-        Err(failure) => Finding::new(Level::Bad, about, failure.to_string()),
+        Err(failure) => Finding::new(Severity::Bad, about, failure.to_string()),
     })
 }
 
 fn not_served(file: &StackFile, about: String) -> Finding {
     match would_start(file) {
-        Ok(told) if told.is_empty() => Finding::new(Level::Ok, about, "is not served, and would start"),
-        Ok(told) => {
-            Finding::new(Level::Note, about, format!("is not served, and would start: {}", told.join("; ")))
-        }
+        Ok(told) if told.is_empty() => Finding::new(Severity::Ok, about, "is not served, and would start"),
+        Ok(told) => Finding::new(
+            Severity::Note,
+            about,
+            format!("is not served, and would start: {}", told.join("; ")),
+        ),
         Err(Failure::Busy(why)) => {
             let action = "stop what uses it, or add control = \"PATH\" to [serve] if that is its server";
-            Finding::new(Level::Note, about, why).with(action)
+            Finding::new(Severity::Note, about, why).with(action)
         }
         Err(Failure::Refused(refusal)) => {
-            Finding::new(Level::Bad, about, format!("would not start: {}", refusal.reason))
+            Finding::new(Severity::Bad, about, format!("would not start: {}", refusal.reason))
                 .with(refusal.action)
         }
-        Err(failure) => Finding::new(Level::Bad, about, format!("would not start: {failure}")),
+        Err(failure) => Finding::new(Severity::Bad, about, format!("would not start: {failure}")),
     }
 }
 

@@ -21,16 +21,16 @@ use verdict::Verdict;
 
 /// Output as JSON.
 #[derive(Serialize)]
-struct Report<'a> {
+struct StatusReport<'a> {
     state: &'static str,
     action: &'a [String],
     #[serde(flatten)]
     status: &'a ServerStatus,
 }
 
-impl<'a> Report<'a> {
-    fn new(status: &'a ServerStatus, verdict: &'a Verdict) -> Report<'a> {
-        Report { state: verdict.state, action: &verdict.actions, status }
+impl<'a> StatusReport<'a> {
+    fn new(status: &'a ServerStatus, verdict: &'a Verdict) -> StatusReport<'a> {
+        StatusReport { state: verdict.state, action: &verdict.actions, status }
     }
 }
 
@@ -47,14 +47,14 @@ fn one_stack(file: &Path, args: &Status) -> Result<(), Failure> {
     };
     let (status, verdict) = ask(&mut client, args.reset)?;
     if args.json {
-        print_json(&Report::new(&status, &verdict))?;
+        print_json(&StatusReport::new(&status, &verdict))?;
     } else {
         print!("{}", text::screen(&status, &verdict));
     }
     verdict.health.verdict()
 }
 
-fn ask(client: &mut control::Client, reset: bool) -> Result<(ServerStatus, Verdict), Failure> {
+fn ask(client: &mut control::ControlClient, reset: bool) -> Result<(ServerStatus, Verdict), Failure> {
     let status = ServerStatus::ask(client)?;
     if reset {
         client.call("reset-statistics", json!({}), |_| ControlFlow::Continue(()))?;
@@ -67,8 +67,8 @@ fn ask(client: &mut control::Client, reset: bool) -> Result<(ServerStatus, Verdi
 fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status) -> Result<(), Failure> {
     let (found, failed) = control::told_apart(answers);
     if args.json {
-        let reports: Vec<Report> =
-            found.iter().map(|(status, verdict)| Report::new(status, verdict)).collect();
+        let reports: Vec<StatusReport> =
+            found.iter().map(|(status, verdict)| StatusReport::new(status, verdict)).collect();
         print_json(&reports)?;
     } else {
         print!("{}", table(&found, &stopped(&found, &args.files)));
@@ -209,7 +209,7 @@ mod tests {
             ..ServerStatus::default()
         };
         let mut known = std::collections::BTreeSet::new();
-        let report = serde_json::to_value(Report::new(&server, &Verdict::default())).unwrap();
+        let report = serde_json::to_value(StatusReport::new(&server, &Verdict::default())).unwrap();
         fields(&report, &mut known);
         fields(&serde_json::to_value(Trend::default()).unwrap(), &mut known);
         for layer in [

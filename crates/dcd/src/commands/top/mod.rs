@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dcd_serve::control::Client;
+use dcd_serve::control::ControlClient;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -28,14 +28,14 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
 /// Answer of a server, or the reason that there is none.
-struct Answer {
+struct PolledStatus {
     stack: usize,
     asked: Instant,
     status: Result<ServerStatus, String>,
 }
 
 /// A stack on the screen.
-struct Stack {
+struct ShownStack {
     name: String,
     history: History,
     /// Reason that the server cannot be asked at the moment.
@@ -44,13 +44,13 @@ struct Stack {
 
 /// Content of the screen.
 #[derive(Default)]
-struct View {
-    stacks: Vec<Stack>,
+struct TopView {
+    stacks: Vec<ShownStack>,
     chosen: usize,
 }
 
-impl View {
-    fn take(&mut self, answer: Answer) {
+impl TopView {
+    fn take(&mut self, answer: PolledStatus) {
         let stack = &mut self.stacks[answer.stack];
         match answer.status {
             Ok(status) => {
@@ -90,9 +90,9 @@ pub fn run(args: &Top) -> Result<(), Failure> {
     });
     told.map_err(|error| Failure::io("signals", error))?;
     let (sender, answers) = channel();
-    let mut view = View::default();
+    let mut view = TopView::default();
     for (stack, (name, client)) in stacks.into_iter().enumerate() {
-        view.stacks.push(Stack { name: name.clone(), history: History::default(), error: None });
+        view.stacks.push(ShownStack { name: name.clone(), history: History::default(), error: None });
         let sender = sender.clone();
         let spawned = thread::Builder::new().name(name).spawn(move || watch(stack, client, &sender));
         spawned.map_err(|error| Failure::io("a thread for a stack", error))?;
@@ -104,7 +104,7 @@ pub fn run(args: &Top) -> Result<(), Failure> {
 }
 
 /// Connects to a server by its control socket, and again after the server was gone.
-type Connect = Box<dyn Fn() -> Result<Client, Failure> + Send>;
+type Connect = Box<dyn Fn() -> Result<ControlClient, Failure> + Send>;
 
 fn stacks(files: &[PathBuf]) -> Result<Vec<(String, Connect)>, Failure> {
     let sockets = control::sockets_of(files)?;
@@ -121,8 +121,8 @@ fn stacks(files: &[PathBuf]) -> Result<Vec<(String, Connect)>, Failure> {
 }
 
 /// Asks the server until the receiver is dropped.
-fn watch(stack: usize, connect: Connect, answers: &Sender<Answer>) {
-    let mut client: Option<Client> = None;
+fn watch(stack: usize, connect: Connect, answers: &Sender<PolledStatus>) {
+    let mut client: Option<ControlClient> = None;
     loop {
         let asked = Instant::now();
         let connected = client.take().map_or_else(&connect, Ok);
@@ -132,14 +132,18 @@ fn watch(stack: usize, connect: Connect, answers: &Sender<Answer>) {
             Ok(status)
         });
         let status = status.map_err(|failure| failure.to_string());
-        if answers.send(Answer { stack, asked, status }).is_err() {
+        if answers.send(PolledStatus { stack, asked, status }).is_err() {
             return;
         }
         thread::sleep(INTERVAL.saturating_sub(asked.elapsed()));
     }
 }
 
-fn show(mut terminal: DefaultTerminal, mut view: View, answers: &Receiver<Answer>) -> std::io::Result<()> {
+fn show(
+    mut terminal: DefaultTerminal,
+    mut view: TopView,
+    answers: &Receiver<PolledStatus>,
+) -> std::io::Result<()> {
     let mut is_old = true;
     loop {
         for answer in answers.try_iter() {

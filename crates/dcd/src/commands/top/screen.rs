@@ -8,7 +8,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::history::{Point, log_used};
-use super::{Stack, View};
+use super::{ShownStack, TopView};
 use crate::commands::status::text::{full_in, response_time, span};
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::status::{DeviceState, ServerStatus};
@@ -20,7 +20,7 @@ const ACTIONS_MAX: usize = 3;
 const GRAPH_ROWS: std::ops::RangeInclusive<u16> = 2..=4;
 const TIMES_ROWS: u16 = 4;
 
-pub fn draw(frame: &mut Frame<'_>, view: &View) {
+pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
     let rows = view.stacks.len().clamp(1, STACKS_MAX) as u16;
     let areas = Layout::vertical([Constraint::Length(1), Constraint::Length(rows + 1), Constraint::Min(0)]);
     let [title, stacks, below] = areas.areas(frame.area());
@@ -44,7 +44,7 @@ fn rate(bytes: f64) -> String {
     format!("{}/s", HumanBytes(bytes as u64))
 }
 
-fn table(frame: &mut Frame<'_>, area: Rect, view: &View) {
+fn table(frame: &mut Frame<'_>, area: Rect, view: &TopView) {
     let rows = view.stacks.iter().map(|stack| {
         let newest = stack.history.newest();
         let status = stack.history.status();
@@ -80,7 +80,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, view: &View) {
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(view.chosen));
 }
 
-fn chosen(frame: &mut Frame<'_>, area: Rect, stack: &Stack) {
+fn chosen(frame: &mut Frame<'_>, area: Rect, stack: &ShownStack) {
     let actions = actions(stack);
     // Long lines are wrapped.
     let lines: u16 = actions.iter().map(|line| (line.width() as u16).div_ceil(area.width.max(1))).sum();
@@ -120,7 +120,7 @@ fn chosen(frame: &mut Frame<'_>, area: Rect, stack: &Stack) {
 }
 
 /// Lists what to do, and the trend of the chosen stack.
-fn actions(stack: &Stack) -> Vec<Line<'static>> {
+fn actions(stack: &ShownStack) -> Vec<Line<'static>> {
     let bad = Style::new().fg(Color::Red);
     if let Some(error) = &stack.error {
         return vec![Line::styled(error.clone(), bad)];
@@ -150,7 +150,14 @@ fn actions(stack: &Stack) -> Vec<Line<'static>> {
     lines
 }
 
-fn graph(frame: &mut Frame<'_>, area: Rect, stack: &Stack, name: &str, now: &str, value: fn(&Point) -> f64) {
+fn graph(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    stack: &ShownStack,
+    name: &str,
+    now: &str,
+    value: fn(&Point) -> f64,
+) {
     let [label, bars] = Layout::horizontal([Constraint::Length(14), Constraint::Fill(1)]).areas(area);
     frame.render_widget(Paragraph::new(vec![Line::raw(name.to_owned()), Line::raw(now.to_owned())]), label);
     let points = stack.history.graph(usize::from(bars.width), value);

@@ -41,12 +41,12 @@ fn status(second: u64) -> ServerStatus {
     }
 }
 
-fn view(stacks: usize) -> View {
-    let stack = |number| Stack { name: format!("s{number}"), history: History::default(), error: None };
-    View { stacks: (0..stacks).map(stack).collect(), chosen: 0 }
+fn view(stacks: usize) -> TopView {
+    let stack = |number| ShownStack { name: format!("s{number}"), history: History::default(), error: None };
+    TopView { stacks: (0..stacks).map(stack).collect(), chosen: 0 }
 }
 
-fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
+fn drawn(view: &TopView, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| screen::draw(frame, view)).unwrap();
     let buffer = terminal.backend().buffer();
@@ -54,12 +54,12 @@ fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
     (0..height).map(row).collect()
 }
 
-fn fed(stacks: usize) -> View {
+fn fed(stacks: usize) -> TopView {
     let mut view = view(stacks);
     let began = Instant::now();
     for second in 0..100 {
         let asked = began + Duration::from_secs(second);
-        view.take(Answer { stack: 0, asked, status: Ok(status(second)) });
+        view.take(PolledStatus { stack: 0, asked, status: Ok(status(second)) });
     }
     view
 }
@@ -107,10 +107,18 @@ fn any_size_and_any_number_of_stacks_is_drawn() {
 #[test]
 fn a_server_that_cannot_be_asked_says_so_and_comes_back() {
     let mut view = fed(2);
-    view.take(Answer { stack: 0, asked: Instant::now(), status: Err("nobody listens on x".to_owned()) });
+    view.take(PolledStatus {
+        stack: 0,
+        asked: Instant::now(),
+        status: Err("nobody listens on x".to_owned()),
+    });
     let text = drawn(&view, 80, 24).join("\n");
     assert!(text.contains("nobody listens on x") && text.contains("disk           ?"), "{text}");
-    view.take(Answer { stack: 0, asked: Instant::now() + Duration::from_secs(200), status: Ok(status(1)) });
+    view.take(PolledStatus {
+        stack: 0,
+        asked: Instant::now() + Duration::from_secs(200),
+        status: Ok(status(1)),
+    });
     let text = drawn(&view, 80, 24).join("\n");
     assert!(!text.contains("nobody listens") && text.contains("dirty"), "{text}");
 }
@@ -120,7 +128,7 @@ fn of_a_long_path_the_end_is_shown() {
     let mut view = fed(1);
     let mut long = status(1);
     long.devices[0].path = format!("/{}/data.img", "directory".repeat(9));
-    view.take(Answer { stack: 0, asked: Instant::now() + Duration::from_secs(200), status: Ok(long) });
+    view.take(PolledStatus { stack: 0, asked: Instant::now() + Duration::from_secs(200), status: Ok(long) });
     let text = drawn(&view, 80, 24).join("\n");
     assert!(text.contains("data.img ok") || text.contains("data.img  ok"), "{text}");
     drawn(&view, 10, 24);
@@ -154,6 +162,10 @@ fn rates_are_those_between_two_answers() {
     assert_eq!(graph, [97 << 20, 98 << 20, 99 << 20]);
     // A server that was started again counts from zero.
     let mut view = view;
-    view.take(Answer { stack: 0, asked: Instant::now() + Duration::from_secs(300), status: Ok(status(1)) });
+    view.take(PolledStatus {
+        stack: 0,
+        asked: Instant::now() + Duration::from_secs(300),
+        status: Ok(status(1)),
+    });
     assert!(view.stacks[0].history.newest().write_bytes_per_second >= 0.0);
 }

@@ -32,7 +32,7 @@ impl Default for System {
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct DiskIdentity {
     /// The best name first.
     pub names: Vec<String>,
     /// The UUID of the file system, partition table or volume on it.
@@ -52,18 +52,18 @@ pub enum Match {
     Unclear,
 }
 
-impl Identity {
-    pub fn of(device: &Path, number: u64, system: &System) -> Identity {
+impl DiskIdentity {
+    pub fn of(device: &Path, number: u64, system: &System) -> DiskIdentity {
         let mut names = links(device, &system.by.join("by-id"), "");
         names.extend(links(device, &system.by.join("by-partuuid"), "partuuid-"));
         names.extend(told_by_kernel(&system.sysfs.join(number_text(number))));
         let names = ranked(names);
         let shared = shared(&names, number, system);
-        Identity { names, content: content(device), shared }
+        DiskIdentity { names, content: content(device), shared }
     }
 
     /// Adds the names of links that udev is about to make.
-    pub fn with_links(&self, links: &[PathBuf], system: &System) -> Identity {
+    pub fn with_links(&self, links: &[PathBuf], system: &System) -> DiskIdentity {
         let name = |link: &PathBuf| {
             let (directory, name) = (link.parent()?, link.file_name()?.to_str()?);
             let by = |by: &str| directory == system.by.join(by);
@@ -74,7 +74,7 @@ impl Identity {
         };
         let mut names = self.names.clone();
         names.extend(links.iter().filter_map(name));
-        Identity { names: ranked(names), ..self.clone() }
+        DiskIdentity { names: ranked(names), ..self.clone() }
     }
 
     /// Names that no other device of the system has.
@@ -85,7 +85,7 @@ impl Identity {
     /// Decides whether this disk, which is present, is a recorded one. Names and content have to agree: a disk with the same name and
     /// another content is another one, or it has got another file system since. Copies of a disk have its UUIDs, so content alone counts
     /// only where there are no names.
-    pub fn matches(&self, recorded: &Identity) -> Match {
+    pub fn matches(&self, recorded: &DiskIdentity) -> Match {
         let same_content =
             self.content.as_ref().zip(recorded.content.as_ref()).map(|(own, recorded)| own == recorded);
         if self.names.is_empty() || recorded.names.is_empty() {
@@ -105,8 +105,8 @@ impl Identity {
     }
 
     /// True if both have names of a kind of which a disk has only one, and these differ.
-    fn contradicts(&self, recorded: &Identity) -> bool {
-        let of = |identity: &Identity, kind: &str| -> Vec<String> {
+    fn contradicts(&self, recorded: &DiskIdentity) -> bool {
+        let of = |identity: &DiskIdentity, kind: &str| -> Vec<String> {
             identity.names.iter().filter(|name| name.starts_with(kind)).cloned().collect()
         };
         UNIQUE.iter().any(|kind| {
@@ -211,19 +211,24 @@ fn told_by_kernel(device: &Path) -> Vec<String> {
 }
 
 /// A signature, and the place of the UUID that goes with it.
-struct Mark {
+struct UuidSignature {
     what: &'static str,
     at: usize,
     bytes: &'static [u8],
     uuid: std::ops::Range<usize>,
 }
 
-const fn mark(what: &'static str, at: usize, bytes: &'static [u8], uuid: std::ops::Range<usize>) -> Mark {
-    Mark { what, at, bytes, uuid }
+const fn mark(
+    what: &'static str,
+    at: usize,
+    bytes: &'static [u8],
+    uuid: std::ops::Range<usize>,
+) -> UuidSignature {
+    UuidSignature { what, at, bytes, uuid }
 }
 
 /// Sorted by how far they are trusted: an MBR mark is found on other content, too.
-const MARKS: [Mark; 10] = [
+const MARKS: [UuidSignature; 10] = [
     mark("gpt", 512, b"EFI PART", 568..584),
     mark("gpt", 4096, b"EFI PART", 4152..4168),
     mark("ext", 1080, b"\x53\xef", 1128..1144),
@@ -310,8 +315,8 @@ pub mod tests {
             fs::write(path, format!("{text}\n")).unwrap();
         }
 
-        pub fn of(&self, name: &str, number: u64) -> Identity {
-            Identity::of(&self.device(name), number, &self.system)
+        pub fn of(&self, name: &str, number: u64) -> DiskIdentity {
+            DiskIdentity::of(&self.device(name), number, &self.system)
         }
     }
 
@@ -323,7 +328,7 @@ pub mod tests {
         let fake = Fake::new();
         fake.disk("sda", None);
         fake.numbered(SDA, "sda");
-        assert_eq!(fake.of("sda", SDA), Identity::default());
+        assert_eq!(fake.of("sda", SDA), DiskIdentity::default());
         fake.attribute(SDA, "device/wwid", "t10.ATA  Disk 1");
         fake.attribute(SDA, "serial", "S 1");
         assert_eq!(fake.of("sda", SDA).names, ["wwid-t10.ATA__Disk_1", "serial-S_1"]);
@@ -381,12 +386,12 @@ pub mod tests {
 
     #[test]
     fn names_and_content_decide_together_which_disk_it_is() {
-        let identity = |names: &[&str], content: Option<&str>| Identity {
+        let identity = |names: &[&str], content: Option<&str>| DiskIdentity {
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             content: content.map(str::to_owned),
             shared: Vec::new(),
         };
-        let both = |names: &[&str], content| Identity {
+        let both = |names: &[&str], content| DiskIdentity {
             shared: names.iter().map(|name| (*name).to_owned()).collect(),
             ..identity(names, content)
         };

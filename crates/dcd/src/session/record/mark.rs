@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::identity::Identity;
+use super::identity::DiskIdentity;
 
 /// The attribute of a disk that is a whole file; one that begins at an offset has that in the name.
 const NAME: &str = "user.dcd";
@@ -31,7 +31,7 @@ pub struct MarkedFile {
 
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct RecordMark {
     inode: u64,
     pub record: PathBuf,
     /// UUIDs of all caches in the record, by which it is recognised as the record of this file.
@@ -48,17 +48,17 @@ impl MarkedFile {
     }
 
     /// Returns the mark; none if there is none, or it is of another inode.
-    pub fn read(&self) -> Option<Mark> {
+    pub fn read(&self) -> Option<RecordMark> {
         let file = File::open(&self.file).ok()?;
         let text = dcd_io::read_mark(&file, &self.attribute).ok()??;
-        let mark: Mark = serde_json::from_slice(&text).ok()?;
+        let mark: RecordMark = serde_json::from_slice(&text).ok()?;
         (mark.inode == file.metadata().ok()?.ino()).then_some(mark)
     }
 
     /// Identity of the file, for the record beside it.
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<DiskIdentity> {
         let inode = fs::metadata(&self.file).ok()?.ino();
-        Some(Identity { names: vec![format!("inode-{inode}")], ..Identity::default() })
+        Some(DiskIdentity { names: vec![format!("inode-{inode}")], ..DiskIdentity::default() })
     }
 
     /// True where the file has nothing by which a log could tell it from another one: no attribute, and zeroes at its beginning.
@@ -75,7 +75,7 @@ impl MarkedFile {
     /// If the file system has no attributes, or no space for them.
     pub fn write(&self, record: &Path, recorded: Vec<String>, caches: Vec<String>) -> io::Result<()> {
         let inode = fs::metadata(&self.file)?.ino();
-        let mark = Mark { inode, record: record.to_owned(), recorded, caches };
+        let mark = RecordMark { inode, record: record.to_owned(), recorded, caches };
         if self.read().as_ref() == Some(&mark) {
             return Ok(());
         }

@@ -35,8 +35,8 @@ use serde::{Deserialize, Serialize};
 pub use identity::numbers as device_numbers;
 pub use place::{names_of, state_dir};
 pub use rules::{
-    LegsSeen, LogSeen, NO_LOG, RESCUE_FIRST, Refusal, Start, admit_attach, admit_not_retired, admit_on_array,
-    admit_overwrite, admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache,
+    LegsSeen, LogSeen, NO_LOG, RESCUE_FIRST, Refusal, StartGrounds, admit_attach, admit_not_retired,
+    admit_on_array, admit_overwrite, admit_plain, admit_rescue, admit_start, admit_told, admit_without_cache,
     admit_without_record,
 };
 pub use store::{RecordError, RecordFile};
@@ -194,7 +194,7 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
 }
 
 /// The record of the disk at `device`, for one part of it: what a command works with.
-pub struct Record {
+pub struct DiskRecord {
     file: RecordFile,
     extent: Extent,
     grown_sectors: u64,
@@ -222,11 +222,11 @@ impl Teller {
     }
 }
 
-impl Record {
-    pub fn open(device: &Path, extent: Extent) -> Result<Record, RecordError> {
+impl DiskRecord {
+    pub fn open(device: &Path, extent: Extent) -> Result<DiskRecord, RecordError> {
         let file = RecordFile::of(device)?;
         let told = file.told().map(|caches| caches.iter().filter_map(|uuid| told_as(uuid)).collect());
-        Ok(Record { file, extent, grown_sectors: 0, told, teller: Teller::Mark })
+        Ok(DiskRecord { file, extent, grown_sectors: 0, told, teller: Teller::Mark })
     }
 
     /// Opens the record of the array with these members. `told`: the caches that they name.
@@ -235,19 +235,19 @@ impl Record {
         members: &[&Path],
         extent: Extent,
         told: Vec<u64>,
-    ) -> Result<Record, RecordError> {
+    ) -> Result<DiskRecord, RecordError> {
         let file = RecordFile::of_array(uuid, members)?;
-        Ok(Record { file, extent, grown_sectors: 0, told: Some(told), teller: Teller::Members })
+        Ok(DiskRecord { file, extent, grown_sectors: 0, told: Some(told), teller: Teller::Members })
     }
 
     /// Limits the record to the part that a cache is attached to, if the disk has grown since: a cache serves the size that it was made
     /// for.
-    pub fn attached_part(self) -> Result<Record, RecordError> {
+    pub fn attached_part(self) -> Result<DiskRecord, RecordError> {
         let all = self.load()?;
         match all.grown(self.extent) {
             Some(attached) => {
                 let grown_sectors = self.extent.sectors - attached.sectors;
-                Ok(Record { extent: attached, grown_sectors, ..self })
+                Ok(DiskRecord { extent: attached, grown_sectors, ..self })
             }
             None => Ok(self),
         }
@@ -418,7 +418,7 @@ mod tests {
         let data = dir.path().join("data.img");
         std::fs::write(&data, b"x").unwrap();
         let extent = Extent::new(Lba(0), 2048);
-        let record = Record::open(&data, extent).unwrap();
+        let record = DiskRecord::open(&data, extent).unwrap();
         let first = rules::tests::attachment(AttachmentState::Clean, extent);
         record
             .update(|old| {
@@ -427,7 +427,7 @@ mod tests {
             })
             .unwrap();
         record.update(|old| Attachment { state: AttachmentState::Dirty, epoch: 9, ..old.unwrap() }).unwrap();
-        let seen = Record::open(&data, extent).unwrap().load().unwrap();
+        let seen = DiskRecord::open(&data, extent).unwrap().load().unwrap();
         assert_eq!(seen.0, [Attachment { state: AttachmentState::Dirty, epoch: 9, ..first }]);
         record.remove().unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "only the data file is left");

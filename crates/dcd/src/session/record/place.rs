@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use dcd_io::{LoopFile, loop_file};
 use dcd_nbd::{Server, Uri};
 
-use super::identity::{Identity, Match, System, number_text, numbers};
+use super::identity::{DiskIdentity, Match, System, number_text, numbers};
 use super::mark::MarkedFile;
 
 /// Directory of the records of block devices; `DCD_STATE_DIR` names another one.
@@ -36,11 +36,11 @@ const EXPORT_SIGNS_MAX: usize = 100;
 
 /// Place of a disk's record.
 #[derive(Debug)]
-pub enum Place {
+pub enum RecordLocation {
     /// Path of an export's record: in the state directory, under the names of the server and the export.
     Export(PathBuf),
     File(FileDisk),
-    InStateDir(Block),
+    InStateDir(BlockDisk),
 }
 
 /// A file, or what begins in it at an offset.
@@ -53,36 +53,36 @@ pub struct FileDisk {
 
 /// A block device.
 #[derive(Debug)]
-pub struct Block {
+pub struct BlockDisk {
     pub device: PathBuf,
     number: u64,
     pub state_dir: PathBuf,
     system: System,
-    identity: Identity,
+    identity: DiskIdentity,
     /// Path of a loop device's file, where that path leads to another file here, or to none.
     pub hidden_file: Option<PathBuf>,
 }
 
-pub fn place(device: &Path) -> std::io::Result<Place> {
+pub fn place(device: &Path) -> std::io::Result<RecordLocation> {
     if let Some(uri) = device.to_str().and_then(|text| Uri::parse(text).ok()) {
-        return Ok(Place::Export(state_dir().join(of_export(&uri))));
+        return Ok(RecordLocation::Export(state_dir().join(of_export(&uri))));
     }
     let device = fs::canonicalize(device)?;
     let metadata = fs::metadata(&device)?;
     if !metadata.file_type().is_block_device() {
-        return Ok(Place::File(FileDisk::new(device, 0)));
+        return Ok(RecordLocation::File(FileDisk::new(device, 0)));
     }
     let system = System::default();
-    let block = |hidden_file| Block {
+    let block = |hidden_file| BlockDisk {
         hidden_file,
-        ..Block::new(device.clone(), metadata.rdev(), state_dir(), System::default())
+        ..BlockDisk::new(device.clone(), metadata.rdev(), state_dir(), System::default())
     };
     Ok(match file_of_loop(&system.sysfs, &device, metadata.rdev())? {
-        None => Place::InStateDir(block(None)),
+        None => RecordLocation::InStateDir(block(None)),
         Some(Behind { path, offset, is_it: true }) => {
-            Place::File(FileDisk::new(fs::canonicalize(path)?, offset))
+            RecordLocation::File(FileDisk::new(fs::canonicalize(path)?, offset))
         }
-        Some(Behind { path, .. }) => Place::InStateDir(block(Some(path))),
+        Some(Behind { path, .. }) => RecordLocation::InStateDir(block(Some(path))),
     })
 }
 
@@ -90,7 +90,7 @@ pub fn place(device: &Path) -> std::io::Result<Place> {
 /// path.
 pub fn names_of(device: &Path) -> Vec<String> {
     match place(device) {
-        Ok(Place::InStateDir(block)) => block.identity.own_names().cloned().collect(),
+        Ok(RecordLocation::InStateDir(block)) => block.identity.own_names().cloned().collect(),
         _ => Vec::new(),
     }
 }
@@ -120,10 +120,10 @@ impl FileDisk {
     }
 }
 
-impl Block {
-    pub fn new(device: PathBuf, number: u64, state_dir: PathBuf, system: System) -> Block {
-        let identity = Identity::of(&device, number, &system);
-        Block { device, number, state_dir, system, identity, hidden_file: None }
+impl BlockDisk {
+    pub fn new(device: PathBuf, number: u64, state_dir: PathBuf, system: System) -> BlockDisk {
+        let identity = DiskIdentity::of(&device, number, &system);
+        BlockDisk { device, number, state_dir, system, identity, hidden_file: None }
     }
 
     /// A device that udev is about to make links to.
@@ -133,10 +133,10 @@ impl Block {
         state_dir: PathBuf,
         system: System,
         links: &[PathBuf],
-    ) -> Block {
-        let block = Block::new(device, number, state_dir, system);
+    ) -> BlockDisk {
+        let block = BlockDisk::new(device, number, state_dir, system);
         let identity = block.identity.with_links(links, &block.system);
-        Block { identity, ..block }
+        BlockDisk { identity, ..block }
     }
 
     /// Makes udev look at the disk and its partitions again, after a record was made or removed. That fails in a container, which has no
@@ -181,7 +181,7 @@ impl Block {
 
     /// Decides whether a record that lies under a name or the number of this disk is its own. A record that names no disk may be. So may
     /// one that names other content, unless a disk with that content is found under another number.
-    pub fn matches(&self, recorded: Option<&Identity>) -> Match {
+    pub fn matches(&self, recorded: Option<&DiskIdentity>) -> Match {
         match recorded.map(|recorded| (self.identity.matches(recorded), recorded)) {
             Some((Match::Unclear, recorded))
                 if recorded.is_elsewhere(&self.device, self.number, &self.system) =>
@@ -194,13 +194,13 @@ impl Block {
     }
 
     /// Returns the disk's identity at the last look, for the record. A record is written without looking, as the disk may not answer.
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> DiskIdentity {
         self.identity.clone()
     }
 
     /// Looks at the disk again, as it may have another file system than when it was opened. True if that changes what a record says.
     pub fn look_again(&mut self) -> bool {
-        let now = Identity::of(&self.device, self.number, &self.system);
+        let now = DiskIdentity::of(&self.device, self.number, &self.system);
         let has_changed = now.names == self.identity.names && now.content.is_some() && now != self.identity;
         if has_changed {
             self.identity = now;
@@ -225,8 +225,10 @@ pub fn array_places(uuid: &str, members: &[&Path]) -> std::io::Result<Vec<PathBu
     for member in members {
         let name = format!("{ARRAY}{uuid}{SUFFIX}");
         let copy = match place(member)? {
-            Place::Export(path) | Place::File(FileDisk { beside: path, .. }) => path.with_file_name(name),
-            Place::InStateDir(block) => block.state_dir.join(name),
+            RecordLocation::Export(path) | RecordLocation::File(FileDisk { beside: path, .. }) => {
+                path.with_file_name(name)
+            }
+            RecordLocation::InStateDir(block) => block.state_dir.join(name),
         };
         if !all.contains(&copy) {
             all.push(copy);
@@ -278,7 +280,7 @@ mod tests {
         fs::write(dir.join("disk.img"), b"").unwrap();
         std::os::unix::fs::symlink(dir.join("disk.img"), dir.join("link")).unwrap();
         for name in ["disk.img", "link"] {
-            let Place::File(file) = place(&dir.join(name)).unwrap() else { panic!("it is a file") };
+            let RecordLocation::File(file) = place(&dir.join(name)).unwrap() else { panic!("it is a file") };
             assert_eq!(file.beside, dir.join("disk.img.dcd"));
         }
         assert!(place(&dir.join("missing")).is_err());
@@ -312,7 +314,7 @@ mod tests {
             fake.attribute(disk, name, "");
         }
         let block = |number| {
-            Block::new(fake.device("sda"), number, fake.dir.path().join("state"), fake.system.clone())
+            BlockDisk::new(fake.device("sda"), number, fake.dir.path().join("state"), fake.system.clone())
         };
         block(disk).announce();
         let read = |name: &str| fs::read_to_string(fake.system.sysfs.join("8:0").join(name)).unwrap();

@@ -64,7 +64,7 @@ impl LegsSeen {
 
 /// Grounds on which a log may be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum StartGrounds {
     /// Record and log agree.
     Known,
     /// The disk has no record, as when it was moved here from another host. The log's own fingerprint of the disk
@@ -73,7 +73,12 @@ pub enum Start {
 }
 
 /// Decides if the log at `log` may be served over `extent` of a disk with these attachments.
-pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen) -> Result<Start, Refusal> {
+pub fn admit_start(
+    all: &Attachments,
+    extent: Extent,
+    log: &Path,
+    seen: &LogSeen,
+) -> Result<StartGrounds, Refusal> {
     let log = log.display();
     let attachment = match (all.of(extent), all.overlapping(extent)) {
         (Some(attachment), _) => Some(attachment),
@@ -93,7 +98,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
     let Some(attachment) = attachment else {
         return match state {
             LogState::GivenUp => Err(was_given_up(&log.to_string(), None)),
-            _ => Ok(Start::Unrecorded),
+            _ => Ok(StartGrounds::Unrecorded),
         };
     };
     if attachment.cache_uuid != *uuid {
@@ -114,7 +119,7 @@ pub fn admit_start(all: &Attachments, extent: Extent, log: &Path, seen: &LogSeen
     }
     match epoch < attachment.epoch {
         true => Err(older(attachment, &log.to_string(), epoch, torn)),
-        false => Ok(Start::Known),
+        false => Ok(StartGrounds::Known),
     }
 }
 

@@ -35,7 +35,7 @@ fn present(uuid: &str, epoch: u64) -> LogSeen {
     }
 }
 
-fn start(all: &Attachments, seen: &LogSeen) -> Result<Start, Refusal> {
+fn start(all: &Attachments, seen: &LogSeen) -> Result<StartGrounds, Refusal> {
     admit_start(all, EXTENT, Path::new("/disks/log"), seen)
 }
 
@@ -43,14 +43,14 @@ fn start(all: &Attachments, seen: &LogSeen) -> Result<Start, Refusal> {
 fn the_right_log_starts_clean_or_dirty_also_after_a_crash_before_the_record() {
     for state in [AttachmentState::Clean, AttachmentState::Dirty] {
         for epoch in [7, 8] {
-            assert_eq!(start(&recorded(state), &present("right", epoch)), Ok(Start::Known));
+            assert_eq!(start(&recorded(state), &present("right", epoch)), Ok(StartGrounds::Known));
         }
     }
 }
 
 #[test]
 fn a_disk_from_another_host_starts_unrecorded() {
-    assert_eq!(start(&Attachments::default(), &present("right", 1)), Ok(Start::Unrecorded));
+    assert_eq!(start(&Attachments::default(), &present("right", 1)), Ok(StartGrounds::Unrecorded));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn another_part_of_the_disk_may_overlap_nothing() {
     let refusal = admit_start(&all, shrunk, Path::new("l"), &present("right", 7)).unwrap_err();
     assert!(refusal.reason.contains("smaller: it has 1020 KiB"), "{refusal}");
     let beside = Extent::new(Lba(2048), 2048);
-    assert_eq!(admit_start(&all, beside, Path::new("l"), &present("right", 7)), Ok(Start::Unrecorded));
+    assert_eq!(admit_start(&all, beside, Path::new("l"), &present("right", 7)), Ok(StartGrounds::Unrecorded));
 }
 
 #[test]

@@ -12,9 +12,9 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use super::durable::{remove, replace};
-use super::identity::{Identity, Match};
-use super::mark::{Mark, MarkedFile};
-use super::place::{Block, FileDisk, Place, array_places, place, state_dir};
+use super::identity::{DiskIdentity, Match};
+use super::mark::{MarkedFile, RecordMark};
+use super::place::{BlockDisk, FileDisk, RecordLocation, array_places, place, state_dir};
 use super::retired::{is_retired, retire};
 use super::{Attachment, AttachmentState, Attachments};
 use crate::session::devices::forget_memory;
@@ -88,7 +88,7 @@ struct Document {
     generation: Option<u64>,
     /// Identity of the record's disk; none of an array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    disk: Option<Identity>,
+    disk: Option<DiskIdentity>,
     crc32c: String,
 }
 
@@ -98,7 +98,7 @@ pub struct RecordFile {
     /// Paths of all copies of the record: only an array has several.
     paths: Vec<PathBuf>,
     is_array: bool,
-    block: Option<Block>,
+    block: Option<BlockDisk>,
     marked: Option<MarkedFile>,
     /// UUIDs of the caches that the mark of a file names; none if it has no mark.
     told: Option<Vec<String>>,
@@ -131,9 +131,9 @@ impl RecordFile {
             source,
         })?;
         match place {
-            Place::Export(path) => Ok(RecordFile::new(vec![path])),
-            Place::File(file) => RecordFile::of_file(file),
-            Place::InStateDir(block) => RecordFile::of_block(block),
+            RecordLocation::Export(path) => Ok(RecordFile::new(vec![path])),
+            RecordLocation::File(file) => RecordFile::of_file(file),
+            RecordLocation::InStateDir(block) => RecordFile::of_block(block),
         }
     }
 
@@ -145,7 +145,7 @@ impl RecordFile {
         if recorded.is_some() && recorded != marked.identity() && marked.is_blank() {
             return Err(RecordError::OfAnother { record: beside });
         }
-        let has_its_cache = |path: &Path, mark: &Mark| {
+        let has_its_cache = |path: &Path, mark: &RecordMark| {
             let found = read(path).ok().flatten();
             found.is_some_and(|found| {
                 found.attachments.0.iter().any(|one| mark.recorded.contains(&one.cache_uuid))
@@ -161,7 +161,7 @@ impl RecordFile {
         Ok(RecordFile { marked: Some(marked), told, ..RecordFile::new(vec![path]) })
     }
 
-    pub fn of_block(block: Block) -> Result<RecordFile, RecordError> {
+    pub fn of_block(block: BlockDisk) -> Result<RecordFile, RecordError> {
         let of = |path: &PathBuf| match read(path) {
             Ok(None) => Match::Other,
             Ok(Some(document)) => block.matches(document.disk.as_ref()),
@@ -237,7 +237,7 @@ impl RecordFile {
 
     /// Looks at the disk again, and updates its identity in the record.
     pub fn look_again(&mut self) -> Result<(), RecordError> {
-        let has_changed = self.block.as_mut().is_some_and(Block::look_again);
+        let has_changed = self.block.as_mut().is_some_and(BlockDisk::look_again);
         let attachments = if has_changed { self.load()? } else { Attachments::default() };
         match attachments.0.is_empty() {
             true => Ok(()),
@@ -247,7 +247,7 @@ impl RecordFile {
 
     /// Replaces the record; with no attachment, removes it. Returns when that is on the medium.
     pub fn store(&self, attachments: &Attachments) -> Result<(), RecordError> {
-        let announce = || self.block.iter().for_each(Block::announce);
+        let announce = || self.block.iter().for_each(BlockDisk::announce);
         let known = self.newest().ok().flatten();
         let told = self.told.iter().flatten().cloned();
         let mut gone: Vec<String> = known
@@ -284,7 +284,7 @@ impl RecordFile {
             false => None,
         };
         let of_file = || self.marked.as_ref().and_then(MarkedFile::identity);
-        let disk = self.block.as_ref().map(Block::identity).or_else(of_file);
+        let disk = self.block.as_ref().map(BlockDisk::identity).or_else(of_file);
         let document = Document {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -388,7 +388,7 @@ fn io(path: &Path, action: &'static str, source: io::Error) -> RecordError {
     RecordError::Io { path: path.to_owned(), action, source }
 }
 
-fn checksum(attachments: &Attachments, generation: Option<u64>, disk: Option<&Identity>) -> String {
+fn checksum(attachments: &Attachments, generation: Option<u64>, disk: Option<&DiskIdentity>) -> String {
     let mut bytes = serde_json::to_vec(attachments).expect("a record is plain data");
     bytes.extend(generation.iter().flat_map(|generation| generation.to_le_bytes()));
     if let Some(disk) = disk {
@@ -493,7 +493,8 @@ mod tests {
     /// The record of a block device of a fake system.
     fn of_block(fake: &Fake, name: &str, number: u64) -> RecordFile {
         let state_dir = fake.dir.path().join("state");
-        RecordFile::of_block(Block::new(fake.device(name), number, state_dir, fake.system.clone())).unwrap()
+        RecordFile::of_block(BlockDisk::new(fake.device(name), number, state_dir, fake.system.clone()))
+            .unwrap()
     }
 
     fn dirty() -> Attachments {

@@ -8,7 +8,7 @@ use dcd_engine::{Extent, Lba};
 
 use super::Attachments;
 use super::identity::{System, number_text};
-use super::place::{Block, state_dir};
+use super::place::{BlockDisk, state_dir};
 use super::store::{RecordError, RecordFile};
 
 /// Reads the attachments of a block device from the records in the state directory; none if the file system of that directory is not
@@ -24,7 +24,7 @@ pub fn attachments_of(device: &Path, links: &[PathBuf]) -> Result<Option<Attachm
     let number = fs::metadata(device).ok().filter(|found| found.file_type().is_block_device());
     let Some(number) = number.map(|found| found.rdev()) else { return Ok(Some(Attachments::default())) };
     let of = |device: &Path, number, links: &[PathBuf]| {
-        let block = Block::linked(device.to_owned(), number, state_dir.clone(), System::default(), links);
+        let block = BlockDisk::linked(device.to_owned(), number, state_dir.clone(), System::default(), links);
         // Most machines have no record: then nothing is read of any device.
         match block.all_paths().is_empty() {
             true => Ok(Attachments::default()),

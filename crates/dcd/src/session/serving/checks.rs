@@ -5,7 +5,7 @@ use dcd_stack::{LayerKind, Parts};
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{PlainSeen, Seen, judge};
+use crate::session::judge::{PlainSeen, SeenStack, judge};
 use crate::session::running::Admitted;
 use crate::session::site::Site;
 use crate::session::survey::{Survey, record};
@@ -57,7 +57,7 @@ pub fn admit_bare(site: &Site, parts: &Parts, part: &str) -> Result<(), Failure>
         return below.into_iter().try_for_each(|below| admit_bare(site, parts, below));
     };
     let plain = PlainSeen { part: part.to_owned(), record: Some(record.seen(None)?), log_of: None };
-    judge(site, &Seen { plain: vec![plain], ..Seen::default() }, &site.asked)?;
+    judge(site, &SeenStack { plain: vec![plain], ..SeenStack::default() }, &site.asked)?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::session::devices::Purpose;
 use crate::session::judge::of_unknown_content;
 use crate::session::open::{mark, open_log, superblock_of};
 use crate::session::record::{
-    Attachment, Record, RecordSeen, Teller, admit_without_cache, admit_without_record, told_as, uuid_text,
+    Attachment, DiskRecord, RecordSeen, Teller, admit_without_cache, admit_without_record, told_as, uuid_text,
 };
 use crate::session::site::Site;
 use crate::session::survey::open_record;
@@ -20,7 +20,7 @@ use dcd_engine::log_cache::offline::read_superblock;
 /// disk's. (The members of an array name their caches.)
 fn unrecorded(
     choice: &CacheChoice,
-    record: &Record,
+    record: &DiskRecord,
     seen: &RecordSeen,
 ) -> Result<Option<Attachment>, Failure> {
     if seen.all.overlapping(seen.extent).is_some() || seen.teller == Teller::Members {

@@ -28,7 +28,7 @@ use crate::advice::{Advised, advise};
 use crate::session::record::RecordError;
 use crate::session::running::{Note, RunningCaches, is_home_without_log, log_failed_text};
 use crate::session::serving::metrics::openmetrics;
-use crate::session::serving::records::{Kind, Records};
+use crate::session::serving::records::{NoteKind, Records};
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
     flush_trouble, leg_name, legs_text, lost_text, state_word,
@@ -44,7 +44,7 @@ const WATCH_INTERVAL: Nanos = Nanos::from_secs(2);
 
 /// An answer to a control call; the last has `done`.
 #[derive(Debug, PartialEq)]
-pub struct Answer {
+pub struct ControlAnswer {
     pub to: CallId,
     pub body: Value,
     pub done: bool,
@@ -91,7 +91,7 @@ pub struct Newcomer {
 }
 
 /// A newcomer whose device is open, with the array's port that leads to it. `id`: a random number.
-pub struct Given {
+pub struct GivenDevice {
     pub newcomer: Newcomer,
     pub device: DeviceIndex,
     pub port: Port,
@@ -107,7 +107,7 @@ struct ArrayCall {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Phase {
+enum HostPhase {
     Serving,
     /// Waiting for the log cache at this place to stop.
     Stopping(usize),
@@ -124,23 +124,23 @@ struct Flushing {
 }
 
 /// See the module's documentation.
-pub struct Host {
+pub struct StackHost {
     export: String,
     pub parts: Parts,
     /// The upper ones first.
     caches: Vec<Cache>,
     pub records: Records,
-    phase: Phase,
+    phase: HostPhase,
     flushing: Option<Flushing>,
     /// Calls that wait for the answer of an array, in order of arrival.
     array_calls: VecDeque<ArrayCall>,
     /// Devices that no layer uses any more.
     closing: Vec<(String, DeviceIndex)>,
-    answers: VecDeque<Answer>,
+    answers: VecDeque<ControlAnswer>,
     /// Failures to report to the administrator; a stop with any of them is not clean.
     troubles: Vec<String>,
     /// Conditions of `caches` at the last look, and the time of that look.
-    conditions: Vec<Condition>,
+    conditions: Vec<LayerCondition>,
     watched: Option<Nanos>,
     /// Caches whose log has failed, while their record cannot be written.
     unrecorded: Vec<usize>,
@@ -166,21 +166,21 @@ pub struct Host {
 const GOOD: &str = "good";
 
 /// State of an array or a log cache that is reported to the administrator unasked.
-struct Condition {
+struct LayerCondition {
     /// State, missing members, and losses; of a log cache, also what prevents destaging.
     state: String,
     advice: Vec<String>,
 }
 
-impl Default for Condition {
-    fn default() -> Condition {
-        Condition { state: GOOD.to_owned(), advice: Vec::new() }
+impl Default for LayerCondition {
+    fn default() -> LayerCondition {
+        LayerCondition { state: GOOD.to_owned(), advice: Vec::new() }
     }
 }
 
-impl Condition {
+impl LayerCondition {
     /// Judges a log cache. A data disk that fails destaging is reported, as clients notice that only when the log is full.
-    fn of_log_cache(cache: &LogCacheStatus) -> Condition {
+    fn of_log_cache(cache: &LogCacheStatus) -> LayerCondition {
         let trouble = destage_trouble(cache)
             .map(|trouble| format!("{trouble}; it stays in the log, and writing it back is tried again"));
         let flush = flush_trouble(cache);
@@ -188,10 +188,10 @@ impl Condition {
         let lost = lost_text(cache.lost_blocks).into_iter().chain(accepted_damage(cache));
         let wrong: Vec<String> = lost.chain(trouble).chain(flush).collect();
         let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
-        Condition { state, advice }
+        LayerCondition { state, advice }
     }
 
-    fn of_mirror(mirror: &MirrorStatus) -> Condition {
+    fn of_mirror(mirror: &MirrorStatus) -> LayerCondition {
         let state = if mirror.is_good() { GOOD.to_owned() } else { legs_text(mirror) };
         let lost = mirror.legs.iter().filter(|leg| leg.lost_writes).map(|leg| {
             format!(
@@ -200,29 +200,29 @@ impl Condition {
                 leg_name(leg)
             )
         });
-        Condition { state, advice: lost.collect() }
+        LayerCondition { state, advice: lost.collect() }
     }
 
-    fn of_array(array: &ArrayStatus) -> Condition {
+    fn of_array(array: &ArrayStatus) -> LayerCondition {
         let without = match array.failed_members.as_slice() {
             [] => String::new(),
             failed => format!(", without {}", members_named(failed)),
         };
         let lost = lost_text(array.blocks_lost()).map(|lost| format!(", {lost}")).unwrap_or_default();
         let advice = array.notes.iter().map(Advised::told).collect();
-        Condition { state: format!("{}{without}{lost}", state_word(array)), advice }
+        LayerCondition { state: format!("{}{without}{lost}", state_word(array)), advice }
     }
 }
 
-impl Host {
+impl StackHost {
     /// `caches`: the upper ones first.
-    pub fn new(export: &str, parts: Parts, caches: Vec<Cache>, records: RunningCaches) -> Host {
-        Host {
+    pub fn new(export: &str, parts: Parts, caches: Vec<Cache>, records: RunningCaches) -> StackHost {
+        StackHost {
             export: export.to_owned(),
             parts,
             caches,
             records: Records::new(records),
-            phase: Phase::Serving,
+            phase: HostPhase::Serving,
             flushing: None,
             array_calls: VecDeque::new(),
             closing: Vec::new(),
@@ -244,7 +244,7 @@ impl Host {
     }
 
     pub fn is_stopped(&self) -> bool {
-        self.phase == Phase::Stopped
+        self.phase == HostPhase::Stopped
     }
 
     /// Takes the failures so far.
@@ -268,14 +268,14 @@ impl Host {
         named.next().map(|(name, _)| name.as_str())
     }
 
-    pub fn take_answer(&mut self) -> Option<Answer> {
+    pub fn take_answer(&mut self) -> Option<ControlAnswer> {
         self.answers.pop_front()
     }
 
-    /// Returns the time of the next [`Host::tick`].
+    /// Returns the time of the next [`StackHost::tick`].
     pub fn next_deadline(&self) -> Option<Nanos> {
         let flushing = self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL);
-        let watch = (self.phase == Phase::Serving)
+        let watch = (self.phase == HostPhase::Serving)
             .then(|| self.watched.map_or(Nanos::ZERO, |watched| watched + WATCH_INTERVAL));
         flushing.into_iter().chain(watch).min()
     }
@@ -306,7 +306,7 @@ impl Host {
                 "\"{verb}\" is no call of this server; it knows status, metrics, flush, stop, array and reset-statistics"
             )),
         };
-        self.answers.push_back(Answer { to: caller, body: result, done: true });
+        self.answers.push_back(ControlAnswer { to: caller, body: result, done: true });
     }
 
     /// The array that a call is about, and a device that it is to be given: `{"layer": .., "name": .., "path": .., "place": ..}`, the
@@ -331,8 +331,8 @@ impl Host {
     }
 
     /// Gives an array a device for which it has a port now.
-    pub fn give(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, given: Given) {
-        let Given { newcomer, device, port, id } = given;
+    pub fn give(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, given: GivenDevice) {
+        let GivenDevice { newcomer, device, port, id } = given;
         self.parts.devices.insert(newcomer.name.clone(), device);
         let geometry = stack.geometry(Target::Device(device));
         let command = ArrayCommand::Add { port, geometry, seat: newcomer.seat, id };
@@ -344,12 +344,12 @@ impl Host {
     /// Answers a call that cannot be carried out.
     pub fn refuse(&mut self, caller: CallId, why: impl Into<String>) {
         let body = dcd_serve::control::error(why.into());
-        self.answers.push_back(Answer { to: caller, body, done: true });
+        self.answers.push_back(ControlAnswer { to: caller, body, done: true });
     }
 
     /// Finds the array that a call is about, or the mirrored log that it names.
     fn array(&self, args: &Value) -> Result<LayerIndex, String> {
-        if self.phase != Phase::Serving {
+        if self.phase != HostPhase::Serving {
             return Err("the server is stopping".to_owned());
         }
         let wanted = args["layer"].as_str();
@@ -424,7 +424,7 @@ impl Host {
             self.closing.push((name, device));
         }
         let body = answer.map_or_else(|error| dcd_serve::control::error(error.told()), |()| json!({}));
-        self.answers.push_back(Answer { to, body, done: true });
+        self.answers.push_back(ControlAnswer { to, body, done: true });
     }
 
     /// Cancels a flush that only a control connection waited for that has ended.
@@ -462,18 +462,20 @@ impl Host {
             if let Some(trouble) = &trouble {
                 body["trouble"] = json!(trouble);
             }
-            self.answers.push_back(Answer { to: *caller, body, done: false });
+            self.answers.push_back(ControlAnswer { to: *caller, body, done: false });
         }
     }
 
     fn watch(&mut self, now: Nanos, stack: &Stack) {
         let mut conditions = std::mem::take(&mut self.conditions);
-        conditions.resize_with(self.caches.len(), Condition::default);
+        conditions.resize_with(self.caches.len(), LayerCondition::default);
         for (cache, before) in self.caches.iter().zip(&mut conditions) {
             let condition = match LayerStatus::of(stack, cache.layer, now) {
-                LayerStatus::LogCache(status) => Condition::of_log_cache(&status),
-                LayerStatus::Raid(status) => Condition::of_array(&status),
-                LayerStatus::Mirror(status) => Condition::of_mirror(&self.named(cache.layer, *status, stack)),
+                LayerStatus::LogCache(status) => LayerCondition::of_log_cache(&status),
+                LayerStatus::Raid(status) => LayerCondition::of_array(&status),
+                LayerStatus::Mirror(status) => {
+                    LayerCondition::of_mirror(&self.named(cache.layer, *status, stack))
+                }
                 _ => continue,
             };
             let kind = cache.kind.words();
@@ -524,7 +526,7 @@ impl Host {
                 continue;
             };
             match noted.kind {
-                Kind::Legs => {
+                NoteKind::Legs => {
                     if let Err(error) = noted.result {
                         self.news.push(format!(
                             "the state of the legs of \"{}\" cannot be recorded: keep the leg that is whole. {error}",
@@ -532,17 +534,17 @@ impl Host {
                         ));
                     }
                 }
-                Kind::LogFailed => self.log_failure_noted(now, stack, place, noted.result),
-                Kind::WrittenBack => {
+                NoteKind::LogFailed => self.log_failure_noted(now, stack, place, noted.result),
+                NoteKind::WrittenBack => {
                     if let Err(error) = noted.result {
                         self.news.push(format!(
                             "all is written back without the log, but that cannot be recorded: {error}"
                         ));
                     }
                 }
-                Kind::Stopped => {
+                NoteKind::Stopped => {
                     self.troubles.extend(noted.result.err().map(|error| error.to_string()));
-                    if self.phase == Phase::Stopping(place) {
+                    if self.phase == HostPhase::Stopping(place) {
                         self.stop_from(now, stack, place + 1);
                     }
                 }
@@ -587,7 +589,7 @@ impl Host {
         if let Some(flushing) = self.flushing.take() {
             for caller in flushing.callers {
                 let body = dcd_serve::control::error("the server is stopping; dirty data stays in the log");
-                self.answers.push_back(Answer { to: caller, body, done: true });
+                self.answers.push_back(ControlAnswer { to: caller, body, done: true });
             }
             stack.control(now, self.caches[flushing.cache].layer, Control::DrainCancel);
         }
@@ -598,17 +600,17 @@ impl Host {
         match self.caches.get(place) {
             Some(cache) => {
                 let layer = cache.layer;
-                self.phase = Phase::Stopping(place);
+                self.phase = HostPhase::Stopping(place);
                 stack.control(now, layer, Control::Stop);
             }
-            None => self.phase = Phase::Stopped,
+            None => self.phase = HostPhase::Stopped,
         }
     }
 
     fn begin_flush(&mut self, now: Nanos, stack: &mut Stack, caller: CallId) {
-        if self.phase != Phase::Serving {
+        if self.phase != HostPhase::Serving {
             let body = dcd_serve::control::error("the server is stopping");
-            return self.answers.push_back(Answer { to: caller, body, done: true });
+            return self.answers.push_back(ControlAnswer { to: caller, body, done: true });
         }
         if let Some(flushing) = &mut self.flushing {
             return flushing.callers.push(caller);
@@ -638,7 +640,7 @@ impl Host {
 
     fn end_flush(&mut self, body: &Value) {
         for caller in self.flushing.take().into_iter().flat_map(|flushing| flushing.callers) {
-            self.answers.push_back(Answer { to: caller, body: body.clone(), done: true });
+            self.answers.push_back(ControlAnswer { to: caller, body: body.clone(), done: true });
         }
     }
 
@@ -651,7 +653,7 @@ impl Host {
     }
 
     fn stopped(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
-        if self.phase != Phase::Stopping(place) {
+        if self.phase != HostPhase::Stopping(place) {
             return;
         }
         let cache = &self.caches[place];
@@ -665,7 +667,7 @@ impl Host {
     fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: Unfinished) {
         let cache = &self.caches[place];
         let why = format!("{} \"{}\": {why}", cache.kind.words(), cache.name);
-        if self.phase == Phase::Stopping(place) {
+        if self.phase == HostPhase::Stopping(place) {
             self.troubles.push(why);
             self.stop_from(now, stack, place + 1);
         } else if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
@@ -737,7 +739,7 @@ impl Host {
             stack: self.stack_file.clone(),
             export: self.export.clone(),
             uptime_seconds: now.as_secs_f64(),
-            stopping: self.phase != Phase::Serving,
+            stopping: self.phase != HostPhase::Serving,
             flushing: self.flushing.is_some(),
             dirty_bytes: self.dirty_bytes(now, stack),
             devices_not_answering: self.silent.clone(),

@@ -9,9 +9,9 @@ use dcd_engine::{
 };
 
 use super::*;
-use crate::session::record::{Attachment, AttachmentState, Record};
+use crate::session::record::{Attachment, AttachmentState, DiskRecord};
 use crate::session::running::{Admitted, RunningCaches};
-use crate::session::serving::host::{Cache, CacheKind, Host};
+use crate::session::serving::host::{Cache, CacheKind, StackHost};
 use crate::session::serving::status::state_word;
 
 /// A fake log cache: it keeps the controls that it gets, and reports as many dirty bytes as the test says.
@@ -54,7 +54,7 @@ impl Layer for Told {
 }
 
 struct Bench {
-    host: Host,
+    host: StackHost,
     stack: Stack,
     controls: Rc<RefCell<Vec<Control>>>,
     dirty_bytes: Rc<RefCell<u64>>,
@@ -69,7 +69,7 @@ const CALLER: CallId = CallId { client: ClientId(4), number: 2 };
 fn bench() -> Bench {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("data"), [0; 4096]).unwrap();
-    let record = Record::open(&dir.path().join("data"), EXTENT).unwrap();
+    let record = DiskRecord::open(&dir.path().join("data"), EXTENT).unwrap();
     let attached = Attachment {
         cache_uuid: "u".to_owned(),
         log: "log".into(),
@@ -105,7 +105,7 @@ fn bench() -> Bench {
     };
     let mut caches = RunningCaches::of([admitted]);
     caches.note_started(Nanos::ZERO, &stack).unwrap();
-    let host = Host::new("cache", parts, vec![cache], caches);
+    let host = StackHost::new("cache", parts, vec![cache], caches);
     Bench { host, stack, controls, dirty_bytes, lost_blocks, destaged_sectors, dir }
 }
 
@@ -125,7 +125,7 @@ impl Bench {
     }
 
     fn recorded(&self) -> Attachment {
-        let record = Record::open(&self.dir.path().join("data"), EXTENT).unwrap();
+        let record = DiskRecord::open(&self.dir.path().join("data"), EXTENT).unwrap();
         record.load().unwrap().0.remove(0)
     }
 

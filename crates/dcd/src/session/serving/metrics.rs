@@ -45,7 +45,7 @@ enum Sample {
 
 /// All samples of one name.
 #[derive(Debug)]
-struct Family {
+struct MetricFamily {
     name: &'static str,
     help: &'static str,
     unit: Option<Unit>,
@@ -54,7 +54,7 @@ struct Family {
 
 /// Families of samples, in the order of their first sample: the format wants all samples of one name together.
 #[derive(Debug, Default)]
-struct Families(Vec<Family>);
+struct Families(Vec<MetricFamily>);
 
 impl Families {
     fn add(
@@ -67,14 +67,14 @@ impl Families {
     ) {
         match self.0.iter_mut().find(|family| family.name == name) {
             Some(family) => family.samples.push((labels, sample)),
-            None => self.0.push(Family { name, help, unit, samples: vec![(labels, sample)] }),
+            None => self.0.push(MetricFamily { name, help, unit, samples: vec![(labels, sample)] }),
         }
     }
 }
 
 impl Collector for Families {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for Family { name, help, unit, samples } in &self.0 {
+        for MetricFamily { name, help, unit, samples } in &self.0 {
             let kind = samples.first().map_or(MetricType::Unknown, |(_, sample)| sample.kind());
             let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
             for (labels, sample) in samples {

@@ -23,7 +23,7 @@ const STACK_BYTES: usize = 512 << 10;
 
 /// Kind of a note. A cache has at most one note of each kind under way, but every note of legs: the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum NoteKind {
     LogFailed,
     WrittenBack,
     Stopped,
@@ -31,20 +31,20 @@ pub enum Kind {
 }
 
 impl Note {
-    const fn kind(&self) -> Kind {
+    const fn kind(&self) -> NoteKind {
         match self {
-            Note::LogFailed(_) => Kind::LogFailed,
-            Note::WrittenBack(_) => Kind::WrittenBack,
-            Note::Stopped(_) => Kind::Stopped,
-            Note::Legs(_) => Kind::Legs,
+            Note::LogFailed(_) => NoteKind::LogFailed,
+            Note::WrittenBack(_) => NoteKind::WrittenBack,
+            Note::Stopped(_) => NoteKind::Stopped,
+            Note::Legs(_) => NoteKind::Legs,
         }
     }
 }
 
 /// Result of a note: it is on the medium, or an error.
-pub struct Noted {
+pub struct NoteResult {
     pub layer: String,
-    pub kind: Kind,
+    pub kind: NoteKind,
     /// Text for messages about a log that failed: the data that is written back from it.
     pub result: Result<String, RecordError>,
     /// Message about failed logs from now on.
@@ -53,22 +53,22 @@ pub struct Noted {
 
 /// See the module's documentation.
 pub struct Records {
-    keeper: Keeper,
-    under_way: BTreeSet<(String, Kind)>,
+    keeper: RecordKeeper,
+    under_way: BTreeSet<(String, NoteKind)>,
     /// Caches whose records say that all is written back without their logs.
     written_back: BTreeSet<String>,
     failed_logs: Result<Option<String>, String>,
 }
 
-enum Keeper {
+enum RecordKeeper {
     /// Notes are made synchronously.
     Here {
         caches: RunningCaches,
-        noted: VecDeque<Noted>,
+        noted: VecDeque<NoteResult>,
     },
     Thread {
         notes: Sender<(String, Note)>,
-        noted: Receiver<Noted>,
+        noted: Receiver<NoteResult>,
     },
 }
 
@@ -76,7 +76,7 @@ impl Records {
     /// Makes notes synchronously.
     pub fn new(caches: RunningCaches) -> Records {
         let failed_logs = failed_logs(&caches);
-        let keeper = Keeper::Here { caches, noted: VecDeque::new() };
+        let keeper = RecordKeeper::Here { caches, noted: VecDeque::new() };
         Records { keeper, under_way: BTreeSet::new(), written_back: BTreeSet::new(), failed_logs }
     }
 
@@ -89,7 +89,7 @@ impl Records {
         let ((notes, asked), (tell, noted)) = (mpsc::channel::<(String, Note)>(), mpsc::channel());
         let keeps = move || {
             while let Ok((layer, note)) = asked.recv() {
-                let has_stopped = note.kind() == Kind::Stopped;
+                let has_stopped = note.kind() == NoteKind::Stopped;
                 if tell.send(make(&mut caches, &layer, &note)).is_err() {
                     return;
                 }
@@ -101,21 +101,21 @@ impl Records {
             }
         };
         thread::Builder::new().name("dcd-records".to_owned()).stack_size(STACK_BYTES).spawn(keeps)?;
-        let keeper = Keeper::Thread { notes, noted };
+        let keeper = RecordKeeper::Thread { notes, noted };
         Ok(Records { keeper, under_way: BTreeSet::new(), written_back: BTreeSet::new(), failed_logs })
     }
 
     /// Begins a note about a cache, unless the same is under way. [`Records::take`] returns its result.
     pub fn note(&mut self, layer: &str, note: Note) {
         let kind = note.kind();
-        let is_known = kind == Kind::WrittenBack && self.written_back.contains(layer);
-        if is_known || (kind != Kind::Legs && !self.under_way.insert((layer.to_owned(), kind))) {
+        let is_known = kind == NoteKind::WrittenBack && self.written_back.contains(layer);
+        if is_known || (kind != NoteKind::Legs && !self.under_way.insert((layer.to_owned(), kind))) {
             return;
         }
         match &mut self.keeper {
-            Keeper::Here { caches, noted } => noted.push_back(make(caches, layer, &note)),
+            RecordKeeper::Here { caches, noted } => noted.push_back(make(caches, layer, &note)),
             // The thread takes notes as long as the server runs.
-            Keeper::Thread { notes, .. } => drop(notes.send((layer.to_owned(), note))),
+            RecordKeeper::Thread { notes, .. } => drop(notes.send((layer.to_owned(), note))),
         }
     }
 
@@ -125,13 +125,13 @@ impl Records {
     }
 
     /// The next note that has ended.
-    pub fn take(&mut self) -> Option<Noted> {
+    pub fn take(&mut self) -> Option<NoteResult> {
         let noted = match &mut self.keeper {
-            Keeper::Here { noted, .. } => noted.pop_front(),
-            Keeper::Thread { noted, .. } => noted.try_recv().ok(),
+            RecordKeeper::Here { noted, .. } => noted.pop_front(),
+            RecordKeeper::Thread { noted, .. } => noted.try_recv().ok(),
         }?;
         self.under_way.remove(&(noted.layer.clone(), noted.kind));
-        if noted.kind == Kind::WrittenBack && noted.result.is_ok() {
+        if noted.kind == NoteKind::WrittenBack && noted.result.is_ok() {
             self.written_back.insert(noted.layer.clone());
         }
         self.failed_logs.clone_from(&noted.failed_logs);
@@ -145,17 +145,17 @@ impl Records {
 
     /// Ends the thread, and waits a while for that.
     pub fn end(&mut self) {
-        let here = Keeper::Here { caches: RunningCaches::default(), noted: VecDeque::new() };
-        if let Keeper::Thread { notes, noted } = std::mem::replace(&mut self.keeper, here) {
+        let here = RecordKeeper::Here { caches: RunningCaches::default(), noted: VecDeque::new() };
+        if let RecordKeeper::Thread { notes, noted } = std::mem::replace(&mut self.keeper, here) {
             drop(notes);
             while noted.recv_timeout(END_PATIENCE).is_ok() {}
         }
     }
 }
 
-fn make(caches: &mut RunningCaches, layer: &str, note: &Note) -> Noted {
+fn make(caches: &mut RunningCaches, layer: &str, note: &Note) -> NoteResult {
     let result = caches.note(layer, note);
-    Noted { layer: layer.to_owned(), kind: note.kind(), result, failed_logs: failed_logs(caches) }
+    NoteResult { layer: layer.to_owned(), kind: note.kind(), result, failed_logs: failed_logs(caches) }
 }
 
 fn failed_logs(caches: &RunningCaches) -> Result<Option<String>, String> {
@@ -167,7 +167,7 @@ mod tests {
     use dcd_engine::{Extent, Lba, LogCacheStatus};
 
     use super::*;
-    use crate::session::record::{Attachment, AttachmentState, Record};
+    use crate::session::record::{Attachment, AttachmentState, DiskRecord};
     use crate::session::running::Admitted;
 
     const EXTENT: Extent = Extent::new(Lba(0), 8);
@@ -177,7 +177,7 @@ mod tests {
     fn a_record_on_a_disk_that_does_not_answer_is_waited_for_by_its_thread_alone() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("data"), [0; 4096]).unwrap();
-        let open = || Record::open(&dir.path().join("data"), EXTENT).unwrap();
+        let open = || DiskRecord::open(&dir.path().join("data"), EXTENT).unwrap();
         let attached = Attachment {
             cache_uuid: "u".to_owned(),
             log: "log".into(),
@@ -214,7 +214,7 @@ mod tests {
         std::fs::rename(dir.path().join("kept"), &place).unwrap();
         std::io::Write::write_all(&mut pipe, &recorded).unwrap();
         drop(pipe);
-        while records.take().is_none_or(|noted| noted.kind != Kind::Stopped || noted.result.is_err()) {
+        while records.take().is_none_or(|noted| noted.kind != NoteKind::Stopped || noted.result.is_err()) {
             std::thread::sleep(Duration::from_millis(5));
         }
         records.end();

@@ -1,4 +1,4 @@
-//! A served stack, as the driver calls it: the [`Host`], the devices that are opened and watched, and the stop.
+//! A served stack, as the driver calls it: the [`StackHost`], the devices that are opened and watched, and the stop.
 //!
 //! A stop harms clients that have the device. `dcd stop` is refused as long as there are any; a signal stops the server in any case,
 //! and the clients are reported. Tables of the system name them, which are read on a thread of their own.
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use dcd_engine::{LayerIndex, Nanos, Report};
 use dcd_io::{
-    CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, FrontEndNews, OpenId,
-    Outcome, Peer, Refused, Signal, UnknownPeer,
+    CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, FrontEndNews, OpenId, Peer,
+    Refused, Signal, StopOutcome, UnknownPeer,
 };
 use dcd_stack::DeviceSource;
 use serde_json::{Value, json};
 
 use crate::session::devices::remote_spec;
 use crate::session::random::random_id;
-use crate::session::serving::host::{Given, Host};
+use crate::session::serving::host::{GivenDevice, StackHost};
 use crate::session::serving::notify::tell_stopping;
 use crate::session::serving::watch::DeviceWatch;
 
@@ -41,7 +41,7 @@ const REFUSED_INTERVAL: Nanos = Nanos::from_secs(60);
 
 /// See the module's documentation.
 pub struct Served {
-    pub host: Host,
+    pub host: StackHost,
     /// Text about the data that a stop leaves when it is not clean.
     left: &'static str,
     /// True when a stop was requested before the server had started.
@@ -91,7 +91,7 @@ struct LookedUp {
 pub type Announce = Box<dyn FnOnce(Option<String>)>;
 
 impl Served {
-    pub fn new(host: Host, left: &'static str) -> Served {
+    pub fn new(host: StackHost, left: &'static str) -> Served {
         Served {
             host,
             left,
@@ -122,7 +122,7 @@ impl Served {
     }
 
     /// Returns the message about a stop that is not clean.
-    pub fn not_clean(&self, outcome: &Outcome) -> Option<String> {
+    pub fn not_clean(&self, outcome: &StopOutcome) -> Option<String> {
         if outcome.is_clean() {
             return self.front_end_failed.clone();
         }
@@ -299,7 +299,7 @@ impl Served {
         let device = context.add_device(opened).map_err(|e| e.to_string())?;
         let port = context.stack_mut().add_port(newcomer.layer, device);
         let now = context.now();
-        self.host.give(now, context.stack_mut(), call, Given { newcomer, device, port, id });
+        self.host.give(now, context.stack_mut(), call, GivenDevice { newcomer, device, port, id });
         Ok(())
     }
 
@@ -475,7 +475,7 @@ impl dcd_io::Host for Served {
         self.after(context);
     }
 
-    fn stopped(&mut self, outcome: &Outcome, context: &mut Context<'_>) {
+    fn stopped(&mut self, outcome: &StopOutcome, context: &mut Context<'_>) {
         let trouble = self.not_clean(outcome);
         for call in std::mem::take(&mut self.stop_calls) {
             context.answer(call, json!({ "stopped": true, "trouble": trouble }), true);

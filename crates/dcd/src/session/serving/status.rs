@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayState, ArrayStatus};
 use dcd_engine::{LogCacheStatus, SECTOR_BYTES};
-use dcd_serve::control::Client;
+use dcd_serve::control::ControlClient;
 use dcd_serve::ublk::UblkStatus;
 use dcd_stack::{HumanBytes, LayerStatus, MeterStatus};
 use serde::{Deserialize, Serialize};
@@ -112,7 +112,7 @@ impl ServerStatus {
     }
 
     /// Asks a server.
-    pub fn ask(client: &mut Client) -> Result<ServerStatus, Failure> {
+    pub fn ask(client: &mut ControlClient) -> Result<ServerStatus, Failure> {
         let answer = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
         serde_json::from_value(answer).map_err(|error| {
             Failure::Failed(format!(
@@ -123,14 +123,14 @@ impl ServerStatus {
 }
 
 /// The state of one mirrored log of a server.
-pub fn mirror_of_server(client: &mut Client, layer: &str) -> Result<MirrorStatus, Failure> {
+pub fn mirror_of_server(client: &mut ControlClient, layer: &str) -> Result<MirrorStatus, Failure> {
     let status = ServerStatus::ask(client)?;
     let mirror = status.layers.get(layer).and_then(LayerStatus::mirror);
     mirror.cloned().ok_or_else(|| Failure::Failed(format!("the server has no mirrored log \"{layer}\"")))
 }
 
 /// The state of one array of a server.
-pub fn array_of_server(client: &mut Client, layer: &str) -> Result<ArrayStatus, Failure> {
+pub fn array_of_server(client: &mut ControlClient, layer: &str) -> Result<ArrayStatus, Failure> {
     let status = ServerStatus::ask(client)?;
     let array = status.layers.get(layer).and_then(LayerStatus::array);
     array.cloned().ok_or_else(|| Failure::Failed(format!("the server has no array \"{layer}\"")))

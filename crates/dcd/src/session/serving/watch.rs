@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dcd_engine::{DeviceIndex, Nanos, Pump};
-use dcd_io::{Device, Driver, Failures, LinkStatus, Signals, Unanswered};
+use dcd_io::{Device, Driver, Failures, LinkStatus, Signals, UnansweredOps};
 
 use crate::messages;
 use crate::session::serving::notify::tell_doing;
@@ -117,9 +117,9 @@ impl DeviceWatch {
     }
 
     /// The devices that owe an answer for longer than `age`, not counting the time in which this process stood still.
-    fn owed(&self, driver: &Driver, age: Nanos) -> Vec<Unanswered> {
+    fn owed(&self, driver: &Driver, age: Nanos) -> Vec<UnansweredOps> {
         let now = Pump::now(driver);
-        let awake = |owed: Unanswered| Unanswered { since: owed.since.max(self.awake), ..owed };
+        let awake = |owed: UnansweredOps| UnansweredOps { since: owed.since.max(self.awake), ..owed };
         let owed = driver.unanswered(age).into_iter().map(awake);
         owed.filter(|owed| now.since(owed.since) >= age).collect()
     }
@@ -142,7 +142,7 @@ impl DeviceWatch {
         driver: &Driver,
         name: impl Fn(DeviceIndex) -> Option<&'a str>,
     ) -> Vec<SilentDevice> {
-        let device = |owed: Unanswered| SilentDevice {
+        let device = |owed: UnansweredOps| SilentDevice {
             device: name(owed.device).map(str::to_owned),
             path: driver.devices()[owed.device.0].name().to_owned(),
             operations: owed.operations as u64,
@@ -188,7 +188,7 @@ impl DeviceWatch {
 fn describe<'a>(
     now: Nanos,
     driver: &Driver,
-    owed: &Unanswered,
+    owed: &UnansweredOps,
     name: &impl Fn(DeviceIndex) -> Option<&'a str>,
 ) -> String {
     let seconds = now.since(owed.since).as_secs_f64();
@@ -223,9 +223,9 @@ fn named<'a>(driver: &Driver, device: DeviceIndex, name: &impl Fn(DeviceIndex) -
 }
 
 /// Watches a start, on a thread of its own: the thread that starts may wait for a device indefinitely.
-pub struct StartWatch(Arc<Mutex<Start>>);
+pub struct StartWatch(Arc<Mutex<WatchedStart>>);
 
-struct Start {
+struct WatchedStart {
     doing: String,
     over: bool,
     asked: Option<Instant>,
@@ -234,7 +234,7 @@ struct Start {
 impl StartWatch {
     /// `signals`: the process's, taken before any thread was started.
     pub fn begin(signals: Arc<Signals>) -> std::io::Result<StartWatch> {
-        let start = Start { doing: "looking at its devices".to_owned(), over: false, asked: None };
+        let start = WatchedStart { doing: "looking at its devices".to_owned(), over: false, asked: None };
         let start = Arc::new(Mutex::new(start));
         let watched = Arc::clone(&start);
         thread::Builder::new().name("dcd-start".to_owned()).spawn(move || watch_start(&watched, &signals))?;
@@ -256,7 +256,7 @@ impl StartWatch {
     }
 }
 
-fn watch_start(start: &Mutex<Start>, signals: &Signals) {
+fn watch_start(start: &Mutex<WatchedStart>, signals: &Signals) {
     let began = Instant::now();
     let mut told = false;
     loop {
@@ -288,6 +288,6 @@ fn watch_start(start: &Mutex<Start>, signals: &Signals) {
     }
 }
 
-fn lock(start: &Mutex<Start>) -> MutexGuard<'_, Start> {
+fn lock(start: &Mutex<WatchedStart>) -> MutexGuard<'_, WatchedStart> {
     start.lock().expect("nobody panics while holding it")
 }

@@ -330,8 +330,8 @@ impl dcd_io::FrontEnd for Endless {
 
     fn reply(&mut self, _token: u64, _result: dcd_engine::IoResult, _actions: &mut dcd_io::Actions) {}
 
-    fn condition(&self) -> dcd_io::Condition {
-        dcd_io::Condition { is_established: true, is_mid_request: true, ..Default::default() }
+    fn condition(&self) -> dcd_io::FrontEndCondition {
+        dcd_io::FrontEndCondition { is_established: true, is_mid_request: true, ..Default::default() }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, StackBuilder};
 use dcd_io::{
-    Actions, CallId, Command, Condition, Context, Device, DeviceSpec, Driver, Ending, FrontEnd, FrontEndNews,
-    Host, Lookup, Peer, Task, UnknownPeer,
+    Actions, CallId, Context, Device, DeviceSpec, Driver, Ending, FrontEnd, FrontEndCondition, FrontEndNews,
+    Host, KernelCommand, Lookup, Peer, Task, UnknownPeer,
 };
 
 const BYTES: usize = 8192;
@@ -33,7 +33,7 @@ struct Front {
 
 impl Front {
     fn command(&self, slot: usize, actions: &mut Actions) {
-        actions.commands.push(Command {
+        actions.commands.push(KernelCommand {
             fd: self.file.as_raw_fd(),
             slot,
             op: 1,
@@ -80,9 +80,10 @@ impl FrontEnd for Front {
         self.command(token as usize, actions);
     }
 
-    fn condition(&self) -> Condition {
-        let all = Condition { is_established: true, has_device: true, ..Condition::default() };
-        Condition { holds_requests: true, outlives_server: true, ..all }
+    fn condition(&self) -> FrontEndCondition {
+        let all =
+            FrontEndCondition { is_established: true, has_device: true, ..FrontEndCondition::default() };
+        FrontEndCondition { holds_requests: true, outlives_server: true, ..all }
     }
 
     fn user(&self) -> Option<Lookup> {

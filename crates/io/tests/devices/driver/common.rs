@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, Report, Stack, StackBuilder, Target};
 use dcd_io::{
-    Actions, CallId, ClientId, Condition, Context, ControlCall, Device, DeviceSpec, Driver, FileSpec,
-    FrontEnd, Host, Outcome, Piece, SessionFactory, Signal, Signals,
+    Actions, CallId, ClientId, Context, ControlCall, Device, DeviceSpec, Driver, FileSpec, FrontEnd,
+    FrontEndCondition, Host, OutputPiece, SessionFactory, Signal, Signals, StopOutcome,
 };
 use serde_json::{Value, json};
 
@@ -58,9 +58,9 @@ impl FrontEnd for Toy {
         let status = if result.status.is_ok() { 0 } else { 1 };
         let is_read = token >> 63 == 1;
         let id = token & !(1 << 63);
-        actions.send.push(Piece::Bytes(header(status, (result.buf.len() / 512) as u8, 0, id).to_vec()));
+        actions.send.push(OutputPiece::Bytes(header(status, (result.buf.len() / 512) as u8, 0, id).to_vec()));
         if is_read {
-            actions.send.push(Piece::Buf(result.buf));
+            actions.send.push(OutputPiece::Buf(result.buf));
         } else {
             self.held -= 1;
         }
@@ -74,15 +74,15 @@ impl FrontEnd for Toy {
 
     fn call_reply(&mut self, token: u64, body: Value, done: bool, actions: &mut Actions) {
         let number = body["number"].as_u64().unwrap_or(0) as u32;
-        actions.send.push(Piece::Bytes(header(u8::from(done), 0, number, token).to_vec()));
+        actions.send.push(OutputPiece::Bytes(header(u8::from(done), 0, number, token).to_vec()));
     }
 
-    fn condition(&self) -> Condition {
-        Condition {
+    fn condition(&self) -> FrontEndCondition {
+        FrontEndCondition {
             is_established: !self.needs_hello,
             is_saturated: self.held_max.is_some_and(|max| self.held >= max),
             holds_requests: self.holds_requests,
-            ..Condition::default()
+            ..FrontEndCondition::default()
         }
     }
 }
@@ -110,7 +110,7 @@ impl Toy {
                 CALL => actions.calls.push(ControlCall { token: id, body: json!({ "id": id }) }),
                 HELLO => self.needs_hello = false,
                 _ => {
-                    actions.send.push(Piece::Bytes(header(0, 0, 0, id).to_vec()));
+                    actions.send.push(OutputPiece::Bytes(header(0, 0, 0, id).to_vec()));
                     actions.close = true;
                 }
             }
@@ -144,7 +144,7 @@ pub enum Heard {
     Report(Report),
     Signal(Signal),
     Quiesced,
-    Stopped(Outcome),
+    Stopped(StopOutcome),
 }
 
 /// Tells everything to the test; the call 0 stops, any other is answered twice.
@@ -186,7 +186,7 @@ impl Host for Teller {
         context.stop_layers();
     }
 
-    fn stopped(&mut self, outcome: &Outcome, context: &mut Context<'_>) {
+    fn stopped(&mut self, outcome: &StopOutcome, context: &mut Context<'_>) {
         let _ = self.heard.send(Heard::Stopped(outcome.clone()));
         if let Some(call) = self.stop_call {
             context.answer(call, json!({ "number": 9 }), true);
@@ -200,7 +200,7 @@ pub struct Server {
     heard: mpsc::Receiver<Heard>,
     /// The kernel's number of its thread.
     pub thread_id: i32,
-    thread: Option<thread::JoinHandle<Outcome>>,
+    thread: Option<thread::JoinHandle<StopOutcome>>,
 }
 
 pub type Build = fn(&mut StackBuilder, Target) -> Target;
@@ -233,7 +233,7 @@ impl Server {
     }
 
     /// Asks for a stop and waits for it.
-    pub fn stop(mut self) -> Outcome {
+    pub fn stop(mut self) -> StopOutcome {
         let mut client = self.client();
         client.send(&header(CALL, 0, 0, 0));
         let answer = client.receive().expect("the answer to the stop");
@@ -242,12 +242,18 @@ impl Server {
     }
 
     /// Waits for the end of a server that was told to stop.
-    pub fn join(mut self) -> Outcome {
+    pub fn join(mut self) -> StopOutcome {
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
-fn serve(dir: &Path, factory: ToyFactory, limit: Nanos, build: Build, heard: mpsc::Sender<Heard>) -> Outcome {
+fn serve(
+    dir: &Path,
+    factory: ToyFactory,
+    limit: Nanos,
+    build: Build,
+    heard: mpsc::Sender<Heard>,
+) -> StopOutcome {
     let mut driver = Driver::new().unwrap();
     let mut builder = StackBuilder::new();
     let spec = FileSpec { create: Some(16 << 20), ..FileSpec::new(dir.join("disk")) };

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::mpsc;
 
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, StackBuilder};
-use dcd_io::{Actions, CallId, Context, Device, DeviceSpec, Driver, FrontEnd, Host, Outcome};
+use dcd_io::{Actions, CallId, Context, Device, DeviceSpec, Driver, FrontEnd, Host, StopOutcome};
 
 struct Front {
     bell: OwnedFd,
@@ -57,7 +57,7 @@ fn a_source_is_served_each_time_it_rings() {
     let bell_of_front = bell.try_clone().unwrap();
     let (send, requests) = mpsc::channel();
     let (answers, receive) = mpsc::channel();
-    let server = std::thread::spawn(move || -> Outcome {
+    let server = std::thread::spawn(move || -> StopOutcome {
         let mut driver = Driver::new().unwrap();
         let device = Device::open(&DeviceSpec::Memory { bytes: 1 << 20 }).unwrap();
         let mut builder = StackBuilder::new();

@@ -5,7 +5,7 @@ use dcd_engine::{
     ActivateError, Control, Cx, Event, Extent, Geometry, Layer, Lba, Nanos, OpId, Port, Ports, Report,
     RequestId, Unfinished,
 };
-use dcd_io::Outcome;
+use dcd_io::StopOutcome;
 
 use super::common::{CALL, Heard, READ, Server, ToyFactory, header};
 
@@ -100,7 +100,7 @@ fn requests_in_flight_end_and_later_ones_are_refused() {
     assert_eq!(server.next(), Heard::Call(0));
     assert_eq!(server.next(), Heard::Quiesced);
     assert_eq!(server.next(), Heard::Report(Report::Stopped));
-    assert_eq!(server.next(), Heard::Stopped(Outcome::default()));
+    assert_eq!(server.next(), Heard::Stopped(StopOutcome::default()));
     assert!(server.join().is_clean());
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use dcd_engine::{ErrorKind, Geometry, Io, IoError, IoResult};
-use dcd_io::{Actions, FrontEnd, Piece};
+use dcd_io::{Actions, FrontEnd, OutputPiece};
 use dcd_serve::fuse::FuseImage;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -143,8 +143,8 @@ fn serve(session: &mut dyn FrontEnd, mut stream: UnixStream, disk: &Disk) {
 fn send(session: &mut dyn FrontEnd, stream: &mut UnixStream, actions: &mut Actions) -> io::Result<()> {
     for piece in std::mem::take(&mut actions.send) {
         match piece {
-            Piece::Bytes(bytes) => stream.write_all(&bytes)?,
-            Piece::Buf(buf) => {
+            OutputPiece::Bytes(bytes) => stream.write_all(&bytes)?,
+            OutputPiece::Buf(buf) => {
                 stream.write_all(buf.bytes())?;
                 session.sent(buf, actions);
             }

@@ -7,7 +7,7 @@ mod transmission;
 use std::sync::Arc;
 
 use dcd_engine::{Buf, Durability, Geometry, Io, IoResult};
-use dcd_io::{Actions, FrontEnd, Piece};
+use dcd_io::{Actions, FrontEnd, OutputPiece};
 use dcd_serve::nbd::{NbdExports, NbdSession, protocol as p};
 
 /// A session with a device in memory, and everything that it has sent.
@@ -83,8 +83,8 @@ impl Peer {
         );
         for piece in actions.send {
             match piece {
-                Piece::Bytes(bytes) => self.sent.extend_from_slice(&bytes),
-                Piece::Buf(buf) => {
+                OutputPiece::Bytes(bytes) => self.sent.extend_from_slice(&bytes),
+                OutputPiece::Buf(buf) => {
                     self.sent.extend_from_slice(buf.bytes());
                     self.unread.push(buf);
                 }

@@ -22,7 +22,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::ublk::{Owner, owner};
 use dcd_nbd::Offer;
-use netlink::{Attributes, Family, find};
+use netlink::{Attributes, NetlinkFamily, find};
 
 const FAMILY: &str = "nbd";
 const VERSION: u8 = 1;
@@ -221,13 +221,13 @@ fn backend_in(disks: &Path, number: u32) -> Option<Backend> {
 
 /// The kernel's client.
 #[derive(Debug)]
-pub struct Kernel(Family);
+pub struct NbdKernel(NetlinkFamily);
 
-impl Kernel {
+impl NbdKernel {
     /// # Errors
     /// If the kernel has no NBD client, or permission is missing.
-    pub fn open() -> Result<Kernel, KernelError> {
-        Family::open(FAMILY, VERSION).map(Kernel).map_err(|error| match error.kind() {
+    pub fn open() -> Result<NbdKernel, KernelError> {
+        NetlinkFamily::open(FAMILY, VERSION).map(NbdKernel).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => KernelError::NotPermitted,
             _ => KernelError::NoNbd(error),
         })

@@ -78,27 +78,27 @@ impl Attributes {
 
 /// A family of the kernel, and a socket to it.
 #[derive(Debug)]
-pub struct Family {
+pub struct NetlinkFamily {
     socket: OwnedFd,
     id: u16,
     version: u8,
 }
 
-impl Family {
+impl NetlinkFamily {
     /// Finds a family by its name; the kernel loads its module, where it has one.
     ///
     /// # Errors
     /// NotFound where there is no such family.
-    pub fn open(name: &str, version: u8) -> io::Result<Family> {
+    pub fn open(name: &str, version: u8) -> io::Result<NetlinkFamily> {
         let socket =
             socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(GENERIC))?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        let control = Family { socket, id: CONTROL, version: 1 };
+        let control = NetlinkFamily { socket, id: CONTROL, version: 1 };
         let answer = control.call(GET_FAMILY, &Attributes::default().text(FAMILY_NAME, name))?;
         let id = find(&answer, FAMILY_ID).and_then(|value| Some(u16::from_ne_bytes(value.try_into().ok()?)));
         let id = id.ok_or_else(|| io::Error::other("a family without a number"))?;
-        Ok(Family { id, version, ..control })
+        Ok(NetlinkFamily { id, version, ..control })
     }
 
     /// Makes a request. Returns the attributes of its answer, if any.
@@ -246,12 +246,12 @@ mod tests {
     #[test]
     fn the_kernel_answers() {
         // The family of families is there wherever netlink is.
-        match Family::open("nlctrl", 2) {
+        match NetlinkFamily::open("nlctrl", 2) {
             Ok(family) => assert_eq!(family.id, CONTROL),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(error) => panic!("{error}"),
         }
-        let none = Family::open("dcd-none", 1).unwrap_err();
+        let none = NetlinkFamily::open("dcd-none", 1).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::NotFound);
     }
 }

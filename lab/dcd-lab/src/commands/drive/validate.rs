@@ -59,7 +59,7 @@ fn read(args: &Validate) -> Result<Vec<Measured>, Failure> {
 
 /// The times of the real drive or of the model.
 #[derive(Debug, Serialize)]
-struct Times {
+struct ValidatedTimes {
     mean_ms: f64,
     mean_read_ms: f64,
     mean_write_ms: f64,
@@ -67,15 +67,15 @@ struct Times {
     percentiles_ms: Vec<(f64, f64)>,
 }
 
-impl Times {
-    fn new(trace: &[Measured], responses: &[Nanos]) -> Times {
+impl ValidatedTimes {
+    fn new(trace: &[Measured], responses: &[Nanos]) -> ValidatedTimes {
         let of = |writes: bool| {
             let requests = trace.iter().zip(responses).filter(|(request, _)| request.write == writes);
             measured::mean_ms(&requests.map(|(_, &time)| time).collect::<Vec<_>>())
         };
         let sorted = measured::sorted_ms(responses);
         let percentile = |percent: f64| (percent, measured::quantile(&sorted, percent / 100.0));
-        Times {
+        ValidatedTimes {
             mean_ms: measured::mean_ms(responses),
             mean_read_ms: of(false),
             mean_write_ms: of(true),
@@ -93,8 +93,8 @@ struct Comparison {
     /// A twentieth of a revolution, and the requests whose two times differ by less.
     close_ms: f64,
     close: usize,
-    measured: Times,
-    model: Times,
+    measured: ValidatedTimes,
+    model: ValidatedTimes,
     model_read_hits: usize,
     model_mean_seek_ms: f64,
     model_mean_rotation_ms: f64,
@@ -114,8 +114,8 @@ impl Comparison {
             demerit_ms: measured::demerit_ms(&real, &replay.responses),
             close_ms: close.as_millis_f64(),
             close: pairs.filter(|(real, model)| real.0.abs_diff(model.0) < close.0).count(),
-            measured: Times::new(trace, &real),
-            model: Times::new(trace, &replay.responses),
+            measured: ValidatedTimes::new(trace, &real),
+            model: ValidatedTimes::new(trace, &replay.responses),
             model_read_hits: replay.read_hits,
             model_mean_seek_ms: mean(replay.seek),
             model_mean_rotation_ms: mean(replay.rotation),

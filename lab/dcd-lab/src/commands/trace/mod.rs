@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dcd_trace::{
-    Cut, Cutter, DeviceId, FORMATS, Format, Inputs, Merge, Op, ReadTrace, Record, Renumber, Scale, Scaler,
-    SkipBad, TraceError, by_name, create, inputs_of_trace, names, open, range,
+    Cut, Cutter, DeviceId, FORMATS, Format, Inputs, Merge, ReadTrace, Record, RecordOp, Renumber, Scale,
+    Scaler, SkipBad, TraceError, by_name, create, inputs_of_trace, names, open, range,
 };
 
 use crate::cli_trace::{
@@ -88,12 +88,12 @@ fn output_format(path: &Path, args: &OutputArgs) -> Result<&'static Format, Fail
     }
 }
 
-fn operations(only: &[Operation]) -> Vec<Op> {
+fn operations(only: &[Operation]) -> Vec<RecordOp> {
     let op = |operation: &Operation| match operation {
-        Operation::Read => Op::Read,
-        Operation::Write => Op::Write,
-        Operation::Discard => Op::Discard,
-        Operation::Flush => Op::Flush,
+        Operation::Read => RecordOp::Read,
+        Operation::Write => RecordOp::Write,
+        Operation::Discard => RecordOp::Discard,
+        Operation::Flush => RecordOp::Flush,
     };
     only.iter().map(op).collect()
 }

@@ -29,7 +29,7 @@ pub(super) struct Unanswered {
 
 /// The part of a request that lies on one disk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct ClientPiece {
     pub request: u64,
     pub disk: u32,
     /// On the disk.

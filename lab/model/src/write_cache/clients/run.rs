@@ -4,7 +4,7 @@ use dcd_engine::{
     Buf, Cx, Durability, Extent, Io, IoError, IoResult, Lba, Nanos, Report, Request, RequestId, SECTOR_BYTES,
 };
 
-use super::{Action, Awaited, Piece, Unanswered, Waiter, WaitingFor};
+use super::{Action, Awaited, ClientPiece, Unanswered, Waiter, WaitingFor};
 use crate::write_cache::disk::{Disk, Job, Queued};
 use crate::write_cache::metrics::Metrics;
 use crate::write_cache::{BlockId, DYNAMIC_LOW, OnWrite, RegionId, Settled, Share, SlotIndex, WriteCache};
@@ -56,7 +56,7 @@ impl WriteCache {
             let disk = self.disks.partition_point(|disk| disk.first_sector <= rest.start.0) - 1;
             let first = self.disks[disk].first_sector;
             let sectors = rest.sectors.min(first + self.disks[disk].sectors - rest.start.0);
-            let piece = Piece {
+            let piece = ClientPiece {
                 request: key,
                 disk: disk as u32,
                 extent: Extent::new(Lba(rest.start.0 - first), sectors),
@@ -81,7 +81,7 @@ impl WriteCache {
         }
     }
 
-    fn begin(&mut self, piece: Piece, cx: &mut Cx) {
+    fn begin(&mut self, piece: ClientPiece, cx: &mut Cx) {
         let share = self.share_of(piece.disk);
         let blocks = piece.extent.sectors / self.block_sectors();
         match self.requests.get_mut(piece.request).action {
@@ -103,7 +103,7 @@ impl WriteCache {
         }
     }
 
-    fn enqueue(&mut self, now: Nanos, piece: Piece, job: Job) {
+    fn enqueue(&mut self, now: Nanos, piece: ClientPiece, job: Job) {
         let waits = self.disks[piece.disk as usize].operations >= self.config.depth;
         if waits {
             self.count_stall(piece);
@@ -113,7 +113,7 @@ impl WriteCache {
         disk.queue.push_back(Queued { job, arrived: now, write_busy: written });
     }
 
-    fn count_stall(&mut self, piece: Piece) {
+    fn count_stall(&mut self, piece: ClientPiece) {
         let request = self.requests.get_mut(piece.request);
         if !std::mem::replace(&mut request.stalled, true) {
             self.count(piece.disk, |metrics| metrics.stalls += 1);
@@ -121,7 +121,7 @@ impl WriteCache {
     }
 
     /// Answers a read whose blocks are all in the caches.
-    pub(in crate::write_cache) fn read_from_cache(&mut self, piece: Piece, cx: &mut Cx) -> bool {
+    pub(in crate::write_cache) fn read_from_cache(&mut self, piece: ClientPiece, cx: &mut Cx) -> bool {
         let blocks = self.blocks_of(piece);
         let share = self.share_of(piece.disk);
         let share = &mut self.shares[share];
@@ -158,7 +158,7 @@ impl WriteCache {
     }
 
     /// Takes a write into the cache, as far as there is room; the rest waits for it.
-    pub(in crate::write_cache) fn absorb(&mut self, mut piece: Piece, cx: &mut Cx) {
+    pub(in crate::write_cache) fn absorb(&mut self, mut piece: ClientPiece, cx: &mut Cx) {
         let block_bytes = self.config.block_bytes as usize;
         let index = self.share_of(piece.disk);
         let mut overwritten = 0;
@@ -207,7 +207,7 @@ impl WriteCache {
     }
 
     /// All of a write's piece is in the cache.
-    fn written(&mut self, piece: Piece, cx: &mut Cx) {
+    fn written(&mut self, piece: ClientPiece, cx: &mut Cx) {
         let request = self.requests.get_mut(piece.request);
         if request.action == Action::Write(Durability::Durable) && !self.config.non_volatile {
             self.wait_until_safe(WaitingFor::Request(piece.request));
@@ -216,7 +216,7 @@ impl WriteCache {
         }
     }
 
-    fn wait_for_room(&mut self, piece: Piece) {
+    fn wait_for_room(&mut self, piece: ClientPiece) {
         self.count_stall(piece);
         let share = self.share_of(piece.disk);
         self.shares[share].stalled.push_back(piece);
@@ -236,7 +236,7 @@ impl WriteCache {
     }
 
     /// Drops cached blocks of a piece that are older than those on the disk: all that were not written since `stamp`.
-    pub(in crate::write_cache) fn forget_older(&mut self, piece: Piece, stamp: u64) {
+    pub(in crate::write_cache) fn forget_older(&mut self, piece: ClientPiece, stamp: u64) {
         let index = self.share_of(piece.disk);
         let numbers = self.blocks_of(piece);
         let share = &self.shares[index];
@@ -405,7 +405,7 @@ impl WriteCache {
     }
 
     /// The numbers of a piece's blocks.
-    pub(in crate::write_cache) fn blocks_of(&self, piece: Piece) -> std::ops::Range<u64> {
+    pub(in crate::write_cache) fn blocks_of(&self, piece: ClientPiece) -> std::ops::Range<u64> {
         let block = self.block_sectors();
         piece.extent.start.0 / block..piece.extent.end().0 / block
     }

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use dcd_engine::{IoError, Nanos, Port};
 
-use crate::write_cache::clients::Piece;
+use crate::write_cache::clients::ClientPiece;
 use crate::write_cache::stow::Stow;
 use crate::write_cache::{DiskMap, Position, RegionId};
 
@@ -33,9 +33,9 @@ pub(super) struct Resting {
 }
 
 pub(super) enum Job {
-    Read(Piece),
+    Read(ClientPiece),
     /// Around the cache: a write that is larger than the cache, a discard, zeroes.
-    Through(Piece),
+    Through(ClientPiece),
     /// A purge that writes of this share of the cache wait for.
     Purge(usize),
 }

@@ -6,7 +6,7 @@ use dcd_engine::{Cx, IoError, Nanos};
 
 use super::{BACK_OFF, Job, Queued, Resting};
 use crate::write_cache::operation::OperationKind;
-use crate::write_cache::stow::Queue;
+use crate::write_cache::stow::StowQueue;
 use crate::write_cache::{DirtyRegion, Position, RegionId, WriteCache};
 
 impl WriteCache {
@@ -210,7 +210,7 @@ impl WriteCache {
     }
 
     /// The queue of a region for STOW.
-    fn queue_of(&self, region: &DirtyRegion) -> Queue {
+    fn queue_of(&self, region: &DirtyRegion) -> StowQueue {
         let sectors = self.disks[region.id.disk as usize].map.regions.extent(region.id.number).sectors;
         region.queue(sectors, self.block_sectors())
     }

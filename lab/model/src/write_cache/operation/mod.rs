@@ -9,12 +9,12 @@ use std::ops::Range;
 use dcd_engine::{Buf, Extent, IoError, Nanos};
 
 use crate::write_cache::SlotIndex;
-use crate::write_cache::clients::Piece;
+use crate::write_cache::clients::ClientPiece;
 
 pub(super) enum OperationKind {
-    Read { piece: Piece, buf: Option<Buf>, overlay: Vec<(usize, Buf)>, tainted: bool, done: bool },
+    Read { piece: ClientPiece, buf: Option<Buf>, overlay: Vec<(usize, Buf)>, tainted: bool, done: bool },
     Purge { share: usize, immediate: bool },
-    Through { piece: Piece, stamp: u64 },
+    Through { piece: ClientPiece, stamp: u64 },
     Flush { waiter: u64, covers: u64 },
 }
 
@@ -39,13 +39,13 @@ enum Step {
 }
 
 /// A command to a layer below.
-pub(super) struct Flight {
+pub(super) struct CacheFlight {
     operation: u64,
     what: Step,
 }
 
 /// A run of dirty blocks that are written with one command.
-pub(super) struct Run {
+pub(super) struct WriteBackRun {
     pub extent: Extent,
     pub slots: Vec<SlotIndex>,
 }

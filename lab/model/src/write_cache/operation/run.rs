@@ -3,8 +3,8 @@
 use dcd_engine::destage::how::DirtyBlock;
 use dcd_engine::{Buf, Cx, Durability, Extent, Io, IoResult, Lba, Nanos, OpId};
 
-use super::{Flight, Operation, OperationKind, Run, Step};
-use crate::write_cache::clients::{Action, Piece};
+use super::{CacheFlight, Operation, OperationKind, Step, WriteBackRun};
+use crate::write_cache::clients::{Action, ClientPiece};
 use crate::write_cache::disk::Queued;
 use crate::write_cache::operation::merge::merge;
 use crate::write_cache::{BlockId, Piggyback, RegionId, SlotIndex, WriteCache};
@@ -34,12 +34,12 @@ impl WriteCache {
         let entry = self.operations.get_mut(operation);
         entry.left += 1;
         let port = self.disks[entry.disk as usize].port;
-        let flight = self.flights.insert(Flight { operation, what });
+        let flight = self.flights.insert(CacheFlight { operation, what });
         cx.submit(port, OpId(flight), io);
     }
 
     /// The dirty blocks of some regions that are not being written, in the order of the policy, neighbours together.
-    pub(in crate::write_cache) fn runs_of(&self, share: usize, regions: &[RegionId]) -> Vec<Run> {
+    pub(in crate::write_cache) fn runs_of(&self, share: usize, regions: &[RegionId]) -> Vec<WriteBackRun> {
         let writes = &self.shares[share].writes;
         let sectors = self.block_sectors();
         let slots: Vec<SlotIndex> = regions
@@ -61,7 +61,7 @@ impl WriteCache {
             .map(|range| {
                 let run = &blocks[range];
                 let extent = Extent::new(run[0].target.start, run.len() as u64 * sectors);
-                Run { extent, slots: run.iter().map(|block| slots[block.index as usize]).collect() }
+                WriteBackRun { extent, slots: run.iter().map(|block| slots[block.index as usize]).collect() }
             })
             .collect()
     }
@@ -71,7 +71,7 @@ impl WriteCache {
         &mut self,
         operation: u64,
         share: usize,
-        runs: Vec<Run>,
+        runs: Vec<WriteBackRun>,
         cx: &mut Cx,
     ) {
         for run in runs {
@@ -104,7 +104,7 @@ impl WriteCache {
         }
     }
 
-    pub(in crate::write_cache) fn start_read(&mut self, piece: Piece, queued: &Queued, cx: &mut Cx) {
+    pub(in crate::write_cache) fn start_read(&mut self, piece: ClientPiece, queued: &Queued, cx: &mut Cx) {
         if self.read_from_cache(piece, cx) {
             return;
         }
@@ -136,7 +136,7 @@ impl WriteCache {
 
     /// Copies the cached blocks in a read's range. They must be kept: by the time the read returns it may have been purged
     /// and evicted, and the disk may have read before it was written.
-    fn overlay(&self, piece: Piece, share: usize) -> Vec<(usize, Buf)> {
+    fn overlay(&self, piece: ClientPiece, share: usize) -> Vec<(usize, Buf)> {
         let share = &self.shares[share];
         let block_bytes = self.config.block_bytes as usize;
         self.blocks_of(piece)
@@ -151,7 +151,12 @@ impl WriteCache {
     }
 
     /// The dirty blocks that go with a read: before it and after it.
-    fn taken_along(&self, now: Nanos, piece: Piece, share: usize) -> (Vec<Run>, Vec<Run>) {
+    fn taken_along(
+        &self,
+        now: Nanos,
+        piece: ClientPiece,
+        share: usize,
+    ) -> (Vec<WriteBackRun>, Vec<WriteBackRun>) {
         let regions = &self.disks[piece.disk as usize].map.regions;
         let first = regions.region_of(piece.extent.start);
         let last = regions.region_of(Lba(piece.extent.end().0 - 1));
@@ -194,7 +199,7 @@ impl WriteCache {
         }
     }
 
-    pub(in crate::write_cache) fn start_through(&mut self, piece: Piece, cx: &mut Cx) {
+    pub(in crate::write_cache) fn start_through(&mut self, piece: ClientPiece, cx: &mut Cx) {
         let share = self.share_of(piece.disk);
         let stamp = self.shares[share].writes.stamp();
         let operation = self.start(cx.now, piece.disk, OperationKind::Through { piece, stamp });
@@ -249,7 +254,7 @@ impl WriteCache {
 
     /// A command has returned.
     pub(in crate::write_cache) fn completed(&mut self, flight: u64, result: IoResult, cx: &mut Cx) {
-        let Flight { operation: key, what } = self.flights.remove(flight);
+        let CacheFlight { operation: key, what } = self.flights.remove(flight);
         let disk = self.operations.get_mut(key).disk;
         let share = self.share_of(disk);
         let error = result.status.err();
@@ -327,7 +332,7 @@ impl WriteCache {
     }
 
     /// Puts what was read into the cache for reads.
-    fn keep_read(&mut self, piece: Piece, buf: &Buf) {
+    fn keep_read(&mut self, piece: ClientPiece, buf: &Buf) {
         let index = self.share_of(piece.disk);
         for (at, number) in self.blocks_of(piece).enumerate() {
             let block = BlockId { disk: piece.disk, number };

@@ -24,7 +24,7 @@ use hashbrown::HashTable;
 
 use super::dirty::{DirtyRegion, DirtyRegions, NIL, RegionId};
 use super::order::{Order, Position};
-use crate::write_cache::stow::Queue;
+use crate::write_cache::stow::StowQueue;
 
 #[cfg(test)]
 mod tests;
@@ -399,7 +399,7 @@ impl Pool {
     pub fn choose(
         &mut self,
         policy: WhatPolicy,
-        queue: Option<Queue>,
+        queue: Option<StowQueue>,
         position: Position,
     ) -> Option<&DirtyRegion> {
         self.regions.choose(policy, queue, position)
@@ -410,7 +410,7 @@ impl Pool {
         &mut self,
         best: &DirtyRegion,
         policy: WhatPolicy,
-        queue: Option<Queue>,
+        queue: Option<StowQueue>,
         position: Position,
     ) -> usize {
         self.regions.pass_over(best, policy, queue, position, &mut self.stamp)
