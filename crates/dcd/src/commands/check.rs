@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::output::print_json;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{SeenStack, judge};
+use crate::session::judge::judge_cache;
 use crate::session::machine::this;
 use crate::session::open::{OpenedLog, is_log, tell_missing_legs};
 use crate::session::record::{LogSeen, Refusal};
@@ -55,9 +55,7 @@ fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     tell_missing_legs(&choice)?;
     let (cache, _) = inspect(&choice)?;
     let is_missing = matches!(cache.log, LogSeen::Missing(_));
-    let caches = [(choice.layer.clone(), cache)].into();
-    let seen = SeenStack { machine: this(), caches, ..SeenStack::default() };
-    match judge(&choice.site, &seen, &choice.site.asked).err() {
+    match judge_cache(&choice, &cache, this(), &choice.site.asked).err() {
         Some(refusal) if is_missing => Err(refusal.into()),
         refusal => Ok(refusal),
     }

@@ -10,7 +10,8 @@ use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{CacheSeen, admit_log};
+use crate::session::judge::judge_cache;
+use crate::session::machine;
 use crate::session::open::{OpenedCache, mark, open_log};
 use crate::session::record::{AttachmentState, LogSeen, RecordSeen, told_as};
 use crate::session::survey::inspect;
@@ -20,21 +21,20 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     choice.site.asked.degraded_legs = args.degraded;
     choice.site.hold(Purpose::Change);
-    let (CacheSeen { log: seen, record: recorded, .. }, record) = inspect(&choice)?;
-    let mut gone = recorded.as_ref().map_or(Vec::new(), RecordSeen::told_of_part);
-    if let LogSeen::Present { uuid, .. } = &seen {
+    let (cache, record) = inspect(&choice)?;
+    let seen = &cache.log;
+    let mut gone = cache.record.as_ref().map_or(Vec::new(), RecordSeen::told_of_part);
+    if let LogSeen::Present { uuid, .. } = seen {
         gone.extend(told_as(uuid));
     }
-    if let (Some(record), Some(recorded)) = (&record, &recorded)
-        && let Some(why) = needs_no_destaging(&choice, recorded, &seen)?
+    if let (Some(record), Some(recorded)) = (&record, &cache.record)
+        && let Some(why) = needs_no_destaging(&choice, recorded, seen)?
     {
         record.remove()?;
         tell_members(&choice.site, &choice.data, record, &gone)?;
-        return done(args, &format!("{why}. {}", never_again(&choice, &seen)));
+        return done(args, &format!("{why}. {}", never_again(&choice, seen)));
     }
-    if let Some(recorded) = &recorded {
-        admit_log(&choice, recorded, &seen)?;
-    }
+    judge_cache(&choice, &cache, machine::this(), &choice.site.asked)?;
     say_so_when_interrupted();
     let mut opened = OpenedCache::open(&choice, Purpose::Change)?;
     let mut progress = Progress::new(args.quiet);
@@ -64,7 +64,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         tell_members(&choice.site, &choice.data, record, &gone)?;
     }
     let written = HumanBytes(report.written_bytes + report.zeroed_bytes);
-    done(args, &format!("{written} was written back. {}", never_again(&choice, &seen)))
+    done(args, &format!("{written} was written back. {}", never_again(&choice, seen)))
 }
 
 /// Warns against using the log again: a missing log cannot be marked as out of use.
@@ -87,7 +87,8 @@ fn done(args: &Detach, how: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the reason if a cache may be detached without reading its log. A discarded log is marked first, so that it is never used again.
+/// Returns the reason if a cache may be detached without reading its log, even a log with which no start is possible. A discarded log is
+/// marked first, so that it is never used again.
 fn needs_no_destaging(
     choice: &CacheChoice,
     record: &RecordSeen,
@@ -96,10 +97,7 @@ fn needs_no_destaging(
     let known = record.all.of(record.extent);
     let is_complete = known.is_some_and(|attachment| !attachment.may_lose_data());
     let LogSeen::Present { uuid, state, .. } = seen else {
-        if !is_complete {
-            admit_log(choice, record, seen)?;
-        }
-        return Ok(Some("its log is missing, and the data disk is complete without it"));
+        return Ok(is_complete.then_some("its log is missing, and the data disk is complete without it"));
     };
     let own = known.filter(|attachment| attachment.cache_uuid == *uuid);
     let is_told =

@@ -220,7 +220,8 @@ impl Drop for Made {
     }
 }
 
-/// Refuses to lose data: a log device with something on it, or a data disk that has a cache already.
+/// Refuses to lose data: a log device with something on it, or a data disk that has a cache already. Nothing is started, so no start is
+/// judged.
 fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     if let Some(record) = &opened.record {
         refuse_lost_record(record, force)?;

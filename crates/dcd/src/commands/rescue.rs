@@ -12,10 +12,10 @@ use crate::output::no_json;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{CacheSeen, admit_unrecorded};
+use crate::session::judge::judge_rescue;
 use crate::session::machine::this;
 use crate::session::open::{OpenedCache, tell_missing_legs};
-use crate::session::record::{Attachment, AttachmentState, LogSeen, RecordSeen, Refusal, admit_rescue};
+use crate::session::record::{Attachment, AttachmentState, LogSeen, RecordSeen};
 use crate::session::survey::inspect;
 use crate::session::take_over::went_on_without;
 
@@ -35,14 +35,13 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         tell_missing_legs(&choice)?;
     }
     // Checked before anything is opened for writing: a refusal changes not even the label of a leg.
-    let (CacheSeen { log: seen, record: recorded, .. }, _) = inspect(&choice)?;
-    let refusal = admit(&choice, recorded.as_ref(), &seen, args.force).err();
-    let refusal = match refusal {
-        Some(refusal) if !args.list || matches!(seen, LogSeen::Missing(_)) => return Err(refusal.into()),
+    let (cache, _) = inspect(&choice)?;
+    let refusal = match judge_rescue(&choice, &cache, this(), args.force).err() {
+        Some(refusal) if !args.list || matches!(cache.log, LogSeen::Missing(_)) => return Err(refusal.into()),
         refusal => refusal,
     };
     let mut opened = OpenedCache::open(&choice, purpose)?;
-    let given_up = args.list && is_given_up(recorded.as_ref(), &seen);
+    let given_up = args.list && is_given_up(cache.record.as_ref(), &cache.log);
     let options = RescueOptions { force: args.force, list: args.list };
     let mut progress = Progress::new(args.json);
     let report = rescue(&mut opened.log, &mut opened.data, options, &mut |seen| {
@@ -92,21 +91,6 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         (false, false, _) => Err(Failure::Damage(
             "the data disk is another one, or was changed without its cache: copy it before --force writes the log's data over the changes".to_owned(),
         )),
-    }
-}
-
-/// Refuses to write back a log that the data disk's record does not allow.
-fn admit(
-    choice: &CacheChoice,
-    recorded: Option<&RecordSeen>,
-    seen: &LogSeen,
-    force: bool,
-) -> Result<(), Refusal> {
-    let Some(recorded) = recorded else { return Ok(()) };
-    admit_rescue(&recorded.all, recorded.extent, &choice.log_name(), seen, force)?;
-    match recorded.all.overlapping(recorded.extent) {
-        None => admit_unrecorded(recorded, &choice.log_name(), seen, force),
-        Some(_) => Ok(()),
     }
 }
 

@@ -118,8 +118,8 @@ pub fn judge(file: &StackFile, seen: &SeenStack, asked: &Asked) -> Result<StartP
     caches.sort_by_key(|layer| layer.place());
     for layer in caches {
         let Some(cache) = seen.caches.get(&layer.name) else { continue };
-        let unrecorded = judge_cache(file, &layer.name, cache, seen.machine, asked);
-        let unrecorded = unrecorded.map_err(|refusal| of_cache(file, &layer.name, refusal))?;
+        let choice = CacheChoice::of(file.clone(), Some(&layer.name)).expect("it is one of the file's");
+        let unrecorded = judge_cache(&choice, cache, seen.machine, asked)?;
         plan.unrecorded.extend(unrecorded.map(|attachment| (layer.name.clone(), attachment)));
     }
     for (name, MirrorSeen { labels, .. }) in seen.mirrors.iter().filter(|(_, seen)| !seen.labels.is_empty()) {
@@ -160,15 +160,42 @@ fn is_no_log(plain: &PlainSeen) -> Result<(), Refusal> {
     ))
 }
 
-/// Decides about a log cache. Returns the first attachment if the data disk has no record.
-fn judge_cache(
-    file: &StackFile,
-    layer: &str,
+/// Decides about one log cache of a stack. Returns the first attachment if the data disk has no record.
+pub fn judge_cache(
+    choice: &CacheChoice,
     seen: &CacheSeen,
     machine: u64,
     asked: &Asked,
 ) -> Result<Option<Attachment>, Refusal> {
-    let choice = CacheChoice::of(file.clone(), Some(layer)).expect("it is one of the file's");
+    admit_cache(choice, seen, machine, asked)
+        .map_err(|refusal| of_cache(&choice.site, &choice.layer, refusal))
+}
+
+/// Decides if the dirty data of a log may be written back. `force` overrides every refusal of a start, but not another cache: that one's
+/// data would be overwritten, and its record lost.
+pub fn judge_rescue(
+    choice: &CacheChoice,
+    seen: &CacheSeen,
+    machine: u64,
+    force: bool,
+) -> Result<(), Refusal> {
+    let judged = judge_cache(choice, seen, machine, &choice.site.asked).map(|_| ());
+    let (Some(record), LogSeen::Present { uuid, .. }, true) = (&seen.record, &seen.log, force) else {
+        return judged;
+    };
+    match (record.all.of(record.extent), record.all.overlapping(record.extent)) {
+        (Some(attachment), _) if attachment.cache_uuid == *uuid => Ok(()),
+        (None, None) => admit_unrecorded(record, &choice.log_name(), &seen.log, true),
+        _ => judged,
+    }
+}
+
+fn admit_cache(
+    choice: &CacheChoice,
+    seen: &CacheSeen,
+    machine: u64,
+    asked: &Asked,
+) -> Result<Option<Attachment>, Refusal> {
     if let Some(superblock) = &seen.superblock {
         admit_machine(superblock, machine, asked)?;
     }
@@ -178,9 +205,9 @@ fn judge_cache(
             LogSeen::Present { .. } => Ok(None),
         };
     };
-    let start = admit_log(&choice, record, &seen.log).map_err(|refusal| only_this_one(&choice, refusal))?;
+    let start = admit_log(choice, record, &seen.log).map_err(|refusal| only_this_one(choice, refusal))?;
     let unrecorded = seen.superblock.as_ref().filter(|_| start == StartGrounds::Unrecorded);
-    Ok(unrecorded.map(|superblock| of_unknown_content(&choice, record, superblock)))
+    Ok(unrecorded.map(|superblock| of_unknown_content(choice, record, superblock)))
 }
 
 /// Refuses a log that another machine may be serving, unless the stack is taken over.
@@ -192,7 +219,7 @@ pub fn admit_machine(superblock: &LogSuperblock, machine: u64, asked: &Asked) ->
 }
 
 /// Decides if the log of a cache may be used with its data disk.
-pub fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Result<StartGrounds, Refusal> {
+fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Result<StartGrounds, Refusal> {
     let log = choice.log_name();
     if matches!(seen, LogSeen::Missing(_)) {
         let instead = "To discard it: \"dcd serve --without-cache --force\"";
@@ -207,7 +234,7 @@ pub fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> R
 
 /// Decides if a log may be used with a disk that has no record of it. The disk itself, or this machine, may say that the cache is out of
 /// use. `force` overrides that, but not another cache.
-pub fn admit_unrecorded(record: &RecordSeen, log: &Path, seen: &LogSeen, force: bool) -> Result<(), Refusal> {
+fn admit_unrecorded(record: &RecordSeen, log: &Path, seen: &LogSeen, force: bool) -> Result<(), Refusal> {
     let LogSeen::Present { uuid, .. } = seen else { return Ok(()) };
     if let Some(told) = record.told.as_ref().filter(|told| !(force && told.is_empty())) {
         admit_told(told, record.teller, log, uuid)?;

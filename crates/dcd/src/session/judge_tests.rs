@@ -170,6 +170,12 @@ fn rows() -> Vec<(&'static str, &'static str, SeenStack, Verdict)> {
             cache(present(LogState::GivenUp, 5, &[]), THIS, Some(known())),
             |_| "written without",
         ),
+        (
+            "discarded, no record",
+            CACHE,
+            cache(present(LogState::GivenUp, 5, &[]), THIS, Some(record(Vec::new()))),
+            |_| "written without",
+        ),
         ("blank log", CACHE, cache(missing(), THIS, Some(known())), |_| "the log is missing"),
         ("blank log, no record", CACHE, cache(missing(), THIS, Some(record(vec![]))), |_| "there is no log"),
         (
@@ -300,6 +306,24 @@ fn everything_that_is_seen_and_asked_has_its_verdict() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_rescue_is_refused_as_a_start_is_and_force_overrides_all_but_another_cache() {
+    let rescued = |seen: &SeenStack, force: bool| {
+        let mut choice = CacheChoice::of(file(CACHE), None).unwrap();
+        choice.site.asked.take_over = force;
+        judge_rescue(&choice, &seen.caches["cache"], THIS, force).err()
+    };
+    let of_cache = rows().into_iter().filter(|row| row.1 == CACHE && row.2.mirrors.is_empty());
+    for (case, _, seen, verdict) in of_cache {
+        let (reason, refusal) = (verdict(&Asked::default()), rescued(&seen, false));
+        assert_eq!(refusal.is_none(), reason.is_empty(), "{case}: {refusal:?}");
+        assert!(refusal.is_none_or(|refusal| refusal.reason.contains(reason)), "{case}");
+        let is_another = ["record of another cache", "no record, and the disk names another"].contains(&case);
+        let forced = rescued(&seen, true);
+        assert_eq!(forced.is_some(), is_another || case.starts_with("blank log"), "{case}: {forced:?}");
     }
 }
 

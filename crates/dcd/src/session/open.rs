@@ -40,11 +40,10 @@ pub struct OpenedCache {
 }
 
 impl OpenedCache {
-    /// Opens both parts of a cache.
+    /// Opens both parts of a cache. A command that changes them asks the judge first: a refusal changes not even the label of a leg.
     pub fn open(choice: &CacheChoice, purpose: Purpose) -> Result<OpenedCache, Failure> {
         let create = purpose == Purpose::Create;
         let choice = &choice.holding(purpose);
-        refuse_other_machine(choice, purpose)?;
         let log_array = if create { array_record(&choice.site, &choice.log)? } else { None };
         let data_array = array_record(&choice.site, &choice.data)?;
         let site = for_looks(&choice.site, purpose);
@@ -152,18 +151,13 @@ pub fn superblock_of(choice: &CacheChoice) -> Result<Option<LogSuperblock>, Fail
     Ok(log.and_then(|mut log| read_superblock(&mut log).ok()))
 }
 
-/// Refuses to change a log that another machine may be serving, even the labels of its legs.
-fn refuse_other_machine(choice: &CacheChoice, purpose: Purpose) -> Result<(), Failure> {
-    let is_judged = purpose == Purpose::Change && !choice.stands_on_a_cache();
-    let superblock = if is_judged { superblock_of(choice)? } else { None };
-    let admit = |superblock: LogSuperblock| admit_machine(&superblock, machine::this(), &choice.site.asked);
-    Ok(superblock.map_or(Ok(()), admit)?)
-}
-
-/// Opens the log alone.
+/// Opens the log alone. A log that another machine may be serving is not changed, not even the labels of its legs.
 pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<StartedPart, Failure> {
     let choice = &choice.holding(purpose);
-    refuse_other_machine(choice, purpose)?;
+    let is_judged = purpose == Purpose::Change && !choice.stands_on_a_cache();
+    if let Some(superblock) = is_judged.then(|| superblock_of(choice)).transpose()?.flatten() {
+        admit_machine(&superblock, machine::this(), &choice.site.asked)?;
+    }
     let (offline, parts) = start(&for_looks(&choice.site, purpose), &[&choice.log], purpose)?;
     Ok(offline.part(target(&parts, &choice.log)))
 }

@@ -371,3 +371,7 @@ impl Devices {
         Ok(Devices { newest, found, parts: opened })
     }
 }
+
+#[cfg(test)]
+#[path = "survey_tests.rs"]
+mod tests;

@@ -84,7 +84,7 @@ pub fn went_on_without(other: u64, reason: &str) -> Refusal {
     )
 }
 
-/// The other machines that have not stopped a log of the stack.
+/// The other machines that have not stopped a log of the stack. This is no verdict: the start that follows is judged.
 fn others(site: &Site) -> Result<Vec<u64>, Failure> {
     let mut others = Vec::new();
     for layer in site.log_caches() {

@@ -358,28 +358,6 @@ pub fn admit_plain(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
     }
 }
 
-/// Decides if the dirty data of a log may be written to `extent` of a disk with these attachments. `force` overrides everything
-/// but another cache: that one's data would be overwritten, and its record lost.
-pub fn admit_rescue(
-    all: &Attachments,
-    extent: Extent,
-    log: &Path,
-    seen: &LogSeen,
-    force: bool,
-) -> Result<(), Refusal> {
-    let of_this_cache = match (all.overlapping(extent), seen) {
-        (None, _) => true,
-        (Some(_), LogSeen::Present { uuid, .. }) => {
-            all.of(extent).is_some_and(|attachment| attachment.cache_uuid == *uuid)
-        }
-        (Some(_), LogSeen::Missing(_)) => false,
-    };
-    match admit_start(all, extent, log, seen) {
-        Err(_) if force && of_this_cache => Ok(()),
-        judged => judged.map(|_| ()),
-    }
-}
-
 /// Refuses to overwrite `extent` of a disk with these attachments if it is the data disk of a cache. `device` names it.
 pub fn admit_overwrite(all: &Attachments, extent: Extent, device: &str, force: bool) -> Result<(), Refusal> {
     match all.overlapping(extent) {

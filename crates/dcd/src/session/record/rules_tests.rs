@@ -110,8 +110,6 @@ fn a_log_that_was_given_up_is_refused_whatever_the_record_says() {
         recorded(AttachmentState::Abandoned),
     ] {
         assert!(start(&all, &seen).unwrap_err().action.contains("never use this log again"), "{all:?}");
-        assert!(admit_rescue(&all, EXTENT, Path::new("l"), &seen, false).is_err(), "{all:?}");
-        assert!(admit_rescue(&all, EXTENT, Path::new("l"), &seen, true).is_ok(), "{all:?}");
     }
 }
 
@@ -188,7 +186,7 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
     let lost = || Some("0123-...".to_owned());
     let (rescue, replace, original) =
         ("dcd rescue --list", "everything is written back", "use the original log");
-    let cases: [(&str, Result<(), Refusal>, &str); 22] = [
+    let cases: [(&str, Result<(), Refusal>, &str); 21] = [
         ("failed log", start(&failed, &seen(99, LogState::Active, false)), rescue),
         ("given up", start(&dirty, &seen(7, LogState::GivenUp, false)), rescue),
         ("given up, no record", start(&unknown, &seen(7, LogState::GivenUp, false)), rescue),
@@ -228,7 +226,6 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
         ("array tells of another", admit_told(&[1], Teller::Members, log, "right"), "name the right log"),
         ("retired", admit_not_retired(true, log, "right"), rescue),
         ("plain", admit_plain(&dirty, EXTENT), "serve the stack that has the cache"),
-        ("rescue of a failed log", admit_rescue(&failed, EXTENT, log, &present("right", 99), false), rescue),
         ("attach", admit_attach(&dirty, EXTENT, false), replace),
         ("attach after a failure", admit_attach(&failed, EXTENT, false), rescue),
     ];
