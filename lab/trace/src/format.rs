@@ -125,8 +125,8 @@ impl std::fmt::Debug for Format {
 /// Every format. A new one is one file under `formats` and one row here.
 pub const FORMATS: &[&Format] = &[
     &formats::compact::FORMAT,
-    &formats::msr::FORMAT,
-    &formats::spc::FORMAT,
+    &formats::comma::MSR,
+    &formats::comma::SPC,
     &formats::disksim::FORMAT,
     &formats::disksim::MQSIM,
     &formats::validate::FORMAT,
@@ -138,8 +138,8 @@ pub const FORMATS: &[&Format] = &[
     &formats::fio::V3,
     &formats::vscsi::V1,
     &formats::vscsi::V2,
-    &formats::alibaba::FORMAT,
-    &formats::tencent::FORMAT,
+    &formats::comma::ALIBABA,
+    &formats::comma::TENCENT,
     &formats::oracle::FORMAT,
 ];
 

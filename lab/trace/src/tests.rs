@@ -55,7 +55,7 @@ fn each_format_is_recognised_by_what_it_contains() {
 #[test]
 fn a_wrong_line_is_named_with_its_number_and_the_next_is_read() {
     let text = "0,8,512,R,0.0\n0,8,512,X,0.1\n0,8\n\n0,16,512,W,0.2\n";
-    let (records, errors) = read_all(&crate::formats::spc::FORMAT, text.as_bytes());
+    let (records, errors) = read_all(&crate::formats::comma::SPC, text.as_bytes());
     assert_eq!(records.len(), 2);
     let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert!(errors[0].starts_with("test: line 2: the opcode is neither R nor W: \"X\""), "{}", errors[0]);
