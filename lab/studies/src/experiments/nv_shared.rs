@@ -287,6 +287,7 @@ fn fair(set: &Set, samples: &Samples) -> Table {
 fn claims(settings: &Settings, set: &Set, samples: &Samples, claims: &mut Vec<Claim>) {
     let claim = |id| settings.claim(id).with("set", set.name);
     let get = |kib: u64, way: &str, what: &str| samples.get(&set.key(kib, way), what);
+    let is_first = set.first.index == OFF_DAY.index;
     let mut fewer = Vec::new();
     for kib in set.sizes {
         let (common, parted) = ("common", "partitioned");
@@ -296,9 +297,9 @@ fn claims(settings: &Settings, set: &Set, samples: &Samples, claims: &mut Vec<Cl
             if is_more { (common, parted) } else { (parted, common) }
         });
         let better = pairs.iter().filter(|(one, other)| one > other).count();
-        claims.push(claim("better").with("kib", kib).with("better", better).more(pairs));
+        let id = if is_first { "better" } else { "better-again" };
+        claims.push(claim(id).with("kib", kib).with("better", better).more(pairs));
     }
-    let is_first = set.first.index == OFF_DAY.index;
     claims.push(claim(if is_first { "fewer" } else { "fewer-again" }).spread(&fewer));
     for kib in [set.sizes[0], set.sizes[3]] {
         let [common, parted] = ["common", "partitioned"].map(|way| fairness(samples, &set.key(kib, way)));
