@@ -194,6 +194,8 @@ fn conclude(
             let same = others.iter().map(|other| other.claims.get(index));
             claim.judge_over_seeds(&same.collect::<Vec<_>>());
         }
+        // It is not stored: results are the same when they are read again.
+        claim.excess.clear();
     }
     one_colour_each(&mut findings.plots);
     let changed = settings.changed();

@@ -1,8 +1,12 @@
 //! The lab as a whole: the same seed gives the same results, whatever the number of threads; mistakes are refused; results
 //! can be stored and shown again; the documentation names every experiment.
 
+use std::sync::Mutex;
+
 use dcd_studies::experiments::REGISTRY;
-use dcd_studies::{LabError, Outcome, Overrides, RunOptions, load, run, save, text_report};
+use dcd_studies::{
+    LabError, Outcome, Overrides, RunOptions, judge_again, load, run, run_each, save, text_report,
+};
 
 fn options(seed: u64, jobs: usize, set: &[&str]) -> RunOptions {
     let overrides = Overrides::parse(set.iter().copied()).expect("KEY=VALUE");
@@ -99,6 +103,27 @@ fn a_reason_is_told_as_one_of_the_experiment_as_it_is() {
     let reasons: Vec<&str> = claims.iter().filter_map(|claim| claim.reason.as_deref()).collect();
     assert!(!reasons.is_empty(), "with so few requests much differs");
     assert!(reasons.iter().all(|reason| reason.starts_with("(with no parameter set) ")), "{reasons:?}");
+}
+
+#[test]
+fn more_is_judged_by_seeds_and_a_result_is_handed_over_when_it_is_there() {
+    let options = RunOptions { seeds: Some(3), ..options(1, 2, &["requests=40"]) };
+    let handed = Mutex::new(Vec::new());
+    let outcomes = run_each("dcd-physical", &options, &|outcome| {
+        handed.lock().unwrap().push(outcome.clone());
+        Ok(())
+    });
+    let outcomes = outcomes.expect("it runs");
+    assert_eq!(handed.into_inner().unwrap(), outcomes);
+    assert_eq!(outcomes[0].more_samples.len(), 2);
+    let claim = &outcomes[0].findings.claims[0];
+    assert!(claim.ours.contains("; difference over 3 seeds: "), "{}", claim.ours);
+    assert_eq!(judge_again(outcomes[0].clone()).expect("it has all points"), outcomes[0]);
+    let directory = tempfile::tempdir().expect("a directory");
+    save(directory.path(), &outcomes[0], &Default::default()).expect("it is written");
+    assert_eq!(load(directory.path(), "dcd-physical").expect("it is read").as_ref(), Some(&outcomes[0]));
+    let refuse = |_: &Outcome| Err(LabError::Setup("no room".to_owned()));
+    assert_eq!(run_each("dcd-physical", &options, &refuse).expect_err("no room").to_string(), "no room");
 }
 
 #[test]
