@@ -9,7 +9,6 @@ mod buf;
 mod layer;
 #[cfg(test)]
 mod log_tests;
-mod offline;
 mod planted;
 mod slab;
 mod stack;
@@ -27,7 +26,6 @@ pub mod testing;
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;
 pub use log_cache::{LogCacheState, LogCacheStatus, LogHead};
-pub use offline::{Offline, PartDevice};
 pub use planted::{PLANTS_BUGS, Planted};
 pub use slab::Slab;
 pub use stack::{

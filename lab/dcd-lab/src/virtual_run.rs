@@ -11,10 +11,10 @@ use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::raid::create;
 use dcd_engine::raid::offline::make_spare;
 use dcd_engine::{
-    BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Offline, Pump, Report,
-    RequestId, SECTOR_BYTES, Stack,
+    BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Pump, Report, RequestId,
+    SECTOR_BYTES, Stack,
 };
-use dcd_sim::SparseDisk;
+use dcd_sim::{Offline, SparseDisk};
 use dcd_stack::{
     DeclaredDevice, DeviceOpener, DeviceSource, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus,
     METER, OpenError, Overrun, RaidSpec, Role, StackFile, StackFileError,

@@ -10,10 +10,11 @@ use dcd_crash::{BlankDisk, DriverProgress, Latency, MemDisk, SimDevice, SimRng, 
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
-    Buf, Durability, Geometry, Io, LINE_BYTES, LINE_SECTORS, Layer, LayerIndex, Lba, Nanos, Offline,
-    RequestId, SECTOR_BYTES, Stack, StackBuilder, Target,
+    Buf, Durability, Geometry, Io, LINE_BYTES, LINE_SECTORS, Layer, LayerIndex, Lba, Nanos, RequestId,
+    SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig};
+use dcd_sim::Offline;
 
 const LOG_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
 const DATA_SECTORS: u64 = (16 << 30) / SECTOR_BYTES;

@@ -2,10 +2,12 @@
 
 #[cfg(test)]
 extern crate self as dcd_sim;
+mod offline;
 mod sparse;
 #[cfg(test)]
 mod tool_tests;
 
 pub mod workloads;
 
+pub use offline::{Offline, OfflinePart};
 pub use sparse::SparseDisk;

@@ -6,10 +6,11 @@ use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
-    Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Offline, Pump,
-    RequestId, SECTOR_BYTES, Stack, StackBuilder, Target,
+    Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Pump, RequestId,
+    SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler};
+use dcd_sim::Offline;
 use dcd_stack::HumanBytes;
 use serde_json::Value;
 

@@ -10,12 +10,12 @@ use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
     BlockDevice, Buf, Control, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, LayerIndex,
-    Lba, LogCacheStatus, LogHead, Nanos, Offline, PartDevice, Pump, Report, Stack, StackBuilder, StackDevice,
-    Target,
+    Lba, LogCacheStatus, LogHead, Nanos, Pump, Report, Stack, StackBuilder, StackDevice, Target,
 };
 use dcd_model::{Access, Disk, DiskConfig, Drive, WriteCache, drive};
 
 use super::busy_host::BusyHost;
+use crate::{Offline, OfflinePart};
 
 const MIB: u64 = 2048;
 
@@ -44,7 +44,7 @@ fn format_on(device: MemDisk, below: Below<'_>, log: Extent) -> (MemDisk, LogSup
     let disk = below(&mut builder, port);
     let slice = builder.layer("log", Box::new(Slice::new(log)), &[disk]);
     let offline = Offline::start(builder.finish(slice), VirtualDriver::new(vec![device])).expect("active");
-    let mut part: PartDevice<_> = offline.part(slice);
+    let mut part: OfflinePart<_> = offline.part(slice);
     let mut data = MemDisk::instant(Geometry::plain(DATA_SECTORS));
     let superblock = format(&mut part, &mut data, &FormatOptions::new([1; 16], [2; 16])).expect("formatted");
     let took = part.now().expect("it has a clock");

@@ -1,13 +1,11 @@
-//! Parts of a stack as synchronous devices, for work that runs alone: format, check, dump, rescue.
+//! Parts of a stack as synchronous devices, for work that runs alone, as formatting a log.
 //!
 //! Log and data disk may be slices of one device, so both are opened as parts of one stack with one driver.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::Nanos;
-use crate::layer::{BlockDevice, Geometry, Io, IoResult};
-use crate::stack::{Pump, Stack, StartError, Target};
+use dcd_engine::{BlockDevice, Geometry, Io, IoResult, Nanos, Pump, Stack, StartError, Target};
 
 struct SharedStack<P> {
     stack: Stack,
@@ -26,8 +24,8 @@ impl<P: Pump> Offline<P> {
         Ok(Offline { shared: Rc::new(RefCell::new(SharedStack { stack, pump })) })
     }
 
-    pub fn part(&self, target: Target) -> PartDevice<P> {
-        PartDevice { shared: Rc::clone(&self.shared), target }
+    pub fn part(&self, target: Target) -> OfflinePart<P> {
+        OfflinePart { shared: Rc::clone(&self.shared), target }
     }
 
     /// Gives the driver back.
@@ -41,12 +39,12 @@ impl<P: Pump> Offline<P> {
 }
 
 /// A part of an [`Offline`] stack.
-pub struct PartDevice<P> {
+pub struct OfflinePart<P> {
     shared: Rc<RefCell<SharedStack<P>>>,
     target: Target,
 }
 
-impl<P: Pump> BlockDevice for PartDevice<P> {
+impl<P: Pump> BlockDevice for OfflinePart<P> {
     fn geometry(&self) -> Geometry {
         self.shared.borrow().stack.geometry(self.target)
     }
