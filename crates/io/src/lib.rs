@@ -25,8 +25,8 @@ pub use device::{
     loop_file, read_mark, reserve_space, write_mark,
 };
 pub use driver::{
-    CallId, ClientId, Context, Driver, DriverError, Host, ListenerId, OpenId, Peer, Refused, Statistics,
-    StopOutcome, UnansweredOps, UnknownPeer, way_to_io_uring,
+    CallId, ClientId, Context, Driver, DriverError, Host, OpenId, Peer, Refused, Statistics, StopOutcome,
+    UnansweredOps, UnknownPeer, way_to_io_uring,
 };
 pub use front_end::{
     Actions, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup,

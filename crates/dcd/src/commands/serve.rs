@@ -382,9 +382,7 @@ fn listen_at(
 ) -> Result<Address, Failure> {
     match address {
         Address::Unix(path) => listen_unix(driver, path, factory).map(|()| address.clone()),
-        Address::Tcp(wanted) => {
-            driver.listen_tcp(*wanted, factory()).map(|(_, bound)| Address::Tcp(bound)).map_err(failed)
-        }
+        Address::Tcp(wanted) => driver.listen_tcp(*wanted, factory()).map(Address::Tcp).map_err(failed),
     }
 }
 
@@ -395,7 +393,7 @@ fn listen_unix(
 ) -> Result<(), Failure> {
     let listening =
         patiently(|| driver.listen_unix(path, factory()), |error| matches!(error, ListenError::InUse { .. }));
-    listening.map(|_| ()).map_err(failed)
+    listening.map_err(failed)
 }
 
 /// Announces that the server is ready, for those who wait for it: a line on standard output, and a message to systemd.

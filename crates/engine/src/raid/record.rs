@@ -70,7 +70,7 @@ pub(super) struct Recorder {
     unconfirmed: u32,
     /// A member failed in this activation. A member that was missing from the start does not count before something is written.
     news: bool,
-    /// See [`ArrayCanary::ForgetMissed`].
+    /// See [`crate::raid::config::ArrayCanary::ForgetMissed`].
     pub forgets_missed: bool,
     recording: Option<ArraySuperblock>,
     /// Members that have not answered.

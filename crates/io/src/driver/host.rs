@@ -14,10 +14,6 @@ use crate::listen::{ListenError, ListenSocket};
 use crate::workers::Waker;
 use crate::{FrontEndNews, SessionFactory, Signal};
 
-/// Names a listening socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerId(pub(super) usize);
-
 /// Names a client as long as the driver lives; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
@@ -162,29 +158,6 @@ impl Context<'_> {
         self.driver.calls.answer(call, body, done)
     }
 
-    /// Listens on a unix socket: mode 0600, in a directory that is made with mode 0700 where it does not exist.
-    pub fn listen_unix(
-        &mut self,
-        path: &Path,
-        factory: Box<dyn SessionFactory>,
-    ) -> Result<ListenerId, ListenError> {
-        self.driver.listen_unix(path, factory)
-    }
-
-    /// Listens on TCP; tells the address, whose port was chosen where it was 0.
-    pub fn listen_tcp(
-        &mut self,
-        address: SocketAddr,
-        factory: Box<dyn SessionFactory>,
-    ) -> Result<(ListenerId, SocketAddr), ListenError> {
-        self.driver.listen_tcp(address, factory)
-    }
-
-    /// Accepts no more clients on a listener; connected clients stay.
-    pub fn stop_listening(&mut self, listener: ListenerId) {
-        self.driver.close_listener(listener.0);
-    }
-
     /// Begins to stop: no new clients, requests are refused, those in flight end, the root is flushed, the layers stop.
     /// All that may take until `limit` from now.
     pub fn stop(&mut self, limit: Nanos) {
@@ -213,24 +186,22 @@ impl Driver {
         self.finished_by_workers.waker()
     }
 
-    /// Listens on a unix socket, as [`Context::listen_unix`] does.
-    pub fn listen_unix(
-        &mut self,
-        path: &Path,
-        factory: Box<dyn SessionFactory>,
-    ) -> Result<ListenerId, ListenError> {
-        Ok(self.add_listener(ListenSocket::unix(path)?, factory))
+    /// Listens on a unix socket: mode 0600, in a directory that is made with mode 0700 where it does not exist.
+    pub fn listen_unix(&mut self, path: &Path, factory: Box<dyn SessionFactory>) -> Result<(), ListenError> {
+        self.add_listener(ListenSocket::unix(path)?, factory);
+        Ok(())
     }
 
-    /// Listens on TCP, as [`Context::listen_tcp`] does.
+    /// Listens on TCP; tells the address, whose port was chosen where it was 0.
     pub fn listen_tcp(
         &mut self,
         address: SocketAddr,
         factory: Box<dyn SessionFactory>,
-    ) -> Result<(ListenerId, SocketAddr), ListenError> {
+    ) -> Result<SocketAddr, ListenError> {
         let socket = ListenSocket::tcp(address)?;
         let address = socket.address.unwrap_or(address);
-        Ok((self.add_listener(socket, factory), address))
+        self.add_listener(socket, factory);
+        Ok(address)
     }
 }
 

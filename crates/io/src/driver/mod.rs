@@ -32,7 +32,7 @@ use io_uring::{opcode, types};
 use slab::Slab;
 
 pub use disks::UnansweredOps;
-pub use host::{CallId, ClientId, Context, Host, ListenerId, OpenId, Refused};
+pub use host::{CallId, ClientId, Context, Host, OpenId, Refused};
 pub use peers::{Peer, UnknownPeer};
 pub use stop::StopOutcome;
 

@@ -11,7 +11,7 @@ use dcd_engine::{ErrorKind, IoError, IoResult, Nanos, Request, RequestId, Stack}
 use io_uring::{opcode, types};
 
 use super::outgoing::Outgoing;
-use super::{AnswerTo, ClientId, Context, Driver, Host, ListenerId, Refused, TURN_MAX, keys};
+use super::{AnswerTo, ClientId, Context, Driver, Host, Refused, TURN_MAX, keys};
 use crate::listen::ListenSocket;
 use crate::ring::{RingPurpose, Token};
 use crate::{Actions, FrontEnd, FrontEndCondition, FrontEndNews, SessionFactory};
@@ -122,14 +122,9 @@ pub(super) struct Orphan {
 }
 
 impl Driver {
-    pub(super) fn add_listener(
-        &mut self,
-        socket: ListenSocket,
-        factory: Box<dyn SessionFactory>,
-    ) -> ListenerId {
+    pub(super) fn add_listener(&mut self, socket: ListenSocket, factory: Box<dyn SessionFactory>) {
         let index = self.listeners.insert(Listener::new(socket, factory));
         self.accept(index);
-        ListenerId(index)
     }
 
     fn accept(&mut self, index: usize) {

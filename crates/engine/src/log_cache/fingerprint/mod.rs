@@ -120,23 +120,6 @@ fn choose(data_sectors: u64, cache_uuid: &[u8; 16], places: &[u64]) -> Vec<u64> 
     [first, samples, last].concat()
 }
 
-/// The chance that one contiguous change of this many bytes, anywhere on the disk, touches a covered line. `lines` ascend.
-pub fn chance(lines: &[u64], data_sectors: u64, bytes: u64) -> f64 {
-    let total = data_sectors / LINE_SECTORS;
-    let length = bytes.div_ceil(LINE_BYTES).clamp(1, total.max(1));
-    let starts = total - length + 1;
-    // A change of `length` lines touches a covered line if it starts in the `length` lines up to it.
-    let (mut hit, mut next) = (0, 0);
-    for &line in lines {
-        let (from, to) = ((line + 1).saturating_sub(length).max(next), (line + 1).min(starts));
-        if from < to {
-            hit += to - from;
-            next = to;
-        }
-    }
-    hit as f64 / starts as f64
-}
-
 /// Bytes of lines, as they were read.
 #[derive(Default)]
 pub struct LineContent {

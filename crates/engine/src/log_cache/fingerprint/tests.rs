@@ -300,6 +300,23 @@ fn rule_11_no_write_bypasses_the_log_over_a_covered_line() {
     assert!(changed_after(&steps, sample / LINE_SECTORS));
 }
 
+/// The chance that one contiguous change of this many bytes, anywhere on the disk, touches a covered line. `lines` ascend.
+fn chance(lines: &[u64], data_sectors: u64, bytes: u64) -> f64 {
+    let total = data_sectors / LINE_SECTORS;
+    let length = bytes.div_ceil(LINE_BYTES).clamp(1, total.max(1));
+    let starts = total - length + 1;
+    // A change of `length` lines touches a covered line if it starts in the `length` lines up to it.
+    let (mut hit, mut next) = (0, 0);
+    for &line in lines {
+        let (from, to) = ((line + 1).saturating_sub(length).max(next), (line + 1).min(starts));
+        if from < to {
+            hit += to - from;
+            next = to;
+        }
+    }
+    hit as f64 / starts as f64
+}
+
 /// Checks the statement of docs/safety.md about arbitrary changes; a count of all places where they may lie gives the same.
 #[test]
 fn the_chance_that_a_change_is_noticed_is_as_documented() {

@@ -239,7 +239,7 @@ fn sockets_are_private_and_stale_ones_are_replaced() {
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     let mut second = dcd_io::Driver::new().unwrap();
     let listen = |driver: &mut dcd_io::Driver, path: &std::path::Path| {
-        driver.listen_unix(path, Box::new(ToyFactory::default())).map(|_| ())
+        driver.listen_unix(path, Box::new(ToyFactory::default()))
     };
     let error = listen(&mut second, &path).expect_err("a server answers there");
     assert!(matches!(error, dcd_io::ListenError::InUse { .. }), "{error}");
@@ -306,7 +306,7 @@ fn tcp_clients_are_served() {
         driver.add_device(device).unwrap();
         let mut stack = builder.finish(root);
         let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let (_, address) = driver.listen_tcp(any, Box::new(ToyFactory::default())).unwrap();
+        let address = driver.listen_tcp(any, Box::new(ToyFactory::default())).unwrap();
         tell.send(address).unwrap();
         driver.run(&mut stack, &mut StopSoon(Nanos::from_secs(2))).unwrap()
     });
