@@ -47,7 +47,7 @@ Every claim is judged by one of these rules; no claim has a range of its own.
 | a range | in the range, widened by a tenth at each end |
 | a bound (\"over\", \"under\", \"never\") | on its side; \"never slower\" allows a twentieth |
 | \"more\", \"less\", \"better\" | on that side by all of the difference's interval (95 %, Student's t) over five seeds |
-| \"much\", \"significantly\" | a quarter beyond it; a part of a whole, at least a quarter |
+| \"much\", \"significantly\", \"dramatically\", \"big\" | a quarter beyond it; a part of a whole, at least a quarter |
 | \"slightly more\" | beyond it, by a quarter at most |
 | \"the same\", \"little\", \"small\" | within a twentieth of it, or 5 points |
 | \"most\", \"virtually all\", \"few\" | over 50 %, over 90 %, under 10 % |

@@ -156,9 +156,9 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let largest = buffers.iter().copied().max().unwrap_or(SMALL_BUFFER);
         for name in names.iter().filter(|name| **name != POSTMARK && largest > SMALL_BUFFER) {
             let (small, large) = (gain(name, SMALL_BUFFER), gain(name, largest));
-            let claim =
-                settings.claim("falls").with("trace", *name).with("small", small).with("large", large);
-            claims.push(claim.more([(small, large)]));
+            let buffer = dcd_stack::HumanBytes(largest).to_string();
+            let claim = settings.claim("falls").with("trace", *name).with("buffer", buffer);
+            claims.push(claim.range(large / small));
         }
         if largest > SMALL_BUFFER && names.contains(&"INS") {
             let buffer = dcd_stack::HumanBytes(largest).to_string();
