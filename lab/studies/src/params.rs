@@ -72,12 +72,12 @@ impl Settings {
         Settings { paper, ..self }
     }
 
-    /// The same settings with a later seed.
+    /// Settings with a later seed, and otherwise the same.
     pub(crate) fn with_seed(&self, later: usize) -> Settings {
         Settings { seed: self.seed.wrapping_add(later as u64), ..self.clone() }
     }
 
-    /// The same settings with another value of a parameter.
+    /// Settings with another value of a parameter, and otherwise the same.
     pub(crate) fn with_value(&self, key: &'static str, value: &str) -> Settings {
         let mut settings = self.clone();
         settings.values.insert(key, value.to_owned());

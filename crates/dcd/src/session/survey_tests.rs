@@ -1,4 +1,4 @@
-//! What a survey sees of devices in RAM and of devices that are missing.
+//! Surveys of devices in RAM, and of devices that are missing.
 
 use dcd_engine::log_cache::format::SUPERBLOCK_SECTORS;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
