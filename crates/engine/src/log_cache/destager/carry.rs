@@ -2,7 +2,7 @@
 //! flight. What to carry is chosen, and what is clean afterwards is noted, in the parent module.
 
 use super::batch::BatchEnd;
-use super::room::{BatchFlight, Group, ItemTarget};
+use super::room::{BatchFlight, Group, ItemRead, ItemTarget};
 use super::{BatchPhase, Destager};
 use crate::destage::how;
 use crate::layer::{Discards, Durability, Io, IoResult, Port};
@@ -94,25 +94,23 @@ impl Destager {
     fn fill_runs(&mut self, group: &Group, start: Lba, buf: &Buf, env: &mut Env) {
         for at in group.items() {
             let room = &mut self.room;
-            let index = room.order[at];
-            let piece = room.item(index).piece;
+            let ItemRead { item, target } = room.order[at];
+            let piece = room.item(item).piece;
             if !piece.is_intact(buf, byte_offset(start, Lba(piece.place.0))) {
                 self.read_other_copy(group, at, env);
                 continue;
             }
-            let is_clean = index as usize >= room.items.len();
-            let first = room.targets.partition_point(|target| target.item < index);
-            let mut at = first;
-            while let Some(&ItemTarget { extent, place, run, .. }) =
-                room.targets.get(at).filter(|target| target.item == index)
+            let is_clean = item as usize >= room.items.len();
+            let mut target = target as usize;
+            while let Some(&ItemTarget { extent, place, at: to, .. }) =
+                room.targets.get(target).filter(|target| target.item == item)
             {
-                let to = room.runs[run as usize].place_of(extent.start);
                 let from = byte_offset(start, Lba(place));
                 room.fill().copy_from(to, buf, from, (extent.sectors * SECTOR_BYTES) as usize);
                 if is_clean {
                     room.came_from_log(extent);
                 }
-                at += 1;
+                target += 1;
             }
         }
     }
@@ -126,7 +124,7 @@ impl Destager {
                 env.statistics.log_other_copy += u64::from(group.copy.is_none());
                 self.room.groups.push_back(single);
             }
-            None => self.lose_item(self.room.order[at], env),
+            None => self.lose_item(self.room.order[at].item, env),
         }
     }
 

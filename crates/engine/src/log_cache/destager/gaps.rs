@@ -43,7 +43,7 @@ impl Destager {
             return false;
         }
         let (run, clean) = (self.room.runs.len() as u32 - 1, self.room.clean.len());
-        let in_log = self.add_clean_pieces(extent, run, view);
+        let in_log = self.add_clean_pieces(extent, view);
         if in_log || may_read {
             let gap = Gap { extent, run, missing: extent.sectors, is_read: !in_log, clean };
             self.room.gaps.push(gap);
@@ -51,8 +51,8 @@ impl Destager {
         in_log || may_read
     }
 
-    /// Adds what the log has of a gap to what is read from it, if that is all of it.
-    fn add_clean_pieces(&mut self, extent: Extent, run: u32, view: &View) -> bool {
+    /// Adds what the log has of a gap behind the newest run to what is read from it, if that is all of it.
+    fn add_clean_pieces(&mut self, extent: Extent, view: &View) -> bool {
         let View { log, index, .. } = *view;
         let segment = |piece: &Piece| log.number_of(piece.place);
         // What lies before the tail may be written again at any time.
@@ -75,7 +75,8 @@ impl Destager {
                 room.clean.push(Item { line, piece, failed: false });
                 line.runs(mask, |extent| {
                     let place = piece.place_of((extent.start.0 % LINE_SECTORS) as u8).0;
-                    room.targets.push(ItemTarget { item, extent, place, run });
+                    let at = room.newest_run().place_of(extent.start);
+                    room.targets.push(ItemTarget { item, extent, place, at });
                 });
                 self.hold = self.hold.min(segment(&piece));
             }

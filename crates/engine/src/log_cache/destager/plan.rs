@@ -2,11 +2,10 @@
 
 use super::super::env::View;
 use super::Destager;
-use super::room::{Group, Item, ItemTarget, Room, WriteRun};
+use super::room::{Group, Item, ItemRead, ItemTarget, Room, WriteRun};
 use crate::destage::how;
 use crate::log_cache::table::Line;
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
-use std::ops::Range;
 
 /// Pieces so far apart on a log that spins (64 KiB, most of a track or less) are read together: what lies between them passes
 /// under the heads in any case, and a second request costs more than its transfer.
@@ -26,7 +25,7 @@ impl Destager {
         }
         self.room.targets.sort_unstable_by_key(|target| target.item);
         self.room.fill();
-        self.room.plan_groups(first..self.next, view);
+        self.room.plan_groups(view);
     }
 
     fn take_blocks(&mut self) {
@@ -61,12 +60,12 @@ impl Destager {
                     WriteRun { start: extent.start, sectors: extent.sectors, at, blocks: block..block + 1 };
                 room.runs.push(run);
             }
-            if room.runs.last().is_some_and(|run| run.memory_end() > room.memory_bytes()) {
+            if room.newest_run().memory_end() > room.memory_bytes() {
                 return self.cut_window(first, Line::of(extent.start));
             }
-            let (item, place) = (room.blocks[block].index, room.blocks[block].place);
-            let run = room.runs.len() as u32 - 1;
-            room.targets.push(ItemTarget { item, extent, place, run });
+            let how::DirtyBlock { index: item, place, .. } = room.blocks[block];
+            let at = room.newest_run().place_of(extent.start);
+            room.targets.push(ItemTarget { item, extent, place, at });
         }
     }
 
@@ -89,17 +88,20 @@ impl Destager {
 }
 
 impl Room {
-    /// Plans the reads of the log for a window of these items, in the log's order.
-    fn plan_groups(&mut self, window: Range<usize>, View { log, index, .. }: &View) {
+    /// Plans the reads of the log for a window's targets, in the log's order.
+    fn plan_groups(&mut self, View { log, index, .. }: &View) {
         let block_sectors = log.superblock().log_block_sectors();
         let gap = if log.geometry().rotational { SPINNING_GAP_SECTORS } else { block_sectors };
-        let clean = self.items.len()..self.items.len() + self.clean.len();
         let mut order = std::mem::take(&mut self.order);
         order.clear();
-        order.extend(window.chain(clean).map(|item| item as u32));
-        order.sort_unstable_by_key(|&item| self.item(item).piece.place);
-        for (at, &item) in order.iter().enumerate() {
-            let piece = self.item(item).piece;
+        let mut target = 0;
+        for targets in self.targets.chunk_by(|one, next| one.item == next.item) {
+            order.push(ItemRead { item: targets[0].item, target });
+            target += targets.len() as u32;
+        }
+        order.sort_unstable_by_key(|source| self.item(source.item).piece.place);
+        for (at, source) in order.iter().enumerate() {
+            let piece = self.item(source.item).piece;
             let (place, sectors) = (Lba(piece.place.0), u64::from(piece.count));
             let segment = index.segment_of(piece.place);
             match self.groups.back_mut() {

@@ -85,13 +85,21 @@ impl WriteRun {
     }
 }
 
-/// Sectors that an item brings, and the run they belong to.
+/// Sectors that an item brings.
 pub struct ItemTarget {
     pub item: u32,
     pub extent: Extent,
     /// First of the sectors in the log.
     pub place: u64,
-    pub run: u32,
+    /// Offset of the sectors in the window's memory.
+    pub at: usize,
+}
+
+/// A piece that a window reads from the log: its item, and the first of the item's targets.
+#[derive(Clone, Copy)]
+pub struct ItemRead {
+    pub item: u32,
+    pub target: u32,
 }
 
 /// Sectors between two blocks of a run, which are written with them if their content comes in time.
@@ -135,7 +143,7 @@ pub struct Room {
     /// Targets of the pieces of a window, by item.
     pub targets: Vec<ItemTarget>,
     /// The pieces of a window in the order of the log; groups are stretches of it.
-    pub order: Vec<u32>,
+    pub order: Vec<ItemRead>,
     pub groups: VecDeque<Group>,
     pub runs: Vec<WriteRun>,
     pub parts: Vec<what::Part>,
@@ -207,7 +215,7 @@ impl Room {
 
     /// The group of one piece of a group.
     pub fn single(&self, group: &Group, at: usize) -> Group {
-        let piece = self.item(self.order[at]).piece;
+        let piece = self.item(self.order[at].item).piece;
         let extent = Extent::new(Lba(piece.place.0), u64::from(piece.count));
         Group { extent, segment: group.segment, first: at as u32, count: 1, copy: group.copy }
     }
@@ -222,6 +230,10 @@ impl Room {
         self.gaps.clear();
         self.gap_reads.clear();
         self.clean.clear();
+    }
+
+    pub fn newest_run(&self) -> &WriteRun {
+        self.runs.last().expect("a run has begun")
     }
 
     pub const fn memory_bytes(&self) -> usize {
