@@ -12,12 +12,13 @@ use crate::machine::Lifecycle;
 use crate::{Buf, IoError, Nanos, SECTOR_BYTES};
 
 impl View<'_> {
+    #[inline]
     pub fn commit_deadline(&self) -> Option<Nanos> {
         if self.log.has_failed() {
             return None;
         }
         let write = self.log.write_at().filter(|_| !self.log.is_writing());
-        [write, self.log.flush_at(), self.mark_at()].into_iter().flatten().min()
+        [write, self.log.flush_at(), self.mark_at()].iter().flatten().min().copied()
     }
 
     /// Everything has to become durable, although nobody waits for it.

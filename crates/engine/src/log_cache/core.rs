@@ -90,22 +90,15 @@ impl Core {
         if self.config.canary.is(LogCanary::LateMark) {
             self.log.publish();
         }
+        let mut parts = self.parts(cx);
         match event {
-            Event::Request(request) => self.on_request(request, cx),
-            Event::Completed { op, result } => self.on_completed(op, result, cx),
-            Event::Control(control) => self.on_control(control, cx),
-            Event::Wake if self.queue.take_turn() => self.retry_pending(cx),
+            Event::Request(request) => parts.on_request(request),
+            Event::Completed { op, result } => parts.on_completed(op, result),
+            Event::Control(control) => parts.on_control(control),
+            Event::Wake if parts.env.queue.take_turn() => parts.retry_pending(),
             Event::Wake => {}
         }
-        while let Some((id, result)) = self.queue.pop_answer(cx.now) {
-            cx.reply(id, result);
-        }
-        self.forget_step(cx);
-        self.destage_step(cx);
-        let CoreParts { keep, forgetting, reads, destager, stop, mut env } = self.parts(cx);
-        keep.step(forgetting, &mut env);
-        env.commit(destager);
-        stop.step(forgetting, reads, destager, &mut env);
+        parts.step();
         if !self.config.canary.is(LogCanary::LateMark) {
             self.log.publish();
         }
@@ -121,7 +114,7 @@ impl Core {
             self.stop.deadline(&view, self.ops.is_empty()),
             self.queue.has_yielded().then_some(self.now),
         ];
-        deadlines.into_iter().flatten().min()
+        deadlines.iter().flatten().min().copied()
     }
 
     /// See [`crate::Layer::has_work`]. Until the host has recorded the failure of the log, it is the host's turn.
@@ -131,118 +124,6 @@ impl Core {
         }
         let is_volatile = !self.log.has_failed() && !self.log.buffers().is_empty();
         self.queue.foreground() > 0 || is_volatile || self.destager.wants_to_run(&self.view())
-    }
-
-    fn on_request(&mut self, request: Request, cx: &mut Cx) {
-        self.queue.begin(cx.now);
-        let Request { id, io } = request;
-        let CoreParts { reads, keep, mut env, .. } = self.parts(cx);
-        let refused = match env.life.serves() {
-            true => {
-                let sectors = env.log.superblock().data_sectors;
-                Geometry { sectors, ..*env.data.geometry() }.validate(&io).err()
-            }
-            false => Some(IoError::new(ErrorKind::Shutdown)),
-        };
-        if let Some(error) = refused {
-            return env.finish(id, IoResult::err(io.take_buf(), error));
-        }
-        env.statistics.count(&io);
-        keep.earn(io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES));
-        match io {
-            Io::Read { at, buf } => reads.read(id, at, buf, keep, &mut env),
-            Io::Flush => env.flush(id),
-            io => {
-                env.queue.note_write(env.cx.now);
-                if env.queue.push(PendingWrite::new(id, io)) {
-                    self.retry_pending(cx);
-                }
-            }
-        }
-    }
-
-    fn on_completed(&mut self, op: OpId, result: IoResult, cx: &mut Cx) {
-        let op = self.ops.remove(op.0);
-        op.disturb(&mut self.log);
-        let CoreParts { reads, keep, destager, stop, mut env, .. } = self.parts(cx);
-        match op {
-            Op::LogWrite(seq) => {
-                if env.log_written(seq, result, destager) {
-                    self.advance_tail();
-                    self.retry_pending(cx);
-                }
-            }
-            Op::LogFlush(seq) => {
-                if env.log_flushed(seq, &result, destager) {
-                    self.advance_tail();
-                    self.retry_pending(cx);
-                }
-            }
-            Op::Forward { id, at, watched } => {
-                env.data.readers.end(env.cx.now);
-                if let Some(key) = watched {
-                    keep.copy_watched(key, at, &result, &mut env);
-                }
-                env.finish(id, result);
-            }
-            Op::Part { reading, part } => {
-                if reads.completed(reading, part, result, keep, &mut env) {
-                    self.retry_pending(cx);
-                }
-            }
-            Op::Bypass(key) => {
-                env.bypass_completed(key, result);
-                destager.bypass_ended();
-                self.retry_pending(cx);
-            }
-            Op::DataFlush => {
-                stop.data_flushed(&result, &mut env);
-                env.data_flushed(&result, destager);
-            }
-            Op::Superblock => {
-                if !stop.superblock_written(result.status, &mut env) && env.superblock_written(result.status)
-                {
-                    self.retry_pending(cx);
-                }
-            }
-            Op::Destage(slot) => self.on_destage(slot, result, cx),
-            Op::Save(number) => {
-                keep.was_read(number, result, &mut env);
-                self.retry_pending(cx);
-            }
-            // Where it failed, the other copies are still good.
-            Op::Repair(segment) => {
-                env.log.unpin(segment);
-                self.retry_pending(cx);
-            }
-            // A part of the fingerprint that cannot be read before a clean stop stays unknown.
-            Op::Fingerprint(extent) if result.status.is_ok() => {
-                env.data.fingerprint.learn(extent, &result.buf)
-            }
-            Op::Fingerprint(_) => {}
-        }
-    }
-
-    fn on_control(&mut self, control: Control, cx: &mut Cx) {
-        match control {
-            Control::Drain => {
-                if self.stop.drain() {
-                    self.destager.try_again(&mut self.index.lost);
-                }
-            }
-            Control::DrainCancel => _ = self.stop.end_drain(),
-            Control::Stop => {
-                let CoreParts { stop, mut env, .. } = self.parts(cx);
-                stop.begin(&mut env);
-            }
-            Control::LogFailureRecorded => {
-                if self.log.failure_recorded() {
-                    self.retry_pending(cx);
-                }
-            }
-            Control::ResetStatistics => self.statistics = LogCacheStatistics::default(),
-            Control::Array(_) | Control::DistrustCopy(_) => {}
-        }
     }
 
     pub fn view(&self) -> View<'_> {
@@ -260,78 +141,8 @@ impl Core {
         CoreParts { env, destager, keep, forgetting, reads, stop }
     }
 
-    fn retry_pending(&mut self, cx: &mut Cx) {
-        let CoreParts { destager, keep, mut env, .. } = self.parts(cx);
-        write_pending(destager, keep, &mut env);
-    }
-
     pub fn advance_tail(&mut self) {
         advance_tail(&self.config, &mut self.log, &mut self.index, &mut self.destager);
-    }
-
-    /// Forgets one part of the clean copies that have to go; runs after every event.
-    fn forget_step(&mut self, cx: &mut Cx) {
-        let CoreParts { forgetting, mut env, .. } = self.parts(cx);
-        if forgetting.step(&mut env) {
-            self.retry_pending(cx);
-        }
-    }
-
-    /// Goes on with destaging as far as it may; runs after every event.
-    fn destage_step(&mut self, cx: &mut Cx) {
-        self.queue.settle();
-        let CoreParts { destager, env, .. } = self.parts(cx);
-        match destager.start(&env.view()) {
-            Wait::No => {}
-            Wait::Rest => {
-                self.rescued(cx);
-                let CoreParts { stop, mut env, .. } = self.parts(cx);
-                return stop.step_drain(&mut env);
-            }
-            Wait::Record | Wait::Until(_) | Wait::Event => return,
-        }
-        loop {
-            let has_failed = self.log.has_failed();
-            let CoreParts { destager, mut env, .. } = self.parts(cx);
-            let Err(stuck) = destager.proceed(&mut env) else { return };
-            if !stuck.behind_bypass {
-                self.rescued(cx);
-                let CoreParts { stop, mut env, .. } = self.parts(cx);
-                if let Some(unfinished) = env.give_up_on_lost()
-                    && stop.end_drain()
-                {
-                    cx.report(Report::Failed(unfinished));
-                }
-            }
-            if !stuck.after_choice {
-                return;
-            }
-            // With a dead log, writes over lost blocks go through now.
-            if has_failed {
-                self.retry_pending(cx);
-            }
-        }
-    }
-
-    fn rescued(&mut self, cx: &mut Cx) {
-        let CoreParts { destager, mut env, .. } = self.parts(cx);
-        if env.rescued(destager) {
-            self.retry_pending(cx);
-        }
-    }
-
-    fn on_destage(&mut self, slot: u64, result: IoResult, cx: &mut Cx) {
-        let CoreParts { destager, mut env, .. } = self.parts(cx);
-        let Some(end) = destager.completed(slot, result, &mut env) else { return };
-        env.batch_flushed(&end);
-        if end.has_errors {
-            env.destage_failed();
-        }
-        if end.is_hopeless {
-            env.log_failed(IoError::new(ErrorKind::Lost));
-        }
-        self.advance_tail();
-        self.retry_pending(cx);
     }
 
     pub fn status(&self) -> LogCacheStatus {
@@ -344,5 +155,200 @@ impl Core {
         self.index.check();
         let split = self.log.chain().is_some() && self.stop.life().serves() && !self.log.has_failed();
         assert!(!split || self.queue.has_pending(), "a split request waits at the front");
+    }
+}
+
+impl CoreParts<'_> {
+    fn on_request(&mut self, request: Request) {
+        let Request { id, io } = request;
+        let CoreParts { reads, keep, env, .. } = self;
+        env.queue.begin(env.cx.now);
+        let refused = match env.life.serves() {
+            true => {
+                let sectors = env.log.superblock().data_sectors;
+                Geometry { sectors, ..*env.data.geometry() }.validate(&io).err()
+            }
+            false => Some(IoError::new(ErrorKind::Shutdown)),
+        };
+        if let Some(error) = refused {
+            return env.finish(id, IoResult::err(io.take_buf(), error));
+        }
+        env.statistics.count(&io);
+        keep.earn(io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES));
+        match io {
+            Io::Read { at, buf } => reads.read(id, at, buf, keep, env),
+            Io::Flush => env.flush(id),
+            io => {
+                env.queue.note_write(env.cx.now);
+                if env.queue.push(PendingWrite::new(id, io)) {
+                    self.retry_pending();
+                }
+            }
+        }
+    }
+
+    fn on_completed(&mut self, op: OpId, result: IoResult) {
+        let CoreParts { reads, keep, destager, stop, env, .. } = self;
+        let op = env.ops.remove(op.0);
+        op.disturb(env.log);
+        match op {
+            Op::LogWrite(seq) => {
+                if env.log_written(seq, result, destager) {
+                    self.advance_tail();
+                    self.retry_pending();
+                }
+            }
+            Op::LogFlush(seq) => {
+                if env.log_flushed(seq, &result, destager) {
+                    self.advance_tail();
+                    self.retry_pending();
+                }
+            }
+            Op::Forward { id, at, watched } => {
+                env.data.readers.end(env.cx.now);
+                if let Some(key) = watched {
+                    keep.copy_watched(key, at, &result, env);
+                }
+                env.finish(id, result);
+            }
+            Op::Part { reading, part } => {
+                if reads.completed(reading, part, result, keep, env) {
+                    self.retry_pending();
+                }
+            }
+            Op::Bypass(key) => {
+                env.bypass_completed(key, result);
+                destager.bypass_ended();
+                self.retry_pending();
+            }
+            Op::DataFlush => {
+                stop.data_flushed(&result, env);
+                env.data_flushed(&result, destager);
+            }
+            Op::Superblock => {
+                if !stop.superblock_written(result.status, env) && env.superblock_written(result.status) {
+                    self.retry_pending();
+                }
+            }
+            Op::Destage(slot) => self.on_destage(slot, result),
+            Op::Save(number) => {
+                keep.was_read(number, result, env);
+                self.retry_pending();
+            }
+            // Where it failed, the other copies are still good.
+            Op::Repair(segment) => {
+                env.log.unpin(segment);
+                self.retry_pending();
+            }
+            // A part of the fingerprint that cannot be read before a clean stop stays unknown.
+            Op::Fingerprint(extent) if result.status.is_ok() => {
+                env.data.fingerprint.learn(extent, &result.buf)
+            }
+            Op::Fingerprint(_) => {}
+        }
+    }
+
+    fn on_control(&mut self, control: Control) {
+        match control {
+            Control::Drain => {
+                if self.stop.drain() {
+                    self.destager.try_again(&mut self.env.index.lost);
+                }
+            }
+            Control::DrainCancel => _ = self.stop.end_drain(),
+            Control::Stop => self.stop.begin(&mut self.env),
+            Control::LogFailureRecorded => {
+                if self.env.log.failure_recorded() {
+                    self.retry_pending();
+                }
+            }
+            Control::ResetStatistics => *self.env.statistics = LogCacheStatistics::default(),
+            Control::Array(_) | Control::DistrustCopy(_) => {}
+        }
+    }
+
+    /// Goes on with all that this event may have let go on.
+    fn step(&mut self) {
+        while let Some((id, result)) = self.env.queue.pop_answer(self.env.cx.now) {
+            self.env.cx.reply(id, result);
+        }
+        self.refresh();
+        if self.forgetting.step(&mut self.env) {
+            self.retry_pending();
+        }
+        self.destage();
+        self.refresh();
+        let CoreParts { env, destager, keep, forgetting, reads, stop } = self;
+        keep.step(forgetting, env);
+        env.commit(destager);
+        stop.step(forgetting, reads, destager, env);
+    }
+
+    /// Updates the copies in `env`: any part may have changed the life of the cache, or what is destaged.
+    fn refresh(&mut self) {
+        self.env.life = self.stop.life();
+        self.env.destaged_seq = self.destager.destaged_seq();
+    }
+
+    fn retry_pending(&mut self) {
+        self.refresh();
+        write_pending(self.destager, self.keep, &mut self.env);
+    }
+
+    fn advance_tail(&mut self) {
+        advance_tail(self.env.config, self.env.log, self.env.index, self.destager);
+    }
+
+    /// Goes on with destaging as far as it may.
+    fn destage(&mut self) {
+        self.env.queue.settle();
+        match self.destager.start(&self.env.view()) {
+            Wait::No => {}
+            Wait::Rest => {
+                self.rescued();
+                return self.stop.step_drain(&mut self.env);
+            }
+            Wait::Record | Wait::Until(_) | Wait::Event => return,
+        }
+        loop {
+            let has_failed = self.env.log.has_failed();
+            let Err(stuck) = self.destager.proceed(&mut self.env) else { return };
+            if !stuck.behind_bypass {
+                self.rescued();
+                if let Some(unfinished) = self.env.give_up_on_lost()
+                    && self.stop.end_drain()
+                {
+                    self.env.cx.report(Report::Failed(unfinished));
+                }
+            }
+            if !stuck.after_choice {
+                return;
+            }
+            // With a dead log, writes over lost blocks go through now.
+            if has_failed {
+                self.retry_pending();
+            }
+            self.refresh();
+        }
+    }
+
+    fn rescued(&mut self) {
+        if self.env.rescued(self.destager) {
+            self.retry_pending();
+        }
+    }
+
+    fn on_destage(&mut self, slot: u64, result: IoResult) {
+        let CoreParts { env, destager, .. } = self;
+        let Some(end) = destager.completed(slot, result, env) else { return };
+        env.batch_flushed(&end);
+        if end.has_errors {
+            env.destage_failed();
+        }
+        if end.is_hopeless {
+            env.log_failed(IoError::new(ErrorKind::Lost));
+        }
+        self.advance_tail();
+        self.retry_pending();
     }
 }

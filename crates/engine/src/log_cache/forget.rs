@@ -58,6 +58,6 @@ impl Forgetting {
 fn is_due(view: &View) -> bool {
     let ring = view.log.ring();
     // A pass takes several events, and the head moves on meanwhile.
-    let soon = SEGMENTS_READY + forget_part(view) / 4;
-    ring.remembered() > 0 && (view.index.is_asked_for_room() || ring.ready() < soon)
+    let soon = || SEGMENTS_READY + forget_part(view) / 4;
+    ring.remembered() > 0 && (view.index.is_asked_for_room() || ring.ready() < soon())
 }

@@ -742,8 +742,8 @@ impl Log {
     /// Returns when a superblock states how far the log is durable: the log is at rest, and no superblock states it yet.
     pub fn mark_at(&self) -> Option<Nanos> {
         let rests = !self.has_unsent() && self.buffers.live.is_empty() && !self.is_releasing();
-        let unmarked = self.safe_seq() + 1 > self.superblock.durable_seq;
-        (rests && unmarked).then(|| self.written_at.saturating_add(REST))
+        let is_unmarked = || self.safe_seq() + 1 > self.superblock.durable_seq;
+        (rests && is_unmarked()).then(|| self.written_at.saturating_add(REST))
     }
 
     /// See [`Ring::advance_tail`].

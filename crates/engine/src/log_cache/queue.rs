@@ -229,6 +229,7 @@ impl Queue {
 
     /// Returns an answer whose delay has passed.
     pub fn pop_answer(&mut self, now: Nanos) -> Option<(RequestId, IoResult)> {
-        self.delayed.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
+        self.next_answer().filter(|at| *at <= now)?;
+        self.delayed.pop_first().map(|(_, answer)| answer)
     }
 }

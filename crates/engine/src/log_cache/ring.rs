@@ -117,7 +117,7 @@ impl Ring {
 
     /// Returns how full the log is: 0 when only the head is in use, 1 when the head cannot move.
     pub fn utilisation(&self) -> f64 {
-        (self.head - self.tail) as f64 / (self.count() - 1) as f64
+        f64::from((self.head - self.tail) as u32) / f64::from(self.segments.len() as u32 - 1)
     }
 
     /// Moves the head on, if the next segment may be written.

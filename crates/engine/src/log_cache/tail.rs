@@ -72,19 +72,20 @@ impl Env<'_> {
         let ring = view.log.ring();
         let gained = ring.tail() - ring.kept();
         let table = view.index.table();
-        let table_full = ring.remembered() == 0 && !table.has_room(table.lines_max() / 8);
-        let pressed = view.queue.wants_space() || table_full;
-        let short = ring.free() <= view.few_segments() || pressed;
-        let emptied = !view.index.is_dirty() && view.oldest_live_seq() == view.log.next_seq();
-        let stale = match view.config.reads == Reads::Keep && !view.life.drains() {
+        let is_table_full = || ring.remembered() == 0 && !table.has_room(table.lines_max() / 8);
+        let is_pressed = || view.queue.wants_space() || is_table_full();
+        let is_short = || ring.free() <= view.few_segments() || is_pressed();
+        let is_empty = || !view.index.is_dirty() && view.oldest_live_seq() == view.log.next_seq();
+        let is_stale = || match view.config.reads == Reads::Keep && !view.life.drains() {
             // Copies alone are no reason.
             true => view.log.superblock().live_seq <= view.log.needed_seq(),
             false => view.log.superblock().tail_seq != view.log.next_seq(),
         };
+        let is_unpinned = || !ring.is_pinned(ring.kept()..ring.tail());
         let rested = view.mark_at().is_some_and(|at| at <= view.now);
         let mark = destager.take_mark() || rested;
-        if mark || gained > 0 && short || emptied && stale && !ring.is_pinned(ring.kept()..ring.tail()) {
-            let from = if pressed || view.life.drains() { None } else { view.walk_start() };
+        if mark || gained > 0 && is_short() || is_stale() && is_empty() && is_unpinned() {
+            let from = if is_pressed() || view.life.drains() { None } else { view.walk_start() };
             self.write_superblock(LogState::Active, from);
         }
     }

@@ -69,6 +69,7 @@ impl Destager {
         }
     }
 
+    #[inline]
     pub fn deadline(&self, view: &View) -> Option<Nanos> {
         // A completion goes on with the batch in any case.
         if !self.flights.is_empty() {

@@ -58,16 +58,17 @@ impl Patience {
     /// for space, and then all operations are allowed. A drain goes on beside bursts: somebody waits for its end.
     fn depth_beside_writers(&self, view: &View) -> usize {
         let most = view.config.destage_depth;
-        let high = f64::from(view.config.high_mark.min(99)) / 100.0;
-        let utilisation = view.log.ring().utilisation();
-        let is_idle = view.config.when == WhenPolicy::Idle && utilisation < high;
-        let gives_way = !is_idle
-            && view.log.geometry().rotational
+        let gives_way = view.log.geometry().rotational
             && !view.log.has_failed()
             && view.life.serves()
             && !view.queue.wants_space()
             && view.has_writers();
         if !gives_way {
+            return most;
+        }
+        let high = f64::from(view.config.high_mark.min(99)) / 100.0;
+        let utilisation = view.log.ring().utilisation();
+        if view.config.when == WhenPolicy::Idle && utilisation < high {
             return most;
         }
         let over = ((utilisation - high) / (1.0 - high)).clamp(0.0, 1.0);
