@@ -223,6 +223,15 @@ fn rule_07_copies_of_blocks_that_a_write_overlaps_are_caught() {
 }
 
 #[test]
+fn starts_that_overlook_records_at_free_places_before_older_ones_are_caught() {
+    // Seeds need from 86 states to about 2,400; this one is of the fast ones.
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::OnwardOnly));
+    let explored = explore(&ExploreConfig::new(1, 1000), &subject, &mut |_| {});
+    let violation = explored.violation.expect("caught within 1,000 states");
+    assert!(violation.what.contains("were durable but are missing"), "{violation}");
+}
+
+#[test]
 fn writes_that_are_answered_too_early_for_a_client_that_outlives_the_server_are_caught() {
     let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::EarlyAnswer));
     let explored = explore(&ExploreConfig::new(1, 1000), &subject, &mut |_| {});

@@ -48,6 +48,8 @@ enum CanaryName {
     StaleKeep,
     /// A start trusts entries of segment summaries that were not durable when the summary was written.
     StaleSummary,
+    /// A start looks for a record after the last one only, not at free places before it.
+    OnwardOnly,
     /// Large writes bypass the log over gaps that are being destaged.
     StaleGap,
     /// Writes are answered from RAM although their client outlives the server.
@@ -289,6 +291,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::ForeignAnswers) => Some(LogCanary::ForeignAnswers),
         Some(CanaryName::UnmissedAnswers) => Some(LogCanary::UnmissedAnswers),
         Some(CanaryName::OldAnswers) => Some(LogCanary::OldAnswers),
+        Some(CanaryName::OnwardOnly) => Some(LogCanary::OnwardOnly),
         Some(CanaryName::NearProof) => Some(LogCanary::NearProof),
         Some(CanaryName::NoRestMark) => Some(LogCanary::NoRestMark),
         // The remaining canaries are bugs of disks or arrays.

@@ -3,8 +3,8 @@
 //! `cargo run --release -p dcd-sim --example log_bytes`
 //!
 //! In virtual time, so the counts are the same in every run. The log is on an SSD (20 to 100 us for an operation) or on a
-//! modelled disk that spins, without and with gaps that save a flush the wait for a revolution. Gaps are counted apart, as is
-//! what stays empty at the end of a segment: nothing is written there.
+//! modelled disk, without and with gaps that save a flush the wait for a revolution. The clients of the last one, a current disk, think
+//! longer, as applications do. Gaps are counted apart, as is what stays empty at the end of a segment: nothing is written there.
 
 use dcd_crash::{BlankDisk, DriverProgress, Latency, MemDisk, SimDevice, SimRng, VirtualDriver};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
@@ -19,12 +19,20 @@ use dcd_sim::Offline;
 const LOG_SECTORS: u64 = (256 << 20) / SECTOR_BYTES;
 const DATA_SECTORS: u64 = (16 << 30) / SECTOR_BYTES;
 const THINK_MAX: Nanos = Nanos::from_micros(100);
+const LONG_THINK_MAX: Nanos = Nanos::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOn {
     Ssd,
     Disk,
     DiskWithGaps,
+    CurrentDisk,
+}
+
+impl LogOn {
+    fn think_max(self) -> Nanos {
+        if self == LogOn::CurrentDisk { LONG_THINK_MAX } else { THINK_MAX }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +69,7 @@ fn driver(log_block_bytes: u32, log_on: LogOn) -> (VirtualDriver, LogCacheConfig
     let offline = Offline::start(builder.finish(part), VirtualDriver::new(vec![log])).expect("active");
     format(&mut offline.part(part), &mut Blank(&mut data), &options).expect("formatted");
     let log = offline.into_pump().into_devices().remove(0);
-    let config = LogCacheConfig { follow_head: log_on == LogOn::DiskWithGaps, ..LogCacheConfig::default() };
+    let config = LogCacheConfig { follow_head: log_on != LogOn::Disk, ..LogCacheConfig::default() };
     (VirtualDriver::new(vec![Box::new(log) as Box<dyn SimDevice>, Box::new(data)]), config)
 }
 
@@ -70,7 +78,11 @@ fn log_part(builder: &mut StackBuilder, geometry: Geometry, log_on: LogOn) -> Ta
     if log_on == LogOn::Ssd {
         return log;
     }
-    let disk = Disk::new(&DiskConfig::default()).expect("a drive that is always there");
+    let mut config = DiskConfig::default();
+    if log_on == LogOn::CurrentDisk {
+        config.drive = "nearline-2018".to_owned();
+    }
+    let disk = Disk::new(&config).expect("a drive that is always there");
     builder.layer("disk", Box::new(disk), &[log])
 }
 
@@ -108,7 +120,7 @@ pub fn measure(clients: u64, writes_each: u64, log_block_bytes: u32, log_on: Log
     let mut rng = SimRng::new(3);
     let started = dcd_engine::Pump::now(&driver);
     for client in 0..clients {
-        driver.set_alarm(started + Nanos(rng.below(THINK_MAX.0)), client);
+        driver.set_alarm(started + Nanos(rng.below(log_on.think_max().0)), client);
     }
     let mut left = clients * writes_each;
     let mut flushed = 0;
@@ -131,7 +143,8 @@ pub fn measure(clients: u64, writes_each: u64, log_block_bytes: u32, log_on: Log
             let client = id.0 as usize;
             if flushing[client] {
                 flushed += 1;
-                driver.set_alarm(dcd_engine::Pump::now(&driver) + Nanos(rng.below(THINK_MAX.0)), id.0);
+                driver
+                    .set_alarm(dcd_engine::Pump::now(&driver) + Nanos(rng.below(log_on.think_max().0)), id.0);
             } else {
                 driver.request(&mut stack, id, Io::Flush);
             }
@@ -159,7 +172,7 @@ fn main() {
         "{:>13} {:>7} {:>8} {:>9} {:>12} {:>6} {:>11} {:>12}",
         "log on", "block", "clients", "written", "writes/record", "gaps", "segment end", "ms for each"
     );
-    for log_on in [LogOn::Ssd, LogOn::Disk, LogOn::DiskWithGaps] {
+    for log_on in [LogOn::Ssd, LogOn::Disk, LogOn::DiskWithGaps, LogOn::CurrentDisk] {
         for log_block_bytes in [512, 4096] {
             for clients in [1, 2, 8, 32] {
                 let counted = measure(clients, 2048 / clients, log_block_bytes, log_on);

@@ -69,7 +69,7 @@ impl Replay {
             .map(|(segment, ..)| superblock.segment_start(*segment))
             .map(|start| Place(start)..Place(start + superblock.segment_sectors()))
             .collect();
-        released.push(Place(superblock.segment_start(keep))..Place(walked.tail_sector));
+        released.extend(walked.destaged.iter().map(|sectors| Place(sectors.start)..Place(sectors.end)));
         self.index.forget_before(walked.tail_seq, &released, with_kept);
     }
 
@@ -371,8 +371,7 @@ fn begin(
     walked: &Walked,
 ) -> Core {
     let ordered = config.ordered_destage.then(|| {
-        let sector = if walked.is_empty() { walked.end } else { walked.tail_sector };
-        let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), sector, epoch: 0 };
+        let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), epoch: 0 };
         Ordered::new(Index::new(&superblock, data.sectors, index.table().lines_max()), start)
     });
     let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;

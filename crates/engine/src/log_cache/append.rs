@@ -90,13 +90,13 @@ impl Env<'_> {
         }
         let high = f64::from(self.config.high_mark) / 100.0;
         if self.log.buffers().filling.is_some() {
-            self.finish_segment();
+            self.finish_buffer();
         } else if self.log.ring().utilisation() < high {
-            self.statistics.log_gap_bytes += self.log.turn_ahead(self.cx.now, pieces, bytes);
+            self.log.turn_ahead(self.cx.now, pieces, bytes, self.statistics);
         }
-        if self.open_buffer() && !self.log.fits(pieces, bytes) {
-            self.finish_segment();
-            return self.open_buffer();
+        if self.open_buffer(pieces, bytes) && !self.log.fits(pieces, bytes) {
+            self.finish_buffer();
+            return self.open_buffer(pieces, bytes);
         }
         self.log.buffers().filling.is_some()
     }
@@ -110,26 +110,25 @@ impl Env<'_> {
             return false;
         }
         if self.log.buffers().filling.is_none()
-            && self.log.open_buffer(self.cx.now)
+            && self.log.open_buffer(self.cx.now, 1, bytes, self.statistics)
             && self.log.fits_one(bytes)
         {
             return true;
         }
-        self.finish_segment();
-        self.log.open_buffer(self.cx.now) && self.log.fits_one(bytes)
+        self.finish_buffer();
+        self.log.open_buffer(self.cx.now, 1, bytes, self.statistics) && self.log.fits_one(bytes)
     }
 
-    /// Writes the filling buffer, and skips the rest of its segment.
-    fn finish_segment(&mut self) {
+    /// Writes the filling buffer, whose stretch of the log is too short for the next record.
+    fn finish_buffer(&mut self) {
         if self.log.wants_empty_record() {
             self.open_record();
         }
         self.dispatch();
-        self.statistics.log_rest_bytes += self.log.finish_segment();
     }
 
-    fn open_buffer(&mut self) -> bool {
-        let is_open = self.log.open_buffer(self.cx.now);
+    fn open_buffer(&mut self, pieces: usize, bytes: usize) -> bool {
+        let is_open = self.log.open_buffer(self.cx.now, pieces, bytes, self.statistics);
         // The next segment may only need its clean copies forgotten.
         let comes = self.log.ring().ready() == 0 && self.log.ring().remembered() > 0;
         if !is_open && !comes && self.log.buffers().free() > 0 {

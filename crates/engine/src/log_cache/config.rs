@@ -50,6 +50,8 @@ pub enum LogCanary {
     StaleKeep,
     /// A start believes records in summaries that nothing calls durable.
     StaleSummary,
+    /// A start looks for a record after the last one only, not at free places before it.
+    OnwardOnly,
     /// A write is answered from RAM although its client outlives the server (`outlives_server`).
     EarlyAnswer,
     /// The mark in memory that outlives the process is stored after the answer.

@@ -15,8 +15,9 @@ use crate::destage::contiguity::{Contiguity, ContiguityBytes};
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// The version of the superblock, and with it of everything on the log device. A later version is refused by name.
-pub const FORMAT_VERSION: u16 = 2;
-/// Oldest version that is read. Version 1 has no clean copies; a program of that version would take them for the log's end.
+pub const FORMAT_VERSION: u16 = 3;
+/// Oldest version that is read. Version 1 has no clean copies, and up to version 2 the records of a segment lie in the order of their
+/// numbers: a program of such a version would end the log too early.
 pub const FORMAT_VERSION_MIN: u16 = 1;
 /// The version in a record's header.
 pub const RECORD_VERSION: u16 = 1;

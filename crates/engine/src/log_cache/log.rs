@@ -17,9 +17,10 @@ use super::error::LogError;
 use super::fingerprint::Fingerprint;
 use super::format::{self, Entry, EntryKind, LogSuperblock, MemoryMark, SUPERBLOCK_SECTORS, entries_max};
 use super::offline::write_superblock;
+use super::places::Places;
 use super::recover::Walked;
 use super::ring::Ring;
-use super::rotation::Rotation;
+use super::rotation::{Rotation, TurnPlace};
 use super::spindle::Spindle;
 use super::statistics::LogCacheStatistics;
 use super::summary::{self, Gathered};
@@ -40,9 +41,8 @@ const BUFFERS_BYTES_MAX: usize = 64 << 20;
 pub struct Chain {
     pub first: u64,
     pub last: u64,
-    /// Place of the first record: the number of its segment, and its sector.
+    /// Number of the first record's segment.
     pub segment: u64,
-    pub sector: u64,
 }
 
 /// Health of the log device (rule 13).
@@ -64,8 +64,9 @@ pub struct Log {
     buffers: Buffers,
     /// Memory that outlives the process, with the records that are not written yet.
     answers: Option<Answers>,
-    /// The sector where the next buffer begins.
+    /// The sector after the newest record that was sent, or the place that was chosen for the next one.
     head_sector: u64,
+    places: Places,
     /// The first record of an activation begins exactly where the log ended.
     head_is_fixed: bool,
     /// The unfinished summary of the segment at the head, if summaries are used.
@@ -120,6 +121,10 @@ impl Log {
             gathered: summary::are_used(&superblock, &geometry).then(Gathered::default),
             delay_max: config.delay_max,
             flush_epoch: superblock.flush_epoch,
+            places: {
+                let start = superblock.segment_start(walked.end_segment);
+                Places::new(start..start + superblock.segment_sectors(), walked.end)
+            },
             superblock,
             geometry,
             ring,
@@ -219,10 +224,6 @@ impl Log {
     pub fn ends_before(&self, entries: usize, bytes: usize) -> bool {
         let records = self.records_of(entries);
         self.answers.as_ref().is_some_and(|it| it.ends_before(self.next_seq - 1, entries, bytes, records))
-    }
-
-    pub const fn head_sector(&self) -> u64 {
-        self.head_sector
     }
 
     pub const fn next_seq(&self) -> u64 {
@@ -449,9 +450,8 @@ impl Log {
 
     /// Begins a chain with the next record. The one before is sealed.
     pub fn begin_chain(&mut self) {
-        let sector = self.buffers.filling.as_ref().map_or(self.head_sector, SegmentBuffer::end);
         let first = self.next_seq;
-        self.chain = Some(Chain { first, last: first, segment: self.ring.head(), sector });
+        self.chain = Some(Chain { first, last: first, segment: self.ring.head() });
     }
 
     /// Ends the chain; true if it had more than one record.
@@ -474,25 +474,49 @@ impl Log {
         self.head_is_fixed && self.buffers.filling.as_ref().is_some_and(SegmentBuffer::is_empty)
     }
 
-    /// Skips the rest of the head's segment; returns its size in bytes.
-    pub fn finish_segment(&mut self) -> u64 {
-        let end = self.end_of(self.ring.head());
-        (end - std::mem::replace(&mut self.head_sector, end)) * SECTOR_BYTES
+    /// Returns the sectors that a record takes, or several, if one does not suffice.
+    fn sectors_of(&self, pieces: usize, bytes: usize) -> u64 {
+        (space(self.superblock.log_block_bytes as usize, pieces, bytes) as u64).div_ceil(SECTOR_BYTES)
     }
 
-    /// Opens a buffer at the head, in the next segment if the head's is used up. False if no buffer or no segment is free.
-    pub fn open_buffer(&mut self, now: Nanos) -> bool {
+    /// Opens a buffer with space for this many pieces and bytes: at the head, at the next free place of the head's segment, or in the next
+    /// segment. The first record of an activation has no choice of places: its buffer may lack the space. False if no buffer or no segment
+    /// is free.
+    pub fn open_buffer(
+        &mut self,
+        now: Nanos,
+        pieces: usize,
+        bytes: usize,
+        statistics: &mut LogCacheStatistics,
+    ) -> bool {
         if self.buffers.free() == 0 {
             return false;
         }
-        if self.head_sector + self.superblock.log_block_sectors() > self.end_of(self.ring.head()) {
-            if !self.ring.advance_head(self.next_seq) {
-                return false;
-            }
-            self.head_sector = self.start_of(self.ring.head());
-        }
+        let need = if self.head_is_fixed {
+            self.superblock.log_block_sectors()
+        } else {
+            self.sectors_of(pieces, bytes)
+        };
+        let Some(free) = self.places.next(self.head_sector, need).or_else(|| self.advance_head(statistics))
+        else {
+            return false;
+        };
+        self.head_sector = free.start;
         let summary = self.summary_before();
-        self.buffers.open(self.head_sector, self.end_of(self.ring.head()), &summary, now)
+        self.buffers.open(free.start, free.end, &summary, now)
+    }
+
+    /// Moves the head to the next segment, and returns its sectors; none if it is not free.
+    fn advance_head(&mut self, statistics: &mut LogCacheStatistics) -> Option<Range<u64>> {
+        if !self.ring.advance_head(self.next_seq) {
+            return None;
+        }
+        let rest = self.places.segment().end - self.places.end();
+        statistics.log_rest_bytes += rest * SECTOR_BYTES;
+        statistics.log_gap_bytes += (self.places.free_sectors() - rest) * SECTOR_BYTES;
+        let (start, end) = (self.start_of(self.ring.head()), self.end_of(self.ring.head()));
+        self.places = Places::new(start..end, start);
+        Some(start..end)
     }
 
     /// Returns the summary of the segment before, if the head is at the start of its segment. Empty for the first write of an activation,
@@ -508,35 +532,51 @@ impl Log {
         }
     }
 
-    /// On a rotational log, moves on to where the disk's head will be, in this segment or the next, if the request fits there. Recovery
-    /// looks no further than the next segment. Returns the number of bytes left out.
-    pub fn turn_ahead(&mut self, now: Nanos, pieces: usize, bytes: usize) -> u64 {
+    /// On a rotational log, chooses the free place that the disk's head reaches next, in this segment. The next segment is taken if that
+    /// saves more time than the free places here are worth: none if nearly all are used, half a revolution for a whole free track.
+    /// Recovery looks no further.
+    pub fn turn_ahead(
+        &mut self,
+        now: Nanos,
+        pieces: usize,
+        bytes: usize,
+        statistics: &mut LogCacheStatistics,
+    ) {
         if self.buffers.free() == 0 || self.chain.is_some() || self.head_is_fixed {
-            return 0;
+            return;
         }
-        let block = self.superblock.log_block_bytes as usize;
-        let need = (space(block, pieces, bytes) as u64).div_ceil(SECTOR_BYTES);
         let behind = self.is_writing();
-        let Some(turn) = self.rotation.turn(now, self.head_sector, behind) else { return 0 };
-        let place_after = |from: u64| {
-            self.head_sector + turn.gap(from).next_multiple_of(self.superblock.log_block_sectors())
+        let Some(turn) = self.rotation.turn(now, self.head_sector, behind) else { return };
+        let (need, block) = (self.sectors_of(pieces, bytes), self.superblock.log_block_sectors());
+        let head = self.head_sector;
+        let distance = |sector: u64| sector as i64 - head as i64;
+        let first = |free: Range<u64>| turn.first(distance(free.start)..distance(free.end), need, block);
+        let length = self.superblock.segment_sectors();
+        let fills = turn.fills(length);
+        let here = match turn.is_placed() {
+            true => {
+                let free = self.places.free().filter(|free| fills || free.start >= head);
+                free.filter_map(first).min_by_key(|place| place.cost)
+            }
+            false => self.places.next(head, need).map(|free| turn.at(distance(free.start))),
         };
-        let head = self.ring.index(self.ring.head());
-        let end = self.end_of(self.ring.head());
-        let at = place_after(0);
-        let next = if at < end { place_after(end - self.head_sector) } else { at };
-        let place = if at + need <= end {
-            at
-        } else if next + need <= end + self.superblock.segment_sectors()
-            && head + 1 < self.superblock.segments
-            && self.ring.advance_head(self.next_seq)
-        {
-            next
-        } else {
-            return 0;
+        let segment = self.places.segment().clone();
+        let there = match self.ring.index(self.ring.head()) + 1 < self.superblock.segments {
+            true if turn.is_placed() => first(segment.end..segment.end + length),
+            true => Some(turn.at(distance(segment.end))),
+            false => None,
         };
-        self.rotation.placed(now, turn, place - self.head_sector);
-        (place - std::mem::replace(&mut self.head_sector, place)) * SECTOR_BYTES
+        let worth = if fills { turn.worth(self.places.free_sectors(), length) } else { 0 };
+        let moves_on =
+            |there: &TurnPlace| here.is_none_or(|here| turn.is_placed() && there.cost + worth < here.cost);
+        let place = match there.filter(moves_on) {
+            Some(there) if self.advance_head(statistics).is_some() => Some(there),
+            _ => here,
+        };
+        if let Some(place) = place {
+            self.rotation.placed(now, turn, place);
+            self.head_sector = (head as i64 + place.distance) as u64;
+        }
     }
 
     /// See [`Rotation::disturb`].
@@ -608,6 +648,7 @@ impl Log {
         filling.through = alone && waiting > 0 && self.geometry.volatile_cache;
         let durability = if filling.through { Durability::Durable } else { Durability::Volatile };
         self.head_sector = filling.end();
+        self.places.take(filling.start..filling.end());
         self.rotation.sending(now, buf.len() as u64 / SECTOR_BYTES);
         self.written_at = now;
         statistics.shared_commits += u64::from(waiting > 1);
@@ -794,18 +835,18 @@ impl Log {
     /// Returns the sector where to look for the first record of a segment; `first_seq` is its sequence number.
     fn sector_of(&self, number: u64, first_seq: u64) -> u64 {
         if first_seq == self.next_seq {
-            return self.wrapped(self.head_sector);
+            return self.end_sector();
         }
         let offset = self.ring.at(self.ring.index(number)).first_offset().unwrap_or(0);
         let sector = self.start_of(number) + offset;
         if sector == self.superblock.end_sector() { self.superblock.segment_start(0) } else { sector }
     }
 
-    /// Returns the sector, or the start of the next segment if no header fits into the rest of the head's segment.
-    fn wrapped(&self, sector: u64) -> u64 {
-        let head = self.ring.head();
-        let fits = sector + self.superblock.log_block_sectors() <= self.end_of(head);
-        if fits { sector } else { self.start_of(head + 1) }
+    /// Returns the place of the next activation's first record: after all records of the head's segment, or at the start of the next one.
+    fn end_sector(&self) -> u64 {
+        let end = self.places.end();
+        let fits = end + self.superblock.log_block_sectors() <= self.places.segment().end;
+        if fits { end } else { self.start_of(self.ring.head() + 1) }
     }
 
     /// Notes that the superblock is written. Returns the segments before its tail, which were retained until now.

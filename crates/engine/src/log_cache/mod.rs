@@ -14,7 +14,7 @@
 //! | `commit` | durability: group commits, and requests that wait for them |
 //! | `tail` | which segments are free; superblocks |
 //! | `stop`, `clean` | drains and the clean stop |
-//! | `rotation` | where a record goes on a rotational log |
+//! | `rotation`, `places` | where a record goes on a rotational log; what is free in the head's segment |
 //! | `forget` | segments whose clean copies are forgotten before the head comes to them |
 //! | `destager`, `destaged` | destaging; what recovery would still find of it |
 //! | `keep` | reads that are copied to the log |
@@ -53,6 +53,7 @@ mod log;
 mod lost;
 mod nearer;
 pub mod offline;
+mod places;
 mod queue;
 #[cfg(test)]
 mod ranges_tests;

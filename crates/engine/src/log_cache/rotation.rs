@@ -1,9 +1,10 @@
 //! Chooses the place of a record on a rotational log.
 //!
 //! A log that is written sector after sector, one flush at a time, waits for nearly a whole revolution each time: the next sector has
-//! just passed the head when the next flush comes. So if the rotation of the log's disk has been measured, the record is put a little
-//! further on, where the head will be. The sectors left out are unused until the log wraps around, so this is done only below the high
-//! mark.
+//! just passed the head when the next flush comes. So if the rotation of the log's disk has been measured, the record is put where the
+//! head will be: a little further on, or into a free place that earlier records left. What is still free when the head leaves the segment
+//! is unused until the log wraps around, so this is done only below the high mark. (Eager writing: Wang, Anderson and Patterson, OSDI
+//! 1999.)
 //!
 //! A record that is begun while another one is being written is sent when that write has completed, with the head at its end: only the
 //! lead is left out before the record.
@@ -16,6 +17,8 @@
 //! disk is not rotational. Both are learnt separately for records after other operations of the cache, as the arm has to come back if
 //! data and log are on one disk, and for records behind a write.
 
+use std::ops::Range;
+
 use super::spindle::{Spin, Spindle};
 use crate::{LogHead, Nanos};
 
@@ -25,6 +28,12 @@ const TURNS_KNOWN: u64 = 64;
 const ALIKE_PART: u64 = 32;
 /// Number of places in a row that are too far on to be used, after which the lead is learnt again: unused, it cannot become shorter.
 const UNUSED_MAX: u32 = 32;
+/// Kind of a record at a free place before the last one: the disk may have to go back to another track.
+const BACK: usize = 3;
+/// Part of a revolution that a track further on or back costs: where tracks begin is not known.
+const CROSSING_PART: u64 = 16;
+/// Part of a revolution that the free sectors of a whole track are worth.
+const WORTH_PART: u64 = 2;
 /// Share of the writes that end at the expected angle on a disk that rotates. (On others one in sixteen does.)
 const FITS_MIN: f64 = 0.2;
 
@@ -49,7 +58,7 @@ pub struct Rotation {
     /// The record begun while another one is written: its time counts from when it is sent.
     behind: Option<TurnSample>,
     /// By [`Turn::kind`].
-    learnt: [Learnt; 3],
+    learnt: [Learnt; 4],
     /// Index of the element of `learnt` that was asked last.
     asked: usize,
     /// Number of positions in a row that were returned, and whose places were not used.
@@ -59,7 +68,15 @@ pub struct Rotation {
 /// Lead and judgement, learnt from records of one kind.
 struct Learnt {
     leads: Leads,
+    /// Time by which writes come later than expected.
+    late: Mean,
     judge: Judge,
+}
+
+impl Learnt {
+    fn lead(&self) -> Lead {
+        Lead { time: self.leads.lead(self.leads.best), late: self.late.value as u64 }
+    }
 }
 
 /// Position of the head when a place is chosen.
@@ -68,31 +85,73 @@ pub struct Turn {
     revolution: u64,
     track: u64,
     elapsed: u64,
-    lead: u64,
+    lead: Lead,
+    /// For a place before the last record.
+    lead_back: Lead,
     /// 0: after a record; 1: after another operation; 2: behind a write in flight.
     kind: usize,
     /// False: the record goes to the next sector, to measure how long that takes.
     is_placed: bool,
 }
 
+/// Time to leave before a record.
+#[derive(Clone, Copy, Debug)]
+struct Lead {
+    time: u64,
+    /// Time by which writes come later than expected, on average.
+    late: u64,
+}
+
+/// A place for a record.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnPlace {
+    /// Sectors from the end of the last record on; negative if the place is before it.
+    pub distance: i64,
+    /// Time until the head is first there.
+    pub wait: u64,
+    /// The same, and what late writes cost on average.
+    pub cost: u64,
+}
+
 impl Turn {
-    /// Returns how many sectors to leave out, so that the head arrives in time. `from` of them are left out in any case.
-    pub fn gap(&self, from: u64) -> u64 {
-        if !self.is_placed {
-            return from;
-        }
-        // Nearer places are taken already: the first place that the head does not reach too early.
-        let wait = self.wait(from);
-        let more = match from {
-            0 => (self.elapsed + self.lead) % self.revolution,
-            _ => self.lead.saturating_sub(wait),
-        };
-        from + more * self.track / self.revolution
+    /// False: the record goes to the next sector, to measure how long that takes.
+    pub const fn is_placed(&self) -> bool {
+        self.is_placed
     }
 
-    /// Returns the time until the head reaches the place after this gap.
-    const fn wait(&self, gap: u64) -> u64 {
-        (gap * self.revolution / self.track + (self.revolution - self.elapsed)) % self.revolution
+    /// Returns the first place in a free stretch that the head does not reach too early; none if the record does not fit there.
+    pub fn first(&self, free: Range<i64>, sectors: u64, block: u64) -> Option<TurnPlace> {
+        let start = self.at(free.start);
+        let lead = self.lead(start.distance).time;
+        let more = (lead + self.revolution - start.wait) % self.revolution;
+        // Records of one size leave no free places that are too short for them.
+        let step = if sectors <= self.track / 64 { sectors } else { block };
+        let further = (more * self.track / self.revolution).next_multiple_of(step);
+        let fits = |place: &TurnPlace| place.distance + sectors as i64 <= free.end;
+        let further = Some(self.at(start.distance + further as i64)).filter(fits);
+        further.or_else(|| Some(start).filter(|start| start.wait >= lead && fits(start)))
+    }
+
+    pub const fn at(&self, distance: i64) -> TurnPlace {
+        let (revolution, track) = (self.revolution as i64, self.track as i64);
+        let wait = (distance * revolution / track - self.elapsed as i64).rem_euclid(revolution) as u64;
+        let tracks = distance.unsigned_abs() * self.revolution / (CROSSING_PART * self.track);
+        TurnPlace { distance, wait, cost: wait + self.lead(distance).late + tracks }
+    }
+
+    const fn lead(&self, distance: i64) -> Lead {
+        if distance < 0 { self.lead_back } else { self.lead }
+    }
+
+    /// True if records fill free places before the last one, in segments of this length. On short tracks that takes longer than the space
+    /// is worth: a place further back is on another track, and where tracks begin is not known.
+    pub const fn fills(&self, length: u64) -> bool {
+        length <= 2 * self.track
+    }
+
+    /// Returns the time that free sectors in a segment of this length are worth.
+    pub fn worth(&self, free: u64, length: u64) -> u64 {
+        self.revolution * free / (WORTH_PART * length.max(self.track))
     }
 }
 
@@ -101,10 +160,11 @@ impl Turn {
 struct TurnSample {
     since: Nanos,
     turn: Turn,
+    goes_back: bool,
     /// Time until the head is first at the record's place; next, the time from there to its end.
     wait: u64,
     transfer: u64,
-    /// Time that the head needs over the gap.
+    /// Time that the head needs over the sectors left out, if the record is after the last one.
     gap: u64,
 }
 
@@ -125,8 +185,10 @@ impl Rotation {
             is_disturbed: false,
             sent: None,
             behind: None,
-            learnt: [(); 3].map(|()| Learnt {
-                leads: Leads::new(revolution, lead),
+            learnt: [0, 1, 2, BACK].map(|kind| Learnt {
+                // Going back may take longer, and nothing was measured of it.
+                leads: Leads::new(revolution, if kind == BACK { revolution / 4 } else { lead }),
+                late: Mean::default(),
                 judge: Judge::new(lead > revolution / 2),
             }),
             asked: 0,
@@ -161,30 +223,23 @@ impl Rotation {
         self.is_disturbed |= elapsed > TURNS_KNOWN * revolution;
         let kind = if is_behind { 2 } else { usize::from(self.is_disturbed) };
         self.asked = kind;
-        let Learnt { leads, judge } = &mut self.learnt[kind];
+        let Learnt { leads, judge, .. } = &mut self.learnt[kind];
         self.unused += 1;
         if self.unused > UNUSED_MAX {
             (*leads, self.unused) = (Leads::new(revolution, spin.lead.0), 0);
         }
-        let (lead, is_placed) = (leads.lead(leads.best), judge.next_is_placed());
-        Some(Turn { revolution, track, elapsed: elapsed % revolution, lead, kind, is_placed })
+        let is_placed = judge.next_is_placed();
+        let (lead, lead_back) = (self.learnt[kind].lead(), self.learnt[BACK].lead());
+        Some(Turn { revolution, track, elapsed: elapsed % revolution, lead, lead_back, kind, is_placed })
     }
 
-    /// Notes that the record was put after this gap: its write shows whether the gap was long enough.
-    pub fn placed(&mut self, now: Nanos, turn: Turn, gap: u64) {
+    /// Notes that the record was put there: its write shows whether the head came too early.
+    pub fn placed(&mut self, now: Nanos, turn: Turn, place: TurnPlace) {
         self.unused = 0;
-        let sample = TurnSample {
-            since: now,
-            turn,
-            wait: turn.wait(gap),
-            transfer: 0,
-            gap: gap * turn.revolution / turn.track,
-        };
-        if turn.kind == 2 {
-            self.behind = Some(sample);
-        } else {
-            self.sent = Some(sample);
-        }
+        let TurnPlace { distance, wait, .. } = place;
+        let gap = distance.max(0).unsigned_abs() * turn.revolution / turn.track;
+        let place = if turn.kind == 2 { &mut self.behind } else { &mut self.sent };
+        *place = Some(TurnSample { since: now, turn, goes_back: distance < 0, wait, transfer: 0, gap });
     }
 
     /// Notes that a write of the log is sent.
@@ -214,7 +269,7 @@ impl Rotation {
         let was_disturbed = std::mem::take(&mut self.is_disturbed);
         self.passed = now;
         let Some(sample) = self.sent.take().filter(|_| is_at_head) else { return };
-        let TurnSample { since, turn, wait, transfer, gap } = sample;
+        let TurnSample { since, turn, goes_back, wait, transfer, gap } = sample;
         let (took, expected) = (now.since(since).0, wait + transfer);
         let revolution = turn.revolution as i64;
         let off = (took as i64 - expected as i64 + revolution / 2).rem_euclid(revolution) - revolution / 2;
@@ -226,7 +281,11 @@ impl Rotation {
         if (turn.kind == 1) != was_disturbed && turn.kind != 2 {
             return;
         }
-        let Learnt { leads, judge } = &mut self.learnt[turn.kind];
+        let Learnt { leads, late: mean_late, .. } =
+            &mut self.learnt[if goes_back { BACK } else { turn.kind }];
+        if turn.is_placed {
+            mean_late.add(took.saturating_sub(expected) as f64);
+        }
         let alike = turn.revolution / ALIKE_PART;
         // An end that was noticed late tells nothing.
         let is_known = off.unsigned_abs() <= alike || late <= alike && self.angle.doubts == 0;
@@ -240,6 +299,7 @@ impl Rotation {
         // Delays of the host are known only if many writes end when the head is there.
         let noise = if self.fits.value > FITS_MIN { late } else { 0 };
         let time = took.saturating_sub(transfer + noise).min(turn.revolution * 3 / 2);
+        let Learnt { leads, judge, .. } = &mut self.learnt[turn.kind];
         if judge.learn(turn.is_placed, time, is_early) && !judge.pays {
             // The cause of a long lead may be gone when the next records are tried.
             *leads = Leads::new(spin.revolution.0, spin.lead.0);
@@ -468,16 +528,28 @@ mod tests {
     }
 
     /// Writes a record now, which takes so long.
-    fn write(rotation: &mut Rotation, now: &mut Nanos, took: impl Fn(&Turn, u64) -> u64) -> Option<bool> {
+    fn write(
+        rotation: &mut Rotation,
+        now: &mut Nanos,
+        took: impl Fn(&Turn, TurnPlace) -> u64,
+    ) -> Option<bool> {
         let turn = rotation.turn(*now, START, false);
         if let Some(turn) = turn {
-            rotation.placed(*now, turn, turn.gap(0));
+            rotation.placed(*now, turn, next(&turn, 0));
         }
         rotation.sending(*now, 0);
-        let took = turn.map_or(0, |turn| took(&turn, turn.gap(0)));
+        let took = turn.map_or(0, |turn| took(&turn, next(&turn, 0)));
         *now += Nanos(took);
         rotation.written(*now, true);
         turn.map(|turn| turn.is_placed)
+    }
+
+    /// The first place in time, or the next sector, where all is free from so far on.
+    fn next(turn: &Turn, from: i64) -> TurnPlace {
+        match turn.is_placed {
+            true => turn.first(from..from + (1 << 20), 1, 1).expect("it fits"),
+            false => turn.at(from),
+        }
     }
 
     fn lead(rotation: &Rotation, kind: usize) -> u64 {
@@ -486,11 +558,8 @@ mod tests {
     }
 
     /// A disk that turns as it was measured, but needs so much after a write. (It is late for the next sector.)
-    fn turning(overhead: u64) -> impl Fn(&Turn, u64) -> u64 {
-        move |turn, gap| {
-            let wait = turn.wait(gap);
-            if wait < overhead { wait + turn.revolution } else { wait }
-        }
+    fn turning(overhead: u64) -> impl Fn(&Turn, TurnPlace) -> u64 {
+        move |turn, place| if place.wait < overhead { place.wait + turn.revolution } else { place.wait }
     }
 
     #[test]
@@ -499,13 +568,17 @@ mod tests {
         assert!(rotation.turn(Nanos::ZERO, START, false).is_none(), "nothing is known of the angle yet");
         rotation.written(Nanos::from_millis(1), true);
         let turn = rotation.turn(Nanos::from_millis(2), START, false).expect("it is known");
-        assert_eq!(turn.gap(0), 100 + 50, "1 ms has gone by, and the lead is 0.5 ms");
-        assert_eq!(turn.gap(140), 100 + 50, "what is left out anyway counts");
-        assert_eq!(turn.gap(200), 200, "the head comes there later, but in time");
-        assert_eq!(turn.gap(910), 800 + 100 + 50, "the head cannot be there in time");
+        let gap = |from| next(&turn, from).distance;
+        assert_eq!(gap(0), 100 + 50, "1 ms has gone by, and the lead is 0.5 ms");
+        assert_eq!(gap(140), 100 + 50, "what is left out anyway counts");
+        assert_eq!(gap(200), 800 + 100 + 50, "the head is there before a later place");
+        assert_eq!(gap(-700), -700 + 200, "before the last record, with a lead of its own");
+        let short = turn.first(200..300, 8, 8).expect("it fits");
+        assert_eq!((short.distance, short.wait), (200, 1_000_000), "the head comes there later, but in time");
+        assert!(turn.first(910..945, 8, 8).is_none(), "the head cannot be there in time");
         assert!(rotation.turn(Nanos::from_millis(2), START, false).is_none(), "known once after each write");
         let behind = rotation.turn(Nanos::from_millis(2), START, true).expect("it follows at once");
-        assert_eq!(behind.gap(0), 50, "only the lead");
+        assert_eq!(next(&behind, 0).distance, 50, "only the lead");
         for spindle in [Spindle::NotMeasured, Spindle::NotShown] {
             let mut none = Rotation::new(spindle, START, 1 << 20);
             none.written(Nanos::ZERO, true);
@@ -554,11 +627,11 @@ mod tests {
         let turn = rotation.turn(*now, START, false);
         let chosen = *now;
         if let Some(turn) = turn {
-            rotation.placed(*now, turn, turn.gap(0));
+            rotation.placed(*now, turn, next(&turn, 0));
         }
         *now += Nanos(delay);
         rotation.sending(*now, 0);
-        let wait = turn.map_or(0, |turn| turn.wait(turn.gap(0)));
+        let wait = turn.map_or(0, |turn| next(&turn, 0).wait);
         let turns = (delay + overhead).saturating_sub(wait).div_ceil(SPIN.revolution.0);
         *now = (chosen + Nanos(wait + turns * SPIN.revolution.0)).max(*now);
         rotation.written(*now, true);
@@ -588,7 +661,7 @@ mod tests {
             write_late(&mut rotation, &mut now, 3_000_000, 200_000);
         }
         let turn = rotation.turn(now, START, false).expect("it is known");
-        assert!(turn.lead <= 600_000, "{turn:?}");
+        assert!(turn.lead.time <= 600_000, "{turn:?}");
     }
 
     #[test]
@@ -672,9 +745,9 @@ mod tests {
         let mut at = START;
         for index in 0..4000_u64 {
             if let Some(turn) = rotation.turn(now, START, false) {
-                let gap = turn.gap(0);
-                rotation.placed(now, turn, gap);
-                at += gap;
+                let place = next(&turn, 0);
+                rotation.placed(now, turn, place);
+                at += place.distance.unsigned_abs();
             }
             rotation.sending(now, 8);
             let place = at % 800 * revolution / 800;

@@ -219,18 +219,15 @@ impl Summary {
             return None;
         }
         let mut headers = Vec::with_capacity(rest.len() / (RECORD_BYTES + ENTRY_BYTES));
-        let mut place = 0;
         for seq in self.first_seq..self.end_seq() {
             let header;
             (header, rest) = self.header(seq, rest, superblock)?;
-            let offset = header.sector - superblock.segment_start(self.segment);
-            if offset < place {
-                return None;
-            }
-            place = offset + u64::from(header.sectors);
             headers.push(header);
         }
-        rest.is_empty().then_some(headers)
+        let mut places: Vec<_> = headers.iter().map(|h| h.sector..h.sector + u64::from(h.sectors)).collect();
+        places.sort_by_key(|place| place.start);
+        let overlap = places.windows(2).any(|pair| pair[1].start < pair[0].end);
+        (rest.is_empty() && !overlap).then_some(headers)
     }
 
     fn header<'a>(&self, seq: u64, rest: &'a [u8], superblock: &LogSuperblock) -> Option<(Header, &'a [u8])> {

@@ -38,7 +38,7 @@ fn skip_clean(safe: u64, log: &Log, index: &Index, destager: &mut Destager) {
     let empty = log.buffers().is_empty() && safe == log.last_seq();
     if empty && !index.is_dirty() && destager.is_idle() {
         let (seq, segment, epoch) = (log.next_seq(), log.ring().head(), log.superblock().epoch);
-        destager.skip_to(Cursor { seq, segment, sector: log.head_sector(), epoch });
+        destager.skip_to(Cursor { seq, segment, epoch });
     }
 }
 

@@ -138,7 +138,7 @@ fn written(log_block_bytes: u32) -> [Ram; 2] {
 }
 
 /// The images, oldest first: before superblocks had lines between the ends of the data disk, before segments had summaries, and now.
-const IMAGES: [&str; 3] = ["format-1", "format-1-samples", "format-2"];
+const IMAGES: [&str; 4] = ["format-1", "format-1-samples", "format-2", "format-3"];
 
 fn golden(image: &str, log_block_bytes: u32) -> PathBuf {
     let name = format!("tests/golden/{image}-blocks-of-{log_block_bytes}.log");
@@ -180,7 +180,7 @@ fn logs_of_both_formats_are_read() {
 }
 
 #[test]
-fn logs_are_written_as_format_2_says() {
+fn logs_are_written_as_format_3_says() {
     let newest = IMAGES[IMAGES.len() - 1];
     for log_block_bytes in LOG_BLOCKS {
         let [log, data] = written(log_block_bytes);

@@ -44,3 +44,12 @@ fn concurrent_fsynced_writes_share_records() {
         }
     }
 }
+
+#[test]
+fn free_places_between_records_are_used() {
+    for (log_block_bytes, gaps_max) in [(512, 4 << 10), (4096, 8 << 10)] {
+        let counted = measure(1, 2048, log_block_bytes, LogOn::CurrentDisk);
+        let left_out = (counted.gap_bytes + counted.rest_bytes) / counted.writes;
+        assert!(left_out < gaps_max, "{counted:?}");
+    }
+}

@@ -228,7 +228,7 @@ fn three_commits_in_a_row_wait_for_no_turn_and_the_superblock_keeps_what_was_mea
         let mut served = Served::start(log, &modelled(config(name, WriteCache::Off)));
         let (mean, worst) = steps(&mut served, revolution);
         println!("{name}: {mean:.3} of a revolution for a step, {worst:.3} at most");
-        assert!(mean < most && worst < 0.6, "{name}: {mean:.3} of a revolution, {worst:.3} at most");
+        assert!(mean < most && worst < 0.7, "{name}: {mean:.3} of a revolution, {worst:.3} at most");
         assert_eq!(served.head(), LogHead::Followed);
         assert_eq!(served.stop().spindle, superblock.spindle, "each superblock since has it");
 

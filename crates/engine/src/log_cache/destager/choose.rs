@@ -80,15 +80,13 @@ impl Eligible<'_> {
 
     /// After the log has failed, also what only RAM has is destaged.
     pub fn may_be_destaged(&self, line: Line, piece: &Piece) -> bool {
-        let (log, place) = (self.view.log, piece.place.0);
-        let is_chained = |chain: Chain| {
-            let segment = log.number_of(piece.place);
-            segment > chain.segment || segment == chain.segment && place >= chain.sector
-        };
+        let log = self.view.log;
+        // Older records of the chain's first segment wait, too.
+        let is_chained = |chain: Chain| log.number_of(piece.place) >= chain.segment;
         piece.dirty
             && !self.view.index.lost.is_lost(line, piece.place)
             && !self.chain.is_some_and(is_chained)
-            && (self.view.log.has_failed() || log.buffers().holding(place).is_none())
+            && (log.has_failed() || log.buffers().holding(piece.place.0).is_none())
     }
 
     /// True when an older write past the log, or an older range, has to reach the data disk before a line. A range that is left out of the

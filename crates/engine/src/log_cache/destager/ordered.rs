@@ -5,6 +5,8 @@
 //! were the newest *in that epoch*, also those that are overwritten by now; the data disk is flushed; then comes the next.
 //! Every record carries the number of its epoch, so this works across crashes too. It needs a second table, for one epoch.
 
+use std::cmp::Reverse;
+
 use crate::layer::{Io, IoResult};
 use crate::log_cache::format::{Header, LogSuperblock, decode_header};
 use crate::log_cache::index::Index;
@@ -16,9 +18,8 @@ use crate::{Buf, Lba, SECTOR_BYTES};
 pub struct Cursor {
     /// The next record.
     pub seq: u64,
-    /// Place where the next record is looked for: the segment's number, and the sector.
+    /// Number of the segment where it is looked for.
     pub segment: u64,
-    pub sector: u64,
     /// The epoch of the record before: no later record has a smaller one (rule 3).
     pub epoch: u64,
 }
@@ -87,15 +88,12 @@ impl Ordered {
 
     /// Returns the next read of the log; `None` if the batch holds a whole epoch or everything that is durable.
     pub fn read_on(&mut self, log: &mut Log) -> Option<Io> {
-        if self.read.sector + log.superblock().log_block_sectors() > log.end_of(self.read.segment) {
-            self.next_segment(log);
-        }
         self.complete = self.read.seq > log.safe_seq();
         if self.complete {
             return None;
         }
-        let at = Lba(self.read.sector);
-        let buf = Buf::zeroed(((log.end_of(self.read.segment) - at.0) * SECTOR_BYTES) as usize);
+        let at = Lba(log.start_of(self.read.segment));
+        let buf = Buf::zeroed(log.superblock().segment_bytes as usize);
         log.pin(log.ring().index(self.read.segment));
         let copy = (log.geometry().copies > 1).then_some(self.copy);
         Some(Log::read(at, buf, copy))
@@ -106,7 +104,10 @@ impl Ordered {
         log.unpin(log.ring().index(self.read.segment));
         let (copies, next_seq) = (log.geometry().copies, self.read.seq);
         match result.status {
-            Ok(()) => self.take(result.buf.bytes(), self.read.sector, log.superblock(), log.safe_seq()),
+            Ok(()) => {
+                let start = log.start_of(self.read.segment);
+                self.take(result.buf.bytes(), start, log.superblock(), log.safe_seq());
+            }
             Err(_) => self.unreadable += 1,
         }
         if self.read.seq > next_seq {
@@ -123,47 +124,39 @@ impl Ordered {
             self.copy = (self.copy + 1) % copies;
         } else if !self.complete {
             // The rest is in the next segment.
-            self.next_segment(log);
+            (self.fruitless, self.unreadable) = (0, 0);
+            self.read.segment += 1;
             return self.read.segment <= log.ring().head();
         }
         true
     }
 
-    fn next_segment(&mut self, log: &Log) {
-        (self.fruitless, self.unreadable) = (0, 0);
-        self.read.segment += 1;
-        self.read.sector = log.start_of(self.read.segment);
-    }
-
-    /// Takes the records of the epoch out of what was read of a segment, from the cursor's sector on.
+    /// Takes the records of the epoch out of a segment, which begins at sector `start`.
     fn take(&mut self, bytes: &[u8], start: u64, superblock: &LogSuperblock, safe: u64) {
         let block = superblock.log_block_bytes as usize;
-        let mut at = ((self.read.sector - start) * SECTOR_BYTES) as usize;
-        while at + block <= bytes.len() {
-            if self.read.seq > safe {
-                self.complete = true;
-                return;
-            }
-            let sector = start + at as u64 / SECTOR_BYTES;
-            let header = decode_header(&bytes[at..at + block], superblock, sector);
-            // Whatever is not the next record is a gap, or left over from an earlier lap or from before a crash.
-            let current = |header: &Header| match header.seq < superblock.epoch_start_seq {
+        let headers = bytes.chunks_exact(block).zip((start..).step_by(block / SECTOR_BYTES as usize));
+        let headers = headers.filter_map(|(block, sector)| decode_header(block, superblock, sector));
+        let mut headers: Vec<Header> = headers.filter(|header| header.seq >= self.read.seq).collect();
+        headers.sort_by_key(|header| (header.seq, Reverse(header.epoch)));
+        for header in headers {
+            // Others are left over from before a crash.
+            let is_current = match header.seq < superblock.epoch_start_seq {
                 true => header.epoch >= self.read.epoch && header.epoch < superblock.epoch,
                 false => header.epoch == superblock.epoch,
             };
-            let Some(header) = header.filter(|header| header.seq == self.read.seq && current(header)) else {
-                at += block;
+            if header.seq > safe {
+                break;
+            }
+            if header.seq != self.read.seq || !is_current {
                 continue;
-            };
+            }
             if *self.epoch.get_or_insert(header.flush_epoch) != header.flush_epoch {
                 self.complete = true;
                 return;
             }
             assert!(self.index.insert_record(&header), "the batch has room for all that the cache has");
-            at += header.sectors as usize * SECTOR_BYTES as usize;
             self.read.seq += 1;
             self.read.epoch = header.epoch;
-            self.read.sector = start + at as u64 / SECTOR_BYTES;
         }
         self.complete = self.read.seq > safe;
     }

@@ -10,15 +10,17 @@ use super::{LogError, Newest, human, uuid};
 use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::*;
 use crate::log_cache::recover::{RecoverError, WalkOptions, walk};
-use crate::log_cache::spindle::Spindle;
+use crate::log_cache::spindle::{Spin, Spindle};
 use crate::{BlockDevice, Buf, SECTOR_BYTES};
 
 const SEGMENTS_WANTED: u64 = 8192;
+/// Minimum number of segments that hold a track: with fewer, little of the log could be reused at a time.
+const TRACK_SEGMENTS_MIN: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
-    /// Segment size. Default: the smallest from 512 KiB to 16 MiB with at most 8192 segments, as a start looks into each. The maximum is
-    /// [`SEGMENTS_MAX`] segments.
+    /// Segment size. Default: the smallest from 512 KiB to 16 MiB with at most 8192 segments, as a start looks into each. Where the head of
+    /// the log's disk is found, a segment holds a track, so that free places remain at every angle. The maximum is [`SEGMENTS_MAX`] segments.
     pub segment_bytes: Option<u32>,
     /// Block size of the log. Default: 4096. 512 saves log space if small writes are flushed one by one, on devices with such blocks.
     pub log_block_bytes: Option<u32>,
@@ -62,6 +64,9 @@ pub fn format(
     }
     // Measured only now: a crash while the area is written must leave no superblock that believes in the old records.
     superblock.spindle = measure(log, &superblock, FORMAT_TIME_MAX)?;
+    if let (Spindle::Spins(spin), None) = (superblock.spindle, options.segment_bytes) {
+        hold_a_track(&spin, &mut superblock);
+    }
     write_superblock(log, &mut superblock)?;
     write_superblock(log, &mut superblock)?;
     Ok(superblock)
@@ -130,6 +135,22 @@ fn plan(
         kept_seq: 0,
         live_sector: 0,
     })
+}
+
+/// Makes the segments as long as a track, about, if the log has enough of them then.
+fn hold_a_track(spin: &Spin, superblock: &mut LogSuperblock) {
+    let track = spin.tracks.into_iter().max().map_or(0, u64::from);
+    let log = superblock.end_sector() - FIRST_SEGMENT_SECTOR;
+    let sectors = |bytes: u32| u64::from(bytes) / SECTOR_BYTES;
+    let mut bytes = superblock.segment_bytes;
+    while bytes < SEGMENT_BYTES_MAX
+        && sectors(bytes) * 16 < track * 15
+        && sectors(bytes) * 2 * TRACK_SEGMENTS_MIN <= log
+    {
+        bytes *= 2;
+    }
+    superblock.segments = (log / sectors(bytes)) as u32;
+    superblock.segment_bytes = bytes;
 }
 
 /// See [`FormatOptions::segment_bytes`].

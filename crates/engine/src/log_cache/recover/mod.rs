@@ -1,7 +1,7 @@
 //! Recovery: walks the log from its tail to its end, and hands every record to a [`Visitor`] in order.
 //!
-//! The walk knows the sequence number that it expects and looks for it from the end of the last record: at that place, in the rest of
-//! that segment, in the whole next segment. A missing record ends the log, unless something proves that it was there once: a superblock
+//! The walk knows the sequence number that it expects and looks for it in the segment of the last record, where it may be before that
+//! record, and in the next segment. A missing record ends the log, unless something proves that it was there once: a superblock
 //! or a later header that calls it durable, or an unreadable sector. That is damage, and the walk stops with an error, or continues if it
 //! is told to (see [`WalkOptions::accept_damage`]).
 //!
@@ -19,12 +19,13 @@ mod summaries;
 mod tests;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::LogCanary;
-use super::format::{EntryKind, Header, LogSuperblock};
-use crate::{BlockDevice, Extent, IoError, Planted};
+use super::format::{EntryKind, Header, LOG_SECTORS_MAX, LogSuperblock, SEGMENT_BYTES_MAX};
+use crate::{BlockDevice, Extent, IoError, Planted, SECTOR_BYTES};
 use reader::LogReader;
-use search::Headers;
+use search::{Headers, SegmentHeaders};
 use summaries::Summaries;
 
 /// Records from this size on are skipped, and only their headers read; smaller ones are read with their segment.
@@ -148,14 +149,16 @@ pub enum RecoverError {
 pub struct Walked {
     /// The sequence number of the next record to be written.
     pub next_seq: u64,
-    /// Sector where the next record must begin, in segment `end_segment`; if that segment ends here, the start of the next one. The
-    /// record must begin exactly here, if necessary without entries: a leftover of this sequence number may lie further on, and would be
-    /// found first. (Later records may leave gaps: the rule of epochs covers them.)
+    /// Sector where the next record must begin, in segment `end_segment`, after all of its records; if that segment ends here, the start of
+    /// the next one. The record must begin exactly here, if necessary without entries: a walk that skips payloads expects it here, where a
+    /// leftover of this sequence number may lie. (Other leftovers have lower epochs.)
     pub end: u64,
     pub end_segment: u32,
     /// The first record that is not destaged, and its sector; the end of the log if all are destaged.
     pub tail_seq: u64,
     pub tail_sector: u64,
+    /// The sectors of the destaged records in the segment of `tail_sector`, if any record is not destaged.
+    pub destaged: Vec<Range<u64>>,
     /// The highest epoch of any record, or the superblock's: the next activation must be above it.
     pub epoch_max: u64,
     /// Flush epoch of the newest record.
@@ -200,8 +203,31 @@ pub struct Believed {
 struct WalkPlace {
     segment: u32,
     sector: u64,
+    /// The end of the last of the segment's records, which may be after the newest one.
+    end: u64,
     /// Segments that may still be entered in this lap.
     segments_left: u32,
+}
+
+/// A record, in 16 bytes: there may be many.
+#[derive(Clone, Copy)]
+struct Located {
+    seq: u64,
+    /// The first sector, times 2^16, plus the number of sectors.
+    place: u64,
+}
+
+const _: () = assert!(LOG_SECTORS_MAX <= 1 << 48 && SEGMENT_BYTES_MAX as u64 / SECTOR_BYTES < 1 << 16);
+
+impl Located {
+    fn new(header: &Header) -> Located {
+        Located { seq: header.seq, place: header.sector << 16 | u64::from(header.sectors) }
+    }
+
+    const fn sectors(&self) -> Range<u64> {
+        let start = self.place >> 16;
+        start..start + self.place % (1 << 16)
+    }
 }
 
 /// Meaning of a missing record.
@@ -237,8 +263,13 @@ struct Walk<'a> {
     tail_searched: bool,
     oldest_live_seq: u64,
     flush_epoch: u64,
-    /// (sequence number, sector) of the records that are not known to be destaged.
-    live: VecDeque<(u64, u64)>,
+    /// The headers of the place's segment and of the one after it, as far as they had to be read.
+    loaded: Vec<SegmentHeaders>,
+    /// The sectors of the visited records in the place's segment.
+    known: Vec<Range<u64>>,
+    /// The records that are not known to be destaged; next, those of the first one's segment that are destaged.
+    live: VecDeque<Located>,
+    destaged: Vec<Range<u64>>,
     /// The records of a request that has not ended yet; next, the place before the first of them.
     chain: Vec<(Header, Vec<usize>)>,
     chain_place: WalkPlace,
@@ -266,6 +297,7 @@ pub fn walk(
     let place = WalkPlace {
         segment: superblock.segment_of(superblock.tail_sector),
         sector: superblock.tail_sector,
+        end: superblock.tail_sector,
         segments_left: superblock.segments - 1,
     };
     let hop_sectors = if log.geometry().rotational { HOP_SECTORS_SPINNING } else { HOP_SECTORS };
@@ -288,7 +320,10 @@ pub fn walk(
         tail_searched: false,
         oldest_live_seq: superblock.tail_seq.max(superblock.live_seq),
         flush_epoch: superblock.flush_epoch,
+        loaded: Vec::new(),
+        known: Vec::new(),
         live: VecDeque::new(),
+        destaged: Vec::new(),
         chain: Vec::new(),
         chain_place: place,
         records: 0,
@@ -444,17 +479,26 @@ impl Walk<'_> {
             let first = &self.chain[0].0;
             return Err(RecoverError::ChainTooLong { seq: first.seq, sector: first.sector });
         }
-        self.place = self.place_of(&header);
-        self.place.sector += u64::from(header.sectors);
+        let place = self.place_of(&header);
+        if place.segment != self.place.segment {
+            self.known.clear();
+        }
+        self.known.push(header.sector..place.sector);
+        self.place = place;
         self.seq = header.seq + 1;
         self.epoch = header.epoch;
         self.last_sectors = u64::from(header.sectors);
         self.flush_epoch = self.flush_epoch.max(header.flush_epoch);
-        self.live.push_back((header.seq, header.sector));
+        self.live.push_back(Located::new(&header));
         self.note_level(&header);
         self.oldest_live_seq = self.oldest_live_seq.max(header.oldest_live_seq);
-        while self.live.front().is_some_and(|&(seq, _)| seq < self.oldest_live_seq) {
+        while let Some(&record) = self.live.front().filter(|record| record.seq < self.oldest_live_seq) {
             self.live.pop_front();
+            let segment = |record: &Located| self.superblock.segment_of(record.sectors().start);
+            self.destaged.push(record.sectors());
+            if self.live.front().is_some_and(|next| segment(next) != segment(&record)) {
+                self.destaged.clear();
+            }
         }
         let continues = header.continues;
         self.chain.push((header, bad));
@@ -491,12 +535,21 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the place of a record, which lies in the segment of the current place or in a later one.
+    /// Returns the place after a record, which lies in the segment of the current place or in a later one.
     fn place_of(&self, header: &Header) -> WalkPlace {
         let segment = self.superblock.segment_of(header.sector);
         let segments = self.superblock.segments;
         let steps = (segment + segments - self.place.segment) % segments;
-        WalkPlace { segment, sector: header.sector, segments_left: self.place.segments_left - steps }
+        let sector = header.sector + u64::from(header.sectors);
+        let end = if steps == 0 { sector.max(self.place.end) } else { sector };
+        WalkPlace { segment, sector, end, segments_left: self.place.segments_left - steps }
+    }
+
+    /// Forgets the records from this one on.
+    fn drop_from(&mut self, seq: u64) {
+        while self.live.back().is_some_and(|record| record.seq >= seq) {
+            self.live.pop_back();
+        }
     }
 
     fn segment_end(&self, segment: u32) -> u64 {
@@ -508,22 +561,23 @@ impl Walk<'_> {
         if let Some((first, _)) = self.chain.first() {
             self.seq = first.seq;
             self.place = self.chain_place;
-            while self.live.back().is_some_and(|&(seq, _)| seq >= first.seq) {
-                self.live.pop_back();
-            }
+            let first_seq = first.seq;
+            self.drop_from(first_seq);
         }
         let (next_seq, durable_seq) = (self.seq, self.durable_seq.min(self.seq));
         self.to_level.retain(|(record, _)| record.seq < next_seq);
-        let end = self.place.sector;
+        let end = self.place.end;
         let ring_end = self.superblock.end_sector();
         let wrapped = if end == ring_end { self.superblock.segment_start(0) } else { end };
-        let (tail_seq, tail_sector) = self.live.front().copied().unwrap_or((self.seq, wrapped));
+        let (tail_seq, tail_sector) =
+            self.live.front().map_or((self.seq, wrapped), |record| (record.seq, record.sectors().start));
         Walked {
             next_seq: self.seq,
             end,
             end_segment: self.place.segment,
             tail_seq,
             tail_sector,
+            destaged: if self.live.is_empty() { Vec::new() } else { self.destaged },
             epoch_max: self.superblock.epoch.max(self.epoch),
             flush_epoch: self.flush_epoch,
             records: self.records,

@@ -4,7 +4,7 @@ use super::RecoverError;
 use crate::log_cache::format::LogSuperblock;
 use crate::{BlockDevice, ErrorKind, IoError, Lba, SECTOR_BYTES};
 
-/// Sectors of one request to the log device: enough for a spinning disk to stream.
+/// Sectors of one request to the log device: enough for a rotational disk to stream.
 const READ_SECTORS_MAX: u64 = (1 << 20) / SECTOR_BYTES;
 
 #[derive(Clone, Default)]
@@ -18,6 +18,8 @@ struct ReadWindow {
 pub struct LogReader<'a> {
     log: &'a mut dyn BlockDevice,
     block_sectors: u64,
+    /// Maximum number of sectors that are read ahead: a whole segment, as its records may be in any order.
+    ahead_max: u64,
     /// The window of each copy.
     windows: Vec<ReadWindow>,
     /// The first sector since this was last cleared that no copy could read.
@@ -30,6 +32,7 @@ impl<'a> LogReader<'a> {
     pub fn new(log: &'a mut dyn BlockDevice, superblock: &LogSuperblock) -> LogReader<'a> {
         LogReader {
             block_sectors: superblock.log_block_sectors(),
+            ahead_max: superblock.segment_sectors().max(READ_SECTORS_MAX),
             windows: vec![ReadWindow::default(); usize::from(log.geometry().copies)],
             log,
             first_unreadable: None,
@@ -43,7 +46,7 @@ impl<'a> LogReader<'a> {
     }
 
     /// Returns the bytes of some sectors of one copy, or the first sector that cannot be read. Sectors outside the window are read up to
-    /// sector `until`, at most 1 MiB more than needed.
+    /// sector `until`, at most a segment.
     pub fn get(
         &mut self,
         copy: usize,
@@ -55,7 +58,7 @@ impl<'a> LogReader<'a> {
             // Whole blocks: a payload of the record may begin and end within one.
             let start = at - at % self.block_sectors;
             let wanted = (at + sectors).next_multiple_of(self.block_sectors) - start;
-            self.fill(copy, start, wanted.max((until - start).min(READ_SECTORS_MAX)))?;
+            self.fill(copy, start, wanted.max((until - start).min(self.ahead_max)))?;
         }
         let window = &self.windows[copy];
         let bad = window.unreadable.iter().find(|&&bad| bad < at + sectors && at < bad + self.block_sectors);

@@ -2,6 +2,7 @@
 
 use super::{Damage, DamageKind, LogCanary, Missing, RecoverError, Walk, WalkPlace};
 use crate::log_cache::format::{Header, LogState, RECORD_MAGIC, decode_header};
+use crate::log_cache::spindle::Spindle;
 
 /// Sectors of a far segment that a planted bug searches.
 const PROBE_SECTORS: u64 = 128;
@@ -20,6 +21,15 @@ pub(super) struct Headers {
     /// A header of the newest later activation, and the lowest sequence number of that activation.
     newer: Option<Header>,
     newer_seq: u64,
+}
+
+/// All headers of a segment.
+pub(super) struct SegmentHeaders {
+    segment: u32,
+    /// Each with the first copy that it is in; by their numbers, those of later activations first.
+    found: Vec<(Header, usize)>,
+    /// Sectors that no copy can read.
+    unreadable: Vec<u64>,
 }
 
 impl Headers {
@@ -44,40 +54,87 @@ impl Headers {
 impl Walk<'_> {
     /// Looks for the expected record in all places that it may be in.
     pub(super) fn find_expected(&mut self) -> Result<Option<Header>, RecoverError> {
-        let WalkPlace { segment, sector, segments_left } = self.place;
-        let end = self.segment_end(segment);
-        if let Some(header) = self.summarised(segment, sector)? {
-            return Ok(Some(header));
-        }
-        if self.has_left(segment) && segments_left > 0 {
-            return self.find_in_next(segment);
-        }
-        if self.last_sectors >= self.hop_sectors && sector < end {
-            // The next record most likely begins right here and is large, too: read no more than its header.
-            let until = sector + self.superblock.log_block_sectors();
-            if let Some(header) = self.header_at(sector, until, Walk::is_expected)? {
-                return Ok(Some(header));
+        let WalkPlace { segment, segments_left, .. } = self.place;
+        let next = (segments_left > 0).then(|| self.segment_after(segment, 1));
+        let mut found: Option<(Header, usize)> = None;
+        let left = self.has_left(segment) && next.is_some();
+        for segment in [Some(segment).filter(|_| !left), next].into_iter().flatten() {
+            // A leftover of a crashed activation may have the number, too: the latest activation counts.
+            if found.as_ref().is_none_or(|(found, _)| found.epoch < self.superblock.epoch) {
+                if let Some(header) = self.summarised(segment)? {
+                    return Ok(Some(header));
+                }
+                let other = self.find_in(segment)?;
+                let epoch = found.as_ref().map(|(found, _)| found.epoch);
+                found = other.filter(|(other, _)| Some(other.epoch) > epoch).or(found);
             }
         }
-        if let Some(header) = self.scan(sector, end, |walk, h| walk.is_expected(h))? {
-            return Ok(Some(header));
-        }
-        if segments_left == 0 { Ok(None) } else { self.find_in_next(segment) }
+        Ok(found.map(|(header, copy)| {
+            self.found_on = copy;
+            header
+        }))
     }
 
-    fn find_in_next(&mut self, segment: u32) -> Result<Option<Header>, RecoverError> {
-        let next = self.segment_after(segment, 1);
-        let start = self.superblock.segment_start(next);
-        if let Some(header) = self.summarised(next, start)? {
-            return Ok(Some(header));
-        }
-        if self.last_sectors >= self.hop_sectors {
-            let until = start + self.superblock.log_block_sectors();
-            if let Some(header) = self.header_at(start, until, Walk::is_expected)? {
-                return Ok(Some(header));
+    /// Looks for the expected record in a segment; returns the copy that it is in, too.
+    fn find_in(&mut self, segment: u32) -> Result<Option<(Header, usize)>, RecoverError> {
+        let WalkPlace { segment: here, sector, .. } = self.place;
+        let is_loaded = self.loaded.iter().any(|headers| headers.segment == segment);
+        let at = if segment == here { sector } else { self.superblock.segment_start(segment) };
+        if self.last_sectors >= self.hop_sectors && !is_loaded && at < self.segment_end(segment) {
+            // The next record most likely begins right here and is large, too: read no more than its header.
+            let until = at + self.superblock.log_block_sectors();
+            if let Some(header) = self.header_at(at, until, |walk, header| {
+                walk.is_expected(header) && header.epoch == walk.superblock.epoch
+            })? {
+                return Ok(Some((header, self.found_on)));
             }
         }
-        self.scan(start, start + self.superblock.segment_sectors(), |walk, h| walk.is_expected(h))
+        let index = self.load(segment)?;
+        let headers = &self.loaded[index];
+        let follows_head = matches!(self.superblock.spindle, Spindle::Spins(_));
+        let may_hold = |bad: &&u64| {
+            segment != here
+                || **bad >= sector
+                || follows_head && !self.known.iter().any(|known| known.contains(bad))
+        };
+        if let Some(&bad) = headers.unreadable.iter().find(may_hold) {
+            self.reader.first_unreadable.get_or_insert(bad);
+        }
+        let first = headers.found.partition_point(|(header, _)| header.seq < self.seq);
+        let onward = segment == here && self.options.canary.is(LogCanary::OnwardOnly);
+        let mut of_seq = headers.found[first..].iter().take_while(|(header, _)| header.seq == self.seq);
+        let found = of_seq.find(|(h, _)| self.is_admissible(h) && !(onward && h.sector < sector));
+        Ok(found.cloned())
+    }
+
+    /// Reads all headers of a segment; returns their index in `loaded`, which has this segment and that of the place at most.
+    fn load(&mut self, segment: u32) -> Result<usize, RecoverError> {
+        if let Some(index) = self.loaded.iter().position(|headers| headers.segment == segment) {
+            return Ok(index);
+        }
+        let here = self.place.segment;
+        self.loaded.retain(|headers| headers.segment == here);
+        let (start, end) = (self.superblock.segment_start(segment), self.segment_end(segment));
+        let (mut found, mut unreadable) = (Vec::new(), Vec::new());
+        for copy in 0..self.reader.copies() {
+            let mut bad = Vec::new();
+            for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
+                match self.header_of(copy, sector, end)? {
+                    Ok(header) => found.extend(header.map(|header| (header, copy))),
+                    Err(()) => bad.push(sector),
+                }
+            }
+            match copy {
+                0 => unreadable = bad,
+                _ => unreadable.retain(|sector| bad.contains(sector)),
+            }
+        }
+        found.sort_by_key(|(header, copy)| {
+            (header.seq, std::cmp::Reverse(header.epoch), header.sector, *copy)
+        });
+        found.dedup_by_key(|(header, _)| (header.seq, header.epoch, header.sector));
+        self.loaded.push(SegmentHeaders { segment, found, unreadable });
+        Ok(self.loaded.len() - 1)
     }
 
     /// Decides what it means that the expected record is missing.
@@ -148,31 +205,29 @@ impl Walk<'_> {
         if steps.is_power_of_two() { all.min(PROBE_SECTORS) } else { 0 }
     }
 
-    /// Returns the next record after a hole that certainly belongs to the chain. A leftover of a crashed activation can lie in a gap:
-    /// then a lower or equal sequence number follows it.
+    /// Returns the next record after a hole that certainly belongs to the chain. A leftover of a crashed activation is none: a record of
+    /// a later activation has its number, or a lower one.
     pub(super) fn resume(&mut self) -> Result<Option<Header>, RecoverError> {
-        let WalkPlace { segment, sector, segments_left } = self.place;
-        let mut window: Vec<Header> = Vec::new();
-        let mut from = sector;
+        let WalkPlace { segment, segments_left, .. } = self.place;
+        let mut after: Vec<Header> = Vec::new();
         for steps in 0..=segments_left {
-            let end = self.segment_end(self.segment_after(segment, steps));
-            let waiting = !window.is_empty();
-            while let Some(header) =
-                self.scan(from, end, |walk, h| h.seq > walk.seq && walk.is_admissible(h))?
-            {
-                from = header.sector + self.superblock.log_block_sectors();
-                window.retain(|earlier| earlier.seq < header.seq);
-                // Only the first matters; later ones can only contradict it.
-                if window.is_empty() {
-                    window.push(header);
-                }
+            let is_last = !after.is_empty();
+            let index = self.load(self.segment_after(segment, steps))?;
+            let headers = self.loaded[index].found.iter().map(|(header, _)| header);
+            after.extend(headers.filter(|h| h.seq > self.seq && self.is_admissible(h)).cloned());
+            let mut lowest = u64::MAX;
+            after.sort_by_key(|header| std::cmp::Reverse(header.epoch));
+            let mut certain: Vec<Header> = Vec::new();
+            for part in after.chunk_by(|one, other| one.epoch == other.epoch) {
+                certain.extend(part.iter().filter(|header| header.seq < lowest).cloned());
+                lowest = part.iter().map(|header| header.seq).fold(lowest, u64::min);
             }
-            if waiting && !window.is_empty() {
+            after = certain;
+            if is_last {
                 break;
             }
-            from = self.superblock.segment_start(self.segment_after(segment, steps + 1));
         }
-        let found = window.pop();
+        let found = after.into_iter().min_by_key(|header| header.seq);
         if found.is_some() {
             // A request that was incomplete before the hole stays incomplete: its end may be in the hole.
             self.drop_chain_before_hole();
@@ -226,7 +281,9 @@ impl Walk<'_> {
         self.live.clear();
         self.chain.clear();
         let segment = self.superblock.segment_of(sector);
-        self.place = WalkPlace { segment, sector, segments_left: self.superblock.segments - 1 };
+        self.place = WalkPlace { segment, sector, end: sector, segments_left: self.superblock.segments - 1 };
+        self.known.clear();
+        self.destaged.clear();
         self.last_sectors = 0;
     }
 
@@ -237,6 +294,16 @@ impl Walk<'_> {
         sectors: u64,
         mut f: impl FnMut(Header),
     ) -> Result<(), RecoverError> {
+        let loaded = self.loaded.iter().find(|headers| headers.segment == segment);
+        if let Some(headers) =
+            loaded.filter(|_| self.reader.copies() == 1 && sectors == self.superblock.segment_sectors())
+        {
+            if let Some(&bad) = headers.unreadable.first() {
+                self.reader.first_unreadable.get_or_insert(bad);
+            }
+            headers.found.iter().for_each(|(header, _)| f(header.clone()));
+            return Ok(());
+        }
         let start = self.superblock.segment_start(segment);
         let (end, ring_end) = (start + sectors, self.superblock.end_sector());
         for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
@@ -251,25 +318,8 @@ impl Walk<'_> {
     fn drop_chain_before_hole(&mut self) {
         let Some((first, _)) = self.chain.first() else { return };
         let first_seq = first.seq;
-        while self.live.back().is_some_and(|&(seq, _)| seq >= first_seq) {
-            self.live.pop_back();
-        }
+        self.drop_from(first_seq);
         self.chain.clear();
-    }
-
-    /// Looks for a header block by block.
-    fn scan(
-        &mut self,
-        from: u64,
-        end: u64,
-        wanted: impl Fn(&Self, &Header) -> bool,
-    ) -> Result<Option<Header>, RecoverError> {
-        for sector in (from..end).step_by(self.superblock.log_block_sectors() as usize) {
-            if let Some(header) = self.header_at(sector, end, &wanted)? {
-                return Ok(Some(header));
-            }
-        }
-        Ok(None)
     }
 
     /// Returns the wanted header at a sector from the first copy that has it, and reads ahead up to `until`. A copy that lost the first

@@ -115,7 +115,7 @@ impl Summaries {
 
 impl Walk<'_> {
     /// Returns the expected record from the summary of a segment.
-    pub(super) fn summarised(&mut self, segment: u32, from: u64) -> Result<Option<Header>, RecoverError> {
+    pub(super) fn summarised(&mut self, segment: u32) -> Result<Option<Header>, RecoverError> {
         let Some(summaries) = &mut self.summaries else { return Ok(None) };
         let Some(summary) = &summaries.of[segment as usize] else { return Ok(None) };
         let Some(index) = self.seq.checked_sub(summary.first_seq).filter(|i| *i < summary.records.into())
@@ -143,7 +143,7 @@ impl Walk<'_> {
         }
         self.found_on = 0;
         let header = summaries.open.as_mut().and_then(|(_, headers)| headers[index as usize].take());
-        Ok(header.filter(|header| header.sector >= from && self.is_expected(header)))
+        Ok(header.filter(|header| self.is_expected(header)))
     }
 
     /// True if the running activation has left this segment, and its next record is the expected one.

@@ -55,6 +55,55 @@ fn records_are_visited_in_order_over_gaps_and_segments() {
 }
 
 #[test]
+fn records_are_found_at_free_places_before_older_ones() {
+    for block in [512, 4096] {
+        let mut log = Log::new(4, block);
+        let first = log.append(&[Range(EntryKind::Discard, 1, 8)]);
+        let second_at = log.sector + u64::from(block) / 512;
+        let third_at = std::mem::replace(&mut log.sector, second_at);
+        log.append(&[Range(EntryKind::Discard, 2, 8)]);
+        let end = std::mem::replace(&mut log.sector, third_at);
+        log.append(&[Range(EntryKind::Discard, 3, 8)]);
+        let (seen, found) = walked(&mut log);
+        assert_eq!((seen, found.end), (vec![1, 2, 3], end), "the end is after all of them");
+        assert!(found.destaged.is_empty());
+        // The first two are destaged, which the third says; a fourth is in the next segment.
+        log.sector = third_at;
+        (log.seq, log.oldest_live_seq) = (3, 3);
+        log.append(&[Range(EntryKind::Discard, 3, 8)]);
+        log.sector = log.superblock.segment_start(1);
+        log.append(&[Range(EntryKind::Discard, 4, 8)]);
+        let (_, found) = walked(&mut log);
+        assert_eq!((found.tail_seq, found.tail_sector), (3, third_at));
+        assert_eq!(found.destaged, [first.sector..third_at, second_at..end]);
+    }
+}
+
+#[test]
+fn rule_03_of_two_records_with_one_number_that_of_the_later_activation_counts() {
+    for ends in [false, true] {
+        let mut log = Log::new(4, 512);
+        let leftover_at = log.sector;
+        log.sector = if ends { log.superblock.segment_start(1) - 9 } else { log.sector + 9 };
+        log.append(&[Data(0, 8, 1)]);
+        // Record 2 goes to a free place before record 1, and is torn.
+        let end = std::mem::replace(&mut log.sector, leftover_at);
+        let torn = log.append(&[Data(8, 8, 1)]);
+        log.corrupt(torn.sector, 8, 1);
+        assert_eq!(walked(&mut log).1.end, end);
+        (log.seq, log.sector) = (2, end);
+        log.activate();
+        log.append(&[Data(16, 8, 2)]);
+        log.activate();
+        let mut seen = Vec::new();
+        let superblock = log.superblock.clone();
+        let mut visit = |header: &Header, _: &[usize]| seen.push((header.seq, header.epoch));
+        walk(&mut log.device, &superblock, WalkOptions::default(), &mut visit).unwrap();
+        assert_eq!(seen, [(1, 1), (2, 2)], "the segment ends after record 1: {ends}");
+    }
+}
+
+#[test]
 fn rule_02_the_log_wraps_and_the_stale_lap_is_not_believed() {
     let mut log = Log::new(4, 512);
     let mut places = vec![0];
