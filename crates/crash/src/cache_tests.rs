@@ -243,7 +243,7 @@ fn writes_that_are_answered_too_early_for_a_client_that_outlives_the_server_are_
 fn rule_06_a_segment_that_is_reused_while_it_is_written_is_caught() {
     // Seeds need from 77 states to about 4,000; this one is of the fast ones.
     let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::ReuseInFlight));
-    let explored = explore(&ExploreConfig::new(2, 1000), &subject, &mut |_| {});
+    let explored = explore(&ExploreConfig::new(13, 1000), &subject, &mut |_| {});
     let violation = explored.violation.expect("caught within 1,000 states");
     assert!(violation.what.contains("are written at the same time"), "{violation}");
 }
@@ -329,7 +329,7 @@ fn filled_gaps_change_nothing() {
 fn rule_07_writes_that_bypass_the_log_over_a_gap_are_caught() {
     let subject = |seed| filling_rig(seed, Promise::Flush, false, Some(LogCanary::StaleGap));
     // Seeds need 100 states to 13,000; this one is of the fast ones.
-    let explored = explore(&ExploreConfig::new(12, 1000), &subject, &mut |_| {});
+    let explored = explore(&ExploreConfig::new(34, 1000), &subject, &mut |_| {});
     assert!(explored.violation.is_some(), "not caught in {} states", explored.counts.states);
 }
 

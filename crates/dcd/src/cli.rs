@@ -146,7 +146,7 @@ pub struct Format {
     /// Write a stack file that serves the cache (default: none is written)
     #[arg(long, value_name = "STACK", value_parser = new_stack(), requires = "log")]
     pub stack: Option<PathBuf>,
-    /// Size of a segment of the log: a power of two, 16KiB to 16MiB (default: 512KiB, more for a log over 4GiB)
+    /// Size of a segment of the log: a power of two, 16KiB to 16MiB (default: 512KiB, more for a log over 4GiB, and about a track of a rotational disk)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment_size: Option<u64>,
     /// First write the log of the stack file OLD back to the same data disk, and take that log out of use

@@ -35,8 +35,17 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
         remove_waiting(file)?;
     }
     let detached = Detach { file: args.file.clone(), layer: None, degraded: false, quiet: false };
-    // A server that an interrupted command has told to stop has its devices until it ends.
-    patiently(STOP_MAX, |failure| matches!(failure, Failure::Busy(_)), || detach::run(&detached))?;
+    // A server that an interrupted command has told to stop has its devices until it ends; one that it has started may answer only now.
+    patiently(
+        STOP_MAX,
+        |failure| matches!(failure, Failure::Busy(_)),
+        || {
+            if matches!(control::server_of(file), Ok(Some(_))) {
+                let _ = release(file);
+            }
+            detach::run(&detached)
+        },
+    )?;
     let Some(name) = name else {
         println!(
             "the stack file {} is not one of {}, and stays",

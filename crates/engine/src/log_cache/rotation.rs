@@ -65,7 +65,7 @@ pub struct Rotation {
     unused: u32,
 }
 
-/// Lead and judgement, learnt from records of one kind.
+/// TurnLead and judgement, learnt from records of one kind.
 struct Learnt {
     leads: Leads,
     /// Time by which writes come later than expected.
@@ -74,8 +74,8 @@ struct Learnt {
 }
 
 impl Learnt {
-    fn lead(&self) -> Lead {
-        Lead { time: self.leads.lead(self.leads.best), late: self.late.value as u64 }
+    fn lead(&self) -> TurnLead {
+        TurnLead { time: self.leads.lead(self.leads.best), late: self.late.value as u64 }
     }
 }
 
@@ -85,9 +85,9 @@ pub struct Turn {
     revolution: u64,
     track: u64,
     elapsed: u64,
-    lead: Lead,
+    lead: TurnLead,
     /// For a place before the last record.
-    lead_back: Lead,
+    lead_back: TurnLead,
     /// 0: after a record; 1: after another operation; 2: behind a write in flight.
     kind: usize,
     /// False: the record goes to the next sector, to measure how long that takes.
@@ -96,7 +96,7 @@ pub struct Turn {
 
 /// Time to leave before a record.
 #[derive(Clone, Copy, Debug)]
-struct Lead {
+struct TurnLead {
     time: u64,
     /// Time by which writes come later than expected, on average.
     late: u64,
@@ -109,7 +109,7 @@ pub struct TurnPlace {
     pub distance: i64,
     /// Time until the head is first there.
     pub wait: u64,
-    /// The same, and what late writes cost on average.
+    /// That time, and what late writes cost on average.
     pub cost: u64,
 }
 
@@ -139,7 +139,7 @@ impl Turn {
         TurnPlace { distance, wait, cost: wait + self.lead(distance).late + tracks }
     }
 
-    const fn lead(&self, distance: i64) -> Lead {
+    const fn lead(&self, distance: i64) -> TurnLead {
         if distance < 0 { self.lead_back } else { self.lead }
     }
 

@@ -37,7 +37,7 @@ const DOUBT_OF_CHANCE: f64 = 6.0;
 /// A sample that is off by more than this factor for one candidate, either way, says nothing of others.
 const MISLEADS: f64 = 1.5;
 /// Worse than the best by this share at most: another week, or half of this one, may put them in the other order.
-pub const ALIKE: f64 = 0.05;
+pub const ALIKE: f64 = 0.06;
 /// Worse by more is told apart even where the parts of the trace differ by as much: somebody would wait for it.
 const ALIKE_MAX: f64 = 0.25;
 /// Student's t for 95 %, with one degree of freedom less than there are parts.
@@ -136,7 +136,7 @@ pub struct Found {
     pub tried: Vec<Tried>,
     pub recommended: usize,
     pub best: usize,
-    /// Run in full, and not to be told from the best: within 5 % of it, or within what parts of the trace differ by. The cheaper
+    /// Run in full, and not to be told from the best: within 6 % of it, or within what parts of the trace differ by. The cheaper
     /// and simpler ones first.
     pub either: Vec<usize>,
     /// Guesses whose interval overlaps with what is as good as the best.
