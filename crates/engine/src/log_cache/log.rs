@@ -17,7 +17,7 @@ use super::error::LogError;
 use super::fingerprint::Fingerprint;
 use super::format::{self, Entry, EntryKind, LogSuperblock, MemoryMark, SUPERBLOCK_SECTORS, entries_max};
 use super::offline::write_superblock;
-use super::places::Places;
+use super::places::FreePlaces;
 use super::recover::Walked;
 use super::ring::Ring;
 use super::rotation::{Rotation, TurnPlace};
@@ -66,7 +66,7 @@ pub struct Log {
     answers: Option<Answers>,
     /// The sector after the newest record that was sent, or the place that was chosen for the next one.
     head_sector: u64,
-    places: Places,
+    places: FreePlaces,
     /// The first record of an activation begins exactly where the log ended.
     head_is_fixed: bool,
     /// The unfinished summary of the segment at the head, if summaries are used.
@@ -123,7 +123,7 @@ impl Log {
             flush_epoch: superblock.flush_epoch,
             places: {
                 let start = superblock.segment_start(walked.end_segment);
-                Places::new(start..start + superblock.segment_sectors(), walked.end)
+                FreePlaces::new(start..start + superblock.segment_sectors(), walked.end)
             },
             superblock,
             geometry,
@@ -515,7 +515,7 @@ impl Log {
         statistics.log_rest_bytes += rest * SECTOR_BYTES;
         statistics.log_gap_bytes += (self.places.free_sectors() - rest) * SECTOR_BYTES;
         let (start, end) = (self.start_of(self.ring.head()), self.end_of(self.ring.head()));
-        self.places = Places::new(start..end, start);
+        self.places = FreePlaces::new(start..end, start);
         Some(start..end)
     }
 

@@ -6,17 +6,17 @@
 use std::ops::Range;
 
 /// See the module's documentation.
-pub struct Places {
+pub struct FreePlaces {
     /// All sectors of the segment.
     segment: Range<u64>,
     /// Used sectors: ascending, with free ones between any two ranges.
     used: Vec<Range<u64>>,
 }
 
-impl Places {
+impl FreePlaces {
     /// Creates the places of a segment whose sectors before `end` are used.
-    pub fn new(segment: Range<u64>, end: u64) -> Places {
-        let mut places = Places { used: Vec::new(), segment };
+    pub fn new(segment: Range<u64>, end: u64) -> FreePlaces {
+        let mut places = FreePlaces { used: Vec::new(), segment };
         places.take(places.segment.start..end);
         places
     }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn used_places_join_and_the_rest_is_free() {
-        let mut places = Places::new(100..200, 110);
+        let mut places = FreePlaces::new(100..200, 110);
         assert!(places.free().eq(std::iter::once(110..200)));
         places.take(150..160);
         places.take(120..130);
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_next_place_is_after_the_last_one_or_before_it() {
-        let mut places = Places::new(100..200, 100);
+        let mut places = FreePlaces::new(100..200, 100);
         places.take(120..150);
         assert_eq!(places.next(150, 10), Some(150..200));
         assert_eq!(places.next(110, 10), Some(110..120), "the rest of a stretch");

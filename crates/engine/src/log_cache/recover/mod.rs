@@ -211,7 +211,7 @@ struct WalkPlace {
 
 /// A record, in 16 bytes: there may be many.
 #[derive(Clone, Copy)]
-struct Located {
+struct LiveRecord {
     seq: u64,
     /// The first sector, times 2^16, plus the number of sectors.
     place: u64,
@@ -219,9 +219,9 @@ struct Located {
 
 const _: () = assert!(LOG_SECTORS_MAX <= 1 << 48 && SEGMENT_BYTES_MAX as u64 / SECTOR_BYTES < 1 << 16);
 
-impl Located {
-    fn new(header: &Header) -> Located {
-        Located { seq: header.seq, place: header.sector << 16 | u64::from(header.sectors) }
+impl LiveRecord {
+    fn new(header: &Header) -> LiveRecord {
+        LiveRecord { seq: header.seq, place: header.sector << 16 | u64::from(header.sectors) }
     }
 
     const fn sectors(&self) -> Range<u64> {
@@ -268,7 +268,7 @@ struct Walk<'a> {
     /// The sectors of the visited records in the place's segment.
     known: Vec<Range<u64>>,
     /// The records that are not known to be destaged; next, those of the first one's segment that are destaged.
-    live: VecDeque<Located>,
+    live: VecDeque<LiveRecord>,
     destaged: Vec<Range<u64>>,
     /// The records of a request that has not ended yet; next, the place before the first of them.
     chain: Vec<(Header, Vec<usize>)>,
@@ -489,12 +489,12 @@ impl Walk<'_> {
         self.epoch = header.epoch;
         self.last_sectors = u64::from(header.sectors);
         self.flush_epoch = self.flush_epoch.max(header.flush_epoch);
-        self.live.push_back(Located::new(&header));
+        self.live.push_back(LiveRecord::new(&header));
         self.note_level(&header);
         self.oldest_live_seq = self.oldest_live_seq.max(header.oldest_live_seq);
         while let Some(&record) = self.live.front().filter(|record| record.seq < self.oldest_live_seq) {
             self.live.pop_front();
-            let segment = |record: &Located| self.superblock.segment_of(record.sectors().start);
+            let segment = |record: &LiveRecord| self.superblock.segment_of(record.sectors().start);
             self.destaged.push(record.sectors());
             if self.live.front().is_some_and(|next| segment(next) != segment(&record)) {
                 self.destaged.clear();
