@@ -124,7 +124,7 @@ pub fn run_each(
     let bar = bar(work.len(), options.progress);
     let (queue, running) = (Mutex::new(work.into_iter()), Mutex::new(running));
     let one_at_a_time = "no thread panics with the lock";
-    // What is wrong with one point is told at once, and not after the hours that the others take.
+    // An error of one point is told at once, not after the hours that the other points take.
     let failure: Mutex<Option<LabError>> = Mutex::new(None);
     let next = || {
         let next = queue.lock().expect(one_at_a_time).next();
