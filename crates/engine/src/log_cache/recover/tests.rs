@@ -89,7 +89,7 @@ fn rule_03_of_two_records_with_one_number_that_of_the_later_activation_counts() 
         // Record 2 goes to a free place before record 1, and is torn.
         let end = std::mem::replace(&mut log.sector, leftover_at);
         let torn = log.append(&[Data(8, 8, 1)]);
-        log.corrupt(torn.sector, 8, 1);
+        log.corrupt(torn.sector + 1, 0, 1);
         assert_eq!(walked(&mut log).1.end, end);
         (log.seq, log.sector) = (2, end);
         log.activate();
