@@ -666,6 +666,26 @@ fn rule_13_with_a_dead_log_writes_go_through_once_the_host_has_recorded_it() {
     assert!(steps.is_ok(again) && steps.read(0) == Some(5), "until it is written again");
 }
 
+/// With `always` clients need not flush, and a discard cannot be sent durably.
+#[test]
+fn rule_13_with_a_dead_log_and_the_promise_always_a_discard_is_flushed_before_its_answer() {
+    let mut steps = Steps::new(8, LogCacheConfig { promise: Promise::Always, ..quiet() });
+    let all: Vec<u64> = (0..steps.core.log.geometry().sectors).collect();
+    steps.log().unwritable.extend(all);
+    let _ = steps.write(0, 8, 1);
+    steps.control(Control::LogFailureRecorded);
+    steps.wait(5);
+    steps.hold = Box::new(data_flush);
+    let discard = steps.send(Io::Discard { extent: Extent::new(Lba(64), 8) });
+    assert_eq!((steps.status(discard), steps.held.len()), (None, 1));
+    steps.let_go();
+    assert!(steps.is_ok(discard));
+    steps.hold = Box::new(data_flush);
+    let discard = steps.send(Io::Discard { extent: Extent::new(Lba(64), 8) });
+    steps.fail(0, IoError::new(ErrorKind::Medium));
+    assert!(steps.status(discard).is_some_and(|status| status.is_err()));
+}
+
 #[test]
 fn rule_13_a_block_that_could_not_be_read_once_is_not_lost() {
     let mut steps = Steps::new(8, quiet());

@@ -95,7 +95,9 @@ impl PendingWrite {
         };
         env.queue.touch(env.cx.now);
         keep.overwritten(extent, env.config);
-        let bypass = Bypass { id, extent, seq, durable: durability == Durability::Durable };
+        // A discard cannot be sent durably.
+        let discards = self.change == PendingChange::Range(EntryKind::Discard);
+        let bypass = Bypass { id, extent, seq, durable: durability == Durability::Durable && !discards };
         let key = env.data.send_bypass(bypass, env.config.is_large(extent));
         env.statistics.bypasses += 1;
         env.statistics.bypassed_sectors += extent.sectors;
@@ -262,8 +264,10 @@ impl Env<'_> {
         // Until the record is written, a kill would let an older copy in the log be destaged over this write.
         let (id, seq, written) = (bypass.id, bypass.seq, !bypass.durable);
         let reached = if written { self.log.written_seq() } else { 0 }.max(self.log.durable_seq());
-        if result.status.is_ok() && seq > reached {
-            self.queue.wait(DurableWaiter { id, seq, written, bypass: 0, result });
+        // A flush makes the discard durable that a dead log could not take.
+        let flush = if written && self.config.promise == Promise::Always { self.data.owed() } else { 0 };
+        if result.status.is_ok() && (seq > reached || flush > 0) {
+            self.queue.wait(DurableWaiter { id, seq, written, bypass: flush, result });
         } else {
             self.finish(id, result);
         }
