@@ -24,7 +24,7 @@ mapfile -t missing < <(missing_things 700 fio stress-ng modprobe depmod mkfs.ext
 have_kernel || missing+=("Debian's package of a 6.12 kernel")
 skip_if_missing "ublk is not tried under a kernel that has it"
 
-parts=${PARTS:-node limits errors ext4 discard stops listed kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second \
+parts=${PARTS:-node limits errors ext4 discard stops listed promise kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second \
     queues fsx stress}
 # The file system exerciser in its Rust version, which cargo installs: Debian has none.
 fsx=$packages/fsx/bin/fsx

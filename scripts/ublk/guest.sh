@@ -389,6 +389,78 @@ part_listed() {
     is "the list" "" "$("$dcd" ublk list)"
 }
 
+promise() { # STACK PROMISE
+    sed -i '/^promise/d' "/tmp/$1.toml"
+    echo "promise = \"$2\"" >> "/tmp/$1.toml"
+}
+
+# A file system on $node is written, and the server killed. With the promise always the kernel sends no flush.
+written_and_killed() { # FLUSHES: some or none
+    fresh_ext4
+    before=$(awk '{ print $16 }' "/sys/block/${node#/dev/}/stat")
+    echo before > /tmp/fs/file
+    sync -f /tmp/fs
+    flushes=$(($(awk '{ print $16 }' "/sys/block/${node#/dev/}/stat") - before))
+    case $1$flushes in none0 | some[1-9]*) ;; *) die "flushes of $node: $flushes, not $1" ;; esac
+    kill_server
+}
+
+goes_on() {
+    echo 3 > /proc/sys/vm/drop_caches
+    is "a file" before "$(cat /tmp/fs/file)"
+    check_ext4
+}
+
+# A device that is not flushed gets no server that needs flushes, and continues with one that needs none. Others continue with both.
+part_promise() {
+    promise any always
+    serve any
+    is "the cache of ublk" "write through" "$(cat /sys/block/ublkb0/queue/write_cache)"
+    written_and_killed none
+    promise any flush
+    refused 1 "does not flush" "$dcd" serve /tmp/any.toml
+    promise any always
+    serve any
+    goes_on
+    stop_server
+    promise any flush
+    serve any
+    written_and_killed some
+    promise any always
+    serve any
+    goes_on
+    stop_server
+    stack nbd 'nbd = "unix:/tmp/nbd.socket"' 'nbd-recovery = true'
+    promise nbd always
+    serve nbd
+    node=$("$dcd" attach /tmp/nbd.toml 2> /tmp/attach.log) || die "attach: $(cat /tmp/attach.log)"
+    is "the cache of NBD" "write through" "$(cat "/sys/block/${node#/dev/}/queue/write_cache")"
+    written_and_killed none
+    promise nbd flush
+    serve nbd
+    looks=0
+    until grep -q "$node waits, and cannot be connected to this server: .*does not flush" /tmp/server.log; do
+        looks=$((looks + 1))
+        [ $looks -lt 200 ] || die "nothing is said of the promise: $(cat /tmp/server.log)"
+        sleep 0.05
+    done
+    refused 1 "does not flush" "$dcd" attach /tmp/nbd.toml
+    kill_server
+    promise nbd always
+    serve nbd
+    goes_on
+    release_nbd
+    stack nbd 'nbd = "unix:/tmp/nbd.socket"' 'nbd-recovery = true'
+    serve nbd
+    node=$("$dcd" attach /tmp/nbd.toml 2> /tmp/attach.log) || die "attach: $(cat /tmp/attach.log)"
+    written_and_killed some
+    promise nbd always
+    serve nbd
+    goes_on
+    release_nbd
+    say "promises changed at restarts: 4, of which 2 were refused"
+}
+
 # One command for each way to a device, again and again, and what takes it away.
 part_attach() {
     serve any
