@@ -18,6 +18,8 @@ pub struct Offer {
     pub bytes: u64,
     /// The transmission flags.
     pub flags: u16,
+    /// True if the server says that what it has answered survives a power cut.
+    pub durable: bool,
     pub block_bytes_min: u32,
     /// Preferred block size; 0 if the server announces none.
     pub block_bytes_preferred: u32,
@@ -28,6 +30,12 @@ pub struct Offer {
 impl Offer {
     pub const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
+    }
+
+    /// True if a client of the earlier offer may continue with this one: what it takes for durable is. A client that has flushed so far
+    /// may do so without need.
+    pub const fn is_as_durable_as(&self, earlier: &Offer) -> bool {
+        self.durable || !earlier.durable && self.has(p::TFLAG_SEND_FLUSH) == earlier.has(p::TFLAG_SEND_FLUSH)
     }
 }
 
@@ -88,6 +96,7 @@ pub fn choose(stream: &mut (impl Read + Write), name: &str) -> io::Result<Offer>
     let mut offer = Offer {
         bytes: 0,
         flags: 0,
+        durable: false,
         block_bytes_min: 512,
         block_bytes_preferred: 0,
         payload_bytes_max: PAYLOAD_BYTES_MAX,
@@ -133,12 +142,13 @@ fn option(option: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Builds the option GO, which asks for the block sizes besides the export's size.
+/// Builds the option GO, which asks for the block sizes and for durability besides the export's size.
 fn go(name: &str) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend_from_slice(name.as_bytes());
-    data.extend_from_slice(&1u16.to_be_bytes());
-    data.extend_from_slice(&p::INFO_BLOCK_SIZE.to_be_bytes());
+    let asked = [p::INFO_BLOCK_SIZE, p::INFO_DURABLE];
+    data.extend_from_slice(&(asked.len() as u16).to_be_bytes());
+    asked.iter().for_each(|kind| data.extend_from_slice(&kind.to_be_bytes()));
     option(p::OPT_GO, &data)
 }
 
@@ -153,6 +163,7 @@ impl Offer {
                 self.block_bytes_preferred = p::u32_at(item, 6);
                 self.payload_bytes_max = p::u32_at(item, 10);
             }
+            Some(p::INFO_DURABLE) => self.durable = true,
             _ => {}
         }
     }

@@ -39,6 +39,9 @@ pub const INFO_EXPORT: u16 = 0;
 pub const INFO_NAME: u16 = 1;
 pub const INFO_DESCRIPTION: u16 = 2;
 pub const INFO_BLOCK_SIZE: u16 = 3;
+/// Private item of dcd's servers, without data, for clients that ask for it: what the server has answered survives a power cut, without a
+/// flush.
+pub const INFO_DURABLE: u16 = 0x6463;
 
 pub const TFLAG_HAS_FLAGS: u16 = 1 << 0;
 pub const TFLAG_READ_ONLY: u16 = 1 << 1;

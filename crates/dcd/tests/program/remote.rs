@@ -177,6 +177,48 @@ fn clients_do_not_see_that_the_server_of_the_data_disk_is_killed() {
     compare(&File::open(far.path("disk.img")).unwrap(), &versions);
 }
 
+/// The other machine offers no flush, and its writes survive its kills. With another promise it is not continued with.
+#[test]
+fn a_server_with_the_promise_always_is_not_flushed_and_keeps_that_promise() {
+    let far = Place::new();
+    let stack = |promise: &str| {
+        far.write_stack(&format!("promise = \"{promise}\"\n"));
+        far.add_to_serve("nbd-name = \"disk\"\n");
+    };
+    stack("always");
+    far.format();
+    let mut other = far.serve();
+    let near = near(&far, "data", "", "idle-empty = \"1ms\"");
+    near.format();
+    let server = near.serve();
+    let (mut nbd, mut versions) = (near.nbd(), vec![0; 512]);
+    for (block, version) in versions.iter_mut().enumerate() {
+        *version = 1 << 40 | block as u64;
+        nbd.write(block as u64 * BLOCK, &stamp(block as u64, *version)).unwrap();
+    }
+    for round in 1..=3 {
+        let began = Instant::now();
+        load(&mut nbd, &mut versions, round, || began.elapsed() > Duration::from_millis(200));
+        other.kill();
+        other = far.serve();
+    }
+    until(&near, "it is destaged", |status| status["state"] == "clean");
+    other.kill();
+    stack("flush");
+    other = far.serve();
+    until(&near, "the promise", |status| connection(status, "data").contains("another promise"));
+    other.kill();
+    stack("always");
+    other = far.serve();
+    until(&near, "the right promise", |status| connection(status, "data").starts_with("connected"));
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+    expect(&near.run("detach", &["--quiet"]), 0, "");
+    expect(&other.stop(), 0, "");
+    expect(&far.run("detach", &["--quiet"]), 0, "");
+    compare(&File::open(far.path("data.img")).unwrap(), &versions);
+}
+
 #[test]
 fn a_log_on_another_machine_outlives_either_server() {
     // dcd serves no log as if it were a disk.

@@ -174,7 +174,8 @@ fn geometry(offer: &Offer, read_only: bool) -> Result<Geometry, String> {
             "its server exports it read-only: make it writable there, or set read-only = true".to_owned()
         );
     }
-    let tells_durability = offer.has(p::TFLAG_SEND_FLUSH) && offer.has(p::TFLAG_SEND_FUA);
+    // Without flushes, a foreign server promises nothing.
+    let tells_durability = offer.has(p::TFLAG_SEND_FUA) && (offer.has(p::TFLAG_SEND_FLUSH) || offer.durable);
     if !read_only && !tells_durability {
         return Err("its server does not say when data is on its medium (it knows no flush, or no FUA): what it acknowledges could be lost. \
                     Use a server that does (qemu-nbd, nbdkit, dcd)"
@@ -237,6 +238,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_does_not_tell_what_is_durable_is_only_read() {
+        let with = |flags: u16, durable| Offer {
+            bytes: 1 << 20,
+            flags: p::TFLAG_HAS_FLAGS | flags,
+            durable,
+            block_bytes_min: 512,
+            block_bytes_preferred: 4096,
+            payload_bytes_max: 1 << 20,
+        };
+        let (flush, fua) = (p::TFLAG_SEND_FLUSH, p::TFLAG_SEND_FUA);
+        for (offer, volatile_cache) in [
+            (with(flush | fua, false), Some(true)),
+            (with(fua, true), Some(false)),
+            (with(fua, false), None),
+            (with(flush, false), None),
+            (with(0, true), None),
+        ] {
+            assert_eq!(geometry(&offer, false).ok().map(|geometry| geometry.volatile_cache), volatile_cache);
+            assert!(geometry(&offer, true).is_ok());
+        }
+    }
 
     #[test]
     fn each_export_has_its_own_lock() {

@@ -12,11 +12,7 @@ const MARKS_MAX: usize = 8;
 /// Maximum size of each of these blocks.
 const MARK_BYTES_MAX: usize = 4096;
 /// Flags that must be the same after a reconnect.
-const NEEDED: u16 = p::TFLAG_READ_ONLY
-    | p::TFLAG_SEND_FLUSH
-    | p::TFLAG_SEND_FUA
-    | p::TFLAG_SEND_TRIM
-    | p::TFLAG_SEND_WRITE_ZEROES;
+const NEEDED: u16 = p::TFLAG_READ_ONLY | p::TFLAG_SEND_FUA | p::TFLAG_SEND_TRIM | p::TFLAG_SEND_WRITE_ZEROES;
 
 /// Errors that end a connection, or by which the client refuses it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +34,11 @@ pub enum LinkError {
          at a time)"
     )]
     OtherProperties { before: u16, now: u16, block: u32, payload: u32 },
+    #[error(
+        "the export came back with another promise: writes were durable when they were answered, and now need a flush, or a flush is no longer \
+         offered; have the server promise what it did (promise = \"always\"), or start this dcd again"
+    )]
+    LessDurable,
 }
 
 /// A write that was on its way when a connection was lost.
@@ -101,6 +102,9 @@ impl NbdClient {
                 block: offer.block_bytes_min,
                 payload: offer.payload_bytes_max,
             });
+        }
+        if !offer.is_as_durable_as(before) {
+            return Err(LinkError::LessDurable);
         }
         self.offer.payload_bytes_max = offer.payload_bytes_max;
         self.links.resize_with(connections, Link::default);

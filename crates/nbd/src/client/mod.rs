@@ -18,6 +18,7 @@
 //! - If a kept write cannot be written again, the next flush fails.
 //! - A write that was in flight at a loss may still be carried out by the old server. A newer one over the same sectors
 //!   waits [`SETTLE`] from the next connection on. The protocol offers no certainty.
+//! - A server that says so has made durable what it has answered: then nothing is kept, and a flush is done at once.
 //! - After a loss, the client first reads the start of the export and some flushed blocks. It sends nothing else before these match.
 
 mod links;
@@ -141,6 +142,10 @@ impl NbdClient {
         }
         let number = self.add(now, io, ResultTo::Client);
         let io = &self.ops[&number].io;
+        if self.offer.durable && matches!(io, Io::Flush) {
+            self.end(number, Ok(()));
+            return number;
+        }
         if io.modifies() {
             self.start.written(number, io);
         }
@@ -259,7 +264,7 @@ impl NbdClient {
     }
 
     fn will_be_kept(&self, op: &ClientOp) -> bool {
-        op.origin == ResultTo::Client && op.io.modifies() && !is_durable(&op.io)
+        op.origin == ResultTo::Client && op.io.modifies() && !self.is_durable_when_answered(&op.io)
     }
 
     /// Sends the next piece of an operation.
@@ -336,7 +341,8 @@ impl NbdClient {
         } else if op.io.modifies() && status.is_ok() {
             let mark = DurableBlock::of(&op.io);
             let extent = op.io.extent().expect("what modifies has an extent");
-            let kept = (!is_durable(&op.io) || self.is_over_kept(&op.io)).then(|| copy_of(&op.io));
+            let durable = self.is_durable_when_answered(&op.io);
+            let kept = (!durable || self.is_over_kept(&op.io)).then(|| copy_of(&op.io));
             self.end(number, status);
             match kept {
                 Some(io) => self.keep(number, io),
@@ -351,6 +357,10 @@ impl NbdClient {
         if self.kept_bytes >= KEPT_BYTES_MAX && !self.ops.values().any(|op| matches!(op.io, Io::Flush)) {
             self.add(now, Io::Flush, ResultTo::Own);
         }
+    }
+
+    fn is_durable_when_answered(&self, io: &Io) -> bool {
+        self.offer.durable || is_durable(io)
     }
 
     /// True for a durable write over a kept one: after a loss, both must be sent again, in their order.

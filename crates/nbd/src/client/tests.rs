@@ -20,6 +20,7 @@ fn offer() -> Offer {
     Offer {
         bytes: (SECTORS * SECTOR) as u64,
         flags: FLAGS,
+        durable: false,
         block_bytes_min: 512,
         block_bytes_preferred: 4096,
         // So that a request of three sectors takes two pieces.
@@ -432,6 +433,48 @@ fn another_disk_under_the_name_is_refused_and_told_apart_by_what_was_flushed() {
             assert_eq!(taken, Err(LinkError::OtherContent));
             client.lost();
         }
+    }
+}
+
+#[test]
+fn a_server_whose_answers_are_durable_is_not_flushed_and_gets_nothing_again() {
+    let durable = Offer { flags: FLAGS & !p::TFLAG_SEND_FLUSH, durable: true, ..offer() };
+    let mut client = NbdClient::new(durable);
+    client.connected(Nanos::ZERO, 1, &durable).unwrap();
+    show(&mut client, |_| 0).unwrap();
+    let number = client.submit(Nanos::ZERO, write(3, 7, Durability::Volatile));
+    assert_eq!(sent(&mut client), [(p::CMD_WRITE, number)]);
+    answer(&mut client, number, 0).unwrap();
+    assert_eq!(client.kept_bytes(), 0);
+    let flush = client.submit(Nanos::ZERO, Io::Flush);
+    assert_eq!(sent(&mut client), []);
+    let ended: Vec<u64> = client.take_ended().iter().map(|(number, _)| *number).collect();
+    assert_eq!(ended, [number, flush]);
+    client.lost();
+    client.connected(Nanos::ZERO, 1, &durable).unwrap();
+    show(&mut client, |sector| if sector == 3 { 7 } else { 0 }).unwrap();
+    assert_eq!(sent(&mut client), [], "what was answered is not sent again");
+    client.lost();
+    client.connected(Nanos::ZERO, 1, &durable).unwrap();
+    assert_eq!(show(&mut client, |_| 0), Err(LinkError::OtherContent), "a block that it knows to be durable");
+}
+
+#[test]
+fn a_server_may_promise_more_than_before_and_not_less() {
+    let durable = Offer { flags: FLAGS & !p::TFLAG_SEND_FLUSH, durable: true, ..offer() };
+    let silent = Offer { durable: false, ..durable };
+    for (before, now, is_taken) in [
+        (durable, durable, true),
+        (offer(), durable, true),
+        (durable, offer(), false),
+        (durable, silent, false),
+        (offer(), silent, false),
+    ] {
+        let mut client = NbdClient::new(before);
+        client.connected(Nanos::ZERO, 1, &before).unwrap();
+        client.lost();
+        let taken = client.connected(Nanos::ZERO, 1, &now);
+        assert_eq!(taken, if is_taken { Ok(()) } else { Err(LinkError::LessDurable) });
     }
 }
 

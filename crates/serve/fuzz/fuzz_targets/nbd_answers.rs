@@ -40,6 +40,7 @@ fuzz_target!(|data: &[u8]| {
     let offer = Offer {
         bytes: SECTORS * 512,
         flags: u16::MAX,
+        durable: shape & 2 != 0,
         block_bytes_min: 512,
         block_bytes_preferred: 4096,
         payload_bytes_max: 1024,

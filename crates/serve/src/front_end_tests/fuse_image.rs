@@ -24,13 +24,18 @@ struct Mounted {
 
 /// Mounts, or says why it cannot.
 fn mount(logical_block_bytes: u32, options: &FuseOptions) -> Option<Mounted> {
+    mount_disk(logical_block_bytes, true, options)
+}
+
+fn mount_disk(logical_block_bytes: u32, volatile_cache: bool, options: &FuseOptions) -> Option<Mounted> {
     if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
         skip("/dev/fuse cannot be opened");
         return None;
     }
     let disk = Disk::new(IMAGE_BYTES);
     let directory = tempfile::tempdir().unwrap();
-    let source = FuseImage::mount(directory.path(), disk.geometry(logical_block_bytes), options).unwrap();
+    let geometry = dcd_engine::Geometry { volatile_cache, ..disk.geometry(logical_block_bytes) };
+    let source = FuseImage::mount(directory.path(), geometry, options).unwrap();
     let image = source.image().to_owned();
     let driver = SourceDriver::start(&disk, source);
     Some(Mounted { disk, image, driver, directory })
@@ -175,6 +180,18 @@ fn syncs_flush_and_synchronous_writes_are_durable() {
 }
 
 #[test]
+fn a_disk_whose_answers_are_durable_is_not_flushed() {
+    let Some(mounted) = mount_disk(512, false, &FuseOptions::default()) else { return };
+    let file = open(&mounted.image);
+    for _ in 0..2 {
+        file.write_all_at(&[1; 4096], 0).unwrap();
+        file.sync_all().unwrap();
+        file.sync_data().unwrap();
+    }
+    assert_eq!(mounted.disk.flushes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn holes_and_zeroes_of_any_range() {
     let Some(mounted) = mount(4096, &FuseOptions::default()) else { return };
     let file = open(&mounted.image);
@@ -270,7 +287,13 @@ impl Drop for Loop {
 
 #[test]
 fn a_file_system_on_a_loop_device() {
-    let Some(mut mounted) = mount(512, &FuseOptions::default()) else { return };
+    for volatile_cache in [true, false] {
+        file_system_on_a_loop_device(volatile_cache);
+    }
+}
+
+fn file_system_on_a_loop_device(volatile_cache: bool) {
+    let Some(mut mounted) = mount_disk(512, volatile_cache, &FuseOptions::default()) else { return };
     let (Some(mkfs), Some(e2fsck), Some(fstrim), Some(fio)) =
         (tool("mkfs.ext4"), tool("e2fsck"), tool("fstrim"), tool("fio"))
     else {
@@ -309,7 +332,8 @@ fn a_file_system_on_a_loop_device() {
         run_ok(&e2fsck, &["-fn", &device.device]);
     }
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    assert!(count(&mounted.disk.flushes) > 0 && count(&mounted.disk.discards) > 0);
+    assert_eq!(count(&mounted.disk.flushes) > 0, volatile_cache);
+    assert!(count(&mounted.disk.discards) > 0);
     mounted.driver.stop();
     // What lies on the device is the file system, whoever reads it.
     let plain = mounted.directory.path().join("plain");

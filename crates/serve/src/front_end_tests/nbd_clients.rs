@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::front_end_tests::common::{Disk, Server, pattern, run, run_ok, tool};
-use dcd_engine::ErrorKind;
+use dcd_engine::{ErrorKind, Geometry};
 use dcd_serve::nbd::{NbdExports, NbdSession};
 
 const DISK_BYTES: usize = 32 << 20;
@@ -49,6 +49,31 @@ fn nbdinfo_lists_and_describes() {
     }
     assert!(run_ok(&nbdinfo, &[&server.uri("view")]).contains("is_read_only: true"));
     assert!(!run(&nbdinfo, &[&server.uri("other")]).status.success());
+}
+
+/// Clients send no flush to a server that offers none, and succeed.
+#[test]
+fn clients_do_not_flush_a_disk_whose_answers_are_durable() {
+    let disk = disk();
+    let geometry = Geometry { volatile_cache: false, ..disk.geometry(512) };
+    let exports = Arc::new(NbdExports::single("disk", geometry, false));
+    let server = Server::start(&disk, move || NbdSession::new(Arc::clone(&exports)));
+    let uri = server.uri("disk");
+    if let Some(nbdinfo) = tool("nbdinfo") {
+        let info = run_ok(&nbdinfo, &[&uri]);
+        assert!(info.contains("can_flush: false") && info.contains("can_fua: true"), "{info}");
+    }
+    if let Some(qemu_io) = tool("qemu-io") {
+        let commands = ["-c", "write -P 7 0 1M", "-c", "flush", "-c", "write -f -P 8 0 4k", "-c", "flush"];
+        run_ok(&qemu_io, &[&["-f", "raw", "-t", "none"][..], &commands, &[uri.as_str()]].concat());
+    }
+    if let Some(nbdcopy) = tool("nbdcopy") {
+        let from = server.directory.path().join("from");
+        std::fs::write(&from, pattern(5, DISK_BYTES)).unwrap();
+        run_ok(&nbdcopy, &[from.to_str().unwrap(), &uri]);
+        assert!(*disk.bytes.lock().unwrap() == pattern(5, DISK_BYTES));
+    }
+    assert_eq!(disk.flushes.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub struct ImageShape {
     pub discards: bool,
     pub fast_zeroes: bool,
     pub read_only: bool,
+    /// True if writes need a flush to survive a power cut.
+    pub volatile: bool,
 }
 
 impl ImageShape {
@@ -49,6 +51,7 @@ impl ImageShape {
             discards: geometry.discards == Discards::Zero,
             fast_zeroes: geometry.fast_zeroes,
             read_only: read_only || geometry.read_only,
+            volatile: geometry.volatile_cache,
         }
     }
 
@@ -281,7 +284,11 @@ impl Filesystem for ImageFilesystem {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.push(ByteIo::Flush, Waiter::Other { reply });
+        match self.shape.volatile {
+            true => self.push(ByteIo::Flush, Waiter::Other { reply }),
+            // Answered writes are durable. The kernel then answers every fsync itself.
+            false => reply.error(Errno::ENOSYS),
+        }
     }
 
     fn fallocate(

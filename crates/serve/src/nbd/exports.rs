@@ -45,11 +45,18 @@ impl Export {
         self.read_only || self.geometry.read_only
     }
 
+    /// True if what is answered survives a power cut: then no flush is offered.
+    pub fn is_durable(&self) -> bool {
+        !self.geometry.volatile_cache
+    }
+
     /// The transmission flags: only abilities that the server really has.
     pub fn flags(&self) -> u16 {
         // One stack serves every connection, so a flush on one covers what was replied to on all of them.
-        let mut flags =
-            p::TFLAG_HAS_FLAGS | p::TFLAG_SEND_FLUSH | p::TFLAG_SEND_FUA | p::TFLAG_CAN_MULTI_CONN;
+        let mut flags = p::TFLAG_HAS_FLAGS | p::TFLAG_SEND_FUA | p::TFLAG_CAN_MULTI_CONN;
+        if !self.is_durable() {
+            flags |= p::TFLAG_SEND_FLUSH;
+        }
         if self.geometry.rotational {
             flags |= p::TFLAG_ROTATIONAL;
         }

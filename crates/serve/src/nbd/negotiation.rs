@@ -199,6 +199,9 @@ fn info(exports: &NbdExports, option: u32, data: &[u8], actions: &mut Actions) -
     if request.asks_for(p::INFO_DESCRIPTION) && !export.description.is_empty() {
         item(p::INFO_DESCRIPTION, &[export.description.as_bytes()]);
     }
+    if request.asks_for(p::INFO_DURABLE) && export.is_durable() {
+        item(p::INFO_DURABLE, &[]);
+    }
     say(p::REP_ACK, &[]);
     match option {
         p::OPT_GO => OptionOutcome::Transmit(export.clone()),

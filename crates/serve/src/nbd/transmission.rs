@@ -96,7 +96,8 @@ impl Transmission {
     /// Refuses commands that are unknown or were not offered, and flags that the command does not have.
     fn check_flags(&self, header: &RequestHeader) -> Result<(), Errno> {
         let (offered, flags) = match header.command {
-            // FUA is allowed on every command, also where it has no effect.
+            // FUA is allowed on every command, also where it has no effect. A flush is also done if it was not offered: a device of the
+            // kernel that an earlier server had offered it to continues to flush.
             p::CMD_READ | p::CMD_WRITE | p::CMD_DISC | p::CMD_FLUSH => (true, p::CMD_FLAG_FUA),
             p::CMD_TRIM => (self.flags & p::TFLAG_SEND_TRIM != 0, p::CMD_FLAG_FUA),
             p::CMD_WRITE_ZEROES => {

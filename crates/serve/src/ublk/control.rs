@@ -196,6 +196,10 @@ fn recover(kernel: &dyn UblkKernel, info: u::DevInfo, geometry: &Geometry) -> Re
         let bytes = |params: &u::Params| params.basic.dev_sectors.saturating_mul(dcd_engine::SECTOR_BYTES);
         return Err(UblkError::Differs { number, has: bytes(&has), stack: bytes(&wanted) });
     }
+    // The kernel does not flush a device without a volatile cache. (With a device that it flushes, every stack is right.)
+    if has.basic.attrs & u::ATTR_VOLATILE_CACHE < wanted.basic.attrs & u::ATTR_VOLATILE_CACHE {
+        return Err(UblkError::LessDurable { number });
+    }
     let until = Instant::now() + PATIENCE;
     while let Err(error) = call(kernel, u::START_USER_RECOVERY, number, 0, Vec::new()) {
         match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
@@ -274,11 +278,12 @@ pub fn parameters(geometry: &Geometry, request_bytes_max: u32) -> u::Params {
     // ublk can announce only a stripe whose size is a power of two.
     let stripe = geometry.stripes.map(|stripes| stripes.sectors * dcd_engine::SECTOR_BYTES);
     let stripe = stripe.and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| bytes.is_power_of_two());
-    // As over NBD, the kernel always sends flushes: the stack knows whether they are needed.
-    let mut attrs = u::ATTR_VOLATILE_CACHE | u::ATTR_FUA;
-    for (is, attribute) in
-        [(geometry.read_only, u::ATTR_READ_ONLY), (geometry.rotational, u::ATTR_ROTATIONAL)]
-    {
+    let mut attrs = 0;
+    for (is, attribute) in [
+        (geometry.volatile_cache, u::ATTR_VOLATILE_CACHE | u::ATTR_FUA),
+        (geometry.read_only, u::ATTR_READ_ONLY),
+        (geometry.rotational, u::ATTR_ROTATIONAL),
+    ] {
         attrs |= if is { attribute } else { 0 };
     }
     let changes = !geometry.read_only;

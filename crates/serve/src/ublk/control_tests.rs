@@ -170,6 +170,26 @@ fn a_stack_that_is_smaller_or_has_other_blocks_does_not_get_the_device() {
 }
 
 #[test]
+fn a_device_that_is_not_flushed_is_not_given_to_a_stack_that_needs_flushes() {
+    let volatile = Geometry::plain(2048);
+    let durable = Geometry { volatile_cache: false, ..volatile };
+    for (made, again, is_taken) in
+        [(durable, durable, true), (volatile, durable, true), (durable, volatile, false)]
+    {
+        let kernel = Fake::default();
+        start(&kernel, &claim(&kernel, None, &owner("/a.toml"), &made, WANTED).unwrap()).unwrap();
+        kernel.set_state(0, u::STATE_QUIESCED);
+        match claim(&kernel, None, &owner("/a.toml"), &again, WANTED) {
+            Ok(claimed) => assert!(is_taken && claimed.recovered),
+            Err(error) => {
+                assert!(!is_taken && error.to_string().contains("does not flush"), "{error}");
+                assert!(!kernel.has_been_asked(u::START_USER_RECOVERY), "nothing was begun");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_stack_that_has_grown_has_its_device_grow_where_the_kernel_can() {
     for (lacks, grows) in [(0, true), (u::F_UPDATE_SIZE, false)] {
         let kernel = Fake { lacks, ..Fake::default() };
@@ -232,6 +252,8 @@ fn clients_are_told_the_limits_of_the_stack() {
     assert_eq!(told.discard.max_write_zeroes_sectors, FREE_SECTORS_MAX);
     let bare =
         parameters(&Geometry { logical_block_bytes: 4096, read_only: true, ..Geometry::plain(1001) }, 4096);
+    let durable = parameters(&Geometry { volatile_cache: false, ..geometry }, 512 << 10);
+    assert_eq!(durable.basic.attrs, u::ATTR_ROTATIONAL, "no flush and no FUA");
     assert_eq!(bare.basic.dev_sectors, 1000, "whole blocks");
     assert_eq!((bare.basic.logical_bs_shift, bare.basic.physical_bs_shift), (12, 12));
     assert_ne!(bare.basic.attrs & u::ATTR_READ_ONLY, 0);

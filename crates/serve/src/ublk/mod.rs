@@ -81,6 +81,12 @@ pub enum UblkError {
         node(*number)
     )]
     Differs { number: u32, has: u64, stack: u64 },
+    #[error(
+        "{} was made when every answered write was durable (promise = \"always\"), so what uses it does not flush; now a write would need that: \
+         start the server with promise = \"always\" again; or unmount what is on the device then, stop the server, and change the promise",
+        node(*number)
+    )]
+    LessDurable { number: u32 },
     #[error("there is no {}", node(*.0))]
     None(u32),
     #[error("{} is not removed: {why}", node(*number))]

@@ -17,10 +17,13 @@ const CMD_DISC: u16 = 2;
 const CMD_FLUSH: u16 = 3;
 const CMD_WRITE_ZEROES: u16 = 6;
 const FLAG_FUA: u16 = 1;
+const FLAG_SEND_FLUSH: u8 = 1 << 2;
 
 pub struct Nbd {
     stream: UnixStream,
     pub bytes: u64,
+    /// True if the server offers flushes.
+    pub flushes: bool,
     cookie: u64,
 }
 
@@ -42,7 +45,7 @@ impl Nbd {
         option.extend(6u32.to_be_bytes());
         option.extend([0; 6]);
         stream.write_all(&option)?;
-        let mut bytes = 0;
+        let (mut bytes, mut flushes) = (0, false);
         loop {
             let mut header = [0; 20];
             stream.read_exact(&mut header)?;
@@ -51,10 +54,11 @@ impl Nbd {
             stream.read_exact(&mut body)?;
             match kind {
                 REP_INFO if body[..2] == [0, 0] => {
-                    bytes = u64::from_be_bytes(body[2..10].try_into().unwrap())
+                    bytes = u64::from_be_bytes(body[2..10].try_into().unwrap());
+                    flushes = body[11] & FLAG_SEND_FLUSH != 0;
                 }
                 REP_INFO => {}
-                REP_ACK => return Ok(Nbd { stream, bytes, cookie: 0 }),
+                REP_ACK => return Ok(Nbd { stream, bytes, flushes, cookie: 0 }),
                 other => return Err(protocol(format!("option reply {other:#x}"))),
             }
         }

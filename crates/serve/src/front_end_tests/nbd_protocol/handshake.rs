@@ -65,6 +65,26 @@ fn flags_offer_only_what_is_done() {
     assert_ne!(flags(Geometry { rotational: true, ..geometry() }, false) & p::TFLAG_ROTATIONAL, 0);
 }
 
+/// Without a flag and without the item, a client has to assume that nothing is durable.
+#[test]
+fn what_is_durable_when_answered_is_told_to_those_who_ask_and_offers_no_flush() {
+    for volatile_cache in [true, false] {
+        let exports = NbdExports::single("disk", Geometry { volatile_cache, ..geometry() }, false);
+        let flags = exports.find("").unwrap().flags();
+        assert_eq!(flags & p::TFLAG_SEND_FLUSH != 0, volatile_cache);
+        assert_ne!(flags & p::TFLAG_SEND_FUA, 0);
+        for asks in [true, false] {
+            let mut peer = Peer::connect(exports.clone());
+            peer.give(&3u32.to_be_bytes());
+            let kinds = if asks { vec![p::INFO_DURABLE] } else { vec![] };
+            peer.give(&option(p::OPT_GO, &info_data(b"disk", &kinds)));
+            let replies = option_replies(&peer.take());
+            let told = replies.contains(&(p::OPT_GO, p::REP_INFO, p::INFO_DURABLE.to_be_bytes().to_vec()));
+            assert_eq!(told, asks && !volatile_cache);
+        }
+    }
+}
+
 #[test]
 fn the_size_is_a_multiple_of_the_block() {
     let odd = Geometry { logical_block_bytes: 4096, ..Geometry::plain(8 * 3 + 5) };

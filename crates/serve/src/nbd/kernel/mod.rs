@@ -76,6 +76,11 @@ pub enum KernelError {
     )]
     Differs { node: String, has: u64, offers: u64 },
     #[error(
+        "{0} was made when every answered write was durable (promise = \"always\"), so what uses it does not flush; the server now needs that: \
+         start it with promise = \"always\" again; or unmount what is on the device then, release it, and change the promise"
+    )]
+    LessDurable(String),
+    #[error(
         "{0} does not answer, so it keeps its size: it may be given a new connection still; try again in some seconds"
     )]
     Silent(String),
@@ -149,6 +154,24 @@ impl NbdDevice {
 
     pub fn bytes(&self) -> Result<u64, KernelError> {
         size_of(self).map_err(self.failed("reading its size"))
+    }
+
+    /// True if the kernel passes flushes on to the server.
+    fn flushes(&self, disks: &Path) -> bool {
+        let path = disks.join(name(self.number)).join("queue/write_cache");
+        fs::read_to_string(path).is_ok_and(|mode| mode.trim_end() == "write back")
+    }
+
+    /// Refuses a server that needs flushes, for a device that passes none on.
+    fn admits(&self, offer: &Offer) -> Result<(), KernelError> {
+        self.admits_in(Path::new(DISKS), offer)
+    }
+
+    fn admits_in(&self, disks: &Path, offer: &Offer) -> Result<(), KernelError> {
+        match offer.durable || self.flushes(disks) {
+            true => Ok(()),
+            false => Err(KernelError::LessDurable(self.node())),
+        }
     }
 
     /// Returns the user of the device.
@@ -266,8 +289,9 @@ impl NbdKernel {
     /// Replaces a dead connection of a device. If none is dead, the kernel silently closes the new one.
     ///
     /// # Errors
-    /// If the device, or the server's export, has changed meanwhile.
+    /// If the device, or the server's export or its promise, has changed meanwhile.
     pub fn reconnect(&self, device: &NbdDevice, socket: &OwnedFd, offer: &Offer) -> Result<(), KernelError> {
+        device.admits(offer)?;
         let has = device.bytes()?;
         if has > offer.bytes {
             return Err(KernelError::Differs { node: device.node(), has, offers: offer.bytes });
@@ -283,8 +307,9 @@ impl NbdKernel {
     /// connection. So the device must answer before.
     ///
     /// # Errors
-    /// Where the device does not answer, or the kernel refuses the new size.
+    /// Where the device does not answer, the server's promise has changed, or the kernel refuses the new size.
     pub fn grow(&self, device: &NbdDevice, offer: &Offer) -> Result<(), KernelError> {
+        device.admits(offer)?;
         if device.bytes()? >= offer.bytes {
             return Ok(());
         }
@@ -422,10 +447,34 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_passes_no_flushes_on_gets_no_server_that_needs_them() {
+        let disks = tempfile::tempdir().unwrap();
+        let device = NbdDevice { number: 7, backend: Backend::new(&owner("/nowhere/a.toml"), true) };
+        let offer = |durable| Offer {
+            bytes: 1 << 20,
+            flags: if durable { 1 } else { 5 },
+            durable,
+            block_bytes_min: 512,
+            block_bytes_preferred: 0,
+            payload_bytes_max: 1 << 20,
+        };
+        fs::create_dir_all(disks.path().join("nbd7/queue")).unwrap();
+        for (mode, flushes) in [("write back\n", true), ("write through\n", false)] {
+            fs::write(disks.path().join("nbd7/queue/write_cache"), mode).unwrap();
+            assert!(device.admits_in(disks.path(), &offer(true)).is_ok());
+            assert_eq!(device.admits_in(disks.path(), &offer(false)).is_ok(), flushes);
+        }
+        fs::remove_file(disks.path().join("nbd7/queue/write_cache")).unwrap();
+        let unknown = device.admits_in(disks.path(), &offer(false)).unwrap_err().to_string();
+        assert!(unknown.starts_with("/dev/nbd7 was made when every answered write was durable"), "{unknown}");
+    }
+
+    #[test]
     fn only_a_device_that_outlives_its_server_has_a_dead_connection_timeout() {
         let offer = Offer {
             bytes: 1 << 20,
             flags: 5,
+            durable: false,
             block_bytes_min: 512,
             block_bytes_preferred: 0,
             payload_bytes_max: 1 << 20,
