@@ -67,6 +67,11 @@ pub fn draw_config(
         // 2 MiB hold all of the largest log. More would only cost time to zero at every start.
         destage_memory: rng.pick(&[64 << 10, 1 << 20, 2 << 20]),
         destage_depth: rng.pick(&[1, 4, 32]),
+        // Drawn from a copy, and off with planted bugs, for the same reasons as below.
+        destage_rate: match canary {
+            None => rng.clone().pick(&[0, 0, 64 << 10, 1 << 20]),
+            Some(_) => 0,
+        },
         ordered_destage: rng.chance(150),
         // Drawn here, so that the later numbers of a seed do not change.
         follow_head: {
@@ -251,7 +256,7 @@ pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<LogCanary>) -> Ri
         }
     };
     let rig = rig_of(seed, promise, canary, &lazy, &make, None);
-    Rig { data_alone: None, rots: true, ..rig }
+    Rig { data_alone: None, rots: true, tuned: None, ..rig }
 }
 
 /// The log cache with gap filling in its destage, by rules from the seed. It destages in every pause, one operation after the other,
@@ -391,6 +396,8 @@ fn rig_of(
     let legs = legs.map(|legs| legs.config.clone());
     // Off with planted bugs, which starts catch.
     let is_rescued = canary.is_none() && !logical;
+    let is_tuned = canary.is_none() && legs.is_none() && SimRng::new(mix(seed, 0x7e5)).chance(250);
+    let tuned = is_tuned.then(|| config.clone());
     let rescued = is_rescued.then(|| Rescued { legs: legs.clone(), ..Rescued::default() });
     let accepting = LogCacheConfig { accept_damage: true, ..config.clone() };
     let (build_accepting, _) = builds(Rc::clone(make), accepting, log_sectors, legs.clone(), spins);
@@ -408,6 +415,7 @@ fn rig_of(
         rescued,
         are_torn: tears.then(|| mirror::are_torn(data_device)),
         build_accepting: Some(build_accepting),
+        tuned,
         ..Rig::plain(
             disks,
             base,

@@ -1,10 +1,12 @@
 //! Every command and flag. The parser, `--help`, the completions and the manual pages all come from here.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use dcd_engine::Nanos;
+use dcd_stack::{Change, field_names};
 
 use crate::control;
 use crate::failure::EXIT_CODES;
@@ -54,6 +56,9 @@ pub enum Command {
     Metrics(Metrics),
     Doctor(Doctor),
     Flush(Flush),
+    Set(Set),
+    Get(Get),
+    Writeback(Writeback),
     Ublk(Ublk),
     Grow(Grow),
     Detach(Detach),
@@ -368,6 +373,51 @@ pub struct Flush {
     pub quiet: bool,
 }
 
+/// Change settings of a served stack, at once
+///
+/// The settings are those of the stack file, checked as there: all are changed, or none. "dcd stack-file" marks those that can change
+/// while the stack is served. Without --save they last until the server stops.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd set srv high-mark=80 low-mark=40
+  dcd set srv bypass=128KiB --save
+      and write it to the stack file, which keeps its comments
+  dcd set big array.pass-rate=50MiB
+      the setting of one layer, where several have it")]
+pub struct Set {
+    /// Stack: NAME or file; or the path of the control socket
+    #[arg(value_name = "STACK", value_parser = stack())]
+    pub file: PathBuf,
+    /// Settings, as in the stack file; quotes around text may be left out
+    #[arg(value_name = "[LAYER.]SETTING=VALUE", required = true, value_parser = changes(), hide_possible_values = true)]
+    pub changes: Vec<String>,
+    /// Write them to the stack file, too
+    #[arg(long)]
+    pub save: bool,
+}
+
+/// Show the settings of a stack, and which of them can be changed while it is served
+///
+/// VALUE is the value in force; if the stack is not served, that of the file. FILE shows the value in the stack file where that differs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd get srv
+  dcd get srv high-mark low-mark
+  dcd get srv --json | jq -r '.[] | select(.file != .in_force).key'")]
+pub struct Get {
+    /// Stack: NAME or file; or the path of the control socket
+    #[arg(value_name = "STACK", value_parser = stack())]
+    pub file: PathBuf,
+    /// Settings (default: all)
+    #[arg(value_name = "[LAYER.]SETTING", value_parser = Offered(field_names(|_| true)), hide_possible_values = true)]
+    pub keys: Vec<String>,
+    /// Print the settings as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Tell udev, which runs this for each block device, whether to hide the content of the device
 #[derive(Debug, Args)]
 #[command(hide = true)]
@@ -632,6 +682,62 @@ fn stack_name(text: &str) -> Result<String, String> {
             false => Err("it is a path: name the stack, and its file is in /etc/dcd".to_owned()),
         }
     })
+}
+
+/// Hold write-back of a served stack, or start it now
+///
+/// pause: dirty data stays in the log until resume, or until the server stops. The log caches fill meanwhile: over its high mark a log
+/// is written back all the same, so that clients never wait for a person. resume: destage-window and the policies decide again. now:
+/// writes all dirty data back in the background, whatever the window, the rate and a pause say; a pause ends it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd writeback srv pause
+  dcd writeback srv resume
+  dcd writeback srv now
+      dcd flush srv does the same, and waits for the end")]
+pub struct Writeback {
+    /// Stack: NAME or file; or the path of the control socket
+    #[arg(value_name = "STACK", value_parser = stack())]
+    pub file: PathBuf,
+    #[arg(value_enum)]
+    pub command: WritebackCommand,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum WritebackCommand {
+    /// Hold dirty data in the log
+    Pause,
+    /// End a pause
+    Resume,
+    /// Write all dirty data back in the background
+    Now,
+}
+
+/// Takes any text; shells complete these words.
+#[derive(Clone)]
+struct Offered(Vec<&'static str>);
+
+impl TypedValueParser for Offered {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        clap::builder::StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(PossibleValue::new)))
+    }
+}
+
+/// Parses changed settings; shells complete those that can change.
+fn changes() -> Offered {
+    Offered(field_names(|change| change == Change::Served))
 }
 
 pub fn size(text: &str) -> Result<u64, String> {

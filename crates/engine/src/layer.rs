@@ -10,6 +10,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::log_cache::LogCacheConfig;
+use crate::raid::RaidConfig;
 use crate::{Buf, Extent, Lba, Nanos};
 
 /// The time that a write may stay in a volatile cache.
@@ -341,9 +343,20 @@ pub enum CommandError {
     NoScrub,
 }
 
+/// New settings of a running layer. It takes those that can change while it serves, and leaves the others as they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayerSettings {
+    LogCache(LogCacheConfig),
+    Raid(RaidConfig),
+}
+
 /// A command of an administrator to a layer. A layer that does not know a control ignores it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
+    Settings(Box<LayerSettings>),
+    /// Hold destaging back, or no longer. Dirty data is destaged all the same while the log is over its high mark, a request waits for
+    /// space, or a drain was asked for.
+    HoldDestage(bool),
     /// Destage all dirty data, now and at full speed. Answered by [`Report::Drained`].
     Drain,
     /// Stop draining; destaged data stays clean.

@@ -121,6 +121,11 @@ impl StackFile {
         })
     }
 
+    /// The text that was parsed; empty for a stack that was in no file.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     pub fn device(&self, name: &str) -> Option<&DeclaredDevice> {
         self.devices.iter().find(|device| device.name == name)
     }

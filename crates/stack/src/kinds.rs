@@ -15,6 +15,7 @@ use crate::error::{StackFileError, suggestion};
 use crate::fields::{Fields, Located};
 use crate::raid::FILL;
 use crate::registry::{self, RegisteredLayer, Role};
+use crate::window::{DestageWindow, WINDOWS_MAX};
 
 #[derive(Clone, Debug)]
 pub struct LayerSpec {
@@ -72,11 +73,26 @@ pub struct MirrorSpec {
 /// Kind of a layer, with its settings.
 #[derive(Clone, Debug)]
 pub enum LayerKind {
-    LogCache { log: Located, data: Located, config: Box<LogCacheConfig> },
-    Registered { of: Vec<Located>, layer: Arc<dyn RegisteredLayer> },
+    LogCache {
+        log: Located,
+        data: Located,
+        config: Box<LogCacheConfig>,
+        /// Times at which dirty data is written back; empty: at all times. The host opens and closes them.
+        windows: Vec<DestageWindow>,
+    },
+    Registered {
+        of: Vec<Located>,
+        layer: Arc<dyn RegisteredLayer>,
+    },
     Slice(SliceSpec),
-    Fault { of: Located, plan: FaultPlan },
-    ReadAhead { of: Located, config: ReadAheadConfig },
+    Fault {
+        of: Located,
+        plan: FaultPlan,
+    },
+    ReadAhead {
+        of: Located,
+        config: ReadAheadConfig,
+    },
     Trace(TraceSpec),
     Raid(RaidSpec),
     Mirror(MirrorSpec),
@@ -261,6 +277,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         idle_full: Nanos(idle_empty.0 / 1000),
         destage_memory: fields.size("destage-memory")?.map_or(d.destage_memory, |n| n as usize),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as usize),
+        destage_rate: fields.size("destage-rate")?.unwrap_or(d.destage_rate),
         ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
         ..d
     };
@@ -271,7 +288,20 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
             format!("\"low-mark\" ({}) must be below \"high-mark\" ({})", config.low_mark, config.high_mark),
         ));
     }
-    Ok(LayerKind::LogCache { log, data, config: Box::new(config) })
+    let windows = read_windows(fields)?;
+    Ok(LayerKind::LogCache { log, data, config: Box::new(config), windows })
+}
+
+fn read_windows(fields: &mut Fields<'_>) -> Result<Vec<DestageWindow>, StackFileError> {
+    let texts = fields.texts("destage-window")?;
+    if texts.len() > WINDOWS_MAX {
+        let span = fields.value_span("destage-window");
+        return Err(fields.error(span, format!("\"destage-window\" has at most {WINDOWS_MAX} windows")));
+    }
+    let read = |Located { text, span }: &Located| {
+        text.parse().map_err(|error| fields.error(span.clone(), format!("\"destage-window\": {error}")))
+    };
+    texts.iter().map(read).collect()
 }
 
 fn read_slice(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, StackFileError> {

@@ -42,12 +42,14 @@ mod record;
 mod reference;
 mod registry;
 mod serve;
+mod settings;
 mod sharing;
 mod status;
 #[cfg(test)]
 mod testing;
 mod trace_file;
 mod units;
+mod window;
 mod write_hole;
 
 pub use asked::Asked;
@@ -60,8 +62,11 @@ pub use kinds::{LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::{Meter, MeterStatus, RecentTimes, ResponseTimes};
 pub use output::{Inputs, OutputError};
 pub use record::{DeviceId, InvalidRecord, LBA_END_MAX, Record, RecordOp};
+pub use reference::{Change, field_names};
 pub use registry::{Below, ReadKind, RegisteredKind, RegisteredLayer, Role, reference, register};
 pub use serve::{Address, ServeSettings, UblkNumber};
+pub use settings::StackSetting;
 pub use status::{LayerStatus, WriteCacheState, WriteCacheStatus};
 pub use trace_file::{Overrun, Recording};
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};
+pub use window::{DestageWindow, WindowError};

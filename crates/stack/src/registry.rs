@@ -79,5 +79,5 @@ pub(crate) fn words() -> impl Iterator<Item = &'static str> {
 
 /// The reference of stack files, as users read it: every field, with its default.
 pub fn reference() -> String {
-    kinds().iter().fold(crate::reference::REFERENCE.to_owned(), |text, kind| text + "\n" + kind.reference)
+    kinds().iter().fold(crate::reference::product_reference(), |text, kind| text + "\n" + kind.reference)
 }

@@ -13,12 +13,13 @@ mod legs;
 mod rigs;
 mod run;
 mod sampler;
+mod tuner;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use dcd_engine::log_cache::Promise;
+use dcd_engine::log_cache::{LogCacheConfig, Promise};
 use dcd_engine::{Geometry, Lba, Nanos, Stack};
 
 pub use administrator::{BuildWithout, HotAdd};
@@ -87,6 +88,8 @@ pub struct Rig {
     pub memory: Option<Rc<RefCell<SimMemory>>>,
     /// True if blocks of the log are damaged at rest, in place of the crashes.
     pub rots: bool,
+    /// Settings of a log cache that an administrator changes while it runs; none: nobody does.
+    pub tuned: Option<LogCacheConfig>,
     /// The stack's settings in words, for the story.
     pub about: String,
 }

@@ -59,6 +59,7 @@ impl Rig {
             rescued: None,
             memory: None,
             rots: false,
+            tuned: None,
             about,
         }
     }

@@ -9,6 +9,7 @@ use dcd_engine::{Buf, Control, Discards, Io, LayerIndex, Lba, Nanos, Pump, Repor
 use super::administrator::Administrator;
 use super::legs::LegKeeper;
 use super::sampler::{BETWEEN_STORES, Cut, Sampler, cut};
+use super::tuner::Tuner;
 use super::{DEPTH_MAX, ExplorationCounts, Rig, Subject, panic_text};
 use crate::{
     Character, DiskFaults, DriverProgress, LeftMemory, MemDisk, MemDriver, Oracle, SeenContent, SimClient,
@@ -114,6 +115,12 @@ impl ExplorerRun {
         Some(LegKeeper::new(self.rng.fork(), legs))
     }
 
+    /// Makes the administrator that changes settings while a client is served.
+    fn tuner(&mut self) -> Option<Tuner> {
+        let config = self.rig.tuned.clone()?;
+        Some(Tuner::new(self.rng.fork(), config))
+    }
+
     fn sampler(
         &mut self,
         driver: &mut MemDriver,
@@ -204,6 +211,7 @@ impl ExplorerRun {
         let mut paused = false;
         let mut administrator = self.administrator();
         let mut keeper = self.leg_keeper();
+        let mut tuner = self.tuner();
         while !client.is_done() && self.states_left > 0 {
             if !paused && let Some(pause) = client.take_pause() {
                 driver.set_alarm(driver.now() + pause, 0);
@@ -246,6 +254,9 @@ impl ExplorerRun {
                 self.tell_driver(driver);
                 return Err(what);
             }
+            if let Some(tuner) = &mut tuner {
+                tuner.act(driver, stack);
+            }
             if driver.events() > events_max || driver.now() > TIME_MAX {
                 self.tell_driver(driver);
                 return Err(format!("{} requests are not answered by {}", client.in_flight(), driver.now()));
@@ -253,6 +264,9 @@ impl ExplorerRun {
         }
         if let Some(keeper) = keeper {
             *self.counts.kinds.entry("legs added while served".into()).or_default() += keeper.added;
+        }
+        if let Some(tuner) = tuner {
+            *self.counts.kinds.entry("settings changed while served".into()).or_default() += tuner.changes;
         }
         if let Some(administrator) = administrator {
             *self.counts.kinds.entry("members added while served".into()).or_default() += administrator.added;
@@ -599,7 +613,7 @@ impl ExplorerRun {
         let events_max = driver.events() + EVENTS_MAX;
         for group in groups {
             for layer in group {
-                driver.control(stack, LayerIndex(layer), control);
+                driver.control(stack, LayerIndex(layer), control.clone());
             }
             let answered = reports.len();
             loop {

@@ -11,6 +11,7 @@ mod doctor;
 mod dump;
 mod flush;
 mod format;
+mod get;
 mod grow;
 mod list;
 mod log;
@@ -19,12 +20,14 @@ mod metrics;
 mod remove;
 mod rescue;
 mod serve;
+mod set;
 mod stack_file;
 mod status;
 mod stop;
 mod top;
 mod ublk;
 mod udev;
+mod writeback;
 
 use dcd_engine::raid::stride::StridePass;
 use dcd_engine::{Extent, Nanos};
@@ -71,6 +74,9 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Stop(args) => stop::run(&args),
+        Command::Set(args) => set::run(&args),
+        Command::Get(args) => get::run(&args),
+        Command::Writeback(args) => writeback::run(&args),
         Command::StackFile(_) => stack_file::run(),
         Command::Completions(args) => completions::run(&args, (program.command)()),
         Command::Man(args) => man::run(&args, program),

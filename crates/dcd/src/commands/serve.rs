@@ -288,6 +288,8 @@ fn build(
     caches.sort_by_key(|cache| std::cmp::Reverse(cache.layer));
     let mut host = StackHost::new(&site.export, built.parts.clone(), caches, RunningCaches::default());
     host.stack_file = std::path::absolute(&site.path).unwrap_or_else(|_| site.path.clone());
+    // As it was read: a start may have left parts of it out.
+    host.file = StackFile::parse(site.text(), &site.path).ok();
     let served = Served::new(host, left_by(site));
     Ok((built.stack, served, built.recording))
 }

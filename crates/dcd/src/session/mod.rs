@@ -15,6 +15,7 @@
 //! | open                | opens the log and the data disk of a cache                                               |
 //! | overwrite, tell     | what must not be overwritten; what the members of an array tell of the caches on it      |
 //! | take_over           | takes a stack over from another machine                                                  |
+//! | stack_text          | writes changed settings to a stack file                                                  |
 //! | serving/            | what is admitted before a stack is served, the server's host, and its watch over devices |
 
 pub mod absent;
@@ -32,6 +33,7 @@ pub mod record;
 pub mod running;
 pub mod serving;
 pub mod site;
+pub mod stack_text;
 pub mod start;
 pub mod started;
 pub mod survey;

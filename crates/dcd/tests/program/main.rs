@@ -25,5 +25,6 @@ mod remote;
 mod same_story;
 mod serve;
 mod service;
+mod settings;
 mod top;
 mod ublk;

@@ -129,6 +129,8 @@ pub struct LogCacheConfig {
     pub destage_memory: usize,
     /// Operations in flight while destaging.
     pub destage_depth: usize,
+    /// Bytes that destaging writes in a second while clients are active; 0: no limit. Above the high mark, and for a drain, there is none.
+    pub destage_rate: u64,
     /// Sort and merge only within one flush epoch, with a barrier between epochs.
     pub ordered_destage: bool,
     /// Puts records where the head of the log's disk will be, if format has measured it. (The paper does not.)
@@ -181,6 +183,7 @@ impl Default for LogCacheConfig {
             idle_full: Nanos::from_millis(1),
             destage_memory: 16 << 20,
             destage_depth: 32,
+            destage_rate: 0,
             ordered_destage: false,
             follow_head: true,
             read_clean: true,
@@ -197,6 +200,16 @@ impl Default for LogCacheConfig {
 }
 
 impl LogCacheConfig {
+    /// Takes over those settings that can change while the cache serves.
+    pub fn change(&mut self, to: &LogCacheConfig) {
+        self.delay_max = to.delay_max;
+        self.bypass_bytes = to.bypass_bytes;
+        (self.when, self.what) = (to.when, to.what);
+        (self.high_mark, self.low_mark) = (to.high_mark, to.low_mark);
+        (self.idle_empty, self.idle_full) = (to.idle_empty, to.idle_full);
+        (self.destage_depth, self.destage_rate) = (to.destage_depth, to.destage_rate);
+    }
+
     /// True when these rules can fill a gap: only sorted blocks have gaps.
     pub fn may_fill(&self, rules: &Contiguity) -> bool {
         self.how == HowPolicy::Sorted && rules.write.max > 1

@@ -17,7 +17,9 @@ use super::stop::Stop;
 use super::tail::advance_tail;
 use super::write::write_pending;
 use super::{LogCacheConfig, LogCanary};
-use crate::layer::{Control, Cx, ErrorKind, Event, Geometry, Io, IoError, IoResult, OpId, Report, Request};
+use crate::layer::{
+    Control, Cx, ErrorKind, Event, Geometry, Io, IoError, IoResult, LayerSettings, OpId, Report, Request,
+};
 use crate::machine::Lifecycle;
 use crate::slab::Slab;
 use crate::{Nanos, SECTOR_BYTES};
@@ -89,6 +91,12 @@ impl Core {
         self.now = cx.now;
         if self.config.canary.is(LogCanary::LateMark) {
             self.log.publish();
+        }
+        if let Event::Control(Control::Settings(settings)) = &event
+            && let LayerSettings::LogCache(config) = &**settings
+        {
+            self.config.change(config);
+            self.log.set_delay_max(cx.now, config.delay_max);
         }
         let mut parts = self.parts(cx);
         match event {
@@ -263,7 +271,9 @@ impl CoreParts<'_> {
                 }
             }
             Control::ResetStatistics => *self.env.statistics = LogCacheStatistics::default(),
-            Control::Array(_) | Control::DistrustCopy(_) => {}
+            Control::HoldDestage(held) => self.destager.hold_back(held),
+            // Settings are taken over before any part looks at them.
+            Control::Settings(_) | Control::Array(_) | Control::DistrustCopy(_) => {}
         }
     }
 

@@ -620,6 +620,13 @@ impl Log {
         since.is_some_and(|since| now >= since.saturating_add(self.delay_max))
     }
 
+    /// Changes `delay_max`, for a flush that is due, too.
+    pub fn set_delay_max(&mut self, now: Nanos, delay_max: Nanos) {
+        self.delay_max = delay_max;
+        let latest = now.saturating_add(Nanos(delay_max.0 / 4));
+        self.flush_at = self.flush_at.map(|at| at.min(latest));
+    }
+
     /// Returns when the filling buffer is written although no request waits for it: after half of `delay_max`.
     pub fn write_at(&self) -> Option<Nanos> {
         Some(self.unsent()?.since.saturating_add(Nanos(self.delay_max.0 / 2)))

@@ -81,6 +81,16 @@ pub struct LogCacheStatus {
     /// The last attempt to destage failed.
     pub destage_failing: bool,
     pub draining: bool,
+    /// The host holds destaging back, below the high mark: see `Control::HoldDestage`.
+    #[serde(default)]
+    pub destage_held: bool,
+    #[serde(default)]
+    pub over_high_mark: bool,
+    /// Limit of destaging; 0: none. Next: a batch waits for it.
+    #[serde(default)]
+    pub destage_rate: u64,
+    #[serde(default)]
+    pub destage_limited: bool,
     /// The first few damages that the start was told to accept.
     pub accepted_damage: Vec<String>,
     /// Error of the last failed flush of the data disk; none once all writes that the flush should have covered are durable.
@@ -170,6 +180,10 @@ impl LogCacheStatus {
             destaging: !destager.is_idle(),
             destage_failing: destager.is_after_failure(),
             draining: view.life.drains(),
+            destage_held: destager.is_held_back(),
+            over_high_mark: view.is_over_high_mark(),
+            destage_rate: config.destage_rate,
+            destage_limited: destager.is_limited(view),
             accepted_damage: accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect(),
             flush_error: data.error(),
             flush_at_risk: at_risk.iter().take(LISTED_MAX).copied().collect(),

@@ -3,8 +3,8 @@
 use crate::Nanos;
 use crate::destage::when::Choice;
 use crate::layer::{
-    ArrayCommand, CommandError, Control, Cx, ErrorKind, Event, Geometry, IoError, IoResult, OpId, Report,
-    Request,
+    ArrayCommand, CommandError, Control, Cx, ErrorKind, Event, Geometry, IoError, IoResult, LayerSettings,
+    OpId, Report, Request,
 };
 use crate::machine::Lifecycle;
 use crate::raid::cache::StripeCache;
@@ -76,6 +76,11 @@ impl Array {
     }
 
     pub fn handle(&mut self, event: Event, cx: &mut Cx) {
+        if let Event::Control(Control::Settings(settings)) = &event
+            && let LayerSettings::Raid(config) = &**settings
+        {
+            self.config.change(config);
+        }
         let env = Env {
             config: &self.config,
             layout: self.layout,
@@ -165,6 +170,8 @@ impl Dispatch<'_> {
             Control::Drain
             | Control::Stop
             | Control::LogFailureRecorded
+            | Control::Settings(_)
+            | Control::HoldDestage(_)
             | Control::Array(_)
             | Control::DistrustCopy(_) => {}
         }

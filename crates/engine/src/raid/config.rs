@@ -198,6 +198,14 @@ impl RaidConfig {
         Port(self.present.iter().chain(&self.spares).filter(|there| **there).count())
     }
 
+    /// Takes over those settings that can change while the array serves.
+    pub const fn change(&mut self, to: &RaidConfig) {
+        self.pass_rate = to.pass_rate;
+        (self.when, self.what) = (to.when, to.what);
+        (self.high_mark, self.low_mark) = (to.high_mark, to.low_mark);
+        self.destage_depth = to.destage_depth;
+    }
+
     /// Refuses members or a strip that make no array.
     pub fn check_shape(&self) -> Result<(), ShapeError> {
         let members = self.present.len();

@@ -218,6 +218,8 @@ impl WriteCache {
             Control::Drain
             | Control::DrainCancel
             | Control::LogFailureRecorded
+            | Control::Settings(_)
+            | Control::HoldDestage(_)
             | Control::Array(_)
             | Control::DistrustCopy(_) => {}
         }

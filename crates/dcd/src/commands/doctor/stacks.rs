@@ -6,6 +6,7 @@ use dcd_stack::StackFile;
 
 use super::{Finding, Severity};
 use crate::commands::serve::{admit_local_users, certificates};
+use crate::commands::status::text::span;
 use crate::commands::status::verdict::Verdict;
 use crate::control::server_of;
 use crate::failure::Failure;
@@ -40,11 +41,29 @@ fn served(file: &StackFile, about: &str) -> Option<Finding> {
             let found = format!("is served, and {}", verdict.state);
             match verdict.actions.as_slice() {
                 [] if verdict.health.is_damaged() => Finding::new(Severity::Bad, about, found),
-                [] => Finding::new(Severity::Ok, about, found),
+                [] => match full_before_window(&status) {
+                    Some(full) => Finding::new(Severity::Note, about, format!("{found}; {full}")).with(WIDER),
+                    None => Finding::new(Severity::Ok, about, found),
+                },
                 actions => Finding::new(Severity::Bad, about, found).with(actions.join("; ")),
             }
         }
         Err(failure) => Finding::new(Severity::Bad, about, failure.to_string()),
+    })
+}
+
+const WIDER: &str = "widen destage-window, or take a larger log: what the log has no room for is written back at other times, too";
+
+/// Describes a log that is full before its window opens, by the rate of the last minute; none if there is none.
+fn full_before_window(status: &ServerStatus) -> Option<String> {
+    status.writeback.iter().find_map(|(name, held)| {
+        let opens = held.until_seconds?;
+        let full = status.trends.get(name)?.full_in_seconds.filter(|full| *full < opens)?;
+        Some(format!(
+            "the log of \"{name}\" is full in {}, and destage-window opens in {}",
+            span(full),
+            span(opens)
+        ))
     })
 }
 

@@ -128,7 +128,7 @@ mod tests {
     use dcd_stack::LayerStatus;
 
     use super::*;
-    use crate::session::serving::status::{DeviceStatus, SilentDevice};
+    use crate::session::serving::status::{DeviceStatus, SilentDevice, WritebackStatus};
     use crate::session::serving::trend::Trend;
     use dcd_engine::mirror::{LegStatus, MirrorStatus};
 
@@ -212,6 +212,7 @@ mod tests {
         let report = serde_json::to_value(StatusReport::new(&server, &Verdict::default())).unwrap();
         fields(&report, &mut known);
         fields(&serde_json::to_value(Trend::default()).unwrap(), &mut known);
+        fields(&serde_json::to_value(WritebackStatus::default()).unwrap(), &mut known);
         for layer in [
             LayerStatus::LogCache(Box::default()),
             LayerStatus::Raid(Box::new(array)),

@@ -10,7 +10,8 @@ use crate::commands::array::without;
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::host::RAM_LOST;
 use crate::session::serving::status::{
-    DeviceStatus, ServerStatus, destage_trouble, flush_trouble, legs_text, lost_text, state_word,
+    DeviceStatus, HeldBy, ServerStatus, WritebackStatus, destage_trouble, flush_trouble, legs_text,
+    lost_text, state_word,
 };
 use crate::session::serving::trend::Trend;
 
@@ -91,6 +92,11 @@ fn caches(status: &ServerStatus, text: &mut String) {
             none = false;
             let (name, words) = words.split_once(": ").expect("the words begin with the name");
             line(text, name, words);
+            if let Some(held) =
+                status.writeback.get(name).and_then(|held| held_words(held, layer, &status.name()))
+            {
+                more(text, &held);
+            }
             if let Some(trend) = status.trends.get(name) {
                 outlook(trend, layer).iter().for_each(|what| more(text, what));
             }
@@ -293,6 +299,33 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
         let _ = write!(words, ", {lost}");
     }
     words
+}
+
+/// Describes what holds back write-back, and until when; none if nothing does.
+fn held_words(held: &WritebackStatus, layer: &LayerStatus, stack: &str) -> Option<String> {
+    let words = match held.held_by? {
+        HeldBy::Pause => {
+            format!("write-back is paused until \"dcd writeback {stack} resume\", or until the server stops")
+        }
+        HeldBy::Window => match (&held.until, held.until_seconds) {
+            (Some(until), Some(seconds)) => format!(
+                "write-back waits for its window, which opens {} (in {})",
+                until.get(..16).unwrap_or(until).replace('T', " "),
+                span(seconds)
+            ),
+            _ => "write-back waits for its window".to_owned(),
+        },
+        HeldBy::Rate => {
+            let rate = layer.log_cache().map_or(0, |cache| cache.destage_rate);
+            format!("write-back keeps to {}/s (destage-rate) while clients are active", HumanBytes(rate))
+        }
+    };
+    let goes_on = if held.overridden {
+        "; it goes on now, as the log is over its high mark or a flush was asked for"
+    } else {
+        ""
+    };
+    Some(words + goes_on)
 }
 
 fn write_cache_words(name: &str, cache: &WriteCacheStatus) -> String {

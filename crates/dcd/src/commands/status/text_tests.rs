@@ -228,3 +228,33 @@ fn what_is_wrong_with_an_array_is_told_and_decides_the_exit_code() {
             .contains("disks: rebuilding, rebuild 41.0 %, without member 2, its journal has failed\n")
     );
 }
+
+#[test]
+fn the_screen_says_what_holds_back_write_back_and_until_when() {
+    let held = |held_by, overridden| WritebackStatus {
+        held_by: Some(held_by),
+        until: (held_by == HeldBy::Window).then(|| "2026-11-30T02:00:00+01:00".to_owned()),
+        until_seconds: (held_by == HeldBy::Window).then_some(10_800.0),
+        overridden,
+    };
+    for (held, said) in [
+        (
+            held(HeldBy::Pause, false),
+            "write-back is paused until \"dcd writeback disk resume\", or until the server stops\n",
+        ),
+        (
+            held(HeldBy::Window, false),
+            "write-back waits for its window, which opens 2026-11-30 02:00 (in 3 h)\n",
+        ),
+        (held(HeldBy::Window, true), "(in 3 h); it goes on now, as the log is over its high mark"),
+        (held(HeldBy::Rate, false), "write-back keeps to 20 MiB/s (destage-rate) while clients are active\n"),
+    ] {
+        let cache = LogCacheStatus { destage_rate: 20 << 20, ..log_cache(LogCacheState::Dirty) };
+        let mut status = server(cache);
+        status.stack = "/etc/dcd/disk.toml".into();
+        status.writeback.insert("cache".to_owned(), held);
+        let screen = screen_of(&status);
+        assert!(screen.contains(said), "{screen}");
+    }
+    assert!(!screen_of(&server(log_cache(LogCacheState::Dirty))).contains("write-back"));
+}

@@ -17,7 +17,7 @@
 //!
 //! An `Abandoned` log is never used again: the data disk has been written since without it.
 
-mod durable;
+pub mod durable;
 mod identity;
 mod mark;
 mod place;

@@ -16,12 +16,13 @@ use dcd_engine::layers::trace::TraceStatus;
 use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayStatus, members_named};
 use dcd_engine::{
-    ArrayCommand, CommandError, Control, DeviceIndex, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Port,
-    Report, Seat, Stack, Target, Unfinished,
+    ArrayCommand, CommandError, Control, DeviceIndex, LayerIndex, LayerSettings, LogCacheState,
+    LogCacheStatus, Nanos, Port, Report, Seat, Stack, Target, Unfinished,
 };
 use dcd_io::{CallId, ClientId};
 use dcd_serve::ublk::UblkStatus;
-use dcd_stack::{LayerStatus, METER, Parts};
+use dcd_stack::{DestageWindow, LayerKind, LayerStatus, METER, Parts, StackFile};
+use jiff::ZonedDateTime;
 use serde_json::{Value, json};
 
 use crate::advice::{Advised, advise};
@@ -30,10 +31,11 @@ use crate::session::running::{Note, RunningCaches, is_home_without_log, log_fail
 use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::records::{NoteKind, Records};
 use crate::session::serving::status::{
-    DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
-    flush_trouble, leg_name, legs_text, lost_text, state_word,
+    DeviceState, DeviceStatus, FLUSH_ADVICE, HeldBy, ServerStatus, SilentDevice, WritebackStatus,
+    accepted_damage, destage_trouble, flush_trouble, leg_name, legs_text, lost_text, state_word,
 };
 use crate::session::serving::trend::{Amounts, Trends};
+use crate::session::serving::windows::{LocalClock, is_open, next_change};
 
 /// Port of a log cache that leads to its log.
 const LOG_PORT: usize = 0;
@@ -121,6 +123,8 @@ struct Flushing {
     reported: Nanos,
     /// Number of bytes that were destaged before the flush.
     destaged_bytes: u64,
+    /// True if it goes on without a caller.
+    in_background: bool,
 }
 
 /// See the module's documentation.
@@ -154,8 +158,15 @@ pub struct StackHost {
     pub silent: Vec<SilentDevice>,
     pub devices: Vec<DeviceStatus>,
     trends: Trends,
+    /// An administrator holds write-back.
+    paused: bool,
+    /// Log caches that were told to hold destaging back.
+    held: BTreeSet<LayerIndex>,
+    pub clock: LocalClock,
     /// The stack file.
     pub stack_file: PathBuf,
+    /// Content of the stack file at the start, with the settings that were changed since; none for a stack that is in no file.
+    pub file: Option<StackFile>,
     /// The device of the kernel, as the driver knows it.
     pub ublk: Option<UblkStatus>,
     /// Identifier of this server in a device of the kernel's NBD client.
@@ -237,7 +248,11 @@ impl StackHost {
             silent: Vec::new(),
             devices: Vec::new(),
             trends: Trends::default(),
+            paused: false,
+            held: BTreeSet::new(),
+            clock: LocalClock::default(),
             stack_file: PathBuf::new(),
+            file: None,
             ublk: None,
             nbd_backend: None,
         }
@@ -292,7 +307,16 @@ impl StackHost {
                 }
                 json!({})
             }
-            "flush" => return self.begin_flush(now, stack, caller),
+            "flush" => return self.begin_flush(now, stack, Some(caller)),
+            "settings" => self.settings(),
+            "set" => match self.set(now, stack, &body["args"]) {
+                Ok(()) => json!({}),
+                Err(why) => dcd_serve::control::error(why),
+            },
+            "writeback" => match self.write_back(now, stack, &body["args"]) {
+                Ok(()) => json!({ "dirty_bytes": self.dirty_bytes(now, stack) }),
+                Err(why) => dcd_serve::control::error(why),
+            },
             "array" => match self.array_command(&body["args"], stack) {
                 Ok((layer, command)) => {
                     let name = body["args"]["name"].as_str().unwrap_or("").to_owned();
@@ -303,10 +327,131 @@ impl StackHost {
                 Err(why) => dcd_serve::control::error(why),
             },
             verb => dcd_serve::control::error(format!(
-                "\"{verb}\" is no call of this server; it knows status, metrics, flush, stop, array and reset-statistics"
+                "\"{verb}\" is no call of this server; it knows status, metrics, flush, settings, set, writeback, stop, array and \
+                 reset-statistics"
             )),
         };
         self.answers.push_back(ControlAnswer { to: caller, body: result, done: true });
+    }
+
+    /// The settings in force.
+    fn settings(&self) -> Value {
+        let settings = self.file.as_ref().map(StackFile::settings).unwrap_or_default();
+        let values = settings.into_iter().map(|setting| {
+            json!({ "key": setting.key, "in_force": setting.value, "change": setting.change.word() })
+        });
+        let values: Vec<Value> = values.collect();
+        json!({ "stack": self.stack_file.to_string_lossy(), "settings": values })
+    }
+
+    /// Changes settings, all or none: `{"changes": ["high-mark=80", ..]}`.
+    fn set(&mut self, now: Nanos, stack: &mut Stack, args: &Value) -> Result<(), String> {
+        if self.phase != HostPhase::Serving {
+            return Err("the server is stopping".to_owned());
+        }
+        let changes: Vec<String> = serde_json::from_value(args["changes"].clone())
+            .map_err(|_| "\"changes\" must be a list of texts like \"high-mark=80\"".to_owned())?;
+        let file = self.file.as_ref().ok_or("this stack was not read from a file, so it has no settings")?;
+        let changed = file.changed(&changes)?;
+        let mut told = Vec::new();
+        for (layer, before) in
+            changed.layers.iter().filter_map(|layer| Some((layer, file.layer(&layer.name)?)))
+        {
+            let settings = match (&before.kind, &layer.kind) {
+                (LayerKind::LogCache { config: before, .. }, LayerKind::LogCache { config, .. })
+                    if before != config =>
+                {
+                    LayerSettings::LogCache((**config).clone())
+                }
+                (LayerKind::Raid(before), LayerKind::Raid(raid)) if before.config != raid.config => {
+                    LayerSettings::Raid(raid.config.clone())
+                }
+                _ => continue,
+            };
+            let index = self.parts.layers.get(&layer.name);
+            let index = index.ok_or_else(|| format!("layer \"{}\" is not served", layer.name))?;
+            told.push((*index, settings));
+        }
+        for (index, settings) in told {
+            stack.control(now, index, Control::Settings(Box::new(settings)));
+        }
+        self.file = Some(changed);
+        self.hold(now, stack);
+        self.news.push(format!("settings were changed: {}", changes.join(" ")));
+        Ok(())
+    }
+
+    /// Pauses write-back, resumes it, or begins it: `{"command": "pause"}`.
+    fn write_back(&mut self, now: Nanos, stack: &mut Stack, args: &Value) -> Result<(), String> {
+        if self.phase != HostPhase::Serving {
+            return Err("the server is stopping".to_owned());
+        }
+        if self.caches.iter().all(|cache| cache.kind != CacheKind::LogCache) {
+            return Err("the served stack has no log cache".to_owned());
+        }
+        match args["command"].as_str().unwrap_or("") {
+            "pause" => {
+                self.paused = true;
+                if let Some(flushing) = &mut self.flushing {
+                    flushing.in_background = false;
+                }
+                self.end_flush_without_callers(now, stack);
+            }
+            "resume" => self.paused = false,
+            "now" => self.begin_flush(now, stack, None),
+            other => {
+                return Err(format!(
+                    "\"{other}\" is no command for write-back: it has pause, resume and now"
+                ));
+            }
+        }
+        self.hold(now, stack);
+        Ok(())
+    }
+
+    /// Has each log cache hold destaging back while write-back is paused or no window is open.
+    fn hold(&mut self, now: Nanos, stack: &mut Stack) {
+        let local = self.clock.now();
+        for cache in self.caches.iter().filter(|cache| cache.kind == CacheKind::LogCache) {
+            let held = self.paused || !is_open(self.windows(&cache.name), &local);
+            let has_changed = match held {
+                true => self.held.insert(cache.layer),
+                false => self.held.remove(&cache.layer),
+            };
+            if has_changed {
+                stack.control(now, cache.layer, Control::HoldDestage(held));
+            }
+        }
+    }
+
+    fn windows(&self, layer: &str) -> &[DestageWindow] {
+        match self.file.as_ref().and_then(|file| file.layer(layer)).map(|layer| &layer.kind) {
+            Some(LayerKind::LogCache { windows, .. }) => windows,
+            _ => &[],
+        }
+    }
+
+    /// The limits of write-back of a log cache.
+    fn writeback_status(&self, name: &str, cache: &LogCacheStatus, local: &ZonedDateTime) -> WritebackStatus {
+        let windows = self.windows(name);
+        let held_by = if self.paused {
+            HeldBy::Pause
+        } else if !is_open(windows, local) {
+            HeldBy::Window
+        } else if cache.destage_limited {
+            HeldBy::Rate
+        } else {
+            return WritebackStatus::default();
+        };
+        let opens = next_change(windows, local).filter(|_| held_by == HeldBy::Window);
+        let seconds = |at: &ZonedDateTime| local.duration_until(at).as_secs_f64();
+        WritebackStatus {
+            held_by: Some(held_by),
+            until_seconds: opens.as_ref().map(seconds),
+            until: opens.map(|at| at.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()),
+            overridden: held_by != HeldBy::Rate
+                && (cache.over_high_mark || cache.draining || cache.state == LogCacheState::LogFailed),
+        }
     }
 
     /// The array that a call is about, and a device that it is to be given: `{"layer": .., "name": .., "path": .., "place": ..}`, the
@@ -431,7 +576,12 @@ impl StackHost {
     pub fn client_gone(&mut self, now: Nanos, stack: &mut Stack, client: ClientId) {
         let Some(flushing) = &mut self.flushing else { return };
         flushing.callers.retain(|caller| caller.client != client);
-        if flushing.callers.is_empty() {
+        self.end_flush_without_callers(now, stack);
+    }
+
+    fn end_flush_without_callers(&mut self, now: Nanos, stack: &mut Stack) {
+        let Some(flushing) = &self.flushing else { return };
+        if flushing.callers.is_empty() && !flushing.in_background {
             let layer = self.caches[flushing.cache].layer;
             self.flushing = None;
             stack.control(now, layer, Control::DrainCancel);
@@ -442,6 +592,7 @@ impl StackHost {
     pub fn tick(&mut self, now: Nanos, stack: &mut Stack) {
         if self.watched.is_none_or(|watched| now >= watched + WATCH_INTERVAL) {
             self.watched = Some(now);
+            self.hold(now, stack);
             self.record_failures(now, stack);
             self.watch(now, stack);
             self.take_noted(now, stack);
@@ -607,18 +758,25 @@ impl StackHost {
         }
     }
 
-    fn begin_flush(&mut self, now: Nanos, stack: &mut Stack, caller: CallId) {
+    /// Begins to write everything back, for a caller, or in the background.
+    fn begin_flush(&mut self, now: Nanos, stack: &mut Stack, caller: Option<CallId>) {
         if self.phase != HostPhase::Serving {
             let body = dcd_serve::control::error("the server is stopping");
-            return self.answers.push_back(ControlAnswer { to: caller, body, done: true });
+            return self.answers.extend(caller.map(|to| ControlAnswer { to, body, done: true }));
         }
         if let Some(flushing) = &mut self.flushing {
-            return flushing.callers.push(caller);
+            flushing.in_background |= caller.is_none();
+            return flushing.callers.extend(caller);
         }
         let destaged_bytes = self.destaged_bytes(now, stack);
         // Time zero, so that the first progress comes at once.
-        self.flushing =
-            Some(Flushing { callers: vec![caller], cache: 0, reported: Nanos::ZERO, destaged_bytes });
+        self.flushing = Some(Flushing {
+            in_background: caller.is_none(),
+            callers: caller.into_iter().collect(),
+            cache: 0,
+            reported: Nanos::ZERO,
+            destaged_bytes,
+        });
         self.drain_from(now, stack, 0);
     }
 
@@ -671,6 +829,9 @@ impl StackHost {
             self.troubles.push(why);
             self.stop_from(now, stack, place + 1);
         } else if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
+            if self.flushing.as_ref().is_some_and(|flushing| flushing.in_background) {
+                self.news.push(why.clone());
+            }
             self.end_flush(&dcd_serve::control::error(why));
         } else {
             self.troubles.push(why);
@@ -770,8 +931,12 @@ impl StackHost {
                 }
             }
         }
+        let local = self.clock.now();
         for (place, cache) in self.caches.iter().enumerate() {
             let Some(layer) = status.layers.get(&cache.name) else { continue };
+            if let Some(log) = layer.log_cache() {
+                status.writeback.insert(cache.name.clone(), self.writeback_status(&cache.name, log, &local));
+            }
             let amounts = Amounts::of(layer);
             status.trends.insert(cache.name.clone(), self.trends.of(place, now, amounts));
         }

@@ -1,12 +1,15 @@
 //! The host, step by step, over fake layers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use dcd_engine::log_cache::LogCacheStatistics;
 use dcd_engine::{
     AnyStatus, Cx, Event, Extent, Geometry, Layer, Lba, LogCacheState, LogCacheStatus, StackBuilder, Target,
 };
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::*;
 use crate::session::record::{Attachment, AttachmentState, DiskRecord};
@@ -185,6 +188,104 @@ fn a_failure_of_the_log_that_cannot_be_recorded_is_recorded_as_soon_as_it_can_be
     bench.host.tick(Nanos::from_secs(4), &mut bench.stack);
     assert_eq!(bench.told(), [Control::LogFailureRecorded]);
     assert_eq!(bench.recorded().state, AttachmentState::Abandoned);
+}
+
+/// A stack file whose cache has a window, as it is in UTC.
+fn with_window(bench: &mut Bench, window: &str) -> Rc<Cell<Timestamp>> {
+    let text = format!(
+        "export = \"cache\"\n[device.a]\nmemory = \"1MiB\"\n[device.b]\nmemory = \"1MiB\"\n[layer.cache]\nkind = \"log-cache\"\n\
+         log = \"a\"\ndata = \"b\"\n{window}\n"
+    );
+    bench.host.file = Some(StackFile::parse(&text, std::path::Path::new("/etc/dcd/srv.toml")).unwrap());
+    let now = Rc::new(Cell::new("2026-01-15T01:59:57Z".parse().unwrap()));
+    bench.host.clock = LocalClock::fixed(TimeZone::UTC, Rc::clone(&now));
+    now
+}
+
+impl Bench {
+    fn ask(&mut self, verb: &str, args: Value) -> Value {
+        let body = json!({ "verb": verb, "args": args });
+        self.host.call(Nanos::from_secs(1), &mut self.stack, CALLER, &body);
+        self.answer().0
+    }
+
+    fn tick(&mut self, seconds: u64) -> Vec<Control> {
+        self.host.tick(Nanos::from_secs(seconds), &mut self.stack);
+        self.told()
+    }
+}
+
+#[test]
+fn a_window_opens_and_closes_and_the_status_says_when() {
+    let mut bench = bench();
+    let now = with_window(&mut bench, "destage-window = [\"02:00-05:00\"]");
+    assert_eq!(bench.tick(0), [Control::HoldDestage(true)]);
+    assert_eq!(bench.tick(2), [], "it is told once");
+    let held = &bench.ask("status", json!({}))["writeback"]["cache"];
+    assert_eq!(
+        *held,
+        json!({ "held_by": "window", "until": "2026-01-15T02:00:00+00:00", "until_seconds": 3.0, "overridden": false })
+    );
+    now.set("2026-01-15T02:00:01Z".parse().unwrap());
+    assert_eq!(bench.tick(4), [Control::HoldDestage(false)]);
+    assert_eq!(bench.ask("status", json!({}))["writeback"]["cache"]["held_by"], json!(null));
+    now.set("2026-01-15T05:00:01Z".parse().unwrap());
+    assert_eq!(bench.tick(6), [Control::HoldDestage(true)]);
+    // A window that is changed counts at once.
+    let set = bench.ask("set", json!({ "changes": ["destage-window=[\"05:00-06:00\"]"] }));
+    assert_eq!(set, json!({}));
+    let told = bench.told();
+    assert_eq!(told, [Control::HoldDestage(false)]);
+    bench.ask("set", json!({ "changes": ["destage-window=Sat 00:00-24:00"] }));
+    bench.ask("set", json!({ "changes": ["destage-window=[]"] }));
+    assert_eq!(bench.told(), [Control::HoldDestage(true), Control::HoldDestage(false)]);
+}
+
+#[test]
+fn write_back_is_paused_until_it_is_resumed_and_now_goes_on_in_the_background() {
+    let mut bench = bench();
+    with_window(&mut bench, "");
+    assert_eq!(bench.tick(0), []);
+    assert_eq!(bench.ask("writeback", json!({ "command": "pause" })), json!({ "dirty_bytes": 4096 }));
+    assert_eq!(bench.told(), [Control::HoldDestage(true)]);
+    assert_eq!(bench.ask("status", json!({}))["writeback"]["cache"]["held_by"], "pause");
+    bench.ask("writeback", json!({ "command": "now" }));
+    assert_eq!(bench.told(), [Control::Drain]);
+    // Neither the caller's end nor that of another flush ends it.
+    bench.host.client_gone(Nanos::ZERO, &mut bench.stack, CALLER.client);
+    bench.call("flush");
+    bench.host.client_gone(Nanos::ZERO, &mut bench.stack, CALLER.client);
+    assert_eq!(bench.told(), []);
+    bench.report(Report::Drained);
+    assert_eq!(bench.ask("status", json!({}))["writeback"]["cache"]["held_by"], "pause", "the pause goes on");
+    bench.ask("writeback", json!({ "command": "now" }));
+    bench.ask("writeback", json!({ "command": "pause" }));
+    assert_eq!(bench.told(), [Control::Drain, Control::DrainCancel], "a pause ends it");
+    bench.ask("writeback", json!({ "command": "resume" }));
+    assert_eq!(bench.told(), [Control::HoldDestage(false)]);
+    let wrong = bench.ask("writeback", json!({ "command": "stop" }));
+    assert!(wrong.to_string().contains("it has pause, resume and now"), "{wrong}");
+}
+
+#[test]
+fn settings_reach_the_layer_all_or_none() {
+    let mut bench = bench();
+    with_window(&mut bench, "");
+    let wrong = bench.ask("set", json!({ "changes": ["high-mark=80", "low-mark=90"] }));
+    assert!(wrong.to_string().contains("must be below"), "{wrong}");
+    assert_eq!(bench.told(), []);
+    assert_eq!(bench.ask("set", json!({ "changes": ["high-mark=80", "low-mark=20"] })), json!({}));
+    let told = bench.told();
+    let [Control::Settings(settings)] = told.as_slice() else { panic!("{told:?}") };
+    let LayerSettings::LogCache(config) = &**settings else { panic!("{settings:?}") };
+    assert_eq!((config.high_mark, config.low_mark), (80, 20));
+    assert_eq!(bench.host.take_news(), ["settings were changed: high-mark=80 low-mark=20"]);
+    assert!(
+        bench
+            .ask("settings", json!({}))
+            .to_string()
+            .contains("\"in_force\":\"80\",\"key\":\"cache.high-mark\"")
+    );
 }
 
 #[test]

@@ -232,6 +232,8 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
     );
     of.total("throttled", "Answers that were delayed as the log was filling", counts.throttled);
     of.flag("destage_failing", "1 while the last attempt to write back has failed", cache.destage_failing);
+    of.flag("destage_held", "1 while write-back is paused, or its window is closed", cache.destage_held);
+    of.flag("destage_limited", "1 while write-back waits for destage-rate", cache.destage_limited);
     of.flag("log_failed", "1 once the log device has failed", cache.state == LogCacheState::LogFailed);
     of.bytes(
         "flush_at_risk",

@@ -10,3 +10,4 @@ pub mod server;
 pub mod status;
 pub mod trend;
 pub mod watch;
+mod windows;

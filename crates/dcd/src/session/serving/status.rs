@@ -43,6 +43,33 @@ pub struct ServerStatus {
     pub devices: Vec<DeviceStatus>,
     /// Trend of each cache and array, by name.
     pub trends: BTreeMap<String, Trend>,
+    /// Write-back of each log cache, by name.
+    pub writeback: BTreeMap<String, WritebackStatus>,
+}
+
+/// Limits of write-back that an administrator has set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WritebackStatus {
+    /// Limit that holds dirty data back now; none without one.
+    pub held_by: Option<HeldBy>,
+    /// Local time at which its window opens; none if it is not known when the limit ends.
+    pub until: Option<String>,
+    pub until_seconds: Option<f64>,
+    /// True if dirty data is written back all the same: the log is over its high mark or has failed, or a flush was asked for.
+    pub overridden: bool,
+}
+
+/// A limit of write-back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeldBy {
+    /// "dcd writeback pause".
+    Pause,
+    /// Field "destage-window".
+    Window,
+    /// Field "destage-rate".
+    Rate,
 }
 
 /// The health of a device.

@@ -46,6 +46,8 @@ struct LogAmounts {
     logged_bytes: u64,
     destaged_bytes: u64,
     nanos_per_sector: u64,
+    /// True if dirty data stays in the log up to its high mark.
+    is_held: bool,
 }
 
 impl Amounts {
@@ -56,6 +58,7 @@ impl Amounts {
             logged_bytes: cache.statistics.log_bytes,
             destaged_bytes: cache.statistics.destaged_sectors * SECTOR_BYTES,
             nanos_per_sector: cache.destage_nanos_per_sector,
+            is_held: cache.destage_held,
         });
         let dirty_bytes = match status.log_cache() {
             Some(cache) => cache.dirty_data_bytes,
@@ -97,7 +100,8 @@ impl Trends {
             trend.destaged_bytes_per_second = rate(is.destaged_bytes, was.destaged_bytes);
             let free_bytes = is.size_bytes.saturating_sub(is.used_bytes);
             // Destaging may have just begun: the log fills up only if clients write more than the data disk can take.
-            let excess = rate(is.logged_bytes, was.logged_bytes) - is.destage_bytes_per_second();
+            let taken = if is.is_held { 0.0 } else { is.destage_bytes_per_second() };
+            let excess = rate(is.logged_bytes, was.logged_bytes) - taken;
             trend.full_in_seconds = in_seconds(free_bytes, growth(is.used_bytes, was.used_bytes).min(excess));
         }
         trend
@@ -144,6 +148,7 @@ mod tests {
             logged_bytes: 1000 * used * MIB,
             destaged_bytes: destaged * MIB,
             nanos_per_sector: 5_000,
+            is_held: false,
         };
         Amounts { dirty_bytes: dirty * MIB, is_failing: false, log: Some(log) }
     }
@@ -194,6 +199,23 @@ mod tests {
             let told = trends.of(0, at(60), state(60, rate)).full_in_seconds;
             assert_eq!(told.map(|seconds| seconds.round()), full, "{rate} MiB/s");
             trends = Trends::default();
+        }
+    }
+
+    /// While write-back is held the data disk takes nothing, however fast it is.
+    #[test]
+    fn a_log_that_is_held_fills_as_fast_as_clients_write() {
+        let at = Nanos::from_secs;
+        for (is_held, full) in [(false, None), (true, Some(40.0))] {
+            let mut trends = Trends::default();
+            let state = |second: u64| {
+                let amounts = amounts(second, second, 0);
+                let log = amounts.log.map(|log| LogAmounts { logged_bytes: second * MIB, is_held, ..log });
+                Amounts { log, ..amounts }
+            };
+            (0..=60).for_each(|second| trends.note(at(second), vec![state(second)]));
+            let told = trends.of(0, at(60), state(60)).full_in_seconds;
+            assert_eq!(told.map(f64::round), full);
         }
     }
 

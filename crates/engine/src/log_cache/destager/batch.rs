@@ -81,7 +81,9 @@ impl Destager {
             Wait::No if self.phase == BatchPhase::Choose => Some(view.now),
             Wait::No => {
                 let rests = view.readers_quiet().is_some_and(|quiet| quiet < READER_RESTS);
-                view.data.readers.last_of_all().filter(|_| rests).map(|last| last + READER_RESTS)
+                let readers =
+                    view.data.readers.last_of_all().filter(|_| rests).map(|last| last + READER_RESTS);
+                readers.into_iter().chain(self.writes_at(view)).min()
             }
         }
     }
@@ -97,8 +99,11 @@ impl Destager {
 
     fn when(&self, view: &View) -> when::Choice {
         let View { config, queue, .. } = view;
-        if view.log.has_failed() || view.life.drains() || queue.wants_space() {
+        if view.must_destage() {
             return when::Choice::Run;
+        }
+        if self.held && !view.is_over_high_mark() {
+            return when::Choice::Wait;
         }
         config.when.choose(&when::PolicyView {
             now: view.now,
@@ -117,6 +122,7 @@ impl Destager {
 
     /// Decides whether destaging may go on now, and remembers the answer. Runs after every event.
     pub fn start(&mut self, view: &View) -> Wait {
+        self.room.grow_reads(view.config.destage_depth);
         let marks = [view.config.high_mark, view.config.low_mark];
         let [high, low] = marks.map(|mark| f64::from(mark) / 100.0);
         self.triggered = when::hysteresis(self.triggered, view.log.ring().utilisation(), high, low);

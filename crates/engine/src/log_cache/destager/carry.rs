@@ -13,11 +13,21 @@ use crate::{Buf, Lba, SECTOR_BYTES, byte_offset};
 
 impl Destager {
     fn may_send(&self, port: Port, env: &Env) -> bool {
-        self.flights.len() < self.patience.depth_on(port, &env.view())
+        self.flights.len() < self.patience.depth_on(port, &env.view()).min(self.room.reads_count())
+    }
+
+    fn may_write(&mut self, env: &Env) -> bool {
+        if !self.may_send(DATA, env) {
+            return false;
+        }
+        let is_limited = self.throttle.until(&env.view()).is_some();
+        // A batch that waits for the rate does not show how fast the disk is.
+        self.suspended |= is_limited;
+        !is_limited
     }
 
     pub(super) fn step_ranges(&mut self, env: &mut Env) {
-        while self.may_send(DATA, env) {
+        while self.may_write(env) {
             let Some((extent, kind)) = self.range_parts.pop_front() else { break };
             let durability = Durability::Volatile;
             let io = match kind {
@@ -27,6 +37,9 @@ impl Destager {
             };
             // It goes there as it was chosen, whatever is written over the range meanwhile.
             env.data.fingerprint.send_range(extent, kind);
+            if matches!(io, Io::WriteZeroes { .. }) && !env.data.geometry().fast_zeroes {
+                self.throttle.sent(extent.sectors * SECTOR_BYTES, &env.view());
+            }
             self.send(BatchFlight::Range(extent), io, env);
         }
         if self.flights.is_empty() && self.range_parts.is_empty() {
@@ -141,7 +154,7 @@ impl Destager {
     }
 
     pub(super) fn step_write(&mut self, env: &mut Env) {
-        while self.may_send(DATA, env) {
+        while self.may_write(env) {
             let room = &mut self.room;
             let Some(run) = room.runs.get(self.next_run) else { break };
             let blocks = self.next_block.max(run.blocks.start)..run.blocks.end;
@@ -160,6 +173,7 @@ impl Destager {
                 env.data.fingerprint.send_data(block.target, &buf, byte_offset(at, block.target.start));
             }
             self.next_block = last;
+            self.throttle.sent(buf.len() as u64, &env.view());
             env.statistics.destage_writes += 1;
             let write = Io::Write { at, buf, durability: Durability::Volatile };
             self.send(BatchFlight::Write(first..last), write, env);

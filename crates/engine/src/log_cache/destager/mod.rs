@@ -11,7 +11,7 @@
 //! | blocks | window by window: read from the log, check, write in the policy's order | flush |
 //! | flush | the data disk is flushed; only then is anything clean (rules 6 and 9) | idle |
 //!
-//! `depth` says how many operations may be in flight. `choose` chooses a batch (`stripes`: whole stripes of an array; `sweep`: the next part of a sweep over the disk), and this file begins it and notes what is clean; `plan` says what is
+//! `depth` says how many operations may be in flight, and `rate` how many bytes may be written in a second. `choose` chooses a batch (`stripes`: whole stripes of an array; `sweep`: the next part of a sweep over the disk), and this file begins it and notes what is clean; `plan` says what is
 //! read and written for a part of it (`gaps`: also what lies between its blocks), and `carry` does so, in the memory of `room`.
 //!
 //! Only what is durable in the log is destaged, so the data disk is never ahead of what a crash leaves of the log.
@@ -25,6 +25,9 @@ mod gaps;
 mod gaps_tests;
 pub mod ordered;
 mod plan;
+mod rate;
+#[cfg(test)]
+mod rate_tests;
 mod room;
 mod stripes;
 #[cfg(test)]
@@ -49,6 +52,7 @@ pub use batch::{BatchEnd, Wait};
 use choose::Choosing;
 use depth::Patience;
 use ordered::Ordered;
+use rate::Throttle;
 use room::{BatchFlight, Room};
 use sweep::Sweep;
 
@@ -102,6 +106,9 @@ pub struct Destager {
     suspended: bool,
     per_sector: f64,
     patience: Patience,
+    throttle: Throttle,
+    /// The host holds destaging back.
+    held: bool,
     batch_sectors: u64,
     hold: u64,
     ordered: Option<Box<Ordered>>,
@@ -140,6 +147,8 @@ impl Destager {
             // Until the first batch has been timed: 1 ms, or 20 us, for a line.
             per_sector: if data.rotational { 125_000.0 } else { 2_500.0 },
             patience: Patience::default(),
+            throttle: Throttle::default(),
+            held: false,
             batch_sectors: 0,
             hold: u64::MAX,
             ordered: ordered.map(Box::new),
@@ -224,6 +233,26 @@ impl Destager {
     /// The batch before this one failed.
     pub fn is_after_failure(&self) -> bool {
         self.retry > RETRY_FIRST
+    }
+
+    /// Holds destaging back, or no longer. See [`crate::Control::HoldDestage`].
+    pub const fn hold_back(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    pub const fn is_held_back(&self) -> bool {
+        self.held
+    }
+
+    /// True while the batch waits for `destage_rate`.
+    pub fn is_limited(&self, view: &View) -> bool {
+        self.writes_at(view).is_some()
+    }
+
+    /// Returns when the rate lets the batch write on; none if it lets it now, or the batch does not write.
+    fn writes_at(&self, view: &View) -> Option<Nanos> {
+        let writes = matches!(self.phase, BatchPhase::Ranges | BatchPhase::Write);
+        self.throttle.until(view).filter(|_| writes)
     }
 
     pub fn is_idle(&self) -> bool {

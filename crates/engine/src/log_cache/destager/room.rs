@@ -155,8 +155,9 @@ pub struct Room {
     /// Memory for what a window writes. Sectors of a run lie in it as they lie in their lines, so that aligned parts of the disk are
     /// aligned in memory.
     memory: Buf,
-    /// Buffers for reads.
+    /// Buffers for reads that are free, and the number of all.
     reads: Vec<Buf>,
+    reads_count: usize,
     read_bytes: usize,
 }
 
@@ -192,6 +193,7 @@ impl Room {
             pieces: vec![0; segments],
             memory: Buf::zeroed(blocks_max * LINE_BYTES as usize),
             reads: (0..config.destage_depth).map(|_| Buf::zeroed(read_bytes)).collect(),
+            reads_count: config.destage_depth,
             read_bytes,
         }
     }
@@ -258,6 +260,19 @@ impl Room {
     pub fn window(&mut self, at: usize, bytes: usize) -> Buf {
         self.memory.share();
         self.memory.window(at, bytes)
+    }
+
+    /// Returns how many operations have buffers for reads.
+    pub const fn reads_count(&self) -> usize {
+        self.reads_count
+    }
+
+    /// Adds a buffer for reads where `destage_depth` was raised: one in each event, so that no event takes long.
+    pub fn grow_reads(&mut self, destage_depth: usize) {
+        if self.reads_count < destage_depth {
+            self.reads.push(Buf::zeroed(self.read_bytes));
+            self.reads_count += 1;
+        }
     }
 
     /// A buffer for a read.

@@ -1,0 +1,63 @@
+//! An administrator who changes the settings of a running log cache, and holds its write-back.
+
+use dcd_engine::log_cache::{LogCacheConfig, WhatPolicy, WhenPolicy};
+use dcd_engine::{Control, LayerSettings, Nanos, Stack};
+
+use crate::{MemDriver, SimRng};
+
+/// Chances in a thousand: of a change after each step, and that a change is about write-back.
+const CHANGES: u64 = 25;
+const HOLDS: u64 = 300;
+
+/// See the module's documentation.
+pub(super) struct Tuner {
+    rng: SimRng,
+    /// The settings of the start.
+    config: LogCacheConfig,
+    held: bool,
+    pub changes: u64,
+}
+
+impl Tuner {
+    pub const fn new(rng: SimRng, config: LogCacheConfig) -> Tuner {
+        Tuner { rng, config, held: false, changes: 0 }
+    }
+
+    /// Changes something now and then.
+    pub fn act(&mut self, driver: &mut MemDriver, stack: &mut Stack) {
+        if !self.rng.chance(CHANGES) {
+            return;
+        }
+        let cache = stack.layers().find(|(_, name)| *name == "cache").map(|(layer, _)| layer);
+        let control = if self.rng.chance(HOLDS) {
+            self.held = !self.held;
+            Control::HoldDestage(self.held)
+        } else {
+            Control::Settings(Box::new(LayerSettings::LogCache(self.draw())))
+        };
+        driver.note(|| format!("the administrator says {control:?}"));
+        driver.control(stack, cache.expect("it has a log cache"), control);
+        self.changes += 1;
+    }
+
+    /// The settings that can change while the cache serves. The delay only becomes shorter, as the oracle goes by that of the start.
+    fn draw(&mut self) -> LogCacheConfig {
+        let (rng, start) = (&mut self.rng, &self.config);
+        LogCacheConfig {
+            delay_max: Nanos(rng.range(1, start.delay_max.0)),
+            bypass_bytes: rng.pick(&[start.bypass_bytes, 0, 4 << 10, 16 << 10]),
+            when: rng.pick(&[WhenPolicy::Idle, WhenPolicy::HighLow, WhenPolicy::Asap, WhenPolicy::Linear]),
+            what: rng.pick(&[
+                WhatPolicy::OldestFirst,
+                WhatPolicy::LastWriteFirst,
+                WhatPolicy::LeastValidFirst,
+            ]),
+            high_mark: rng.pick(&[50, 75, 90]),
+            low_mark: rng.pick(&[5, 25, 45]),
+            idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),
+            destage_depth: rng.pick(&[1, 4, 32]),
+            destage_rate: rng.pick(&[0, 64 << 10, 1 << 20]),
+            ..start.clone()
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Writes changed settings to a stack file, in two steps: the new text is on the medium before the server changes anything, and takes the
+//! place of the old one after that. The file is locked between them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::Path;
+
+use dcd_stack::StackFile;
+
+use crate::failure::Failure;
+use crate::session::record::durable::NewContent;
+
+/// Attempts to lock a file that others replace.
+const ATTEMPTS_MAX: usize = 100;
+
+/// A stack file that is about to change. See the module's documentation.
+pub struct ChangedText<'a> {
+    path: &'a Path,
+    before: String,
+    content: NewContent<'a>,
+    _lock: File,
+}
+
+/// Locks a file, and makes sure that the lock is on the file that has this name now.
+fn lock(path: &Path) -> Result<File, Failure> {
+    let failed = |error| {
+        Failure::io(format!("{}: it cannot be written, so nothing was changed", path.display()), error)
+    };
+    for _ in 0..ATTEMPTS_MAX {
+        let named = fs::symlink_metadata(path).map_err(failed)?;
+        if named.is_symlink() {
+            let target = fs::canonicalize(path).map_err(failed)?;
+            return Err(Failure::Failed(format!(
+                "{}: it is a link, and --save would replace the link by a file, so nothing was changed: name the file itself, {}",
+                path.display(),
+                target.display()
+            )));
+        }
+        let file = dcd_io::lock_notes(path).map_err(failed)?;
+        let ours = file.metadata().map_err(failed)?;
+        let is_named = |there: fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
+        if fs::symlink_metadata(path).is_ok_and(is_named) {
+            return Ok(file);
+        }
+    }
+    Err(Failure::Failed(format!(
+        "{}: other programs replace it again and again; nothing was changed",
+        path.display()
+    )))
+}
+
+impl<'a> ChangedText<'a> {
+    /// Writes the file's text with these changes beside it.
+    ///
+    /// # Errors
+    /// If the file cannot be replaced, or would not be a stack file with the changes. The file is as it was.
+    pub fn prepare(path: &'a Path, changes: &[String]) -> Result<ChangedText<'a>, Failure> {
+        let lock = lock(path)?;
+        let file = StackFile::load(path)?;
+        let refused = |why| Failure::Failed(format!("{}: {why}; nothing was changed", path.display()));
+        let changed = file.changed(changes).map_err(refused)?;
+        let failed = |error| {
+            Failure::io(
+                format!("{}: a new text cannot be written beside it, so nothing was changed", path.display()),
+                error,
+            )
+        };
+        let content = NewContent::write(path, changed.text().as_bytes()).map_err(failed)?;
+        let before = lock.metadata().map_err(failed)?;
+        fchown(&content.file, Some(before.uid()), Some(before.gid())).map_err(failed)?;
+        content.file.set_permissions(fs::Permissions::from_mode(before.mode() & 0o7777)).map_err(failed)?;
+        content.file.sync_all().map_err(failed)?;
+        Ok(ChangedText { path, before: file.text().to_owned(), content, _lock: lock })
+    }
+
+    /// Replaces the file. The server has the new settings by now.
+    pub fn put(self) -> Result<(), Failure> {
+        let path = self.path.display();
+        let in_force = "the settings are in force until the server stops, but they are not saved";
+        // An editor does not ask for the lock.
+        if fs::read_to_string(self.path).ok().as_ref() != Some(&self.before) {
+            return Err(Failure::Failed(format!(
+                "{path}: it was changed meanwhile: {in_force}. Run the command again to save them"
+            )));
+        }
+        self.content
+            .put()
+            .map_err(|error| Failure::io(format!("{path}: {in_force}. Replacing the file failed"), error))
+    }
+}
