@@ -343,7 +343,7 @@ impl Rig {
 
     fn control(&mut self, control: Control) {
         for layer in 0..self.stack.layer_count() {
-            self.driver.control(&mut self.stack, LayerIndex(layer), control);
+            self.driver.control(&mut self.stack, LayerIndex(layer), control.clone());
         }
     }
 
