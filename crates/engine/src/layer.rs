@@ -495,6 +495,34 @@ pub struct Geometry {
     pub stripes: Option<Stripes>,
     /// Number of copies of all data, if [`Io::ReadCopy`] can read each; otherwise 1.
     pub copies: u8,
+    /// The holes of the device can be found without reading it: a sparse file.
+    pub holes: bool,
+}
+
+/// Content of sectors, as far as it is known without reading them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SectorState {
+    /// Any content; also where the content is not known.
+    Data,
+    /// Zeroes, with space for data.
+    Zeroes,
+    /// Zeroes, without space of their own.
+    Hole,
+}
+
+/// Source of the state of sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapSource {
+    Known(SectorState),
+    /// The layer or device behind this port, from this sector on.
+    Below(Port, Lba),
+}
+
+/// State of the first sectors of an extent, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapPart {
+    pub sectors: u64,
+    pub source: MapSource,
 }
 
 /// The stripes of an array: writing a whole stripe needs no reads for its parity.
@@ -539,6 +567,7 @@ impl Geometry {
             read_only: false,
             stripes: None,
             copies: 1,
+            holes: false,
         }
     }
 
@@ -691,6 +720,12 @@ pub trait Layer {
     /// Runs once, before the first event, when everything below is active: reads superblocks, recovers.
     fn activate(&mut self, _below: &mut dyn Ports) -> Result<(), ActivateError> {
         Ok(())
+    }
+
+    /// Describes the first sectors of an extent that is not empty, without reading them. The cost of a call is bounded, however long the
+    /// extent is. Writes that are not answered may count or not.
+    fn map(&self, extent: Extent) -> MapPart {
+        MapPart { sectors: extent.sectors, source: MapSource::Known(SectorState::Data) }
     }
 
     /// Returns `()` if the layer has nothing to tell, or has not started.

@@ -29,6 +29,7 @@ pub use log_cache::{LogCacheState, LogCacheStatus, LogHead};
 pub use planted::{PLANTS_BUGS, Planted};
 pub use slab::Slab;
 pub use stack::{
-    DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, StartError, Tag, Target,
+    DeviceIndex, LayerIndex, Output, Pump, Stack, StackBuilder, StackDevice, StackMap, StartError, Tag,
+    Target,
 };
 pub use units::*;

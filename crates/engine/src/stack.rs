@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 
-use crate::Nanos;
 use crate::layer::{
-    ActivateError, BlockDevice, Command, Control, Cx, Event, Geometry, Io, IoResult, Layer, OpId, Port,
-    Ports, Report, Request, RequestId,
+    ActivateError, BlockDevice, Command, Control, Cx, Event, Geometry, Io, IoResult, Layer, MapPart,
+    MapSource, OpId, Port, Ports, Report, Request, RequestId, SectorState,
 };
 use crate::slab::Slab;
+use crate::{Extent, Lba, Nanos};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayerIndex(pub usize);
@@ -32,6 +32,14 @@ pub enum Target {
 pub struct StartError {
     pub layer: String,
     pub error: ActivateError,
+}
+
+/// Source of the state of sectors of the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StackMap {
+    Known(SectorState),
+    /// The holes of this device, from this sector on. The state at the time of the call is what counts: what was written before is there.
+    Device(DeviceIndex, Lba),
 }
 
 /// Names an operation that a device is carrying out; give it back to [`Stack::complete`].
@@ -189,6 +197,27 @@ impl Stack {
         match target {
             Target::Layer(index) => self.layer(index).geometry(),
             Target::Device(index) => self.devices[index.0],
+        }
+    }
+
+    /// Describes the first sectors of an extent of the root: their number, and what they hold. See [`Layer::map`].
+    pub fn map(&self, extent: Extent) -> (u64, StackMap) {
+        let (mut target, mut extent) = (self.root, extent);
+        loop {
+            let layer = match target {
+                Target::Layer(index) => index,
+                Target::Device(device) if self.devices[device.0].holes => {
+                    return (extent.sectors, StackMap::Device(device, extent.start));
+                }
+                Target::Device(_) => return (extent.sectors, StackMap::Known(SectorState::Data)),
+            };
+            let MapPart { sectors, source } = self.layer(layer).map(extent);
+            match source {
+                MapSource::Known(state) => return (sectors, StackMap::Known(state)),
+                MapSource::Below(port, at) => {
+                    (target, extent) = (self.below(layer, port), Extent::new(at, sectors));
+                }
+            }
         }
     }
 

@@ -11,7 +11,9 @@
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
-use dcd_engine::{Buf, Io, IoResult};
+use dcd_engine::{Buf, Extent, Io, IoResult};
+
+use crate::device::MappedRun;
 
 /// A piece of output. Buffers go out as they are, without a copy.
 #[derive(Debug)]
@@ -26,6 +28,17 @@ pub struct ControlCall {
     /// Chosen by the session; comes back with the answer.
     pub token: u64,
     pub body: serde_json::Value,
+}
+
+/// A question what sectors of the root hold, without reading them.
+#[derive(Clone, Copy, Debug)]
+pub struct MapCall {
+    /// Chosen by the session; comes back with the answer.
+    pub token: u64,
+    /// Not empty, and within the root.
+    pub extent: Extent,
+    /// Maximum number of runs in the answer, at least one.
+    pub runs_max: usize,
 }
 
 /// A command to a driver of the kernel, through the ring.
@@ -53,6 +66,8 @@ pub struct Actions {
     pub requests: Vec<(u64, Io)>,
     /// Calls of a session.
     pub calls: Vec<ControlCall>,
+    /// Questions of a session.
+    pub maps: Vec<MapCall>,
     pub commands: Vec<KernelCommand>,
     /// Close the session's connection once all of `send` is sent.
     pub close: bool,
@@ -132,6 +147,9 @@ pub trait FrontEnd {
 
     /// The answer to one of its control calls. A call may be answered more than once (progress); the last has `done`.
     fn call_reply(&mut self, _token: u64, _body: serde_json::Value, _done: bool, _actions: &mut Actions) {}
+
+    /// The answer to one of its questions: at least the first sectors of the extent, in order. Runs that follow each other differ.
+    fn mapped(&mut self, _token: u64, _runs: &[MappedRun], _actions: &mut Actions) {}
 
     /// Resumes requests that waited for memory. Returns false if there is still too little.
     fn go_on(&mut self, _actions: &mut Actions) -> bool {

@@ -21,15 +21,15 @@ mod workers;
 
 pub use command::{ControlCommand, KernelMemory};
 pub use device::{
-    Device, DeviceError, DeviceSpec, Direct, Failures, FileDevice, FileSpec, LoopFile, MemoryDevice, Overlay,
-    loop_file, read_mark, reserve_space, write_mark,
+    Device, DeviceError, DeviceSpec, Direct, Failures, FileDevice, FileSpec, LoopFile, MappedRun,
+    MemoryDevice, Overlay, loop_file, read_mark, reserve_space, write_mark,
 };
 pub use driver::{
     CallId, ClientId, Context, Driver, DriverError, Host, OpenId, Peer, Refused, Statistics, StopOutcome,
     UnansweredOps, UnknownPeer, way_to_io_uring,
 };
 pub use front_end::{
-    Actions, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup,
+    Actions, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup, MapCall,
     OutputPiece, SessionFactory, Task,
 };
 pub use listen::ListenError;

@@ -15,12 +15,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
-use dcd_engine::IoResult;
+use dcd_engine::{Extent, IoResult, SectorState};
 
 use crate::bell::Bell;
 use crate::device::sync::run_to_end;
 use crate::device::transfer::Transfer;
-use crate::device::{Backing, Device, DeviceError, OpenFile};
+use crate::device::{Backing, Device, DeviceError, MappedRun, OpenFile, holes};
 use crate::front_end::Task;
 
 /// Calls of a device at a time, as many as a disk's command queue holds; further calls wait for a thread.
@@ -38,6 +38,8 @@ pub(crate) struct Finished {
 pub(crate) struct FinishedQueue {
     /// Ends of operations, by their place in the driver.
     pub ended: Vec<(usize, IoResult)>,
+    /// States of the first sectors of extents, by the questions' places in the driver.
+    pub mapped: Vec<(usize, Vec<MappedRun>)>,
     /// Devices that were to be opened, by the number that was given for each.
     pub opened: Vec<(u64, Result<Device, DeviceError>)>,
     /// Ends of front-ends' tasks, by their place in the driver.
@@ -100,14 +102,20 @@ pub(crate) struct Workers {
 
 struct SharedFile {
     file: File,
-    jobs: Mutex<TransferJobs>,
+    jobs: Mutex<FileJobs>,
     work: Condvar,
     finished: Arc<Finished>,
 }
 
+/// A call, or several. The number is the place in the driver.
+enum FileJob {
+    Transfer(usize, Transfer),
+    Holes { index: usize, extent: Extent, block_bytes: u64 },
+}
+
 #[derive(Default)]
-struct TransferJobs {
-    waiting: VecDeque<(usize, Transfer)>,
+struct FileJobs {
+    waiting: VecDeque<FileJob>,
     /// Threads that wait for a job.
     idle: usize,
     closed: bool,
@@ -134,8 +142,17 @@ impl Workers {
 
     /// Queues an operation for a thread.
     pub fn submit(&mut self, op: usize, transfer: Transfer) {
+        self.add(FileJob::Transfer(op, transfer));
+    }
+
+    /// Queues a search for holes, for a question.
+    pub fn look_for_holes(&mut self, index: usize, extent: Extent, block_bytes: u64) {
+        self.add(FileJob::Holes { index, extent, block_bytes });
+    }
+
+    fn add(&mut self, job: FileJob) {
         let mut jobs = lock(&self.shared.jobs);
-        jobs.waiting.push_back((op, transfer));
+        jobs.waiting.push_back(job);
         let all_are_busy = jobs.waiting.len() > jobs.idle;
         drop(jobs);
         self.shared.work.notify_one();
@@ -169,10 +186,18 @@ impl Drop for Workers {
 fn work(shared: &SharedFile) {
     let mut jobs = lock(&shared.jobs);
     loop {
-        while let Some((op, transfer)) = jobs.waiting.pop_front() {
+        while let Some(job) = jobs.waiting.pop_front() {
             drop(jobs);
-            let result = run_to_end(shared.file.as_raw_fd(), transfer);
-            shared.finished.ended(op, result);
+            match job {
+                FileJob::Transfer(op, transfer) => {
+                    shared.finished.ended(op, run_to_end(shared.file.as_raw_fd(), transfer));
+                }
+                FileJob::Holes { index, extent, block_bytes } => {
+                    let all = || vec![MappedRun { sectors: extent.sectors, state: SectorState::Data }];
+                    let runs = holes::runs(&shared.file, extent, block_bytes).unwrap_or_else(|_| all());
+                    shared.finished.add(|queue| queue.mapped.push((index, runs)));
+                }
+            }
             jobs = lock(&shared.jobs);
         }
         if jobs.closed {

@@ -10,7 +10,10 @@ pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
@@ -23,17 +26,23 @@ pub const OPT_LIST: u32 = 3;
 pub const OPT_STARTTLS: u32 = 5;
 pub const OPT_INFO: u32 = 6;
 pub const OPT_GO: u32 = 7;
+pub const OPT_STRUCTURED_REPLY: u32 = 8;
+pub const OPT_LIST_META_CONTEXT: u32 = 9;
+pub const OPT_SET_META_CONTEXT: u32 = 10;
+pub const OPT_EXTENDED_HEADERS: u32 = 11;
 /// Private option of dcd's own client, without data: the client continues with the next server.
 pub const OPT_GOES_ON: u32 = 0x6463_6401;
 
 pub const REP_ACK: u32 = 1;
 pub const REP_SERVER: u32 = 2;
 pub const REP_INFO: u32 = 3;
+pub const REP_META_CONTEXT: u32 = 4;
 pub const REP_ERR_UNSUP: u32 = (1 << 31) + 1;
 pub const REP_ERR_INVALID: u32 = (1 << 31) + 3;
 pub const REP_ERR_TLS_REQUIRED: u32 = (1 << 31) + 5;
 pub const REP_ERR_UNKNOWN: u32 = (1 << 31) + 6;
 pub const REP_ERR_TOO_BIG: u32 = (1 << 31) + 9;
+pub const REP_ERR_EXT_HEADER_REQD: u32 = (1 << 31) + 10;
 
 pub const INFO_EXPORT: u16 = 0;
 pub const INFO_NAME: u16 = 1;
@@ -50,7 +59,9 @@ pub const TFLAG_SEND_FUA: u16 = 1 << 3;
 pub const TFLAG_ROTATIONAL: u16 = 1 << 4;
 pub const TFLAG_SEND_TRIM: u16 = 1 << 5;
 pub const TFLAG_SEND_WRITE_ZEROES: u16 = 1 << 6;
+pub const TFLAG_SEND_DF: u16 = 1 << 7;
 pub const TFLAG_CAN_MULTI_CONN: u16 = 1 << 8;
+pub const TFLAG_SEND_CACHE: u16 = 1 << 10;
 pub const TFLAG_SEND_FAST_ZERO: u16 = 1 << 11;
 
 pub const CMD_READ: u16 = 0;
@@ -58,11 +69,32 @@ pub const CMD_WRITE: u16 = 1;
 pub const CMD_DISC: u16 = 2;
 pub const CMD_FLUSH: u16 = 3;
 pub const CMD_TRIM: u16 = 4;
+pub const CMD_CACHE: u16 = 5;
 pub const CMD_WRITE_ZEROES: u16 = 6;
+pub const CMD_BLOCK_STATUS: u16 = 7;
 
 pub const CMD_FLAG_FUA: u16 = 1 << 0;
 pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
+pub const CMD_FLAG_DF: u16 = 1 << 2;
+pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
 pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
+/// With extended headers: the length is that of a payload.
+pub const CMD_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
+
+pub const REPLY_FLAG_DONE: u16 = 1 << 0;
+pub const REPLY_NONE: u16 = 0;
+pub const REPLY_OFFSET_DATA: u16 = 1;
+pub const REPLY_OFFSET_HOLE: u16 = 2;
+pub const REPLY_BLOCK_STATUS: u16 = 5;
+pub const REPLY_BLOCK_STATUS_EXT: u16 = 6;
+pub const REPLY_ERROR: u16 = (1 << 15) + 1;
+pub const REPLY_ERROR_OFFSET: u16 = (1 << 15) + 2;
+
+/// The metadata context of holes, its states, and the query for all contexts of the protocol text.
+pub const BASE_ALLOCATION: &str = "base:allocation";
+pub const BASE_ALL: &str = "base:";
+pub const STATE_HOLE: u32 = 1 << 0;
+pub const STATE_ZERO: u32 = 1 << 1;
 
 /// Bytes of the zeroes after the export flags that a client may decline (NO_ZEROES).
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
@@ -72,6 +104,7 @@ pub const STRING_BYTES_MAX: usize = 4096;
 pub const CLIENT_FLAGS_BYTES: usize = 4;
 pub const OPTION_HEADER_BYTES: usize = 16;
 pub const REQUEST_HEADER_BYTES: usize = 28;
+pub const EXTENDED_REQUEST_BYTES: usize = 32;
 pub const SIMPLE_REPLY_BYTES: usize = 16;
 
 /// An error number of the protocol; the values are those of Linux.
@@ -155,18 +188,26 @@ pub struct RequestHeader {
     pub command: u16,
     pub cookie: u64,
     pub offset: u64,
-    pub length: u32,
+    pub length: u64,
 }
 
 impl RequestHeader {
     pub fn parse(bytes: &[u8; REQUEST_HEADER_BYTES]) -> RequestHeader {
+        RequestHeader::with_length(bytes, u64::from(u32_at(bytes, 24)))
+    }
+
+    pub fn parse_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> RequestHeader {
+        RequestHeader::with_length(bytes, u64_at(bytes, 24))
+    }
+
+    fn with_length(bytes: &[u8], length: u64) -> RequestHeader {
         RequestHeader {
             magic: u32_at(bytes, 0),
             flags: u16_at(bytes, 4),
             command: u16_at(bytes, 6),
             cookie: u64_at(bytes, 8),
             offset: u64_at(bytes, 16),
-            length: u32_at(bytes, 24),
+            length,
         }
     }
 }

@@ -12,6 +12,7 @@ mod calibrate;
 mod common;
 mod create;
 mod doctor;
+mod holes;
 mod identity;
 mod kill;
 mod legs;

@@ -2,11 +2,11 @@
 
 use std::cell::Cell;
 
-use crate::Nanos;
 use crate::layer::{
-    ActivateError, AnyStatus, Control, Cx, Event, Geometry, IoResult, Layer, OpId, Port, Ports, Request,
-    RequestId,
+    ActivateError, AnyStatus, Control, Cx, Event, Geometry, IoResult, Layer, MapPart, MapSource, OpId, Port,
+    Ports, Request, RequestId,
 };
+use crate::{Extent, Lba, Nanos};
 
 /// The geometry of a filter from above, from activation on.
 pub type SeenGeometry = Cell<Option<Geometry>>;
@@ -25,6 +25,11 @@ pub trait Filter {
     /// Takes an answer from below.
     fn pass_back(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {
         cx.reply(id, result);
+    }
+
+    /// Returns the place below of a sector.
+    fn place_below(&self, at: Lba) -> Lba {
+        at
     }
 
     fn reset_statistics(&mut self, _now: Nanos) {}
@@ -72,6 +77,11 @@ impl<F: Filter> Layer for F {
         let seen = self.over(below.geometry(Self::BELOW))?;
         self.seen().set(Some(seen));
         Ok(())
+    }
+
+    fn map(&self, extent: Extent) -> MapPart {
+        let source = MapSource::Below(F::BELOW, self.place_below(extent.start));
+        MapPart { sectors: extent.sectors, source }
     }
 
     fn status(&self, now: Nanos) -> Box<dyn AnyStatus> {

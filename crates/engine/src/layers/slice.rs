@@ -55,6 +55,10 @@ impl Filter for Slice {
         &self.seen
     }
 
+    fn place_below(&self, at: Lba) -> Lba {
+        at + self.extent.start.0
+    }
+
     fn pass(&mut self, request: Request, cx: &mut Cx) {
         match self.moved(request.io) {
             Ok(io) => cx.submit(Self::BELOW, OpId(request.id.0), io),

@@ -51,6 +51,9 @@ mod index;
 mod keep;
 mod log;
 mod lost;
+mod map;
+#[cfg(test)]
+mod map_tests;
 mod nearer;
 pub mod offline;
 mod places;
@@ -93,8 +96,8 @@ pub use log::REST;
 pub use statistics::LogCacheStatistics;
 pub use status::{LogCacheState, LogCacheStatus, LogHead};
 
-use crate::Nanos;
-use crate::layer::{ActivateError, AnyStatus, Cx, Event, Geometry, Layer, Ports};
+use crate::layer::{ActivateError, AnyStatus, Cx, Event, Geometry, Layer, MapPart, Ports};
+use crate::{Extent, Nanos};
 
 /// The log cache as a layer: its log on port 0, its data disk on port 1.
 pub struct LogCache {
@@ -140,6 +143,10 @@ impl Layer for LogCache {
         let memory = self.memory.as_deref_mut();
         self.core = Some(Box::new(activate::activate(self.config.clone(), memory, below)?));
         Ok(())
+    }
+
+    fn map(&self, extent: Extent) -> MapPart {
+        self.core().view().map(extent)
     }
 
     fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {

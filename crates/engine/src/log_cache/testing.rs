@@ -23,6 +23,7 @@ pub struct Ram {
     pub discards: Discards,
     pub rotational: bool,
     pub stripes: Option<Stripes>,
+    pub holes: bool,
     /// Modifying operations and flushes that still work.
     pub operations_left: u64,
     pub operations: u64,
@@ -41,6 +42,7 @@ impl Ram {
             discards: Discards::No,
             rotational: false,
             stripes: None,
+            holes: false,
             operations_left: u64::MAX,
             operations: 0,
         }
@@ -103,6 +105,7 @@ impl BlockDevice for Ram {
             rotational: self.rotational,
             stripes: self.stripes,
             copies: self.copies,
+            holes: self.holes,
             ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
         }
     }

@@ -28,6 +28,7 @@ impl MemoryDevice {
             read_only: false,
             stripes: None,
             copies: 1,
+            holes: false,
         };
         MemoryDevice { geometry, chunks: BTreeMap::new() }
     }

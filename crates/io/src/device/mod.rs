@@ -4,6 +4,7 @@
 //! the same error wherever it lands. A file's requests become system calls by one state machine ([`transfer`]), which
 //! the ring and the synchronous [`FileDevice`] share.
 
+pub(crate) mod holes;
 mod identity;
 mod loops;
 mod memory;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 
 use dcd_engine::{ErrorKind, Geometry, Io, IoError};
 
+pub use holes::MappedRun;
 pub use identity::{LoopFile, loop_file, read_mark, write_mark};
 pub use memory::MemoryDevice;
 pub use open::DeviceError;

@@ -238,6 +238,7 @@ fn measure(
         read_only: spec.read_only,
         stripes: None,
         copies: 1,
+        holes: !is_block,
     };
     let calls_by = match () {
         () if in_memory => CallsBy::Itself,

@@ -12,7 +12,7 @@ use crate::device::sync::run_to_end;
 use crate::device::transfer::{SystemCall, Transfer};
 use crate::device::{Backing, CallsBy, Device, DeviceError, DeviceSpec, Failures, OpenFile, check};
 use crate::ring::{RingPurpose, Token};
-use crate::workers::{self, FinishedQueue, Workers};
+use crate::workers::{self, Finished, FinishedQueue, Workers};
 
 /// Largest operation on a file in memory that is done synchronously: copying costs less than passing it to a kernel thread, as
 /// the ring does for such files. For larger ones a second processor pays.
@@ -110,20 +110,10 @@ impl Driver {
             Backing::File(file) => {
                 let transfer = Transfer::new(file.traits, io);
                 if transfer.is_for_thread() {
-                    let workers = match file.workers.take() {
-                        Some(workers) => Ok(workers),
-                        None => file
-                            .file
-                            .try_clone()
-                            .and_then(|file| Workers::new(file, Arc::clone(&self.finished_by_workers))),
-                    };
-                    match workers {
-                        Ok(workers) => {
-                            let op = self.ops.insert(op);
-                            file.workers.insert(workers).submit(op, transfer);
-                        }
-                        // No descriptor or thread is left. Advice need not be taken.
-                        Err(_) => self.finished.push_back((tag, transfer.finish(Ok(())))),
+                    match workers_of_file(file, &self.finished_by_workers) {
+                        Some(workers) => workers.submit(self.ops.insert(op), transfer),
+                        // Advice need not be taken.
+                        None => self.finished.push_back((tag, transfer.finish(Ok(())))),
                     }
                 } else if file.traits.calls_by == CallsBy::Itself && transfer.bytes() <= AT_ONCE_BYTES_MAX {
                     let result = run_to_end(file.file.as_raw_fd(), transfer);
@@ -133,6 +123,15 @@ impl Driver {
                     self.push_call(op);
                 }
             }
+        }
+    }
+
+    /// The threads of a device, if it is a file and they can be had.
+    pub(super) fn workers_of(&mut self, device: usize) -> Option<&mut Workers> {
+        match &mut self.devices[device].backing {
+            Backing::File(file) => workers_of_file(file, &self.finished_by_workers),
+            Backing::Worked { workers, .. } => Some(workers),
+            Backing::Memory(_) | Backing::Remote(_) | Backing::Closed => None,
         }
     }
 
@@ -244,4 +243,12 @@ impl Driver {
         // SAFETY: the entry names no memory.
         unsafe { self.ring.push(entry, Token::new(RingPurpose::Workers, 0)) };
     }
+}
+
+/// Returns the threads of a file that otherwise uses the ring. None if no descriptor or thread is left.
+fn workers_of_file<'a>(file: &'a mut OpenFile, finished: &Arc<Finished>) -> Option<&'a mut Workers> {
+    if file.workers.is_none() {
+        file.workers = Workers::new(file.file.try_clone().ok()?, Arc::clone(finished)).ok();
+    }
+    file.workers.as_mut()
 }

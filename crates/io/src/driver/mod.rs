@@ -16,6 +16,7 @@ mod alarms;
 mod disks;
 mod front_ends;
 mod host;
+mod maps;
 mod network;
 mod outgoing;
 mod peers;
@@ -45,6 +46,7 @@ use alarms::Alarms;
 use disks::DeviceOp;
 use front_ends::{CommandInKernel, ServedFrontEnd};
 use host::Calls;
+use maps::Maps;
 use network::{Connection, Listener, Orphan};
 use stop::Stopping;
 
@@ -163,6 +165,7 @@ pub struct Driver {
     sweep_at: Option<Nanos>,
     alarms: Alarms,
     calls: Calls,
+    maps: Maps,
     front_ends: Vec<ServedFrontEnd>,
     /// The commands that the kernel has.
     given: Slab<CommandInKernel>,
@@ -212,6 +215,7 @@ impl Driver {
             sweep_at: None,
             alarms: Alarms::default(),
             calls: Calls::default(),
+            maps: Maps::default(),
             front_ends: Vec::new(),
             given: Slab::default(),
             signals: None,
@@ -279,6 +283,7 @@ impl Driver {
             host.wake(&mut Context { driver: self, stack });
         }
         self.sweep(stack, host);
+        self.step_map(stack, host);
         self.settle(stack, host);
     }
 
@@ -300,6 +305,9 @@ impl Driver {
                 for (index, ended) in queue.tasks {
                     self.with_front_end(index, |front_end, _| front_end.task_ended(ended));
                     self.tell_news(stack, host);
+                }
+                for (index, runs) in queue.mapped {
+                    self.mapped(stack, host, index, &runs);
                 }
                 for (number, device) in queue.opened {
                     host.opened(OpenId(number), device, &mut Context { driver: self, stack });
@@ -364,7 +372,8 @@ impl Driver {
     /// True if a turn has left work to do before it waits.
     fn has_work(&self, stack: &Stack) -> bool {
         let done = self.finished.is_empty() && self.held.is_empty() && !stack.has_outputs();
-        !done || !self.arrived.is_empty() || !self.refused.is_empty() || !self.calls.answers.is_empty()
+        let waits = !self.arrived.is_empty() || !self.refused.is_empty() || !self.calls.answers.is_empty();
+        !done || waits || self.maps.are_due()
     }
 
     fn output(&mut self, stack: &mut Stack, host: &mut dyn Host, output: Output) {
@@ -466,8 +475,8 @@ impl Pump for Driver {
                     RingPurpose::Workers => {
                         let queue = self.collect_from_workers(completion.more);
                         assert!(
-                            queue.opened.is_empty() && queue.tasks.is_empty(),
-                            "only hosts have devices opened, and none runs yet"
+                            queue.opened.is_empty() && queue.tasks.is_empty() && queue.mapped.is_empty(),
+                            "only hosts and clients ask for these, and none is there yet"
                         );
                     }
                     _ => self.completions.push_back(completion),

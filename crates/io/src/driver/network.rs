@@ -285,7 +285,7 @@ impl Driver {
         let connection = self.connections.get_mut(index).expect("its session has just been called");
         let client = connection.client;
         actions.send.drain(..).for_each(|piece| connection.outgoing.push(piece));
-        connection.unanswered += actions.requests.len() + actions.calls.len();
+        connection.unanswered += actions.requests.len() + actions.calls.len() + actions.maps.len();
         if self.stopping.is_some() && connection.condition.holds_requests {
             actions.requests.clear();
         }
@@ -299,6 +299,9 @@ impl Driver {
         self.list(index);
         for (token, io) in actions.requests.drain(..) {
             self.request(AnswerTo::Session { connection: index, client, token }, io);
+        }
+        for map in actions.maps.drain(..) {
+            self.map(index, client, map);
         }
         for call in actions.calls.drain(..) {
             let id = self.calls.begin(client, index, call.token);

@@ -197,6 +197,7 @@ fn geometry(offer: &Offer, read_only: bool) -> Result<Geometry, String> {
         read_only,
         stripes: None,
         copies: 1,
+        holes: false,
     })
 }
 

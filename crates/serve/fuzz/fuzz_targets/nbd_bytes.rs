@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use dcd_engine::{Discards, Geometry, IoResult};
-use dcd_io::{Actions, FrontEnd};
+use dcd_engine::{Discards, Geometry, IoResult, SectorState};
+use dcd_io::{Actions, FrontEnd, MappedRun};
 use dcd_serve::nbd::{FLIGHT_REQUESTS_MAX, NbdExports, NbdSession};
 use libfuzzer_sys::fuzz_target;
 
@@ -25,7 +25,13 @@ fuzz_target!(|data: &[u8]| {
     session.start(&mut actions);
     if shape & 4 != 0 {
         // Straight to the transmission phase, which random bytes seldom reach.
-        session.receive(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01d", &mut actions);
+        session.receive(b"\0\0\0\x03", &mut actions);
+        if shape & 8 != 0 {
+            session.receive(b"IHAVEOPT\0\0\0\x0b\0\0\0\0", &mut actions);
+            let queries = b"IHAVEOPT\0\0\0\x0a\0\0\0\x1c\0\0\0\x01d\0\0\0\x01\0\0\0\x0fbase:allocation";
+            session.receive(queries, &mut actions);
+        }
+        session.receive(b"IHAVEOPT\0\0\0\x01\0\0\0\x01d", &mut actions);
         assert!(session.condition().is_established);
     }
     for chunk in stream.chunks(usize::from(shape >> 3) * 7 + 1) {
@@ -43,6 +49,12 @@ fn finish(session: &mut NbdSession, actions: &mut Actions) {
             if let dcd_io::OutputPiece::Buf(buf) = piece {
                 session.sent(buf, actions);
             }
+        }
+        if let Some(map) = actions.maps.pop() {
+            assert!(map.extent.sectors > 0 && map.extent.end().0 <= SECTORS, "outside the device: {map:?}");
+            let all = MappedRun { sectors: map.extent.sectors, state: SectorState::Data };
+            session.mapped(map.token, &[all], actions);
+            continue;
         }
         let Some((token, io)) = actions.requests.pop() else { return };
         if let Some(extent) = io.extent() {

@@ -111,7 +111,7 @@ fn run(disk: &mut [u8], mut io: Io) -> IoResult {
 fn expected(case: &Case, flags: u16, command: u16, offset: u64, length: u32, block: u32) -> u32 {
     const FUA: u16 = 1;
     let (changes, known) = match command {
-        0 | 3 => (false, FUA),
+        0 | 3 | 5 => (false, FUA),
         1 => (true, FUA),
         4 => (true, FUA),
         6 => (true, FUA | 2 | 16),

@@ -9,6 +9,7 @@ use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
 use super::budget::Budget;
 use super::protocol as p;
+use super::replies::ReplyForm;
 use crate::Outlives;
 
 /// The longest payload of a request or a reply: every server must accept it, and no request can make this server allocate
@@ -51,9 +52,13 @@ impl Export {
     }
 
     /// The transmission flags: only abilities that the server really has.
-    pub fn flags(&self) -> u16 {
+    pub fn flags(&self, form: ReplyForm) -> u16 {
         // One stack serves every connection, so a flush on one covers what was replied to on all of them.
-        let mut flags = p::TFLAG_HAS_FLAGS | p::TFLAG_SEND_FUA | p::TFLAG_CAN_MULTI_CONN;
+        let mut flags =
+            p::TFLAG_HAS_FLAGS | p::TFLAG_SEND_FUA | p::TFLAG_CAN_MULTI_CONN | p::TFLAG_SEND_CACHE;
+        if form >= ReplyForm::Structured {
+            flags |= p::TFLAG_SEND_DF;
+        }
         if !self.is_durable() {
             flags |= p::TFLAG_SEND_FLUSH;
         }

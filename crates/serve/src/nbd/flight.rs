@@ -2,11 +2,13 @@
 
 use slab::Slab;
 
+use super::replies::ReplyTo;
+
 /// State of a request until its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingAnswer {
-    pub cookie: u64,
-    /// The length of its payload or of the data it reads.
+    pub to: ReplyTo,
+    /// Memory that it holds: of its payload, of the data it reads, or of its reply.
     pub bytes: usize,
     pub kind: AnswerKind,
 }
@@ -15,6 +17,8 @@ pub struct PendingAnswer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     Read,
+    /// A read whose data is not sent.
+    Cache,
     Write,
     Flush,
     Trim,
@@ -23,6 +27,8 @@ pub enum AnswerKind {
     Zeroes {
         fast: bool,
     },
+    /// A question to the driver.
+    Status,
 }
 
 #[derive(Debug, Default)]

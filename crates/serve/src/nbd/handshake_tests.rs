@@ -8,7 +8,7 @@ use dcd_io::{Actions, FrontEnd, OutputPiece};
 use dcd_nbd::handshake::handshake;
 
 use crate::Outlives;
-use crate::nbd::{NbdExports, NbdSession, protocol as p};
+use crate::nbd::{NbdExports, NbdSession, ReplyForm, protocol as p};
 
 /// A connection to a session, without a socket.
 struct Wire {
@@ -56,7 +56,7 @@ impl Write for Wire {
 fn a_handshake_ends_in_the_transmission_phase_with_what_the_kernel_has_to_know() {
     let geometry = Geometry { logical_block_bytes: 4096, ..Geometry::plain(2048) };
     let exports = NbdExports::single("disk", geometry, false);
-    let flags = exports.find("disk").unwrap().flags();
+    let flags = exports.find("disk").unwrap().flags(ReplyForm::Simple);
     for (outlives, goes_on) in [(Outlives::No, true), (Outlives::Answered, false), (Outlives::Answered, true)]
     {
         let mut wire = Wire::to(exports.clone().outliving(outlives));

@@ -4,9 +4,9 @@
 //! byte, and a malicious client affects only its own session.
 //!
 //! Supported: fixed newstyle with NO_ZEROES; EXPORT_NAME, GO, INFO (size, name, description, block sizes), LIST, ABORT;
-//! simple replies; READ, WRITE, FLUSH, FUA, TRIM, WRITE_ZEROES with NO_HOLE and FAST_ZERO, DISC; any number of
-//! connections to one export; TLS. Refused in a way that keeps the stream in step: structured replies, metadata
-//! contexts, extended headers.
+//! simple and structured replies, extended headers; READ with DF, WRITE, FLUSH, FUA, TRIM, CACHE, WRITE_ZEROES with
+//! NO_HOLE and FAST_ZERO, BLOCK_STATUS of the context `base:allocation`, DISC; any number of connections to one export;
+//! TLS. Refused in a way that keeps the stream in step: BLOCK_STATUS with a payload, other contexts.
 //!
 //! [`kernel`] passes a connection to the kernel, which makes a device from it.
 
@@ -17,6 +17,7 @@ mod flight;
 mod handshake_tests;
 pub mod kernel;
 mod negotiation;
+mod replies;
 mod session;
 mod tls;
 mod transmission;
@@ -24,4 +25,5 @@ mod transmission;
 pub use budget::{Budget, CONNECTION_BYTES_MAX, OWN_BYTES, POOL_BYTES};
 pub use dcd_nbd::protocol;
 pub use exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
+pub use replies::{ReplyForm, STATUS_RUNS_MAX};
 pub use session::{FLIGHT_REQUESTS_MAX, NbdFactory, NbdSession, OPTION_BYTES_MAX, OPTIONS_MAX};

@@ -8,6 +8,7 @@ use dcd_io::{Actions, OutputPiece};
 
 use super::exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
 use super::protocol as p;
+use super::replies::{CONTEXT_ID, ReplyForm};
 
 /// Result of an option.
 #[derive(Debug)]
@@ -60,11 +61,20 @@ pub enum Tls {
     Begun,
 }
 
+/// Agreements with the client for the transmission phase.
+#[derive(Clone, Debug, Default)]
+pub struct Agreed {
+    pub form: ReplyForm,
+    /// Name of the export for which the client has selected the context of holes.
+    pub context: Option<String>,
+}
+
 /// Answers one option.
 pub fn answer(
     exports: &NbdExports,
     flags: ClientFlags,
     tls: Tls,
+    agreed: &mut Agreed,
     option: u32,
     data: &[u8],
     actions: &mut Actions,
@@ -73,7 +83,7 @@ pub fn answer(
         |kind, text: &[u8]| actions.send.push(OutputPiece::Bytes(p::option_reply(option, kind, text)));
     match option {
         p::OPT_EXPORT_NAME if tls == Tls::Needed => return OptionOutcome::Close,
-        p::OPT_EXPORT_NAME => return export_name(exports, flags, data, actions),
+        p::OPT_EXPORT_NAME => return export_name(exports, flags, agreed.form, data, actions),
         // A client of the old newstyle cannot read option replies.
         _ if !flags.fixed_newstyle => return OptionOutcome::Close,
         _ if tls == Tls::Needed && !matches!(option, p::OPT_ABORT | p::OPT_STARTTLS) => {
@@ -98,6 +108,7 @@ pub fn answer(
             Tls::Begun => say(p::REP_ERR_INVALID, b"TLS has begun already"),
             Tls::Needed => {
                 say(p::REP_ACK, &[]);
+                *agreed = Agreed::default();
                 return OptionOutcome::BeginTls;
             }
         },
@@ -105,7 +116,14 @@ pub fn answer(
             say(p::REP_ACK, &[]);
             return OptionOutcome::GoesOn;
         }
-        p::OPT_INFO | p::OPT_GO => return info(exports, option, data, actions),
+        p::OPT_STRUCTURED_REPLY | p::OPT_EXTENDED_HEADERS => {
+            let (kind, words) = agree_on_form(agreed, option, data);
+            say(kind, words);
+        }
+        p::OPT_LIST_META_CONTEXT | p::OPT_SET_META_CONTEXT => {
+            contexts(exports, agreed, option, data, &mut say)
+        }
+        p::OPT_INFO | p::OPT_GO => return info(exports, agreed.form, option, data, actions),
         _ => say(p::REP_ERR_UNSUP, b"unknown option"),
     }
     OptionOutcome::Continue
@@ -115,6 +133,7 @@ pub fn answer(
 fn export_name(
     exports: &NbdExports,
     flags: ClientFlags,
+    form: ReplyForm,
     name: &[u8],
     actions: &mut Actions,
 ) -> OptionOutcome {
@@ -123,7 +142,7 @@ fn export_name(
     };
     let mut reply = Vec::with_capacity(10 + p::EXPORT_NAME_PADDING_BYTES);
     reply.extend_from_slice(&export.bytes().to_be_bytes());
-    reply.extend_from_slice(&export.flags().to_be_bytes());
+    reply.extend_from_slice(&export.flags(form).to_be_bytes());
     if !flags.no_zeroes {
         reply.resize(reply.len() + p::EXPORT_NAME_PADDING_BYTES, 0);
     }
@@ -136,6 +155,96 @@ fn server_entry(export: &Export) -> Vec<u8> {
     entry.extend_from_slice(export.name.as_bytes());
     entry.extend_from_slice(export.description.as_bytes());
     entry
+}
+
+/// Answers the options that change the form of replies. A form replaces a simpler one.
+fn agree_on_form(agreed: &mut Agreed, option: u32, data: &[u8]) -> (u32, &'static [u8]) {
+    let wanted = match option {
+        p::OPT_STRUCTURED_REPLY => ReplyForm::Structured,
+        _ => ReplyForm::Extended,
+    };
+    if !data.is_empty() {
+        (p::REP_ERR_INVALID, b"this option takes no data")
+    } else if agreed.form == wanted {
+        (p::REP_ERR_INVALID, b"this has been agreed on already")
+    } else if agreed.form > wanted {
+        (p::REP_ERR_EXT_HEADER_REQD, b"extended headers have been agreed on already")
+    } else {
+        agreed.form = wanted;
+        (p::REP_ACK, &[])
+    }
+}
+
+/// The data of the options about metadata contexts: an export, and queries.
+struct ContextQueries<'a> {
+    name: &'a [u8],
+    queries: Vec<&'a [u8]>,
+}
+
+impl<'a> ContextQueries<'a> {
+    /// Returns none if the inner lengths do not add up to the length of the option.
+    fn parse(data: &'a [u8]) -> Option<ContextQueries<'a>> {
+        let (name, rest) = string(data)?;
+        let (count, mut rest) = rest.split_first_chunk::<4>()?;
+        let mut queries = Vec::new();
+        for _ in 0..u32::from_be_bytes(*count) {
+            let (query, behind) = string(rest)?;
+            queries.push(query);
+            rest = behind;
+        }
+        rest.is_empty().then_some(ContextQueries { name, queries })
+    }
+}
+
+/// A string after its length, and the rest.
+fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_be_bytes(*length) as usize)
+}
+
+/// Lists or selects contexts. A selection replaces the one before, also where it fails.
+fn contexts(
+    exports: &NbdExports,
+    agreed: &mut Agreed,
+    option: u32,
+    data: &[u8],
+    say: &mut impl FnMut(u32, &[u8]),
+) {
+    let lists = option == p::OPT_LIST_META_CONTEXT;
+    if !lists {
+        agreed.context = None;
+    }
+    if agreed.form == ReplyForm::Simple {
+        return say(p::REP_ERR_INVALID, b"structured replies, or extended headers, come first");
+    }
+    let Some(ContextQueries { name, queries }) = ContextQueries::parse(data) else {
+        return say(p::REP_ERR_INVALID, b"the lengths in this option do not add up");
+    };
+    let export = match find(exports, name) {
+        Ok(export) => export,
+        Err((kind, words)) => return say(kind, words),
+    };
+    let is_asked_for =
+        |query: &&[u8]| *query == p::BASE_ALLOCATION.as_bytes() || lists && *query == p::BASE_ALL.as_bytes();
+    if queries.iter().any(is_asked_for) || lists && queries.is_empty() {
+        let id = if lists { 0 } else { CONTEXT_ID };
+        say(p::REP_META_CONTEXT, &[&id.to_be_bytes(), p::BASE_ALLOCATION.as_bytes()].concat());
+        if !lists {
+            agreed.context = Some(export.name.clone());
+        }
+    }
+    say(p::REP_ACK, &[]);
+}
+
+/// Finds an export by the name that a client has sent, or says why not.
+fn find<'a>(exports: &'a NbdExports, name: &[u8]) -> Result<&'a Export, (u32, &'static [u8])> {
+    if name.len() > p::STRING_BYTES_MAX {
+        return Err((p::REP_ERR_TOO_BIG, &b"an export name has at most 4096 bytes"[..]));
+    }
+    let name =
+        std::str::from_utf8(name).map_err(|_| (p::REP_ERR_INVALID, &b"an export name is UTF-8"[..]))?;
+    let unknown = &b"no export has this name; `nbdinfo --list` shows those that there are"[..];
+    exports.find(name).ok_or((p::REP_ERR_UNKNOWN, unknown))
 }
 
 /// The data of INFO and GO: a name, and the kinds of information that the client would like.
@@ -158,24 +267,25 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
-fn info(exports: &NbdExports, option: u32, data: &[u8], actions: &mut Actions) -> OptionOutcome {
+fn info(
+    exports: &NbdExports,
+    form: ReplyForm,
+    option: u32,
+    data: &[u8],
+    actions: &mut Actions,
+) -> OptionOutcome {
     let mut say =
         |kind, data: &[u8]| actions.send.push(OutputPiece::Bytes(p::option_reply(option, kind, data)));
     let Some(request) = InfoRequest::parse(data) else {
         say(p::REP_ERR_INVALID, b"the lengths in this option do not add up");
         return OptionOutcome::Continue;
     };
-    if request.name.len() > p::STRING_BYTES_MAX {
-        say(p::REP_ERR_TOO_BIG, b"an export name has at most 4096 bytes");
-        return OptionOutcome::Continue;
-    }
-    let Ok(name) = std::str::from_utf8(request.name) else {
-        say(p::REP_ERR_INVALID, b"an export name is UTF-8");
-        return OptionOutcome::Continue;
-    };
-    let Some(export) = exports.find(name) else {
-        say(p::REP_ERR_UNKNOWN, b"no export has this name; `nbdinfo --list` shows those that there are");
-        return OptionOutcome::Continue;
+    let export = match find(exports, request.name) {
+        Ok(export) => export,
+        Err((kind, words)) => {
+            say(kind, words);
+            return OptionOutcome::Continue;
+        }
     };
 
     let mut item = |kind: u16, fields: &[&[u8]]| {
@@ -183,7 +293,7 @@ fn info(exports: &NbdExports, option: u32, data: &[u8], actions: &mut Actions) -
         fields.iter().for_each(|field| item.extend_from_slice(field));
         say(p::REP_INFO, &item);
     };
-    item(p::INFO_EXPORT, &[&export.bytes().to_be_bytes(), &export.flags().to_be_bytes()]);
+    item(p::INFO_EXPORT, &[&export.bytes().to_be_bytes(), &export.flags(form).to_be_bytes()]);
     // Sent to every client: with these limits, a client can avoid requests that would be refused.
     item(
         p::INFO_BLOCK_SIZE,

@@ -6,7 +6,7 @@
 //! | `OptionHeader` | 16 bytes | `OptionData`, `Ended` on a wrong magic, a long option, too many options |
 //! | `OptionData` | the option's length | `OptionHeader`, `BeginsTls` (STARTTLS), `RequestHeader` (GO, EXPORT_NAME), `Ended` |
 //! | `BeginsTls` | TLS, from outside | `OptionHeader`, `Ended` if bytes in the clear follow |
-//! | `RequestHeader` | 28 bytes | itself, `Payload`, `Skip`, `Draining` (DISC), `Ended` on a wrong magic or a long payload |
+//! | `RequestHeader` | 28 bytes, or 32 | itself, `Payload`, `Skip`, `Draining` (DISC), `Ended` on a wrong magic or a long payload |
 //! | `Payload` | the data of a write | `RequestHeader` |
 //! | `Skip` | the data of a write that is refused | `RequestHeader` |
 //! | `Draining` | nothing; bytes are ignored | `Ended` when the last request is answered |
@@ -21,14 +21,15 @@
 use std::sync::Arc;
 
 use dcd_engine::{Buf, Durability, Io, IoResult};
-use dcd_io::{Actions, FrontEnd, FrontEndCondition, OutputPiece, SessionFactory};
+use dcd_io::{Actions, FrontEnd, FrontEndCondition, MapCall, MappedRun, OutputPiece, SessionFactory};
 use rustls::ServerConfig;
 
 use super::budget::Share;
 use super::exports::{NbdExports, PAYLOAD_BYTES_MAX};
 use super::flight::{AnswerKind, PendingAnswer, RequestsInFlight};
-use super::negotiation::{self, ClientFlags, OptionOutcome, Tls};
+use super::negotiation::{self, Agreed, ClientFlags, OptionOutcome, Tls};
 use super::protocol::{self as p, Errno, OptionHeader, RequestHeader};
+use super::replies::{ReplyForm, ReplyTo, STATUS_BYTES_MAX};
 use super::tls::TlsSession;
 use super::transmission::{Transmission, Work};
 use crate::Outlives;
@@ -53,8 +54,8 @@ enum SessionPhase {
     OptionData { option: u32, length: usize },
     BeginsTls,
     RequestHeader,
-    Payload { cookie: u64, offset: u64, durability: Durability, buf: Buf, filled: usize },
-    Skip { cookie: u64, error: Errno, left: u64 },
+    Payload { to: ReplyTo, durability: Durability, buf: Buf, filled: usize },
+    Skip { to: ReplyTo, error: Errno, left: u64 },
     Draining,
     Ended,
 }
@@ -67,6 +68,7 @@ pub struct NbdSession {
     /// True if the client has said that it continues with the next server.
     goes_on: bool,
     options: u32,
+    agreed: Agreed,
     /// The export of the transmission phase.
     transmission: Option<Transmission>,
     /// Received part of an incomplete header or option.
@@ -144,6 +146,21 @@ impl FrontEnd for NbdSession {
         self.consume_backlog(actions);
     }
 
+    fn mapped(&mut self, token: u64, runs: &[MappedRun], actions: &mut Actions) {
+        let PendingAnswer { to, bytes, .. } = self.flight.remove(token);
+        if matches!(self.phase, SessionPhase::Ended) {
+            return self.share.give_back(bytes);
+        }
+        // A buffer: until it is sent, its memory counts.
+        let reply = Buf::copy_of(&self.agreed.form.status(to, runs));
+        self.share.give_back(bytes - reply.len());
+        actions.send.push(OutputPiece::Buf(reply));
+        self.consume_backlog(actions);
+        if matches!(self.phase, SessionPhase::Draining) && self.flight.requests() == 0 {
+            self.end(actions);
+        }
+    }
+
     fn go_on(&mut self, actions: &mut Actions) -> bool {
         let Some(header) = self.parked.take() else { return false };
         self.request(header, actions);
@@ -190,6 +207,7 @@ impl NbdSession {
             tls: Tls::No,
             goes_on: false,
             options: 0,
+            agreed: Agreed::default(),
             transmission: None,
             partial: Vec::new(),
             backlog: Vec::new(),
@@ -248,8 +266,15 @@ impl NbdSession {
                     }
                 }
                 SessionPhase::RequestHeader => {
-                    if let Some(header) = gather(&mut self.partial, &mut bytes) {
-                        self.request(RequestHeader::parse(&header), actions);
+                    let partial = &mut self.partial;
+                    let header = match self.agreed.form {
+                        ReplyForm::Extended => {
+                            gather(partial, &mut bytes).map(|header| RequestHeader::parse_extended(&header))
+                        }
+                        _ => gather(partial, &mut bytes).map(|header| RequestHeader::parse(&header)),
+                    };
+                    if let Some(header) = header {
+                        self.request(header, actions);
                     }
                 }
                 SessionPhase::Payload { buf, filled, .. } => {
@@ -260,12 +285,12 @@ impl NbdSession {
                         self.write(actions);
                     }
                 }
-                SessionPhase::Skip { cookie, error, left } => {
+                SessionPhase::Skip { to, error, left } => {
                     *left -= split(&mut bytes, usize::try_from(*left).unwrap_or(usize::MAX)).len() as u64;
                     if *left == 0 {
-                        let (cookie, error) = (*cookie, *error);
+                        let reply = self.agreed.form.refused(*to, *error);
                         self.phase = SessionPhase::RequestHeader;
-                        push_reply(actions, error as u32, cookie);
+                        push_reply(actions, reply);
                     }
                 }
                 // Bytes before the TLS handshake are in the clear: an attacker may have injected them.
@@ -322,7 +347,8 @@ impl NbdSession {
     /// Handles an option, with its whole data.
     fn option(&mut self, option: u32, actions: &mut Actions) {
         let data = std::mem::take(&mut self.partial);
-        match negotiation::answer(&self.exports, self.flags, self.tls, option, &data, actions) {
+        let (exports, agreed) = (&self.exports, &mut self.agreed);
+        match negotiation::answer(exports, self.flags, self.tls, agreed, option, &data, actions) {
             OptionOutcome::Continue => self.phase = SessionPhase::OptionHeader,
             OptionOutcome::GoesOn => {
                 self.goes_on = true;
@@ -331,25 +357,31 @@ impl NbdSession {
             OptionOutcome::BeginTls => self.phase = SessionPhase::BeginsTls,
             OptionOutcome::Close => self.end(actions),
             OptionOutcome::Transmit(export) => {
-                self.transmission = Some(Transmission::new(&export, self.exports.outlives()));
+                let outlives = self.exports.outlives();
+                self.transmission = Some(Transmission::new(&export, outlives, &self.agreed));
                 self.phase = SessionPhase::RequestHeader;
             }
         }
     }
 
     fn request(&mut self, header: RequestHeader, actions: &mut Actions) {
-        if header.magic != p::REQUEST_MAGIC {
+        let extended = self.agreed.form == ReplyForm::Extended;
+        if header.magic != if extended { p::EXTENDED_REQUEST_MAGIC } else { p::REQUEST_MAGIC } {
             return self.end(actions);
         }
         // An announced payload will arrive, even if the request is refused.
-        let payload = if header.command == p::CMD_WRITE { header.length } else { 0 };
-        if payload > PAYLOAD_BYTES_MAX {
+        let announced = extended && header.flags & p::CMD_FLAG_PAYLOAD_LEN != 0;
+        let payload = if header.command == p::CMD_WRITE || announced { header.length } else { 0 };
+        if payload > u64::from(PAYLOAD_BYTES_MAX) {
             return self.end(actions);
         }
+        let reads = header.command == p::CMD_READ;
+        let to = ReplyTo { cookie: header.cookie, offset: header.offset, reads };
         let transmission = self.transmission.as_ref().expect("requests come after an export was chosen");
         let work = transmission.check(&header);
         let bytes = match &work {
             Ok(Work::Write { .. } | Work::Read { .. }) => header.length as usize,
+            Ok(Work::Status { .. }) => STATUS_BYTES_MAX,
             _ => 0,
         };
         if !self.share.take(bytes) {
@@ -358,48 +390,51 @@ impl NbdSession {
         }
         match work {
             Ok(Work::Write { durability }) => {
-                let (cookie, offset) = (header.cookie, header.offset);
                 self.phase = match self.buf(bytes) {
-                    Some(buf) => SessionPhase::Payload { cookie, offset, durability, buf, filled: 0 },
+                    Some(buf) => SessionPhase::Payload { to, durability, buf, filled: 0 },
                     None => {
                         self.share.give_back(bytes);
-                        SessionPhase::Skip { cookie, error: Errno::NoMem, left: u64::from(payload) }
+                        SessionPhase::Skip { to, error: Errno::NoMem, left: payload }
                     }
                 };
             }
-            Ok(Work::Read { at }) => match self.buf(bytes) {
+            Ok(Work::Read { at, kind }) => match self.buf(bytes) {
                 Some(buf) => {
-                    let read = PendingAnswer { cookie: header.cookie, bytes, kind: AnswerKind::Read };
+                    let read = PendingAnswer { to, bytes, kind };
                     actions.requests.push((self.flight.insert(read), Io::Read { at, buf }));
                 }
                 None => {
                     self.share.give_back(bytes);
-                    push_reply(actions, Errno::NoMem as u32, header.cookie);
+                    push_reply(actions, self.agreed.form.refused(to, Errno::NoMem));
                 }
             },
+            Ok(Work::Status { extent, runs_max }) => {
+                let token = self.flight.insert(PendingAnswer { to, bytes, kind: AnswerKind::Status });
+                actions.maps.push(MapCall { token, extent, runs_max });
+            }
             Ok(Work::Other { kind, io }) => {
-                let token = self.flight.insert(PendingAnswer { cookie: header.cookie, bytes: 0, kind });
+                let token = self.flight.insert(PendingAnswer { to, bytes: 0, kind });
                 actions.requests.push((token, io));
             }
-            Ok(Work::Nothing) => push_reply(actions, 0, header.cookie),
+            Ok(Work::Nothing) => push_reply(actions, self.agreed.form.done(to)),
             Ok(Work::Disconnect) if self.flight.requests() == 0 => self.end(actions),
             Ok(Work::Disconnect) => self.phase = SessionPhase::Draining,
             Err(error) if payload > 0 => {
-                self.phase = SessionPhase::Skip { cookie: header.cookie, error, left: u64::from(payload) };
+                self.phase = SessionPhase::Skip { to, error, left: payload };
             }
-            Err(error) => push_reply(actions, error as u32, header.cookie),
+            Err(error) => push_reply(actions, self.agreed.form.refused(to, error)),
         }
     }
 
     /// Handles a write, with its whole payload.
     fn write(&mut self, actions: &mut Actions) {
-        let SessionPhase::Payload { cookie, offset, durability, buf, .. } =
+        let SessionPhase::Payload { to, durability, buf, .. } =
             std::mem::replace(&mut self.phase, SessionPhase::RequestHeader)
         else {
             unreachable!("a payload ends in its phase");
         };
-        let token = self.flight.insert(PendingAnswer { cookie, bytes: buf.len(), kind: AnswerKind::Write });
-        let at = Transmission::lba(offset);
+        let token = self.flight.insert(PendingAnswer { to, bytes: buf.len(), kind: AnswerKind::Write });
+        let at = Transmission::lba(to.offset);
         actions.requests.push((token, Io::Write { at, buf, durability }));
     }
 
@@ -411,20 +446,24 @@ impl NbdSession {
             actions.requests.push((token, Io::Flush));
             return false;
         }
-        let PendingAnswer { cookie, bytes, kind } = self.flight.remove(token);
+        let PendingAnswer { to, bytes, kind } = self.flight.remove(token);
+        let form = self.agreed.form;
         if let Err(error) = result.status {
             let writes_data = matches!(kind, AnswerKind::Write | AnswerKind::Zeroes { .. });
             let fast_zero = matches!(kind, AnswerKind::Zeroes { fast: true });
-            push_reply(actions, Errno::of(error.kind, writes_data, fast_zero) as u32, cookie);
-        } else if kind == AnswerKind::Read && result.buf.bytes().len() != bytes {
+            let number = Errno::of(error.kind, writes_data, fast_zero);
+            push_reply(actions, form.failed(to, bytes as u64, number, &error));
+        } else if kind != AnswerKind::Read {
+            push_reply(actions, form.done(to));
+        } else if result.buf.bytes().len() != bytes {
             // A short or blank buffer would put the stream out of step: the client would take other replies for its data.
-            push_reply(actions, Errno::Io as u32, cookie);
+            push_reply(actions, form.refused(to, Errno::Io));
+        } else if let Some(reply) = form.zeroes(to, bytes).filter(|_| is_zero(result.buf.bytes())) {
+            push_reply(actions, reply);
         } else {
-            push_reply(actions, 0, cookie);
-            if kind == AnswerKind::Read {
-                actions.send.push(OutputPiece::Buf(result.buf));
-                return true;
-            }
+            push_reply(actions, form.data(to, bytes));
+            actions.send.push(OutputPiece::Buf(result.buf));
+            return true;
         }
         self.share.give_back(bytes);
         self.keep(result.buf);
@@ -480,10 +519,15 @@ fn gather<const N: usize>(partial: &mut Vec<u8>, bytes: &mut &[u8]) -> Option<[u
 }
 
 /// Replies without data share a piece.
-fn push_reply(actions: &mut Actions, error: u32, cookie: u64) {
-    let reply = p::simple_reply(error, cookie);
+fn push_reply(actions: &mut Actions, reply: Vec<u8>) {
     match actions.send.last_mut() {
         Some(OutputPiece::Bytes(bytes)) if bytes.len() < GATHER_BYTES_MAX => bytes.extend_from_slice(&reply),
-        _ => actions.send.push(OutputPiece::Bytes(reply.to_vec())),
+        _ => actions.send.push(OutputPiece::Bytes(reply)),
     }
+}
+
+/// True if all bytes are zero. Data mostly ends the search at its start.
+fn is_zero(bytes: &[u8]) -> bool {
+    let (chunks, rest) = bytes.as_chunks::<64>();
+    chunks.iter().all(|chunk| *chunk == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }

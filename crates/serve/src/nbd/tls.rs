@@ -7,7 +7,7 @@ use std::io::{IoSlice, Read, Write};
 use std::sync::Arc;
 
 use dcd_engine::{Buf, IoResult};
-use dcd_io::{Actions, FrontEnd, FrontEndCondition, FrontEndNews, OutputPiece};
+use dcd_io::{Actions, FrontEnd, FrontEndCondition, FrontEndNews, MappedRun, OutputPiece};
 use rustls::{ServerConfig, ServerConnection};
 
 use super::session::NbdSession;
@@ -70,6 +70,7 @@ impl TlsSession {
         call(&mut self.inner, &mut plain);
         self.plain.extend(plain.send);
         actions.requests.append(&mut plain.requests);
+        actions.maps.append(&mut plain.maps);
         self.closing |= plain.close;
     }
 
@@ -184,6 +185,10 @@ impl FrontEnd for TlsSession {
 
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions) {
         self.with_inner(actions, |inner, actions| inner.reply(token, result, actions));
+    }
+
+    fn mapped(&mut self, token: u64, runs: &[MappedRun], actions: &mut Actions) {
+        self.with_inner(actions, |inner, actions| inner.mapped(token, runs, actions));
     }
 
     /// An encrypted message has gone out.

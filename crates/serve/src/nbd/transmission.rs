@@ -4,7 +4,9 @@ use dcd_engine::{Durability, Extent, Io, Lba, SECTOR_BYTES};
 
 use super::exports::{Export, PAYLOAD_BYTES_MAX};
 use super::flight::AnswerKind;
+use super::negotiation::Agreed;
 use super::protocol::{self as p, Errno, RequestHeader};
+use super::replies::{ReplyForm, STATUS_RUNS_MAX};
 use crate::Outlives;
 
 /// A valid request.
@@ -12,6 +14,7 @@ use crate::Outlives;
 pub enum Work {
     Read {
         at: Lba,
+        kind: AnswerKind,
     },
     Write {
         durability: Durability,
@@ -19,6 +22,11 @@ pub enum Work {
     Other {
         kind: AnswerKind,
         io: Io,
+    },
+    /// The status of blocks, at most so many runs.
+    Status {
+        extent: Extent,
+        runs_max: usize,
     },
     /// A request of length zero: nothing to do.
     Nothing,
@@ -31,17 +39,22 @@ pub struct Transmission {
     bytes: u64,
     block: u64,
     flags: u16,
+    form: ReplyForm,
+    /// True if the client has selected the context of holes.
+    tells_holes: bool,
     fast_zeroes: bool,
     /// True if every write must be durable.
     durable: bool,
 }
 
 impl Transmission {
-    pub fn new(export: &Export, outlives: Outlives) -> Transmission {
+    pub fn new(export: &Export, outlives: Outlives, agreed: &Agreed) -> Transmission {
         Transmission {
             bytes: export.bytes(),
             block: u64::from(export.block_bytes_min()),
-            flags: export.flags(),
+            flags: export.flags(agreed.form),
+            form: agreed.form,
+            tells_holes: agreed.context.as_ref() == Some(&export.name),
             fast_zeroes: export.geometry.fast_zeroes,
             durable: outlives == Outlives::Durable,
         }
@@ -67,13 +80,20 @@ impl Transmission {
         }
         let extent = self.extent(header)?;
         if extent.sectors == 0 {
-            return Ok(Work::Nothing);
+            return if header.command == p::CMD_BLOCK_STATUS { Err(Errno::Inval) } else { Ok(Work::Nothing) };
         }
         let fua = header.flags & p::CMD_FLAG_FUA != 0;
         let durability = if fua || self.durable { Durability::Durable } else { Durability::Volatile };
         Ok(match header.command {
-            p::CMD_READ if header.length > PAYLOAD_BYTES_MAX => return Err(Errno::Inval),
-            p::CMD_READ => Work::Read { at: extent.start },
+            p::CMD_READ | p::CMD_CACHE if header.length > u64::from(PAYLOAD_BYTES_MAX) => {
+                return Err(Errno::Inval);
+            }
+            p::CMD_READ => Work::Read { at: extent.start, kind: AnswerKind::Read },
+            p::CMD_CACHE => Work::Read { at: extent.start, kind: AnswerKind::Cache },
+            p::CMD_BLOCK_STATUS => {
+                let one = header.flags & p::CMD_FLAG_REQ_ONE != 0;
+                Work::Status { extent, runs_max: if one { 1 } else { STATUS_RUNS_MAX } }
+            }
             p::CMD_WRITE => Work::Write { durability },
             p::CMD_TRIM => {
                 let kind = if fua { AnswerKind::TrimThenFlush } else { AnswerKind::Trim };
@@ -98,7 +118,12 @@ impl Transmission {
         let (offered, flags) = match header.command {
             // FUA is allowed on every command, also where it has no effect. A flush is also done if it was not offered: a device of the
             // kernel that an earlier server had offered it to continues to flush.
-            p::CMD_READ | p::CMD_WRITE | p::CMD_DISC | p::CMD_FLUSH => (true, p::CMD_FLAG_FUA),
+            p::CMD_READ if self.form >= ReplyForm::Structured => (true, p::CMD_FLAG_FUA | p::CMD_FLAG_DF),
+            p::CMD_WRITE if self.form == ReplyForm::Extended => {
+                (true, p::CMD_FLAG_FUA | p::CMD_FLAG_PAYLOAD_LEN)
+            }
+            p::CMD_READ | p::CMD_WRITE | p::CMD_DISC | p::CMD_FLUSH | p::CMD_CACHE => (true, p::CMD_FLAG_FUA),
+            p::CMD_BLOCK_STATUS => (self.tells_holes, p::CMD_FLAG_FUA | p::CMD_FLAG_REQ_ONE),
             p::CMD_TRIM => (self.flags & p::TFLAG_SEND_TRIM != 0, p::CMD_FLAG_FUA),
             p::CMD_WRITE_ZEROES => {
                 let flags = p::CMD_FLAG_FUA | p::CMD_FLAG_NO_HOLE | p::CMD_FLAG_FAST_ZERO;
@@ -111,7 +136,7 @@ impl Transmission {
 
     /// The sectors of a request, where they are aligned and inside the export.
     fn extent(&self, header: &RequestHeader) -> Result<Extent, Errno> {
-        let length = u64::from(header.length);
+        let length = header.length;
         let inside = header.offset.checked_add(length).is_some_and(|end| end <= self.bytes);
         if !inside {
             let writes_data = matches!(header.command, p::CMD_WRITE | p::CMD_WRITE_ZEROES);

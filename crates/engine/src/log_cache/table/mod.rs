@@ -417,6 +417,40 @@ impl LookupTable {
         self.search(extent, |mask, piece| piece.mask & mask != 0 && wanted(&piece))
     }
 
+    /// Returns the first run of adjacent sectors in the extent that wanted pieces have. Costs a pass over the table at most, and more than
+    /// [`STEP_LINES`] lines only if the extent is longer than [`LookupTable::step`] says.
+    pub fn first_run(&self, extent: Extent, is_wanted: impl Fn(&Piece) -> bool) -> Option<Extent> {
+        let lines = Line::touching(extent);
+        let wanted = |line: Line, piece: &Piece| {
+            if is_wanted(piece) { piece.mask & line.mask_of(extent) } else { 0 }
+        };
+        let in_line = |line: Line| {
+            let mask = self.lookup(line).iter().fold(0, |mask, piece| mask | wanted(line, piece));
+            let mut first = None;
+            line.runs(mask, |run| _ = first.get_or_insert(run));
+            first
+        };
+        let first = if self.is_shorter_than_table(&lines) {
+            self.lines.populated(lines.clone()).flatten().find(|line| in_line(Line(*line)).is_some())?
+        } else {
+            let mut first = None;
+            self.scan(|line, piece| {
+                if lines.contains(&line.0) && wanted(line, &piece) != 0 {
+                    first = Some(first.map_or(line.0, |least: u64| least.min(line.0)));
+                }
+            });
+            first?
+        };
+        let mut whole = in_line(Line(first))?;
+        for line in (first + 1..lines.end).map(Line) {
+            match in_line(line) {
+                Some(run) if run.start == whole.end() => whole.sectors += run.sectors,
+                _ => break,
+            }
+        }
+        Some(whole)
+    }
+
     /// Calls `f` with each piece of the lines that the extent touches, and the mask of the sectors that it covers, until `f` returns
     /// true. Costs a pass over the table at most, however long the extent is.
     fn search(&self, extent: Extent, mut f: impl FnMut(u8, Piece) -> bool) -> bool {

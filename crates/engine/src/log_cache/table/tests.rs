@@ -69,6 +69,43 @@ fn eight_single_sectors_are_eight_pieces_and_one_write_takes_them_all() {
 }
 
 #[test]
+fn the_first_run_of_wanted_sectors_agrees_with_a_search_sector_by_sector() {
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    for lines_max in [8, 4096] {
+        let mut table = table_of(lines_max);
+        let mut dirty = BTreeSet::new();
+        for place in 0..lines_max.min(12) as u64 {
+            let (line, first) = (random.random_range(0..20), random.random_range(0..8));
+            if !table.has_room(1) {
+                break;
+            }
+            let piece = written(100 + place * 8, first, random.random_range(1..=8 - first));
+            let clean = random.random_bool(0.3);
+            table.insert(Line(line), Piece { dirty: !clean, ..piece }, |_| {});
+            for sector in first..first + piece.count {
+                let sector = line * LINE_SECTORS + u64::from(sector);
+                if clean {
+                    dirty.remove(&sector)
+                } else {
+                    dirty.insert(sector)
+                };
+            }
+        }
+        for start in 0..160 {
+            for end in (start + 1..=161).step_by(3) {
+                let first = (start..end).find(|at| dirty.contains(at));
+                let run = first.map(|first| {
+                    let run = (first..end).take_while(|at| dirty.contains(at)).count();
+                    Extent::new(Lba(first), run as u64)
+                });
+                let extent = Extent::new(Lba(start), end - start);
+                assert_eq!(table.first_run(extent, |piece| piece.dirty), run, "{extent}");
+            }
+        }
+    }
+}
+
+#[test]
 fn removing_sectors_reports_them_and_the_last_takes_the_line_out() {
     let mut table = table_of(4);
     insert(&mut table, 3, written(100, 0, 8));

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use dcd_engine::{ErrorKind, Geometry, Io, IoError, IoResult};
-use dcd_io::{Actions, FrontEnd, OutputPiece};
+use dcd_engine::{ErrorKind, Extent, Geometry, Io, IoError, IoResult, SectorState};
+use dcd_io::{Actions, FrontEnd, MappedRun, OutputPiece};
 use dcd_serve::fuse::FuseImage;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -86,6 +86,23 @@ impl Disk {
     }
 }
 
+/// States of the first sectors of an extent: those of zeroes are holes.
+pub fn zero_runs(disk: &[u8], extent: Extent, runs_max: usize) -> Vec<MappedRun> {
+    let mut runs: Vec<MappedRun> = Vec::new();
+    let bytes = &disk[extent.start.bytes() as usize..extent.end().bytes() as usize];
+    for sector in bytes.chunks(512) {
+        let is_zero = sector.iter().all(|byte| *byte == 0);
+        let state = if is_zero { SectorState::Hole } else { SectorState::Data };
+        let is_full = runs.len() == runs_max;
+        match runs.last_mut() {
+            Some(last) if last.state == state => last.sectors += 1,
+            _ if is_full => break,
+            _ => runs.push(MappedRun { sectors: 1, state }),
+        }
+    }
+    runs
+}
+
 /// Serves sessions on a unix socket, a thread a client.
 pub struct Server {
     pub directory: tempfile::TempDir,
@@ -120,7 +137,11 @@ fn serve(session: &mut dyn FrontEnd, mut stream: UnixStream, disk: &Disk) {
     let mut bytes = vec![0; 256 << 10];
     loop {
         // Every other request is answered last, so that clients see replies out of their order.
-        while !actions.requests.is_empty() {
+        while !actions.requests.is_empty() || !actions.maps.is_empty() {
+            for map in std::mem::take(&mut actions.maps) {
+                let runs = zero_runs(&disk.bytes.lock().unwrap(), map.extent, map.runs_max);
+                session.mapped(map.token, &runs, &mut actions);
+            }
             let last = actions.requests.pop();
             for (token, io) in std::mem::take(&mut actions.requests).into_iter().chain(last) {
                 session.reply(token, disk.run(io), &mut actions);
@@ -129,7 +150,7 @@ fn serve(session: &mut dyn FrontEnd, mut stream: UnixStream, disk: &Disk) {
         if send(session, &mut stream, &mut actions).is_err() || actions.close {
             return;
         }
-        if !actions.requests.is_empty() {
+        if !actions.requests.is_empty() || !actions.maps.is_empty() {
             continue;
         }
         assert!(!session.condition().is_saturated, "nothing is in flight");

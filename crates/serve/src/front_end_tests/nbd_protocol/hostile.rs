@@ -3,7 +3,7 @@
 //! Two rows of that history are not about the session: the limits on idle handshakes and on clients that do not read are the driver's,
 //! which knows `is_established` and what it could not send.
 
-use dcd_serve::nbd::{OPTION_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX};
+use dcd_serve::nbd::{CONNECTION_BYTES_MAX, OPTION_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX, ReplyForm};
 use proptest::prelude::*;
 
 use super::*;
@@ -153,16 +153,99 @@ fn starttls_changes_nothing() {
     assert_eq!(kinds(&peer.take()), [p::REP_ERR_UNSUP, p::REP_SERVER, p::REP_ACK]);
 }
 
-/// CVE-2025-47711 and 47712: the length of a block status, off by one and overflowing. There are no block statuses
-/// here, whatever their length.
+/// CVE-2025-47711 and 47712: the length of a block status, off by one and overflowing.
 #[test]
-fn block_status_is_an_unknown_command() {
+fn block_statuses_of_nothing_past_the_end_or_without_a_context_are_invalid() {
     let mut peer = Peer::transmitting(geometry(), false);
     for length in [0, 1, 512, u32::MAX - 511, u32::MAX] {
         for offset in [0, u64::MAX, DISK_BYTES as u64] {
             assert_eq!(peer.ask(1 << 3, 7, offset, length, &[]).0, 22);
         }
     }
+    for form in [ReplyForm::Structured, ReplyForm::Extended] {
+        let mut peer = chunks::transmitting(form, NbdExports::single("disk", geometry(), false), true);
+        let end = DISK_BYTES as u64;
+        for (offset, length) in [
+            (0, 0),
+            (0, 1),
+            (0, end + 512),
+            (end, 512),
+            (u64::MAX - 511, 512),
+            (512, u64::MAX - 511),
+            (0, u64::MAX),
+        ] {
+            if form == ReplyForm::Extended || length <= u64::from(u32::MAX) {
+                let reply = peer.ask_chunk(form, 0, p::CMD_BLOCK_STATUS, offset, length);
+                assert_eq!(reply.error(), Some(22), "{offset}+{length}");
+            }
+        }
+        assert!(peer.maps.is_empty());
+    }
+}
+
+/// A payload where none belongs is skipped, so that the stream stays in step; one that is too long ends the connection.
+#[test]
+fn a_payload_of_another_command_is_skipped() {
+    let form = ReplyForm::Extended;
+    for command in [p::CMD_READ, p::CMD_FLUSH, p::CMD_BLOCK_STATUS, p::CMD_TRIM, p::CMD_DISC, 99] {
+        let mut peer = chunks::transmitting(form, NbdExports::single("disk", geometry(), false), true);
+        peer.give(&chunks::extended(p::CMD_FLAG_PAYLOAD_LEN, command, 1, 0, 5000));
+        assert!(peer.take().is_empty(), "its payload comes first");
+        peer.give(&[0xff; 5000]);
+        assert_eq!(chunks::parse(form, &peer.take())[0].error(), Some(22), "{command}");
+        assert_eq!(peer.ask_chunk(form, 0, p::CMD_READ, 0, 512).error(), None);
+    }
+    for (command, length) in [(p::CMD_FLUSH, u64::MAX), (p::CMD_WRITE, 1 << 40), (99, (32 << 20) + 1)] {
+        let mut peer = chunks::transmitting(form, NbdExports::single("disk", geometry(), false), true);
+        peer.give(&chunks::extended(p::CMD_FLAG_PAYLOAD_LEN, command, 1, 0, length));
+        assert!(peer.closed && peer.take().is_empty());
+    }
+}
+
+/// Options about contexts that end inside one of their fields, and lengths and counts that do not fit.
+#[test]
+fn context_queries_that_do_not_add_up() {
+    let whole = chunks::queries(b"disk", &[b"base:allocation", b"qemu:x"]);
+    for number in [p::OPT_LIST_META_CONTEXT, p::OPT_SET_META_CONTEXT] {
+        for cut in 0..whole.len() {
+            let mut peer = negotiating();
+            peer.give(&option(p::OPT_STRUCTURED_REPLY, &[]));
+            peer.take();
+            peer.give(&option(number, &whole[..cut]));
+            assert_eq!(kinds(&peer.take()), [p::REP_ERR_INVALID], "cut at {cut}");
+        }
+        for (at, value) in [(0, u32::MAX), (0, 5), (8, u32::MAX), (8, 3), (8, 1), (12, u32::MAX), (12, 16)] {
+            let mut data = whole.clone();
+            data[at..at + 4].copy_from_slice(&value.to_be_bytes());
+            let mut peer = negotiating();
+            peer.give(&option(p::OPT_STRUCTURED_REPLY, &[]));
+            peer.take();
+            peer.give(&option(number, &data));
+            assert_eq!(kinds(&peer.take()), [p::REP_ERR_INVALID], "{value} at {at}");
+        }
+    }
+}
+
+/// Status replies that a client does not take count as its memory, as data does.
+#[test]
+fn a_client_that_asks_for_statuses_and_does_not_read_is_not_served_without_end() {
+    let form = ReplyForm::Extended;
+    let mut peer = chunks::transmitting(form, NbdExports::single("disk", geometry(), false), true);
+    for sector in (0..DISK_BYTES).step_by(1024) {
+        peer.disk[sector] = 1;
+    }
+    peer.reads_replies = false;
+    let asks: Vec<u8> = (0..20_000)
+        .flat_map(|cookie| chunks::extended(0, p::CMD_BLOCK_STATUS, cookie, 0, DISK_BYTES as u64))
+        .collect();
+    peer.give(&asks);
+    peer.finish();
+    assert!(peer.session.condition().is_saturated);
+    assert!(peer.take().len() <= CONNECTION_BYTES_MAX);
+    peer.reads_replies = true;
+    peer.read_replies();
+    peer.finish();
+    assert!(!peer.session.condition().is_saturated);
 }
 
 /// CVE-2022-0485 is a client's: it took failed reads for data. The replies to failed reads carry none to take.
@@ -181,7 +264,11 @@ fn token() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         2 => Just(3u32.to_be_bytes().to_vec()),
         3 => (0..13u32, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(number, data)| option(number, &data)),
+        2 => Just([option(8, &[]), option(10, &chunks::queries(b"disk", &[b"base:allocation"]))].concat()),
+        1 => Just(option(11, &[])),
         2 => prop_oneof![Just(p::OPT_GO), Just(p::OPT_INFO)].prop_map(|o| option(o, &info_data(b"disk", &[1, 3]))),
+        4 => (0..64u16, 0..9u16, edge.clone(), edge.clone())
+            .prop_map(|(flags, command, offset, length)| chunks::extended(flags, command, 7, offset, length)),
         6 => (0..32u16, 0..9u16, any::<u64>(), edge, length)
             .prop_map(|(flags, command, cookie, offset, length)| request(flags, command, cookie, offset, length)),
         2 => prop::collection::vec(any::<u8>(), 0..2000),
@@ -194,12 +281,15 @@ proptest! {
     /// No panic, bounded memory, and requests that the device can take, whatever the bytes and however they arrive.
     #[test]
     fn random_streams_do_no_harm(
-        established in any::<bool>(),
+        established in prop::option::of(prop_oneof![Just(ReplyForm::Simple), Just(ReplyForm::Structured), Just(ReplyForm::Extended)]),
         tokens in prop::collection::vec(token(), 0..40),
         chunk in 1..3000usize,
         answer_every in 1..4usize,
     ) {
-        let mut peer = if established { Peer::transmitting(geometry(), false) } else { Peer::single() };
+        let mut peer = match established {
+            Some(form) => chunks::transmitting(form, NbdExports::single("disk", geometry(), false), true),
+            None => Peer::single(),
+        };
         let stream = tokens.concat();
         let (mut answered, mut in_flight_max) = (0, 0);
         for (turn, bytes) in stream.chunks(chunk).enumerate() {
@@ -218,6 +308,6 @@ proptest! {
         prop_assert!(in_flight_max <= dcd_serve::nbd::FLIGHT_REQUESTS_MAX);
         // A request becomes one command, and a flush after it where a trim says FUA.
         prop_assert!(answered <= 2 * (stream.len() / 28));
-        prop_assert!(peer.requests.is_empty());
+        prop_assert!(peer.requests.is_empty() && peer.maps.is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! The NBD session without a socket: every byte of the handshake and of the transmission, lies included.
 
+mod chunks;
 mod handshake;
 mod hostile;
 mod transmission;
@@ -7,8 +8,10 @@ mod transmission;
 use std::sync::Arc;
 
 use dcd_engine::{Buf, Durability, Geometry, Io, IoResult};
-use dcd_io::{Actions, FrontEnd, OutputPiece};
+use dcd_io::{Actions, FrontEnd, MapCall, OutputPiece};
 use dcd_serve::nbd::{NbdExports, NbdSession, protocol as p};
+
+use super::common::zero_runs;
 
 /// A session with a device in memory, and everything that it has sent.
 struct Peer {
@@ -16,6 +19,8 @@ struct Peer {
     sent: Vec<u8>,
     /// Requests that the device has not finished.
     requests: Vec<(u64, Io)>,
+    /// Questions about sectors that are not answered.
+    maps: Vec<MapCall>,
     closed: bool,
     disk: Vec<u8>,
     /// Requests to the device, in words.
@@ -44,6 +49,7 @@ impl Peer {
             session: NbdSession::new(Arc::new(exports)),
             sent: Vec::new(),
             requests: Vec::new(),
+            maps: Vec::new(),
             closed: false,
             disk: vec![0; DISK_BYTES],
             log: Vec::new(),
@@ -91,6 +97,7 @@ impl Peer {
             }
         }
         self.requests.extend(actions.requests);
+        self.maps.extend(actions.maps);
         assert!(actions.calls.is_empty());
         self.closed |= actions.close;
         if self.reads_replies {
@@ -121,10 +128,20 @@ impl Peer {
 
     /// Lets the device finish everything.
     fn finish(&mut self) {
-        while !self.requests.is_empty() {
-            let (token, io) = self.requests.remove(0);
-            let result = self.run(io);
-            self.reply(token, result);
+        loop {
+            if !self.requests.is_empty() {
+                let (token, io) = self.requests.remove(0);
+                let result = self.run(io);
+                self.reply(token, result);
+            } else if !self.maps.is_empty() {
+                let MapCall { token, extent, runs_max } = self.maps.remove(0);
+                let runs = zero_runs(&self.disk, extent, runs_max);
+                let mut actions = Actions::default();
+                self.session.mapped(token, &runs, &mut actions);
+                self.absorb(actions);
+            } else {
+                return;
+            }
         }
     }
 

@@ -70,6 +70,21 @@ fn writes_of_clients_that_outlive_the_server_are_durable_where_the_stack_answers
     }
 }
 
+/// The data is read, and not sent.
+#[test]
+fn a_cache_request_reads() {
+    let mut peer = writable();
+    assert_eq!(peer.ask(0, p::CMD_CACHE, 4096, 8192, &[]), (0, vec![]));
+    assert_eq!(peer.log, ["read 8+16"]);
+    let huge = Geometry { sectors: 1 << 40, ..geometry() };
+    let mut peer = Peer::transmitting(huge, false);
+    assert_eq!(peer.ask(0, p::CMD_CACHE, 0, PAYLOAD_BYTES_MAX + 512, &[]).0, EINVAL);
+    peer.give(&request(0, p::CMD_CACHE, 1, 0, 512));
+    let (token, io) = peer.requests.remove(0);
+    peer.reply(token, IoResult::err(io.take_buf(), IoError::new(ErrorKind::Medium)));
+    assert_eq!(peer.take(), p::simple_reply(EIO, 1));
+}
+
 #[test]
 fn a_durable_trim_is_flushed_before_its_reply() {
     let mut peer = writable();
@@ -140,11 +155,13 @@ fn read_only_refuses_every_change() {
 #[test]
 fn unknown_commands_and_flags_are_invalid() {
     let mut peer = writable();
-    for command in [5, 7, 8, 99, u16::MAX] {
+    for command in [7, 8, 99, u16::MAX] {
         assert_eq!(peer.ask(0, command, 0, 512, &[]).0, EINVAL, "command {command}");
     }
     for (flags, command) in [
         (1 << 2, p::CMD_READ),
+        (1 << 2, p::CMD_CACHE),
+        (1 << 5, p::CMD_FLUSH),
         (1 << 15, p::CMD_READ),
         (p::CMD_FLAG_NO_HOLE, p::CMD_READ),
         (p::CMD_FLAG_NO_HOLE, p::CMD_TRIM),
