@@ -88,3 +88,51 @@ impl<'a> ChangedText<'a> {
             .map_err(|error| Failure::io(format!("{path}: {in_force}. Replacing the file failed"), error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "export = \"x\"\n[device.a]\nmemory = \"1MiB\"\n[device.b]\nmemory = \"1MiB\"\n\
+                        [layer.x]\nkind = \"log-cache\"\nlog = \"a\"\ndata = \"b\"\n";
+
+    fn stack() -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("srv.toml");
+        fs::write(&path, TEXT).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn a_file_that_an_editor_changes_meanwhile_keeps_that_change() {
+        let (dir, path) = stack();
+        let changes = ["high-mark=80".to_owned()];
+        let prepared = ChangedText::prepare(&path, &changes).unwrap();
+        fs::write(&path, TEXT.to_owned() + "# by hand\n").unwrap();
+        let error = prepared.put().unwrap_err().to_string();
+        assert!(error.contains("it was changed meanwhile: the settings are in force"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), TEXT.to_owned() + "# by hand\n");
+        ChangedText::prepare(&path, &changes).unwrap().put().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), TEXT.to_owned() + "high-mark = 80\n# by hand\n");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    /// Of two commands at a time the second one waits, and changes what the first one has left.
+    #[test]
+    fn two_commands_at_a_time_lose_no_change() {
+        let (_dir, path) = stack();
+        let first = ["high-mark=80".to_owned()];
+        let prepared = ChangedText::prepare(&path, &first).unwrap();
+        let second = {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                ChangedText::prepare(&path, &["low-mark=20".to_owned()]).unwrap().put().unwrap()
+            })
+        };
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert!(!second.is_finished(), "it waits for the lock");
+        prepared.put().unwrap();
+        second.join().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), TEXT.to_owned() + "high-mark = 80\nlow-mark = 20\n");
+    }
+}
