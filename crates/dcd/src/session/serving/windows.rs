@@ -118,6 +118,9 @@ mod tests {
         // It is set back from 02:00 to 01:00.
         assert_eq!(next(&["01:30-04:00"], "2026-11-01T00:00:00"), "Sun 01:30 -0400");
         assert_eq!(next(&["01:30-04:00"], "2026-11-01T01:30:00"), "Sun 01:00 -0500", "it shows 01:00 again");
+        let closed = at("2026-11-01T00:30:00") + 100.minutes();
+        let opens = next_change(&windows(&["01:30-04:00"]), &closed).unwrap();
+        assert_eq!(opens.strftime("%a %H:%M %z").to_string(), "Sun 01:30 -0500", "for the second time");
         let again = at("2026-11-01T00:30:00") + 120.minutes();
         assert_eq!(again.strftime("%H:%M %z").to_string(), "01:30 -0500");
         assert!(is_open(&windows(&["01:30-04:00"]), &again));

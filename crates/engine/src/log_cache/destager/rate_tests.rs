@@ -83,10 +83,13 @@ fn a_rate_that_is_changed_counts_at_once() {
 fn a_limited_batch_is_not_timed() {
     let mut steps = Steps::new(100, limited());
     let before = steps.core.destager.nanos_per_sector();
-    write(&mut steps, 0..20);
-    stay_active(&mut steps, 15);
-    assert!(!steps.core.index.is_dirty());
-    assert!(steps.core.destager.nanos_per_sector() <= before);
+    steps.control(Control::HoldDestage(true));
+    write(&mut steps, 0..6);
+    steps.control(Control::HoldDestage(false));
+    // No request suspends it, and the clients still count as active.
+    steps.wait(4);
+    assert_eq!(destaged(&steps), 6);
+    assert_eq!(steps.core.destager.nanos_per_sector(), before);
 }
 
 #[test]
