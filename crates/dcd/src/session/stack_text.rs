@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 
-    /// Of two commands at a time the second one waits, and changes what the first one has left.
+    /// The second of two commands at a time waits, and changes what the first one has left.
     #[test]
     fn two_commands_at_a_time_lose_no_change() {
         let (_dir, path) = stack();
