@@ -19,7 +19,7 @@ help:
 	@echo 'make apps      PostgreSQL, SQLite, etcd, git, dpkg and mail on a modelled disk, plain and behind dcd, killed once; half an hour or more'
 	@echo 'make bench     the measurements of docs/benchmarks.md'
 	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; twenty minutes'
-	@echo 'make peers     dcd beside the write caches of the kernel, under a kernel of its own; hours, or less with ROUNDS=1'
+	@echo 'make peers     dcd beside the write caches of the kernel, in virtual time; hours, or less with SEEDS=1'
 	@echo 'make ublk      kills, restarts and upgrades below ext4 on ublk and NBD, fsx, removals, under a kernel of its own; scripts/ublk.sh has the variables'
 	@echo 'make boot      a machine with systemd whose file system is on a stack: started, switched off, and its power cut'
 	@echo 'make soak      explores crashes with seeds of its own for HOURS=8 hours, on all processors'

@@ -1,58 +1,63 @@
 #!/usr/bin/env bash
-# dcd beside the kernel's write caches, over the same modelled disk, under one kernel.
+# dcd beside the kernel's write caches, over the same modelled devices, under one kernel, in virtual time.
 #
 # What makes it a comparison:
-# - The disk is nearline-2018 (7200 rpm) of lab/model, with one cylinder in many (peers/drive.awk): its 4 GiB reach over the whole
-#   stroke. `dcd serve` paces it in real time, and the kernel sees it as a virtio disk. It has no write cache; flushes are switched on
-#   and counted. Discards are offered, and cost nothing.
-# - The SSD is a file of a tmpfs that the kernel sees as a second virtio disk: as fast as the emulation.
-# - "disk": a cache has its log on the first LOG_MIB of the disk, and caches the rest. "ssd": it has all of the SSD, of the same size.
-# - BED=qemu: Debian's 6.12 kernel under software emulation. The guest's processor is slower than the host's. That factor is measured
-#   first, by one loop on both, and the disk is slowed by it, so that disk and processor have the proportion of a real machine. All
-#   seconds that are reported have been divided by the factor. The SSD is not slowed, nor is what a cache does by the clock: dcd waits
-#   for a second of idleness, dm-writecache commits every second, bcache looks for dirty blocks every 30 s.
-#   BED=uml: Debian's user-mode kernel, which is not slowed. System calls of processes are dear there, so dcd looks worse than it is.
+# - Debian's 6.12 kernel runs in qemu, and its time is virtual: one processor executes 10^9 instructions a second, and nothing is waited
+#   for. So what else the host does changes nothing, and the same seed gives the same figures. All that the guest uses is in its RAM. Two
+#   instructions that copy any number of bytes (erms) are kept from it: each byte would count as an instruction.
+# - The devices are those of a kernel module, peers/modelled, in the guest's own time. The disk is nearline-2018 (7200 rpm) of lab/model,
+#   with one cylinder in many (peers/drive.awk): its 4 GiB reach over the whole stroke. Its write cache is off; flushes are switched
+#   on and counted. The first boot sends a list of requests to it, and dcd-lab compares their times with those of lab/model.
+# - The SSD has 8 channels and 1 GB/s. A read takes 80 us, a write 20 to 80, and a flush SSD_FLUSH_US: 20 as with power-loss protection,
+#   1000 as without.
+# - Places of the log. "disk": its first LOG_MIB, and the cache is for the rest. "ssd": all of the SSD, of the same size. "free": an SSD
+#   that takes no time at all, which shows what the processor costs.
 # - dcd runs in the guest, with the promise `flush`: as `dcd` through ublk as it is by default, which recovers, as `dcd-brief` through ublk
-#   without recovery, and as `dcd-nbd`. The user-mode kernel has no ublk. The others are as they are by default, but bcache writes back and has no sequential cutoff, and dm-cache writes back with smq and blocks of 64 KiB. dm-writeboost is built from the source of
-#   Debian's package, with two names changed that the kernel has dropped.
-# - Every round takes another setup first, and each run boots the kernel and begins on an empty disk.
+#   without recovery, and as `dcd-nbd`. The others are as they are by default, but bcache writes back and has no sequential cutoff, and
+#   dm-cache writes back with smq and blocks of 64 KiB. dm-writeboost is built from the source of Debian's package, with two names changed
+#   that the kernel has dropped.
+# - Each run boots the kernel and begins on empty devices.
+# - One processor executes the workload, the kernel and the server of dcd. On several, their work would overlap. Its caches are not
+#   modelled: a real one executes more instructions a second while it finds all in its caches, and fewer while it waits for memory.
 #
 # WORK, in the order in which one boot does it:
 #   fsync      FSYNCS random writes of 4 KiB over 1 GiB, each with its flush
 #   burst      BURST_MIB of 4 KiB at random, 32 at a time, and one flush; then the time until the cache is clean, by its own command
-#   readback   2 MiB more of those, two seconds of rest, and half of the same blocks read, one at a time
-#   mixed      2 MiB of 4 KiB at random, 70 % reads, 16 at a time
-#   trees1, trees4  one user, and four: unpack TREE_FILES files each, copy them after a remount, remove both; ext2 with dirsync, made with
+#   readback   8 MiB more of those, two seconds of rest, and half of the same blocks read, one at a time
+#   mixed      8 MiB of 4 KiB at random, 70 % reads, 16 at a time
+#   trees1, trees4  one user, and four: unpack 508 files each, copy them after a remount, remove both; ext2 with dirsync, made with
 #              its default discards. After each come a sync of the file system, and at the end the time until the cache is clean
-#   sqlite     100 commits, ext4
+#   sqlite     COMMITS commits, ext4
+#   postgres   PostgreSQL on ext4: the restore of a dump of pgbench's tables, and TRANSACTIONS transactions of pgbench with one client;
+#              only where it is named
 #   postmark   200 files and 500 transactions, and a sync; ext4
 #   dbench     one client for ten seconds, ext4; only where it is named
 #   sustained  a boot of its own with a log of SUSTAINED_LOG_MIB: 4 KiB at random, 32 at a time, for SUSTAINED_SECONDS, after half of that
 #              which fills the log and does not count
-# For each, the results have the requests and MiB at the disk and the processor seconds of the whole guest too, and at the end the
-# RAM that is gone since before the cache was made.
+# For each, the results also have the requests to the cache (asked), the requests and MiB at the disk, and the processor seconds of the
+# whole guest (where fio runs, its start is among them) and of dcd's server. At the end they have the RAM that is gone since before the
+# cache was made.
 #
 # usage: peers.sh PROGRAMS     the directory of dcd and dcd-lab
-#   ROUNDS=3 SETUPS="plain writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd"
-#   PLACES="disk ssd" BED=qemu|uml SLOWER=FACTOR LOG_MIB=256
-#   WORK="fsync burst readback mixed trees1 trees4 sqlite postmark sustained" FSYNCS=128 BURST_MIB=16 TREE_FILES=50
-#   SUSTAINED_LOG_MIB=16 SUSTAINED_SECONDS=20 SECONDS_MAX=1800
+#   SEEDS=3 SETUPS="plain writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd" PLACES="disk ssd" LOG_MIB=256 SSD_FLUSH_US=20
+#   WORK="fsync burst readback mixed trees1 trees4 sqlite postmark sustained" FSYNCS=1000 BURST_MIB=32 COMMITS=300
+#   TRANSACTIONS=500 SUSTAINED_LOG_MIB=16 SUSTAINED_SECONDS=20 SECONDS_MAX=7200 (of the host, and of the guest)
 # The table goes to standard output, every measurement to target/peers/results.csv.
 set -euo pipefail
 
 programs=$(realpath "${1:?usage: peers.sh DIRECTORY OF dcd AND dcd-lab}")
 here=$(realpath "$(dirname "$0")")
-dcd=$programs/dcd-lab
-rounds=${ROUNDS:-3}
+lab=$programs/dcd-lab
+seeds=${SEEDS:-3}
 read -r -a setups <<< "${SETUPS:-plain writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd}"
 read -r -a places <<< "${PLACES:-disk ssd}"
 read -r -a workloads <<< "${WORK:-fsync burst readback mixed trees1 trees4 sqlite postmark sustained}"
 log_mib=${LOG_MIB:-256}
 sustained_log_mib=${SUSTAINED_LOG_MIB:-16}
-slower=${SLOWER:-}
+ssd_flush_us=${SSD_FLUSH_US:-20}
 disk_gib=4
 # shellcheck disable=SC2034 # for host.sh
-seconds_max=${SECONDS_MAX:-1800}
+seconds_max=${SECONDS_MAX:-7200}
 kept=$here/../target/peers
 mkdir -p "$kept"
 kept=$(realpath "$kept")
@@ -69,13 +74,13 @@ for name in "${setups[@]}"; do
 done
 for name in "${places[@]}"; do
     case $name in
-        disk | ssd) ;;
-        *) fail "there is no place \"$name\" for a log: use disk or ssd in PLACES" ;;
+        disk | ssd | free) ;;
+        *) fail "there is no place \"$name\" for a log: use disk, ssd or free in PLACES" ;;
     esac
 done
 for name in "${workloads[@]}"; do
     case $name in
-        fsync | burst | readback | mixed | trees1 | trees4 | sqlite | postmark | dbench | sustained) ;;
+        fsync | burst | readback | mixed | trees1 | trees4 | sqlite | postgres | postmark | dbench | sustained) ;;
         *) fail "there is no workload \"$name\": the head of $0 lists those of WORK" ;;
     esac
 done
@@ -88,44 +93,56 @@ has() { # WORD WORD...: the first is one of the others
 
 # ---------------------------------------------------------------- what is not in the kernel
 
+have_headers() {
+    local package
+    headers=linux-headers-$release
+    for package in "$headers" $(depends_on "$headers" 'linux-\(headers\|kbuild\)-.*'); do
+        unpack "$package" || return
+    done
+    headers=$packages/root/usr/src/$headers
+    sed -i "s|include /usr/src|include $packages/root/usr/src|" "$headers/Makefile"
+}
+
+build_module() { # NAME: what is in its directory in $kept
+    make -C "$headers" "M=$kept/$1-$release" CONFIG_DEBUG_INFO_BTF_MODULES= modules > "$kept/$1.log" 2>&1 && return
+    echo "it does not build: $(grep -m 1 -i error "$kept/$1.log")"
+    return 1
+}
+
 # dm-writeboost is not in the kernel, so it is built from the source of its package.
 build_writeboost() {
-    local headers=linux-headers-$release package source=$kept/writeboost-$release
+    local source=$kept/writeboost-$release
     [ -e "$source/dm-writeboost.ko" ] && return
-    for package in "$headers" $(depends_on "$headers" 'linux-\(headers\|kbuild\)-.*') dm-writeboost-dkms; do
-        unpack "$package" || { echo "the package $package cannot be had"; return 1; }
-    done
-    sed -i "s|include /usr/src|include $packages/root/usr/src|" "$packages/root/usr/src/$headers/Makefile"
+    unpack dm-writeboost-dkms || { echo "the package dm-writeboost-dkms cannot be had"; return 1; }
     rm -rf "$source"
     cp -r "$packages"/root/usr/src/dm-writeboost-*/ "$source"
     # What 6.12 has no more, by what took its place.
     sed -i 's/i_size_read(dev->bdev->bd_inode) >> 9/bdev_nr_sectors(dev->bdev)/; s/blk_limits_io_opt(limits, 4096)/limits->io_opt = 4096/' \
         "$source"/*.c
-    make -C "$packages/root/usr/src/$headers" "M=$source" CONFIG_DEBUG_INFO_BTF_MODULES= modules > "$kept/writeboost.log" 2>&1 && return
-    echo "it does not build: $(grep -m 1 -i error "$kept/writeboost.log")"
-    return 1
+    build_module writeboost
+}
+
+# The modelled devices, with the drive that lab/model has too.
+build_modelled() {
+    local source=$kept/modelled-$release
+    mkdir -p "$source"
+    awk -v gib=$disk_gib -f "$here/peers/drive.awk" "$here/../lab/model/drives/nearline-2018.toml" > "$work/drive.toml"
+    awk -f "$here/peers/header.awk" "$work/drive.toml" > "$source/drive.h" || fail "the module does not know the drive"
+    cp "$here"/peers/modelled/* "$source/"
+    build_module modelled
 }
 
 # ---------------------------------------------------------------- where it cannot run
 
-"$here/packages.sh" user-mode-linux qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio fuse3 e2fsprogs dmsetup \
-    nbd-client sqlite3 postmark dbench gcc make >&2
-mapfile -t missing < <(missing_things 3000 fio fusermount3 modprobe depmod mkfs.ext2 mkfs.ext4 sqlite3 awk tar)
-bed_reasons=()
-have_bed() { # BED
-    local tool tools=(qemu-system-x86_64 busybox cpio xz)
-    [ "$1" = qemu ] || tools=(linux.uml qemu-storage-daemon)
-    for tool in "${tools[@]}"; do
-        command -v "$tool" > /dev/null || { bed_reasons+=("$1 needs $tool"); return 1; }
-    done
-    [ "$1" = uml ] || have_kernel || { bed_reasons+=("qemu needs Debian's package of a 6.12 kernel"); return 1; }
-}
-case ${BED:-} in
-    '') if have_bed qemu; then bed=qemu; elif have_bed uml; then bed=uml; else bed=; fi ;;
-    qemu | uml) if have_bed "$BED"; then bed=$BED; else bed=; fi ;;
-    *) fail "there is no bed \"$BED\": use qemu or uml" ;;
-esac
-[ -n "$bed" ] || missing+=("a kernel to boot (${bed_reasons[*]})")
+# shellcheck disable=SC2046 # one word or none
+"$here/packages.sh" qemu-system-x86 qemu-system-common busybox-static cpio xz-utils kmod fio e2fsprogs dmsetup \
+    nbd-client sqlite3 postmark dbench gcc make $(! has postgres "${workloads[@]}" || echo postgresql) >&2
+mapfile -t missing < <(missing_things 3000 qemu-system-x86_64 busybox cpio xz fio modprobe depmod mke2fs sqlite3 awk tar gcc make)
+if ! have_kernel; then
+    missing+=("Debian's package of a 6.12 kernel")
+elif ! have_headers; then
+    missing+=("the headers of the kernel")
+fi
 skip_if_missing "dcd is not compared with its peers"
 
 skipped=()
@@ -139,118 +156,134 @@ skip() { # KIND NAME REASON: takes a setup or a workload out
     echo "SKIPPED $2: $3" >&2
 }
 if has writeboost "${setups[@]}"; then
-    if [ "$bed" = uml ]; then
-        skip setups writeboost "there are no headers of the user-mode kernel to build it with"
-    else
-        why=$(build_writeboost) || skip setups writeboost "$why"
-    fi
-fi
-if [ "$bed" = uml ]; then
-    for name in dcd dcd-brief; do skip setups $name "the user-mode kernel has no ublk"; done
+    why=$(build_writeboost) || skip setups writeboost "$why"
 fi
 ! has bcache "${setups[@]}" || unpack bcache-tools || skip setups bcache "the package bcache-tools cannot be had"
-for tool in dmsetup nbd-client; do
-    command -v $tool > /dev/null && continue
-    case $tool in
-        dmsetup) for name in writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd; do skip setups $name "$tool is not installed"; done ;;
-        nbd-client) skip setups dcd-nbd "$tool is not installed" ;;
-    esac
-done
+if ! command -v dmsetup > /dev/null; then
+    for name in writecache writeboost dmcache bcache; do skip setups $name "dmsetup is not installed"; done
+fi
+command -v nbd-client > /dev/null || skip setups dcd-nbd "nbd-client is not installed"
 for tool in postmark dbench; do
     command -v $tool > /dev/null || skip workloads $tool "it is not installed"
 done
+postgres=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2> /dev/null | sort -V | tail -n 1)
+[ -n "$postgres" ] || skip workloads postgres "it is not installed"
 [ ${#setups[@]} -gt 0 ] || { echo "SKIPPED: no setup is left"; exit 0; }
 
 # ---------------------------------------------------------------- what the guest needs
 
-begin_work peers
-mkdir "$work/bin"
-cp "$programs/dcd" "$work/bin/"
-[ ! -e "$packages/root/usr/sbin/make-bcache" ] || cp "$packages/root/usr/sbin/make-bcache" "$work/bin/"
-"$dcd" demo tree "$work/tree"
-(cd "$work/tree" && find . -type f | LC_ALL=C sort | awk -v n="${TREE_FILES:-50}" '
-    { name[NR] = $0 } END { for (i = 0; i < n && i < NR; i++) print name[1 + int(i * NR / n)] }') > "$work/tree.list"
-tar -cf "$work/tree.tar" -C "$work/tree" -T "$work/tree.list"
-rm -rf "$work/tree"
-
-if [ "$bed" = qemu ]; then
-    ! has writeboost "${setups[@]}" || more_modules=("$kept/writeboost-$release/dm-writeboost.ko")
-    make_initramfs nbd ublk_drv ext4 dm-writecache dm-cache dm-cache-smq bcache
-fi
-
-boot() { # SETUP DISK-FILE...: boots with these as virtio disks; the first has O_DIRECT
-    local setup=$1 id=0 file arguments=() options
-    shift
-    if [ "$bed" = uml ]; then
-        devices=()
-        for file in "$@"; do
-            id=$((id + 1))
-            options=cache.direct=on,aio=native
-            [ $id -eq 1 ] || options=cache.direct=off,aio=threads
-            arguments+=("disk$id" "$file" "$options")
-        done
-        [ $id -eq 0 ] || start_storage "${arguments[@]}"
-        start_user_mode "$here/peers/guest.sh" "HERE=$here" BED=uml
-    else
-        start_qemu "$here/peers/guest.sh" "HERE=$here BED=qemu" "$@"
-    fi
-    watch_machine "$setup" true
+# A new database for the guest to unpack, and a dump of pgbench's tables for it to restore.
+make_database() {
+    local place=$work/database as_postgres=(setpriv "--reuid=postgres" "--regid=postgres" --clear-groups)
+    chmod 711 "$work"
+    install -d -o postgres "$place"
+    # shellcheck disable=SC2016 # for that shell
+    (cd "$place" && PATH=$postgres:$PATH PLACE=$place "${as_postgres[@]}" bash -euo pipefail -c '
+        initdb -A trust --no-sync --locale=C -D pg
+        # The guest has no time zones.
+        sed -i /timezone/d pg/postgresql.conf
+        pg_ctl -D pg -w -s -l log -o "-k $PLACE -h \"\" -F" start
+        psql -h "$PLACE" -qX -c "create database bench" -c "create database source" postgres
+        pgbench -h "$PLACE" -i -q -s 1 source
+        pg_dump -h "$PLACE" source > dump.sql
+        psql -h "$PLACE" -qX -c "drop database source" postgres
+        pg_ctl -D pg -m fast -w -s stop') > "$work/database.log" 2>&1 || fail "no database can be made: $(tail -n 3 "$work/database.log")"
+    tar --sort=name --mtime=@0 -cf "$root/database.tar" -C "$place" pg
+    cp "$place/dump.sql" "$root/"
+    rm -rf "$place"
 }
 
-# ---------------------------------------------------------------- how much slower the guest's processor is
-
-if [ "$bed" = uml ]; then
-    slower=1
-elif [ -z "$slower" ]; then
-    # shellcheck source=scripts/guest-kernel/guest.sh
-    on_host=$(. "$here/guest-kernel/guest.sh" && processor_loop "$work/processor-loop")
-    echo 'SETUP=processor' > "$work/run"
-    boot processor
-    stop_all
-    slower=$(awk -v host="$on_host" '{ printf "%.2f", $1 / host }' "$work/processor")
-    echo "the guest's processor is $slower times slower than the host's: so is the disk" >&2
+begin_work peers
+why=$(build_modelled) || fail "the modelled devices: $why"
+tools=()
+for tool in fio mke2fs sqlite3 dmsetup nbd-client postmark dbench; do
+    file=$(command -v $tool) && tools+=("$file")
+done
+put_files "${tools[@]}" "$programs/dcd" /etc/mke2fs.conf
+root=$work/initramfs
+cp "$programs/dcd" "$root/usr/bin/"
+ln -s mke2fs "$root/usr/sbin/mkfs.ext2"
+ln -s mke2fs "$root/usr/sbin/mkfs.ext4"
+[ ! -e "$packages/root/usr/sbin/make-bcache" ] || cp "$packages/root/usr/sbin/make-bcache" "$root/usr/sbin/"
+! has dbench "${workloads[@]}" || put_files /usr/share/dbench/client.txt
+mkdir -p "$root/scripts/guest-kernel" "$root/scripts/peers"
+cp "$here/guest-kernel/guest.sh" "$root/scripts/guest-kernel/"
+cp "$here/peers/guest.sh" "$root/scripts/peers/"
+cp "$kept/modelled-$release/modelled.ko" "$root/"
+if has postgres "${workloads[@]}"; then
+    put_files "$postgres"/{postgres,psql,pgbench} /usr/bin/setpriv "${postgres%/bin}/lib/plpgsql.so" \
+        "/usr/share/postgresql/$(basename "${postgres%/bin}")/timezonesets"
+    getent passwd postgres > "$root/etc/passwd"
+    make_database
 fi
-awk -v gib=$disk_gib -v slower="$slower" -f "$here/peers/drive.awk" "$here/../lab/model/drives/nearline-2018.toml" > "$work/drive.toml"
-{
-    serve_section disk disk
-    printf '[device.image]\npath = "disk.img"\n'
-    printf '[layer.disk]\nkind = "disk"\nof = "image"\ndrive = "drive.toml"\nsize = "%sGiB"\n' $disk_gib
-} > "$work/disk.toml"
+"$lab" demo tree "$work/tree"
+tar --sort=name --mtime=@0 -cf "$root/tree.tar" -C "$work/tree" .
+rm -rf "$work/tree"
+! has writeboost "${setups[@]}" || more_modules=("$kept/writeboost-$release/dm-writeboost.ko")
+make_whole_initramfs crc32c-intel nbd ublk_drv ext4 dm-writecache dm-cache dm-cache-smq bcache
+rm -rf "$root"
 
 # ---------------------------------------------------------------- runs
 
+processor=max,-erms
+ram=3G
+boot() { # NAME SEED VARIABLE=VALUE...
+    local name=$1
+    emulation=(-accel "tcg,thread=single" -icount "shift=0,sleep=off" -smp 1 -seed "$2" -rtc "base=2026-01-01,clock=vm")
+    shift 2
+    start_qemu /scripts/peers/guest.sh "HERE=/scripts nokaslr $*"
+    # It would do the same once more.
+    : > "$work/begun"
+    watch_machine "$name" true
+    stop_all
+}
+
+# The same requests at the module and at lab/model: first one after the other, then many at a time. They take as long in both.
+compare_models() {
+    boot "the comparison of the disk with its model" 1 SETUP=check "MODELLED=\"disk_mib=$((disk_gib * 1024)) record=20000\""
+    {
+        printf 'export = "disk"\n[device.image]\npath = "disk.img"\n'
+        printf '[layer.disk]\nkind = "disk"\nof = "image"\ndrive = "drive.toml"\nsize = "%sGiB"\n' $disk_gib
+    } > "$work/disk.toml"
+    truncate -s ${disk_gib}G "$work/disk.img"
+    echo "The module (measured) beside lab/model, one request after the other:"
+    "$lab" drive validate --write-cache off "$work/drive.toml" "$work/one.csv" | tee "$work/compared"
+    awk '/^demerit figure/ { same = $3 <= 0.01 } END { exit !same }' "$work/compared" || fail "the disk of the module is not that of lab/model"
+    "$lab" simulate "$work/disk.toml" --trace "$work/all.csv" --json | grep -o '"read":{[^{}]*"mean_ms":[^,]*\|"write":{[^{}]*"mean_ms":[^,]*' |
+        awk -F'[":,]+' -v OFS=, '{ print $2, $NF }' > "$work/simulated"
+    echo "The same and more, up to 32 at a time; mean response, ms:"
+    awk -F, 'FNR == 1 { files++ }
+        files == 1 { model[$1] = $2 }
+        files == 2 && FNR > 1 { count[$3]++; sum[$3] += $6 / 1e6 }
+        END {
+            for (op in model) {
+                mean = sum[op] / count[op]
+                printf "%-6s module %.3f, lab/model %.3f\n", op, mean, model[op]
+                if (mean < model[op] * 0.999 || mean > model[op] * 1.001) differs = 1
+            }
+            exit differs || length(model) != 2
+        }' "$work/simulated" "$work/all.csv" || fail "the queue of the module is not that of lab/model"
+    echo
+}
+
 results=$kept/results.csv
 [ ! -e "$results" ] || mv -f "$results" "$kept/results-before.csv"
-echo "bed,setup,log,workload,round,value,unit" > "$results"
-[ "$bed" = uml ] || echo "$bed,all,,processor,0,$slower,times slower" >> "$results"
+echo "setup,log,workload,seed,value,unit" > "$results"
 
-run() { # SETUP PLACE ROUND LOG-MIB WORKLOAD...
-    local setup=$1 place=$2 round=$3 mib=$4 begin=$SECONDS disks
+run() { # SETUP PLACE SEED LOG-MIB WORKLOAD...
+    local setup=$1 place=$2 seed=$3 mib=$4 begin=$SECONDS ssd=
     shift 4
     [ "$setup" != plain ] || place=
-    rm -f "$work/disk.img" "$work/ssd.img" "$work/results"
-    truncate -s ${disk_gib}G "$work/disk.img"
-    cat > "$work/run" << RUN
-SETUP=$setup PLACE=$place ROUND=$round LOG_MIB=$mib WORKLOADS="$*" SLOWER=$slower
-FSYNCS=${FSYNCS:-128} BURST_MIB=${BURST_MIB:-16} SUSTAINED_SECONDS=${SUSTAINED_SECONDS:-20}
-RUN
-    exports=(disk)
-    start_server disk
-    disks=("$(image_of disk)")
-    if [ "$place" = ssd ]; then
-        # An SSD that has been used: its pages are there.
-        head -c "${mib}M" /dev/zero > "$work/ssd.img"
-        disks+=("$work/ssd.img")
-    fi
-    boot "$setup $place" "${disks[@]}"
-    [ "$place" = ssd ] || check_flushes "$setup $place" disk
-    stop_all
-    # Times of the slowed world become times of the real one.
-    awk -F';' -v OFS=, -v slower="$slower" -v head="$bed,$setup,$place" -v round="$round" '
-        $3 ~ /^m?s$/ { $2 = sprintf("%.4f", $2 / slower) }
-        $3 ~ /\/s$/ { $2 = sprintf("%.2f", $2 * slower) }
-        { print head, $1, round, $2, $3 }' "$work/results" >> "$results"
-    echo "round $round: $setup${place:+, $place}, $*: $((SECONDS - begin)) s" >&2
+    case $place in
+        ssd) ssd="ssd_mib=$mib ssd_flush_us=$ssd_flush_us seed=$seed" ;;
+        free) ssd="ssd_mib=$mib ssd_read_us=0 ssd_write_us=0,0 ssd_flush_us=0 ssd_mb_per_s=0" ;;
+    esac
+    rm -f "$work/results"
+    boot "$setup $place" "$seed" "SETUP=$setup PLACE=${place:-disk} SEED=$seed LOG_MIB=$mib WORKLOADS=$(IFS=,; echo "$*")" \
+        "MODELLED=\"disk_mib=$((disk_gib * 1024)) $ssd\" FSYNCS=${FSYNCS:-1000} BURST_MIB=${BURST_MIB:-32} COMMITS=${COMMITS:-300}" \
+        "TRANSACTIONS=${TRANSACTIONS:-500} SUSTAINED_SECONDS=${SUSTAINED_SECONDS:-20}"
+    awk -F';' -v OFS=, -v head="$setup,$place" -v seed="$seed" '{ print head, $1, seed, $2, $3 }' "$work/results" >> "$results"
+    echo "seed $seed: $setup${place:+, $place}, $*: $((SECONDS - begin)) s" >&2
 }
 
 # A run that fails says why, and leaves the others alone.
@@ -261,7 +294,7 @@ attempt() { # as run
         run "$@"
     ) &
     running=$!
-    wait $running || skipped+=("$1 $2 in round $3, ${*:5}: it failed")
+    wait $running || skipped+=("$1 $2 with seed $3, ${*:5}: it failed")
     running=
 }
 
@@ -275,27 +308,27 @@ for name in "${setups[@]}"; do
         for place in "${places[@]}"; do combinations+=("$name $place"); done
     fi
 done
-count=${#combinations[@]}
-for round in $(seq "$rounds"); do
-    for turn in $(seq 0 $((count - 1))); do
-        read -r name place <<< "${combinations[$(((turn + round - 1) % count))]}"
-        [ ${#at_once[@]} -eq 0 ] || attempt "$name" "$place" "$round" "$log_mib" "${at_once[@]}"
-        ! has sustained "${workloads[@]}" || attempt "$name" "$place" "$round" "$sustained_log_mib" sustained
+compare_models
+for seed in $(seq "$seeds"); do
+    for combination in "${combinations[@]}"; do
+        read -r name place <<< "$combination"
+        [ ${#at_once[@]} -eq 0 ] || attempt "$name" "$place" "$seed" "$log_mib" "${at_once[@]}"
+        ! has sustained "${workloads[@]}" || attempt "$name" "$place" "$seed" "$sustained_log_mib" sustained
     done
 done
 
 # ---------------------------------------------------------------- the tables
 
-table() { # TITLE WORKLOAD=HEADING...: medians of the rounds, and lowest to highest where there are several
+table() { # TITLE WORKLOAD=HEADING...: medians of the seeds, and lowest to highest where there are several
     local title=$1
     shift
     # shellcheck disable=SC2154 # of host.sh
     (IFS=';'; awk -F, -v columns="$*" -v title="$title" "$summary"'
         NR > 1 {
-            key = $2 (($3 == "") ? "" : ", " $3)
+            key = $1 (($2 == "") ? "" : ", " $2)
             if (!(key in known)) { known[key] = 1; rows[++row_count] = key }
-            value[key, $4, ++seen[key, $4]] = $6
-            any[$4] = 1
+            value[key, $3, ++seen[key, $3]] = $5
+            any[$3] = 1
         }
         END {
             n = split(columns, column, ";")
@@ -306,7 +339,6 @@ table() { # TITLE WORKLOAD=HEADING...: medians of the rounds, and lowest to high
             if (count == 0) exit
             printf "%s\n\n|  |%s\n|---|%s\n", title, head, line
             for (r = 1; r <= row_count; r++) {
-                if (rows[r] == "all") continue
                 printf "| %s |", rows[r]
                 for (i = 1; i <= count; i++) printf " %s |", cell(rows[r], work[i])
                 print ""
@@ -317,19 +349,28 @@ table() { # TITLE WORKLOAD=HEADING...: medians of the rounds, and lowest to high
             times = seen[key, name]
             for (j = 1; j <= times; j++) list[j] = value[key, name, j]
             if (times == 0) return ""
-            return times == 1 ? sprintf("%.2f", list[1]) : summary(list, times, "%.2f")
+            return times == 1 ? sprintf("%.3f", list[1]) : summary(list, times, "%.3f")
         }' "$results")
 }
 
-echo "nearline-2018 cut to $disk_gib GiB, log of $log_mib MiB, kernel $([ "$bed" = uml ] && echo "user-mode" || echo "$release, disk $slower times slower"), $rounds rounds: median (lowest to highest)"
+echo "nearline-2018 cut to $disk_gib GiB, log of $log_mib MiB, flush of the SSD $ssd_flush_us us, kernel $release, $seeds seeds:" \
+    "median (lowest to highest)"
 echo
-table "Seconds" "fsync=${FSYNCS:-128} fsyncs" "burst=burst" "burst.drain=until clean" readback=readback mixed=mixed sqlite=SQLite postmark=PostMark
+columns() { # SUFFIX
+    printf '%s\n' "fsync$1=${FSYNCS:-1000} fsyncs" "burst$1=burst" "readback$1=readback" "mixed$1=mixed" \
+        "sqlite$1=${COMMITS:-300} SQLite commits" "restore$1=restore of a dump" "pgbench$1=${TRANSACTIONS:-500} of pgbench" \
+        "postmark$1=PostMark" "trees1$1=trees" "trees4$1=trees, 4 users"
+}
+mapfile -t seconds < <(columns "")
+table "Seconds" "${seconds[@]}" "burst.drain=until clean after the burst"
+mapfile -t seconds < <(columns .cpu)
+table "Processor seconds; those of trees and bursts until clean" "${seconds[@]}"
 table "Seconds, trees" unpack1=unpack copy1=copy remove1=remove trees1.drain="until clean" \
     unpack4="unpack, 4 users" copy4="copy, 4" remove4="remove, 4" trees4.drain="until clean, 4"
 table "Random writes on a full log of $sustained_log_mib MiB, ${SUSTAINED_SECONDS:-20} s" \
     "sustained=writes a second" sustained.p99="p99, ms" sustained.longest="longest, ms"
 table "dbench" "dbench=MB a second"
 table "What a burst costs until clean, and RAM at the end of all" burst.requests="requests at the disk" burst.mib="MiB at the disk" \
-    burst.cpu="processor seconds" ram="RAM, MiB" \
+    ram="RAM, MiB" \
     server.rss="the server's RAM, MiB" server.cpu="the server's processor seconds, all workloads"
 for name in ${skipped[@]+"${skipped[@]}"}; do echo "Skipped: $name"; done

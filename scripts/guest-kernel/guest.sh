@@ -4,15 +4,20 @@
 # ends the run.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
 
-mount_all() { # TYPE SOURCE OPTIONS: how the working directory is mounted
-    mount -t proc none /proc
+mount_own() {
     mount -t sysfs none /sys
     mount -t devtmpfs none /dev 2> /dev/null
     mount -t tmpfs none /tmp
     mount -t tmpfs none /run
     # Where dcd notes which cache a disk belongs to.
     mount -t tmpfs none /var/lib
-    mkdir -p /tmp/lib/lib /tmp/tree
+    mkdir /tmp/tree
+}
+
+mount_all() { # TYPE SOURCE OPTIONS: how the working directory is mounted
+    mount -t proc none /proc
+    mount_own
+    mkdir -p /tmp/lib/lib
     mount -t "$1" "$2" /mnt -o "$3"
     # Where a user-mode kernel has its modules, modprobe does not look.
     ln -s /usr/lib/uml/modules /tmp/lib/lib/modules
@@ -25,7 +30,11 @@ power_off() {
     sleep 60
 }
 
+# A guest that has nothing of its host while it works defines another one.
+reach_host() { :; }
+
 die() {
+    reach_host
     echo "$*" > /mnt/failing
     mv /mnt/failing /mnt/failed
     power_off
@@ -49,6 +58,7 @@ tell_when_stuck() {
     (
         {
             sleep $((SECONDS_MAX - 10))
+            reach_host
             grep . /sys/block/*/inflight > /mnt/stuck
             # A quiet console would not show them.
             echo 8 > /proc/sys/kernel/printk
@@ -67,14 +77,4 @@ run_fio() { # fio's arguments
     fio --name=job --filename="$device" --direct=1 --randrepeat=0 --minimal "$@" > /tmp/fio.log 2>&1 ||
         die "fio $*: $(tail -c 300 /tmp/fio.log)"
     fio_seconds=$(awk -F';' '/^3;/ { printf "%.3f", ($9 > $50 ? $9 : $50) / 1000 }' /tmp/fio.log)
-}
-
-# Milliseconds that the same loop takes on host and guest: 32,768 writes of 4 KiB to a file of a tmpfs, which are system calls and copies
-# as those of the workloads are. The median of three.
-processor_loop() { # FILE
-    for _ in 1 2 3; do
-        fio --name=job --filename="$1" --size=64m --io_size=128m --rw=randwrite --norandommap --randrepeat=1 --bs=4k --ioengine=psync --minimal |
-            awk -F';' '/^3;/ { print $50 }'
-    done | sort -n | sed -n 2p
-    rm -f "$1"
 }

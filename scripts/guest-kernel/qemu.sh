@@ -8,8 +8,10 @@ mkdir -p "$packages"
 release=
 # Modules that are not of the kernel's package.
 more_modules=()
-# How the guest's processors are emulated.
+# How the guest's processors are emulated, and which they are.
 emulation=(-accel "tcg,thread=multi" -smp 2)
+processor=max
+ram=1G
 # The serial numbers of disks, for /dev/disk/by-id.
 disk_names=()
 # Arguments for devices that are no virtio disks.
@@ -43,12 +45,12 @@ have_kernel() {
     depmod -b "$packages/root" "$release" 2> "$packages/depmod.log"
 }
 
-# The modules in the order in which they have to be loaded, and a first program that mounts the host's files.
-make_initramfs() { # MODULE...
+# The modules in the order in which they have to be loaded.
+put_modules() { # MODULE...
     local root=$work/initramfs module file number=100
-    mkdir -p "$root"/{bin,proc,modules,host}
+    mkdir -p "$root"/{bin,proc,modules}
     cp "$(command -v busybox)" "$root/bin/busybox"
-    for module in virtio_pci virtio_blk 9pnet_virtio 9p "$@"; do
+    for module in "$@" virtio_pci virtio_blk 9pnet_virtio 9p; do
         modprobe -d "$packages/root" -S "$release" --show-depends "$module" 2> "$work/modprobe.log" || fail "$(cat "$work/modprobe.log")"
     done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' > "$work/modules"
     while read -r file; do
@@ -60,15 +62,58 @@ make_initramfs() { # MODULE...
         esac
     done < "$work/modules"
     for file in ${more_modules[@]+"${more_modules[@]}"}; do cp "$file" "$root/modules/999-$(basename "$file")"; done
-    cat > "$root/init" << 'INIT'
+}
+
+pack_initramfs() {
+    chmod +x "$work/initramfs/init"
+    (cd "$work/initramfs" && find . | LC_ALL=C sort | cpio -o -H newc --reproducible --quiet) > "$work/initramfs.cpio"
+}
+
+# A first program that mounts the host's files.
+make_initramfs() { # MODULE...
+    put_modules "$@"
+    mkdir -p "$work/initramfs/host"
+    cat > "$work/initramfs/init" << 'INIT'
 #!/bin/busybox sh
 /bin/busybox mount -t proc none /proc
 for module in /modules/*; do /bin/busybox insmod "$module" || echo "insmod $module failed"; done
 /bin/busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro host /host || echo "no host"
 exec /bin/busybox switch_root /host /bin/sh "$SCRIPT"
 INIT
-    chmod +x "$root/init"
-    (cd "$root" && find . | cpio -o -H newc --quiet) > "$work/initramfs.cpio"
+    pack_initramfs
+}
+
+# Files of the host for a guest that has them all in RAM, programs with their libraries; a directory is copied whole. It is called first.
+put_files() { # FILE...
+    local root=$work/initramfs directory file
+    mkdir -p "$root"
+    for directory in bin sbin lib lib64; do
+        mkdir -p "$root/usr/$directory"
+        [ -e "$root/$directory" ] || ln -s "usr/$directory" "$root/$directory"
+    done
+    for file in "$@"; do
+        [ -d "$file" ] || ldd "$file" 2> "$work/ldd.log" | grep -o '/[^ ]*' || true
+        echo "$file"
+    done | sort -u > "$work/files"
+    while read -r file; do
+        [ ! -e "$root$file" ] || continue
+        mkdir -p "$root$(dirname "$file")"
+        cp -rL "$file" "$root$file"
+    done < "$work/files"
+}
+
+# A first program that has all it needs, so that nothing of the host's time gets into the guest's.
+make_whole_initramfs() { # MODULE...
+    put_modules "$@"
+    mkdir -p "$work/initramfs"/{mnt,dev,sys,tmp,run,var/lib}
+    cat > "$work/initramfs/init" << 'INIT'
+#!/bin/busybox sh
+/bin/busybox --install -s /usr/bin 2> /dev/null
+mount -t proc none /proc
+for module in /modules/*; do insmod "$module" || echo "insmod $module failed"; done
+exec sh "$SCRIPT"
+INIT
+    pack_initramfs
 }
 
 start_qemu() { # SCRIPT VARIABLES DISK-FILE...: boots with these as virtio disks; the first has O_DIRECT
@@ -81,9 +126,9 @@ start_qemu() { # SCRIPT VARIABLES DISK-FILE...: boots with these as virtio disks
         arguments+=(-blockdev "driver=file,node-name=disk$id,filename=$file,$options")
         arguments+=(-device "virtio-blk-pci,drive=disk$id,write-cache=on${disk_names[id - 1]:+,serial=${disk_names[id - 1]}}")
     done
-    start_machine qemu-system-x86_64 "${emulation[@]}" -cpu max -m 1G -nodefaults -nographic -no-reboot -serial stdio \
+    start_machine qemu-system-x86_64 "${emulation[@]}" -cpu "$processor" -m "$ram" -nodefaults -nographic -no-reboot -serial stdio \
         -kernel "$packages/root/boot/vmlinuz-$release" -initrd "$work/initramfs.cpio" \
-        -append "console=ttyS0 quiet panic=-1 mitigations=off SCRIPT=$script WORK=$work SECONDS_MAX=$seconds_max $variables" \
+        -append "console=ttyS0 quiet panic=-1 mitigations=off SCRIPT=$script SECONDS_MAX=$seconds_max $variables" \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
         -virtfs "local,path=$work,mount_tag=work,security_model=none" \
         ${arguments[@]+"${arguments[@]}"} ${more_devices[@]+"${more_devices[@]}"}

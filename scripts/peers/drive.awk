@@ -1,8 +1,7 @@
-# A drive file with one cylinder in many, and slower: reads lab/model/drives/nearline-2018.toml.
+# A drive file with one cylinder in many: reads lab/model/drives/nearline-2018.toml.
 #
 # -v gib=N: as many cylinders are left out as brings the capacity down to that. A file system of that size then reaches over the whole
 # stroke, so that an arm movement between two places of it takes as long as on the whole drive.
-# -v slower=F: all times of the drive, F times as long. Lengths in sectors stay.
 
 function numbers(text, out,    n) {
     gsub(/[^0-9.,]/, "", text)
@@ -27,7 +26,6 @@ END {
 function print_line(text,    n, v, key, j, distance) {
     key = text
     sub(/ *=.*/, "", key)
-    if (text ~ /^\[/) section = text
     if (text ~ /^(seek-ms|zones) *=/) block = key
     else if (text ~ /^\]/) block = ""
     else if (block == "zones") {
@@ -39,21 +37,10 @@ function print_line(text,    n, v, key, j, distance) {
         for (j = 1; j < n; j += 2) {
             # A move to the next track stays one: what is read in order crosses from cylinder to cylinder.
             distance = v[j] == 1 ? 1 : int(v[j] / each + 0.5)
-            if (distance > last) printf "[%d, %.6f],\n", distance, v[j + 1] * slower
+            if (distance > last) printf "[%d, %.6f],\n", distance, v[j + 1]
             if (distance > last) last = distance
         }
         return
-    } else if (key == "rpm") text = sprintf("rpm = %.6f", number(text) / slower)
-    else if (key == "bus-mb-per-s") text = sprintf("bus-mb-per-s = %.6f", number(text) / slower)
-    else if (key ~ /-ms$/) text = sprintf("%s = %.6f", key, number(text) * slower)
-    else if (section == "[overhead-ms]" && text ~ /=/) {
-        numbers(substr(text, index(text, "=")), v)
-        text = sprintf("%s = [%.6f, %.6f]", key, v[1] * slower, v[2] * slower)
     }
     print text
-}
-
-function number(text) {
-    sub(/.*= */, "", text)
-    return text + 0
 }

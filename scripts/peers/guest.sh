@@ -1,48 +1,74 @@
 #!/bin/sh
-# The first program of the kernel that peers.sh boots: makes the cache of the setup, runs the workloads on it, and switches the machine
-# off. It comes with HERE (the directory of the scripts), BED and SECONDS_MAX; /mnt/run says the rest.
+# shellcheck disable=SC2153,SC2154,SC3028 # what peers.sh says; and the shell is busybox
+# The first program of the kernel that peers.sh boots: makes the cache of the setup, runs the workloads on it, hands over the results, and
+# switches the machine off. It has all that it needs in RAM, for what the host does takes real time. peers.sh says what is to be done by
+# variables, with commas for spaces.
 # shellcheck source=scripts/guest-kernel/guest.sh
 . "$HERE/guest-kernel/guest.sh"
-if [ "$BED" = uml ]; then
-    mount_all hostfs none "$WORK"
-    for module in virtio_blk nbd ext2 ext4 dm-writecache dm-cache-smq bcache; do modprobe -q -d /tmp/lib $module; done
-else
-    mount_all 9p work trans=virtio,version=9p2000.L,msize=262144
-fi
-# shellcheck source=/dev/null
-. /mnt/run
-if [ "$SETUP" = processor ]; then
-    processor_loop /tmp/processor > /mnt/processor
+mount_own
+WORKLOADS=$(echo "$WORKLOADS" | tr , ' ')
+export DM_DISABLE_UDEV=1
+postgres=$(dirname /usr/lib/postgresql/*/bin/postgres)
+
+# The working directory of the host: at the end alone.
+reach_host() {
+    grep -q ' /mnt ' /proc/mounts || mount -t 9p work /mnt -o trans=virtio,version=9p2000.L,msize=262144
+    [ ! -e /tmp/results ] || cp /tmp/results /mnt/results
+}
+
+hand_over() {
+    reach_host
     : > /mnt/done
     power_off
+}
+
+# shellcheck disable=SC2086 # several options
+insmod /modelled.ko $MODELLED || die "the modelled devices do not start: $(dmesg | tail -n 3)"
+
+if [ "$SETUP" = check ]; then
+    device=/dev/spindle
+    # One after the other: at random, in order, and in order with pauses; then many at a time.
+    for step in "randrw --bs=4k --io_size=2m" "rw --bs=4k --io_size=512k --offset=1g" "rw --bs=512k --io_size=32m --offset=2g" \
+        "read --bs=16k --io_size=2m --offset=3g --thinktime=3ms" "write --bs=8k --io_size=512k --thinktime=1ms --offset=512m" \
+        "randrw --bsrange=4k-1m --io_size=64m"; do
+        # shellcheck disable=SC2086 # fio's options
+        run_fio --ioengine=psync --randseed=1 --rw=$step
+    done
+    cp /proc/spindle /tmp/results
+    reach_host
+    cp /proc/spindle /mnt/one.csv
+    run_fio --ioengine=libaio --randseed=2 --rw=randrw --bs=4k --io_size=8m --iodepth=32
+    cp /proc/spindle /mnt/all.csv
+    hand_over
 fi
-export DM_DISABLE_UDEV=1
-need_flushes
+
 tell_when_stuck
-# What a virtio disk does not say.
-echo 1 > /sys/block/vda/queue/rotational
-[ "$PLACE" != ssd ] || echo 0 > /sys/block/vdb/queue/rotational
-mkdir /tmp/bin
-cp /mnt/bin/* /tmp/bin/
-# What the workloads start is in memory before they are measured.
+# Such a disk always finds some RAM.
+echo 65536 > /proc/sys/vm/min_free_kbytes
 fio --version > /tmp/warm
-sqlite3 :memory: 'select 1' > /tmp/warm
-tar -tf /mnt/tree.tar > /tmp/warm
-cp /mnt/tree.tar /tmp/
-mkdir /tmp/cold && cp -r /tmp/bin /tmp/cold/ && rm -rf /tmp/cold && dmsetup version > /tmp/warm
 
 # ---------------------------------------------------------------- what is counted beside the time
 
+server=
+
 note() { # NAME VALUE UNIT
-    echo "$1;$2;$3" >> /mnt/results
+    echo "$1;$2;$3" >> /tmp/results
 }
+
+difference() { awk "BEGIN { printf \"%.6f\\n\", $1 - $2 }"; }
 
 at_disk() { # requests and MiB; a flush counts as a write
-    awk '{ print $1 + $5, ($3 + $7) / 2048 }' /sys/block/vda/stat
+    awk '{ print $1 + $5, ($3 + $7) / 2048 }' /sys/block/spindle/stat
 }
 
-busy() { # seconds of all processors together
-    awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) / 100 }' /proc/stat
+asked() { # requests that came to what the setup makes
+    awk '{ print $1 + $5 + $16 }' "/sys/block/$(basename "$(readlink -f "$device")")/stat"
+}
+
+flushes() { cat /sys/block/spindle/stat /sys/block/flash/stat 2> /tmp/warm | awk '{ sum += $16 } END { print sum }'; }
+
+idle() { # seconds of the processor
+    awk -F: '/\.(idle|iowait)_sleeptime/ { sum += $2 } END { printf "%.9f", sum / 1e9 }' /proc/timer_list
 }
 
 available_mib() {
@@ -55,19 +81,26 @@ available_mib() {
     awk '/^MemAvailable/ { print $2 / 1024 }' /proc/meminfo
 }
 
-less() { awk "BEGIN { printf \"%.2f\\n\", $1 - $2 }"; }
+# Of the server of dcd, all its threads; 0 where there is none.
+server_seconds() { cat /proc/"${server:-none}"/task/*/schedstat 2> /tmp/warm | awk '{ sum += $1 } END { printf "%.9f", sum / 1e9 }'; }
 
 count_from_here() {
+    before_server=$(server_seconds)
+    before_asked=$(asked)
     before_disk=$(at_disk)
-    before_busy=$(busy)
+    before_idle=$(idle)
+    before_time=$EPOCHREALTIME
 }
 
 note_counts() { # NAME
-    after_busy=$(busy)
+    after_time=$EPOCHREALTIME
+    after_idle=$(idle)
     after_disk=$(at_disk)
-    note "$1.cpu" "$(less "$after_busy" "$before_busy")" s
-    note "$1.requests" "$(less "${after_disk% *}" "${before_disk% *}")" requests
-    note "$1.mib" "$(less "${after_disk#* }" "${before_disk#* }")" MiB
+    note "$1.asked" "$(difference "$(asked)" "$before_asked")" requests
+    [ -z "$server" ] || note "$1.server" "$(difference "$(server_seconds)" "$before_server")" s
+    note "$1.cpu" "$(awk "BEGIN { printf \"%.6f\", $after_time - $before_time - ($after_idle - $before_idle) }")" s
+    note "$1.requests" "$(difference "${after_disk% *}" "${before_disk% *}")" requests
+    note "$1.mib" "$(difference "${after_disk#* }" "${before_disk#* }")" MiB
 }
 
 # ---------------------------------------------------------------- setups
@@ -81,13 +114,13 @@ sectors_of() { blockdev --getsz "$1"; }
 
 # Sets log and data to where a cache has them.
 choose_places() {
-    if [ "$PLACE" = ssd ]; then
-        log=/dev/vdb
-        data=/dev/vda
+    if [ "$PLACE" != disk ]; then
+        log=/dev/flash
+        data=/dev/spindle
         return
     fi
-    mapping log "0 $((LOG_MIB * 2048)) linear /dev/vda 0"
-    mapping data "0 $(($(sectors_of /dev/vda) - LOG_MIB * 2048)) linear /dev/vda $((LOG_MIB * 2048))"
+    mapping log "0 $((LOG_MIB * 2048)) linear /dev/spindle 0"
+    mapping data "0 $(($(sectors_of /dev/spindle) - LOG_MIB * 2048)) linear /dev/spindle $((LOG_MIB * 2048))"
     log=/dev/mapper/log
     data=/dev/mapper/data
 }
@@ -105,7 +138,7 @@ make_bcache() {
     # The kernel wants more than 512 buckets: the default of 512 KiB is too large for such a log.
     bucket=512
     while [ $bucket -gt "$LOG_MIB" ]; do bucket=$((bucket / 2)); done
-    /tmp/bin/make-bcache --writeback --bucket "${bucket}k" -C "$log" -B "$data" > /tmp/bcache.log 2>&1 || die "make-bcache: $(cat /tmp/bcache.log)"
+    make-bcache --writeback --bucket "${bucket}k" -C "$log" -B "$data" > /tmp/bcache.log 2>&1 || die "make-bcache: $(cat /tmp/bcache.log)"
     for part in "$log" "$data"; do
         realpath "$part" > /sys/fs/bcache/register || die "bcache does not take $part: $(dmesg | tail -n 3)"
     done
@@ -125,9 +158,9 @@ dcd_stack() {
         dcd-brief) printf 'ublk = true\nublk-recovery = false\n' ;;
         dcd-nbd) printf 'nbd = "unix:/tmp/dcd.socket"\n' ;;
     esac
-    printf '[device.disk]\npath = "/dev/vda"\n'
-    if [ "$PLACE" = ssd ]; then
-        printf '[device.log]\npath = "/dev/vdb"\n'
+    printf '[device.disk]\npath = "/dev/spindle"\n'
+    if [ "$PLACE" != disk ]; then
+        printf '[device.log]\npath = "/dev/flash"\n'
         printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "disk"\npromise = "flush"\n'
     else
         printf '[layer.log]\nkind = "slice"\nof = "disk"\nsize = "%sMiB"\n' "$LOG_MIB"
@@ -138,8 +171,8 @@ dcd_stack() {
 
 make_dcd() {
     dcd_stack > /tmp/dcd.toml
-    /tmp/bin/dcd format /tmp/dcd.toml > /tmp/dcd.log 2>&1 || die "dcd format: $(cat /tmp/dcd.log)"
-    /tmp/bin/dcd serve --quiet /tmp/dcd.toml > /tmp/dcd.ready 2> /tmp/dcd.log &
+    dcd format /tmp/dcd.toml > /tmp/dcd.log 2>&1 || die "dcd format: $(cat /tmp/dcd.log)"
+    dcd serve --quiet /tmp/dcd.toml > /tmp/dcd.ready 2> /tmp/dcd.log &
     server=$!
     until [ -s /tmp/dcd.ready ]; do
         kill -0 $server 2> /dev/null || die "dcd serve: $(cat /tmp/dcd.log)"
@@ -157,7 +190,7 @@ make_dcd() {
 make_setup() {
     case $SETUP in plain | dcd*) ;; *) choose_places ;; esac
     case $SETUP in
-        plain) device=/dev/vda ;;
+        plain) device=/dev/spindle ;;
         writecache)
             mapping cache "0 $(sectors_of "$data") writecache s $data $log 4096 0"
             device=/dev/mapper/cache
@@ -198,24 +231,24 @@ clean() {
             echo 10 > /sys/block/bcache0/bcache/writeback_percent
             echo 30 > /sys/block/bcache0/bcache/writeback_delay
             ;;
-        dcd*) /tmp/bin/dcd flush /tmp/dcd.toml > /tmp/flush.log 2>&1 || die "dcd flush: $(cat /tmp/flush.log)" ;;
+        dcd*) dcd flush /tmp/dcd.toml > /tmp/flush.log 2>&1 || die "dcd flush: $(cat /tmp/flush.log)" ;;
     esac
 }
 
 note_clean() { # NAME
     [ "$SETUP" = plain ] && return
-    begin=$(now)
+    begin=$EPOCHREALTIME
     clean
-    note "$1.drain" "$(since "$begin")" s
+    note "$1.drain" "$(difference "$EPOCHREALTIME" "$begin")" s
 }
 
 # ---------------------------------------------------------------- workloads
 
-# The requests are the same for every setup of a round, and others for every workload.
+# The requests are the same for every setup with one seed, and others for every workload.
 random_4k() { # NUMBER fio's arguments
     number=$1
     shift
-    run_fio --ioengine=libaio --bs=4k --size=1g --randseed="$ROUND$number" "$@"
+    run_fio --ioengine=libaio --bs=4k --size=1g --randseed="$SEED$number" "$@"
 }
 
 fsync_writes() {
@@ -234,30 +267,30 @@ burst() {
 }
 
 readback() {
-    random_4k 3 --rw=randwrite --io_size=2m --iodepth=32 --end_fsync=1
-    sleep "$(awk "BEGIN { print 2 * $SLOWER }")"
+    random_4k 3 --rw=randwrite --io_size=8m --iodepth=32 --end_fsync=1
+    sleep 2
     count_from_here
-    random_4k 3 --rw=randread --io_size=1m
+    random_4k 3 --rw=randread --io_size=4m
     note readback "$fio_seconds" s
     note_counts readback
 }
 
 mixed() {
     count_from_here
-    random_4k 4 --rw=randrw --rwmixread=70 --io_size=2m --iodepth=16 --end_fsync=1
+    random_4k 4 --rw=randrw --rwmixread=70 --io_size=8m --iodepth=16 --end_fsync=1
     note mixed "$fio_seconds" s
     note_counts mixed
 }
 
 sustained() {
     count_from_here
-    random_4k 5 --rw=randwrite --iodepth=32 --time_based --ramp_time="$(awk "BEGIN { print int($SUSTAINED_SECONDS * $SLOWER / 2) }")" \
-        --runtime="$(awk "BEGIN { print int($SUSTAINED_SECONDS * $SLOWER) }")"
+    random_4k 5 --rw=randwrite --iodepth=32 --time_based --ramp_time=$((SUSTAINED_SECONDS / 2)) \
+        --runtime="$SUSTAINED_SECONDS"
     # KiB that were written, and microseconds: the 99th percentile, and the longest.
     awk -F';' '/^3;/ {
         for (i = 59; i <= 78; i++) if ($i ~ /^99\.0+%=/) { p99 = $i; sub(/.*=/, "", p99) }
         printf "sustained;%.3f;writes/s\nsustained.p99;%.3f;ms\nsustained.longest;%.3f;ms\n", $47 / 4 / ($50 / 1000), p99 / 1000, $56 / 1000
-    }' /tmp/fio.log >> /mnt/results
+    }' /tmp/fio.log >> /tmp/results
     note_counts sustained
 }
 
@@ -272,7 +305,7 @@ each_user() { # USERS COMMAND...: all at once, with the number of the user as th
     sync -f /tmp/tree
 }
 
-unpack_tree() { mkdir "/tmp/tree/$1" && tar -xf /tmp/tree.tar -C "/tmp/tree/$1"; }
+unpack_tree() { mkdir "/tmp/tree/$1" && tar -xf /tree.tar -C "/tmp/tree/$1"; }
 copy_tree() { cp -r "/tmp/tree/$1" "/tmp/tree/copy-$1"; }
 remove_tree() { rm -rf "/tmp/tree/$1" "/tmp/tree/copy-$1"; }
 
@@ -281,9 +314,9 @@ trees() { # USERS
     for step in unpack copy remove; do
         mount -t ext2 -o dirsync "$device" /tmp/tree || die "ext2 cannot be mounted"
         [ $step != unpack ] || count_from_here
-        begin=$(now)
+        begin=$EPOCHREALTIME
         each_user "$1" ${step}_tree
-        note "$step$1" "$(since "$begin")" s
+        note "$step$1" "$(difference "$EPOCHREALTIME" "$begin")" s
         umount /tmp/tree
     done
     note_clean "trees$1"
@@ -300,11 +333,11 @@ mount_ext4() {
     fi
     mount -t ext4 "$device" /tmp/tree || die "ext4 cannot be mounted"
     count_from_here
-    begin=$(now)
+    begin=$EPOCHREALTIME
 }
 
 end_ext4() { # NAME
-    note "$1" "$(since "$begin")" s
+    note "$1" "$(difference "$EPOCHREALTIME" "$begin")" s
     note_counts "$1"
     umount /tmp/tree
 }
@@ -312,15 +345,48 @@ end_ext4() { # NAME
 sqlite_commits() {
     {
         echo 'create table t (n integer primary key, text);'
-        for n in $(seq 100); do echo "insert into t values ($n, hex(randomblob(50)));"; done
+        for n in $(seq "$COMMITS"); do echo "insert into t values ($n, hex(randomblob(50)));"; done
     } > /tmp/commits.sql
     mount_ext4
     sqlite3 /tmp/tree/database < /tmp/commits.sql > /tmp/sqlite.log 2>&1 || die "sqlite3: $(tail -n 1 /tmp/sqlite.log)"
     end_ext4 sqlite
 }
 
+postgres_transactions() {
+    mount_ext4
+    tar -xf /database.tar -C /tmp/tree
+    clean
+    chmod 1777 /tmp
+    mkdir -p /dev/shm /tmp/postgres
+    mount -t tmpfs none /dev/shm
+    chown postgres /tmp/postgres
+    # Not busybox's setpriv.
+    /usr/bin/setpriv --reuid=postgres --regid="$(id -g postgres)" --clear-groups \
+        "$postgres/postgres" -D /tmp/tree/pg -k /tmp/postgres -h '' > /tmp/postgres.log 2>&1 &
+    postmaster=$!
+    until "$postgres/psql" -h /tmp/postgres -U postgres -qX -c 'select 1' bench > /tmp/psql.log 2>&1; do
+        kill -0 $postmaster 2> /tmp/warm || die "postgres: $(tail -n 3 /tmp/postgres.log)"
+        sleep 0.1
+    done
+    count_from_here
+    begin=$EPOCHREALTIME
+    "$postgres/psql" -h /tmp/postgres -U postgres -qX -v ON_ERROR_STOP=1 -f /dump.sql bench > /tmp/psql.log 2>&1 || die "psql: $(tail -n 3 /tmp/psql.log)"
+    note restore "$(difference "$EPOCHREALTIME" "$begin")" s
+    note_counts restore
+    count_from_here
+    begin=$EPOCHREALTIME
+    "$postgres/pgbench" -h /tmp/postgres -U postgres -n -t "$TRANSACTIONS" --random-seed="$SEED" bench > /tmp/pgbench.log 2>&1 ||
+        die "pgbench: $(tail -n 3 /tmp/pgbench.log)"
+    note pgbench "$(difference "$EPOCHREALTIME" "$begin")" s
+    note_counts pgbench
+    kill -INT $postmaster
+    wait $postmaster
+    rm -rf /tmp/tree/pg
+    umount /tmp/tree
+}
+
 postmark_files() {
-    printf 'set location /tmp/tree\nset number 200\nset transactions 500\nset seed %s\nrun\nquit\n' "$ROUND" > /tmp/postmark.in
+    printf 'set location /tmp/tree\nset number 200\nset transactions 500\nset seed %s\nrun\nquit\n' "$SEED" > /tmp/postmark.in
     mount_ext4
     postmark /tmp/postmark.in > /tmp/postmark.log 2>&1 < /dev/null || die "postmark: $(tail -n 3 /tmp/postmark.log)"
     sync -f /tmp/tree
@@ -330,7 +396,7 @@ postmark_files() {
 dbench_client() {
     mount_ext4
     # A sixth of the time more goes by before it counts.
-    dbench -t "$(awk "BEGIN { print int(10 * $SLOWER) }")" -D /tmp/tree -c /usr/share/dbench/client.txt 1 > /tmp/dbench.log 2>&1 ||
+    dbench -t 10 -D /tmp/tree -c /usr/share/dbench/client.txt 1 > /tmp/dbench.log 2>&1 ||
         die "dbench: $(tail -n 3 /tmp/dbench.log)"
     note dbench "$(sed -n 's/^Throughput \([0-9.]*\) .*/\1/p' /tmp/dbench.log)" MB/s
     rm -rf /tmp/tree/clients
@@ -339,7 +405,7 @@ dbench_client() {
 
 free_before=$(available_mib)
 make_setup
-# shellcheck disable=SC2153 # of /mnt/run
+flushes_before=$(flushes)
 for workload in $WORKLOADS; do
     case $workload in
         fsync) fsync_writes ;;
@@ -350,17 +416,18 @@ for workload in $WORKLOADS; do
         trees1) trees 1 ;;
         trees4) trees 4 ;;
         sqlite) sqlite_commits ;;
+        postgres) postgres_transactions ;;
         postmark) postmark_files ;;
         dbench) dbench_client ;;
     esac
 done
+[ "$(flushes)" -gt "$flushes_before" ] || die "no flush came to a device, so it is no comparison"
 # The boot with the small log says nothing about RAM.
 if [ "$WORKLOADS" != sustained ]; then
-    note ram "$(less "$free_before" "$(available_mib)")" MiB
+    note ram "$(difference "$free_before" "$(available_mib)")" MiB
     if [ "${SETUP#dcd}" != "$SETUP" ]; then
         note server.rss "$(awk '/^VmRSS/ { print $2 / 1024 }' "/proc/$server/status")" MiB
-        note server.cpu "$(awk '{ print ($14 + $15) / 100 }' "/proc/$server/stat")" s
+        note server.cpu "$(server_seconds)" s
     fi
 fi
-: > /mnt/done
-power_off
+hand_over
