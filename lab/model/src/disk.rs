@@ -382,6 +382,7 @@ impl Layer for Disk {
             read_only: below.read_only,
             stripes: None,
             copies: 1,
+            holes: false,
         });
         Ok(())
     }
