@@ -122,7 +122,7 @@ fn data_geometry(rng: &mut SimRng) -> Geometry {
 /// then wrap around while an old write is in flight. (Under `ordered` a log has more segments than that.)
 fn is_crowded(seed: u64, promise: Promise, canary: Option<LogCanary>) -> bool {
     let drawn = SimRng::new(mix(seed, 0xc0d)).chance(100);
-    let asked = canary == Some(LogCanary::ReuseInFlight);
+    let asked = matches!(canary, Some(LogCanary::ReuseInFlight | LogCanary::UnpinnedProbe));
     promise != Promise::Ordered && (asked || canary.is_none() && drawn)
 }
 
@@ -335,7 +335,11 @@ fn rig_of(
     legs: Option<&MirrorLegs>,
 ) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
-    let (mut config, spindle) = draw_config(&mut rng, promise, canary);
+    let (mut config, mut spindle) = draw_config(&mut rng, promise, canary);
+    let is_surveyed = canary == Some(LogCanary::UnpinnedProbe);
+    if is_surveyed {
+        spindle = Spindle::NotMeasured;
+    }
     // Drawn from a stream of its own. Off with other planted bugs: their numbers of states were counted without it.
     let keeps = match canary {
         None => SimRng::new(mix(seed, 0x4ee9)).chance(400),
@@ -378,7 +382,7 @@ fn rig_of(
         make_smaller(&mut log, &mut data, seed);
     }
     let may_spin = canary.is_none() && config.reads == Reads::Pass;
-    let spins = may_spin && SimRng::new(mix(seed, 0x591)).chance(400);
+    let spins = is_surveyed || may_spin && SimRng::new(mix(seed, 0x591)).chance(400);
     let log_sectors = log.current().sectors();
     let logical = rng.chance(200) && legs.is_none();
     // Ordered destage reads whole segments, even unused parts. If no leg can read one, the log counts as failed.

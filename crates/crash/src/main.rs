@@ -64,6 +64,8 @@ enum CanaryName {
     OldAnswers,
     /// Segments are freed while a record in them is still being written.
     ReuseInFlight,
+    /// The head may enter a segment while a write of a survey is on its way there.
+    UnpinnedProbe,
     /// No mark says how far the log is durable when it comes to rest (with --rot).
     NoRestMark,
     /// As no-rest-mark, and a start looks only nearby for proof that a record is missing (with --rot).
@@ -287,6 +289,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::StaleSummary) => Some(LogCanary::StaleSummary),
         Some(CanaryName::EarlyAnswer) => Some(LogCanary::EarlyAnswer),
         Some(CanaryName::ReuseInFlight) => Some(LogCanary::ReuseInFlight),
+        Some(CanaryName::UnpinnedProbe) => Some(LogCanary::UnpinnedProbe),
         Some(CanaryName::LateMark) => Some(LogCanary::LateMark),
         Some(CanaryName::ForeignAnswers) => Some(LogCanary::ForeignAnswers),
         Some(CanaryName::UnmissedAnswers) => Some(LogCanary::UnmissedAnswers),

@@ -35,7 +35,7 @@ pub use front_end::{
 pub use listen::ListenError;
 pub use lock_file::lock_notes;
 pub use memory::MemoryDirectory;
-pub use protect::{Protection, protect_process};
+pub use protect::{Protection, protect_process, run_promptly};
 pub use remote::{LinkStatus, RemoteSpec};
 pub use signals::{
     Signal, Signals, hold_signals_back, ignore_file_size_signal, on_interrupt, run_unless_interrupted,

@@ -45,6 +45,20 @@ fn unlimited_locking() -> io::Result<()> {
     outcome(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &unlimited) })
 }
 
+/// Has the kernel run this thread as soon as it has work (SCHED_RR, the lowest real-time priority), whatever else the machine does. What it
+/// starts runs as usual. A thread that is always busy is stopped for a part of each second (`sched_rt_runtime_us`), so this is for servers
+/// of spinning disks, which mostly wait.
+///
+/// # Errors
+/// If the process lacks CAP_SYS_NICE.
+pub fn run_promptly() -> io::Result<()> {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameter lives for the call.
+    outcome(unsafe {
+        libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const lowest)
+    })
+}
+
 /// Asks the kernel to wake this thread when it is due and not up to 50 us later.
 pub(crate) fn exact_timers() -> io::Result<()> {
     // SAFETY: a plain system call.

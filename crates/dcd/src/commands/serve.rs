@@ -8,11 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
-use dcd_engine::log_cache::offline::{measure_again, read_superblock};
-use dcd_engine::log_cache::spindle::Spindle;
-use dcd_engine::{BlockDevice, Geometry, Nanos, SECTOR_BYTES, Stack};
+use dcd_engine::{Geometry, Nanos, SECTOR_BYTES, Stack};
 use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
-use dcd_io::{Driver, FrontEnd as _, ListenError, SessionFactory, Signals, protect_process};
+use dcd_io::{Driver, FrontEnd as _, ListenError, SessionFactory, Signals, protect_process, run_promptly};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
@@ -31,7 +29,7 @@ use crate::memory::enough_memory;
 use crate::messages;
 use crate::nbd_device;
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
-use crate::session::open::{open_log, reserve_space};
+use crate::session::open::reserve_space;
 use crate::session::running::RunningCaches;
 use crate::session::serving::checks::{admit, admit_bare, admit_non_volatile, choices};
 use crate::session::serving::discard::without_caches;
@@ -42,7 +40,6 @@ use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
 use crate::session::site::Site;
 use crate::session::start;
-use crate::session::started::StartedPart;
 use crate::session::take_over;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
@@ -90,7 +87,6 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let admitted = admit(&mut site)?;
     let caches: Vec<String> = admitted.iter().filter_map(|cache| cache.cache.clone()).collect();
     let owner = nbd_device::owner(&site, &caches);
-    measure_logs(&site)?;
     // Logs are made by `format`, and members by `array create`: only plain disks are made here.
     let is_plain = admitted.is_empty() && site.arrays().next().is_none();
     protect(args.quiet);
@@ -111,7 +107,12 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     served.host.records = Records::with_thread(running, driver.waker()).map_err(failed)?;
     tell_larger(&site, &stack, &served.host.parts);
     tell_memory(&site, &stack, &served.host.parts, args.quiet);
-    let places = listen(&site, &owner, &stack, &mut driver, tls.map(|tls| Arc::new(tls.config)))?;
+    let spins = mostly_waits(&site, &stack, &served.host.parts);
+    if spins {
+        promptly(args.quiet);
+    }
+    let tls = tls.map(|tls| Arc::new(tls.config));
+    let places = listen(&site, &owner, &stack, &mut driver, tls, spins)?;
     nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     served.stop_at_once = watch.end();
     served.announce(announcement(&site, places, args.quiet), &driver);
@@ -132,28 +133,25 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// Measures the disks below empty logs that are not measured yet: the host may have been too busy before. A log that cannot be measured
-/// is served all the same.
-fn measure_logs(site: &Site) -> Result<(), Failure> {
-    for choice in choices(site)?.into_iter().filter(|choice| !choice.stands_on_a_cache()) {
-        let is_unknown = |mut log: StartedPart| {
-            log.geometry().rotational
-                && read_superblock(&mut log)
-                    .is_ok_and(|superblock| superblock.spindle == Spindle::NotMeasured)
-        };
-        if !open_log(&choice, Purpose::Look).is_ok_and(is_unknown) {
-            continue;
-        }
-        let measured = open_log(&choice, Purpose::Change).and_then(|mut log| Ok(measure_again(&mut log)?));
-        match measured {
-            Ok(Some(found)) => eprintln!("dcd: \"{}\": {found}", choice.layer),
-            Ok(None) => {}
-            Err(failure) => {
-                eprintln!("dcd: the disk below the log of \"{}\" is not measured: {failure}", choice.layer)
-            }
-        }
+/// True if every write waits for a disk that spins, or for memory: the server is never busy for long.
+fn mostly_waits(file: &StackFile, stack: &Stack, parts: &Parts) -> bool {
+    let spins = |name: &str| parts.target(name).is_some_and(|target| stack.geometry(target).rotational);
+    let logs = file.log_caches().filter_map(|layer| match &layer.kind {
+        LayerKind::LogCache { log, .. } => Some(log.text.as_str()),
+        _ => None,
+    });
+    stack.geometry(stack.root()).rotational && logs.into_iter().all(spins)
+}
+
+/// A thread that runs late misses the place where the disk's head was.
+fn promptly(quiet: bool) {
+    if let Err(error) = run_promptly()
+        && !quiet
+    {
+        warnln!(
+            "dcd: without real-time priority ({error}): on a busy machine requests take longer. Run dcd with CAP_SYS_NICE, which root has"
+        );
     }
-    Ok(())
 }
 
 /// Warns that a cache serves the old size of a data disk that has grown.
@@ -301,6 +299,7 @@ fn listen(
     stack: &Stack,
     driver: &mut Driver,
     tls: Option<Arc<ServerConfig>>,
+    promptly: bool,
 ) -> Result<Vec<String>, Failure> {
     let geometry = stack.geometry(stack.root());
     let mut places = Vec::new();
@@ -322,7 +321,8 @@ fn listen(
         places.push(format!("nbd {place}"));
     }
     if let Some(directory) = &site.serve.fuse {
-        let image = FuseImage::mount(directory, geometry, &FuseOptions::default()).map_err(failed)?;
+        let options = FuseOptions { promptly, ..FuseOptions::default() };
+        let image = FuseImage::mount(directory, geometry, &options).map_err(failed)?;
         if image.was_stale() {
             eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
         }

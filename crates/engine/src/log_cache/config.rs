@@ -64,6 +64,8 @@ pub enum LogCanary {
     OldAnswers,
     /// A segment is freed while a record in it is still being written (breaks rule 6).
     ReuseInFlight,
+    /// The head may enter a segment while a write of a survey is on its way there.
+    UnpinnedProbe,
     /// Like `NoRestMark`, but recovery searches for proofs of damage only nearby, and in far segments at distances that double.
     NearProof,
     /// No superblock says how far the log is durable when it comes to rest (breaks rule 4).

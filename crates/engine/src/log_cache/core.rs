@@ -14,6 +14,7 @@ use super::recover::Damage;
 use super::statistics::LogCacheStatistics;
 use super::status::LogCacheStatus;
 use super::stop::Stop;
+use super::surveying::Surveying;
 use super::tail::advance_tail;
 use super::write::write_pending;
 use super::{LogCacheConfig, LogCanary};
@@ -38,6 +39,7 @@ pub struct Core {
     pub destager: Destager,
     pub keep: Keep,
     forgetting: Forgetting,
+    surveying: Surveying,
     pub stop: Stop,
     /// Damage of the log that this start was told to accept.
     pub accepted_damage: Vec<Damage>,
@@ -52,6 +54,7 @@ struct CoreParts<'a> {
     destager: &'a mut Destager,
     keep: &'a mut Keep,
     forgetting: &'a mut Forgetting,
+    surveying: &'a mut Surveying,
     reads: &'a mut OpenReads,
     stop: &'a mut Stop,
 }
@@ -77,6 +80,7 @@ impl Core {
             destager,
             keep,
             forgetting: Forgetting::default(),
+            surveying: Surveying::default(),
             stop: Stop::default(),
             accepted_damage: Vec::new(),
             taken: Taken::default(),
@@ -119,6 +123,7 @@ impl Core {
             view.commit_deadline(),
             self.destager.deadline(&view),
             self.forgetting.deadline(&view),
+            self.surveying.deadline(&view, &self.destager, self.ops.is_empty()),
             self.stop.deadline(&view, self.ops.is_empty()),
             self.queue.has_yielded().then_some(self.now),
         ];
@@ -145,8 +150,8 @@ impl Core {
         let (life, destaged_seq) = (self.stop.life(), self.destager.destaged_seq());
         let Core { config, log, data, index, queue, ops, statistics, .. } = self;
         let env = Env { config, log, data, index, queue, life, destaged_seq, ops, statistics, cx };
-        let Core { destager, keep, forgetting, reads, stop, .. } = self;
-        CoreParts { env, destager, keep, forgetting, reads, stop }
+        let Core { destager, keep, forgetting, surveying, reads, stop, .. } = self;
+        CoreParts { env, destager, keep, forgetting, surveying, reads, stop }
     }
 
     pub fn advance_tail(&mut self) {
@@ -196,7 +201,7 @@ impl CoreParts<'_> {
     }
 
     fn on_completed(&mut self, op: OpId, result: IoResult) {
-        let CoreParts { reads, keep, destager, stop, env, .. } = self;
+        let CoreParts { reads, keep, destager, surveying, stop, env, .. } = self;
         let op = env.ops.remove(op.0);
         op.disturb(env.log);
         match op {
@@ -241,6 +246,10 @@ impl CoreParts<'_> {
             Op::Destage(slot) => self.on_destage(slot, result),
             Op::Save(number) => {
                 keep.was_read(number, result, env);
+                self.retry_pending();
+            }
+            Op::Probe(segment) => {
+                surveying.written(segment, &result, env);
                 self.retry_pending();
             }
             // Where it failed, the other copies are still good.
@@ -288,9 +297,10 @@ impl CoreParts<'_> {
         }
         self.destage();
         self.refresh();
-        let CoreParts { env, destager, keep, forgetting, reads, stop } = self;
+        let CoreParts { env, destager, keep, forgetting, surveying, reads, stop } = self;
         keep.step(forgetting, env);
         env.commit(destager);
+        surveying.step(destager, env);
         stop.step(forgetting, reads, destager, env);
     }
 

@@ -41,6 +41,8 @@ pub enum Op {
     Destage(u64),
     /// A block that is written again in this segment, as a copy of it was bad.
     Repair(u32),
+    /// A write of a survey in this segment.
+    Probe(u32),
     /// Lines of the fingerprint, read before a clean stop.
     Fingerprint(Extent),
 }

@@ -588,6 +588,24 @@ impl Log {
         self.rotation.status(self.geometry.rotational)
     }
 
+    /// True if it is not known where the disk's head is, or following it does not pay.
+    pub const fn head_is_in_doubt(&self) -> bool {
+        matches!(self.head_status(), LogHead::NotMeasured | LogHead::NotShown | LogHead::DoesNotPay)
+    }
+
+    /// Takes the result of a survey: the next superblock has it. What was measured before is better than nothing.
+    pub fn measured(&mut self, found: Spindle) {
+        let (first, end) = (self.superblock.segment_start(0), self.superblock.end_sector());
+        match (found, self.superblock.spindle) {
+            (Spindle::Spins(_), _) => self.rotation = Rotation::new(found, first, end - first),
+            (Spindle::NotShown, Spindle::NotMeasured) => {
+                self.rotation = Rotation::new(found, first, end - first)
+            }
+            _ => return,
+        }
+        self.superblock.spindle = found;
+    }
+
     // Writing and flushing.
 
     pub fn is_writing(&self) -> bool {

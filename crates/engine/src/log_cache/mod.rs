@@ -22,7 +22,7 @@
 //! | `copies` | a log with several copies |
 //! | `fingerprint` | whether the data disk is as this cache left it |
 //! | `spindle` | measurements of the log's disk |
-//! | `survey` | finding them from the times at which writes end |
+//! | `survey`, `surveying` | finding them from the times at which writes end; while the cache serves |
 //! | `summary` | what a segment says of the one before, so that recovery need not read that |
 //! | `config`, `status`, `statistics` | the settings; what is told |
 //! | `offline` | format, check, dump, rescue |
@@ -81,6 +81,7 @@ pub mod summary;
 #[cfg(test)]
 mod summary_tests;
 mod survey;
+mod surveying;
 pub mod table;
 mod tail;
 #[cfg(test)]

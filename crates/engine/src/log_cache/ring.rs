@@ -145,6 +145,11 @@ impl Ring {
         number <= self.ready
     }
 
+    /// True for a segment that the head can move to immediately.
+    pub fn is_ready(&self, index: u32) -> bool {
+        (self.head + 1..=self.ready).contains(&self.number(index))
+    }
+
     /// Number of segments that the head can move to immediately.
     pub const fn ready(&self) -> u64 {
         self.ready - self.head

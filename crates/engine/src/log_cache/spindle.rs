@@ -108,7 +108,7 @@ impl fmt::Display for Spindle {
         let spin = match self {
             Spindle::NotMeasured => {
                 return f.write_str(
-                    "head tracking: off (too noisy to tell where the head of the log's disk is; measured again at the next start)",
+                    "head tracking: off (too noisy to tell where the head of the log's disk is; measured again while the cache serves)",
                 );
             }
             Spindle::NotShown => {

@@ -39,6 +39,7 @@ pub struct ImageShape {
     pub read_only: bool,
     /// True if writes need a flush to survive a power cut.
     pub volatile: bool,
+    pub promptly: bool,
 }
 
 impl ImageShape {
@@ -52,6 +53,7 @@ impl ImageShape {
             fast_zeroes: geometry.fast_zeroes,
             read_only: read_only || geometry.read_only,
             volatile: geometry.volatile_cache,
+            promptly: false,
         }
     }
 
@@ -183,6 +185,10 @@ impl Filesystem for ImageFilesystem {
     fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if inode != IMAGE {
             return reply.error(Errno::EISDIR);
+        }
+        if self.shape.promptly {
+            // Opens come on the thread that takes all requests.
+            let _ = dcd_io::run_promptly();
         }
         // No page cache of the kernel between a program and the stack, and no lock that puts direct writes in a row.
         let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;

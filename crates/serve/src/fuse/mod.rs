@@ -65,11 +65,18 @@ pub struct FuseOptions {
     pub read_only: bool,
     /// True if users other than the server's may use the image. Off by default.
     pub allow_other: bool,
+    /// True if the thread that takes requests has real-time priority, where it may ([`dcd_io::run_promptly`]).
+    pub promptly: bool,
 }
 
 impl Default for FuseOptions {
     fn default() -> Self {
-        FuseOptions { image_name: IMAGE_NAME.to_owned(), read_only: false, allow_other: false }
+        FuseOptions {
+            image_name: IMAGE_NAME.to_owned(),
+            read_only: false,
+            allow_other: false,
+            promptly: false,
+        }
     }
 }
 
@@ -96,7 +103,7 @@ impl FuseImage {
         }
         let (directory, was_stale) = mountpoint::prepare(directory)?;
         let wrong = |source| FuseError::mount(&directory, source);
-        let shape = ImageShape::new(geometry, options.read_only);
+        let shape = ImageShape { promptly: options.promptly, ..ImageShape::new(geometry, options.read_only) };
         let queue = Arc::new(RequestQueue::new().map_err(wrong)?);
         let filesystem = ImageFilesystem::new(name, shape, Arc::clone(&queue));
         let session = fuser::Session::new(filesystem, &directory, &config(options, shape)).map_err(wrong)?;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{MIB, Place, Server, dcd, expect};
+use crate::common::{MIB, Place, Server, dcd, expect, skip};
 use serde_json::Value;
 
 const QUICK: [&str; 4] = ["--span", "4MiB", "--strides", "2,8,32"];
@@ -91,6 +91,44 @@ fn an_interrupted_flush_stops_and_loses_nothing() {
     for i in 900..1000u64 {
         assert_eq!(nbd.read((i * 1237 % 2048) * MIB, 4096).unwrap(), [i as u8; 4096]);
     }
+    expect(&server.stop(), 0, "");
+}
+
+/// The scheduling policies of a server's threads, by their names: field 41 of proc(5), /proc/pid/stat.
+fn policies(server: &Server) -> Vec<(String, u32)> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+    let policy = |task: std::io::Result<fs::DirEntry>| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let (name, rest) = stat.split_once('(').unwrap().1.rsplit_once(')').unwrap();
+        (name.to_owned(), rest.split_whitespace().nth(38).unwrap().parse().unwrap())
+    };
+    tasks.map(policy).collect()
+}
+
+#[test]
+fn a_server_of_a_spinning_disk_runs_as_soon_as_it_has_work_and_one_with_a_fast_log_as_others_do() {
+    let may = Command::new("chrt").args(["-r", "1", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        return skip("no real-time priority may be had, or no chrt");
+    }
+    const SCHED_RR: u32 = 2;
+    let disk = "export = \"disk\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n\
+        [device.data]\nmemory = \"64MiB\"\n[layer.disk]\nkind = \"disk\"\nof = \"data\"\ndrive = \"nearline-2018\"\n";
+    let place = Place::new();
+    fs::write(place.stack(), disk).unwrap();
+    let server = place.serve();
+    let policies_of = policies(&server);
+    assert_eq!(policies_of.iter().filter(|(_, policy)| *policy == SCHED_RR).count(), 1, "{policies_of:?}");
+    expect(&server.stop(), 0, "");
+    let cached = disk.replace("export = \"disk\"", "export = \"cache\"")
+        + "[device.log]\npath = \"log.img\"\n[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"disk\"\n";
+    fs::write(place.stack(), cached.replace("memory = \"64MiB\"", "path = \"data.img\"")).unwrap();
+    place.format();
+    let server = place.serve();
+    let log_spins = status(&place)["layers"]["cache"]["log_head"] != "not-rotational";
+    let policies_of = policies(&server);
+    let prompt = policies_of.iter().any(|(_, policy)| *policy == SCHED_RR);
+    assert_eq!(prompt, log_spins, "{policies_of:?}");
     expect(&server.stop(), 0, "");
 }
 

@@ -1,11 +1,12 @@
 //! A log on a disk that turns: what format measures of modelled drives, and what the cache makes of it.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use dcd_crash::{DriverProgress, Latency, MemDisk, SimRng, VirtualDriver};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::format::{FIRST_SEGMENT_SECTOR, LogSuperblock};
-use dcd_engine::log_cache::offline::{
-    FormatOptions, format, measure_again, read_superblock, write_superblock,
-};
+use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock, write_superblock};
 use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
@@ -101,6 +102,15 @@ impl Served {
             .expect("written");
         device.flush().expect("flushed");
         self.driver.now().since(begun)
+    }
+
+    /// Lets time pass without a request.
+    fn rest(&mut self, time: Nanos) {
+        let until = self.driver.now() + time;
+        self.driver.set_alarm(until, 0);
+        while self.driver.now() < until {
+            assert_ne!(self.driver.step(&mut self.stack), DriverProgress::Idle);
+        }
     }
 
     fn head(&self) -> LogHead {
@@ -386,52 +396,67 @@ fn a_busy_host_hides_no_head_and_one_that_is_too_busy_is_not_taken_for_a_disk_wi
     assert!(took < Nanos::from_secs(16), "{took}");
 }
 
-/// A log that was used and stopped, on a disk of which nothing is known: with everything in it destaged, or with data in it.
-fn unknown(name: &str, destaged: bool) -> (MemDisk, LogSuperblock) {
-    let (log, _) = log_on(name, WriteCache::Off);
-    let mut served = Served::start(log, &modelled(config(name, WriteCache::Off)));
-    served.commit();
-    if destaged {
-        served.control(Control::Drain, Report::Drained);
-    }
-    served.control(Control::Stop, Report::Stopped);
-    let mut log = StackDevice { stack: &mut served.stack, pump: &mut served.driver, target: served.log };
-    let mut superblock = read_superblock(&mut log).expect("it is there");
-    superblock.spindle = Spindle::NotMeasured;
+/// A log on a disk of which this is known.
+fn known_as(spindle: Spindle, (mut log, mut superblock): (MemDisk, LogSuperblock)) -> MemDisk {
+    superblock.spindle = spindle;
     write_superblock(&mut log, &mut superblock).expect("written");
     write_superblock(&mut log, &mut superblock).expect("written");
-    (served.driver.into_devices().remove(0), superblock)
+    log
 }
 
 #[test]
-fn what_could_not_be_told_is_measured_when_the_log_is_empty_and_a_cut_meanwhile_loses_no_number() {
-    let name = "barracuda-1996";
-    let again = |(log, _): (MemDisk, LogSuperblock), left| {
-        noticed(name, 0, Nanos(1), log, |log| {
-            let mut watched = Watched { device: log, left, written: Vec::new() };
-            let found = measure_again(&mut watched);
-            (found.map_err(drop), watched.written.len())
-        })
-    };
-    let ((found, written), _) = again(unknown(name, false), u64::MAX);
-    assert_eq!((found, written), (Ok(None), 0), "there is data in it");
-    let mut cuts = 0;
-    for left in (0..).step_by(7) {
-        let log = unknown(name, true);
-        let before = log.1.durable_seq;
-        let ((found, _), mut log) = again(log, left);
-        let superblock = read_superblock(&mut log).expect("it is there");
-        assert!(superblock.durable_seq >= before, "cut after {left}: numbers are given again");
+fn a_head_that_format_has_not_found_is_found_while_the_cache_serves_and_the_next_start_knows_it() {
+    for (name, known) in [
+        ("nearline-2018", Spindle::NotMeasured),
+        ("nearline-2018", Spindle::NotShown),
+        ("cheetah-15k4", Spindle::NotShown),
+        ("barracuda-1996", Spindle::NotMeasured),
+    ] {
+        let (log, superblock) = log_on(name, WriteCache::Off);
+        let log = known_as(known, (log, superblock.clone()));
         let mut served = Served::start(log, &modelled(config(name, WriteCache::Off)));
-        served.commit();
-        cuts += 1;
-        if let Ok(found) = found {
-            assert!(matches!(found, Some(Spindle::Spins(_))), "{found:?}");
-            assert_eq!(served.head(), LogHead::Followed);
-            break;
+        assert_ne!(served.head(), LogHead::Followed, "{name}, {known:?}");
+        // Clients come in the middle of it, again and again.
+        for _ in 0..40 {
+            served.commit();
+            served.rest(Nanos::from_millis(1500));
         }
+        assert_eq!(served.head(), LogHead::Followed, "{name}, {known:?}");
+        for _ in 0..300 {
+            served.commit();
+        }
+        assert_eq!(served.head(), LogHead::Followed, "{name}, {known:?}");
+        let (before, found) = (spin(&superblock), spin(&served.stop()));
+        close(found.revolution.0, before.revolution.0, &format!("{name}: revolution"));
+        close(found.tracks[0].into(), before.tracks[0].into(), &format!("{name}: track"));
     }
-    assert!(cuts > 20, "{cuts} cuts");
+}
+
+#[test]
+fn a_disk_without_a_head_is_measured_more_and_more_rarely_and_never_woken() {
+    let geometry = Geometry { rotational: true, ..Geometry::plain(128 * MIB) };
+    let latency = Latency::Uniform { min: Nanos::from_micros(40), max: Nanos::from_micros(120) };
+    let device = MemDisk::without_cuts(geometry, latency, 3);
+    let plain = |_: &mut StackBuilder, device: Target| device;
+    let (log, _, _) = format_on(device, &plain, Extent::new(Lba(0), geometry.sectors));
+    let mut served = Served::start(log, &plain);
+    let writes = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&writes);
+    served.driver.observe(Box::new(move |moment, _| counter.set(counter.get() + moment.writes)));
+    let mut surveys = 0;
+    for hour in 0..48 {
+        let before = writes.get();
+        served.commit();
+        served.rest(Nanos::from_secs(30));
+        // A survey writes one block sixteen times. The commit, its destaging and superblocks are fewer.
+        surveys += usize::from(writes.get() - before > 16);
+        let rested = writes.get();
+        served.rest(Nanos::from_secs(3570));
+        assert_eq!(writes.get(), rested, "hour {hour}: the disk sleeps");
+    }
+    println!("{surveys} surveys in two days");
+    assert!((4..=13).contains(&surveys), "{surveys} surveys in two days");
+    assert_eq!(served.head(), LogHead::NotShown);
 }
 
 #[test]

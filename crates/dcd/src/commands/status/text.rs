@@ -279,11 +279,11 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
         LogHead::NotRotational => {}
         LogHead::Followed => words.push_str(", head tracking on"),
         LogHead::NotMeasured => {
-            words.push_str(
-                ", head tracking off (too noisy to tell; measured when a start finds the log empty)",
-            );
+            words.push_str(", head tracking off (too noisy to tell; measured again when the disk is idle)");
         }
-        LogHead::NotShown => words.push_str(", head tracking off (flash, a virtual disk, or a write cache)"),
+        LogHead::NotShown => words.push_str(
+            ", head tracking off (flash, a virtual disk, or a write cache; measured again at times)",
+        ),
         LogHead::DoesNotPay => words.push_str(", head tracking off (no gain)"),
     }
     if let Some(space) = cache.statistics.log_space().filter(|_| cache.log_head == LogHead::Followed) {

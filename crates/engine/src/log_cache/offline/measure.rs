@@ -1,19 +1,15 @@
 //! Measures the rotation of the disk below an empty log, by writing in the log's area ([`RotationSurvey`]).
 
 use super::LogError;
-use super::Newest;
-use super::superblock::{read_superblock, write_superblock};
 use crate::layer::Io;
-use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, LogState, LogSuperblock};
-use crate::log_cache::recover::{WalkOptions, walk};
+use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, LogSuperblock};
 use crate::log_cache::spindle::{Spindle, TRACK_POINTS};
 use crate::log_cache::survey::{Probe, RotationSurvey};
 use crate::{BlockDevice, Buf, Lba, Nanos, SECTOR_BYTES};
 
-/// Maximum time of the measurement by format, and by a start. An attempt takes 1 to 4 s on a quiet host, and 20 s on the slowest disk
+/// Maximum time of the measurement. An attempt takes 1 to 4 s on a quiet host, and 20 s on the slowest disk
 /// below a busy one.
 pub const FORMAT_TIME_MAX: Nanos = Nanos::from_secs(45);
-const START_TIME_MAX: Nanos = Nanos::from_secs(20);
 /// Attempts: a busy host may disturb the measurement of a disk that shows its head well.
 const ATTEMPTS: usize = 3;
 
@@ -59,30 +55,4 @@ fn attempt(log: &mut dyn BlockDevice, mut survey: RotationSurvey, until: Nanos) 
         let (Some(begun), Some(ended)) = (begun, log.now()) else { return Ok(Spindle::NotMeasured) };
         survey.done(begun, ended);
     }
-}
-
-/// Repeats a measurement that was not conclusive, if the log was stopped and everything in it is destaged. Clean copies in the log are
-/// discarded before the first of them is overwritten. Returns the result; none if nothing was measured.
-///
-/// # Errors
-/// If the log cannot be read or written.
-pub fn measure_again(log: &mut dyn BlockDevice) -> Result<Option<Spindle>, LogError> {
-    let mut superblock = read_superblock(log)?;
-    let is_unknown = superblock.spindle == Spindle::NotMeasured && log.geometry().rotational;
-    if !is_unknown || superblock.state != LogState::Stopped || log.now().is_none() {
-        return Ok(None);
-    }
-    let mut newest = Newest::new(superblock.log_block_sectors());
-    match walk(log, &superblock, WalkOptions::default(), &mut newest) {
-        Ok(walked) if walked.is_empty() && walked.damages == 0 => {
-            superblock.begin_at(walked.next_seq, walked.tail_sector)
-        }
-        // The start reports such a log.
-        _ => return Ok(None),
-    }
-    write_superblock(log, &mut superblock)?;
-    write_superblock(log, &mut superblock)?;
-    superblock.spindle = measure(log, &superblock, START_TIME_MAX)?;
-    write_superblock(log, &mut superblock)?;
-    Ok(Some(superblock.spindle))
 }

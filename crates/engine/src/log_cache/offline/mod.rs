@@ -18,7 +18,6 @@ mod tests;
 pub use check::{CheckReport, CopyReport, FingerprintReport, check};
 pub use dump::{DumpFilter, Row, dump};
 pub use format::{FormatOptions, format};
-pub use measure::measure_again;
 pub use newest::{Newest, NewestContent, NewestPiece, Totals};
 pub(super) use rescue::read_payload;
 pub use rescue::{RescueOptions, RescueReport, Unsaved, rescue};
