@@ -6,6 +6,9 @@
 # shellcheck source=scripts/guest-kernel/guest.sh
 . "$HERE/guest-kernel/guest.sh"
 mount_own
+# Where dcd keeps memory that outlives its server.
+mkdir -p /dev/shm
+mount -t tmpfs none /dev/shm
 WORKLOADS=$(echo "$WORKLOADS" | tr , ' ')
 export DM_DISABLE_UDEV=1
 postgres=$(dirname /usr/lib/postgresql/*/bin/postgres)
@@ -357,8 +360,7 @@ postgres_transactions() {
     tar -xf /database.tar -C /tmp/tree
     clean
     chmod 1777 /tmp
-    mkdir -p /dev/shm /tmp/postgres
-    mount -t tmpfs none /dev/shm
+    mkdir -p /tmp/postgres
     chown postgres /tmp/postgres
     # Not busybox's setpriv.
     /usr/bin/setpriv --reuid=postgres --regid="$(id -g postgres)" --clear-groups \
