@@ -184,6 +184,10 @@ impl Life {
         self.story.extend(driver.take_story());
         let oracle = outcome?;
         self.ending.fired = driver.devices()[device].faults().fired() > 0;
+        if self.ending.log_failed && self.ending.blocked && driver.devices().len() == 1 {
+            // Log and data are on the disk that is dead for ever: nothing can be saved.
+            return Ok(());
+        }
         self.second_life(&mut driver, &oracle)
     }
 
@@ -257,6 +261,10 @@ impl Life {
             if progress == DriverProgress::Idle {
                 return Ok(());
             }
+        }
+        if self.case.for_ever && driver.devices().len() == 1 {
+            self.ending.blocked = true;
+            return Ok(());
         }
         Err(format!("draining {} after the log has failed has no end", stack.layer_name(layer)))
     }
