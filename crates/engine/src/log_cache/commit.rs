@@ -106,9 +106,11 @@ impl Env<'_> {
     }
 
     /// Takes the end of a flush of the log; true when records up to `seq` are durable with it.
-    pub fn log_flushed(&mut self, seq: u64, result: &IoResult, destager: &Destager) -> bool {
+    pub fn log_flushed(&mut self, seq: u64, result: &IoResult, destager: &mut Destager) -> bool {
         self.log.end_flush();
         if let Err(error) = result.status {
+            // If log and data are on one disk, what the batch has written by now may be gone with it.
+            destager.flush_failed();
             self.log_failed(error);
         }
         if self.log.has_failed() {
