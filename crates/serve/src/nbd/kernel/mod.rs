@@ -307,7 +307,7 @@ impl NbdKernel {
     /// connection. So the device must answer before.
     ///
     /// # Errors
-    /// Where the device does not answer, the server's promise has changed, or the kernel refuses the new size.
+    /// If the device does not answer, the server's promise has changed, or the kernel refuses the new size.
     pub fn grow(&self, device: &NbdDevice, offer: &Offer) -> Result<(), KernelError> {
         device.admits(offer)?;
         if device.bytes()? >= offer.bytes {
