@@ -10,10 +10,12 @@ log=${SOAK_LOG:-soak.log}
 piece=20000
 kinds=(
     "--promise flush" "--promise flush --fill" "--promise flush --ordered-destage" "--promise always" "--promise ordered"
-    "--rot --promise flush" "--rot --promise always"
+    "--process-deaths --promise flush" "--process-deaths --promise always" "--process-deaths --promise ordered"
+    "--legs --promise flush" "--take-over --promise always"
+    "--rot --promise flush" "--rot --promise always" "--errors --promise flush" "--errors --promise always"
     "--raid raid5 --journal --lose-members --spares 1" "--raid raid6 --journal --lose-members --spares 1"
     "--raid raid5 --journal --hot-add" "--raid raid6 --journal --hot-add" "--raid raid5" "--raid raid6"
-    "--raid raid5 --log-cache" "--raid raid6 --log-cache=slice"
+    "--errors --raid raid6 --journal" "--raid raid5 --log-cache" "--raid raid6 --log-cache=slice"
 )
 if [ -n "${STATES:-}" ]; then deadline=0; else deadline=$((SECONDS + hours * 3600)); fi
 failed=$(mktemp -u)

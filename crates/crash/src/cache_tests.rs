@@ -373,7 +373,8 @@ fn the_log_cache_survives_every_error() {
     // Seed 1: a flush for destaging failed and took a write that bypasses the log with it, and the client's next flush was answered.
     // Seed 2: a dead log's buffers were destaged before the host had noted that it is dead. Seed 6: a block that a dead log had
     // lost was written again and not flushed, and came back old. Seed 14: a flush of the log failed and took blocks with it that were
-    // being destaged to the same disk; the next flush of the data succeeded.
+    // being destaged to the same disk; the next flush of the data succeeded. Seed 34: a write that bypassed the log ended after the log
+    // had failed, and newer blocks in the log were forgotten.
     for (seed, promise) in [
         (5, Promise::Flush),
         (5, Promise::Always),
@@ -381,6 +382,7 @@ fn the_log_cache_survives_every_error() {
         (2, Promise::Flush),
         (6, Promise::Flush),
         (14, Promise::Always),
+        (34, Promise::Flush),
     ] {
         let config = SweepConfig::new(seed, 40);
         let swept = sweep_errors(&config, &|seed| log_cache_rig(seed, promise, None));

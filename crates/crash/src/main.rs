@@ -160,9 +160,9 @@ enum LogPlaceName {
                   dcd-crash --raid raid6 --journal --lose-members --states 100000 --progress"
 )]
 struct Arguments {
-    /// Number of crash states to try.
-    #[arg(long, default_value_t = 10_000)]
-    states: u64,
+    /// Number of crash states to try (default: 10,000). With --errors: of cases; the next seeds follow (default: one seed).
+    #[arg(long)]
+    states: Option<u64>,
     /// First seed of the random numbers; the same seed tries the same states.
     #[arg(long, default_value = "1", value_parser = parse_seed)]
     seed: u64,
@@ -215,7 +215,7 @@ struct Arguments {
     /// Cuts no power, but fails every operation of the log and of the data disk, one after the other, once and permanently,
     /// in the run of the seed. Each case must end in right data, an error, or a refusal. The parity of an array without a journal may
     /// be out of sync at first.
-    #[arg(long, conflicts_with_all = ["run", "canary", "states"])]
+    #[arg(long, conflicts_with_all = ["run", "canary"])]
     errors: bool,
     /// Replays one run, and tells its story.
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
@@ -399,31 +399,32 @@ fn sweep(arguments: &Arguments) -> ExitCode {
         return ExitCode::from(2);
     }
     let in_doubt = arguments.raid.is_some() && !arguments.journal;
-    let config = SweepConfig {
-        in_doubt,
-        doubles_after: SWEEP_DOUBLES_AFTER,
-        ..SweepConfig::new(arguments.seed, SWEEP_REQUESTS)
-    };
-    let swept = sweep_errors(&config, &|seed| rig(arguments, seed));
-    println!(
-        "{} cases, seed {:#x}, promise {}: the client was told of an error in {}, a start was refused in {}, the log failed \
-         in {}, requests waited to the end in {}",
-        swept.cases,
-        arguments.seed,
-        name(&arguments.promise),
-        swept.told,
-        swept.refused,
-        swept.log_failures,
-        swept.blocked
-    );
-    match swept.violation {
-        Some(violation) => {
+    let (mut cases, mut seed) = (0, arguments.seed);
+    loop {
+        let config = SweepConfig {
+            in_doubt,
+            doubles_after: SWEEP_DOUBLES_AFTER,
+            ..SweepConfig::new(seed, SWEEP_REQUESTS)
+        };
+        let swept = sweep_errors(&config, &|seed| rig(arguments, seed));
+        println!(
+            "{} cases, seed {seed:#x}, promise {}: the client was told of an error in {}, a start was refused in {}, the log \
+             failed in {}, requests waited to the end in {}",
+            swept.cases,
+            name(&arguments.promise),
+            swept.told,
+            swept.refused,
+            swept.log_failures,
+            swept.blocked
+        );
+        if let Some(violation) = swept.violation {
             println!("{violation}");
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
-        None => {
+        (cases, seed) = (cases + swept.cases, seed.wrapping_add(1));
+        if cases >= arguments.states.unwrap_or(0) {
             println!("no error took data");
-            ExitCode::SUCCESS
+            return ExitCode::SUCCESS;
         }
     }
 }
@@ -442,14 +443,15 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    let config = ExploreConfig::new(arguments.seed, arguments.states);
+    let states = arguments.states.unwrap_or(10_000);
+    let config = ExploreConfig::new(arguments.seed, states);
     if arguments.errors {
         return sweep(&arguments);
     }
     if let Some(run) = arguments.run {
         return run_again(&arguments, &config, run);
     }
-    let bar = if arguments.progress { ProgressBar::new(arguments.states) } else { ProgressBar::hidden() };
+    let bar = if arguments.progress { ProgressBar::new(states) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} states, {per_sec}, {eta} left");
     bar.set_style(style.expect("a good template"));
     let started = Instant::now();

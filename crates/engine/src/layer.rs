@@ -497,6 +497,8 @@ pub struct Geometry {
     pub copies: u8,
     /// The holes of the device can be found without reading it: a sparse file.
     pub holes: bool,
+    /// The disk that the device is on, if it may be on one with others: a failed flush concerns all of them.
+    pub disk: Option<u64>,
 }
 
 /// Content of sectors, as far as it is known without reading them.
@@ -568,6 +570,7 @@ impl Geometry {
             stripes: None,
             copies: 1,
             holes: false,
+            disk: None,
         }
     }
 

@@ -3,12 +3,15 @@
 //! Each operation that enters a layer gets a key from one slab, and the key remembers the receiver of the answer: the world outside,
 //! a layer above, or a waiting caller ([`run_blocking`](Stack::run_blocking)). Layers may share a device below
 //! (two slices of one disk), so the shape is a graph without cycles, built from the bottom up.
+//!
+//! A flush of a shared disk that fails may take with it what others have written there, and the next flush succeeds all the same. So
+//! each of them that has volatile writes hears of it: its next flush fails, too.
 
 use std::collections::VecDeque;
 
 use crate::layer::{
-    ActivateError, BlockDevice, Command, Control, Cx, Event, Geometry, Io, IoResult, Layer, MapPart,
-    MapSource, OpId, Port, Ports, Report, Request, RequestId, SectorState,
+    ActivateError, BlockDevice, Command, Control, Cx, Durability, Event, Geometry, Io, IoError, IoResult,
+    Layer, MapPart, MapSource, OpId, Port, Ports, Report, Request, RequestId, SectorState,
 };
 use crate::slab::Slab;
 use crate::{Extent, Lba, Nanos};
@@ -57,15 +60,58 @@ pub enum Output {
 #[derive(Clone, Copy, Debug)]
 enum Origin {
     Outside(RequestId),
-    Layer(LayerIndex, OpId),
+    Layer(LayerIndex, OpId, Passage),
     Waiting,
+}
+
+/// The part of an operation in the [`PortUse`] of this port.
+#[derive(Clone, Copy, Debug)]
+enum Passage {
+    /// A write, a discard or zeroes that a flush has to cover.
+    Volatile(u16),
+    Flush(u16),
+    Other,
+}
+
+impl Passage {
+    const fn of(port: Port, io: &Io) -> Passage {
+        let port = port.0 as u16;
+        match io {
+            Io::Flush => Passage::Flush(port),
+            Io::Discard { .. } => Passage::Volatile(port),
+            Io::Write { durability, .. }
+            | Io::WriteCopy { durability, .. }
+            | Io::WriteZeroes { durability, .. } => match durability {
+                Durability::Volatile => Passage::Volatile(port),
+                Durability::Durable => Passage::Other,
+            },
+            Io::Read { .. } | Io::ReadCopy { .. } => Passage::Other,
+        }
+    }
+}
+
+/// A port: where it leads to, and whether something was written there that is not durable.
+struct PortUse {
+    target: Target,
+    /// A write has ended that no flush was sent after.
+    is_unflushed: bool,
+    /// Flushes in flight.
+    flushes: usize,
+    /// Another user's flush of the disk failed, and took volatile writes of this one with it.
+    lost: Option<IoError>,
+}
+
+impl PortUse {
+    const fn new(target: Target) -> PortUse {
+        PortUse { target, is_unflushed: false, flushes: 0, lost: None }
+    }
 }
 
 struct Node {
     name: String,
     /// Taken out only while the layer is being activated.
     layer: Option<Box<dyn Layer>>,
-    ports: Vec<Target>,
+    ports: Vec<PortUse>,
 }
 
 /// Puts a stack together from the bottom up.
@@ -94,7 +140,8 @@ impl StackBuilder {
             };
             assert!(known, "a layer stands on what was built before it");
         }
-        self.nodes.push(Node { name: name.to_owned(), layer: Some(layer), ports: ports.to_vec() });
+        let uses = ports.iter().map(|target| PortUse::new(*target)).collect();
+        self.nodes.push(Node { name: name.to_owned(), layer: Some(layer), ports: uses });
         Target::Layer(LayerIndex(self.nodes.len() - 1))
     }
 
@@ -150,26 +197,24 @@ impl Stack {
     pub fn add_port(&mut self, layer: LayerIndex, device: DeviceIndex) -> Port {
         assert!(device.0 < self.devices.len(), "a port leads to what is there");
         let ports = &mut self.nodes[layer.0].ports;
-        ports.push(Target::Device(device));
+        ports.push(PortUse::new(Target::Device(device)));
         Port(ports.len() - 1)
     }
 
     /// The only layer that uses a device, and its port; none if no port or several ports lead to the device.
     pub fn only_user(&self, device: DeviceIndex) -> Option<(LayerIndex, Port)> {
-        let ports = |node: &Node| node.ports.clone().into_iter().enumerate();
-        let all = self
-            .nodes
-            .iter()
-            .enumerate()
-            .flat_map(|(layer, node)| ports(node).map(move |port| (layer, port)));
-        let mut users = all.filter(|(_, (_, target))| *target == Target::Device(device));
-        let (layer, (port, _)) = users.next()?;
-        users.next().is_none().then_some((LayerIndex(layer), Port(port)))
+        let ports = |layer: usize| {
+            (0..self.nodes[layer].ports.len()).map(move |port| (LayerIndex(layer), Port(port)))
+        };
+        let all = (0..self.nodes.len()).flat_map(ports);
+        let mut users = all.filter(|(layer, port)| self.below(*layer, *port) == Target::Device(device));
+        let user = users.next()?;
+        users.next().is_none().then_some(user)
     }
 
     /// The layer or device that a port of a layer leads to.
     pub fn below(&self, layer: LayerIndex, port: Port) -> Target {
-        self.nodes[layer.0].ports[port.0]
+        self.nodes[layer.0].ports[port.0].target
     }
 
     pub fn root(&self) -> Target {
@@ -266,7 +311,7 @@ impl Stack {
     /// Checks [`Layer::check_progress`] for every layer, if checks are enabled: for a driver in virtual time, before its clock moves on.
     pub fn check_progress(&self, now: Nanos) {
         for (index, node) in self.nodes.iter().enumerate().filter(|_| self.checks) {
-            let is_own = |origin: &Origin| matches!(origin, Origin::Layer(layer, _) if layer.0 == index);
+            let is_own = |origin: &Origin| matches!(origin, Origin::Layer(layer, ..) if layer.0 == index);
             node.layer.iter().for_each(|layer| layer.check_progress(now, self.origins.iter().any(is_own)));
         }
     }
@@ -324,8 +369,44 @@ impl Stack {
     fn answer(&mut self, key: u64, result: IoResult) {
         match self.origins.remove(key) {
             Origin::Outside(id) => self.outputs.push(Output::Reply { id, result }),
-            Origin::Layer(layer, op) => self.queue.push_back((layer, Event::Completed { op, result })),
+            Origin::Layer(layer, op, passage) => {
+                let result = self.passed(layer, passage, result);
+                self.queue.push_back((layer, Event::Completed { op, result }));
+            }
             Origin::Waiting => self.waited = Some(result),
+        }
+    }
+
+    /// Notes the end of an operation of a layer, and returns its result, which is an error if another user's flush has failed.
+    fn passed(&mut self, layer: LayerIndex, passage: Passage, mut result: IoResult) -> IoResult {
+        let (Passage::Volatile(port) | Passage::Flush(port)) = passage else { return result };
+        let own = &mut self.nodes[layer.0].ports[usize::from(port)];
+        if let Passage::Volatile(_) = passage {
+            own.is_unflushed = true;
+            return result;
+        }
+        own.flushes -= 1;
+        match (result.status, own.lost.take()) {
+            (Err(error), _) => self.flush_failed(layer, usize::from(port), error),
+            (Ok(()), Some(error)) => result.status = Err(error),
+            (Ok(()), None) => {}
+        }
+        result
+    }
+
+    /// Notes for each other user of the disk that its volatile writes may be lost.
+    fn flush_failed(&mut self, layer: LayerIndex, port: usize, error: IoError) {
+        let failed = self.nodes[layer.0].ports[port].target;
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            for (at, port_use) in node.ports.iter_mut().enumerate() {
+                let is_other = (index, at) != (layer.0, port);
+                if is_other
+                    && (port_use.is_unflushed || port_use.flushes > 0)
+                    && share_a_disk(&self.devices, failed, port_use.target)
+                {
+                    port_use.lost = Some(error);
+                }
+            }
         }
     }
 
@@ -341,8 +422,14 @@ impl Stack {
             for command in cx.commands.drain(..) {
                 match command {
                     Command::Submit { port, op, io } => {
-                        let target = self.nodes[index.0].ports[port.0];
-                        self.enter(target, Origin::Layer(index, op), io);
+                        let passage = Passage::of(port, &io);
+                        let port_use = &mut self.nodes[index.0].ports[port.0];
+                        if let Passage::Flush(_) = passage {
+                            port_use.is_unflushed = false;
+                            port_use.flushes += 1;
+                        }
+                        let target = port_use.target;
+                        self.enter(target, Origin::Layer(index, op, passage), io);
                     }
                     Command::Reply { id, result } => self.answer(id.0, result),
                     Command::Report(report) => self.outputs.push(Output::Report { layer: index, report }),
@@ -351,6 +438,14 @@ impl Stack {
             self.cx = cx;
         }
     }
+}
+
+fn share_a_disk(devices: &[Geometry], one: Target, other: Target) -> bool {
+    let disk = |target: Target| match target {
+        Target::Device(index) => devices[index.0].disk,
+        Target::Layer(_) => None,
+    };
+    one == other || disk(one).is_some() && disk(one) == disk(other)
 }
 
 /// The ports of the layer that is being activated.
@@ -362,16 +457,16 @@ struct StackPorts<'a> {
 
 impl Ports for StackPorts<'_> {
     fn geometry(&self, port: Port) -> Geometry {
-        self.stack.geometry(self.stack.nodes[self.layer].ports[port.0])
+        self.stack.geometry(self.stack.below(LayerIndex(self.layer), port))
     }
 
     fn run(&mut self, port: Port, io: Io) -> IoResult {
-        let target = self.stack.nodes[self.layer].ports[port.0];
+        let target = self.stack.below(LayerIndex(self.layer), port);
         self.stack.run_blocking(self.pump, target, io)
     }
 
     fn distrust_copy(&mut self, port: Port, copy: u8) {
-        if let Target::Layer(layer) = self.stack.nodes[self.layer].ports[port.0] {
+        if let Target::Layer(layer) = self.stack.below(LayerIndex(self.layer), port) {
             self.stack.control(self.pump.now(), layer, Control::DistrustCopy(copy));
         }
     }
@@ -397,3 +492,7 @@ impl BlockDevice for StackDevice<'_> {
         Some(self.pump.now())
     }
 }
+
+#[cfg(test)]
+#[path = "stack_tests.rs"]
+mod tests;

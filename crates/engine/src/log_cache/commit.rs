@@ -109,8 +109,6 @@ impl Env<'_> {
     pub fn log_flushed(&mut self, seq: u64, result: &IoResult, destager: &mut Destager) -> bool {
         self.log.end_flush();
         if let Err(error) = result.status {
-            // If log and data are on one disk, what the batch has written by now may be gone with it.
-            destager.flush_failed();
             self.log_failed(error);
         }
         if self.log.has_failed() {

@@ -80,6 +80,8 @@ pub struct Bypass {
     pub seq: u64,
     /// Written durably (FUA).
     pub durable: bool,
+    /// Sent when the log had failed.
+    pub has_no_log: bool,
 }
 
 /// Reads of the data disk by clients, so that destaging can give way to them.

@@ -106,6 +106,7 @@ impl BlockDevice for Ram {
             stripes: self.stripes,
             copies: self.copies,
             holes: self.holes,
+            disk: None,
             ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
         }
     }

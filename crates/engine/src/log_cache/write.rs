@@ -97,7 +97,8 @@ impl PendingWrite {
         keep.overwritten(extent, env.config);
         // A discard cannot be sent durably.
         let discards = self.change == PendingChange::Range(EntryKind::Discard);
-        let bypass = Bypass { id, extent, seq, durable: durability == Durability::Durable && !discards };
+        let durable = durability == Durability::Durable && !discards;
+        let bypass = Bypass { id, extent, seq, durable, has_no_log: env.log.has_failed() };
         let key = env.data.send_bypass(bypass, env.config.is_large(extent));
         env.statistics.bypasses += 1;
         env.statistics.bypassed_sectors += extent.sectors;
@@ -257,8 +258,8 @@ impl Env<'_> {
     /// Takes a write that bypassed the log, and answers it, or lets it wait for its record.
     pub fn bypass_completed(&mut self, key: u64, result: IoResult) {
         let bypass = self.data.end_bypass(key, result.status.is_ok());
-        if self.log.has_failed() && result.status.is_ok() {
-            // Until now the lost blocks under the write were errors.
+        if bypass.has_no_log && result.status.is_ok() {
+            // Until now the lost blocks under the write were errors. (If the log failed later, what it took meanwhile is newer.)
             self.index.forget(bypass.extent, 0);
         }
         // Until the record is written, a kill would let an older copy in the log be destaged over this write.

@@ -239,6 +239,7 @@ fn measure(
         stripes: None,
         copies: 1,
         holes: !is_block,
+        disk: Some(found.disk),
     };
     let calls_by = match () {
         () if in_memory => CallsBy::Itself,

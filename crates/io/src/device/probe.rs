@@ -22,6 +22,7 @@ pub(crate) struct Probed {
     pub discards: Discards,
     pub fast_zeroes: bool,
     pub rotational: bool,
+    pub disk: u64,
 }
 
 const SECTOR: u32 = 512;
@@ -75,6 +76,7 @@ pub(crate) fn regular_file(file: &File, direct: bool, read_only: bool) -> io::Re
         discards: if punches { Discards::Zero } else { Discards::No },
         fast_zeroes: punches,
         rotational: sys_of_file(metadata.dev()).is_some_and(|sys| flag(&sys, "rotational")),
+        disk: disk_of(sys_of_file(metadata.dev()).as_deref()).unwrap_or(metadata.dev()),
     })
 }
 
@@ -131,7 +133,8 @@ pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Probed> {
         ));
     }
     let physical = ioctl_int(file, libc::BLKPBSZGET).unwrap_or(logical).clamp(logical, PHYSICAL_BLOCK_MAX);
-    let sys = sys_of_device(file.metadata()?.rdev());
+    let device = file.metadata()?.rdev();
+    let sys = sys_of_device(device);
     let value = |name: &str| sys.as_ref().and_then(|sys| number(sys, name)).unwrap_or(0);
     let cache = sys.as_ref().and_then(|sys| std::fs::read_to_string(sys.join("write_cache")).ok());
     let write_through = cache.is_some_and(|cache| cache.trim() == "write through");
@@ -147,6 +150,7 @@ pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Probed> {
         // The kernel's holes on block devices are zeroes written without data: both abilities are needed.
         fast_zeroes: value("discard_max_bytes") > 0 && value("write_zeroes_max_bytes") > 0,
         rotational: value("rotational") == 1,
+        disk: disk_of(sys.as_deref()).unwrap_or(device),
     })
 }
 
@@ -190,6 +194,13 @@ fn sys_of_device(device: u64) -> Option<PathBuf> {
     }
     let parent = base.parent()?.join("queue");
     parent.is_dir().then_some(parent)
+}
+
+/// The number of the disk with this queue directory: the same for all of its partitions.
+fn disk_of(queue: Option<&std::path::Path>) -> Option<u64> {
+    let numbers = std::fs::read_to_string(queue?.parent()?.join("dev")).ok()?;
+    let (major, minor) = numbers.trim().split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// The queue directory of the device that a file's file system lies on, where there is one.

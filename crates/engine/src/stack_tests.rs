@@ -1,0 +1,88 @@
+//! A failed flush of a disk with several users.
+
+use super::*;
+use crate::Buf;
+use crate::layer::ErrorKind;
+use crate::layers::slice::Slice;
+
+const MEDIUM: IoError = IoError::new(ErrorKind::Medium);
+
+/// ScriptedDevices whose operations succeed, or all fail.
+struct ScriptedDevices {
+    fail: bool,
+}
+
+impl Pump for ScriptedDevices {
+    fn now(&self) -> Nanos {
+        Nanos::ZERO
+    }
+
+    fn pump(&mut self, stack: &mut Stack) {
+        let mut outputs = Vec::new();
+        stack.take_outputs(&mut outputs);
+        for output in outputs {
+            let Output::Device { tag, io, .. } = output else { panic!("nobody outside waits") };
+            let status = if self.fail { Err(MEDIUM) } else { Ok(()) };
+            stack.complete(Nanos::ZERO, tag, IoResult { buf: io.take_buf(), status });
+        }
+    }
+}
+
+/// A log and data: slices of one device, or each of its own device on one of these disks.
+fn log_and_data(disks: Option<[u64; 2]>) -> (Stack, [Target; 2]) {
+    let mut builder = StackBuilder::new();
+    let device = |disk| Geometry { disk, ..Geometry::plain(64) };
+    let below = match disks {
+        None => [builder.device(device(None)); 2],
+        Some(disks) => disks.map(|disk| builder.device(device(Some(disk)))),
+    };
+    let starts = [("log", 0, below[0]), ("data", 32, below[1])];
+    let parts = starts.map(|(name, start, below)| {
+        builder.layer(name, Box::new(Slice::new(Extent::new(Lba(start), 32))), &[below])
+    });
+    let mut stack = builder.finish(parts[1]);
+    stack.activate(&mut ScriptedDevices { fail: false }).unwrap();
+    (stack, parts)
+}
+
+fn run(stack: &mut Stack, target: Target, io: Io, fail: bool) -> Result<(), IoError> {
+    stack.run_blocking(&mut ScriptedDevices { fail }, target, io).status
+}
+
+fn write(durability: Durability) -> Io {
+    Io::Write { at: Lba(0), buf: Buf::zeroed(512), durability }
+}
+
+/// Ends of the data's next two flushes, after a write to it and a failed flush of the log.
+fn flushes_of_data(disks: Option<[u64; 2]>, durability: Durability) -> [Result<(), IoError>; 2] {
+    let (mut stack, [log, data]) = log_and_data(disks);
+    run(&mut stack, data, write(durability), false).unwrap();
+    run(&mut stack, log, write(Durability::Volatile), false).unwrap();
+    assert_eq!(run(&mut stack, log, Io::Flush, true), Err(MEDIUM));
+    assert_eq!(run(&mut stack, log, Io::Flush, false), Ok(()), "it has been told");
+    [(); 2].map(|()| run(&mut stack, data, Io::Flush, false))
+}
+
+#[test]
+fn a_failed_flush_of_a_shared_disk_is_told_once_to_each_that_has_volatile_writes() {
+    for one_disk in [None, Some([8, 8])] {
+        assert_eq!(flushes_of_data(one_disk, Durability::Volatile), [Err(MEDIUM), Ok(())]);
+        assert_eq!(flushes_of_data(one_disk, Durability::Durable), [Ok(()), Ok(())]);
+    }
+    assert_eq!(flushes_of_data(Some([8, 16]), Durability::Volatile), [Ok(()), Ok(())], "two disks");
+}
+
+#[test]
+fn a_failed_flush_of_a_shared_disk_counts_for_flushes_in_flight() {
+    let (mut stack, [log, data]) = log_and_data(None);
+    run(&mut stack, data, write(Durability::Volatile), false).unwrap();
+    stack.request(Nanos::ZERO, Request { id: RequestId(1), io: Io::Flush });
+    let mut outputs = Vec::new();
+    stack.take_outputs(&mut outputs);
+    let Some(Output::Device { tag, .. }) = outputs.pop() else { panic!("the flush is sent") };
+    assert_eq!(run(&mut stack, log, Io::Flush, true), Err(MEDIUM));
+    stack.complete(Nanos::ZERO, tag, IoResult::ok(Buf::none()));
+    stack.take_outputs(&mut outputs);
+    let Some(Output::Reply { result, .. }) = outputs.pop() else { panic!("the flush is answered") };
+    assert_eq!(result.status, Err(MEDIUM));
+}
