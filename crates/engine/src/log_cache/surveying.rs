@@ -85,7 +85,7 @@ impl Surveying {
             Some(survey) => survey,
             None if env.log.ring().remembered() > 0 => return env.index.ask_for_room(),
             None => {
-                let Some(area) = free_area(&env.view()) else { return self.end(env) };
+                let Some(area) = free_area(&env.view()) else { return self.rest(PAUSE_FIRST, env) };
                 let geometry = env.log.geometry();
                 let physical = geometry.logical_block_bytes.max(geometry.physical_block_bytes);
                 let block = u64::from(env.log.superblock().log_block_bytes.max(physical)) / SECTOR_BYTES;
@@ -126,10 +126,14 @@ impl Surveying {
     }
 
     fn end(&mut self, env: &Env) {
+        self.rest(self.pause, env);
+        self.pause = Nanos(self.pause.0 * 2).min(PAUSE_MAX);
+    }
+
+    fn rest(&mut self, pause: Nanos, env: &Env) {
         self.survey = None;
         self.seen = env.queue.last_activity();
-        self.due = env.cx.now + self.pause;
-        self.pause = Nanos(self.pause.0 * 2).min(PAUSE_MAX);
+        self.due = env.cx.now + pause;
     }
 }
 

@@ -187,7 +187,16 @@ fn compare(name: &str, drive: &Drive, log: Extent, superblock: &LogSuperblock) {
 
 #[test]
 fn format_finds_the_figures_of_modelled_drives() {
-    for name in ["atlas-10k", "barracuda-1996", "cheetah-15k4", "nearline-2018", "ra81", "ra90"] {
+    for name in [
+        "atlas-10k",
+        "barracuda-1996",
+        "barracuda-st32171w",
+        "cheetah-15k4",
+        "nearline-2018",
+        "ra81",
+        "ra82",
+        "ra90",
+    ] {
         let drive = drive::builtin(name).expect("a drive");
         let whole = drive.sectors().min(512 << 21);
         for log in [Extent::new(Lba(0), 64 * MIB), Extent::new(Lba(whole / 2), whole / 2)] {
@@ -197,6 +206,13 @@ fn format_finds_the_figures_of_modelled_drives() {
             assert!(took < Nanos::from_secs(6), "{name}: {took}");
         }
     }
+}
+
+/// It writes first to places of its own, and not where it is told.
+#[test]
+fn a_shingled_drive_shows_no_head() {
+    let (superblock, _) = formatted(&config("smr-2014", WriteCache::Off), Extent::new(Lba(0), 64 * MIB));
+    assert_eq!(superblock.spindle, Spindle::NotShown);
 }
 
 /// Slower than any drive that was built: a disk that is paced, or a virtual one over a drive.
@@ -411,6 +427,11 @@ fn a_head_that_format_has_not_found_is_found_while_the_cache_serves_and_the_next
         ("nearline-2018", Spindle::NotShown),
         ("cheetah-15k4", Spindle::NotShown),
         ("barracuda-1996", Spindle::NotMeasured),
+        ("barracuda-st32171w", Spindle::NotShown),
+        ("atlas-10k", Spindle::NotShown),
+        ("ra81", Spindle::NotShown),
+        ("ra82", Spindle::NotShown),
+        ("ra90", Spindle::NotShown),
     ] {
         let (log, superblock) = log_on(name, WriteCache::Off);
         let log = known_as(known, (log, superblock.clone()));
