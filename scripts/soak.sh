@@ -13,6 +13,7 @@ kinds=(
     "--process-deaths --promise flush" "--process-deaths --promise always" "--process-deaths --promise ordered"
     "--legs --promise flush" "--take-over --promise always"
     "--rot --promise flush" "--rot --promise always" "--errors --promise flush" "--errors --promise always"
+    "--disks 4 --promise flush" "--disks 4 --promise always" "--disks 4 --promise ordered"
     "--raid raid5 --journal --lose-members --spares 1" "--raid raid6 --journal --lose-members --spares 1"
     "--raid raid5 --journal --hot-add" "--raid raid6 --journal --hot-add" "--raid raid5" "--raid raid6"
     "--errors --raid raid6 --journal" "--raid raid5 --log-cache" "--raid raid6 --log-cache=slice"

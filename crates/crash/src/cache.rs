@@ -1,4 +1,4 @@
-//! The log cache as something to explore: two disks, or two slices of one, with settings drawn from the seed.
+//! The log cache as something to explore: a log and one data disk or several, or two slices of one disk, with settings drawn from the seed.
 //!
 //! Everything is small, so that the log wraps around many times in a run: 5 MiB of data behind a log of 64 KiB to 1 MiB.
 
@@ -19,12 +19,15 @@ use dcd_engine::{
     Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 
+use crate::dealt::{self, CHUNK_SECTORS, Dealt};
 use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror, disk, prefill};
 use crate::mirror::{self, MirrorLegs};
-use crate::{MemDisk, SimMemory, SimRng, mix};
+use crate::{Latency, MemDisk, SimMemory, SimRng, Value, mix};
 
 /// 5 MiB: the fingerprint covers the first, the last, and four lines between; most large writes there bypass the log.
 const DATA_SECTORS: u64 = 10240;
+/// 3 MiB of each disk, where there are several: the fingerprint covers the first and the last.
+const PART_SECTORS: u64 = 6144;
 /// No client asks for more at once (see `Character`).
 const LARGEST_REQUEST_BYTES: u64 = 128 << 10;
 
@@ -118,6 +121,22 @@ fn data_geometry(rng: &mut SimRng) -> Geometry {
     Geometry { volatile_cache, discards, ..Geometry::plain(DATA_SECTORS) }
 }
 
+/// Data disks on which the chunks of one prefilled device lie, and the content of that device.
+fn dealt_disks(rng: &mut SimRng, geometry: Geometry, disks: usize, seed: u64) -> (Vec<MemDisk>, Vec<Value>) {
+    let sectors = PART_SECTORS * disks as u64;
+    let mut whole = MemDisk::new(Geometry::plain(sectors), Latency::INSTANT, 0);
+    let base = prefill(&mut whole, sectors, seed);
+    let mut parts: Vec<MemDisk> =
+        (0..disks).map(|_| disk(rng, Geometry { sectors: PART_SECTORS, ..geometry })).collect();
+    let mut bytes = vec![0; (CHUNK_SECTORS * SECTOR_BYTES) as usize];
+    for start in (0..sectors).step_by(CHUNK_SECTORS as usize).map(Lba) {
+        whole.current().read(start, &mut bytes);
+        let (disk, at) = dealt::place_of(start, disks);
+        parts[disk].put(at, &bytes);
+    }
+    (parts, base)
+}
+
 /// Draws a rare combination: fewer segments than segment buffers, and a log whose writes are durable when they complete. The head can
 /// then wrap around while an old write is in flight. (Under `ordered` a log has more segments than that.)
 fn is_crowded(seed: u64, promise: Promise, canary: Option<LogCanary>) -> bool {
@@ -178,22 +197,23 @@ pub(crate) fn joined(rng: &mut SimRng, log: &MemDisk, data: &MemDisk) -> MemDisk
     both
 }
 
-/// The parts of the stack below the cache: the log and the data.
+/// The parts of the stack below the cache: the log and the data disks.
 fn ports(
     builder: &mut StackBuilder,
     geometries: &[Geometry],
     log_sectors: u64,
     legs: Option<&MirrorConfig>,
-) -> [Target; 2] {
+) -> Vec<Target> {
     if let Some(config) = legs {
         let (data, legs) = geometries.split_last().expect("legs and a data disk");
-        return [add_mirror(builder, config, legs), builder.device(*data)];
+        return vec![add_mirror(builder, config, legs), builder.device(*data)];
     }
     let devices: Vec<Target> = geometries.iter().map(|geometry| builder.device(*geometry)).collect();
-    if let [log, data] = devices[..] {
-        return [log, data];
+    if let [both] = devices[..] {
+        let data = Extent::new(Lba(log_sectors), geometries[0].sectors - log_sectors);
+        return slices(builder, both, data).to_vec();
     }
-    slices(builder, devices[0], Extent::new(Lba(log_sectors), geometries[0].sectors - log_sectors))
+    devices
 }
 
 /// Two slices of what is `below`: a log, and the data behind it.
@@ -217,14 +237,24 @@ fn builds(
         let spinning = |geometry: &Geometry| Geometry { rotational: spins, ..*geometry };
         let geometries: Vec<Geometry> = geometries.iter().map(spinning).collect();
         let ports = ports(&mut builder, &geometries, log_sectors, legs.as_ref());
-        let root = builder.layer("cache", make(config.clone()), &ports);
+        let disks = ports.len() - 1;
+        let mut root = builder.layer("cache", make(config.clone()), &ports);
+        if let Target::Layer(cache) = root
+            && disks > 1
+        {
+            let disks: Vec<Target> = (0..disks).map(|disk| Target::Disk(cache, disk)).collect();
+            root = builder.layer("dealt", Box::new(Dealt::new(disks.len())), &disks);
+        }
         builder.finish(root)
     };
     let without_log = move |geometries: &[Geometry]| -> Stack {
         let mut builder = StackBuilder::new();
-        let [_, data] = ports(&mut builder, geometries, log_sectors, legs_without.as_ref());
-        let whole = Slice::new(Extent::new(Lba(0), DATA_SECTORS));
-        let root = builder.layer("bare", Box::new(whole), &[data]);
+        let ports = ports(&mut builder, geometries, log_sectors, legs_without.as_ref());
+        let bare: Box<dyn Layer> = match ports.len() {
+            2 => Box::new(Slice::new(Extent::new(Lba(0), DATA_SECTORS))),
+            ports => Box::new(Dealt::new(ports - 1)),
+        };
+        let root = builder.layer("bare", bare, &ports[1..]);
         builder.finish(root)
     };
     (Box::new(with_log), Box::new(without_log))
@@ -242,7 +272,7 @@ pub fn ordered_destage_rig(seed: u64, promise: Promise, plain: bool) -> Rig {
         let told = LogCacheConfig { ordered_destage: !plain, bypass_bytes: 0, ..config };
         Box::new(LogCache::new(told))
     });
-    rig_of(seed, promise, None, &|config, _| config.ordered_destage = true, &make, None)
+    rig_of(seed, promise, None, &|config, _| config.ordered_destage = true, &make, None, 1)
 }
 
 /// The log cache whose log is damaged at rest, one block at a time. Most of the time nothing is destaged before space runs short,
@@ -255,7 +285,7 @@ pub fn rotting_rig(seed: u64, promise: Promise, canary: Option<LogCanary>) -> Ri
             (config.when, config.high_mark) = (WhenPolicy::Idle, 90);
         }
     };
-    let rig = rig_of(seed, promise, canary, &lazy, &make, None);
+    let rig = rig_of(seed, promise, canary, &lazy, &make, None, 1);
     Rig { data_alone: None, rots: true, tuned: None, ..rig }
 }
 
@@ -274,12 +304,12 @@ pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: O
         config.destage_depth = rng.pick(&[1, 1, 4]);
         config.ordered_destage = ordered_destage;
     };
-    rig_of(seed, promise, canary, &fill, &make, None)
+    rig_of(seed, promise, canary, &fill, &make, None, 1)
 }
 
 /// The log cache as `make` makes it, with settings from the seed.
 pub fn cache_rig(seed: u64, promise: Promise, canary: Option<LogCanary>, make: &MakeCache) -> Rig {
-    rig_of(seed, promise, canary, &|_, _| {}, make, None)
+    rig_of(seed, promise, canary, &|_, _| {}, make, None, 1)
 }
 
 /// The log cache with its log on legs: see [`mirror::mirrored_rig`].
@@ -302,7 +332,7 @@ pub(crate) fn rig_on_legs(
     });
     let as_drawn: ChangeSettings = &|_, _| {};
     let change = if memory.is_some() { &relied_on } else { as_drawn };
-    Rig { memory, ..rig_of(seed, promise, canary, change, &make, Some(legs)) }
+    Rig { memory, ..rig_of(seed, promise, canary, change, &make, Some(legs), 1) }
 }
 
 /// Memory for the stack that is built next.
@@ -314,8 +344,19 @@ pub fn memory_rig(seed: u64, promise: Promise, canary: Option<LogCanary>) -> Rig
     let memory = Rc::clone(&next);
     let make: MakeCache =
         Rc::new(move |config| Box::new(LogCache::with_memory(config, Box::new(memory.borrow().clone()))));
-    let rig = rig_of(seed, promise, canary, &relied_on, &make, None);
+    let rig = rig_of(seed, promise, canary, &relied_on, &make, None, 1);
     Rig { memory: Some(next), rescued: None, ..rig }
+}
+
+/// The log cache over one to so many data disks. Over several, if there is a bug to plant.
+pub fn disks_rig(seed: u64, promise: Promise, canary: Option<LogCanary>, disks_max: usize) -> Rig {
+    let disks =
+        SimRng::new(mix(seed, 0xd15c)).range(if canary.is_some() { 2 } else { 1 }, disks_max as u64) as usize;
+    let make: MakeCache = Rc::new(move |config| Box::new(LogCache::new(config).of_disks(disks)));
+    let in_no_order: ChangeSettings = &|config, _| config.ordered_destage = false;
+    let as_drawn: ChangeSettings = &|_, _| {};
+    let change = if disks > 1 { in_no_order } else { as_drawn };
+    rig_of(seed, promise, canary, change, &make, None, disks)
 }
 
 /// Has clients outlive the server.
@@ -333,6 +374,7 @@ fn rig_of(
     change: ChangeSettings,
     make: &MakeCache,
     legs: Option<&MirrorLegs>,
+    data_disks: usize,
 ) -> Rig {
     let mut rng = SimRng::new(mix(seed, 0xdcd));
     let (mut config, mut spindle) = draw_config(&mut rng, promise, canary);
@@ -372,25 +414,31 @@ fn rig_of(
     if geometry.discards == Discards::Zero && !known && SimRng::new(mix(seed, 0xad)).chance(500) {
         geometry.discards = Discards::Advisory;
     }
-    let mut data = disk(&mut rng, geometry);
-    let base = prefill(&mut data, DATA_SECTORS, seed);
-    let (mut log, area, log_about) = formatted(&mut rng, &mut data, promise, crowded);
+    let (mut data, base) = match data_disks {
+        1 => {
+            let mut data = disk(&mut rng, geometry);
+            let base = prefill(&mut data, DATA_SECTORS, seed);
+            (vec![data], base)
+        }
+        disks => dealt_disks(&mut rng, geometry, disks, seed),
+    };
+    let (mut log, area, log_about) = formatted(&mut rng, &mut data[0], promise, crowded);
     store_spindle(&mut log, spindle);
     // Drawn from a stream of its own. Off with planted bugs.
-    config.grow = canary.is_none() && SimRng::new(mix(seed, 0x960)).chance(200);
+    config.grow = canary.is_none() && data_disks == 1 && SimRng::new(mix(seed, 0x960)).chance(200);
     if config.grow {
-        make_smaller(&mut log, &mut data, seed);
+        make_smaller(&mut log, &mut data[0], seed);
     }
     let may_spin = canary.is_none() && config.reads == Reads::Pass;
     let spins = is_surveyed || may_spin && SimRng::new(mix(seed, 0x591)).chance(400);
     let log_sectors = log.current().sectors();
-    let logical = rng.chance(200) && legs.is_none();
+    let logical = rng.chance(200) && legs.is_none() && data_disks == 1;
     // Ordered destage reads whole segments, even unused parts. If no leg can read one, the log counts as failed.
     let tears = legs.is_some_and(|legs| legs.tears) && !config.ordered_destage;
     let disks = match legs {
-        Some(legs) => legs.of(&mut rng, &log, tears).into_iter().chain([data]).collect(),
-        None if logical => vec![joined(&mut rng, &log, &data)],
-        None => vec![log, data],
+        Some(legs) => legs.of(&mut rng, &log, tears).into_iter().chain(data).collect(),
+        None if logical => vec![joined(&mut rng, &log, &data[0])],
+        None => std::iter::once(log).chain(data).collect(),
     };
     let data_device = disks.len() - 1;
     let about = format!("{config:?}, {spindle:?}{}", if spins { ", disks that spin" } else { "" });
@@ -399,7 +447,7 @@ fn rig_of(
     let reads_again = config.reads == Reads::Keep;
     let legs = legs.map(|legs| legs.config.clone());
     // Off with planted bugs, which starts catch.
-    let is_rescued = canary.is_none() && !logical;
+    let is_rescued = canary.is_none() && !logical && data_disks == 1;
     let is_tuned = canary.is_none() && legs.is_none() && SimRng::new(mix(seed, 0x7e5)).chance(250);
     let tuned = is_tuned.then(|| config.clone());
     let rescued = is_rescued.then(|| Rescued { legs: legs.clone(), ..Rescued::default() });
@@ -414,6 +462,7 @@ fn rig_of(
         outlives_server,
         delay_max: delay_max + ORDERED_SLACK,
         overlaps: promise != Promise::Ordered,
+        chunk: if data_disks > 1 { CHUNK_SECTORS } else { u64::MAX },
         reads_again,
         log: Some(area),
         rescued,
@@ -426,7 +475,11 @@ fn rig_of(
             build,
             format!(
                 "log cache, {log_about}, {}, {about}",
-                if logical { "logical (one disk)" } else { "physical (two disks)" }
+                if logical {
+                    "logical (one disk)".into()
+                } else {
+                    format!("physical ({data_disks} data disks)")
+                }
             ),
         )
     }

@@ -286,6 +286,41 @@ fn rule_04_starts_that_overlook_damage_are_caught() {
     }
 }
 
+/// `dcd-crash --disks 4 --seed 4 --promise P --states N` does the same by hand.
+#[test]
+fn one_log_keeps_the_promises_of_several_disks() {
+    for (promise, states) in [(Promise::Flush, 1500), (Promise::Always, 500), (Promise::Ordered, 500)] {
+        let config = ExploreConfig::new(EXPLORED, states);
+        let explored = explore(&config, &|seed| disks_rig(seed, promise, None, 4), &mut |_| {});
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        let paths = explored.counts.paths;
+        assert!(paths["destage_batches"] > 100 && paths["chains"] > 0, "{paths:?}");
+    }
+}
+
+#[test]
+fn rule_06_blocks_and_tails_of_the_wrong_disk_are_caught() {
+    for canary in [LogCanary::OtherDisk, LogCanary::TailOfOne, LogCanary::FlushOther] {
+        let subject = |seed| disks_rig(seed, Promise::Flush, Some(canary), 4);
+        let explored = explore(&ExploreConfig::new(EXPLORED, 1000), &subject, &mut |_| {});
+        assert!(explored.violation.is_some(), "{canary:?} is not caught");
+    }
+}
+
+/// Every operation of every disk fails, once and for ever.
+#[test]
+fn no_error_of_one_of_several_disks_takes_data() {
+    let config = SweepConfig { stride: 7, ..SweepConfig::new(EXPLORED, 20) };
+    let several = |seed| disks_rig(seed, Promise::Flush, None, 3);
+    let swept = sweep_errors(&config, &several);
+    if let Some(violation) = swept.violation {
+        panic!("{violation}");
+    }
+    assert!(swept.told > 0 && swept.log_failures > 0, "{swept:?}");
+}
+
 /// The seed of a run of the suite: another one each time, or the one that is to be repeated.
 fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};

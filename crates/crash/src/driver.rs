@@ -187,7 +187,7 @@ impl<D: SimDevice> VirtualDriver<D> {
     pub fn request(&mut self, stack: &mut Stack, id: RequestId, io: Io) {
         self.trace.operation(self.now, 1, id.0, &io);
         self.before_event();
-        stack.request(self.now, Request { id, io });
+        stack.request(self.now, Request { id, disk: 0, io });
     }
 
     pub fn control(&mut self, stack: &mut Stack, layer: LayerIndex, control: Control) {

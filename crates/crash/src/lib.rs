@@ -25,6 +25,8 @@ mod workload;
 
 #[cfg(feature = "planted-bugs")]
 pub mod cache;
+#[cfg(feature = "planted-bugs")]
+mod dealt;
 pub mod explore;
 #[cfg(feature = "planted-bugs")]
 pub mod mirror;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
-use dcd_crash::cache::{filling_rig, log_cache_rig, memory_rig, ordered_destage_rig, rotting_rig};
+use dcd_crash::cache::{disks_rig, filling_rig, log_cache_rig, memory_rig, ordered_destage_rig, rotting_rig};
 use dcd_crash::mirror::{MirrorCanary, mirrored_memory_rig, mirrored_rig, take_over_rig};
 use dcd_crash::raid::{LogPlace, RaidSubject, raid_rig};
 use dcd_crash::{
@@ -70,6 +70,12 @@ enum CanaryName {
     NoRestMark,
     /// As no-rest-mark, and a start looks only nearby for proof that a record is missing (with --rot).
     NearProof,
+    /// A start takes records of one data disk for those of another (with --disks).
+    OtherDisk,
+    /// The tail of the log passes segments that are clean for the first data disk (with --disks).
+    TailOfOne,
+    /// Destaged blocks are called clean after a flush of another data disk (with --disks).
+    FlushOther,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
     /// A rescue marks the log clean before the data disk is flushed.
@@ -205,6 +211,13 @@ struct Arguments {
     /// legs come back.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "legs"])]
     take_over: bool,
+    /// The log is that of one to so many data disks.
+    #[arg(
+        long,
+        value_parser = clap::value_parser!(u8).range(2..=64),
+        conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "legs", "take_over", "process_deaths"]
+    )]
+    disks: Option<u8>,
     /// Most crashes kill the process alone, also between two stores to memory that outlives it: nothing that was answered may be lost.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "take_over"])]
     process_deaths: bool,
@@ -297,9 +310,17 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::OnwardOnly) => Some(LogCanary::OnwardOnly),
         Some(CanaryName::NearProof) => Some(LogCanary::NearProof),
         Some(CanaryName::NoRestMark) => Some(LogCanary::NoRestMark),
+        Some(CanaryName::OtherDisk) => Some(LogCanary::OtherDisk),
+        Some(CanaryName::TailOfOne) => Some(LogCanary::TailOfOne),
+        Some(CanaryName::FlushOther) => Some(LogCanary::FlushOther),
         // The remaining canaries are bugs of disks or arrays.
         _ => None,
     };
+    if let Some(disks) = arguments.disks {
+        let mut rig = disks_rig(seed, arguments.promise.into(), bug, disks.into());
+        lie(arguments, &mut rig);
+        return rig;
+    }
     let make = match arguments {
         _ if arguments.rot || bug.is_some_and(LogCanary::is_of_rot) => rotting_rig,
         _ if arguments.process_deaths || bug.is_some_and(LogCanary::is_of_memory) => memory_rig,
@@ -332,10 +353,11 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let rot = if arguments.rot { " --rot" } else { "" };
     let legs = if arguments.legs { " --legs" } else { "" };
     let take_over = if arguments.take_over { " --take-over" } else { "" };
+    let disks = arguments.disks.map(|disks| format!(" --disks {disks}")).unwrap_or_default();
     let deaths = if arguments.process_deaths { " --process-deaths" } else { "" };
     let Some(level) = arguments.raid else {
         return format!(
-            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs}{take_over}{deaths} --run {run:#x}",
+            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs}{take_over}{disks}{deaths} --run {run:#x}",
             name(&arguments.promise)
         );
     };

@@ -213,6 +213,7 @@ impl Life {
             flushes: 150,
             large: 60,
             pauses: 30,
+            chunk: self.rig.chunk,
             ..Character::draw(&mut character_rng, geometry, self.rig.overlaps)
         };
         let mut client = SimClient::new(character, oracle, client_rng);

@@ -45,6 +45,8 @@ pub struct Character {
     pub pause_max: Nanos,
     /// True if a write may overlap another in flight.
     pub overlaps: bool,
+    /// No request crosses a multiple of this many sectors.
+    pub chunk: u64,
 }
 
 impl Character {
@@ -143,6 +145,7 @@ impl Character {
             pauses: rng.pick(&[0, 20, 60, 200]),
             pause_max: rng.pick(&[Nanos::from_millis(5), Nanos::from_millis(300), Nanos::from_secs(3)]),
             overlaps,
+            chunk: u64::MAX,
         }
     }
 }
@@ -297,7 +300,7 @@ impl SimClient {
         let place = if hot { place.min(self.rng.below(places)) } else { place };
         let start = if hot { c.hot_start.min(total - room).next_multiple_of(c.align) } else { 0 };
         let start = (start + place * c.align).min((total - sectors) / c.align * c.align);
-        Extent::new(Lba(start), sectors)
+        Extent::new(Lba(start), sectors.min(c.chunk - start % c.chunk))
     }
 
     /// Takes an answer, and judges it.

@@ -174,10 +174,10 @@ impl Bench {
             for &pick in picks {
                 let buf = std::mem::take(&mut self.pool[pick]);
                 let io = io(self, buf);
-                requests.push(Request { id: RequestId(pick as u64), io });
+                requests.push(Request { id: RequestId(pick as u64), disk: 0, io });
             }
             if flush {
-                requests.push(Request { id: RequestId(u64::MAX), io: Io::Flush });
+                requests.push(Request { id: RequestId(u64::MAX), disk: 0, io: Io::Flush });
             }
             rig.serve(&mut requests, |id, buf| {
                 if id.0 != u64::MAX {
@@ -236,10 +236,10 @@ impl Bench {
         let written: Vec<Lba> = (0..lines).map(|_| self.line()).collect();
         for at in &written {
             let io = Io::Write { at: *at, buf: Buf::copy_of(&[7; BLOCK]), durability: Durability::Volatile };
-            rig.serve(&mut vec![Request { id: RequestId(0), io }], |_, _| {});
+            rig.serve(&mut vec![Request { id: RequestId(0), disk: 0, io }], |_, _| {});
         }
         if flushed {
-            rig.serve(&mut vec![Request { id: RequestId(0), io: Io::Flush }], |_, _| {});
+            rig.serve(&mut vec![Request { id: RequestId(0), disk: 0, io: Io::Flush }], |_, _| {});
         }
         let mut line = Line::new(name);
         for _ in 0..ROUNDS {

@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::time::Instant;
 
+use dcd_engine::log_cache::AddressSpace;
 use dcd_engine::log_cache::table::{Line, LookupTable, Piece, Place, TablePart};
 use rand::{Rng, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
@@ -28,7 +29,7 @@ fn main() {
     // A gap before each: lines that are certainly there, and lines that are certainly not.
     let mut lines: Vec<u64> = (0..LINES as u64).map(|at| at * 64 + random.random_range(0..63)).collect();
     lines.shuffle(&mut random);
-    let mut table = LookupTable::new(LINES as u64 * 64, LINES, 1);
+    let mut table = LookupTable::new(&AddressSpace::one(LINES as u64 * 64 * 8), LINES, 1);
 
     let start = Instant::now();
     for (at, line) in lines.iter().enumerate() {

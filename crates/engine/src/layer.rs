@@ -102,6 +102,18 @@ impl Io {
         }
     }
 
+    /// The first sector that the operation touches, to be moved; none for a flush.
+    pub const fn start_mut(&mut self) -> Option<&mut Lba> {
+        match self {
+            Io::Read { at, .. }
+            | Io::ReadCopy { at, .. }
+            | Io::Write { at, .. }
+            | Io::WriteCopy { at, .. } => Some(at),
+            Io::Flush => None,
+            Io::Discard { extent } | Io::WriteZeroes { extent, .. } => Some(&mut extent.start),
+        }
+    }
+
     pub const fn kind(&self) -> IoKind {
         match self {
             Io::Read { .. } | Io::ReadCopy { .. } => IoKind::Read,
@@ -236,13 +248,16 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
-/// A connection from a layer to a layer or device below: the log cache has its log on port 0 and its data disk on port 1.
+/// A connection from a layer to a layer or device below: the log cache has its log on port 0 and its data disk on port 1; several data
+/// disks are on the ports from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(pub usize);
 
 #[derive(Debug)]
 pub struct Request {
     pub id: RequestId,
+    /// Disk of the layer that the request is for: 0, unless the layer has several.
+    pub disk: usize,
     pub io: Io,
 }
 
@@ -720,6 +735,11 @@ pub trait Layer {
     /// Returns the geometry from above. Valid after [`Layer::activate`].
     fn geometry(&self) -> Geometry;
 
+    /// Returns the geometry of one disk, of a layer that has several.
+    fn disk_geometry(&self, _disk: usize) -> Geometry {
+        self.geometry()
+    }
+
     /// Runs once, before the first event, when everything below is active: reads superblocks, recovers.
     fn activate(&mut self, _below: &mut dyn Ports) -> Result<(), ActivateError> {
         Ok(())
@@ -729,6 +749,11 @@ pub trait Layer {
     /// extent is. Writes that are not answered may count or not.
     fn map(&self, extent: Extent) -> MapPart {
         MapPart { sectors: extent.sectors, source: MapSource::Known(SectorState::Data) }
+    }
+
+    /// Like [`Layer::map`], for one disk of a layer that has several.
+    fn disk_map(&self, _disk: usize, extent: Extent) -> MapPart {
+        self.map(extent)
     }
 
     /// Returns `()` if the layer has nothing to tell, or has not started.

@@ -26,6 +26,8 @@ pub struct DeviceIndex(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     Layer(LayerIndex),
+    /// A disk of a layer that has several. (The layer itself is its disk 0.)
+    Disk(LayerIndex, usize),
     Device(DeviceIndex),
 }
 
@@ -135,7 +137,7 @@ impl StackBuilder {
     pub fn layer(&mut self, name: &str, layer: Box<dyn Layer>, ports: &[Target]) -> Target {
         for port in ports {
             let known = match port {
-                Target::Layer(index) => index.0 < self.nodes.len(),
+                Target::Layer(index) | Target::Disk(index, _) => index.0 < self.nodes.len(),
                 Target::Device(index) => index.0 < self.devices.len(),
             };
             assert!(known, "a layer stands on what was built before it");
@@ -241,6 +243,7 @@ impl Stack {
     pub fn geometry(&self, target: Target) -> Geometry {
         match target {
             Target::Layer(index) => self.layer(index).geometry(),
+            Target::Disk(index, disk) => self.layer(index).disk_geometry(disk),
             Target::Device(index) => self.devices[index.0],
         }
     }
@@ -249,14 +252,15 @@ impl Stack {
     pub fn map(&self, extent: Extent) -> (u64, StackMap) {
         let (mut target, mut extent) = (self.root, extent);
         loop {
-            let layer = match target {
-                Target::Layer(index) => index,
+            let (layer, disk) = match target {
+                Target::Layer(index) => (index, 0),
+                Target::Disk(index, disk) => (index, disk),
                 Target::Device(device) if self.devices[device.0].holes => {
                     return (extent.sectors, StackMap::Device(device, extent.start));
                 }
                 Target::Device(_) => return (extent.sectors, StackMap::Known(SectorState::Data)),
             };
-            let MapPart { sectors, source } = self.layer(layer).map(extent);
+            let MapPart { sectors, source } = self.layer(layer).disk_map(disk, extent);
             match source {
                 MapSource::Known(state) => return (sectors, StackMap::Known(state)),
                 MapSource::Below(port, at) => {
@@ -358,12 +362,14 @@ impl Stack {
             io = Io::Write { at: *at, buf: std::mem::take(buf), durability: *durability };
         }
         let key = self.origins.insert(origin);
-        match target {
-            Target::Layer(layer) => {
-                self.queue.push_back((layer, Event::Request(Request { id: RequestId(key), io })));
+        let (layer, disk) = match target {
+            Target::Layer(layer) => (layer, 0),
+            Target::Disk(layer, disk) => (layer, disk),
+            Target::Device(device) => {
+                return self.outputs.push(Output::Device { device, tag: Tag(key), io });
             }
-            Target::Device(device) => self.outputs.push(Output::Device { device, tag: Tag(key), io }),
-        }
+        };
+        self.queue.push_back((layer, Event::Request(Request { id: RequestId(key), disk, io })));
     }
 
     fn answer(&mut self, key: u64, result: IoResult) {
@@ -443,7 +449,7 @@ impl Stack {
 fn share_a_disk(devices: &[Geometry], one: Target, other: Target) -> bool {
     let disk = |target: Target| match target {
         Target::Device(index) => devices[index.0].disk,
-        Target::Layer(_) => None,
+        Target::Layer(_) | Target::Disk(..) => None,
     };
     one == other || disk(one).is_some() && disk(one) == disk(other)
 }

@@ -76,7 +76,7 @@ fn a_failed_flush_of_a_shared_disk_is_told_once_to_each_that_has_volatile_writes
 fn a_failed_flush_of_a_shared_disk_counts_for_flushes_in_flight() {
     let (mut stack, [log, data]) = log_and_data(None);
     run(&mut stack, data, write(Durability::Volatile), false).unwrap();
-    stack.request(Nanos::ZERO, Request { id: RequestId(1), io: Io::Flush });
+    stack.request(Nanos::ZERO, Request { id: RequestId(1), disk: 0, io: Io::Flush });
     let mut outputs = Vec::new();
     stack.take_outputs(&mut outputs);
     let Some(Output::Device { tag, .. }) = outputs.pop() else { panic!("the flush is sent") };

@@ -30,7 +30,7 @@ fn cost(layer: &mut dyn Layer) -> f64 {
     for round in 0..ROUNDS {
         let at = |id: u64| Nanos::from_micros(10 * (round * DEPTH + id));
         for (id, buf) in bufs.drain(..).enumerate() {
-            let request = Request { id: RequestId(id as u64), io: Io::Read { at: Lba(0), buf } };
+            let request = Request { id: RequestId(id as u64), disk: 0, io: Io::Read { at: Lba(0), buf } };
             layer.handle(Event::Request(request), cx.at(at(id as u64)));
         }
         for command in std::mem::take(&mut cx.commands) {

@@ -272,7 +272,7 @@ mod tests {
     fn pass(meter: &mut Meter, id: u64, from: u64, to: u64, status: Result<(), IoError>) {
         let mut cx = Cx::default();
         let io = Io::Read { at: Lba(0), buf: Buf::zeroed(4096) };
-        let request = Request { id: RequestId(id), io };
+        let request = Request { id: RequestId(id), disk: 0, io };
         meter.handle(Event::Request(request), cx.at(Nanos::from_millis(from)));
         let Some(Command::Submit { op, io, .. }) = cx.commands.pop() else { panic!("it passes on") };
         let result = IoResult { buf: io.take_buf(), status };

@@ -66,7 +66,8 @@ fn run(disk: &mut Disk, requests: u64, depth: u64, places: u64) -> Nanos {
     while answered < requests {
         while sent < requests && sent - answered < depth {
             let at = Lba(random.random_range(0..places) * 8);
-            let request = Request { id: RequestId(sent), io: Io::Read { at, buf: Buf::blank(4096) } };
+            let request =
+                Request { id: RequestId(sent), disk: 0, io: Io::Read { at, buf: Buf::blank(4096) } };
             disk.handle(Event::Request(request), cx.at(now));
             sent += 1;
         }

@@ -8,7 +8,7 @@ fn request(id: u64, writes: bool, at: u64) -> Event {
         true => Io::Write { at, buf, durability: Durability::Durable },
         false => Io::Read { at, buf },
     };
-    Event::Request(Request { id: RequestId(id), io })
+    Event::Request(Request { id: RequestId(id), disk: 0, io })
 }
 
 /// Takes what was sent: the operation, true for a write, the first sector, the number of sectors.
@@ -98,7 +98,7 @@ fn after_a_read_writes_wait_for_another_one() {
 fn a_flush_goes_after_what_came_before_it_and_before_what_came_after() {
     let (mut elevator, mut cx) = (Elevator::new(4, Nanos::ZERO), Cx::default());
     elevator.handle(request(1, true, 0), cx.at(Nanos::ZERO));
-    let flush = Request { id: RequestId(2), io: Io::Flush };
+    let flush = Request { id: RequestId(2), disk: 0, io: Io::Flush };
     elevator.handle(Event::Request(flush), cx.at(Nanos::ZERO));
     elevator.handle(request(3, true, 8), cx.at(Nanos::ZERO));
     elevator.handle(Event::Wake, cx.at(Nanos::ZERO));

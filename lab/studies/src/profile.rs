@@ -134,7 +134,7 @@ mod tests {
             true => Io::Write { at: Lba(at), buf, durability: Durability::Volatile },
             false => Io::Read { at: Lba(at), buf },
         };
-        let request = Event::Request(Request { id: RequestId(id), io });
+        let request = Event::Request(Request { id: RequestId(id), disk: 0, io });
         layer.handle(request, &mut Cx::default());
     }
 

@@ -156,7 +156,7 @@ struct Parts {
 fn index(target: Target) -> LayerIndex {
     match target {
         Target::Layer(index) => index,
-        Target::Device(_) => unreachable!("a layer was added"),
+        Target::Disk(..) | Target::Device(_) => unreachable!("a layer was added"),
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Serial {
 impl Serial {
     fn admit(&mut self, cx: &mut Cx) {
         if self.inside.is_none()
-            && let Some(Request { id, io }) = self.waiting.pop_front()
+            && let Some(Request { id, io, .. }) = self.waiting.pop_front()
         {
             let reads = (!matches!(io, Io::Flush)).then(|| !io.modifies());
             self.inside = Some(Inside { id, since: cx.now, reads });
@@ -93,7 +93,10 @@ mod tests {
         let mut cx = Cx::default();
         let read = || Io::Read { at: Lba(0), buf: Buf::blank(512) };
         for id in [1, 2] {
-            layer.handle(Event::Request(Request { id: RequestId(id), io: read() }), cx.at(Nanos::ZERO));
+            layer.handle(
+                Event::Request(Request { id: RequestId(id), disk: 0, io: read() }),
+                cx.at(Nanos::ZERO),
+            );
         }
         assert_eq!(cx.commands.len(), 1, "one is inside");
         cx.commands.clear();

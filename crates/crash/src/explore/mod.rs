@@ -59,6 +59,8 @@ pub struct Rig {
     pub delay_max: Nanos,
     /// True if the stack keeps the order of overlapping requests in flight.
     pub overlaps: bool,
+    /// No request crosses a multiple of this many sectors.
+    pub chunk: u64,
     /// True when clients should mostly read the same blocks again.
     pub reads_again: bool,
     /// True if the layers are drained and stopped one after the other, from the top down, as a server does: each destages into the

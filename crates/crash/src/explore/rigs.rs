@@ -45,6 +45,7 @@ impl Rig {
             outlives_server: false,
             delay_max: Nanos::ZERO,
             overlaps: false,
+            chunk: u64::MAX,
             reads_again: false,
             upper_first: false,
             losses: None,

@@ -151,6 +151,7 @@ impl ExplorerRun {
 
     fn draw_character(&mut self, geometry: dcd_engine::Geometry) -> Character {
         let drawn = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
+        let drawn = Character { chunk: self.rig.chunk, ..drawn };
         if self.rig.reads_again { drawn.reads_again(&mut self.rng) } else { drawn }
     }
 

@@ -204,7 +204,7 @@ impl Rig {
 
     /// Sends one request in, and gives its answer, whatever it is.
     pub fn ask(&mut self, io: Io) -> IoResult {
-        self.stack.request(self.below.now, Request { id: RequestId(0), io });
+        self.stack.request(self.below.now, Request { id: RequestId(0), disk: 0, io });
         loop {
             self.below.carry_out(&mut self.stack);
             if let Some((_, result)) = self.below.replies.pop() {

@@ -88,7 +88,7 @@ fuzz_target!(|case: Case| {
     }
     for id in 0..u64::from(case.writes % 8) {
         let io = Io::Write { at: Lba(id * 8), buf: Buf::zeroed(4096), durability: Durability::Volatile };
-        let mut events = vec![Event::Request(Request { id: RequestId(id), io })];
+        let mut events = vec![Event::Request(Request { id: RequestId(id), disk: 0, io })];
         while let Some(event) = events.pop() {
             let mut cx = Cx::default();
             mirror.handle(event, cx.at(Nanos(id)));

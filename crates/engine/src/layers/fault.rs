@@ -84,7 +84,7 @@ impl Filter for Fault {
         &self.seen
     }
 
-    fn pass(&mut self, Request { id, mut io }: Request, cx: &mut Cx) {
+    fn pass(&mut self, Request { id, mut io, .. }: Request, cx: &mut Cx) {
         if self.fails(&io) {
             self.failed += 1;
             let kind = if self.plan.no_space { ErrorKind::NoSpace } else { ErrorKind::Medium };
@@ -117,7 +117,7 @@ mod tests {
 
     fn send(fault: &mut Fault, io: Io) -> Command {
         let mut cx = Cx::default();
-        fault.handle(Event::Request(Request { id: RequestId(1), io }), cx.at(Nanos::ZERO));
+        fault.handle(Event::Request(Request { id: RequestId(1), disk: 0, io }), cx.at(Nanos::ZERO));
         assert_eq!(cx.commands.len(), 1);
         cx.commands.remove(0)
     }

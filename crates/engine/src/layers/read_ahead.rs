@@ -310,7 +310,7 @@ impl Filter for ReadAhead {
         &self.seen
     }
 
-    fn pass(&mut self, Request { id, io }: Request, cx: &mut Cx) {
+    fn pass(&mut self, Request { id, io, .. }: Request, cx: &mut Cx) {
         let io = match io {
             Io::Read { at, buf } if self.is_inside(at, &buf) => return self.read(id, at, buf, cx),
             io => io,
@@ -417,7 +417,7 @@ mod tests {
 
         fn send(&mut self, io: Io) -> u64 {
             self.next += 1;
-            self.handle(Event::Request(Request { id: RequestId(self.next), io }));
+            self.handle(Event::Request(Request { id: RequestId(self.next), disk: 0, io }));
             self.next
         }
 

@@ -25,28 +25,14 @@ impl Slice {
         Slice { extent, seen: SeenGeometry::new(None) }
     }
 
-    fn moved(&self, io: Io) -> Result<Io, (Io, IoError)> {
-        let Some(extent) = io.extent() else { return Ok(io) };
-        if !extent.is_within(self.extent.sectors) {
-            let error = IoError::at(ErrorKind::OutOfRange, extent);
-            return Err((io, error));
+    fn moved(&self, mut io: Io) -> Result<Io, (Io, IoError)> {
+        if let Some(extent) = io.extent().filter(|extent| !extent.is_within(self.extent.sectors)) {
+            return Err((io, IoError::at(ErrorKind::OutOfRange, extent)));
         }
-        let base = self.extent.start.0;
-        let up = |at: Lba| at + base;
-        let up_extent = |e: Extent| Extent::new(e.start + base, e.sectors);
-        Ok(match io {
-            Io::Read { at, buf } => Io::Read { at: up(at), buf },
-            Io::ReadCopy { at, buf, copy } => Io::ReadCopy { at: up(at), buf, copy },
-            Io::Write { at, buf, durability } => Io::Write { at: up(at), buf, durability },
-            Io::WriteCopy { at, buf, durability, copy } => {
-                Io::WriteCopy { at: up(at), buf, durability, copy }
-            }
-            Io::Flush => Io::Flush,
-            Io::Discard { extent } => Io::Discard { extent: up_extent(extent) },
-            Io::WriteZeroes { extent, unmap, durability } => {
-                Io::WriteZeroes { extent: up_extent(extent), unmap, durability }
-            }
-        })
+        if let Some(start) = io.start_mut() {
+            start.0 += self.extent.start.0;
+        }
+        Ok(io)
     }
 }
 

@@ -157,7 +157,7 @@ mod tests {
     use crate::{Buf, Command, ErrorKind, Event, IoError, Layer, Lba};
 
     fn ask(trace: &mut Trace, now: u64, id: u64, io: Io, cx: &mut Cx) {
-        trace.handle(Event::Request(Request { id: RequestId(id), io }), cx.at(Nanos(now)));
+        trace.handle(Event::Request(Request { id: RequestId(id), disk: 0, io }), cx.at(Nanos(now)));
     }
 
     fn answer(trace: &mut Trace, now: u64, id: u64, result: IoResult, cx: &mut Cx) {

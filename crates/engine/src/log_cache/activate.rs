@@ -8,9 +8,10 @@ use super::answers::{Answers, MemoryPlace, Taken, take_in};
 use super::copies;
 use super::core::Core;
 use super::data_disk::DataDisk;
-use super::destager::Destager;
 use super::destager::ordered::{Cursor, Ordered};
-use super::env::{DATA, LOG};
+use super::destager::{Destager, Destagers};
+use super::disks::{AddressSpace, DISKS_MAX, DataDisks, PART_SECTORS};
+use super::env::{DATA, LOG, data_port};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, CoveredLines};
 use super::format::{Entry, EntryKind, Header, LogState, LogSuperblock, MemoryMark};
@@ -24,7 +25,8 @@ use super::summary;
 use super::table::{Line, Place};
 use super::{LogCacheConfig, LogCanary, Promise, Reads};
 use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
-use crate::{Extent, LINE_BYTES, SECTOR_BYTES};
+use crate::planted::Planted;
+use crate::{Extent, LINE_BYTES};
 
 /// Spare lines of the table, beyond the blocks of the log, so that recovery always fits.
 const TABLE_SLACK_LINES: usize = 1024;
@@ -89,12 +91,15 @@ impl Replay {
 pub fn activate(
     mut config: LogCacheConfig,
     mut memory: Option<&mut (dyn MemoryPlace + 'static)>,
+    disks: usize,
     below: &mut dyn Ports,
 ) -> Result<Core, LogError> {
+    refuse_disks(&config, disks, below)?;
     let (log, data) = (below.geometry(LOG), below.geometry(DATA));
     let mut device = PortDevice { ports: below, port: LOG };
     let copies = read_copies(&mut device)?;
     let mut superblock = live_superblock(&copies)?;
+    superblock.other_disks = (1..disks).map(|disk| below.geometry(data_port(disk)).sectors).collect();
     refuse_out_of_use(&superblock)?;
     refuse_other_machine(&superblock, &config)?;
     check_sizes(&superblock, log, Some(data))?;
@@ -103,8 +108,8 @@ pub fn activate(
             "segment-buffers must be from 2 to 65535: one is filled while others are written",
         ));
     }
-    // An array below fills gaps itself: what was measured of a disk does not apply to it.
-    if config.contiguity.is_none() && config.calibrated && data.stripes.is_none() {
+    // An array below fills gaps itself: what was measured of a disk does not apply to it, and neither to other disks.
+    if config.contiguity.is_none() && config.calibrated && data.stripes.is_none() && disks == 1 {
         config.contiguity = superblock.calibration.clone().filter(|rules| config.may_fill(rules));
     }
     refuse_keep(&config, log)?;
@@ -139,7 +144,7 @@ pub fn activate(
     let from = (whole && config.reads == Reads::Keep).then(|| superblock.segment_of(superblock.tail_sector));
     replay.purge_before(&superblock, &walked, from.is_none());
     let Replay { index, segments, .. } = replay;
-    check_blocks(data, &index)?;
+    check_blocks(&superblock.space(), &index, below)?;
     let mut kept = check_identity(&superblock, (comparison, &walked), &index, below)?;
     if config.grow && data.sectors > superblock.data_sectors {
         kept = grow(&mut superblock, &mut PortDevice { ports: below, port: DATA })?;
@@ -149,13 +154,15 @@ pub fn activate(
     begin_epoch(&mut superblock, from.is_some(), &walked, &kept);
     superblock.machine = config.machine;
     superblock.memory = None;
-    flush_data(&mut PortDevice { ports: below, port: DATA })?;
+    for disk in 0..disks {
+        flush_data(&mut PortDevice { ports: below, port: data_port(disk) })?;
+    }
     let mut device = PortDevice { ports: below, port: LOG };
     if !config.canary.is(LogCanary::UnevenCopies) {
         copies::level(&mut device, &before, &walked.to_level, config.canary)?;
     }
     write_superblock(&mut device, &mut superblock)?;
-    let mut core = begin(config, superblock, kept, (log, data), index, ring, &walked);
+    let mut core = begin(config, superblock, kept, index, ring, &walked, below)?;
     core.taken = taken;
     core.accepted_damage = walked.damage;
     if let Some(memory) = memory.filter(|_| core.config.promise != Promise::Always)
@@ -172,6 +179,20 @@ fn make_memory(memory: &mut dyn MemoryPlace, log: &Log) -> Option<Answers> {
     let superblock = log.superblock();
     let made = memory.make(&superblock.cache_uuid, Answers::bytes_for(log.buffers_bytes()))?;
     Answers::new(made, memory.boot(), superblock.cache_uuid, superblock.epoch)
+}
+
+/// Refuses numbers and sizes of data disks that have no place in the address space, and settings for one disk.
+fn refuse_disks(config: &LogCacheConfig, disks: usize, below: &dyn Ports) -> Result<(), LogError> {
+    if !(1..=DISKS_MAX).contains(&disks) {
+        return Err(LogError::Options("a log has from one data disk to 64"));
+    }
+    if disks > 1 && (0..disks).any(|disk| below.geometry(data_port(disk)).sectors > PART_SECTORS) {
+        return Err(LogError::Options("a data disk of a log with several has up to 64 TiB"));
+    }
+    if disks > 1 && config.ordered_destage {
+        return Err(LogError::Options("ordered-destage is for a log with one data disk: leave it out"));
+    }
+    Ok(())
 }
 
 /// Refuses a log that another machine may serve: each would overwrite what the other has written.
@@ -206,10 +227,16 @@ const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogEr
 struct WalkReceivers<'a> {
     replay: &'a mut Replay,
     comparison: &'a mut Comparison,
+    canary: Planted<LogCanary>,
 }
 
 impl Visitor for WalkReceivers<'_> {
     fn record(&mut self, header: &Header, _bad: &[usize]) {
+        if self.canary.is(LogCanary::OtherDisk) {
+            let mut header = header.clone();
+            header.entries.iter_mut().for_each(|entry| entry.extent.start.0 %= PART_SECTORS);
+            return self.replay.record(&header);
+        }
         self.replay.record(header);
         self.comparison.record(header);
     }
@@ -245,14 +272,15 @@ fn replay(
     below: &mut dyn Ports,
 ) -> Result<(Replay, Comparison, Walked), LogError> {
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
-    let index = Index::new(superblock, below.geometry(DATA).sectors, blocks + TABLE_SLACK_LINES);
+    let space = LogSuperblock { data_sectors: below.geometry(DATA).sectors, ..superblock.clone() }.space();
+    let index = Index::new(superblock, space, blocks + TABLE_SLACK_LINES);
     let mut replay = Replay { index, segments: Vec::new(), overflow: false, invalidates: false };
     let (accept_damage, canary) = (config.accept_damage, config.canary);
     let options = WalkOptions { accept_damage, summaries, canary, ..WalkOptions::default() };
     let comparison = Comparison::new(superblock, &mut PortDevice { ports: below, port: DATA });
     let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
     let mut device = PortDevice { ports: below, port: LOG };
-    let mut start = WalkReceivers { replay: &mut replay, comparison: &mut comparison };
+    let mut start = WalkReceivers { replay: &mut replay, comparison: &mut comparison, canary };
     let walked = walk(&mut device, superblock, options, &mut start)?;
     Ok((replay, comparison, walked))
 }
@@ -277,11 +305,11 @@ fn begin_epoch(superblock: &mut LogSuperblock, remembers: bool, walked: &Walked,
     }
 }
 
-/// Checks that dirty data consists of whole blocks of the data disk, as its blocks may have been smaller when the data was written.
-fn check_blocks(data: Geometry, index: &Index) -> Result<(), LogError> {
-    let block = u64::from(data.logical_block_bytes) / SECTOR_BYTES;
+/// Checks that dirty data consists of whole blocks of its data disk, as the disk's blocks may have been smaller when the data was written.
+fn check_blocks(space: &AddressSpace, index: &Index, below: &dyn Ports) -> Result<(), LogError> {
+    let geometries: Vec<Geometry> = (0..space.count()).map(|disk| below.geometry(data_port(disk))).collect();
     let is_whole =
-        |extent: Extent| extent.start.0.is_multiple_of(block) && extent.sectors.is_multiple_of(block);
+        |extent: Extent| extent.is_multiple_of(geometries[space.disk_of(extent.start)].block_sectors());
     let mut parts = index.ranges().iter().filter(|part| !is_whole(part.extent)).count();
     index.table().scan(|line, piece| {
         if piece.dirty {
@@ -292,7 +320,11 @@ fn check_blocks(data: Geometry, index: &Index) -> Result<(), LogError> {
     });
     match parts {
         0 => Ok(()),
-        _ => Err(LogError::PartsOfBlocks { block_bytes: data.logical_block_bytes, parts }),
+        _ => {
+            let block_bytes =
+                geometries.iter().map(|geometry| geometry.logical_block_bytes).max().unwrap_or(0);
+            Err(LogError::PartsOfBlocks { block_bytes, parts })
+        }
     }
 }
 
@@ -365,20 +397,35 @@ fn begin(
     config: LogCacheConfig,
     superblock: LogSuperblock,
     kept: CoveredLines,
-    (log, data): (crate::Geometry, crate::Geometry),
     index: Index,
     ring: Ring,
     walked: &Walked,
-) -> Core {
-    let ordered = config.ordered_destage.then(|| {
-        let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), epoch: 0 };
-        Ordered::new(Index::new(&superblock, data.sectors, index.table().lines_max()), start)
-    });
+    below: &mut dyn Ports,
+) -> Result<Core, LogError> {
+    let (log, space) = (below.geometry(LOG), superblock.space());
+    let disks = space.count();
+    let mut data = vec![DataDisk::new(below.geometry(DATA), kept)];
+    for disk in 1..disks {
+        let mut device = PortDevice { ports: below, port: data_port(disk) };
+        let kept = CoveredLines::read(&mut device, space.sectors(disk), &superblock.cache_uuid)
+            .map_err(LogError::io("reading the data disk"))?;
+        data.push(DataDisk::new(device.geometry(), kept.moved(AddressSpace::start(disk))));
+    }
+    // The disks share the memory for destaging.
+    let own = LogCacheConfig { destage_memory: config.destage_memory / disks, ..config.clone() };
+    let destager = |(disk, data): (usize, &DataDisk)| {
+        let ordered = config.ordered_destage.then(|| {
+            let start = Cursor { seq: walked.tail_seq, segment: ring.tail(), epoch: 0 };
+            let space = AddressSpace::one(data.geometry().sectors);
+            Ordered::new(Index::new(&superblock, space, index.table().lines_max()), start)
+        });
+        Destager::new(&own, &superblock, ordered, &log, (disk, data.geometry()))
+    };
+    let destagers = Destagers::new(data.iter().enumerate().map(destager).collect(), space.clone());
     let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;
     let keep = Keep::new(if config.reads == Reads::Keep { lines } else { 0 });
-    let destager = Destager::new(&config, &superblock, ordered, &log, &data);
     let log = Log::new(&config, superblock, log, ring, walked);
-    Core::new(config, log, DataDisk::new(data, kept), index, destager, keep)
+    Ok(Core::new(config, log, DataDisks::new(space, data), index, destagers, keep))
 }
 
 #[cfg(test)]

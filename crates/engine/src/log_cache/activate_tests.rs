@@ -25,7 +25,7 @@ impl Ports for Two {
 
 fn started(log: Log, config: LogCacheConfig) -> Core {
     let data = Ram::new(log.superblock.data_sectors);
-    activate(config, None, &mut Two([log.device, data])).expect("it starts")
+    activate(config, None, 1, &mut Two([log.device, data])).expect("it starts")
 }
 
 /// Every record was destaged when the power went, but for a request of which only the first record was written; the log in front
@@ -102,7 +102,7 @@ fn a_calibration_in_the_log_is_used_unless_the_user_knows_better_or_an_array_is_
         let mut data = Ram::new(log.superblock.data_sectors);
         data.stripes = stripes;
         let mut devices = Two([log.device, data]);
-        let core = activate(config.clone(), None, &mut devices).expect("it starts");
+        let core = activate(config.clone(), None, 1, &mut devices).expect("it starts");
         assert_eq!(core.config.contiguity, used);
         assert_eq!(core.status().calibrated, calibration.is_some());
         assert_eq!(read_superblock(&mut devices.0[0]).unwrap().calibration, calibration, "it stays there");
@@ -124,7 +124,7 @@ fn what_is_dirty_must_be_whole_blocks_of_the_data_disk() {
         data.logical_block_bytes = block;
         let before = log.device.bytes.clone();
         let mut disks = Two([log.device, data]);
-        let error = activate(LogCacheConfig::default(), None, &mut disks).err();
+        let error = activate(LogCacheConfig::default(), None, 1, &mut disks).err();
         assert_eq!(error.is_none(), starts, "{part:?} on blocks of {block}: {error:?}");
         if let Some(error) = error {
             let expected = matches!(error, LogError::PartsOfBlocks { block_bytes: 4096, parts: 1 });
@@ -196,7 +196,7 @@ fn what_the_data_disk_has_grown_by_is_taken_over_where_that_is_asked_for() {
     let sectors = |disks: &mut Two| read_superblock(&mut disks.0[0]).unwrap().data_sectors;
     let mut disks = grown();
     let before = sectors(&mut disks);
-    let start = |config: &LogCacheConfig, disks: &mut Two| activate(config.clone(), None, disks);
+    let start = |config: &LogCacheConfig, disks: &mut Two| activate(config.clone(), None, 1, disks);
     assert_eq!(start(&keep, &mut disks).unwrap().log.superblock().data_sectors, before);
     for config in [&grow, &grow, &keep] {
         let core = start(config, &mut disks).unwrap();
@@ -221,7 +221,7 @@ fn a_cache_that_has_grown_takes_writes_at_its_new_end() {
     let last = disks[1].geometry().sectors - 8;
     for ordered_destage in [false, true] {
         let config = LogCacheConfig { grow: true, ordered_destage, ..quiet() };
-        let mut steps = Steps::start(Disks(disks.clone()), config).unwrap();
+        let mut steps = Steps::start(Disks(disks.to_vec()), config).unwrap();
         steps.write(last, 8, 7);
         assert_eq!(steps.read(last), Some(7));
         steps.drain();
@@ -234,7 +234,7 @@ fn a_superblock_that_is_torn_while_the_disk_grows_leaves_the_cache_as_it_was() {
     let grow = LogCacheConfig { grow: true, ..LogCacheConfig::default() };
     let mut disks = grown();
     let old = disks.0[0].bytes.clone();
-    activate(grow.clone(), None, &mut disks).unwrap();
+    activate(grow.clone(), None, 1, &mut disks).unwrap();
     let new = disks.0[0].bytes.clone();
     let changed: Vec<usize> = (0..new.len()).filter(|at| new[*at] != old[*at]).collect();
     // The second page has sums of its own, and is not needed for the first to count.
@@ -244,12 +244,15 @@ fn a_superblock_that_is_torn_while_the_disk_grows_leaves_the_cache_as_it_was() {
         let sectors = if keep < first { 1 << 12 } else { 2 << 12 };
         let mut torn = grown();
         changed[..keep].iter().for_each(|at| torn.0[0].bytes[*at] = new[*at]);
-        let core = activate(LogCacheConfig::default(), None, &mut torn).unwrap();
+        let core = activate(LogCacheConfig::default(), None, 1, &mut torn).unwrap();
         assert_eq!(
             (core.log.superblock().data_sectors, core.index.table().counts().dirty_sectors),
             (sectors, 8),
         );
-        assert_eq!(activate(grow.clone(), None, &mut torn).unwrap().log.superblock().data_sectors, 2 << 12);
+        assert_eq!(
+            activate(grow.clone(), None, 1, &mut torn).unwrap().log.superblock().data_sectors,
+            2 << 12
+        );
     }
 }
 
@@ -273,7 +276,7 @@ fn a_log_that_another_machine_has_not_stopped_is_served_only_after_it_was_taken_
     ] {
         let mut disks = left(state, by);
         let before = disks.0[0].bytes.clone();
-        match activate(on(machine, false), None, &mut disks) {
+        match activate(on(machine, false), None, 1, &mut disks) {
             Ok(core) => {
                 assert!(starts, "{state:?} by {by}, and now {machine}");
                 assert_eq!(core.log.superblock().machine, machine);
@@ -285,9 +288,13 @@ fn a_log_that_another_machine_has_not_stopped_is_served_only_after_it_was_taken_
             Err(error) => panic!("{error}"),
         }
         // From then on it is this machine's, and the other one has to ask.
-        assert_eq!(activate(on(machine, true), None, &mut disks).unwrap().log.superblock().machine, machine);
-        activate(on(machine, false), None, &mut disks).unwrap();
-        let refused = matches!(activate(on(3, false), None, &mut disks), Err(LogError::OtherMachine { .. }));
+        assert_eq!(
+            activate(on(machine, true), None, 1, &mut disks).unwrap().log.superblock().machine,
+            machine
+        );
+        activate(on(machine, false), None, 1, &mut disks).unwrap();
+        let refused =
+            matches!(activate(on(3, false), None, 1, &mut disks), Err(LogError::OtherMachine { .. }));
         assert_eq!(refused, machine != 0);
     }
 }

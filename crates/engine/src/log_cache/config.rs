@@ -76,6 +76,12 @@ pub enum LogCanary {
     OverwriteCopies,
     /// A start does not ask which machine has served the log last.
     AnyMachine,
+    /// A start takes records of one data disk for those of another.
+    OtherDisk,
+    /// The tail passes segments that are clean for the first data disk, whatever others lack (breaks rule 6).
+    TailOfOne,
+    /// Destaged blocks are called clean after a flush of another data disk (breaks rule 6).
+    FlushOther,
 }
 
 impl LogCanary {

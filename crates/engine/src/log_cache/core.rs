@@ -1,9 +1,9 @@
 //! The state of a running log cache, and the dispatch of its events to the parts that own what they do.
 
 use super::answers::Taken;
-use super::data_disk::DataDisk;
-use super::destager::{Destager, Wait};
-use super::env::{Env, Op, View};
+use super::destager::{Destager, Destagers, Wait};
+use super::disks::{AddressSpace, DataDisks};
+use super::env::{DiskView, Env, Op, View};
 use super::forget::Forgetting;
 use super::index::Index;
 use super::keep::Keep;
@@ -19,7 +19,7 @@ use super::tail::advance_tail;
 use super::write::write_pending;
 use super::{LogCacheConfig, LogCanary};
 use crate::layer::{
-    Control, Cx, ErrorKind, Event, Geometry, Io, IoError, IoResult, LayerSettings, OpId, Report, Request,
+    Control, Cx, ErrorKind, Event, Io, IoError, IoResult, LayerSettings, OpId, Report, Request,
 };
 use crate::machine::Lifecycle;
 use crate::slab::Slab;
@@ -31,12 +31,12 @@ pub struct Core {
     now: Nanos,
     pub config: LogCacheConfig,
     pub log: Log,
-    pub data: DataDisk,
+    pub data: DataDisks,
     pub index: Index,
     ops: Slab<Op>,
     reads: OpenReads,
     pub queue: Queue,
-    pub destager: Destager,
+    pub destagers: Destagers,
     pub keep: Keep,
     forgetting: Forgetting,
     surveying: Surveying,
@@ -51,7 +51,7 @@ pub struct Core {
 /// The parts that act.
 struct CoreParts<'a> {
     env: Env<'a>,
-    destager: &'a mut Destager,
+    destagers: &'a mut Destagers,
     keep: &'a mut Keep,
     forgetting: &'a mut Forgetting,
     surveying: &'a mut Surveying,
@@ -63,11 +63,12 @@ impl Core {
     pub fn new(
         config: LogCacheConfig,
         log: Log,
-        data: DataDisk,
+        data: DataDisks,
         index: Index,
-        destager: Destager,
+        destagers: Destagers,
         keep: Keep,
     ) -> Core {
+        let queue = Queue::new(data.space().count());
         let mut core = Core {
             now: Nanos::ZERO,
             config,
@@ -76,8 +77,8 @@ impl Core {
             index,
             ops: Slab::default(),
             reads: OpenReads::default(),
-            queue: Queue::default(),
-            destager,
+            queue,
+            destagers,
             keep,
             forgetting: Forgetting::default(),
             surveying: Surveying::default(),
@@ -121,9 +122,9 @@ impl Core {
         let deadlines = [
             self.queue.next_answer(),
             view.commit_deadline(),
-            self.destager.deadline(&view),
+            self.each_destager().filter_map(|(destager, view)| destager.deadline(&view)).min(),
             self.forgetting.deadline(&view),
-            self.surveying.deadline(&view, &self.destager, self.ops.is_empty()),
+            self.surveying.deadline(&view, &self.destagers, self.ops.is_empty()),
             self.stop.deadline(&view, self.ops.is_empty()),
             self.queue.has_yielded().then_some(self.now),
         ];
@@ -136,31 +137,39 @@ impl Core {
             return self.stop.life() != Lifecycle::Stopped;
         }
         let is_volatile = !self.log.has_failed() && !self.log.buffers().is_empty();
-        self.queue.foreground() > 0 || is_volatile || self.destager.wants_to_run(&self.view())
+        let mut destagers = self.each_destager();
+        self.queue.foreground() > 0
+            || is_volatile
+            || destagers.any(|(destager, view)| destager.wants_to_run(&view))
+    }
+
+    fn each_destager(&self) -> impl Iterator<Item = (&Destager, DiskView<'_>)> {
+        let view = self.view();
+        self.destagers.iter().enumerate().map(move |(disk, destager)| (destager, view.of(disk)))
     }
 
     pub fn view(&self) -> View<'_> {
         let Core { now, ref config, ref log, ref data, ref index, ref queue, .. } = *self;
-        let (life, destaged_seq) = (self.stop.life(), self.destager.destaged_seq());
+        let (life, destaged_seq) = (self.stop.life(), self.destagers.destaged_seq());
         View { now, config, log, data, index, queue, life, destaged_seq }
     }
 
     /// The parts that act, and all that they work with.
     fn parts<'a>(&'a mut self, cx: &'a mut Cx) -> CoreParts<'a> {
-        let (life, destaged_seq) = (self.stop.life(), self.destager.destaged_seq());
+        let (life, destaged_seq) = (self.stop.life(), self.destagers.destaged_seq());
         let Core { config, log, data, index, queue, ops, statistics, .. } = self;
         let env = Env { config, log, data, index, queue, life, destaged_seq, ops, statistics, cx };
-        let Core { destager, keep, forgetting, surveying, reads, stop, .. } = self;
-        CoreParts { env, destager, keep, forgetting, surveying, reads, stop }
+        let Core { destagers, keep, forgetting, surveying, reads, stop, .. } = self;
+        CoreParts { env, destagers, keep, forgetting, surveying, reads, stop }
     }
 
     pub fn advance_tail(&mut self) {
-        advance_tail(&self.config, &mut self.log, &mut self.index, &mut self.destager);
+        advance_tail(&self.config, &mut self.log, &mut self.index, &mut self.destagers);
     }
 
     pub fn status(&self) -> LogCacheStatus {
-        let Core { destager, keep, taken, accepted_damage, statistics, .. } = self;
-        LogCacheStatus::new(&self.view(), destager, keep, taken, accepted_damage, *statistics)
+        let Core { destagers, keep, taken, accepted_damage, statistics, .. } = self;
+        LogCacheStatus::new(&self.view(), destagers, keep, taken, accepted_damage, *statistics)
     }
 
     pub fn check(&self) {
@@ -173,24 +182,24 @@ impl Core {
 
 impl CoreParts<'_> {
     fn on_request(&mut self, request: Request) {
-        let Request { id, io } = request;
+        let Request { id, disk, mut io } = request;
         let CoreParts { reads, keep, env, .. } = self;
-        env.queue.begin(env.cx.now);
+        env.queue.begin(disk, env.cx.now);
         let refused = match env.life.serves() {
-            true => {
-                let sectors = env.log.superblock().data_sectors;
-                Geometry { sectors, ..*env.data.geometry() }.validate(&io).err()
-            }
+            true => env.data.geometry(disk).validate(&io).err(),
             false => Some(IoError::new(ErrorKind::Shutdown)),
         };
         if let Some(error) = refused {
-            return env.finish(id, IoResult::err(io.take_buf(), error));
+            return env.finish(disk, id, IoResult::err(io.take_buf(), error));
         }
         env.statistics.count(&io);
         keep.earn(io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES));
+        if let Some(start) = io.start_mut() {
+            start.0 += AddressSpace::start(disk).0;
+        }
         match io {
             Io::Read { at, buf } => reads.read(id, at, buf, keep, env),
-            Io::Flush => env.flush(id),
+            Io::Flush => env.flush(disk, id),
             io => {
                 env.queue.note_write(env.cx.now);
                 if env.queue.push(PendingWrite::new(id, io)) {
@@ -201,49 +210,50 @@ impl CoreParts<'_> {
     }
 
     fn on_completed(&mut self, op: OpId, result: IoResult) {
-        let CoreParts { reads, keep, destager, surveying, stop, env, .. } = self;
+        let CoreParts { reads, keep, destagers, surveying, stop, env, .. } = self;
         let op = env.ops.remove(op.0);
         op.disturb(env.log);
         match op {
             Op::LogWrite(seq) => {
-                if env.log_written(seq, result, destager) {
+                if env.log_written(seq, result, destagers) {
                     self.advance_tail();
                     self.retry_pending();
                 }
             }
             Op::LogFlush(seq) => {
-                if env.log_flushed(seq, &result, destager) {
+                if env.log_flushed(seq, &result, destagers) {
                     self.advance_tail();
                     self.retry_pending();
                 }
             }
             Op::Forward { id, at, watched } => {
-                env.data.readers.end(env.cx.now);
+                let disk = env.data.disk_of(at);
+                env.data[disk].readers.end(env.cx.now);
                 if let Some(key) = watched {
                     keep.copy_watched(key, at, &result, env);
                 }
-                env.finish(id, result);
+                env.finish(disk, id, result);
             }
             Op::Part { reading, part } => {
                 if reads.completed(reading, part, result, keep, env) {
                     self.retry_pending();
                 }
             }
-            Op::Bypass(key) => {
-                env.bypass_completed(key, result);
-                destager.bypass_ended();
+            Op::Bypass { disk, key } => {
+                env.bypass_completed(disk, key, result);
+                destagers[disk].bypass_ended();
                 self.retry_pending();
             }
-            Op::DataFlush => {
-                stop.data_flushed(&result, env);
-                env.data_flushed(&result, destager);
+            Op::DataFlush(disk) => {
+                stop.data_flushed(disk, &result, env);
+                env.data_flushed(disk, &result, destagers);
             }
             Op::Superblock => {
                 if !stop.superblock_written(result.status, env) && env.superblock_written(result.status) {
                     self.retry_pending();
                 }
             }
-            Op::Destage(slot) => self.on_destage(slot, result),
+            Op::Destage { disk, slot } => self.on_destage(disk, slot, result),
             Op::Save(number) => {
                 keep.was_read(number, result, env);
                 self.retry_pending();
@@ -259,7 +269,7 @@ impl CoreParts<'_> {
             }
             // A part of the fingerprint that cannot be read before a clean stop stays unknown.
             Op::Fingerprint(extent) if result.status.is_ok() => {
-                env.data.fingerprint.learn(extent, &result.buf)
+                env.data.at_mut(extent).fingerprint.learn(extent, &result.buf)
             }
             Op::Fingerprint(_) => {}
         }
@@ -269,7 +279,8 @@ impl CoreParts<'_> {
         match control {
             Control::Drain => {
                 if self.stop.drain() {
-                    self.destager.try_again(&mut self.env.index.lost);
+                    let lost = &mut self.env.index.lost;
+                    self.destagers.iter_mut().for_each(|destager| destager.try_again(lost));
                 }
             }
             Control::DrainCancel => _ = self.stop.end_drain(),
@@ -280,7 +291,9 @@ impl CoreParts<'_> {
                 }
             }
             Control::ResetStatistics => *self.env.statistics = LogCacheStatistics::default(),
-            Control::HoldDestage(held) => self.destager.hold_back(held),
+            Control::HoldDestage(held) => {
+                self.destagers.iter_mut().for_each(|destager| destager.hold_back(held))
+            }
             // Settings are taken over before any part looks at them.
             Control::Settings(_) | Control::Array(_) | Control::DistrustCopy(_) => {}
         }
@@ -297,73 +310,95 @@ impl CoreParts<'_> {
         }
         self.destage();
         self.refresh();
-        let CoreParts { env, destager, keep, forgetting, surveying, reads, stop } = self;
+        let CoreParts { env, destagers, keep, forgetting, surveying, reads, stop } = self;
         keep.step(forgetting, env);
-        env.commit(destager);
-        surveying.step(destager, env);
-        stop.step(forgetting, reads, destager, env);
+        env.commit(destagers);
+        surveying.step(destagers, env);
+        stop.step(forgetting, reads, destagers, env);
     }
 
     /// Updates the copies in `env`: any part may have changed the life of the cache, or what is destaged.
     fn refresh(&mut self) {
         self.env.life = self.stop.life();
-        self.env.destaged_seq = self.destager.destaged_seq();
+        self.env.destaged_seq = self.destagers.destaged_seq();
     }
 
     fn retry_pending(&mut self) {
         self.refresh();
-        write_pending(self.destager, self.keep, &mut self.env);
+        write_pending(self.destagers, self.keep, &mut self.env);
     }
 
     fn advance_tail(&mut self) {
-        advance_tail(self.env.config, self.env.log, self.env.index, self.destager);
+        advance_tail(self.env.config, self.env.log, self.env.index, self.destagers);
     }
 
     /// Goes on with destaging as far as it may.
     fn destage(&mut self) {
         self.env.queue.settle();
-        match self.destager.start(&self.env.view()) {
+        let disks = self.env.data.space().count();
+        // Writes that go on may let another disk destage.
+        while (0..disks).any(|disk| self.destage_to(disk)) && disks > 1 {}
+    }
+
+    /// Goes on with destaging to a disk; true if writes went on that had waited.
+    fn destage_to(&mut self, disk: usize) -> bool {
+        let wait = self.destagers[disk].start(&self.env.view().of(disk));
+        self.destagers[disk].rests = wait == Wait::Rest;
+        match wait {
             Wait::No => {}
             Wait::Rest => {
-                self.rescued();
-                return self.stop.step_drain(&mut self.env);
+                let went_on = self.rescued();
+                self.stop.step_drain(&mut self.env);
+                return went_on;
             }
-            Wait::Record | Wait::Until(_) | Wait::Event => return,
+            Wait::Record | Wait::Until(_) | Wait::Event => return false,
         }
+        let mut went_on = false;
         loop {
             let has_failed = self.env.log.has_failed();
-            let Err(stuck) = self.destager.proceed(&mut self.env) else { return };
+            let Err(stuck) = self.destagers[disk].proceed(&mut self.env) else { return went_on };
             if !stuck.behind_bypass {
-                self.rescued();
-                if let Some(unfinished) = self.env.give_up_on_lost()
+                self.destagers[disk].rests = true;
+                went_on |= self.rescued();
+                if self.all_rest()
+                    && let Some(unfinished) = self.env.give_up_on_lost()
                     && self.stop.end_drain()
                 {
                     self.env.cx.report(Report::Failed(unfinished));
                 }
             }
             if !stuck.after_choice {
-                return;
+                return went_on;
             }
             // With a dead log, writes over lost blocks go through now.
             if has_failed {
                 self.retry_pending();
+                went_on = true;
             }
             self.refresh();
         }
     }
 
-    fn rescued(&mut self) {
-        if self.env.rescued(self.destager) {
-            self.retry_pending();
-        }
+    /// True if no disk can be destaged to before something changes.
+    fn all_rest(&self) -> bool {
+        self.destagers.iter().all(|destager| destager.rests)
     }
 
-    fn on_destage(&mut self, slot: u64, result: IoResult) {
-        let CoreParts { env, destager, .. } = self;
-        let Some(end) = destager.completed(slot, result, env) else { return };
-        env.batch_flushed(&end);
+    /// See [`Env::rescued`]; true if writes went on.
+    fn rescued(&mut self) -> bool {
+        let is_new = self.all_rest() && self.env.rescued(self.destagers);
+        if is_new {
+            self.retry_pending();
+        }
+        is_new
+    }
+
+    fn on_destage(&mut self, disk: usize, slot: u64, result: IoResult) {
+        let CoreParts { env, destagers, .. } = self;
+        let Some(end) = destagers[disk].completed(slot, result, env) else { return };
+        env.batch_flushed(disk, &end);
         if end.has_errors {
-            env.destage_failed();
+            env.destage_failed(disk);
         }
         if end.is_hopeless {
             env.log_failed(IoError::new(ErrorKind::Lost));

@@ -1,19 +1,28 @@
 //! The parts of a log cache that its other parts work with: what a decision looks at ([`View`]), what an action changes ([`Env`]), and the
 //! purpose of each operation in flight.
 
+use std::ops::Deref;
+
 use super::LogCacheConfig;
 use super::data_disk::DataDisk;
+use super::disks::{AddressSpace, DataDisks};
 use super::index::Index;
 use super::log::Log;
 use super::queue::Queue;
 use super::statistics::LogCacheStatistics;
+use super::table::Line;
 use crate::layer::{Cx, Io, IoResult, OpId, Port, RequestId};
 use crate::machine::Lifecycle;
 use crate::slab::Slab;
 use crate::{Extent, Lba, Nanos};
 
 pub const LOG: Port = Port(0);
+/// The first data disk.
 pub const DATA: Port = Port(1);
+
+pub const fn data_port(disk: usize) -> Port {
+    Port(DATA.0 + disk)
+}
 
 /// Purpose of an operation in flight.
 pub enum Op {
@@ -35,10 +44,17 @@ pub enum Op {
         part: usize,
     },
     /// A write that bypasses the log.
-    Bypass(u64),
-    DataFlush,
+    Bypass {
+        disk: usize,
+        key: u64,
+    },
+    /// A flush of this data disk.
+    DataFlush(usize),
     Superblock,
-    Destage(u64),
+    Destage {
+        disk: usize,
+        slot: u64,
+    },
     /// A block that is written again in this segment, as a copy of it was bad.
     Repair(u32),
     /// A write of a survey in this segment.
@@ -62,7 +78,7 @@ pub struct View<'a> {
     pub now: Nanos,
     pub config: &'a LogCacheConfig,
     pub log: &'a Log,
-    pub data: &'a DataDisk,
+    pub data: &'a DataDisks,
     pub index: &'a Index,
     pub queue: &'a Queue,
     pub life: Lifecycle,
@@ -70,11 +86,52 @@ pub struct View<'a> {
     pub destaged_seq: Option<u64>,
 }
 
+impl<'a> View<'a> {
+    /// Returns the parts that a decision about one data disk looks at.
+    pub fn of(self, disk: usize) -> DiskView<'a> {
+        DiskView { all: self, disk, data: &self.data[disk] }
+    }
+}
+
+/// A [`View`] with one data disk in place of all.
+#[derive(Clone, Copy)]
+pub struct DiskView<'a> {
+    all: View<'a>,
+    pub disk: usize,
+    pub data: &'a DataDisk,
+}
+
+impl<'a> Deref for DiskView<'a> {
+    type Target = View<'a>;
+    fn deref(&self) -> &View<'a> {
+        &self.all
+    }
+}
+
+impl DiskView<'_> {
+    pub fn foreground(&self) -> u64 {
+        self.queue.foreground_on(self.disk)
+    }
+
+    pub fn last_activity(&self) -> Nanos {
+        self.queue.last_activity_on(self.disk)
+    }
+
+    /// True if a line is one of the disk.
+    pub fn has(&self, line: Line) -> bool {
+        self.all.data.disk_of(line.start()) == self.disk
+    }
+
+    pub fn extent(&self) -> Extent {
+        self.all.data.space().extent(self.disk)
+    }
+}
+
 /// The parts that an action changes, and what it may know of the others.
 pub struct Env<'a> {
     pub config: &'a LogCacheConfig,
     pub log: &'a mut Log,
-    pub data: &'a mut DataDisk,
+    pub data: &'a mut DataDisks,
     pub index: &'a mut Index,
     pub queue: &'a mut Queue,
     pub life: Lifecycle,
@@ -91,26 +148,42 @@ impl Env<'_> {
         View { now: self.cx.now, config, log, data, index, queue, life, destaged_seq }
     }
 
-    /// Answers a request that is not waiting for anything any more.
-    pub fn finish(&mut self, id: RequestId, result: IoResult) {
-        self.queue.end(self.cx.now);
+    /// Answers a request of a disk that is not waiting for anything any more.
+    pub fn finish(&mut self, disk: usize, id: RequestId, result: IoResult) {
+        self.queue.end(disk, self.cx.now);
         self.cx.reply(id, result);
     }
 
-    pub fn flush_data(&mut self) {
-        self.data.begin();
-        self.submit(DATA, Op::DataFlush, Io::Flush);
+    pub fn flush_data(&mut self, disk: usize) {
+        self.data[disk].begin();
+        self.submit(data_port(disk), Op::DataFlush(disk), Io::Flush);
     }
 
-    pub fn submit(&mut self, port: Port, op: Op, io: Io) {
-        match op {
-            Op::Forward { .. } | Op::Part { .. } if port == DATA => self.data.readers.begin(),
-            Op::Destage(_) if port == DATA => self.data.readers.meet(),
-            _ => {}
+    /// Sends an operation to the log, or to a data disk that has the addresses of the operation.
+    pub fn submit(&mut self, port: Port, op: Op, mut io: Io) {
+        let disk = port.0.checked_sub(DATA.0);
+        if let Some(disk) = disk {
+            let data = &mut self.data[disk];
+            match op {
+                Op::Forward { .. } | Op::Part { .. } => data.readers.begin(),
+                Op::Destage { .. } => data.readers.meet(),
+                _ => {}
+            }
         }
         op.disturb(self.log);
-        if io.extent().is_some() {
-            self.data.nearer.sent(port == LOG);
+        if let Some(extent) = io.extent() {
+            match disk {
+                Some(disk) => self.data[disk].nearer.sent(false),
+                None => self.data.iter_mut().for_each(|data| data.nearer.sent(true)),
+            }
+            if let (Some(disk), Some(start)) = (disk, io.start_mut()) {
+                assert_eq!(
+                    self.data.disk_of(extent.start),
+                    disk,
+                    "an operation goes to the disk of its address"
+                );
+                start.0 -= AddressSpace::start(disk).0;
+            }
         }
         let key = self.ops.insert(op);
         self.cx.submit(port, OpId(key), io);

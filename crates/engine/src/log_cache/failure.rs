@@ -4,7 +4,7 @@
 //! data disk, once the host has recorded that this log must not be replayed any more. A block that cannot be read is an error until it is
 //! written again.
 
-use super::destager::Destager;
+use super::destager::Destagers;
 use super::env::Env;
 use crate::IoError;
 use crate::layer::{ErrorKind, IoResult, Report, Unfinished};
@@ -22,24 +22,24 @@ impl Env<'_> {
 
     /// Everything that can be destaged has been: with a dead log, what waited for it to be durable is durable on the data disk. True when
     /// this is new.
-    pub fn rescued(&mut self, destager: &Destager) -> bool {
+    pub fn rescued(&mut self, destagers: &Destagers) -> bool {
         let is_new = self.log.has_failed() && !self.log.is_durable();
         if is_new {
             self.log.abandon();
-            self.answer_waiters(destager);
+            self.answer_waiters(destagers);
         }
         is_new
     }
 
-    /// Answers waiting requests after a batch ended with errors: with a dead log the buffers have the only copy, and nothing else can
-    /// make it durable.
-    pub fn destage_failed(&mut self) {
+    /// Answers waiting requests of a disk after a batch ended with errors: with a dead log the buffers have the only copy, and nothing else
+    /// can make it durable.
+    pub fn destage_failed(&mut self, disk: usize) {
         if !self.log.has_failed() {
             return;
         }
         let error = self.statistics.last_error.unwrap_or(IoError::new(ErrorKind::Medium));
-        for waiter in self.queue.take_waiters(|_| true) {
-            self.finish(waiter.id, IoResult::err(waiter.result.buf, error));
+        for waiter in self.queue.take_waiters(|waiter| waiter.disk == disk) {
+            self.finish(disk, waiter.id, IoResult::err(waiter.result.buf, error));
         }
     }
 

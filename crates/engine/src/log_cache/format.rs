@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::disks::{AddressSpace, PART_SECTORS};
 use super::fingerprint::{
     FINGERPRINT_END_BLOCKS, Fingerprint, LineSum, SAMPLES_MAX, SectorSums, ends, middle,
 };
@@ -157,6 +158,8 @@ pub struct LogSuperblock {
     pub data_uuid: [u8; 16],
     pub log_sectors: u64,
     pub data_sectors: u64,
+    /// Sectors of the data disks after the first. Not stored: an activation names them.
+    pub other_disks: Vec<u64>,
     pub segment_bytes: u32,
     pub segments: u32,
     /// Bytes of a record header, and the alignment of records: 512 or 4096.
@@ -310,6 +313,7 @@ impl LogSuperblock {
             data_uuid: bytes.data_uuid,
             log_sectors: bytes.log_sectors.get(),
             data_sectors: bytes.data_sectors.get(),
+            other_disks: Vec::new(),
             segment_bytes: bytes.segment_bytes.get(),
             segments: bytes.segments.get(),
             log_block_bytes: bytes.log_block_bytes.get(),
@@ -378,6 +382,18 @@ impl LogSuperblock {
             (LogState::Active, other) if other != 0 && other != this => Some(other),
             _ => None,
         }
+    }
+
+    /// True if an extent lies within one data disk.
+    pub fn holds(&self, extent: Extent) -> bool {
+        let disk = if self.other_disks.is_empty() { 0 } else { (extent.start.0 / PART_SECTORS) as usize };
+        let sectors = if disk == 0 { Some(&self.data_sectors) } else { self.other_disks.get(disk - 1) };
+        sectors.is_some_and(|sectors| extent.end() - AddressSpace::start(disk) <= *sectors)
+    }
+
+    /// The addresses of the data disks.
+    pub fn space(&self) -> AddressSpace {
+        AddressSpace::new([&[self.data_sectors], &self.other_disks[..]].concat())
     }
 
     pub const fn segment_sectors(&self) -> u64 {
@@ -618,7 +634,7 @@ pub fn decode_header(block: &[u8], superblock: &LogSuperblock, sector: u64) -> O
     let mut entries = Entries::with_capacity(count);
     let mut payload_sectors = 0;
     for bytes in rest.chunks_exact(ENTRY_BYTES).take(count) {
-        let entry = decode_entry(EntryBytes::read_from_bytes(bytes).ok()?, superblock.data_sectors)?;
+        let entry = decode_entry(EntryBytes::read_from_bytes(bytes).ok()?, superblock)?;
         payload_sectors += entry.payload_sectors();
         entries.push(entry);
     }
@@ -666,12 +682,12 @@ pub fn encode_entry(entry: &Entry) -> EntryBytes {
 }
 
 /// Decodes an entry; `None` if it is not valid.
-pub fn decode_entry(bytes: EntryBytes, data_sectors: u64) -> Option<Entry> {
+pub fn decode_entry(bytes: EntryBytes, superblock: &LogSuperblock) -> Option<Entry> {
     let kind = EntryKind::from_u8((bytes.kind_and_lba.get() >> 56) as u8)?;
     let extent = Extent::new(Lba(bytes.kind_and_lba.get() & ((1 << 56) - 1)), u64::from(bytes.sectors.get()));
     let first_line = extent.start.0 / LINE_SECTORS;
     let in_line = extent.sectors > 0 && (extent.end().0 - 1) / LINE_SECTORS == first_line;
-    let fits = extent.sectors > 0 && extent.end().0 <= data_sectors && (!kind.has_payload() || in_line);
+    let fits = extent.sectors > 0 && superblock.holds(extent) && (!kind.has_payload() || in_line);
     fits.then_some(Entry { kind, extent, crc: bytes.crc.get() })
 }
 
@@ -703,6 +719,7 @@ mod tests {
             data_uuid: [2; 16],
             log_sectors: 32 + 8 * 128,
             data_sectors: 1 << 20,
+            other_disks: Vec::new(),
             segment_bytes: 64 << 10,
             segments: 8,
             log_block_bytes: 512,

@@ -60,11 +60,11 @@ fn read(disks: &Disks) -> bool {
             steps.drain();
         }
     }
-    let [mut log, mut data] = disks.clone().0;
+    let [mut log, mut data] = disks.clone().two();
     let is_good = check(&mut log, Some(&mut data), &mut |_| {}).is_ok_and(|report| report.is_ok());
     let _ = dump(&mut log, &DumpFilter::default(), &mut |_| {});
     for force in [false, true] {
-        let [mut log, mut data] = disks.clone().0;
+        let [mut log, mut data] = disks.clone().two();
         let options = RescueOptions { force, ..RescueOptions::default() };
         let _ = rescue(&mut log, &mut data, options, &mut |_| {});
     }

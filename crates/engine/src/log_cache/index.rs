@@ -10,6 +10,7 @@
 //!   zeroes and discards drop it.
 
 use super::destaged::Destaged;
+use super::disks::AddressSpace;
 use super::format::{EntryKind, FIRST_SEGMENT_SECTOR, Header, LOG_SECTORS_MAX, LogSuperblock};
 use super::lost::LostPieces;
 use super::table::{
@@ -23,8 +24,6 @@ const _: () = assert!(LOG_SECTORS_MAX - 1 == PLACE_MAX);
 /// Counts and marks of a segment.
 #[derive(Clone, Copy, Default)]
 struct Holding {
-    /// Sectors of the segment that are dirty and the newest copy.
-    dirty_sectors: u64,
     /// Discards and zeroes in the segment that are not destaged yet.
     dirty_ranges: u32,
     /// The newest record that replaced something dirty in the segment: until that record is durable, the old copy is needed (rule 6).
@@ -35,6 +34,53 @@ struct Holding {
     is_hit: bool,
 }
 
+/// Contents of the segments.
+struct Holdings {
+    segments: Vec<Holding>,
+    /// Sectors of each segment, and in it of each data disk, that are dirty and the newest copy.
+    dirty: Vec<u32>,
+    /// Dirty sectors of each data disk.
+    dirty_on: Vec<u64>,
+    segment_sectors: u64,
+}
+
+impl Holdings {
+    fn segment_of(&self, place: Place) -> u32 {
+        ((place.0 - FIRST_SEGMENT_SECTOR) / self.segment_sectors) as u32
+    }
+
+    fn of(&mut self, place: Place) -> &mut Holding {
+        let segment = self.segment_of(place);
+        &mut self.segments[segment as usize]
+    }
+
+    /// The dirty sectors of a segment, by data disk.
+    fn dirty_in(&mut self, segment: u32) -> &mut [u32] {
+        let disks = self.dirty_on.len();
+        &mut self.dirty[segment as usize * disks..][..disks]
+    }
+
+    fn soil(&mut self, place: Place, disk: usize, sectors: u64) {
+        let segment = self.segment_of(place);
+        self.dirty_in(segment)[disk] += sectors as u32;
+        self.dirty_on[disk] += sectors;
+    }
+
+    fn clean(&mut self, place: Place, disk: usize, sectors: u8) {
+        let segment = self.segment_of(place);
+        self.dirty_in(segment)[disk] -= u32::from(sectors);
+        self.dirty_on[disk] -= u64::from(sectors);
+    }
+
+    fn lose(&mut self, lost: Lost, disk: usize, seq: u64) {
+        if lost.dirty {
+            self.clean(lost.place, disk, lost.sectors);
+            let holding = self.of(lost.place);
+            holding.superseded_by = holding.superseded_by.max(seq);
+        }
+    }
+}
+
 /// See the module's documentation.
 pub struct Index {
     table: LookupTable,
@@ -43,8 +89,8 @@ pub struct Index {
     /// Pieces of the table that could not be read from the log.
     pub lost: LostPieces,
     range_id: u64,
-    segments: Vec<Holding>,
-    segment_sectors: u64,
+    space: AddressSpace,
+    holdings: Holdings,
     block_sectors: u64,
     /// Clean copies in records before this one do not count.
     kept_seq: u64,
@@ -67,23 +113,23 @@ impl Index {
         self.is_asked_for_room = false;
     }
 
-    /// Creates an index with all its memory, for a data disk of `disk_sectors`, which is larger than the superblock says if the disk has
-    /// grown.
-    pub fn new(superblock: &LogSuperblock, disk_sectors: u64, lines_max: usize) -> Index {
+    /// Creates an index with all its memory, for data disks that are larger than the superblock says if they have grown.
+    pub fn new(superblock: &LogSuperblock, space: AddressSpace, lines_max: usize) -> Index {
         let [seed, _] = superblock.cache_uuid.as_chunks::<8>().0 else { unreachable!("it has 16 bytes") };
         Index {
-            table: LookupTable::new(
-                disk_sectors.div_ceil(LINE_SECTORS),
-                lines_max,
-                // No client knows the identifier.
-                u64::from_le_bytes(*seed),
-            ),
+            // No client knows the identifier.
+            table: LookupTable::new(&space, lines_max, u64::from_le_bytes(*seed)),
             ranges: ZeroRanges::new(),
             destaged: Destaged::default(),
             lost: LostPieces::default(),
             range_id: 0,
-            segments: vec![Holding::default(); superblock.segments as usize],
-            segment_sectors: superblock.segment_sectors(),
+            holdings: Holdings {
+                segments: vec![Holding::default(); superblock.segments as usize],
+                dirty: vec![0; superblock.segments as usize * space.count()],
+                dirty_on: vec![0; space.count()],
+                segment_sectors: superblock.segment_sectors(),
+            },
+            space,
             block_sectors: superblock.log_block_sectors(),
             kept_seq: superblock.kept_seq,
             is_asked_for_room: false,
@@ -105,7 +151,11 @@ impl Index {
     }
 
     pub fn segment_of(&self, place: Place) -> u32 {
-        ((place.0 - FIRST_SEGMENT_SECTOR) / self.segment_sectors) as u32
+        self.holdings.segment_of(place)
+    }
+
+    fn holding(&self, segment: u32) -> &Holding {
+        &self.holdings.segments[segment as usize]
     }
 
     /// Dirty bytes: data, zeroes and discards that the data disk lacks.
@@ -120,6 +170,16 @@ impl Index {
 
     pub fn is_dirty(&self) -> bool {
         self.table.counts().dirty_sectors > 0 || !self.ranges.is_empty()
+    }
+
+    /// True when the log has data, zeroes or a discard that this data disk lacks.
+    pub fn is_dirty_on(&self, disk: usize) -> bool {
+        self.holdings.dirty_on[disk] > 0 || self.ranges.contains_any(self.space.extent(disk))
+    }
+
+    /// Sectors of data that this data disk lacks.
+    pub fn dirty_sectors_on(&self, disk: usize) -> u64 {
+        self.holdings.dirty_on[disk]
     }
 
     /// True when the log has data, zeroes or a discard of the extent that the data disk lacks.
@@ -143,7 +203,7 @@ impl Index {
     }
 
     fn is_visible(&self, place: Place) -> bool {
-        self.segments[self.segment_of(place) as usize].is_visible
+        self.holding(self.segment_of(place)).is_visible
     }
 
     pub fn has_room_for_range(&self) -> bool {
@@ -151,32 +211,32 @@ impl Index {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.segments.len() * size_of::<Holding>()
+        size_of_val(&*self.holdings.segments) + size_of_val(&*self.holdings.dirty)
     }
 
-    pub fn dirty_sectors_of(&self, segment: u32) -> u64 {
-        self.segments[segment as usize].dirty_sectors
+    /// Sectors of a segment that a data disk lacks.
+    pub fn dirty_sectors_of(&self, segment: u32, disk: usize) -> u64 {
+        u64::from(self.holdings.dirty[segment as usize * self.space.count() + disk])
     }
 
     pub fn is_dirty_segment(&self, segment: u32) -> bool {
-        let holding = &self.segments[segment as usize];
-        holding.dirty_sectors > 0 || holding.dirty_ranges > 0
+        let dirty = (0..self.space.count()).any(|disk| self.dirty_sectors_of(segment, disk) > 0);
+        dirty || self.holding(segment).dirty_ranges > 0
     }
 
     /// True when the segment is not needed: nothing in it is dirty, and all that replaced its copies is durable.
     pub fn is_clean(&self, segment: u32, durable: u64) -> bool {
-        !self.is_dirty_segment(segment) && self.segments[segment as usize].superseded_by <= durable
+        !self.is_dirty_segment(segment) && self.holding(segment).superseded_by <= durable
     }
 
     /// Notes the data of record `seq`.
     pub fn insert(&mut self, extent: Extent, place: Place, crc: u32, seq: u64) {
         let first = (extent.start.0 % LINE_SECTORS) as u8;
         let piece = Piece::written(place, first, extent.sectors as u8, crc);
-        let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
-        self.table.insert(Line::of(extent.start), piece, |lost| holdings.lose(lost, seq));
-        let holding = holdings.of(place);
-        holding.dirty_sectors += extent.sectors;
-        holding.is_visible = true;
+        let (holdings, disk) = (&mut self.holdings, self.space.disk_of(extent.start));
+        self.table.insert(Line::of(extent.start), piece, |lost| holdings.lose(lost, disk, seq));
+        holdings.soil(place, disk, extent.sectors);
+        holdings.of(place).is_visible = true;
         self.lost.prune(extent, &self.table);
     }
 
@@ -184,8 +244,8 @@ impl Index {
     pub fn insert_kept(&mut self, extent: Extent, place: Place, crc: u32, seq: u64) {
         let first = (extent.start.0 % LINE_SECTORS) as u8;
         let piece = Piece::copied(place, first, extent.sectors as u8, crc);
-        let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
-        self.table.insert(Line::of(extent.start), piece, |lost| holdings.lose(lost, seq));
+        let (holdings, disk) = (&mut self.holdings, self.space.disk_of(extent.start));
+        self.table.insert(Line::of(extent.start), piece, |lost| holdings.lose(lost, disk, seq));
         holdings.of(place).is_visible = true;
     }
 
@@ -197,14 +257,13 @@ impl Index {
     /// Notes that a piece was read.
     pub fn mark_hit(&mut self, line: Line, place: Place) {
         if self.table.mark_hit(line, place, true) {
-            let segment = self.segment_of(place);
-            self.segments[segment as usize].is_hit = true;
+            self.holdings.of(place).is_hit = true;
         }
     }
 
     /// True when something in the segment was read since it was written there.
     pub fn is_hit(&self, segment: u32) -> bool {
-        self.segments[segment as usize].is_hit
+        self.holding(segment).is_hit
     }
 
     /// Notes the zeroes or the discard of record `seq`.
@@ -217,7 +276,7 @@ impl Index {
         };
         let info = RangeInfo { kind, seq, segment, id: self.range_id };
         self.ranges.insert(extent, info, |_| unreachable!("what it covers was cut before"));
-        let holding = &mut self.segments[segment as usize];
+        let holding = &mut self.holdings.segments[segment as usize];
         holding.dirty_ranges += 1;
         holding.is_visible = true;
     }
@@ -257,14 +316,14 @@ impl Index {
 
     /// Notes that record `seq` replaces the extent.
     pub fn forget(&mut self, extent: Extent, seq: u64) {
-        let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
-        self.table.remove_extent(extent, |lost| holdings.lose(lost, seq));
+        let (holdings, disk) = (&mut self.holdings, self.space.disk_of(extent.start));
+        self.table.remove_extent(extent, |lost| holdings.lose(lost, disk, seq));
         // A range of which a part is left counts too: that part may be destaged before record `seq` is durable.
         for part in self.ranges.lookup(extent) {
-            let holding = &mut self.segments[part.info.segment as usize];
+            let holding = &mut holdings.segments[part.info.segment as usize];
             holding.superseded_by = holding.superseded_by.max(seq);
         }
-        self.ranges.cut(extent, |gone| self.segments[gone.segment as usize].dirty_ranges -= 1);
+        self.ranges.cut(extent, |gone| holdings.segments[gone.segment as usize].dirty_ranges -= 1);
         self.lost.prune(extent, &self.table);
     }
 
@@ -277,9 +336,9 @@ impl Index {
                 old.push((line, piece.mask));
             }
         });
-        let mut holdings = Holdings { segments: &mut self.segments, segment_sectors: self.segment_sectors };
         for (line, mask) in old {
-            self.table.remove_sectors(line, mask, |lost| holdings.lose(lost, 0));
+            let (holdings, disk) = (&mut self.holdings, self.space.disk_of(line.start()));
+            self.table.remove_sectors(line, mask, |lost| holdings.lose(lost, disk, 0));
         }
         let ids: Vec<u64> =
             self.ranges.iter().filter(|part| part.info.seq < seq).map(|part| part.info.id).collect();
@@ -288,19 +347,20 @@ impl Index {
         }
     }
 
-    /// Forgets everything.
+    /// Forgets everything, of one disk.
     pub fn clear(&mut self) {
         self.table.remove_extent(Extent::new(crate::Lba(0), 1 << 43), |_| {});
         self.ranges = ZeroRanges::new();
         self.destaged = Destaged::default();
-        self.segments.fill(Holding::default());
+        self.holdings.segments.fill(Holding::default());
+        self.holdings.dirty.fill(0);
+        self.holdings.dirty_on.fill(0);
     }
 
     /// Notes that a piece is durable on the data disk. Rule 9: clean only if the table still points at the copy that was written.
     pub fn clean(&mut self, line: Line, place: Place) {
         if let Some(sectors) = self.table.mark_clean(line, place) {
-            let segment = self.segment_of(place);
-            self.segments[segment as usize].dirty_sectors -= u64::from(sectors);
+            self.holdings.clean(place, self.space.disk_of(line.start()), sectors);
         }
     }
 
@@ -314,7 +374,7 @@ impl Index {
     fn remove_range(&mut self, id: u64) -> Vec<RangePart> {
         let parts: Vec<_> = self.ranges.parts_of(id).collect();
         if let Some(first) = parts.first() {
-            self.segments[first.info.segment as usize].dirty_ranges -= 1;
+            self.holdings.segments[first.info.segment as usize].dirty_ranges -= 1;
             self.ranges.remove_by_id(id);
         }
         parts
@@ -341,7 +401,7 @@ impl Index {
     pub fn release(&mut self, first_seq: u64, segments: impl Iterator<Item = u32>) {
         for segment in segments {
             assert!(!self.is_dirty_segment(segment), "a free segment holds nothing dirty");
-            self.segments[segment as usize].is_visible = false;
+            self.holdings.segments[segment as usize].is_visible = false;
         }
         self.destaged.release(first_seq);
     }
@@ -349,12 +409,13 @@ impl Index {
     /// Forgets the clean copies in neighbouring segments that are about to be written again. Some may lie at the end of the log and the
     /// others at its start. Does one part of the table; returns the next part, if there is one.
     pub fn forget_segments(&mut self, segments: [Range<u32>; 2], part: TablePart) -> Option<TablePart> {
-        let start = |segment: u32| Place(FIRST_SEGMENT_SECTOR + u64::from(segment) * self.segment_sectors);
+        let start =
+            |segment: u32| Place(FIRST_SEGMENT_SECTOR + u64::from(segment) * self.holdings.segment_sectors);
         let places = segments.clone().map(|segments| start(segments.start)..start(segments.end));
         let next = self.table.purge(&places, part);
         if next.is_none() {
             for segment in segments.into_iter().flatten() {
-                let holding = std::mem::take(&mut self.segments[segment as usize]);
+                let holding = std::mem::take(&mut self.holdings.segments[segment as usize]);
                 assert!(!holding.is_visible, "recovery does not find a segment that is written again");
             }
         }
@@ -363,31 +424,17 @@ impl Index {
 
     /// A planted bug: forgets that a segment holds anything.
     pub fn skip(&mut self, segment: u32) {
-        self.segments[segment as usize] = Holding::default();
+        self.holdings.segments[segment as usize] = Holding::default();
+        self.holdings.dirty_in(segment).fill(0);
     }
 
     pub fn check(&self) {
-        let sum: u64 = self.segments.iter().map(|holding| holding.dirty_sectors).sum();
-        assert_eq!(sum, self.table.counts().dirty_sectors, "the segments count what the table holds");
-    }
-}
-
-/// Updates the segments while the table is changed.
-struct Holdings<'a> {
-    segments: &'a mut [Holding],
-    segment_sectors: u64,
-}
-
-impl Holdings<'_> {
-    fn of(&mut self, place: Place) -> &mut Holding {
-        &mut self.segments[((place.0 - FIRST_SEGMENT_SECTOR) / self.segment_sectors) as usize]
-    }
-
-    fn lose(&mut self, lost: Lost, seq: u64) {
-        if lost.dirty {
-            let holding = self.of(lost.place);
-            holding.dirty_sectors -= u64::from(lost.sectors);
-            holding.superseded_by = holding.superseded_by.max(seq);
+        let (mut dirty_on, disks) = (vec![0; self.space.count()], self.space.count());
+        for (index, sectors) in self.holdings.dirty.iter().enumerate() {
+            dirty_on[index % disks] += u64::from(*sectors);
         }
+        assert_eq!(dirty_on, self.holdings.dirty_on, "the segments count what each disk lacks");
+        let sum: u64 = dirty_on.iter().sum();
+        assert_eq!(sum, self.table.counts().dirty_sectors, "the segments count what the table holds");
     }
 }

@@ -294,7 +294,7 @@ impl Keep {
 fn is_on_data_disk(line: Line, view: &View) -> bool {
     !view.index.table().contains_line(line)
         && !view.index.ranges().contains_any(line.extent())
-        && view.data.is_settled(line.extent())
+        && view.data.at(line.extent()).is_settled(line.extent())
 }
 
 /// Returns the piece written as this extent to this place, if it is clean, whole and hot.

@@ -40,9 +40,11 @@ impl LostPieces {
         self.tries.get(&(line, place)).is_some_and(|tries| *tries >= TRIES_MAX)
     }
 
-    /// Some are to be tried again.
-    pub fn has_doubtful(&self) -> bool {
-        self.tries.len() > self.lost
+    /// Some of an extent are to be tried again.
+    pub fn has_doubtful(&self, extent: Extent) -> bool {
+        let lines = Line::touching(extent);
+        let (first, end) = ((Line(lines.start), Place(0)), (Line(lines.end), Place(0)));
+        self.tries.len() > self.lost && self.tries.range(first..end).any(|(_, tries)| *tries < TRIES_MAX)
     }
 
     /// Pieces that are given up.

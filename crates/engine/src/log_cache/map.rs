@@ -3,22 +3,29 @@
 //! A block that is clean, or is not in the log, is durable on the data disk. So the disk may be asked later than the log, and not earlier:
 //! meanwhile a block could become clean.
 
-use super::env::{DATA, View};
+use super::disks::AddressSpace;
+use super::env::{View, data_port};
 use super::table::RangeKind;
 use crate::layer::{Discards, MapPart, MapSource, SectorState};
 use crate::{Extent, Geometry};
 
 impl View<'_> {
     /// See [`crate::Layer::map`].
-    pub fn map(&self, extent: Extent) -> MapPart {
-        let (table, geometry) = (self.index.table(), self.data.geometry());
+    pub fn map(&self, disk: usize, at: Extent) -> MapPart {
+        let (table, geometry) = (self.index.table(), self.data[disk].geometry());
+        let extent = Extent::new(at.start + AddressSpace::start(disk).0, at.sectors);
+        // A disk that cannot tell its holes is taken for full of data.
+        let below = match geometry.holes {
+            true => MapSource::Below(data_port(disk), at.start),
+            false => MapSource::Known(SectorState::Data),
+        };
         let range = self.index.ranges().lookup(extent).next();
         let (sectors, source) = match range {
             Some(part) if part.extent.start == extent.start => {
                 (part.extent.sectors, MapSource::Known(state_of(part.info.kind, geometry)))
             }
-            Some(part) => (part.extent.start - extent.start, below(extent, geometry)),
-            None => (extent.sectors, below(extent, geometry)),
+            Some(part) => (part.extent.start - extent.start, below),
+            None => (extent.sectors, below),
         };
         if source == MapSource::Known(SectorState::Data) {
             return MapPart { sectors, source };
@@ -33,14 +40,6 @@ impl View<'_> {
             Some(run) => MapPart { sectors: run.start - extent.start, source },
             None => MapPart { sectors: extent.sectors, source },
         }
-    }
-}
-
-/// A disk that cannot tell its holes is taken for full of data.
-fn below(extent: Extent, geometry: &Geometry) -> MapSource {
-    match geometry.holes {
-        true => MapSource::Below(DATA, extent.start),
-        false => MapSource::Known(SectorState::Data),
     }
 }
 

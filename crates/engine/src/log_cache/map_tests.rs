@@ -16,7 +16,7 @@ fn map(steps: &Steps) -> Vec<SectorState> {
     let end = FIRST + SECTORS;
     let (mut at, mut states) = (FIRST, Vec::new());
     while at < end {
-        let MapPart { sectors, source } = steps.core.view().map(Extent::new(Lba(at), end - at));
+        let MapPart { sectors, source } = steps.core.view().map(0, Extent::new(Lba(at), end - at));
         assert!(sectors > 0 && at + sectors <= end);
         states.extend((at..at + sectors).map(|lba| match source {
             MapSource::Known(state) => state,

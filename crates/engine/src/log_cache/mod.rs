@@ -6,6 +6,7 @@
 //! | `recover`, `activate` | from those bytes to a running cache |
 //! | `core` | the state of a running cache, and the dispatch of events |
 //! | `write`, `read`, `queue` | requests, and those that wait |
+//! | `disks` | the data disks, and their address space |
 //! | `data_disk`, `streams` | writes that bypass the log, and whether a flush has covered them |
 //! | `nearer` | whether a read goes to a rotational log |
 //! | `index`, `table`, `lost` | where the newest copy of each sector is; copies that cannot be read |
@@ -39,6 +40,9 @@ mod core;
 mod data_disk;
 mod destaged;
 mod destager;
+mod disks;
+#[cfg(test)]
+mod disks_tests;
 mod env;
 mod error;
 mod failure;
@@ -92,6 +96,7 @@ mod write;
 
 pub use answers::{MemoryInUse, MemoryPlace, SharedMemory, Taken};
 pub use config::*;
+pub use disks::{AddressSpace, DISKS_MAX};
 pub use error::{LogError, OtherData};
 pub use log::REST;
 pub use statistics::LogCacheStatistics;
@@ -100,21 +105,28 @@ pub use status::{LogCacheState, LogCacheStatus, LogHead};
 use crate::layer::{ActivateError, AnyStatus, Cx, Event, Geometry, Layer, MapPart, Ports};
 use crate::{Extent, Nanos};
 
-/// The log cache as a layer: its log on port 0, its data disk on port 1.
+/// The log cache as a layer: its log on port 0, its data disks on the ports from 1 on.
 pub struct LogCache {
     config: LogCacheConfig,
+    disks: usize,
     memory: Option<Box<dyn MemoryPlace>>,
     core: Option<Box<core::Core>>,
 }
 
 impl LogCache {
     pub const fn new(config: LogCacheConfig) -> LogCache {
-        LogCache { config, memory: None, core: None }
+        LogCache { config, disks: 1, memory: None, core: None }
     }
 
     /// A log cache that keeps answered writes for the next process.
     pub fn with_memory(config: LogCacheConfig, memory: Box<dyn MemoryPlace>) -> LogCache {
-        LogCache { config, memory: Some(memory), core: None }
+        LogCache { memory: Some(memory), ..LogCache::new(config) }
+    }
+
+    /// A log cache of so many data disks.
+    pub const fn of_disks(mut self, disks: usize) -> LogCache {
+        self.disks = disks;
+        self
     }
 
     fn core(&self) -> &core::Core {
@@ -137,17 +149,25 @@ impl Layer for LogCache {
     }
 
     fn geometry(&self) -> Geometry {
-        self.core().view().geometry()
+        self.disk_geometry(0)
+    }
+
+    fn disk_geometry(&self, disk: usize) -> Geometry {
+        self.core().view().geometry(disk)
     }
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
         let memory = self.memory.as_deref_mut();
-        self.core = Some(Box::new(activate::activate(self.config.clone(), memory, below)?));
+        self.core = Some(Box::new(activate::activate(self.config.clone(), memory, self.disks, below)?));
         Ok(())
     }
 
     fn map(&self, extent: Extent) -> MapPart {
-        self.core().view().map(extent)
+        self.disk_map(0, extent)
+    }
+
+    fn disk_map(&self, disk: usize, extent: Extent) -> MapPart {
+        self.core().view().map(disk, extent)
     }
 
     fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {

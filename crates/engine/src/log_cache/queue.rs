@@ -83,9 +83,10 @@ impl PendingWrite {
     }
 }
 
-/// A request that is answered once a record is durable, and a flush of the data disk has covered a number of writes that bypassed the
+/// A request that is answered once a record is durable, and a flush of its data disk has covered a number of writes that bypassed the
 /// log.
 pub struct DurableWaiter {
+    pub disk: usize,
     pub id: RequestId,
     pub seq: u64,
     /// True when the record must be written, but need not be durable.
@@ -94,16 +95,21 @@ pub struct DurableWaiter {
     pub result: IoResult,
 }
 
+/// The clients of a data disk.
+#[derive(Clone, Copy, Default)]
+struct DiskClients {
+    pace: Nanos,
+    foreground: u64,
+    last_activity: Nanos,
+}
+
 /// See the module's documentation.
-#[derive(Default)]
 pub struct Queue {
     pending: VecDeque<PendingWrite>,
     waiters: Vec<DurableWaiter>,
     delayed: BTreeMap<(Nanos, u64), (RequestId, IoResult)>,
     delayed_count: u64,
-    pace: Nanos,
-    foreground: u64,
-    last_activity: Nanos,
+    clients: Vec<DiskClients>,
     last_write: Option<Nanos>,
     wants_space: bool,
     /// The first write has let other events go before it.
@@ -111,16 +117,29 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Notes that a request has come.
-    pub const fn begin(&mut self, now: Nanos) {
-        self.foreground += 1;
-        self.last_activity = now;
+    pub fn new(disks: usize) -> Queue {
+        Queue {
+            pending: VecDeque::new(),
+            waiters: Vec::new(),
+            delayed: BTreeMap::new(),
+            delayed_count: 0,
+            clients: vec![DiskClients::default(); disks],
+            last_write: None,
+            wants_space: false,
+            has_yielded: false,
+        }
+    }
+
+    /// Notes that a request to a disk has come.
+    pub fn begin(&mut self, disk: usize, now: Nanos) {
+        self.clients[disk].foreground += 1;
+        self.touch(disk, now);
     }
 
     /// Notes that a request is answered.
-    pub const fn end(&mut self, now: Nanos) {
-        self.foreground -= 1;
-        self.last_activity = now;
+    pub fn end(&mut self, disk: usize, now: Nanos) {
+        self.clients[disk].foreground -= 1;
+        self.touch(disk, now);
     }
 
     /// Notes that a request changes data.
@@ -133,16 +152,25 @@ impl Queue {
     }
 
     /// Notes that a request makes progress.
-    pub const fn touch(&mut self, now: Nanos) {
-        self.last_activity = now;
+    pub fn touch(&mut self, disk: usize, now: Nanos) {
+        self.clients[disk].last_activity = now;
     }
 
-    pub const fn foreground(&self) -> u64 {
-        self.foreground
+    /// Requests of all disks in the foreground.
+    pub fn foreground(&self) -> u64 {
+        self.clients.iter().map(|clients| clients.foreground).sum()
     }
 
-    pub const fn last_activity(&self) -> Nanos {
-        self.last_activity
+    pub fn foreground_on(&self, disk: usize) -> u64 {
+        self.clients[disk].foreground
+    }
+
+    pub fn last_activity(&self) -> Nanos {
+        self.clients.iter().map(|clients| clients.last_activity).max().unwrap_or_default()
+    }
+
+    pub fn last_activity_on(&self, disk: usize) -> Nanos {
+        self.clients[disk].last_activity
     }
 
     /// Appends a request; true if none waits before it.
@@ -209,16 +237,17 @@ impl Queue {
         self.waiters.extract_if(.., |waiter| is_taken(waiter)).collect()
     }
 
-    /// Returns when a write may be answered: `nanos` after the one before; if `None`, now.
-    pub fn pace(&mut self, now: Nanos, nanos: Option<u64>) -> Nanos {
-        let paced = |nanos| (self.pace.max(now) + Nanos(nanos)).min(now + HELD_MAX);
-        self.pace = nanos.map_or(now, paced);
-        self.pace
+    /// Returns when a write to a disk may be answered: `nanos` after the one before; if `None`, now.
+    pub fn pace(&mut self, disk: usize, now: Nanos, nanos: Option<u64>) -> Nanos {
+        let pace = &mut self.clients[disk].pace;
+        let paced = |nanos| ((*pace).max(now) + Nanos(nanos)).min(now + HELD_MAX);
+        *pace = nanos.map_or(now, paced);
+        *pace
     }
 
     /// Holds an answer back.
-    pub fn delay(&mut self, until: Nanos, id: RequestId, result: IoResult) {
-        self.foreground -= 1;
+    pub fn delay(&mut self, until: Nanos, disk: usize, id: RequestId, result: IoResult) {
+        self.clients[disk].foreground -= 1;
         self.delayed_count += 1;
         self.delayed.insert((until, self.delayed_count), (id, result));
     }

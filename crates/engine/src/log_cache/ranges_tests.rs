@@ -5,7 +5,7 @@ use super::format::EntryKind;
 use super::index::Index;
 use super::testing::{Log, Ram, unknown};
 use super::testing_steps::{Disks, Steps, quiet};
-use super::{LogCacheConfig, Reads};
+use super::{AddressSpace, LogCacheConfig, Reads};
 use crate::layer::{Control, Discards, Io, RequestId};
 use crate::{BlockDevice, Buf, Extent, Lba, Nanos};
 
@@ -21,7 +21,7 @@ fn large_segments(config: LogCacheConfig) -> Steps {
     let copy = super::format::SUPERBLOCK_SECTORS[(superblock.generation % 2) as usize];
     device.write(copy, Buf::copy_of(zerocopy::IntoBytes::as_bytes(&superblock.encode()))).unwrap();
     let data = Ram { discards: Discards::Zero, ..Ram::new(data_sectors) };
-    Steps::start(Disks([device, data]), config).unwrap()
+    Steps::start(Disks(vec![device, data]), config).unwrap()
 }
 
 /// Sends ranges of one sector, apart from each other: first 70,000 of them, which are destaged, then some more. (The index took 65,536
@@ -79,7 +79,7 @@ fn a_batch_takes_the_oldest_ranges_and_no_more_than_a_stated_number() {
 
 #[test]
 fn an_index_that_is_cleared_forgets_what_was_destaged() {
-    let mut index = Index::new(&Log::new(4, 512).superblock, 1 << 20, 100);
+    let mut index = Index::new(&Log::new(4, 512).superblock, AddressSpace::one(1 << 20), 100);
     let extent = Extent::new(Lba(64), 8);
     index.insert_range(extent, EntryKind::Discard, 1, 0);
     index.clean_range(1);

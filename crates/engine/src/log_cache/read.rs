@@ -7,7 +7,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::copies::repair;
-use super::env::{DATA, Env, LOG, Op, View};
+use super::env::{Env, LOG, Op, View, data_port};
 use super::keep::Keep;
 use super::log::Log;
 use super::table::{Line, Piece, Place, sectors_mask};
@@ -74,15 +74,15 @@ impl OpenReads {
     /// Handles a read of a client.
     pub fn read(&mut self, id: RequestId, at: Lba, buf: Buf, keep: &mut Keep, env: &mut Env) {
         let extent = Extent::new(at, buf.len() as u64 / SECTOR_BYTES);
-        env.data.nearer.note(extent);
+        env.data.at_mut(extent).nearer.note(extent);
         if !env.index.table().contains_any(extent) && !env.index.ranges().contains_any(extent) {
             env.statistics.read_miss_bytes += buf.len() as u64;
             return forward(id, at, buf, keep, env);
         }
         let plan = plan(extent, &env.view());
         if let Some(line) = plan.lost {
-            let error = IoError::at(ErrorKind::Lost, line.extent());
-            return env.finish(id, IoResult::err(buf, error));
+            let error = IoError::at(ErrorKind::Lost, env.data.space().local(line.extent()));
+            return env.finish(env.data.disk_of(at), id, IoResult::err(buf, error));
         }
         count_sources(&plan, keep, env);
         if plan.log.is_empty() && plan.zeroes.is_empty() {
@@ -126,7 +126,7 @@ impl OpenReads {
             parts.push(ReadPart::Data { start: span.start, wanted: plan.data, watched });
         }
         if parts.is_empty() {
-            return env.finish(id, IoResult::ok(buf));
+            return env.finish(env.data.disk_of(at), id, IoResult::ok(buf));
         }
         let blank = buf.is_blank();
         let left = parts.len();
@@ -156,8 +156,9 @@ impl OpenReads {
         let mut error = result.status.err();
         match &part {
             ReadPart::Data { start, wanted, watched } => {
-                env.data.readers.end(env.cx.now);
-                let start = env.data.geometry().whole_blocks(Extent::new(*start, 1)).start;
+                let data = env.data.at_mut(Extent::new(*start, 1));
+                data.readers.end(env.cx.now);
+                let start = data.geometry().whole_blocks(Extent::new(*start, 1)).start;
                 let reading = self.0.get_mut(key);
                 for extent in wanted.iter().filter(|_| error.is_none()) {
                     let (to, from) =
@@ -208,7 +209,7 @@ impl OpenReads {
             return false;
         }
         let status = reading.error.map_or(Ok(()), Err);
-        env.finish(reading.id, IoResult { buf: reading.buf, status });
+        env.finish(env.data.disk_of(reading.at), reading.id, IoResult { buf: reading.buf, status });
         true
     }
 
@@ -251,7 +252,8 @@ impl OpenReads {
         }
         self.0.get_mut(key).again |= again;
         // The error has the client's address, not the log's: acknowledged data cannot be read back.
-        let error = IoError::at(ErrorKind::Lost, lost.unwrap_or(first.line).extent());
+        let extent = lost.unwrap_or(first.line).extent();
+        let error = IoError::at(ErrorKind::Lost, env.data.space().local(extent));
         env.statistics.last_error = Some(error);
         (!again).then_some(error)
     }
@@ -290,7 +292,7 @@ impl OpenReads {
 /// Reads the whole request from the data disk.
 fn forward(id: RequestId, at: Lba, buf: Buf, keep: &mut Keep, env: &mut Env) {
     let watched = keep.watch(Extent::new(at, buf.len() as u64 / SECTOR_BYTES), &env.view());
-    env.submit(DATA, Op::Forward { id, at, watched }, Io::Read { at, buf });
+    env.submit(data_port(env.data.disk_of(at)), Op::Forward { id, at, watched }, Io::Read { at, buf });
 }
 
 /// Finds the sources.
@@ -324,7 +326,7 @@ fn plan(extent: Extent, view: &View) -> ReadPlan {
         plan_rest(line, wanted & !covered, &mut plan, view);
     }
     cached_sectors += plan.zeroes.iter().map(|zero| zero.sectors).sum::<u64>();
-    if cached_sectors == extent.sectors && is_cheaper_in_log(&plan.log, &clean, view) {
+    if cached_sectors == extent.sectors && is_cheaper_in_log(extent, &plan.log, &clean, view) {
         plan.log.append(&mut clean);
     } else {
         plan.data.append(&mut clean_extents);
@@ -334,7 +336,7 @@ fn plan(extent: Extent, view: &View) -> ReadPlan {
 }
 
 /// Decides, for a request that needs nothing from the data disk, whether clean copies are read from the log.
-fn is_cheaper_in_log(dirty: &[FromLog], clean: &[FromLog], view: &View) -> bool {
+fn is_cheaper_in_log(extent: Extent, dirty: &[FromLog], clean: &[FromLog], view: &View) -> bool {
     if view.log.has_failed() || !view.config.read_clean {
         return false;
     }
@@ -346,7 +348,7 @@ fn is_cheaper_in_log(dirty: &[FromLog], clean: &[FromLog], view: &View) -> bool 
     match log_parts(sources, |place| view.index.segment_of(place)).len() {
         0 => true,
         // Dirty data takes the arm to the log anyway.
-        1 => view.data.nearer.is_log() || dirty.iter().any(|source| on_device(&source)),
+        1 => view.data.at(extent).nearer.is_log() || dirty.iter().any(|source| on_device(&source)),
         _ => false,
     }
 }
@@ -410,8 +412,9 @@ fn part_io(part: &ReadPart, blank: bool, own: Option<Buf>, view: &View) -> (crat
     match part {
         ReadPart::Data { start, wanted, .. } => {
             let end = wanted.last().expect("something is wanted").end();
-            let extent = view.data.geometry().whole_blocks(Extent::new(*start, end - *start));
-            (DATA, Io::Read { at: extent.start, buf: memory(extent.sectors) })
+            let disk = view.data.disk_of(*start);
+            let extent = view.data[disk].geometry().whole_blocks(Extent::new(*start, end - *start));
+            (data_port(disk), Io::Read { at: extent.start, buf: memory(extent.sectors) })
         }
         ReadPart::Log { start, pieces, .. } => {
             let last = pieces.last().expect("something is wanted").piece;

@@ -99,7 +99,7 @@ fn rule_06_what_was_replaced_is_kept_until_its_successor_is_durable() {
     for i in 0..3 {
         steps.write(8 * i, 8, 2);
     }
-    assert_eq!(steps.core.index.dirty_sectors_of(steps.core.log.ring().index(tail)), 0);
+    assert_eq!(steps.core.index.dirty_sectors_of(steps.core.log.ring().index(tail), 0), 0);
     steps.core.advance_tail();
     assert_eq!(steps.core.log.ring().tail(), tail, "the old copy is the only durable one");
     steps.hold = Box::new(|_, _| false);
@@ -521,19 +521,19 @@ fn rule_10_a_flush_covers_every_write_that_was_answered_before_it() {
 fn rule_11_a_data_disk_that_changed_behind_the_cache_is_refused_and_nothing_is_written() {
     let mut steps = Steps::new(8, quiet());
     steps.write_as(0, 8, 1, Durability::Durable);
-    let Disks([log, mut data]) = steps.disks.clone();
+    let [log, mut data] = steps.disks.clone().two();
     data.bytes[512 * 100] ^= 1;
     let before = data.bytes.clone();
-    let mut disks = Disks([log.clone(), data]);
-    let error = super::activate::activate(quiet(), None, &mut disks).err().expect("another disk");
+    let mut disks = Disks(vec![log.clone(), data]);
+    let error = super::activate::activate(quiet(), None, 1, &mut disks).err().expect("another disk");
     assert!(matches!(error, LogError::OtherData(_)), "{error}");
     assert!(disks.0[0].bytes == log.bytes && disks.0[1].bytes == before, "a refusal changes nothing");
     // The log may have begun to write there, but nothing else than it holds.
-    let Disks([log, mut data]) = steps.disks;
+    let [log, mut data] = steps.disks.two();
     data.bytes[..512].copy_from_slice(&sector_of(0, 1));
-    assert!(super::activate::activate(quiet(), None, &mut Disks([log.clone(), data.clone()])).is_ok());
+    assert!(super::activate::activate(quiet(), None, 1, &mut Disks(vec![log.clone(), data.clone()])).is_ok());
     data.bytes[0] ^= 1;
-    assert!(super::activate::activate(quiet(), None, &mut Disks([log, data])).is_err());
+    assert!(super::activate::activate(quiet(), None, 1, &mut Disks(vec![log, data])).is_err());
 }
 
 #[test]
@@ -842,7 +842,7 @@ fn the_last_sequence_numbers_are_served_and_then_the_log_is_refused() {
         (limit - 20, limit - 20, limit - 20);
     superblock.generation += 1;
     log.store_superblock();
-    let mut steps = Steps::start(Disks([log.device, Ram::new(4096)]), quiet()).unwrap();
+    let mut steps = Steps::start(Disks(vec![log.device, Ram::new(4096)]), quiet()).unwrap();
     for i in 0..10 {
         let id = steps.write_as(i * 8, 8, 1, Durability::Durable);
         assert!(steps.is_ok(id));
@@ -887,7 +887,7 @@ fn hostile_superblocks_with_good_checksums_are_survived() {
             let crc = crc32c::crc32c(block);
             block[12..16].copy_from_slice(&crc.to_le_bytes());
         }
-        match super::activate::activate(quiet(), None, &mut disks) {
+        match super::activate::activate(quiet(), None, 1, &mut disks) {
             Ok(core) => {
                 core.check();
                 started += 1;
@@ -933,7 +933,7 @@ fn a_write_over_several_segments_gets_the_room_of_what_is_clean_at_the_start() {
     }
     log.append(&[Part::Range(EntryKind::Invalidate, 0, 32)]);
     let config = LogCacheConfig { bypass_bytes: 0, ..quiet() };
-    let mut steps = Steps::start(Disks([log.device, Ram::new(4096)]), config).unwrap();
+    let mut steps = Steps::start(Disks(vec![log.device, Ram::new(4096)]), config).unwrap();
     assert!(!steps.core.index.is_dirty() && steps.core.log.ring().free() == 1);
     let id = steps.write(0, 40, 2);
     steps.wait(3);

@@ -72,7 +72,7 @@ fn a_choice_that_found_nothing_is_not_repeated_before_something_changes() {
 #[test]
 fn the_time_for_a_sector_is_measured_without_discards_and_zeroes() {
     let mut steps = Steps::new(16, quiet());
-    let before = steps.core.destager.nanos_per_sector();
+    let before = steps.core.destagers[0].nanos_per_sector();
     steps.hold = Box::new(|_, io| matches!(io, crate::Io::WriteZeroes { .. }));
     let extent = crate::Extent::new(crate::Lba(512), 64);
     steps.send(crate::Io::WriteZeroes { extent, unmap: false, durability: Durability::Durable });
@@ -83,5 +83,5 @@ fn the_time_for_a_sector_is_measured_without_discards_and_zeroes() {
     steps.let_go();
     steps.wait(5);
     assert_eq!(steps.on_data_disk(0), 1);
-    assert!(steps.core.destager.nanos_per_sector() <= before);
+    assert!(steps.core.destagers[0].nanos_per_sector() <= before);
 }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::answers::{Answers, Taken};
-use super::destager::Destager;
+use super::data_disk::DataDisk;
+use super::destager::{Destager, Destagers};
 use super::env::View;
 use super::keep::Keep;
 use super::recover::Damage;
@@ -127,13 +128,13 @@ pub struct LogCacheStatus {
 }
 
 impl View<'_> {
-    pub fn geometry(&self) -> Geometry {
+    /// Geometry of a disk from above.
+    pub fn geometry(&self, disk: usize) -> Geometry {
         Geometry {
-            sectors: self.log.superblock().data_sectors,
             volatile_cache: self.config.promise != Promise::Always,
             copies: 1,
             // Zeroes are one entry in the log, but destaging has to write them.
-            ..*self.data.geometry()
+            ..self.data.geometry(disk)
         }
     }
 
@@ -153,7 +154,7 @@ impl View<'_> {
 impl LogCacheStatus {
     pub fn new(
         view: &View,
-        destager: &Destager,
+        destagers: &Destagers,
         keep: &Keep,
         taken: &Taken,
         accepted_damage: &[Damage],
@@ -163,7 +164,9 @@ impl LogCacheStatus {
         let segment = u64::from(log.superblock().segment_bytes);
         // The head's segment counts as soon as it has dirty data.
         let head_is_used = index.is_dirty_segment(log.ring().index(log.ring().head()));
-        let (at_risk, ranges) = (data.at_risk(), index.ranges());
+        let ranges = index.ranges();
+        let at_risk = || data.iter().flat_map(DataDisk::at_risk);
+        let per_sector = destagers.iter().map(Destager::nanos_per_sector);
         LogCacheStatus {
             state: view.state(),
             promise: config.promise,
@@ -177,18 +180,21 @@ impl LogCacheStatus {
             dirty_ranges: ranges.len(),
             cached_bytes: index.table().counts().sectors * SECTOR_BYTES,
             lost_blocks: index.lost.len(),
-            destaging: !destager.is_idle(),
-            destage_failing: destager.is_after_failure(),
+            destaging: !destagers.are_idle(),
+            destage_failing: destagers.iter().any(Destager::is_after_failure),
             draining: view.life.drains(),
-            destage_held: destager.is_held_back(),
+            destage_held: destagers.iter().any(Destager::is_held_back),
             over_high_mark: view.is_over_high_mark(),
             destage_rate: config.destage_rate,
-            destage_limited: destager.is_limited(view),
+            destage_limited: destagers
+                .iter()
+                .enumerate()
+                .any(|(disk, destager)| destager.is_limited(&view.of(disk))),
             accepted_damage: accepted_damage.iter().take(LISTED_MAX).map(Damage::to_string).collect(),
-            flush_error: data.error(),
-            flush_at_risk: at_risk.iter().take(LISTED_MAX).copied().collect(),
-            flush_at_risk_bytes: at_risk.iter().map(|part| part.sectors * SECTOR_BYTES).sum(),
-            destage_nanos_per_sector: destager.nanos_per_sector() as u64,
+            flush_error: data.iter().find_map(DataDisk::error),
+            flush_at_risk: at_risk().take(LISTED_MAX).map(|part| data.space().local(*part)).collect(),
+            flush_at_risk_bytes: at_risk().map(|part| part.sectors * SECTOR_BYTES).sum(),
+            destage_nanos_per_sector: per_sector.fold(0.0, f64::max) as u64,
             epoch: log.superblock().epoch,
             next_seq: log.next_seq(),
             durable_seq: log.durable_seq(),

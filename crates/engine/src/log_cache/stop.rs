@@ -4,8 +4,9 @@
 //! the log are clean, and writes a superblock that says so. Without a log it ends when the data disk has everything.
 
 use super::clean::CleanRecords;
-use super::destager::Destager;
-use super::env::{DATA, Env, Op, View};
+use super::data_disk::DataDisk;
+use super::destager::Destagers;
+use super::env::{Env, Op, View, data_port};
 use super::forget::Forgetting;
 use super::format::LogState;
 use super::read::OpenReads;
@@ -48,9 +49,9 @@ impl Stop {
         if !self.life.drains() || env.index.is_dirty() || env.queue.has_pending() {
             return;
         }
-        if env.data.is_owed() {
-            if !env.data.is_flying() {
-                env.flush_data();
+        if env.data.find(DataDisk::is_owed).is_some() {
+            while let Some(disk) = env.data.find(|data| data.is_owed() && !data.is_flying()) {
+                env.flush_data(disk);
             }
             return;
         }
@@ -83,10 +84,13 @@ impl Stop {
         &mut self,
         forgetting: &Forgetting,
         reads: &OpenReads,
-        destager: &mut Destager,
+        destagers: &mut Destagers,
         env: &mut Env,
     ) {
-        if self.life != Lifecycle::Ending || !env.data.nothing_bypasses() || !reads.is_empty() {
+        if self.life != Lifecycle::Ending
+            || !env.data.iter().all(DataDisk::nothing_bypasses)
+            || !reads.is_empty()
+        {
             return;
         }
         if env.log.chain().is_none() || env.queue.wants_space() {
@@ -103,19 +107,24 @@ impl Stop {
         if !settled || env.log.is_releasing() || !env.ops.is_empty() {
             return;
         }
-        let good = !env.data.last_failed();
-        if env.data.is_owed() || env.data.fingerprint.needs_flush() && good {
+        let needs_flush = |data: &DataDisk| data.fingerprint.needs_flush() && !data.last_failed();
+        if let Some(disk) = env.data.find(|data| data.is_owed() || needs_flush(data)) {
             self.life = Lifecycle::Flushing;
-            return env.flush_data();
+            return env.flush_data(disk);
         }
-        // After a failed flush nobody knows what a power cut leaves.
-        env.data.fingerprint.flushed(false);
-        if good && let Some(extent) = env.data.fingerprint.next_unknown() {
-            let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
-            return env.submit(DATA, Op::Fingerprint(extent), Io::Read { at: extent.start, buf });
+        for (disk, data) in env.data.iter_mut().enumerate() {
+            // After a failed flush nobody knows what a power cut leaves.
+            data.fingerprint.flushed(false);
+            if !data.last_failed()
+                && let Some(extent) = data.fingerprint.next_unknown()
+            {
+                let buf = Buf::zeroed((extent.sectors * SECTOR_BYTES) as usize);
+                let read = Io::Read { at: extent.start, buf };
+                return env.submit(data_port(disk), Op::Fingerprint(extent), read);
+            }
         }
         if !self.clean.step(forgetting, env) {
-            return env.commit(destager);
+            return env.commit(destagers);
         }
         self.life = Lifecycle::Marking;
         env.write_superblock(LogState::Stopped, env.view().walk_start());
@@ -125,8 +134,8 @@ impl Stop {
         if !env.ops.is_empty() || !env.queue.waiters().is_empty() || !env.log.is_durable() {
             return;
         }
-        if env.data.is_owed() {
-            return env.flush_data();
+        if let Some(disk) = env.data.find(DataDisk::is_owed) {
+            return env.flush_data(disk);
         }
         self.life = Lifecycle::Stopped;
         match env.index.lost.len() {
@@ -139,10 +148,10 @@ impl Stop {
     }
 
     /// Takes the end of a flush of the data disk.
-    pub fn data_flushed(&mut self, result: &IoResult, env: &mut Env) {
+    pub fn data_flushed(&mut self, disk: usize, result: &IoResult, env: &mut Env) {
         if self.life == Lifecycle::Flushing {
             self.life = Lifecycle::Ending;
-            env.data.fingerprint.flushed(result.status.is_ok());
+            env.data[disk].fingerprint.flushed(result.status.is_ok());
         }
     }
 
@@ -174,6 +183,6 @@ impl Stop {
 fn refuse_pending(env: &mut Env) {
     while let Some(pending) = env.queue.pop() {
         let error = IoError::new(ErrorKind::Shutdown);
-        env.finish(pending.id, IoResult::err(pending.buf, error));
+        env.finish(env.data.disk_of(pending.extent.start), pending.id, IoResult::err(pending.buf, error));
     }
 }

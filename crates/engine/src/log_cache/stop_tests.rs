@@ -37,7 +37,7 @@ fn a_drain_ends_where_a_start_finds_nothing_to_destage() {
         log.append(&[]);
         let data = Ram::new(log.superblock.data_sectors);
         let config = LogCacheConfig { ordered_destage, ..quiet() };
-        let mut steps = Steps::start(super::testing_steps::Disks([log.device, data]), config).unwrap();
+        let mut steps = Steps::start(super::testing_steps::Disks(vec![log.device, data]), config).unwrap();
         assert!(!steps.core.index.is_dirty());
         steps.drain();
         assert_eq!(steps.reports, [Report::Drained], "ordered {ordered_destage}");

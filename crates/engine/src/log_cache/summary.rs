@@ -238,7 +238,7 @@ impl Summary {
         for _ in 0..record.entry_count.get() {
             let entry;
             (entry, rest) = EntryBytes::read_from_prefix(rest).ok()?;
-            let entry = decode_entry(entry, superblock.data_sectors)?;
+            let entry = decode_entry(entry, superblock)?;
             payload += entry.payload_sectors();
             entries.push(entry);
         }

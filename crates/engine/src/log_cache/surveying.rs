@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::LogCanary;
-use super::destager::Destager;
+use super::destager::Destagers;
 use super::env::{Env, LOG, Op, View};
 use super::spindle::TRACK_POINTS;
 use super::survey::{Probe, RotationSurvey};
@@ -51,7 +51,7 @@ impl Default for Surveying {
 
 impl Surveying {
     /// Returns when the survey begins or goes on; none if that needs another event first.
-    pub fn deadline(&self, view: &View, destager: &Destager, is_at_rest: bool) -> Option<Nanos> {
+    pub fn deadline(&self, view: &View, destagers: &Destagers, is_at_rest: bool) -> Option<Nanos> {
         let View { log, queue, .. } = view;
         let last = queue.last_activity();
         let is_wanted =
@@ -63,7 +63,7 @@ impl Surveying {
                 && log.buffers().is_empty()
                 && queue.foreground() == 0
                 && !queue.has_pending()
-                && destager.is_idle()
+                && destagers.are_idle()
                 && !view.index.is_dirty()
         };
         if !is_at_rest || !(self.survey.is_some() || is_wanted()) || !rests() {
@@ -74,9 +74,9 @@ impl Surveying {
     }
 
     /// Sends the next write of the survey, if it is time for that.
-    pub fn step(&mut self, destager: &Destager, env: &mut Env) {
+    pub fn step(&mut self, destagers: &Destagers, env: &mut Env) {
         let now = env.cx.now;
-        if self.deadline(&env.view(), destager, env.ops.is_empty()).is_none_or(|at| at > now) {
+        if self.deadline(&env.view(), destagers, env.ops.is_empty()).is_none_or(|at| at > now) {
             return;
         }
         // The disk has turned too often since: another angle would be measured.

@@ -1,6 +1,6 @@
 //! The tail of the log: how far segments are free, and the superblock that says so.
 
-use super::destager::Destager;
+use super::destager::Destagers;
 use super::destager::ordered::Cursor;
 use super::env::{Env, LOG, Op, View};
 use super::format::LogState;
@@ -11,15 +11,21 @@ use crate::machine::Lifecycle;
 use crate::{IoError, Nanos};
 
 /// Moves the tail over segments that are not needed.
-pub fn advance_tail(config: &LogCacheConfig, log: &mut Log, index: &mut Index, destager: &mut Destager) {
+pub fn advance_tail(config: &LogCacheConfig, log: &mut Log, index: &mut Index, destagers: &mut Destagers) {
     let safe = log.safe_seq();
-    skip_clean(safe, log, index, destager);
+    skip_clean(safe, log, index, destagers);
     if config.canary.is(LogCanary::ReclaimOutOfOrder) {
         advance_tail_out_of_order(safe, log, index);
     }
+    if config.canary.is(LogCanary::TailOfOne) {
+        let mut segments = (log.ring().tail()..log.ring().head()).map(|number| log.ring().index(number));
+        while let Some(segment) = segments.next().filter(|segment| index.dirty_sectors_of(*segment, 0) == 0) {
+            index.skip(segment);
+        }
+    }
     let careless = config.canary.is(LogCanary::ReuseInFlight);
     let ended = if careless { u64::MAX } else { safe };
-    log.advance_tail(|segment| index.is_clean(segment, safe), ended, destager.hold());
+    log.advance_tail(|segment| index.is_clean(segment, safe), ended, destagers.hold());
 }
 
 /// Moves the tail as far as any clean segment lies, also over dirty ones: a planted bug (rule 1 broken).
@@ -34,11 +40,11 @@ fn advance_tail_out_of_order(safe: u64, log: &mut Log, index: &mut Index) {
 }
 
 /// Lets ordered destage pass over records that are not needed any more.
-fn skip_clean(safe: u64, log: &Log, index: &Index, destager: &mut Destager) {
+fn skip_clean(safe: u64, log: &Log, index: &Index, destagers: &mut Destagers) {
     let empty = log.buffers().is_empty() && safe == log.last_seq();
-    if empty && !index.is_dirty() && destager.is_idle() {
+    if empty && !index.is_dirty() && destagers.are_idle() {
         let (seq, segment, epoch) = (log.next_seq(), log.ring().head(), log.superblock().epoch);
-        destager.skip_to(Cursor { seq, segment, epoch });
+        destagers.iter_mut().for_each(|destager| destager.skip_to(Cursor { seq, segment, epoch }));
     }
 }
 
@@ -64,7 +70,7 @@ impl View<'_> {
 
 impl Env<'_> {
     /// Writes a superblock when segments run short, when the log has become empty, or when it has come to rest.
-    pub fn maybe_release(&mut self, destager: &mut Destager) {
+    pub fn maybe_release(&mut self, destagers: &mut Destagers) {
         if self.log.is_releasing() || matches!(self.life, Lifecycle::Marking | Lifecycle::Stopped) {
             return;
         }
@@ -83,7 +89,7 @@ impl Env<'_> {
         };
         let is_unpinned = || !ring.is_pinned(ring.kept()..ring.tail());
         let rested = view.mark_at().is_some_and(|at| at <= view.now);
-        let mark = destager.take_mark() || rested;
+        let mark = destagers.take_mark() || rested;
         if mark || gained > 0 && is_short() || is_stale() && is_empty() && is_unpinned() {
             let from = if is_pressed() || view.life.drains() { None } else { view.walk_start() };
             self.write_superblock(LogState::Active, from);
@@ -91,7 +97,7 @@ impl Env<'_> {
     }
 
     pub fn write_superblock(&mut self, state: LogState, from: Option<u64>) {
-        let fingerprint = self.data.fingerprint.fingerprint();
+        let fingerprint = self.data[0].fingerprint.fingerprint();
         let (live_seq, destaged_seq) = (self.view().oldest_live_seq(), self.destaged_seq.unwrap_or(0));
         let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprint);
         self.statistics.superblocks += 1;

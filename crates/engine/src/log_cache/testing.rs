@@ -164,6 +164,7 @@ impl Log {
             data_uuid: *b"disk of the test",
             log_sectors,
             data_sectors: 1 << 12,
+            other_disks: Vec::new(),
             segment_bytes,
             segments,
             log_block_bytes,

@@ -13,9 +13,16 @@ use crate::layer::{
 };
 use crate::{BlockDevice, Buf, Extent, Lba, Nanos, SECTOR_BYTES};
 
-/// The log and the data disk.
+/// The log and the data disks.
 #[derive(Clone)]
-pub struct Disks(pub [Ram; 2]);
+pub struct Disks(pub Vec<Ram>);
+
+impl Disks {
+    /// The log and the only data disk.
+    pub fn two(self) -> [Ram; 2] {
+        self.0.try_into().unwrap_or_else(|_| panic!("there are two"))
+    }
+}
 
 impl Ports for Disks {
     fn geometry(&self, port: Port) -> Geometry {
@@ -72,6 +79,8 @@ pub struct Steps {
     pub reports: Vec<Report>,
     /// Every operation that was sent, in order.
     pub sent: Vec<(Port, Kind, Option<Extent>)>,
+    /// The data disk that requests are for.
+    pub disk: usize,
     next_id: u64,
 }
 
@@ -89,6 +98,11 @@ pub fn quiet() -> LogCacheConfig {
 impl Steps {
     /// Formats a log of `segments` of 16 KiB before a data disk of 4 MiB, and starts a cache.
     pub fn new(segments: u32, config: LogCacheConfig) -> Steps {
+        Steps::over(1, segments, config).unwrap()
+    }
+
+    /// Like [`Steps::new`], over several such data disks.
+    pub fn over(disks: usize, segments: u32, config: LogCacheConfig) -> Result<Steps, LogError> {
         let log = Log::new(segments, 512);
         let mut data = Ram { discards: Discards::Zero, ..Ram::new(8192) };
         for lba in 0..8192 {
@@ -99,7 +113,15 @@ impl Steps {
         (superblock.data_sectors, superblock.fingerprint) = (8192, unknown(8192));
         let copy = super::format::SUPERBLOCK_SECTORS[(superblock.generation % 2) as usize];
         device.write(copy, Buf::copy_of(zerocopy::IntoBytes::as_bytes(&superblock.encode()))).unwrap();
-        Steps::start(Disks([device, data]), config).unwrap()
+        let mut all = vec![data; 1 + disks];
+        all[LOG.0] = device;
+        Steps::start(Disks(all), config)
+    }
+
+    /// Sends the next requests to this data disk.
+    pub fn on(&mut self, disk: usize) -> &mut Steps {
+        self.disk = disk;
+        self
     }
 
     pub fn start(disks: Disks, config: LogCacheConfig) -> Result<Steps, LogError> {
@@ -113,7 +135,7 @@ impl Steps {
     ) -> Result<Steps, LogError> {
         // Every pass over the table takes several events.
         let config = LogCacheConfig { scan_slots: SCAN_SLOTS, ..config };
-        let core = activate::activate(config, memory, &mut disks)?;
+        let core = activate::activate(config, memory, disks.0.len() - 1, &mut disks)?;
         Ok(Steps {
             core,
             disks,
@@ -123,6 +145,7 @@ impl Steps {
             replies: BTreeMap::new(),
             reports: Vec::new(),
             sent: Vec::new(),
+            disk: 0,
             next_id: 0,
         })
     }
@@ -196,7 +219,7 @@ impl Steps {
     pub fn send(&mut self, io: Io) -> RequestId {
         self.next_id += 1;
         let id = RequestId(self.next_id);
-        self.handle(Event::Request(Request { id, io }));
+        self.handle(Event::Request(Request { id, disk: self.disk, io }));
         self.settle();
         id
     }
@@ -254,7 +277,7 @@ impl Steps {
 
     /// Returns the tag of a sector on the data disk alone.
     pub fn on_data_disk(&self, lba: u64) -> u8 {
-        tag_of(lba, &self.disks.0[DATA.0].bytes[lba as usize * 512..][..512])
+        tag_of(lba, &self.disks.0[DATA.0 + self.disk].bytes[lba as usize * 512..][..512])
     }
 
     pub fn log(&mut self) -> &mut Ram {

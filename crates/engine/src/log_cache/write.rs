@@ -2,8 +2,8 @@
 //! writes bypass the log if that is safe (rule 7).
 
 use super::data_disk::Bypass;
-use super::destager::Destager;
-use super::env::{DATA, Env, Op, View};
+use super::destager::Destagers;
+use super::env::{Env, Op, View, data_port};
 use super::format::{Entry, EntryKind};
 use super::keep::Keep;
 use super::queue::{DurableWaiter, PendingChange, PendingWrite};
@@ -16,12 +16,12 @@ use crate::{Extent, LINE_BYTES, SECTOR_BYTES};
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 
 /// Handles the requests at the front of the queue, until one has to wait for space.
-pub fn write_pending(destager: &Destager, keep: &mut Keep, env: &mut Env) {
+pub fn write_pending(destagers: &Destagers, keep: &mut Keep, env: &mut Env) {
     while let Some(mut pending) = env.queue.pop() {
         let through = env.log.has_failed();
         let goes_on = match through {
-            true => pending.may_write_through(destager, &env.view()),
-            false => pending.try_log(destager, keep, env),
+            true => pending.may_write_through(destagers, &env.view()),
+            false => pending.try_log(destagers, keep, env),
         };
         if !goes_on {
             env.queue.put_back(pending);
@@ -31,10 +31,11 @@ pub fn write_pending(destager: &Destager, keep: &mut Keep, env: &mut Env) {
         if through {
             pending.bypass(0, keep, env);
         } else if pending.done < pending.extent.sectors {
-            let seq = if env.invalidate(pending.extent) { env.data.last_invalidate() } else { 0 };
+            let is_noted = env.invalidate(pending.extent);
+            let seq = if is_noted { env.data.at(pending.extent).last_invalidate() } else { 0 };
             pending.bypass(seq, keep, env);
         } else {
-            pending.logged(destager, env);
+            pending.logged(destagers, env);
         }
     }
 }
@@ -42,8 +43,8 @@ pub fn write_pending(destager: &Destager, keep: &mut Keep, env: &mut Env) {
 impl PendingWrite {
     /// Puts the request into the log. True when all of it is in, or when it may bypass the log (none of it is in then); false if it has to
     /// wait.
-    fn try_log(&mut self, destager: &Destager, keep: &mut Keep, env: &mut Env) -> bool {
-        if self.done == 0 && env.log.chain().is_none() && self.may_bypass(destager, &env.view()) {
+    fn try_log(&mut self, destagers: &Destagers, keep: &mut Keep, env: &mut Env) -> bool {
+        if self.done == 0 && env.log.chain().is_none() && self.may_bypass(destagers, &env.view()) {
             return !env.index.is_visible_in(self.extent) || env.make_room(1, 0);
         }
         match self.change {
@@ -54,9 +55,9 @@ impl PendingWrite {
 
     /// Rule 7: nothing of the range is dirty in the log or bypassing it. The range also covers no line of the fingerprint: after a crash,
     /// records explain all changes there.
-    fn may_bypass(&self, destager: &Destager, view: &View) -> bool {
-        let View { config, data, index, .. } = *view;
-        let extent = self.extent;
+    fn may_bypass(&self, destagers: &Destagers, view: &View) -> bool {
+        let View { config, index, .. } = *view;
+        let (extent, data) = (self.extent, view.data.at(self.extent));
         let rest = self.durability == Durability::Volatile
             && config.promise != Promise::Always
             && data.continues_stream(extent.start)
@@ -70,20 +71,21 @@ impl PendingWrite {
             // A crash could take the record that invalidates the copy, and leave the copy and the write.
             && !index.is_kept_in(extent)
             // Recovery would not destage anything of it again.
-            && (index.is_silent_on(extent) && view.is_still(extent, destager) || config.canary.is(LogCanary::BlindBypass))
+            && (index.is_silent_on(extent) && view.is_still(extent, destagers) || config.canary.is(LogCanary::BlindBypass))
     }
 
     /// With a dead log: true if no older data can be destaged over this write.
-    fn may_write_through(&self, destager: &Destager, view: &View) -> bool {
-        let only_lost = destager.is_idle() && view.log.is_durable();
+    fn may_write_through(&self, destagers: &Destagers, view: &View) -> bool {
+        let only_lost = destagers.of(self.extent).is_idle() && view.log.is_durable();
         view.log.failure_is_recorded()
-            && view.is_still(self.extent, destager)
+            && view.is_still(self.extent, destagers)
             && (only_lost || !view.index.is_dirty_in(self.extent))
     }
 
     /// Sends the request to the data disk. Record `seq` says so.
     fn bypass(self, seq: u64, keep: &mut Keep, env: &mut Env) {
         let PendingWrite { id, extent, .. } = self;
+        let disk = env.data.disk_of(extent.start);
         let through = self.durability == Durability::Durable || env.config.promise == Promise::Always;
         // Over a block that a dead log has lost: if this write were lost as well, older data would come back unnoticed.
         let over_lost = env.log.has_failed() && env.index.is_dirty_in(extent);
@@ -93,16 +95,16 @@ impl PendingWrite {
             false if env.config.answers_when_written() => env.log.awaited(seq),
             false => 0,
         };
-        env.queue.touch(env.cx.now);
+        env.queue.touch(disk, env.cx.now);
         keep.overwritten(extent, env.config);
         // A discard cannot be sent durably.
         let discards = self.change == PendingChange::Range(EntryKind::Discard);
         let durable = durability == Durability::Durable && !discards;
         let bypass = Bypass { id, extent, seq, durable, has_no_log: env.log.has_failed() };
-        let key = env.data.send_bypass(bypass, env.config.is_large(extent));
+        let key = env.data[disk].send_bypass(bypass, env.config.is_large(extent));
         env.statistics.bypasses += 1;
         env.statistics.bypassed_sectors += extent.sectors;
-        env.submit(DATA, Op::Bypass(key), self.into_io(durability));
+        env.submit(data_port(disk), Op::Bypass { disk, key }, self.into_io(durability));
     }
 
     /// Appends the rest of a write. A request that fits is one record; a larger one is a chain of records, which
@@ -204,15 +206,16 @@ impl PendingWrite {
     }
 
     /// Answers a request that is in the log: now, a little later, or when it is durable.
-    fn logged(self, destager: &Destager, env: &mut Env) {
-        env.data.written_again(self.extent);
-        let seq = env.log.last_seq();
+    fn logged(self, destagers: &Destagers, env: &mut Env) {
         let PendingWrite { id, extent, .. } = self;
+        let disk = env.data.disk_of(extent.start);
+        env.data[disk].written_again(extent);
+        let seq = env.log.last_seq();
         env.statistics.logged_sectors += if self.change == PendingChange::Data { extent.sectors } else { 0 };
         let result = IoResult::ok(self.buf);
         let durable = self.durability == Durability::Durable && env.config.promise != Promise::Ordered;
         if durable || env.config.promise == Promise::Always {
-            env.queue.wait(DurableWaiter { id, seq, written: false, bypass: 0, result });
+            env.queue.wait(DurableWaiter { disk, id, seq, written: false, bypass: 0, result });
             return env.end_flush_epoch();
         }
         if self.durability == Durability::Durable {
@@ -221,16 +224,16 @@ impl PendingWrite {
         }
         let seq = env.log.awaited(seq);
         if env.config.answers_when_written() && seq > env.log.written_seq() {
-            return env.queue.wait(DurableWaiter { id, seq, written: true, bypass: 0, result });
+            return env.queue.wait(DurableWaiter { disk, id, seq, written: true, bypass: 0, result });
         }
-        env.answer_paced(id, extent.sectors, result, destager);
+        env.answer_paced(disk, id, extent.sectors, result, destagers);
     }
 }
 
 impl View<'_> {
     /// True when no write in flight changes the extent on the data disk: neither a bypassing one nor one of a gap.
-    fn is_still(&self, extent: Extent, destager: &Destager) -> bool {
-        !self.data.is_bypassed(extent) && !destager.is_filling(extent, self.config)
+    fn is_still(&self, extent: Extent, destagers: &Destagers) -> bool {
+        !self.data.at(extent).is_bypassed(extent) && !destagers.of(extent).is_filling(extent, self.config)
     }
 }
 
@@ -244,20 +247,20 @@ impl Env<'_> {
             if !self.config.canary.is(LogCanary::StaleClean) {
                 self.index.forget(extent, 0);
             }
-            return self.data.last_invalidate() > self.log.durable_seq();
+            return self.data.at(extent).last_invalidate() > self.log.durable_seq();
         }
         self.log.announce(1, 0);
         let seq = self.open_record();
         self.log.note(Entry { kind: EntryKind::Invalidate, extent, crc: 0 });
         self.index.forget(extent, seq);
-        self.data.invalidated(seq);
+        self.data.at_mut(extent).invalidated(seq);
         self.statistics.invalidates += 1;
         true
     }
 
     /// Takes a write that bypassed the log, and answers it, or lets it wait for its record.
-    pub fn bypass_completed(&mut self, key: u64, result: IoResult) {
-        let bypass = self.data.end_bypass(key, result.status.is_ok());
+    pub fn bypass_completed(&mut self, disk: usize, key: u64, result: IoResult) {
+        let bypass = self.data[disk].end_bypass(key, result.status.is_ok());
         if bypass.has_no_log && result.status.is_ok() {
             // Until now the lost blocks under the write were errors. (If the log failed later, what it took meanwhile is newer.)
             self.index.forget(bypass.extent, 0);
@@ -266,23 +269,31 @@ impl Env<'_> {
         let (id, seq, written) = (bypass.id, bypass.seq, !bypass.durable);
         let reached = if written { self.log.written_seq() } else { 0 }.max(self.log.durable_seq());
         // A flush makes the discard durable that a dead log could not take.
-        let flush = if written && self.config.promise == Promise::Always { self.data.owed() } else { 0 };
+        let flush =
+            if written && self.config.promise == Promise::Always { self.data[disk].owed() } else { 0 };
         if result.status.is_ok() && (seq > reached || flush > 0) {
-            self.queue.wait(DurableWaiter { id, seq, written, bypass: flush, result });
+            self.queue.wait(DurableWaiter { disk, id, seq, written, bypass: flush, result });
         } else {
-            self.finish(id, result);
+            self.finish(disk, id, result);
         }
     }
 
     /// Answers a write that is not durable yet, at the pace of destaging.
-    pub fn answer_paced(&mut self, id: RequestId, sectors: u64, result: IoResult, destager: &Destager) {
-        let pace = destager.pace(sectors, &self.view());
-        let at = self.queue.pace(self.cx.now, pace);
+    pub fn answer_paced(
+        &mut self,
+        disk: usize,
+        id: RequestId,
+        sectors: u64,
+        result: IoResult,
+        destagers: &Destagers,
+    ) {
+        let pace = destagers[disk].pace(sectors, &self.view());
+        let at = self.queue.pace(disk, self.cx.now, pace);
         if at <= self.cx.now {
-            self.finish(id, result);
+            self.finish(disk, id, result);
         } else {
             self.statistics.throttled += 1;
-            self.queue.delay(at, id, result);
+            self.queue.delay(at, disk, id, result);
         }
     }
 }

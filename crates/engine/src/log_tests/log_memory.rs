@@ -59,7 +59,7 @@ fn count(sectors: u64, pieces_per_line: u64, line_of: impl Fn(u64) -> u64) -> Co
             let at = Lba(line_of(written / pieces_per_line) * LINE_SECTORS + written % pieces_per_line * 2);
             let buf = Buf::blank((sectors * SECTOR_BYTES) as usize);
             let io = Io::Write { at, buf, durability: Durability::Volatile };
-            batch.push(Request { id: RequestId(id), io });
+            batch.push(Request { id: RequestId(id), disk: 0, io });
             written += 1;
         }
         rig.serve(&mut batch, |_, _| {});

@@ -1,6 +1,7 @@
 //! RAM of the lookup table, counted by the allocator: what the table says of itself is what it takes.
 
 use crate::log_tests::counting::ALLOCATED;
+use dcd_engine::log_cache::AddressSpace;
 use dcd_engine::log_cache::table::{Line, LookupTable, Piece, Place};
 
 /// A data disk of 1 TiB.
@@ -18,7 +19,7 @@ fn a_line_costs_at_most_twenty_bytes_and_the_table_says_what_it_takes() {
     for lines in [1u64 << 14, 1 << 18, 1 << 20] {
         let before = ALLOCATED.get();
         let taken = || ALLOCATED.get() - before;
-        let mut table = LookupTable::new(DISK_LINES, lines as usize, 1);
+        let mut table = LookupTable::new(&AddressSpace::one(DISK_LINES * 8), lines as usize, 1);
         let at_start = taken();
         for line in 0..lines {
             let piece = Piece::written(Place(line * 8), 0, 8, line as u32);

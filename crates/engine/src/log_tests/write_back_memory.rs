@@ -33,7 +33,7 @@ fn filled(contiguity: Option<Contiguity>) -> Rig {
             let buf = Buf::copy_of(&vec![at as u8; (sectors * SECTOR_BYTES) as usize]);
             let at_lba = Lba(line * LINE_SECTORS + offset);
             let io = Io::Write { at: at_lba, buf, durability: Durability::Volatile };
-            batch.push(Request { id: RequestId(at), io });
+            batch.push(Request { id: RequestId(at), disk: 0, io });
         }
         rig.serve(&mut batch, |_, _| {});
     }

@@ -96,7 +96,7 @@ fn up(mut error: IoError) -> IoError {
 }
 
 impl MirrorCore {
-    pub fn on_request(&mut self, Request { id, io }: Request, cx: &mut Cx) {
+    pub fn on_request(&mut self, Request { id, io, .. }: Request, cx: &mut Cx) {
         if let Err(error) = self.geometry.validate(&io) {
             return cx.reply(id, IoResult::err(io.take_buf(), error));
         }
@@ -113,7 +113,7 @@ impl MirrorCore {
                     self.is_taken(extent) || self.clients.waiting.iter().any(before)
                 });
                 match waits {
-                    true => self.clients.waiting.push_back(Request { id, io }),
+                    true => self.clients.waiting.push_back(Request { id, disk: 0, io }),
                     false => self.change(id, io, cx),
                 }
             }
@@ -143,7 +143,7 @@ impl MirrorCore {
                 at += 1;
                 continue;
             }
-            let Request { id, io } = self.clients.waiting.remove(at).expect("it was there just now");
+            let Request { id, io, .. } = self.clients.waiting.remove(at).expect("it was there just now");
             self.change(id, io, cx);
         }
     }

@@ -100,7 +100,7 @@ impl Rig {
 
     fn send(&mut self, io: Io) -> u64 {
         self.next += 1;
-        self.event(Event::Request(Request { id: RequestId(self.next), io }));
+        self.event(Event::Request(Request { id: RequestId(self.next), disk: 0, io }));
         self.next
     }
 

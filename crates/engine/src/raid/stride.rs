@@ -183,8 +183,8 @@ impl StrideBench {
 impl Layer for StrideBench {
     fn handle(&mut self, event: Event, cx: &mut Cx) {
         match event {
-            Event::Request(Request { id, io: Io::Flush }) => self.begin(id, cx),
-            Event::Request(Request { id, io }) => {
+            Event::Request(Request { id, io: Io::Flush, .. }) => self.begin(id, cx),
+            Event::Request(Request { id, io, .. }) => {
                 let error = IoError::new(ErrorKind::Unsupported);
                 cx.reply(id, IoResult::err(io.take_buf(), error));
             }
@@ -269,7 +269,8 @@ mod tests {
     fn play(pass: StridePass) -> (usize, Vec<(&'static str, Extent)>) {
         let mut bench = StrideBench::new([pass]);
         let (mut cx, mut waiting, mut sent) = (Cx::default(), VecDeque::new(), Vec::new());
-        bench.handle(Event::Request(Request { id: RequestId(7), io: Io::Flush }), cx.at(Nanos::ZERO));
+        bench
+            .handle(Event::Request(Request { id: RequestId(7), disk: 0, io: Io::Flush }), cx.at(Nanos::ZERO));
         let (mut most, mut now) = (0, Nanos::ZERO);
         loop {
             for command in cx.commands.drain(..) {

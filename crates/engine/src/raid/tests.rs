@@ -194,7 +194,7 @@ impl Bench {
 
     fn ask(&mut self, io: Io) -> u64 {
         self.requests += 1;
-        self.handle(Event::Request(Request { id: RequestId(self.requests), io }));
+        self.handle(Event::Request(Request { id: RequestId(self.requests), disk: 0, io }));
         self.requests
     }
 

@@ -318,7 +318,7 @@ impl Driver {
             let error = IoError { kind: ErrorKind::Shutdown, extent: io.extent() };
             self.refused.push_back((id, IoResult::err(io.take_buf(), error)));
         } else {
-            self.arrived.push_back(Request { id: RequestId(id as u64), io });
+            self.arrived.push_back(Request { id: RequestId(id as u64), disk: 0, io });
         }
     }
 

@@ -138,7 +138,7 @@ impl Driver {
                 StopPhase::Requests if self.origins.is_empty() => {
                     stopping.phase = StopPhase::Flush;
                     let id = RequestId(self.origins.insert(AnswerTo::LastFlush) as u64);
-                    stack.request(now, Request { id, io: Io::Flush });
+                    stack.request(now, Request { id, disk: 0, io: Io::Flush });
                 }
                 StopPhase::FlushEnded => {
                     stopping.phase = StopPhase::Host;

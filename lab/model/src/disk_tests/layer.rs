@@ -413,7 +413,7 @@ fn a_slow_device_below_shows_in_the_status_and_does_not_hold_the_disk_up() {
     let mut cx = Cx::default();
     for id in 0..2 {
         let io = Io::Read { at: Lba(id * 5_000), buf: Buf::blank(512) };
-        disk.handle(Event::Request(Request { id: RequestId(id), io }), cx.at(Nanos::ZERO));
+        disk.handle(Event::Request(Request { id: RequestId(id), disk: 0, io }), cx.at(Nanos::ZERO));
     }
     let first = disk.next_deadline().unwrap();
     disk.handle(Event::Wake, cx.at(first));

@@ -65,7 +65,7 @@ impl Flights {
             }
         };
         let id = RequestId(u64::from(place));
-        self.requests.push(Request { id, io });
+        self.requests.push(Request { id, disk: 0, io });
         id
     }
 

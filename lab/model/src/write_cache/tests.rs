@@ -110,7 +110,7 @@ impl Bench {
 
     fn ask(&mut self, io: Io) -> Vec<Sent> {
         self.requests += 1;
-        self.handle(Event::Request(Request { id: RequestId(self.requests), io }))
+        self.handle(Event::Request(Request { id: RequestId(self.requests), disk: 0, io }))
     }
 
     fn write(&mut self, at: u64) -> Vec<Sent> {

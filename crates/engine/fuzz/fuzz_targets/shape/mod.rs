@@ -14,6 +14,7 @@ pub fn superblock() -> LogSuperblock {
         data_uuid: *b"disk of the test",
         log_sectors: FIRST_SEGMENT_SECTOR + u64::from(segments * segment_bytes) / 512,
         data_sectors: 1 << 12,
+        other_disks: Vec::new(),
         segment_bytes,
         segments,
         log_block_bytes: 512,

@@ -7,8 +7,7 @@ use super::{BatchPhase, Destager, RETRY_FIRST, RETRY_MAX};
 use crate::Nanos;
 use crate::destage::when;
 use crate::layer::{IoError, IoResult};
-use crate::log_cache::env::{Env, View};
-use crate::log_cache::index::Index;
+use crate::log_cache::env::{DiskView, Env};
 use crate::log_cache::table::RangePart;
 
 /// A batch of so many sectors counts as much as all before it, when the time for a sector is learnt.
@@ -51,12 +50,12 @@ pub struct BatchEnd {
 }
 
 impl Destager {
-    fn wait(&self, view: &View) -> Wait {
+    fn wait(&self, view: &DiskView) -> Wait {
         let writes_nothing = matches!(self.phase, BatchPhase::Idle | BatchPhase::Choose);
         if view.log.awaits_record() && writes_nothing {
             return Wait::Record;
         }
-        if !view.life.serves() && !view.log.has_failed() || !self.has_work(view.index) {
+        if !view.life.serves() && !view.log.has_failed() || !self.has_work(view) {
             return Wait::Rest;
         }
         if let Some(at) = self.retry_at.filter(|at| *at > view.now) {
@@ -70,7 +69,7 @@ impl Destager {
     }
 
     #[inline]
-    pub fn deadline(&self, view: &View) -> Option<Nanos> {
+    pub fn deadline(&self, view: &DiskView) -> Option<Nanos> {
         // A completion goes on with the batch in any case.
         if !self.flights.is_empty() {
             return None;
@@ -88,17 +87,17 @@ impl Destager {
         }
     }
 
-    fn has_work(&self, index: &Index) -> bool {
-        self.phase != BatchPhase::Idle || index.is_dirty()
+    fn has_work(&self, view: &DiskView) -> bool {
+        self.phase != BatchPhase::Idle || view.index.is_dirty_on(self.disk)
     }
 
     /// Something is dirty that can be read, and the policy does not wait for an event.
-    pub fn wants_to_run(&self, view: &View) -> bool {
-        self.has_work(view.index) && view.index.lost.len() == 0 && self.when(view) != when::Choice::Wait
+    pub fn wants_to_run(&self, view: &DiskView) -> bool {
+        self.has_work(view) && view.index.lost.len() == 0 && self.when(view) != when::Choice::Wait
     }
 
-    fn when(&self, view: &View) -> when::Choice {
-        let View { config, queue, .. } = view;
+    fn when(&self, view: &DiskView) -> when::Choice {
+        let config = view.config;
         if view.must_destage() {
             return when::Choice::Run;
         }
@@ -108,8 +107,8 @@ impl Destager {
         config.when.choose(&when::PolicyView {
             now: view.now,
             utilisation: view.log.ring().utilisation(),
-            foreground: queue.foreground(),
-            last_activity: queue.last_activity(),
+            foreground: view.foreground(),
+            last_activity: view.last_activity(),
             running: self.triggered,
             in_flight: 0,
             depth: 1,
@@ -121,7 +120,7 @@ impl Destager {
     }
 
     /// Decides whether destaging may go on now, and remembers the answer. Runs after every event.
-    pub fn start(&mut self, view: &View) -> Wait {
+    pub fn start(&mut self, view: &DiskView) -> Wait {
         self.room.grow_reads(view.config.destage_depth);
         let marks = [view.config.high_mark, view.config.low_mark];
         let [high, low] = marks.map(|mark| f64::from(mark) / 100.0);
@@ -148,7 +147,7 @@ impl Destager {
         loop {
             let phase = self.phase;
             match phase {
-                BatchPhase::Idle => self.begin_batch(&env.view())?,
+                BatchPhase::Idle => self.begin_batch(&env.view().of(self.disk))?,
                 BatchPhase::Choose => self.step_choose(env)?,
                 BatchPhase::Epoch => self.step_epoch(env),
                 BatchPhase::Ranges => self.step_ranges(env),
@@ -163,7 +162,7 @@ impl Destager {
     }
 
     /// Begins a batch, if no superblock has to be written before.
-    fn begin_batch(&mut self, view: &View) -> Result<(), Stuck> {
+    fn begin_batch(&mut self, view: &DiskView) -> Result<(), Stuck> {
         let failed = view.log.has_failed();
         let safe = if failed { u64::MAX } else { view.log.safe_seq() };
         self.errors = 0;
@@ -195,7 +194,7 @@ impl Destager {
 
     /// Looks through one part of the table for what is destaged.
     fn step_choose(&mut self, env: &mut Env) -> Result<(), Stuck> {
-        let view = env.view();
+        let view = env.view().of(self.disk);
         if !self.choose_part(&view) {
             return Ok(());
         }
@@ -246,7 +245,7 @@ impl Destager {
         self.room.sort_items(env.config.how);
         self.range_parts.clear();
         for part in ordered.index().ranges().iter() {
-            self.add_range(part, env.data.geometry());
+            self.add_range(part, env.data[self.disk].geometry());
         }
         let last = ordered.batch_last();
         let is_of_batch = |part: &RangePart| part.info.seq <= last;
@@ -272,9 +271,9 @@ impl Destager {
         let flushed = flush.is_ok() && !failed_flush;
         self.rest();
         self.choosing.look_again();
-        env.data.fingerprint.flushed(flushed);
+        env.data[self.disk].fingerprint.flushed(flushed);
         // What could not be read may be readable the next time; destage that is ordered must not go on without it.
-        let again = self.errors > 0 || env.index.lost.has_doubtful();
+        let again = self.errors > 0 || env.index.lost.has_doubtful(env.data.space().extent(self.disk));
         if flushed {
             for items in self.room.items.chunks(TOUCHED_AT_ONCE) {
                 env.index.table().touch(items.iter().map(|item| item.line));

@@ -6,21 +6,23 @@ use super::room::{BatchFlight, Group, ItemRead, ItemTarget};
 use super::{BatchPhase, Destager};
 use crate::destage::how;
 use crate::layer::{Discards, Durability, Io, IoResult, Port};
-use crate::log_cache::env::{DATA, Env, LOG, Op};
+use crate::log_cache::LogCanary;
+use crate::log_cache::env::{Env, LOG, Op, data_port};
 use crate::log_cache::log::Log;
 use crate::log_cache::table::RangeKind;
 use crate::{Buf, Lba, SECTOR_BYTES, byte_offset};
 
 impl Destager {
     fn may_send(&self, port: Port, env: &Env) -> bool {
-        self.flights.len() < self.patience.depth_on(port, &env.view()).min(self.room.reads_count())
+        self.flights.len()
+            < self.patience.depth_on(port, &env.view().of(self.disk)).min(self.room.reads_count())
     }
 
     fn may_write(&mut self, env: &Env) -> bool {
-        if !self.may_send(DATA, env) {
+        if !self.may_send(data_port(self.disk), env) {
             return false;
         }
-        let is_limited = self.throttle.until(&env.view()).is_some();
+        let is_limited = self.throttle.until(&env.view().of(self.disk)).is_some();
         // A batch that waits for the rate does not show how fast the disk is.
         self.suspended |= is_limited;
         !is_limited
@@ -31,14 +33,16 @@ impl Destager {
             let Some((extent, kind)) = self.range_parts.pop_front() else { break };
             let durability = Durability::Volatile;
             let io = match kind {
-                RangeKind::Discard if env.data.geometry().discards != Discards::No => Io::Discard { extent },
+                RangeKind::Discard if env.data[self.disk].geometry().discards != Discards::No => {
+                    Io::Discard { extent }
+                }
                 RangeKind::Discard => Io::WriteZeroes { extent, unmap: true, durability },
                 RangeKind::Zeroes { unmap } => Io::WriteZeroes { extent, unmap, durability },
             };
             // It goes there as it was chosen, whatever is written over the range meanwhile.
-            env.data.fingerprint.send_range(extent, kind);
-            if matches!(io, Io::WriteZeroes { .. }) && !env.data.geometry().fast_zeroes {
-                self.throttle.sent(extent.sectors * SECTOR_BYTES, &env.view());
+            env.data[self.disk].fingerprint.send_range(extent, kind);
+            if matches!(io, Io::WriteZeroes { .. }) && !env.data[self.disk].geometry().fast_zeroes {
+                self.throttle.sent(extent.sectors * SECTOR_BYTES, &env.view().of(self.disk));
             }
             self.send(BatchFlight::Range(extent), io, env);
         }
@@ -51,7 +55,7 @@ impl Destager {
             } else {
                 (self.started, self.suspended) = (env.cx.now, false);
                 self.phase = BatchPhase::Read;
-                self.plan_window(&env.view());
+                self.plan_window(&env.view().of(self.disk));
             }
         }
     }
@@ -68,7 +72,7 @@ impl Destager {
             let read = Log::read(extent.start, buf, group.copy);
             self.send(BatchFlight::Read(group), read, env);
         }
-        while self.room.groups.is_empty() && self.may_send(DATA, env) {
+        while self.room.groups.is_empty() && self.may_send(data_port(self.disk), env) {
             let Some(read) = self.room.gap_reads.pop_front() else { break };
             let extent = read.extent;
             let buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
@@ -170,10 +174,14 @@ impl Destager {
             let place = run.place_of(at);
             let buf = room.window(place, bytes);
             for block in &room.blocks[first..last] {
-                env.data.fingerprint.send_data(block.target, &buf, byte_offset(at, block.target.start));
+                env.data[self.disk].fingerprint.send_data(
+                    block.target,
+                    &buf,
+                    byte_offset(at, block.target.start),
+                );
             }
             self.next_block = last;
-            self.throttle.sent(buf.len() as u64, &env.view());
+            self.throttle.sent(buf.len() as u64, &env.view().of(self.disk));
             env.statistics.destage_writes += 1;
             let write = Io::Write { at, buf, durability: Durability::Volatile };
             self.send(BatchFlight::Write(first..last), write, env);
@@ -181,7 +189,7 @@ impl Destager {
         if self.flights.is_empty() && self.next_run >= self.room.runs.len() {
             if self.next < self.room.items.len() {
                 self.phase = BatchPhase::Read;
-                self.plan_window(&env.view());
+                self.plan_window(&env.view().of(self.disk));
             } else {
                 self.room.clear_window();
                 self.phase = BatchPhase::Flush;
@@ -191,15 +199,20 @@ impl Destager {
 
     pub(super) fn step_flush(&mut self, env: &mut Env) {
         if self.flights.is_empty() {
-            env.data.begin_batch();
+            env.data[self.disk].begin_batch();
             self.send(BatchFlight::Flush, Io::Flush, env);
         }
     }
 
     pub(super) fn send(&mut self, flight: BatchFlight, io: Io, env: &mut Env) {
-        let port = if matches!(flight, BatchFlight::Read(_) | BatchFlight::Epoch) { LOG } else { DATA };
-        let slot = self.flights.insert(flight);
-        env.submit(port, Op::Destage(slot), io);
+        if env.config.canary.is(LogCanary::FlushOther) && matches!(flight, BatchFlight::Flush) {
+            let other = data_port((self.disk + 1) % env.data.space().count());
+            let (disk, slot) = (self.disk, self.flights.insert(flight));
+            return env.submit(other, Op::Destage { disk, slot }, io);
+        }
+        let is_of_log = matches!(flight, BatchFlight::Read(_) | BatchFlight::Epoch);
+        let (disk, slot) = (self.disk, self.flights.insert(flight));
+        env.submit(if is_of_log { LOG } else { data_port(disk) }, Op::Destage { disk, slot }, io);
     }
 
     /// An operation has completed; the end of the batch, if it was the last one.
@@ -214,7 +227,9 @@ impl Destager {
         }
         match flight {
             BatchFlight::Epoch => self.epoch_completed(&result, env),
-            BatchFlight::Range(extent) if result.status.is_err() => env.data.fingerprint.failed(extent),
+            BatchFlight::Range(extent) if result.status.is_err() => {
+                env.data[self.disk].fingerprint.failed(extent)
+            }
             BatchFlight::Range(extent) => env.statistics.destaged_range_sectors += extent.sectors,
             BatchFlight::Read(group) => {
                 env.log.unpin(group.segment);
@@ -246,7 +261,7 @@ impl Destager {
                 for block in blocks {
                     let how::DirtyBlock { target: extent, index, .. } = self.room.blocks[block];
                     self.room.items[index as usize].failed = true;
-                    env.data.fingerprint.failed(extent);
+                    env.data[self.disk].fingerprint.failed(extent);
                 }
             }
             BatchFlight::Write(blocks) => {

@@ -7,7 +7,7 @@ use super::room::{Item, Room};
 use super::sweep::{self, First};
 use crate::destage::what;
 use crate::layer::{Discards, Geometry};
-use crate::log_cache::env::View;
+use crate::log_cache::env::DiskView;
 use crate::log_cache::log::Chain;
 use crate::log_cache::table::{Line, Piece, RangeKind, RangePart, TablePart};
 use crate::log_cache::{HowPolicy, WhatPolicy};
@@ -57,14 +57,14 @@ impl Choosing {
         self.seen = None;
     }
 
-    fn begin_pass(&mut self, pass: TablePass, view: &View) {
+    fn begin_pass(&mut self, pass: TablePass, view: &DiskView) {
         (self.pass, self.part) = (pass, TablePart::first(view.config.scan_slots));
     }
 }
 
 /// Rules that decide what may be destaged.
 pub(super) struct Eligible<'a> {
-    pub view: &'a View<'a>,
+    pub view: &'a DiskView<'a>,
     /// The zeroes and discards of the batch.
     range_ids: &'a [u64],
     /// The segments of the batch, by index.
@@ -84,6 +84,7 @@ impl Eligible<'_> {
         // Older records of the chain's first segment wait, too.
         let is_chained = |chain: Chain| log.number_of(piece.place) >= chain.segment;
         piece.dirty
+            && self.view.has(line)
             && !self.view.index.lost.is_lost(line, piece.place)
             && !self.chain.is_some_and(is_chained)
             && (log.has_failed() || log.buffers().holding(piece.place.0).is_none())
@@ -118,7 +119,7 @@ impl Eligible<'_> {
     }
 }
 
-impl View<'_> {
+impl DiskView<'_> {
     /// The destaging order. Only the tail gives segments up (rule 1), so while somebody waits for space, and from the low
     /// mark on, the oldest go first whatever the policy is: in another order much would be destaged and nothing be free. When the log has
     /// failed, the newest go first: only RAM has those.
@@ -147,7 +148,7 @@ impl View<'_> {
     }
 
     fn dirty_lines(&self) -> u64 {
-        self.index.table().counts().dirty_sectors / LINE_SECTORS
+        self.index.dirty_sectors_on(self.disk) / LINE_SECTORS
     }
 
     /// Returns how many sectors the log can take before the tail moves.
@@ -159,7 +160,7 @@ impl View<'_> {
 
 impl Room {
     /// Chooses the segments of the batch, or of the lap, by the policy: so many lines of them, or one segment. The sectors in them.
-    fn choose_segments(&mut self, view: &View, lines: u64) -> u64 {
+    fn choose_segments(&mut self, view: &DiskView, lines: u64) -> u64 {
         let last = view.chain().map_or(u64::MAX, |chain| chain.segment);
         let what = view.what();
         let Room { parts, chosen, barren, .. } = self;
@@ -167,7 +168,7 @@ impl Room {
         parts.clear();
         for number in ring.tail()..=ring.head().min(last) {
             let index = ring.index(number);
-            let dirty_sectors = view.index.dirty_sectors_of(index);
+            let dirty_sectors = view.index.dirty_sectors_of(index, view.disk);
             if dirty_sectors > 0 && !barren[index as usize] {
                 parts.push(what::Part {
                     number,
@@ -202,11 +203,12 @@ impl Room {
 }
 
 impl Destager {
-    pub(super) fn choose_ranges(&mut self, safe: u64, view: &View) {
+    pub(super) fn choose_ranges(&mut self, safe: u64, view: &DiskView) {
         self.range_ids.clear();
         self.range_parts.clear();
         let ranges = view.index.ranges();
-        let oldest = ranges.oldest().take(RANGES_AT_ONCE);
+        let oldest =
+            ranges.oldest().filter(|part| view.has(Line::of(part.extent.start))).take(RANGES_AT_ONCE);
         let mut parts: Vec<RangePart> = oldest.take_while(|part| part.info.seq <= safe).collect();
         // A range is destaged as a whole: also the last one.
         if parts.len() == RANGES_AT_ONCE {
@@ -238,7 +240,7 @@ impl Destager {
     }
 
     /// Begins to choose the blocks of a batch; false where none can be destaged before something changes.
-    pub(super) fn begin_choice(&mut self, safe: u64, view: &View) -> bool {
+    pub(super) fn begin_choice(&mut self, safe: u64, view: &DiskView) -> bool {
         let failed = view.log.has_failed();
         self.room.items.clear();
         if self.choosing.seen != Some((failed, safe)) {
@@ -257,7 +259,7 @@ impl Destager {
     }
 
     /// Begins a pass over the pieces of chosen segments; false where no segment is left to choose.
-    fn begin_pieces(&mut self, view: &View) -> bool {
+    fn begin_pieces(&mut self, view: &DiskView) -> bool {
         let Destager { choosing, room, sweep, .. } = self;
         let lap_lines = sweep.lap_lines(view.dirty_lines(), view.is_short() && view.has_writers());
         let sweeps = view.sweeps();
@@ -280,7 +282,7 @@ impl Destager {
     }
 
     /// Looks through one part of the table; true when the batch is chosen.
-    pub(super) fn choose_part(&mut self, view: &View) -> bool {
+    pub(super) fn choose_part(&mut self, view: &DiskView) -> bool {
         if self.choosing.found_nothing {
             // There are only ranges.
             return true;
@@ -322,7 +324,7 @@ impl Destager {
     }
 
     /// The whole table was looked through; true when that is enough.
-    fn end_pass(&mut self, view: &View) -> bool {
+    fn end_pass(&mut self, view: &DiskView) -> bool {
         let pass = self.choosing.pass;
         match pass {
             TablePass::Stripes if self.room.items.is_empty() => {
@@ -362,7 +364,7 @@ impl Destager {
 
     /// Leaves out the last segments as a whole if the chosen ones have more pieces than a batch has room for: with a few pieces left of
     /// each, no segment would be free. False if all have room.
-    fn leave_out_last_segments(&mut self, view: &View) -> bool {
+    fn leave_out_last_segments(&mut self, view: &DiskView) -> bool {
         let Room { parts, chosen, pieces, items_max, .. } = &mut self.room;
         let (mut sum, mut sectors) = (0, 0);
         for part in parts.iter() {
@@ -375,7 +377,7 @@ impl Destager {
         sum > *items_max
     }
 
-    fn end_sweep_pass(&mut self, view: &View) {
+    fn end_sweep_pass(&mut self, view: &DiskView) {
         let Destager { sweep, choosing, room: Room { items, chosen, .. }, .. } = self;
         choosing.first.cut(items);
         let ring = view.log.ring();
@@ -384,7 +386,9 @@ impl Destager {
             choosing.first.max() as u64 * LINE_SECTORS,
             view.free_sectors(),
             view.log.superblock().segment_sectors(),
-            segments.map(|index| (index, chosen[index as usize] || view.index.dirty_sectors_of(index) == 0)),
+            segments.map(|index| {
+                (index, chosen[index as usize] || view.index.dirty_sectors_of(index, view.disk) == 0)
+            }),
         );
     }
 }

@@ -3,7 +3,7 @@
 use crate::Nanos;
 use crate::destage::when::WhenPolicy;
 use crate::layer::Port;
-use crate::log_cache::env::{DATA, View};
+use crate::log_cache::env::{DiskView, LOG};
 
 /// Reads that go undisturbed by destaging after each one that met it, while nobody writes: fewer than one in a hundred wait.
 const READS_FIRST: u64 = 127;
@@ -42,7 +42,7 @@ impl Patience {
     /// undisturbed after each one that met destaging. The number falls to none as writers fill the log; a writer that waits for space
     /// comes before all readers. While nobody writes, a single operation is in flight: beside writers, it would have to wait at the
     /// disk for their and the readers' requests each time, and the log would be full.
-    pub fn depth_on(&self, port: Port, view: &View) -> usize {
+    pub fn depth_on(&self, port: Port, view: &DiskView) -> usize {
         if view.log_is_held_up() {
             return 0;
         }
@@ -56,7 +56,7 @@ impl Patience {
     /// A burst that the log has room for is over sooner without destaging: so there is none beside it at the high mark, and ever more
     /// above it (with the square of what is used), until the log is full. This ends, as each request of the burst waits for a disk, or
     /// for space, and then all operations are allowed. A drain goes on beside bursts: somebody waits for its end.
-    fn depth_beside_writers(&self, view: &View) -> usize {
+    fn depth_beside_writers(&self, view: &DiskView) -> usize {
         let most = view.config.destage_depth;
         let gives_way = view.log.geometry().rotational
             && !view.log.has_failed()
@@ -79,10 +79,10 @@ impl Patience {
     }
 }
 
-impl View<'_> {
+impl DiskView<'_> {
     fn depth_beside_readers(&self, port: Port) -> usize {
         let spins =
-            if port == DATA { self.data.geometry().rotational } else { self.log.geometry().rotational };
+            if port == LOG { self.log.geometry().rotational } else { self.data.geometry().rotational };
         match self.readers_quiet() {
             Some(quiet) if spins => {
                 let may = quiet >= READER_RESTS || self.data.readers.undisturbed() >= self.reads_first();
@@ -131,7 +131,7 @@ impl View<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::env::LOG;
+    use super::super::super::env::DATA;
     use super::super::super::testing_steps::{Steps, quiet};
     use super::super::super::{LogCacheConfig, Promise};
     use super::*;
@@ -192,7 +192,7 @@ mod tests {
             line += 1;
             steps.write(line % 500 * 2 * LINE_SECTORS, LINE_SECTORS, 1);
         };
-        let depth = |steps: &Steps| steps.core.destager.patience.depth_on(DATA, &steps.core.view());
+        let depth = |steps: &Steps| steps.core.destagers[0].patience.depth_on(DATA, &steps.core.view().of(0));
         while steps.held.is_empty() {
             write(&mut steps);
         }

@@ -14,14 +14,14 @@
 use super::Destager;
 use super::room::{Gap, GapRead, Item, ItemTarget, Room};
 use crate::destage::contiguity::{Contiguity, Strides};
-use crate::log_cache::env::View;
+use crate::log_cache::env::DiskView;
 use crate::log_cache::table::{Line, Piece};
 use crate::log_cache::{LogCacheConfig, LogCanary};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
 
 impl Destager {
     /// The rules, where this batch may fill gaps.
-    pub(super) fn gap_rules<'a>(&self, view: &View<'a>) -> Option<&'a Contiguity> {
+    pub(super) fn gap_rules<'a>(&self, view: &DiskView<'a>) -> Option<&'a Contiguity> {
         let may = !view.log.has_failed() && !self.is_after_failure();
         view.config.contiguity.as_ref().filter(|rules| may && view.config.may_fill(rules))
     }
@@ -35,7 +35,7 @@ impl Destager {
     }
 
     /// Makes a gap a part of the window's newest run, if it pays and its content can be had.
-    pub(super) fn add_gap(&mut self, extent: Extent, view: &View) -> bool {
+    pub(super) fn add_gap(&mut self, extent: Extent, view: &DiskView) -> bool {
         let Some(rules) = self.gap_rules(view) else { return false };
         let pays = |rule: &Strides| rule.allow_between(extent.start, extent.end());
         let (pays, may_read) = (pays(&rules.write), pays(&rules.read));
@@ -52,8 +52,8 @@ impl Destager {
     }
 
     /// Adds what the log has of a gap behind the newest run to what is read from it, if that is all of it.
-    fn add_clean_pieces(&mut self, extent: Extent, view: &View) -> bool {
-        let View { log, index, .. } = *view;
+    fn add_clean_pieces(&mut self, extent: Extent, view: &DiskView) -> bool {
+        let (log, index) = (view.log, view.index);
         let segment = |piece: &Piece| log.number_of(piece.place);
         // What lies before the tail may be written again at any time.
         let usable = |piece: &Piece| {

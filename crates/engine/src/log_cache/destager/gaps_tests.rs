@@ -142,7 +142,7 @@ fn the_tail_does_not_pass_a_clean_copy_that_fills_a_gap() {
     // The block that keeps the tail is given up, so that it is not in the batch; then it is written again.
     steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Read { .. }));
     steps.wait(1 << 31);
-    assert!(!steps.held.is_empty() && !steps.core.destager.is_idle());
+    assert!(!steps.held.is_empty() && !steps.core.destagers[0].is_idle());
     let again = steps.write_as(0, 8, 8, Durability::Durable);
     assert!(steps.is_ok(again));
     assert_eq!(steps.core.log.ring().tail(), tail);

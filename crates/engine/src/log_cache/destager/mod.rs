@@ -39,15 +39,17 @@ mod sweep_tests;
 mod tests;
 
 use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
 
 use super::config::LogCacheConfig;
-use super::env::View;
+use super::disks::AddressSpace;
+use super::env::{DiskView, View};
 use super::format::LogSuperblock;
 use super::lost::LostPieces;
-use super::table::RangeKind;
+use super::table::{Line, RangeKind};
 use crate::layer::Geometry;
 use crate::slab::Slab;
-use crate::{Extent, LINE_SECTORS, Nanos};
+use crate::{Extent, Nanos};
 pub use batch::{BatchEnd, Wait};
 use choose::Choosing;
 use depth::Patience;
@@ -75,8 +77,74 @@ enum BatchPhase {
     Flush,
 }
 
-/// The state of destaging.
+/// Destaging to each data disk.
+pub struct Destagers {
+    disks: Vec<Destager>,
+    space: AddressSpace,
+}
+
+impl Destagers {
+    pub fn new(disks: Vec<Destager>, space: AddressSpace) -> Destagers {
+        Destagers { disks, space }
+    }
+
+    /// Destaging to the disk that an extent lies on.
+    pub fn of(&self, extent: Extent) -> &Destager {
+        &self.disks[self.space.disk_of(extent.start)]
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, Destager> {
+        self.disks.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Destager> {
+        self.disks.iter_mut()
+    }
+
+    pub fn are_idle(&self) -> bool {
+        self.iter().all(Destager::is_idle)
+    }
+
+    pub fn wants_durable(&self) -> bool {
+        self.iter().any(|destager| destager.stalled)
+    }
+
+    pub fn log_took(&mut self, took: Nanos, most: usize) {
+        self.iter_mut().for_each(|destager| destager.log_took(took, most));
+    }
+
+    /// See [`Destager::hold`].
+    pub fn hold(&self) -> u64 {
+        self.iter().map(Destager::hold).min().unwrap_or(u64::MAX)
+    }
+
+    /// A superblock must say what is destaged.
+    pub fn take_mark(&mut self) -> bool {
+        self.iter_mut().fold(false, |mark, destager| std::mem::take(&mut destager.wants_mark) | mark)
+    }
+
+    /// Returns the record before which everything is destaged, if destage is ordered: then there is one disk.
+    pub fn destaged_seq(&self) -> Option<u64> {
+        self.disks[0].ordered.as_ref().map(|ordered| ordered.destaged_seq())
+    }
+}
+
+impl Index<usize> for Destagers {
+    type Output = Destager;
+    fn index(&self, disk: usize) -> &Destager {
+        &self.disks[disk]
+    }
+}
+
+impl IndexMut<usize> for Destagers {
+    fn index_mut(&mut self, disk: usize) -> &mut Destager {
+        &mut self.disks[disk]
+    }
+}
+
+/// The state of destaging to a data disk.
 pub struct Destager {
+    disk: usize,
     phase: BatchPhase,
     /// See [`Destager::flush_failed`].
     failed_flush: bool,
@@ -112,6 +180,8 @@ pub struct Destager {
     batch_sectors: u64,
     hold: u64,
     ordered: Option<Box<Ordered>>,
+    /// True if no block can be destaged before something changes.
+    pub rests: bool,
 }
 
 impl Destager {
@@ -120,15 +190,19 @@ impl Destager {
         superblock: &LogSuperblock,
         ordered: Option<Ordered>,
         log: &Geometry,
-        data: &Geometry,
+        (disk, data): (usize, &Geometry),
     ) -> Destager {
         Destager {
+            disk,
             phase: BatchPhase::Idle,
             failed_flush: false,
             room: Room::new(config, superblock, log.rotational),
             next: 0,
             next_run: 0,
-            sweep: Sweep::new(data.sectors.div_ceil(LINE_SECTORS), superblock.segments as usize),
+            sweep: Sweep::new(
+                Line::touching(AddressSpace::of(disk, data.sectors)),
+                superblock.segments as usize,
+            ),
             choosing: Choosing::default(),
             next_block: 0,
             range_ids: Vec::new(),
@@ -152,7 +226,14 @@ impl Destager {
             batch_sectors: 0,
             hold: u64::MAX,
             ordered: ordered.map(Box::new),
+            rests: false,
         }
+    }
+
+    /// Memory for what is written.
+    #[cfg(test)]
+    pub fn memory_bytes(&self) -> usize {
+        self.room.memory_bytes()
     }
 
     pub const fn nanos_per_sector(&self) -> f64 {
@@ -175,10 +256,6 @@ impl Destager {
         }
     }
 
-    pub const fn wants_durable(&self) -> bool {
-        self.stalled
-    }
-
     /// The oldest segment that the batch reads: its places must not be used again before the batch ends, or a newer copy
     /// at the same place would be taken for the one that was destaged.
     pub fn hold(&self) -> u64 {
@@ -191,16 +268,6 @@ impl Destager {
         self.room.items.clear();
         self.range_parts.clear();
         self.phase = BatchPhase::Flush;
-    }
-
-    /// A superblock must say what is destaged.
-    pub fn take_mark(&mut self) -> bool {
-        std::mem::take(&mut self.wants_mark)
-    }
-
-    /// Returns the record before which everything is destaged, if destage is ordered.
-    pub fn destaged_seq(&self) -> Option<u64> {
-        self.ordered.as_ref().map(|ordered| ordered.destaged_seq())
     }
 
     /// Skips the log up to this place: nothing before it is dirty, so ordered destage need not read it.
@@ -245,12 +312,12 @@ impl Destager {
     }
 
     /// True while the batch waits for `destage_rate`.
-    pub fn is_limited(&self, view: &View) -> bool {
+    pub fn is_limited(&self, view: &DiskView) -> bool {
         self.writes_at(view).is_some()
     }
 
     /// Returns when the rate lets the batch write on; none if it lets it now, or the batch does not write.
-    fn writes_at(&self, view: &View) -> Option<Nanos> {
+    fn writes_at(&self, view: &DiskView) -> Option<Nanos> {
         let writes = matches!(self.phase, BatchPhase::Ranges | BatchPhase::Write);
         self.throttle.until(view).filter(|_| writes)
     }

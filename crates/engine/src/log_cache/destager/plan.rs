@@ -1,6 +1,6 @@
 //! Planning a window of a batch: as many items as the memory holds, what to read for them, and in which runs they are written.
 
-use super::super::env::View;
+use super::super::env::DiskView;
 use super::Destager;
 use super::room::{Group, Item, ItemRead, ItemTarget, Room, WriteRun};
 use crate::destage::how;
@@ -13,7 +13,7 @@ const SPINNING_GAP_SECTORS: u64 = 128;
 
 impl Destager {
     /// Takes the next items that fit the memory, and plans what to read and what to write.
-    pub(super) fn plan_window(&mut self, view: &View) {
+    pub(super) fn plan_window(&mut self, view: &DiskView) {
         self.room.clear_window();
         (self.next_run, self.next_block) = (0, 0);
         let first = self.next;
@@ -44,7 +44,7 @@ impl Destager {
         }
     }
 
-    fn plan_runs(&mut self, first: usize, view: &View) {
+    fn plan_runs(&mut self, first: usize, view: &DiskView) {
         for block in 0..self.room.blocks.len() {
             let extent = self.room.blocks[block].target;
             let joined = self.joins_run(extent, view);
@@ -70,7 +70,7 @@ impl Destager {
     }
 
     /// Returns true when a block continues the newest run. Adds the gap before the block to the run if that gap is filled.
-    fn joins_run(&mut self, extent: Extent, view: &View) -> bool {
+    fn joins_run(&mut self, extent: Extent, view: &DiskView) -> bool {
         let Some(run) = self.room.runs.last() else { return false };
         let end = run.end();
         if extent.start < end || extent.end() - run.start > how::MERGE_SECTORS_MAX {
@@ -89,7 +89,8 @@ impl Destager {
 
 impl Room {
     /// Plans the reads of the log for a window's targets, in the log's order.
-    fn plan_groups(&mut self, View { log, index, .. }: &View) {
+    fn plan_groups(&mut self, view: &DiskView) {
+        let (log, index) = (view.log, view.index);
         let block_sectors = log.superblock().log_block_sectors();
         let gap = if log.geometry().rotational { SPINNING_GAP_SECTORS } else { block_sectors };
         let mut order = std::mem::take(&mut self.order);

@@ -1,7 +1,7 @@
 //! Limits the bytes that destaging writes in a second while clients are active.
 
 use crate::Nanos;
-use crate::log_cache::env::View;
+use crate::log_cache::env::{DiskView, View};
 
 /// Clients are active until so long after the last request: longer than the disk must be idle before destaging begins, so that the limit
 /// also holds for batches between two bursts.
@@ -22,7 +22,7 @@ impl Throttle {
     }
 
     /// Notes a write.
-    pub fn sent(&mut self, bytes: u64, view: &View) {
+    pub fn sent(&mut self, bytes: u64, view: &DiskView) {
         let rate = view.config.destage_rate;
         if rate == 0 || self.paid_at(rate) <= view.now {
             (self.since, self.bytes) = (view.now, 0);
@@ -31,27 +31,28 @@ impl Throttle {
     }
 
     /// Returns when the next write may be sent; none if now.
-    pub fn until(&self, view: &View) -> Option<Nanos> {
+    pub fn until(&self, view: &DiskView) -> Option<Nanos> {
         let rate = view.config.destage_rate;
         if rate == 0 || !view.is_rate_limited() {
             return None;
         }
-        let rests = match view.queue.foreground() {
-            0 => view.queue.last_activity().saturating_add(ACTIVE),
+        let rests = match view.foreground() {
+            0 => view.last_activity().saturating_add(ACTIVE),
             _ => Nanos(u64::MAX),
         };
         Some(self.paid_at(rate).min(rests)).filter(|at| *at > view.now)
     }
 }
 
-impl View<'_> {
+impl DiskView<'_> {
     /// True if destaging keeps to `destage_rate`: clients are active, and nobody waits for what it frees.
     fn is_rate_limited(&self) -> bool {
-        let is_active =
-            self.queue.foreground() > 0 || self.now < self.queue.last_activity().saturating_add(ACTIVE);
+        let is_active = self.foreground() > 0 || self.now < self.last_activity().saturating_add(ACTIVE);
         is_active && !self.must_destage() && !self.is_over_high_mark()
     }
+}
 
+impl View<'_> {
     pub fn is_over_high_mark(&self) -> bool {
         self.log.ring().utilisation() >= f64::from(self.config.high_mark) / 100.0
     }

@@ -82,14 +82,14 @@ fn a_rate_that_is_changed_counts_at_once() {
 #[test]
 fn a_limited_batch_is_not_timed() {
     let mut steps = Steps::new(100, limited());
-    let before = steps.core.destager.nanos_per_sector();
+    let before = steps.core.destagers[0].nanos_per_sector();
     steps.control(Control::HoldDestage(true));
     write(&mut steps, 0..6);
     steps.control(Control::HoldDestage(false));
     // No request suspends it, and the clients still count as active.
     steps.wait(4);
     assert_eq!(destaged(&steps), 6);
-    assert_eq!(steps.core.destager.nanos_per_sector(), before);
+    assert_eq!(steps.core.destagers[0].nanos_per_sector(), before);
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn a_batch_that_is_held_back_in_its_middle_goes_on_later() {
 #[test]
 fn a_raised_depth_takes_its_memory_one_buffer_at_a_time() {
     let mut steps = Steps::new(100, LogCacheConfig { destage_rate: 0, destage_depth: 1, ..limited() });
-    assert_eq!(steps.core.destager.room.reads_count(), 1);
+    assert_eq!(steps.core.destagers[0].room.reads_count(), 1);
     let config = LogCacheConfig { destage_rate: 0, destage_depth: 8, ..limited() };
     steps.control(Control::Settings(Box::new(LayerSettings::LogCache(config))));
-    assert!(steps.core.destager.room.reads_count() <= 3);
+    assert!(steps.core.destagers[0].room.reads_count() <= 3);
     write(&mut steps, 0..20);
-    assert_eq!(steps.core.destager.room.reads_count(), 8);
+    assert_eq!(steps.core.destagers[0].room.reads_count(), 8);
     steps.drain();
     assert!(!steps.core.index.is_dirty());
 }

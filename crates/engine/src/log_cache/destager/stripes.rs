@@ -6,17 +6,22 @@
 use super::choose::Eligible;
 use super::room::Item;
 use crate::layer::Stripes;
-use crate::log_cache::env::View;
+use crate::log_cache::env::DiskView;
 use crate::log_cache::table::{Line, Piece, TablePart};
 use crate::{Extent, LINE_SECTORS};
 
-impl View<'_> {
-    /// The stripes of the data disk, where they are told apart by lines.
+impl DiskView<'_> {
+    /// The stripes of the data disk, in addresses of all disks, where they are told apart by lines.
     pub(super) fn stripes(&self) -> Option<Stripes> {
         let in_lines = |stripes: &Stripes| {
             stripes.first.is_multiple_of(LINE_SECTORS) && stripes.sectors.is_multiple_of(LINE_SECTORS)
         };
-        self.data.geometry().stripes.filter(|stripes| self.config.full_stripes_first && in_lines(stripes))
+        let stripes = self
+            .data
+            .geometry()
+            .stripes
+            .filter(|stripes| self.config.full_stripes_first && in_lines(stripes));
+        stripes.map(|stripes| Stripes { first: self.extent().start.0 + stripes.first, ..stripes })
     }
 }
 

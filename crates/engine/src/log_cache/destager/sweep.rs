@@ -8,6 +8,8 @@
 //! A lap frees nothing that came before it until it ends. So while writers need space the first lap is over the oldest part of
 //! the log alone, and each may take a quarter more than the one before. [`Sweep::plan`] says how fast they may write meanwhile.
 
+use std::ops::Range;
+
 use super::room::Item;
 use crate::log_cache::table::Line;
 
@@ -31,19 +33,22 @@ pub struct Sweep {
     ahead: Vec<u64>,
     /// The part of the disk, from the hand on, that has the last piece of each segment.
     furthest: Vec<u8>,
+    /// The first line of the disk, and their number.
+    first: Line,
     lines: u64,
     slowdown: f64,
 }
 
 impl Sweep {
-    /// Over a disk of so many lines, from a log of so many segments.
-    pub fn new(lines: u64, segments: usize) -> Sweep {
+    /// Over a disk of these lines, from a log of so many segments.
+    pub fn new(lines: Range<u64>, segments: usize) -> Sweep {
         Sweep {
-            hand: Line(0),
+            hand: Line(lines.start),
             lap_lines: None,
             ahead: vec![0; PARTS],
             furthest: vec![0; segments],
-            lines: lines.max(1),
+            first: Line(lines.start),
+            lines: (lines.end - lines.start).max(1),
             slowdown: 0.0,
         }
     }
@@ -58,7 +63,7 @@ impl Sweep {
     /// Moves the hand back to the start, as nothing is ahead of it. False if the hand was there.
     pub fn begin_lap(&mut self, dirty: u64) -> bool {
         self.lap_lines = self.lap_lines.map(|lines| (lines + lines / 4).min(dirty));
-        std::mem::replace(&mut self.hand, Line(0)) > Line(0)
+        std::mem::replace(&mut self.hand, self.first) > self.first
     }
 
     /// A batch is about to be chosen.

@@ -15,7 +15,7 @@ fn item(line: u64) -> Item {
 }
 
 fn sweep_at(line: u64) -> Sweep {
-    let mut sweep = Sweep::new(LINES, 4);
+    let mut sweep = Sweep::new(0..LINES, 4);
     sweep.pass(&[item(line)]);
     sweep.begin_batch();
     sweep

@@ -74,7 +74,7 @@ fn who_waits_for_space_waits_for_the_tail_alone() {
 #[test]
 fn a_batch_of_many_small_pieces_takes_whole_segments() {
     let mut steps = spinning(9, LogCacheConfig { destage_memory: 8 * LINE_BYTES as usize, ..quiet() });
-    let room = steps.core.destager.room.items_max as u64;
+    let room = steps.core.destagers[0].room.items_max as u64;
     let mut lines = 0;
     while steps.core.log.ring().live() < 5 {
         steps.write(lines * 7 % 509 * 8, 1, 1);
@@ -154,7 +154,7 @@ fn the_fingerprint_knows_nothing_of_what_was_destaged_whatever_came_over_it() {
         steps.carry_out(erase);
         steps.settle();
         assert_eq!((steps.on_data_disk(0), steps.on_data_disk(8)), (ZEROES, ZEROES));
-        let wrong = steps.core.data.fingerprint.differing(&steps.disks.0[DATA.0].bytes);
+        let wrong = steps.core.data[0].fingerprint.differing(&steps.disks.0[DATA.0].bytes);
         assert_eq!(wrong, [0; 0], "{over}");
     }
 }

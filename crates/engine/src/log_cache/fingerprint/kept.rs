@@ -16,6 +16,8 @@ use super::{
     Fingerprint, LINE, LineContent, LineSum, SECTOR, SECTORS, choose, ends, line_sum, mask, part_of, places,
     sector_sums, sum,
 };
+#[cfg(test)]
+use crate::log_cache::disks::PART_LINES;
 use crate::log_cache::table::RangeKind;
 use crate::{BlockDevice, Buf, Extent, IoError, LINE_SECTORS, Lba, SECTOR_BYTES};
 
@@ -70,6 +72,12 @@ impl CoveredLines {
             zeroes: sum(&[0; SECTOR]),
             is_flying: false,
         })
+    }
+
+    /// Gives the lines the addresses of a disk that begins at `start`.
+    pub fn moved(mut self, start: Lba) -> CoveredLines {
+        self.lines.iter_mut().for_each(|line| line.line += start.0 / LINE_SECTORS);
+        self
     }
 
     /// Returns the fingerprint for the superblock: what a crash would leave, apart from data in records of the log.
@@ -178,7 +186,7 @@ impl CoveredLines {
     #[cfg(test)]
     pub fn differing(&self, disk: &[u8]) -> Vec<u64> {
         let differs = |line: &&CoveredLine| {
-            let sums = known(&disk[line.line as usize * LINE..][..LINE]);
+            let sums = known(&disk[(line.line % PART_LINES) as usize * LINE..][..LINE]);
             line.durable.iter().zip(sums).any(|(kept, sum)| kept.is_some() && *kept != sum)
         };
         self.lines.iter().filter(differs).map(|line| line.line).collect()

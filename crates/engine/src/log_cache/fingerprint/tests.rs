@@ -194,7 +194,7 @@ fn each_end_of_the_disk_is_one_request_unless_it_has_bad_blocks() {
 
 /// On a data disk of 4 MiB: the ends, and a few lines between them.
 fn covered(steps: &Steps) -> Vec<u64> {
-    steps.core.data.fingerprint.lines().collect()
+    steps.core.data[0].fingerprint.lines().collect()
 }
 
 fn changed_after(steps: &Steps, line: u64) -> bool {

@@ -116,6 +116,7 @@ fn plan(
         data_uuid: options.data_uuid,
         log_sectors,
         data_sectors: data.sectors,
+        other_disks: Vec::new(),
         segment_bytes,
         segments: segments.min(u64::from(SEGMENTS_MAX)) as u32,
         log_block_bytes,

@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use super::packed::Packed;
 use super::piece::Line;
+use crate::LINE_SECTORS;
+use crate::log_cache::disks::{AddressSpace, PART_LINES};
 
 /// Maximum ratio of lines to slots: 8/9 is 18 bytes a line; at 9/10 an insert into a full table moves half as many entries again as at
 /// 7/8.
@@ -28,21 +30,45 @@ pub(super) struct Lines {
 /// Number of lines of the data disk that share a counter.
 pub(super) const REGION_LINES: u64 = 1 << 12;
 
-/// Counts the entries of each region of the data disk. Discards and zeroes are mostly in regions without any entry.
-#[derive(PartialEq)]
-struct RegionCounts(Box<[u16]>);
+/// Counts the entries of each region of the data disks. Discards and zeroes are mostly in regions without any entry.
+struct RegionCounts {
+    counts: Box<[u16]>,
+    /// The first region of each disk, and the end.
+    firsts: Vec<usize>,
+}
 
 impl RegionCounts {
-    fn over(disk_lines: u64) -> RegionCounts {
-        RegionCounts(vec![0; disk_lines.div_ceil(REGION_LINES) as usize].into_boxed_slice())
+    fn over(space: &AddressSpace) -> RegionCounts {
+        let mut firsts = vec![0];
+        for disk in 0..space.count() {
+            let lines = space.sectors(disk).div_ceil(LINE_SECTORS);
+            firsts.push(firsts[disk] + lines.div_ceil(REGION_LINES) as usize);
+        }
+        RegionCounts { counts: vec![0; firsts[space.count()]].into_boxed_slice(), firsts }
     }
 
-    fn add(&mut self, key: u64) {
-        self.0[(key / REGION_LINES) as usize] += 1;
+    /// The first line of the disk of a line, and the disk's regions.
+    #[inline]
+    fn of_disk(&self, line: u64) -> (u64, Range<usize>) {
+        match self.firsts[..] {
+            [first, end] => (0, first..end),
+            _ => {
+                let disk = (line / PART_LINES) as usize;
+                (disk as u64 * PART_LINES, self.firsts[disk]..self.firsts[disk + 1])
+            }
+        }
     }
 
-    fn subtract(&mut self, key: u64) {
-        self.0[(key / REGION_LINES) as usize] -= 1;
+    #[inline]
+    fn of(&mut self, line: u64) -> &mut u16 {
+        let (first, regions) = self.of_disk(line);
+        &mut self.counts[regions][((line - first) / REGION_LINES) as usize]
+    }
+
+    /// The end of the last disk's last region.
+    fn end(&self) -> u64 {
+        let last = self.firsts.len() - 2;
+        last as u64 * PART_LINES + (self.firsts[last + 1] - self.firsts[last]) as u64 * REGION_LINES
     }
 }
 
@@ -54,13 +80,13 @@ pub(super) enum FoundSlot {
 }
 
 impl Lines {
-    /// Creates the table; `disk_lines` limits the lines.
-    pub fn new(disk_lines: u64, lines_max: usize, seed: u64) -> Lines {
+    /// Creates the table, for lines of these disks.
+    pub fn new(space: &AddressSpace, lines_max: usize, seed: u64) -> Lines {
         // One slot at least stays empty, so that every search ends.
         let slots = (lines_max * LOAD_SLOTS).div_ceil(LOAD_LINES).max(lines_max + 1);
         Lines {
             slots: vec![Packed::EMPTY; slots].into_boxed_slice(),
-            regions: RegionCounts::over(disk_lines),
+            regions: RegionCounts::over(space),
             used: 0,
             lines_max,
             seed,
@@ -82,7 +108,8 @@ impl Lines {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.slots) + size_of_val(&*self.regions.0)
+        let firsts = self.regions.firsts.capacity() * size_of::<usize>();
+        size_of_val(&*self.slots) + size_of_val(&*self.regions.counts) + firsts
     }
 
     /// The home slot of `key`. Two rounds of multiply and fold, then scaled to the number of slots, which need not be a power of two.
@@ -162,7 +189,7 @@ impl Lines {
     pub fn add(&mut self, slot: usize, entry: Packed) {
         assert!(self.used < self.lines_max, "the lookup table is full: has_room() was not asked");
         self.used += 1;
-        self.regions.add(entry.key());
+        *self.regions.of(entry.key()) += 1;
         let (mut slot, mut moving) = (slot, entry);
         while !moving.is_empty() {
             std::mem::swap(&mut self.slots[slot], &mut moving);
@@ -172,7 +199,7 @@ impl Lines {
 
     fn remove(&mut self, slot: usize) {
         self.used -= 1;
-        self.regions.subtract(self.slots[slot].key());
+        *self.regions.of(self.slots[slot].key()) -= 1;
         let mut hole = slot;
         loop {
             let next = self.after(hole);
@@ -188,16 +215,18 @@ impl Lines {
 
     /// Limit of the lines in the table: no entry is for this line or a later one.
     pub fn end(&self) -> u64 {
-        self.regions.0.len() as u64 * REGION_LINES
+        self.regions.end()
     }
 
-    /// The parts of a range of lines that may have entries.
+    /// The parts of a range of lines of one disk that may have entries.
     pub fn populated(&self, lines: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let last = lines.end.div_ceil(REGION_LINES).min(self.regions.0.len() as u64);
+        let (first, regions) = self.regions.of_disk(lines.start);
+        let counts = &self.regions.counts[regions];
+        let last = (lines.end - first).div_ceil(REGION_LINES).min(counts.len() as u64);
         let regions =
-            (lines.start / REGION_LINES..last).filter(|&region| self.regions.0[region as usize] > 0);
+            ((lines.start - first) / REGION_LINES..last).filter(|&region| counts[region as usize] > 0);
         regions.map(move |region| {
-            let start = region * REGION_LINES;
+            let start = first + region * REGION_LINES;
             lines.start.max(start)..lines.end.min(start + REGION_LINES)
         })
     }
@@ -306,7 +335,7 @@ impl Lines {
             self.slots[wrap(position)] = Packed::EMPTY;
             let Some(kept) = kept else {
                 self.used -= 1;
-                self.regions.subtract(entry.key());
+                *self.regions.of(entry.key()) -= 1;
                 continue;
             };
             let home = position - self.distance(kept.key(), wrap(position));
@@ -318,10 +347,12 @@ impl Lines {
 
     /// Panics if an entry cannot be found from its home, or the count is wrong.
     pub fn check(&self) {
-        let (mut used, mut regions) = (0, RegionCounts::over(self.end()));
+        let (mut used, firsts) = (0, self.regions.firsts.clone());
+        let mut regions =
+            RegionCounts { counts: vec![0; self.regions.counts.len()].into_boxed_slice(), firsts };
         for (slot, entry) in self.slots.iter().enumerate().filter(|(_, entry)| !entry.is_empty()) {
             used += 1;
-            regions.add(entry.key());
+            *regions.of(entry.key()) += 1;
             assert!(
                 matches!(self.find(entry.line()), FoundSlot::At(at) if at == slot),
                 "a line cannot be found"
@@ -329,6 +360,6 @@ impl Lines {
         }
         assert_eq!(used, self.used);
         assert!(self.used <= self.lines_max);
-        assert!(self.regions == regions, "a region counts what it has");
+        assert!(self.regions.counts == regions.counts, "a region counts what it has");
     }
 }

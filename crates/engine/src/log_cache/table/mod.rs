@@ -12,7 +12,7 @@
 //! Zeroes and discards that are not destaged are in [`ZeroRanges`].
 //!
 //! Memory is bounded from the start: the slots for `lines_max` lines are allocated at once (18.3 bytes a line), as are the counters of
-//! the data disk's regions (2 bytes for each 16 MiB). Memory for broken lines grows in steps of 16 KiB up to two fragments a line of
+//! the data disks' regions (2 bytes for each 16 MiB). Memory for broken lines grows in steps of 16 KiB up to two fragments a line of
 //! `lines_max`. The caller asks [`LookupTable::has_room`] before a write and treats "no" as a full log.
 
 mod fragments;
@@ -25,6 +25,7 @@ mod tests;
 
 use std::ops::{Deref, Range};
 
+use super::disks::AddressSpace;
 use crate::Extent;
 use smallvec::SmallVec;
 
@@ -149,12 +150,12 @@ impl LookupTable {
     /// Lines of the data disk for each 2 more bytes of RAM.
     pub const LINES_PER_COUNTER: u64 = lines::REGION_LINES;
 
-    /// Creates a table for at most `lines_max` lines, the number that the log can hold, of a data disk of `disk_lines`. The seed is for
-    /// the hash: no client knows it, so no client can choose addresses that collide.
-    pub fn new(disk_lines: u64, lines_max: usize, seed: u64) -> LookupTable {
+    /// Creates a table for at most `lines_max` lines, the number that the log can hold, of these data disks. The seed is for the hash: no
+    /// client knows it, so no client can choose addresses that collide.
+    pub fn new(space: &AddressSpace, lines_max: usize, seed: u64) -> LookupTable {
         let fragments_max = (lines_max * FRAGMENTS_PER_LINE).max(FRAGMENTS_PER_INSERT);
         LookupTable {
-            lines: Lines::new(disk_lines, lines_max, seed),
+            lines: Lines::new(space, lines_max, seed),
             fragments: Fragments::new(fragments_max, lines_max / LINES_PER_RESERVED_FRAGMENT),
             counts: TableCounts::default(),
         }

@@ -11,7 +11,7 @@ use crate::{LINE_SECTORS, Lba};
 const DISK_LINES: u64 = 1 << 21;
 
 fn table_of(lines_max: usize) -> LookupTable {
-    LookupTable::new(DISK_LINES, lines_max, 0x5851_f42d_4c95_7f2d)
+    LookupTable::new(&AddressSpace::one(DISK_LINES * LINE_SECTORS), lines_max, 0x5851_f42d_4c95_7f2d)
 }
 
 /// Inserts a piece, and returns what was reported as lost.
@@ -169,7 +169,7 @@ fn purge(table: &mut LookupTable, released: &[Range<Place>]) {
 fn a_pass_in_parts_meets_once_each_line_that_stays() {
     for seed in 0..200 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let mut table = LookupTable::new(DISK_LINES, 120, seed);
+        let mut table = LookupTable::new(&AddressSpace::one(DISK_LINES * LINE_SECTORS), 120, seed);
         let even: Vec<u64> = (0..60).map(|line| line * 2).collect();
         for &line in &even {
             insert(&mut table, line, written(line * 8, 0, 8));
@@ -418,7 +418,7 @@ fn random_runs_agree_with_a_naive_model() {
         // Small tables, often full: long runs of slots that also cross the end of the table.
         let capacity = random.random_range(1..40);
         let lines = random.random_range(1..2 * capacity as u64 + 1);
-        let mut table = LookupTable::new(DISK_LINES, capacity, seed);
+        let mut table = LookupTable::new(&AddressSpace::one(DISK_LINES * LINE_SECTORS), capacity, seed);
         let (mut model, mut head) = (Model::default(), 0);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..400 {

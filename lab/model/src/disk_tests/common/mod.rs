@@ -102,7 +102,7 @@ impl Bench {
     pub fn send(&mut self, io: Io) -> u64 {
         self.next_id += 1;
         let id = RequestId(self.next_id);
-        self.event(Event::Request(Request { id, io }));
+        self.event(Event::Request(Request { id, disk: 0, io }));
         self.next_id
     }
 
