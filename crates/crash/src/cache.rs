@@ -8,7 +8,7 @@ use std::rc::Rc;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::fingerprint::Fingerprint;
 use dcd_engine::log_cache::format::FIRST_SEGMENT_SECTOR;
-use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock, write_superblock};
+use dcd_engine::log_cache::offline::{FormatOptions, add_disk, format, read_superblock, write_superblock};
 use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{
     Contiguity, HowPolicy, LogCache, LogCacheConfig, LogCanary, Promise, Reads, Strides, WhatPolicy,
@@ -423,6 +423,9 @@ fn rig_of(
         disks => dealt_disks(&mut rng, geometry, disks, seed),
     };
     let (mut log, area, log_about) = formatted(&mut rng, &mut data[0], promise, crowded);
+    for (disk, data) in data.iter_mut().enumerate().skip(1) {
+        add_disk(&mut log, data, [disk as u8; 16]).expect("good disks are added");
+    }
     store_spindle(&mut log, spindle);
     // Drawn from a stream of its own. Off with planted bugs.
     config.grow = canary.is_none() && data_disks == 1 && SimRng::new(mix(seed, 0x960)).chance(200);

@@ -112,7 +112,11 @@ impl Advised for LogError {
             LogError::PartsOfBlocks { .. } => {
                 "use the disk with the smaller blocks again, or write everything back with \"dcd rescue\""
             }
-            LogError::Version(_) | LogError::TwoCaches(..) | LogError::Options(_) => return None,
+            LogError::Version(_)
+            | LogError::TwoCaches(..)
+            | LogError::Options(_)
+            | LogError::HasDisk(_)
+            | LogError::Disks { .. } => return None,
         };
         Some(advice.to_owned())
     }

@@ -10,11 +10,11 @@ use super::core::Core;
 use super::data_disk::DataDisk;
 use super::destager::ordered::{Cursor, Ordered};
 use super::destager::{Destager, Destagers};
-use super::disks::{AddressSpace, DISKS_MAX, DataDisks, PART_SECTORS};
+use super::disks::{AddressSpace, DataDisks, PART_SECTORS};
 use super::env::{DATA, LOG, data_port};
 use super::error::{LogError, OtherData};
-use super::fingerprint::{Comparison, CoveredLines};
-use super::format::{Entry, EntryKind, Header, LogState, LogSuperblock, MemoryMark};
+use super::fingerprint::{Comparison, CoveredLines, LineContent};
+use super::format::{Entry, EntryKind, Header, LogState, LogSuperblock, MemoryMark, OtherDisk};
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
@@ -94,13 +94,12 @@ pub fn activate(
     disks: usize,
     below: &mut dyn Ports,
 ) -> Result<Core, LogError> {
-    refuse_disks(&config, disks, below)?;
     let (log, data) = (below.geometry(LOG), below.geometry(DATA));
     let mut device = PortDevice { ports: below, port: LOG };
     let copies = read_copies(&mut device)?;
     let mut superblock = live_superblock(&copies)?;
-    superblock.other_disks = (1..disks).map(|disk| below.geometry(data_port(disk)).sectors).collect();
     refuse_out_of_use(&superblock)?;
+    refuse_disks(&superblock, &config, disks, below)?;
     refuse_other_machine(&superblock, &config)?;
     check_sizes(&superblock, log, Some(data))?;
     if !(2..=usize::from(u16::MAX)).contains(&config.segment_buffers) {
@@ -136,7 +135,7 @@ pub fn activate(
             }
         }
     }
-    let (mut replay, comparison, walked) = replayed;
+    let (mut replay, comparisons, walked) = replayed;
     replay.check(&config)?;
     replay.doubt_kept(&config, &mut superblock, &walked);
     // A walk that skipped nothing has found all clean copies from the superblock's tail on.
@@ -145,9 +144,9 @@ pub fn activate(
     replay.purge_before(&superblock, &walked, from.is_none());
     let Replay { index, segments, .. } = replay;
     check_blocks(&superblock.space(), &index, below)?;
-    let mut kept = check_identity(&superblock, (comparison, &walked), &index, below)?;
-    if config.grow && data.sectors > superblock.data_sectors {
-        kept = grow(&mut superblock, &mut PortDevice { ports: below, port: DATA })?;
+    let mut kept = check_identity(&superblock, (comparisons, &walked), &index, below)?;
+    if config.grow {
+        grow(&mut superblock, &mut kept, below)?;
     }
     let ring = ring_of(&superblock, from, &walked, &segments);
     let before = superblock.clone();
@@ -162,7 +161,7 @@ pub fn activate(
         copies::level(&mut device, &before, &walked.to_level, config.canary)?;
     }
     write_superblock(&mut device, &mut superblock)?;
-    let mut core = begin(config, superblock, kept, index, ring, &walked, below)?;
+    let mut core = begin(config, superblock, kept, index, ring, &walked, below);
     core.taken = taken;
     core.accepted_damage = walked.damage;
     if let Some(memory) = memory.filter(|_| core.config.promise != Promise::Always)
@@ -181,13 +180,22 @@ fn make_memory(memory: &mut dyn MemoryPlace, log: &Log) -> Option<Answers> {
     Answers::new(made, memory.boot(), superblock.cache_uuid, superblock.epoch)
 }
 
-/// Refuses numbers and sizes of data disks that have no place in the address space, and settings for one disk.
-fn refuse_disks(config: &LogCacheConfig, disks: usize, below: &dyn Ports) -> Result<(), LogError> {
-    if !(1..=DISKS_MAX).contains(&disks) {
-        return Err(LogError::Options("a log has from one data disk to 64"));
+/// Refuses other data disks than those of the log, and settings for one disk.
+fn refuse_disks(
+    superblock: &LogSuperblock,
+    config: &LogCacheConfig,
+    disks: usize,
+    below: &dyn Ports,
+) -> Result<(), LogError> {
+    let recorded = superblock.space();
+    if recorded.count() != disks {
+        return Err(LogError::Disks { found: disks, recorded: recorded.count() });
     }
-    if disks > 1 && (0..disks).any(|disk| below.geometry(data_port(disk)).sectors > PART_SECTORS) {
-        return Err(LogError::Options("a data disk of a log with several has up to 64 TiB"));
+    for disk in 1..disks {
+        let (found, recorded) = (below.geometry(data_port(disk)).sectors, recorded.sectors(disk));
+        if found < recorded {
+            return Err(LogError::Smaller { which: "data disk", found, recorded });
+        }
     }
     if disks > 1 && config.ordered_destage {
         return Err(LogError::Options("ordered-destage is for a log with one data disk: leave it out"));
@@ -226,7 +234,7 @@ const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogEr
 /// Receivers of the walk's records.
 struct WalkReceivers<'a> {
     replay: &'a mut Replay,
-    comparison: &'a mut Comparison,
+    comparisons: &'a mut [Comparison],
     canary: Planted<LogCanary>,
 }
 
@@ -238,7 +246,7 @@ impl Visitor for WalkReceivers<'_> {
             return self.replay.record(&header);
         }
         self.replay.record(header);
-        self.comparison.record(header);
+        self.comparisons.iter_mut().for_each(|comparison| comparison.record(header));
     }
 
     fn upcoming(&mut self, headers: &mut dyn Iterator<Item = &Header>) {
@@ -255,7 +263,7 @@ fn replay_either(
     superblock: &LogSuperblock,
     summaries: bool,
     below: &mut dyn Ports,
-) -> Result<(Replay, Comparison, Walked), LogError> {
+) -> Result<(Replay, Vec<Comparison>, Walked), LogError> {
     match replay(config, superblock, summaries, below) {
         Err(LogError::Recover(RecoverError::Damage(_))) if summaries => {
             replay(config, superblock, false, below)
@@ -270,23 +278,29 @@ fn replay(
     superblock: &LogSuperblock,
     summaries: bool,
     below: &mut dyn Ports,
-) -> Result<(Replay, Comparison, Walked), LogError> {
+) -> Result<(Replay, Vec<Comparison>, Walked), LogError> {
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
-    let space = LogSuperblock { data_sectors: below.geometry(DATA).sectors, ..superblock.clone() }.space();
+    let disks = 0..superblock.space().count();
+    let space =
+        AddressSpace::new(disks.clone().map(|disk| below.geometry(data_port(disk)).sectors).collect());
     let index = Index::new(superblock, space, blocks + TABLE_SLACK_LINES);
     let mut replay = Replay { index, segments: Vec::new(), overflow: false, invalidates: false };
     let (accept_damage, canary) = (config.accept_damage, config.canary);
     let options = WalkOptions { accept_damage, summaries, canary, ..WalkOptions::default() };
-    let comparison = Comparison::new(superblock, &mut PortDevice { ports: below, port: DATA });
-    let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
+    let mut comparisons = Vec::new();
+    for disk in disks {
+        let comparison =
+            Comparison::new(superblock, disk, &mut PortDevice { ports: below, port: data_port(disk) });
+        comparisons.push(comparison.map_err(LogError::io("reading the data disk"))?);
+    }
     let mut device = PortDevice { ports: below, port: LOG };
-    let mut start = WalkReceivers { replay: &mut replay, comparison: &mut comparison, canary };
+    let mut start = WalkReceivers { replay: &mut replay, comparisons: &mut comparisons, canary };
     let walked = walk(&mut device, superblock, options, &mut start)?;
-    Ok((replay, comparison, walked))
+    Ok((replay, comparisons, walked))
 }
 
 /// Begins an epoch. `remembers`: the next walk begins where this one began.
-fn begin_epoch(superblock: &mut LogSuperblock, remembers: bool, walked: &Walked, kept: &CoveredLines) {
+fn begin_epoch(superblock: &mut LogSuperblock, remembers: bool, walked: &Walked, kept: &[CoveredLines]) {
     superblock.state = LogState::Active;
     superblock.epoch = walked.epoch_max.max(superblock.epoch) + 1;
     superblock.epoch_start_seq = walked.next_seq;
@@ -298,7 +312,7 @@ fn begin_epoch(superblock: &mut LogSuperblock, remembers: bool, walked: &Walked,
     }
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;
-    superblock.fingerprint = kept.fingerprint();
+    superblock.set_fingerprints(kept.iter().map(CoveredLines::fingerprint));
     // After damage the sequence numbers of lost records are reused: a summary may still list the lost ones.
     if walked.damages > 0 || superblock.summaries_epoch == 0 {
         superblock.summaries_epoch = superblock.epoch;
@@ -334,29 +348,65 @@ fn flush_data(data: &mut dyn BlockDevice) -> Result<(), LogError> {
     data.flush().map_err(LogError::io("flushing the data disk"))
 }
 
-/// Rule 11: checks by the fingerprint that the data disk is unchanged; returns its present fingerprint.
+/// Rule 11: checks by the fingerprints that the data disks are unchanged; returns their present fingerprints.
 fn check_identity(
     superblock: &LogSuperblock,
-    (comparison, walked): (Comparison, &Walked),
+    (comparisons, walked): (Vec<Comparison>, &Walked),
     index: &Index,
     below: &mut dyn Ports,
-) -> Result<CoveredLines, LogError> {
-    let found = comparison.finish(&mut PortDevice { ports: below, port: LOG }, walked)?;
-    if let Some(first) = found.differing.first() {
-        let lines = found.differing.len();
-        let first_byte = first * crate::LINE_BYTES;
-        return Err(OtherData { lines, first_byte, dirty_bytes: index.dirty_bytes() }.into());
+) -> Result<Vec<CoveredLines>, LogError> {
+    let mut kept = Vec::new();
+    for (disk, comparison) in comparisons.into_iter().enumerate() {
+        let found = comparison.finish(&mut PortDevice { ports: below, port: LOG }, walked)?;
+        if let Some(first) = found.differing.first() {
+            let lines = found.differing.len();
+            let first_byte = first * crate::LINE_BYTES;
+            return Err(OtherData { disk, lines, first_byte, dirty_bytes: index.dirty_bytes() }.into());
+        }
+        kept.push(covered(superblock, disk, Some(found.content), below)?);
     }
-    let mut data = PortDevice { ports: below, port: DATA };
-    let kept = CoveredLines::new(found.content, &mut data, superblock.data_sectors, &superblock.cache_uuid);
-    kept.map_err(LogError::io("reading the data disk"))
+    Ok(kept)
 }
 
-/// Serves all of a data disk that has grown. Its fingerprint then covers other lines.
-fn grow(superblock: &mut LogSuperblock, data: &mut dyn BlockDevice) -> Result<CoveredLines, LogError> {
-    superblock.data_sectors = data.geometry().sectors;
-    CoveredLines::read(data, superblock.data_sectors, &superblock.cache_uuid)
-        .map_err(LogError::io("reading the data disk"))
+/// Takes the present fingerprint of a data disk, of which some content may be known.
+fn covered(
+    superblock: &LogSuperblock,
+    disk: usize,
+    content: Option<LineContent>,
+    below: &mut dyn Ports,
+) -> Result<CoveredLines, LogError> {
+    let (sectors, uuid) = (superblock.space().sectors(disk), &superblock.cache_uuid);
+    let data = &mut PortDevice { ports: below, port: data_port(disk) };
+    let kept = match (disk, content) {
+        (0, Some(content)) => CoveredLines::new(content, data, sectors, uuid),
+        (0, None) => CoveredLines::read(data, sectors, uuid),
+        (_, content) => {
+            let lines_max = OtherDisk::lines_max(superblock.other_disks.len());
+            CoveredLines::few(content.unwrap_or_default(), data, sectors, uuid, lines_max)
+        }
+    };
+    Ok(kept.map_err(LogError::io("reading the data disk"))?.moved(AddressSpace::start(disk)))
+}
+
+/// Serves all of the data disks that have grown. Their fingerprints then cover other lines.
+fn grow(
+    superblock: &mut LogSuperblock,
+    kept: &mut [CoveredLines],
+    below: &mut dyn Ports,
+) -> Result<(), LogError> {
+    let is_one = superblock.other_disks.is_empty();
+    for (disk, kept) in kept.iter_mut().enumerate() {
+        let found = below.geometry(data_port(disk)).sectors;
+        let sectors = if is_one { found } else { found.min(PART_SECTORS) };
+        if sectors > superblock.space().sectors(disk) {
+            match disk {
+                0 => superblock.data_sectors = sectors,
+                _ => superblock.other_disks[disk - 1].sectors = sectors,
+            }
+            *kept = covered(superblock, disk, None, below)?;
+        }
+    }
+    Ok(())
 }
 
 /// Builds the ring. `from`: the first segment that a later recovery reads, if not the tail's.
@@ -396,21 +446,16 @@ fn ring_of(
 fn begin(
     config: LogCacheConfig,
     superblock: LogSuperblock,
-    kept: CoveredLines,
+    kept: Vec<CoveredLines>,
     index: Index,
     ring: Ring,
     walked: &Walked,
-    below: &mut dyn Ports,
-) -> Result<Core, LogError> {
+    below: &dyn Ports,
+) -> Core {
     let (log, space) = (below.geometry(LOG), superblock.space());
     let disks = space.count();
-    let mut data = vec![DataDisk::new(below.geometry(DATA), kept)];
-    for disk in 1..disks {
-        let mut device = PortDevice { ports: below, port: data_port(disk) };
-        let kept = CoveredLines::read(&mut device, space.sectors(disk), &superblock.cache_uuid)
-            .map_err(LogError::io("reading the data disk"))?;
-        data.push(DataDisk::new(device.geometry(), kept.moved(AddressSpace::start(disk))));
-    }
+    let disk_of = |(disk, kept)| DataDisk::new(below.geometry(data_port(disk)), kept);
+    let data: Vec<DataDisk> = kept.into_iter().enumerate().map(disk_of).collect();
     // The disks share the memory for destaging.
     let own = LogCacheConfig { destage_memory: config.destage_memory / disks, ..config.clone() };
     let destager = |(disk, data): (usize, &DataDisk)| {
@@ -425,7 +470,7 @@ fn begin(
     let lines = u64::from(superblock.segments) * u64::from(superblock.segment_bytes) / LINE_BYTES;
     let keep = Keep::new(if config.reads == Reads::Keep { lines } else { 0 });
     let log = Log::new(&config, superblock, log, ring, walked);
-    Ok(Core::new(config, log, DataDisks::new(space, data), index, destagers, keep))
+    Core::new(config, log, DataDisks::new(space, data), index, destagers, keep)
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use super::disks::{AddressSpace, PART_SECTORS};
 use super::env::{LOG, data_port};
 use super::table::{Line, LookupTable, Piece, Place};
-use super::testing_steps::{Kind, Steps, kind, quiet};
-use super::{LogCacheConfig, LogError, Promise};
+use super::testing::Ram;
+use super::testing_steps::{Disks, Kind, Steps, kind, quiet};
+use super::{LogCacheConfig, LogError, OtherData, Promise};
 use crate::layer::{Control, ErrorKind, Io, IoError, MapSource, Report, SectorState, Stripes};
 use crate::{Buf, Extent, LINE_SECTORS, Lba, Nanos};
 
@@ -74,8 +75,15 @@ fn one_write_of_the_log_answers_the_flushes_of_all_disks() {
 #[test]
 fn a_flush_covers_the_writes_past_the_log_of_its_own_disk() {
     let mut steps = three(LogCacheConfig { bypass_bytes: 64 << 10, ..quiet() });
+    let is_covered = |steps: &Steps, disk: usize, at: u64| {
+        let extent = Extent::new(AddressSpace::start(disk) + at, 128);
+        steps.core.data[disk].fingerprint.covers(extent)
+    };
+    let mut places = (2048..6144).step_by(128);
+    let at =
+        places.find(|at| !(0..2).any(|disk| is_covered(&steps, disk, *at))).expect("few lines are covered");
     let write = |steps: &mut Steps, disk| {
-        let id = steps.on(disk).write(MIDDLE, 128, 1);
+        let id = steps.on(disk).write(at, 128, 1);
         assert!(steps.is_ok(id));
     };
     write(&mut steps, 0);
@@ -91,7 +99,7 @@ fn a_flush_covers_the_writes_past_the_log_of_its_own_disk() {
     write(&mut steps, 1);
     let [failed, good] = [0, 1].map(|disk| steps.on(disk).flush());
     assert!(matches!(steps.status(failed), Some(Err(_))) && steps.is_ok(good));
-    assert_eq!(steps.core.status().flush_at_risk, [Extent::new(Lba(MIDDLE), 128)]);
+    assert_eq!(steps.core.status().flush_at_risk, [Extent::new(Lba(at), 128)]);
     write(&mut steps, 0);
     let flush = steps.on(0).flush();
     assert!(steps.is_ok(flush), "once it is written again");
@@ -247,11 +255,65 @@ fn settings_and_disks_without_a_place_are_refused() {
         Err(LogError::Options(why)) => why.to_owned(),
         _ => panic!("it is refused"),
     };
-    assert!(refused(65, quiet()).contains("from one data disk to 64"));
-    assert!(refused(0, quiet()).contains("from one data disk to 64"));
     let ordered = LogCacheConfig { ordered_destage: true, ..quiet() };
     assert!(refused(2, ordered).contains("ordered-destage"));
     assert!(Steps::over(64, 16, quiet()).is_ok());
+}
+
+/// Rule 11: a start with fewer disks would take records of the others for torn ones, and end the log there.
+#[test]
+fn rule_11_a_log_is_served_with_all_its_disks() {
+    let steps = three(LogCacheConfig { promise: Promise::Always, ..quiet() });
+    for disks in [2, 4] {
+        let mut other = steps.disks.clone();
+        other.0.resize(1 + disks, steps.disks.0[1].clone());
+        let error = Steps::start(other, quiet()).err().expect("another number of disks");
+        assert!(matches!(error, LogError::Disks { found, recorded: 3 } if found == disks), "{error}");
+    }
+    let mut small = steps.disks.clone();
+    small.0[2] = Ram::new(8000);
+    let error = Steps::start(small, quiet()).err().expect("a disk that has shrunk");
+    assert!(matches!(error, LogError::Smaller { .. }), "{error}");
+}
+
+/// Rule 11: the disks are told apart by their content, and only what the cache has written may differ.
+#[test]
+fn rule_11_disks_that_were_exchanged_or_changed_are_refused() {
+    let mut steps = three(quiet());
+    write_all(&mut steps, 0);
+    steps.drain();
+    // This start learns the content; from here on it is recorded.
+    let mut steps = steps.restart(quiet());
+    steps.on(2).write(0, 8, 20);
+    steps.flush();
+    let differs = |disks: Disks| match Steps::start(disks, quiet()) {
+        Err(LogError::OtherData(OtherData { disk, .. })) => disk,
+        _ => panic!("it is refused"),
+    };
+    let mut exchanged = steps.disks.clone();
+    exchanged.0.swap(2, 3);
+    assert_eq!(differs(exchanged), 1);
+    let mut changed = steps.disks.clone();
+    changed.0[3].bytes[0] ^= 1;
+    assert_eq!(differs(changed), 2);
+    let mut steps = steps.restart(quiet());
+    steps.drain();
+    let mut steps = steps.restart(quiet());
+    assert_eq!(on_disks(&mut steps, 0), [10, 11, 20]);
+}
+
+#[test]
+fn a_disk_that_has_grown_is_served_whole_if_it_is_to() {
+    let mut disks = three(quiet()).disks;
+    disks.0[2].bytes.resize(9000 * 512, 0);
+    let steps = Steps::start(disks.clone(), quiet()).expect("it starts");
+    assert_eq!([1, 2].map(|disk| steps.core.view().geometry(disk).sectors), [8192, 8192]);
+    let mut steps = Steps::start(disks, LogCacheConfig { grow: true, ..quiet() }).expect("it starts");
+    assert_eq!([1, 2].map(|disk| steps.core.view().geometry(disk).sectors), [9000, 8192]);
+    steps.on(1).write(8992, 8, 1);
+    steps.flush();
+    let mut steps = steps.restart(quiet());
+    assert_eq!(steps.on(1).read(8999), Some(1));
 }
 
 #[test]

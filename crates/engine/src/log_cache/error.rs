@@ -10,10 +10,13 @@ use crate::destage::contiguity::EXCEPT_MAX;
 /// The data disk holds data that was not written through its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the data disk was changed without this cache, or is another disk: {lines} of the compared blocks have other data, the first at \
-     byte {first_byte}. Nothing was written"
+    "the data disk{} was changed without this cache, or is another disk: {lines} of the compared blocks have other data, the first at \
+     byte {first_byte}. Nothing was written",
+    if *disk > 0 { format!(" {disk}") } else { String::new() }
 )]
 pub struct OtherData {
+    /// Number of the data disk; 0: the first or only one.
+    pub disk: usize,
     pub lines: usize,
     pub first_byte: u64,
     /// Bytes of the log that are not on the data disk.
@@ -52,6 +55,10 @@ pub enum LogError {
     TooManySegments { found: u64, segment_bytes: u32 },
     #[error("the result leaves out more than {EXCEPT_MAX} ranges of strides")]
     TooManyRanges,
+    #[error("the log is that of {recorded} data disks, but is used with {found}")]
+    Disks { found: usize, recorded: usize },
+    #[error("the log already has the data disk {0}")]
+    HasDisk(String),
     #[error("the log was detached from its data disk")]
     Detached,
     #[error(

@@ -7,16 +7,18 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::disks::{AddressSpace, PART_SECTORS};
+use super::disks::{AddressSpace, DISKS_MAX, PART_SECTORS};
 use super::fingerprint::{
-    FINGERPRINT_END_BLOCKS, Fingerprint, LineSum, SAMPLES_MAX, SectorSums, ends, middle,
+    FINGERPRINT_END_BLOCKS, Fingerprint, LineSum, SAMPLES_MAX, SAMPLES_OF_DISK_MAX, SectorSums, ends, middle,
 };
 use super::spindle::{Spindle, SpindleBytes};
 use crate::destage::contiguity::{Contiguity, ContiguityBytes};
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// The version of the superblock, and with it of everything on the log device. A later version is refused by name.
-pub const FORMAT_VERSION: u16 = 3;
+pub const FORMAT_VERSION: u16 = 4;
+/// The version of a log with one data disk. A program of this version would take all records for those of the first disk.
+const FORMAT_VERSION_OF_ONE: u16 = 3;
 /// Oldest version that is read. Version 1 has no clean copies, and up to version 2 the records of a segment lie in the order of their
 /// numbers: a program of such a version would end the log too early.
 pub const FORMAT_VERSION_MIN: u16 = 1;
@@ -79,13 +81,47 @@ pub struct SampleBytes {
     pub sectors: SectorSums,
 }
 
-/// Copy of the superblock, as stored on the log device, with the next block: the checksums of the sectors of each line at the ends. They
-/// count only if their checksum is `sector_sums_crc`; the superblock is valid without them.
+/// Copy of the superblock, as stored on the log device, with the next block.
+///
+/// With one data disk, the next block has the checksums of the sectors of each line at the ends. They count only if their checksum is
+/// `sector_sums_crc`; the superblock is valid without them. With several data disks, the block is a table of those after the first, and the
+/// superblock is not valid without it.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockArea {
     pub superblock: LogSuperblockBytes,
-    pub sector_sums: [SectorSums; FINGERPRINT_BLOCKS],
+    pub behind: [u8; SUPERBLOCK_BYTES],
+}
+
+/// The start of the table of data disks. [`DiskBytes`] follow for each, and behind all of them the samples of each.
+const DISKS_HEADER_BYTES: usize = 16;
+
+/// A data disk after the first, in the table.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct DiskBytes {
+    data_uuid: [u8; 16],
+    sectors: U64,
+}
+
+/// Bits of a sample's line: the sample is used, and the sum of the line is known.
+const SAMPLE_USED: u64 = 1 << 63;
+const SAMPLE_KNOWN: u64 = 1 << 62;
+
+/// A data disk after the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherDisk {
+    pub data_uuid: [u8; 16],
+    pub sectors: u64,
+    pub fingerprint: Fingerprint,
+}
+
+impl OtherDisk {
+    /// Maximum number of lines in the fingerprint of each, if there are so many.
+    pub fn lines_max(disks: usize) -> usize {
+        let bytes = (SUPERBLOCK_BYTES - DISKS_HEADER_BYTES) / disks.max(1) - size_of::<DiskBytes>();
+        (bytes / size_of::<SampleBytes>()).min(SAMPLES_OF_DISK_MAX)
+    }
 }
 
 pub const SUPERBLOCK_AREA_BYTES: usize = size_of::<SuperblockArea>();
@@ -158,8 +194,8 @@ pub struct LogSuperblock {
     pub data_uuid: [u8; 16],
     pub log_sectors: u64,
     pub data_sectors: u64,
-    /// Sectors of the data disks after the first. Not stored: an activation names them.
-    pub other_disks: Vec<u64>,
+    /// The data disks after the first.
+    pub other_disks: Vec<OtherDisk>,
     pub segment_bytes: u32,
     pub segments: u32,
     /// Bytes of a record header, and the alignment of records: 512 or 4096.
@@ -219,9 +255,13 @@ impl LogSuperblock {
     pub fn encode(&self) -> SuperblockArea {
         let mut area = SuperblockArea::new_zeroed();
         self.encode_fingerprint(&mut area);
+        let is_of_one = self.other_disks.is_empty();
+        if !is_of_one {
+            self.encode_disks(&mut area);
+        }
         let bytes = &mut area.superblock;
         bytes.magic = SUPERBLOCK_MAGIC;
-        bytes.version = FORMAT_VERSION.into();
+        bytes.version = if is_of_one { FORMAT_VERSION_OF_ONE } else { FORMAT_VERSION }.into();
         bytes.state = (self.state as u16).into();
         bytes.generation = self.generation.into();
         bytes.cache_uuid = self.cache_uuid;
@@ -252,17 +292,45 @@ impl LogSuperblock {
         area
     }
 
+    /// Encodes the table of data disks.
+    fn encode_disks(&self, area: &mut SuperblockArea) {
+        let (count, lines) = (self.other_disks.len(), OtherDisk::lines_max(self.other_disks.len()));
+        let (header, rest) = area.behind.split_at_mut(DISKS_HEADER_BYTES);
+        header[..4].copy_from_slice(&(count as u32).to_le_bytes());
+        let (disks, samples) = rest.split_at_mut(count * size_of::<DiskBytes>());
+        let disks = disks.chunks_exact_mut(size_of::<DiskBytes>());
+        for ((disk, bytes), samples) in
+            self.other_disks.iter().zip(disks).zip(samples.chunks_exact_mut(lines * size_of::<SampleBytes>()))
+        {
+            let fields = DiskBytes { data_uuid: disk.data_uuid, sectors: disk.sectors.into() };
+            bytes.copy_from_slice(fields.as_bytes());
+            let samples = samples.chunks_exact_mut(size_of::<SampleBytes>());
+            for (sum, bytes) in disk.fingerprint.lines.iter().zip(samples) {
+                let known = if sum.sum.is_some() { SAMPLE_KNOWN } else { 0 };
+                let fields = SampleBytes {
+                    line: (sum.line | SAMPLE_USED | known).into(),
+                    sum: sum.sum.unwrap_or_default().into(),
+                    sectors: sum.sectors.unwrap_or_default(),
+                };
+                bytes.copy_from_slice(fields.as_bytes());
+            }
+        }
+        area.superblock.sector_sums_crc = crc32c::crc32c(&area.behind).into();
+    }
+
     fn encode_fingerprint(&self, area: &mut SuperblockArea) {
         let bytes = &mut area.superblock;
+        let is_of_one = self.other_disks.is_empty();
+        let sector_sums = area.behind.as_chunks_mut::<{ size_of::<SectorSums>() }>().0;
         let (mut flags, mut samples) = (if self.fingerprint.is_exact { FLAG_EXACT } else { 0 }, 0);
         for sum in &self.fingerprint.lines {
             let word = sum.sum.unwrap_or_default().into();
             if let Some(index) = fingerprint_index(self.data_sectors, sum.line) {
                 bytes.fingerprint_known[index / 8] |= u8::from(sum.sum.is_some()) << (index % 8);
                 bytes.fingerprint[index] = word;
-                if let Some(sectors) = sum.sectors {
+                if let Some(sectors) = sum.sectors.filter(|_| is_of_one) {
                     flags |= FLAG_SECTOR_SUMS;
-                    area.sector_sums[index] = sectors;
+                    sector_sums[index] = sectors;
                 }
             } else {
                 bytes.samples_known =
@@ -273,7 +341,7 @@ impl LogSuperblock {
             }
         }
         if flags & FLAG_SECTOR_SUMS != 0 {
-            bytes.sector_sums_crc = crc32c::crc32c(area.sector_sums.as_bytes()).into();
+            bytes.sector_sums_crc = crc32c::crc32c(&area.behind).into();
         }
         bytes.fingerprint_flags = flags.into();
     }
@@ -313,7 +381,10 @@ impl LogSuperblock {
             data_uuid: bytes.data_uuid,
             log_sectors: bytes.log_sectors.get(),
             data_sectors: bytes.data_sectors.get(),
-            other_disks: Vec::new(),
+            other_disks: match bytes.version.get() {
+                FORMAT_VERSION => decode_disks(&bytes, behind)?,
+                _ => Vec::new(),
+            },
             segment_bytes: bytes.segment_bytes.get(),
             segments: bytes.segments.get(),
             log_block_bytes: bytes.log_block_bytes.get(),
@@ -352,6 +423,9 @@ impl LogSuperblock {
         field(self.segments >= SEGMENTS_MIN, "segments")?;
         field(self.end_sector() <= self.log_sectors && self.log_sectors < LOG_SECTORS_MAX, "log sectors")?;
         field(self.data_sectors > 0 && self.data_sectors < 1 << 43, "data sectors")?;
+        let fits = |sectors: u64| sectors > 0 && sectors <= PART_SECTORS;
+        let all_fit = fits(self.data_sectors) && self.other_disks.iter().all(|disk| fits(disk.sectors));
+        field(self.other_disks.is_empty() || all_fit, "data disks")?;
         field((FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.tail_sector), "tail sector")?;
         let in_ring = (FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.live_sector);
         field(self.live_sector == 0 || in_ring, "live sector")?;
@@ -387,13 +461,31 @@ impl LogSuperblock {
     /// True if an extent lies within one data disk.
     pub fn holds(&self, extent: Extent) -> bool {
         let disk = if self.other_disks.is_empty() { 0 } else { (extent.start.0 / PART_SECTORS) as usize };
-        let sectors = if disk == 0 { Some(&self.data_sectors) } else { self.other_disks.get(disk - 1) };
-        sectors.is_some_and(|sectors| extent.end() - AddressSpace::start(disk) <= *sectors)
+        let sectors = match disk {
+            0 => Some(self.data_sectors),
+            _ => self.other_disks.get(disk - 1).map(|disk| disk.sectors),
+        };
+        sectors.is_some_and(|sectors| extent.end() - AddressSpace::start(disk) <= sectors)
     }
 
     /// The addresses of the data disks.
     pub fn space(&self) -> AddressSpace {
-        AddressSpace::new([&[self.data_sectors], &self.other_disks[..]].concat())
+        let others = self.other_disks.iter().map(|disk| disk.sectors);
+        AddressSpace::new(std::iter::once(self.data_sectors).chain(others).collect())
+    }
+
+    /// The fingerprint of a data disk.
+    pub fn fingerprint_of(&self, disk: usize) -> &Fingerprint {
+        if disk == 0 { &self.fingerprint } else { &self.other_disks[disk - 1].fingerprint }
+    }
+
+    pub fn set_fingerprints(&mut self, fingerprints: impl Iterator<Item = Fingerprint>) {
+        for (disk, fingerprint) in fingerprints.enumerate() {
+            match disk {
+                0 => self.fingerprint = fingerprint,
+                _ => self.other_disks[disk - 1].fingerprint = fingerprint,
+            }
+        }
     }
 
     pub const fn segment_sectors(&self) -> u64 {
@@ -418,6 +510,44 @@ impl LogSuperblock {
     pub const fn end_sector(&self) -> u64 {
         FIRST_SEGMENT_SECTOR + self.segments as u64 * self.segment_sectors()
     }
+}
+
+/// Decodes the table of data disks.
+fn decode_disks(bytes: &LogSuperblockBytes, behind: &[u8]) -> Result<Vec<OtherDisk>, LogSuperblockError> {
+    if behind.len() != SUPERBLOCK_BYTES || crc32c::crc32c(behind) != bytes.sector_sums_crc.get() {
+        return Err(LogSuperblockError::Checksum);
+    }
+    let (header, rest) = behind.split_at(DISKS_HEADER_BYTES);
+    let count = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    if !(1..DISKS_MAX).contains(&count) {
+        return Err(LogSuperblockError::Field("data disks"));
+    }
+    let (disks, samples) = rest.split_at(count * size_of::<DiskBytes>());
+    let samples = samples.chunks_exact(OtherDisk::lines_max(count) * size_of::<SampleBytes>());
+    let disks = disks.chunks_exact(size_of::<DiskBytes>()).zip(samples);
+    let is_exact = bytes.fingerprint_flags.get() & FLAG_EXACT != 0;
+    disks.map(|(disk, samples)| decode_disk(disk, samples, is_exact)).collect()
+}
+
+fn decode_disk(disk: &[u8], samples: &[u8], is_exact: bool) -> Result<OtherDisk, LogSuperblockError> {
+    let field = LogSuperblockError::Field("data disks");
+    let DiskBytes { data_uuid, sectors } = DiskBytes::read_from_bytes(disk).map_err(|_| field.clone())?;
+    let mut lines = Vec::new();
+    for bytes in samples.chunks_exact(size_of::<SampleBytes>()) {
+        let sample = SampleBytes::read_from_bytes(bytes).map_err(|_| field.clone())?;
+        let word = sample.line.get();
+        if word & SAMPLE_USED == 0 {
+            continue;
+        }
+        let line = word & !(SAMPLE_USED | SAMPLE_KNOWN);
+        let sum = (word & SAMPLE_KNOWN != 0).then(|| sample.sum.get());
+        lines.push(LineSum { line, sum, sectors: Some(sample.sectors) });
+    }
+    let rises = lines.windows(2).all(|pair| pair[0].line < pair[1].line);
+    if !rises || lines.last().is_some_and(|sum| sum.line >= sectors.get() / LINE_SECTORS) {
+        return Err(field);
+    }
+    Ok(OtherDisk { data_uuid, sectors: sectors.get(), fingerprint: Fingerprint { lines, is_exact } })
 }
 
 fn decode_fingerprint(bytes: &LogSuperblockBytes, behind: &[u8]) -> Result<Fingerprint, LogSuperblockError> {
@@ -759,6 +889,76 @@ mod tests {
             block[bit / 8] ^= 1 << (bit % 8);
             assert!(LogSuperblock::decode(&block).is_err(), "bit {bit}");
             block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    fn of_disks(count: usize) -> LogSuperblock {
+        let sectors = 1 << 20;
+        let disk = |disk: u64| {
+            let lines = (0..OtherDisk::lines_max(count) as u64).map(|line| LineSum {
+                line: line * 7 + disk,
+                sum: (line % 3 > 0).then_some((line * disk) as u32),
+                sectors: Some([line as u8; 8]),
+            });
+            let fingerprint = Fingerprint { lines: lines.collect(), is_exact: true };
+            OtherDisk { data_uuid: [100 + disk as u8; 16], sectors, fingerprint }
+        };
+        LogSuperblock { other_disks: (0..count as u64).map(disk).collect(), ..superblock() }
+    }
+
+    /// The block behind has the table: without it, the superblock is not valid.
+    #[test]
+    fn rule_05_the_table_of_disks_comes_back_and_every_flipped_bit_is_noticed() {
+        for count in [1, 2, 7, 63] {
+            let mut original = of_disks(count);
+            let bytes = original.encode();
+            let decoded = LogSuperblock::decode(bytes.as_bytes()).unwrap();
+            // The sums of the sectors at the ends of the first disk have no room.
+            original.fingerprint.lines.iter_mut().for_each(|sum| {
+                sum.sectors = sum.sectors.filter(|_| fingerprint_index(1 << 20, sum.line).is_none());
+            });
+            assert_eq!(decoded, original, "{count}");
+            assert!(LogSuperblock::decode(&bytes.as_bytes()[..SUPERBLOCK_BYTES]).is_err());
+            let mut area = bytes.as_bytes().to_vec();
+            for bit in (0..SUPERBLOCK_AREA_BYTES * 8).step_by(3) {
+                area[bit / 8] ^= 1 << (bit % 8);
+                assert!(LogSuperblock::decode(&area).is_err(), "bit {bit}");
+                area[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    /// Programs that know one data disk read such a log, and refuse one of several by its version.
+    #[test]
+    fn only_a_log_of_several_disks_has_the_new_version() {
+        let version = |superblock: &LogSuperblock| superblock.encode().superblock.version.get();
+        assert_eq!((version(&superblock()), version(&of_disks(1)), version(&of_disks(9))), (3, 4, 4));
+    }
+
+    #[test]
+    fn the_bytes_of_a_log_of_several_disks_stay_as_they_are() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/superblock-of-3-disks");
+        let bytes = of_disks(2).encode();
+        if std::env::var_os("DCD_WRITE_GOLDEN").is_some() {
+            std::fs::write(path, bytes.as_bytes()).expect("written");
+        }
+        assert_eq!(std::fs::read(path).expect("it is beside the tests"), bytes.as_bytes());
+    }
+
+    #[test]
+    fn tables_of_disks_that_cannot_be_are_refused() {
+        type Change = fn(&mut LogSuperblock);
+        let changes: [Change; 4] = [
+            |s| s.other_disks[0].sectors = 0,
+            |s| s.other_disks[0].sectors = PART_SECTORS + 1,
+            |s| (s.data_sectors, s.fingerprint) = (PART_SECTORS + 1, Fingerprint::default()),
+            |s| s.other_disks[1].fingerprint.lines[1].line = 0,
+        ];
+        for (index, change) in changes.iter().enumerate() {
+            let mut superblock = of_disks(2);
+            change(&mut superblock);
+            let decoded = LogSuperblock::decode(superblock.encode().as_bytes());
+            assert_eq!(decoded, Err(LogSuperblockError::Field("data disks")), "{index}");
         }
     }
 

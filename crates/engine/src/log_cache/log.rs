@@ -835,7 +835,7 @@ impl Log {
         from: Option<u64>,
         oldest_live_seq: u64,
         destaged_seq: u64,
-        fingerprint: Fingerprint,
+        fingerprints: impl Iterator<Item = Fingerprint>,
     ) -> Io {
         let mut next = self.superblock.clone();
         next.state = state;
@@ -849,7 +849,7 @@ impl Log {
         next.tail_sector = self.sector_of(from, next.tail_seq);
         next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
         next.flush_epoch = self.flush_epoch;
-        next.fingerprint = fingerprint;
+        next.set_fingerprints(fingerprints);
         let at = SUPERBLOCK_SECTORS[crate::machine::place_of(next.generation)];
         let buf = Buf::copy_of(next.encode().as_bytes());
         self.superblock = next;

@@ -97,9 +97,9 @@ impl Env<'_> {
     }
 
     pub fn write_superblock(&mut self, state: LogState, from: Option<u64>) {
-        let fingerprint = self.data[0].fingerprint.fingerprint();
+        let fingerprints = self.data.iter().map(|data| data.fingerprint.fingerprint());
         let (live_seq, destaged_seq) = (self.view().oldest_live_seq(), self.destaged_seq.unwrap_or(0));
-        let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprint);
+        let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprints);
         self.statistics.superblocks += 1;
         self.submit(LOG, Op::Superblock, io);
     }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use super::core::Core;
 
 use super::env::{DATA, LOG};
+use super::fingerprint::Fingerprint;
+use super::format::OtherDisk;
 use super::testing::{Log, Ram, sector_of, unknown};
 use super::{LogCacheConfig, LogError, MemoryPlace, activate};
 use crate::layer::{
@@ -111,6 +113,13 @@ impl Steps {
         let mut device = log.device;
         let mut superblock = log.superblock;
         (superblock.data_sectors, superblock.fingerprint) = (8192, unknown(8192));
+        superblock.other_disks = (1..disks)
+            .map(|disk| OtherDisk {
+                data_uuid: [disk as u8; 16],
+                sectors: 8192,
+                fingerprint: Fingerprint::default(),
+            })
+            .collect();
         let copy = super::format::SUPERBLOCK_SECTORS[(superblock.generation % 2) as usize];
         device.write(copy, Buf::copy_of(zerocopy::IntoBytes::as_bytes(&superblock.encode()))).unwrap();
         let mut all = vec![data; 1 + disks];

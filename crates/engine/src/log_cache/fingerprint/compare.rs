@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::super::LogError;
-use super::super::format::{EntryKind, Header, LogState, LogSuperblock};
+use super::super::format::{Entry, EntryKind, Header, LogState, LogSuperblock};
 use super::super::offline::read_payload;
 use super::super::recover::{DamageKind, Walked};
 use super::{LINE, LineContent, LineSum, SECTOR, SECTORS, line_sum, mask, part_of, sector_sums, sum};
@@ -92,6 +92,8 @@ pub struct Comparison {
     is_exact: bool,
     compared: usize,
     log_block_sectors: u64,
+    /// The addresses of the disk.
+    addresses: Extent,
 }
 
 /// Result of a comparison.
@@ -105,9 +107,13 @@ pub struct Differences {
 }
 
 impl Comparison {
-    /// Reads the covered lines.
-    pub fn new(superblock: &LogSuperblock, data: &mut dyn BlockDevice) -> Result<Comparison, IoError> {
-        let recorded = &superblock.fingerprint;
+    /// Reads the covered lines of a data disk.
+    pub fn new(
+        superblock: &LogSuperblock,
+        disk: usize,
+        data: &mut dyn BlockDevice,
+    ) -> Result<Comparison, IoError> {
+        let recorded = superblock.fingerprint_of(disk);
         let mut content = LineContent::default();
         content.read(data, recorded.lines.iter().map(|sum| sum.line))?;
         let is_exact = recorded.is_exact;
@@ -127,6 +133,7 @@ impl Comparison {
             is_exact: superblock.state == LogState::Stopped && is_exact,
             compared,
             log_block_sectors: superblock.log_block_sectors(),
+            addresses: superblock.space().extent(disk),
         })
     }
 
@@ -137,6 +144,12 @@ impl Comparison {
         }
         let mut place = header.sector + self.log_block_sectors;
         for entry in &header.entries {
+            let Some(mut extent) = entry.extent.intersection(self.addresses) else {
+                place += entry.payload_sectors();
+                continue;
+            };
+            extent.start.0 -= self.addresses.start.0;
+            let entry = Entry { extent, ..*entry };
             let lines = entry.extent.start.0 / LINE_SECTORS..entry.extent.end().0.div_ceil(LINE_SECTORS);
             for (&line, suspect) in self.suspects.range_mut(lines) {
                 let bytes = self.content.line(line).expect("a suspect was read");

@@ -13,8 +13,8 @@
 //! | before a clean stop | unknown sums are read | - |
 
 use super::{
-    Fingerprint, LINE, LineContent, LineSum, SECTOR, SECTORS, choose, ends, line_sum, mask, part_of, places,
-    sector_sums, sum,
+    Fingerprint, LINE, LineContent, LineSum, SECTOR, SECTORS, START_LINES, choose, choose_few, ends,
+    line_sum, mask, part_of, places, sector_sums, sum,
 };
 #[cfg(test)]
 use crate::log_cache::disks::PART_LINES;
@@ -36,6 +36,8 @@ struct CoveredLine {
 /// See the module's documentation.
 pub struct CoveredLines {
     lines: Vec<CoveredLine>,
+    /// The first line of the disk in the address space.
+    first: u64,
     zeroes: u32,
     is_flying: bool,
 }
@@ -60,7 +62,27 @@ impl CoveredLines {
         cache_uuid: &[u8; 16],
     ) -> Result<CoveredLines, IoError> {
         let places = places::find(&mut content, data, data_sectors)?;
-        let lines = choose(data_sectors, cache_uuid, &places);
+        CoveredLines::of(choose(data_sectors, cache_uuid, &places), content, data)
+    }
+
+    /// Chooses a few lines of a disk, as a log with several disks has no room for more, and reads those not read yet.
+    pub fn few(
+        mut content: LineContent,
+        data: &mut dyn BlockDevice,
+        data_sectors: u64,
+        cache_uuid: &[u8; 16],
+        lines_max: usize,
+    ) -> Result<CoveredLines, IoError> {
+        content.read(data, 0..(data_sectors / LINE_SECTORS).min(START_LINES))?;
+        let places = places::find(&mut content, data, data_sectors)?;
+        CoveredLines::of(choose_few(data_sectors, cache_uuid, &places, lines_max), content, data)
+    }
+
+    fn of(
+        lines: Vec<u64>,
+        mut content: LineContent,
+        data: &mut dyn BlockDevice,
+    ) -> Result<CoveredLines, IoError> {
         let missing: Vec<u64> = lines.iter().copied().filter(|line| content.line(*line).is_none()).collect();
         content.read(data, missing.into_iter())?;
         let line = |line| {
@@ -69,6 +91,7 @@ impl CoveredLines {
         };
         Ok(CoveredLines {
             lines: lines.into_iter().map(line).collect(),
+            first: 0,
             zeroes: sum(&[0; SECTOR]),
             is_flying: false,
         })
@@ -76,7 +99,8 @@ impl CoveredLines {
 
     /// Gives the lines the addresses of a disk that begins at `start`.
     pub fn moved(mut self, start: Lba) -> CoveredLines {
-        self.lines.iter_mut().for_each(|line| line.line += start.0 / LINE_SECTORS);
+        self.first = start.0 / LINE_SECTORS;
+        self.lines.iter_mut().for_each(|line| line.line += self.first);
         self
     }
 
@@ -85,7 +109,7 @@ impl CoveredLines {
         let sum = |line: &CoveredLine| {
             let sectors = line.durable.map(Option::unwrap_or_default);
             let sum = (!line.durable.contains(&None)).then(|| line_sum(sectors));
-            LineSum { line: line.line, sum, sectors: Some(sectors.map(|sum| sum as u8)) }
+            LineSum { line: line.line - self.first, sum, sectors: Some(sectors.map(|sum| sum as u8)) }
         };
         Fingerprint { lines: self.lines.iter().map(sum).collect(), is_exact: true }
     }

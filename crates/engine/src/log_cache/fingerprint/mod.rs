@@ -38,6 +38,14 @@ const LINE: usize = LINE_BYTES as usize;
 const SECTOR: usize = SECTOR_BYTES as usize;
 const SECTORS: usize = LINE_SECTORS as usize;
 
+/// Maximum number of lines in the fingerprint of a data disk after the first.
+pub const SAMPLES_OF_DISK_MAX: usize = 64;
+/// Lines that are read at the start of such a disk, to find its file systems.
+const START_LINES: u64 = 32;
+/// Lines of the superblocks of btrfs and md.
+const BTRFS_LINE: u64 = 16;
+const MD_LINE: u64 = 1;
+
 /// The low byte of the [`sum`] of each sector of a line. It tells which sectors are unchanged, if records have the others.
 pub type SectorSums = [u8; SECTORS];
 
@@ -118,6 +126,27 @@ fn choose(data_sectors: u64, cache_uuid: &[u8; 16], places: &[u64]) -> Vec<u64> 
     let ends = FINGERPRINT_END_BLOCKS as u64;
     let (first, last): (Vec<u64>, Vec<u64>) = self::ends(data_sectors).partition(|line| *line < ends);
     [first, samples, last].concat()
+}
+
+/// Chooses the lines to cover of a disk that gets few: the first of all, where most file systems and partition tables begin; the places of
+/// others; the last line; and lines that are drawn, one from each part of the disk.
+fn choose_few(data_sectors: u64, cache_uuid: &[u8; 16], places: &[u64], lines_max: usize) -> Vec<u64> {
+    let lines = data_sectors / LINE_SECTORS;
+    let parts = (lines * LINE_BYTES / BYTES_PER_DRAWN).max(DRAWN_MIN).min(lines_max as u64).min(lines.max(1));
+    let drawn = (0..parts).map(|part| {
+        let (from, length) = (lines / parts * part, lines / parts);
+        let drawn = crc32c::crc32c_append(crc32c::crc32c(cache_uuid), &part.to_le_bytes());
+        from + ((u128::from(length) * u128::from(drawn)) >> 32) as u64
+    });
+    let starts = [0, BTRFS_LINE, MD_LINE].into_iter();
+    let mut chosen: Vec<u64> = Vec::with_capacity(lines_max);
+    for line in starts.chain(places.iter().copied()).chain(lines.checked_sub(1)).chain(drawn) {
+        if line < lines && chosen.len() < lines_max && !chosen.contains(&line) {
+            chosen.push(line);
+        }
+    }
+    chosen.sort_unstable();
+    chosen
 }
 
 /// Bytes of lines, as they were read.

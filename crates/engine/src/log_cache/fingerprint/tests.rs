@@ -18,7 +18,7 @@ fn put(disk: &mut Ram, lba: u64, tag: u8) {
 
 /// Lines that differ although no record explains it.
 fn differing(log: &mut Log, data: &mut Ram) -> Vec<u64> {
-    let mut comparison = Comparison::new(&log.superblock, data).unwrap();
+    let mut comparison = Comparison::new(&log.superblock, 0, data).unwrap();
     let visitor = &mut |header: &_, _: &[usize]| comparison.record(header);
     let walked = walk(&mut log.device, &log.superblock, WalkOptions::default(), visitor).unwrap();
     comparison.finish(&mut log.device, &walked).unwrap().differing

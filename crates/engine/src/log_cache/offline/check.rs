@@ -96,7 +96,7 @@ pub fn check(
     check_sizes(&superblock, log.geometry(), data.as_ref().map(|data| data.geometry()))?;
     // The data disk of a cache that is out of use is written without the cache.
     let is_out_of_use = matches!(superblock.state, LogState::GivenUp | LogState::Detached);
-    let comparison = data.filter(|_| !is_out_of_use).map(|data| Comparison::new(&superblock, data));
+    let comparison = data.filter(|_| !is_out_of_use).map(|data| Comparison::new(&superblock, 0, data));
     let comparison = comparison.transpose();
     let mut watched = Watched {
         comparison: comparison.map_err(LogError::io("reading the data disk"))?,

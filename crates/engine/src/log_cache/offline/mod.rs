@@ -4,6 +4,7 @@
 //! serving cache uses, too.
 
 mod check;
+mod disks;
 mod dump;
 mod format;
 mod measure;
@@ -16,6 +17,7 @@ mod take_in;
 mod tests;
 
 pub use check::{CheckReport, CopyReport, FingerprintReport, check};
+pub use disks::add_disk;
 pub use dump::{DumpFilter, Row, dump};
 pub use format::{FormatOptions, format};
 pub use newest::{Newest, NewestContent, NewestPiece, Totals};

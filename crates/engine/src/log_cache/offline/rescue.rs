@@ -82,6 +82,10 @@ pub fn rescue(
 ) -> Result<RescueReport, LogError> {
     let mut superblock = read_superblock(log)?;
     check_sizes(&superblock, log.geometry(), Some(data.geometry()))?;
+    if !superblock.other_disks.is_empty() {
+        // Records of the others would be written to this one.
+        return Err(LogError::Disks { found: 1, recorded: superblock.space().count() });
+    }
     if superblock.state == LogState::Detached {
         // The data disk is used without the cache, and may have changed since: nothing in the log may ever be written to it.
         return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
@@ -89,7 +93,7 @@ pub fn rescue(
     may_write(&superblock, data.geometry().read_only, options)?;
     let mut newest = Newest::new(superblock.log_block_sectors());
     let walk_options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
-    let comparison = Comparison::new(&superblock, data);
+    let comparison = Comparison::new(&superblock, 0, data);
     let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
     let walked = walk(log, &superblock, walk_options, &mut |header: &Header, bad: &[usize]| {
         newest.record(header, bad);
@@ -102,6 +106,7 @@ pub fn rescue(
     let at_risk = dirty_bytes > 0 || walked.damages > 0;
     if let Some(first) = differing.first().filter(|_| at_risk && !options.force && !options.list) {
         return Err(LogError::OtherData(OtherData {
+            disk: 0,
             lines: differing.len(),
             first_byte: first * LINE_BYTES,
             dirty_bytes,

@@ -9,6 +9,7 @@ use crate::log_cache::format::{
 };
 use crate::log_cache::recover::DamageKind;
 use crate::log_cache::testing::{Log, Part, Ram, sector_of};
+use crate::log_cache::testing_steps as steps_of;
 use crate::{BlockDevice, Buf, Extent, Lba, SECTOR_BYTES};
 use Part::{Clean, Data, Range};
 
@@ -292,7 +293,7 @@ fn another_version_or_two_caches_are_refused_untouched() {
     let mut device = log.clone();
     device.write(at, Buf::copy_of(&newer)).unwrap();
     device.operations = 0;
-    assert!(read_superblock(&mut device).unwrap_err().to_string().contains("format version 4"));
+    assert!(read_superblock(&mut device).unwrap_err().to_string().contains("format version 5"));
     assert!(matches!(format(&mut device, &mut data, &options()), Err(LogError::Version(_))));
     assert_eq!(device.operations, 0, "nothing was written");
 
@@ -570,4 +571,50 @@ fn no_flipped_bit_gives_wrong_data_silently() {
             Err(_) => assert!(data.bytes.iter().all(|&byte| byte == 0xdd), "byte {byte}"),
         }
     }
+}
+
+/// A cut at any operation leaves the log with the new disk or without, and all its data.
+#[test]
+fn a_disk_is_added_or_not_wherever_the_power_fails() {
+    let (log, mut first) = logged_for_disks();
+    let mut second = Ram::new(8192);
+    let mut added = 0;
+    for operations in 0.. {
+        let mut log = Ram { operations_left: operations, ..log.clone() };
+        let result = add_disk(&mut log, &mut second, [7; 16]);
+        log.operations_left = u64::MAX;
+        let superblock = read_superblock(&mut log).expect("the log is there");
+        let disks = superblock.space().count();
+        assert_eq!(superblock.tail_seq, 1);
+        added += u32::from(disks == 2 && result.is_err());
+        let mut all = vec![log, first.clone(), second.clone()];
+        all.truncate(1 + disks);
+        let mut steps = steps_of::Steps::start(steps_of::Disks(all), steps_of::quiet()).expect("it starts");
+        assert_eq!(steps.read(0), Some(1));
+        if result.is_ok() {
+            assert_eq!((disks, added), (2, 4), "each operation from the first superblock on was cut");
+            let read = steps.on(1).read(8);
+            assert_eq!(read, Some(steps_of::ZEROES));
+            break;
+        }
+    }
+    let mut log = log.clone();
+    add_disk(&mut log, &mut second, [7; 16]).expect("added");
+    let again = add_disk(&mut log, &mut second, [7; 16]);
+    assert!(matches!(again, Err(LogError::HasDisk(_))));
+    for disk in 0..62 {
+        add_disk(&mut log, &mut second, [100 + disk; 16]).expect("added");
+    }
+    assert!(matches!(add_disk(&mut log, &mut second, [8; 16]), Err(LogError::Options(_))), "64 at most");
+    let refused = rescue(&mut log, &mut first, RescueOptions::default(), &mut |_| {});
+    assert!(matches!(refused, Err(LogError::Disks { found: 1, recorded: 64 })));
+}
+
+/// A log with a record for its data disk.
+fn logged_for_disks() -> (Ram, Ram) {
+    let mut steps = steps_of::Steps::new(8, steps_of::quiet());
+    steps.write(0, 8, 1);
+    steps.flush();
+    let [log, data] = steps.disks.two();
+    (log, data)
 }
