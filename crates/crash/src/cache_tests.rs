@@ -318,7 +318,7 @@ fn no_error_of_one_of_several_disks_takes_data() {
     if let Some(violation) = swept.violation {
         panic!("{violation}");
     }
-    assert!(swept.told > 0 && swept.log_failures > 0, "{swept:?}");
+    assert!(swept.refused > 0 && swept.log_failures > 0, "{swept:?}");
 }
 
 /// The seed of a run of the suite: another one each time, or the one that is to be repeated.

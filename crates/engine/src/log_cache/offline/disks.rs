@@ -1,7 +1,7 @@
 //! Adds a data disk to a log that is not served.
 //!
-//! A single superblock adds the disk: a crash before it leaves the log as it was. The superblock is written twice, so that both copies know the
-//! disk.
+//! A single superblock adds the disk: a crash before it leaves the log as it was. The superblock is written twice, so that both copies
+//! know the disk.
 
 use super::superblock::{check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::{LogError, uuid};
