@@ -208,7 +208,7 @@ fn format_finds_the_figures_of_modelled_drives() {
     }
 }
 
-/// It writes first to places of its own, and not where it is told.
+/// The drive writes first to places of its own, and not where it is told.
 #[test]
 fn a_shingled_drive_shows_no_head() {
     let (superblock, _) = formatted(&config("smr-2014", WriteCache::Off), Extent::new(Lba(0), 64 * MIB));
