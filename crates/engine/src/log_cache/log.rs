@@ -850,6 +850,9 @@ impl Log {
         next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
         next.flush_epoch = self.flush_epoch;
         next.set_fingerprints(fingerprints);
+        if next.tail_seq == self.next_seq {
+            self.end_places();
+        }
         let at = SUPERBLOCK_SECTORS[crate::machine::place_of(next.generation)];
         let buf = Buf::copy_of(next.encode().as_bytes());
         self.superblock = next;
@@ -869,9 +872,26 @@ impl Log {
 
     /// Returns the place of the next activation's first record: after all records of the head's segment, or at the start of the next one.
     fn end_sector(&self) -> u64 {
-        let end = self.places.end();
-        let fits = end + self.superblock.log_block_sectors() <= self.places.segment().end;
-        if fits { end } else { self.start_of(self.ring.head() + 1) }
+        if self.ends_within() { self.places.end() } else { self.start_of(self.ring.head() + 1) }
+    }
+
+    fn ends_within(&self) -> bool {
+        self.places.end() + self.superblock.log_block_sectors() <= self.places.segment().end
+    }
+
+    /// Before the next record: if a walk begins after the head's segment now, no record goes to a free place there any more.
+    fn end_places(&mut self) {
+        if !self.ends_within() {
+            let opened = self.buffers.filling.take_if(|filling| filling.is_empty());
+            opened.into_iter().for_each(|filling| self.buffers.give_back(filling));
+            self.places = FreePlaces::new(self.places.segment().clone(), self.places.end());
+        }
+    }
+
+    /// Has the next record go there.
+    #[cfg(test)]
+    pub const fn move_head(&mut self, sector: u64) {
+        self.head_sector = sector;
     }
 
     /// Notes that the superblock is written. Returns the segments before its tail, which were retained until now.

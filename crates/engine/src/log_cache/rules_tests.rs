@@ -939,3 +939,22 @@ fn a_write_over_several_segments_gets_the_room_of_what_is_clean_at_the_start() {
     steps.wait(3);
     assert!(steps.is_ok(id), "it waits for ever");
 }
+
+/// The head has left a free place before the last record, which ends with its segment, and everything is destaged.
+#[test]
+fn rule_02_no_record_goes_before_the_sector_where_a_walk_begins() {
+    let mut steps = Steps::new(4, quiet());
+    let end = steps.core.log.superblock().segment_start(1);
+    steps.write(0, 8, 1);
+    steps.flush();
+    // A header and eight sectors.
+    steps.core.log.move_head(end - 9);
+    steps.write(8, 8, 2);
+    steps.drain();
+    assert_eq!(steps.core.log.superblock().tail_sector, end);
+    steps.write(16, 8, 3);
+    let flush = steps.flush();
+    assert!(steps.is_ok(flush));
+    let mut steps = steps.restart(quiet());
+    assert_eq!(steps.read(16), Some(3));
+}
