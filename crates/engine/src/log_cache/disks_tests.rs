@@ -92,7 +92,7 @@ fn a_flush_covers_the_writes_past_the_log_of_its_own_disk() {
     steps.hold = Box::new(|port, io| port == data_port(0) && kind(io) == Kind::Flush);
     let [slow, quick, none] = [0, 1, 2].map(|disk| steps.on(disk).flush());
     assert_eq!([slow, quick, none].map(|id| steps.is_ok(id)), [false, true, true]);
-    // What bypassed the log is at risk on the first disk alone.
+    // Only the first disk has writes at risk.
     steps.fail(0, IoError::new(ErrorKind::Medium));
     steps.let_go();
     assert!(matches!(steps.status(slow), Some(Err(_))));

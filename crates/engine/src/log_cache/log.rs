@@ -879,7 +879,8 @@ impl Log {
         self.places.end() + self.superblock.log_block_sectors() <= self.places.segment().end
     }
 
-    /// Before the next record: if a walk begins after the head's segment now, no record goes to a free place there any more.
+    /// Leaves the free places of the head's segment unused if a walk now begins after it: the walk would not find a record there.
+    /// (Free places remain on rotational logs alone, and those keep no copies that would have a walk begin earlier.)
     fn end_places(&mut self) {
         if !self.ends_within() {
             let opened = self.buffers.filling.take_if(|filling| filling.is_empty());
