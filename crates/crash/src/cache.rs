@@ -12,7 +12,7 @@ use dcd_engine::log_cache::offline::{FormatOptions, add_disk, format, read_super
 use dcd_engine::log_cache::spindle::{Spin, Spindle};
 use dcd_engine::log_cache::{
     Contiguity, HowPolicy, LogCache, LogCacheConfig, LogCanary, Promise, Reads, Strides, WhatPolicy,
-    WhenPolicy,
+    WhenPolicy, WriteRoute,
 };
 use dcd_engine::mirror::MirrorConfig;
 use dcd_engine::{
@@ -57,6 +57,7 @@ pub fn draw_config(
         segment_buffers: rng.range(2, 6) as usize,
         bypass_bytes: rng.pick(&[0, 16 << 10, 16 << 10, 64 << 10]),
         reads: Reads::Pass,
+        writes: WriteRoute::Back,
         when: rng.pick(&[WhenPolicy::Idle, WhenPolicy::HighLow]),
         what: rng.pick(&[WhatPolicy::OldestFirst, WhatPolicy::LastWriteFirst, WhatPolicy::LeastValidFirst]),
         full_stripes_first: true,
@@ -305,6 +306,32 @@ pub fn filling_rig(seed: u64, promise: Promise, ordered_destage: bool, canary: O
         config.ordered_destage = ordered_destage;
     };
     rig_of(seed, promise, canary, &fill, &make, None, 1)
+}
+
+/// The log cache whose writes go through to the data disk, most of the time: an administrator changes that while it runs.
+pub fn through_rig(seed: u64, promise: Promise, canary: Option<LogCanary>) -> Rig {
+    let next = SimRng::new(mix(seed, 0x3e3)).chance(300).then(NextMemory::default);
+    let memory = next.clone();
+    let make: MakeCache = Rc::new(move |config| match &memory {
+        Some(memory) => Box::new(LogCache::with_memory(config, Box::new(memory.borrow().clone()))),
+        None => Box::new(LogCache::new(config)),
+    });
+    let relies = next.is_some() && promise == Promise::Flush;
+    let drawn = RefCell::new(LogCacheConfig::default());
+    let change = |config: &mut LogCacheConfig, rng: &mut SimRng| {
+        (config.ordered_destage, config.outlives_server) = (false, relies);
+        config.writes = rng.pick(&[WriteRoute::Through, WriteRoute::Through, WriteRoute::Back]);
+        if rng.chance(300) {
+            config.bypass_bytes = 0;
+        }
+        drawn.replace(config.clone());
+    };
+    let rig = rig_of(seed, promise, canary, &change, &make, None, 1);
+    let log_sectors = rig.log.as_ref().map_or(0, |log| log.sectors);
+    let data_place = if rig.disks.len() == 1 { (0, Lba(log_sectors)) } else { (1, Lba(0)) };
+    let rescued = rig.rescued.clone().filter(|_| next.is_none());
+    let tuned = Some(drawn.into_inner());
+    Rig { tuned, through: Some(data_place), memory: next, rescued, ..rig }
 }
 
 /// The log cache as `make` makes it, with settings from the seed.

@@ -402,6 +402,55 @@ fn plain_destage_leaves_a_data_disk_that_is_no_good_alone() {
     }
 }
 
+#[track_caller]
+fn holds_without_its_log(promise: Promise) {
+    let explored =
+        explore(&ExploreConfig::new(1, 2000), &|seed| through_rig(seed, promise, None), &mut |_| {});
+    if let Some(violation) = explored.violation {
+        panic!("{violation}");
+    }
+    assert!(explored.counts.kinds["the log thrown away"] > 300, "{:?}", explored.counts);
+    for path in ["bypasses", "kept_blocks", "read_clean_bytes", "logged_sectors", "invalidates"] {
+        assert!(explored.counts.paths[path] > 0, "{path} was never taken: {:?}", explored.counts);
+    }
+}
+
+#[test]
+fn a_log_that_is_thrown_away_takes_nothing_with_the_promise_flush() {
+    holds_without_its_log(Promise::Flush);
+}
+
+#[test]
+fn a_log_that_is_thrown_away_takes_nothing_with_the_promise_always() {
+    holds_without_its_log(Promise::Always);
+}
+
+#[test]
+fn bugs_of_writes_that_go_through_are_caught() {
+    for (canary, seed) in [
+        (LogCanary::EarlyThrough, 1),
+        (LogCanary::EarlyReport, 1),
+        (LogCanary::UnnotedPass, 1),
+        (LogCanary::BelieveCopies, 6),
+    ] {
+        let config = ExploreConfig::new(seed, 3000);
+        let explored = explore(&config, &|seed| through_rig(seed, Promise::Flush, Some(canary)), &mut |_| {});
+        assert!(explored.violation.is_some(), "{canary:?} is not caught");
+    }
+}
+
+/// Every I/O of the log and of the data disk fails once, and for ever, while writes go through.
+#[test]
+fn writes_that_go_through_survive_every_error() {
+    for (seed, promise) in [(5, Promise::Flush), (6, Promise::Always), (7, Promise::Flush)] {
+        let swept = sweep_errors(&SweepConfig::new(seed, 40), &|seed| through_rig(seed, promise, None));
+        if let Some(violation) = swept.violation {
+            panic!("{violation}");
+        }
+        assert!(swept.cases > 100 && swept.log_failures > 0, "{} {}", swept.cases, swept.log_failures);
+    }
+}
+
 /// Every I/O of the log and of the data disk fails once, and for ever: right data, an error, or a refusal.
 #[test]
 fn the_log_cache_survives_every_error() {

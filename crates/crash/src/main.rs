@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
-use dcd_crash::cache::{disks_rig, filling_rig, log_cache_rig, memory_rig, ordered_destage_rig, rotting_rig};
+use dcd_crash::cache::{
+    disks_rig, filling_rig, log_cache_rig, memory_rig, ordered_destage_rig, rotting_rig, through_rig,
+};
 use dcd_crash::mirror::{MirrorCanary, mirrored_memory_rig, mirrored_rig, take_over_rig};
 use dcd_crash::raid::{LogPlace, RaidSubject, raid_rig};
 use dcd_crash::{
@@ -76,6 +78,14 @@ enum CanaryName {
     TailOfOne,
     /// Destaged blocks are called clean after a flush of another data disk (with --disks).
     FlushOther,
+    /// Writes pass the log before its superblock says that nothing in it counts.
+    EarlyThrough,
+    /// A cache says that its log may be lost while data is only there.
+    EarlyReport,
+    /// Copies in the log are not called older than a write that passed it.
+    UnnotedPass,
+    /// A start believes copies in the log of a cache that wrote through when it crashed.
+    BelieveCopies,
     /// Destage is not ordered, and the data disk alone is judged as if it were.
     PlainDestage,
     /// A rescue marks the log clean before the data disk is flushed.
@@ -221,6 +231,9 @@ struct Arguments {
     /// Most crashes kill the process alone, also between two stores to memory that outlives it: nothing that was answered may be lost.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "take_over"])]
     process_deaths: bool,
+    /// Writes go through to the data disk, and an administrator changes that: as long as they do, crashes throw the log away.
+    #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "legs", "take_over", "process_deaths", "disks"])]
+    through: bool,
     /// Cuts no power at writes and flushes, but damages a block of the log at rest after a crash: a flipped bit, two blocks in each
     /// other's places, a write that was lost. A start must refuse it, or fail exactly what lay there.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage"])]
@@ -313,6 +326,10 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::OtherDisk) => Some(LogCanary::OtherDisk),
         Some(CanaryName::TailOfOne) => Some(LogCanary::TailOfOne),
         Some(CanaryName::FlushOther) => Some(LogCanary::FlushOther),
+        Some(CanaryName::EarlyThrough) => Some(LogCanary::EarlyThrough),
+        Some(CanaryName::EarlyReport) => Some(LogCanary::EarlyReport),
+        Some(CanaryName::UnnotedPass) => Some(LogCanary::UnnotedPass),
+        Some(CanaryName::BelieveCopies) => Some(LogCanary::BelieveCopies),
         // The remaining canaries are bugs of disks or arrays.
         _ => None,
     };
@@ -323,6 +340,7 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
     }
     let make = match arguments {
         _ if arguments.rot || bug.is_some_and(LogCanary::is_of_rot) => rotting_rig,
+        _ if arguments.through || bug.is_some_and(LogCanary::is_of_through) => through_rig,
         _ if arguments.process_deaths || bug.is_some_and(LogCanary::is_of_memory) => memory_rig,
         _ => log_cache_rig,
     };
@@ -355,9 +373,10 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let take_over = if arguments.take_over { " --take-over" } else { "" };
     let disks = arguments.disks.map(|disks| format!(" --disks {disks}")).unwrap_or_default();
     let deaths = if arguments.process_deaths { " --process-deaths" } else { "" };
+    let through = if arguments.through { " --through" } else { "" };
     let Some(level) = arguments.raid else {
         return format!(
-            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs}{take_over}{disks}{deaths} --run {run:#x}",
+            "dcd-crash --promise {}{canary}{ordered}{fill}{rot}{legs}{take_over}{disks}{deaths}{through} --run {run:#x}",
             name(&arguments.promise)
         );
     };

@@ -421,6 +421,8 @@ pub enum Report {
     /// The log device failed. Nothing that is written from now on may be acknowledged before the host says
     /// [`Control::LogFailureRecorded`], as a later start must not replay this log over newer data.
     LogFailed,
+    /// From now on every write is on the data disk before it is answered, and the log may be lost: see `log_cache::Writes`.
+    WritesThrough,
     /// An event that the administrator is told of immediately; the layer's status describes it.
     Notice,
     /// The answer to a [`Control::Array`]: the command is done or has begun, or the reason why it cannot be.

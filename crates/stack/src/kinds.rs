@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dcd_engine::Nanos;
 use dcd_engine::layers::fault::FaultPlan;
 use dcd_engine::layers::read_ahead::ReadAheadConfig;
-use dcd_engine::log_cache::LogCacheConfig;
+use dcd_engine::log_cache::{LogCacheConfig, Promise, WriteRoute};
 use dcd_engine::mirror::LEGS_MAX;
 use dcd_engine::raid::RaidConfig;
 
@@ -269,6 +269,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         delay_max: fields.duration("delay-max")?.unwrap_or(d.delay_max),
         bypass_bytes: fields.size("bypass")?.unwrap_or(d.bypass_bytes),
         reads: fields.word("reads")?.unwrap_or(d.reads),
+        writes: fields.word("writes")?.unwrap_or(d.writes),
         when: fields.word("when")?.unwrap_or(d.when),
         what: fields.word("what")?.unwrap_or(d.what),
         high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
@@ -288,8 +289,23 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
             format!("\"low-mark\" ({}) must be below \"high-mark\" ({})", config.low_mark, config.high_mark),
         ));
     }
+    refuse_through(fields, &config)?;
     let windows = read_windows(fields)?;
     Ok(LayerKind::LogCache { log, data, config: Box::new(config), windows })
+}
+
+/// Refuses writes through the log where the order of writes to the data disk is promised.
+fn refuse_through(fields: &Fields<'_>, config: &LogCacheConfig) -> Result<(), StackFileError> {
+    let other = match (config.promise, config.ordered_destage) {
+        (Promise::Ordered, _) => "promise = \"ordered\"",
+        (_, true) => "\"ordered-destage\"",
+        _ => return Ok(()),
+    };
+    if config.writes == WriteRoute::Back {
+        return Ok(());
+    }
+    let span = fields.value_span("writes");
+    Err(fields.error(span, format!("writes = \"through\" and {other} exclude each other: leave one out")))
 }
 
 fn read_windows(fields: &mut Fields<'_>) -> Result<Vec<DestageWindow>, StackFileError> {

@@ -279,6 +279,12 @@ const TABLES: &[TableReference] = &[
                  KiB of log",
             ),
             served(
+                "writes",
+                r#""back""#,
+                "back: answered by the log, and written back later; through: by the data disk, and the log keeps \
+                 copies for reads, so that it may be lost. Not with promise \"ordered\", nor with ordered-destage",
+            ),
+            served(
                 "when",
                 r#""idle""#,
                 "idle: destage when the disk is idle; high-low: by the marks; one-threshold, \

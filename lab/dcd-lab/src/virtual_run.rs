@@ -398,7 +398,14 @@ impl VirtualRun {
                 match self.driver.take_report() {
                     Some((_, Report::Drained)) => break,
                     Some((_, Report::Failed(why))) => return Err(Failure::Failed(why.to_string())),
-                    Some((_, Report::Stopped | Report::LogFailed | Report::Array(_) | Report::Notice)) => {}
+                    Some((
+                        _,
+                        Report::Stopped
+                        | Report::LogFailed
+                        | Report::WritesThrough
+                        | Report::Array(_)
+                        | Report::Notice,
+                    )) => {}
                     None => {
                         let progress = self.driver.step(&mut self.stack);
                         assert!(progress != DriverProgress::Idle, "a drain that never ends");

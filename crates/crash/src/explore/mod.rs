@@ -92,6 +92,9 @@ pub struct Rig {
     pub rots: bool,
     /// Settings of a log cache that an administrator changes while it runs; none: nobody does.
     pub tuned: Option<LogCacheConfig>,
+    /// The data disk's device and first sector, where an administrator has writes go through, or to the log: as long as they go through, the
+    /// log may be lost.
+    pub through: Option<(usize, Lba)>,
     /// The stack's settings in words, for the story.
     pub about: String,
 }

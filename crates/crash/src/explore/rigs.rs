@@ -61,6 +61,7 @@ impl Rig {
             memory: None,
             rots: false,
             tuned: None,
+            through: None,
             about,
         }
     }

@@ -1,6 +1,6 @@
 //! Runs the explorer once: a client on a stack, and the tree of crashes that grows from it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -47,6 +47,8 @@ struct ExplorerRun {
     /// Memory that the last process left, and that of the running one.
     left: LeftMemory,
     memory: Option<SimMemory>,
+    /// Writes go through: the log may be lost.
+    log_is_spare: Rc<Cell<bool>>,
     states_left: u64,
     counts: ExplorationCounts,
     checks: bool,
@@ -72,6 +74,7 @@ pub(super) fn run(
         here: Here::FIRST,
         left: LeftMemory::default(),
         memory: None,
+        log_is_spare: Rc::default(),
         states_left: states,
         counts: ExplorationCounts { runs: 1, ..ExplorationCounts::default() },
         checks,
@@ -118,7 +121,7 @@ impl ExplorerRun {
     /// Makes the administrator that changes settings while a client is served.
     fn tuner(&mut self) -> Option<Tuner> {
         let config = self.rig.tuned.clone()?;
-        Some(Tuner::new(self.rng.fork(), config))
+        Some(Tuner::new(self.rng.fork(), config, self.rig.through.is_some()))
     }
 
     fn sampler(
@@ -136,6 +139,7 @@ impl ExplorerRun {
             cuts: Vec::new(),
             memory: self.memory.clone(),
             before: None,
+            log_is_spare: Rc::clone(&self.log_is_spare),
             between: Vec::new(),
         };
         let sampler = Rc::new(RefCell::new(sampler));
@@ -255,8 +259,15 @@ impl ExplorerRun {
                 self.tell_driver(driver);
                 return Err(what);
             }
-            if let Some(tuner) = &mut tuner {
-                tuner.act(driver, stack);
+            if self.rig.through.is_some() {
+                while let Some((_, report)) = driver.take_report() {
+                    self.note_report(&report);
+                }
+            }
+            if let Some(tuner) = &mut tuner
+                && tuner.act(driver, stack)
+            {
+                self.log_is_spare.set(false);
             }
             if driver.events() > events_max || driver.now() > TIME_MAX {
                 self.tell_driver(driver);
@@ -314,10 +325,12 @@ impl ExplorerRun {
         // Those of this activation, which continues after the cuts were tried.
         let (missing, here) = (self.missing.clone(), self.here.clone());
         let (left, memory) = (self.left.clone(), self.memory.clone());
+        let log_is_spare = self.log_is_spare.get();
         for cut in cuts {
             self.crashed(cut, oracle, depth + 1, place)?;
             self.here = here.clone();
         }
+        self.log_is_spare.set(log_is_spare);
         (self.left, self.memory) = (left, memory);
         self.missing = missing;
         Ok(())
@@ -432,6 +445,7 @@ impl ExplorerRun {
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
         self.judge_data_alone(&cut, oracle)?;
+        self.judge_without_log(&cut, oracle)?;
         self.judge_rescue(&cut, oracle)?;
         // Asked before the start, as the start fills legs.
         let is_torn = self.are_torn(&cut.disks);
@@ -499,6 +513,31 @@ impl ExplorerRun {
         oracle.judge_disk(&found)
     }
 
+    /// Notes that the log may be lost, where a report says so.
+    fn note_report(&self, report: &Report) {
+        if *report == Report::WritesThrough {
+            self.log_is_spare.set(true);
+        }
+    }
+
+    /// Throws the log away, if the cache has said that it may be lost, and judges the data disk.
+    fn judge_without_log(&mut self, cut: &Cut, oracle: &Oracle) -> RunResult {
+        let Some((device, start)) = self.rig.through.filter(|_| cut.log_is_spare) else { return Ok(()) };
+        let found = look_at_disk(&cut.disks[device], start, oracle);
+        *self.counts.kinds.entry("the log thrown away".into()).or_default() += 1;
+        oracle.judge(cut.at, &found).map_err(|what| format!("without the log: {what}"))?;
+        match cut.only_killed && self.rig.outlives_server {
+            true => oracle.judge_killed(&found),
+            false => Ok(()),
+        }
+    }
+
+    /// Cuts the disks now.
+    fn cut(&mut self, driver: &MemDriver) -> Cut {
+        let cut = cut(driver.devices(), self.memory.as_ref(), driver.now(), &mut self.rng);
+        Cut { log_is_spare: self.log_is_spare.get(), ..cut }
+    }
+
     /// Continues after a recovery in one of several ways, with further crashes.
     fn live_on(
         &mut self,
@@ -514,7 +553,7 @@ impl ExplorerRun {
         }
         match self.rng.below(8) {
             0 => {
-                let cut = cut(driver.devices(), self.memory.as_ref(), driver.now(), &mut self.rng);
+                let cut = self.cut(driver);
                 self.crashed(cut, &oracle, depth + 1, "just recovered")
             }
             1 | 2 => {
@@ -571,7 +610,7 @@ impl ExplorerRun {
                 oracle.recovered(&found);
             }
         }
-        let cut = cut(driver.devices(), self.memory.as_ref(), driver.now(), &mut self.rng);
+        let cut = self.cut(driver);
         self.tell_driver(driver);
         self.crashed(cut, &oracle, depth + 1, "at rest")
     }
@@ -600,7 +639,9 @@ impl ExplorerRun {
         place: &str,
     ) -> RunResult<Vec<Report>> {
         driver.note(|| format!("control {control:?}"));
-        while driver.take_report().is_some() {}
+        while let Some((_, report)) = driver.take_report() {
+            self.note_report(&report);
+        }
         // A slice has nothing to destage, and does not answer a control.
         let answers =
             |layer: &usize| stack.layer(LayerIndex(*layer)).status(driver.now()).get::<()>().is_none();
@@ -623,6 +664,7 @@ impl ExplorerRun {
                     if let Report::Failed(text) = &report {
                         return Err(format!("{control:?} failed on good devices: {text}"));
                     }
+                    self.note_report(&report);
                     // Other reports are no answer to this control.
                     if matches!(report, Report::Drained | Report::Stopped) {
                         reports.push(report);

@@ -1,5 +1,8 @@
 //! Cuts: disks as a crash leaves them, made at chosen moments while a driver runs.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use dcd_engine::Nanos;
 
 use crate::{CutStyle, LeftMemory, MemDisk, Moment, SimMemory, SimRng};
@@ -25,6 +28,8 @@ pub(super) struct Cut {
     pub only_killed: bool,
     /// True if a disk may have kept a write but lost an earlier one.
     pub holes: bool,
+    /// The cache had said that the log may be lost.
+    pub log_is_spare: bool,
     pub how: String,
 }
 
@@ -36,6 +41,8 @@ pub(super) struct Sampler {
     pub elsewhere: u64,
     pub left: u32,
     pub cuts: Vec<Cut>,
+    /// The cache has said that the log may be lost.
+    pub log_is_spare: Rc<Cell<bool>>,
     /// Memory of the process that runs.
     pub memory: Option<SimMemory>,
     /// The disks before the event that is being handled.
@@ -53,7 +60,7 @@ impl Sampler {
         }
         self.left -= 1;
         let cut = cut(disks, self.memory.as_ref(), moment.now, &mut self.rng);
-        self.cuts.push(cut);
+        self.cuts.push(Cut { log_is_spare: self.log_is_spare.get(), ..cut });
     }
 
     /// Kills the process during the event before, and perhaps prepares to kill it during the next one.
@@ -64,7 +71,8 @@ impl Sampler {
             && let Some(left) = memory.cut(&mut self.rng)
         {
             self.left -= 1;
-            self.between.push(killed(before, left, now, BETWEEN_STORES));
+            let cut = killed(before, left, now, BETWEEN_STORES);
+            self.between.push(Cut { log_is_spare: self.log_is_spare.get(), ..cut });
         }
         if self.left > 0 && self.at_writes > 0 && self.rng.chance((self.at_writes / 4).max(5)) {
             self.before = Some(disks.iter().map(|disk| disk.killed(&mut self.rng)).collect());
@@ -74,7 +82,16 @@ impl Sampler {
 }
 
 fn killed(disks: Vec<MemDisk>, left: LeftMemory, at: Nanos, how: &str) -> Cut {
-    Cut { disks, left, at, killed: true, only_killed: true, holes: false, how: how.into() }
+    Cut {
+        disks,
+        left,
+        at,
+        killed: true,
+        only_killed: true,
+        holes: false,
+        log_is_spare: false,
+        how: how.into(),
+    }
 }
 
 pub(super) fn cut(disks: &[MemDisk], memory: Option<&SimMemory>, at: Nanos, rng: &mut SimRng) -> Cut {
@@ -97,5 +114,5 @@ pub(super) fn cut(disks: &[MemDisk], memory: Option<&SimMemory>, at: Nanos, rng:
         left.content.take_if(|_| !rng.chance(OTHER_BOOT));
         left.hidden = rng.chance(HIDDEN);
     }
-    Cut { disks, left, at, killed: false, only_killed: false, holes, how }
+    Cut { disks, left, at, killed: false, only_killed: false, holes, log_is_spare: false, how }
 }

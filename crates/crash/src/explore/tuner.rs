@@ -1,6 +1,6 @@
 //! An administrator who changes the settings of a running log cache, and holds its write-back.
 
-use dcd_engine::log_cache::{LogCacheConfig, WhatPolicy, WhenPolicy};
+use dcd_engine::log_cache::{LogCacheConfig, WhatPolicy, WhenPolicy, WriteRoute};
 use dcd_engine::{Control, LayerSettings, Nanos, Stack};
 
 use crate::{MemDriver, SimRng};
@@ -15,29 +15,35 @@ pub(super) struct Tuner {
     /// The settings of the start.
     config: LogCacheConfig,
     held: bool,
+    /// True if the route of writes is changed, too.
+    changes_writes: bool,
     pub changes: u64,
 }
 
 impl Tuner {
-    pub const fn new(rng: SimRng, config: LogCacheConfig) -> Tuner {
-        Tuner { rng, config, held: false, changes: 0 }
+    pub const fn new(rng: SimRng, config: LogCacheConfig, changes_writes: bool) -> Tuner {
+        Tuner { rng, config, held: false, changes_writes, changes: 0 }
     }
 
-    /// Changes something now and then.
-    pub fn act(&mut self, driver: &mut MemDriver, stack: &mut Stack) {
+    /// Changes something now and then. True if writes go to the log alone from now on.
+    pub fn act(&mut self, driver: &mut MemDriver, stack: &mut Stack) -> bool {
         if !self.rng.chance(CHANGES) {
-            return;
+            return false;
         }
         let cache = stack.layers().find(|(_, name)| *name == "cache").map(|(layer, _)| layer);
+        let mut goes_back = false;
         let control = if self.rng.chance(HOLDS) {
             self.held = !self.held;
             Control::HoldDestage(self.held)
         } else {
-            Control::Settings(Box::new(LayerSettings::LogCache(self.draw())))
+            let config = self.draw();
+            goes_back = config.writes == WriteRoute::Back;
+            Control::Settings(Box::new(LayerSettings::LogCache(config)))
         };
         driver.note(|| format!("the administrator says {control:?}"));
         driver.control(stack, cache.expect("it has a log cache"), control);
         self.changes += 1;
+        goes_back
     }
 
     /// The settings that can change while the cache serves. The delay only becomes shorter, as the oracle goes by that of the start.
@@ -57,6 +63,10 @@ impl Tuner {
             idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),
             destage_depth: rng.pick(&[1, 4, 32]),
             destage_rate: rng.pick(&[0, 64 << 10, 1 << 20]),
+            writes: match self.changes_writes {
+                true => rng.pick(&[WriteRoute::Back, WriteRoute::Through]),
+                false => start.writes,
+            },
             ..start.clone()
         }
     }

@@ -1,6 +1,7 @@
 //! Keeps the attachment records of the log caches that run, in a server or in a command that reads or writes what lies on them. Writes are
 //! in the logs first. So the records call the data disks incomplete before any write, and get the final state at the end.
 
+use dcd_engine::log_cache::WritesState;
 use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::{Control, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
 use dcd_stack::LayerStatus;
@@ -25,8 +26,10 @@ pub struct Admitted {
 pub enum Note {
     /// The log device failed; the number of dirty bytes then, if known.
     LogFailed(Option<u64>),
-    /// A cache whose log has failed has written back all its data: none is at risk if this process dies.
+    /// No data is at risk if this process and the log die: a cache whose log has failed has written back all its data, or writes go through.
     WrittenBack(Box<LogCacheStatus>),
+    /// Writes are to go to the log alone again.
+    Incomplete,
     /// The cache has reported that it stopped: all that it wrote back is durable.
     Stopped(Box<LogCacheStatus>),
     /// Legs of a mirrored log have changed; the note names the mirror in the place of the cache.
@@ -164,13 +167,14 @@ impl RunningCaches {
                 failed
             })?,
             // Lost blocks stay lost, so there is nothing to change, however often this note comes.
-            Note::WrittenBack(status) if !is_home_without_log(status) => {}
+            Note::WrittenBack(status) if !is_complete(status) => {}
             Note::WrittenBack(status) => {
                 let known = cache.record.load()?.of(cache.record.extent()).cloned();
                 if known.is_some_and(|attachment| attachment.may_lose_data()) {
                     cache.change(|attachment| at_end(status, false, attachment))?;
                 }
             }
+            Note::Incomplete => cache.change(incomplete)?,
             Note::Stopped(status) => cache.change(|attachment| at_end(status, true, attachment))?,
             Note::Legs(_) => {}
         }
@@ -277,8 +281,13 @@ impl Running {
     }
 }
 
+/// True when the data disk has everything without the log, and always will: the log has failed, or writes go through.
+pub fn is_complete(status: &LogCacheStatus) -> bool {
+    is_home_without_log(status) || status.writes == WritesState::Through && is_written_back(status)
+}
+
 /// True when a cache whose log has failed has written back all its data.
-pub fn is_home_without_log(status: &LogCacheStatus) -> bool {
+fn is_home_without_log(status: &LogCacheStatus) -> bool {
     status.state == LogCacheState::LogFailed && is_written_back(status)
 }
 

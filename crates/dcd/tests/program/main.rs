@@ -27,5 +27,6 @@ mod same_story;
 mod serve;
 mod service;
 mod settings;
+mod through;
 mod top;
 mod ublk;

@@ -14,7 +14,7 @@ use super::disks::{AddressSpace, DataDisks, PART_SECTORS};
 use super::env::{DATA, LOG, data_port};
 use super::error::{LogError, OtherData};
 use super::fingerprint::{Comparison, CoveredLines, LineContent};
-use super::format::{Entry, EntryKind, Header, LogState, LogSuperblock, MemoryMark, OtherDisk};
+use super::format::{Entry, EntryKind, Header, LogState, LogSuperblock, MemoryMark, NO_COPIES, OtherDisk};
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
@@ -22,8 +22,9 @@ use super::offline::{check_sizes, live_superblock, read_copies, refuse_out_of_us
 use super::recover::{DamageKind, RecoverError, Visitor, WalkOptions, Walked, walk};
 use super::ring::Ring;
 use super::summary;
-use super::table::{Line, Place};
-use super::{LogCacheConfig, LogCanary, Promise, Reads};
+use super::table::{Line, Place, TablePart};
+use super::through::through_refusal;
+use super::{LogCacheConfig, LogCanary, Promise, Reads, WriteRoute};
 use crate::layer::{BlockDevice, Geometry, PortDevice, Ports};
 use crate::planted::Planted;
 use crate::{Extent, LINE_BYTES};
@@ -58,7 +59,10 @@ impl Replay {
             || walked.damage.iter().any(|damage| damage.kind != DamageKind::Payload)
             || walked.damages > walked.damage.len() as u64
         {
-            self.index.forget_kept();
+            self.index.forget_kept(TablePart::first(usize::MAX));
+            superblock.kept_seq = walked.next_seq;
+        }
+        if superblock.kept_seq == NO_COPIES {
             superblock.kept_seq = walked.next_seq;
         }
     }
@@ -98,6 +102,9 @@ pub fn activate(
     let mut device = PortDevice { ports: below, port: LOG };
     let copies = read_copies(&mut device)?;
     let mut superblock = live_superblock(&copies)?;
+    if config.canary.is(LogCanary::BelieveCopies) {
+        superblock.kept_seq = 0;
+    }
     refuse_out_of_use(&superblock)?;
     refuse_disks(&superblock, &config, disks, below)?;
     refuse_other_machine(&superblock, &config)?;
@@ -112,6 +119,7 @@ pub fn activate(
         config.contiguity = superblock.calibration.clone().filter(|rules| config.may_fill(rules));
     }
     refuse_keep(&config, log)?;
+    through_refusal(&config, disks).map_or(Ok(()), |why| Err(LogError::Options(why)))?;
     let are_good = copies.iter().all(Result::is_ok);
     let canary = config.canary.is_any(|canary| canary.is_of_rot() || canary == LogCanary::IgnoreEpochs);
     let summaries = are_good && summary::are_used(&superblock, &log) && !config.accept_damage && !canary;
@@ -140,7 +148,8 @@ pub fn activate(
     replay.doubt_kept(&config, &mut superblock, &walked);
     // A walk that skipped nothing has found all clean copies from the superblock's tail on.
     let whole = walked.damages == 0 && walked.records == walked.next_seq - superblock.tail_seq;
-    let from = (whole && config.reads == Reads::Keep).then(|| superblock.segment_of(superblock.tail_sector));
+    let keeps = config.reads == Reads::Keep || config.writes == WriteRoute::Through && !log.rotational;
+    let from = (whole && keeps).then(|| superblock.segment_of(superblock.tail_sector));
     replay.purge_before(&superblock, &walked, from.is_none());
     let Replay { index, segments, .. } = replay;
     check_blocks(&superblock.space(), &index, below)?;

@@ -23,7 +23,7 @@ impl View<'_> {
 
     /// Everything has to become durable, although nobody waits for it.
     fn hurries(&self, destagers: &Destagers) -> bool {
-        self.life != Lifecycle::Serving || destagers.wants_durable()
+        self.life != Lifecycle::Serving || destagers.wants_durable() || self.log.through().is_turning()
     }
 }
 
@@ -155,6 +155,7 @@ impl Env<'_> {
             // What a batch has written by now may be gone with it, and the next flush succeeds all the same.
             destagers[disk].flush_failed();
             self.data[disk].fingerprint.flushed(false);
+            self.void_copies();
             self.refuse_waiters(disk, flushed, error);
             self.cx.report(Report::Notice);
         }
@@ -167,6 +168,7 @@ impl Env<'_> {
         let flushed = self.data[disk].flushed();
         self.data[disk].batch_flush_completed(end.flush, end.failed_flush);
         if let Err(error) = end.flush {
+            self.void_copies();
             self.refuse_waiters(disk, flushed, error);
             self.cx.report(Report::Notice);
         }

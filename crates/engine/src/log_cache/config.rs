@@ -33,6 +33,17 @@ pub enum Reads {
     Keep,
 }
 
+/// The `writes` setting: what a write has to reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteRoute {
+    /// The log, from which it is written back to the data disk.
+    #[default]
+    Back,
+    /// The data disk. The log gets clean copies for reads, and may be lost at any time.
+    Through,
+}
+
 /// Bugs to plant, so that the crash explorer can show that it finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogCanary {
@@ -82,12 +93,31 @@ pub enum LogCanary {
     TailOfOne,
     /// Destaged blocks are called clean after a flush of another data disk (breaks rule 6).
     FlushOther,
+    /// Writes pass the log before a superblock says that nothing in it counts (breaks rule 16).
+    EarlyThrough,
+    /// The host hears that the log may be lost while the log has data that the data disk lacks (breaks rule 16).
+    EarlyReport,
+    /// Copies in the log are not called older than a write that passed it (breaks rule 16).
+    UnnotedPass,
+    /// A start believes copies in the log of a cache that wrote through when it crashed (breaks rule 16).
+    BelieveCopies,
 }
 
 impl LogCanary {
     /// True for a bug that only damage of a log at rest shows.
     pub const fn is_of_rot(self) -> bool {
         matches!(self, LogCanary::NearProof | LogCanary::NoRestMark)
+    }
+
+    /// True for a bug of writes that go through.
+    pub const fn is_of_through(self) -> bool {
+        matches!(
+            self,
+            LogCanary::EarlyThrough
+                | LogCanary::EarlyReport
+                | LogCanary::UnnotedPass
+                | LogCanary::BelieveCopies
+        )
     }
 
     /// True for a bug of memory that outlives the process.
@@ -117,6 +147,7 @@ pub struct LogCacheConfig {
     /// Writes of at least this many bytes bypass the log if that is safe; 0: never.
     pub bypass_bytes: u64,
     pub reads: Reads,
+    pub writes: WriteRoute,
     pub when: WhenPolicy,
     pub what: WhatPolicy,
     /// Destages the wholly dirty stripes of an array first, and together.
@@ -179,6 +210,7 @@ impl Default for LogCacheConfig {
             segment_buffers: 8,
             bypass_bytes: 64 << 10,
             reads: Reads::Pass,
+            writes: WriteRoute::Back,
             when: WhenPolicy::Idle,
             what: WhatPolicy::OldestFirst,
             full_stripes_first: true,
@@ -212,6 +244,7 @@ impl LogCacheConfig {
     pub fn change(&mut self, to: &LogCacheConfig) {
         self.delay_max = to.delay_max;
         self.bypass_bytes = to.bypass_bytes;
+        self.writes = to.writes;
         (self.when, self.what) = (to.when, to.what);
         (self.high_mark, self.low_mark) = (to.high_mark, to.low_mark);
         (self.idle_empty, self.idle_full) = (to.idle_empty, to.idle_full);

@@ -16,8 +16,9 @@ use super::status::LogCacheStatus;
 use super::stop::Stop;
 use super::surveying::Surveying;
 use super::tail::advance_tail;
+use super::through::through_refusal;
 use super::write::write_pending;
-use super::{LogCacheConfig, LogCanary};
+use super::{LogCacheConfig, LogCanary, WriteRoute};
 use crate::layer::{
     Control, Cx, ErrorKind, Event, Io, IoError, IoResult, LayerSettings, OpId, Report, Request,
 };
@@ -100,7 +101,11 @@ impl Core {
         if let Event::Control(Control::Settings(settings)) = &event
             && let LayerSettings::LogCache(config) = &**settings
         {
+            let disks = self.data.space().count();
             self.config.change(config);
+            if through_refusal(&self.config, disks).is_some() {
+                self.config.writes = WriteRoute::Back;
+            }
             self.log.set_delay_max(cx.now, config.delay_max);
         }
         let mut parts = self.parts(cx);
@@ -122,6 +127,7 @@ impl Core {
         let deadlines = [
             self.queue.next_answer(),
             view.commit_deadline(),
+            view.through_deadline(),
             self.each_destager().filter_map(|(destager, view)| destager.deadline(&view)).min(),
             self.forgetting.deadline(&view),
             self.surveying.deadline(&view, &self.destagers, self.ops.is_empty()),
@@ -240,7 +246,7 @@ impl CoreParts<'_> {
                 }
             }
             Op::Bypass { disk, key } => {
-                env.bypass_completed(disk, key, result);
+                env.bypass_completed(disk, key, result, keep);
                 destagers[disk].bypass_ended();
                 self.retry_pending();
             }
@@ -310,6 +316,9 @@ impl CoreParts<'_> {
         }
         self.destage();
         self.refresh();
+        if self.env.step_through(self.destagers) {
+            self.retry_pending();
+        }
         let CoreParts { env, destagers, keep, forgetting, surveying, reads, stop } = self;
         keep.step(forgetting, env);
         env.commit(destagers);

@@ -1,7 +1,6 @@
 //! Forgetting: drops the clean copies in segments that the head will enter soon. They leave the table in parts: an event looks at a
 //! limited number of slots, so even a large log delays no request.
 
-use super::Reads;
 use super::append::SEGMENTS_READY;
 use super::env::{Env, View};
 use super::table::TablePart;
@@ -15,7 +14,7 @@ const FORGET_PART_KEEPING: u64 = 64;
 
 /// Number of segments that are forgotten at a time.
 pub fn forget_part(view: &View) -> u64 {
-    let part = if view.config.reads == Reads::Keep { FORGET_PART_KEEPING } else { FORGET_PART };
+    let part = if view.keeps_copies() { FORGET_PART_KEEPING } else { FORGET_PART };
     (view.log.ring().count() / part).max(SEGMENTS_READY)
 }
 

@@ -28,6 +28,8 @@ pub const RECORD_VERSION: u16 = 1;
 pub const LOG_SECTORS_MAX: u64 = 1 << 38;
 /// Limit of a superblock's counters. A quarter of the number space is left, so that no sum on a counter can overflow.
 const COUNTER_MAX: u64 = u64::MAX / 4 * 3;
+/// Value of `kept_seq` where no copy in the log counts, nor any record that is destaged by then.
+pub const NO_COPIES: u64 = u64::MAX;
 /// Limit of a record's counters: an activation that began below [`COUNTER_MAX`] never reaches it.
 pub const RECORD_COUNTER_MAX: u64 = u64::MAX / 8 * 7;
 /// "DCDCACHE" in ASCII.
@@ -223,7 +225,7 @@ pub struct LogSuperblock {
     pub calibration: Option<Contiguity>,
     /// Measurements of the log's disk, made by format.
     pub spindle: Spindle,
-    /// Clean copies in records before this one do not count: a lost record may have invalidated them.
+    /// Clean copies in records before this one do not count: a lost record may have invalidated them. [`NO_COPIES`]: none counts.
     pub kept_seq: u64,
     /// The machine that serves the log, or served it last; 0: not known.
     pub machine: u64,
@@ -435,7 +437,8 @@ impl LogSuperblock {
         )?;
         field(self.tail_seq >= 1 && self.tail_seq <= self.durable_seq, "tail sequence number")?;
         field(self.live_seq <= self.durable_seq, "live sequence number")?;
-        field(self.kept_seq <= self.durable_seq, "kept sequence number")?;
+        let is_known = self.kept_seq <= self.durable_seq || self.kept_seq == NO_COPIES;
+        field(is_known, "kept sequence number")?;
         field(self.epoch_start_seq >= 1 && self.epoch_start_seq <= self.durable_seq, "epoch start")?;
         let counters = [self.durable_seq, self.epoch, self.generation, self.flush_epoch];
         field(counters.iter().all(|counter| *counter < COUNTER_MAX), "counters")?;

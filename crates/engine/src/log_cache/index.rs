@@ -249,9 +249,9 @@ impl Index {
         holdings.of(place).is_visible = true;
     }
 
-    /// Forgets all clean copies: a lost record may have invalidated them.
-    pub fn forget_kept(&mut self) {
-        self.table.remove_where(|piece| piece.kept, |_| {});
+    /// Forgets all clean copies: a lost record may have invalidated them. Does one part of the table; returns the next part, if there is one.
+    pub fn forget_kept(&mut self, part: TablePart) -> Option<TablePart> {
+        self.table.remove_kept(part)
     }
 
     /// Notes that a piece was read.

@@ -17,6 +17,7 @@ use super::forget::{Forgetting, forget_part};
 use super::format::{EntryKind, decode_header};
 use super::index::Index;
 use super::table::{Line, Piece, Place};
+use super::through::WritesState;
 use super::{LogCacheConfig, LogCanary};
 use crate::layer::{Io, IoResult};
 use crate::slab::Slab;
@@ -185,28 +186,31 @@ impl Keep {
         if !self.may_copy(bytes, &env.view()) || !env.make_room_for_copy(bytes as usize) {
             return false;
         }
-        let seq = env.open_record();
-        let (place, crc) = env.log.append(EntryKind::Clean, extent, buf, at);
-        env.index.insert_kept(extent, Place(place), crc, seq);
-        env.statistics.kept_bytes += bytes;
+        put(extent, buf, at, env);
         self.tokens -= bytes;
-        if env.log.copied_bytes() >= COPIES_AHEAD && !env.log.is_writing() {
-            env.dispatch();
-        }
         true
+    }
+
+    /// Copies the whole lines of a write that passed the log.
+    pub fn copy_written(&mut self, extent: Extent, buf: &Buf, env: &mut Env) {
+        let whole = extent.start.0.div_ceil(LINE_SECTORS)..extent.end().0 / LINE_SECTORS;
+        for line in whole.map(Line) {
+            if !has_room_for_copies(&env.view()) || !env.make_room_for_copy(LINE_BYTES as usize) {
+                env.statistics.keep_dropped_blocks += 1;
+                continue;
+            }
+            put(line.extent(), buf, byte_offset(extent.start, line.start()), env);
+            env.statistics.kept_blocks += 1;
+        }
     }
 
     /// True when a copy may be appended: no client waits for the log, and dirty blocks leave space.
     fn may_copy(&self, bytes: u64, view: &View) -> bool {
         self.keeps(view)
             && bytes <= self.tokens
-            && view.log.copied_bytes() < COPIES_AHEAD
-            && !view.life.drains()
             && !view.queue.has_pending()
             && view.queue.waiters().is_empty()
-            && view.log.chain().is_none()
-            && view.log.ring().utilisation() < f64::from(view.config.high_mark) / 100.0
-            && view.index.table().has_room(1)
+            && has_room_for_copies(view)
     }
 
     /// Goes on copying hot pieces; runs after every event.
@@ -287,6 +291,30 @@ impl Keep {
             saving.at += (u64::from(header.sectors) * SECTOR_BYTES) as usize;
         }
         None
+    }
+}
+
+/// True when the log takes copies: it is well, and dirty blocks leave space.
+fn has_room_for_copies(view: &View) -> bool {
+    !view.log.has_failed()
+        && view.life.serves()
+        && !view.life.drains()
+        && view.log.through().state() != WritesState::Turning
+        && !view.log.through().is_voiding()
+        && view.log.copied_bytes() < COPIES_AHEAD
+        && view.log.chain().is_none()
+        && view.log.ring().utilisation() < f64::from(view.config.high_mark) / 100.0
+        && view.index.table().has_room(1)
+}
+
+/// Appends a copy, for which there is room.
+fn put(extent: Extent, buf: &Buf, at: usize, env: &mut Env) {
+    let seq = env.open_record();
+    let (place, crc) = env.log.append(EntryKind::Clean, extent, buf, at);
+    env.index.insert_kept(extent, Place(place), crc, seq);
+    env.statistics.kept_bytes += extent.sectors * SECTOR_BYTES;
+    if env.log.copied_bytes() >= COPIES_AHEAD && !env.log.is_writing() {
+        env.dispatch();
     }
 }
 

@@ -25,6 +25,7 @@ use super::spindle::Spindle;
 use super::statistics::LogCacheStatistics;
 use super::summary::{self, Gathered};
 use super::table::Place;
+use super::through::Through;
 use crate::layer::{Durability, Geometry, Io};
 use crate::{BlockDevice, Buf, Extent, LINE_BYTES, Lba, LogHead, Nanos, SECTOR_BYTES};
 use zerocopy::IntoBytes;
@@ -92,6 +93,7 @@ pub struct Log {
     health: LogHealth,
     /// The tail of a superblock that is being written: once it is durable, segments before the tail may be written again.
     release: Option<u64>,
+    through: Through,
 }
 
 fn rotation(config: &LogCacheConfig, superblock: &LogSuperblock) -> Rotation {
@@ -125,6 +127,7 @@ impl Log {
                 let start = superblock.segment_start(walked.end_segment);
                 FreePlaces::new(start..start + superblock.segment_sectors(), walked.end)
             },
+            through: Through::new(superblock.kept_seq),
             superblock,
             geometry,
             ring,
@@ -157,6 +160,14 @@ impl Log {
     #[cfg(test)]
     pub const fn geometry_mut(&mut self) -> &mut Geometry {
         &mut self.geometry
+    }
+
+    pub const fn through(&self) -> &Through {
+        &self.through
+    }
+
+    pub const fn through_mut(&mut self) -> &mut Through {
+        &mut self.through
     }
 
     pub const fn ring(&self) -> &Ring {
@@ -386,8 +397,9 @@ impl Log {
     }
 
     /// Notes that the open record gets an entry of this kind.
-    const fn needed(&mut self, kind: EntryKind) {
-        if !matches!(kind, EntryKind::Clean) {
+    fn needed(&mut self, kind: EntryKind) {
+        // While writes pass the log, it only says which copies are old.
+        if kind != EntryKind::Clean && !self.through.is_on() {
             self.needed_seq = self.last_seq();
         }
     }
@@ -849,7 +861,9 @@ impl Log {
         next.tail_sector = self.sector_of(from, next.tail_seq);
         next.durable_seq = (self.safe_seq() + 1).max(next.live_seq);
         next.flush_epoch = self.flush_epoch;
-        next.set_fingerprints(fingerprints);
+        next.kept_seq = self.through.kept_seq(state, next.durable_seq);
+        let voids = self.through.voids(state);
+        next.set_fingerprints(fingerprints.map(|it| if voids { it.unknown() } else { it }));
         if next.tail_seq == self.next_seq {
             self.end_places();
         }
@@ -887,6 +901,11 @@ impl Log {
             opened.into_iter().for_each(|filling| self.buffers.give_back(filling));
             self.places = FreePlaces::new(self.places.segment().clone(), self.places.end());
         }
+    }
+
+    /// Has every later superblock name no record before the next one. Everything so far is destaged, and nothing is on its way.
+    pub fn begin_anew(&mut self) {
+        self.ring.begin_anew(self.next_seq);
     }
 
     /// Has the next record go there.

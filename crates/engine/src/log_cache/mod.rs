@@ -19,6 +19,7 @@
 //! | `forget` | segments whose clean copies are forgotten before the head comes to them |
 //! | `destager`, `destaged` | destaging; what recovery would still find of it |
 //! | `keep` | reads that are copied to the log |
+//! | `through` | writes that go to the data disk first, while the log may be lost |
 //! | `failure`, `error` | a dead log device; one that cannot be used |
 //! | `copies` | a log with several copies |
 //! | `fingerprint` | whether the data disk is as this cache left it |
@@ -92,6 +93,7 @@ mod tail;
 pub(crate) mod testing;
 #[cfg(test)]
 mod testing_steps;
+mod through;
 mod write;
 
 pub use answers::{MemoryInUse, MemoryPlace, SharedMemory, Taken};
@@ -101,6 +103,7 @@ pub use error::{LogError, OtherData};
 pub use log::REST;
 pub use statistics::LogCacheStatistics;
 pub use status::{LogCacheState, LogCacheStatus, LogHead};
+pub use through::WritesState;
 
 use crate::layer::{ActivateError, AnyStatus, Cx, Event, Geometry, Layer, MapPart, Ports};
 use crate::{Extent, Nanos};

@@ -22,7 +22,10 @@ pub struct PendingWrite {
     pub extent: Extent,
     pub buf: Buf,
     pub durability: Durability,
+    /// Sectors that are in the log.
     pub done: u64,
+    /// Sectors of which the log has no copy any more, as the write passes it.
+    pub passed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +54,7 @@ impl PendingWrite {
                 unreachable!("reads and flushes change nothing")
             }
         };
-        PendingWrite { id, change, extent, buf, durability, done: 0 }
+        PendingWrite { id, change, extent, buf, durability, done: 0, passed: 0 }
     }
 
     /// Returns the operation, to be sent to the data disk.

@@ -337,7 +337,7 @@ fn plan(extent: Extent, view: &View) -> ReadPlan {
 
 /// Decides, for a request that needs nothing from the data disk, whether clean copies are read from the log.
 fn is_cheaper_in_log(extent: Extent, dirty: &[FromLog], clean: &[FromLog], view: &View) -> bool {
-    if view.log.has_failed() || !view.config.read_clean {
+    if view.log.has_failed() || !view.config.read_clean || view.log.through().is_voiding() {
         return false;
     }
     if !view.log.geometry().rotational {

@@ -131,6 +131,12 @@ impl Ring {
         true
     }
 
+    /// Lets the head's segment begin with a record that is still to be written.
+    pub fn begin_anew(&mut self, first_seq: u64) {
+        let head = self.at_mut(self.index(self.head));
+        (head.first_seq, head.first_offset) = (first_seq, None);
+    }
+
     /// Number of remembered segments: their clean copies may be read until they are forgotten.
     pub fn remembered(&self) -> u64 {
         self.kept + self.count() - 1 - self.ready

@@ -8,6 +8,7 @@ use super::destager::{Destager, Destagers};
 use super::env::View;
 use super::keep::Keep;
 use super::recover::Damage;
+use super::through::WritesState;
 use super::{Contiguity, LogCacheStatistics, Promise};
 use crate::{Extent, Geometry, IoError, SECTOR_BYTES};
 
@@ -59,6 +60,9 @@ pub enum LogHead {
 pub struct LogCacheStatus {
     pub state: LogCacheState,
     pub promise: Promise,
+    /// The present route of writes.
+    #[serde(default)]
+    pub writes: WritesState,
     /// Size of the log's segments.
     pub size_bytes: u64,
     pub used_bytes: u64,
@@ -170,6 +174,7 @@ impl LogCacheStatus {
         LogCacheStatus {
             state: view.state(),
             promise: config.promise,
+            writes: log.through().state(),
             size_bytes: u64::from(log.superblock().segments) * segment,
             used_bytes: (log.ring().live() - u64::from(!head_is_used)) * segment,
             utilisation: log.ring().utilisation(),

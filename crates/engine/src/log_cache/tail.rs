@@ -6,7 +6,7 @@ use super::env::{Env, LOG, Op, View};
 use super::format::LogState;
 use super::index::Index;
 use super::log::Log;
-use super::{LogCacheConfig, LogCanary, Reads};
+use super::{LogCacheConfig, LogCanary};
 use crate::machine::Lifecycle;
 use crate::{IoError, Nanos};
 
@@ -59,7 +59,7 @@ impl View<'_> {
     /// quarter of it to write: recovery finds their copies again.
     pub fn walk_start(&self) -> Option<u64> {
         let ring = self.log.ring();
-        if self.config.reads == Reads::Pass {
+        if !self.keeps_copies() {
             return None;
         }
         let free = (ring.count() / 4).max(self.few_segments() + 1);
@@ -82,7 +82,7 @@ impl Env<'_> {
         let is_pressed = || view.queue.wants_space() || is_table_full();
         let is_short = || ring.free() <= view.few_segments() || is_pressed();
         let is_empty = || !view.index.is_dirty() && view.oldest_live_seq() == view.log.next_seq();
-        let is_stale = || match view.config.reads == Reads::Keep && !view.life.drains() {
+        let is_stale = || match view.keeps_copies() && !view.life.drains() {
             // Copies alone are no reason.
             true => view.log.superblock().live_seq <= view.log.needed_seq(),
             false => view.log.superblock().tail_seq != view.log.next_seq(),
@@ -111,6 +111,7 @@ impl Env<'_> {
             self.log_failed(error);
             return false;
         }
+        self.log.marked();
         let (kept, ring) = (freed.end, self.log.ring());
         // This superblock names the next record if the log is empty. A later one may name the first record of that segment again.
         let first_seq = ring.at(ring.index(kept)).first_seq;

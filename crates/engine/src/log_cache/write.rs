@@ -18,9 +18,10 @@ const RANGE_SECTORS_MAX: u64 = 1 << 31;
 /// Handles the requests at the front of the queue, until one has to wait for space.
 pub fn write_pending(destagers: &Destagers, keep: &mut Keep, env: &mut Env) {
     while let Some(mut pending) = env.queue.pop() {
-        let through = env.log.has_failed();
+        let through = env.log.has_failed() || env.log.through().is_on();
         let goes_on = match through {
-            true => pending.may_write_through(destagers, &env.view()),
+            _ if env.view().holds_writes(destagers) => false,
+            true => pending.may_write_through(destagers, &env.view()) && pending.leave_log(env),
             false => pending.try_log(destagers, keep, env),
         };
         if !goes_on {
@@ -62,7 +63,9 @@ impl PendingWrite {
             && config.promise != Promise::Always
             && data.continues_stream(extent.start)
             && !index.is_visible_in(extent);
-        if self.change != PendingChange::Data || !(config.is_large(extent) || rest) {
+        // What passes the log need not be destaged before the mode changes.
+        let is_turning = view.log.through().is_turning();
+        if self.change != PendingChange::Data || !(config.is_large(extent) || rest || is_turning) {
             return false;
         }
         config.promise != Promise::Ordered
@@ -74,12 +77,31 @@ impl PendingWrite {
             && (index.is_silent_on(extent) && view.is_still(extent, destagers) || config.canary.is(LogCanary::BlindBypass))
     }
 
-    /// With a dead log: true if no older data can be destaged over this write.
+    /// True if no older data can be destaged over this write, nor written over it: the log is dead, or clean.
     fn may_write_through(&self, destagers: &Destagers, view: &View) -> bool {
+        if !view.log.has_failed() {
+            return view.is_still(self.extent, destagers);
+        }
         let only_lost = destagers.of(self.extent).is_idle() && view.log.is_durable();
         view.log.failure_is_recorded()
             && view.is_still(self.extent, destagers)
             && (only_lost || !view.index.is_dirty_in(self.extent))
+    }
+
+    /// Forgets all copies of the range, as the write passes the log; false if the rest is done in another event.
+    fn leave_log(&mut self, env: &mut Env) -> bool {
+        while !env.log.has_failed() && self.passed < self.extent.sectors {
+            let sectors = (self.extent.sectors - self.passed).min(RANGE_SECTORS_MAX);
+            let extent = env.index.table().step(Extent::new(self.extent.start + self.passed, sectors));
+            env.pass_log(extent);
+            self.passed += extent.sectors;
+            if self.passed < self.extent.sectors {
+                // The mode may change before the next event.
+                env.queue.yield_turn();
+                return false;
+            }
+        }
+        true
     }
 
     /// Sends the request to the data disk. Record `seq` says so.
@@ -259,8 +281,11 @@ impl Env<'_> {
     }
 
     /// Takes a write that bypassed the log, and answers it, or lets it wait for its record.
-    pub fn bypass_completed(&mut self, disk: usize, key: u64, result: IoResult) {
+    pub fn bypass_completed(&mut self, disk: usize, key: u64, result: IoResult, keep: &mut Keep) {
         let bypass = self.data[disk].end_bypass(key, result.status.is_ok());
+        if result.status.is_ok() {
+            self.copy_passed(bypass.extent, &result.buf, keep);
+        }
         if bypass.has_no_log && result.status.is_ok() {
             // Until now the lost blocks under the write were errors. (If the log failed later, what it took meanwhile is newer.)
             self.index.forget(bypass.extent, 0);

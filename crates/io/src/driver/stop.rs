@@ -113,7 +113,11 @@ impl Driver {
                 stopping.outcome.failures.push(format!("layer \"{}\": {why}", stack.layer_name(from)));
                 *answered = true;
             }
-            Report::Drained | Report::LogFailed | Report::Array(_) | Report::Notice => {}
+            Report::Drained
+            | Report::LogFailed
+            | Report::WritesThrough
+            | Report::Array(_)
+            | Report::Notice => {}
         }
     }
 

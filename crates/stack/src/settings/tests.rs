@@ -38,9 +38,10 @@ fn a_default_in_the_reference_is_that_of_the_reader() {
 }
 
 /// Another value for each field that can change while the stack is served, and for some that cannot.
-const OTHERS: [(&str, &str, &str); 20] = [
+const OTHERS: [(&str, &str, &str); 21] = [
     ("log-cache", "delay-max", "\"1s\""),
     ("log-cache", "bypass", "0"),
+    ("log-cache", "writes", "\"through\""),
     ("log-cache", "when", "\"asap\""),
     ("log-cache", "what", "\"least-valid-first\""),
     ("log-cache", "high-mark", "80"),

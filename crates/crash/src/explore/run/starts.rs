@@ -12,6 +12,7 @@ use crate::{MemDisk, SimMemory};
 impl ExplorerRun {
     pub(super) fn start(&mut self, mut disks: Vec<MemDisk>) -> RunResult<(MemDriver, Stack)> {
         self.missing = self.see_to_members(&mut disks)?;
+        self.log_is_spare.set(false);
         self.tell_who();
         self.hand_over_memory();
         let mut driver = MemDriver::new(disks);

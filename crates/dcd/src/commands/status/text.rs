@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use dcd_engine::log_cache::WritesState;
 use dcd_engine::raid::{ArrayStatus, PassName};
 use dcd_engine::{LogCacheStatus, LogHead};
 use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, WriteCacheStatus};
@@ -274,6 +275,11 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
         parts if parts.is_empty() => begun(name, cache.state.word(), cache.dirty_bytes),
         parts => format!("{name}: {} {parts}", cache.state.word()),
     };
+    match cache.writes {
+        WritesState::Back => {}
+        WritesState::Turning => words.push_str(", is emptied before writes go through"),
+        WritesState::Through => words.push_str(", writes go through"),
+    }
     let _ = write!(words, ", log {} of {}", HumanBytes(cache.used_bytes), HumanBytes(cache.size_bytes));
     match cache.log_head {
         LogHead::NotRotational => {}

@@ -9,10 +9,11 @@
 //! | serving     | it is told to stop: stopping                                     |
 //! | stopping    | each layer has reported that it stopped, or could not: stopped   |
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use dcd_engine::layers::trace::TraceStatus;
+use dcd_engine::log_cache::{WriteRoute, WritesState};
 use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayStatus, members_named};
 use dcd_engine::{
@@ -27,7 +28,7 @@ use serde_json::{Value, json};
 
 use crate::advice::{Advised, advise};
 use crate::session::record::RecordError;
-use crate::session::running::{Note, RunningCaches, is_home_without_log, log_failed_text};
+use crate::session::running::{Note, RunningCaches, is_complete, log_failed_text};
 use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::records::{NoteKind, Records};
 use crate::session::serving::status::{
@@ -148,6 +149,8 @@ pub struct StackHost {
     watched: Option<Nanos>,
     /// Caches whose log has failed, while their record cannot be written.
     unrecorded: Vec<usize>,
+    /// Caches that are to write back again, at their places, with their settings. These apply once the records call the data disks incomplete.
+    leaving: BTreeMap<usize, LayerSettings>,
     /// Time of the last look that a layer's report has caused.
     noticed: Option<Nanos>,
     /// Recordings that have ended early.
@@ -242,6 +245,7 @@ impl StackHost {
             conditions: Vec::new(),
             watched: None,
             unrecorded: Vec::new(),
+            leaving: BTreeMap::new(),
             noticed: None,
             ended_recordings: BTreeSet::new(),
             news: Vec::new(),
@@ -373,12 +377,30 @@ impl StackHost {
             told.push((*index, settings));
         }
         for (index, settings) in told {
-            stack.control(now, index, Control::Settings(Box::new(settings)));
+            self.tell_settings(now, stack, index, settings);
         }
         self.file = Some(changed);
         self.hold(now, stack);
         self.news.push(format!("settings were changed: {}", changes.join(" ")));
         Ok(())
+    }
+
+    /// Gives settings to a layer. Before writes go to the log alone again, the record calls the data disk incomplete.
+    fn tell_settings(&mut self, now: Nanos, stack: &mut Stack, layer: LayerIndex, settings: LayerSettings) {
+        let place = self.caches.iter().position(|cache| cache.layer == layer);
+        let is_back =
+            matches!(&settings, LayerSettings::LogCache(config) if config.writes == WriteRoute::Back);
+        let status = LayerStatus::of(stack, layer, now);
+        let is_through = status.log_cache().is_some_and(|status| status.writes == WritesState::Through);
+        if let Some(place) = place {
+            self.leaving.remove(&place);
+            if is_back && is_through {
+                self.leaving.insert(place, settings);
+                self.records.note(&self.caches[place].name, Note::Incomplete);
+                return self.take_noted(now, stack);
+            }
+        }
+        stack.control(now, layer, Control::Settings(Box::new(settings)));
     }
 
     /// Pauses write-back, resumes it, or begins it: `{"command": "pause"}`.
@@ -660,9 +682,12 @@ impl StackHost {
     }
 
     fn note_written_back(&mut self, now: Nanos, stack: &Stack) {
-        for cache in &self.caches {
+        for (place, cache) in self.caches.iter().enumerate() {
             if let LayerStatus::LogCache(status) = LayerStatus::of(stack, cache.layer, now) {
-                match is_home_without_log(&status) {
+                match is_complete(&status) {
+                    true if self.leaving.contains_key(&place) => {
+                        self.records.note(&cache.name, Note::Incomplete)
+                    }
                     true => self.records.note(&cache.name, Note::WrittenBack(status)),
                     false => self.records.is_dirty(&cache.name),
                 }
@@ -689,10 +714,11 @@ impl StackHost {
                 NoteKind::WrittenBack => {
                     if let Err(error) = noted.result {
                         self.news.push(format!(
-                            "all is written back without the log, but that cannot be recorded: {error}"
+                            "the data disk has everything without the log, but that cannot be recorded: {error}"
                         ));
                     }
                 }
+                NoteKind::Incomplete => self.incompleteness_noted(now, stack, place, noted.result),
                 NoteKind::Stopped => {
                     self.troubles.extend(noted.result.err().map(|error| error.to_string()));
                     if self.phase == HostPhase::Stopping(place) {
@@ -710,6 +736,10 @@ impl StackHost {
             Report::Stopped => self.stopped(now, stack, place),
             Report::Failed(why) => self.failed(now, stack, place, why),
             Report::LogFailed => self.log_failed(now, stack, place),
+            Report::WritesThrough => {
+                self.note_written_back(now, stack);
+                self.take_noted(now, stack);
+            }
             Report::Array(answer) => self.array_answered(layer, answer),
             Report::Notice => {
                 self.note_legs(now, stack, layer);
@@ -870,6 +900,28 @@ impl StackHost {
                      {error}"
                 ));
             }
+        }
+    }
+
+    /// Lets a cache write back again, once its record says so.
+    fn incompleteness_noted(
+        &mut self,
+        now: Nanos,
+        stack: &mut Stack,
+        place: usize,
+        noted: Result<String, RecordError>,
+    ) {
+        let Cache { name, layer, .. } = &self.caches[place];
+        match noted {
+            Ok(_) => {
+                self.records.is_dirty(name);
+                if let Some(settings) = self.leaving.remove(&place) {
+                    stack.control(now, *layer, Control::Settings(Box::new(settings)));
+                }
+            }
+            Err(error) => self.news.push(format!(
+                "log cache \"{name}\": writes go through until its record can be written: {error}"
+            )),
         }
     }
 

@@ -23,6 +23,7 @@ struct Told {
     dirty_bytes: Rc<RefCell<u64>>,
     lost_blocks: Rc<RefCell<usize>>,
     destaged_sectors: Rc<RefCell<u64>>,
+    writes: Rc<Cell<WritesState>>,
 }
 
 impl Layer for Told {
@@ -46,7 +47,11 @@ impl Layer for Told {
             ..LogCacheStatistics::default()
         };
         Box::new(LogCacheStatus {
-            state: LogCacheState::Stopping,
+            state: match self.writes.get() {
+                WritesState::Through => LogCacheState::Clean,
+                _ => LogCacheState::Stopping,
+            },
+            writes: self.writes.get(),
             dirty_bytes: *self.dirty_bytes.borrow(),
             lost_blocks: *self.lost_blocks.borrow(),
             statistics,
@@ -63,6 +68,7 @@ struct Bench {
     dirty_bytes: Rc<RefCell<u64>>,
     lost_blocks: Rc<RefCell<usize>>,
     destaged_sectors: Rc<RefCell<u64>>,
+    writes: Rc<Cell<WritesState>>,
     dir: tempfile::TempDir,
 }
 
@@ -88,11 +94,13 @@ fn bench() -> Bench {
     let (controls, dirty_bytes) = (Rc::default(), Rc::new(RefCell::new(4096)));
     let mut builder = StackBuilder::new();
     let (lost_blocks, destaged_sectors) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(8)));
+    let writes = Rc::new(Cell::new(WritesState::Back));
     let told = Told {
         controls: Rc::clone(&controls),
         dirty_bytes: Rc::clone(&dirty_bytes),
         lost_blocks: Rc::clone(&lost_blocks),
         destaged_sectors: Rc::clone(&destaged_sectors),
+        writes: Rc::clone(&writes),
     };
     let Target::Layer(layer) = builder.layer("cache", Box::new(told), &[]) else { panic!("a layer") };
     let stack = builder.finish(Target::Layer(layer));
@@ -109,7 +117,7 @@ fn bench() -> Bench {
     let mut caches = RunningCaches::of([admitted]);
     caches.note_started(Nanos::ZERO, &stack).unwrap();
     let host = StackHost::new("cache", parts, vec![cache], caches);
-    Bench { host, stack, controls, dirty_bytes, lost_blocks, destaged_sectors, dir }
+    Bench { host, stack, controls, dirty_bytes, lost_blocks, destaged_sectors, writes, dir }
 }
 
 impl Bench {
@@ -286,6 +294,47 @@ fn settings_reach_the_layer_all_or_none() {
             .to_string()
             .contains("\"in_force\":\"80\",\"key\":\"cache.high-mark\"")
     );
+}
+
+/// A cache that writes through, as its record says.
+fn through() -> Bench {
+    let mut bench = bench();
+    with_window(&mut bench, "");
+    bench.ask("set", json!({ "changes": ["writes=through"] }));
+    assert!(matches!(bench.told().as_slice(), [Control::Settings(_)]));
+    assert_eq!(bench.recorded().state, AttachmentState::Dirty, "the cache has not said so yet");
+    *bench.dirty_bytes.borrow_mut() = 0;
+    bench.writes.set(WritesState::Through);
+    bench.report(Report::WritesThrough);
+    assert_eq!(bench.recorded().state, AttachmentState::Clean);
+    bench
+}
+
+#[test]
+fn rule_16_the_record_calls_the_disk_incomplete_before_writes_go_to_the_log_alone() {
+    let mut bench = through();
+    // The record cannot be written at first.
+    let record = bench.dir.path().join("data.dcd");
+    let before = std::fs::read(&record).unwrap();
+    std::fs::write(&record, "gone").unwrap();
+    assert_eq!(bench.ask("set", json!({ "changes": ["writes=back"] })), json!({}));
+    assert_eq!(bench.told(), [], "writes go through");
+    assert!(bench.host.take_news().iter().any(|news| news.contains("writes go through until its record")));
+    assert_eq!(bench.tick(100), []);
+    std::fs::write(&record, before).unwrap();
+    assert!(matches!(bench.tick(200).as_slice(), [Control::Settings(_)]));
+    assert_eq!(bench.recorded().state, AttachmentState::Dirty);
+}
+
+#[test]
+fn a_change_back_that_is_taken_back_leaves_a_record_that_says_so() {
+    let mut bench = through();
+    bench.ask("set", json!({ "changes": ["writes=back"] }));
+    bench.ask("set", json!({ "changes": ["writes=through"] }));
+    bench.told();
+    // The layer in this test writes through all the time.
+    bench.tick(100);
+    assert_eq!(bench.recorded().state, AttachmentState::Clean);
 }
 
 #[test]

@@ -26,6 +26,7 @@ const STACK_BYTES: usize = 512 << 10;
 pub enum NoteKind {
     LogFailed,
     WrittenBack,
+    Incomplete,
     Stopped,
     Legs,
 }
@@ -35,6 +36,7 @@ impl Note {
         match self {
             Note::LogFailed(_) => NoteKind::LogFailed,
             Note::WrittenBack(_) => NoteKind::WrittenBack,
+            Note::Incomplete => NoteKind::Incomplete,
             Note::Stopped(_) => NoteKind::Stopped,
             Note::Legs(_) => NoteKind::Legs,
         }
@@ -55,7 +57,7 @@ pub struct NoteResult {
 pub struct Records {
     keeper: RecordKeeper,
     under_way: BTreeSet<(String, NoteKind)>,
-    /// Caches whose records say that all is written back without their logs.
+    /// Caches whose records say that the data disk has everything without the log.
     written_back: BTreeSet<String>,
     failed_logs: Result<Option<String>, String>,
 }

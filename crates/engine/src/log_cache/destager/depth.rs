@@ -72,7 +72,7 @@ impl Patience {
             return most;
         }
         let over = ((utilisation - high) / (1.0 - high)).clamp(0.0, 1.0);
-        if view.queue.foreground() > BURST && !view.life.drains() {
+        if view.queue.foreground() > BURST && !view.empties_log() {
             return (most as f64 * over * over) as usize;
         }
         self.depth.max((most as f64 * over) as usize).min(most)
@@ -120,7 +120,7 @@ impl DiskView<'_> {
 
     /// The reads that go undisturbed after each operation.
     fn reads_first(&self) -> u64 {
-        if self.life.drains() {
+        if self.empties_log() {
             return 1;
         }
         let free =

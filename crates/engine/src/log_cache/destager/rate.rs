@@ -57,8 +57,13 @@ impl View<'_> {
         self.log.ring().utilisation() >= f64::from(self.config.high_mark) / 100.0
     }
 
-    /// True if destaging waits for no policy: the log has failed, a drain was asked for, or a request waits for space.
+    /// True if all is to be destaged: for a drain, or before writes go through.
+    pub(super) fn empties_log(&self) -> bool {
+        self.life.drains() || self.log.through().is_turning()
+    }
+
+    /// True if destaging waits for no policy: the log has failed, all is to be destaged, or a request waits for space.
     pub(super) fn must_destage(&self) -> bool {
-        self.log.has_failed() || self.life.drains() || self.queue.wants_space()
+        self.log.has_failed() || self.empties_log() || self.queue.wants_space()
     }
 }

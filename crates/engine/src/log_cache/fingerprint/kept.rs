@@ -8,6 +8,7 @@
 //! | destaged data is sent | unchanged: its record is in the log until the batch ends | its sum |
 //! | a range is sent | unknown: its record may be gone from the log before the batch ends | that of zeroes; unknown for a discard |
 //! | a write fails | stays | unknown |
+//! | a write passes the log | unknown | unknown |
 //! | the data disk was flushed | the sum sent | - |
 //! | that flush failed | unknown where anything was sent | - |
 //! | before a clean stop | unknown sums are read | - |
@@ -156,6 +157,11 @@ impl CoveredLines {
             let (first, count) = part_of(line.line, extent);
             line.durable[first..first + count].fill(None);
         }
+    }
+
+    /// Notes that a write passes the log: no record explains what is there after a crash.
+    pub fn unknown(&mut self, extent: Extent) {
+        self.send_range(extent, RangeKind::Discard);
     }
 
     /// Notes that a write failed: either content may be there.

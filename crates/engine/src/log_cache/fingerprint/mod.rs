@@ -84,6 +84,12 @@ impl Fingerprint {
     ) -> Result<Fingerprint, IoError> {
         Ok(CoveredLines::read(data, data_sectors, cache_uuid)?.fingerprint())
     }
+
+    /// Returns the same lines, of unknown content.
+    pub fn unknown(mut self) -> Fingerprint {
+        self.lines.iter_mut().for_each(|line| line.sum = None);
+        self
+    }
 }
 
 /// The lines of the first and the last MiB, ascending.

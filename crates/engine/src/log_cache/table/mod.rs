@@ -286,13 +286,14 @@ impl LookupTable {
         changed
     }
 
-    /// Forgets the pieces that `is_wanted` selects, in one pass.
-    pub fn remove_where(&mut self, mut is_wanted: impl FnMut(&Piece) -> bool, mut lost: impl FnMut(Lost)) {
+    /// Forgets kept copies. Does one part of a pass over the table; returns the next part, if there is one.
+    pub fn remove_kept(&mut self, part: TablePart) -> Option<TablePart> {
         let (fragments, counts) = (&mut self.fragments, &mut self.counts);
-        self.lines.sweep(|entry| {
-            let select = |piece: &Piece| if is_wanted(piece) { u8::MAX } else { 0 };
-            strip(fragments, counts, entry, select, &mut lost)
-        });
+        let select = |piece: &Piece| if piece.kept { u8::MAX } else { 0 };
+        let next = self
+            .lines
+            .sweep_part(part.first, part.slots, |entry| strip(fragments, counts, entry, select, &mut |_| {}));
+        next.map(|first| TablePart { first, ..part })
     }
 
     /// True when any sector of the line is in the log.
