@@ -314,16 +314,22 @@ impl CoreParts<'_> {
         if self.forgetting.step(&mut self.env) {
             self.retry_pending();
         }
+        // A log that is to be emptied is destaged from now on. What that ends at once may leave it empty.
+        self.step_through();
         self.destage();
-        self.refresh();
-        if self.env.step_through(self.destagers) {
-            self.retry_pending();
-        }
+        self.step_through();
         let CoreParts { env, destagers, keep, forgetting, surveying, reads, stop } = self;
         keep.step(forgetting, env);
         env.commit(destagers);
         surveying.step(destagers, env);
         stop.step(forgetting, reads, destagers, env);
+    }
+
+    fn step_through(&mut self) {
+        self.refresh();
+        if self.env.step_through(self.destagers) {
+            self.retry_pending();
+        }
     }
 
     /// Updates the copies in `env`: any part may have changed the life of the cache, or what is destaged.

@@ -164,6 +164,18 @@ fn the_mode_changes_beside_clients_and_back() {
     assert_eq!(steps.read(AT), Some(3));
 }
 
+/// No event comes after the change.
+#[test]
+fn a_log_at_rest_is_emptied_at_once() {
+    let mut steps = Steps::new(40, quiet());
+    steps.write(AT, 8, 1);
+    steps.flush();
+    steps.wait(5);
+    assert!(steps.core.index.is_dirty());
+    set(&mut steps, through());
+    assert_eq!((state(&steps), steps.on_data_disk(AT)), (WritesState::Through, 1));
+}
+
 /// Writes that come before all is destaged pass the log where they may, and wait at the end.
 #[test]
 fn a_log_that_is_never_quiet_is_emptied_all_the_same() {
