@@ -638,6 +638,11 @@ pub trait BlockDevice {
     /// Carries out one operation and waits for its end.
     fn run(&mut self, io: Io) -> IoResult;
 
+    /// Carries out operations side by side if the device can, and waits for all of them. The results are in the order of `ios`.
+    fn run_all(&mut self, ios: Vec<Io>) -> Vec<IoResult> {
+        ios.into_iter().map(|io| self.run(io)).collect()
+    }
+
     /// The time, if the device has a clock. Without one nothing can be measured.
     fn now(&self) -> Option<Nanos> {
         None
@@ -650,11 +655,14 @@ pub trait BlockDevice {
 
     /// Reads one copy of a device that has several; see [`Geometry::copies`].
     fn read_copy(&mut self, at: Lba, bytes: usize, copy: u8) -> Result<Buf, IoError> {
-        if self.geometry().copies == 1 {
-            return self.read(at, bytes);
-        }
-        let result = self.run(Io::ReadCopy { at, buf: Buf::zeroed(bytes), copy });
+        let result = self.run(self.copy_read(at, bytes, copy));
         result.status.map(|()| result.buf)
+    }
+
+    /// The operation that reads one copy.
+    fn copy_read(&self, at: Lba, bytes: usize, copy: u8) -> Io {
+        let buf = Buf::zeroed(bytes);
+        if self.geometry().copies == 1 { Io::Read { at, buf } } else { Io::ReadCopy { at, buf, copy } }
     }
 
     fn write(&mut self, at: Lba, buf: Buf) -> Result<(), IoError> {
@@ -679,6 +687,11 @@ pub trait Ports {
     fn geometry(&self, port: Port) -> Geometry;
     fn run(&mut self, port: Port, io: Io) -> IoResult;
 
+    /// See [`BlockDevice::run_all`].
+    fn run_all(&mut self, port: Port, ios: Vec<Io>) -> Vec<IoResult> {
+        ios.into_iter().map(|io| self.run(port, io)).collect()
+    }
+
     /// See [`BlockDevice::distrust_copy`].
     fn distrust_copy(&mut self, _port: Port, _copy: u8) {}
 }
@@ -696,6 +709,10 @@ impl BlockDevice for PortDevice<'_> {
 
     fn run(&mut self, io: Io) -> IoResult {
         self.ports.run(self.port, io)
+    }
+
+    fn run_all(&mut self, ios: Vec<Io>) -> Vec<IoResult> {
+        self.ports.run_all(self.port, ios)
     }
 
     fn distrust_copy(&mut self, copy: u8) {

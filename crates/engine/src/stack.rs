@@ -63,7 +63,8 @@ pub enum Output {
 enum Origin {
     Outside(RequestId),
     Layer(LayerIndex, OpId, Passage),
-    Waiting,
+    /// An operation of [`Stack::run_all_blocking`], by its index.
+    Waiting(usize),
 }
 
 /// The part of an operation in the [`PortUse`] of this port.
@@ -156,7 +157,7 @@ impl StackBuilder {
             queue: VecDeque::new(),
             cx: Cx::default(),
             outputs: Vec::new(),
-            waited: None,
+            waited: Vec::new(),
             checks: false,
         }
     }
@@ -171,7 +172,8 @@ pub struct Stack {
     queue: VecDeque<(LayerIndex, Event)>,
     cx: Cx,
     outputs: Vec<Output>,
-    waited: Option<IoResult>,
+    /// The results of [`Stack::run_all_blocking`], as far as they have come.
+    waited: Vec<Option<IoResult>>,
     checks: bool,
 }
 
@@ -327,15 +329,24 @@ impl Stack {
 
     /// Sends one operation to any part of the stack and waits for its end.
     pub fn run_blocking(&mut self, pump: &mut dyn Pump, target: Target, io: Io) -> IoResult {
-        assert!(self.waited.is_none(), "one blocking operation at a time");
-        self.enter(target, Origin::Waiting, io);
+        let Some(result) = self.run_all_blocking(pump, target, vec![io]).pop() else {
+            unreachable!("an operation has a result")
+        };
+        result
+    }
+
+    /// Sends operations to one part of the stack at once, and waits for the end of all; returns their results in their order.
+    pub fn run_all_blocking(&mut self, pump: &mut dyn Pump, target: Target, ios: Vec<Io>) -> Vec<IoResult> {
+        assert!(self.waited.is_empty(), "one caller waits at a time");
+        self.waited.resize_with(ios.len(), || None);
+        for (index, io) in ios.into_iter().enumerate() {
+            self.enter(target, Origin::Waiting(index), io);
+        }
         self.settle(pump.now());
-        loop {
-            if let Some(result) = self.waited.take() {
-                return result;
-            }
+        while self.waited.iter().any(Option::is_none) {
             pump.pump(self);
         }
+        self.waited.drain(..).flatten().collect()
     }
 
     /// Activates every layer from the bottom up.
@@ -379,7 +390,7 @@ impl Stack {
                 let result = self.passed(layer, passage, result);
                 self.queue.push_back((layer, Event::Completed { op, result }));
             }
-            Origin::Waiting => self.waited = Some(result),
+            Origin::Waiting(index) => self.waited[index] = Some(result),
         }
     }
 
@@ -471,6 +482,11 @@ impl Ports for StackPorts<'_> {
         self.stack.run_blocking(self.pump, target, io)
     }
 
+    fn run_all(&mut self, port: Port, ios: Vec<Io>) -> Vec<IoResult> {
+        let target = self.stack.below(LayerIndex(self.layer), port);
+        self.stack.run_all_blocking(self.pump, target, ios)
+    }
+
     fn distrust_copy(&mut self, port: Port, copy: u8) {
         if let Target::Layer(layer) = self.stack.below(LayerIndex(self.layer), port) {
             self.stack.control(self.pump.now(), layer, Control::DistrustCopy(copy));
@@ -492,6 +508,10 @@ impl BlockDevice for StackDevice<'_> {
 
     fn run(&mut self, io: Io) -> IoResult {
         self.stack.run_blocking(self.pump, self.target, io)
+    }
+
+    fn run_all(&mut self, ios: Vec<Io>) -> Vec<IoResult> {
+        self.stack.run_all_blocking(self.pump, self.target, ios)
     }
 
     fn now(&self) -> Option<Nanos> {

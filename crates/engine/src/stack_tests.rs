@@ -1,4 +1,4 @@
-//! A failed flush of a disk with several users.
+//! Operations that are waited for, and a failed flush of a disk with several users.
 
 use super::*;
 use crate::Buf;
@@ -85,4 +85,40 @@ fn a_failed_flush_of_a_shared_disk_counts_for_flushes_in_flight() {
     stack.take_outputs(&mut outputs);
     let Some(Output::Reply { result, .. }) = outputs.pop() else { panic!("the flush is answered") };
     assert_eq!(result.status, Err(MEDIUM));
+}
+
+/// Devices that take all that is sent before they carry out anything, the last first.
+struct LastFirst {
+    most: usize,
+}
+
+impl Pump for LastFirst {
+    fn now(&self) -> Nanos {
+        Nanos::ZERO
+    }
+
+    fn pump(&mut self, stack: &mut Stack) {
+        let mut outputs = Vec::new();
+        stack.take_outputs(&mut outputs);
+        self.most = self.most.max(outputs.len());
+        for output in outputs.into_iter().rev() {
+            let Output::Device { tag, io, .. } = output else { panic!("nobody outside waits") };
+            let first = io.extent().map_or(0, |extent| extent.start.0);
+            let mut buf = io.take_buf();
+            buf.bytes_mut().fill(first as u8);
+            stack.complete(Nanos::ZERO, tag, IoResult::ok(buf));
+        }
+    }
+}
+
+#[test]
+fn operations_that_are_waited_for_together_are_carried_out_side_by_side() {
+    let (mut stack, [log, _]) = log_and_data(None);
+    let mut pump = LastFirst { most: 0 };
+    let read = |at| Io::Read { at: Lba(at), buf: Buf::zeroed(512) };
+    let results = stack.run_all_blocking(&mut pump, log, (0..8).map(read).collect());
+    assert_eq!(pump.most, 8);
+    let first: Vec<u8> = results.iter().map(|result| result.buf.bytes()[0]).collect();
+    assert_eq!(first, [0, 1, 2, 3, 4, 5, 6, 7], "in the order that they were given in");
+    assert!(stack.run_all_blocking(&mut pump, log, Vec::new()).is_empty());
 }

@@ -124,24 +124,18 @@ pub fn activate(
     let canary = config.canary.is_any(|canary| canary.is_of_rot() || canary == LogCanary::IgnoreEpochs);
     let summaries = are_good && summary::are_used(&superblock, &log) && !config.accept_damage && !canary;
     copies::distrust_older(&mut PortDevice { ports: below, port: LOG }, &superblock)?;
-    let mut replayed = replay_either(&config, &superblock, summaries, below)?;
+    let mut taker = Taker { memory: memory.as_deref_mut(), result: None };
+    let mut replayed = replay_either(&config, &superblock, summaries, &mut taker, below)?;
     let durable = &replayed.2.durable;
     if copies::distrust_shorter(&mut PortDevice { ports: below, port: LOG }, &superblock, durable) {
-        replayed = replay_either(&config, &superblock, summaries, below)?;
+        replayed = replay_either(&config, &superblock, summaries, &mut taker, below)?;
     }
-    let mut taken = Taken::default();
-    if let Some(memory) = &mut memory {
-        let mut device = PortDevice { ports: below, port: LOG };
-        taken = take_in(&mut device, *memory, &superblock, &replayed.2, config.canary)?;
-        if let (Some(why), true, false) = (taken.ignored, taken.is_missed, config.accept_damage) {
-            return Err(LogError::MemoryMissed(why));
-        }
-        if taken.records > 0 {
-            replayed = replay_either(&config, &superblock, summaries, below)?;
-            if replayed.2.next_seq + replayed.2.records_dropped < taken.end {
-                return Err(LogError::NotTaken);
-            }
-        }
+    let taken = taker.result.transpose()?.unwrap_or_default();
+    if let (Some(why), true, false) = (taken.ignored, taken.is_missed, config.accept_damage) {
+        return Err(LogError::MemoryMissed(why));
+    }
+    if replayed.2.next_seq + replayed.2.records_dropped < taken.end {
+        return Err(LogError::NotTaken);
     }
     let (mut replay, comparisons, walked) = replayed;
     replay.check(&config)?;
@@ -240,14 +234,22 @@ const fn refuse_keep(config: &LogCacheConfig, log: Geometry) -> Result<(), LogEr
     Ok(())
 }
 
+/// Takes in the memory of the last process, once, when a walk has come to the end of the log.
+struct Taker<'a> {
+    memory: Option<&'a mut (dyn MemoryPlace + 'static)>,
+    result: Option<Result<Taken, LogError>>,
+}
+
 /// Receivers of the walk's records.
-struct WalkReceivers<'a> {
+struct WalkReceivers<'a, 'm> {
+    superblock: &'a LogSuperblock,
+    taker: &'a mut Taker<'m>,
     replay: &'a mut Replay,
     comparisons: &'a mut [Comparison],
     canary: Planted<LogCanary>,
 }
 
-impl Visitor for WalkReceivers<'_> {
+impl Visitor for WalkReceivers<'_, '_> {
     fn record(&mut self, header: &Header, _bad: &[usize]) {
         if self.canary.is(LogCanary::OtherDisk) {
             let mut header = header.clone();
@@ -264,6 +266,14 @@ impl Visitor for WalkReceivers<'_> {
             headers.flat_map(|header| header.entries.iter().filter(data)).map(|e| Line::of(e.extent.start));
         self.replay.index.table().touch(lines);
     }
+
+    fn at_end(&mut self, log: &mut dyn BlockDevice, walked: &Walked) -> bool {
+        let Some(memory) = self.taker.memory.take() else { return false };
+        let taken = take_in(log, memory, self.superblock, walked, self.canary);
+        let goes_on = taken.as_ref().is_ok_and(|taken| taken.records > 0);
+        self.taker.result = Some(taken);
+        goes_on
+    }
 }
 
 /// Walks the log into memory, without summaries if there is damage.
@@ -271,11 +281,12 @@ fn replay_either(
     config: &LogCacheConfig,
     superblock: &LogSuperblock,
     summaries: bool,
+    taker: &mut Taker<'_>,
     below: &mut dyn Ports,
 ) -> Result<(Replay, Vec<Comparison>, Walked), LogError> {
-    match replay(config, superblock, summaries, below) {
+    match replay(config, superblock, summaries, taker, below) {
         Err(LogError::Recover(RecoverError::Damage(_))) if summaries => {
-            replay(config, superblock, false, below)
+            replay(config, superblock, false, taker, below)
         }
         replayed => replayed,
     }
@@ -286,6 +297,7 @@ fn replay(
     config: &LogCacheConfig,
     superblock: &LogSuperblock,
     summaries: bool,
+    taker: &mut Taker<'_>,
     below: &mut dyn Ports,
 ) -> Result<(Replay, Vec<Comparison>, Walked), LogError> {
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
@@ -303,7 +315,9 @@ fn replay(
         comparisons.push(comparison.map_err(LogError::io("reading the data disk"))?);
     }
     let mut device = PortDevice { ports: below, port: LOG };
-    let mut start = WalkReceivers { replay: &mut replay, comparisons: &mut comparisons, canary };
+    let (replay_to, comparisons_to) = (&mut replay, &mut comparisons);
+    let mut start =
+        WalkReceivers { superblock, taker, replay: replay_to, comparisons: comparisons_to, canary };
     let walked = walk(&mut device, superblock, options, &mut start)?;
     Ok((replay, comparisons, walked))
 }
@@ -331,6 +345,9 @@ fn begin_epoch(superblock: &mut LogSuperblock, remembers: bool, walked: &Walked,
 /// Checks that dirty data consists of whole blocks of its data disk, as the disk's blocks may have been smaller when the data was written.
 fn check_blocks(space: &AddressSpace, index: &Index, below: &dyn Ports) -> Result<(), LogError> {
     let geometries: Vec<Geometry> = (0..space.count()).map(|disk| below.geometry(data_port(disk))).collect();
+    if geometries.iter().all(|geometry| geometry.block_sectors() == 1) {
+        return Ok(());
+    }
     let is_whole =
         |extent: Extent| extent.is_multiple_of(geometries[space.disk_of(extent.start)].block_sectors());
     let mut parts = index.ranges().iter().filter(|part| !is_whole(part.extent)).count();

@@ -329,13 +329,19 @@ impl Index {
 
     /// Notes that records before `seq`, at these places, turned out to be destaged. `with_kept`: clean copies are forgotten, too.
     pub fn forget_before(&mut self, seq: u64, places: &[Range<Place>], with_kept: bool) {
-        let mut old = Vec::new();
-        self.table.scan(|line, piece| {
-            let is_wanted = with_kept || !piece.kept;
-            if is_wanted && places.iter().any(|part| part.contains(&piece.place)) {
-                old.push((line, piece.mask));
-            }
-        });
+        let (mut places, mut old) = (places.to_vec(), Vec::new());
+        places.sort_by_key(|part| part.start);
+        let is_in = |place: Place| {
+            let after = places.partition_point(|part| part.start <= place);
+            after > 0 && places[after - 1].contains(&place)
+        };
+        if !places.is_empty() {
+            self.table.scan(|line, piece| {
+                if (with_kept || !piece.kept) && is_in(piece.place) {
+                    old.push((line, piece.mask));
+                }
+            });
+        }
         for (line, mask) in old {
             let (holdings, disk) = (&mut self.holdings, self.space.disk_of(line.start()));
             self.table.remove_sectors(line, mask, |lost| holdings.lose(lost, disk, 0));

@@ -14,7 +14,7 @@ use super::format::{
     decode_entry, encode_entry,
 };
 use super::spindle::Spindle;
-use crate::Geometry;
+use crate::{Extent, Geometry, Lba, SECTOR_BYTES};
 
 /// "dcdS" in ASCII.
 pub const SUMMARY_MAGIC: [u8; 4] = *b"dcdS";
@@ -210,6 +210,11 @@ impl Summary {
     /// Size of the whole summary, in bytes.
     pub const fn bytes(&self) -> usize {
         SUMMARY_FIXED_BYTES + self.body_bytes as usize
+    }
+
+    /// The sectors of the whole summary.
+    pub const fn extent(&self) -> Extent {
+        Extent::new(Lba(self.sector), (self.bytes() as u64).div_ceil(SECTOR_BYTES))
     }
 
     /// Decodes the headers from all the bytes of the summary. `None` if any of them is invalid.

@@ -93,6 +93,60 @@ fn a_start_finds_by_summaries_what_it_finds_by_headers_and_reads_a_part_of_it() 
 }
 
 #[test]
+fn a_start_reads_segments_of_earlier_activations_by_their_summaries() {
+    let mut steps = Steps::new(40, quiet());
+    for block in 0..101 {
+        if block == 50 {
+            steps = steps.restart(quiet());
+        }
+        steps.write(block * 16, 8, block as u8 % 250 + 1);
+        steps.flush();
+    }
+    let (by_headers, slow) = walked(&mut steps, false).unwrap();
+    let (by_summaries, quick) = walked(&mut steps, true).unwrap();
+    assert_eq!(by_headers, by_summaries);
+    let (slow, quick) = (slow.bytes_read, quick.bytes_read);
+    assert!(quick * 3 < slow, "{quick} bytes in place of {slow}");
+}
+
+/// A log of 400 segments, of which a few have records, as a crash leaves it.
+fn barely_used() -> Steps {
+    let mut steps = Steps::new(400, quiet());
+    for block in 0..60 {
+        steps.write(block * 16, 8, block as u8 + 1);
+        steps.flush();
+    }
+    steps
+}
+
+#[test]
+fn a_start_reads_no_more_than_the_beginning_of_segments_that_were_never_used() {
+    let mut steps = barely_used();
+    let (by_headers, slow) = walked(&mut steps, false).unwrap();
+    let (by_summaries, quick) = walked(&mut steps, true).unwrap();
+    assert_eq!(by_headers, by_summaries);
+    let (slow, quick) = (slow.bytes_read, quick.bytes_read);
+    assert!(quick * 4 < slow, "{quick} bytes in place of {slow}");
+}
+
+#[test]
+fn rule_04_a_hole_is_proven_by_a_segment_far_behind_ones_that_look_unused() {
+    let mut steps = barely_used();
+    let superblock = read_superblock(steps.log()).expect("a superblock");
+    let used = steps.core.log.ring().head() as u32;
+    assert!(used > 16, "there are more segments than buffers, twice");
+    let bytes = |segment| (superblock.segment_start(segment) * SECTOR_BYTES) as usize;
+    steps.log().bytes[bytes(2)..bytes(used - 2)].fill(0);
+    for segment in used - 2..=used {
+        // Of the rest, the summaries are bad.
+        steps.log().bytes[bytes(segment) + 40] ^= 1;
+    }
+    assert!(walked(&mut steps, true).is_err());
+    let error = Steps::start(steps.disks, quiet()).map(|_| ()).expect_err("durable records are gone");
+    assert!(matches!(error, LogError::Recover(RecoverError::Damage(_))), "{error}");
+}
+
+#[test]
 fn a_segment_whose_summary_is_bad_is_read_by_its_headers() {
     let mut steps = crashed();
     let (by_headers, _) = walked(&mut steps, false).unwrap();

@@ -5,8 +5,8 @@
 //! or a later header that calls it durable, or an unreadable sector. That is damage, and the walk stops with an error, or continues if it
 //! is told to (see [`WalkOptions::accept_damage`]).
 //!
-//! The proof may lie anywhere, so at the end of the log a walk after a crash reads the rest of the log, too (see [`search::Headers`]);
-//! after a clean stop it reads no further than the next segment.
+//! The proof may lie anywhere, so at the end of the log a walk after a crash searches the rest of the log, too (see [`search::Headers`]):
+//! with summaries, only segments that have been entered. After a clean stop it reads no further than the next segment.
 //!
 //! Recovery writes nothing here, so a crash during it changes nothing. Memory is bounded: one segment, the headers of one unfinished
 //! request, and 16 bytes for each record that is not destaged yet. Time is bounded by one lap of the ring, and two more if a durable
@@ -67,6 +67,11 @@ pub trait Visitor {
 
     /// Announces records, nearly all of which are visited soon.
     fn upcoming(&mut self, _headers: &mut dyn Iterator<Item = &Header>) {}
+
+    /// Takes the end of the log. True if it has written records there: then the walk goes on.
+    fn at_end(&mut self, _log: &mut dyn BlockDevice, _walked: &Walked) -> bool {
+        false
+    }
 }
 
 impl<F: FnMut(&Header, &[usize])> Visitor for F {
@@ -335,25 +340,39 @@ pub fn walk(
         to_level: VecDeque::new(),
         durable: VecDeque::new(),
     };
-    while let Some(header) = walk.next()? {
-        if let Some(summaries) = &mut walk.summaries
-            && let Some(mut headers) = summaries.newly_opened()
-        {
-            visitor.upcoming(&mut headers);
+    loop {
+        walk.visit(visitor)?;
+        let walked = walk.walked();
+        if !visitor.at_end(walk.reader.device(), &walked) {
+            return Ok(walked);
         }
-        match walk.payload(&header)? {
-            Payload::Kept(bad) => walk.accept(header, bad, visitor)?,
-            Payload::Destaged => {}
-            Payload::Torn => {
-                walk.torn_sector = Some(header.sector);
-                break;
-            }
-        }
+        walk.reader.forget();
+        walk.loaded.clear();
     }
-    Ok(walk.finish())
 }
 
 impl Walk<'_> {
+    /// Hands the records up to the end of the log to the visitor.
+    fn visit(&mut self, visitor: &mut dyn Visitor) -> Result<(), RecoverError> {
+        self.torn_sector = None;
+        while let Some(header) = self.next()? {
+            if let Some(summaries) = &mut self.summaries
+                && let Some(mut headers) = summaries.newly_opened()
+            {
+                visitor.upcoming(&mut headers);
+            }
+            match self.payload(&header)? {
+                Payload::Kept(bad) => self.accept(header, bad, visitor)?,
+                Payload::Destaged => {}
+                Payload::Torn => {
+                    self.torn_sector = Some(header.sector);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the next record, or `None` at the end of the log.
     fn next(&mut self) -> Result<Option<Header>, RecoverError> {
         loop {
@@ -556,40 +575,39 @@ impl Walk<'_> {
         self.superblock.segment_start(segment) + self.superblock.segment_sectors()
     }
 
-    fn finish(mut self) -> Walked {
-        let dropped = self.chain.len() as u64;
-        if let Some((first, _)) = self.chain.first() {
-            self.seq = first.seq;
-            self.place = self.chain_place;
-            let first_seq = first.seq;
-            self.drop_from(first_seq);
-        }
-        let (next_seq, durable_seq) = (self.seq, self.durable_seq.min(self.seq));
-        self.to_level.retain(|(record, _)| record.seq < next_seq);
-        let end = self.place.end;
+    /// The log as it was found so far, without the request that is incomplete.
+    fn walked(&self) -> Walked {
+        let (seq, place) = match self.chain.first() {
+            Some((first, _)) => (first.seq, self.chain_place),
+            None => (self.seq, self.place),
+        };
+        let live = self.live.iter().filter(|record| record.seq < seq).count();
         let ring_end = self.superblock.end_sector();
-        let wrapped = if end == ring_end { self.superblock.segment_start(0) } else { end };
-        let (tail_seq, tail_sector) =
-            self.live.front().map_or((self.seq, wrapped), |record| (record.seq, record.sectors().start));
+        let wrapped = if place.end == ring_end { self.superblock.segment_start(0) } else { place.end };
+        let (tail_seq, tail_sector) = match self.live.front().filter(|_| live > 0) {
+            Some(record) => (record.seq, record.sectors().start),
+            None => (seq, wrapped),
+        };
+        let durable_seq = self.durable_seq.min(seq);
         Walked {
-            next_seq: self.seq,
-            end,
-            end_segment: self.place.segment,
+            next_seq: seq,
+            end: place.end,
+            end_segment: place.segment,
             tail_seq,
             tail_sector,
-            destaged: if self.live.is_empty() { Vec::new() } else { self.destaged },
+            destaged: if live == 0 { Vec::new() } else { self.destaged.clone() },
             epoch_max: self.superblock.epoch.max(self.epoch),
             flush_epoch: self.flush_epoch,
             records: self.records,
-            records_destaged: self.records - self.live.len() as u64,
-            records_dropped: dropped,
+            records_destaged: self.records - live as u64,
+            records_dropped: self.chain.len() as u64,
             torn_sector: self.torn_sector,
             reads: self.reader.reads,
             bytes_read: self.reader.bytes_read,
-            damage: self.damage,
+            damage: self.damage.clone(),
             damages: self.damages,
-            to_level: self.to_level.into_iter().map(|(record, _)| record).collect(),
-            durable: self.durable.into_iter().filter(|record| record.seq < durable_seq).collect(),
+            to_level: self.to_level.iter().map(|(record, _)| *record).filter(|r| r.seq < seq).collect(),
+            durable: self.durable.iter().filter(|record| record.seq < durable_seq).copied().collect(),
         }
     }
 }

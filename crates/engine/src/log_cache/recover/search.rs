@@ -56,14 +56,17 @@ impl Walk<'_> {
     pub(super) fn find_expected(&mut self) -> Result<Option<Header>, RecoverError> {
         let WalkPlace { segment, segments_left, .. } = self.place;
         let next = (segments_left > 0).then(|| self.segment_after(segment, 1));
+        // What a summary is believed for, no other segment has in its place.
+        for segment in [Some(segment), next].into_iter().flatten() {
+            if let Some(header) = self.summarised(segment)? {
+                return Ok(Some(header));
+            }
+        }
         let mut found: Option<(Header, usize)> = None;
         let left = self.has_left(segment) && next.is_some();
         for segment in [Some(segment).filter(|_| !left), next].into_iter().flatten() {
             // A leftover of a crashed activation may have the number, too: the latest activation counts.
             if found.as_ref().is_none_or(|(found, _)| found.epoch < self.superblock.epoch) {
-                if let Some(header) = self.summarised(segment)? {
-                    return Ok(Some(header));
-                }
                 let other = self.find_in(segment)?;
                 let epoch = found.as_ref().map(|(found, _)| found.epoch);
                 found = other.filter(|(other, _)| Some(other.epoch) > epoch).or(found);
@@ -188,6 +191,9 @@ impl Walk<'_> {
             let summaries = self.summaries.as_ref();
             if let Some(header) = summaries.and_then(|s| s.newest_header(&self.superblock, segment, steps)) {
                 survey.note(header);
+                continue;
+            }
+            if summaries.is_some_and(|s| s.is_not_entered(&self.superblock, segment, steps)) {
                 continue;
             }
             self.each_header(segment, self.search_sectors(steps), |header| survey.note(header))?;

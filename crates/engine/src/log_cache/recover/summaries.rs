@@ -13,14 +13,17 @@
 use super::reader::LogReader;
 use super::{RecoverError, Walk};
 use crate::log_cache::LogCanary;
-use crate::log_cache::format::{Entries, Header, LogState, LogSuperblock};
-use crate::log_cache::summary::Summary;
-use crate::{Planted, SECTOR_BYTES};
+use crate::log_cache::format::{Entries, Header, LogState, LogSuperblock, RECORD_MAGIC};
+use crate::log_cache::spindle::Spindle;
+use crate::log_cache::summary::{SUMMARY_MAGIC, Summary};
+use crate::{Extent, Lba, Planted};
 
 /// See the module's documentation.
 pub(super) struct Summaries {
     /// The summary of each segment.
     of: Vec<Option<Summary>>,
+    /// True for each segment that begins with a summary or a record of any log, or cannot be read there.
+    entered: Vec<bool>,
     /// Each activation, with the first record that none of its summaries calls durable.
     durable: Vec<(u64, u64)>,
     /// Maximum number of segment buffers in any summary.
@@ -43,7 +46,8 @@ impl Summaries {
             return Ok(None);
         }
         let mut summaries = Summaries {
-            of: Vec::with_capacity(superblock.segments as usize),
+            of: vec![None; superblock.segments as usize],
+            entered: vec![true; superblock.segments as usize],
             durable: vec![(superblock.epoch, superblock.durable_seq)],
             buffers: 0,
             open: None,
@@ -51,19 +55,28 @@ impl Summaries {
             canary,
         };
         let believed = superblock.summaries_epoch..=superblock.epoch;
-        for segment in 0..superblock.segments {
-            let sector = superblock.segment_start((segment + 1) % superblock.segments);
-            let sectors = superblock.log_block_sectors();
+        let (segments, sectors) = (superblock.segments, superblock.log_block_sectors());
+        let mut ahead = 0;
+        for segment in 0..segments {
+            if segment == ahead {
+                let starts = (segment..segments).map(|segment| Lba(superblock.segment_start(segment)));
+                ahead += reader.read_ahead(starts.map(|start| Extent::new(start, sectors)))? as u32;
+            }
+            let sector = superblock.segment_start(segment);
+            let before = (segment + segments - 1) % segments;
+            let mut is_blank = true;
+            reader.first_unreadable = None;
             let summary = reader.find((sector, sectors, sector + sectors), |block| {
-                Summary::decode(block, superblock, segment, sector)
+                is_blank &= block[..4] != SUMMARY_MAGIC && block[..4] != RECORD_MAGIC;
+                Summary::decode(block, superblock, before, sector)
                     .filter(|summary| believed.contains(&summary.epoch))
             })?;
-            let summary = summary.map(|(summary, _)| summary);
-            if let Some(summary) = &summary {
+            summaries.entered[segment as usize] = !is_blank || reader.first_unreadable.is_some();
+            if let Some((summary, _)) = summary {
                 summaries.note_durable(summary.epoch, summary.durable_seq);
                 summaries.buffers = summaries.buffers.max(summary.segment_buffers.into());
+                summaries.of[before as usize] = Some(summary);
             }
-            summaries.of.push(summary);
         }
         Ok(Some(summaries))
     }
@@ -90,6 +103,19 @@ impl Summaries {
     fn newest(&self) -> Option<u32> {
         let summaries = self.of.iter().flatten();
         summaries.max_by_key(|summary| (summary.epoch, summary.first_seq)).map(|summary| summary.segment)
+    }
+
+    /// True if a segment `steps` after the walk's place has no record that any client relies on: each write of a segment is durable only
+    /// with the first. Not on a log whose records take any free place of a segment.
+    pub fn is_not_entered(&self, superblock: &LogSuperblock, segment: u32, steps: u32) -> bool {
+        let is_in_order = !matches!(superblock.spindle, Spindle::Spins(_));
+        steps > self.buffers + 1 && is_in_order && !self.entered[segment as usize]
+    }
+
+    /// The summaries of a segment and of those after it, as far as they are known.
+    fn bodies(&self, segment: u32) -> impl Iterator<Item = Extent> + '_ {
+        let (after, first) = (&self.of[segment as usize..], &self.of[..segment as usize]);
+        after.iter().chain(first).map_while(Option::as_ref).map(Summary::extent)
     }
 
     /// Returns the newest header of a segment `steps` after the walk's place, if its summary states it. A buffer is retained until all
@@ -127,10 +153,12 @@ impl Walk<'_> {
             return Ok(None);
         }
         if summaries.open.as_ref().is_none_or(|(open, _)| *open != segment) {
-            let (sector, bytes) = (summary.sector, summary.bytes());
-            let sectors = (bytes as u64).div_ceil(SECTOR_BYTES);
+            let Extent { start, sectors } = summary.extent();
             let unreadable = self.reader.first_unreadable;
-            let headers = self.reader.find((sector, sectors, sector + sectors), |bytes| {
+            if !self.reader.is_ahead(start.0, sectors) {
+                self.reader.read_ahead(summaries.bodies(segment))?;
+            }
+            let headers = self.reader.find((start.0, sectors, start.0 + sectors), |bytes| {
                 summary.headers(bytes, &self.superblock)
             })?;
             self.reader.first_unreadable = unreadable;

@@ -1,8 +1,8 @@
 //! Walks over logs that were made by hand.
 
 use super::*;
-use crate::Lba;
 use crate::log_cache::testing::{Log, Part};
+use crate::{Buf, Lba};
 use Part::{Data, Range};
 
 fn walk_with(log: &mut Log, options: WalkOptions) -> (Vec<u64>, Result<Walked, RecoverError>) {
@@ -51,6 +51,48 @@ fn records_are_visited_in_order_over_gaps_and_segments() {
         assert_eq!(seen, (1..=12).collect::<Vec<_>>());
         assert_eq!((walked.next_seq, walked.end), (13, end));
         assert_eq!((walked.tail_seq, walked.tail_sector), (1, 32));
+    }
+}
+
+/// Visitor that writes records behind the end, once.
+struct Appender {
+    seen: Vec<u64>,
+    records: Vec<(Lba, Buf)>,
+}
+
+impl Visitor for Appender {
+    fn record(&mut self, header: &Header, _: &[usize]) {
+        self.seen.push(header.seq);
+    }
+
+    fn at_end(&mut self, log: &mut dyn BlockDevice, walked: &Walked) -> bool {
+        assert_eq!(walked.next_seq, self.seen.len() as u64 + 1);
+        let has_records = !self.records.is_empty();
+        self.records.drain(..).for_each(|(at, buf)| log.write(at, buf).unwrap());
+        has_records
+    }
+}
+
+/// The last request is whole only with what is written at the end: its first record is not visited before, and then once.
+#[test]
+fn a_walk_goes_on_with_records_that_are_written_at_its_end() {
+    for block in [512, 4096] {
+        let mut log = Log::new(12, block);
+        for i in 0..9 {
+            log.append(&[Data(i * 8, 8, i as u8)]);
+        }
+        log.append_with(&[Data(80, 8, 10)], true);
+        let first = log.sector;
+        let header = log.append(&[Data(88, 8, 11)]);
+        let last = header.sector.max(first);
+        let sectors = u64::from(header.sectors);
+        let extent = (last * SECTOR_BYTES) as usize..((last + sectors) * SECTOR_BYTES) as usize;
+        let record = Buf::copy_of(&log.device.bytes[extent.clone()]);
+        log.device.bytes[extent].fill(0);
+        let mut appender = Appender { seen: Vec::new(), records: vec![(Lba(last), record)] };
+        let walked = walk(&mut log.device, &log.superblock, WalkOptions::default(), &mut appender).unwrap();
+        assert_eq!(appender.seen, (1..=11).collect::<Vec<_>>());
+        assert_eq!((walked.next_seq, walked.records, walked.records_dropped), (12, 11, 0));
     }
 }
 
