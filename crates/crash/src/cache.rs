@@ -477,10 +477,15 @@ fn rig_of(
     let reads_again = config.reads == Reads::Keep;
     let legs = legs.map(|legs| legs.config.clone());
     // Off with planted bugs, which starts catch.
-    let is_rescued = canary.is_none() && !logical && data_disks == 1;
+    let is_rescued = canary.is_none() && !logical;
     let is_tuned = canary.is_none() && legs.is_none() && SimRng::new(mix(seed, 0x7e5)).chance(250);
     let tuned = is_tuned.then(|| config.clone());
-    let rescued = is_rescued.then(|| Rescued { legs: legs.clone(), ..Rescued::default() });
+    let rescued = is_rescued.then(|| Rescued {
+        data_disks,
+        legs: legs.clone(),
+        log_is_never_flushed: false,
+        data_is_never_flushed: false,
+    });
     let accepting = LogCacheConfig { accept_damage: true, ..config.clone() };
     let (build_accepting, _) = builds(Rc::clone(make), accepting, log_sectors, legs.clone(), spins);
     let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs, spins);

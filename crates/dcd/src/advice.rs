@@ -77,6 +77,7 @@ impl Advised for LogError {
             LogError::TooSmall { .. } => "use a larger device or smaller segments",
             LogError::TooManySegments { .. } => "leave `--segment-size` out, or make it larger",
             LogError::TooManyRanges => FEWER_STRIDES,
+            LogError::NotEmpty => "write everything back first, with \"dcd rescue\"",
             LogError::Detached => "\"dcd format\" attaches it again",
             LogError::GivenUp => {
                 "\"dcd rescue --list\" lists the log's dirty data, and \"dcd rescue --force\" writes it back, perhaps over newer data. \
@@ -112,11 +113,13 @@ impl Advised for LogError {
             LogError::PartsOfBlocks { .. } => {
                 "use the disk with the smaller blocks again, or write everything back with \"dcd rescue\""
             }
-            LogError::Version(_)
-            | LogError::TwoCaches(..)
-            | LogError::Options(_)
-            | LogError::HasDisk(_)
-            | LogError::Disks { .. } => return None,
+            LogError::Version(_) | LogError::TwoCaches(..) | LogError::Options(_) | LogError::HasDisk(_) => {
+                return None;
+            }
+            LogError::Disks { .. } => {
+                "name all data disks of the log in \"data\", in the order in which it got them. If a format was interrupted, the log is empty: \
+                 repeat it"
+            }
         };
         Some(advice.to_owned())
     }

@@ -90,7 +90,7 @@ pub struct Create {
     /// Data disk, not mounted: a block device or a file
     #[arg(long, value_name = "PATH")]
     pub data: PathBuf,
-    /// Log, which is overwritten: a block device or a file
+    /// Log, which is overwritten: a block device or a file. Or a stack that is not served, NAME or file, whose log gets one more data disk
     #[arg(long, value_name = "PATH", required_unless_present = "same_disk", conflicts_with = "same_disk")]
     pub log: Option<PathBuf>,
     /// Create the log as a file of this size (bytes, or with KiB, MiB, GiB; default: the file exists)
@@ -109,11 +109,16 @@ pub struct Create {
 #[command(after_help = "\
 Examples:
   dcd remove srv
-      after umount /srv")]
+      after umount /srv
+  dcd remove srv --disk mail
+      one data disk of a log with several, which the stack keeps; the stack must not be served")]
 pub struct Remove {
     /// Stack: NAME or file
     #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
+    /// Only this data disk of a log with several: all is written back, and the others stay
+    #[arg(long, value_name = "NAME")]
+    pub disk: Option<String>,
 }
 
 /// Make the log of a cache, and attach it to a data disk

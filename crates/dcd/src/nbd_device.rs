@@ -30,9 +30,20 @@ const PAUSES: [Duration; 6] = [
     Duration::from_secs(10),
 ];
 
+/// Name in /dev/dcd of the ublk device of a disk of a stack.
+pub fn name_of(file: &StackFile, stack: &str, disk: &str) -> String {
+    if file.served_disks()[0] == disk { stack.to_owned() } else { format!("{stack}-{disk}") }
+}
+
 /// Owner of the kernel's devices through which a stack is served. `caches`: the UUIDs of its caches, as far as they are known.
 pub fn owner(file: &StackFile, caches: &[String]) -> Owner {
-    let data = file.data_path(&file.export);
+    owner_of(file, file.served_disks()[0], caches)
+}
+
+/// Owner of the kernel's devices of one of the disks that are served. The first has the owner of a single disk.
+pub fn owner_of(file: &StackFile, disk: &str, caches: &[String]) -> Owner {
+    let disk = if file.served_disks()[0] == disk { &file.export } else { disk };
+    let data = file.data_path(disk);
     let full = data.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
     let is_block = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
     let path = full.as_ref().map(|path| path.display().to_string());
@@ -43,7 +54,7 @@ pub fn owner(file: &StackFile, caches: &[String]) -> Owner {
         }
         _ => path.into_iter().chain(caches.iter().cloned()).collect(),
     };
-    Owner::new(&file.path, &file.export, &keys)
+    Owner::new(&file.path, disk, &keys)
 }
 
 /// Identifier of its server that such a device keeps.

@@ -648,6 +648,11 @@ pub trait BlockDevice {
         None
     }
 
+    /// Sizes of the disks that the device joins; one for every other device.
+    fn disk_sectors(&self) -> Vec<u64> {
+        vec![self.geometry().sectors]
+    }
+
     fn read(&mut self, at: Lba, bytes: usize) -> Result<Buf, IoError> {
         let result = self.run(Io::Read { at, buf: Buf::zeroed(bytes) });
         result.status.map(|()| result.buf)
@@ -753,6 +758,11 @@ pub trait Layer {
 
     /// Returns the geometry from above. Valid after [`Layer::activate`].
     fn geometry(&self) -> Geometry;
+
+    /// Number of disks that the layer is, from above.
+    fn disks(&self) -> usize {
+        1
+    }
 
     /// Returns the geometry of one disk, of a layer that has several.
     fn disk_geometry(&self, _disk: usize) -> Geometry {

@@ -25,7 +25,7 @@ pub mod testing;
 
 pub use buf::{Buf, PAGE_BYTES};
 pub use layer::*;
-pub use log_cache::{LogCacheState, LogCacheStatus, LogHead};
+pub use log_cache::{DataDiskStatus, LogCacheState, LogCacheStatus, LogHead};
 pub use planted::{PLANTS_BUGS, Planted};
 pub use slab::Slab;
 pub use stack::{

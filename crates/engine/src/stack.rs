@@ -225,6 +225,22 @@ impl Stack {
         self.root
     }
 
+    /// Number of disks that the root is.
+    pub fn disks(&self) -> usize {
+        match self.root {
+            Target::Layer(index) => self.layer(index).disks(),
+            Target::Disk(..) | Target::Device(_) => 1,
+        }
+    }
+
+    /// A disk of the root.
+    pub const fn disk(&self, disk: usize) -> Target {
+        match (self.root, disk) {
+            (Target::Layer(index), 1..) => Target::Disk(index, disk),
+            _ => self.root,
+        }
+    }
+
     pub fn layer_count(&self) -> usize {
         self.nodes.len()
     }
@@ -250,9 +266,9 @@ impl Stack {
         }
     }
 
-    /// Describes the first sectors of an extent of the root: their number, and what they hold. See [`Layer::map`].
-    pub fn map(&self, extent: Extent) -> (u64, StackMap) {
-        let (mut target, mut extent) = (self.root, extent);
+    /// Describes the first sectors of an extent of a disk of the root: their number, and what they hold. See [`Layer::map`].
+    pub fn map(&self, disk: usize, extent: Extent) -> (u64, StackMap) {
+        let (mut target, mut extent) = (self.disk(disk), extent);
         loop {
             let (layer, disk) = match target {
                 Target::Layer(index) => (index, 0),
@@ -274,7 +290,7 @@ impl Stack {
 
     /// Passes a request from outside to the root.
     pub fn request(&mut self, now: Nanos, request: Request) {
-        self.enter(self.root, Origin::Outside(request.id), request.io);
+        self.enter(self.disk(request.disk), Origin::Outside(request.id), request.io);
         self.settle(now);
     }
 

@@ -30,7 +30,7 @@ pub struct ControlCall {
     pub body: serde_json::Value,
 }
 
-/// A question what sectors of the root hold, without reading them.
+/// A question what sectors of a disk of the root hold, without reading them.
 #[derive(Clone, Copy, Debug)]
 pub struct MapCall {
     /// Chosen by the session; comes back with the answer.
@@ -62,7 +62,7 @@ pub struct KernelCommand {
 pub struct Actions {
     /// Bytes for the client of a session.
     pub send: Vec<OutputPiece>,
-    /// Requests to the root of the stack, each with a token chosen by the front-end, unique while it is unanswered.
+    /// Requests to the front-end's disk of the root of the stack, each with a token chosen by the front-end, unique while it is unanswered.
     pub requests: Vec<(u64, Io)>,
     /// Calls of a session.
     pub calls: Vec<ControlCall>,
@@ -128,6 +128,11 @@ pub trait FrontEnd {
 
     /// The end of a request.
     fn reply(&mut self, token: u64, result: IoResult, actions: &mut Actions);
+
+    /// The disk of the root that its clients use: 0, unless the root is several. It does not change once there was a request.
+    fn disk(&self) -> usize {
+        0
+    }
 
     fn condition(&self) -> FrontEndCondition {
         FrontEndCondition { is_established: true, ..FrontEndCondition::default() }

@@ -166,13 +166,13 @@ impl StackFile {
                 spec.kind.below().iter().map(|name| parts[name.text.as_str()]).collect();
             let (layer, sectors) = match &spec.kind {
                 // The log is port 0, the data disk port 1: the cache has the data disk's size.
-                LayerKind::LogCache { config, .. } => {
+                LayerKind::LogCache { config, others, .. } => {
                     let config = asked.of_log_cache(&spec.name, config);
                     let cache = match opener.memory() {
                         Some(memory) => LogCache::with_memory(config, memory),
                         None => LogCache::new(config),
                     };
-                    (Box::new(cache) as Box<dyn Layer>, below[1].sectors)
+                    (Box::new(cache.of_disks(1 + others.len())) as Box<dyn Layer>, below[1].sectors)
                 }
                 _ => self.make(spec, &below, clients, &asked)?,
             };
@@ -185,9 +185,16 @@ impl StackFile {
             }
         }
         let mut root = parts[parts_wanted[0]].target;
+        let disks = self.served_disks().len();
         let mut recording = None;
         let mut top = |name: &str, layer: Box<dyn Layer>| {
-            root = builder.layer(name, layer, &[root]);
+            let below: Vec<Target> = match root {
+                Target::Layer(index) if disks > 1 => {
+                    (0..disks).map(|disk| Target::Disk(index, disk)).collect()
+                }
+                root => vec![root],
+            };
+            root = builder.layer(name, layer, &below);
             if let Target::Layer(index) = root {
                 layers.insert(name.to_owned(), index);
             }
@@ -199,7 +206,7 @@ impl StackFile {
                 recording = Some(recorder.recording());
                 top(RECORD, Box::new(Trace::with_sink(0, Box::new(recorder))));
             }
-            top(METER, Box::<Meter>::default());
+            top(METER, Box::new(Meter::of_disks(disks)));
         }
         let places =
             parts.iter().filter_map(|(name, part)| Some(((*name).to_owned(), part.place?))).collect();

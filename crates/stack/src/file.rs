@@ -14,7 +14,7 @@ use crate::fields::Fields;
 use crate::kinds::{LayerKind, LayerSpec, MirrorSpec, RaidSpec, read_layer};
 use crate::registry::Role;
 use crate::serve::{self, ServeSettings};
-use crate::{order, sharing, write_hole};
+use crate::{order, several, sharing, write_hole};
 
 /// Explanation for a file that is no stack file.
 const EXPLAINED: &str = "a stack file is TOML, and \"dcd stack-file\" describes every field";
@@ -82,6 +82,7 @@ impl StackFile {
             layers.extend(read_layer(name, table, &dir)?);
         }
         write_hole::close(&devices, &mut layers);
+        several::fill_free_places(&mut layers, &mut devices);
         let serve = match fields.table("serve")? {
             Some(table) => serve::read(table, &dir)?,
             None => ServeSettings::default(),
@@ -92,7 +93,7 @@ impl StackFile {
         let (devices, unused): (Vec<_>, Vec<_>) =
             devices.into_iter().partition(|device| used.contains(&device.name.as_str()));
         sharing::check(source, &devices, &layers)?;
-        Ok(StackFile {
+        let file = StackFile {
             path: origin.to_owned(),
             text: text.to_owned(),
             devices,
@@ -100,7 +101,9 @@ impl StackFile {
             layers,
             export: export.text,
             serve,
-        })
+        };
+        several::check(&file)?;
+        Ok(file)
     }
 
     /// Makes a stack of a single device.
@@ -234,7 +237,9 @@ impl StackFile {
         }
         match self.layer(part).map(|layer| &layer.kind) {
             None | Some(LayerKind::Raid(_) | LayerKind::Mirror(_)) => true,
-            Some(LayerKind::LogCache { data, .. }) => self.is_there(&data.text),
+            Some(kind @ LayerKind::LogCache { .. }) => {
+                kind.data_names().into_iter().all(|disk| self.is_there(disk))
+            }
             Some(kind) => kind.below().iter().all(|below| self.is_there(&below.text)),
         }
     }

@@ -76,6 +76,8 @@ pub enum LayerKind {
     LogCache {
         log: Located,
         data: Located,
+        /// The data disks after the first.
+        others: Vec<Located>,
         config: Box<LogCacheConfig>,
         /// Times at which dirty data is written back; empty: at all times. The host opens and closes them.
         windows: Vec<DestageWindow>,
@@ -102,7 +104,7 @@ impl LayerKind {
     /// Returns the parts below the layer, in the order of its ports.
     pub(crate) fn below(&self) -> Vec<&Located> {
         match self {
-            LayerKind::LogCache { log, data, .. } => vec![log, data],
+            LayerKind::LogCache { log, data, others, .. } => [log, data].into_iter().chain(others).collect(),
             LayerKind::Slice(slice) => vec![&slice.of],
             LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&trace.of],
@@ -114,7 +116,7 @@ impl LayerKind {
 
     pub(crate) fn below_mut(&mut self) -> Vec<&mut Located> {
         match self {
-            LayerKind::LogCache { log, data, .. } => vec![log, data],
+            LayerKind::LogCache { log, data, others, .. } => [log, data].into_iter().chain(others).collect(),
             LayerKind::Slice(slice) => vec![&mut slice.of],
             LayerKind::Fault { of, .. } | LayerKind::ReadAhead { of, .. } => vec![of],
             LayerKind::Trace(trace) => vec![&mut trace.of],
@@ -261,7 +263,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         true => Located { text: String::new(), span: fields.value_span("log") },
         false => fields.required_text("log", "log")?,
     };
-    let data = fields.required_text("data", "data")?;
+    let (data, others) = crate::several::read(fields)?;
     let d = LogCacheConfig::default();
     let idle_empty = fields.duration("idle-empty")?.unwrap_or(d.idle_empty);
     let config = LogCacheConfig {
@@ -290,8 +292,15 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         ));
     }
     refuse_through(fields, &config)?;
+    let of_one =
+        [("ordered-destage", config.ordered_destage), ("writes", config.writes == WriteRoute::Through)];
+    if let Some((field, _)) = of_one.iter().find(|(_, is_set)| *is_set && !others.is_empty()) {
+        let span = fields.value_span(field);
+        return Err(fields
+            .error(span, format!("the value of \"{field}\" is for a log with one data disk: leave it out")));
+    }
     let windows = read_windows(fields)?;
-    Ok(LayerKind::LogCache { log, data, config: Box::new(config), windows })
+    Ok(LayerKind::LogCache { log, data, others, config: Box::new(config), windows })
 }
 
 /// Refuses writes through the log where the order of writes to the data disk is promised.

@@ -43,6 +43,7 @@ mod reference;
 mod registry;
 mod serve;
 mod settings;
+mod several;
 mod sharing;
 mod status;
 #[cfg(test)]

@@ -110,6 +110,7 @@ struct Passing {
 /// See the module's documentation.
 pub struct Meter {
     seen: SeenGeometry,
+    disks: usize,
     passing: BTreeMap<RequestId, Passing>,
     /// Requests that completed before the oldest slot.
     older: Kinds,
@@ -125,6 +126,7 @@ impl Default for Meter {
     fn default() -> Meter {
         Meter {
             seen: SeenGeometry::default(),
+            disks: 1,
             passing: BTreeMap::new(),
             older: Kinds::default(),
             slots: (0..SLOTS).map(|_| Kinds::default()).collect(),
@@ -135,6 +137,11 @@ impl Default for Meter {
 }
 
 impl Meter {
+    /// A meter over so many disks, which counts their requests together.
+    pub fn of_disks(disks: usize) -> Meter {
+        Meter { disks, ..Meter::default() }
+    }
+
     fn end(&mut self, now: Nanos, id: RequestId, result: &IoResult) {
         let passing = self.passing.remove(&id).expect("what ends has begun");
         if now >= self.slot_ends {
@@ -177,6 +184,10 @@ impl Filter for Meter {
         &self.seen
     }
 
+    fn disks_below(&self) -> usize {
+        self.disks
+    }
+
     fn pass(&mut self, request: Request, cx: &mut Cx) {
         let kind = match request.io {
             Io::Read { .. } | Io::ReadCopy { .. } => MeteredKind::Read,
@@ -186,7 +197,7 @@ impl Filter for Meter {
         };
         let bytes = request.io.extent().map_or(0, |extent| extent.sectors.saturating_mul(SECTOR_BYTES));
         self.passing.insert(request.id, Passing { kind, arrived: cx.now, bytes });
-        cx.submit(Self::BELOW, OpId(request.id.0), request.io);
+        cx.submit(Self::below(request.disk), OpId(request.id.0), request.io);
     }
 
     fn pass_back(&mut self, id: RequestId, result: IoResult, cx: &mut Cx) {

@@ -205,7 +205,11 @@ const TABLES: &[TableReference] = &[
                 "false",
                 "true: clients may outlive the server, as dcd attach has the kernel do",
             ),
-            example("fuse", r#""DIR""#, "directory on which one image file appears"),
+            example(
+                "fuse",
+                r#""DIR""#,
+                "directory on which one image file appears; DIR-NAME for each disk after the first",
+            ),
             at_start(
                 "ublk",
                 "false",
@@ -257,10 +261,10 @@ const TABLES: &[TableReference] = &[
             )
             .without_default(),
             fixed(
-                r#"a log is made for one data disk, by "dcd format""#,
+                r#"a log is made for its data disks, by "dcd format""#,
                 "data",
                 r#""NAME""#,
-                "the disk that is cached",
+                "the disk that is cached; a list of names is several disks that share the log",
             )
             .without_default(),
             at_start(

@@ -69,6 +69,13 @@ impl LayerStatus {
         }
     }
 
+    pub fn into_log_cache(self) -> Option<Box<LogCacheStatus>> {
+        match self {
+            LayerStatus::LogCache(cache) => Some(cache),
+            _ => None,
+        }
+    }
+
     pub fn mirror(&self) -> Option<&MirrorStatus> {
         match self {
             LayerStatus::Mirror(mirror) => Some(mirror),

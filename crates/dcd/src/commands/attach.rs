@@ -15,6 +15,7 @@ use dcd_nbd::handshake::Offer;
 use dcd_serve::disk_user;
 use dcd_serve::fuse::IMAGE_NAME;
 use dcd_serve::nbd::kernel::{Backend, KernelError, NbdDevice, NbdKernel, devices_of};
+use dcd_serve::ublk::UblkStatus;
 use dcd_stack::{Address, StackFile};
 
 use crate::cli::Attach;
@@ -52,11 +53,13 @@ fn lock(file: &StackFile) -> Result<StackLoops, Failure> {
 /// Makes or finds the block device of a served stack.
 pub fn attach(file: &StackFile) -> Result<String, Failure> {
     let status = ServerStatus::ask(&mut control::connect(&file.path)?)?;
-    if let Some(ublk) = status.ublk {
-        return match ublk.is_ready {
-            true => Ok(ublk.device),
-            false => Err(Failure::Failed(format!("{} is not ready yet: try again in a moment", ublk.device))),
-        };
+    let others = status.disks.into_iter().skip(1).filter_map(|disk| disk.ublk);
+    let devices: Vec<UblkStatus> = status.ublk.into_iter().chain(others).collect();
+    if let Some(late) = devices.iter().find(|ublk| !ublk.is_ready) {
+        return Err(Failure::Failed(format!("{} is not ready yet: try again in a moment", late.device)));
+    }
+    if !devices.is_empty() {
+        return Ok(devices.into_iter().map(|ublk| ublk.device).collect::<Vec<_>>().join("\n"));
     }
     let mut loops = lock(file)?;
     match (address(&file.serve), &file.serve.fuse) {

@@ -53,12 +53,16 @@ fn start_refused(args: &LogArgs) -> Result<Option<Refusal>, Failure> {
     }
     let choice = choice.holding(Purpose::Look);
     tell_missing_legs(&choice)?;
-    let (cache, _) = inspect(&choice)?;
-    let is_missing = matches!(cache.log, LogSeen::Missing(_));
-    match judge_cache(&choice, &cache, this(), &choice.site.asked).err() {
-        Some(refusal) if is_missing => Err(refusal.into()),
-        refusal => Ok(refusal),
+    for choice in choice.of_disks() {
+        let (cache, _) = inspect(&choice)?;
+        let is_missing = matches!(cache.log, LogSeen::Missing(_));
+        match judge_cache(&choice, &cache, this(), &choice.site.asked).err() {
+            Some(refusal) if is_missing => return Err(refusal.into()),
+            Some(refusal) => return Ok(Some(refusal)),
+            None => {}
+        }
     }
+    Ok(None)
 }
 
 fn describe(report: &CheckReport) -> String {

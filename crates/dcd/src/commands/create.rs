@@ -21,7 +21,7 @@ use dcd_serve::ublk;
 use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
 
 use crate::cli::{Create, Format};
-use crate::commands::{attach, format};
+use crate::commands::{attach, disks, format};
 use crate::control::{self, sockets_dir, stacks_dir};
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
@@ -39,6 +39,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const ALIGN: u64 = 1 << 20;
 
 pub fn run(args: &Create) -> Result<(), Failure> {
+    if let Some(stack) = args.log.as_deref().and_then(named_stack) {
+        println!("{}", disks::add(&stack, &args.name, &args.data)?);
+        return Ok(());
+    }
     let path = stacks_dir().join(format!("{}.toml", args.name));
     if path.exists() {
         go_on(args, &path)?;
@@ -57,6 +61,15 @@ pub fn run(args: &Create) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Returns the stack that is named in the place of a log: by its file, or by its name where no file has that name.
+fn named_stack(log: &Path) -> Option<PathBuf> {
+    if log.exists() {
+        return log.extension().is_some_and(|extension| extension == "toml").then(|| log.to_owned());
+    }
+    let named = stacks_dir().join(format!("{}.toml", log.display()));
+    (log.components().count() == 1 && named.exists()).then_some(named)
 }
 
 /// Makes log, record and stack file.

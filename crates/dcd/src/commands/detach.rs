@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::judge_cache;
+use crate::session::judge::{CacheSeen, judge_cache};
 use crate::session::machine;
 use crate::session::open::{OpenedCache, mark, open_log};
 use crate::session::record::{AttachmentState, LogSeen, RecordSeen, told_as};
@@ -21,20 +21,27 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     choice.site.asked.degraded_legs = args.degraded;
     choice.site.hold(Purpose::Change);
-    let (cache, record) = inspect(&choice)?;
-    let seen = &cache.log;
-    let mut gone = cache.record.as_ref().map_or(Vec::new(), RecordSeen::told_of_part);
-    if let LogSeen::Present { uuid, .. } = seen {
-        gone.extend(told_as(uuid));
+    let choices = choice.of_disks();
+    let looked = choices.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
+    let seen = &looked[0].0.log;
+    let gone: Vec<Vec<u64>> = looked.iter().map(|(cache, _)| gone(cache)).collect();
+    let mut whys = Vec::new();
+    for (choice, (cache, record)) in choices.iter().zip(&looked) {
+        if let (Some(_), Some(recorded)) = (record, &cache.record) {
+            whys.extend(needs_no_destaging(choice, recorded, &cache.log)?);
+        }
     }
-    if let (Some(record), Some(recorded)) = (&record, &cache.record)
-        && let Some(why) = needs_no_destaging(&choice, recorded, seen)?
-    {
-        record.remove()?;
-        tell_members(&choice.site, &choice.data, record, &gone)?;
+    if let (Some(why), true) = (whys.first(), whys.len() == looked.len()) {
+        for ((choice, (_, record)), gone) in choices.iter().zip(&looked).zip(&gone) {
+            let record = record.as_ref().expect("each was looked at");
+            record.remove()?;
+            tell_members(&choice.site, &choice.data, record, gone)?;
+        }
         return done(args, &format!("{why}. {}", never_again(&choice, seen)));
     }
-    judge_cache(&choice, &cache, machine::this(), &choice.site.asked)?;
+    for (choice, (cache, _)) in choices.iter().zip(&looked) {
+        judge_cache(choice, cache, machine::this(), &choice.site.asked)?;
+    }
     say_so_when_interrupted();
     let mut opened = OpenedCache::open(&choice, Purpose::Change)?;
     let mut progress = Progress::new(args.quiet);
@@ -55,16 +62,27 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     // The log is marked first: with the record gone first, a crash would leave a log that looks in use.
     mark(&mut opened.log, LogState::Detached)?;
-    let OpenedCache { log, data, record, .. } = opened;
-    if let Some(record) = &record {
+    let OpenedCache { log, data, records, .. } = opened;
+    for record in records.iter().flatten() {
         record.remove()?;
     }
     drop((log, data));
-    if let Some(record) = &record {
-        tell_members(&choice.site, &choice.data, record, &gone)?;
+    for ((choice, record), gone) in choices.iter().zip(&records).zip(&gone) {
+        if let Some(record) = record {
+            tell_members(&choice.site, &choice.data, record, gone)?;
+        }
     }
     let written = HumanBytes(report.written_bytes + report.zeroed_bytes);
     done(args, &format!("{written} was written back. {}", never_again(&choice, seen)))
+}
+
+/// The caches that the members of an array, if the disk is one, name and have to forget.
+fn gone(cache: &CacheSeen) -> Vec<u64> {
+    let mut gone = cache.record.as_ref().map_or(Vec::new(), RecordSeen::told_of_part);
+    if let LogSeen::Present { uuid, .. } = &cache.log {
+        gone.extend(told_as(uuid));
+    }
+    gone
 }
 
 /// Warns against using the log again: a missing log cannot be marked as out of use.

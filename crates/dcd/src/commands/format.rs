@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::{LogState, SEGMENT_BYTES_MAX};
-use dcd_engine::log_cache::offline::{FormatOptions, format, read_superblock};
+use dcd_engine::log_cache::format::{LogState, LogSuperblock, SEGMENT_BYTES_MAX};
+use dcd_engine::log_cache::offline::{FormatOptions, add_disk, format, read_superblock};
 use dcd_engine::{BlockDevice, Geometry, SECTOR_BYTES};
 use dcd_io::MemoryDevice;
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, StackFile, toml_text};
@@ -48,11 +48,18 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
         Some(file) => CacheChoice::load(file, args.layer.as_deref())?,
         None => CacheChoice::of(StackFile::parse(written, Path::new(""))?, None)?,
     };
-    if let Some(data) = choice.site.path_below(&choice.data).filter(|data| is_by_content(data)) {
+    let paths = choice.disks().iter().filter_map(|disk| choice.site.path_below(disk));
+    if let Some(data) = paths.into_iter().find(|data| is_by_content(data)) {
         return Err(Failure::Failed(format!(
             "{} names the data disk by its content, which the cache's device will also show: name the disk by /dev/disk/by-id. \
              Nothing was changed",
             data.display()
+        )));
+    }
+    if let Some(free) = choice.disks().iter().find(|disk| choice.site.is_free_place(disk)) {
+        return Err(Failure::Failed(format!(
+            "{}: \"{free}\" is a place that a disk has left, and a new log has none: take \"free\" out of \"data\"",
+            choice.site.path.display()
         )));
     }
     // Files made here are removed again if the format fails.
@@ -77,28 +84,33 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     if let Some(path) = &args.stack {
         write_new(path, written, &mut made)?;
     }
-    let out_of_date = is_out_of_date(opened.record.as_ref(), &mut opened.log)?;
+    let out_of_date = is_out_of_date(&opened.records, &mut opened.log)?;
     let options = options(args, out_of_date)?;
-    let superblock = format(&mut opened.log, &mut opened.data, &options)?;
+    let superblock = format_for_all(&mut opened, &options)?;
     let mut gone = Vec::new();
-    if let Some(record) = &opened.record {
-        gone = record.seen(None)?.told_of_part();
-        let attached = choice.attachment(record.extent(), &superblock, AttachmentState::Clean);
-        record.update(|_| attached)?;
+    for (choice, record) in choice.of_disks().iter().zip(&opened.records) {
+        if let Some(record) = record {
+            gone.push(record.seen(None)?.told_of_part());
+            let attached = choice.attachment(record.extent(), &superblock, AttachmentState::Clean);
+            record.update(|_| attached)?;
+        }
     }
     made.keep();
-    let OpenedCache { log, data, record, .. } = opened;
+    let OpenedCache { log, data, records, .. } = opened;
     let Geometry { rotational: is_rotational, sectors: log_sectors, .. } = log.geometry();
     drop((log, data));
-    if let Some(record) = record {
-        tell_members(&choice.site, &choice.data, &record, &gone)?;
+    for ((disk, record), gone) in choice.disks().iter().zip(records.iter().flatten()).zip(&gone) {
+        tell_members(&choice.site, disk, record, gone)?;
     }
     let log_bytes = u64::from(superblock.segments) * u64::from(superblock.segment_bytes);
     println!(
         "cache {}: a log of {} for {} of data, which stays in place",
         uuid_text(superblock.cache_uuid),
         HumanBytes(log_bytes),
-        HumanBytes(superblock.data_sectors * SECTOR_BYTES)
+        HumanBytes(
+            choice.disks().iter().enumerate().map(|(disk, _)| superblock.space().sectors(disk)).sum::<u64>()
+                * SECTOR_BYTES
+        )
     );
     let unused = log_sectors * SECTOR_BYTES - log_bytes;
     if unused > 2 * u64::from(SEGMENT_BYTES_MAX) {
@@ -120,6 +132,17 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
         println!("{}", superblock.spindle);
     }
     Ok(())
+}
+
+/// Formats the log for the first data disk, and adds the others. A log that a crash leaves with fewer disks is empty, and in no record: a
+/// start refuses it, and the next format makes it again.
+fn format_for_all(opened: &mut OpenedCache, options: &FormatOptions) -> Result<LogSuperblock, Failure> {
+    let [first, others @ ..] = opened.data.disks_mut() else { unreachable!("a log has a data disk") };
+    let mut superblock = format(&mut opened.log, first, options)?;
+    for disk in others {
+        superblock = add_disk(&mut opened.log, disk, random_uuid()?)?;
+    }
+    Ok(superblock)
 }
 
 /// Returns the command that serves a stack file; for a file in /etc/dcd, this starts its unit.
@@ -145,6 +168,10 @@ fn options(args: &Format, out_of_date: bool) -> Result<FormatOptions, Failure> {
 /// Refuses to replace the cache of another stack file where the two have different data disks, or share a device for their logs.
 fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
     let before = CacheChoice::load(old, None)?;
+    for choice in [&before, choice] {
+        choice
+            .refuse_several("--replace is for one", "\"dcd detach\" the old stack, and format the new one")?;
+    }
     let path = |choice: &CacheChoice| choice.site.data_path(&choice.data).map(Path::to_owned);
     if path(&before) != path(choice) {
         return Err(Failure::Failed(format!(
@@ -189,7 +216,7 @@ fn try_first(args: &Format, choice: &CacheChoice) -> Result<(), Failure> {
     let (offline, parts) = start(&choice.site, &[&choice.log], Purpose::Look)?;
     let mut log = offline.part(target(&parts, &choice.log));
     let record = open_record(choice)?;
-    let out_of_date = is_out_of_date(record.as_ref(), &mut log)?;
+    let out_of_date = is_out_of_date(&[record], &mut log)?;
     format(&mut log, &mut MemoryDevice::new(TRIED_BYTES), &options(args, out_of_date)?)?;
     Ok(())
 }
@@ -223,7 +250,7 @@ impl Drop for Made {
 /// Refuses to lose data: a log device with something on it, or a data disk that has a cache already. Nothing is started, so no start is
 /// judged.
 fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
-    if let Some(record) = &opened.record {
+    for record in opened.records.iter().flatten() {
         refuse_lost_record(record, force)?;
         let all = record.load()?;
         admit_attach(&all, record.extent(), force)?;
@@ -234,10 +261,12 @@ fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result
     if let Some(record) = &opened.log_record {
         refuse_data_disk(record, choice, force)?;
     }
-    if let (Ok(superblock), false) = (read_superblock(&mut opened.data), force)
-        && superblock.state != LogState::Detached
-    {
-        let data = choice.site.path_below(&choice.data).unwrap_or(Path::new(&choice.data));
+    for (disk, data) in choice.disks().iter().zip(opened.data.disks_mut()) {
+        let Ok(superblock) = read_superblock(data) else { continue };
+        if force || superblock.state == LogState::Detached {
+            continue;
+        }
+        let data = choice.site.path_below(disk).unwrap_or(Path::new(disk));
         return Err(Failure::refused(
             format!("{} has the log of the cache {} on it", data.display(), uuid_text(superblock.cache_uuid)),
             "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",
@@ -258,20 +287,28 @@ fn refuse_data_disk(record: &DiskRecord, choice: &CacheChoice, force: bool) -> R
     Ok(admit_overwrite(&record.load()?, record.extent(), &log, force)?)
 }
 
-/// True for the log of a cache that was detached, and for a log of this disk that has failed or was left out, if the disk is complete
+/// True for the log of a cache that was detached, and for a log of these disks that has failed or was left out, if each disk is complete
 /// without it.
-fn is_out_of_date(record: Option<&DiskRecord>, log: &mut dyn BlockDevice) -> Result<bool, Failure> {
-    let (Some(record), Ok(superblock)) = (record, read_superblock(log)) else {
+fn is_out_of_date(records: &[Option<DiskRecord>], log: &mut dyn BlockDevice) -> Result<bool, Failure> {
+    let Ok(superblock) = read_superblock(log) else { return Ok(false) };
+    if superblock.space().count() > records.len() {
         return Ok(false);
-    };
+    }
     let uuid = uuid_text(superblock.cache_uuid);
-    let all = record.load()?;
-    Ok(record.is_retired(&uuid)?
-        || all.overlapping(record.extent()).is_some_and(|attachment| {
-            attachment.state == AttachmentState::Abandoned
-                && !attachment.may_lose_data()
-                && attachment.cache_uuid == uuid
-        }))
+    for record in records {
+        let Some(record) = record else { return Ok(false) };
+        let all = record.load()?;
+        let is_out_of_date = record.is_retired(&uuid)?
+            || all.overlapping(record.extent()).is_some_and(|attachment| {
+                attachment.state == AttachmentState::Abandoned
+                    && !attachment.may_lose_data()
+                    && attachment.cache_uuid == uuid
+            });
+        if !is_out_of_date {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Refuses a log device with something on it, unless that is the empty log of a cache that is not in use.

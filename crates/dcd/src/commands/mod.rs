@@ -7,6 +7,7 @@ mod check;
 mod completions;
 mod create;
 mod detach;
+mod disks;
 mod doctor;
 mod dump;
 mod flush;

@@ -13,9 +13,10 @@ use dcd_stack::StackFile;
 
 use crate::cli::{Detach, Remove, Stop};
 use crate::commands::create::{has_units, image_dir, systemctl};
-use crate::commands::{attach, detach, stop};
+use crate::commands::{attach, detach, disks, stop};
 use crate::control;
 use crate::failure::Failure;
+use crate::nbd_device::name_of;
 use crate::session::choice::CacheChoice;
 
 /// Maximum wait for the end of a loop device.
@@ -27,6 +28,10 @@ const SILENT_MAX: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Remove) -> Result<(), Failure> {
+    if let Some(disk) = &args.disk {
+        println!("{}", disks::remove(&args.file, disk)?);
+        return Ok(());
+    }
     let choice = CacheChoice::load(&args.file, None)?;
     let (file, name) = (&choice.site, control::stack_name(&args.file));
     // The kernel closes the image of a loop device some time after the device is gone.
@@ -65,8 +70,11 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
         gone(fs::remove_dir(image_dir(&name)), &image_dir(&name))?;
     }
     gone(fs::remove_file(&args.file), &args.file)?;
-    let data = file.path_below(&choice.data).unwrap_or(Path::new(&choice.data)).display();
-    println!("{data} is a plain disk again: use it itself, and take /dev/dcd/{name} out of /etc/fstab");
+    for disk in choice.disks().iter().filter(|disk| !file.is_free_place(disk)) {
+        let (data, name) =
+            (file.path_below(disk).unwrap_or(Path::new(disk)).display(), name_of(file, &name, disk));
+        println!("{data} is a plain disk again: use it itself, and take /dev/dcd/{name} out of /etc/fstab");
+    }
     Ok(())
 }
 

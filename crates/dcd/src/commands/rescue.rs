@@ -1,9 +1,11 @@
 //! `dcd rescue`: writes the dirty data of a log back without a server, and lists what cannot be read.
 
-use dcd_engine::LINE_BYTES;
-use dcd_engine::log_cache::format::LogState;
-use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, check, read_superblock, rescue};
+use dcd_engine::log_cache::format::{LogState, LogSuperblock};
+use dcd_engine::log_cache::offline::{
+    RescueOptions, RescueReport, check, place_of_address, read_superblock, rescue,
+};
 use dcd_engine::log_cache::recover::DamageKind;
+use dcd_engine::{Extent, LINE_BYTES, Lba};
 use dcd_stack::HumanBytes;
 
 use crate::cli::Rescue;
@@ -16,6 +18,7 @@ use crate::session::judge::judge_rescue;
 use crate::session::machine::this;
 use crate::session::open::{OpenedCache, tell_missing_legs};
 use crate::session::record::{Attachment, AttachmentState, LogSeen, RecordSeen};
+use crate::session::started::StartedPart;
 use crate::session::survey::inspect;
 use crate::session::take_over::went_on_without;
 
@@ -35,13 +38,18 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         tell_missing_legs(&choice)?;
     }
     // Checked before anything is opened for writing: a refusal changes not even the label of a leg.
-    let (cache, _) = inspect(&choice)?;
-    let refusal = match judge_rescue(&choice, &cache, this(), args.force).err() {
-        Some(refusal) if !args.list || matches!(cache.log, LogSeen::Missing(_)) => return Err(refusal.into()),
-        refusal => refusal,
-    };
+    let (mut refusal, mut given_up) = (None, false);
+    for choice in choice.of_disks() {
+        let (cache, _) = inspect(&choice)?;
+        match judge_rescue(&choice, &cache, this(), args.force).err() {
+            Some(refusal) if !args.list || matches!(cache.log, LogSeen::Missing(_)) => {
+                return Err(refusal.into());
+            }
+            judged => refusal = refusal.or(judged),
+        }
+        given_up |= args.list && is_given_up(cache.record.as_ref(), &cache.log);
+    }
     let mut opened = OpenedCache::open(&choice, purpose)?;
-    let given_up = args.list && is_given_up(cache.record.as_ref(), &cache.log);
     let options = RescueOptions { force: args.force, list: args.list };
     let mut progress = Progress::new(args.json);
     let report = rescue(&mut opened.log, &mut opened.data, options, &mut |seen| {
@@ -64,7 +72,8 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         }
         println!("{report}");
     } else {
-        print!("{}{}", describe(&report, args.list), describe_changed(&changed));
+        let place = DiskPlaces::of(&choice, &mut opened.log)?;
+        print!("{}{}", describe(&report, args.list, &place), describe_changed(&changed, &place));
         if let Some(refusal) = refusal.filter(|_| !given_up) {
             println!("note: \"dcd rescue\" is refused: {}", refusal.reason);
         }
@@ -113,12 +122,35 @@ fn changed_lbas(opened: &mut OpenedCache) -> Result<Vec<u64>, Failure> {
     Ok(found.fingerprint.map_or_else(Vec::new, |fingerprint| fingerprint.differing_lbas))
 }
 
-fn describe_changed(lbas: &[u64]) -> String {
+/// Formats addresses of a log as places on its data disks.
+struct DiskPlaces<'a> {
+    superblock: LogSuperblock,
+    disks: &'a [String],
+}
+
+impl DiskPlaces<'_> {
+    fn of<'a>(choice: &'a CacheChoice, log: &mut StartedPart) -> Result<DiskPlaces<'a>, Failure> {
+        Ok(DiskPlaces { superblock: read_superblock(log)?, disks: choice.disks() })
+    }
+
+    /// The name of the disk with a space before it, where there are several; and the place there.
+    fn name(&self, at: Lba) -> (String, Lba) {
+        let (disk, at) = place_of_address(&self.superblock, at);
+        let name = self.disks.get(disk).filter(|_| self.disks.len() > 1);
+        (name.map_or(String::new(), |name| format!(" \"{name}\"")), at)
+    }
+}
+
+fn describe_changed(lbas: &[u64], places: &DiskPlaces<'_>) -> String {
     match lbas {
         [] => String::new(),
         [first, ..] => {
             let changed = HumanBytes(lbas.len() as u64 * LINE_BYTES);
-            format!("changed without the cache: {changed} of the data disk, the first at LBA {first}\n")
+            let (disk, first) = places.name(Lba(*first));
+            format!(
+                "changed without the cache: {changed} of the data disk{disk}, the first at LBA {}\n",
+                first.0
+            )
         }
     }
 }
@@ -126,7 +158,8 @@ fn describe_changed(lbas: &[u64]) -> String {
 /// Records that the data disk is complete, as no data is dirty. The log of a cache that is out of use makes no record.
 fn note_clean(choice: &CacheChoice, opened: &mut OpenedCache) -> Result<(), Failure> {
     let superblock = read_superblock(&mut opened.log)?;
-    if let Some(record) = &opened.record {
+    for (choice, record) in choice.of_disks().iter().zip(&opened.records) {
+        let Some(record) = record else { continue };
         let is_recorded = record.load()?.of(record.extent()).is_some();
         if superblock.state == LogState::Detached || superblock.state == LogState::GivenUp && !is_recorded {
             return Ok(());
@@ -183,7 +216,7 @@ pub fn unwritten(bytes: u64) -> Failure {
     ))
 }
 
-fn describe(report: &RescueReport, list: bool) -> String {
+fn describe(report: &RescueReport, list: bool, places: &DiskPlaces<'_>) -> String {
     let (data, zeroes) = (HumanBytes(report.dirty.data_bytes), HumanBytes(report.dirty.zeroes_bytes));
     let mut text = format!("dirty: {data} of data, {zeroes} of zeroes and discards\n");
     if !list && !report.refused {
@@ -194,7 +227,9 @@ fn describe(report: &RescueReport, list: bool) -> String {
         text.push_str(&format!("damage: {damage}\n"));
     }
     for unsaved in report.unsaved.iter().take(LISTED_MAX) {
-        text.push_str(&format!("lost: {}: {}\n", unsaved.extent, unsaved.reason));
+        let (disk, start) = places.name(unsaved.extent.start);
+        let extent = Extent::new(start, unsaved.extent.sectors);
+        text.push_str(&format!("lost:{disk} {extent}: {}\n", unsaved.reason));
     }
     let more = report.unsaved.len().saturating_sub(LISTED_MAX);
     if more > 0 {

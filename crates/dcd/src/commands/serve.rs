@@ -3,12 +3,12 @@
 //! This order keeps data safe: look without changing anything, take the devices, recover, record that the data disks alone
 //! are incomplete, and only then let clients in.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
-use dcd_engine::{Geometry, Nanos, SECTOR_BYTES, Stack};
+use dcd_engine::{Geometry, Nanos, SECTOR_BYTES, Stack, Target};
 use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
 use dcd_io::{Driver, FrontEnd as _, ListenError, SessionFactory, Signals, protect_process, run_promptly};
 use dcd_serve::Outlives;
@@ -52,6 +52,12 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
             args.file.display()
         )));
     }
+    if args.record.is_some() && site.serves_several() {
+        return Err(Failure::Failed(format!(
+            "{}: --record is for a single disk, and this stack serves several: leave it out",
+            args.file.display()
+        )));
+    }
     admit_local_users(&site)?;
     let tls = certificates(&site)?;
     for warning in tls.iter().flat_map(|tls| &tls.warnings) {
@@ -85,7 +91,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     // Not before: an export of another machine has threads, too, and the command of a take-over ends other uses of the devices.
     site.hold(Purpose::Change);
     let admitted = admit(&mut site)?;
-    let caches: Vec<String> = admitted.iter().filter_map(|cache| cache.cache.clone()).collect();
+    let mut caches: Vec<String> = admitted.iter().filter_map(|cache| cache.cache.clone()).collect();
+    caches.dedup();
     let owner = nbd_device::owner(&site, &caches);
     // Logs are made by `format`, and members by `array create`: only plain disks are made here.
     let is_plain = admitted.is_empty() && site.arrays().next().is_none();
@@ -112,7 +119,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         promptly(args.quiet);
     }
     let tls = tls.map(|tls| Arc::new(tls.config));
-    let places = listen(&site, &owner, &stack, &mut driver, tls, spins)?;
+    let places = listen(&site, &caches, &stack, &mut driver, tls, spins)?;
     nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     served.stop_at_once = watch.end();
     served.announce(announcement(&site, places, args.quiet), &driver);
@@ -157,12 +164,19 @@ fn promptly(quiet: bool) {
 /// Warns that a cache serves the old size of a data disk that has grown.
 fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
     for layer in file.log_caches() {
-        let LayerKind::LogCache { data, .. } = &layer.kind else { continue };
-        let sectors = |name: &str| parts.target(name).map_or(0, |target| stack.geometry(target).sectors);
-        let (cache, disk) = (sectors(&layer.name), sectors(&data.text));
-        if disk > cache {
+        let names = layer.kind.data_names();
+        for (place, name) in names.iter().enumerate() {
+            let cache = stack.geometry(Target::Disk(parts.layers[&layer.name], place)).sectors;
+            let disk = parts.target(name).map_or(0, |target| stack.geometry(target).sectors);
+            if disk <= cache {
+                continue;
+            }
+            if file.is_free_place(name) {
+                continue;
+            }
+            let which = if names.len() > 1 { format!(" \"{name}\"") } else { String::new() };
             eprintln!(
-                "dcd: the data disk of \"{}\" has grown by {}, and is served with its old size: to serve all of it, stop the server, \
+                "dcd: the data disk{which} of \"{}\" has grown by {}, and is served with its old size: to serve all of it, stop the server, \
                  run \"dcd grow {}\", and start the server again",
                 layer.name,
                 HumanBytes((disk - cache) * SECTOR_BYTES),
@@ -295,13 +309,19 @@ fn build(
 /// Lets clients in; returns the addresses.
 fn listen(
     site: &Site,
-    owner: &Owner,
+    caches: &[String],
     stack: &Stack,
     driver: &mut Driver,
     tls: Option<Arc<ServerConfig>>,
     promptly: bool,
 ) -> Result<Vec<String>, Failure> {
-    let geometry = stack.geometry(stack.root());
+    let disks: Vec<(usize, &str, Geometry)> = site
+        .served_disks()
+        .into_iter()
+        .enumerate()
+        .filter(|(_, name)| !site.is_free_place(name))
+        .map(|(disk, name)| (disk, name, stack.geometry(stack.disk(disk))))
+        .collect();
     let mut places = Vec::new();
     if let Some(path) = &site.serve.control {
         listen_unix(driver, path, || Box::new(ControlFactory))?;
@@ -311,7 +331,11 @@ fn listen(
         places.push(format!("metrics {place}"));
     }
     // The sockets of all addresses share the memory of these exports for requests.
-    let exports = NbdExports::single(&site.serve.nbd_name, geometry, false);
+    let export = |(disk, name, geometry): &(usize, &str, Geometry)| match disk {
+        0 => (0, site.serve.nbd_name.clone(), *geometry),
+        _ => (*disk, (*name).to_owned(), *geometry),
+    };
+    let exports = NbdExports::of_disks(disks.iter().map(export));
     let exports = exports.outliving(outlives(site, site.serve.nbd_recovery));
     for address in &site.serve.nbd {
         let place = listen_at(driver, address, || match (address, &tls) {
@@ -320,19 +344,39 @@ fn listen(
         })?;
         places.push(format!("nbd {place}"));
     }
-    if let Some(directory) = &site.serve.fuse {
-        let options = FuseOptions { promptly, ..FuseOptions::default() };
-        let image = FuseImage::mount(directory, geometry, &options).map_err(failed)?;
-        if image.was_stale() {
-            eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
+    for (disk, name, geometry) in disks {
+        let options = FuseOptions { disk, promptly, ..FuseOptions::default() };
+        if let Some(directory) = &site.serve.fuse {
+            let directory = image_directory(directory, (disk, name));
+            let image = FuseImage::mount(&directory, geometry, &options).map_err(failed)?;
+            if image.was_stale() {
+                eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
+            }
+            places.push(format!("fuse {}", image.image().display()));
+            driver.add_front_end(Box::new(image)).map_err(failed)?;
         }
-        places.push(format!("fuse {}", image.image().display()));
-        driver.add_front_end(Box::new(image)).map_err(failed)?;
-    }
-    if let Some(number) = site.serve.ublk {
-        make_ublk(site, owner, number, geometry, driver)?;
+        if let Some(number) = site.serve.ublk {
+            let owner = nbd_device::owner_of(site, name, caches);
+            let owner =
+                owner.named(stack_name(&site.path).map(|stack| nbd_device::name_of(site, &stack, name)));
+            make_ublk(site, &owner, number, (disk, geometry), driver)?;
+        }
     }
     Ok(places)
+}
+
+/// Returns the directory of a disk's image. That of a disk after the first is beside the directory of the first, and is made where it is
+/// missing.
+fn image_directory(directory: &Path, (disk, name): (usize, &str)) -> PathBuf {
+    if disk == 0 {
+        return directory.to_owned();
+    }
+    let mut own = directory.as_os_str().to_owned();
+    own.push(format!("-{name}"));
+    let own = PathBuf::from(own);
+    // The mount reports the error.
+    let _ = std::fs::create_dir(&own);
+    own
 }
 
 /// Reads the keys and certificates for TLS, if the stack has it. An expired certificate is only a warning: clients refuse it.
@@ -348,18 +392,18 @@ fn make_ublk(
     site: &Site,
     owner: &Owner,
     number: UblkNumber,
-    geometry: Geometry,
+    (disk, geometry): (usize, Geometry),
     driver: &mut Driver,
 ) -> Result<(), Failure> {
     let number = match number {
         UblkNumber::Any => None,
-        UblkNumber::Is(number) => Some(number),
+        UblkNumber::Is(number) => Some(number + disk as u32),
     };
-    let owner = owner.clone().named(stack_name(&site.path));
     let off = (!site.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
     let lost = off.or_else(|| lost_with_server(site));
     let outlives = outlives(site, lost.is_none());
-    let device = UblkDevice::open(ublk::system(), number, &owner, geometry, outlives).map_err(failed)?;
+    let device =
+        UblkDevice::open(ublk::system(), number, owner, geometry, outlives).map_err(failed)?.of_disk(disk);
     let (node, missing) = (device.node(), device.missing().join(", "));
     match lost {
         Some(why) if device.condition().outlives_server => warnln!(
@@ -401,7 +445,7 @@ fn listen_unix(
 /// Announces that the server is ready, for those who wait for it: a line on standard output, and a message to systemd.
 fn announcement(file: &StackFile, mut places: Vec<String>, quiet: bool) -> Announce {
     let export = file.export.clone();
-    Box::new(move |last| {
+    Box::new(move |last: Vec<String>| {
         places.extend(last);
         let places = places.join(", ");
         tell_ready(&places);

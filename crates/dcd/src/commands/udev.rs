@@ -48,7 +48,9 @@ fn is_named(device: &Path, links: &[PathBuf], files: &[PathBuf]) -> bool {
     let names = |path: &Path| path == device || links.iter().any(|link| link == path);
     files.iter().filter_map(|file| StackFile::load(file).ok()).any(|file| {
         file.log_caches().any(|layer| match &layer.kind {
-            LayerKind::LogCache { data, .. } => file.path_below(&data.text).is_some_and(names),
+            LayerKind::LogCache { .. } => {
+                layer.kind.data_names().iter().any(|data| file.path_below(data).is_some_and(names))
+            }
             _ => false,
         })
     })

@@ -32,13 +32,17 @@ fn choose(
     Err(Failure::Failed(format!("{}: {why}", file.path.display())))
 }
 
-/// A log cache of a stack file.
+/// A log cache of a stack file, and one of its data disks.
 #[derive(Clone)]
 pub struct CacheChoice {
     pub site: Site,
     pub layer: String,
     pub log: String,
     pub data: String,
+    /// Number of that data disk in the log.
+    pub disk: usize,
+    /// Names of all data disks, in the order of the log.
+    all: Vec<String>,
 }
 
 impl CacheChoice {
@@ -56,12 +60,33 @@ impl CacheChoice {
         };
         let none = format!("there is no log-cache layer in it{hint}");
         let name = choose(&site, names, layer, &none, ["log cache", "log caches"])?;
-        match &site.layer(&name).expect("it is one of the file's").kind {
-            LayerKind::LogCache { log, data, .. } => {
-                let (log, data) = (log.text.clone(), data.text.clone());
-                Ok(CacheChoice { site, layer: name, log, data })
-            }
-            _ => unreachable!("log_caches gives log caches"),
+        let kind = &site.layer(&name).expect("it is one of the file's").kind;
+        let LayerKind::LogCache { log, data, .. } = kind else { unreachable!("log_caches gives log caches") };
+        let (log, data) = (log.text.clone(), data.text.clone());
+        let all = kind.data_names().into_iter().map(str::to_owned).collect();
+        Ok(CacheChoice { site, layer: name, log, data, disk: 0, all })
+    }
+
+    /// Returns the choice of each data disk, in the order of the log.
+    pub fn of_disks(&self) -> Vec<CacheChoice> {
+        let of_disk =
+            |(disk, data): (usize, &String)| CacheChoice { data: data.clone(), disk, ..self.clone() };
+        self.all.iter().enumerate().map(of_disk).collect()
+    }
+
+    /// Names of all data disks, in the order of the log.
+    pub fn disks(&self) -> &[String] {
+        &self.all
+    }
+
+    /// Refuses what is for a log with one data disk. `instead`: what to do.
+    pub fn refuse_several(&self, what: &str, instead: &str) -> Result<(), Failure> {
+        match self.all.len() {
+            1 => Ok(()),
+            many => Err(Failure::refused(
+                format!("the log of \"{}\" has {many} data disks, and {what}", self.layer),
+                format!("{instead}. Nothing was changed"),
+            )),
         }
     }
 
@@ -122,6 +147,8 @@ impl CacheChoice {
         Attachment {
             cache_uuid: uuid_text(superblock.cache_uuid),
             log: self.log_place(),
+            disk: self.disk,
+            disk_uuid: self.disk_uuid(superblock),
             first_sector: extent.start.0,
             sectors: extent.sectors,
             epoch: superblock.epoch,
@@ -130,6 +157,12 @@ impl CacheChoice {
             stale_legs: Vec::new(),
             log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
         }
+    }
+
+    /// The UUID of the data disk in the log; none for the first, and for one that the log does not have.
+    fn disk_uuid(&self, superblock: &LogSuperblock) -> Option<String> {
+        let is_there = (1..superblock.space().count()).contains(&self.disk);
+        is_there.then(|| uuid_text(superblock.uuid_of(self.disk)))
     }
 
     /// Joins the paths of all legs, where the log has legs.

@@ -162,7 +162,9 @@ impl<'a> Opener<'a> {
     fn is_log(&self, device: &str) -> bool {
         let is_below = |part: &str| self.site.bottom_device(part).is_some_and(|below| below.name == device);
         self.site.log_caches().any(|cache| match &cache.kind {
-            LayerKind::LogCache { log, data, .. } => is_below(&log.text) && !is_below(&data.text),
+            LayerKind::LogCache { log, .. } => {
+                is_below(&log.text) && !cache.kind.data_names().into_iter().any(is_below)
+            }
             _ => false,
         })
     }

@@ -16,7 +16,7 @@ use super::choice::{ArrayChoice, CacheChoice};
 use super::members::Devices;
 use super::record::{
     Attachment, AttachmentState, LogSeen, NO_LOG, RecordSeen, Refusal, StartGrounds, admit_not_retired,
-    admit_plain, admit_start, admit_told, admit_without_record,
+    admit_plain, admit_start, admit_told, admit_without_record, uuid_text,
 };
 use super::site::Site;
 use crate::advice::Advised;
@@ -31,7 +31,8 @@ pub struct SeenStack {
     pub mirrors: BTreeMap<String, MirrorSeen>,
     /// Parts that are served without a log cache.
     pub plain: Vec<PlainSeen>,
-    pub caches: BTreeMap<String, CacheSeen>,
+    /// Log caches with what was seen of each data disk, in the order of the log.
+    pub caches: BTreeMap<String, Vec<CacheSeen>>,
 }
 
 pub struct ArraySeen {
@@ -69,8 +70,8 @@ pub struct StartPlan {
     devices: Vec<(String, Vec<String>)>,
     /// Missing legs that are left out, by their mirror.
     legs: Vec<(String, Vec<String>)>,
-    /// First attachments of the caches of which the disks have no record.
-    pub unrecorded: BTreeMap<String, Attachment>,
+    /// First attachments of the data disks that have no record, by their cache and number.
+    pub unrecorded: BTreeMap<(String, usize), Attachment>,
 }
 
 impl StartPlan {
@@ -81,7 +82,7 @@ impl StartPlan {
         if !self.told.is_empty() {
             site.file.keep_only(parts);
         }
-        site.asked.doubt_kept.extend(self.unrecorded.keys().cloned());
+        site.asked.doubt_kept.extend(self.unrecorded.keys().map(|(layer, _)| layer.clone()));
     }
 }
 
@@ -119,8 +120,10 @@ pub fn judge(file: &StackFile, seen: &SeenStack, asked: &Asked) -> Result<StartP
     for layer in caches {
         let Some(cache) = seen.caches.get(&layer.name) else { continue };
         let choice = CacheChoice::of(file.clone(), Some(&layer.name)).expect("it is one of the file's");
-        let unrecorded = judge_cache(&choice, cache, seen.machine, asked)?;
-        plan.unrecorded.extend(unrecorded.map(|attachment| (layer.name.clone(), attachment)));
+        for (choice, seen_of) in choice.of_disks().iter().zip(cache) {
+            let unrecorded = judge_cache(choice, seen_of, seen.machine, asked)?;
+            plan.unrecorded.extend(unrecorded.map(|found| ((layer.name.clone(), choice.disk), found)));
+        }
     }
     for (name, MirrorSeen { labels, .. }) in seen.mirrors.iter().filter(|(_, seen)| !seen.labels.is_empty()) {
         let (names, found): (Vec<String>, Vec<FoundLabel>) = labels.iter().cloned().unzip();
@@ -184,7 +187,9 @@ pub fn judge_rescue(
         return judged;
     };
     match (record.all.of(record.extent), record.all.overlapping(record.extent)) {
-        (Some(attachment), _) if attachment.cache_uuid == *uuid => Ok(()),
+        (Some(attachment), _) if attachment.cache_uuid == *uuid => {
+            admit_place(choice, record, seen.superblock.as_ref())
+        }
         (None, None) => admit_unrecorded(record, &choice.log_name(), &seen.log, true),
         _ => judged,
     }
@@ -206,6 +211,7 @@ fn admit_cache(
         };
     };
     let start = admit_log(choice, record, &seen.log).map_err(|refusal| only_this_one(choice, refusal))?;
+    admit_place(choice, record, seen.superblock.as_ref())?;
     let unrecorded = seen.superblock.as_ref().filter(|_| start == StartGrounds::Unrecorded);
     Ok(unrecorded.map(|superblock| of_unknown_content(choice, record, superblock)))
 }
@@ -230,6 +236,50 @@ fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Resul
         admit_unrecorded(record, &log, seen, false)?;
     }
     Ok(start)
+}
+
+/// Returns the place of a data disk in a log.
+pub fn place_of(superblock: &LogSuperblock, disk_uuid: &str) -> Option<usize> {
+    let space = superblock.space();
+    let has = |disk: &usize| space.sectors(*disk) > 0 && uuid_text(superblock.uuid_of(*disk)) == disk_uuid;
+    (1..space.count()).find(has)
+}
+
+/// Refuses a data disk in the place of another one of the same log: it would get the other's data.
+fn admit_place(
+    choice: &CacheChoice,
+    record: &RecordSeen,
+    superblock: Option<&LogSuperblock>,
+) -> Result<(), Refusal> {
+    let (Some(attachment), Some(superblock)) = (record.all.of(record.extent), superblock) else {
+        return Ok(());
+    };
+    if attachment.cache_uuid != uuid_text(superblock.cache_uuid) {
+        return Ok(());
+    }
+    let found = match &attachment.disk_uuid {
+        Some(id) => place_of(superblock, id),
+        None => Some(attachment.disk),
+    };
+    let data = &choice.data;
+    match found {
+        Some(place) if place == choice.disk => Ok(()),
+        Some(place) => Err(Refusal::new(
+            format!(
+                "\"{data}\" is data disk {} of this log, as its attachment record says, but the stack file names it as number {}",
+                place + 1,
+                choice.disk + 1
+            ),
+            "name the disks in \"data\" in the order in which they were added, and each under its own name",
+        )),
+        None => Err(Refusal::new(
+            format!("\"{data}\" is no data disk of this log any more, as its attachment record says"),
+            format!(
+                "if it was being removed, repeat that: \"dcd remove {} --disk {data}\"",
+                choice.site.path.display()
+            ),
+        )),
+    }
 }
 
 /// Decides if a log may be used with a disk that has no record of it. The disk itself, or this machine, may say that the cache is out of

@@ -40,7 +40,19 @@ fn attachment(state: AttachmentState) -> Attachment {
     let (cache_uuid, log) = (uuid(), "/disks/log".into());
     let (first_sector, sectors) = (EXTENT.start.0, EXTENT.sectors);
     let (epoch, dirty_bytes, stale_legs, log_bytes) = (5, None, Vec::new(), 8 << 20);
-    Attachment { cache_uuid, log, first_sector, sectors, epoch, state, dirty_bytes, stale_legs, log_bytes }
+    Attachment {
+        cache_uuid,
+        log,
+        disk: 0,
+        disk_uuid: None,
+        first_sector,
+        sectors,
+        epoch,
+        state,
+        dirty_bytes,
+        stale_legs,
+        log_bytes,
+    }
 }
 
 fn record(all: Vec<Attachment>) -> RecordSeen {
@@ -62,7 +74,7 @@ fn cache(log: LogSeen, machine: u64, record: Option<RecordSeen>) -> SeenStack {
         LogSeen::Present { state, .. } => Some(superblock(*state, machine)),
         LogSeen::Missing(_) => None,
     };
-    let caches = [("cache".to_owned(), CacheSeen { log, superblock: found, record })].into();
+    let caches = [("cache".to_owned(), vec![CacheSeen { log, superblock: found, record }])].into();
     SeenStack { machine: THIS, caches, ..SeenStack::default() }
 }
 
@@ -314,7 +326,7 @@ fn a_rescue_is_refused_as_a_start_is_and_force_overrides_all_but_another_cache()
     let rescued = |seen: &SeenStack, force: bool| {
         let mut choice = CacheChoice::of(file(CACHE), None).unwrap();
         choice.site.asked.take_over = force;
-        judge_rescue(&choice, &seen.caches["cache"], THIS, force).err()
+        judge_rescue(&choice, &seen.caches["cache"][0], THIS, force).err()
     };
     let of_cache = rows().into_iter().filter(|row| row.1 == CACHE && row.2.mirrors.is_empty());
     for (case, _, seen, verdict) in of_cache {
@@ -360,7 +372,8 @@ fn the_first_refused_cache_in_the_stack_file_is_named() {
     };
     let text = text + &["one", "two", "three"].map(cache_of).concat();
     let seen = |name: &str| {
-        (name.to_owned(), CacheSeen { log: missing(), superblock: None, record: Some(record(Vec::new())) })
+        let record = Some(record(Vec::new()));
+        (name.to_owned(), vec![CacheSeen { log: missing(), superblock: None, record }])
     };
     let seen = SeenStack { caches: ["one", "two"].map(seen).into(), ..SeenStack::default() };
     let refusal = judge(&file(&text), &seen, &Asked::default()).err().unwrap();

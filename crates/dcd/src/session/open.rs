@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use dcd_engine::log_cache::format::{LogState, LogSuperblock};
-use dcd_engine::log_cache::offline::{read_superblock, take_in, write_superblock};
+use dcd_engine::log_cache::offline::{JoinedDisks, read_superblock, take_in, write_superblock};
 use dcd_engine::log_cache::{LogError, Taken};
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
@@ -28,12 +28,12 @@ use crate::session::survey::{array_record, for_looks, legs_of, record, start, ta
 /// Number of bytes at the start of a file that tell a log from a text.
 const LOG_START_BYTES: u64 = 16 << 10;
 
-/// Log and data disk of one cache, open and locked, and the record of the data disk.
+/// Log and data disks of one cache, open and locked, and the record of each data disk.
 pub struct OpenedCache {
     pub log: StartedPart,
-    pub data: StartedPart,
-    /// Record of the data disk; none if that has no path (RAM), or is not one range of one device or array.
-    pub record: Option<DiskRecord>,
+    pub data: JoinedDisks<StartedPart>,
+    /// Record of each data disk; none if that has no path (RAM), or is not one range of one device or array.
+    pub records: Vec<Option<DiskRecord>>,
     /// Record of the device that a new log is to lie on: that may be the data disk of another cache.
     pub log_record: Option<DiskRecord>,
     pub parts: Parts,
@@ -45,32 +45,38 @@ impl OpenedCache {
         let create = purpose == Purpose::Create;
         let choice = &choice.holding(purpose);
         let log_array = if create { array_record(&choice.site, &choice.log)? } else { None };
-        let data_array = array_record(&choice.site, &choice.data)?;
+        let of_arrays = choice.disks().iter().map(|disk| array_record(&choice.site, disk));
+        let of_arrays = of_arrays.collect::<Result<Vec<_>, _>>()?;
         let site = for_looks(&choice.site, purpose);
-        let (offline, parts) = start(&site, &[&choice.log, &choice.data], purpose)?;
+        let wanted: Vec<&str> = [&choice.log].into_iter().chain(choice.disks()).map(String::as_str).collect();
+        let (offline, parts) = start(&site, &wanted, purpose)?;
         let record_of = |name: &str, array: Option<DiskRecord>| match array {
             Some(array) => Ok(Some(array)),
             None => record(&choice.site, &parts, name),
         };
         let log_record = if create { record_of(&choice.log, log_array)? } else { None };
-        let record = match record_of(&choice.data, data_array)? {
-            Some(record) if !create => Some(record.attached_part()?),
-            record => record,
-        };
+        let mut records = Vec::new();
+        for (disk, array) in choice.disks().iter().zip(of_arrays) {
+            records.push(match record_of(disk, array)? {
+                Some(record) if !create => Some(record.attached_part()?),
+                record => record,
+            });
+        }
         let part = |name: &str| offline.part(target(&parts, name));
         let mut log = part(&choice.log);
         if !create {
             take_in_answers(&mut log, &choice.layer, purpose, choice.site.asked.take_over)?;
         }
-        Ok(OpenedCache { log, data: part(&choice.data), record, log_record, parts })
+        let data = JoinedDisks::new(choice.disks().iter().map(|disk| part(disk)).collect());
+        Ok(OpenedCache { log, data, records, log_record, parts })
     }
 }
 
 /// The log that `check` and `dump` look at: of a cache in a stack file, or a device or file of its own.
 pub struct OpenedLog {
     pub log: StartedPart,
-    /// The data disk, where a stack file names it and it can be opened.
-    pub data: Option<StartedPart>,
+    /// The data disks, where a stack file names them and they can be opened.
+    pub data: Option<JoinedDisks<StartedPart>>,
 }
 
 impl OpenedLog {

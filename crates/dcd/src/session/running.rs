@@ -13,6 +13,8 @@ use crate::session::record::{
 /// A log cache that may be served.
 pub struct Admitted {
     pub layer: String,
+    /// Number of the data disk in the log.
+    pub disk: usize,
     /// The mirror that its log is, or lies on; none for a log on one device.
     pub mirror: Option<String>,
     pub record: Option<DiskRecord>,
@@ -24,8 +26,8 @@ pub struct Admitted {
 
 /// A change that the record of a cache has to note.
 pub enum Note {
-    /// The log device failed; the number of dirty bytes then, if known.
-    LogFailed(Option<u64>),
+    /// The log device failed; the status of the cache then, if known.
+    LogFailed(Option<Box<LogCacheStatus>>),
     /// No data is at risk if this process and the log die: a cache whose log has failed has written back all its data, or writes go through.
     WrittenBack(Box<LogCacheStatus>),
     /// Writes are to go to the log alone again.
@@ -49,8 +51,10 @@ pub fn log_failed_text(name: &str, held: &str) -> String {
 #[derive(Default)]
 pub struct RunningCaches(Vec<Running>);
 
+/// A data disk of a cache that runs.
 struct Running {
     layer: String,
+    disk: usize,
     mirror: Option<String>,
     /// The legs that the record calls stale.
     stale_legs: Vec<StaleLeg>,
@@ -63,18 +67,20 @@ struct Running {
 impl RunningCaches {
     /// Takes the caches that have been admitted.
     pub fn of(admitted: impl IntoIterator<Item = Admitted>) -> RunningCaches {
-        let running =
-            admitted.into_iter().filter_map(|Admitted { layer, mirror, record, unrecorded, .. }| {
+        let running = admitted.into_iter().filter_map(
+            |Admitted { layer, disk, mirror, record, unrecorded, .. }| {
                 let stale_legs = Vec::new();
                 Some(Running {
                     layer,
+                    disk,
                     mirror,
                     stale_legs,
                     record: record?,
                     before: unrecorded,
                     is_recorded: false,
                 })
-            });
+            },
+        );
         RunningCaches(running.collect())
     }
 
@@ -104,9 +110,8 @@ impl RunningCaches {
 
     /// Records the epochs and stale legs once all caches have started.
     pub fn note_started(&mut self, now: Nanos, stack: &Stack) -> Result<(), RecordError> {
-        let without: Vec<String> =
-            self.0.iter().filter(|cache| !cache.is_recorded).map(|cache| cache.layer.clone()).collect();
         for cache in &mut self.0 {
+            let was_recorded = cache.is_recorded;
             let Some(status) = cache.status(now, stack) else { continue };
             let (epoch, stale_legs) = (status.epoch, cache.stale_legs(now, stack));
             let stale = stale_legs.clone();
@@ -115,7 +120,7 @@ impl RunningCaches {
                 cache.stale_legs = stale;
             }
             match noted {
-                Ok(()) if without.contains(&cache.layer) => eprintln!(
+                Ok(()) if !was_recorded => eprintln!(
                     "dcd: the data disk of \"{}\" had no attachment record here; a new one was made",
                     cache.layer
                 ),
@@ -140,45 +145,22 @@ impl RunningCaches {
         layer: LayerIndex,
     ) -> Result<String, RecordError> {
         let name = stack.layer_name(layer).to_owned();
-        let status = LayerStatus::of(stack, layer, now);
-        let dirty_bytes = status.log_cache().map(|status| status.dirty_bytes);
-        let held = self.note(&name, &Note::LogFailed(dirty_bytes))?;
+        let status = LayerStatus::of(stack, layer, now).into_log_cache();
+        let held = self.note(&name, &Note::LogFailed(status))?;
         stack.control(now, layer, Control::LogFailureRecorded);
         Ok(log_failed_text(&name, &held))
     }
 
     /// Notes a change in the record of a cache, if it has one. Returns what a failed log holds, for messages.
     pub fn note(&mut self, layer: &str, note: &Note) -> Result<String, RecordError> {
-        let mut held = String::new();
         if let Note::Legs(legs) = note {
-            return self.note_legs(layer, legs).map(|()| held);
+            return self.note_legs(layer, legs).map(|()| String::new());
         }
-        let Some(cache) = self.0.iter_mut().find(|cache| cache.layer == layer) else { return Ok(held) };
-        match note {
-            Note::LogFailed(dirty_bytes) => cache.change(|attachment| {
-                let failed = Attachment {
-                    state: AttachmentState::Abandoned,
-                    dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
-                    ..attachment
-                };
-                if failed.may_lose_data() {
-                    held = failed.held();
-                }
-                failed
-            })?,
-            // Lost blocks stay lost, so there is nothing to change, however often this note comes.
-            Note::WrittenBack(status) if !is_complete(status) => {}
-            Note::WrittenBack(status) => {
-                let known = cache.record.load()?.of(cache.record.extent()).cloned();
-                if known.is_some_and(|attachment| attachment.may_lose_data()) {
-                    cache.change(|attachment| at_end(status, false, attachment))?;
-                }
-            }
-            Note::Incomplete => cache.change(incomplete)?,
-            Note::Stopped(status) => cache.change(|attachment| at_end(status, true, attachment))?,
-            Note::Legs(_) => {}
+        let mut held = Vec::new();
+        for cache in self.0.iter_mut().filter(|cache| cache.layer == layer) {
+            held.extend(cache.note(note)?);
         }
-        Ok(held)
+        Ok(held.join(" and "))
     }
 
     /// Updates the identity of the data disk in the record of a cache that has stopped: its content may have changed.
@@ -256,6 +238,40 @@ fn go_on(error: &RecordError, known: Option<&Attachment>) -> bool {
 }
 
 impl Running {
+    /// Notes a change in the record. Returns what a failed log holds for this disk, for messages.
+    fn note(&mut self, note: &Note) -> Result<Option<String>, RecordError> {
+        let mut held = None;
+        match note {
+            Note::LogFailed(status) => {
+                let dirty_bytes = status.as_ref().map(|status| status.of_disk(self.disk).dirty_bytes);
+                self.change(|attachment| {
+                    let failed = Attachment {
+                        state: AttachmentState::Abandoned,
+                        dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
+                        ..attachment
+                    };
+                    held = failed.may_lose_data().then(|| failed.held());
+                    failed
+                })?;
+            }
+            Note::WrittenBack(status) => {
+                let status = status.of_disk(self.disk);
+                // Lost blocks stay lost, so there is nothing to change, however often this note comes.
+                let known = self.record.load()?.of(self.record.extent()).cloned();
+                if is_complete(&status) && known.is_some_and(|attachment| attachment.may_lose_data()) {
+                    self.change(|attachment| at_end(&status, false, attachment))?;
+                }
+            }
+            Note::Incomplete => self.change(incomplete)?,
+            Note::Stopped(status) => {
+                let status = status.of_disk(self.disk);
+                self.change(|attachment| at_end(&status, true, attachment))?;
+            }
+            Note::Legs(_) => {}
+        }
+        Ok(held)
+    }
+
     fn change(&mut self, change: impl FnOnce(Attachment) -> Attachment) -> Result<(), RecordError> {
         let first = self.before.clone();
         self.record.update(|known| change(known.or(first).expect("admission has seen one or made one")))?;
@@ -274,10 +290,10 @@ impl Running {
         }
     }
 
-    /// Status of the cache; none before it has started.
+    /// Status of the cache with this disk; none before it has started.
     fn status(&self, now: Nanos, stack: &Stack) -> Option<LogCacheStatus> {
         let (index, _) = stack.layers().find(|(_, name)| *name == self.layer)?;
-        LayerStatus::of(stack, index, now).log_cache().cloned()
+        LayerStatus::of(stack, index, now).log_cache().map(|status| status.of_disk(self.disk))
     }
 }
 
@@ -371,6 +387,8 @@ mod tests {
         Attachment {
             cache_uuid: uuid_text([7; 16]),
             log: "log".into(),
+            disk: 0,
+            disk_uuid: None,
             first_sector: 0,
             sectors: 8,
             epoch: 1,
@@ -394,6 +412,7 @@ mod tests {
         let root: Target = builder.layer("cache", Box::new(Says(Rc::clone(&status))), &[]);
         let running = Running {
             layer: "cache".to_owned(),
+            disk: 0,
             mirror: None,
             stale_legs: Vec::new(),
             record,

@@ -28,7 +28,8 @@ use crate::session::started::{Started, StartedPart};
 /// A stack as it was seen, and the records of its data disks.
 pub struct Survey {
     pub seen: SeenStack,
-    pub records: BTreeMap<String, DiskRecord>,
+    /// By cache, and by the number of the data disk.
+    pub records: BTreeMap<(String, usize), DiskRecord>,
 }
 
 impl Default for Survey {
@@ -60,12 +61,16 @@ impl Survey {
             if choice.stands_on_a_cache() {
                 continue;
             }
-            let (seen, record) = inspect(&choice).map_err(|failure| match failure {
-                Failure::Refused(refusal) => Failure::Refused(of_cache(site, &layer.name, refusal)),
-                other => other,
-            })?;
-            self.seen.caches.insert(layer.name.clone(), seen);
-            self.records.extend(record.map(|record| (layer.name.clone(), record)));
+            let mut all = Vec::new();
+            for choice in choice.of_disks() {
+                let (seen, record) = inspect(&choice).map_err(|failure| match failure {
+                    Failure::Refused(refusal) => Failure::Refused(of_cache(site, &layer.name, refusal)),
+                    other => other,
+                })?;
+                all.push(seen);
+                self.records.extend(record.map(|record| ((layer.name.clone(), choice.disk), record)));
+            }
+            self.seen.caches.insert(layer.name.clone(), all);
         }
         Ok(())
     }
@@ -136,20 +141,26 @@ impl Survey {
     /// Takes the caches that a plan starts, the lower ones first.
     pub fn admitted(self, site: &Site, plan: &StartPlan) -> Vec<Admitted> {
         let Survey { seen, mut records } = self;
-        let admitted = |layer: &LayerSpec| {
-            let choice = CacheChoice::of(site.clone(), Some(&layer.name)).ok()?;
-            let cache = seen.caches.get(&layer.name)?;
-            let record = records.remove(&layer.name);
+        let disks = |layer: &LayerSpec| {
+            let choice = CacheChoice::of(site.clone(), Some(&layer.name));
+            choice.map_or(Vec::new(), |choice| choice.of_disks())
+        };
+        let admitted = |choice: CacheChoice| {
+            let CacheChoice { layer, disk, .. } = choice;
+            let cache = seen.caches.get(&layer)?.get(disk)?;
+            let at = (layer, disk);
+            let record = records.remove(&at);
             let mirror = site.mirror_below(&choice.log).map(|mirror| mirror.name.clone());
             Some(Admitted {
                 mirror: mirror.filter(|_| record.is_some()),
                 record,
-                unrecorded: plan.unrecorded.get(&layer.name).cloned(),
+                unrecorded: plan.unrecorded.get(&at).cloned(),
                 cache: cache.superblock.as_ref().map(|superblock| uuid_text(superblock.cache_uuid)),
-                layer: layer.name.clone(),
+                layer: at.0,
+                disk,
             })
         };
-        site.log_caches().filter_map(admitted).collect()
+        site.log_caches().flat_map(disks).filter_map(admitted).collect()
     }
 }
 

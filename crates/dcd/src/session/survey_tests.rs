@@ -66,7 +66,7 @@ fn a_survey_notes_what_is_missing_and_what_has_no_log() {
     let (seen, failure) = surveyed(&format!("{cache}log = \"l\"\n[device.l]\nmemory = \"16MiB\"\n"));
     assert_eq!((failure, seen.caches.len()), (None, 1));
     assert!(matches!(
-        &seen.caches["cache"],
+        &seen.caches["cache"][0],
         CacheSeen { log: LogSeen::Missing(_), superblock: None, record: None }
     ));
 

@@ -24,7 +24,7 @@ fn stamp(block: u64, version: u64) -> Vec<u8> {
 
 /// Knowledge of a client: for each block the last version that it wrote, and the last one that a flush covered.
 #[derive(Clone)]
-struct Oracle {
+pub struct Oracle {
     written: Vec<u64>,
     flushed: Vec<u64>,
     /// True when no answered write may be lost.
@@ -32,7 +32,7 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn new(keeps_answered: bool) -> Oracle {
+    pub fn new(keeps_answered: bool) -> Oracle {
         Oracle { written: vec![0; BLOCKS as usize], flushed: vec![0; BLOCKS as usize], keeps_answered }
     }
 
@@ -54,7 +54,7 @@ impl Oracle {
     }
 
     /// Writes until the server dies: single blocks, and a flush after every few if the server offers that.
-    fn load(&mut self, nbd: &mut Nbd, random: &mut u64) -> io::Result<()> {
+    pub fn load(&mut self, nbd: &mut Nbd, random: &mut u64) -> io::Result<()> {
         loop {
             for _ in 0..next(random) % 12 {
                 self.write(nbd, next(random) % BLOCKS)?;
@@ -66,14 +66,23 @@ impl Oracle {
     }
 
     /// Counts the wrong blocks. A right block is whole, of a version from the last flushed to the last written.
-    fn wrong(&mut self, nbd: &mut Nbd) -> u64 {
+    pub fn wrong(&mut self, nbd: &mut Nbd) -> u64 {
+        self.wrong_by(|block| nbd.read(block * BLOCK as u64, BLOCK).unwrap())
+    }
+
+    /// Counts the wrong blocks of a disk without its cache.
+    pub fn wrong_in(&mut self, bare: &[u8]) -> u64 {
+        self.wrong_by(|block| bare[block as usize * BLOCK..][..BLOCK].to_vec())
+    }
+
+    fn wrong_by(&mut self, mut read: impl FnMut(u64) -> Vec<u8>) -> u64 {
         let mut wrong = 0;
         for block in 0..BLOCKS {
             let (low, high) = (self.flushed[block as usize], self.written[block as usize]);
             if high == 0 {
                 continue;
             }
-            let read = nbd.read(block * BLOCK as u64, BLOCK).unwrap();
+            let read = read(block);
             let version = u64::from_le_bytes(read[8..16].try_into().unwrap());
             let whole = read == stamp(block, version);
             let fresh = low == 0
@@ -93,7 +102,7 @@ impl Oracle {
 }
 
 /// A small generator: xorshift, as nothing here needs more.
-fn next(state: &mut u64) -> u64 {
+pub fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -101,7 +110,7 @@ fn next(state: &mut u64) -> u64 {
 }
 
 /// Runs `load` against a server that is killed after a while.
-fn killed_under<T>(server: Server, after: Duration, load: impl FnOnce() -> T) {
+pub fn killed_under<T>(server: Server, after: Duration, load: impl FnOnce() -> T) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

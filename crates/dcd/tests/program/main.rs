@@ -27,6 +27,7 @@ mod same_story;
 mod serve;
 mod service;
 mod settings;
+mod several;
 mod through;
 mod top;
 mod ublk;

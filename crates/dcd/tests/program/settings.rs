@@ -81,7 +81,7 @@ fn wrong_settings_change_nothing_and_say_why() {
         (vec!["bypass=0", "low-mark=90"], "\"low-mark\" (90) must be below \"high-mark\" (70)"),
         (vec!["promise=always"], "changes at a start only"),
         (vec!["segment-size=1MiB"], "fixed in the log by \"dcd format\""),
-        (vec!["data=log"], "cannot be set: a log is made for one data disk"),
+        (vec!["data=log"], "cannot be set: a log is made for its data disks"),
         (vec!["destage-depth=many"], "\"destage-depth\" must be a whole number"),
     ] {
         for save in [vec![], vec!["--save"]] {

@@ -59,7 +59,7 @@ pub struct Fault {
 
 impl Fault {
     pub const fn new(plan: FaultPlan) -> Fault {
-        Fault { plan, come: 0, failed: 0, seen: SeenGeometry::new(None) }
+        Fault { plan, come: 0, failed: 0, seen: SeenGeometry::new(Vec::new()) }
     }
 
     /// Counts an operation, and tells whether it fails.

@@ -1,6 +1,6 @@
 //! Layers over one thing that pass most requests on unchanged.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use crate::layer::{
     ActivateError, AnyStatus, Control, Cx, Event, Geometry, IoResult, Layer, MapPart, MapSource, OpId, Port,
@@ -8,18 +8,29 @@ use crate::layer::{
 };
 use crate::{Extent, Lba, Nanos};
 
-/// The geometry of a filter from above, from activation on.
-pub type SeenGeometry = Cell<Option<Geometry>>;
+/// The geometry of a filter from above, of each of its disks, from activation on.
+pub type SeenGeometry = RefCell<Vec<Geometry>>;
 
-/// A layer over one thing. By default, it passes everything on unchanged. Each filter is a [`Layer`].
+/// A layer over one thing. By default, it passes everything on unchanged. Each filter is a [`Layer`]. A filter of several disks has a port
+/// for each.
 pub trait Filter {
     const BELOW: Port = Port(0);
 
     fn seen(&self) -> &SeenGeometry;
 
+    /// Number of disks below.
+    fn disks_below(&self) -> usize {
+        1
+    }
+
+    /// The port of a disk.
+    fn below(disk: usize) -> Port {
+        Port(Self::BELOW.0 + disk)
+    }
+
     /// Takes a request from above.
     fn pass(&mut self, request: Request, cx: &mut Cx) {
-        cx.submit(Self::BELOW, OpId(request.id.0), request.io);
+        cx.submit(Self::below(request.disk), OpId(request.id.0), request.io);
     }
 
     /// Takes an answer from below.
@@ -70,17 +81,30 @@ impl<F: Filter> Layer for F {
     }
 
     fn geometry(&self) -> Geometry {
-        self.seen().get().expect("geometry is asked for after activation")
+        self.disk_geometry(0)
+    }
+
+    fn disks(&self) -> usize {
+        self.disks_below()
+    }
+
+    fn disk_geometry(&self, disk: usize) -> Geometry {
+        *self.seen().borrow().get(disk).expect("geometry is asked for after activation")
     }
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        let seen = self.over(below.geometry(Self::BELOW))?;
-        self.seen().set(Some(seen));
+        let seen: Result<Vec<Geometry>, ActivateError> =
+            (0..self.disks_below()).map(|disk| self.over(below.geometry(F::below(disk)))).collect();
+        self.seen().replace(seen?);
         Ok(())
     }
 
     fn map(&self, extent: Extent) -> MapPart {
-        let source = MapSource::Below(F::BELOW, self.place_below(extent.start));
+        self.disk_map(0, extent)
+    }
+
+    fn disk_map(&self, disk: usize, extent: Extent) -> MapPart {
+        let source = MapSource::Below(F::below(disk), self.place_below(extent.start));
         MapPart { sectors: extent.sectors, source }
     }
 

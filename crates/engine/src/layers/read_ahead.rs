@@ -138,7 +138,7 @@ impl ReadAhead {
         assert!(config.is_valid(), "{config:?} is no read-ahead");
         let streams = (0..config.streams).map(|_| ReadStream::new()).collect();
         let (changing, statistics) = (BTreeMap::new(), ReadAheadStatistics::default());
-        ReadAhead { config, streams, changing, uses: 0, seen: SeenGeometry::new(None), statistics }
+        ReadAhead { config, streams, changing, uses: 0, seen: SeenGeometry::new(Vec::new()), statistics }
     }
 
     fn piece_max(&self) -> u64 {

@@ -22,7 +22,7 @@ pub struct Slice {
 
 impl Slice {
     pub const fn new(extent: Extent) -> Slice {
-        Slice { extent, seen: SeenGeometry::new(None) }
+        Slice { extent, seen: SeenGeometry::new(Vec::new()) }
     }
 
     fn moved(&self, mut io: Io) -> Result<Io, (Io, IoError)> {

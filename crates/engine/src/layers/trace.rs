@@ -76,7 +76,7 @@ impl Trace {
             failed: 0,
             in_flight: BTreeMap::new(),
             sink: None,
-            seen: SeenGeometry::new(None),
+            seen: SeenGeometry::new(Vec::new()),
         }
     }
 

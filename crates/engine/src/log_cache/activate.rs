@@ -422,6 +422,9 @@ fn grow(
 ) -> Result<(), LogError> {
     let is_one = superblock.other_disks.is_empty();
     for (disk, kept) in kept.iter_mut().enumerate() {
+        if superblock.space().sectors(disk) == 0 {
+            continue;
+        }
         let found = below.geometry(data_port(disk)).sectors;
         let sectors = if is_one { found } else { found.min(PART_SECTORS) };
         if sectors > superblock.space().sectors(disk) {

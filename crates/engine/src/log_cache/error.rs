@@ -59,6 +59,8 @@ pub enum LogError {
     Disks { found: usize, recorded: usize },
     #[error("the log already has the data disk {0}")]
     HasDisk(String),
+    #[error("the log still has data or records for its data disks, or was not stopped cleanly")]
+    NotEmpty,
     #[error("the log was detached from its data disk")]
     Detached,
     #[error(

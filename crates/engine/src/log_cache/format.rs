@@ -110,15 +110,25 @@ struct DiskBytes {
 const SAMPLE_USED: u64 = 1 << 63;
 const SAMPLE_KNOWN: u64 = 1 << 62;
 
-/// A data disk after the first.
+/// A data disk after the first, or a place that a disk has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherDisk {
     pub data_uuid: [u8; 16],
+    /// 0: the place is free.
     pub sectors: u64,
     pub fingerprint: Fingerprint,
 }
 
 impl OtherDisk {
+    /// The place of a disk that was removed.
+    pub fn free() -> OtherDisk {
+        OtherDisk { data_uuid: [0; 16], sectors: 0, fingerprint: Fingerprint::default() }
+    }
+
+    pub const fn is_free(&self) -> bool {
+        self.sectors == 0
+    }
+
     /// Maximum number of lines in the fingerprint of each, if there are so many.
     pub fn lines_max(disks: usize) -> usize {
         let bytes = (SUPERBLOCK_BYTES - DISKS_HEADER_BYTES) / disks.max(1) - size_of::<DiskBytes>();
@@ -425,9 +435,10 @@ impl LogSuperblock {
         field(self.segments >= SEGMENTS_MIN, "segments")?;
         field(self.end_sector() <= self.log_sectors && self.log_sectors < LOG_SECTORS_MAX, "log sectors")?;
         field(self.data_sectors > 0 && self.data_sectors < 1 << 43, "data sectors")?;
-        let fits = |sectors: u64| sectors > 0 && sectors <= PART_SECTORS;
-        let all_fit = fits(self.data_sectors) && self.other_disks.iter().all(|disk| fits(disk.sectors));
-        field(self.other_disks.is_empty() || all_fit, "data disks")?;
+        let mut others = self.other_disks.iter();
+        let all_fit = self.data_sectors <= PART_SECTORS && others.all(|disk| disk.sectors <= PART_SECTORS);
+        let ends_with_one = self.other_disks.last().is_none_or(|last| !last.is_free());
+        field(self.other_disks.is_empty() || all_fit && ends_with_one, "data disks")?;
         field((FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.tail_sector), "tail sector")?;
         let in_ring = (FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.live_sector);
         field(self.live_sector == 0 || in_ring, "live sector")?;
@@ -475,6 +486,11 @@ impl LogSuperblock {
     pub fn space(&self) -> AddressSpace {
         let others = self.other_disks.iter().map(|disk| disk.sectors);
         AddressSpace::new(std::iter::once(self.data_sectors).chain(others).collect())
+    }
+
+    /// The UUID of a data disk; zeroes for a place that is free.
+    pub fn uuid_of(&self, disk: usize) -> [u8; 16] {
+        if disk == 0 { self.data_uuid } else { self.other_disks[disk - 1].data_uuid }
     }
 
     /// The fingerprint of a data disk.

@@ -182,6 +182,15 @@ impl Index {
         self.holdings.dirty_on[disk]
     }
 
+    /// Dirty bytes: data, zeroes and discards that this data disk lacks.
+    pub fn dirty_bytes_on(&self, disk: usize) -> u64 {
+        if self.space.count() == 1 {
+            return self.dirty_bytes();
+        }
+        let ranges = self.ranges.lookup(self.space.extent(disk)).map(|part| part.extent.sectors).sum::<u64>();
+        (self.holdings.dirty_on[disk] + ranges) * SECTOR_BYTES
+    }
+
     /// True when the log has data, zeroes or a discard of the extent that the data disk lacks.
     pub fn is_dirty_in(&self, extent: Extent) -> bool {
         self.table.contains_dirty(extent) || self.ranges.contains_any(extent)

@@ -52,6 +52,13 @@ impl LostPieces {
         self.lost
     }
 
+    /// Pieces of an extent that are given up.
+    pub fn in_extent(&self, extent: Extent) -> usize {
+        let lines = Line::touching(extent);
+        let (first, end) = ((Line(lines.start), Place(0)), (Line(lines.end), Place(0)));
+        self.tries.range(first..end).filter(|(_, tries)| **tries >= TRIES_MAX).count()
+    }
+
     /// An administrator asks again: perhaps the device was mended.
     pub fn try_again(&mut self) {
         self.tries.values_mut().for_each(|tries| *tries = 0);

@@ -102,7 +102,7 @@ pub use disks::{AddressSpace, DISKS_MAX};
 pub use error::{LogError, OtherData};
 pub use log::REST;
 pub use statistics::LogCacheStatistics;
-pub use status::{LogCacheState, LogCacheStatus, LogHead};
+pub use status::{DataDiskStatus, LogCacheState, LogCacheStatus, LogHead};
 pub use through::WritesState;
 
 use crate::layer::{ActivateError, AnyStatus, Cx, Event, Geometry, Layer, MapPart, Ports};
@@ -153,6 +153,10 @@ impl Layer for LogCache {
 
     fn geometry(&self) -> Geometry {
         self.disk_geometry(0)
+    }
+
+    fn disks(&self) -> usize {
+        self.disks
     }
 
     fn disk_geometry(&self, disk: usize) -> Geometry {

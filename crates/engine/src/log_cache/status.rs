@@ -55,6 +55,24 @@ pub enum LogHead {
     DoesNotPay,
 }
 
+/// The state of a data disk of a log cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DataDiskStatus {
+    /// Name in the stack file, which the cache itself does not know.
+    pub name: Option<String>,
+    pub size_bytes: u64,
+    /// All that the disk lacks: data, discards and zeroes.
+    pub dirty_bytes: u64,
+    /// Blocks of 4 KiB for the disk that can no longer be read from the log.
+    pub lost_blocks: usize,
+    pub destaging: bool,
+    /// The last attempt to destage failed.
+    pub destage_failing: bool,
+    /// Error of the last failed flush of the disk; none once all writes that the flush should have covered are durable.
+    pub flush_error: Option<IoError>,
+}
+
 /// The state of a log cache.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LogCacheStatus {
@@ -128,6 +146,9 @@ pub struct LogCacheStatus {
     pub calibrated: bool,
     /// Rules for filling gaps.
     pub fills: Option<Contiguity>,
+    /// The data disks, in the order of the stack file.
+    #[serde(default)]
+    pub disks: Vec<DataDiskStatus>,
     pub statistics: LogCacheStatistics,
 }
 
@@ -214,7 +235,37 @@ impl LogCacheStatus {
             log_head: log.head_status(),
             calibrated: log.superblock().calibration.is_some(),
             fills: config.contiguity.clone(),
+            disks: (0..data.space().count()).map(|disk| disk_status(view, destagers, disk)).collect(),
             statistics,
         }
+    }
+}
+
+fn disk_status(view: &View, destagers: &Destagers, disk: usize) -> DataDiskStatus {
+    let (data, index) = (&view.data[disk], view.index);
+    let destager = &destagers[disk];
+    DataDiskStatus {
+        name: None,
+        size_bytes: view.data.geometry(disk).sectors * SECTOR_BYTES,
+        dirty_bytes: index.dirty_bytes_on(disk),
+        lost_blocks: index.lost.in_extent(view.data.space().extent(disk)),
+        destaging: !destager.is_idle(),
+        destage_failing: destager.is_after_failure(),
+        flush_error: data.error(),
+    }
+}
+
+impl LogCacheStatus {
+    /// Returns the status as if the cache had this one of its data disks alone.
+    pub fn of_disk(&self, disk: usize) -> LogCacheStatus {
+        let mut status = self.clone();
+        if let Some(own) = self.disks.get(disk) {
+            status.dirty_bytes = own.dirty_bytes;
+            status.lost_blocks = own.lost_blocks;
+            if self.state == LogCacheState::Dirty && own.dirty_bytes == 0 {
+                status.state = LogCacheState::Clean;
+            }
+        }
+        status
     }
 }

@@ -55,9 +55,10 @@ impl Driver {
         task?.map_or(Ok(()), |task| workers::run_task(&self.finished_by_workers, index, task))
     }
 
-    /// Returns the status of the front-end that has one.
-    pub fn front_end_status(&self) -> Option<serde_json::Value> {
-        self.front_ends.iter().filter_map(|served| served.front_end.as_ref()).find_map(|it| it.status())
+    /// Returns the status of each front-end that has one, with its disk.
+    pub fn front_end_statuses(&self) -> Vec<(usize, serde_json::Value)> {
+        let front_ends = self.front_ends.iter().filter_map(|served| served.front_end.as_ref());
+        front_ends.filter_map(|it| Some((it.disk(), it.status()?))).collect()
     }
 
     /// Makes the ring report when a front-end rings its bell, if it has one.
@@ -80,6 +81,7 @@ impl Driver {
         call(front_end.as_mut(), &mut actions);
         actions.commands.drain(..).for_each(|command| self.push_command(index, command));
         let held = self.stopping.is_some() && front_end.condition().holds_requests;
+        let disk = front_end.disk();
         let served = &mut self.front_ends[index];
         served.front_end = Some(front_end);
         served.unanswered += actions.requests.len();
@@ -87,7 +89,7 @@ impl Driver {
             served.heard = self.now;
         }
         for (token, io) in actions.requests.drain(..).filter(|_| !held) {
-            self.request(AnswerTo::FrontEnd { index, token }, io);
+            self.request(AnswerTo::FrontEnd { index, token }, disk, io);
         }
         self.spare_actions.push(actions);
     }

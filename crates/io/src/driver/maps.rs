@@ -26,6 +26,7 @@ pub(super) struct Maps {
 struct OpenMap {
     connection: usize,
     client: ClientId,
+    disk: usize,
     call: MapCall,
     /// The rest of the extent.
     left: Extent,
@@ -57,8 +58,8 @@ impl Maps {
 }
 
 impl Driver {
-    pub(super) fn map(&mut self, connection: usize, client: ClientId, call: MapCall) {
-        let map = OpenMap { connection, client, call, left: call.extent, runs: Vec::new(), steps: 0 };
+    pub(super) fn map(&mut self, connection: usize, client: ClientId, disk: usize, call: MapCall) {
+        let map = OpenMap { connection, client, disk, call, left: call.extent, runs: Vec::new(), steps: 0 };
         let index = self.maps.open.insert(map);
         self.maps.due.push_back(index);
     }
@@ -71,7 +72,7 @@ impl Driver {
             self.maps.open.remove(index);
             return;
         }
-        let (sectors, answer) = stack.map(map.left);
+        let (sectors, answer) = stack.map(map.disk, map.left);
         let known = |state| vec![MappedRun { sectors, state }];
         match answer {
             StackMap::Known(state) => self.mapped(stack, host, index, &known(state)),

@@ -284,6 +284,7 @@ impl Driver {
     fn carry_out(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, actions: &mut Actions) {
         let connection = self.connections.get_mut(index).expect("its session has just been called");
         let client = connection.client;
+        let disk = connection.session.as_ref().map_or(0, |session| session.disk());
         actions.send.drain(..).for_each(|piece| connection.outgoing.push(piece));
         connection.unanswered += actions.requests.len() + actions.calls.len() + actions.maps.len();
         if self.stopping.is_some() && connection.condition.holds_requests {
@@ -298,10 +299,10 @@ impl Driver {
         }
         self.list(index);
         for (token, io) in actions.requests.drain(..) {
-            self.request(AnswerTo::Session { connection: index, client, token }, io);
+            self.request(AnswerTo::Session { connection: index, client, token }, disk, io);
         }
         for map in actions.maps.drain(..) {
-            self.map(index, client, map);
+            self.map(index, client, disk, map);
         }
         for call in actions.calls.drain(..) {
             let id = self.calls.begin(client, index, call.token);
@@ -311,14 +312,14 @@ impl Driver {
     }
 
     /// Takes a request from outside; a stopping server refuses it.
-    pub(super) fn request(&mut self, origin: AnswerTo, io: dcd_engine::Io) {
+    pub(super) fn request(&mut self, origin: AnswerTo, disk: usize, io: dcd_engine::Io) {
         self.statistics.requests += 1;
         let id = self.origins.insert(origin);
         if self.stopping.is_some() {
             let error = IoError { kind: ErrorKind::Shutdown, extent: io.extent() };
             self.refused.push_back((id, IoResult::err(io.take_buf(), error)));
         } else {
-            self.arrived.push_back(Request { id: RequestId(id as u64), disk: 0, io });
+            self.arrived.push_back(Request { id: RequestId(id as u64), disk, io });
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! | phase    | until                                                                           |
 //! |----------|---------------------------------------------------------------------------------|
-//! | Requests | every request that was taken has been answered: flush the root                  |
-//! | Flush    | the flush has ended: ask the host                                               |
+//! | Requests | every request that was taken has been answered: flush the disks of the root     |
+//! | Flush    | each flush has ended: ask the host                                              |
 //! | Host     | the host has the driver stop the layers, or says that it has done it            |
 //! | Layers   | every layer has said that it stopped, or has nothing to say                     |
 //! | Stopped  | at once: tell the host                                                          |
@@ -38,7 +38,8 @@ impl StopOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopPhase {
     Requests,
-    Flush,
+    /// Number of flushes that have not ended.
+    Flush(usize),
     FlushEnded,
     Host,
     /// The layer that was told to stop, and whether it has answered.
@@ -95,8 +96,10 @@ impl Driver {
         if let Err(error) = status {
             stopping.outcome.failures.push(format!("the last flush failed: {error}"));
         }
-        if stopping.phase == StopPhase::Flush {
-            stopping.phase = StopPhase::FlushEnded;
+        match &mut stopping.phase {
+            StopPhase::Flush(1) => stopping.phase = StopPhase::FlushEnded,
+            StopPhase::Flush(left) => *left -= 1,
+            _ => {}
         }
     }
 
@@ -140,9 +143,11 @@ impl Driver {
             }
             match stopping.phase {
                 StopPhase::Requests if self.origins.is_empty() => {
-                    stopping.phase = StopPhase::Flush;
-                    let id = RequestId(self.origins.insert(AnswerTo::LastFlush) as u64);
-                    stack.request(now, Request { id, disk: 0, io: Io::Flush });
+                    stopping.phase = StopPhase::Flush(stack.disks());
+                    for disk in 0..stack.disks() {
+                        let id = RequestId(self.origins.insert(AnswerTo::LastFlush) as u64);
+                        stack.request(now, Request { id, disk, io: Io::Flush });
+                    }
                 }
                 StopPhase::FlushEnded => {
                     stopping.phase = StopPhase::Host;
@@ -171,7 +176,7 @@ impl Driver {
                     let sent = self.connections.iter().all(|(_, c)| c.outgoing.is_empty());
                     return now >= until || (sent && self.calls.answers.is_empty());
                 }
-                StopPhase::Requests | StopPhase::Flush | StopPhase::Host => return false,
+                StopPhase::Requests | StopPhase::Flush(_) | StopPhase::Host => return false,
             }
         }
     }

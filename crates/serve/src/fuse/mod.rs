@@ -61,6 +61,8 @@ impl FuseError {
 
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
+    /// The disk of the stack that the image is.
+    pub disk: usize,
     pub image_name: String,
     pub read_only: bool,
     /// True if users other than the server's may use the image. Off by default.
@@ -72,6 +74,7 @@ pub struct FuseOptions {
 impl Default for FuseOptions {
     fn default() -> Self {
         FuseOptions {
+            disk: 0,
             image_name: IMAGE_NAME.to_owned(),
             read_only: false,
             allow_other: false,
@@ -82,6 +85,7 @@ impl Default for FuseOptions {
 
 /// A mounted image. Dropping it unmounts, and unanswered requests fail.
 pub struct FuseImage {
+    disk: usize,
     directory: PathBuf,
     image: PathBuf,
     queue: Arc<RequestQueue>,
@@ -110,7 +114,7 @@ impl FuseImage {
         let session = session.spawn().map_err(wrong)?;
         let image = directory.join(name);
         let jobs = Jobs::new(shape.block);
-        Ok(FuseImage { directory, image, queue, jobs, session: Some(session), was_stale })
+        Ok(FuseImage { disk: options.disk, directory, image, queue, jobs, session: Some(session), was_stale })
     }
 
     /// The file that clients use.
@@ -146,6 +150,10 @@ fn config(options: &FuseOptions, shape: ImageShape) -> fuser::Config {
 }
 
 impl FrontEnd for FuseImage {
+    fn disk(&self) -> usize {
+        self.disk
+    }
+
     fn condition(&self) -> FrontEndCondition {
         FrontEndCondition {
             is_established: true,

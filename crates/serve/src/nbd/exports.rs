@@ -1,6 +1,6 @@
-//! The exports of a server: a table from names to views of the one stack that it serves.
+//! The exports of a server: a table from names to views of the disks of the one stack that it serves.
 //!
-//! A name is only a key, and never becomes a path. All names lead to the same data, some of them read-only.
+//! A name is only a key, and never becomes a path. Names may lead to the same data, some of them read-only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub struct Export {
     pub description: String,
     pub geometry: Geometry,
     pub read_only: bool,
+    /// The disk of the stack.
+    pub disk: usize,
 }
 
 impl Export {
@@ -97,6 +99,16 @@ impl NbdExports {
         exports
     }
 
+    /// A table of disks, of which the first is the default one.
+    pub fn of_disks(disks: impl IntoIterator<Item = (usize, String, Geometry)>) -> NbdExports {
+        let mut exports = NbdExports::new();
+        for (disk, name, geometry) in disks {
+            exports.add(&name, geometry, false, "");
+            exports.table.entry(name).and_modify(|export| export.disk = disk);
+        }
+        exports
+    }
+
     /// Lets clients outlive the server.
     pub fn outliving(self, outlives: Outlives) -> NbdExports {
         NbdExports { outlives, ..self }
@@ -127,8 +139,13 @@ impl NbdExports {
             "a block is a power of two from 512 to 65536 bytes"
         );
         self.default.get_or_insert_with(|| name.to_owned());
-        let export =
-            Export { name: name.to_owned(), description: description.to_owned(), geometry, read_only };
+        let export = Export {
+            name: name.to_owned(),
+            description: description.to_owned(),
+            geometry,
+            read_only,
+            disk: 0,
+        };
         self.table.insert(name.to_owned(), export);
     }
 

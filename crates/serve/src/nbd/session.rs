@@ -177,6 +177,10 @@ impl FrontEnd for NbdSession {
         self.share.shrink_to(self.flight.bytes());
     }
 
+    fn disk(&self) -> usize {
+        self.transmission.as_ref().map_or(0, |transmission| transmission.disk)
+    }
+
     fn condition(&self) -> FrontEndCondition {
         let transmits = self.transmission.is_some();
         let holds_requests = self.exports.outlives() != Outlives::No;

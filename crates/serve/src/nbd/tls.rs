@@ -198,6 +198,10 @@ impl FrontEnd for TlsSession {
         self.seal(actions);
     }
 
+    fn disk(&self) -> usize {
+        self.inner.disk()
+    }
+
     fn condition(&self) -> FrontEndCondition {
         let inner = self.inner.condition();
         FrontEndCondition { is_saturated: inner.is_saturated || !self.plain.is_empty(), ..inner }

@@ -36,6 +36,7 @@ pub enum Work {
 /// The limits of the export that the client has chosen.
 #[derive(Debug)]
 pub struct Transmission {
+    pub disk: usize,
     bytes: u64,
     block: u64,
     flags: u16,
@@ -50,6 +51,7 @@ pub struct Transmission {
 impl Transmission {
     pub fn new(export: &Export, outlives: Outlives, agreed: &Agreed) -> Transmission {
         Transmission {
+            disk: export.disk,
             bytes: export.bytes(),
             block: u64::from(export.block_bytes_min()),
             flags: export.flags(agreed.form),

@@ -49,6 +49,8 @@ struct PendingSlot {
 
 /// See the module's documentation.
 pub struct UblkDevice {
+    /// The disk of the stack.
+    disk: usize,
     kernel: Arc<dyn UblkKernel>,
     claimed: Claimed,
     geometry: Geometry,
@@ -104,6 +106,7 @@ impl UblkDevice {
     ) -> UblkDevice {
         let slots = usize::from(claimed.info.nr_hw_queues) * usize::from(claimed.info.queue_depth);
         UblkDevice {
+            disk: 0,
             kernel,
             claimed,
             geometry,
@@ -117,6 +120,11 @@ impl UblkDevice {
             news: None,
             told: Arc::default(),
         }
+    }
+
+    /// Returns the device for this disk of the stack.
+    pub fn of_disk(self, disk: usize) -> UblkDevice {
+        UblkDevice { disk, ..self }
     }
 
     /// Stores a warning; only the first one is kept.
@@ -264,6 +272,10 @@ fn errno_of(kind: ErrorKind) -> Errno {
 }
 
 impl FrontEnd for UblkDevice {
+    fn disk(&self) -> usize {
+        self.disk
+    }
+
     fn start(&mut self, actions: &mut Actions) {
         for slot in 0..self.pending.len() {
             let buf = Buf::zeroed(self.buffer_bytes());

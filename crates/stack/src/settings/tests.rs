@@ -153,7 +153,7 @@ fn wrong_changes_are_refused_as_a_whole_with_the_reason() {
         (vec!["destage-window=[2]"], "must be text in quotes, or a list of texts"),
         (vec!["destage-rate=fast"], "like \"64MiB\""),
         (vec!["promise=always"], "\"x.promise\" changes at a start only: write it in /stacks/disk.toml"),
-        (vec!["data=c"], "cannot be set: a log is made for one data disk"),
+        (vec!["data=c"], "cannot be set: a log is made for its data disks"),
         (vec!["segment-size=1MiB"], "fixed in the log by \"dcd format\""),
         (vec!["memory=1MiB"], "may be a.memory or b.memory or c.memory"),
         (vec!["a.memory=1MiB"], "\"a.memory\" changes at a start only"),

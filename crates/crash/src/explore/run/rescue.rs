@@ -3,22 +3,25 @@
 
 use std::cell::Cell;
 
-use dcd_engine::log_cache::offline::{RescueOptions, RescueReport, rescue};
+use dcd_engine::log_cache::offline::{JoinedDisks, RescueOptions, RescueReport, rescue};
 use dcd_engine::mirror::{Mirror, MirrorConfig};
 use dcd_engine::{
-    BlockDevice, Buf, Control, ErrorKind, Geometry, Io, IoError, IoResult, LayerIndex, Lba, Stack,
-    StackBuilder, Target,
+    BlockDevice, Buf, Control, ErrorKind, Geometry, Io, IoError, IoResult, LayerIndex, Lba, SECTOR_BYTES,
+    Stack, StackBuilder, Target,
 };
 
 use super::{Cut, ExplorerRun, MemDisk, MemDriver, Oracle, RunResult, look_at_disk};
-use crate::{CutStyle, SimRng};
+use crate::dealt;
+
+use crate::{CutStyle, SeenContent, SimRng, stamp};
 
 /// Crashed states that are rescued, per mille.
 const RESCUED: u64 = 30;
 
-/// A rig whose log can be rescued offline: the last disk is the data disk, and the others have the log.
-#[derive(Clone, Debug, Default)]
+/// A rig whose log can be rescued offline: the last disks are the data disks, and the others have the log.
+#[derive(Clone, Debug)]
 pub struct Rescued {
+    pub data_disks: usize,
     /// The mirror, if the log has legs.
     pub legs: Option<MirrorConfig>,
     /// Planted bugs: the log is not flushed; the data disk is not.
@@ -98,10 +101,12 @@ impl Rescued {
     /// Rescues with power for some operations; returns how many are left.
     fn rescue(&self, disks: &mut Vec<MemDisk>, power: u64) -> (Result<RescueReport, String>, u64) {
         let left = Cell::new(power);
-        let mut data = disks.pop().expect("there is a data disk");
+        let mut data = disks.split_off(disks.len() - self.data_disks);
         let mut run = |log: &mut dyn BlockDevice| {
             let mut log = Powered { disk: log, left: &left, skips_flush: self.log_is_never_flushed };
-            let mut data = Powered { disk: &mut data, left: &left, skips_flush: self.data_is_never_flushed };
+            let powered = |disk| Powered { disk, left: &left, skips_flush: self.data_is_never_flushed };
+            let data = data.iter_mut().map(|disk| powered(disk as &mut dyn BlockDevice));
+            let mut data = JoinedDisks::new(data.collect());
             rescue(&mut log, &mut data, RescueOptions::default(), &mut |_| {})
                 .map_err(|error| error.to_string())
         };
@@ -119,7 +124,7 @@ impl Rescued {
                 }
             },
         };
-        disks.push(data);
+        disks.extend(data);
         (report, left.get())
     }
 
@@ -171,7 +176,8 @@ impl ExplorerRun {
     /// Judges the data disk alone, and then what a start serves.
     fn judge_rescued(&mut self, disks: Vec<MemDisk>, cut: &Cut, oracle: &Oracle, how: &str) -> RunResult {
         *self.counts.kinds.entry(how.into()).or_default() += 1;
-        let found = look_at_disk(disks.last().expect("there is a data disk"), Lba(0), oracle);
+        let data_disks = self.rig.rescued.as_ref().map_or(1, |rescued| rescued.data_disks);
+        let found = look_at_disks(&disks[disks.len() - data_disks..], oracle);
         oracle.judge(cut.at, &found).map_err(|what| format!("{how}: {what}"))?;
         if self.are_torn(&disks) {
             return Ok(());
@@ -184,4 +190,18 @@ impl ExplorerRun {
             false => Err(format!("{how}: a start serves something else than the data disk has")),
         }
     }
+}
+
+/// Looks at the content of data disks to which the chunks of one device are dealt.
+fn look_at_disks(disks: &[MemDisk], oracle: &Oracle) -> Vec<SeenContent> {
+    if let [one] = disks {
+        return look_at_disk(one, Lba(0), oracle);
+    }
+    let look = |at: u64| {
+        let (disk, place) = dealt::place_of(Lba(at), disks.len());
+        let mut sector = vec![0; SECTOR_BYTES as usize];
+        disks[disk].current().read(place, &mut sector);
+        stamp::look(&sector, Lba(at), oracle.seed())
+    };
+    (0..oracle.sectors()).map(look).collect()
 }

@@ -63,7 +63,9 @@ impl GapLayer {
             return Ok(GapLayer::Array(ArrayArgs { file: file.path.clone(), layer: Some(name.to_owned()) }));
         }
         let name = name.to_owned();
-        Ok(GapLayer::Log(Box::new(CacheChoice::of(file, Some(&name))?)))
+        let choice = CacheChoice::of(file, Some(&name))?;
+        choice.refuse_several("a result belongs to one disk", "leave it out: no gaps are filled then")?;
+        Ok(GapLayer::Log(Box::new(choice)))
     }
 
     /// Stores the result; returns a message for the user.

@@ -24,6 +24,7 @@ pub const GUIDES: &[Guide] = &[
     ("monitoring", include_str!("../../../../../docs/monitoring.md")),
     ("remote", include_str!("../../../../../docs/remote.md")),
     ("runbook", include_str!("../../../../../docs/runbook.md")),
+    ("several-disks", include_str!("../../../../../docs/several-disks.md")),
 ];
 
 /// Guides that the pages of commands refer to, by the first word of the command.

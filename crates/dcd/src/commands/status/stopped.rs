@@ -6,6 +6,7 @@ use dcd_stack::HumanBytes;
 
 use crate::control::stack_name;
 use crate::failure::Failure;
+use crate::session::choice::CacheChoice;
 use crate::session::record::{Attachment, AttachmentState};
 use crate::session::serving::checks::choices;
 use crate::session::site::Site;
@@ -62,7 +63,7 @@ impl Stopped {
 
 fn attachments(file: &Path) -> Result<Vec<Attachment>, Failure> {
     let mut all = Vec::new();
-    for choice in choices(&Site::load(file)?)? {
+    for choice in choices(&Site::load(file)?)?.iter().flat_map(CacheChoice::of_disks) {
         if let Some(record) = open_record(&choice)? {
             all.extend(record.load()?.of(record.extent()).cloned());
         }

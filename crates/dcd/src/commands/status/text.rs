@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use dcd_engine::log_cache::WritesState;
 use dcd_engine::raid::{ArrayStatus, PassName};
-use dcd_engine::{LogCacheStatus, LogHead};
+use dcd_engine::{DataDiskStatus, LogCacheStatus, LogHead};
 use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, WriteCacheStatus};
 
 use crate::commands::array::without;
@@ -31,9 +31,12 @@ pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
     }
     actions.iter().for_each(|action| line(&mut text, "action", action));
     caches(status, &mut text);
-    if let Some(ublk) = &status.ublk {
+    let own = status.ublk.iter().filter(|_| status.disks.is_empty()).map(|ublk| (String::new(), ublk));
+    let of_disks =
+        status.disks.iter().filter_map(|disk| Some((format!("{}: ", disk.name), disk.ublk.as_ref()?)));
+    for (whose, ublk) in own.chain(of_disks) {
         let queues = format!("{} queues of {}", ublk.queues, ublk.depth);
-        line(&mut text, "ublk", &format!("{}, {queues}, {}", ublk.device, ublk.flags.join(", ")));
+        line(&mut text, "ublk", &format!("{whose}{}, {queues}, {}", ublk.device, ublk.flags.join(", ")));
     }
     line(&mut text, "answered", &answered(&status.requests));
     recent(&status.requests, &mut text);
@@ -98,6 +101,10 @@ fn caches(status: &ServerStatus, text: &mut String) {
             {
                 more(text, &held);
             }
+            if let Some(cache) = layer.log_cache().filter(|cache| cache.disks.len() > 1) {
+                let disks = cache.disks.iter().filter(|disk| disk.size_bytes > 0);
+                disks.for_each(|disk| more(text, &disk_words(disk)));
+            }
             if let Some(trend) = status.trends.get(name) {
                 outlook(trend, layer).iter().for_each(|what| more(text, what));
             }
@@ -109,6 +116,20 @@ fn caches(status: &ServerStatus, text: &mut String) {
     if none {
         line(text, "cache", "no cache");
     }
+}
+
+/// Describes a data disk of a log with several.
+fn disk_words(disk: &DataDiskStatus) -> String {
+    let mut words = vec![match disk.dirty_bytes {
+        0 => "clean".to_owned(),
+        bytes => format!("{} dirty", HumanBytes(bytes)),
+    }];
+    words.extend(disk.destaging.then(|| "writing back".to_owned()));
+    words.extend(disk.destage_failing.then(|| "cannot be written".to_owned()));
+    words.extend(disk.flush_error.map(|_| "a flush failed".to_owned()));
+    words.extend(lost_text(disk.lost_blocks));
+    let name = disk.name.as_deref().unwrap_or("a data disk");
+    format!("{name}, {}: {}", HumanBytes(disk.size_bytes), words.join(", "))
 }
 
 /// Predicts when the layer will be clean, and its log full, if all goes on as in the last minute.

@@ -84,6 +84,12 @@ pub struct Attachment {
     /// Path of the log when it was last seen; for messages only.
     #[serde(serialize_with = "crate::output::path_text")]
     pub log: PathBuf,
+    /// Number of the data disk in its log.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub disk: usize,
+    /// The UUID by which the log knows the data disk; none for the first or only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_uuid: Option<String>,
     /// The part of the data disk that is cached.
     pub first_sector: u64,
     pub sectors: u64,
@@ -97,6 +103,11 @@ pub struct Attachment {
     pub stale_legs: Vec<StaleLeg>,
     /// The size of the log: no more data than this can be dirty, but zeroes and discards take no space in it.
     pub log_bytes: u64,
+}
+
+/// True for the first or only disk, whose record says nothing about that: earlier programs read it.
+fn is_first(disk: &usize) -> bool {
+    *disk == 0
 }
 
 impl Attachment {
@@ -320,6 +331,13 @@ impl DiskRecord {
             attachment.dirty_bytes = Some(0);
         }
         self.file.store(&all)
+    }
+
+    /// Forgets that the part is a data disk of a log that others use.
+    pub fn leave_log(&self) -> Result<(), RecordError> {
+        let mut all = self.file.load()?;
+        all.remove(self.extent);
+        self.file.store_without_retiring(&all)
     }
 
     /// Forgets the cache: the part is a plain disk.

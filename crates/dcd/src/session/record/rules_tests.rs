@@ -9,6 +9,8 @@ const EXTENT: Extent = Extent::new(Lba(0), 2048);
 
 pub fn attachment(state: AttachmentState, extent: Extent) -> Attachment {
     Attachment {
+        disk: 0,
+        disk_uuid: None,
         cache_uuid: "right".to_owned(),
         log: "/disks/log".into(),
         first_sector: extent.start.0,

@@ -247,6 +247,15 @@ impl RecordFile {
 
     /// Replaces the record; with no attachment, removes it. Returns when that is on the medium.
     pub fn store(&self, attachments: &Attachments) -> Result<(), RecordError> {
+        self.store_and(attachments, true)
+    }
+
+    /// Like [`RecordFile::store`], for caches that are still in use when they go from this record.
+    pub fn store_without_retiring(&self, attachments: &Attachments) -> Result<(), RecordError> {
+        self.store_and(attachments, false)
+    }
+
+    fn store_and(&self, attachments: &Attachments, retires: bool) -> Result<(), RecordError> {
         let announce = || self.block.iter().for_each(BlockDisk::announce);
         let known = self.newest().ok().flatten();
         let told = self.told.iter().flatten().cloned();
@@ -255,7 +264,7 @@ impl RecordFile {
             .flat_map(|known| &known.attachments.0)
             .map(|known| known.cache_uuid.clone())
             .chain(told)
-            .filter(|uuid| attachments.0.iter().all(|kept| kept.cache_uuid != *uuid))
+            .filter(|uuid| retires && attachments.0.iter().all(|kept| kept.cache_uuid != *uuid))
             .collect();
         if let (true, Some(block), None) = (self.is_unclear, &self.block, self.own.get())
             && known.is_some_and(|known| known.attachments.0.len() == gone.len())

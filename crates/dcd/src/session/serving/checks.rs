@@ -28,11 +28,11 @@ pub fn admit(site: &mut Site) -> Result<Vec<Admitted>, Failure> {
     plan.prepare(site, &[&export]);
     let mut admitted = survey.admitted(site, &plan);
     admitted.reverse();
-    for Admitted { layer, record, unrecorded, .. } in &admitted {
+    for Admitted { layer, disk, record, unrecorded, .. } in &admitted {
         if let (Some(record), None) = (record, unrecorded) {
             // A format that was killed may not have stored that yet.
             let choice = CacheChoice::of(site.clone(), Some(layer))?;
-            tell_members(site, &choice.data, record, &[])?;
+            tell_members(site, &choice.disks()[*disk], record, &[])?;
         }
     }
     Ok(admitted)

@@ -32,7 +32,7 @@ use crate::session::running::{Note, RunningCaches, is_complete, log_failed_text}
 use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::records::{NoteKind, Records};
 use crate::session::serving::status::{
-    DeviceState, DeviceStatus, FLUSH_ADVICE, HeldBy, ServerStatus, SilentDevice, WritebackStatus,
+    DeviceState, DeviceStatus, FLUSH_ADVICE, HeldBy, ServedDisk, ServerStatus, SilentDevice, WritebackStatus,
     accepted_damage, destage_trouble, flush_trouble, leg_name, legs_text, lost_text, state_word,
 };
 use crate::session::serving::trend::{Amounts, Trends};
@@ -170,8 +170,8 @@ pub struct StackHost {
     pub stack_file: PathBuf,
     /// Content of the stack file at the start, with the settings that were changed since; none for a stack that is in no file.
     pub file: Option<StackFile>,
-    /// The device of the kernel, as the driver knows it.
-    pub ublk: Option<UblkStatus>,
+    /// The devices of the kernel, as the driver knows them, by the number of the disk.
+    pub ublk: BTreeMap<usize, UblkStatus>,
     /// Identifier of this server in a device of the kernel's NBD client.
     pub nbd_backend: Option<String>,
 }
@@ -257,7 +257,7 @@ impl StackHost {
             clock: LocalClock::default(),
             stack_file: PathBuf::new(),
             file: None,
-            ublk: None,
+            ublk: BTreeMap::new(),
             nbd_backend: None,
         }
     }
@@ -872,9 +872,8 @@ impl StackHost {
     /// written, the layer waits, nothing is acknowledged, and the write is tried again.
     fn log_failed(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
         let cache = &self.caches[place];
-        let status = LayerStatus::of(stack, cache.layer, now);
-        let dirty_bytes = status.log_cache().map(|status| status.dirty_bytes);
-        self.records.note(&cache.name, Note::LogFailed(dirty_bytes));
+        let status = LayerStatus::of(stack, cache.layer, now).into_log_cache();
+        self.records.note(&cache.name, Note::LogFailed(status));
         self.take_noted(now, stack);
     }
 
@@ -947,6 +946,18 @@ impl StackHost {
         self.caches.iter().filter_map(of).sum::<u64>() * dcd_engine::SECTOR_BYTES
     }
 
+    /// The disks that are served, with their devices of the kernel; none where it is a single one.
+    fn served_disks(&self) -> Vec<ServedDisk> {
+        let several = self.file.as_ref().filter(|file| file.serves_several());
+        let names = several.map_or(Vec::new(), StackFile::served_disks);
+        let served = |(disk, name): (usize, &str)| ServedDisk {
+            name: name.to_owned(),
+            ublk: self.ublk.get(&disk).cloned(),
+        };
+        let is_free = |name: &str| self.file.as_ref().is_some_and(|file| file.is_free_place(name));
+        names.into_iter().enumerate().filter(|(_, name)| !is_free(name)).map(served).collect()
+    }
+
     fn status(&self, now: Nanos, stack: &Stack) -> ServerStatus {
         let mut status = ServerStatus {
             stack: self.stack_file.clone(),
@@ -957,7 +968,8 @@ impl StackHost {
             dirty_bytes: self.dirty_bytes(now, stack),
             devices_not_answering: self.silent.clone(),
             devices: self.devices.clone(),
-            ublk: self.ublk.clone(),
+            ublk: self.ublk.get(&0).cloned(),
+            disks: self.served_disks(),
             nbd_backend: self.nbd_backend.clone(),
             ..ServerStatus::default()
         };
@@ -977,6 +989,12 @@ impl StackHost {
                 LayerStatus::Mirror(mirror) => {
                     let mirror = self.named(*layer, *mirror, stack);
                     status.layers.insert(name.clone(), LayerStatus::Mirror(Box::new(mirror)));
+                }
+                LayerStatus::LogCache(mut cache) => {
+                    for (disk, own) in cache.disks.iter_mut().enumerate() {
+                        own.name = self.name_below(*layer, Some(LOG_PORT + 1 + disk), stack);
+                    }
+                    status.layers.insert(name.clone(), LayerStatus::LogCache(cache));
                 }
                 other => {
                     status.layers.insert(name.clone(), other);

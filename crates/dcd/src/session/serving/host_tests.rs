@@ -82,6 +82,8 @@ fn bench() -> Bench {
     let attached = Attachment {
         cache_uuid: "u".to_owned(),
         log: "log".into(),
+        disk: 0,
+        disk_uuid: None,
         first_sector: 0,
         sectors: 8,
         epoch: 1,
@@ -108,6 +110,7 @@ fn bench() -> Bench {
     parts.layers.insert("cache".to_owned(), layer);
     let cache = Cache { name: "cache".to_owned(), layer, kind: CacheKind::LogCache };
     let admitted = Admitted {
+        disk: 0,
         layer: "cache".to_owned(),
         mirror: None,
         record: Some(record),

@@ -183,6 +183,8 @@ mod tests {
         let attached = Attachment {
             cache_uuid: "u".to_owned(),
             log: "log".into(),
+            disk: 0,
+            disk_uuid: None,
             first_sector: 0,
             sectors: 8,
             epoch: 1,
@@ -194,6 +196,7 @@ mod tests {
         open().update(|_| attached).unwrap();
         let admitted = Admitted {
             layer: "cache".to_owned(),
+            disk: 0,
             mirror: None,
             record: Some(open()),
             unrecorded: None,

@@ -63,8 +63,8 @@ pub struct Served {
     refused: Option<(Nanos, u64)>,
     /// Time of the last message that a client is not served, and number of clients since then that had no message.
     failed: Option<(Nanos, u64)>,
-    /// Announces that clients can connect, once the last front-end is ready.
-    announce: Option<Announce>,
+    /// Announces that clients can connect, once the last front-end is ready: those that are not, and the places of those that are.
+    announce: Option<(Announce, usize, Vec<String>)>,
     /// Reason why a front-end cannot serve.
     front_end_failed: Option<String>,
     /// Calls for a stop that wait until it is known who has the device.
@@ -87,8 +87,8 @@ struct LookedUp {
     peers: Vec<Peer>,
 }
 
-/// Announces that clients can connect. The argument is the place of a front-end that was waited for.
-pub type Announce = Box<dyn FnOnce(Option<String>)>;
+/// Announces that clients can connect. The argument has the places of the front-ends that were waited for.
+pub type Announce = Box<dyn FnOnce(Vec<String>)>;
 
 impl Served {
     pub fn new(host: StackHost, left: &'static str) -> Served {
@@ -115,9 +115,9 @@ impl Served {
 
     /// Announces that clients can connect: now, or when a slow front-end is ready.
     pub fn announce(&mut self, announce: Announce, driver: &Driver) {
-        match driver.front_end_status() {
-            Some(_) => self.announce = Some(announce),
-            None => announce(None),
+        match driver.front_end_statuses().len() {
+            0 => announce(Vec::new()),
+            many => self.announce = Some((announce, many, Vec::new())),
         }
     }
 
@@ -351,8 +351,9 @@ impl dcd_io::Host for Served {
                 let silent = self.watch.silent_devices(now, context.driver(), name);
                 let devices = self.watch.devices(context.driver(), name);
                 (self.host.silent, self.host.devices) = (silent, devices);
-                let ublk = context.driver().front_end_status();
-                self.host.ublk = ublk.and_then(|ublk| serde_json::from_value(ublk).ok());
+                let ublk = context.driver().front_end_statuses().into_iter();
+                let known = ublk.filter_map(|(disk, ublk)| Some((disk, serde_json::from_value(ublk).ok()?)));
+                self.host.ublk = known.collect();
                 self.host.call(now, context.stack_mut(), call, &body);
             }
         }
@@ -422,9 +423,14 @@ impl dcd_io::Host for Served {
         match news {
             FrontEndNews::Ready { place, but } => {
                 but.iter().for_each(|what| warnln!("dcd: {what}"));
-                if let Some(announce) = self.announce.take() {
-                    announce(Some(place));
-                }
+                self.announce = self.announce.take().and_then(|(announce, left, mut places)| {
+                    places.push(place);
+                    if left > 1 {
+                        return Some((announce, left - 1, places));
+                    }
+                    announce(places);
+                    None
+                });
             }
             FrontEndNews::Failed(why) => {
                 errorln!("dcd: {why}");

@@ -36,8 +36,10 @@ pub struct ServerStatus {
     pub requests: MeterStatus,
     pub layers: BTreeMap<String, LayerStatus>,
     pub devices_not_answering: Vec<SilentDevice>,
-    /// The server's ublk device; none without one.
+    /// The server's ublk device, of the first disk; none without one.
     pub ublk: Option<UblkStatus>,
+    /// The disks that are served; empty where it is a single one.
+    pub disks: Vec<ServedDisk>,
     /// Identifier of this server in a device of the kernel's NBD client.
     pub nbd_backend: Option<String>,
     pub devices: Vec<DeviceStatus>,
@@ -45,6 +47,16 @@ pub struct ServerStatus {
     pub trends: BTreeMap<String, Trend>,
     /// Write-back of each log cache, by name.
     pub writeback: BTreeMap<String, WritebackStatus>,
+}
+
+/// A disk that is served.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServedDisk {
+    /// Name in the stack file.
+    pub name: String,
+    /// The ublk device of the disk; none without one.
+    pub ublk: Option<UblkStatus>,
 }
 
 /// Limits of write-back that an administrator has set.

@@ -32,7 +32,12 @@ fn protocol(what: String) -> io::Error {
 }
 
 impl Nbd {
+    /// Connects to the default export.
     pub fn connect(path: &Path) -> io::Result<Nbd> {
+        Nbd::connect_to(path, "")
+    }
+
+    pub fn connect_to(path: &Path, export: &str) -> io::Result<Nbd> {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut greeting = [0; 18];
@@ -42,8 +47,10 @@ impl Nbd {
         let mut option = Vec::new();
         option.extend(OPTION_MAGIC.to_be_bytes());
         option.extend(OPT_GO.to_be_bytes());
-        option.extend(6u32.to_be_bytes());
-        option.extend([0; 6]);
+        option.extend((6 + export.len() as u32).to_be_bytes());
+        option.extend((export.len() as u32).to_be_bytes());
+        option.extend(export.as_bytes());
+        option.extend([0; 2]);
         stream.write_all(&option)?;
         let (mut bytes, mut flushes) = (0, false);
         loop {

@@ -2,9 +2,12 @@
 
 use serde::Serialize;
 
+use super::joined::refuse_other_disks;
+use super::rescue::comparisons;
 use super::superblock::{check_sizes, live_superblock, read_copies};
 use super::{LogError, Newest, ToolProgress, Totals, uuid};
 use crate::destage::contiguity::Contiguity;
+use crate::log_cache::disks::AddressSpace;
 use crate::log_cache::fingerprint::Comparison;
 use crate::log_cache::format::{Header, LogState, LogSuperblock};
 use crate::log_cache::recover::{Damage, Visitor, WalkOptions, Walked, walk};
@@ -21,7 +24,7 @@ pub struct CopyReport {
 pub struct FingerprintReport {
     /// Blocks of 4 KiB that could be compared.
     pub compared: usize,
-    /// LBAs of the blocks that differ although no record of the log explains it.
+    /// LBAs of the blocks that differ although no record of the log explains it. With several data disks, addresses of the log.
     pub differing_lbas: Vec<u64>,
 }
 
@@ -67,7 +70,7 @@ impl CheckReport {
 /// Reports the progress of a walk that fills a map, and compares the data disk.
 struct Watched<'a> {
     newest: Newest,
-    comparison: Option<Comparison>,
+    comparisons: Vec<Comparison>,
     done: u64,
     total: u64,
     progress: &'a mut dyn FnMut(ToolProgress),
@@ -76,9 +79,7 @@ struct Watched<'a> {
 impl Visitor for Watched<'_> {
     fn record(&mut self, header: &Header, bad: &[usize]) {
         self.newest.record(header, bad);
-        if let Some(comparison) = &mut self.comparison {
-            comparison.record(header);
-        }
+        self.comparisons.iter_mut().for_each(|comparison| comparison.record(header));
         self.done += u64::from(header.sectors) * SECTOR_BYTES;
         (self.progress)(ToolProgress { bytes_done: self.done.min(self.total), bytes_total: self.total });
     }
@@ -93,13 +94,15 @@ pub fn check(
 ) -> Result<CheckReport, LogError> {
     let copies = read_copies(log)?;
     let superblock = live_superblock(&copies)?;
-    check_sizes(&superblock, log.geometry(), data.as_ref().map(|data| data.geometry()))?;
+    check_sizes(&superblock, log.geometry(), None)?;
+    data.as_ref().map_or(Ok(()), |data| refuse_other_disks(&superblock, &**data))?;
     // The data disk of a cache that is out of use is written without the cache.
     let is_out_of_use = matches!(superblock.state, LogState::GivenUp | LogState::Detached);
-    let comparison = data.filter(|_| !is_out_of_use).map(|data| Comparison::new(&superblock, 0, data));
-    let comparison = comparison.transpose();
+    let comparisons =
+        data.filter(|_| !is_out_of_use).map(|data| comparisons(&superblock, data)).transpose()?;
+    let is_compared = comparisons.is_some();
     let mut watched = Watched {
-        comparison: comparison.map_err(LogError::io("reading the data disk"))?,
+        comparisons: comparisons.unwrap_or_default(),
         newest: Newest::new(superblock.log_block_sectors()),
         done: 0,
         total: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
@@ -109,11 +112,16 @@ pub fn check(
     let walked = walk(log, &superblock, options, &mut watched)?;
     let mut newest = watched.newest;
     newest.purge_before(walked.tail_seq);
-    let found = watched.comparison.map(|comparison| comparison.finish(log, &walked)).transpose()?;
-    let fingerprint = found.map(|found| FingerprintReport {
-        compared: found.compared,
-        differing_lbas: found.differing.iter().map(|line| line * crate::LINE_SECTORS).collect(),
-    });
+    let mut fingerprint = FingerprintReport { compared: 0, differing_lbas: Vec::new() };
+    for (disk, comparison) in watched.comparisons.into_iter().enumerate() {
+        let found = comparison.finish(log, &walked)?;
+        let start = AddressSpace::start(disk);
+        fingerprint.compared += found.compared;
+        fingerprint
+            .differing_lbas
+            .extend(found.differing.iter().map(|line| start.0 + line * crate::LINE_SECTORS));
+    }
+    let fingerprint = is_compared.then_some(fingerprint);
     let copies = copies.map(|copy| match copy {
         Ok(superblock) => CopyReport { generation: Some(superblock.generation), error: None },
         Err(error) => CopyReport { generation: None, error: Some(error.to_string()) },

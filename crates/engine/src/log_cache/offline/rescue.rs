@@ -6,10 +6,12 @@
 
 use serde::Serialize;
 
+use super::joined::{DiskOf, refuse_other_disks};
 use super::superblock::{check_sizes, read_superblock, write_superblock};
 use super::{CHUNK_SECTORS, LogError, Newest, NewestContent, NewestPiece, OtherData, ToolProgress, Totals};
-use crate::log_cache::fingerprint::{Comparison, Fingerprint};
-use crate::log_cache::format::{EntryKind, Header, LogState, LogSuperblock};
+use crate::log_cache::disks::PART_SECTORS;
+use crate::log_cache::fingerprint::{Comparison, CoveredLines, Fingerprint, LineContent};
+use crate::log_cache::format::{EntryKind, Header, LogState, LogSuperblock, OtherDisk};
 use crate::log_cache::recover::{Damage, DamageKind, LISTED_MAX, Visitor, WalkOptions, Walked, walk};
 use crate::{
     BlockDevice, Buf, Discards, Durability, ErrorKind, Extent, Io, IoError, LINE_BYTES, LINE_SECTORS, Lba,
@@ -81,11 +83,8 @@ pub fn rescue(
     progress: &mut dyn FnMut(ToolProgress),
 ) -> Result<RescueReport, LogError> {
     let mut superblock = read_superblock(log)?;
-    check_sizes(&superblock, log.geometry(), Some(data.geometry()))?;
-    if !superblock.other_disks.is_empty() {
-        // Records of the others would be written to this one.
-        return Err(LogError::Disks { found: 1, recorded: superblock.space().count() });
-    }
+    check_sizes(&superblock, log.geometry(), None)?;
+    refuse_other_disks(&superblock, data)?;
     if superblock.state == LogState::Detached {
         // The data disk is used without the cache, and may have changed since: nothing in the log may ever be written to it.
         return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
@@ -93,21 +92,24 @@ pub fn rescue(
     may_write(&superblock, data.geometry().read_only, options)?;
     let mut newest = Newest::new(superblock.log_block_sectors());
     let walk_options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
-    let comparison = Comparison::new(&superblock, 0, data);
-    let mut comparison = comparison.map_err(LogError::io("reading the data disk"))?;
+    let mut comparisons = comparisons(&superblock, data)?;
     let walked = walk(log, &superblock, walk_options, &mut |header: &Header, bad: &[usize]| {
         newest.record(header, bad);
-        comparison.record(header);
+        comparisons.iter_mut().for_each(|comparison| comparison.record(header));
     })?;
     newest.purge_before(walked.tail_seq);
-    let differing = comparison.finish(log, &walked)?.differing;
+    let mut differing = Vec::new();
+    for (disk, comparison) in comparisons.into_iter().enumerate() {
+        let found = comparison.finish(log, &walked)?.differing;
+        differing.extend(found.into_iter().map(|line| (disk, line)));
+    }
     let dirty_bytes = newest.totals().data_bytes + newest.totals().zeroes_bytes;
     // If nothing is dirty, and nothing may have been, nothing is at risk: the log accepts the disk as it is.
     let at_risk = dirty_bytes > 0 || walked.damages > 0;
-    if let Some(first) = differing.first().filter(|_| at_risk && !options.force && !options.list) {
+    if let Some((disk, first)) = differing.first().filter(|_| at_risk && !options.force && !options.list) {
         return Err(LogError::OtherData(OtherData {
-            disk: 0,
-            lines: differing.len(),
+            disk: *disk,
+            lines: differing.iter().filter(|(other, _)| other == disk).count(),
             first_byte: first * LINE_BYTES,
             dirty_bytes,
         }));
@@ -165,6 +167,30 @@ fn write_back(
     Ok(writer.report)
 }
 
+/// Begins the comparison of each data disk with its fingerprint.
+pub(super) fn comparisons(
+    superblock: &LogSuperblock,
+    data: &mut dyn BlockDevice,
+) -> Result<Vec<Comparison>, LogError> {
+    let compare = |disk| Comparison::new(superblock, disk, &mut DiskOf { joined: data, disk });
+    let comparisons: Result<_, IoError> = (0..superblock.space().count()).map(compare).collect();
+    comparisons.map_err(LogError::io("reading the data disk"))
+}
+
+/// Takes the fingerprint of a data disk that is not in use.
+fn fingerprint_of(
+    superblock: &LogSuperblock,
+    disk: usize,
+    data: &mut dyn BlockDevice,
+) -> Result<Fingerprint, IoError> {
+    let (sectors, cache) = (superblock.space().sectors(disk), &superblock.cache_uuid);
+    if disk == 0 {
+        return Fingerprint::read(data, sectors, cache);
+    }
+    let lines_max = OtherDisk::lines_max(superblock.other_disks.len());
+    Ok(CoveredLines::few(LineContent::default(), data, sectors, cache, lines_max)?.fingerprint())
+}
+
 fn may_write(superblock: &LogSuperblock, read_only: bool, options: RescueOptions) -> Result<(), LogError> {
     match superblock.state {
         _ if options.list => Ok(()),
@@ -200,6 +226,18 @@ fn mark_clean(
     if superblock.state != LogState::GivenUp {
         superblock.state = LogState::Stopped;
     }
+    begin_after(superblock, walked);
+    let mut fingerprints = Vec::new();
+    for disk in 0..superblock.space().count() {
+        let covered = fingerprint_of(superblock, disk, &mut DiskOf { joined: data, disk });
+        fingerprints.push(covered.map_err(LogError::io("reading the data disk"))?);
+    }
+    superblock.set_fingerprints(fingerprints.into_iter());
+    write_superblock(log, superblock)
+}
+
+/// Begins the log behind its last record, in another epoch: no older record is read again.
+pub(super) const fn begin_after(superblock: &mut LogSuperblock, walked: &Walked) {
     superblock.memory = None;
     superblock.epoch = walked.epoch_max + 1;
     superblock.epoch_start_seq = walked.next_seq;
@@ -208,9 +246,6 @@ fn mark_clean(
     superblock.tail_sector =
         if walked.end == superblock.end_sector() { superblock.segment_start(0) } else { walked.end };
     superblock.flush_epoch = walked.flush_epoch;
-    superblock.fingerprint = Fingerprint::read(data, superblock.data_sectors, &superblock.cache_uuid)
-        .map_err(LogError::io("reading the data disk"))?;
-    write_superblock(log, superblock)
 }
 
 /// Gathers neighbouring pieces into runs, and writes them back.
@@ -271,7 +306,9 @@ impl RescueWriter<'_> {
                     return self.end_run();
                 };
                 let full = self.run.len() as u64 >= CHUNK_SECTORS * SECTOR_BYTES;
-                if self.run_end() != piece.extent.start || full {
+                // A disk may end where the addresses of the next one begin.
+                let is_next_disk = piece.extent.start.0.is_multiple_of(PART_SECTORS);
+                if self.run_end() != piece.extent.start || full || is_next_disk {
                     self.end_run()?;
                     self.run_start = piece.extent.start;
                 }
