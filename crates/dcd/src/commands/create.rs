@@ -44,7 +44,8 @@ pub fn run(args: &Create) -> Result<(), Failure> {
         return Ok(());
     }
     let path = stacks_dir().join(format!("{}.toml", args.name));
-    if path.exists() {
+    let was_made = path.exists();
+    if was_made {
         go_on(args, &path)?;
     } else {
         make(args, &path)?;
@@ -54,9 +55,9 @@ pub fn run(args: &Create) -> Result<(), Failure> {
         Ok((node, boot)) => tell(args, &node, boot),
         Err(failure) => {
             let name = &args.name;
-            warnln!(
-                "dcd: the cache is made, and nothing is lost: mend the following and repeat this command, or take it away: dcd remove {name}"
-            );
+            let way_back =
+                if was_made { String::new() } else { format!(", or take it away: dcd remove {name}") };
+            warnln!("dcd: the cache is made: mend the following and repeat this command{way_back}");
             return Err(failure);
         }
     }
@@ -95,7 +96,8 @@ fn make(args: &Create, path: &Path) -> Result<(), Failure> {
 /// Goes on with a create that was interrupted. Refuses a name that another stack has.
 fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
     let choice = CacheChoice::load(path, None)?;
-    let full = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let full =
+        |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_default();
     let is =
         |part: &str, typed: &Path| choice.site.path_below(part).is_some_and(|it| full(it) == full(typed));
     if !is(&choice.data, &args.data) || !is(&choice.log, args.log.as_ref().unwrap_or(&args.data)) {
@@ -285,8 +287,11 @@ fn in_background(name: &str, file: &StackFile) -> Result<(), Failure> {
     }
     // The server of an earlier create may have been on its way.
     if ready.is_empty() && control::server_of(file)?.is_none() {
-        let last = fs::read_to_string(&said).unwrap_or_default();
-        let last = last.lines().last().unwrap_or("it did not say why");
+        let said_all = fs::read_to_string(&said).unwrap_or_default();
+        let last = match said_all.rfind("dcd: ") {
+            Some(last) => said_all[last + "dcd: ".len()..].trim_end(),
+            None => "it did not say why",
+        };
         return Err(Failure::Failed(format!("the server has ended: {last} ({} has more)", said.display())));
     }
     Ok(())

@@ -105,7 +105,8 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
         return match without_format {
             true => Ok(vec![format!("the start makes device \"{}\"", device.name)]),
             false => Err(Failure::Failed(format!(
-                "device \"{}\" is missing: \"dcd format\", or \"dcd array create\", makes it",
+                "device \"{}\" is missing: connect it, or correct its path. Only if there never was one, \"dcd format\", or \
+                 \"dcd array create\", makes it",
                 device.name
             ))),
         };

@@ -90,15 +90,18 @@ impl Verdict {
             self.health.degraded(format!("{cache_named}: the log device failed"));
             self.act(format!(
                 "{cache_named}: writes go to the data disk now. To replace the log, name the new one in a copy of the stack file: dcd stop \
-                 OLD; dcd rescue --list OLD (shows what only the old log has); dcd rescue --force OLD (writes that back, perhaps over \
-                 newer data); dcd format NEW; dcd serve NEW"
+                 OLD; dcd rescue --list OLD (shows what only the old log has); copy the data disk; dcd rescue --force OLD (writes that \
+                 back, perhaps over newer data); dcd format NEW; dcd serve NEW"
             ));
         }
         if let Some(trouble) = destage_trouble(cache) {
             self.health.degraded(format!("{cache_named}: {trouble}"));
-            self.act(format!(
-                "{cache_named}: repair or replace the data disk (see dmesg for its errors); dirty data stays in the log"
-            ));
+            // What a dead log held is not the data disk's fault.
+            if cache.state != LogCacheState::LogFailed {
+                self.act(format!(
+                    "{cache_named}: repair or replace the data disk (see dmesg for its errors); dirty data stays in the log"
+                ));
+            }
         }
         if let Some(trouble) = flush_trouble(cache) {
             self.health.degraded(format!("{cache_named}: {trouble}: {FLUSH_ADVICE}"));
@@ -237,6 +240,13 @@ mod tests {
             assert_eq!(verdict.state, state);
             assert!(verdict.actions[0].contains(action), "{:?}", verdict.actions);
         }
+        let dead = LogCacheStatus {
+            state: LogCacheState::LogFailed,
+            destage_failing: true,
+            ..LogCacheStatus::default()
+        };
+        let actions = of([LayerStatus::LogCache(Box::new(dead))], Vec::new()).actions;
+        assert!(!actions.iter().any(|action| action.contains("replace the data disk")), "{actions:?}");
         let verdict = of([], vec![device(DeviceState::NotAnswering), device(DeviceState::Errors)]);
         assert_eq!(verdict.state, "not-answering");
         assert!(verdict.actions[0].contains("device \"data\" (/dev/sdb), which does not answer"));
