@@ -8,10 +8,10 @@ use dcd_engine::{
 };
 
 /// Sectors of a chunk. The disks have a multiple of it.
-pub(crate) const CHUNK_SECTORS: u64 = 256;
+pub const CHUNK_SECTORS: u64 = 256;
 
 /// The disk of a sector, and the sector there.
-pub(crate) const fn place_of(at: Lba, disks: usize) -> (usize, Lba) {
+pub const fn place_of(at: Lba, disks: usize) -> (usize, Lba) {
     let (chunk, within) = (at.0 / CHUNK_SECTORS, at.0 % CHUNK_SECTORS);
     ((chunk % disks as u64) as usize, Lba(chunk / disks as u64 * CHUNK_SECTORS + within))
 }
@@ -30,7 +30,7 @@ struct OpenFlush {
 }
 
 /// See the module's documentation. The disks are on the first ports.
-pub(crate) struct Dealt {
+pub struct Dealt {
     disks: usize,
     geometry: Option<Geometry>,
     ops: Slab<DealtOp>,

@@ -25,8 +25,7 @@ mod workload;
 
 #[cfg(feature = "planted-bugs")]
 pub mod cache;
-#[cfg(feature = "planted-bugs")]
-mod dealt;
+pub mod dealt;
 pub mod explore;
 #[cfg(feature = "planted-bugs")]
 pub mod mirror;
