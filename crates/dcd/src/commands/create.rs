@@ -139,7 +139,9 @@ fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
 fn parts(args: &Create) -> Result<String, Failure> {
     let data = quoted_place(&args.data)?;
     let Some(log_bytes) = args.same_disk else {
-        let log = quoted_place(args.log.as_ref().unwrap_or(&args.data))?;
+        let log = args.log.as_ref().unwrap_or(&args.data);
+        format::refuse_new_in_dev(log, args.log_size)?;
+        let log = quoted_place(log)?;
         let size = args.log_size.map(|size| format!("size = {size}\n")).unwrap_or_default();
         return Ok(format!("[device.log]\npath = {log}\n{size}\n[device.data]\npath = {data}\n"));
     };

@@ -328,12 +328,26 @@ fn refuse_content(log: &mut dyn BlockDevice, choice: &CacheChoice, force: bool) 
     ))
 }
 
+/// Refuses to make a log in /dev: the name of a device was mistyped, and the file would be in RAM.
+pub fn refuse_new_in_dev(log: &Path, size: Option<u64>) -> Result<(), Failure> {
+    let full = std::path::absolute(log).map_err(|error| Failure::io(log.display(), error))?;
+    if size.is_none() || full.exists() || !full.starts_with("/dev") || full.starts_with("/dev/shm") {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "there is no device {}: correct its name, or choose a place for the log that is not in /dev, as a file there is gone after the next \
+         boot. Nothing was changed",
+        full.display()
+    )))
+}
+
 /// The stack file that `--log` and `--data` describe.
 fn written_stack(args: &Format) -> Result<String, Failure> {
     let origin = args.stack.clone().unwrap_or_else(|| PathBuf::from("dcd.toml"));
     let (Some(log), Some(data)) = (&args.log, &args.data) else {
         return Ok(String::new());
     };
+    refuse_new_in_dev(log, args.log_size)?;
     if let Some(stack) = args.stack.as_deref().filter(|stack| stack.exists()) {
         return Err(Failure::Failed(format!("{}: it exists; choose another name", stack.display())));
     }

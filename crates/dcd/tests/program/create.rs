@@ -148,6 +148,11 @@ fn a_create_that_would_lose_something_changes_nothing() {
         assert_eq!(create(odd, &["--log", "log.img"]).status.code(), Some(2), "{odd}");
     }
     expect(&create("srv", &[]), 2, "--log");
+    let mistyped = ["--log", "/dev/no-such-disk", "--log-size", "8MiB"];
+    expect(&create("srv", &mistyped), 1, "there is no device /dev/no-such-disk");
+    let formatted = [&["format", "--stack", "other.toml", "--data", "data.img"], &mistyped[..]].concat();
+    expect(&named.dcd(&formatted), 1, "there is no device /dev/no-such-disk");
+    assert!(!Path::new("/dev/no-such-disk").exists());
     expect(&create("srv", &["--log", "log.img", "--same-disk", "4MiB"]), 2, "cannot be used with");
     expect(&create("srv", &["--log", "none.img"]), 1, "none.img");
     expect(&create("srv", &["--log", "data.img"]), 1, "is the same file as device");
