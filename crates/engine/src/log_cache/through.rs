@@ -1,7 +1,7 @@
 //! Writes that go through (`writes = "through"`): to the data disk first, which answers them. The log gets clean copies for reads, and
 //! may be lost at any time.
 //!
-//! It promises:
+//! The mode promises:
 //!
 //! - No write passes the log before both copies of the superblock say that nothing in the log counts after a crash. So no start believes
 //!   a record or a copy that is older than the data disk.

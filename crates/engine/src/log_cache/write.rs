@@ -63,7 +63,7 @@ impl PendingWrite {
             && config.promise != Promise::Always
             && data.continues_stream(extent.start)
             && !index.is_visible_in(extent);
-        // What passes the log need not be destaged before the mode changes.
+        // A write that passes the log need not be destaged before the mode changes.
         let is_turning = view.log.through().is_turning();
         if self.change != PendingChange::Data || !(config.is_large(extent) || rest || is_turning) {
             return false;

@@ -96,7 +96,7 @@ impl Verdict {
         }
         if let Some(trouble) = destage_trouble(cache) {
             self.health.degraded(format!("{cache_named}: {trouble}"));
-            // What a dead log held is not the data disk's fault.
+            // A dead log keeps its dirty data from the data disk, which may be good.
             if cache.state != LogCacheState::LogFailed {
                 self.act(format!(
                     "{cache_named}: repair or replace the data disk (see dmesg for its errors); dirty data stays in the log"

@@ -8,9 +8,9 @@
 //! The proof may lie anywhere, so at the end of the log a walk after a crash searches the rest of the log, too (see [`search::Headers`]):
 //! with summaries, only segments that have been entered. After a clean stop it reads no further than the next segment.
 //!
-//! Recovery writes nothing here, so a crash during it changes nothing. Memory is bounded: one segment, the headers of one unfinished
-//! request, and 16 bytes for each record that is not destaged yet. Time is bounded by one lap of the ring, and two more if a durable
-//! record is missing.
+//! The walk writes nothing, so a crash during it changes nothing; a visitor may write records at its end ([`Visitor::at_end`]). Memory is
+//! bounded: a segment for each copy and one more, 4 MiB of summaries, the headers of one unfinished request, and 16 bytes for each record
+//! that is not destaged yet. Time is bounded by one lap of the ring, and two more if a durable record is missing.
 
 mod reader;
 mod search;

@@ -56,7 +56,7 @@ impl Walk<'_> {
     pub(super) fn find_expected(&mut self) -> Result<Option<Header>, RecoverError> {
         let WalkPlace { segment, segments_left, .. } = self.place;
         let next = (segments_left > 0).then(|| self.segment_after(segment, 1));
-        // What a summary is believed for, no other segment has in its place.
+        // A record that a believed summary lists lies in that segment, and in no other.
         for segment in [Some(segment), next].into_iter().flatten() {
             if let Some(header) = self.summarised(segment)? {
                 return Ok(Some(header));
