@@ -24,6 +24,7 @@ pub const SAME_LENGTH: u8 = 1 << 3;
 pub const FOLLOWS: u8 = 1 << 4;
 pub const EARLIER: u8 = 1 << 5;
 pub const HAS_RESPONSE: u8 = 1 << 6;
+pub const FUA: u8 = 1 << 7;
 
 pub const OPS: [RecordOp; 4] = [RecordOp::Read, RecordOp::Write, RecordOp::Discard, RecordOp::Flush];
 
@@ -85,6 +86,7 @@ impl Writer {
         flag(record.extent.start.0 == before.end, FOLLOWS);
         flag(record.at.0 < before.at, EARLIER);
         flag(record.response.is_some(), HAS_RESPONSE);
+        flag(record.fua, FUA);
         self.block.push(tag);
         put(&mut self.block, record.at.0.abs_diff(before.at));
         if tag & SAME_DEVICE == 0 {

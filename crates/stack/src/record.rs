@@ -54,6 +54,8 @@ pub struct Record {
     pub extent: Extent,
     /// From arrival to completion, where the trace knows.
     pub response: Option<Nanos>,
+    /// A write that is durable when it is answered (force unit access).
+    pub fua: bool,
 }
 
 /// Error for a record that is not a valid request.
@@ -95,7 +97,7 @@ impl Record {
         if op != RecordOp::Discard && sectors > SECTORS_MAX {
             return Err(InvalidRecord::TooLong { op, sectors });
         }
-        Ok(Record { at, device, op, extent: Extent::new(Lba(start), sectors), response: None })
+        Ok(Record { at, device, op, extent: Extent::new(Lba(start), sectors), response: None, fua: false })
     }
 
     /// A request for bytes: every sector that they touch.
@@ -115,11 +117,17 @@ impl Record {
     }
 
     pub const fn flush(at: Nanos, device: DeviceId) -> Record {
-        Record { at, device, op: RecordOp::Flush, extent: Extent::new(Lba(0), 0), response: None }
+        let extent = Extent::new(Lba(0), 0);
+        Record { at, device, op: RecordOp::Flush, extent, response: None, fua: false }
     }
 
     pub const fn answered_after(self, response: Option<Nanos>) -> Record {
         Record { response, ..self }
+    }
+
+    /// Returns the record with FUA, if `fua` is true and it is a write: other operations have none.
+    pub fn with_fua(self, fua: bool) -> Record {
+        Record { fua: fua && self.op == RecordOp::Write, ..self }
     }
 
     /// The bytes that it moves.

@@ -310,6 +310,7 @@ struct HeldRecord {
     start: u64,
     sectors: u64,
     op: RecordOp,
+    fua: bool,
     latency: Nanos,
 }
 
@@ -323,7 +324,7 @@ impl HeldRecord {
             IoKind::Write | IoKind::WriteZeroes => RecordOp::Write,
         };
         let (start, sectors) = record.extent.map_or((0, 0), |extent| (extent.start.0, extent.sectors));
-        HeldRecord { at: record.at, number, start, sectors, op, latency: record.latency }
+        HeldRecord { at: record.at, number, start, sectors, op, fua: record.durable, latency: record.latency }
     }
 
     fn write(&self, out: &mut Writer) -> std::io::Result<()> {
@@ -336,7 +337,7 @@ impl HeldRecord {
                 Err(_) => return Ok(()),
             },
         };
-        out.write(&record.answered_after(Some(self.latency)))
+        out.write(&record.with_fua(self.fua).answered_after(Some(self.latency)))
     }
 }
 
@@ -457,18 +458,25 @@ mod tests {
             TraceRecorder::create(&path, Form::Compact, Overrun::Wait, &Inputs::default()).unwrap();
         // As they were answered: the first one last, after two seconds.
         let flush = TraceRecord { operation: IoKind::Flush, extent: None, ..record(1_500, 1) };
-        for record in [record(1_000, 2), flush, record(0, 2_000), record(9_000, 1)] {
+        let volatile = TraceRecord { durable: false, ..record(9_000, 1) };
+        for record in [record(1_000, 2), flush, record(0, 2_000), volatile] {
             recorder.take(&record);
         }
         drop(recorder);
         let mut trace = dcd_trace::open(&path, None).unwrap().reader;
         let mut seen = Vec::new();
         while let Some(record) = trace.next_record().unwrap() {
-            seen.push((record.at.0 / 1_000_000, record.op.name(), record.response.unwrap().0 / 1_000_000));
+            let (at, response) = (record.at.0 / 1_000_000, record.response.unwrap().0 / 1_000_000);
+            seen.push((at, record.op.name(), record.fua, response));
         }
         assert_eq!(
             seen,
-            [(0, "write", 2_000), (1_000, "write", 2), (1_500, "flush", 1), (9_000, "write", 1)]
+            [
+                (0, "write", true, 2_000),
+                (1_000, "write", true, 2),
+                (1_500, "flush", false, 1),
+                (9_000, "write", false, 1)
+            ]
         );
     }
 

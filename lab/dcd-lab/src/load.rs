@@ -30,6 +30,8 @@ pub struct Request {
     /// 0: a flush.
     pub sectors: u32,
     pub writes: bool,
+    /// A write that must be durable when it is answered.
+    pub fua: bool,
 }
 
 impl Request {
@@ -51,16 +53,17 @@ impl Request {
     }
 
     pub fn io(&self) -> Io {
+        let durability = if self.fua { Durability::Durable } else { Durability::Volatile };
         if self.sectors == 0 {
             return Io::Flush;
         }
         if self.zeroes() {
             let extent = Extent::new(Lba(self.start), u64::from(self.sectors));
-            return Io::WriteZeroes { extent, unmap: false, durability: Durability::Volatile };
+            return Io::WriteZeroes { extent, unmap: false, durability };
         }
         let (at, buf) = (Lba(self.start), Buf::blank(self.sectors as usize * SECTOR_BYTES as usize));
         match self.writes {
-            true => Io::Write { at, buf, durability: Durability::Volatile },
+            true => Io::Write { at, buf, durability },
             false => Io::Read { at, buf },
         }
     }
@@ -75,6 +78,7 @@ pub struct Workload {
     pub notes: Vec<String>,
     /// The end of the highest request, in sectors.
     pub end: u64,
+    /// Flushes, and writes with FUA.
     pub flushes: u64,
     pub writes: u64,
     /// The unit of a write cache: 4096 where everything is aligned to it, else 512.
@@ -149,6 +153,7 @@ fn load(reader: &mut dyn ReadTrace, device: Option<u32>, block_bytes: u32) -> Re
             start: record.extent.start.0,
             sectors,
             writes: record.op == RecordOp::Write,
+            fua: record.fua,
         };
         of_it.requests.push(request.in_blocks(block));
     }
@@ -214,7 +219,7 @@ impl Workload {
         }
         let end = requests.iter().map(Request::end).max().unwrap_or(0);
         let bits = requests.iter().fold(0, |bits, request| bits | request.start | u64::from(request.sectors));
-        let flushes = requests.iter().filter(|request| request.sectors == 0).count() as u64;
+        let flushes = requests.iter().filter(|request| request.sectors == 0 || request.fua).count() as u64;
         let (zeroes, sectors) = requests
             .iter()
             .filter(|request| request.zeroes())
@@ -278,6 +283,11 @@ mod tests {
         assert_eq!((workload.end, workload.flushes, workload.writes, workload.block_bytes), (24, 1, 1, 4096));
         assert!(workload.notes[0].contains("1 discards"));
         assert!(matches!(workload.requests[1].io(), Io::Flush));
+        let durable = vec![record(10, RecordOp::Write, 16, 8).with_fua(true)];
+        let workload = read(durable, None, Purpose::Tune).unwrap();
+        let io = workload.requests[0].io();
+        assert!(matches!(io, Io::Write { durability: Durability::Durable, .. }), "{io:?}");
+        assert_eq!(workload.flushes, 1);
     }
 
     struct Given(std::vec::IntoIter<Record>);

@@ -170,6 +170,7 @@ struct Measured {
     writes: Kind,
     discards: u64,
     flushes: u64,
+    fua: u64,
     ios: u64,
     first: Nanos,
     last: Nanos,
@@ -193,6 +194,7 @@ impl Measured {
             writes: Kind::new(),
             discards: 0,
             flushes: 0,
+            fua: 0,
             ios: 0,
             first,
             last: first,
@@ -228,6 +230,7 @@ impl Measured {
         self.unanswered += u64::from(record.response.is_none());
         self.lba_end = self.lba_end.max(record.extent.end().0);
         self.address_bits |= record.extent.start.0 | record.extent.sectors;
+        self.fua += u64::from(record.fua);
         match record.op {
             RecordOp::Read => self.reads.add(record),
             RecordOp::Write => self.writes.add(record),
@@ -248,6 +251,7 @@ impl Measured {
             device,
             discards: self.discards,
             flushes: self.flushes,
+            fua: self.fua,
             seconds: self.last.since(self.first).as_secs_f64(),
             out_of_order: self.out_of_order,
             lba_end: self.lba_end,

@@ -59,6 +59,8 @@ pub struct Figures {
     pub writes: Requests,
     pub discards: u64,
     pub flushes: u64,
+    /// Writes with FUA.
+    pub fua: u64,
     /// From the first arrival to the last.
     pub seconds: f64,
     /// Requests that came earlier than the one before them in the trace.

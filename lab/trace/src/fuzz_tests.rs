@@ -155,7 +155,7 @@ fn records(random: &mut ChaCha8Rng, all: bool) -> Vec<Record> {
             RecordOp::Flush => Record::flush(Nanos(at), device),
             op => Record::new(Nanos(at), device, op, start, sectors.max(1)).expect("within the limits"),
         };
-        record.answered_after(response)
+        record.answered_after(response).with_fua(random.random_ratio(1, 4))
     };
     (0..count).map(record).collect()
 }

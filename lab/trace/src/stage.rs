@@ -142,7 +142,9 @@ impl Scaler {
         }
         let start = stretch(record.extent.start.0, self.scale.space);
         let scaled = Record::new(at, record.device, record.op, start, record.extent.sectors);
-        scaled.map(|r| r.answered_after(record.response)).map_err(|e| TraceError::Other(e.into()))
+        scaled
+            .map(|r| r.answered_after(record.response).with_fua(record.fua))
+            .map_err(|e| TraceError::Other(e.into()))
     }
 }
 
@@ -169,17 +171,18 @@ struct Held {
     op: RecordOp,
     extent: Extent,
     response: Option<Nanos>,
+    fua: bool,
 }
 
 impl Held {
     const fn new(record: Record, number: u64, source: usize) -> Held {
-        let Record { at, device, op, extent, response } = record;
-        Held { at, number, source, device, op, extent, response }
+        let Record { at, device, op, extent, response, fua } = record;
+        Held { at, number, source, device, op, extent, response, fua }
     }
 
     const fn record(&self) -> Record {
-        let &Held { at, device, op, extent, response, .. } = self;
-        Record { at, device, op, extent, response }
+        let &Held { at, device, op, extent, response, fua, .. } = self;
+        Record { at, device, op, extent, response, fua }
     }
 }
 

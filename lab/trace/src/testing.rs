@@ -96,7 +96,7 @@ pub fn any_records(count: u64, all_operations: bool) -> Vec<Record> {
         }
         let start = number * 4096 + next() % 1000;
         let record = Record::new(at, device, op, start, 1 + next() % 3000).expect("within the limits");
-        record.answered_after(response)
+        record.answered_after(response).with_fua(next() % 4 == 0)
     };
     (0..count).map(record).collect()
 }

@@ -26,7 +26,7 @@ fn held(format: &Format, record: &Record, first: Nanos) -> Record {
         _ => record.response.filter(|_| format.has_responses).map(cut),
     };
     let device = if format.name.starts_with("vscsi") { DeviceId(0) } else { record.device };
-    Record { at, device, response, ..*record }
+    Record { at, device, response, fua: record.fua && format.has_fua, ..*record }
 }
 
 #[test]

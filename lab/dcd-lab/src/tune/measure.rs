@@ -158,6 +158,7 @@ mod tests {
             start: if bytes == 4096 { number * 8 } else { 0 },
             sectors: (bytes / 512) as u32,
             writes: true,
+            fua: false,
         };
         (0..100).map(|number| write(number, 4096)).chain([write(100, zeroed_bytes)]).collect()
     }

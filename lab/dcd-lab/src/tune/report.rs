@@ -436,7 +436,7 @@ impl<'a> Report<'a> {
     pub fn assumptions(&self) -> Vec<String> {
         let promise = match (self.setting.promise, self.workload.flushes) {
             (Promise::Always, 0) => {
-                "a log makes each write durable before it answers, as the trace has no flushes"
+                "a log makes each write durable before it answers, as the trace has no flushes and no FUA"
             }
             (Promise::Always, _) => "a log makes each write durable before it answers",
             (Promise::Flush | Promise::Ordered, _) => "a log makes writes durable when the trace flushes",

@@ -60,6 +60,7 @@ mod tests {
                 start: unit * UNIT_SECTORS + i % 100 * 8,
                 sectors: 8,
                 writes: true,
+                fua: false,
             };
             requests.extend((0..1000 / (unit + 1)).map(request));
         }

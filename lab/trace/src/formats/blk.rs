@@ -5,8 +5,11 @@
 //! event completes the request of the same range, or every request within its range, as requests are merged on the
 //! way. Requests are given out in the order of their events; one waits for its completion while at most [`WAITING_MAX`]
 //! are behind it.
+//!
+//! PREFLUSH on a request with data is a flush before it, a request of its own. The block layer sends it to the device by itself, and
+//! its completion (`FF`) answers it. Where that is not seen (a stack of devices answers both at once), its response time is not known.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use dcd_engine::Nanos;
 
@@ -27,6 +30,40 @@ pub enum Action {
 pub struct BlkEvent {
     pub action: Action,
     pub record: Record,
+    /// A flush comes before the data.
+    pub preflush: bool,
+}
+
+impl BlkEvent {
+    /// Makes an event of what both formats have. None: it concerns neither data nor a flush.
+    pub fn of(
+        action: Action,
+        (at, device): (Nanos, DeviceId),
+        rwbs: Rwbs,
+        (start, sectors): (u64, u64),
+    ) -> Result<Option<BlkEvent>, String> {
+        let flush = Record::flush(at, device);
+        let event = |record, preflush| Ok(Some(BlkEvent { action, record, preflush }));
+        match rwbs.op {
+            // A request that a flush follows is completed once more, with nothing left.
+            _ if sectors == 0 && !rwbs.preflush => Ok(None),
+            Some(op) if op != RecordOp::Flush && sectors > 0 => {
+                event(Record::new(at, device, op, start, sectors)?.with_fua(rwbs.fua), rwbs.preflush)
+            }
+            _ if rwbs.preflush => event(flush, false),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// The operation of an event and its flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rwbs {
+    /// None: neither data nor a flush.
+    pub op: Option<RecordOp>,
+    /// The device is flushed before.
+    pub preflush: bool,
+    pub fua: bool,
 }
 
 type Key = (DeviceId, RecordOp, u64, u64);
@@ -39,18 +76,32 @@ pub struct Requests {
     front: u64,
     /// By device, operation, first sector and number: the count of sectors.
     open: BTreeMap<Key, u64>,
+    /// Numbers of requests with data; the flush before it has the number before.
+    preflushed: BTreeSet<u64>,
 }
 
 impl Requests {
-    pub fn event(&mut self, BlkEvent { action, record }: BlkEvent) {
+    pub fn event(&mut self, BlkEvent { action, record, preflush }: BlkEvent) {
         if action == Action::Complete {
             self.complete(&record);
         } else if *self.begins.get_or_insert(action) == action {
-            let number = self.front + self.waiting.len() as u64;
-            self.open
-                .insert((record.device, record.op, record.extent.start.0, number), record.extent.sectors);
-            self.waiting.push_back((record, false));
+            if preflush {
+                self.wait_for(Record::flush(record.at, record.device));
+            }
+            self.wait_for(record);
+            self.preflushed.extend(preflush.then_some(self.last()));
         }
+    }
+
+    fn wait_for(&mut self, record: Record) {
+        self.waiting.push_back((record, false));
+        let key = (record.device, record.op, record.extent.start.0, self.last());
+        self.open.insert(key, record.extent.sectors);
+    }
+
+    /// The number of the request that came last.
+    fn last(&self) -> u64 {
+        self.front + self.waiting.len() as u64 - 1
     }
 
     fn complete(&mut self, done: &Record) {
@@ -71,7 +122,22 @@ impl Requests {
             // Where the clocks of two CPUs differ, it may seem to be answered before it came.
             record.response = Some(done.at.since(record.at)).filter(|&response| response > Nanos::ZERO);
             *answered = true;
+            if self.preflushed.remove(&key.3) {
+                self.end_preflush(key.3 - 1);
+            }
         }
+    }
+
+    /// Ends the wait for the completion of a flush: the data that came with it has been written.
+    fn end_preflush(&mut self, number: u64) {
+        // It may have been given out already.
+        let Some((record, answered)) =
+            number.checked_sub(self.front).and_then(|n| self.waiting.get_mut(n as usize))
+        else {
+            return;
+        };
+        *answered = true;
+        self.open.remove(&(record.device, RecordOp::Flush, 0, number));
     }
 
     /// The next request that waits no longer; at the end of the input, the next one.
@@ -81,6 +147,7 @@ impl Requests {
             return None;
         }
         self.open.remove(&(record.device, record.op, record.extent.start.0, self.front));
+        self.preflushed.remove(&self.front);
         self.waiting.pop_front();
         self.front += 1;
         Some(record)
@@ -125,6 +192,7 @@ mod tests {
         let event = |action, at, start, sectors| BlkEvent {
             action,
             record: Record::new(Nanos(at), DeviceId(1), RecordOp::Write, start, sectors).unwrap(),
+            preflush: false,
         };
         requests.event(event(Action::Queue, 10, 0, 8));
         requests.event(event(Action::Queue, 20, 8, 8));
@@ -139,5 +207,31 @@ mod tests {
         requests.event(event(Action::Queue, 90, 0, 8));
         requests.event(event(Action::Complete, 80, 0, 8));
         assert_eq!(requests.next(false).map(|r| r.response), Some(None), "by another clock");
+    }
+
+    #[test]
+    fn a_flush_before_data_is_a_request_and_waits_no_longer_than_the_data() {
+        let commit = |action, at| BlkEvent {
+            action,
+            record: Record::new(Nanos(at), DeviceId(1), RecordOp::Write, 64, 8).unwrap().with_fua(true),
+            preflush: true,
+        };
+        let flushed = |at| BlkEvent {
+            action: Action::Complete,
+            record: Record::flush(Nanos(at), DeviceId(1)),
+            preflush: false,
+        };
+        let given = |events: &[BlkEvent]| {
+            let mut requests = Requests::default();
+            events.iter().for_each(|&event| requests.event(event));
+            let given: Vec<_> = std::iter::from_fn(|| requests.next(false)).collect();
+            assert!(requests.open.is_empty() && requests.preflushed.is_empty());
+            given.into_iter().map(|r| (r.op, r.fua, r.response)).collect::<Vec<_>>()
+        };
+        let (flush, write) = (RecordOp::Flush, RecordOp::Write);
+        let seen = given(&[commit(Action::Queue, 10), flushed(30), commit(Action::Complete, 60)]);
+        assert_eq!(seen, [(flush, false, Some(Nanos(20))), (write, true, Some(Nanos(50)))]);
+        let unseen = given(&[commit(Action::Queue, 10), commit(Action::Complete, 60)]);
+        assert_eq!(unseen, [(flush, false, None), (write, true, Some(Nanos(50)))]);
     }
 }

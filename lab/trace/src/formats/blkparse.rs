@@ -5,7 +5,7 @@ use std::io::Write;
 
 use dcd_engine::{Extent, Lba, Nanos};
 
-use super::blk::{Action, BlkEvent, Completions, Requests};
+use super::blk::{Action, BlkEvent, Completions, Requests, Rwbs};
 use crate::format::{Format, Likeness};
 use crate::text::{Decimal, Fields, Lines, Print, TextReader, TextWriter, blank, counted, whole};
 use dcd_stack::{DeviceId, Record, RecordOp};
@@ -24,6 +24,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: true,
+    has_fua: true,
     guess: None,
 };
 
@@ -33,20 +34,16 @@ fn device(text: &str) -> Option<DeviceId> {
     (major < 1 << 12 && minor <= MINOR_MASK).then_some(DeviceId(major << MINOR_BITS | minor))
 }
 
-/// Returns the operation that the letters of rwbs mean. None: neither data nor a flush.
-fn operation(rwbs: &str, sectors: u64) -> Option<RecordOp> {
-    if rwbs.contains('D') {
-        return Some(RecordOp::Discard);
-    }
-    if rwbs.starts_with('F') && sectors == 0 {
-        return Some(RecordOp::Flush);
-    }
-    let data = rwbs.trim_start_matches('F');
-    match data.chars().next() {
+/// Returns the meaning of the letters of rwbs. An F before the operation is PREFLUSH, and one after it is FUA.
+fn rwbs(letters: &str) -> Rwbs {
+    let data = letters.trim_start_matches('F');
+    let op = match data.chars().next() {
+        _ if data.contains('D') => Some(RecordOp::Discard),
         Some('R') => Some(RecordOp::Read),
         Some('W') => Some(RecordOp::Write),
         _ => None,
-    }
+    };
+    Rwbs { op, preflush: letters.starts_with('F'), fua: data.contains('F') }
 }
 
 fn event(line: &str) -> Result<Option<BlkEvent>, String> {
@@ -65,14 +62,8 @@ fn event(line: &str) -> Result<Option<BlkEvent>, String> {
         "C" => Action::Complete,
         _ => return Ok(None),
     };
-    let rwbs = fields.text("rwbs")?;
-    let (start, sectors) = range(&mut fields)?;
-    let Some(op) = operation(rwbs, sectors) else { return Ok(None) };
-    let record = match op {
-        RecordOp::Flush => Record::flush(at, device),
-        _ => Record::new(at, device, op, start, sectors)?,
-    };
-    Ok(Some(BlkEvent { action, record }))
+    let rwbs = rwbs(fields.text("rwbs")?);
+    BlkEvent::of(action, (at, device), rwbs, range(&mut fields)?)
 }
 
 /// `sector + blocks`; a flush has only `[process]`, or on completion a sector.
@@ -139,6 +130,7 @@ impl Printer {
         let at = Decimal { time: record.at, unit_ns: SECOND_NS, digits_min: 9 }.to_string();
         let rwbs = match record.op {
             RecordOp::Read => "R",
+            RecordOp::Write if record.fua => "WF",
             RecordOp::Write => "W",
             RecordOp::Discard => "D",
             RecordOp::Flush => "F",
@@ -199,6 +191,34 @@ CPU0 (sda):
         assert_eq!(records[0], write.answered_after(Some(Nanos(500_000))));
         assert_eq!(records[1], Record::flush(Nanos(100_000), sda).answered_after(Some(Nanos(500_000))));
         assert_eq!((records[2].op, records[2].device), (RecordOp::Discard, DeviceId(8 << 20 | 16)));
+    }
+
+    #[test]
+    fn a_commit_is_a_flush_and_a_durable_write() {
+        let text = "\
+  8,0    1        1     0.000001000   697  Q  WS 1000 + 16 [jbd2/sda2-8]
+  8,0    1        2     0.000100000   697  Q FWFS 2000 + 8 [jbd2/sda2-8]
+  8,0    1        3     0.000200000     0  C  WS 1000 + 16 [0]
+  8,0    1        4     0.000210000   697  D  FN [kworker/1:1H]
+  8,0    1        5     0.000900000     0  C  FN 0 [0]
+  8,0    1        6     0.000910000   697  D WFS 2000 + 8 [kworker/1:1H]
+  8,0    1        7     0.001500000     0  C WFS 2000 + 8 [0]
+  8,0    1        8     0.001600000     0  C  WS 2008 [0]
+  8,0    1        9     0.002000000   697  Q FWS [fsync]
+  8,0    1       10     0.002500000     0  C FWS 0 [0]
+";
+        let got: Vec<_> = read_text(&FORMAT, text).unwrap();
+        let short: Vec<_> = got.iter().map(|r| (r.op, r.fua, r.response.map(|ns| ns.0 / 1000))).collect();
+        let (flush, write) = (RecordOp::Flush, RecordOp::Write);
+        assert_eq!(
+            short,
+            [
+                (write, false, Some(199)),
+                (flush, false, Some(800)),
+                (write, true, Some(1400)),
+                (flush, false, Some(500))
+            ]
+        );
     }
 
     #[test]

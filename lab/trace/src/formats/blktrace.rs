@@ -8,7 +8,7 @@ use std::io::{BufRead, Read, Write};
 
 use dcd_engine::Nanos;
 
-use super::blk::{Action, BlkEvent, Completions, Requests};
+use super::blk::{Action, BlkEvent, Completions, Requests, Rwbs};
 use crate::error::{TraceError, Unit};
 use crate::format::{Format, Input, Likeness, ReadTrace, WriteTrace};
 use dcd_stack::{DeviceId, Record, RecordOp};
@@ -37,6 +37,7 @@ const COMPLETE: u32 = 128 << CATEGORY_SHIFT;
 const PASS_THROUGH: u32 = 512 << CATEGORY_SHIFT;
 const NOTIFY: u32 = 1024 << CATEGORY_SHIFT;
 const DISCARD: u32 = 8192 << CATEGORY_SHIFT;
+const FUA: u32 = 32_768 << CATEGORY_SHIFT;
 /// Version 8: resetting, finishing, opening and closing zones.
 const ZONES: u64 = 0b1_1111 << 17 << CATEGORY_SHIFT;
 
@@ -49,6 +50,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: true,
+    has_fua: true,
     guess: None,
 };
 
@@ -258,22 +260,15 @@ impl RawEvent {
             ACT_COMPLETE => Action::Complete,
             _ => return Ok(None),
         };
-        let (at, device) = (Nanos(self.time), DeviceId(self.device));
-        let op = match self.bytes {
-            _ if has(DISCARD) => RecordOp::Discard,
-            0 if has(FLUSH) => RecordOp::Flush,
-            // Older kernels have no category for what is done to zones.
-            0 => return Ok(None),
-            _ if has(WRITE) => RecordOp::Write,
-            _ if has(READ) => RecordOp::Read,
-            _ => return Ok(None),
+        let op = match () {
+            () if has(DISCARD) => Some(RecordOp::Discard),
+            () if has(WRITE) => Some(RecordOp::Write),
+            () if has(READ) => Some(RecordOp::Read),
+            () => None,
         };
+        let rwbs = Rwbs { op, preflush: has(FLUSH), fua: has(FUA) };
         let sectors = u64::from(self.bytes).div_ceil(dcd_engine::SECTOR_BYTES);
-        let record = match op {
-            RecordOp::Flush => Record::flush(at, device),
-            _ => Record::new(at, device, op, self.sector, sectors)?,
-        };
-        Ok(Some(BlkEvent { action, record }))
+        BlkEvent::of(action, (Nanos(self.time), DeviceId(self.device)), rwbs, (self.sector, sectors))
     }
 }
 
@@ -288,6 +283,7 @@ impl Writer {
         self.sequence = self.sequence.wrapping_add(1);
         let category = match record.op {
             RecordOp::Read => READ,
+            RecordOp::Write if record.fua => WRITE | FUA,
             RecordOp::Write => WRITE,
             RecordOp::Discard => DISCARD | WRITE,
             RecordOp::Flush => FLUSH | WRITE,
@@ -376,6 +372,17 @@ mod tests {
         let records = read(&FORMAT, &[write, done].concat()).unwrap();
         assert_eq!(records.len(), 1);
         assert_eq!((records[0].op, records[0].response), (RecordOp::Write, Some(Nanos(20))));
+    }
+
+    #[test]
+    fn a_commit_is_a_flush_and_a_durable_write() {
+        // FLUSH, FUA, SYNC, WRITE and QUEUE; its completion has no flush any more.
+        let all =
+            [raw(10, 64, 4096, 0x801e_0001), raw(20, 0, 0, 0x0084_0008), raw(30, 64, 4096, 0x808a_0008)];
+        let records = read(&FORMAT, &all.concat()).unwrap();
+        let short: Vec<_> = records.iter().map(|r| (r.op, r.fua, r.response)).collect();
+        let flush = (RecordOp::Flush, false, Some(Nanos(10)));
+        assert_eq!(short, [flush, (RecordOp::Write, true, Some(Nanos(20)))]);
     }
 
     /// Version 8, as Linux 6.19 has it: the process before the action, the action of eight bytes, twelve bytes of room.

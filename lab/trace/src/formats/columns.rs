@@ -158,7 +158,7 @@ impl Columns {
             Some(response) if or_zero => known_response(response, &mut self.unknown),
             response => response,
         };
-        Ok(record.answered_after(response))
+        Ok(record.with_fua(row.fua).answered_after(response))
     }
 }
 
@@ -171,6 +171,7 @@ pub struct Raw {
     pub device: u64,
     pub host: Option<String>,
     pub response: Option<Nanos>,
+    pub fua: bool,
 }
 
 impl Raw {
@@ -183,9 +184,13 @@ impl Raw {
             device: 0,
             host: None,
             response: None,
+            fua: false,
         }
     }
 }
+
+/// The word of our own columns for a write that is durable when it is answered.
+pub const WRITE_FUA: &str = "write-fua";
 
 /// Words, and the codes of SCSI commands.
 pub fn operation(column: &str, word: &str) -> Result<RecordOp, String> {

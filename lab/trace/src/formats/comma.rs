@@ -96,6 +96,7 @@ macro_rules! row {
             time_unit: Nanos($unit),
             has_responses: $responses,
             has_discards_and_flushes: false,
+            has_fua: false,
             guess: None,
         }
     };

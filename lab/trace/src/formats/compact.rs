@@ -6,7 +6,7 @@ use std::io::Read;
 use dcd_engine::Nanos;
 
 use dcd_stack::compact::{
-    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, Before, EARLIER, FOLLOWS, HAS_RESPONSE, HEADER_BYTES, MAGIC,
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, Before, EARLIER, FOLLOWS, FUA, HAS_RESPONSE, HEADER_BYTES, MAGIC,
     OP_MASK, OPS, SAME_DEVICE, SAME_LENGTH, VERSION, Writer,
 };
 
@@ -23,6 +23,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: true,
+    has_fua: true,
     guess: None,
 };
 
@@ -174,7 +175,7 @@ impl Reader {
             Record::new(at, device, op, start, sectors).ok()?
         };
         let response = if has(HAS_RESPONSE) { Some(Nanos(self.varint()?)) } else { None };
-        let record = record.answered_after(response);
+        let record = record.answered_after(response).with_fua(has(FUA));
         self.before = before.after(&record);
         Some(record)
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use dcd_engine::Nanos;
 
-use super::columns::{Columns, Raw, Role, io_type, operation};
+use super::columns::{Columns, Raw, Role, WRITE_FUA, io_type, operation};
 use crate::format::{Format, Head, Likeness};
 use crate::text::{Lines, Print, TextReader, TextWriter, decimal, whole};
 use dcd_stack::{Record, RecordOp};
@@ -22,6 +22,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: true,
+    has_fua: true,
     guess: None,
 };
 
@@ -84,6 +85,7 @@ fn set(raw: &mut Raw, role: Role, field: &str) -> Result<(), String> {
         Role::At(unit) => raw.at = time("time", unit)?,
         Role::Device => raw.device = whole(field, "device")?,
         Role::Host => raw.host = Some(field.to_owned()),
+        Role::Op if field.eq_ignore_ascii_case(WRITE_FUA) => (raw.op, raw.fua) = (RecordOp::Write, true),
         Role::Op => raw.op = operation("operation", field)?,
         Role::IoType => raw.op = io_type("IOType", field)?,
         Role::Start(unit) => raw.start = bytes("place", unit)?,
@@ -109,10 +111,11 @@ impl Print for Printer {
     }
 
     fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
-        let Record { at, device, op, extent, response } = record;
+        let Record { at, device, op, extent, response, fua } = record;
+        let op_name = if *fua { WRITE_FUA } else { op.name() };
         let (start, sectors) = if *op == RecordOp::Flush { (0, 0) } else { (extent.start.0, extent.sectors) };
         let response = response.map_or_else(String::new, |response| response.0.to_string());
-        writeln!(out, "{},{},{},{start},{sectors},{response}", at.0, device.0, op.name())
+        writeln!(out, "{},{},{},{start},{sectors},{response}", at.0, device.0, op_name)
     }
 }
 

@@ -24,6 +24,7 @@ pub const V2: Format = Format {
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: false,
     has_discards_and_flushes: true,
+    has_fua: false,
     guess: None,
 };
 

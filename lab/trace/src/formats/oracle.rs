@@ -27,6 +27,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(SECOND_NS),
     has_responses: false,
     has_discards_and_flushes: false,
+    has_fua: false,
     guess: None,
 };
 

@@ -35,6 +35,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: true,
     has_discards_and_flushes: false,
+    has_fua: false,
     guess: None,
 };
 

@@ -19,6 +19,7 @@ pub const FORMAT: Format = Format {
     time_unit: Nanos(1),
     has_responses: true,
     has_discards_and_flushes: false,
+    has_fua: false,
     guess: None,
 };
 

@@ -28,6 +28,7 @@ pub const V1: Format = Format {
     time_unit: Nanos(MICROSECOND_NS),
     has_responses: false,
     has_discards_and_flushes: false,
+    has_fua: false,
     guess: None,
 };
 

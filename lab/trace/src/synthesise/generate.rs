@@ -263,7 +263,7 @@ impl Iterator for Synthesiser {
         self.before = Some(made);
         self.flush_next = op == RecordOp::Write && self.flush_chance > 0.0 && self.chance(self.flush_chance);
         self.now += self.gaps.next(&mut self.rng);
-        Some(Record { at, device, op, extent: made.extent, response: None })
+        Some(Record { at, device, op, extent: made.extent, response: None, fua: false })
     }
 }
 

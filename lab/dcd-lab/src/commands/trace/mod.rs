@@ -196,19 +196,19 @@ fn write_all(
     };
     let mut writer = create(output, format, inputs)?;
     let mut reader = Box::new(Begun { first, rest: reader });
-    let mut responses_lost = 0u64;
+    let (mut responses_lost, mut fua_lost) = (0u64, 0u64);
     let count = each(&mut *reader, quiet, |record| {
         responses_lost += u64::from(record.response.is_some() && !format.has_responses);
+        fua_lost += u64::from(record.fua && !format.has_fua);
         writer.write(record)
     })?;
     writer.finish()?;
     if !quiet {
         eprintln!("dcd: {count} records written to {} ({})", output.display(), format.name);
-        if responses_lost > 0 {
-            eprintln!(
-                "dcd: the format {} has no response times: {responses_lost} are not in it",
-                format.name
-            );
+        for (lost, what) in [(responses_lost, "response times"), (fua_lost, "FUA")] {
+            if lost > 0 {
+                eprintln!("dcd: the format {} has no {what}: {lost} are not in it", format.name);
+            }
         }
     }
     Ok(())

@@ -20,6 +20,9 @@ pub fn summary(format: &str, figures: &Characteristics) -> String {
         writeln!(text, "{:<8} {:>11}\n{:<8} {:>11}", "discards", all.discards, "flushes", all.flushes)
             .expect(STRING);
     }
+    if all.fua > 0 {
+        writeln!(text, "{:<8} {:>11}   writes that are durable when answered", "FUA", all.fua).expect(STRING);
+    }
     let rate = (all.reads.count + all.writes.count) as f64 / all.seconds.max(1e-9);
     let end = HumanBytes(all.lba_end * dcd_engine::SECTOR_BYTES);
     writeln!(text, "{rate:.2} a second; highest address {end}").expect(STRING);
