@@ -112,7 +112,7 @@ pub struct Format {
     pub time_unit: Nanos,
     pub has_responses: bool,
     pub has_discards_and_flushes: bool,
-    /// Its writes say whether they are durable when they are answered.
+    /// True if writes say whether they are durable when they are answered.
     pub has_fua: bool,
     /// Assumptions where the format was recognised, and not named.
     pub guess: Option<&'static str>,
