@@ -4,6 +4,10 @@
 //! that fails every time is *lost*: an error for exactly its sectors until they are written again. It stays dirty and keeps
 //! the tail where it is (an error never advances the tail), so what is there can still be read at the next start, or
 //! by a rescue. When the log is full of nothing else, it has failed as a whole (rule 13).
+//!
+//! A dead device would have each batch wait for its tries. After as many batches without a single piece that could be read, a piece is
+//! lost at its first failure, until one is read again: so flushes, and whoever waits for a drain, wait for a few seconds and not for
+//! a time that grows with the log.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +25,25 @@ pub struct LostPieces {
     lost: usize,
     /// Batches in a row that failed as a part of the log could not be read at all (ordered destage).
     epochs: u8,
+    /// Batches in a row of which nothing could be read.
+    unread: u8,
 }
 
 impl LostPieces {
     pub fn note(&mut self, line: Line, place: Place) {
         let tries = self.tries.entry((line, place)).or_default();
         let was_lost = *tries >= TRIES_MAX;
-        *tries = tries.saturating_add(1).min(TRIES_MAX);
+        *tries = if self.unread >= TRIES_MAX { TRIES_MAX } else { tries.saturating_add(1).min(TRIES_MAX) };
         self.lost += usize::from(*tries >= TRIES_MAX && !was_lost);
+    }
+
+    /// Takes the end of a batch: how many of its pieces could not be read.
+    pub fn batch_ended(&mut self, unread: usize, pieces: usize) {
+        match unread {
+            0 if pieces == 0 => {}
+            unread if unread >= pieces => self.unread = self.unread.saturating_add(1),
+            _ => self.unread = 0,
+        }
     }
 
     pub fn remove(&mut self, line: Line, place: Place) {
@@ -61,8 +76,7 @@ impl LostPieces {
 
     /// An administrator asks again: perhaps the device was mended.
     pub fn try_again(&mut self) {
-        self.tries.values_mut().for_each(|tries| *tries = 0);
-        self.lost = 0;
+        *self = LostPieces { epochs: self.epochs, ..LostPieces::default() };
     }
 
     /// Forgets what was overwritten in an extent.

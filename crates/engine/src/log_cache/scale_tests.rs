@@ -44,6 +44,26 @@ fn rule_13_with_a_dead_log_lost_blocks_do_not_hide_what_only_ram_has() {
     assert!(matches!(steps.reports.last(), Some(Report::Failed(_))), "{:?}", steps.reports);
 }
 
+/// Each batch was tried three times, in three seconds: a client that waited for its flush waited for all of the log.
+#[test]
+fn rule_13_a_dead_log_holds_up_a_flush_for_seconds_however_much_is_in_it() {
+    let mut steps = dead_log();
+    for line in 0..48 {
+        steps.write_as(line * 16, LINE_SECTORS, 1, Durability::Durable);
+    }
+    steps.write(1000, LINE_SECTORS, 2);
+    fail_log(&mut steps);
+    let flush = steps.flush();
+    steps.control(Control::LogFailureRecorded);
+    steps.wait(6);
+    assert!(steps.status(flush).is_some(), "six seconds are enough for 13 batches");
+    assert_eq!(steps.on_data_disk(1000), 2);
+    // A drain tries all again, and ends.
+    steps.control(Control::Drain);
+    steps.wait(6);
+    assert!(matches!(steps.reports.last(), Some(Report::Failed(_))), "{:?}", steps.reports);
+}
+
 /// Every request and every completion looked through the whole table again.
 #[test]
 fn a_choice_that_found_nothing_is_not_repeated_before_something_changes() {

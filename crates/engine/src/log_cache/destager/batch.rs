@@ -269,6 +269,7 @@ impl Destager {
         let failed_flush = std::mem::take(&mut self.failed_flush);
         self.errors += u64::from(failed_flush);
         let flushed = flush.is_ok() && !failed_flush;
+        env.index.lost.batch_ended(std::mem::take(&mut self.unread), self.room.items.len());
         self.rest();
         self.choosing.look_again();
         env.data[self.disk].fingerprint.flushed(flushed);

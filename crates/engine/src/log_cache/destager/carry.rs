@@ -153,6 +153,7 @@ impl Destager {
         let (line, place) = (item.line, item.piece.place);
         if env.index.table().lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
             env.index.lost.note(line, place);
+            self.unread += 1;
             env.statistics.log_read_errors += 1;
         }
     }

@@ -159,6 +159,8 @@ pub struct Destager {
     range_parts: VecDeque<(Extent, RangeKind)>,
     flights: Slab<BatchFlight>,
     errors: u64,
+    /// Pieces of the batch that could not be read from the log.
+    unread: usize,
     retry_at: Option<Nanos>,
     retry: Nanos,
     /// Everything that is dirty is not durable yet: waits for the log.
@@ -209,6 +211,7 @@ impl Destager {
             range_parts: VecDeque::new(),
             flights: Slab::default(),
             errors: 0,
+            unread: 0,
             retry_at: None,
             retry: RETRY_FIRST,
             stalled: false,
