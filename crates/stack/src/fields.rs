@@ -2,14 +2,17 @@
 
 use std::ops::Range;
 
-use dcd_engine::Nanos;
+use dcd_engine::{Nanos, SECTOR_BYTES};
 use serde::de::DeserializeOwned;
 use serde::de::value::StrDeserializer;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::{Source, StackFileError, suggestion};
-use crate::units::{UnitError, parse_duration, parse_size};
+use crate::units::{HumanBytes, UnitError, parse_duration, parse_size};
+
+/// Minimum of a rate: less is a unit that was forgotten.
+const RATE_MIN: u64 = 64 << 10;
 
 /// Text with its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,12 +128,37 @@ impl<'a> Fields<'a> {
         Ok(Some(number))
     }
 
-    /// Bytes: `"64MiB"`, or a bare number of bytes.
+    /// Bytes: `"64MiB"`, or a bare number of bytes. Less than a sector is a unit that was forgotten.
     pub fn size(&mut self, name: &'static str) -> Result<Option<u64>, StackFileError> {
-        if self.is_number(name) {
-            return self.number(name);
+        self.size_from(name, SECTOR_BYTES, "")
+    }
+
+    /// Bytes in a second; 0 is no limit.
+    pub fn rate(&mut self, name: &'static str) -> Result<Option<u64>, StackFileError> {
+        self.size_from(name, RATE_MIN, " a second")
+    }
+
+    fn size_from(
+        &mut self,
+        name: &'static str,
+        least: u64,
+        each: &str,
+    ) -> Result<Option<u64>, StackFileError> {
+        let size = match self.is_number(name) {
+            true => self.number(name)?,
+            false => self.unit(name, "64MiB", parse_size)?,
+        };
+        match size.filter(|size| (1..least).contains(size)) {
+            None => Ok(size),
+            Some(size) => {
+                let span = self.value_span(name);
+                let least = HumanBytes(least);
+                let why = format!(
+                    "\"{name}\" is {size} bytes{each}: it must be 0, or at least {least}{each}. Write the unit, like \"20MiB\""
+                );
+                Err(self.error(span, why))
+            }
         }
-        self.unit(name, "64MiB", parse_size)
     }
 
     pub fn duration(&mut self, name: &'static str) -> Result<Option<Nanos>, StackFileError> {

@@ -64,7 +64,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
         journal_given_up: hole_accepted,
         journal_required: fields.flag("journal-required")?.unwrap_or(d.journal_required),
         spares: vec![true; spares.len()],
-        pass_rate: fields.size("pass-rate")?.unwrap_or(d.pass_rate),
+        pass_rate: fields.rate("pass-rate")?.unwrap_or(d.pass_rate),
         cache_bytes: fields.size("cache-size")?.unwrap_or(d.cache_bytes),
         non_volatile,
         when: fields.word("when")?.unwrap_or(d.when),

@@ -152,6 +152,9 @@ fn wrong_changes_are_refused_as_a_whole_with_the_reason() {
         ),
         (vec!["destage-window=[2]"], "must be text in quotes, or a list of texts"),
         (vec!["destage-rate=fast"], "like \"64MiB\""),
+        (vec!["destage-rate=20"], "is 20 bytes a second: it must be 0, or at least 64 KiB a second"),
+        (vec!["destage-rate=63KiB"], "Write the unit, like \"20MiB\""),
+        (vec!["bypass=64"], "\"bypass\" is 64 bytes: it must be 0, or at least 512 B"),
         (vec!["promise=always"], "\"x.promise\" changes at a start only: write it in /stacks/disk.toml"),
         (vec!["data=c"], "cannot be set: a log is made for its data disks"),
         (vec!["segment-size=1MiB"], "fixed in the log by \"dcd format\""),
@@ -168,6 +171,8 @@ fn wrong_changes_are_refused_as_a_whole_with_the_reason() {
     let error = changed(RAID, &["level=raid5"]).unwrap_err();
     assert!(error.contains("\"array.level\" cannot be set: \"dcd array create\" has fixed it"), "{error}");
     assert!(changed(RAID, &["array.high-mark=80", "cache.high-mark=90"]).is_ok());
+    assert!(changed(RAID, &["pass-rate=20"]).unwrap_err().contains("is 20 bytes a second"));
+    assert!(changed(RAID, &["pass-rate=0", "destage-rate=64KiB"]).is_ok());
 }
 
 #[test]
