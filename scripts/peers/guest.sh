@@ -174,7 +174,7 @@ dcd_stack() {
 
 make_dcd() {
     dcd_stack > /tmp/dcd.toml
-    dcd format /tmp/dcd.toml > /tmp/dcd.log 2>&1 || die "dcd format: $(cat /tmp/dcd.log)"
+    dcd format --force /tmp/dcd.toml > /tmp/dcd.log 2>&1 || die "dcd format: $(cat /tmp/dcd.log)"
     dcd serve --quiet /tmp/dcd.toml > /tmp/dcd.ready 2> /tmp/dcd.log &
     server=$!
     until [ -s /tmp/dcd.ready ]; do

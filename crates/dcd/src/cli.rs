@@ -99,6 +99,9 @@ pub struct Create {
     /// Put a log of this size at the end of the data disk, which must be without data
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub same_disk: Option<u64>,
+    /// Overwrite what is on the log's device, and discard the cache that the data disk has
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Write everything back, detach the cache, and leave the disk as if there had never been one
@@ -124,8 +127,7 @@ pub struct Remove {
 /// Make the log of a cache, and attach it to a data disk
 ///
 /// The data disk is not written: it keeps its layout and its data. What is on the log device is overwritten, which is
-/// refused without --force when that is a file system, a partition table, another cache, or anything else that is
-/// recognised.
+/// refused without --force unless the device is blank, or has the log of a cache that is out of use.
 #[derive(Debug, Default, Args)]
 #[command(override_usage = "dcd format [OPTIONS] STACK\n       dcd format [OPTIONS] --log PATH --data PATH")]
 #[command(after_help = "\
@@ -619,7 +621,7 @@ pub struct Calibrate {
     /// Measure writes too, which overwrites this range of the device (bytes, or with units; default: reads only)
     #[arg(long, value_name = "OFFSET+LENGTH", value_parser = range, requires = "device")]
     pub write_range: Option<(u64, u64)>,
-    /// Write even if a file system or the like is found on the device
+    /// Write even if the device is not blank
     #[arg(long, requires = "write_range")]
     pub force: bool,
     /// Range that each stride is measured over

@@ -53,8 +53,8 @@ pub struct LogStatus {
 
 /// Add a leg to a log that is served, and fill it while clients use the log
 ///
-/// First name the device in the stack file, in the list of the log. What is on it is overwritten, which is refused without --force when
-/// anything is recognised there. The leg counts once it is filled. Ctrl-C ends only the display.
+/// First name the device in the stack file, in the list of the log. What is on it is overwritten, which is refused without --force unless
+/// the device is blank (zeroes). The leg counts once it is filled. Ctrl-C ends only the display.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

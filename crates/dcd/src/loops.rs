@@ -135,6 +135,14 @@ fn stale(noted: &NotedLoops) -> Vec<String> {
     stale.map(|made| made.name.clone()).collect()
 }
 
+/// The way to take away a device whose server has ended, and no other: its stack may have a new device, which works.
+pub fn way_out(name: &str) -> String {
+    format!(
+        "unmount what is on it by its own name, and detach it alone: umount /dev/{name}; losetup --detach /dev/{name}. A newer device of the \
+         stack stays as it is"
+    )
+}
+
 /// Loop devices of all stacks whose servers have ended, each with its stack file.
 pub fn all_stale() -> Vec<(PathBuf, String)> {
     let notes = fs::read_dir(NOTES).into_iter().flatten().flatten();

@@ -103,9 +103,9 @@ pub fn go_on(file: &StackFile, owner: &Owner, bytes: u64) {
     for device in left {
         eprintln!(
             "dcd: {} is left from an earlier server with other settings or without nbd-recovery: it gets no connection from this server. Start the \
-             server with the earlier settings, or unmount what is on the device, and \"dcd attach --release {}\"",
+             server with the earlier settings, or unmount what is on the device, and take it away alone: nbd-client -d {}",
             device.node(),
-            file.path.display()
+            device.node()
         );
     }
     let Some(address) = address(&file.serve).cloned().filter(|_| !waiting.is_empty()) else { return };

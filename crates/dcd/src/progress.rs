@@ -55,6 +55,15 @@ impl Progress {
         let _ = if self.terminal { write!(stderr, "\r\x1b[K{line}") } else { writeln!(stderr, "{line}") };
     }
 
+    /// Shows the end in a log that has another display before it, where a terminal erases its line.
+    pub fn done(&mut self) {
+        let first = self.first_bytes.filter(|first| *first > 0 && self.shown.is_some());
+        if let Some(first) = first.filter(|_| !self.terminal && !self.quiet) {
+            let _ = writeln!(std::io::stderr(), "done: {} written back", HumanBytes(first));
+        }
+        self.end();
+    }
+
     /// Ends the line on a terminal.
     pub fn end(&mut self) {
         if self.terminal && self.shown.is_some() {

@@ -22,7 +22,7 @@ mod workers;
 pub use command::{ControlCommand, KernelMemory};
 pub use device::{
     Device, DeviceError, DeviceSpec, Direct, Failures, FileDevice, FileSpec, LoopFile, MappedRun,
-    MemoryDevice, Overlay, loop_file, read_mark, reserve_space, write_mark,
+    MemoryDevice, OpenedPlace, Overlay, is_in_memory, loop_file, read_mark, reserve_space, write_mark,
 };
 pub use driver::{
     CallId, ClientId, Context, Driver, DriverError, Host, OpenId, Peer, Refused, Statistics, StopOutcome,

@@ -174,6 +174,37 @@ impl StackFile {
         parts.iter().flat_map(|part| order::needed(&self.layers, part)).map(str::to_owned).collect()
     }
 
+    /// Devices that hold logs of caches, or legs of them, and no data of the disks. The journal of an array may be there, too.
+    pub fn log_devices(&self) -> Vec<&DeclaredDevice> {
+        let caches = || self.layers.iter().filter(|layer| matches!(layer.kind, LayerKind::LogCache { .. }));
+        let mut data = Vec::new();
+        self.data_below(&self.export, &mut data);
+        caches().for_each(|cache| self.data_below(&cache.name, &mut data));
+        let mut below_logs = Vec::new();
+        for cache in caches() {
+            if let LayerKind::LogCache { log, .. } = &cache.kind {
+                below_logs.extend(order::needed(&self.layers, &log.text));
+            }
+        }
+        let holds_log =
+            |device: &&DeclaredDevice| below_logs.contains(&&*device.name) && !data.contains(&&*device.name);
+        self.devices.iter().filter(holds_log).collect()
+    }
+
+    fn data_below<'a>(&'a self, name: &'a str, found: &mut Vec<&'a str>) {
+        if found.contains(&name) {
+            return;
+        }
+        found.push(name);
+        let below = match self.layer(name).map(|layer| &layer.kind) {
+            Some(kind @ LayerKind::LogCache { .. }) => kind.data_names(),
+            Some(LayerKind::Slice(slice)) if slice.implied => Vec::new(),
+            Some(kind) => kind.below_names(),
+            None => Vec::new(),
+        };
+        below.into_iter().for_each(|below| self.data_below(below, found));
+    }
+
     /// The device at the bottom of a chain of layers that each have one thing below them; none where it branches.
     pub fn bottom_device(&self, name: &str) -> Option<&DeclaredDevice> {
         if let Some(device) = self.device(name) {

@@ -21,7 +21,7 @@ use dcd_stack::{Address, StackFile};
 use crate::cli::Attach;
 use crate::control;
 use crate::failure::Failure;
-use crate::loops::StackLoops;
+use crate::loops::{StackLoops, way_out};
 use crate::nbd_device::{address, dial, owner};
 use crate::session::serving::status::ServerStatus;
 
@@ -74,7 +74,7 @@ pub fn attach(file: &StackFile) -> Result<String, Failure> {
             match attach_nbd(file, address, &backend) {
                 Ok(device) => Ok(device.node()),
                 Err(Trouble::Kernel(why @ KernelError::NoNbd(_))) => match fuse {
-                    Some(fuse) => attach_loop(file, fuse, &mut loops),
+                    Some(fuse) => attach_loop(fuse, &mut loops),
                     None => Err(Failure::Failed(format!(
                         "{why}; or add fuse = \"DIR\" to [serve], and start the server again"
                     ))),
@@ -82,7 +82,7 @@ pub fn attach(file: &StackFile) -> Result<String, Failure> {
                 Err(trouble) => Err(trouble.told(file)),
             }
         }
-        (None, Some(fuse)) => attach_loop(file, fuse, &mut loops),
+        (None, Some(fuse)) => attach_loop(fuse, &mut loops),
         (None, None) => Err(nothing(file)),
     }
 }
@@ -174,7 +174,7 @@ fn image(directory: &Path) -> PathBuf {
     full.unwrap_or(directory).join(IMAGE_NAME)
 }
 
-fn attach_loop(file: &StackFile, directory: &Path, loops: &mut StackLoops) -> Result<String, Failure> {
+fn attach_loop(directory: &Path, loops: &mut StackLoops) -> Result<String, Failure> {
     let image = image(directory);
     if !image.exists() {
         return Err(Failure::Failed(format!(
@@ -192,8 +192,8 @@ fn attach_loop(file: &StackFile, directory: &Path, loops: &mut StackLoops) -> Re
     loops.add(name, &image).map_err(|error| Failure::io("/run/dcd-attach", error))?;
     for stale in loops.stale() {
         eprintln!(
-            "dcd: /dev/{stale} is left from an earlier server, and its requests fail: unmount what is on it, and \"dcd attach --release {}\"",
-            file.path.display()
+            "dcd: /dev/{stale} is left from an earlier server, and its requests fail: {}",
+            way_out(&stale)
         );
     }
     Ok(node)

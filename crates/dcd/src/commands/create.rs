@@ -40,7 +40,7 @@ const ALIGN: u64 = 1 << 20;
 
 pub fn run(args: &Create) -> Result<(), Failure> {
     if let Some(stack) = args.log.as_deref().and_then(named_stack) {
-        println!("{}", disks::add(&stack, &args.name, &args.data)?);
+        println!("{}", disks::add(&stack, &args.name, &args.data, args.force)?);
         return Ok(());
     }
     let path = stacks_dir().join(format!("{}.toml", args.name));
@@ -82,6 +82,7 @@ fn make(args: &Create, path: &Path) -> Result<(), Failure> {
         log: args.log.clone(),
         data: Some(args.data.clone()),
         stack: Some(path.to_owned()),
+        force: args.force,
         ..Format::default()
     };
     match format::make(&formatted, &text) {
@@ -130,7 +131,9 @@ fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
         (LogSeen::Present { .. }, None) => false,
     };
     if !is_made {
-        format::make(&Format { file: Some(path.to_owned()), ..Format::default() }, "")?;
+        // Without its record, a log of dcd may have the newest data: only "dcd format --force" discards it.
+        let force = args.force && matches!(seen, LogSeen::Missing(_));
+        format::make(&Format { file: Some(path.to_owned()), force, ..Format::default() }, "")?;
     }
     Ok(())
 }
@@ -149,14 +152,6 @@ fn parts(args: &Create) -> Result<String, Failure> {
     let (offline, parts) = start(&disk, &[&disk.export], Purpose::Look)?;
     let mut device = offline.part(target(&parts, &disk.export));
     let place = args.data.display();
-    if let Some(what) =
-        probe(&mut device).map_err(|error| Failure::Failed(format!("reading {place}: {error}")))?
-    {
-        return Err(Failure::refused(
-            format!("{place} has {what} on it, and its log would be written over the end of that"),
-            "put the log on another device: --log PATH. --same-disk is for a disk without data. Nothing was changed",
-        ));
-    }
     let bytes = device.geometry().sectors * SECTOR_BYTES;
     let first = bytes.saturating_sub(log_bytes) / ALIGN * ALIGN;
     if first < log_bytes {
@@ -164,6 +159,17 @@ fn parts(args: &Create) -> Result<String, Failure> {
             "{place} has {}: --same-disk must be at most half of that. Nothing was changed",
             HumanBytes(bytes)
         )));
+    }
+    let seen = match args.force {
+        true => None,
+        false => probe(&mut device).map_err(|error| Failure::Failed(format!("reading {place}: {error}")))?,
+    };
+    if let Some(what) = seen {
+        return Err(Failure::refused(
+            format!("{place} has {what} on it, and its log would be written over the end of that"),
+            "put the log on another device: --log PATH. --same-disk is for a disk without data: check that it is the right one, and empty it \
+             (blkdiscard -z), or add --force. Nothing was changed",
+        ));
     }
     Ok(format!(
         "# The log is at the end, so that the disk without its cache has its data where a plain disk has it.\n\

@@ -40,8 +40,8 @@ use crate::session::record::{
 use crate::session::survey::{inspect, record, start, target};
 use crate::session::system::is_by_content;
 
-/// Adds a data disk to the log of a stack, and returns the text for the user.
-pub fn add(stack: &Path, name: &str, data: &Path) -> Result<String, Failure> {
+/// Adds a data disk to the log of a stack, and returns the text for the user. `force`: discards the cache that the disk has.
+pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String, Failure> {
     let file = StackFile::load(stack)?;
     let path = DeviceSource::absolute(data).map_err(|error| Failure::io(data.display(), error))?;
     not_served(&file, "add the disk")?;
@@ -87,7 +87,7 @@ pub fn add(stack: &Path, name: &str, data: &Path) -> Result<String, Failure> {
             return Err(LogError::Disks { found: places, recorded: superblock.space().count() }.into());
         }
         None => {
-            let id = note(record.as_ref(), &choice, &superblock)?;
+            let id = note(record.as_ref(), &choice, &superblock, force)?;
             add_disk(&mut log, &mut disk, id)?;
             next_place(&superblock)
         }
@@ -108,6 +108,7 @@ fn note(
     record: Option<&DiskRecord>,
     choice: &CacheChoice,
     superblock: &LogSuperblock,
+    force: bool,
 ) -> Result<[u8; 16], Failure> {
     let id = random_uuid()?;
     let Some(record) = record else { return Ok(id) };
@@ -117,7 +118,7 @@ fn note(
     let mut all = record.load()?;
     // The record of an addition that was cut off before the log was written.
     all.0.retain(|own| own.extent() != record.extent() || own.cache_uuid != cache);
-    admit_attach(&all, record.extent(), false)?;
+    admit_attach(&all, record.extent(), force)?;
     let disk = next_place(superblock);
     let attached = Attachment {
         disk,

@@ -30,7 +30,12 @@ pub fn run(args: &Flush) -> Result<(), Failure> {
         }
         ControlFlow::Continue(())
     });
-    progress.end();
-    result?;
+    match result {
+        Ok(_) => progress.done(),
+        Err(error) => {
+            progress.end();
+            return Err(error.into());
+        }
+    }
     Ok(())
 }

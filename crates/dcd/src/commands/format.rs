@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{LogState, LogSuperblock, SEGMENT_BYTES_MAX};
-use dcd_engine::log_cache::offline::{FormatOptions, add_disk, format, read_superblock};
+use dcd_engine::log_cache::offline::{FormatOptions, add_disk, format, is_format_begun, read_superblock};
 use dcd_engine::{BlockDevice, Geometry, SECTOR_BYTES};
 use dcd_io::MemoryDevice;
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, StackFile, toml_text};
 
 use crate::cli::{Detach, Format};
+use crate::commands::create::has_units;
 use crate::commands::detach;
 use crate::commands::log::make_legs;
 use crate::control::{sockets_dir, stack_name, stacks_dir};
@@ -20,14 +21,14 @@ use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::open::{OpenedCache, reserve_space};
-use crate::session::probe::probe;
+use crate::session::overwrite;
 use crate::session::random::random_uuid;
 use crate::session::record::{
     AttachmentState, DiskRecord, Teller, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
     uuid_text,
 };
 use crate::session::survey::{open_record, record, start, target};
-use crate::session::system::is_by_content;
+use crate::session::system::{is_by_content, logs_in_memory};
 use crate::session::tell::{clear_foreign_journal, tell_members};
 
 pub fn run(args: &Format) -> Result<(), Failure> {
@@ -83,6 +84,9 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     reserve_space(&choice.site, &opened.parts, &choice.log)?;
     if let Some(path) = &args.stack {
         write_new(path, written, &mut made)?;
+    }
+    for log in logs_in_memory(&choice.site) {
+        warnln!("dcd: {log}. Use it for trials only, or choose a file or a partition on a disk");
     }
     let out_of_date = is_out_of_date(&opened.records, &mut opened.log)?;
     let options = options(args, out_of_date)?;
@@ -147,7 +151,7 @@ fn format_for_all(opened: &mut OpenedCache, options: &FormatOptions) -> Result<L
 
 /// Returns the command that serves a stack file; for a file in /etc/dcd, this starts its unit.
 fn next_step(file: &Path) -> String {
-    match stack_name(file) {
+    match stack_name(file).filter(|_| has_units()) {
         Some(name) => {
             format!("serve it with: systemctl enable --now dcd@{name} (or: dcd serve {})", file.display())
         }
@@ -317,15 +321,10 @@ fn refuse_content(log: &mut dyn BlockDevice, choice: &CacheChoice, force: bool) 
         // `format` reads that log, and decides if it may be overwritten.
         Ok(_) => return Ok(()),
         Err(LogError::Io { what, source }) => return Err(Failure::Failed(format!("{what}: {source}"))),
+        Err(_) if is_format_begun(log).unwrap_or(false) => return Ok(()),
         Err(_) => {}
     }
-    let found = probe(log).map_err(|e| Failure::Failed(format!("reading the log device: {e}")))?;
-    let (Some(what), false) = (found, force) else { return Ok(()) };
-    let size = HumanBytes(log.geometry().sectors * SECTOR_BYTES);
-    Err(Failure::refused(
-        format!("{} has {what} on it", choice.log_name().display()),
-        format!("choose another device for the log, or add --force: its {size} would be overwritten"),
-    ))
+    overwrite::refuse_content(&choice.log_name().display().to_string(), log, force)
 }
 
 /// Refuses to make a log in /dev: the name of a device was mistyped, and the file would be in RAM.

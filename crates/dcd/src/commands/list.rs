@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::cli::List;
 use crate::commands::status::columns;
 use crate::commands::status::stopped::Stopped;
+use crate::commands::status::text::dirty_of;
 use crate::commands::status::verdict::Verdict;
 use crate::control;
 use crate::failure::Failure;
@@ -24,6 +25,9 @@ struct ListedStack {
     is_served: bool,
     /// None if it is not known.
     dirty_bytes: Option<u64>,
+    /// The same for people: what is to be discarded or zeroed, which takes almost no time, is told apart.
+    #[serde(skip)]
+    dirty: Option<String>,
     /// The data disk; none if the stack file cannot be read.
     data: Option<PathBuf>,
 }
@@ -39,7 +43,8 @@ pub fn run(args: &List) -> Result<(), Failure> {
     }
     let unknown = || "?".to_owned();
     let row = |one: ListedStack| {
-        let dirty = one.dirty_bytes.map_or_else(unknown, |bytes| HumanBytes(bytes).to_string());
+        let bytes = one.dirty_bytes.map(|bytes| HumanBytes(bytes).to_string());
+        let dirty = one.dirty.or(bytes).unwrap_or_else(unknown);
         [one.name, one.state, dirty, one.data.map_or_else(unknown, |data| data.display().to_string())]
     };
     let rows: Vec<[String; 4]> = all.into_iter().map(row).collect();
@@ -55,6 +60,7 @@ fn look(path: &Path) -> ListedStack {
         state,
         is_served: false,
         dirty_bytes: None,
+        dirty: None,
         data,
     };
     let file = match StackFile::load(path) {
@@ -66,7 +72,13 @@ fn look(path: &Path) -> ListedStack {
     match server.and_then(|server| server.map(|mut server| ServerStatus::ask(&mut server)).transpose()) {
         Ok(Some(status)) => {
             let state = Verdict::of(&status).state.to_owned();
-            ListedStack { is_served: true, dirty_bytes: Some(status.dirty_bytes), ..listed(state, data) }
+            let dirty = Some(dirty_of(&status));
+            ListedStack {
+                is_served: true,
+                dirty_bytes: Some(status.dirty_bytes),
+                dirty,
+                ..listed(state, data)
+            }
         }
         Ok(None) => {
             let dirty_bytes = Stopped::look(path).dirty_bytes();

@@ -3,6 +3,8 @@
 //! This order keeps data safe: look without changing anything, take the devices, recover, record that the data disks alone
 //! are incomplete, and only then let clients in.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
 use dcd_io::{Driver, FrontEnd as _, ListenError, SessionFactory, Signals, protect_process, run_promptly};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
-use dcd_serve::fuse::{FuseImage, FuseOptions};
+use dcd_serve::fuse::{FuseError, FuseImage, FuseOptions};
 use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_serve::ublk::{self, Owner, UblkDevice};
@@ -74,6 +76,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     for device in &site.unused_devices {
         eprintln!("dcd: {}: no layer uses device \"{device}\"", site.path.display());
     }
+    check_front_ends(&site)?;
     let other = take_over::take_over(&mut site, &args.take_over)?;
     for what in leave_out(&mut site, args.degraded)? {
         warnln!("dcd: {what}");
@@ -304,6 +307,30 @@ fn build(
     host.file = StackFile::parse(site.text(), &site.path).ok();
     let served = Served::new(host, left_by(site));
     Ok((built.stack, served, built.recording))
+}
+
+/// Refuses front-ends that have no place, before anything is changed: a start without a device records that.
+fn check_front_ends(site: &Site) -> Result<(), Failure> {
+    if let Some(directory) = &site.serve.fuse
+        && fs::symlink_metadata(directory).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    {
+        return Err(failed(FuseError::NotADirectory { path: directory.clone() }));
+    }
+    let sockets = site.serve.nbd.iter().chain(&site.serve.metrics).filter_map(|address| match address {
+        Address::Unix(path) => Some(path),
+        Address::Tcp(_) => None,
+    });
+    for socket in sockets.chain(&site.serve.control) {
+        let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
+            return Err(Failure::Failed(format!(
+                "{}: there is no directory {}: make it, or choose another place for the socket. Nothing was changed",
+                socket.display(),
+                parent.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Lets clients in; returns the addresses.

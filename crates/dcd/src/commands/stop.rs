@@ -18,6 +18,15 @@ pub fn run(args: &Stop) -> Result<(), Failure> {
             }
             ControlFlow::Continue(())
         })?;
+    if let Some(loss) = ended["loss"].as_str() {
+        let stack = args.file.display();
+        return Err(Failure::refused(
+            format!("{stack} is not stopped: {loss}"),
+            format!(
+                "\"dcd status {stack}\" says how nothing is lost. \"dcd stop --force {stack}\" stops it all the same"
+            ),
+        ));
+    }
     if ended["stopped"] != true {
         return Err(Failure::Refused(refusal(args, &ended["clients"], ended["wait"] == true)));
     }

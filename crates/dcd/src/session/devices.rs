@@ -202,6 +202,8 @@ impl<'a> Opener<'a> {
                 "; links by UUID or label lead to the device of the cache, not to its data disk: name the disk by /dev/disk/by-id"
             }
             _ if self.purpose != Purpose::Create || self.site.arrays().next().is_some() => "",
+            // No command makes a disk for data.
+            _ if !self.is_log(&device.name) && self.site.log_caches().next().is_some() => "",
             DeviceSource::Path { size: Some(_), .. } => "; \"dcd format\" makes it with its size",
             _ => ", or let \"dcd format\" make it: --log-size, or \"size\" in its table of the stack file",
         }

@@ -10,7 +10,7 @@ use crate::session::site::Site;
 use crate::session::started::StartedPart;
 use crate::session::survey::record;
 
-/// Refuses, without `force`, to overwrite recognised content of a device, and the data disk of a cache.
+/// Refuses, without `force`, to overwrite the content of a device, and the data disk of a cache.
 pub fn may_overwrite(
     site: &Site,
     parts: &Parts,
@@ -21,15 +21,22 @@ pub fn may_overwrite(
     if let Some(record) = record(site, parts, name)? {
         admit_overwrite(&record.load()?, record.extent(), &format!("\"{name}\""), force)?;
     }
-    let found = probe(device).map_err(|e| Failure::Failed(format!("reading \"{name}\": {e}")))?;
-    match found {
-        Some(what) if !force => {
-            let size = HumanBytes(device.geometry().sectors * SECTOR_BYTES);
-            Err(Failure::refused(
-                format!("\"{name}\" has {what} on it"),
-                format!("choose another device, or add --force: its {size} would be overwritten"),
-            ))
-        }
-        _ => Ok(()),
+    refuse_content(&format!("\"{name}\""), device, force)
+}
+
+/// Refuses, without `force`, to overwrite a device that is not blank.
+pub fn refuse_content(name: &str, device: &mut dyn BlockDevice, force: bool) -> Result<(), Failure> {
+    if force {
+        return Ok(());
     }
+    let found = probe(device).map_err(|e| Failure::Failed(format!("reading {name}: {e}")))?;
+    let Some(what) = found else { return Ok(()) };
+    let size = HumanBytes(device.geometry().sectors * SECTOR_BYTES);
+    Err(Failure::refused(
+        format!("{name} has {what} on it"),
+        format!(
+            "check that it is the right device, and choose another if its content is needed. If not, empty it (a device: blkdiscard -z; a file: \
+             remove it), or add --force: its {size} would be overwritten"
+        ),
+    ))
 }

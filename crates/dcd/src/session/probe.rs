@@ -1,9 +1,9 @@
-//! Recognises the content of a device by its signatures, so that nothing of value is overwritten by mistake.
+//! Recognises the content of a device by its signatures, and tells a blank device from one with content that no signature names, so that
+//! nothing of value is overwritten by mistake.
+
+use std::borrow::Cow;
 
 use dcd_engine::{BlockDevice, IoError, Lba, SECTOR_BYTES};
-
-/// Number of bytes that are read from the start of a device: enough for every signature below.
-const PROBED_BYTES: u64 = 132 << 10;
 
 /// A signature: its place from the start of the device, its bytes, and what it belongs to.
 struct Signature {
@@ -17,11 +17,13 @@ const fn signature(at: usize, bytes: &'static [u8], what: &'static str) -> Signa
 }
 
 /// Sorted by how far they are trusted: an MBR mark is found on FAT file systems too, so it comes last. A leg has its log after the label.
-const SIGNATURES: [Signature; 31] = [
+const SIGNATURES: [Signature; 33] = [
     signature(0, b"DCDLEGS\0", "a leg of a mirrored dcd log"),
     signature(4096, b"DCDLEGS\0", "a leg of a mirrored dcd log"),
     signature(0, b"DCDCACHE", "the log of a dcd cache"),
     signature(8192, b"DCDCACHE", "the log of a dcd cache"),
+    signature(0, b"DCDBEGUN", "the log of a dcd cache whose format was cut off"),
+    signature(8192, b"DCDBEGUN", "the log of a dcd cache whose format was cut off"),
     signature(0, b"DCDRAID\0", "a member of a dcd array"),
     signature(4096, b"DCDRAID\0", "a member of a dcd array"),
     signature(0, b"DCDRJRNL", "the journal of a dcd array"),
@@ -51,11 +53,51 @@ const SIGNATURES: [Signature; 31] = [
     signature(510, b"\x55\xaa", "a partition table"),
 ];
 
-/// Names the content of a device by its start; none where nothing is recognised.
-pub fn probe(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoError> {
-    let bytes = (device.geometry().sectors * SECTOR_BYTES).min(PROBED_BYTES) as usize;
-    let start = device.read(Lba(0), bytes)?;
-    Ok(recognise(start.bytes()))
+/// Bytes at each end of a device that must be blank; between them, samples must be.
+const END_BYTES: u64 = 1 << 20;
+/// Size and number of the samples: few enough for a spinning disk to read them within a second.
+const SAMPLE_BYTES: u64 = 4096;
+const SAMPLES: u64 = 64;
+
+/// Names the content of a device; none for a device that is blank where it was read.
+pub fn probe(device: &mut dyn BlockDevice) -> Result<Option<Cow<'static, str>>, IoError> {
+    let size = device.geometry().sectors * SECTOR_BYTES;
+    let start = device.read(Lba(0), size.min(END_BYTES) as usize)?;
+    if let Some(what) = recognise(start.bytes()) {
+        return Ok(Some(what.into()));
+    }
+    for (at, bytes) in read_places(size) {
+        let read = device.read(Lba(at / SECTOR_BYTES), bytes as usize)?;
+        if let Some(first) = first_content(read.bytes()) {
+            return Ok(Some(format!("content that dcd does not know (at byte {})", at + first).into()));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the places that are read for content without a signature: the whole device where it is small, else its ends and samples between.
+fn read_places(size: u64) -> Vec<(u64, u64)> {
+    let middle = size.saturating_sub(2 * END_BYTES);
+    if middle <= SAMPLES * SAMPLE_BYTES {
+        return (0..size).step_by(END_BYTES as usize).map(|at| (at, END_BYTES.min(size - at))).collect();
+    }
+    let sample = |number: u64| {
+        let at = END_BYTES + middle / SAMPLES * number;
+        (at / SAMPLE_BYTES * SAMPLE_BYTES, SAMPLE_BYTES)
+    };
+    let ends = [(0, END_BYTES), (size - END_BYTES, END_BYTES)];
+    ends.into_iter().chain((0..SAMPLES).map(sample)).collect()
+}
+
+/// Returns the place of the first content. Blank sectors are all zeroes, or all ones: some flash returns ones after a discard.
+fn first_content(bytes: &[u8]) -> Option<u64> {
+    let sectors = bytes.chunks(SECTOR_BYTES as usize).enumerate();
+    let mut content = sectors
+        .filter(|(_, sector)| !matches!(sector[0], 0 | 0xff) || sector.iter().any(|byte| *byte != sector[0]));
+    let (number, sector) = content.next()?;
+    let blank = if sector[0] == 0xff { 0xff } else { 0 };
+    let within = sector.iter().position(|byte| *byte != blank).unwrap_or(0);
+    Some(number as u64 * SECTOR_BYTES + within as u64)
 }
 
 fn recognise(start: &[u8]) -> Option<&'static str> {
@@ -68,7 +110,36 @@ mod tests {
     use std::io::Write;
     use std::process::Command;
 
+    use dcd_io::MemoryDevice;
+
     use super::*;
+
+    /// Bytes at the start of a device that hold every signature.
+    const PROBED_BYTES: u64 = 132 << 10;
+
+    fn with_byte(size: u64, at: u64) -> MemoryDevice {
+        let mut device = MemoryDevice::new(size);
+        let mut sector = dcd_engine::Buf::zeroed(SECTOR_BYTES as usize);
+        sector.bytes_mut()[(at % SECTOR_BYTES) as usize] = b'x';
+        device.write(Lba(at / SECTOR_BYTES), sector).unwrap();
+        device
+    }
+
+    #[test]
+    fn content_without_a_signature_is_seen_at_both_ends_and_between() {
+        for size in [512, 3 << 20, 64 << 20, (64 << 20) + 512] {
+            assert_eq!(probe(&mut MemoryDevice::new(size)).unwrap(), None, "{size}");
+            let sample = (1 << 20) + (size.saturating_sub(2 << 20) / SAMPLES * 7) / 4096 * 4096;
+            for at in [0, 511, (1 << 20) - 1, sample + 4095, size - (1 << 20), size - 1] {
+                if at < size {
+                    let seen = probe(&mut with_byte(size, at)).unwrap().unwrap();
+                    assert_eq!(seen, format!("content that dcd does not know (at byte {at})"), "{size}");
+                }
+            }
+        }
+        assert_eq!(first_content(&[[0xff; 512], [0; 512]].concat()), None);
+        assert_eq!(first_content(&[[0; 512], [7; 512]].concat()), Some(512));
+    }
 
     #[test]
     fn every_signature_is_within_what_is_read_and_is_found() {

@@ -4,6 +4,10 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use dcd_engine::log_cache::WriteRoute;
+use dcd_io::is_in_memory;
+use dcd_stack::{DeclaredDevice, DeviceSource, LayerKind, StackFile};
+
 /// Mount points from which the machine, and dcd on it, is started. They cannot be on a stack: it is not served yet at that time.
 pub const SYSTEM: [&str; 8] = ["/", "/usr", "/etc", "/boot", "/boot/efi", "/var", "/var/lib", "/var/lib/dcd"];
 
@@ -104,6 +108,27 @@ fn mounted_from(mounts: &str, mount: &str) -> Option<PathBuf> {
         let source = rest.split(' ').nth(1)?;
         (fields.split(' ').nth(4) == Some(mount) && source.starts_with("/dev/")).then(|| source.into())
     })
+}
+
+/// Describes the devices of logs that are in RAM, and hold writes that a data disk does not have.
+pub fn logs_in_memory(file: &StackFile) -> Vec<String> {
+    let has_writes = |device: &&DeclaredDevice| {
+        file.layers.iter().any(|layer| match &layer.kind {
+            LayerKind::LogCache { config, log, .. } => {
+                config.writes == WriteRoute::Back && file.needed_by(&[&log.text]).contains(&device.name)
+            }
+            _ => false,
+        })
+    };
+    let in_memory = |device: &DeclaredDevice| match &device.source {
+        DeviceSource::Path { path, .. } if is_in_memory(path) => Some(format!(
+            "the log \"{}\" ({}) is in RAM: it is lost at each restart of the machine, with all writes that the data disk does not have",
+            device.name,
+            path.display()
+        )),
+        _ => None,
+    };
+    file.log_devices().into_iter().filter(has_writes).filter_map(in_memory).collect()
 }
 
 #[cfg(test)]

@@ -491,7 +491,8 @@ fn a_log_on_a_slice_of_an_array_is_not_served_as_a_disk() {
 fn nor_is_one_on_a_slice_of_a_disk() {
     let place = Place::new();
     fs::write(place.path("disk.img"), vec![7; 16 << 20]).unwrap();
-    fs::write(place.path("shared.img"), vec![7; 16 << 20]).unwrap();
+    fs::write(place.path("shared.img"), [vec![7; 4 << 20], vec![0; 4 << 20], vec![7; 8 << 20]].concat())
+        .unwrap();
     let shared = "[device.shared]\npath = \"shared.img\"\n[layer.log]\nkind = \"slice\"\nof = \"shared\"\n\
                   first = \"4MiB\"\nsize = \"4MiB\"\n";
     let head = |export: &str| format!("export = \"{export}\"\n[serve]\nnbd = \"unix:nbd.sock\"\n");

@@ -126,6 +126,15 @@ fn without_nbd_the_image_of_fuse_is_attached_once_and_released_when_nobody_has_i
     assert_ne!(String::from_utf8_lossy(&again.stdout).trim(), old);
     let doctor = place.dcd().arg("doctor").arg(place.stack()).output().unwrap();
     assert!(String::from_utf8_lossy(&doctor.stdout).contains(&old), "{doctor:?}");
+    // The advice takes the old device away, and no other.
+    let advice = format!("losetup --detach {old}");
+    expect(&again, 0, &advice);
+    assert!(String::from_utf8_lossy(&doctor.stdout).contains(&advice), "{doctor:?}");
+    assert!(Command::new("sh").args(["-c", &advice]).status().unwrap().success());
+    let new = String::from_utf8_lossy(&again.stdout).trim().to_owned();
+    assert_eq!(attach(), new);
+    let without = place.run("attach", &[]);
+    assert!(!String::from_utf8_lossy(&without.stderr).contains("is left"), "{without:?}");
     expect(&releases(), 0, "");
     for node in [&old, String::from_utf8_lossy(&again.stdout).trim()] {
         let backing = format!("/sys/block/{}/loop/backing_file", node.strip_prefix("/dev/").unwrap());

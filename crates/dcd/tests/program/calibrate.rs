@@ -30,7 +30,10 @@ fn a_device_is_only_read_unless_a_range_is_named() {
     assert!(read["read"]["contiguous_bytes_per_second"].as_f64().unwrap() > 0.0);
     assert!(place.bare() == original(16 * MIB), "nothing was written");
 
-    let both = json(&calibrate(&data, &["--json", "--write-range", "4MiB+8MiB"]));
+    let unforced = calibrate(&data, &["--json", "--write-range", "4MiB+8MiB"]);
+    expect(&unforced, 3, "holds content that dcd does not know");
+    assert!(place.bare() == original(16 * MIB), "nothing was written");
+    let both = json(&calibrate(&data, &["--json", "--write-range", "4MiB+8MiB", "--force"]));
     assert_eq!(both["write"]["curve"].as_array().unwrap().len(), 3);
     let (before, after) = (original(16 * MIB), place.bare());
     let (from, to) = (4 << 20, 12 << 20);
@@ -44,9 +47,9 @@ fn what_would_do_harm_or_make_no_sense_is_refused() {
     let data = place.path("data.img");
     let write = ["--write-range", "4MiB+8MiB"];
     for (more, said) in [
-        (["--write-range", "12MiB+8MiB"], "choose another range"),
-        (["--write-range", "1000+8MiB"], "multiple of 4096"),
-        (["--write-range", "0+1MiB"], "at least 4 MiB (--span)"),
+        (["--force", "--write-range", "12MiB+8MiB"], "choose another range"),
+        (["--force", "--write-range", "1000+8MiB"], "multiple of 4096"),
+        (["--force", "--write-range", "0+1MiB"], "at least 4 MiB (--span)"),
     ] {
         expect(&calibrate(&data, &more), 1, said);
     }

@@ -164,9 +164,45 @@ fn a_create_that_would_lose_something_changes_nothing() {
     expect(&create("srv", &["--log", "log.img"]), 3, "ext4 file system on it");
     let same = ["create", "srv", "--data", "log.img", "--same-disk", "2MiB"];
     expect(&named.dcd(&same), 3, "put the log on another device: --log PATH");
+    // Content without a signature: at the start, at the end, and in the middle.
+    for at in [0, 8 * MIB - 1, 4 * MIB + 100] {
+        let mut text = vec![0; 8 << 20];
+        let letter = b"Dear";
+        let end = (at as usize + letter.len()).min(text.len());
+        text[at as usize..end].copy_from_slice(&letter[..end - at as usize]);
+        if at == 4 * MIB + 100 {
+            // A larger piece: between the ends, only samples are read.
+            text[3 << 20..5 << 20].fill(b'x');
+        }
+        fs::write(named.0.path("log.img"), &text).unwrap();
+        expect(
+            &create("srv", &["--log", "log.img"]),
+            3,
+            "log.img has content that dcd does not know (at byte ",
+        );
+        expect(&create("srv", &["--log", "log.img"]), 3, "check that it is the right device");
+        expect(&named.dcd(&same), 3, "has content that dcd does not know");
+        let formatted = ["format", "--log", "log.img", "--data", "data.img", "--stack", "other.toml"];
+        expect(&named.dcd(&formatted), 3, "has content that dcd does not know");
+        assert!(fs::read(named.0.path("log.img")).unwrap() == text && !named.0.path("other.toml").exists());
+    }
     let nothing_made = || fs::read_dir(named.0.path("etc")).map_or(0, Iterator::count);
     assert_eq!(nothing_made(), 0, "no stack file");
     assert!(named.0.bare() == original(16 * MIB) && !named.0.record().exists());
+}
+
+#[test]
+fn what_is_on_the_log_is_overwritten_where_that_is_forced() {
+    let Some(named) = Named::new("what_is_on_the_log_is_overwritten") else { return };
+    fs::write(named.0.path("log.img"), vec![b'x'; 8 << 20]).unwrap();
+    let create = ["create", "srv", "--data", "data.img", "--log", "log.img"];
+    expect(&named.dcd(&create), 3, "add --force");
+    expect(&named.dcd(&[&create[..], &["--force"]].concat()), 0, " is ready");
+    expect(&named.dcd(&["remove", "srv"]), 0, "is a plain disk again");
+    // The log of a cache that is out of use is overwritten without that.
+    expect(&named.dcd(&create), 0, " is ready");
+    expect(&named.dcd(&["remove", "srv"]), 0, "is a plain disk again");
+    named.is_plain(&original(16 * MIB));
 }
 
 #[test]
@@ -226,4 +262,49 @@ fn a_create_or_remove_that_is_killed_is_run_again() {
     }
     assert!(killed > 0, "no command was still running");
     assert!(!Path::new(&named.0.path("etc/srv.toml.new")).exists());
+}
+
+/// A machine without systemd, or a test's stacks: no command of systemd is named.
+#[test]
+fn a_stopped_stack_names_the_command_that_starts_it_here_and_a_list_tells_zeroes_from_data() {
+    let place = Place::new();
+    fs::create_dir(place.path("etc")).unwrap();
+    fs::create_dir(place.path("run")).unwrap();
+    let dcd = |args: &[&str]| {
+        let mut dcd = place.dcd();
+        dcd.args(args).current_dir(place.dir.path());
+        dcd.env("DCD_STACK_DIR", place.path("etc")).env("DCD_RUN_DIR", place.path("run"));
+        dcd
+    };
+    let run = |args: &[&str]| dcd(args).output().unwrap();
+    let formatted = run(&["format", "--log", "log.img", "--data", "none.img", "--stack", "srv"]);
+    expect(&formatted, 1, "none.img: there is no such file or device: check the path\n");
+    let formatted = run(&["format", "--log", "log.img", "--data", "data.img", "--stack", "srv"]);
+    expect(&formatted, 0, "serve it with: dcd serve ");
+    for stopped in [run(&["status"]), run(&["status", "srv"])] {
+        let said = String::from_utf8_lossy(&[stopped.stdout, stopped.stderr].concat()).into_owned();
+        assert!(said.contains("dcd serve ") && !said.contains("systemctl"), "{said}");
+    }
+    let text = fs::read_to_string(place.path("etc/srv.toml")).unwrap();
+    let held = text.replace("promise = \"flush\"", "promise = \"flush\"\nidle-empty = \"3600s\"");
+    fs::write(place.path("etc/srv.toml"), held).unwrap();
+    let mut server = dcd(&["serve", "srv"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let socket = place.path("run/srv.sock");
+    let mut nbd = loop {
+        match crate::common::Nbd::connect(&socket) {
+            Ok(nbd) => break nbd,
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    nbd.write(0, &[7; 4096]).unwrap();
+    nbd.zero(4 * MIB, 8 * MIB).unwrap();
+    nbd.flush().unwrap();
+    expect(&run(&["list"]), 0, "4 KiB and 8 MiB to zero");
+    expect(&run(&["status"]), 0, "4 KiB and 8 MiB to zero");
+    nbd.disconnect().unwrap();
+    // A flush that is done before its first display says nothing.
+    let flushed = String::from_utf8(run(&["flush", "srv"]).stderr).unwrap();
+    assert!(flushed.is_empty() || flushed.ends_with(" written back\n"), "{flushed}");
+    expect(&run(&["stop", "srv"]), 0, "");
+    server.wait().unwrap();
 }

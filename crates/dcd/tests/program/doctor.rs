@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{Place, dcd, expect};
+use crate::common::{Place, dcd, expect, skip};
 
 /// Returns the finding about the stack itself: its level, its text, and what to do. All other findings are about the machine.
 fn of_stack(place: &Place) -> (String, String, String) {
@@ -56,4 +56,26 @@ fn a_stack_file_that_is_wrong_is_told_with_the_others() {
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace("nbd = \"unix:nbd.sock\"\n", "")).unwrap();
     expect_of_stack(&place, "bad", "there is no front-end", "");
+}
+
+#[test]
+fn a_log_in_ram_is_warned_of_by_format_and_doctor_unless_writes_go_through() {
+    let place = Place::new();
+    let Ok(ram) = tempfile::tempdir_in("/dev/shm") else { return skip("no RAM disk") };
+    let log = ram.path().join("log.img");
+    fs::File::create(&log).unwrap().set_len(8 << 20).unwrap();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let in_ram = text.replace("\"log.img\"", &format!("{:?}", log.display().to_string()));
+    fs::write(place.stack(), &in_ram).unwrap();
+    let warning = "is in RAM: it is lost at each restart of the machine";
+    expect(&place.run("format", &[]), 0, warning);
+    expect(&place.run("doctor", &[]), 1, warning);
+    fs::write(place.stack(), in_ram.replace("data = \"data\"", "data = \"data\"\nwrites = \"through\""))
+        .unwrap();
+    let said = String::from_utf8_lossy(&place.run("doctor", &[]).stdout).into_owned();
+    assert!(!said.contains(warning), "{said}");
+    fs::write(place.stack(), text).unwrap();
+    let formatted = place.run("format", &["--force"]);
+    expect(&formatted, 0, "");
+    assert!(!String::from_utf8_lossy(&formatted.stderr).contains(warning));
 }

@@ -340,3 +340,28 @@ fn a_leg_that_lost_what_it_had_said_was_durable_is_named_and_filled() {
         expect(&server.stop(), 0, "");
     }
 }
+
+/// A start without a leg records that the leg has failed: not before it is known that the start has a way to its clients.
+#[test]
+fn a_start_that_lacks_a_directory_leaves_the_legs_as_they_are() {
+    let (place, server) = two_legs();
+    write(&place, 1);
+    expect(&server.stop(), 0, "");
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::rename(place.path("a.img"), place.path("a.away")).unwrap();
+    for (line, said) in [
+        ("[serve]\nfuse = \"none\"\n", "none is not a directory: make it"),
+        ("[serve]\nmetrics = \"unix:none/metrics.sock\"\n", "there is no directory"),
+    ] {
+        fs::write(place.stack(), text.replace("[serve]\n", line)).unwrap();
+        expect(&place.run("serve", &["--degraded"]), 1, said);
+    }
+    fs::write(place.stack(), text).unwrap();
+    fs::rename(place.path("a.away"), place.path("a.img")).unwrap();
+    expect(&log(&place, "status", &[]), 0, "2 of 2 legs whole");
+    // What to do about a leg that has failed names the command as a whole.
+    fs::rename(place.path("a.img"), place.path("a.away")).unwrap();
+    let server = place.serve_with(&["--degraded"]);
+    expect(&place.run("status", &[]), 5, &format!("dcd log add {} NAME", place.stack().display()));
+    expect(&server.stop(), 0, "");
+}

@@ -261,6 +261,15 @@ fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
     let state = place.run("status", &[]);
     assert!(matches!(state.status.code(), Some(4 | 5)), "{state:?}");
     expect(&state, state.status.code().unwrap(), "log-failed");
+    // It tries all again, and ends: everything that can be read is on the data disk.
+    let began = std::time::Instant::now();
+    expect(
+        &place.run("flush", &["--quiet"]),
+        1,
+        "cannot be read from the log device; everything else is on the data disk",
+    );
+    expect(&place.run("flush", &["--quiet"]), 1, "\"dcd status\" says what to do");
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     let output = server.stop();
     expect(
         &output,
@@ -269,6 +278,8 @@ fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
     );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!said.contains("the next start recovers it"), "{said}");
+    assert!(said.contains("the log device failed, and writes go to the data disk"), "{said}");
+    assert!(!said.contains("\"cache\": good"), "it never was good again: {said}");
     // The log's device is well again.
     fs::write(place.stack(), sound).unwrap();
     for command in ["serve", "detach", "rescue", "format"] {

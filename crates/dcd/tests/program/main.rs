@@ -23,6 +23,7 @@ mod non_volatile;
 mod offline;
 mod refusals;
 mod remote;
+mod removed;
 mod same_story;
 mod serve;
 mod service;

@@ -102,6 +102,7 @@ fn the_mode_changes_beside_a_client_and_the_record_before_it() {
     let mut rounds = 0;
     while !client.is_finished() || rounds < 2 {
         expect(&place.run("set", &["writes=through"]), 0, "");
+        assert_eq!(cache(&place)["writes"], "through", "the command has waited for that");
         wait_for(&place, "through", "clean");
         expect(&place.run("set", &["writes=back", "--save"]), 0, "");
         wait_for(&place, "back", "dirty");

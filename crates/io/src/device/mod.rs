@@ -10,6 +10,7 @@ mod loops;
 mod memory;
 mod open;
 mod overlay;
+mod place;
 mod probe;
 mod space;
 pub(crate) mod sync;
@@ -25,6 +26,7 @@ pub use identity::{LoopFile, loop_file, read_mark, write_mark};
 pub use memory::MemoryDevice;
 pub use open::DeviceError;
 pub use overlay::Overlay;
+pub use place::{OpenedPlace, is_in_memory};
 pub use space::reserve_space;
 pub use sync::FileDevice;
 pub(crate) use transfer::{CallsBy, FileTraits};
@@ -111,6 +113,8 @@ pub struct Device {
     pub(crate) geometry: Geometry,
     pub(crate) backing: Backing,
     pub(crate) failures: Failures,
+    /// None for RAM and exports.
+    pub(crate) place: Option<Box<OpenedPlace>>,
 }
 
 impl Device {
@@ -123,7 +127,7 @@ impl Device {
                 let memory = MemoryDevice::new(*bytes);
                 let geometry = dcd_engine::BlockDevice::geometry(&memory);
                 let (name, backing) = ("memory".to_owned(), Backing::Memory(memory));
-                Ok(Device { name, geometry, backing, failures: Failures::default() })
+                Ok(Device { name, geometry, backing, failures: Failures::default(), place: None })
             }
         }
     }
@@ -135,6 +139,11 @@ impl Device {
 
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// The file or block device that was opened; none for RAM and exports.
+    pub fn place(&self) -> Option<&OpenedPlace> {
+        self.place.as_deref()
     }
 
     /// False once the device is closed permanently.

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
-use super::{Backing, CallsBy, Device, Direct, Failures, FileSpec, FileTraits, OpenFile, loops, probe};
+use super::{
+    Backing, CallsBy, Device, Direct, Failures, FileSpec, FileTraits, OpenFile, OpenedPlace, loops, probe,
+};
 
 /// Why a device cannot be opened: which one, what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -85,9 +87,11 @@ pub(crate) fn open_file(spec: &FileSpec) -> Result<Device, DeviceError> {
         };
         return Err(DeviceError::unsuitable(&spec.path, what));
     }
+    let metadata = file.metadata().map_err(|e| DeviceError::system(&spec.path, "fstat", e))?;
+    let place = Some(Box::new(OpenedPlace::of(&spec.path, &metadata)));
     let name = spec.path.display().to_string();
     let backing = Backing::File(OpenFile { file, traits, workers: None });
-    Ok(Device { name, geometry, backing, failures: Failures::default() })
+    Ok(Device { name, geometry, backing, failures: Failures::default(), place })
 }
 
 /// Opens the path, a block device with its exclusive claim.

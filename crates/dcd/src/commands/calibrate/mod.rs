@@ -179,7 +179,7 @@ fn region(
     Ok(Extent::new(Lba(offset / SECTOR_BYTES), length / SECTOR_BYTES))
 }
 
-/// Refuses to write to a disk that a cache is attached to, and, without force, to one on which something is recognised.
+/// Refuses to write to a disk that a cache is attached to, and, without force, to one that is not blank.
 fn admit_writes(path: &Path, force: bool) -> Result<(), Failure> {
     if path.to_str().is_some_and(dcd_nbd::Uri::is_meant) {
         return Err(Failure::Failed(format!(

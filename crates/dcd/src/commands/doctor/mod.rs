@@ -14,7 +14,8 @@ use serde::Serialize;
 use crate::cli::Doctor;
 use crate::control;
 use crate::failure::Failure;
-use crate::loops::all_stale;
+use crate::loops::{all_stale, way_out};
+use crate::session::system::logs_in_memory;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -102,10 +103,15 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
             format!("/dev/{name}"),
             "a loop device whose server has ended: its requests fail",
         )
-        .with(format!("unmount what is on it, and \"dcd attach --release {}\"", stack.display()))
+        .with(format!("of {}: {}", stack.display(), way_out(&name)))
     }));
     for file in readable() {
         findings.extend(disks::findings(&machine, file));
+        findings.extend(logs_in_memory(file).into_iter().map(|log| {
+            let about = file.path.file_stem().unwrap_or_default().to_string_lossy();
+            Finding::new(Severity::Bad, about, log)
+                .with("move the log to a file or a partition on a disk: dcd format --replace; or set writes = \"through\"")
+        }));
     }
     if files.is_empty() {
         findings.push(Finding::new(

@@ -7,7 +7,6 @@ pub mod verdict;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use dcd_stack::HumanBytes;
 use serde::Serialize;
 use serde_json::json;
 
@@ -102,7 +101,7 @@ fn table(found: &[(ServerStatus, Verdict)], stopped: &[[String; 4]]) -> String {
                 [one] => one.clone(),
                 [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
             };
-            [status.name(), verdict.state.to_owned(), HumanBytes(status.dirty_bytes).to_string(), action]
+            [status.name(), verdict.state.to_owned(), text::dirty_of(status), action]
         })
         .collect();
     rows.extend_from_slice(stopped);
@@ -130,6 +129,7 @@ mod tests {
     use super::*;
     use crate::session::serving::status::{DeviceStatus, SilentDevice, WritebackStatus};
     use crate::session::serving::trend::Trend;
+    use dcd_engine::LogCacheStatus;
     use dcd_engine::mirror::{LegStatus, MirrorStatus};
 
     #[test]
@@ -140,6 +140,14 @@ mod tests {
             dirty_bytes,
             ..ServerStatus::default()
         };
+        let fresh = LogCacheStatus {
+            dirty_bytes: 300 << 20,
+            dirty_data_bytes: 1 << 20,
+            dirty_discard_bytes: 299 << 20,
+            ..LogCacheStatus::default()
+        };
+        let layers = [("cache".to_owned(), LayerStatus::LogCache(Box::new(fresh)))].into();
+        let discards = ServerStatus { layers, ..status("b", 300 << 20) };
         let verdict = |state, actions: &[&str]| Verdict {
             state,
             actions: actions.iter().map(|&action| action.to_owned()).collect(),
@@ -147,14 +155,16 @@ mod tests {
         };
         let found = [
             (status("a", 0), verdict("clean", &[])),
+            (discards, verdict("dirty", &[])),
             (status("longer", 152 << 10), verdict("degraded", &["do this", "and that", "and more"])),
         ];
         assert_eq!(
             table(&found, &[["old", "stopped", "8 KiB", "systemctl start dcd@old"].map(str::to_owned)]),
-            "STACK   STATE       DIRTY  ACTION\n\
-             a       clean         0 B  none\n\
-             longer  degraded  152 KiB  do this (and 2 more)\n\
-             old     stopped     8 KiB  systemctl start dcd@old\n"
+            "STACK   STATE                            DIRTY  ACTION\n\
+             a       clean                              0 B  none\n\
+             b       dirty     1 MiB and 299 MiB to discard  none\n\
+             longer  degraded                       152 KiB  do this (and 2 more)\n\
+             old     stopped                          8 KiB  systemctl start dcd@old\n"
         );
     }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_stack::HumanBytes;
 
+use crate::commands::create::has_units;
 use crate::control::stack_name;
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
@@ -27,11 +28,15 @@ impl Stopped {
     /// The columns of the table.
     pub fn row(&self) -> [String; 4] {
         let name = self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let start = match stack_name(&self.file) {
+        [name, "stopped".to_owned(), self.dirty(), self.start()]
+    }
+
+    /// Returns the command that starts a server: that of systemd only where it has the units.
+    fn start(&self) -> String {
+        match stack_name(&self.file).filter(|_| has_units()) {
             Some(name) => format!("systemctl start dcd@{name}"),
             None => format!("dcd serve {}", self.file.display()),
-        };
-        [name, "stopped".to_owned(), self.dirty(), start]
+        }
     }
 
     fn dirty(&self) -> String {
@@ -57,7 +62,7 @@ impl Stopped {
         let held: Vec<String> = self.attachments.iter().flatten().map(Attachment::held).collect();
         let held =
             if held.is_empty() { String::new() } else { format!(", and its log has {}", held.join(" and ")) };
-        format!("{stack}: not served{held}. Start it with: dcd serve {stack}")
+        format!("{stack}: not served{held}. Start it with: {}", self.start())
     }
 }
 

@@ -271,6 +271,23 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
+/// Formats all dirty data of a stack, and separately what is to be discarded or zeroed: a new file system discards all of its device.
+pub fn dirty_of(status: &ServerStatus) -> String {
+    let mut all = LogCacheStatus::default();
+    for cache in status.layers.values().filter_map(LayerStatus::log_cache) {
+        all.dirty_data_bytes += cache.dirty_data_bytes;
+        all.dirty_discard_bytes += cache.dirty_discard_bytes;
+        all.dirty_zeroes_bytes += cache.dirty_zeroes_bytes;
+    }
+    // Of arrays, and of a server that does not report the parts.
+    let parts = all.dirty_data_bytes + all.dirty_discard_bytes + all.dirty_zeroes_bytes;
+    all.dirty_data_bytes += status.dirty_bytes.saturating_sub(parts);
+    match dirty_parts(&all) {
+        parts if parts.is_empty() => HumanBytes(0).to_string(),
+        parts => parts,
+    }
+}
+
 /// Formats a log cache's dirty data, and separately what is to be discarded or zeroed, which takes almost no time.
 fn dirty_parts(cache: &LogCacheStatus) -> String {
     let parts = [

@@ -28,11 +28,11 @@ impl Verdict {
             match layer {
                 LayerStatus::LogCache(cache) => verdict.log_cache(name, cache),
                 LayerStatus::Raid(array) => verdict.array(name, array),
-                LayerStatus::Mirror(mirror) => verdict.mirror(name, mirror),
+                LayerStatus::Mirror(mirror) => verdict.mirror(name, mirror, status),
                 _ => {}
             }
         }
-        status.devices.iter().for_each(|device| verdict.device(device));
+        status.devices.iter().for_each(|device| verdict.device(device, status));
         verdict.state = verdict.word(status);
         if status.dirty_bytes > 0 {
             let silent = status.devices.iter().filter(|device| device.state == DeviceState::NotAnswering);
@@ -109,7 +109,7 @@ impl Verdict {
         }
     }
 
-    fn mirror(&mut self, name: &str, mirror: &MirrorStatus) {
+    fn mirror(&mut self, name: &str, mirror: &MirrorStatus, status: &ServerStatus) {
         if mirror.failed {
             self.health.degraded(format!("log \"{name}\": no leg can be written"));
         } else if !mirror.is_good() {
@@ -117,7 +117,8 @@ impl Verdict {
         }
         if mirror.legs.iter().any(|leg| leg.standing == Some(LegState::Failed)) {
             self.act(format!(
-                "log \"{name}\": replace the leg that failed: name the new device in \"log\" in its place, then dcd log add"
+                "log \"{name}\": replace the leg that failed: name the new device in \"log\" in its place in the stack file, then dcd log add {} NAME",
+                status.stack.display()
             ));
         }
     }
@@ -152,11 +153,31 @@ impl Verdict {
         ));
     }
 
-    fn device(&mut self, device: &DeviceStatus) {
+    fn removed(&mut self, device: &DeviceStatus, status: &ServerStatus) {
+        let (name, path) = (device.name(), &device.path);
+        let why = device.removed.as_deref().unwrap_or("it was deleted or removed");
+        self.health.degraded(format!("device \"{name}\" ({path}): {why}; it works until the server ends"));
+        let stack = status.stack.display();
+        let action = match device.holds_log {
+            true => format!(
+                "move its file back if it was moved. Else write everything back before the server ends: dcd flush {stack}; unmount what is on \
+                 the device; dcd stop {stack} writes the rest back. Then dcd detach {stack}, and make a new log: dcd format"
+            ),
+            false => format!(
+                "move its file back if it was moved. Else what is on it is lost when the server ends: copy it to another disk first, from the \
+                 device that is served (or, after dcd flush {stack}, from the open file in /proc/PID/fd of the server); an array can fill a \
+                 spare instead (dcd array add)"
+            ),
+        };
+        self.act(format!("device \"{name}\" ({path}), {why}: {action}"));
+    }
+
+    fn device(&mut self, device: &DeviceStatus, status: &ServerStatus) {
         let DeviceStatus { path, state, failed_reads, failed_writes, failed_flushes, .. } = device;
         let name = device.name();
         match state {
             DeviceState::Ok | DeviceState::Failed => {}
+            DeviceState::Removed => self.removed(device, status),
             DeviceState::NotAnswering if device.connection.is_some() => self.act(format!(
                 "look at the server of device \"{name}\" ({path}), and at the network: {}",
                 device.connection.as_deref().unwrap_or_default()

@@ -6,7 +6,8 @@
 //!
 //! | the host is | until                                                            |
 //! |-------------|------------------------------------------------------------------|
-//! | serving     | it is told to stop: stopping                                     |
+//! | serving     | it is told to stop: stopping; where a log is lost by the stop, draining |
+//! | draining    | each layer has written back what it could: stopping              |
 //! | stopping    | each layer has reported that it stopped, or could not: stopped   |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,7 +23,7 @@ use dcd_engine::{
 };
 use dcd_io::{CallId, ClientId};
 use dcd_serve::ublk::UblkStatus;
-use dcd_stack::{DestageWindow, LayerKind, LayerStatus, METER, Parts, StackFile};
+use dcd_stack::{DestageWindow, LayerKind, LayerSpec, LayerStatus, METER, Parts, StackFile};
 use jiff::ZonedDateTime;
 use serde_json::{Value, json};
 
@@ -112,6 +113,8 @@ struct ArrayCall {
 #[derive(Debug, PartialEq, Eq)]
 enum HostPhase {
     Serving,
+    /// Waiting for the cache at this place to write everything back, before a stop that loses its log.
+    Draining(usize),
     /// Waiting for the log cache at this place to stop.
     Stopping(usize),
     Stopped,
@@ -199,7 +202,9 @@ impl LayerCondition {
             .map(|trouble| format!("{trouble}; it stays in the log, and writing it back is tried again"));
         let flush = flush_trouble(cache);
         let advice = flush.iter().map(|_| FLUSH_ADVICE.to_owned()).collect();
-        let lost = lost_text(cache.lost_blocks).into_iter().chain(accepted_damage(cache));
+        let dead = (cache.state == LogCacheState::LogFailed)
+            .then(|| "the log device failed, and writes go to the data disk".to_owned());
+        let lost = dead.into_iter().chain(lost_text(cache.lost_blocks)).chain(accepted_damage(cache));
         let wrong: Vec<String> = lost.chain(trouble).chain(flush).collect();
         let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
         LayerCondition { state, advice }
@@ -451,6 +456,13 @@ impl StackHost {
             Some(LayerKind::LogCache { windows, .. }) => windows,
             _ => &[],
         }
+    }
+
+    /// Log caches whose setting is that writes go through.
+    fn through_layers(&self) -> Vec<String> {
+        let goes = |layer: &&LayerSpec| matches!(&layer.kind, LayerKind::LogCache { config, .. } if config.writes == WriteRoute::Through);
+        let layers = self.file.iter().flat_map(|file| &file.layers);
+        layers.filter(goes).map(|layer| layer.name.clone()).collect()
     }
 
     /// The limits of write-back of a log cache.
@@ -764,8 +776,26 @@ impl StackHost {
         }
     }
 
-    /// Every request is answered and no more will come: the log caches may stop.
-    pub fn stop(&mut self, now: Nanos, stack: &mut Stack) {
+    /// True for devices that hold only logs.
+    pub fn holds_log(&self, device: &str) -> bool {
+        self.file.as_ref().is_some_and(|file| file.log_devices().iter().any(|log| log.name == device))
+    }
+
+    /// Writes everything back before the layers are stopped: a log is lost when the server ends.
+    fn drain_before_stop(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
+        let Some(cache) = self.caches.get(place) else { return self.stop_from(now, stack, 0) };
+        let status = LayerStatus::of(stack, cache.layer, now);
+        let layer = cache.layer;
+        if status.log_cache().is_some_and(|cache| cache.state == LogCacheState::LogFailed) {
+            // Nothing in memory waits for such a log, and a drain of it may have no end.
+            return self.drain_before_stop(now, stack, place + 1);
+        }
+        self.phase = HostPhase::Draining(place);
+        stack.control(now, layer, Control::Drain);
+    }
+
+    /// Every request is answered and no more will come: the log caches may stop. `loses_log`: a log is lost when the server ends.
+    pub fn stop(&mut self, now: Nanos, stack: &mut Stack, loses_log: bool) {
         self.look_at_recordings(now, stack);
         if let Some(flushing) = self.flushing.take() {
             for caller in flushing.callers {
@@ -774,7 +804,10 @@ impl StackHost {
             }
             stack.control(now, self.caches[flushing.cache].layer, Control::DrainCancel);
         }
-        self.stop_from(now, stack, 0);
+        match loses_log {
+            true => self.drain_before_stop(now, stack, 0),
+            false => self.stop_from(now, stack, 0),
+        }
     }
 
     fn stop_from(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
@@ -835,7 +868,9 @@ impl StackHost {
     fn drained(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
         self.note_written_back(now, stack);
         self.take_noted(now, stack);
-        if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
+        if self.phase == HostPhase::Draining(place) {
+            self.drain_before_stop(now, stack, place + 1);
+        } else if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
             self.drain_from(now, stack, place + 1);
         }
     }
@@ -858,11 +893,14 @@ impl StackHost {
         if self.phase == HostPhase::Stopping(place) {
             self.troubles.push(why);
             self.stop_from(now, stack, place + 1);
+        } else if self.phase == HostPhase::Draining(place) {
+            self.troubles.push(why);
+            self.drain_before_stop(now, stack, place + 1);
         } else if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
             if self.flushing.as_ref().is_some_and(|flushing| flushing.in_background) {
                 self.news.push(why.clone());
             }
-            self.end_flush(&dcd_serve::control::error(why));
+            self.end_flush(&dcd_serve::control::error(format!("{why}. \"dcd status\" says what to do")));
         } else {
             self.troubles.push(why);
         }
@@ -931,7 +969,7 @@ impl StackHost {
         }
     }
 
-    fn dirty_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
+    pub fn dirty_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
         let of = |cache: &Cache| LayerStatus::of(stack, cache.layer, now).dirty_bytes().unwrap_or(0);
         self.caches.iter().map(of).sum()
     }
@@ -971,6 +1009,7 @@ impl StackHost {
             ublk: self.ublk.get(&0).cloned(),
             disks: self.served_disks(),
             nbd_backend: self.nbd_backend.clone(),
+            writes_to_go_through: self.through_layers(),
             ..ServerStatus::default()
         };
         for (name, layer) in &self.parts.layers {
@@ -1044,6 +1083,9 @@ impl StackHost {
         }
         let is_failed = |device: &&mut DeviceStatus| failed.iter().any(|name| name == device.name());
         status.devices.iter_mut().filter(is_failed).for_each(|device| device.state = DeviceState::Failed);
+        for device in &mut status.devices {
+            device.holds_log = device.device.as_ref().is_some_and(|name| self.holds_log(name));
+        }
     }
 }
 

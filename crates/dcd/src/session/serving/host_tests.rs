@@ -366,7 +366,7 @@ fn the_record_follows_the_life_of_a_cache() {
     let mut bench = bench();
     let serving = bench.recorded();
     assert_eq!((serving.state, serving.epoch, serving.dirty_bytes), (AttachmentState::Dirty, 9, None));
-    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.host.stop(Nanos::ZERO, &mut bench.stack, false);
     assert_eq!(bench.told(), [Control::Stop]);
     assert!(!bench.host.is_stopped());
     bench.report(Report::Stopped);
@@ -378,7 +378,7 @@ fn the_record_follows_the_life_of_a_cache() {
 fn a_stop_with_nothing_dirty_is_clean() {
     let mut bench = bench();
     *bench.dirty_bytes.borrow_mut() = 0;
-    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.host.stop(Nanos::ZERO, &mut bench.stack, false);
     bench.report(Report::Stopped);
     assert_eq!(bench.recorded().state, AttachmentState::Clean);
     assert!(bench.host.take_troubles().is_empty());
@@ -387,7 +387,7 @@ fn a_stop_with_nothing_dirty_is_clean() {
 #[test]
 fn a_stop_that_fails_is_told_and_stays_dirty() {
     let mut bench = bench();
-    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.host.stop(Nanos::ZERO, &mut bench.stack, false);
     bench.report(Report::Failed(Unfinished::Members));
     assert!(bench.host.is_stopped());
     assert_eq!(bench.host.take_troubles().len(), 1);
@@ -403,7 +403,7 @@ fn a_failed_log_is_recorded_before_the_layer_hears_of_it() {
         (bench.recorded().state, bench.recorded().dirty_bytes),
         (AttachmentState::Abandoned, Some(4096))
     );
-    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.host.stop(Nanos::ZERO, &mut bench.stack, false);
     bench.report(Report::Stopped);
     assert_eq!(
         (bench.recorded().state, bench.recorded().dirty_bytes),
@@ -417,7 +417,7 @@ fn what_a_failed_log_had_is_not_at_risk_any_more_once_it_is_home() {
     let mut bench = bench();
     bench.report(Report::LogFailed);
     *bench.dirty_bytes.borrow_mut() = 0;
-    bench.host.stop(Nanos::ZERO, &mut bench.stack);
+    bench.host.stop(Nanos::ZERO, &mut bench.stack, false);
     bench.report(Report::Stopped);
     assert_eq!((bench.recorded().state, bench.recorded().dirty_bytes), (AttachmentState::Abandoned, Some(0)));
 }
@@ -471,7 +471,7 @@ fn an_array_is_told_and_its_answer_goes_to_the_caller() {
     assert_eq!(error(&mut bench), held);
     bench.report(Report::Array(Ok(())));
     assert_eq!(bench.answer(), (json!({}), true));
-    bench.host.stop(Nanos::from_secs(3), &mut bench.stack);
+    bench.host.stop(Nanos::from_secs(3), &mut bench.stack, false);
     tell(&mut bench, json!({ "command": "rebuild" }));
     assert!(error(&mut bench).contains("stopping"));
 }

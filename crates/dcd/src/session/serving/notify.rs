@@ -22,6 +22,11 @@ pub fn tell_stopping() {
     send("STOPPING=1\nSTATUS=stopping");
 }
 
+/// Asks systemd to wait longer for a stop than the unit says.
+pub fn tell_longer_stop(seconds: f64) {
+    send(&format!("EXTEND_TIMEOUT_USEC={:.0}", seconds * 1e6));
+}
+
 /// Sends a message to systemd. Only the order in which systemd starts other units depends on it, and systemd notices a missing message.
 fn send(message: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };

@@ -13,17 +13,19 @@ use dcd_io::{
     CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, FrontEndNews, OpenId, Peer,
     Refused, Signal, StopOutcome, UnknownPeer,
 };
-use dcd_stack::DeviceSource;
+use dcd_stack::{DeviceSource, HumanBytes};
 use serde_json::{Value, json};
 
 use crate::session::devices::remote_spec;
 use crate::session::random::random_id;
 use crate::session::serving::host::{GivenDevice, StackHost};
-use crate::session::serving::notify::tell_stopping;
-use crate::session::serving::watch::DeviceWatch;
+use crate::session::serving::notify::{tell_longer_stop, tell_stopping};
+use crate::session::serving::watch::{DeviceWatch, Losses, Places};
 
 /// Maximum duration of a clean stop. Data that is not written back then stays in the log, as after a crash.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
+/// Maximum duration of a stop that has to write everything back, as a log is lost when the server ends.
+const STOP_WITHOUT_LOG_MAX: Nanos = Nanos::from_secs(86_400);
 /// Duration of a stop after which a message says that it is still stopping.
 const STOP_LONG: Nanos = Nanos::from_secs(5);
 /// That message names the devices that have not answered for this long.
@@ -81,10 +83,11 @@ struct Asking {
     until: Nanos,
 }
 
-/// The clients that have the device, and the call for which they were looked up; none for a signal.
+/// The clients that have the device, the devices that are lost by a stop, and the call for which they were looked up; none for a signal.
 struct LookedUp {
     call: Option<CallId>,
     peers: Vec<Peer>,
+    lost: Losses,
 }
 
 /// Announces that clients can connect. The argument has the places of the front-ends that were waited for.
@@ -146,7 +149,34 @@ impl Served {
     fn begin_stop(&mut self, context: &mut Context<'_>) {
         tell_stopping();
         self.asked = Some(context.now());
-        context.stop(STOP_MAX);
+        let longest = if self.loses_log() { STOP_WITHOUT_LOG_MAX } else { STOP_MAX };
+        if longest > STOP_MAX {
+            tell_longer_stop(longest.as_secs_f64());
+        }
+        context.stop(longest);
+    }
+
+    /// True if the device of a log works only until the server ends.
+    fn loses_log(&self) -> bool {
+        let mut names = self.watch.removed().filter_map(|device| self.host.device_name(device));
+        names.any(|name| self.host.holds_log(name))
+    }
+
+    /// Describes why a stop would lose data, as a device works only until the server ends; none if it would not.
+    fn loss_by_stop(&self, for_restart: bool) -> Option<String> {
+        let mut names = self.watch.removed().filter_map(|device| self.host.device_name(device));
+        let (name, holds_log) = names.find_map(|name| {
+            let holds_log = self.host.holds_log(name);
+            (!holds_log || for_restart).then(|| (name.to_owned(), holds_log))
+        })?;
+        Some(match holds_log {
+            true => format!(
+                "device \"{name}\" is lost when the server ends, so the next server would not find the log"
+            ),
+            false => format!(
+                "device \"{name}\" was deleted or removed, and what is on it is lost when the server ends"
+            ),
+        })
     }
 
     /// Stops, if no client has the device or the call allows that.
@@ -159,13 +189,14 @@ impl Served {
         self.look_up(Some(call), context);
     }
 
-    /// Looks up, on a thread, which clients have the device.
+    /// Looks up, on a thread, which clients have the device, and which devices are lost by a stop.
     fn look_up(&mut self, call: Option<CallId>, context: &mut Context<'_>) {
         let (peers, waker, told) = (context.peers(), context.waker(), self.looked_up.0.clone());
+        let places = Places::of(context.driver());
         let looks_up = move || {
             let peers = peers.into_iter().filter_map(UnknownPeer::look_up).collect();
             // Nobody waits any more where this fails.
-            let _ = told.send(LookedUp { call, peers });
+            let _ = told.send(LookedUp { call, peers, lost: places.look() });
             waker.wake();
         };
         match (thread::Builder::new().name("dcd-look-up".to_owned()).spawn(looks_up), call) {
@@ -178,7 +209,8 @@ impl Served {
 
     /// Takes the results of look-ups, and refuses calls whose look-up takes too long.
     fn take_looked_up(&mut self, context: &mut Context<'_>) {
-        while let Ok(LookedUp { call, peers }) = self.looked_up.1.try_recv() {
+        while let Ok(LookedUp { call, peers, lost }) = self.looked_up.1.try_recv() {
+            self.watch.found(lost);
             match call {
                 None => self.tell_peers(&peers),
                 Some(call) => {
@@ -187,7 +219,9 @@ impl Served {
                     };
                     let Asking { for_restart, .. } = self.asking.swap_remove(place);
                     let wait = peers.iter().all(|peer| peer.waits);
-                    if peers.is_empty() || (wait && for_restart) || self.asked.is_some() {
+                    if let Some(loss) = self.loss_by_stop(for_restart).filter(|_| self.asked.is_none()) {
+                        context.answer(call, json!({ "stopped": false, "loss": loss }), true);
+                    } else if peers.is_empty() || (wait && for_restart) || self.asked.is_some() {
                         self.stop_for(call, context);
                     } else {
                         let clients: Vec<String> = peers.iter().map(describe).collect();
@@ -232,6 +266,16 @@ impl Served {
             return;
         }
         self.told_long = true;
+        if self.loses_log() {
+            let left = HumanBytes(self.host.dirty_bytes(context.now(), context.stack_mut()));
+            return self.tell_waiting(
+                context,
+                &format!(
+                    "still stopping: {left} are written back first, as the log is lost when the server ends. Do not end it before: that data \
+                     would be lost"
+                ),
+            );
+        }
         let owing = self.watch.owing(context.driver(), OWING, |device| self.host.device_name(device));
         let why = match owing.is_empty() {
             true => "the disks have not completed their operations yet".to_owned(),
@@ -242,6 +286,10 @@ impl Served {
             STOP_MAX.as_secs_f64(),
             self.left
         );
+        self.tell_waiting(context, &text);
+    }
+
+    fn tell_waiting(&self, context: &mut Context<'_>, text: &str) {
         warnln!("dcd: {text}");
         for call in &self.stop_calls {
             context.answer(*call, json!({ "waiting": text }), false);
@@ -308,7 +356,7 @@ impl Served {
         self.host.records.end();
         self.tell();
         while self.lookups > 0
-            && let Ok(LookedUp { call, peers }) = self.looked_up.1.recv_timeout(LOOK_UP_AT_END)
+            && let Ok(LookedUp { call, peers, .. }) = self.looked_up.1.recv_timeout(LOOK_UP_AT_END)
         {
             if call.is_none() {
                 self.tell_peers(&peers);
@@ -477,7 +525,8 @@ impl dcd_io::Host for Served {
     fn quiesced(&mut self, context: &mut Context<'_>) {
         self.stopping = true;
         let now = context.now();
-        self.host.stop(now, context.stack_mut());
+        let loses_log = self.loses_log();
+        self.host.stop(now, context.stack_mut(), loses_log);
         self.after(context);
     }
 

@@ -47,6 +47,8 @@ pub struct ServerStatus {
     pub trends: BTreeMap<String, Trend>,
     /// Write-back of each log cache, by name.
     pub writeback: BTreeMap<String, WritebackStatus>,
+    /// Log caches whose setting is `writes = "through"`, whether their logs are empty yet or not.
+    pub writes_to_go_through: Vec<String>,
 }
 
 /// A disk that is served.
@@ -100,6 +102,10 @@ pub struct DeviceStatus {
     pub failed_no_space: u64,
     /// State of an export's connection, in words; none for other devices.
     pub connection: Option<String>,
+    /// Reason why the next start would not find it; none where it would.
+    pub removed: Option<String>,
+    /// True if it holds a log, or a leg of one, and no data of the disks.
+    pub holds_log: bool,
 }
 
 impl DeviceStatus {
@@ -118,6 +124,8 @@ pub enum DeviceState {
     Errors,
     /// An answer has been due for long.
     NotAnswering,
+    /// The open device works, but the next start would not find it.
+    Removed,
     /// The cache or array that it belongs to runs without it.
     Failed,
 }
@@ -128,6 +136,7 @@ impl DeviceState {
             DeviceState::Ok => "ok",
             DeviceState::Errors => "errors",
             DeviceState::NotAnswering => "not-answering",
+            DeviceState::Removed => "removed",
             DeviceState::Failed => "failed",
         }
     }

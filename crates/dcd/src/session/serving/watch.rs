@@ -1,12 +1,12 @@
 //! Reports to the administrator, unasked, devices that do not answer, and a start that takes long.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dcd_engine::{DeviceIndex, Nanos, Pump};
-use dcd_io::{Device, Driver, Failures, LinkStatus, Signals, UnansweredOps};
+use dcd_io::{Device, Driver, Failures, LinkStatus, OpenedPlace, Signals, UnansweredOps};
 
 use crate::messages;
 use crate::session::serving::notify::tell_doing;
@@ -35,6 +35,7 @@ pub struct DeviceWatch {
     silent: BTreeMap<DeviceIndex, Nanos>,
     /// Number of losses of each connection, and whether it was up, as last reported.
     links: BTreeMap<DeviceIndex, (u64, bool)>,
+    places: PlaceWatch,
 }
 
 impl DeviceWatch {
@@ -56,6 +57,15 @@ impl DeviceWatch {
         self.looked = now;
         let devices = self.owed(driver, SILENCE);
         let mut news = self.look_at_links(driver, &name);
+        for (device, loss) in self.places.look(driver) {
+            let named = named(driver, device, &name);
+            news.push(match loss {
+                Some(loss) => format!(
+                    "{named}: {loss}, while it is in use. It works until this server ends, and is lost then: \"dcd status\" says what to do"
+                ),
+                None => format!("{named} has its place again"),
+            });
+        }
         for owed in &devices {
             if self.silent.insert(owed.device, owed.since).is_none() {
                 let text = describe(now, driver, owed, &name);
@@ -151,6 +161,16 @@ impl DeviceWatch {
         self.owed(driver, SILENCE).into_iter().map(device).collect()
     }
 
+    /// Takes what a look elsewhere has found.
+    pub fn found(&mut self, lost: Losses) {
+        self.places.lost = lost;
+    }
+
+    /// The devices that the next start would not find.
+    pub fn removed(&self) -> impl Iterator<Item = DeviceIndex> {
+        self.places.lost.keys().copied()
+    }
+
     /// Returns the status of all open devices. The driver does not know if a cache or array runs without one.
     pub fn devices<'a>(
         &self,
@@ -163,7 +183,10 @@ impl DeviceWatch {
             let Failures { reads, writes, flushes, no_space } = device.failures();
             let link = device.link();
             let is_cut = link.as_ref().is_some_and(|link| link.connections == 0);
-            let state = if is_cut || silent.iter().any(|owed| owed.device == index) {
+            let removed = self.places.lost.get(&index).copied();
+            let state = if removed.is_some() {
+                DeviceState::Removed
+            } else if is_cut || silent.iter().any(|owed| owed.device == index) {
                 DeviceState::NotAnswering
             } else if device.failures() == Failures::default() {
                 DeviceState::Ok
@@ -179,6 +202,8 @@ impl DeviceWatch {
                 failed_flushes: flushes,
                 failed_no_space: no_space,
                 connection: link.map(|link| connection(&link)),
+                removed: removed.map(str::to_owned),
+                holds_log: false,
             }
         };
         driver.devices().iter().enumerate().filter(|(_, device)| device.is_open()).map(status).collect()
@@ -220,6 +245,72 @@ fn named<'a>(driver: &Driver, device: DeviceIndex, name: &impl Fn(DeviceIndex) -
         Some(name) => format!("device \"{name}\" ({path})"),
         None => format!("device {path}"),
     }
+}
+
+/// Looks for the places of open devices, on a thread of its own: a look may wait for a file system.
+#[derive(Default)]
+struct PlaceWatch {
+    /// The thread, once there is one; none where it cannot be started.
+    thread: Option<(mpsc::Sender<Places>, mpsc::Receiver<Losses>)>,
+    /// True while the thread looks.
+    looks: bool,
+    /// Devices without a place, and why; those of them that the administrator knows of.
+    lost: Losses,
+    told: Losses,
+}
+
+/// The places of open devices.
+pub struct Places(Vec<(DeviceIndex, OpenedPlace)>);
+
+/// Devices that the next start would not find, and why.
+pub type Losses = BTreeMap<DeviceIndex, &'static str>;
+
+impl Places {
+    pub fn of(driver: &Driver) -> Places {
+        let open = driver.devices().iter().enumerate().filter(|(_, device)| device.is_open());
+        Places(
+            open.filter_map(|(index, device)| Some((DeviceIndex(index), device.place()?.clone()))).collect(),
+        )
+    }
+
+    /// Looks for them, which may wait for a file system.
+    pub fn look(&self) -> Losses {
+        self.0.iter().filter_map(|(device, place)| Some((*device, place.loss()?))).collect()
+    }
+}
+
+impl PlaceWatch {
+    /// Begins a look, and returns the changes since the last call: the loss of a device, or none where it has its place again.
+    fn look(&mut self, driver: &Driver) -> Vec<(DeviceIndex, Option<&'static str>)> {
+        let (ask, found) = self.thread.get_or_insert_with(start_looking);
+        if let Ok(lost) = found.try_recv() {
+            (self.looks, self.lost) = (false, lost);
+        }
+        if !self.looks {
+            self.looks = ask.send(Places::of(driver)).is_ok();
+        }
+        let before = std::mem::replace(&mut self.told, self.lost.clone());
+        let all: BTreeSet<&DeviceIndex> = before.keys().chain(self.lost.keys()).collect();
+        let is_open = |device: &DeviceIndex| driver.devices().get(device.0).is_some_and(Device::is_open);
+        let changed = |device: &DeviceIndex| self.lost.get(device) != before.get(device) && is_open(device);
+        let changes = all.into_iter().filter(|device| changed(device));
+        changes.map(|device| (*device, self.lost.get(device).copied())).collect()
+    }
+}
+
+fn start_looking() -> (mpsc::Sender<Places>, mpsc::Receiver<Losses>) {
+    let (ask, asked) = mpsc::channel::<Places>();
+    let (tell, found) = mpsc::channel();
+    let look = move || {
+        for places in asked {
+            if tell.send(places.look()).is_err() {
+                return;
+            }
+        }
+    };
+    // Without the thread, a loss is only noticed at a stop.
+    let _ = thread::Builder::new().name("dcd-places".to_owned()).spawn(look);
+    (ask, found)
 }
 
 /// Watches a start, on a thread of its own: the thread that starts may wait for a device indefinitely.

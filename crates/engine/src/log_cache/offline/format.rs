@@ -2,7 +2,7 @@
 //!
 //! The old superblocks are erased first, the live one last, each with a flush. Then a rotational log is measured by writing in its area.
 //! Then the new superblock is written and flushed, twice, so that both copies are good. A crash in between leaves the old cache or no
-//! cache, never half of one. Segments need no preparation: old records in them carry another cache's UUID.
+//! cache, never half of one: a mark in place of the superblocks says that the content is of no use. Segments need no preparation: old records in them carry another cache's UUID.
 
 use super::measure::{FORMAT_TIME_MAX, measure};
 use super::superblock::{read_copies, write_superblock};
@@ -11,11 +11,30 @@ use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::*;
 use crate::log_cache::recover::{RecoverError, WalkOptions, walk};
 use crate::log_cache::spindle::{Spin, Spindle};
-use crate::{BlockDevice, Buf, SECTOR_BYTES};
+use crate::{BlockDevice, Buf, IoError, SECTOR_BYTES};
 
 const SEGMENTS_WANTED: u64 = 8192;
 /// Minimum number of segments that hold a track: with fewer, little of the log could be reused at a time.
 const TRACK_SEGMENTS_MIN: u64 = 16;
+
+/// Mark in place of a superblock that a format has erased.
+const FORMAT_BEGUN: [u8; 8] = *b"DCDBEGUN";
+
+/// True for a log whose format was cut off: what is on it is of no use.
+///
+/// # Errors
+/// Where the device cannot be read.
+pub fn is_format_begun(log: &mut dyn BlockDevice) -> Result<bool, IoError> {
+    for at in SUPERBLOCK_SECTORS {
+        if log.read(at, FORMAT_BLOCK_BYTES)?.bytes().starts_with(&FORMAT_BEGUN) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Bytes that are read to see the mark: a block of any device.
+const FORMAT_BLOCK_BYTES: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
@@ -58,8 +77,9 @@ pub fn format(
     });
     let order = if live == Some(0) { [1, 0] } else { [0, 1] };
     for index in order {
-        log.write(SUPERBLOCK_SECTORS[index], Buf::zeroed(SUPERBLOCK_AREA_BYTES))
-            .map_err(LogError::io("erasing the old superblock"))?;
+        let mut erased = Buf::zeroed(SUPERBLOCK_AREA_BYTES);
+        erased.bytes_mut()[..FORMAT_BEGUN.len()].copy_from_slice(&FORMAT_BEGUN);
+        log.write(SUPERBLOCK_SECTORS[index], erased).map_err(LogError::io("erasing the old superblock"))?;
         log.flush().map_err(LogError::io("flushing the log device"))?;
     }
     // Measured only now: a crash while the area is written must leave no superblock that believes in the old records.
