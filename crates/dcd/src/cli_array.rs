@@ -43,7 +43,8 @@ pub struct ArrayArgs {
 
 /// Make the array that a stack file describes: superblocks on its members and spares
 ///
-/// This overwrites the members. It is refused without --force if one of them is not blank (zeroes). The first start computes the parity in the background; until then no member may fail.
+/// This overwrites the members. It is refused without --force if one of them is not blank (zeroes). The first start computes the
+/// parity in the background; until then no member may fail.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -25,7 +25,7 @@ struct ListedStack {
     is_served: bool,
     /// None if it is not known.
     dirty_bytes: Option<u64>,
-    /// The same for people: what is to be discarded or zeroed, which takes almost no time, is told apart.
+    /// Dirty data in words: discards and zeroes, which take almost no time to write back, are told apart.
     #[serde(skip)]
     dirty: Option<String>,
     /// The data disk; none if the stack file cannot be read.

@@ -130,7 +130,7 @@ mod tests {
         for size in [512, 3 << 20, 64 << 20, (64 << 20) + 512] {
             assert_eq!(probe(&mut MemoryDevice::new(size)).unwrap(), None, "{size}");
             let sample = (1 << 20) + (size.saturating_sub(2 << 20) / SAMPLES * 7) / 4096 * 4096;
-            for at in [0, 511, (1 << 20) - 1, sample + 4095, size - (1 << 20), size - 1] {
+            for at in [0, 511, (1 << 20) - 1, sample + 4095, size.saturating_sub(1 << 20), size - 1] {
                 if at < size {
                     let seen = probe(&mut with_byte(size, at)).unwrap().unwrap();
                     assert_eq!(seen, format!("content that dcd does not know (at byte {at})"), "{size}");

@@ -59,8 +59,8 @@ fn number(device: u64) -> String {
     format!("{}:{}", libc::major(device), libc::minor(device))
 }
 
-/// True for a file in RAM (tmpfs, ramfs), or a block device of RAM: its content is lost at each restart of the machine. A file that is missing
-/// is looked for in its directory.
+/// Tells a file in RAM (tmpfs, ramfs) or a block device of RAM, whose content is lost at each restart of the machine. The directory of a
+/// missing file is looked at.
 pub fn is_in_memory(path: &Path) -> bool {
     let Ok(metadata) = std::fs::metadata(path) else {
         let directory = path.parent().filter(|parent| parent.is_dir());

@@ -20,7 +20,7 @@ use crate::session::devices::remote_spec;
 use crate::session::random::random_id;
 use crate::session::serving::host::{GivenDevice, StackHost};
 use crate::session::serving::notify::{tell_longer_stop, tell_stopping};
-use crate::session::serving::watch::{DeviceWatch, Losses, Places};
+use crate::session::serving::watch::{DeviceWatch, OpenPlaces, RemovedDevices};
 
 /// Maximum duration of a clean stop. Data that is not written back then stays in the log, as after a crash.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -87,7 +87,7 @@ struct Asking {
 struct LookedUp {
     call: Option<CallId>,
     peers: Vec<Peer>,
-    lost: Losses,
+    lost: RemovedDevices,
 }
 
 /// Announces that clients can connect. The argument has the places of the front-ends that were waited for.
@@ -192,7 +192,7 @@ impl Served {
     /// Looks up, on a thread, which clients have the device, and which devices are lost by a stop.
     fn look_up(&mut self, call: Option<CallId>, context: &mut Context<'_>) {
         let (peers, waker, told) = (context.peers(), context.waker(), self.looked_up.0.clone());
-        let places = Places::of(context.driver());
+        let places = OpenPlaces::of(context.driver());
         let looks_up = move || {
             let peers = peers.into_iter().filter_map(UnknownPeer::look_up).collect();
             // Nobody waits any more where this fails.

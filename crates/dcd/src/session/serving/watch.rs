@@ -162,7 +162,7 @@ impl DeviceWatch {
     }
 
     /// Takes what a look elsewhere has found.
-    pub fn found(&mut self, lost: Losses) {
+    pub fn found(&mut self, lost: RemovedDevices) {
         self.places.lost = lost;
     }
 
@@ -251,30 +251,30 @@ fn named<'a>(driver: &Driver, device: DeviceIndex, name: &impl Fn(DeviceIndex) -
 #[derive(Default)]
 struct PlaceWatch {
     /// The thread, once there is one; none where it cannot be started.
-    thread: Option<(mpsc::Sender<Places>, mpsc::Receiver<Losses>)>,
+    thread: Option<(mpsc::Sender<OpenPlaces>, mpsc::Receiver<RemovedDevices>)>,
     /// True while the thread looks.
     looks: bool,
     /// Devices without a place, and why; those of them that the administrator knows of.
-    lost: Losses,
-    told: Losses,
+    lost: RemovedDevices,
+    told: RemovedDevices,
 }
 
 /// The places of open devices.
-pub struct Places(Vec<(DeviceIndex, OpenedPlace)>);
+pub struct OpenPlaces(Vec<(DeviceIndex, OpenedPlace)>);
 
 /// Devices that the next start would not find, and why.
-pub type Losses = BTreeMap<DeviceIndex, &'static str>;
+pub type RemovedDevices = BTreeMap<DeviceIndex, &'static str>;
 
-impl Places {
-    pub fn of(driver: &Driver) -> Places {
+impl OpenPlaces {
+    pub fn of(driver: &Driver) -> OpenPlaces {
         let open = driver.devices().iter().enumerate().filter(|(_, device)| device.is_open());
-        Places(
+        OpenPlaces(
             open.filter_map(|(index, device)| Some((DeviceIndex(index), device.place()?.clone()))).collect(),
         )
     }
 
     /// Looks for them, which may wait for a file system.
-    pub fn look(&self) -> Losses {
+    pub fn look(&self) -> RemovedDevices {
         self.0.iter().filter_map(|(device, place)| Some((*device, place.loss()?))).collect()
     }
 }
@@ -287,7 +287,7 @@ impl PlaceWatch {
             (self.looks, self.lost) = (false, lost);
         }
         if !self.looks {
-            self.looks = ask.send(Places::of(driver)).is_ok();
+            self.looks = ask.send(OpenPlaces::of(driver)).is_ok();
         }
         let before = std::mem::replace(&mut self.told, self.lost.clone());
         let all: BTreeSet<&DeviceIndex> = before.keys().chain(self.lost.keys()).collect();
@@ -298,8 +298,8 @@ impl PlaceWatch {
     }
 }
 
-fn start_looking() -> (mpsc::Sender<Places>, mpsc::Receiver<Losses>) {
-    let (ask, asked) = mpsc::channel::<Places>();
+fn start_looking() -> (mpsc::Sender<OpenPlaces>, mpsc::Receiver<RemovedDevices>) {
+    let (ask, asked) = mpsc::channel::<OpenPlaces>();
     let (tell, found) = mpsc::channel();
     let look = move || {
         for places in asked {

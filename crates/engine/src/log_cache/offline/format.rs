@@ -2,7 +2,8 @@
 //!
 //! The old superblocks are erased first, the live one last, each with a flush. Then a rotational log is measured by writing in its area.
 //! Then the new superblock is written and flushed, twice, so that both copies are good. A crash in between leaves the old cache or no
-//! cache, never half of one: a mark in place of the superblocks says that the content is of no use. Segments need no preparation: old records in them carry another cache's UUID.
+//! cache, never half of one: a mark in place of the superblocks says that the content is of no use. Segments need no preparation: old
+//! records in them carry another cache's UUID.
 
 use super::measure::{FORMAT_TIME_MAX, measure};
 use super::superblock::{read_copies, write_superblock};
