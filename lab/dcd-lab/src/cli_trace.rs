@@ -8,7 +8,7 @@ use dcd_engine::Nanos;
 
 /// Convert, measure, make, cut, scale and merge block traces
 ///
-/// The format of a trace is recognised by its content, and it may be compressed (gzip, zstd, xz, bzip2). "-" is
+/// The format of a trace is recognised by its content, and it may be compressed (gzip, zstd, xz, bzip2, lz4, zip). "-" is
 /// standard input or output. A name DEVICE with a DEVICE.blktrace.0 beside it is a recording of blktrace, all CPUs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -41,7 +41,11 @@ pub struct InputArgs {
     /// The format of the input, when its content does not tell (dcd trace formats)
     #[arg(long, value_name = "FORMAT")]
     pub from: Option<String>,
-    /// Leave malformed records out and count them, and use the good part of a compressed file that was cut off
+    /// The columns of text in another format, in their order, with units: time:s, end:us, latency:ms, offset:bytes,
+    /// size:sectors, op, op:0=read, device, host, program, and - for any other
+    #[arg(long, value_name = "COLUMNS", conflicts_with = "from")]
+    pub columns: Option<dcd_trace::Columns>,
+    /// Leave all malformed records out and count them, and use the good part of a compressed file that was cut off
     #[arg(long)]
     pub skip_bad: bool,
     /// No progress, only errors
@@ -67,6 +71,7 @@ Examples:
   dcd trace convert Financial1.spc.bz2 financial.dcd
   dcd trace convert sdb.dcd sdb.fio --to fio3
   dcd trace convert hm_0.csv hm_0.trace --to disksim --from-zero
+  dcd trace convert mine.csv mine.dcd --columns time:s,device,op,offset:bytes,size:bytes,latency:us
   dcd trace convert broken.csv good.dcd --skip-bad --only read,write
   blktrace -d /dev/sdb -o - | dcd trace convert --from blktrace - sdb.dcd")]
 pub struct Convert {

@@ -25,6 +25,12 @@ pub enum TraceError {
     /// A record is wrong; the reader can go on after it.
     #[error("{file}: {} {number}: {what}. Mend it, name the right format with --from, or leave such records out with --skip-bad", unit.name())]
     Malformed { file: String, unit: Unit, number: u64, what: String },
+    /// More lines are wrong than one would overlook.
+    #[error(
+        "{file}: {bad} of the first {lines} lines are wrong: {first}. Name the right format with --from, or the columns with \
+         --columns, or leave such lines out with --skip-bad"
+    )]
+    TooManyBad { file: String, bad: u64, lines: u64, first: String },
     /// All that is left of compressed data has been read.
     #[error(
         "{file}: the compressed data is damaged or was cut off ({what}); --skip-bad uses what comes before"
@@ -60,6 +66,16 @@ pub enum TraceError {
 impl TraceError {
     pub fn io(file: &str, source: io::Error) -> TraceError {
         TraceError::Io { file: file.to_owned(), source }
+    }
+
+    /// Place and problem of one record, without its file.
+    pub fn of_one_record(&self) -> Option<(Unit, String)> {
+        match self {
+            TraceError::Malformed { unit, number, what, .. } => {
+                Some((*unit, format!("{} {number}: {what}", unit.name())))
+            }
+            _ => None,
+        }
     }
 
     /// True if the reader can go on with the next record.

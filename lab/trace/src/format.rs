@@ -127,22 +127,29 @@ impl std::fmt::Debug for Format {
 /// Every format. A new one is one file under `formats` and one row here.
 pub const FORMATS: &[&Format] = &[
     &formats::compact::FORMAT,
-    &formats::comma::MSR,
-    &formats::comma::SPC,
+    &formats::table::MSR,
+    &formats::table::SPC,
     &formats::disksim::FORMAT,
     &formats::disksim::MQSIM,
     &formats::validate::FORMAT,
     &formats::srt::FORMAT,
     &formats::blkparse::FORMAT,
+    &formats::blkparse::PERF,
     &formats::blktrace::FORMAT,
-    &formats::csv::FORMAT,
+    &formats::table::CSV,
     &formats::fio::V2,
     &formats::fio::V3,
     &formats::vscsi::V1,
     &formats::vscsi::V2,
-    &formats::comma::ALIBABA,
-    &formats::comma::TENCENT,
+    &formats::table::ALIBABA,
+    &formats::table::TENCENT,
+    &formats::table::SYSTOR,
+    &formats::table::K5,
+    &formats::table::FIU,
+    &formats::table::FIO_LOG,
+    &formats::table::ETW,
     &formats::oracle::FORMAT,
+    &formats::oracle::LCS,
 ];
 
 /// The names of all formats, or of those that can be written.
@@ -193,6 +200,12 @@ pub fn recognise(file: &str, bytes: &[u8]) -> Result<&'static Format, TraceError
         }
         (None, _) if bytes.starts_with(b"PAR1") => {
             let what = "this is Parquet: convert it first (duckdb -csv -c \"FROM 'FILE'\"); dcd-lab-traces(7) has the columns".to_owned();
+            Err(TraceError::Unreadable { file: file.to_owned(), what })
+        }
+        (None, _) if bytes.get(257..262) == Some(b"ustar") => {
+            let what =
+                "this is a tar archive: unpack it first (tar -xOf ARCHIVE NAME | dcd trace convert - ...)"
+                    .to_owned();
             Err(TraceError::Unreadable { file: file.to_owned(), what })
         }
         (None, _) => {

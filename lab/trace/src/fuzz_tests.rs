@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use dcd_engine::Nanos;
 use dcd_trace::{
-    Characteriser, Cut, Cutter, DeviceId, FORMATS, Format, LBA_END_MAX, Merge, Options, ReadTrace, Record,
-    RecordOp, Scale, Scaler, TraceError, open_input, range, recognise, writer,
+    Characteriser, Cut, Cutter, DeviceId, FORMATS, Format, LBA_END_MAX, Merge, Options, ReadTrace, Reading,
+    Record, RecordOp, Scale, Scaler, TraceError, open_input, range, recognise, writer,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -77,8 +77,20 @@ fn one(seed: u64, case: u64) {
         }
     }
     let _ = recognise("fuzz", &bytes);
+    if random.random_ratio(1, 8) {
+        let columns = [
+            "time:s,device,op,offset:bytes,size:bytes,latency:us",
+            "end:ms,latency:ns,op:0=read,size:8,offset:sectors",
+        ];
+        let columns = columns[random.random_range(0..columns.len())].parse().expect("they are columns");
+        let input = crate::testing::input("fuzz", bytes.clone());
+        if let Ok(reader) = crate::formats::table::open_columns(input, &columns) {
+            follow(reader, &mut random);
+        }
+    }
     let named = random.random_bool(0.7).then_some(format);
-    let opened = open_input("fuzz".to_owned(), Box::new(Cursor::new(bytes)), named, None);
+    let reading = Reading { format: named, columns: None, skip_bad: random.random_bool(0.5) };
+    let opened = open_input("fuzz".to_owned(), Box::new(Cursor::new(bytes)), &reading, None);
     if let Ok(opened) = opened {
         follow(opened.reader, &mut random);
     }
@@ -183,6 +195,28 @@ fn sample(format: &'static Format, random: &mut ChaCha8Rng) -> Vec<u8> {
             b"W Hit    4583176   4    663.00000  45422.00000\nR Miss 4583180 4 607.0 3.4e+04\n".repeat(3)
         }
         "srt" => srt(&records),
+        "systor" => b"1456095145.133076,0.000806,R,4,899056122368,131072\n1456095146.1,,,4,0,512\n".repeat(4),
+        "k5" => b"2,1508630400.25,W,4096,8192\n2,1508630401.5,R,8192,512\n".repeat(4),
+        "fiu" => b"89968195792462 20782 gzip a 283193184 8 R 6 0 56f11b711d\n".repeat(4),
+        "fio-log" => b"5, 2000000, 1, 4096, 8192, 0x0000\n6, 5, 0, 4096, 0, 0\n".repeat(4),
+        "etw" => {
+            let rows = " DiskRead, 2664955, p ( 980), 0x6c80556e00, 0x00010000, 183, 3\n".repeat(4);
+            format!(
+                "DiskRead, TimeStamp, Process Name ( PID), ByteOffset, IOSize, ElapsedTime, DiskNum\n{rows}"
+            )
+            .into_bytes()
+        }
+        "perf" => b"a b 12 [000] 6011.824759: block:block_rq_issue: 254,16 FWFS 0 () 7322849 + 16 [a]\n\
+            a 12 [000] 6011.9: block:block_rq_complete: 254,16 WFS () 7322849 + 16 [0]\n"
+            .repeat(4),
+        "lcs" => {
+            let mut bytes = vec![0; 8192];
+            bytes[..8].copy_from_slice(&0x1234_5678_9abc_def0u64.to_le_bytes());
+            bytes[8] = random.random_range(1..9);
+            bytes.copy_within(..8, 8184);
+            bytes.extend(oracle(&records));
+            bytes
+        }
         "oracle-general" => oracle(&records),
         "blktrace" if random.random_bool(0.3) => blktrace_8(&records),
         "csv" if random.random_bool(0.5) => csv(random),
@@ -203,9 +237,11 @@ fn sample(format: &'static Format, random: &mut ChaCha8Rng) -> Vec<u8> {
 }
 
 fn csv(random: &mut ChaCha8Rng) -> Vec<u8> {
-    let (header, rows) = match random.random_bool(0.5) {
-        true => ("version,time,op,size,lbn\n", "1,33898,2a,6656,40409911\n1,33899,28,512,4293\n"),
-        false => (
+    let (header, rows) = match random.random_range(0..4) {
+        0 => ("TIME(s) COMM DISK T SECTOR BYTES LAT(ms)\n", "2.000004 a b xvda1 WFS 13092560 4096 0.74\n"),
+        1 => ("STARTs,ENDs,TYPE,DEV,BLOCK,BYTES,LATms\n", "5.5,6.5,W,202.1,13092560,4096,0.74\n"),
+        2 => ("version,time,op,size,lbn\n", "1,33898,2a,6656,40409911\n1,33899,28,512,4293\n"),
+        _ => (
             "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n",
             "5,hm,0,Write,9056014336,2048,2833\n6,a,1,Read,0,512,0\n",
         ),
@@ -250,6 +286,16 @@ fn blktrace_8(records: &[Record]) -> Vec<u8> {
 }
 
 fn compressed(bytes: &[u8], random: &mut ChaCha8Rng) -> Vec<u8> {
+    if random.random_bool(0.3) {
+        return crate::zip::archive(&[("a", bytes)], 8 * random.random_range(0..2), random.random_bool(0.5));
+    }
+    if random.random_bool(0.3) {
+        let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        return encoder
+            .write_all(bytes)
+            .and_then(|()| encoder.finish().map_err(std::io::Error::other))
+            .expect("memory does not fail");
+    }
     if random.random_bool(0.5) {
         return zstd::bulk::compress(bytes, 1).expect("memory does not fail");
     }

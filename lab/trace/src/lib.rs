@@ -9,11 +9,11 @@
 //! | `format`, `formats` | the table of formats, how one is recognised; each format |
 //! | `text`, `records` | what the text formats share, and the binary ones |
 //! | `error` | what can be wrong, where, and what to do |
-//! | `stage` | skip, cut, scale, merge: readers over readers |
+//! | `stage` | cut, scale, merge: readers over readers |
 //! | `characterise`, `history`, `figures` | what a trace is like |
 //! | `distance` | what an LRU cache of each size would absorb |
 //! | `synthesise` | traces that have given characteristics |
-//! | `open` | files, compressed files, standard input and output |
+//! | `open` | files, compressed files, standard input and output; what is wrong is left out or refused |
 
 #[cfg(test)]
 extern crate self as dcd_trace;
@@ -37,6 +37,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod text;
+mod zip;
 
 pub use characterise::{Characteriser, Options};
 pub use dcd_stack::{DeviceId, Inputs, LBA_END_MAX, OutputError, Record, RecordOp};
@@ -44,5 +45,6 @@ pub use distance::OverwriteDistances;
 pub use error::{TraceError, Unit};
 pub use figures::{Blocks, Characteristics, Distribution, Figures, Requests};
 pub use format::{FORMATS, Format, Input, ReadTrace, WriteTrace, by_name, names, recognise, writer};
-pub use open::{OpenTrace, create, inputs_of_trace, open, open_input};
-pub use stage::{Cut, Cutter, Merge, Renumber, Scale, Scaler, SkipBad, range};
+pub use formats::table::Columns;
+pub use open::{OpenTrace, Reading, create, inputs_of_trace, open, open_as, open_input};
+pub use stage::{Cut, Cutter, Merge, Renumber, Scale, Scaler, range};

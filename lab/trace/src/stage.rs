@@ -1,4 +1,4 @@
-//! Stages between a reader and a writer: leave out bad records, cut, scale, put in order, merge. Each is a reader
+//! Stages between a reader and a writer: cut, scale, put in order, merge. Each is a reader
 //! itself, and holds a bounded number of records.
 
 use std::cmp::Reverse;
@@ -11,45 +11,6 @@ use crate::format::ReadTrace;
 use dcd_stack::{DeviceId, Record, RecordOp};
 
 type Source = Box<dyn ReadTrace>;
-
-/// Leaves malformed records out, and counts them.
-pub struct SkipBad {
-    source: Source,
-    skipped: u64,
-    first: Option<String>,
-    cut_off: Option<String>,
-}
-
-impl SkipBad {
-    pub const fn new(source: Source) -> SkipBad {
-        SkipBad { source, skipped: 0, first: None, cut_off: None }
-    }
-}
-
-impl ReadTrace for SkipBad {
-    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
-        loop {
-            match self.source.next_record() {
-                Err(error @ TraceError::CutOff { .. }) => self.cut_off = Some(error.to_string()),
-                Err(error) if error.is_one_record() => {
-                    self.skipped += 1;
-                    self.first.get_or_insert_with(|| error.to_string());
-                }
-                other => return other,
-            }
-        }
-    }
-
-    fn note(&self) -> Option<String> {
-        let own = self
-            .first
-            .as_ref()
-            .map(|first| format!("{} bad records left out; the first: {first}", self.skipped));
-        let notes: Vec<String> =
-            self.source.note().into_iter().chain(own).chain(self.cut_off.clone()).collect();
-        (!notes.is_empty()).then(|| notes.join("; "))
-    }
-}
 
 /// Part of a trace. Times count from its first record.
 #[derive(Clone, Debug, Default)]

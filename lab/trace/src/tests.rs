@@ -3,8 +3,9 @@
 use dcd_engine::Nanos;
 use proptest::prelude::*;
 
-use crate::format::{FORMATS, Format, recognise};
-use crate::testing::{any_records, read, read_all, written};
+use crate::format::{FORMATS, Format, by_name, recognise};
+use crate::testing::{any_records, read, read_all, read_reader, written};
+use crate::{Reading, open_input};
 use dcd_stack::{DeviceId, Record, RecordOp};
 
 fn writable() -> impl Iterator<Item = &'static Format> {
@@ -55,12 +56,69 @@ fn each_format_is_recognised_by_what_it_contains() {
 #[test]
 fn a_wrong_line_is_named_with_its_number_and_the_next_is_read() {
     let text = "0,8,512,R,0.0\n0,8,512,X,0.1\n0,8\n\n0,16,512,W,0.2\n";
-    let (records, errors) = read_all(&crate::formats::comma::SPC, text.as_bytes());
+    let (records, errors) = read_all(&crate::formats::table::SPC, text.as_bytes());
     assert_eq!(records.len(), 2);
     let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert!(errors[0].starts_with("test: line 2: the opcode is neither R nor W: \"X\""), "{}", errors[0]);
     assert!(errors[1].starts_with("test: line 3: the size is missing"), "{}", errors[1]);
     assert!(errors[1].contains("--skip-bad"));
+}
+
+fn opened(text: &str, reading: &Reading) -> (Result<usize, String>, String) {
+    let bytes = Box::new(std::io::Cursor::new(text.as_bytes().to_vec()));
+    let mut trace = match open_input("test".to_owned(), bytes, reading, None) {
+        Ok(trace) => trace,
+        Err(error) => return (Err(error.to_string()), String::new()),
+    };
+    let read =
+        read_reader(&mut *trace.reader).map(|records| records.len()).map_err(|error| error.to_string());
+    (read, trace.reader.note().unwrap_or_default())
+}
+
+#[test]
+fn an_odd_line_costs_that_line_and_many_are_refused() {
+    let good = |count: usize| -> String { (0..count).map(|n| format!("0,{n},512,R,{n}.0\n")).collect() };
+    let (recognised, skip) = (Reading::default(), Reading { skip_bad: true, ..Reading::default() });
+    let (read, note) = opened(&format!("{}0,8,512,X,0.1\n{}", good(20), good(1)), &recognised);
+    assert_eq!(read, Ok(21));
+    assert!(
+        note.contains("1 bad records left out; the first: line 21: the opcode is neither R nor W"),
+        "{note}"
+    );
+    let odd = |count: usize, of: usize| format!("{}{}", good(of), "0,8,512,X,0.1\n".repeat(count));
+    assert_eq!(opened(&odd(5, 600), &recognised).0, Ok(600));
+    let refused = opened(&odd(8, 600), &recognised).0.unwrap_err();
+    assert!(
+        refused.contains("8 of the first 608 lines are wrong: line 601: ") && refused.contains("--skip-bad"),
+        "{refused}"
+    );
+    let refused = opened(&odd(40, 600), &recognised).0.unwrap_err();
+    assert!(refused.contains("17 of the first 617 lines"), "as soon as it is seen: {refused}");
+    let (read, note) = opened(&odd(40, 600), &skip);
+    assert_eq!(read, Ok(600));
+    assert!(note.contains("40 bad records left out"), "{note}");
+    let spc = Reading { format: Some(by_name("spc").unwrap()), ..Reading::default() };
+    assert!(opened("0,8,512,X,0.1\n", &spc).0.unwrap_err().contains("1 of the first 1 lines"));
+    // What follows a wrong record in a binary file may be wrong, too.
+    let blktrace = written(by_name("blktrace").unwrap(), &any_records(300, true));
+    let cut = blktrace[..blktrace.len() - 7].to_vec();
+    let of = |reading: &Reading| {
+        open_input("test".to_owned(), Box::new(std::io::Cursor::new(cut.clone())), reading, None)
+    };
+    assert!(read_reader(&mut *of(&recognised).unwrap().reader).is_err());
+    assert!(read_reader(&mut *of(&skip).unwrap().reader).is_ok());
+}
+
+#[test]
+fn the_columns_of_a_user_decide_before_what_is_recognised() {
+    let reading = Reading {
+        columns: Some("device,offset:bytes,size:bytes,op,time:s".parse().unwrap()),
+        ..Reading::default()
+    };
+    let text = "0,4096,4096,R,1.0\n0,8192,4096,X,1.0\n0,8192,4096,W,2.0\n";
+    let (read, note) = opened(text, &reading);
+    assert_eq!(read, Ok(2));
+    assert!(note.contains("between commas") && note.contains("1 bad records"), "{note}");
 }
 
 #[test]

@@ -199,10 +199,6 @@ pub struct Fields<I> {
     fields: I,
 }
 
-pub fn comma(line: &str) -> Fields<impl Iterator<Item = &str>> {
-    Fields { fields: line.split(',').map(str::trim) }
-}
-
 pub fn blank(line: &str) -> Fields<impl Iterator<Item = &str>> {
     Fields { fields: line.split_ascii_whitespace() }
 }
@@ -218,12 +214,6 @@ impl<'a, I: Iterator<Item = &'a str>> Fields<I> {
 
     pub fn number(&mut self, name: &str) -> Result<u64, String> {
         whole(self.text(name)?, name)
-    }
-
-    pub fn device(&mut self, name: &str) -> Result<DeviceId, String> {
-        let number = self.number(name)?;
-        let id = u32::try_from(number).map_err(|_| format!("the {name} {number} is too large"))?;
-        Ok(DeviceId(id))
     }
 
     /// A decimal number of units of `unit_ns` nanoseconds.

@@ -1,5 +1,6 @@
 //! blkparse text in its default format: `major,minor cpu sequence seconds.nanoseconds pid action rwbs [sector + blocks] ...`.
-//! Requests are made of Q or D, and C events as [`super::blk`] says; other lines (plugs, merges, the summary) are none.
+//! Requests are made of Q or D, and C events as [`super::blk`] says; other lines (plugs, merges, the summary) are none. The same events
+//! are read as `perf script` and ftrace print them: `process [cpu] seconds: block_rq_issue: major,minor rwbs bytes () sector + blocks ...`.
 
 use std::io::Write;
 
@@ -7,7 +8,7 @@ use dcd_engine::{Extent, Lba, Nanos};
 
 use super::blk::{Action, BlkEvent, Completions, Requests, Rwbs};
 use crate::format::{Format, Likeness};
-use crate::text::{Decimal, Fields, Lines, Print, TextReader, TextWriter, blank, counted, whole};
+use crate::text::{Decimal, Fields, Lines, Print, TextReader, TextWriter, blank, counted, decimal, whole};
 use dcd_stack::{DeviceId, Record, RecordOp};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -19,7 +20,7 @@ pub const FORMAT: Format = Format {
     name: "blkparse",
     about: "blkparse text (its default format)",
     recognise: |head| Likeness(head.lines().iter().filter(|line| is_event(line)).count() as u32),
-    read: |input| Ok(Box::new(TextReader::new(input, Assembled::default()))),
+    read: |input| Ok(Box::new(TextReader::new(input, Assembled::of(event)))),
     write: Some(|out| Box::new(TextWriter::new("blkparse", Printer::default(), out))),
     time_unit: Nanos(1),
     has_responses: true,
@@ -28,14 +29,26 @@ pub const FORMAT: Format = Format {
     guess: None,
 };
 
-fn device(text: &str) -> Option<DeviceId> {
+pub const PERF: Format = Format {
+    name: "perf",
+    about: "block events as perf script, trace-cmd and ftrace print them (read only)",
+    recognise: |head| {
+        let is_event = |line: &&&str| matches!(perf_event(line), Ok(Some(_)));
+        Likeness(head.lines().iter().filter(is_event).count() as u32)
+    },
+    read: |input| Ok(Box::new(TextReader::new(input, Assembled::of(perf_event)))),
+    write: None,
+    ..FORMAT
+};
+
+pub(super) fn device(text: &str) -> Option<DeviceId> {
     let (major, minor) = text.split_once(',')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
     (major < 1 << 12 && minor <= MINOR_MASK).then_some(DeviceId(major << MINOR_BITS | minor))
 }
 
 /// Returns the meaning of the letters of rwbs. An F before the operation is PREFLUSH, and one after it is FUA.
-fn rwbs(letters: &str) -> Rwbs {
+pub(super) fn rwbs(letters: &str) -> Rwbs {
     let data = letters.trim_start_matches('F');
     let op = match data.chars().next() {
         _ if data.contains('D') => Some(RecordOp::Discard),
@@ -81,6 +94,29 @@ fn range<'a>(fields: &mut Fields<impl Iterator<Item = &'a str>>) -> Result<(u64,
     }
 }
 
+const PERF_EVENTS: [(&str, Action); 3] = [
+    ("block_bio_queue: ", Action::Queue),
+    ("block_rq_issue: ", Action::Issue),
+    ("block_rq_complete: ", Action::Complete),
+];
+
+fn perf_event(line: &str) -> Result<Option<BlkEvent>, String> {
+    let split = |&(name, action)| line.split_once(name).map(|(before, after)| (before, after, action));
+    let Some((before, after, action)) = PERF_EVENTS.iter().find_map(split) else { return Ok(None) };
+    let stamp = before.trim_end_matches("block:").split_ascii_whitespace().next_back().unwrap_or_default();
+    let at = stamp.strip_suffix(':').and_then(|text| decimal(text, SECOND_NS));
+    let at = at.ok_or_else(|| format!("there is no time before the event: {stamp:?}"))?;
+    let mut fields = blank(after);
+    let number = fields.text("device")?;
+    let device = device(number).ok_or_else(|| format!("the device is not major,minor: {number:?}"))?;
+    let rwbs = rwbs(fields.text("rwbs")?);
+    // Between them an issued request has its bytes and its command, which may have blanks.
+    let (start, count) = after.split_once(" + ").ok_or("the range is missing")?;
+    let start = whole(start.split_ascii_whitespace().next_back().unwrap_or_default(), "sector")?;
+    let sectors = blank(count).number("count of sectors")?;
+    BlkEvent::of(action, (at, device), rwbs, (start, sectors))
+}
+
 /// True if a line has what every event has, also one that is no request: a message, a plug.
 fn is_event(line: &str) -> bool {
     let mut fields = blank(line);
@@ -93,15 +129,21 @@ fn is_event(line: &str) -> bool {
 }
 
 /// The requests that the lines make.
-#[derive(Default)]
 struct Assembled {
+    event: fn(&str) -> Result<Option<BlkEvent>, String>,
     requests: Requests,
     other: u64,
 }
 
+impl Assembled {
+    fn of(event: fn(&str) -> Result<Option<BlkEvent>, String>) -> Assembled {
+        Assembled { event, requests: Requests::default(), other: 0 }
+    }
+}
+
 impl Lines for Assembled {
     fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
-        match event(line)? {
+        match (self.event)(line)? {
             Some(event) => self.requests.event(event),
             None => self.other += 1,
         }
@@ -219,6 +261,34 @@ CPU0 (sda):
                 (flush, false, Some(500))
             ]
         );
+    }
+
+    #[test]
+    fn the_events_of_perf_and_of_ftrace() {
+        let perf = "\
+     randread.pl  2522 [000]  6011.824759: block:block_rq_issue: 254,16 R 0 () 7322849 + 16 [randread.pl]
+         swapper     0 [005] 11879.392794: block:block_rq_issue: 254,0 FF 0 () 0 + 0 [kworker/5:1H]
+ Web Content  1264 [002] 82545.601537: block:block_rq_issue: 259,1 WFS 131072 (2a 00 1) 2209576568 + 256 0x2,0,4 [a + b]
+         swapper     0 [000]  6011.828913: block:block_rq_complete: 254,16 R () 7322849 + 16 [0]
+         swapper     0 [000]  6011.828999: sched:sched_switch: a
+";
+        assert_eq!(crate::recognise("test", perf.as_bytes()).unwrap().name, "perf");
+        let records = read_text(&PERF, perf).unwrap();
+        let read =
+            Record::new(Nanos(6_011_824_759_000), DeviceId(254 << 20 | 16), RecordOp::Read, 7_322_849, 16);
+        assert_eq!(records[0], read.unwrap().answered_after(Some(Nanos(4_154_000))));
+        assert_eq!(records[1].op, RecordOp::Flush);
+        assert_eq!(
+            (records[2].extent.start.0, records[2].extent.sectors, records[2].fua),
+            (2_209_576_568, 256, true)
+        );
+        let ftrace = "\
+# tracer: nop
+           <...>-1234    [001] d..1.  12.345678901: block_bio_queue: 8,0 FWFS 2048 + 8 [jbd2/sda2-8]
+";
+        assert_eq!(crate::recognise("test", ftrace.as_bytes()).unwrap().name, "perf");
+        let ops: Vec<RecordOp> = read_text(&PERF, ftrace).unwrap().iter().map(|record| record.op).collect();
+        assert_eq!(ops, [RecordOp::Flush, RecordOp::Write]);
     }
 
     #[test]

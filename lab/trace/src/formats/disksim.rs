@@ -1,28 +1,26 @@
 //! DiskSim ASCII: `time_ms device block blocks flags` between white space; blocks of 512 bytes, flags in hexadecimal with
 //! bit 0 set for a read. MQSim and SSDsim have the same columns with the time as a whole number of nanoseconds.
 
-use std::io::Write;
-
 use dcd_engine::Nanos;
 
+use super::table::{DISKSIM_SET, MQSIM_SET, Rows, open};
 use crate::format::{Format, Head, Likeness};
-use crate::text::{Decimal, Lines, Print, Refused, TextReader, TextWriter, blank, only_reads_and_writes};
-use dcd_stack::{Record, RecordOp};
+use crate::text::{Lines, TextWriter};
 
-const READ: u64 = 1;
 const MILLISECOND_NS: u64 = 1_000_000;
-
-const DISKSIM: Columns = Columns { unit_ns: MILLISECOND_NS, digits_min: 6 };
-const MQ: Columns = Columns { unit_ns: 1, digits_min: 0 };
 
 pub const FORMAT: Format = Format {
     name: "disksim",
     about: "DiskSim ASCII",
     recognise: |head| {
-        if unit(head) == Some(Unit::Nanoseconds) { Likeness::NONE } else { head.requests(DISKSIM) }
+        if unit(head) == Some(Unit::Nanoseconds) {
+            Likeness::NONE
+        } else {
+            head.requests(Rows::of(&DISKSIM_SET))
+        }
     },
-    read: |input| Ok(Box::new(TextReader::new(input, DISKSIM))),
-    write: Some(|out| Box::new(TextWriter::new("disksim", DISKSIM, out))),
+    read: |input| open(input, Rows::of(&DISKSIM_SET)),
+    write: Some(|out| Box::new(TextWriter::new("disksim", Rows::of(&DISKSIM_SET), out))),
     time_unit: Nanos(1),
     has_responses: false,
     has_discards_and_flushes: false,
@@ -33,12 +31,18 @@ pub const FORMAT: Format = Format {
 pub const MQSIM: Format = Format {
     name: "mqsim",
     about: "the same with whole nanoseconds, as MQSim and SSDsim have it",
-    recognise: |head| if unit(head) == Some(Unit::Milliseconds) { Likeness::NONE } else { head.requests(MQ) },
+    recognise: |head| {
+        if unit(head) == Some(Unit::Milliseconds) {
+            Likeness::NONE
+        } else {
+            head.requests(Rows::of(&MQSIM_SET))
+        }
+    },
     guess: Some(
         "its times are whole numbers, and were taken for nanoseconds; --from disksim takes them for milliseconds",
     ),
-    read: |input| Ok(Box::new(TextReader::new(input, MQ))),
-    write: Some(|out| Box::new(TextWriter::new("mqsim", MQ, out))),
+    read: |input| open(input, Rows::of(&MQSIM_SET)),
+    write: Some(|out| Box::new(TextWriter::new("mqsim", Rows::of(&MQSIM_SET), out))),
     ..FORMAT
 };
 
@@ -56,7 +60,7 @@ enum Unit {
 /// The unit of the times, if they tell: by a decimal point, or as the other unit would be absurd.
 fn unit(head: &Head<'_>) -> Option<Unit> {
     let lines = head.lines();
-    let mut columns = DISKSIM;
+    let mut columns = Rows::of(&DISKSIM_SET);
     let times: Vec<&str> = lines
         .iter()
         .filter(|line| columns.parse(line).is_ok())
@@ -72,50 +76,12 @@ fn unit(head: &Head<'_>) -> Option<Unit> {
     (gap < GAP_MIN_NS).then_some(Unit::Milliseconds)
 }
 
-#[derive(Clone, Copy)]
-struct Columns {
-    unit_ns: u64,
-    digits_min: usize,
-}
-
-impl Lines for Columns {
-    const HAS_HEADER: bool = true;
-
-    fn parse(&mut self, line: &str) -> Result<Option<Record>, String> {
-        let mut fields = blank(line);
-        let at = fields.decimal("time", self.unit_ns)?;
-        let device = fields.device("device number")?;
-        let (start, sectors) = (fields.number("block number")?, fields.number("count of blocks")?);
-        let flags = fields.text("flags")?;
-        let flags = u64::from_str_radix(flags.trim_start_matches("0x"), 16)
-            .map_err(|_| format!("the flags are no hexadecimal number: {flags:?}"))?;
-        fields.end()?;
-        let op = if flags & READ == 0 { RecordOp::Write } else { RecordOp::Read };
-        Ok(Some(Record::new(at, device, op, start, sectors)?))
-    }
-}
-
-impl Print for Columns {
-    fn refuses(&self, record: &Record) -> Option<Refused> {
-        only_reads_and_writes(record)
-    }
-
-    fn print(&mut self, record: &Record, out: &mut dyn Write) -> std::io::Result<()> {
-        let at: &dyn std::fmt::Display = match self.unit_ns {
-            1 => &record.at.0,
-            unit_ns => &Decimal { time: record.at, unit_ns, digits_min: self.digits_min },
-        };
-        let flags = u64::from(record.op == RecordOp::Read);
-        let Record { device, extent, .. } = record;
-        writeln!(out, "{at} {} {} {} {flags}", device.0, extent.start.0, extent.sectors)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{read_text, written};
     use dcd_engine::{Extent, Lba};
+    use dcd_stack::RecordOp;
 
     #[test]
     fn lines_with_tabs_and_with_blanks() {

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dcd_trace::{
-    Cut, Cutter, DeviceId, FORMATS, Format, Inputs, Merge, ReadTrace, Record, RecordOp, Renumber, Scale,
-    Scaler, SkipBad, TraceError, by_name, create, inputs_of_trace, names, open, range,
+    Cut, Cutter, DeviceId, FORMATS, Format, Inputs, Merge, ReadTrace, Reading, Record, RecordOp, Renumber,
+    Scale, Scaler, TraceError, by_name, create, inputs_of_trace, names, open_as, range,
 };
 
 use crate::cli_trace::{
@@ -59,10 +59,9 @@ pub(super) struct Opened {
 
 pub(super) fn opened(path: &Path, args: &InputArgs) -> Result<Opened, Failure> {
     let format = args.from.as_deref().map(by_name).transpose()?;
-    let opened = open(path, format)?;
-    let reader: Box<dyn ReadTrace> =
-        if args.skip_bad { Box::new(SkipBad::new(opened.reader)) } else { opened.reader };
-    Ok(Opened { format: opened.format, reader })
+    let reading = Reading { format, columns: args.columns.clone(), skip_bad: args.skip_bad };
+    let opened = open_as(path, &reading)?;
+    Ok(Opened { format: opened.format, reader: opened.reader })
 }
 
 /// Endings that say what a file is, and of no format of ours, or of several.
