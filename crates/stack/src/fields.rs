@@ -154,7 +154,7 @@ impl<'a> Fields<'a> {
                 let span = self.value_span(name);
                 let least = HumanBytes(least);
                 let why = format!(
-                    "\"{name}\" is {size} bytes{each}: it must be 0, or at least {least}{each}. Write the unit, like \"20MiB\""
+                    "\"{name}\" is {size} bytes{each}: the least is {least}{each}. Write the unit, like \"20MiB\""
                 );
                 Err(self.error(span, why))
             }

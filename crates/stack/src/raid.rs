@@ -88,7 +88,7 @@ pub(crate) fn read(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, St
     if config.pass_rate == 0 {
         let span = fields.value_span("pass-rate");
         return Err(
-            fields.error(span, "\"pass-rate\": with 0 a rebuild would never end; name at least \"1KiB\"")
+            fields.error(span, "\"pass-rate\": with 0 a rebuild would never end; name at least \"64KiB\"")
         );
     }
     if let Some(spare) = spares.iter().find(|spare| spare.text == MISSING) {

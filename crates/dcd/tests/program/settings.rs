@@ -270,3 +270,20 @@ fn a_stack_without_a_log_cache_has_nothing_to_write_back() {
     expect(&place.run("writeback", &["pause"]), 1, "the served stack has no log cache");
     expect(&server.stop(), 0, "");
 }
+
+/// The unit was forgotten: write-back at 20 bytes a second never ends.
+#[test]
+fn a_rate_without_its_unit_is_refused_where_it_is_typed_and_in_a_file() {
+    let place = place();
+    let server = place.serve();
+    expect(
+        &place.run("set", &["destage-rate=20"]),
+        1,
+        "\"destage-rate\" is 20 bytes a second: the least is 64 KiB a second",
+    );
+    expect(&place.run("set", &["destage-rate=20MiB"]), 0, "");
+    expect(&place.run("set", &["destage-rate=0"]), 0, "");
+    expect(&server.stop(), 0, "");
+    place.write_stack("destage-rate = 20");
+    expect(&place.run("serve", &[]), 1, "Write the unit, like \"20MiB\"");
+}
