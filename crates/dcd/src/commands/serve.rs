@@ -309,28 +309,15 @@ fn build(
     Ok((built.stack, served, built.recording))
 }
 
-/// Refuses front-ends that have no place, before anything is changed: a start without a device records that.
+/// Refuses a missing directory of the image before anything is changed: a start without a device records that. Those of sockets are made.
 fn check_front_ends(site: &Site) -> Result<(), Failure> {
-    if let Some(directory) = &site.serve.fuse
-        && fs::symlink_metadata(directory).is_err_and(|error| error.kind() == ErrorKind::NotFound)
-    {
-        return Err(failed(FuseError::NotADirectory { path: directory.clone() }));
-    }
-    let sockets = site.serve.nbd.iter().chain(&site.serve.metrics).filter_map(|address| match address {
-        Address::Unix(path) => Some(path),
-        Address::Tcp(_) => None,
-    });
-    for socket in sockets.chain(&site.serve.control) {
-        let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty());
-        if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
-            return Err(Failure::Failed(format!(
-                "{}: there is no directory {}: make it, or choose another place for the socket. Nothing was changed",
-                socket.display(),
-                parent.display()
-            )));
+    let Some(directory) = &site.serve.fuse else { return Ok(()) };
+    match fs::symlink_metadata(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(failed(FuseError::NotADirectory { path: directory.clone() }))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Lets clients in; returns the addresses.
