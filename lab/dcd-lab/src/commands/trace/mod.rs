@@ -43,11 +43,11 @@ pub fn run(args: &Trace) -> Result<(), Failure> {
 }
 
 fn list() {
-    println!("{:<10} {:<8} {:<10} {:<16} about", "name", "writes", "responses", "discard, flush");
+    println!("{:<14} {:<8} {:<10} {:<16} about", "name", "writes", "responses", "discard, flush");
     let yes = |it_does: bool| if it_does { "yes" } else { "-" };
     for f in FORMATS {
         let (writes, all) = (yes(f.write.is_some()), yes(f.has_discards_and_flushes));
-        println!("{:<10} {writes:<8} {:<10} {all:<16} {}", f.name, yes(f.has_responses), f.about);
+        println!("{:<14} {writes:<8} {:<10} {all:<16} {}", f.name, yes(f.has_responses), f.about);
     }
 }
 
