@@ -46,7 +46,9 @@ pub enum TraceError {
     Unreadable { file: String, what: String },
     #[error("{file}: {source}")]
     Io { file: String, source: io::Error },
-    #[error("{file}: no format is recognised; it begins with {begins:?}. Name the format with --from: {known}. Or name the columns of text with --columns")]
+    #[error(
+        "{file}: no format is recognised; it begins with {begins:?}. Name the format with --from: {known}. Or name the columns of text with --columns"
+    )]
     Unrecognised { file: String, begins: String, known: String },
     #[error("{file}: this could be {first} or {second}: name it with --from {first} or --from {second}")]
     Ambiguous { file: String, first: &'static str, second: &'static str },

@@ -7,7 +7,8 @@
 //! are behind it.
 //!
 //! PREFLUSH on a request with data is a flush before it, a request of its own. The block layer sends it to the device by itself, and
-//! its completion (`FF`) answers it. Where that is not seen (a stack of devices answers both at once), its response time is not known.
+//! its completion (`FF`) answers it, and all flushes that came before it was issued. Where that is not seen (a stack of devices answers
+//! flush and data at once), its response time is not known.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -78,6 +79,8 @@ pub struct Requests {
     open: BTreeMap<Key, u64>,
     /// Numbers of requests with data; the flush before it has the number before.
     preflushed: BTreeSet<u64>,
+    /// By device: the requests before this number are covered by the flush that was issued.
+    issued: BTreeMap<DeviceId, u64>,
 }
 
 impl Requests {
@@ -90,6 +93,8 @@ impl Requests {
             }
             self.wait_for(record);
             self.preflushed.extend(preflush.then_some(self.last()));
+        } else if action == Action::Issue && record.op == RecordOp::Flush {
+            self.issued.insert(record.device, self.front + self.waiting.len() as u64);
         }
     }
 
@@ -109,9 +114,13 @@ impl Requests {
         let key = |start, number| (done.device, done.op, start, number);
         let exact = self.open.range(key(start, 0)..=key(start, u64::MAX));
         let exact = exact.filter(|&(_, &n)| n == done.extent.sectors).map(|(&k, _)| k).next();
-        let found: Vec<Key> = match exact {
-            Some(key) => vec![key],
-            None => {
+        let issued = if done.op == RecordOp::Flush { self.issued.remove(&done.device) } else { None };
+        let found: Vec<Key> = match (exact, issued) {
+            (Some(first), Some(end)) if first.3 < end => {
+                self.open.range(first..key(start, end)).map(|(&key, _)| key).collect()
+            }
+            (Some(key), _) => vec![key],
+            (None, _) => {
                 let within = self.open.range(key(start, 0)..key(end, 0));
                 within.filter(|&(k, n)| k.2 + n <= end).map(|(&k, _)| k).collect()
             }
@@ -207,6 +216,20 @@ mod tests {
         requests.event(event(Action::Queue, 90, 0, 8));
         requests.event(event(Action::Complete, 80, 0, 8));
         assert_eq!(requests.next(false).map(|r| r.response), Some(None), "by another clock");
+    }
+
+    #[test]
+    fn a_flush_of_the_device_answers_all_that_came_before_it_was_issued() {
+        let mut requests = Requests::default();
+        let flush =
+            |action, at| BlkEvent { action, record: Record::flush(Nanos(at), DeviceId(1)), preflush: false };
+        let (queue, issue, complete) = (Action::Queue, Action::Issue, Action::Complete);
+        let events =
+            [(queue, 10), (queue, 20), (issue, 30), (queue, 40), (complete, 50), (issue, 60), (complete, 90)];
+        events.iter().for_each(|&(action, at)| requests.event(flush(action, at)));
+        let responses: Vec<_> = std::iter::from_fn(|| requests.next(false)).map(|r| r.response).collect();
+        assert_eq!(responses, [Some(Nanos(40)), Some(Nanos(30)), Some(Nanos(50))]);
+        assert!(requests.issued.is_empty());
     }
 
     #[test]
