@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::format::SUPERBLOCK_BYTES;
 use crate::layer::Io;
 use crate::{IoError, SECTOR_BYTES};
 
@@ -70,6 +71,16 @@ impl LogCacheStatistics {
         let taken = self.log_bytes + self.log_gap_bytes + self.log_rest_bytes;
         let written = self.logged_sectors * SECTOR_BYTES;
         (written > 0).then(|| taken as f64 / written as f64)
+    }
+
+    /// Bytes written to the device of the log: records with their headers, kept copies, and superblocks.
+    pub const fn log_device_bytes(&self) -> u64 {
+        self.log_bytes + self.superblocks * SUPERBLOCK_BYTES as u64
+    }
+
+    /// Those bytes for each byte that clients wrote: what wears an SSD out. None if nothing was written.
+    pub fn wear(&self) -> Option<f64> {
+        (self.write_bytes > 0).then(|| self.log_device_bytes() as f64 / self.write_bytes as f64)
     }
 
     pub fn count(&mut self, io: &Io) {

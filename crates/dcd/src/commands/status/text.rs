@@ -330,8 +330,13 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
         ),
         LogHead::DoesNotPay => words.push_str(", head tracking off (no gain)"),
     }
-    if let Some(space) = cache.statistics.log_space().filter(|_| cache.log_head == LogHead::Followed) {
-        let _ = write!(words, ", write amplification {space:.1}");
+    // Where the head is followed, what is left out counts as well: it takes space. Elsewhere it is what wears an SSD out.
+    let amplification = match cache.log_head {
+        LogHead::Followed => cache.statistics.log_space(),
+        _ => cache.statistics.wear(),
+    };
+    if let Some(amplification) = amplification {
+        let _ = write!(words, ", write amplification {amplification:.1}");
     }
     if let Some(trouble) = destage_trouble(cache) {
         let _ = write!(words, ", {trouble}");

@@ -101,6 +101,17 @@ fn what_goes_on_is_named() {
     };
     let screen = screen_of(&server(gaps));
     assert!(screen.contains("of 64 MiB, head tracking on, write amplification 4.0\n"), "{screen}");
+    // On an SSD: records with their headers, and superblocks, for what clients wrote.
+    let mut ssd = LogCacheStatus { log_head: LogHead::NotRotational, ..log_cache(LogCacheState::Clean) };
+    ssd.statistics = LogCacheStatistics {
+        write_bytes: 8192,
+        log_bytes: 12_288,
+        superblocks: 1,
+        log_gap_bytes: 1 << 20,
+        ..LogCacheStatistics::default()
+    };
+    let screen = screen_of(&server(ssd));
+    assert!(screen.contains("of 64 MiB, write amplification 2.0\n"), "{screen}");
     assert!(screen_of(&ServerStatus::default()).contains("no cache"));
     let mut status = server(log_cache(LogCacheState::Clean));
     let file = SinkStatus { path: String::new(), recorded: 9, dropped: 2, error: None };

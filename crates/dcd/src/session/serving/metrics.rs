@@ -221,6 +221,11 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
     );
     of.bytes_total("bypassed", "Writes that bypassed the log", counts.bypassed_sectors * SECTOR_BYTES);
     of.bytes_total("written", "Data written to the log", counts.log_bytes);
+    of.bytes_total(
+        "log_device_written",
+        "All that was written to the log's device",
+        counts.log_device_bytes(),
+    );
     let destaged = (counts.destaged_sectors + counts.destaged_range_sectors) * SECTOR_BYTES;
     of.bytes_total("destaged", "Data written back to the data disk", destaged);
     of.total("destage_errors", "Attempts to write back that failed", counts.destage_errors);
