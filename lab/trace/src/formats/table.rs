@@ -815,11 +815,15 @@ const WRITE_FUA: &str = "write-fua";
 
 /// The two words of a format; where these are no digits also other words, the codes of SCSI commands, and the kernel's letters.
 fn operation(column: &str, [read, write]: [&str; 2], word: &str) -> Result<Rwbs, String> {
+    // Most words are these, and cost no copy.
+    if word.eq_ignore_ascii_case(read) {
+        return Ok(of(RecordOp::Read));
+    }
+    if word.eq_ignore_ascii_case(write) {
+        return Ok(of(RecordOp::Write));
+    }
     let digits = read.starts_with(|c: char| c.is_ascii_digit());
-    let lower = word.to_ascii_lowercase();
-    Ok(match lower.as_str() {
-        _ if word.eq_ignore_ascii_case(read) => of(RecordOp::Read),
-        _ if word.eq_ignore_ascii_case(write) => of(RecordOp::Write),
+    Ok(match word.to_ascii_lowercase().as_str() {
         // fio.
         "2" if read == "0" => of(RecordOp::Discard),
         _ if digits => return Err(format!("the {column} is neither {read} nor {write}: {word:?}")),
