@@ -12,8 +12,7 @@ use dcd_cli::cli::size;
 ///
 /// Every candidate is simulated before a modelled disk: no cache, a log on a slice of the same disk, on another disk, or on an
 /// SSD, a write cache in RAM. With --log they are logs on that device, as large as fit it. The cheapest that is as good as the
-/// best is recommended, with the reasons, how sure it is, and what was assumed. Large traces are sampled first, and what could
-/// be the best is run in full.
+/// best is recommended, with the reasons, how sure it is, and what was assumed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -40,12 +39,15 @@ pub struct Tune {
     pub drive: String,
     #[command(flatten)]
     pub media: MediaArgs,
-    /// Sizes of logs to try, as far as they fit --log
+    /// Sizes of logs to begin with, as far as there is room
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "64MiB,256MiB,1GiB")]
     pub log_sizes: Vec<u64>,
-    /// Sizes of write caches in RAM to try; the first that holds all that is written ends the list
+    /// Sizes of write caches in RAM to begin with; the first that holds all that is written ends the list
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "1MiB,4MiB,16MiB,64MiB")]
     pub ram_sizes: Vec<u64>,
+    /// The largest cache to try, where larger ones are better
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64GiB")]
+    pub size_max: u64,
     /// Figure to minimise
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Objective::Mean)]
     pub objective: Objective,
@@ -55,10 +57,7 @@ pub struct Tune {
     /// Promise of a log, which says when a write is safe; flush if the trace has flushes, else always
     #[arg(long, value_name = "PROMISE", value_enum)]
     pub promise: Option<Promise>,
-    /// Candidates to run in full at most, when the trace is sampled
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub full_max: usize,
-    /// Run every candidate in full, and say how far the recommendation is from the best
+    /// Measure every size with all settings, too, and say how far the recommendation is from the best
     #[arg(long)]
     pub verify: bool,
     /// Threads; as many as there are cores if not given

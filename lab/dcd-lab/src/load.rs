@@ -17,7 +17,7 @@ const LISTED_MAX: usize = 12;
 const YEAR: Nanos = Nanos::from_secs(365 * 24 * 3600);
 /// Longer than any trace; what is simulated after it still has times.
 const SPAN_MAX: Nanos = Nanos(100 * YEAR.0);
-/// The unit of that pass.
+/// A block where all requests are aligned to it.
 const BLOCK_SECTORS: u64 = 8;
 /// No client sends more data in a request: NBD and SCSI hosts allow 32 MiB at most. Traces count zeroes as writes.
 const DATA_SECTORS_MAX: u32 = (32 << 20) / SECTOR_BYTES as u32;
@@ -240,10 +240,17 @@ impl Workload {
         self.requests.last().map_or(Nanos::ZERO, |last| last.at)
     }
 
-    /// Counts in one pass which written data an LRU cache of each size would absorb; in blocks of 4096 bytes.
+    /// Bytes that are written, or read.
+    pub fn bytes(&self, writes: bool) -> u64 {
+        let data = |request: &&Request| request.writes == writes && !request.zeroes();
+        self.requests.iter().filter(data).map(|request| u64::from(request.sectors) * SECTOR_BYTES).sum()
+    }
+
+    /// Counts in one pass which written data an LRU cache of each size would absorb, in blocks of `block_bytes`.
     pub fn overwrites(&self) -> OverwriteDistances {
         let written = self.requests.iter().filter(|request| request.writes && !request.zeroes());
-        let blocks = |request: &Request| request.start / BLOCK_SECTORS..request.end().div_ceil(BLOCK_SECTORS);
+        let block = u64::from(self.block_bytes) / SECTOR_BYTES;
+        let blocks = |request: &Request| request.start / block..request.end() / block;
         let all: u64 = written.clone().map(|request| blocks(request).end - blocks(request).start).sum();
         let mut distances =
             OverwriteDistances::new((all / BLOCKS_FOLLOWED).checked_ilog2().map_or(0, |b| b + 1));
@@ -251,9 +258,6 @@ impl Workload {
         distances
     }
 }
-
-/// Bytes of a block of [`Workload::overwrites`].
-pub const DISTANCE_BLOCK_BYTES: u64 = BLOCK_SECTORS * SECTOR_BYTES;
 
 #[cfg(test)]
 mod tests {

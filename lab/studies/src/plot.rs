@@ -76,22 +76,15 @@ pub struct Series {
     /// Colour, the same in all plots of a page; by its place among the series if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub colour: Option<usize>,
-    /// Points that are guesses: (x, low, high). They are drawn hollow, with their interval.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub intervals: Vec<(f64, f64, f64)>,
 }
 
 impl Series {
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
-        Series { name: name.into(), points, colour: None, intervals: Vec::new() }
+        Series { name: name.into(), points, colour: None }
     }
 
     pub fn coloured(self, colour: usize) -> Series {
         Series { colour: Some(colour), ..self }
-    }
-
-    pub fn guessed(self, intervals: Vec<(f64, f64, f64)>) -> Series {
-        Series { intervals, ..self }
     }
 
     fn colour(&self, place: usize) -> RGBColor {
@@ -205,10 +198,7 @@ impl Plot {
     }
 
     fn places(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
-        let ends = |&(x, low, high): &(f64, f64, f64)| [(x, low), (x, high)];
-        let all = self.series.iter().flat_map(move |series| {
-            series.points.iter().copied().chain(series.intervals.iter().flat_map(ends))
-        });
+        let all = self.series.iter().flat_map(|series| series.points.iter().copied());
         all.map(|(x, y)| (self.x.place(x), self.y.place(y))).filter(|(x, y)| x.is_finite() && y.is_finite())
     }
 
@@ -294,20 +284,11 @@ impl Plot {
             match self.style {
                 Style::Line => {
                     chart.draw_series(LineSeries::new(places.clone(), colour.stroke_width(2)))?;
-                    let is_guess = |x: f64| series.intervals.iter().any(|guess| self.x.place(guess.0) == x);
                     // Many points hide each other, and the line shows them.
                     let marked = if places.len() <= MARKED_MAX { places } else { Vec::new() };
-                    chart.draw_series(marked.into_iter().map(|place| match is_guess(place.0) {
-                        true => Circle::new(place, 4, WHITE.filled()),
-                        false => Circle::new(place, 3, colour.filled()),
-                    }))?;
-                    for &(x, low, high) in &series.intervals {
-                        let [x, low, high] = [self.x.place(x), self.y.place(low), self.y.place(high)];
-                        let line = PathElement::new(vec![(x, low), (x, high)], colour.stroke_width(1));
-                        chart.draw_series([line])?;
-                        let at = |y| Circle::new((x, y), 2, colour.stroke_width(1));
-                        chart.draw_series([at(low), at(high)])?;
-                    }
+                    chart.draw_series(
+                        marked.into_iter().map(|place| Circle::new(place, 3, colour.filled())),
+                    )?;
                 }
                 Style::Bars => {
                     let left = |x: f64| x - step * 0.4 + width * index as f64;
@@ -379,14 +360,11 @@ mod tests {
     }
 
     #[test]
-    fn a_series_keeps_its_colour_and_a_guess_has_its_interval() {
+    fn a_series_keeps_its_colour() {
         let mut line = plot(Axis::log("units"), Style::Line);
-        let before = line.svg();
-        line.series[0] = line.series[0].clone().coloured(1).guessed(vec![(10.0, 3.0, 7.5)]);
+        line.series[0] = line.series[0].clone().coloured(1);
         let svg = line.svg();
         assert!(!svg.contains("#B4452C") && svg.contains("#2C6FB4"), "{svg}");
-        assert_eq!(svg.matches("<circle").count(), before.matches("<circle").count() + 2);
-        assert_eq!(svg.matches("<polyline").count(), before.matches("<polyline").count() + 1);
     }
 
     #[test]

@@ -54,39 +54,35 @@ impl Medium {
 }
 
 /// A policy of destaging (when, what and how): a name, and the fields of a stack file that select it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Policy {
     pub name: &'static str,
     fields: &'static str,
-    /// True if the policy waits until the disk has been idle for some time.
-    idle: bool,
 }
 
 /// Biswas, Ramakrishnan and Towsley (1993), sections 4.1 to 4.4, and idleness as the log cache has it. Free piggybacking is
 /// not among them: it needs to see the arm, which no served disk shows.
 pub const RAM_POLICIES: [Policy; 5] = [
-    Policy { name: "one threshold", fields: "when = \"one-threshold\"\n", idle: false },
-    Policy { name: "two thresholds", fields: "when = \"two-thresholds\"\n", idle: false },
+    Policy { name: "one threshold", fields: "when = \"one-threshold\"\n" },
+    Policy { name: "two thresholds", fields: "when = \"two-thresholds\"\n" },
     Policy {
         name: "two thresholds, piggyback by track",
         fields: "when = \"two-thresholds\"\npiggyback = \"full\"\nunit = \"track\"\n",
-        idle: false,
     },
     Policy {
         name: "two thresholds, piggyback by cylinder",
         fields: "when = \"two-thresholds\"\npiggyback = \"full\"\nunit = \"cylinder\"\n",
-        idle: false,
     },
-    Policy { name: "when idle", fields: "when = \"idle\"\nwhat = \"wow\"\n", idle: true },
+    Policy { name: "when idle", fields: "when = \"idle\"\nwhat = \"wow\"\n" },
 ];
 
 pub const LOG_POLICIES: [Policy; 2] = [
-    Policy { name: "when idle", fields: "when = \"idle\"\n", idle: true },
-    Policy { name: "between marks", fields: "when = \"high-low\"\n", idle: false },
+    Policy { name: "when idle", fields: "when = \"idle\"\n" },
+    Policy { name: "between marks", fields: "when = \"high-low\"\n" },
 ];
 
 /// Fields of a stack file: which writes bypass the log, how many are destaged at a time, and whether reads are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tuning {
     pub name: &'static str,
     fields: &'static str,
@@ -101,7 +97,7 @@ impl Tuning {
 pub const LOG_TUNINGS: [Tuning; 5] = [
     Tuning::DEFAULT,
     Tuning { name: "no bypass", fields: "bypass = 0\n", ssd_only: false },
-    Tuning { name: "depth 4", fields: "destage-depth = 4\n", ssd_only: false },
+    Tuning { name: "depth 1", fields: "destage-depth = 1\n", ssd_only: false },
     Tuning { name: "reads kept", fields: "reads = \"keep\"\n", ssd_only: true },
     Tuning { name: "no bypass, reads kept", fields: "bypass = 0\nreads = \"keep\"\n", ssd_only: true },
 ];
@@ -110,10 +106,10 @@ const MILLION: f64 = 1e6;
 /// A price is for so many bytes.
 const GIGABYTE: f64 = 1e9;
 
-const NO_POLICY: Policy = Policy { name: "-", fields: "", idle: false };
+const NO_POLICY: Policy = Policy { name: "-", fields: "" };
 
 /// A setup of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
     pub medium: Medium,
     pub bytes: u64,
@@ -132,9 +128,19 @@ impl Candidate {
         price_millionths: 0,
     };
 
+    /// No cache, and the drive's own write cache on.
+    pub const AS_SOLD: Candidate =
+        Candidate { policy: Policy { name: "its own write cache on", fields: "" }, ..Candidate::NONE };
+
     /// Order of candidates by cost: cheaper ones are less.
     pub const fn cost(&self) -> (u64, Medium, u64) {
         (self.price_millionths, self.medium, self.bytes)
+    }
+
+    /// The order by cost, and of one cost the simpler ones first.
+    pub fn order(&self) -> ((u64, Medium, u64), usize) {
+        let place = settings(self.medium).position(|settings| settings == (self.policy, self.tuning));
+        (self.cost(), place.unwrap_or(0))
     }
 
     pub fn price(&self) -> f64 {
@@ -158,6 +164,13 @@ impl Candidate {
 /// A place for a cache, and the price of a gigabyte there; 0 where that plays no part.
 pub type Priced = (Medium, f64);
 
+/// Sizes that a log and RAM must have to be of use, and the unit of sizes.
+pub const LOG_BYTES_MIN: u64 = 16 << 20;
+pub const RAM_BYTES_MIN: u64 = 64 << 10;
+pub const ALIGN_BYTES: u64 = 4096;
+/// The next size is so many times the largest one.
+const GO_ON: u64 = 4;
+
 /// All places for a cache.
 pub const MEDIA: [Medium; 5] = [Medium::Ram, Medium::SameDisk, Medium::OtherDisk, Medium::Ssd, Medium::Nvram];
 
@@ -168,32 +181,112 @@ pub struct Sizes {
     pub ram: Vec<u64>,
 }
 
-/// All candidates, the cheapest first. A cache in RAM that holds all that is ever written is as large as one can be of use, so
-/// of larger sizes one is kept; a log is not bounded by that, as it keeps what was overwritten until its tail comes by.
-pub fn grid(media: &[Priced], sizes: &Sizes, written_bytes: u64) -> Vec<Candidate> {
-    let mut candidates = vec![Candidate::NONE];
-    let mut add = |medium: Medium, sizes: &[u64], policies: &[Policy], tunings: &[Tuning]| {
-        let Some(&(_, gigabyte)) = media.iter().find(|(named, _)| *named == medium) else { return };
-        for &bytes in sizes {
-            for &policy in policies {
-                let fits = |tuning: &&Tuning| medium == Medium::Ssd || !tuning.ssd_only;
-                let price_millionths = (gigabyte * MILLION * bytes as f64 / GIGABYTE).round() as u64;
-                let one = |&tuning: &Tuning| Candidate { medium, bytes, policy, tuning, price_millionths };
-                candidates.extend(tunings.iter().filter(fits).map(one));
-            }
-        }
+/// The settings of a cache on a medium, the simplest first.
+fn settings(medium: Medium) -> impl Iterator<Item = (Policy, Tuning)> {
+    let (policies, tunings): (&[Policy], &[Tuning]) = match medium {
+        Medium::None => (&[NO_POLICY], &[Tuning::DEFAULT]),
+        Medium::Ram | Medium::Nvram => (&RAM_POLICIES, &[Tuning::DEFAULT]),
+        Medium::SameDisk | Medium::OtherDisk | Medium::Ssd => (&LOG_POLICIES, &LOG_TUNINGS),
     };
-    let useful = sizes.ram.iter().filter(|&&bytes| bytes < written_bytes).count() + 1;
-    for medium in MEDIA {
-        match medium.has_log() {
-            true => add(medium, &sizes.log, &LOG_POLICIES, &LOG_TUNINGS),
-            false => {
-                add(medium, &sizes.ram[..useful.min(sizes.ram.len())], &RAM_POLICIES, &[Tuning::DEFAULT])
+    let fits = move |tuning: &&Tuning| medium == Medium::Ssd || !tuning.ssd_only;
+    tunings.iter().filter(fits).flat_map(move |tuning| policies.iter().map(move |policy| (*policy, *tuning)))
+}
+
+/// The sizes of a medium that are tried, and how far they may go on.
+#[derive(Clone, Debug)]
+struct Sized {
+    medium: Medium,
+    /// The price of a gigabyte.
+    price: f64,
+    sizes: Vec<u64>,
+    min: u64,
+    max: u64,
+}
+
+impl Sized {
+    fn candidate(&self, bytes: u64, (policy, tuning): (Policy, Tuning)) -> Candidate {
+        let price_millionths = (self.price * MILLION * bytes as f64 / GIGABYTE).round() as u64;
+        Candidate { medium: self.medium, bytes, policy, tuning, price_millionths }
+    }
+}
+
+/// The table of each medium: sizes, and settings.
+#[derive(Clone, Debug)]
+pub struct Grid(Vec<Sized>);
+
+impl Grid {
+    /// `useful`: a larger cache on a medium is of no use. `room`: the most that a cache may have there. A medium without room for the
+    /// smallest cache is left out.
+    pub fn new(
+        media: &[Priced],
+        sizes: &Sizes,
+        useful: impl Fn(Medium) -> u64,
+        room: impl Fn(Medium) -> u64,
+    ) -> Grid {
+        let sized = |&(medium, price): &Priced| {
+            let (of_medium, min) = match medium.has_log() {
+                true => (&sizes.log, LOG_BYTES_MIN),
+                false => (&sizes.ram, RAM_BYTES_MIN),
+            };
+            let (useful, room) = (useful(medium), room(medium) / ALIGN_BYTES * ALIGN_BYTES);
+            let mut all: Vec<u64> = of_medium.iter().copied().filter(|&bytes| bytes <= room).collect();
+            if all.len() < of_medium.len() && room >= min && all.last() != Some(&room) {
+                all.push(room);
             }
+            all.truncate(all.iter().filter(|&&bytes| bytes < useful).count() + 1);
+            let max = room.min(useful.next_multiple_of(ALIGN_BYTES).max(*all.last()?));
+            Some(Sized { medium, price, sizes: all, min, max })
+        };
+        Grid(media.iter().filter_map(sized).collect())
+    }
+
+    pub fn media(&self) -> impl Iterator<Item = Medium> {
+        self.0.iter().map(|sized| sized.medium)
+    }
+
+    fn of(&self, medium: Medium) -> Option<&Sized> {
+        self.0.iter().find(|sized| sized.medium == medium)
+    }
+
+    pub fn sizes(&self, medium: Medium) -> &[u64] {
+        self.of(medium).map_or(&[], |sized| &sized.sizes)
+    }
+
+    /// Adds a size above the largest one, if one may be larger.
+    pub fn go_on(&mut self, medium: Medium) {
+        let Some(sized) = self.0.iter_mut().find(|sized| sized.medium == medium) else { return };
+        let last = *sized.sizes.last().expect("a medium has a size");
+        if last < sized.max {
+            sized.sizes.push(last.saturating_mul(GO_ON).min(sized.max));
         }
     }
-    candidates.sort_by_key(Candidate::cost);
-    candidates
+
+    /// No cache, and all sizes with the default settings.
+    pub fn first(&self) -> Vec<Candidate> {
+        let sized = |sized: &Sized| {
+            let default = settings(sized.medium).next().expect("a cache has settings");
+            sized.sizes.iter().map(|&bytes| sized.candidate(bytes, default)).collect::<Vec<_>>()
+        };
+        std::iter::once(Candidate::NONE).chain(self.0.iter().flat_map(sized)).collect()
+    }
+
+    pub fn all(&self) -> Vec<Candidate> {
+        let sized = |sized: &Sized| {
+            let of = |settings| sized.sizes.iter().map(move |&bytes| sized.candidate(bytes, settings));
+            settings(sized.medium).flat_map(of).collect::<Vec<_>>()
+        };
+        std::iter::once(Candidate::NONE).chain(self.0.iter().flat_map(sized)).collect()
+    }
+
+    /// The other settings at a candidate's size, and the other sizes with its settings, half and double of its own among them.
+    pub fn neighbours(&self, candidate: &Candidate) -> Vec<Candidate> {
+        let Some(sized) = self.of(candidate.medium) else { return Vec::new() };
+        let near = [candidate.bytes / 2 / ALIGN_BYTES * ALIGN_BYTES, candidate.bytes.saturating_mul(2)];
+        let near = near.iter().filter(|bytes| (sized.min..=sized.max).contains(bytes));
+        let own = (candidate.policy, candidate.tuning);
+        let sizes = sized.sizes.iter().chain(near).map(|&bytes| sized.candidate(bytes, own));
+        settings(sized.medium).map(|other| sized.candidate(candidate.bytes, other)).chain(sizes).collect()
+    }
 }
 
 /// Settings that all candidates have in common.
@@ -253,12 +346,7 @@ impl Setting {
 
     /// The stack file that is simulated: the candidate before the modelled disk.
     pub fn simulated(&self, candidate: &Candidate) -> String {
-        self.scaled(candidate, 0)
-    }
-
-    /// Returns the stack file for a sample: all caches are smaller by two to this power, the disk's own too.
-    pub fn scaled(&self, candidate: &Candidate, sampled: u32) -> String {
-        let bytes = candidate.bytes >> sampled;
+        let bytes = candidate.bytes;
         let log = size(bytes);
         let (export, data) = match candidate.medium {
             Medium::None => ("disk", "disk"),
@@ -273,7 +361,9 @@ impl Setting {
             size(medium_bytes),
             toml_text(&self.drive_name)
         );
-        text += &self.drive_buffer(sampled);
+        if *candidate == Candidate::AS_SOLD {
+            text += "write-cache = \"selective\"\n";
+        }
         match candidate.medium {
             Medium::None | Medium::Ram | Medium::Nvram => {}
             Medium::SameDisk => {
@@ -286,9 +376,8 @@ impl Setting {
             Medium::OtherDisk => {
                 let _ = write!(
                     text,
-                    "\n[device.other]\nmemory = {log}\n\n[layer.log]\nkind = \"disk\"\nof = \"other\"\ndrive = {}\n{}",
-                    toml_text(&self.drive_name),
-                    self.drive_buffer(sampled)
+                    "\n[device.other]\nmemory = {log}\n\n[layer.log]\nkind = \"disk\"\nof = \"other\"\ndrive = {}\n",
+                    toml_text(&self.drive_name)
                 );
             }
             Medium::Ssd => {
@@ -298,26 +387,8 @@ impl Setting {
         if candidate.medium != Medium::None {
             text.push('\n');
             text += &self.layer(candidate, bytes, data);
-            if sampled > 0 && candidate.policy.idle {
-                // The disk is idle for longer where fewer requests come.
-                let _ = writeln!(text, "idle-empty = \"{}ms\"", 1_000u64 << sampled);
-                if candidate.medium.in_ram() {
-                    let _ = writeln!(text, "idle-full = \"{}ms\"", 1u64 << sampled);
-                }
-            }
         }
         text
-    }
-
-    /// The buffer of a modelled drive under a sample; as the drive file has it for all of the workload.
-    fn drive_buffer(&self, sampled: u32) -> String {
-        let (segments, sectors) = self.drive.segments();
-        if sampled == 0 || sectors == 0 {
-            return String::new();
-        }
-        // Fewer segments, or a smaller one where that would be less than one.
-        let sectors = (((segments as u64 * sectors) >> sampled).max(1)).min(sectors);
-        format!("segments = {}\nsegment-size = {}\n", (segments >> sampled).max(1), sectors * SECTOR_BYTES)
     }
 
     /// The stack file to serve: the same cache over real devices.
@@ -391,7 +462,7 @@ pub struct Places<'a> {
 mod tests {
 
     use super::*;
-    use crate::virtual_run::{RunOptions, VirtualRun, made};
+    use crate::virtual_run::made;
 
     fn setting(drive: &str) -> Setting {
         Setting {
@@ -403,12 +474,16 @@ mod tests {
         }
     }
 
+    fn grid(media: &[Priced], sizes: &Sizes, written_bytes: u64) -> Grid {
+        Grid::new(media, sizes, |_| written_bytes, |_| u64::MAX)
+    }
+
     #[test]
     fn every_candidate_is_a_stack_file_to_simulate_and_to_serve() {
         let sizes = Sizes { log: vec![64 << 20, 1 << 30], ram: vec![1 << 20, 4 << 20] };
-        let all = grid(&MEDIA.map(|medium| (medium, 0.0)), &sizes, u64::MAX);
+        let mut all = grid(&MEDIA.map(|medium| (medium, 0.0)), &sizes, u64::MAX >> 1).all();
         assert_eq!(all.len(), 1 + 2 * 2 * (3 + 3 + 5) + 2 * 2 * 5);
-        assert!(all.is_sorted_by_key(Candidate::cost));
+        all.push(Candidate::AS_SOLD);
         let log = Path::new("/dev/nvme0n1p3");
         let to_be_made = Places { disk: Path::new("disk.img"), log, log_bytes: None };
         let larger = Places { log_bytes: Some(1 << 40), ..to_be_made };
@@ -417,7 +492,6 @@ mod tests {
             for candidate in &all {
                 let texts = [
                     setting.simulated(candidate),
-                    setting.scaled(candidate, 3),
                     setting.served(candidate, &to_be_made),
                     setting.served(candidate, &larger),
                 ];
@@ -435,26 +509,12 @@ mod tests {
     }
 
     #[test]
-    fn the_caches_of_every_drive_can_be_scaled() {
-        let candidate = Candidate {
-            medium: Medium::Ram,
-            bytes: 1 << 20,
-            policy: RAM_POLICIES[1],
-            tuning: Tuning::DEFAULT,
-            price_millionths: 0,
-        };
-        for drive in dcd_model::drive::names() {
-            let text = setting(drive).scaled(&candidate, 3);
-            let file = made(&text).unwrap();
-            let run = VirtualRun::start(&file, RunOptions::new(1));
-            assert!(run.is_ok(), "{}\n{text}", run.err().unwrap());
-        }
-    }
-
-    #[test]
     fn prices_decide_what_is_cheaper() {
         let sizes = Sizes { log: vec![1 << 30], ram: vec![1 << 20] };
-        let first = |media: &[Priced]| grid(media, &sizes, u64::MAX)[1];
+        let first = |media: &[Priced]| {
+            let all = grid(media, &sizes, u64::MAX >> 1).first();
+            all.into_iter().filter(|one| one.medium != Medium::None).min_by_key(Candidate::order).unwrap()
+        };
         assert_eq!(first(&[(Medium::SameDisk, 0.0), (Medium::Ssd, 0.0)]).medium, Medium::SameDisk);
         let ssd = first(&[(Medium::SameDisk, 0.5), (Medium::Ssd, 0.1)]);
         assert_eq!((ssd.medium, ssd.price_millionths), (Medium::Ssd, 107_374));
@@ -463,13 +523,34 @@ mod tests {
     #[test]
     fn a_cache_in_ram_is_not_larger_than_what_is_written() {
         let sizes = Sizes { log: vec![64 << 20], ram: vec![1 << 20, 4 << 20, 16 << 20] };
-        let largest = |written| {
-            let all = grid(&[(Medium::Ram, 0.0)], &sizes, written);
-            all.iter().map(|candidate| candidate.bytes).max().unwrap()
-        };
+        let largest =
+            |written| *grid(&[(Medium::Ram, 0.0)], &sizes, written).sizes(Medium::Ram).last().unwrap();
         assert_eq!(
             [100, 1 << 20, 2 << 20, 4 << 20, 5 << 20].map(largest),
             [1 << 20, 1 << 20, 4 << 20, 4 << 20, 16 << 20]
         );
+    }
+
+    #[test]
+    fn sizes_go_on_as_far_as_there_is_room() {
+        let sizes = Sizes { log: vec![64 << 20, 256 << 20], ram: vec![1 << 20] };
+        let logs = |room| Grid::new(&[(Medium::Ssd, 0.0)], &sizes, |_| u64::MAX >> 1, |_| room);
+        let mut grid = logs(3 << 30);
+        (0..5).for_each(|_| grid.go_on(Medium::Ssd));
+        assert_eq!(grid.sizes(Medium::Ssd), [64 << 20, 256 << 20, 1 << 30, 3 << 30]);
+        // Those without room are left out, and what there is takes their place.
+        assert_eq!(logs(100 << 20).sizes(Medium::Ssd), [64 << 20, 100 << 20]);
+        assert_eq!(logs(20 << 20).sizes(Medium::Ssd), [20 << 20]);
+        assert_eq!(logs(10 << 20).media().count(), 0);
+        // Half and double of a size are neighbours as far as they fit.
+        let near = |bytes| {
+            let grid = logs(100 << 20);
+            let one = Candidate { bytes, ..grid.first()[1] };
+            let mut near: Vec<u64> = grid.neighbours(&one).iter().map(|one| one.bytes >> 20).collect();
+            near.sort_unstable();
+            near.dedup();
+            near
+        };
+        assert_eq!((near(64 << 20), near(40 << 20)), (vec![32, 64, 100], vec![20, 40, 64, 80, 100]));
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a candidate under the workload, or under a sample of it with a cache that is smaller in the same measure.
+//! Runs a candidate under the workload.
 
 use dcd_engine::Nanos;
 use hdrhistogram::Histogram;
@@ -10,9 +10,9 @@ use crate::failure::Failure;
 use crate::load::Request;
 use crate::virtual_run::{Asked, Kind, RunOptions, VirtualRun, Watch, made};
 
-/// Bytes in a segment of a log, as `dcd format` makes it, and the least that a log may have.
-const SEGMENT_BYTES: u32 = 512 << 10;
-const SEGMENT_BYTES_MIN: u32 = 16 << 10;
+/// Bytes in a segment of a log, as `dcd format` makes it; and the most segments that are of use.
+const SEGMENT_BYTES: u64 = 512 << 10;
+const SEGMENTS_MAX: u64 = 1 << 14;
 /// A modelled disk draws nothing, and an SSD always takes the same time: the seed changes nothing.
 const SEED: u64 = 1;
 /// Longer times count as this one.
@@ -42,6 +42,8 @@ pub struct Measured {
     pub disk_reads: u64,
     pub disk_writes: u64,
     pub disk_busy_s: f64,
+    /// What was written to a log.
+    pub log_bytes: u64,
     /// Requests that had to wait: reads for the disk and writes for room in RAM; or writes for room in a log.
     pub stalls: u64,
     /// The disk had no rest, or clients waited for room again and again: the times say how long the trace is, and a longer one
@@ -52,16 +54,10 @@ pub struct Measured {
     pub parts_ms: [f64; PARTS],
 }
 
-/// Runs a candidate. `sampled`: the cache is smaller by two to this power, as the requests are fewer.
-pub fn measure(
-    setting: &Setting,
-    candidate: &Candidate,
-    requests: &[Request],
-    sampled: u32,
-) -> Result<Measured, Failure> {
-    let text = setting.scaled(candidate, sampled);
-    let file = made(&text)?;
-    let segment_bytes = (SEGMENT_BYTES >> sampled).max(SEGMENT_BYTES_MIN);
+/// Runs a candidate.
+pub fn measure(setting: &Setting, candidate: &Candidate, requests: &[Request]) -> Result<Measured, Failure> {
+    let file = made(&setting.simulated(candidate))?;
+    let segment_bytes = (candidate.bytes / SEGMENTS_MAX).next_power_of_two().max(SEGMENT_BYTES) as u32;
     let mut run =
         VirtualRun::start(&file, RunOptions { segment_bytes: Some(segment_bytes), ..RunOptions::new(SEED) })?;
     let mut times = MeasuredTimes::of(requests.len());
@@ -101,6 +97,10 @@ impl MeasuredTimes {
         };
         let count = |field: &str| disk["requests"][field].as_u64().expect("a disk counts its requests");
         let stalls = stalls.expect("a cache counts its stalls");
+        let log_bytes = match candidate.medium.has_log() {
+            true => cache["statistics"]["log_bytes"].as_u64().expect("a log counts what is written to it"),
+            false => 0,
+        };
         let disk_busy_s = disk["busy_ms"].as_f64().expect("a disk counts its time") / 1e3;
         // A write cache in RAM counts reads that wait for the disk, too.
         let waited = candidate.medium.has_log() && stalls as f64 > STALLED * self.all.len() as f64;
@@ -116,6 +116,7 @@ impl MeasuredTimes {
             disk_reads: count("read"),
             disk_writes: count("write") + count("write_zeroes"),
             disk_busy_s,
+            log_bytes,
             stalls,
             parts_ms: self.parts.map(|part| mean(part).unwrap_or(0.0)),
         }
@@ -141,7 +142,8 @@ mod tests {
     use dcd_engine::log_cache::Promise;
 
     use super::*;
-    use crate::tune::{MEDIA, Sizes, grid};
+    use crate::tune::{Grid, MEDIA, Sizes};
+
     /// Watches nothing.
     struct Unwatched;
 
@@ -174,7 +176,8 @@ mod tests {
             block_bytes: 4096,
         };
         let sizes = Sizes { log: vec![64 << 20], ram: vec![16 << 20] };
-        for candidate in grid(&MEDIA.map(|medium| (medium, 0.0)), &sizes, u64::MAX) {
+        for candidate in Grid::new(&MEDIA.map(|medium| (medium, 0.0)), &sizes, |_| 1 << 40, |_| 1 << 40).all()
+        {
             let text = setting.simulated(&candidate);
             let file = made(&text).unwrap();
             let events = |zeroed_bytes: u64| {

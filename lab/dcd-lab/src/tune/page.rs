@@ -21,7 +21,7 @@ pub fn page(report: &Report<'_>, stack: &str) -> String {
         escaped(&report.reasons())
     );
     let (headline, others) = plots.split_first().expect("the first plot is always there");
-    body += &format!("{}<p>A hollow point is a guess, with its interval.</p>\n", figure(headline));
+    body += &figure(headline);
     body += &report.html_table();
     body += &format!("<p>{}</p>\n", escaped(&report.certainty()));
     for plot in others {
@@ -61,20 +61,17 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
             continue;
         }
         let series = |points| Series::new(medium.words(), points).coloured(colour);
-        let guess = |tried: &&Tried| tried.interval.map(|(low, high)| (mib(tried), low, high));
         let points = best.iter().map(|tried| (mib(tried), tried.value)).collect();
-        trade_off.push(series(points).guessed(best.iter().filter_map(guess).collect()));
-        let plain = tried[0].full.as_ref().map_or(0, |plain| plain.disk_writes);
-        let writes = |tried: &&Tried| {
-            let writes = tried.full.as_ref()?.disk_writes;
-            Some((mib(tried), 100.0 * (1.0 - writes as f64 / plain as f64)))
-        };
-        saved.push(series(best.iter().filter_map(writes).collect()));
+        trade_off.push(series(points));
+        let plain = tried[0].measured.disk_writes;
+        let writes =
+            |tried: &&Tried| (mib(tried), 100.0 * (1.0 - tried.measured.disk_writes as f64 / plain as f64));
+        saved.push(series(best.iter().map(writes).collect()));
         let stalls = |tried: &&Tried| {
-            let measured = tried.full.as_ref()?;
-            Some((mib(tried), 100.0 * measured.stalls as f64 / measured.requests.max(1) as f64))
+            let measured = &tried.measured;
+            (mib(tried), 100.0 * measured.stalls as f64 / measured.requests.max(1) as f64)
         };
-        stalled.push(series(best.iter().filter_map(stalls).collect()));
+        stalled.push(series(best.iter().map(stalls).collect()));
     }
     let absorbed = report.overwrites.iter().filter(|point| point.0 <= most * MIB);
     saved.push(
@@ -85,13 +82,12 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
     let mut plots = vec![
         plot(title("Best policy of each size"), Axis::log(unit), trade_off),
         plot(
-            "Writes saved at the disk (run in full), and overwrites that LRU absorbs (%)".to_owned(),
+            "Writes saved at the disk, and overwrites that LRU absorbs (%)".to_owned(),
             Axis::linear("%"),
             saved,
         ),
         plot(
-            "Requests that stall, run in full: for the disk or for room in RAM, or for room in a log (%)"
-                .to_owned(),
+            "Requests that stall: for the disk or for room in RAM, or for room in a log (%)".to_owned(),
             Axis::linear("%"),
             stalled,
         ),
@@ -113,7 +109,7 @@ fn plots(report: &Report<'_>) -> Vec<Plot> {
 
 fn best_of_each_size(tried: &[Tried], medium: Medium) -> Vec<&Tried> {
     let mut best: Vec<&Tried> = Vec::new();
-    for tried in tried.iter().filter(|tried| tried.candidate.medium == medium && tried.value.is_finite()) {
+    for tried in tried.iter().filter(|tried| tried.candidate.medium == medium) {
         match best.last_mut().filter(|last| last.candidate.bytes == tried.candidate.bytes) {
             Some(last) if tried.value < last.value => *last = tried,
             Some(_) => {}

@@ -7,10 +7,10 @@ use dcd_engine::log_cache::Promise;
 use dcd_stack::HumanBytes;
 use serde_json::{Value, json};
 
-use super::candidates::{Candidate, Medium, Setting};
-use super::measure::SATURATED;
-use super::search::{ALIKE, Found, Objective, Tried};
-use crate::load::{DISTANCE_BLOCK_BYTES, Workload};
+use super::candidates::{Medium, Setting};
+use super::measure::{PARTS, SATURATED};
+use super::search::{ALIKE, Found, Objective, Tried, speedups};
+use crate::load::Workload;
 
 /// A time in milliseconds, where there is one.
 fn or_dash(ms: Option<f64>) -> String {
@@ -42,7 +42,7 @@ impl<'a> Report<'a> {
         found: &'a Found,
     ) -> Report<'a> {
         let overwrites = workload.overwrites();
-        let bytes = |blocks: u64| blocks * DISTANCE_BLOCK_BYTES;
+        let bytes = |blocks: u64| blocks * u64::from(workload.block_bytes);
         Report {
             trace,
             setting,
@@ -66,31 +66,20 @@ impl<'a> Report<'a> {
     /// Names the candidates that the trace cannot tell from the recommendation; none if there are no such candidates.
     pub fn either(&self) -> Option<String> {
         let others: Vec<String> = self.either_words();
-        if others.is_empty() && self.found.either_guessed == 0 {
+        if others.is_empty() {
             return None;
         }
-        let mut text = String::new();
-        if !others.is_empty() {
-            let shown = others.len().min(EITHER_SHOWN);
-            text = format!("Either that, or: {}", others[..shown].join("; or "));
-            if others.len() > shown {
-                let _ = write!(text, "; or {} more", others.len() - shown);
-            }
-            let _ = write!(
-                text,
-                ". They are within {:.0} % of the best, or differ from it by no more than parts of the trace differ from each other; the \
-                 cheaper and simpler come first.",
-                100.0 * ALIKE
-            );
+        let shown = others.len().min(EITHER_SHOWN);
+        let mut text = format!("Either that, or: {}", others[..shown].join("; or "));
+        if others.len() > shown {
+            let _ = write!(text, "; or {} more", others.len() - shown);
         }
-        if self.found.either_guessed > 0 {
-            let space = if text.is_empty() { "" } else { " " };
-            let _ = write!(
-                text,
-                "{space}The interval of {} guesses overlaps with the best, too.",
-                self.found.either_guessed
-            );
-        }
+        let _ = write!(
+            text,
+            ". They are within {:.0} % of the best, or differ from it by no more than parts of the trace differ from each other; the \
+             cheaper and simpler come first.",
+            100.0 * ALIKE
+        );
         Some(text)
     }
 
@@ -117,32 +106,30 @@ impl<'a> Report<'a> {
         &self.found.tried[self.found.recommended]
     }
 
-    /// Without a cache. It is always run in full, as the only one of its medium.
+    /// Without a cache.
     fn plain(&self) -> &Tried {
         &self.found.tried[0]
     }
 
-    /// The candidates that are better than everything cheaper of the same medium, the cheapest first.
-    pub fn front(&self) -> Vec<&Tried> {
-        let mut front: Vec<&Tried> = Vec::new();
-        for tried in self.found.tried.iter().filter(|tried| tried.value.is_finite()) {
-            let rivals = front.iter().position(|other| other.candidate.cost() == tried.candidate.cost());
-            let cheaper = front.iter().filter(|other| {
-                other.candidate.medium == tried.candidate.medium
-                    && other.candidate.bytes < tried.candidate.bytes
-            });
-            let best = cheaper.map(|other| other.value).fold(f64::INFINITY, f64::min);
+    /// The rows of the table, the cheapest first: no cache, with the drive's own write cache and without; the recommended one; and of
+    /// each size of a medium the best that is better than everything smaller.
+    pub fn rows(&self) -> Vec<&Tried> {
+        let mut rows: Vec<&Tried> = std::iter::once(self.plain()).chain(&self.found.as_sold).collect();
+        let caches = self.found.tried.iter().filter(|tried| tried.candidate.medium != Medium::None);
+        for of_cost in caches.collect::<Vec<_>>().chunk_by(|a, b| a.candidate.cost() == b.candidate.cost()) {
+            let recommended = of_cost.iter().find(|tried| tried.candidate == self.recommended().candidate);
+            let best =
+                of_cost.iter().min_by(|a, b| a.value.total_cmp(&b.value)).expect("a chunk is not empty");
+            let medium = best.candidate.medium;
+            let smaller = rows.iter().filter(|row| row.candidate.medium == medium).map(|row| row.value);
             // What is better by less than can be told apart is not worth a larger cache.
-            if tried.value * (1.0 + self.within) >= best && tried.candidate.medium != Medium::None {
-                continue;
-            }
-            match rivals {
-                Some(at) if front[at].value > tried.value => front[at] = tried,
-                Some(_) => {}
-                None => front.push(tried),
+            if recommended.is_some()
+                || best.value * (1.0 + self.within) < smaller.fold(f64::INFINITY, f64::min)
+            {
+                rows.push(recommended.unwrap_or(best));
             }
         }
-        front
+        rows
     }
 
     /// The text for the terminal.
@@ -200,25 +187,29 @@ impl<'a> Report<'a> {
         self.found.tried.iter().any(|tried| tried.candidate.price_millionths > 0)
     }
 
-    /// Returns the columns of a row: its price and the figures that are known in full; or its price and a guess.
-    fn numbers(&self, tried: &Tried) -> (Vec<String>, Option<String>) {
+    /// The cells of a row: cache, size, policy, and the numbers.
+    fn cells(&self, tried: &Tried) -> ([String; 3], Vec<String>) {
+        let Tried { candidate, measured, value } = tried;
+        let size = match candidate.medium {
+            Medium::None => "-".to_owned(),
+            _ => HumanBytes(candidate.bytes).to_string(),
+        };
         let mut numbers = Vec::new();
         if self.priced() {
-            let price = tried.candidate.price();
-            let saved = self.plain().value - tried.value;
+            let price = candidate.price();
+            let saved = self.plain().value - value;
             numbers.push(format!("{price:.4}"));
             numbers.push(if price > 0.0 { self.objective.text(saved / price) } else { "-".to_owned() });
         }
-        let Some(full) = &tried.full else { return (numbers, Some(self.guess(tried))) };
         numbers.extend([
-            format!("{:.3}", full.mean_ms),
-            format!("{:.3}", full.p95_ms),
-            or_dash(full.read_mean_ms),
-            or_dash(full.write_mean_ms),
-            format!("{:.1} %", self.share(full.disk_writes as f64, |plain| plain.disk_writes as f64)),
-            format!("{:.1} %", self.share(full.disk_busy_s, |plain| plain.disk_busy_s)),
+            format!("{:.3}", measured.mean_ms),
+            format!("{:.3}", measured.p95_ms),
+            or_dash(measured.read_mean_ms),
+            or_dash(measured.write_mean_ms),
+            format!("{:.1} %", self.share(measured.disk_writes as f64, |plain| plain.disk_writes as f64)),
+            format!("{:.1} %", self.share(measured.disk_busy_s, |plain| plain.disk_busy_s)),
         ]);
-        (numbers, None)
+        ([candidate.medium.words().to_owned(), size, candidate.settings()], numbers)
     }
 
     /// Explains the columns.
@@ -244,17 +235,14 @@ impl<'a> Report<'a> {
             let _ = write!(text, " {name:>width$}");
         }
         text.push('\n');
-        for tried in self.front() {
-            let Candidate { medium, bytes, .. } = tried.candidate;
+        for tried in self.rows() {
             let mark = if tried.candidate == self.recommended().candidate { '*' } else { ' ' };
-            let size = if medium == Medium::None { "-".to_owned() } else { HumanBytes(bytes).to_string() };
-            let _ =
-                write!(text, "{mark} {:<22} {size:>8}  {:<38}", medium.words(), tried.candidate.settings());
-            let (numbers, guess) = self.numbers(tried);
+            let ([medium, size, settings], numbers) = self.cells(tried);
+            let _ = write!(text, "{mark} {medium:<22} {size:>8}  {settings:<38}");
             for (number, (_, width)) in numbers.iter().zip(&columns) {
                 let _ = write!(text, " {number:>width$}");
             }
-            let _ = writeln!(text, "{}", guess.map_or(String::new(), |guess| format!(" {guess}")));
+            text.push('\n');
         }
         text + &self.legend() + "\n"
     }
@@ -262,22 +250,15 @@ impl<'a> Report<'a> {
     /// The table as HTML. Numbers stay on one line; on a narrow screen the table is scrolled.
     pub fn html_table(&self) -> String {
         let mut html = String::from("<div class=\"table\"><table>\n<tr><th>cache<th>size<th>policy");
-        let columns = self.columns();
-        for (name, _) in &columns {
+        for (name, _) in self.columns() {
             let _ = write!(html, "<th class=\"number\">{name}");
         }
         html += "</tr>\n";
-        for tried in self.front() {
-            let Candidate { medium, bytes, .. } = tried.candidate;
-            let size = if medium == Medium::None { "-".to_owned() } else { HumanBytes(bytes).to_string() };
-            let settings = tried.candidate.settings();
-            let _ = write!(html, "<tr><td>{}<td class=\"number\">{size}<td>{settings}", medium.words());
-            let (numbers, guess) = self.numbers(tried);
+        for tried in self.rows() {
+            let ([medium, size, settings], numbers) = self.cells(tried);
+            let _ = write!(html, "<tr><td>{medium}<td class=\"number\">{size}<td>{settings}");
             for number in &numbers {
                 let _ = write!(html, "<td class=\"number\">{number}");
-            }
-            if let Some(guess) = guess {
-                let _ = write!(html, "<td colspan=\"{}\">{guess}", columns.len() - numbers.len());
             }
             html += "</tr>\n";
         }
@@ -285,24 +266,9 @@ impl<'a> Report<'a> {
         html
     }
 
-    /// Formats a value that is guessed, as a guess.
-    pub fn guess(&self, tried: &Tried) -> String {
-        match tried.interval {
-            Some((low, high)) => {
-                let [low, high] = [low, high].map(|value| self.objective.text(value));
-                format!("guess: {}, between {low} and {high}", self.objective.text(tried.value))
-            }
-            None => "not known: the sample saturated it, so nothing was scaled up".to_owned(),
-        }
-    }
-
     /// Percent of what it is without a cache.
     fn share(&self, ours: f64, of: impl Fn(&super::measure::Measured) -> f64) -> f64 {
-        100.0 * ours / of(self.plain_measured()).max(f64::MIN_POSITIVE)
-    }
-
-    fn plain_measured(&self) -> &super::measure::Measured {
-        self.plain().full.as_ref().expect("no cache is run in full")
+        100.0 * ours / of(&self.plain().measured).max(f64::MIN_POSITIVE)
     }
 
     /// Why this one, and what it saves.
@@ -311,7 +277,7 @@ impl<'a> Report<'a> {
         let (ours, plain, best) = (self.recommended(), self.plain(), &self.found.tried[self.found.best]);
         let ratio = |value: f64| format!("{:.1} %", 100.0 * (value - 1.0));
         let mut text = format!("The {} is {}", objective.words(), objective.text(ours.value));
-        let measured = ours.full.as_ref().expect("what is recommended was run in full");
+        let measured = &ours.measured;
         if ours.candidate.medium == Medium::None {
             text += ": none of the caches makes it smaller by more than what was asked for.";
         } else {
@@ -334,7 +300,7 @@ impl<'a> Report<'a> {
                 ratio(ours.value / best.value)
             );
         }
-        let cheaper = self.front().into_iter().filter(|tried| {
+        let cheaper = self.found.tried.iter().filter(|tried| {
             tried.candidate.cost() < ours.candidate.cost() && tried.candidate.medium != Medium::None
         });
         if let Some(next) = cheaper.min_by(|a, b| a.value.total_cmp(&b.value)) {
@@ -352,7 +318,7 @@ impl<'a> Report<'a> {
                 text,
                 " Of the written blocks {:.0} % overwrite an earlier write; an LRU cache of {} would absorb nine tenths of those.",
                 100.0 * most,
-                HumanBytes((size as u64).next_multiple_of(DISTANCE_BLOCK_BYTES))
+                HumanBytes((size as u64).next_multiple_of(u64::from(self.workload.block_bytes)))
             );
         }
         text
@@ -360,76 +326,26 @@ impl<'a> Report<'a> {
 
     /// Explains how sure the recommendation is.
     pub fn certainty(&self) -> String {
-        let found = self.found;
-        let run = found.runs;
-        let text = match found.sample {
-            None => format!("How sure: every one of the {run} candidates was run with the whole trace."),
-            Some(requests) => {
-                let doubts: Vec<String> = found
-                    .doubts
-                    .iter()
-                    .map(|(medium, doubt)| format!("{} {:.0} %", medium.words(), 100.0 * doubt))
-                    .collect();
-                let mut text = format!(
-                    "How sure: all candidates were run with a sample of {requests} requests (one unit of the disk in {}, with \
-                     caches smaller by as much), and {run} of {} with the whole trace.",
-                    found.sampled_one_in,
-                    found.tried.len()
-                );
-                let unknown = found.tried.iter().filter(|tried| !tried.value.is_finite()).count();
-                if let Some(factor) = found.misled_by {
-                    let _ = write!(
-                        text,
-                        " The sample was off by a factor of {factor:.1} for one of those: requests come in bursts, and with fewer of them \
-                         they wait less. So nothing is guessed from it."
-                    );
-                    if unknown > 0 {
-                        let _ = write!(
-                            text,
-                            " The other {unknown} looked worse with the sample, and more is not known of them: raise --full-max to be surer."
-                        );
-                    }
-                    return text + &self.verification();
-                }
-                if unknown > 0 {
-                    let _ = write!(
-                        text,
-                        " The sample saturated {unknown} that were not run with the whole trace: nothing is known of them."
-                    );
-                }
-                text += &match found.left_open {
-                    0 => format!(
-                        " Another one can be better by more than {} % only if the sample is wrong about it by more than it was \
-                         about those ({}).",
-                        100.0 * self.within,
-                        doubts.join(", ")
-                    ),
-                    left => format!(
-                        " {left} more could be better, or cheaper and as good, as far as the sample can tell, and were not run: raise --full-max to be \
-                         surer."
-                    ),
-                };
-                text
-            }
-        };
-        text + &self.verification()
+        let mut text = format!(
+            "How sure: each of {} candidates was measured with the whole trace.",
+            self.found.tried.len()
+        );
+        let (low, high) = self.speedups(self.recommended());
+        let _ = write!(
+            text,
+            " In {PARTS} parts of it, of as many requests each, the recommended one is {low:.1} to {high:.1} times as fast as no cache."
+        );
+        let Some(verified) = &self.found.verified else { return text };
+        let _ = write!(
+            text,
+            " Verified: of {}, the best is {}; the recommendation is {:.1} % worse.",
+            verified.candidates, verified.best, verified.worse_percent
+        );
+        text
     }
 
-    /// The outcome of --verify.
-    fn verification(&self) -> String {
-        let Some(verified) = &self.found.verified else { return String::new() };
-        let mut text = format!(
-            " Verified: of the whole grid, run in full, the best is {}; the recommendation is {:.1} % worse.",
-            verified.best, verified.worse_percent
-        );
-        if verified.guesses > 0 {
-            let _ = write!(
-                text,
-                " Of {} guesses from the sample {} were right within their interval; the worst was off by {:.0} %.",
-                verified.guesses, verified.intervals_held, verified.guess_off_percent_max
-            );
-        }
-        text
+    fn speedups(&self, tried: &Tried) -> (f64, f64) {
+        speedups(&tried.measured.parts_ms, &self.plain().measured.parts_ms)
     }
 
     /// Lists the assumptions.
@@ -461,7 +377,7 @@ impl<'a> Report<'a> {
             );
         }
         let seconds = self.workload.span().as_secs_f64();
-        if self.plain_measured().disk_busy_s > SATURATED * seconds {
+        if self.plain().measured.disk_busy_s > SATURATED * seconds {
             all.push(
                 "without a cache the drive is busy all the time and requests pile up: the trace comes from a faster disk, and response \
                  times say little (--drive, or dcd trace scale --time)"
@@ -481,9 +397,8 @@ impl<'a> Report<'a> {
                 "price": tried.candidate.price(),
                 "policy": tried.candidate.settings(),
                 "value": tried.value,
-                "interval": tried.interval,
-                "in_full": tried.full,
-                "sampled": tried.sampled,
+                "times_as_fast_in_parts": self.speedups(tried),
+                "measured": tried.measured,
             })
         };
         json!({
@@ -497,12 +412,10 @@ impl<'a> Report<'a> {
             "recommended": of(self.recommended()),
             "best": of(&self.found.tried[self.found.best]),
             "either": self.found.either.iter().map(|&index| of(&self.found.tried[index])).collect::<Vec<_>>(),
-            "either_guessed": self.found.either_guessed,
             "reasons": self.reasons(),
             "certainty": self.certainty(),
             "assumptions": self.assumptions(),
-            "sample_requests": self.found.sample,
-            "left_open": self.found.left_open,
+            "as_sold": self.found.as_sold.as_ref().map(of),
             "verified": self.found.verified,
             "candidates": self.found.tried.iter().map(of).collect::<Vec<_>>(),
             "lru_absorbs": self.overwrites,

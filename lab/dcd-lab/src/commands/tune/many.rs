@@ -25,11 +25,11 @@ struct Choice {
     bytes: u64,
     policy: String,
     value: f64,
-    in_full: InFull,
+    measured: MeanOf,
 }
 
 #[derive(Deserialize)]
-struct InFull {
+struct MeanOf {
     mean_ms: f64,
 }
 
@@ -46,7 +46,7 @@ struct Told {
 impl Told {
     /// Seconds that all requests of an hour wait less. This counts how many there are, so traces can be compared by it.
     fn saved(&self) -> f64 {
-        let saved_ms = self.plain.in_full.mean_ms - self.recommended.in_full.mean_ms;
+        let saved_ms = self.plain.measured.mean_ms - self.recommended.measured.mean_ms;
         let hours = (self.seconds / 3600.0).max(f64::MIN_POSITIVE);
         saved_ms / 1e3 * self.requests as f64 / hours
     }

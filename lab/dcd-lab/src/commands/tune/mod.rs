@@ -15,19 +15,14 @@ use crate::cli_tune::{Tune, flag};
 use crate::commands::trace::{opened, tell_note};
 use crate::failure::Failure;
 use crate::jobs::{jobs, progress};
-use crate::load::{DISTANCE_BLOCK_BYTES, Purpose, Workload};
+use crate::load::{Purpose, Workload};
 use crate::tune::{
-    LogPlace, MEDIA, Medium, Places, Priced, Report, Sampling, SearchOptions, Setting, Sizes, grid, page,
-    search,
+    ALIGN_BYTES, Grid, LOG_BYTES_MIN, LogPlace, MEDIA, Medium, Places, Priced, RAM_BYTES_MIN, Report,
+    SearchOptions, Setting, Sizes, page, search,
 };
 
 /// Unit and minimum of the part of the drive that the trace uses: disks smaller than this can hardly be cached.
 const DATA_UNIT_BYTES: u64 = 16 << 20;
-/// The blocks of a write cache, and of file systems.
-const DATA_ALIGN_BYTES: u64 = 4096;
-/// Sizes that a log and RAM must exceed to be of use.
-const LOG_BYTES_MIN: u64 = 16 << 20;
-const RAM_BYTES_MIN: u64 = 64 << 10;
 /// Path of the log if none is named.
 const LOG_DEFAULT: &str = "log.img";
 /// The files in --out.
@@ -78,7 +73,7 @@ fn tune(
     let sizes = sizes(args, place.as_ref())?;
     let priced = media(args, place.as_ref())?;
     let media: Vec<Medium> = priced.iter().map(|(medium, _)| *medium).collect();
-    admit_room(&media, &drive, &workload, &sizes)?;
+    admit(&drive, &workload)?;
     if let (Some(log), Some(place)) = (&args.log, &place) {
         workload.notes.push(about_log(log, place, &media));
     }
@@ -95,16 +90,10 @@ fn tune(
         promise: promise(args, &workload, &media)?,
         block_bytes: workload.block_bytes,
     };
-    let options = SearchOptions {
-        objective: args.objective,
-        within: args.within / 100.0,
-        full_max: args.full_max,
-        jobs,
-        verify: args.verify,
-        sampling: Sampling::default(),
-    };
-    let written_bytes = workload.overwrites().footprint() * DISTANCE_BLOCK_BYTES;
-    let found = search(&setting, &workload, grid(&priced, &sizes, written_bytes), options, bar)?;
+    let options =
+        SearchOptions { objective: args.objective, within: args.within / 100.0, jobs, verify: args.verify };
+    let grid = grid(args, &priced, &sizes, &setting, &workload, place.as_ref())?;
+    let found = search(&setting, &workload, grid, options, bar)?;
     let name = input.display().to_string();
     let report = Report::new(name, &setting, &workload, (args.objective, options.within), &found);
     let candidate = &found.tried[found.recommended].candidate;
@@ -167,7 +156,7 @@ fn drive(name: &str) -> Result<(String, Drive), Failure> {
     Ok((path.canonicalize().map_err(failed)?.display().to_string(), drive))
 }
 
-/// The sizes to try. Those of logs end where the device does that shall have the log.
+/// The sizes to begin with.
 fn sizes(args: &Tune, place: Option<&LogPlace>) -> Result<Sizes, Failure> {
     let sorted = |sizes: &[u64], least: u64, flag: &str| {
         let mut sizes = sizes.to_vec();
@@ -181,22 +170,20 @@ fn sizes(args: &Tune, place: Option<&LogPlace>) -> Result<Sizes, Failure> {
             ))),
         }
     };
-    let mut log = sorted(&args.log_sizes, LOG_BYTES_MIN, "--log-sizes")?;
-    if let (Some(path), Some(bytes)) = (&args.log, place.and_then(|place| place.bytes)) {
-        if bytes < LOG_BYTES_MIN {
-            return Err(Failure::Failed(format!(
-                "--log {}: it has {}, and a log needs at least {}: name a larger device",
-                path.display(),
-                HumanBytes(bytes),
-                HumanBytes(LOG_BYTES_MIN)
-            )));
-        }
-        if log.last().is_some_and(|largest| *largest > bytes) {
-            log.retain(|size| *size < bytes);
-            log.push(bytes / 4096 * 4096);
-        }
+    if let (Some(path), Some(bytes)) = (&args.log, place.and_then(|place| place.bytes))
+        && bytes < LOG_BYTES_MIN
+    {
+        return Err(Failure::Failed(format!(
+            "--log {}: it has {}, and a log needs at least {}: name a larger device",
+            path.display(),
+            HumanBytes(bytes),
+            HumanBytes(LOG_BYTES_MIN)
+        )));
     }
-    Ok(Sizes { log, ram: sorted(&args.ram_sizes, RAM_BYTES_MIN, "--ram-sizes")? })
+    Ok(Sizes {
+        log: sorted(&args.log_sizes, LOG_BYTES_MIN, "--log-sizes")?,
+        ram: sorted(&args.ram_sizes, RAM_BYTES_MIN, "--ram-sizes")?,
+    })
 }
 
 /// Lists the media that a cache can use. A log that is named is on one medium.
@@ -226,41 +213,66 @@ fn about_log(log: &Path, place: &LogPlace, media: &[Medium]) -> String {
     format!("--log {}{bytes}: a {taken}, as {why}", log.display())
 }
 
-/// The trace has to fit the drive, and with a log on it, what is left.
-fn admit_room(media: &[Medium], drive: &Drive, workload: &Workload, sizes: &Sizes) -> Result<(), Failure> {
-    if workload.end > drive.sectors() {
-        let fitting = drive::names()
-            .filter(|name| drive::builtin(name).is_ok_and(|drive| drive.sectors() >= workload.end));
-        let fitting: Vec<&str> = fitting.collect();
-        return Err(Failure::Failed(format!(
-            "the trace reaches to {}, and the drive {} has {}: take a larger one ({}), or shrink the trace (dcd trace scale --space)",
-            HumanBytes(workload.end * SECTOR_BYTES),
-            drive.name(),
-            HumanBytes(drive.sectors() * SECTOR_BYTES),
-            if fitting.is_empty() { "none that comes with dcd does".to_owned() } else { fitting.join(", ") }
-        )));
+/// The trace has to fit the drive.
+fn admit(drive: &Drive, workload: &Workload) -> Result<(), Failure> {
+    if workload.end <= drive.sectors() {
+        return Ok(());
     }
-    let largest = sizes.log.last().copied().unwrap_or(0);
-    let room = |medium| match medium {
-        Medium::SameDisk => (drive.sectors() - workload.end) * SECTOR_BYTES,
-        Medium::OtherDisk => drive.sectors() * SECTOR_BYTES,
+    let fitting =
+        drive::names().filter(|name| drive::builtin(name).is_ok_and(|drive| drive.sectors() >= workload.end));
+    let fitting: Vec<&str> = fitting.collect();
+    Err(Failure::Failed(format!(
+        "the trace reaches to {}, and the drive {} has {}: take a larger one ({}), or shrink the trace (dcd trace scale --space)",
+        HumanBytes(workload.end * SECTOR_BYTES),
+        drive.name(),
+        HumanBytes(drive.sectors() * SECTOR_BYTES),
+        if fitting.is_empty() { "none that comes with dcd does".to_owned() } else { fitting.join(", ") }
+    )))
+}
+
+/// The candidates, as far as there is room for them.
+fn grid(
+    args: &Tune,
+    priced: &[Priced],
+    sizes: &Sizes,
+    setting: &Setting,
+    workload: &Workload,
+    place: Option<&LogPlace>,
+) -> Result<Grid, Failure> {
+    let drive_bytes = setting.drive.sectors() * SECTOR_BYTES;
+    let on_drive = |medium| match medium {
+        Medium::SameDisk => drive_bytes - setting.data_bytes,
+        Medium::OtherDisk => drive_bytes,
         Medium::None | Medium::Ram | Medium::Ssd | Medium::Nvram => u64::MAX,
     };
-    match media.iter().map(|medium| room(*medium)).find(|room| *room < largest) {
-        Some(room) => Err(Failure::Failed(format!(
-            "beside the {} that the trace uses, the drive {} has room for a log of {}: give smaller --log-sizes, a larger --drive, \
-             or leave --same-disk out and name another medium (--ssd)",
-            HumanBytes(workload.end * SECTOR_BYTES),
-            drive.name(),
-            HumanBytes(room)
-        ))),
-        None => Ok(()),
+    let room = |medium: Medium| {
+        let named = place.and_then(|place| place.bytes).filter(|_| medium.has_log()).unwrap_or(u64::MAX);
+        on_drive(medium).min(named).min(args.size_max)
+    };
+    // RAM holds each block once. A log that is twice as large as all that comes into it is never full.
+    let once = workload.overwrites().footprint() * u64::from(workload.block_bytes);
+    let [reads, writes] = [false, true].map(|writes| workload.bytes(writes));
+    let useful = |medium| match medium {
+        Medium::None | Medium::Ram | Medium::Nvram => once,
+        Medium::SameDisk | Medium::OtherDisk => 2 * writes,
+        Medium::Ssd => 2 * (writes + reads),
+    };
+    let grid = Grid::new(priced, sizes, useful, room);
+    if grid.media().next().is_some() {
+        return Ok(grid);
     }
+    Err(Failure::Failed(format!(
+        "beside the {} that the trace uses, the drive {} has no room for a log of {}, the smallest of use: name a larger --drive or \
+         --size-max, or another medium (--ssd)",
+        HumanBytes(setting.data_bytes),
+        setting.drive.name(),
+        HumanBytes(LOG_BYTES_MIN)
+    )))
 }
 
 fn data_bytes(workload: &Workload, drive: &Drive) -> u64 {
     let used = (workload.end * SECTOR_BYTES).next_multiple_of(DATA_UNIT_BYTES);
-    let whole = drive.sectors() / (DATA_ALIGN_BYTES / SECTOR_BYTES) * DATA_ALIGN_BYTES;
+    let whole = drive.sectors() / (ALIGN_BYTES / SECTOR_BYTES) * ALIGN_BYTES;
     // Where the trace reaches the very end of a drive with an odd number of sectors.
     if workload.end * SECTOR_BYTES > whole { drive.sectors() * SECTOR_BYTES } else { used.min(whole) }
 }
