@@ -299,6 +299,8 @@ pub struct Setting {
     pub data_bytes: u64,
     pub promise: Promise,
     pub block_bytes: u32,
+    /// What an SSD may be written in its life.
+    pub endurance_bytes: Option<u64>,
 }
 
 fn size(bytes: u64) -> String {
@@ -471,6 +473,7 @@ mod tests {
             data_bytes: 8 << 20,
             promise: Promise::Always,
             block_bytes: 4096,
+            endurance_bytes: None,
         }
     }
 

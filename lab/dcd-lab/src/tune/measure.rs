@@ -174,6 +174,7 @@ mod tests {
             data_bytes: 4 * GIB,
             promise: Promise::Flush,
             block_bytes: 4096,
+            endurance_bytes: None,
         };
         let sizes = Sizes { log: vec![64 << 20], ram: vec![16 << 20] };
         for candidate in Grid::new(&MEDIA.map(|medium| (medium, 0.0)), &sizes, |_| 1 << 40, |_| 1 << 40).all()

@@ -17,6 +17,7 @@ fn or_dash(ms: Option<f64>) -> String {
     ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))
 }
 
+const YEAR_SECONDS: f64 = 365.0 * 86_400.0;
 /// Maximum number of equally good candidates that are named.
 const EITHER_SHOWN: usize = 5;
 
@@ -291,6 +292,9 @@ impl<'a> Report<'a> {
                 self.share(measured.disk_busy_s, |plain| plain.disk_busy_s)
             );
         }
+        if ours.candidate.medium == Medium::Ssd {
+            text += &self.wear(measured.log_bytes);
+        }
         if best.candidate != ours.candidate {
             let _ = write!(
                 text,
@@ -322,6 +326,22 @@ impl<'a> Report<'a> {
             );
         }
         text
+    }
+
+    /// What is written to an SSD in a year like the trace, and how long it endures that.
+    fn wear(&self, log_bytes: u64) -> String {
+        let a_year =
+            log_bytes as f64 * YEAR_SECONDS / self.workload.span().as_secs_f64().max(f64::MIN_POSITIVE);
+        let mut text = format!(" A year like that writes {} to the SSD", HumanBytes(a_year as u64));
+        if let Some(endurance) = self.setting.endurance_bytes {
+            let _ = write!(
+                text,
+                ": its {} last for {:.1} years",
+                HumanBytes(endurance),
+                endurance as f64 / a_year
+            );
+        }
+        text + "."
     }
 
     /// Explains how sure the recommendation is.

@@ -61,6 +61,7 @@ fn find_among(records: Vec<Record>, media: &[Priced], jobs: usize, verify: bool)
         drive,
         promise: Promise::Flush,
         block_bytes: workload.block_bytes,
+        endurance_bytes: Some(1 << 40),
     };
     let sizes = Sizes { log: vec![64 * MIB, 256 * MIB], ram: vec![MIB, 4 * MIB, 16 * MIB] };
     let grid = Grid::new(media, &sizes, |_| 256 * MIB, |_| 256 * MIB);
@@ -95,7 +96,7 @@ fn sizes_go_on_while_larger_ones_are_better() {
     let mut rng = SimRng::new(3);
     let mut one = |number: u64| {
         let start = rng.range(0, 8_000) * 4_000 * BLOCK_SECTORS;
-        Record::new(Nanos::from_millis(12 * number), DeviceId(0), RecordOp::Write, start, BLOCK_SECTORS)
+        Record::new(Nanos::from_millis(4 * number), DeviceId(0), RecordOp::Write, start, BLOCK_SECTORS)
             .unwrap()
     };
     let records: Vec<Record> = (0..20_000).map(&mut one).collect();
@@ -103,6 +104,12 @@ fn sizes_go_on_while_larger_ones_are_better() {
     let largest = found.tried.iter().map(|tried| tried.candidate.bytes).max().unwrap();
     assert!(largest > 16 * MIB, "{text}");
     assert!(found.tried[found.best].candidate.bytes > 16 * MIB, "{text}");
+}
+
+#[test]
+fn what_an_ssd_endures_is_said_in_years() {
+    let (_, text) = find_among(office(500), &[(Medium::Ssd, 0.0)], 2, false);
+    assert!(text.contains(" to the SSD: its 1 TiB last for "), "{text}");
 }
 
 #[test]

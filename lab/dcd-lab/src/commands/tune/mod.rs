@@ -89,6 +89,7 @@ fn tune(
         drive,
         promise: promise(args, &workload, &media)?,
         block_bytes: workload.block_bytes,
+        endurance_bytes: args.endurance,
     };
     let options =
         SearchOptions { objective: args.objective, within: args.within / 100.0, jobs, verify: args.verify };
