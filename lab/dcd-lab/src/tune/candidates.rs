@@ -233,7 +233,9 @@ impl Grid {
             if all.len() < of_medium.len() && room >= min && all.last() != Some(&room) {
                 all.push(room);
             }
-            all.truncate(all.iter().filter(|&&bytes| bytes < useful).count() + 1);
+            if medium.in_ram() {
+                all.truncate(all.iter().filter(|&&bytes| bytes < useful).count() + 1);
+            }
             let max = room.min(useful.next_multiple_of(ALIGN_BYTES).max(*all.last()?));
             Some(Sized { medium, price, sizes: all, min, max })
         };
