@@ -48,7 +48,7 @@ pub struct Tune {
     /// The largest cache to try, where larger ones are better
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64GiB")]
     pub size_max: u64,
-    /// What may be written to the SSD in its life, as its data sheet says (TBW): says for how many years that is enough
+    /// Bytes that may be written to the SSD in its life, as its data sheet says (TBW): for how many years that is enough
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub endurance: Option<u64>,
     /// Figure to minimise

@@ -301,7 +301,7 @@ pub struct Setting {
     pub data_bytes: u64,
     pub promise: Promise,
     pub block_bytes: u32,
-    /// What an SSD may be written in its life.
+    /// Bytes that may be written to an SSD in its life.
     pub endurance_bytes: Option<u64>,
 }
 

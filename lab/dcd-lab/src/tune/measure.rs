@@ -42,7 +42,7 @@ pub struct Measured {
     pub disk_reads: u64,
     pub disk_writes: u64,
     pub disk_busy_s: f64,
-    /// What was written to a log.
+    /// Bytes that were written to a log.
     pub log_bytes: u64,
     /// Requests that had to wait: reads for the disk and writes for room in RAM; or writes for room in a log.
     pub stalls: u64,

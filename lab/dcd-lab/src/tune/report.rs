@@ -328,7 +328,7 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// What is written to an SSD in a year like the trace, and how long it endures that.
+    /// Describes how much is written to an SSD in a year like the trace, and how long it endures that.
     fn wear(&self, log_bytes: u64) -> String {
         let a_year =
             log_bytes as f64 * YEAR_SECONDS / self.workload.span().as_secs_f64().max(f64::MIN_POSITIVE);
