@@ -66,6 +66,7 @@ pub fn draw_config(
         calibrated: true,
         high_mark: rng.pick(&[50, 75, 90]),
         low_mark: rng.pick(&[5, 25, 45]),
+        share: 50,
         idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),
         idle_full: Nanos::from_millis(1),
         // 2 MiB hold all of the largest log. More would only cost time to zero at every start.
@@ -380,7 +381,10 @@ pub fn disks_rig(seed: u64, promise: Promise, canary: Option<LogCanary>, disks_m
     let disks =
         SimRng::new(mix(seed, 0xd15c)).range(if canary.is_some() { 2 } else { 1 }, disks_max as u64) as usize;
     let make: MakeCache = Rc::new(move |config| Box::new(LogCache::new(config).of_disks(disks)));
-    let in_no_order: ChangeSettings = &|config, _| config.ordered_destage = false;
+    let in_no_order: ChangeSettings = &|config, rng| {
+        config.ordered_destage = false;
+        config.share = rng.pick(&[20, 50, 100]);
+    };
     let as_drawn: ChangeSettings = &|_, _| {};
     let change = if disks > 1 { in_no_order } else { as_drawn };
     rig_of(seed, promise, canary, change, &make, None, disks)

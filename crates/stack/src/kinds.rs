@@ -276,6 +276,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         what: fields.word("what")?.unwrap_or(d.what),
         high_mark: fields.number_in("high-mark", 1..=100)?.map_or(d.high_mark, |n| n as u8),
         low_mark: fields.number_in("low-mark", 0..=99)?.map_or(d.low_mark, |n| n as u8),
+        share: fields.number_in("share", 1..=100)?.map_or(d.share, |n| n as u8),
         idle_empty,
         idle_full: Nanos(idle_empty.0 / 1000),
         destage_memory: fields.size("destage-memory")?.map_or(d.destage_memory, |n| n as usize),

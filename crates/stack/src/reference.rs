@@ -307,6 +307,12 @@ const TABLES: &[TableReference] = &[
                  whatever \"what\" says: they free the log's tail",
             ),
             served(
+                "share",
+                "50",
+                "percent of the log that the dirty blocks of one of several data disks may take; beyond it, writes to \
+                 that disk wait",
+            ),
+            served(
                 "idle-empty",
                 r#""1s""#,
                 "how long the disk must be idle when the log is empty; a thousandth of it when the \

@@ -161,6 +161,8 @@ pub struct LogCacheConfig {
     pub high_mark: u8,
     /// Percent at which `high-low` stops, and from which the oldest segments are destaged first with any `what`: they free the tail.
     pub low_mark: u8,
+    /// Percent of the log that the dirty blocks of one of several data disks may take. Beyond it, the disk's own writes wait.
+    pub share: u8,
     /// Idle threshold of an empty log; next, of a full one.
     pub idle_empty: Nanos,
     pub idle_full: Nanos,
@@ -219,6 +221,7 @@ impl Default for LogCacheConfig {
             calibrated: true,
             high_mark: 75,
             low_mark: 50,
+            share: 50,
             idle_empty: Nanos::from_secs(1),
             idle_full: Nanos::from_millis(1),
             destage_memory: 16 << 20,
@@ -247,6 +250,7 @@ impl LogCacheConfig {
         self.writes = to.writes;
         (self.when, self.what) = (to.when, to.what);
         (self.high_mark, self.low_mark) = (to.high_mark, to.low_mark);
+        self.share = to.share;
         (self.idle_empty, self.idle_full) = (to.idle_empty, to.idle_full);
         (self.destage_depth, self.destage_rate) = (to.destage_depth, to.destage_rate);
     }

@@ -129,6 +129,7 @@ impl Core {
             view.commit_deadline(),
             view.through_deadline(),
             self.each_destager().filter_map(|(destager, view)| destager.deadline(&view)).min(),
+            self.each_destager().filter_map(|(destager, view)| destager.hang_deadline(&view)).min(),
             self.forgetting.deadline(&view),
             self.surveying.deadline(&view, &self.destagers, self.ops.is_empty()),
             self.stop.deadline(&view, self.ops.is_empty()),
@@ -208,7 +209,7 @@ impl CoreParts<'_> {
             Io::Flush => env.flush(disk, id),
             io => {
                 env.queue.note_write(env.cx.now);
-                if env.queue.push(PendingWrite::new(id, io)) {
+                if env.queue.push(PendingWrite::new(disk, id, io)) {
                     self.retry_pending();
                 }
             }

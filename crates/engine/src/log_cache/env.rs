@@ -109,6 +109,11 @@ impl<'a> Deref for DiskView<'a> {
 }
 
 impl DiskView<'_> {
+    /// Number of data disks.
+    pub fn all_disks(&self) -> usize {
+        self.all.data.space().count()
+    }
+
     pub fn foreground(&self) -> u64 {
         self.queue.foreground_on(self.disk)
     }

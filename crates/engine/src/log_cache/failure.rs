@@ -52,7 +52,7 @@ impl Env<'_> {
         if lost == 0 || serving && !all_durable {
             return None;
         }
-        if serving && self.queue.wants_space() {
+        if serving && self.queue.wants_any_space() {
             self.log_failed(IoError::new(ErrorKind::Lost));
             return None;
         }

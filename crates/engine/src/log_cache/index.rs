@@ -14,7 +14,8 @@ use super::disks::AddressSpace;
 use super::format::{EntryKind, FIRST_SEGMENT_SECTOR, Header, LOG_SECTORS_MAX, LogSuperblock};
 use super::lost::LostPieces;
 use super::table::{
-    Line, LookupTable, Lost, PLACE_MAX, Piece, Place, RangeInfo, RangeKind, RangePart, TablePart, ZeroRanges,
+    Line, LookupTable, Lost, PLACE_MAX, Piece, Place, RANGES_MAX, RangeInfo, RangeKind, RangePart, TablePart,
+    ZeroRanges,
 };
 use crate::{Extent, LINE_SECTORS, SECTOR_BYTES};
 use std::ops::Range;
@@ -39,8 +40,9 @@ struct Holdings {
     segments: Vec<Holding>,
     /// Sectors of each segment, and in it of each data disk, that are dirty and the newest copy.
     dirty: Vec<u32>,
-    /// Dirty sectors of each data disk.
+    /// Dirty sectors of each data disk, and the pieces with them.
     dirty_on: Vec<u64>,
+    pieces_on: Vec<u64>,
     segment_sectors: u64,
 }
 
@@ -64,17 +66,20 @@ impl Holdings {
         let segment = self.segment_of(place);
         self.dirty_in(segment)[disk] += sectors as u32;
         self.dirty_on[disk] += sectors;
+        self.pieces_on[disk] += 1;
     }
 
-    fn clean(&mut self, place: Place, disk: usize, sectors: u8) {
+    /// Notes that sectors are not dirty any more; `gone`: nothing of their piece is.
+    fn clean(&mut self, place: Place, disk: usize, sectors: u8, gone: bool) {
         let segment = self.segment_of(place);
         self.dirty_in(segment)[disk] -= u32::from(sectors);
         self.dirty_on[disk] -= u64::from(sectors);
+        self.pieces_on[disk] -= u64::from(gone);
     }
 
     fn lose(&mut self, lost: Lost, disk: usize, seq: u64) {
         if lost.dirty {
-            self.clean(lost.place, disk, lost.sectors);
+            self.clean(lost.place, disk, lost.sectors, lost.gone);
             let holding = self.of(lost.place);
             holding.superseded_by = holding.superseded_by.max(seq);
         }
@@ -127,6 +132,7 @@ impl Index {
                 segments: vec![Holding::default(); superblock.segments as usize],
                 dirty: vec![0; superblock.segments as usize * space.count()],
                 dirty_on: vec![0; space.count()],
+                pieces_on: vec![0; space.count()],
                 segment_sectors: superblock.segment_sectors(),
             },
             space,
@@ -180,6 +186,14 @@ impl Index {
     /// Sectors of data that this data disk lacks.
     pub fn dirty_sectors_on(&self, disk: usize) -> u64 {
         self.holdings.dirty_on[disk]
+    }
+
+    /// Returns the part of the log, from 0 to 1, that the dirty blocks of a data disk take. A piece counts as a whole line, as it may take
+    /// one of the table. Zeroes and discards count by their own limit.
+    pub fn part_of(&self, disk: usize) -> f64 {
+        let log_sectors = self.holdings.segments.len() as u64 * self.holdings.segment_sectors;
+        let sectors = self.holdings.pieces_on[disk] * LINE_SECTORS;
+        (sectors as f64 / log_sectors as f64).max(self.ranges.len_on(disk) as f64 / RANGES_MAX as f64)
     }
 
     /// Dirty bytes: data, zeroes and discards that this data disk lacks.
@@ -370,12 +384,13 @@ impl Index {
         self.holdings.segments.fill(Holding::default());
         self.holdings.dirty.fill(0);
         self.holdings.dirty_on.fill(0);
+        self.holdings.pieces_on.fill(0);
     }
 
     /// Notes that a piece is durable on the data disk. Rule 9: clean only if the table still points at the copy that was written.
     pub fn clean(&mut self, line: Line, place: Place) {
         if let Some(sectors) = self.table.mark_clean(line, place) {
-            self.holdings.clean(place, self.space.disk_of(line.start()), sectors);
+            self.holdings.clean(place, self.space.disk_of(line.start()), sectors, true);
         }
     }
 
@@ -451,5 +466,11 @@ impl Index {
         assert_eq!(dirty_on, self.holdings.dirty_on, "the segments count what each disk lacks");
         let sum: u64 = dirty_on.iter().sum();
         assert_eq!(sum, self.table.counts().dirty_sectors, "the segments count what the table holds");
+        if disks == 1 {
+            return;
+        }
+        let mut pieces_on = vec![0; disks];
+        self.table.scan(|line, piece| pieces_on[self.space.disk_of(line.start())] += u64::from(piece.dirty));
+        assert_eq!(pieces_on, self.holdings.pieces_on, "each dirty piece counts for its disk");
     }
 }

@@ -208,8 +208,8 @@ impl Keep {
     fn may_copy(&self, bytes: u64, view: &View) -> bool {
         self.keeps(view)
             && bytes <= self.tokens
-            && !view.queue.has_pending()
-            && view.queue.waiters().is_empty()
+            && !view.queue.has_pending_for_log()
+            && view.queue.waiters().iter().all(|waiter| waiter.seq <= view.log.durable_seq())
             && has_room_for_copies(view)
     }
 

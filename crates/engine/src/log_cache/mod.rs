@@ -75,6 +75,10 @@ mod rotation;
 mod rules_tests;
 #[cfg(test)]
 mod scale_tests;
+#[cfg(test)]
+mod share_tests;
+#[cfg(test)]
+mod share_tests;
 pub mod spindle;
 mod statistics;
 mod status;

@@ -2,7 +2,9 @@
 //!
 //! It promises:
 //!
-//! - Writes are done in the order in which they came: only the first one of those that are pending may be done.
+//! - Writes to a disk are done in the order in which they came. A write that waits for something of its own disk alone is passed by
+//!   those to other disks; one that waits for the log is passed by none.
+//! - A write that has begun goes first, so nothing comes between the records of a chain.
 //! - A request is in the foreground from [`Queue::begin`] until it is answered or its answer is delayed.
 //! - Answers are delayed by no more than the pace of destaging asks for, and in the order of their time.
 
@@ -17,6 +19,7 @@ const HELD_MAX: Nanos = Nanos::from_secs(1);
 
 /// A request that changes data, and its progress.
 pub struct PendingWrite {
+    pub disk: usize,
     pub id: RequestId,
     pub change: PendingChange,
     pub extent: Extent,
@@ -26,6 +29,17 @@ pub struct PendingWrite {
     pub done: u64,
     /// Sectors of which the log has no copy any more, as the write passes it.
     pub passed: u64,
+    /// Number of the write in the order of arrival.
+    arrival: u64,
+}
+
+/// Reason why the first write to a disk is not done yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteWait {
+    /// Room in the log, a buffer, or its turn: all other writes would wait for that, too.
+    Log,
+    /// Something of its own disk alone.
+    Disk,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +49,7 @@ pub enum PendingChange {
 }
 
 impl PendingWrite {
-    pub fn new(id: RequestId, io: Io) -> PendingWrite {
+    pub fn new(disk: usize, id: RequestId, io: Io) -> PendingWrite {
         let extent = io.extent().expect("it changes data somewhere");
         let (change, buf, durability) = match io {
             Io::Write { buf, durability, .. } | Io::WriteCopy { buf, durability, .. } => {
@@ -54,7 +68,11 @@ impl PendingWrite {
                 unreachable!("reads and flushes change nothing")
             }
         };
-        PendingWrite { id, change, extent, buf, durability, done: 0, passed: 0 }
+        PendingWrite { disk, id, change, extent, buf, durability, done: 0, passed: 0, arrival: 0 }
+    }
+
+    const fn has_begun(&self) -> bool {
+        self.done > 0 || self.passed > 0
     }
 
     /// Returns the operation, to be sent to the data disk.
@@ -99,8 +117,13 @@ pub struct DurableWaiter {
 }
 
 /// The clients of a data disk.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct DiskClients {
+    pending: VecDeque<PendingWrite>,
+    /// The first write waits for the disk: it is not tried again before something has happened.
+    waits: bool,
+    /// The first write waits as the disk has its share of the log.
+    wants_share: bool,
     pace: Nanos,
     foreground: u64,
     last_activity: Nanos,
@@ -108,7 +131,7 @@ struct DiskClients {
 
 /// See the module's documentation.
 pub struct Queue {
-    pending: VecDeque<PendingWrite>,
+    arrivals: u64,
     waiters: Vec<DurableWaiter>,
     delayed: BTreeMap<(Nanos, u64), (RequestId, IoResult)>,
     delayed_count: u64,
@@ -122,11 +145,11 @@ pub struct Queue {
 impl Queue {
     pub fn new(disks: usize) -> Queue {
         Queue {
-            pending: VecDeque::new(),
+            arrivals: 0,
             waiters: Vec::new(),
             delayed: BTreeMap::new(),
             delayed_count: 0,
-            clients: vec![DiskClients::default(); disks],
+            clients: (0..disks).map(|_| DiskClients::default()).collect(),
             last_write: None,
             wants_space: false,
             has_yielded: false,
@@ -176,23 +199,43 @@ impl Queue {
         self.clients[disk].last_activity
     }
 
-    /// Appends a request; true if none waits before it.
+    /// Appends a request; true if none to its disk waits before it.
     pub fn push(&mut self, pending: PendingWrite) -> bool {
-        self.pending.push_back(pending);
-        self.pending.len() == 1
+        self.arrivals += 1;
+        let clients = &mut self.clients[pending.disk];
+        clients.pending.push_back(PendingWrite { arrival: self.arrivals, ..pending });
+        clients.pending.len() == 1
     }
 
+    /// Lets the first write to each disk be tried again.
+    pub fn try_all(&mut self) {
+        self.clients.iter_mut().for_each(|clients| clients.waits = false);
+    }
+
+    /// Takes the next write: one that has begun, or else the oldest one that does not wait for its disk.
     pub fn pop(&mut self) -> Option<PendingWrite> {
-        self.pending.pop_front()
+        let turn = |clients: &DiskClients| {
+            let first = clients.pending.front().filter(|_| !clients.waits)?;
+            Some((!first.has_begun(), first.arrival))
+        };
+        let ready = self.clients.iter_mut().filter_map(|clients| turn(clients).map(|turn| (turn, clients)));
+        ready.min_by_key(|(turn, _)| *turn)?.1.pending.pop_front()
     }
 
     /// Puts a write that has to wait back to the front.
-    pub fn put_back(&mut self, pending: PendingWrite) {
-        self.pending.push_front(pending);
+    pub fn put_back(&mut self, pending: PendingWrite, wait: WriteWait) {
+        let clients = &mut self.clients[pending.disk];
+        clients.waits = wait == WriteWait::Disk;
+        clients.pending.push_front(pending);
     }
 
     pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+        self.clients.iter().any(|clients| !clients.pending.is_empty())
+    }
+
+    /// True while a write waits for the log, or has not been tried.
+    pub fn has_pending_for_log(&self) -> bool {
+        self.clients.iter().any(|clients| !clients.pending.is_empty() && !clients.waits)
     }
 
     /// Notes that the first write does not fit the log.
@@ -200,9 +243,15 @@ impl Queue {
         self.wants_space = true;
     }
 
-    /// Notes that the first write is in the log. The next one may wait for something else: its turn, or a buffer.
-    pub const fn got_space(&mut self) {
+    /// Notes that the first write to a disk waits as the disk has its share of the log.
+    pub fn want_share(&mut self, disk: usize) {
+        self.clients[disk].wants_share = true;
+    }
+
+    /// Notes that the first write to a disk is in the log. The next one may wait for something else: its turn, or a buffer.
+    pub fn got_space(&mut self, disk: usize) {
         self.wants_space = false;
+        self.clients[disk].wants_share = false;
     }
 
     /// Notes that the first write goes on only after other events.
@@ -218,13 +267,30 @@ impl Queue {
         std::mem::replace(&mut self.has_yielded, false)
     }
 
-    /// Clears the want of space if no write is pending.
+    /// Clears the want of space where no write is pending.
     pub fn settle(&mut self) {
         self.wants_space &= self.has_pending();
+        self.clients.iter_mut().for_each(|clients| clients.wants_share &= !clients.pending.is_empty());
     }
 
+    /// True while a write has no room in the log.
     pub const fn wants_space(&self) -> bool {
         self.wants_space
+    }
+
+    /// True while a write to a disk waits as the disk has its share of the log.
+    pub fn wants_share(&self, disk: usize) -> bool {
+        self.clients[disk].wants_share
+    }
+
+    /// True while a write to a disk waits until something of that disk is destaged.
+    pub fn wants_space_on(&self, disk: usize) -> bool {
+        self.wants_space || self.wants_share(disk)
+    }
+
+    /// True while a write waits until something is destaged.
+    pub fn wants_any_space(&self) -> bool {
+        self.wants_space || self.clients.iter().any(|clients| clients.wants_share)
     }
 
     pub fn wait(&mut self, waiter: DurableWaiter) {

@@ -69,6 +69,10 @@ pub struct DataDiskStatus {
     pub destaging: bool,
     /// The last attempt to destage failed.
     pub destage_failing: bool,
+    /// The disk does not answer, or its batches fail: nothing of it becomes clean.
+    pub stuck: bool,
+    /// Writes to the disk wait, as its dirty blocks take its share of the log.
+    pub waits_for_share: bool,
     /// Error of the last failed flush of the disk; none once all writes that the flush should have covered are durable.
     pub flush_error: Option<IoError>,
 }
@@ -109,6 +113,9 @@ pub struct LogCacheStatus {
     pub destage_held: bool,
     #[serde(default)]
     pub over_high_mark: bool,
+    /// Percent of the log that the dirty blocks of one of several disks may take.
+    #[serde(default)]
+    pub share: u8,
     /// Limit of destaging; 0: none. Next: a batch waits for it.
     #[serde(default)]
     pub destage_rate: u64,
@@ -211,6 +218,7 @@ impl LogCacheStatus {
             draining: view.life.drains(),
             destage_held: destagers.iter().any(Destager::is_held_back),
             over_high_mark: view.is_over_high_mark(),
+            share: config.share,
             destage_rate: config.destage_rate,
             destage_limited: destagers
                 .iter()
@@ -251,6 +259,8 @@ fn disk_status(view: &View, destagers: &Destagers, disk: usize) -> DataDiskStatu
         lost_blocks: index.lost.in_extent(view.data.space().extent(disk)),
         destaging: !destager.is_idle(),
         destage_failing: destager.is_after_failure(),
+        stuck: destager.is_stuck(view.now) && index.is_dirty_on(disk),
+        waits_for_share: view.queue.wants_share(disk),
         flush_error: data.error(),
     }
 }

@@ -9,6 +9,7 @@ use super::destager::Destagers;
 use super::env::{Env, Op, View, data_port};
 use super::forget::Forgetting;
 use super::format::LogState;
+use super::queue::WriteWait;
 use super::read::OpenReads;
 use crate::layer::{ErrorKind, Io, IoResult, Report, Unfinished};
 use crate::machine::Lifecycle;
@@ -72,7 +73,7 @@ impl Stop {
         let half = env.log.chain().and_then(|_| env.queue.pop());
         refuse_pending(env);
         if let Some(half) = half {
-            env.queue.put_back(half);
+            env.queue.put_back(half, WriteWait::Log);
         }
         while let Some((id, result)) = env.queue.pop_answer(Nanos(u64::MAX)) {
             env.cx.reply(id, result);
@@ -181,8 +182,9 @@ impl Stop {
 }
 
 fn refuse_pending(env: &mut Env) {
+    env.queue.try_all();
     while let Some(pending) = env.queue.pop() {
         let error = IoError::new(ErrorKind::Shutdown);
-        env.finish(env.data.disk_of(pending.extent.start), pending.id, IoResult::err(pending.buf, error));
+        env.finish(pending.disk, pending.id, IoResult::err(pending.buf, error));
     }
 }

@@ -6,7 +6,7 @@ use super::destager::Destagers;
 use super::env::{Env, Op, View, data_port};
 use super::format::{Entry, EntryKind};
 use super::keep::Keep;
-use super::queue::{DurableWaiter, PendingChange, PendingWrite};
+use super::queue::{DurableWaiter, PendingChange, PendingWrite, WriteWait};
 use super::table::{Line, Place};
 use super::{LogCanary, Promise};
 use crate::layer::{Durability, IoResult, RequestId};
@@ -15,20 +15,25 @@ use crate::{Extent, LINE_BYTES, SECTOR_BYTES};
 /// Maximum sectors of one entry without payload.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
 
-/// Handles the requests at the front of the queue, until one has to wait for space.
+/// Handles the requests at the front of the queue, until one has to wait for the log.
 pub fn write_pending(destagers: &Destagers, keep: &mut Keep, env: &mut Env) {
+    env.queue.try_all();
     while let Some(mut pending) = env.queue.pop() {
         let through = env.log.has_failed() || env.log.through().is_on();
-        let goes_on = match through {
-            _ if env.view().holds_writes(destagers) => false,
-            true => pending.may_write_through(destagers, &env.view()) && pending.leave_log(env),
+        let tried = match through {
+            _ if env.view().holds_writes(destagers) => Err(WriteWait::Log),
+            true if !pending.may_write_through(destagers, &env.view()) => Err(WriteWait::Disk),
+            true => when_done(pending.leave_log(env)),
             false => pending.try_log(destagers, keep, env),
         };
-        if !goes_on {
-            env.queue.put_back(pending);
-            return;
+        if let Err(wait) = tried {
+            env.queue.put_back(pending, wait);
+            match wait {
+                WriteWait::Log => return,
+                WriteWait::Disk => continue,
+            }
         }
-        env.queue.got_space();
+        env.queue.got_space(pending.disk);
         if through {
             pending.bypass(0, keep, env);
         } else if pending.done < pending.extent.sectors {
@@ -41,17 +46,26 @@ pub fn write_pending(destagers: &Destagers, keep: &mut Keep, env: &mut Env) {
     }
 }
 
+const fn when_done(done: bool) -> Result<(), WriteWait> {
+    if done { Ok(()) } else { Err(WriteWait::Log) }
+}
+
 impl PendingWrite {
-    /// Puts the request into the log. True when all of it is in, or when it may bypass the log (none of it is in then); false if it has to
-    /// wait.
-    fn try_log(&mut self, destagers: &Destagers, keep: &mut Keep, env: &mut Env) -> bool {
-        if self.done == 0 && env.log.chain().is_none() && self.may_bypass(destagers, &env.view()) {
-            return !env.index.is_visible_in(self.extent) || env.make_room(1, 0);
+    /// Puts the request into the log. Succeeds when all of it is in, or when it may bypass the log (none of it is in then).
+    fn try_log(&mut self, destagers: &Destagers, keep: &mut Keep, env: &mut Env) -> Result<(), WriteWait> {
+        if self.done == 0 && env.log.chain().is_none() {
+            if self.may_bypass(destagers, &env.view()) {
+                return when_done(!env.index.is_visible_in(self.extent) || env.make_room(1, 0));
+            }
+            if env.view().has_its_share(self.disk, destagers) {
+                env.queue.want_share(self.disk);
+                return Err(WriteWait::Disk);
+            }
         }
-        match self.change {
+        when_done(match self.change {
             PendingChange::Data => self.append_data(keep, env),
             PendingChange::Range(kind) => self.append_range(kind, keep, env),
-        }
+        })
     }
 
     /// Rule 7: nothing of the range is dirty in the log or bypassing it. The range also covers no line of the fingerprint: after a crash,
@@ -106,8 +120,7 @@ impl PendingWrite {
 
     /// Sends the request to the data disk. Record `seq` says so.
     fn bypass(self, seq: u64, keep: &mut Keep, env: &mut Env) {
-        let PendingWrite { id, extent, .. } = self;
-        let disk = env.data.disk_of(extent.start);
+        let PendingWrite { disk, id, extent, .. } = self;
         let through = self.durability == Durability::Durable || env.config.promise == Promise::Always;
         // Over a block that a dead log has lost: if this write were lost as well, older data would come back unnoticed.
         let over_lost = env.log.has_failed() && env.index.is_dirty_in(extent);
@@ -229,8 +242,7 @@ impl PendingWrite {
 
     /// Answers a request that is in the log: now, a little later, or when it is durable.
     fn logged(self, destagers: &Destagers, env: &mut Env) {
-        let PendingWrite { id, extent, .. } = self;
-        let disk = env.data.disk_of(extent.start);
+        let PendingWrite { disk, id, extent, .. } = self;
         env.data[disk].written_again(extent);
         let seq = env.log.last_seq();
         env.statistics.logged_sectors += if self.change == PendingChange::Data { extent.sectors } else { 0 };
@@ -253,6 +265,19 @@ impl PendingWrite {
 }
 
 impl View<'_> {
+    /// True when the dirty blocks of a disk take the disk's share of the log, so that its writes wait for its own destage. Disks of which
+    /// nothing becomes clean have one share together.
+    fn has_its_share(&self, disk: usize, destagers: &Destagers) -> bool {
+        let disks = self.data.space().count();
+        let is_stuck = |disk: usize| destagers[disk].is_stuck(self.now);
+        let of_stuck =
+            || (0..disks).filter(|disk| is_stuck(*disk)).map(|disk| self.index.part_of(disk)).sum();
+        // One with nothing dirty would wait for nothing.
+        let own = self.index.part_of(disk);
+        let part = if is_stuck(disk) { of_stuck() } else { own };
+        disks > 1 && own > 0.0 && part >= f64::from(self.config.share) / 100.0
+    }
+
     /// True when no write in flight changes the extent on the data disk: neither a bypassing one nor one of a gap.
     fn is_still(&self, extent: Extent, destagers: &Destagers) -> bool {
         !self.data.at(extent).is_bypassed(extent) && !destagers.of(extent).is_filling(extent, self.config)

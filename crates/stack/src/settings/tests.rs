@@ -38,7 +38,7 @@ fn a_default_in_the_reference_is_that_of_the_reader() {
 }
 
 /// Another value for each field that can change while the stack is served, and for some that cannot.
-const OTHERS: [(&str, &str, &str); 21] = [
+const OTHERS: [(&str, &str, &str); 22] = [
     ("log-cache", "delay-max", "\"1s\""),
     ("log-cache", "bypass", "0"),
     ("log-cache", "writes", "\"through\""),
@@ -46,6 +46,7 @@ const OTHERS: [(&str, &str, &str); 21] = [
     ("log-cache", "what", "\"least-valid-first\""),
     ("log-cache", "high-mark", "80"),
     ("log-cache", "low-mark", "20"),
+    ("log-cache", "share", "30"),
     ("log-cache", "idle-empty", "\"2s\""),
     ("log-cache", "destage-depth", "4"),
     ("log-cache", "destage-rate", "\"20MiB\""),

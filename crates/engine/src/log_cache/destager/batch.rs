@@ -126,7 +126,10 @@ impl Destager {
         let [high, low] = marks.map(|mark| f64::from(mark) / 100.0);
         self.triggered = when::hysteresis(self.triggered, view.log.ring().utilisation(), high, low);
         let wait = self.wait(view);
-        self.running = wait == Wait::No;
+        let was_running = std::mem::replace(&mut self.running, wait == Wait::No);
+        if !(was_running && self.running) && self.flights.is_empty() {
+            self.moved_at = view.now;
+        }
         match wait {
             Wait::No => self.retry_at = None,
             Wait::Until(_) | Wait::Event => self.suspended = true,

@@ -219,6 +219,7 @@ impl Destager {
     /// An operation has completed; the end of the batch, if it was the last one.
     pub fn completed(&mut self, slot: u64, result: IoResult, env: &mut Env) -> Option<BatchEnd> {
         let flight = self.flights.remove(slot);
+        self.moved_at = env.cx.now;
         if let Err(error) = result.status {
             let is_write =
                 matches!(flight, BatchFlight::Range(_) | BatchFlight::Write(_) | BatchFlight::Flush);

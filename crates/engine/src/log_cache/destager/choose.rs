@@ -133,7 +133,7 @@ impl DiskView<'_> {
 
     fn is_short(&self) -> bool {
         let short = self.log.ring().utilisation() >= f64::from(self.config.low_mark) / 100.0;
-        short || self.queue.wants_space()
+        short || self.wants_space()
     }
 
     /// A request over several records that is not durable as a whole: nothing of it is destaged.

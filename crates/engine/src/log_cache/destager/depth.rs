@@ -61,7 +61,7 @@ impl Patience {
         let gives_way = view.log.geometry().rotational
             && !view.log.has_failed()
             && view.life.serves()
-            && !view.queue.wants_space()
+            && !view.wants_space()
             && view.has_writers();
         if !gives_way {
             return most;
@@ -72,7 +72,7 @@ impl Patience {
             return most;
         }
         let over = ((utilisation - high) / (1.0 - high)).clamp(0.0, 1.0);
-        if view.queue.foreground() > BURST && !view.empties_log() {
+        if view.foreground() > BURST && !view.empties_log() {
             return (most as f64 * over * over) as usize;
         }
         self.depth.max((most as f64 * over) as usize).min(most)
@@ -100,7 +100,7 @@ impl DiskView<'_> {
         self.log.geometry().rotational
             && !self.log.has_failed()
             && somebody_waits
-            && !self.queue.wants_space()
+            && !self.wants_space()
             && self.log.busy_since().is_some_and(|sent| self.now.since(sent) >= LOG_WRITE_WAITS)
     }
 
@@ -109,7 +109,7 @@ impl DiskView<'_> {
         let gives_way = self.config.when == WhenPolicy::Idle
             && !self.log.has_failed()
             && self.life.serves()
-            && !self.queue.wants_space()
+            && !self.wants_space()
             && self.data.geometry().rotational;
         self.data.readers.quiet(self.now).filter(|&quiet| gives_way && quiet < READER_GONE)
     }

@@ -61,6 +61,8 @@ use sweep::Sweep;
 /// Delay after a failed batch; doubles up to the second value.
 const RETRY_FIRST: Nanos = Nanos::from_secs(1);
 const RETRY_MAX: Nanos = Nanos::from_secs(30);
+/// A batch that has not moved for so long hangs.
+const HANGS_AFTER: Nanos = Nanos::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BatchPhase {
@@ -163,6 +165,8 @@ pub struct Destager {
     unread: usize,
     retry_at: Option<Nanos>,
     retry: Nanos,
+    /// Time when an operation of the batch completed last, or the policy let it wait.
+    moved_at: Nanos,
     /// Everything that is dirty is not durable yet: waits for the log.
     stalled: bool,
     /// A superblock must say what is destaged before the next flush epoch begins.
@@ -214,6 +218,7 @@ impl Destager {
             unread: 0,
             retry_at: None,
             retry: RETRY_FIRST,
+            moved_at: Nanos::ZERO,
             stalled: false,
             wants_mark: false,
             ranges_behind: false,
@@ -303,6 +308,22 @@ impl Destager {
     /// The batch before this one failed.
     pub fn is_after_failure(&self) -> bool {
         self.retry > RETRY_FIRST
+    }
+
+    /// True while nothing of the disk becomes clean although it should: its batches fail, or the batch hangs.
+    pub fn is_stuck(&self, now: Nanos) -> bool {
+        self.is_after_failure() || self.hangs_at() <= now
+    }
+
+    /// Time when the batch counts as one that hangs, if nothing of it moves.
+    fn hangs_at(&self) -> Nanos {
+        self.moved_at.saturating_add(HANGS_AFTER)
+    }
+
+    /// Returns when the batch will hang. With one disk, nobody else waits.
+    pub fn hang_deadline(&self, view: &DiskView) -> Option<Nanos> {
+        let may_hang = !self.flights.is_empty() && view.all_disks() > 1;
+        Some(self.hangs_at()).filter(|at| may_hang && *at > view.now)
     }
 
     /// Holds destaging back, or no longer. See [`crate::Control::HoldDestage`].

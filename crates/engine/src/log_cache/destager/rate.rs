@@ -50,6 +50,16 @@ impl DiskView<'_> {
         let is_active = self.foreground() > 0 || self.now < self.last_activity().saturating_add(ACTIVE);
         is_active && !self.must_destage() && !self.is_over_high_mark()
     }
+
+    /// True if destaging waits for no policy: the log has failed, all is to be destaged, or a request waits for space.
+    pub(super) fn must_destage(&self) -> bool {
+        self.log.has_failed() || self.empties_log() || self.wants_space()
+    }
+
+    /// True while a write waits until something of the disk is destaged.
+    pub(super) fn wants_space(&self) -> bool {
+        self.queue.wants_space_on(self.disk)
+    }
 }
 
 impl View<'_> {
@@ -60,10 +70,5 @@ impl View<'_> {
     /// True if all is to be destaged: for a drain, or before writes go through.
     pub(super) fn empties_log(&self) -> bool {
         self.life.drains() || self.log.through().is_turning()
-    }
-
-    /// True if destaging waits for no policy: the log has failed, all is to be destaged, or a request waits for space.
-    pub(super) fn must_destage(&self) -> bool {
-        self.log.has_failed() || self.empties_log() || self.queue.wants_space()
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::log_cache::disks::PART_SECTORS;
 use crate::{Extent, Lba};
 
 /// Maximum number of parts: 64 Ki take about 8 MiB of RAM, and are far more than a file system discards in the life of a log.
@@ -56,6 +57,11 @@ struct RangeSpan {
     parts: usize,
 }
 
+/// The data disk of a part, if there are several.
+const fn disk_of(part: &RangePart) -> usize {
+    (part.extent.start.0 / PART_SECTORS) as usize
+}
+
 #[derive(Default)]
 pub struct ZeroRanges {
     parts: BTreeMap<Lba, RangePart>,
@@ -63,6 +69,8 @@ pub struct ZeroRanges {
     discarded: u64,
     zeroed: u64,
     spans: BTreeMap<u64, RangeSpan>,
+    /// Number of parts on each data disk, where there are several.
+    parts_on: BTreeMap<usize, usize>,
 }
 
 impl ZeroRanges {
@@ -73,6 +81,11 @@ impl ZeroRanges {
     /// Number of parts.
     pub fn len(&self) -> usize {
         self.parts.len()
+    }
+
+    /// Number of parts on one of several data disks.
+    pub fn len_on(&self, disk: usize) -> usize {
+        self.parts_on.get(&disk).copied().unwrap_or(0)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -98,11 +111,13 @@ impl ZeroRanges {
 
     fn put_part(&mut self, part: RangePart) {
         *self.sectors_mut(part.info.kind) += part.extent.sectors;
+        *self.parts_on.entry(disk_of(&part)).or_default() += 1;
         self.parts.insert(part.extent.start, part);
     }
 
     fn take_part(&mut self, part: &RangePart) {
         *self.sectors_mut(part.info.kind) -= part.extent.sectors;
+        *self.parts_on.entry(disk_of(part)).or_default() -= 1;
         self.parts.remove(&part.extent.start);
     }
 
@@ -222,5 +237,6 @@ impl ZeroRanges {
             self.parts.values().partition(|part| part.info.kind == RangeKind::Discard);
         let sum = |parts: Vec<&RangePart>| parts.iter().map(|part| part.extent.sectors).sum::<u64>();
         assert_eq!((self.discarded, self.zeroed), (sum(discards), sum(zeroes)));
+        assert_eq!(self.parts_on.values().sum::<usize>(), self.parts.len());
     }
 }
