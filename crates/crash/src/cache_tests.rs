@@ -297,6 +297,8 @@ fn one_log_keeps_the_promises_of_several_disks() {
         }
         let paths = explored.counts.paths;
         assert!(paths["destage_batches"] > 100 && paths["chains"] > 0, "{paths:?}");
+        let (hung, carried) = (explored.counts.kinds["disks hung while served"], paths["carried_segments"]);
+        assert!(hung > 0 && carried > 5, "{hung} disks hung, {carried} segments were carried");
     }
 }
 
@@ -304,6 +306,15 @@ fn one_log_keeps_the_promises_of_several_disks() {
 fn rule_06_blocks_and_tails_of_the_wrong_disk_are_caught() {
     for canary in [LogCanary::OtherDisk, LogCanary::TailOfOne, LogCanary::FlushOther] {
         let subject = |seed| disks_rig(seed, Promise::Flush, Some(canary), 4);
+        let explored = explore(&ExploreConfig::new(EXPLORED, 1000), &subject, &mut |_| {});
+        assert!(explored.violation.is_some(), "{canary:?} is not caught");
+    }
+}
+
+#[test]
+fn rule_06_tails_that_pass_a_disk_that_hangs_are_caught() {
+    for canary in [LogCanary::PassMissing, LogCanary::CarryBlindly] {
+        let subject = |seed| disks_rig(seed, Promise::Flush, Some(canary), 3);
         let explored = explore(&ExploreConfig::new(EXPLORED, 1000), &subject, &mut |_| {});
         assert!(explored.violation.is_some(), "{canary:?} is not caught");
     }

@@ -1,12 +1,14 @@
 //! Fault plans: the faults of a simulated device, and their times. A plan is data, so a run with faults repeats from its seed.
 
-use dcd_engine::{ErrorKind, Io};
+use dcd_engine::{ErrorKind, Io, Nanos};
 
 /// Operations that a rule counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultOn {
     Any,
     Write,
+    /// Writes, zeroes and discards.
+    Change,
     Flush,
 }
 
@@ -15,6 +17,7 @@ impl FaultOn {
         match self {
             FaultOn::Any => true,
             FaultOn::Write => matches!(io, Io::Write { .. }),
+            FaultOn::Change => io.modifies(),
             FaultOn::Flush => matches!(io, Io::Flush),
         }
     }
@@ -52,6 +55,9 @@ pub struct DiskFaults {
     pub tears: bool,
     /// True for a dead disk: every operation fails, also after a power cut.
     pub dead: bool,
+    /// Time before which no change or flush completes; next, true if reads wait for it, too.
+    hangs_until: Nanos,
+    hangs_reads: bool,
     /// Operations that the rule has matched.
     matched: u64,
     fired: u64,
@@ -64,6 +70,17 @@ impl DiskFaults {
 
     pub fn liar() -> DiskFaults {
         DiskFaults { ignore_flushes: true, ..DiskFaults::default() }
+    }
+
+    /// A disk that hangs until then; `reads`: its reads, too.
+    pub fn hung(until: Nanos, reads: bool) -> DiskFaults {
+        DiskFaults { hangs_until: until, hangs_reads: reads, ..DiskFaults::default() }
+    }
+
+    /// Returns the time before which an operation does not complete.
+    pub const fn hangs_until(&self, io: &Io) -> Nanos {
+        let is_read = matches!(io, Io::Read { .. } | Io::ReadCopy { .. });
+        if is_read && !self.hangs_reads { Nanos::ZERO } else { self.hangs_until }
     }
 
     pub fn dead() -> DiskFaults {

@@ -78,6 +78,10 @@ enum CanaryName {
     TailOfOne,
     /// Destaged blocks are called clean after a flush of another data disk (with --disks).
     FlushOther,
+    /// The tail passes dirty blocks of a disk that hangs or fails, and they are not carried (with --disks).
+    PassMissing,
+    /// Blocks of such a disk are carried although newer copies are in the log (with --disks).
+    CarryBlindly,
     /// Writes pass the log before its superblock says that nothing in it counts.
     EarlyThrough,
     /// A cache says that its log may be lost while data is only there.
@@ -326,6 +330,8 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::OtherDisk) => Some(LogCanary::OtherDisk),
         Some(CanaryName::TailOfOne) => Some(LogCanary::TailOfOne),
         Some(CanaryName::FlushOther) => Some(LogCanary::FlushOther),
+        Some(CanaryName::PassMissing) => Some(LogCanary::PassMissing),
+        Some(CanaryName::CarryBlindly) => Some(LogCanary::CarryBlindly),
         Some(CanaryName::EarlyThrough) => Some(LogCanary::EarlyThrough),
         Some(CanaryName::EarlyReport) => Some(LogCanary::EarlyReport),
         Some(CanaryName::UnnotedPass) => Some(LogCanary::UnnotedPass),

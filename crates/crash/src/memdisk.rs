@@ -435,7 +435,7 @@ impl SimDevice for MemDisk {
     }
 
     fn submit(&mut self, now: Nanos, io: Io) -> Ticket {
-        let done = now + self.latency.draw(&mut self.rng);
+        let done = (now + self.latency.draw(&mut self.rng)).max(self.faults.hangs_until(&io));
         let fault = self.faults.strike(&io);
         let covers = self.completions;
         self.look_for_race(&io);

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
 
-use crate::{SeenContent, Value, stamp};
+use crate::{SeenContent, Value, dealt, stamp};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteState {
@@ -108,6 +108,8 @@ pub struct Oracle {
     /// The previous activation, while the data disk may still be in one of its states.
     before: Option<Arc<Oracle>>,
     judges_disk: bool,
+    /// Disks to which the chunks of the device are dealt: each has its own order of writes.
+    disks: usize,
 }
 
 impl Oracle {
@@ -130,12 +132,19 @@ impl Oracle {
             barred: 0,
             before: None,
             judges_disk: false,
+            disks: 1,
         }
     }
 
     /// Prepares for [`Oracle::judge_disk`], which costs memory for each activation.
     pub fn judges_disk(mut self) -> Oracle {
         self.judges_disk = true;
+        self
+    }
+
+    /// Judges the order of writes for each of so many disks, to which the chunks of the device are dealt.
+    pub const fn of_disks(mut self, disks: usize) -> Oracle {
+        self.disks = disks;
         self
     }
 
@@ -313,7 +322,7 @@ impl Oracle {
     pub fn judge(&self, now: Nanos, found: &[SeenContent]) -> Result<(), String> {
         assert_eq!(found.len(), self.sectors.len(), "the device kept its size");
         if self.promise == Promise::Ordered {
-            return self.judge_prefix(now, found);
+            return (0..self.disks).try_for_each(|disk| self.judge_prefix(disk, now, found));
         }
         for (index, (sector, seen)) in self.sectors.iter().zip(found).enumerate() {
             let at = Lba(index as u64);
@@ -336,22 +345,31 @@ impl Oracle {
         Ok(())
     }
 
-    /// Looks for a prefix of the writes that gives exactly the content found.
-    fn judge_prefix(&self, now: Nanos, found: &[SeenContent]) -> Result<(), String> {
+    fn is_on(&self, disk: usize, at: Lba) -> bool {
+        self.disks == 1 || dealt::place_of(at, self.disks).0 == disk
+    }
+
+    /// Looks for a prefix of the writes that gives exactly the content found on a disk.
+    fn judge_prefix(&self, disk: usize, now: Nanos, found: &[SeenContent]) -> Result<(), String> {
         let end = self.writes.len();
         // Number of sectors that agree with the prefix of each length, stored as differences.
         let mut agree = vec![0i64; end + 2];
+        let mut sectors = 0;
         for (index, seen) in found.iter().enumerate() {
             let at = Lba(index as u64);
+            if !self.is_on(disk, at) {
+                continue;
+            }
+            sectors += 1;
             if !self.add_agreement(at, *seen, &mut agree) {
                 return Err(format!("the device holds what never was. {}", self.explain(at, 0, *seen)));
             }
         }
-        let oldest = self.oldest_prefix(now);
+        let oldest = self.oldest_prefix(disk, now);
         let (mut count, mut best, mut too_old) = (0, (0, 0), None);
         for (length, difference) in agree[..=end].iter().enumerate() {
             count += difference;
-            if count == found.len() as i64 {
+            if count == sectors {
                 if length >= oldest {
                     return Ok(());
                 }
@@ -429,9 +447,13 @@ impl Oracle {
     }
 
     /// The length of the shortest prefix that `delay_max` allows.
-    fn oldest_prefix(&self, now: Nanos) -> usize {
+    fn oldest_prefix(&self, disk: usize, now: Nanos) -> usize {
         let Some(limit) = now.0.checked_sub(self.delay_max.0) else { return 0 };
-        let old = |written: &Written| matches!(written.state, WriteState::Answered(at) if at.0 < limit);
+        let old = |written: &Written| {
+            let is_all = written.extent.sectors == self.sectors();
+            let is_old = matches!(written.state, WriteState::Answered(at) if at.0 < limit);
+            is_old && (is_all || self.is_on(disk, written.extent.start))
+        };
         self.writes.iter().rposition(old).map_or(0, |index| index + 1)
     }
 

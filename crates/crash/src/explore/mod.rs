@@ -13,6 +13,7 @@ mod legs;
 mod rigs;
 mod run;
 mod sampler;
+mod trouble;
 mod tuner;
 
 use std::cell::RefCell;
@@ -95,6 +96,11 @@ pub struct Rig {
     /// The data disk's device and first sector, where an administrator has writes go through, or to the log: as long as they go through, the
     /// log may be lost.
     pub through: Option<(usize, Lba)>,
+    /// Number of data disks, of which one hangs or fails now and then; they follow the first disk, the log. The chunks of the device are
+    /// dealt to them.
+    pub troubled: Option<usize>,
+    /// Disks to which the chunks of the device are dealt.
+    pub dealt: usize,
     /// The stack's settings in words, for the story.
     pub about: String,
 }

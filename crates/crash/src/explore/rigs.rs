@@ -62,6 +62,8 @@ impl Rig {
             rots: false,
             tuned: None,
             through: None,
+            troubled: None,
+            dealt: 1,
             about,
         }
     }

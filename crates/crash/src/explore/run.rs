@@ -9,6 +9,7 @@ use dcd_engine::{Buf, Control, Discards, Io, LayerIndex, Lba, Nanos, Pump, Repor
 use super::administrator::Administrator;
 use super::legs::LegKeeper;
 use super::sampler::{BETWEEN_STORES, Cut, Sampler, cut};
+use super::trouble::DiskTrouble;
 use super::tuner::Tuner;
 use super::{DEPTH_MAX, ExplorationCounts, Rig, Subject, panic_text};
 use crate::{
@@ -162,7 +163,8 @@ impl ExplorerRun {
     fn first_life(&mut self, seed: u64) -> RunResult {
         let disks = std::mem::take(&mut self.rig.disks);
         let base = std::mem::take(&mut self.rig.base);
-        let mut oracle = Oracle::new(self.rig.promise, self.rig.delay_max, seed, base);
+        let mut oracle =
+            Oracle::new(self.rig.promise, self.rig.delay_max, seed, base).of_disks(self.rig.dealt);
         if self.rig.data_alone.is_some() {
             oracle = oracle.judges_disk();
         }
@@ -217,6 +219,7 @@ impl ExplorerRun {
         let mut administrator = self.administrator();
         let mut keeper = self.leg_keeper();
         let mut tuner = self.tuner();
+        let mut trouble = self.rig.troubled.map(|disks| DiskTrouble::new(self.rng.fork(), disks));
         while !client.is_done() && self.states_left > 0 {
             if !paused && let Some(pause) = client.take_pause() {
                 driver.set_alarm(driver.now() + pause, 0);
@@ -224,6 +227,9 @@ impl ExplorerRun {
             }
             while !paused && let Some((id, io)) = client.next_request() {
                 driver.note(|| format!("client asks r{} {}", id.0, describe(&io)));
+                if let Some(trouble) = &mut trouble {
+                    trouble.asked(id, &io, driver.now());
+                }
                 driver.request(stack, id, io);
             }
             match driver.step(stack) {
@@ -241,6 +247,9 @@ impl ExplorerRun {
             while let Some((id, result)) = driver.take_reply() {
                 let status = result.status;
                 driver.note(|| format!("client is answered r{}: {status:?}", id.0));
+                if let Some(trouble) = &mut trouble {
+                    trouble.answered(id);
+                }
                 if let Err(what) = client.reply(driver.now(), id, &result) {
                     self.tell_driver(driver);
                     return Err(what);
@@ -264,6 +273,12 @@ impl ExplorerRun {
                     self.note_report(&report);
                 }
             }
+            if let Some(trouble) = &mut trouble
+                && let Err(what) = trouble.act(driver)
+            {
+                self.tell_driver(driver);
+                return Err(format!("{what};{}", statuses(stack, driver.now())));
+            }
             if let Some(tuner) = &mut tuner
                 && tuner.act(driver, stack)
             {
@@ -279,6 +294,11 @@ impl ExplorerRun {
         }
         if let Some(tuner) = tuner {
             *self.counts.kinds.entry("settings changed while served".into()).or_default() += tuner.changes;
+        }
+        if let Some(mut trouble) = trouble {
+            trouble.end(driver);
+            *self.counts.kinds.entry("disks hung while served".into()).or_default() += trouble.hung;
+            *self.counts.kinds.entry("disks failing while served".into()).or_default() += trouble.failed;
         }
         if let Some(administrator) = administrator {
             *self.counts.kinds.entry("members added while served".into()).or_default() += administrator.added;

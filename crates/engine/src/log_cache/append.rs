@@ -1,6 +1,7 @@
 //! The head of the log: room for records, the open record, and the write of the filling buffer.
 
 use super::Promise;
+use super::carry_forward::RESERVE;
 use super::env::{Env, LOG, Op, View};
 use super::queue::DurableWaiter;
 
@@ -24,6 +25,20 @@ impl View<'_> {
     /// Records before this one need not be read by recovery.
     pub fn live_seq(&self) -> u64 {
         self.oldest_live_seq().max(self.destaged_seq.unwrap_or(0))
+    }
+
+    /// Segments that clients leave for carrying blocks forward: none for one disk. A request over several segments always has room.
+    pub fn reserve(&self) -> u64 {
+        let count = self.log.ring().count();
+        match self.data.space().count() {
+            1 => 0,
+            _ => RESERVE.min(count - 1 - (count / 2).max(1)),
+        }
+    }
+
+    /// Segments that the head can still move to for clients.
+    pub fn free_segments(&self) -> u64 {
+        self.log.ring().free().saturating_sub(self.reserve())
     }
 
     /// With no more free segments, a superblock has to free some.
@@ -91,7 +106,7 @@ impl Env<'_> {
         let high = f64::from(self.config.high_mark) / 100.0;
         if self.log.buffers().filling.is_some() {
             self.finish_buffer();
-        } else if self.log.ring().utilisation() < high {
+        } else if self.log.ring().utilisation() < high && self.view().free_segments() > 0 {
             self.log.turn_ahead(self.cx.now, pieces, bytes, self.statistics);
         }
         if self.open_buffer(pieces, bytes) && !self.log.fits(pieces, bytes) {
@@ -103,20 +118,26 @@ impl Env<'_> {
 
     /// Makes room as [`Env::make_room`] does for a copy of a block, but leaves a buffer and some segments for clients.
     pub fn make_room_for_copy(&mut self, bytes: usize) -> bool {
+        self.make_room_beside_clients(bytes, 2, self.view().few_segments())
+    }
+
+    /// Makes room for one entry if so many buffers, and more than so many segments, are free; if zero, without any that is free.
+    pub fn make_room_beside_clients(&mut self, bytes: usize, buffers: usize, segments: u64) -> bool {
         if self.log.fits_one(bytes) {
             return true;
         }
-        if self.log.buffers().free() < 2 || self.log.ring().free() <= self.view().few_segments() {
+        let are_few = segments > 0 && self.log.ring().free() <= segments;
+        if self.log.buffers().free() < buffers || are_few {
             return false;
         }
         if self.log.buffers().filling.is_none()
-            && self.log.open_buffer(self.cx.now, 1, bytes, self.statistics)
+            && self.log.open_buffer(self.cx.now, 1, bytes, 0, self.statistics)
             && self.log.fits_one(bytes)
         {
             return true;
         }
         self.finish_buffer();
-        self.log.open_buffer(self.cx.now, 1, bytes, self.statistics) && self.log.fits_one(bytes)
+        self.log.open_buffer(self.cx.now, 1, bytes, 0, self.statistics) && self.log.fits_one(bytes)
     }
 
     /// Writes the filling buffer, whose stretch of the log is too short for the next record.
@@ -128,7 +149,8 @@ impl Env<'_> {
     }
 
     fn open_buffer(&mut self, pieces: usize, bytes: usize) -> bool {
-        let is_open = self.log.open_buffer(self.cx.now, pieces, bytes, self.statistics);
+        let reserve = self.view().reserve();
+        let is_open = self.log.open_buffer(self.cx.now, pieces, bytes, reserve, self.statistics);
         // The next segment may only need its clean copies forgotten.
         let comes = self.log.ring().ready() == 0 && self.log.ring().remembered() > 0;
         if !is_open && !comes && self.log.buffers().free() > 0 {

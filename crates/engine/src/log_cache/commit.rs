@@ -23,7 +23,10 @@ impl View<'_> {
 
     /// Everything has to become durable, although nobody waits for it.
     fn hurries(&self, destagers: &Destagers) -> bool {
-        self.life != Lifecycle::Serving || destagers.wants_durable() || self.log.through().is_turning()
+        self.life != Lifecycle::Serving
+            || destagers.wants_durable()
+            || self.log.through().is_turning()
+            || self.log.hurries()
     }
 }
 

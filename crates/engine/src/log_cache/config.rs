@@ -93,6 +93,10 @@ pub enum LogCanary {
     TailOfOne,
     /// Destaged blocks are called clean after a flush of another data disk (breaks rule 6).
     FlushOther,
+    /// The tail passes dirty blocks of a disk that hangs or fails, and they are nowhere else (breaks rule 6).
+    PassMissing,
+    /// A block is appended again although a newer copy is in the log (breaks rule 6).
+    CarryBlindly,
     /// Writes pass the log before a superblock says that nothing in it counts (breaks rule 16).
     EarlyThrough,
     /// The host hears that the log may be lost while the log has data that the data disk lacks (breaks rule 16).

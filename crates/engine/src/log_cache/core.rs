@@ -1,6 +1,7 @@
 //! The state of a running log cache, and the dispatch of its events to the parts that own what they do.
 
 use super::answers::Taken;
+use super::carry_forward::CarryForward;
 use super::destager::{Destager, Destagers, Wait};
 use super::disks::{AddressSpace, DataDisks};
 use super::env::{DiskView, Env, Op, View};
@@ -39,6 +40,7 @@ pub struct Core {
     pub queue: Queue,
     pub destagers: Destagers,
     pub keep: Keep,
+    carry_forward: CarryForward,
     forgetting: Forgetting,
     surveying: Surveying,
     pub stop: Stop,
@@ -54,6 +56,7 @@ struct CoreParts<'a> {
     env: Env<'a>,
     destagers: &'a mut Destagers,
     keep: &'a mut Keep,
+    carry_forward: &'a mut CarryForward,
     forgetting: &'a mut Forgetting,
     surveying: &'a mut Surveying,
     reads: &'a mut OpenReads,
@@ -81,6 +84,7 @@ impl Core {
             queue,
             destagers,
             keep,
+            carry_forward: CarryForward::default(),
             forgetting: Forgetting::default(),
             surveying: Surveying::default(),
             stop: Stop::default(),
@@ -130,6 +134,7 @@ impl Core {
             view.through_deadline(),
             self.each_destager().filter_map(|(destager, view)| destager.deadline(&view)).min(),
             self.each_destager().filter_map(|(destager, view)| destager.hang_deadline(&view)).min(),
+            self.carry_forward.deadline(&view, self.destagers.stuck(&view)),
             self.forgetting.deadline(&view),
             self.surveying.deadline(&view, &self.destagers, self.ops.is_empty()),
             self.stop.deadline(&view, self.ops.is_empty()),
@@ -166,8 +171,8 @@ impl Core {
         let (life, destaged_seq) = (self.stop.life(), self.destagers.destaged_seq());
         let Core { config, log, data, index, queue, ops, statistics, .. } = self;
         let env = Env { config, log, data, index, queue, life, destaged_seq, ops, statistics, cx };
-        let Core { destagers, keep, forgetting, surveying, reads, stop, .. } = self;
-        CoreParts { env, destagers, keep, forgetting, surveying, reads, stop }
+        let Core { destagers, keep, carry_forward, forgetting, surveying, reads, stop, .. } = self;
+        CoreParts { env, destagers, keep, carry_forward, forgetting, surveying, reads, stop }
     }
 
     pub fn advance_tail(&mut self) {
@@ -265,6 +270,7 @@ impl CoreParts<'_> {
                 keep.was_read(number, result, env);
                 self.retry_pending();
             }
+            Op::CarryForward(number) => self.carry_forward.was_read(number, result, env),
             Op::Probe(segment) => {
                 surveying.written(segment, &result, env);
                 self.retry_pending();
@@ -319,8 +325,11 @@ impl CoreParts<'_> {
         self.step_through();
         self.destage();
         self.step_through();
-        let CoreParts { env, destagers, keep, forgetting, surveying, reads, stop } = self;
+        let CoreParts { env, destagers, keep, carry_forward, forgetting, surveying, reads, stop } = self;
         keep.step(forgetting, env);
+        while carry_forward.step(destagers, env) {
+            advance_tail(env.config, env.log, env.index, destagers);
+        }
         env.commit(destagers);
         surveying.step(destagers, env);
         stop.step(forgetting, reads, destagers, env);

@@ -38,6 +38,8 @@ pub enum Op {
     },
     /// A segment whose hot pieces are copied.
     Save(u64),
+    /// A segment whose dirty pieces are carried forward.
+    CarryForward(u64),
     /// A part of a read that is put together.
     Part {
         reading: u64,

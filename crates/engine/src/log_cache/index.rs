@@ -247,6 +247,10 @@ impl Index {
         dirty || self.holding(segment).dirty_ranges > 0
     }
 
+    pub fn has_dirty_ranges(&self, segment: u32) -> bool {
+        self.holding(segment).dirty_ranges > 0
+    }
+
     /// True when the segment is not needed: nothing in it is dirty, and all that replaced its copies is durable.
     pub fn is_clean(&self, segment: u32, durable: u64) -> bool {
         !self.is_dirty_segment(segment) && self.holding(segment).superseded_by <= durable
@@ -348,6 +352,19 @@ impl Index {
         }
         self.ranges.cut(extent, |gone| holdings.segments[gone.segment as usize].dirty_ranges -= 1);
         self.lost.prune(extent, &self.table);
+    }
+
+    /// Forgets zeroes and discards below data that covers the extent. Until that data, in records up to `seq`, is durable, recovery needs
+    /// them, and until they are released it repeats them.
+    pub fn leave_range(&mut self, extent: Extent, seq: u64) {
+        let parts: Vec<RangePart> = self.ranges.lookup(extent).collect();
+        let holdings = &mut self.holdings;
+        for part in parts {
+            let holding = &mut holdings.segments[part.info.segment as usize];
+            holding.superseded_by = holding.superseded_by.max(seq);
+            self.destaged.add(part.extent, part.info.seq);
+        }
+        self.ranges.cut(extent, |gone| holdings.segments[gone.segment as usize].dirty_ranges -= 1);
     }
 
     /// Notes that records before `seq`, at these places, turned out to be destaged. `with_kept`: clean copies are forgotten, too.

@@ -12,14 +12,15 @@
 //!   copy is durable before the data disk changes.
 
 use super::append::SEGMENTS_READY;
-use super::env::{Env, LOG, Op, View};
+use super::env::{Env, Op, View};
 use super::forget::{Forgetting, forget_part};
-use super::format::{EntryKind, decode_header};
+use super::format::{Entry, EntryKind, Header, decode_header};
 use super::index::Index;
+use super::log::Log;
 use super::table::{Line, Piece, Place};
 use super::through::WritesState;
 use super::{LogCacheConfig, LogCanary};
-use crate::layer::{Io, IoResult};
+use crate::layer::IoResult;
 use crate::slab::Slab;
 use crate::{Buf, Extent, LINE_BYTES, LINE_SECTORS, Lba, SECTOR_BYTES, byte_offset};
 
@@ -65,12 +66,54 @@ impl Ghosts {
     }
 }
 
-/// A segment that was read, to append its hot pieces again.
-struct Saving {
-    number: u64,
-    buf: Buf,
+/// A segment that was read from the log, to append some of it again.
+pub struct ReadSegment {
+    pub number: u64,
+    pub buf: Buf,
     /// The byte where the next record may begin.
     at: usize,
+    /// The record there, its next entry, and the place of that entry's payload.
+    record: Option<(Header, usize, u64)>,
+}
+
+impl ReadSegment {
+    pub const fn new(number: u64, buf: Buf) -> ReadSegment {
+        ReadSegment { number, buf, at: 0, record: None }
+    }
+
+    /// Returns the next entry, with the number of its record and the place of its payload. Records of earlier laps may be among them, so
+    /// every block is looked at, and the index decides what counts.
+    pub fn entry(&mut self, log: &Log) -> Option<(u64, Entry, Place)> {
+        let block = log.superblock().log_block_bytes as usize;
+        while !self.buf.is_blank() && self.at + block <= self.buf.len() {
+            if self.record.is_none() {
+                let sector = log.start_of(self.number) + self.at as u64 / SECTOR_BYTES;
+                let header =
+                    decode_header(&self.buf.bytes()[self.at..self.at + block], log.superblock(), sector);
+                self.record = header.map(|header| (header, 0, sector + log.superblock().log_block_sectors()));
+            }
+            if let Some((header, next, place)) = &self.record
+                && let Some(entry) = header.entries.get(*next)
+            {
+                return Some((header.seq, *entry, Place(*place)));
+            }
+            (self.record, self.at) = (None, self.at + block);
+        }
+        None
+    }
+
+    /// Passes the entry.
+    pub fn next_entry(&mut self) {
+        if let Some((header, next, place)) = &mut self.record {
+            *place += header.entries[*next].payload_sectors();
+            *next += 1;
+        }
+    }
+
+    /// Returns the offset of a place in `buf`.
+    pub fn offset(&self, place: Place, log: &Log) -> usize {
+        byte_offset(Lba(log.start_of(self.number)), Lba(place.0))
+    }
 }
 
 /// See the module's documentation.
@@ -82,7 +125,7 @@ pub struct Keep {
     /// Bytes that may be copied.
     tokens: u64,
     tokens_max: u64,
-    saving: Option<Saving>,
+    saving: Option<ReadSegment>,
     is_reading: bool,
     /// The next segment to be saved.
     next: u64,
@@ -246,11 +289,8 @@ impl Keep {
         let hot = numbers.clone().find(|number| env.index.is_hit(ring.index(*number)));
         self.next = hot.map_or(numbers.end, |number| number + 1).max(self.next);
         let Some(number) = hot else { return };
-        let at = Lba(env.log.start_of(number));
-        let buf = Buf::zeroed(env.log.superblock().segment_bytes as usize);
-        env.log.pin(env.log.ring().index(number));
         self.is_reading = true;
-        env.submit(LOG, Op::Save(number), Io::Read { at, buf });
+        env.read_segment(number, None, Op::Save(number));
     }
 
     /// Takes a segment that was read.
@@ -258,37 +298,25 @@ impl Keep {
         env.log.unpin(env.log.ring().index(number));
         self.is_reading = false;
         match result.status {
-            Ok(()) => self.saving = Some(Saving { number, buf: result.buf, at: 0 }),
+            Ok(()) => self.saving = Some(ReadSegment::new(number, result.buf)),
             Err(_) => env.statistics.log_read_errors += 1,
         }
     }
 
     /// Appends the hot pieces of a segment again; returns the rest of the work if a copy has to give way.
-    fn save(&mut self, mut saving: Saving, env: &mut Env) -> Option<Saving> {
-        let start = env.log.start_of(saving.number);
-        let block = env.log.superblock().log_block_bytes as usize;
-        while !saving.buf.is_blank() && saving.at + block <= saving.buf.len() {
-            let sector = start + saving.at as u64 / SECTOR_BYTES;
-            let bytes = &saving.buf.bytes()[saving.at..saving.at + block];
-            let Some(header) = decode_header(bytes, env.log.superblock(), sector) else {
-                saving.at += block;
-                continue;
-            };
-            let mut place = sector + env.log.superblock().log_block_sectors();
-            for entry in header.entries.iter().filter(|entry| entry.kind.has_payload()) {
-                let from = byte_offset(Lba(start), Lba(place));
-                if let Some(piece) = hot_piece(entry.extent, Place(place), env.index)
-                    && piece.is_intact(&saving.buf, from)
-                {
-                    if !self.append(entry.extent, &saving.buf, from, env) {
-                        // Pieces that were appended are not hot any more: the record is looked through again.
-                        return Some(saving);
-                    }
-                    env.statistics.kept_again_blocks += 1;
+    fn save(&mut self, mut saving: ReadSegment, env: &mut Env) -> Option<ReadSegment> {
+        while let Some((_, entry, place)) = saving.entry(env.log) {
+            let from = saving.offset(place, env.log);
+            if entry.kind.has_payload()
+                && let Some(piece) = hot_piece(entry.extent, place, env.index)
+                && piece.is_intact(&saving.buf, from)
+            {
+                if !self.append(entry.extent, &saving.buf, from, env) {
+                    return Some(saving);
                 }
-                place += entry.extent.sectors;
+                env.statistics.kept_again_blocks += 1;
             }
-            saving.at += (u64::from(header.sectors) * SECTOR_BYTES) as usize;
+            saving.next_entry();
         }
         None
     }
@@ -301,7 +329,7 @@ fn has_room_for_copies(view: &View) -> bool {
         && !view.life.drains()
         && view.log.through().state() != WritesState::Turning
         && !view.log.through().is_voiding()
-        && view.log.copied_bytes() < COPIES_AHEAD
+        && view.has_copied_little()
         && view.log.chain().is_none()
         && view.log.ring().utilisation() < f64::from(view.config.high_mark) / 100.0
         && view.index.table().has_room(1)
@@ -309,12 +337,35 @@ fn has_room_for_copies(view: &View) -> bool {
 
 /// Appends a copy, for which there is room.
 fn put(extent: Extent, buf: &Buf, at: usize, env: &mut Env) {
-    let seq = env.open_record();
-    let (place, crc) = env.log.append(EntryKind::Clean, extent, buf, at);
-    env.index.insert_kept(extent, Place(place), crc, seq);
+    env.append_again(EntryKind::Clean, extent, buf, at);
     env.statistics.kept_bytes += extent.sectors * SECTOR_BYTES;
-    if env.log.copied_bytes() >= COPIES_AHEAD && !env.log.is_writing() {
-        env.dispatch();
+}
+
+impl View<'_> {
+    /// True while a client's next record need not wait for many copies.
+    pub const fn has_copied_little(&self) -> bool {
+        self.log.copied_bytes() < COPIES_AHEAD
+    }
+}
+
+impl Env<'_> {
+    /// Appends data that the log or the data disk has already; there is room.
+    pub fn append_again(&mut self, kind: EntryKind, extent: Extent, buf: &Buf, at: usize) {
+        let seq = self.open_record();
+        let (place, crc) = self.log.append(kind, extent, buf, at);
+        match kind {
+            EntryKind::Clean => self.index.insert_kept(extent, Place(place), crc, seq),
+            _ => self.index.insert(extent, Place(place), crc, seq),
+        }
+        self.copied(extent.sectors * SECTOR_BYTES);
+    }
+
+    /// Notes that so many bytes were appended again.
+    pub fn copied(&mut self, bytes: u64) {
+        self.log.copied(bytes);
+        if !self.view().has_copied_little() && !self.log.is_writing() {
+            self.dispatch();
+        }
     }
 }
 

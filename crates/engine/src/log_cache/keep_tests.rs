@@ -1,8 +1,8 @@
 //! Reads that are kept: what is copied to the log, what drops a copy, and what recovery makes of it.
 
 use super::*;
-use crate::layer::{Control, Durability, ErrorKind, IoError};
-use crate::log_cache::env::DATA;
+use crate::layer::{Control, Durability, ErrorKind, Io, IoError};
+use crate::log_cache::env::{DATA, LOG};
 use crate::log_cache::testing::sector_of;
 use crate::log_cache::testing_steps::{Kind as Sent, Steps, ZEROES, quiet};
 use crate::log_cache::{LogCacheConfig, Reads};

@@ -80,6 +80,8 @@ pub struct Log {
     needed_seq: u64,
     /// Bytes of copies of blocks in the filling buffer.
     copied_bytes: u64,
+    /// See [`Log::hurry`].
+    hurried_seq: u64,
     /// Requests that are split over several records, not yet durable as a whole.
     chains: VecDeque<Chain>,
     /// The request that is being split right now.
@@ -138,6 +140,7 @@ impl Log {
             durable_seq: walked.next_seq - 1,
             needed_seq: walked.next_seq - 1,
             copied_bytes: 0,
+            hurried_seq: 0,
             chains: VecDeque::new(),
             chain: None,
             flushing_since: None,
@@ -407,9 +410,6 @@ impl Log {
     /// Adds payload to the open record; returns its place and checksum.
     pub fn append(&mut self, kind: EntryKind, extent: Extent, buf: &Buf, at: usize) -> (u64, u32) {
         self.needed(kind);
-        if kind == EntryKind::Clean {
-            self.copied_bytes += extent.sectors * SECTOR_BYTES;
-        }
         let (place, crc) = self.filling().append(kind, extent, buf, at);
         self.answer(&Entry { kind, extent, crc }, buf, at, false);
         (place, crc)
@@ -426,6 +426,20 @@ impl Log {
     /// Bytes of copies of blocks that a client's next record has to wait for.
     pub const fn copied_bytes(&self) -> u64 {
         self.copied_bytes
+    }
+
+    /// Notes that bytes were appended that the log or the data disk has already.
+    pub const fn copied(&mut self, bytes: u64) {
+        self.copied_bytes += bytes;
+    }
+
+    /// Lets everything so far become durable although no request waits for it.
+    pub const fn hurry(&mut self) {
+        self.hurried_seq = self.last_seq();
+    }
+
+    pub const fn hurries(&self) -> bool {
+        self.hurried_seq > self.durable_seq
     }
 
     /// See [`SegmentBuffer::overwrite`].
@@ -492,13 +506,14 @@ impl Log {
     }
 
     /// Opens a buffer with space for this many pieces and bytes: at the head, at the next free place of the head's segment, or in the next
-    /// segment. The first record of an activation has no choice of places: its buffer may lack the space. False if no buffer or no segment
-    /// is free.
+    /// segment, unless that leaves fewer than `reserve` segments free. The first record of an activation has no choice of places: its buffer
+    /// may lack the space. False if no buffer or no segment is free.
     pub fn open_buffer(
         &mut self,
         now: Nanos,
         pieces: usize,
         bytes: usize,
+        reserve: u64,
         statistics: &mut LogCacheStatistics,
     ) -> bool {
         if self.buffers.free() == 0 {
@@ -509,8 +524,9 @@ impl Log {
         } else {
             self.sectors_of(pieces, bytes)
         };
-        let Some(free) = self.places.next(self.head_sector, need).or_else(|| self.advance_head(statistics))
-        else {
+        let place = self.places.next(self.head_sector, need);
+        let is_left = self.ring.free() > reserve;
+        let Some(free) = place.or_else(|| is_left.then(|| self.advance_head(statistics)).flatten()) else {
             return false;
         };
         self.head_sector = free.start;

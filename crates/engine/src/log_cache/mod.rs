@@ -33,6 +33,7 @@ mod activate;
 mod answers;
 mod append;
 mod buffers;
+mod carry_forward;
 mod clean;
 mod commit;
 mod config;
@@ -75,8 +76,6 @@ mod rotation;
 mod rules_tests;
 #[cfg(test)]
 mod scale_tests;
-#[cfg(test)]
-mod share_tests;
 #[cfg(test)]
 mod share_tests;
 pub mod spindle;

@@ -57,6 +57,11 @@ pub struct LogCacheStatistics {
     /// Sectors in gaps between dirty blocks, rewritten unchanged on the data disk, and the reads of the data disk for them.
     pub gap_sectors: u64,
     pub gap_reads: u64,
+    /// Segments whose dirty blocks were appended again, as a data disk does not take them, and the bytes of these.
+    #[serde(default)]
+    pub carried_segments: u64,
+    #[serde(default)]
+    pub carried_bytes: u64,
     pub destage_errors: u64,
     pub log_read_errors: u64,
     /// Pieces read from another copy of the log after the first failed its check.

@@ -169,7 +169,7 @@ impl PendingWrite {
             }
             // Once begun, the chain must be able to end: until then the copies that it replaces pin the tail.
             let segments = (pieces.div_ceil(lines) as u64 + 1).min(half);
-            if env.log.chain().is_none() && env.log.ring().free() < segments {
+            if env.log.chain().is_none() && env.view().free_segments() < segments {
                 env.queue.want_space();
                 return false;
             }

@@ -126,6 +126,8 @@ fn disk_words(disk: &DataDiskStatus) -> String {
     }];
     words.extend(disk.destaging.then(|| "writing back".to_owned()));
     words.extend(disk.destage_failing.then(|| "cannot be written".to_owned()));
+    words.extend((disk.stuck && !disk.destage_failing).then(|| "does not answer".to_owned()));
+    words.extend(disk.waits_for_share.then(|| "has its share of the log, and writes wait".to_owned()));
     words.extend(disk.flush_error.map(|_| "a flush failed".to_owned()));
     words.extend(lost_text(disk.lost_blocks));
     let name = disk.name.as_deref().unwrap_or("a data disk");

@@ -221,7 +221,8 @@ impl Destager {
         self.next = 0;
         let items = &self.room.items;
         self.batch_sectors = items.iter().map(|item| u64::from(item.piece.sectors())).sum();
-        let segments = items.iter().map(|item| env.log.number_of(item.piece.place));
+        let left = items.iter().filter(|item| !item.failed);
+        let segments = left.map(|item| env.log.number_of(item.piece.place));
         self.hold = segments.min().unwrap_or(u64::MAX);
         self.phase = BatchPhase::Ranges;
         env.statistics.destage_batches += 1;

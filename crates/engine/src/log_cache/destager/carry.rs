@@ -2,7 +2,7 @@
 //! flight. What to carry is chosen, and what is clean afterwards is noted, in the parent module.
 
 use super::batch::BatchEnd;
-use super::room::{BatchFlight, Group, ItemRead, ItemTarget};
+use super::room::{BatchFlight, Group, Item, ItemRead, ItemTarget};
 use super::{BatchPhase, Destager};
 use crate::destage::how;
 use crate::layer::{Discards, Durability, Io, IoResult, Port};
@@ -63,6 +63,9 @@ impl Destager {
     pub(super) fn step_read(&mut self, env: &mut Env) {
         while self.may_send(LOG, env) {
             let Some(group) = self.room.groups.pop_front() else { break };
+            if group.items().all(|at| self.room.item(self.room.order[at].item).failed) {
+                continue;
+            }
             if env.log.has_failed() && self.take_from_ram(&group, env) {
                 continue;
             }
@@ -112,7 +115,10 @@ impl Destager {
         for at in group.items() {
             let room = &mut self.room;
             let ItemRead { item, target } = room.order[at];
-            let piece = room.item(item).piece;
+            let Item { piece, failed, .. } = *room.item(item);
+            if failed {
+                continue;
+            }
             if !piece.is_intact(buf, byte_offset(start, Lba(piece.place.0))) {
                 self.read_other_copy(group, at, env);
                 continue;
@@ -135,6 +141,9 @@ impl Destager {
     /// A piece is not what was written, or cannot be read: another copy of the log may have it.
     fn read_other_copy(&mut self, group: &Group, at: usize, env: &mut Env) {
         let mut single = self.room.single(group, at);
+        if self.room.item(self.room.order[at].item).failed {
+            return;
+        }
         match env.log.next_copy(group.copy) {
             Some(copy) => {
                 single.copy = Some(copy);

@@ -43,7 +43,7 @@ use std::ops::{Index, IndexMut};
 
 use super::config::LogCacheConfig;
 use super::disks::AddressSpace;
-use super::env::{DiskView, View};
+use super::env::{DiskView, Env, View};
 use super::format::LogSuperblock;
 use super::lost::LostPieces;
 use super::table::{Line, RangeKind};
@@ -105,6 +105,20 @@ impl Destagers {
 
     pub fn are_idle(&self) -> bool {
         self.iter().all(Destager::is_idle)
+    }
+
+    /// Returns the disks, as bits, that have dirty blocks of which none becomes clean. With one disk, nobody else would wait.
+    pub fn stuck(&self, view: &View) -> u64 {
+        let is_stuck = |disk: usize| self.disks[disk].is_stuck(view.now) && view.index.is_dirty_on(disk);
+        let bit = |disk: usize| if self.disks.len() > 1 && is_stuck(disk) { 1 << disk } else { 0 };
+        (0..self.disks.len()).map(bit).sum()
+    }
+
+    /// Has the batches of these disks give up what they have of the segments up to this one, which nothing dirty of these disks is in any
+    /// more. True if a batch held one of them.
+    pub fn let_go(&mut self, disks: u64, number: u64, env: &mut Env) -> bool {
+        let batches = self.disks.iter_mut().enumerate().filter(|(disk, _)| disks >> disk & 1 == 1);
+        batches.fold(false, |was_held, (_, destager)| destager.let_go(number, env) | was_held)
     }
 
     pub fn wants_durable(&self) -> bool {
@@ -268,6 +282,27 @@ impl Destager {
     /// at the same place would be taken for the one that was destaged.
     pub fn hold(&self) -> u64 {
         self.ordered.as_ref().map_or(self.hold, |ordered| ordered.hold().min(self.hold))
+    }
+
+    /// See [`Destagers::let_go`]. Those blocks were moved or replaced: their places may be written again, so the batch must neither read
+    /// them nor call them clean. What it has written of them is written again with a later batch.
+    fn let_go(&mut self, number: u64, env: &mut Env) -> bool {
+        if self.hold > number {
+            return false;
+        }
+        let mut hold = u64::MAX;
+        let items = self.room.items.iter_mut().chain(&mut self.room.clean);
+        for item in items.filter(|item| !item.failed) {
+            let segment = env.log.number_of(item.piece.place);
+            item.failed = segment <= number;
+            if item.failed {
+                env.data[self.disk].fingerprint.unexplained(item.line.extent());
+            } else {
+                hold = hold.min(segment);
+            }
+        }
+        self.hold = if self.phase == BatchPhase::Choose { number + 1 } else { hold };
+        true
     }
 
     /// Gives up the batch; it is tried again later.

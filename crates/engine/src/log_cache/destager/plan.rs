@@ -30,7 +30,11 @@ impl Destager {
 
     fn take_blocks(&mut self) {
         let room = &mut self.room;
-        while let Some(Item { line, piece, .. }) = room.items.get(self.next).copied() {
+        while let Some(Item { line, piece, failed }) = room.items.get(self.next).copied() {
+            if failed {
+                self.next += 1;
+                continue;
+            }
             let blocks = room.blocks.len();
             line.runs(piece.mask, |run| {
                 let place = piece.place_of((run.start.0 % LINE_SECTORS) as u8).0;

@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | destaged data is sent | unchanged: its record is in the log until the batch ends | its sum |
 //! | a range is sent | unknown: its record may be gone from the log before the batch ends | that of zeroes; unknown for a discard |
+//! | a batch gives a block up | unknown, for the same reason | unchanged |
 //! | a write fails | stays | unknown |
 //! | a write passes the log | unknown | unknown |
 //! | the data disk was flushed | the sum sent | - |
@@ -162,6 +163,12 @@ impl CoveredLines {
     /// Notes that a write passes the log: no record explains what is there after a crash.
     pub fn unknown(&mut self, extent: Extent) {
         self.send_range(extent, RangeKind::Discard);
+    }
+
+    /// Notes that the record of data that may have been sent can be gone from the log before that is flushed.
+    pub fn unexplained(&mut self, extent: Extent) {
+        let range = self.range(extent);
+        self.lines[range].iter_mut().for_each(|line| line.durable = [None; SECTORS]);
     }
 
     /// Notes that a write failed: either content may be there.
