@@ -102,7 +102,9 @@ fn times(hangs: bool) -> (Vec<Nanos>, u64) {
 }
 
 fn main() {
-    println!("| one disk hangs | writes to the others | 50 % within | 99 % within | all within | segments carried |");
+    println!(
+        "| one disk hangs | writes to the others | 50 % within | 99 % within | all within | segments carried |"
+    );
     println!("|---|---:|---:|---:|---:|---:|");
     let mut nearly_all = Vec::new();
     for hangs in [false, true] {
@@ -113,5 +115,8 @@ fn main() {
         println!("| {word} | {} | {half} us | {most} us | {all} us | {carried} |", times.len());
         nearly_all.push(most as f64);
     }
-    println!("\nThe 99th percentile with the hang is {:.2} times that without.", nearly_all[1] / nearly_all[0]);
+    println!(
+        "\nThe 99th percentile with the hang is {:.2} times that without.",
+        nearly_all[1] / nearly_all[0]
+    );
 }

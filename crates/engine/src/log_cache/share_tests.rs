@@ -147,7 +147,7 @@ fn rule_06_the_tail_passes_blocks_of_a_disk_that_hangs_once_they_are_durable_at_
     assert!((0..64).all(|sector| steps.on(1).on_data_disk(sector) == tag(sector)));
 }
 
-/// Nothing is carried for a disk whose batches go on, nor where the log has only one disk.
+/// A disk whose batches go on needs none of it, and the only disk of a log holds up nobody.
 #[test]
 fn blocks_are_carried_only_for_a_disk_that_makes_no_progress() {
     let mut steps = three(LogCacheConfig { high_mark: 40, low_mark: 5, ..quiet() });
