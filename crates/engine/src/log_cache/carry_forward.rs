@@ -26,6 +26,9 @@ pub const RESERVE: u64 = 2;
 const BEFORE_HIGH_MARK: f64 = 1.0 / 16.0;
 /// Part of the log that is at least gained by carrying all of it.
 const GAIN_PART: u64 = 16;
+/// Laps that are carried at most while clients write nothing, and bytes that are carried for each byte that they write.
+const LAPS: u64 = 2;
+const CARRIED_PER_BYTE: u64 = 8;
 /// Time until the same segment is looked at again; next, if something in it is bad.
 const AGAIN: Nanos = Nanos::from_secs(1);
 const AGAIN_IF_BAD: Nanos = Nanos::from_secs(30);
@@ -33,8 +36,9 @@ const AGAIN_IF_BAD: Nanos = Nanos::from_secs(30);
 const RANGE_BYTES: u64 = 4096;
 
 /// The state of carrying a segment forward.
-#[derive(Default)]
 pub struct CarryForward {
+    /// Bytes of segments that may be carried.
+    tokens: u64,
     is_reading: bool,
     found: Option<ReadSegment>,
     /// The copy of the log that is read, after another was bad.
@@ -45,7 +49,19 @@ pub struct CarryForward {
     again: Option<(u64, Nanos)>,
 }
 
+impl Default for CarryForward {
+    fn default() -> CarryForward {
+        let (found, copy, bad, again) = (None, None, Vec::new(), None);
+        CarryForward { tokens: u64::MAX, is_reading: false, found, copy, bad, again }
+    }
+}
+
 impl CarryForward {
+    /// Notes that clients write so much. Without that, the log is packed within [`LAPS`] laps, or cannot be.
+    pub const fn earn(&mut self, bytes: u64) {
+        self.tokens = self.tokens.saturating_add(bytes * CARRIED_PER_BYTE);
+    }
+
     /// Goes on carrying; runs after every event. True if the tail may move.
     pub fn step(&mut self, destagers: &mut Destagers, env: &mut Env) -> bool {
         let stuck = destagers.stuck(&env.view());
@@ -83,9 +99,12 @@ impl CarryForward {
         if !has_something(segment, stuck, &view) {
             return destagers.let_go(stuck, number, env);
         }
-        if !gains(stuck, &view) {
+        let segment_bytes = u64::from(view.log.superblock().segment_bytes);
+        self.tokens = self.tokens.min(LAPS * ring.count() * segment_bytes);
+        if !gains(stuck, &view) || self.tokens < segment_bytes {
             return false;
         }
+        self.tokens -= segment_bytes;
         if env.config.canary.is(LogCanary::PassMissing) {
             env.index.skip(segment);
             return true;

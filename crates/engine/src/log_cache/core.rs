@@ -195,7 +195,7 @@ impl Core {
 impl CoreParts<'_> {
     fn on_request(&mut self, request: Request) {
         let Request { id, disk, mut io } = request;
-        let CoreParts { reads, keep, env, .. } = self;
+        let CoreParts { reads, keep, carry_forward, env, .. } = self;
         env.queue.begin(disk, env.cx.now);
         let refused = match env.life.serves() {
             true => env.data.geometry(disk).validate(&io).err(),
@@ -213,6 +213,7 @@ impl CoreParts<'_> {
             Io::Read { at, buf } => reads.read(id, at, buf, keep, env),
             Io::Flush => env.flush(disk, id),
             io => {
+                carry_forward.earn(io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES));
                 env.queue.note_write(env.cx.now);
                 if env.queue.push(PendingWrite::new(disk, id, io)) {
                     self.retry_pending();
