@@ -62,6 +62,26 @@ impl Failure {
         Failure::Refused(Refusal::new(reason, action))
     }
 
+    /// Makes one failure of all refusals, so that "--force" is an answer to nothing that was not said. Another failure goes first.
+    pub fn of_all(checks: impl IntoIterator<Item = Result<(), Failure>>) -> Result<(), Failure> {
+        let mut all: Option<Refusal> = None;
+        for check in checks {
+            let refusal = match check {
+                Ok(()) => continue,
+                Err(Failure::Refused(refusal)) => refusal,
+                Err(other) => return Err(other),
+            };
+            all = Some(match all {
+                None => refusal,
+                Some(Refusal { reason, action }) => Refusal::new(
+                    format!("{reason}; and {}", refusal.reason),
+                    format!("{action}. Of the other: {}", refusal.action),
+                ),
+            });
+        }
+        all.map_or(Ok(()), |refusal| Err(refusal.into()))
+    }
+
     /// Turns a failure into none, unless a device is in use: that ends a command in any case.
     pub fn unless_busy<T>(tried: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match tried {

@@ -28,9 +28,9 @@ use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::CacheSeen;
 use crate::session::probe::probe;
-use crate::session::record::{LogSeen, state_dir};
+use crate::session::record::{LogSeen, admit_overwrite, state_dir};
 use crate::session::site::Site;
-use crate::session::survey::{inspect, start, target};
+use crate::session::survey::{inspect, record, start, target};
 
 /// Maximum wait for a device that a server or udev is making.
 const DEVICE_MAX: Duration = Duration::from_secs(10);
@@ -160,16 +160,22 @@ fn parts(args: &Create) -> Result<String, Failure> {
             HumanBytes(bytes)
         )));
     }
-    let seen = match args.force {
-        true => None,
-        false => probe(&mut device).map_err(|error| Failure::Failed(format!("reading {place}: {error}")))?,
-    };
-    if let Some(what) = seen {
-        return Err(Failure::refused(
-            format!("{place} has {what} on it, and its log would be written over the end of that"),
-            "put the log on another device: --log PATH. --same-disk is for a disk without data: check that it is the right one, and empty it \
-             (blkdiscard -z), or add --force. Nothing was changed",
-        ));
+    if !args.force {
+        let attached = match record(&disk, &parts, &disk.export)? {
+            Some(record) => admit_overwrite(&record.load()?, record.extent(), &place.to_string(), false),
+            None => Ok(()),
+        };
+        let attached = attached.map_err(Failure::from);
+        let seen =
+            probe(&mut device).map_err(|error| Failure::Failed(format!("reading {place}: {error}")))?;
+        let content = seen.map(|what| {
+            Err(Failure::refused(
+                format!("{place} has {what} on it, and its log would be written over the end of that"),
+                "put the log on another device: --log PATH. --same-disk is for a disk without data: check that it is the right one, and empty \
+                 it (blkdiscard -z), or add --force. Nothing was changed",
+            ))
+        });
+        Failure::of_all(std::iter::once(attached).chain(content))?;
     }
     Ok(format!(
         "# The log is at the end, so that the disk without its cache has its data where a plain disk has it.\n\

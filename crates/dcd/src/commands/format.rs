@@ -254,17 +254,24 @@ impl Drop for Made {
 /// Refuses to lose data: a log device with something on it, or a data disk that has a cache already. Nothing is started, so no start is
 /// judged.
 fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
-    for record in opened.records.iter().flatten() {
+    let of_disk = |record: &DiskRecord| {
         refuse_lost_record(record, force)?;
         let all = record.load()?;
         admit_attach(&all, record.extent(), force)?;
-        if record.teller() == Teller::Members {
-            admit_on_array(&all, record.extent())?;
+        match record.teller() {
+            Teller::Members => Ok(admit_on_array(&all, record.extent())?),
+            _ => Ok(()),
         }
-    }
-    if let Some(record) = &opened.log_record {
-        refuse_data_disk(record, choice, force)?;
-    }
+    };
+    let mut checks: Vec<Result<(), Failure>> = opened.records.iter().flatten().map(of_disk).collect();
+    checks.extend(opened.log_record.iter().map(|record| refuse_data_disk(record, choice, force)));
+    checks.push(refuse_log_on_data(opened, choice, force));
+    checks.push(refuse_content(&mut opened.log, choice, force));
+    Failure::of_all(checks)
+}
+
+/// Refuses a data disk that has a log on it.
+fn refuse_log_on_data(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     for (disk, data) in choice.disks().iter().zip(opened.data.disks_mut()) {
         let Ok(superblock) = read_superblock(data) else { continue };
         if force || superblock.state == LogState::Detached {
@@ -276,7 +283,7 @@ fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result
             "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",
         ));
     }
-    refuse_content(&mut opened.log, choice, force)
+    Ok(())
 }
 
 fn refuse_lost_record(record: &DiskRecord, force: bool) -> Result<(), Failure> {
@@ -317,14 +324,14 @@ fn is_out_of_date(records: &[Option<DiskRecord>], log: &mut dyn BlockDevice) -> 
 
 /// Refuses a log device with something on it, unless that is the empty log of a cache that is not in use.
 fn refuse_content(log: &mut dyn BlockDevice, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+    let name = choice.log_name().display().to_string();
     match read_superblock(log) {
         // `format` reads that log, and decides if it may be overwritten.
-        Ok(_) => return Ok(()),
-        Err(LogError::Io { what, source }) => return Err(Failure::Failed(format!("{what}: {source}"))),
-        Err(_) if is_format_begun(log).unwrap_or(false) => return Ok(()),
-        Err(_) => {}
+        Ok(_) => overwrite::refuse_foreign(&name, log, force),
+        Err(LogError::Io { what, source }) => Err(Failure::Failed(format!("{what}: {source}"))),
+        Err(_) if is_format_begun(log).unwrap_or(false) => overwrite::refuse_foreign(&name, log, force),
+        Err(_) => overwrite::refuse_content(&name, log, force),
     }
-    overwrite::refuse_content(&choice.log_name().display().to_string(), log, force)
 }
 
 /// Refuses to make a log in /dev: the name of a device was mistyped, and the file would be in RAM.

@@ -4,7 +4,7 @@ use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, Parts};
 
 use crate::failure::Failure;
-use crate::session::probe::probe;
+use crate::session::probe::{foreign, probe};
 use crate::session::record::admit_overwrite;
 use crate::session::site::Site;
 use crate::session::started::StartedPart;
@@ -30,13 +30,25 @@ pub fn refuse_content(name: &str, device: &mut dyn BlockDevice, force: bool) -> 
         return Ok(());
     }
     let found = probe(device).map_err(|e| Failure::Failed(format!("reading {name}: {e}")))?;
-    let Some(what) = found else { return Ok(()) };
+    found.map_or(Ok(()), |what| Err(refusal(name, device, &what)))
+}
+
+/// Refuses, without `force`, to overwrite an old log of dcd that something else was made over since.
+pub fn refuse_foreign(name: &str, device: &mut dyn BlockDevice, force: bool) -> Result<(), Failure> {
+    if force {
+        return Ok(());
+    }
+    let found = foreign(device).map_err(|e| Failure::Failed(format!("reading {name}: {e}")))?;
+    found.map_or(Ok(()), |what| Err(refusal(name, device, what)))
+}
+
+fn refusal(name: &str, device: &dyn BlockDevice, what: &str) -> Failure {
     let size = HumanBytes(device.geometry().sectors * SECTOR_BYTES);
-    Err(Failure::refused(
+    Failure::refused(
         format!("{name} has {what} on it"),
         format!(
             "check that it is the right device, and choose another if its content is needed. If not, empty it (a device: blkdiscard -z; a file: \
              remove it), or add --force: its {size} would be overwritten"
         ),
-    ))
+    )
 }

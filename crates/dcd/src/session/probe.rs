@@ -75,6 +75,27 @@ pub fn probe(device: &mut dyn BlockDevice) -> Result<Option<Cow<'static, str>>, 
     Ok(None)
 }
 
+/// Bytes of a log before its first record, and of a superblock there.
+const LOG_BEGINS: usize = 16 << 10;
+const SUPERBLOCK: usize = 4096;
+
+/// Names what was made over the beginning of an old log of dcd; none if nothing was. A superblock that is still there has other bytes.
+pub fn foreign(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoError> {
+    let size = device.geometry().sectors * SECTOR_BYTES;
+    let start = device.read(Lba(0), size.min(LOG_BEGINS as u64) as usize)?;
+    let start = start.bytes();
+    let is_ours = |at: usize| {
+        let page = &start[at / (2 * SUPERBLOCK) * 2 * SUPERBLOCK..];
+        at % (2 * SUPERBLOCK) < SUPERBLOCK && page.starts_with(b"DCD")
+    };
+    let mut found = SIGNATURES.iter().filter(|signature| {
+        start.get(signature.at..).is_some_and(|bytes| bytes.starts_with(signature.bytes))
+            && !signature.bytes.starts_with(b"DCD")
+            && !is_ours(signature.at)
+    });
+    Ok(found.next().map(|signature| signature.what))
+}
+
 /// Returns the places that are read for content without a signature: the whole device where it is small, else its ends and samples between.
 fn read_places(size: u64) -> Vec<(u64, u64)> {
     let middle = size.saturating_sub(2 * END_BYTES);
@@ -123,6 +144,26 @@ mod tests {
         sector.bytes_mut()[(at % SECTOR_BYTES) as usize] = b'x';
         device.write(Lba(at / SECTOR_BYTES), sector).unwrap();
         device
+    }
+
+    #[test]
+    fn what_was_made_over_an_old_log_is_seen_and_the_log_alone_is_not() {
+        let seen = |marks: &[(usize, &[u8])]| {
+            let mut device = MemoryDevice::new(1 << 20);
+            let mut start = dcd_engine::Buf::zeroed(LOG_BEGINS);
+            for (at, bytes) in marks {
+                start.bytes_mut()[*at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            device.write(Lba(0), start).unwrap();
+            foreign(&mut device).unwrap()
+        };
+        let (log, copy): ((usize, &[u8]), (usize, &[u8])) = ((0, b"DCDCACHE"), (8192, b"DCDCACHE"));
+        // What looks like a partition table may be a superblock's sums.
+        assert_eq!(seen(&[log, copy, (510, b"\x55\xaa")]), None);
+        // An md array leaves the first sectors, and a volume group the second superblock.
+        assert_eq!(seen(&[log, copy, (4096, b"\xfc\x4e\x2b\xa9")]), Some("a member of an md array"));
+        assert_eq!(seen(&[copy, (512, b"LABELONE")]), Some("an LVM physical volume"));
+        assert_eq!(seen(&[copy, (4086, b"SWAPSPACE2")]), Some("swap space"));
     }
 
     #[test]

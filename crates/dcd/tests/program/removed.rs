@@ -1,4 +1,4 @@
-//! A device that is deleted or removed while it is served: the open file works on, and is lost when the server ends.
+//! A file that is deleted or moved while it is served: the open file works on, and is lost when the server ends.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -14,6 +14,7 @@ use super::LogCanary;
 use super::destager::Destagers;
 use super::env::{Env, LOG, Op, View};
 use super::format::{Entry, EntryKind};
+use super::index::Index;
 use super::keep::ReadSegment;
 use super::log::Log;
 use super::table::{Line, Piece, Place, RangePart};
@@ -29,6 +30,8 @@ const GAIN_PART: u64 = 16;
 /// Laps that are carried at most while clients write nothing, and bytes that are carried for each byte that they write.
 const LAPS: u64 = 2;
 const CARRIED_PER_BYTE: u64 = 8;
+/// Least space that a small write takes in the log: a header and a block.
+const RECORD_BYTES: u64 = 8192;
 /// Time until the same segment is looked at again; next, if something in it is bad.
 const AGAIN: Nanos = Nanos::from_secs(1);
 const AGAIN_IF_BAD: Nanos = Nanos::from_secs(30);
@@ -57,9 +60,9 @@ impl Default for CarryForward {
 }
 
 impl CarryForward {
-    /// Notes that clients write so much. Without that, the log is packed within [`LAPS`] laps, or cannot be.
-    pub const fn earn(&mut self, bytes: u64) {
-        self.tokens = self.tokens.saturating_add(bytes * CARRIED_PER_BYTE);
+    /// Notes that a client writes so much. Without that, the log is packed within [`LAPS`] laps, or cannot be.
+    pub fn earn(&mut self, bytes: u64) {
+        self.tokens = self.tokens.saturating_add(bytes.max(RECORD_BYTES) * CARRIED_PER_BYTE);
     }
 
     /// Goes on carrying; runs after every event. True if the tail may move.
@@ -75,10 +78,12 @@ impl CarryForward {
         if let Some(found) = self.found.take() {
             let number = found.number;
             self.found = self.carry(found, stuck, env);
-            if self.found.is_some() || self.read_other_copy(number, env) {
+            // A bad header hides its entries: they are left, too.
+            let is_left = has_something(env.log.ring().index(number), stuck, &env.view());
+            if self.found.is_some() || (is_left && self.read_other_copy(number, env)) {
                 return false;
             }
-            self.end(number, env);
+            self.end(number, is_left, env);
             destagers.let_go(stuck, number, env);
             return true;
         }
@@ -130,10 +135,9 @@ impl CarryForward {
         }
     }
 
-    /// Reads another copy of the log, if something is bad in this one; false if there is none.
+    /// Reads another copy of the log, as something is bad in this one; false if there is none.
     fn read_other_copy(&mut self, number: u64, env: &mut Env) -> bool {
-        let is_read = self.found.is_none() && self.bad.is_empty();
-        let next = env.log.next_copy(self.copy).filter(|_| !is_read);
+        let next = env.log.next_copy(self.copy);
         if let Some(copy) = next {
             (self.copy, self.is_reading) = (next, true);
             env.read_segment(number, Some(copy), Op::CarryForward(number));
@@ -141,13 +145,17 @@ impl CarryForward {
         next.is_some()
     }
 
-    /// A segment was carried as far as it can be read.
-    fn end(&mut self, number: u64, env: &mut Env) {
+    /// A segment was carried as far as it can be read. Clients may have replaced what is bad meanwhile.
+    fn end(&mut self, number: u64, is_left: bool, env: &mut Env) {
         env.statistics.carried_segments += 1;
-        for (line, place) in self.bad.drain(..) {
-            env.index.lost.note(line, place);
-            env.statistics.log_read_errors += 1;
+        if is_left {
             self.again = Some((number, env.cx.now + AGAIN_IF_BAD));
+        }
+        for (line, place) in self.bad.drain(..) {
+            if env.index.table().lookup(line).iter().any(|piece| piece.place == place && piece.dirty) {
+                env.index.lost.note(line, place);
+                env.statistics.log_read_errors += 1;
+            }
         }
     }
 
@@ -207,7 +215,10 @@ impl CarryForward {
 fn carry_range(entry: &Entry, seq: u64, number: u64, env: &mut Env) -> bool {
     let segment = env.log.ring().index(number);
     loop {
-        let is_it = |part: &RangePart| part.info.seq == seq && part.info.segment == segment;
+        // A torn record of an earlier activation may have the same number: its kind is not to be trusted.
+        let kind = Index::range_kind(entry.kind);
+        let is_it =
+            |part: &RangePart| part.info.seq == seq && part.info.segment == segment && part.info.kind == kind;
         let Some(part) = env.index.ranges().lookup(entry.extent).find(is_it) else { return true };
         let step = env.index.table().step(part.extent);
         let (hole, covered) = match env.index.table().first_run(step, |_| true) {
@@ -215,7 +226,11 @@ fn carry_range(entry: &Entry, seq: u64, number: u64, env: &mut Env) -> bool {
             Some(run) => (Some(Extent::new(step.start, run.start - step.start)), None),
             None => (Some(step), None),
         };
-        if !env.index.has_room_for_range() || !env.make_room_to_carry(0) {
+        // The other disks need ranges, too: then the segment has to wait for its disk.
+        if !env.index.may_split_ranges() {
+            return true;
+        }
+        if !env.make_room_to_carry(0) {
             return false;
         }
         if let Some(hole) = hole {

@@ -233,6 +233,11 @@ impl Index {
         self.ranges.has_room()
     }
 
+    /// True while carrying forward may make more parts of ranges: half of them are for clients.
+    pub fn may_split_ranges(&self) -> bool {
+        self.ranges.len() < RANGES_MAX / 2
+    }
+
     pub fn memory_bytes(&self) -> usize {
         size_of_val(&*self.holdings.segments) + size_of_val(&*self.holdings.dirty)
     }
@@ -293,15 +298,19 @@ impl Index {
         self.holding(segment).is_hit
     }
 
+    /// Returns the kind of the range that an entry without data makes.
+    pub fn range_kind(kind: EntryKind) -> RangeKind {
+        match kind {
+            EntryKind::Discard => RangeKind::Discard,
+            _ => RangeKind::Zeroes { unmap: kind == EntryKind::ZeroesUnmap },
+        }
+    }
+
     /// Notes the zeroes or the discard of record `seq`.
     pub fn insert_range(&mut self, extent: Extent, kind: EntryKind, seq: u64, segment: u32) {
         self.forget(extent, seq);
         self.range_id += 1;
-        let kind = match kind {
-            EntryKind::Discard => RangeKind::Discard,
-            _ => RangeKind::Zeroes { unmap: kind == EntryKind::ZeroesUnmap },
-        };
-        let info = RangeInfo { kind, seq, segment, id: self.range_id };
+        let info = RangeInfo { kind: Index::range_kind(kind), seq, segment, id: self.range_id };
         self.ranges.insert(extent, info, |_| unreachable!("what it covers was cut before"));
         let holding = &mut self.holdings.segments[segment as usize];
         holding.dirty_ranges += 1;

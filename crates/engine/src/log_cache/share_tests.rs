@@ -48,6 +48,17 @@ fn a_disk_with_its_share_of_the_log_waits_alone_until_its_own_destage_goes_on() 
 }
 
 #[test]
+fn disks_that_have_nothing_to_do_are_not_stuck() {
+    let mut steps = three(quiet());
+    let first = [write_lines(&mut steps, 0, 0..10), write_lines(&mut steps, 1, 0..10)].concat();
+    steps.wait(5);
+    let more = write_lines(&mut steps, 0, 10..12);
+    assert!(steps.core.status().disks.iter().all(|disk| !disk.stuck));
+    assert_eq!((answered(&steps, &first), answered(&steps, &more)), (20, 2));
+    assert!(steps.sent.iter().all(|(port, ..)| *port != data_port(0)), "nothing is hurried");
+}
+
+#[test]
 fn the_only_disk_of_a_log_has_no_share() {
     let config = LogCacheConfig { share: 1, bypass_bytes: 0, ..quiet() };
     let mut steps = Steps::over(1, 16, config).expect("it starts");

@@ -295,7 +295,7 @@ impl<'a> Report<'a> {
         if ours.candidate.medium == Medium::Ssd {
             text += &self.wear(measured.log_bytes);
         }
-        if best.candidate != ours.candidate {
+        if best.candidate.cost() != ours.candidate.cost() {
             let _ = write!(
                 text,
                 " The best was {} with {}; this one is within {} of it and needs less.",
@@ -307,7 +307,8 @@ impl<'a> Report<'a> {
         let cheaper = self.found.tried.iter().filter(|tried| {
             tried.candidate.cost() < ours.candidate.cost() && tried.candidate.medium != Medium::None
         });
-        if let Some(next) = cheaper.min_by(|a, b| a.value.total_cmp(&b.value)) {
+        let next = cheaper.min_by(|a, b| a.value.total_cmp(&b.value));
+        if let Some(next) = next.filter(|next| next.value > ours.value) {
             let _ = write!(
                 text,
                 " The best of those that need less, {}, is {} worse.",
@@ -393,6 +394,13 @@ impl<'a> Report<'a> {
             all.push(
                 "NVRAM survives a power cut and the server's end: the server's own RAM does not, and dcd-lab serves RAM as NVRAM only \
                  with --i-have-nvram"
+                    .to_owned(),
+            );
+        }
+        if self.recommended().candidate.medium != Medium::None && self.recommended().measured.saturated {
+            all.push(
+                "the recommended cache does not keep up: the disk has no rest, or clients wait for room again and again, so a longer trace \
+                 would have longer times"
                     .to_owned(),
             );
         }

@@ -46,6 +46,8 @@ pub enum Role {
     /// In nanoseconds, and 0 is 0.
     ExactResponse,
     Other,
+    /// Of no use, but each line has it: without it the columns are others.
+    Present,
     /// The name of a program, which may have blanks in it.
     Program,
 }
@@ -240,6 +242,7 @@ static FIO_LOG_SET: Set = Set {
         ("direction", DIGITS),
         ("block size", Role::Length(1)),
         ("offset", Role::Start(1)),
+        ("priority", Role::Present),
     ],
     more: true,
     ..SET
@@ -546,7 +549,7 @@ pub fn described(columns: &[Column]) -> String {
         Role::Device | Role::NamedDevice => "device".to_owned(),
         Role::Host => "host".to_owned(),
         Role::Program => "program".to_owned(),
-        Role::Other => "-".to_owned(),
+        Role::Other | Role::Present => "-".to_owned(),
     };
     columns.iter().map(one).collect::<Vec<_>>().join(",")
 }
@@ -759,7 +762,7 @@ impl Raw {
                 self.response = Some(before.saturating_add(time(unit)?));
             }
             Role::ExactResponse => (self.response, self.exact) = (Some(time(1)?), true),
-            Role::Other | Role::Program => {}
+            Role::Other | Role::Present | Role::Program => {}
         }
         Ok(())
     }
@@ -862,7 +865,7 @@ impl Print for Rows {
                     out.write_all(if is_read { read } else { write }.as_bytes())?;
                     continue;
                 }
-                Role::Host | Role::Program | Role::Other => {
+                Role::Host | Role::Program | Role::Other | Role::Present => {
                     out.write_all(b"dcd")?;
                     continue;
                 }
@@ -1078,7 +1081,9 @@ mod tests {
         ];
         assert_eq!(read_text(&FIO_LOG, text).unwrap(), expected);
         // Without log_offset=1 the fifth is a priority.
-        assert!(crate::recognise("test", b"5, 2000000, 1, 4096, 0x0000\n").is_err());
+        for text in ["5, 2000000, 1, 4096, 0x0000\n", "5, 2000000, 1, 4096, 0\n6, 500000, 0, 4096, 1\n"] {
+            assert!(crate::recognise("test", text.as_bytes()).is_err());
+        }
     }
 
     #[test]

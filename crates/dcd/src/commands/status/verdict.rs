@@ -155,7 +155,7 @@ impl Verdict {
 
     fn removed(&mut self, device: &DeviceStatus, status: &ServerStatus) {
         let (name, path) = (device.name(), &device.path);
-        let why = device.removed.as_deref().unwrap_or("it was deleted or removed");
+        let why = device.removed.as_deref().unwrap_or("it was deleted or moved");
         self.health.degraded(format!("device \"{name}\" ({path}): {why}; it works until the server ends"));
         let stack = status.stack.display();
         let action = match device.holds_log {

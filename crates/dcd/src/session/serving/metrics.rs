@@ -290,7 +290,7 @@ fn devices(status: &ServerStatus, of: &mut Of<'_>) {
         }
         let help = "1 while a cache or array runs without the device";
         of.flag("device_failed", help, device.state == DeviceState::Failed);
-        let help = "1 while the device works only until the server ends, as it was deleted or removed";
+        let help = "1 while the device works only until the server ends, as its file was deleted or moved";
         of.flag("device_removed", help, device.state == DeviceState::Removed);
         let silent = status.devices_not_answering.iter().find(|silent| silent.path == device.path);
         let seconds = silent.map_or(0.0, |silent| silent.seconds);

@@ -174,7 +174,7 @@ impl Served {
                 "device \"{name}\" is lost when the server ends, so the next server would not find the log"
             ),
             false => format!(
-                "device \"{name}\" was deleted or removed, and what is on it is lost when the server ends"
+                "device \"{name}\" was deleted or moved, and what is on it is lost when the server ends"
             ),
         })
     }

@@ -220,6 +220,9 @@ impl Destager {
             let (disk, slot) = (self.disk, self.flights.insert(flight));
             return env.submit(other, Op::Destage { disk, slot }, io);
         }
+        if self.flights.is_empty() {
+            self.moved_at = env.cx.now;
+        }
         let is_of_log = matches!(flight, BatchFlight::Read(_) | BatchFlight::Epoch);
         let (disk, slot) = (self.disk, self.flights.insert(flight));
         env.submit(if is_of_log { LOG } else { data_port(disk) }, Op::Destage { disk, slot }, io);

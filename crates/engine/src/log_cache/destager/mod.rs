@@ -347,7 +347,7 @@ impl Destager {
 
     /// True while nothing of the disk becomes clean although it should: its batches fail, or the batch hangs.
     pub fn is_stuck(&self, now: Nanos) -> bool {
-        self.is_after_failure() || self.hangs_at() <= now
+        self.is_after_failure() || (!self.flights.is_empty() && self.hangs_at() <= now)
     }
 
     /// Time when the batch counts as one that hangs, if nothing of it moves.
