@@ -157,7 +157,8 @@ mod tests {
             device.write(Lba(0), start).unwrap();
             foreign(&mut device).unwrap()
         };
-        let (log, copy): ((usize, &[u8]), (usize, &[u8])) = ((0, b"DCDCACHE"), (8192, b"DCDCACHE"));
+        let at = |at: usize| (at, &b"DCDCACHE"[..]);
+        let (log, copy) = (at(0), at(8192));
         // What looks like a partition table may be a superblock's sums.
         assert_eq!(seen(&[log, copy, (510, b"\x55\xaa")]), None);
         // An md array leaves the first sectors, and a volume group the second superblock.
