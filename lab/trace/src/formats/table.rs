@@ -46,7 +46,7 @@ pub enum Role {
     /// In nanoseconds, and 0 is 0.
     ExactResponse,
     Other,
-    /// Of no use, but each line has it: without it the columns are others.
+    /// A column of no use that each line has: without it the columns are others.
     Present,
     /// The name of a program, which may have blanks in it.
     Program,
