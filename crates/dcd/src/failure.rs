@@ -194,6 +194,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn all_refusals_are_said_before_somebody_adds_force() {
+        let refused =
+            |number: u8| Err(Failure::refused(format!("reason {number}"), format!("action {number}")));
+        assert!(Failure::of_all([Ok(()), Ok(())]).is_ok());
+        let Err(Failure::Refused(both)) = Failure::of_all([refused(1), Ok(()), refused(2)]) else {
+            panic!("two refusals are one");
+        };
+        assert_eq!(both.reason, "reason 1; and reason 2");
+        assert_eq!(both.action, "action 1. Of the other: action 2");
+        let unread = || Err(Failure::Failed("it cannot be read".to_owned()));
+        assert!(matches!(Failure::of_all([refused(1), unread()]), Err(Failure::Failed(_))));
+    }
+
+    #[test]
     fn the_worst_finding_decides_the_exit_code_and_the_message_has_all() {
         assert!(Health::default().verdict().is_ok());
         let mut health = Health::default();
