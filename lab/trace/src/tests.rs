@@ -99,7 +99,7 @@ fn an_odd_line_costs_that_line_and_many_are_refused() {
     assert!(note.contains("40 bad records left out"), "{note}");
     let spc = Reading { format: Some(by_name("spc").unwrap()), ..Reading::default() };
     assert!(opened("0,8,512,X,0.1\n", &spc).0.unwrap_err().contains("1 of the first 1 lines"));
-    // What follows a wrong record in a binary file may be wrong, too.
+    // In a binary file, the records after a wrong one may be wrong, too.
     let blktrace = written(by_name("blktrace").unwrap(), &any_records(300, true));
     let cut = blktrace[..blktrace.len() - 7].to_vec();
     let of = |reading: &Reading| {

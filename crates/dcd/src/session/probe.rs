@@ -159,7 +159,7 @@ mod tests {
         };
         let at = |at: usize| (at, &b"DCDCACHE"[..]);
         let (log, copy) = (at(0), at(8192));
-        // What looks like a partition table may be a superblock's sums.
+        // A superblock's sums may look like a partition table.
         assert_eq!(seen(&[log, copy, (510, b"\x55\xaa")]), None);
         // An md array leaves the first sectors, and a volume group the second superblock.
         assert_eq!(seen(&[log, copy, (4096, b"\xfc\x4e\x2b\xa9")]), Some("a member of an md array"));

@@ -22,7 +22,7 @@ pub fn check(columns: &[Column], rows: &[Raw]) -> Result<(), String> {
     if let Some((what, wrong, right)) = times(columns, rows).or_else(|| places(columns, rows)) {
         let mended = |&(ref name, role): &Column| (name.clone(), if role == wrong { right } else { role });
         let mut mended: Vec<Column> = columns.iter().map(mended).collect();
-        // Where a place is in another unit, a length of the same unit is, too.
+        // If a place is in another unit, so is a length that has the same unit.
         if let (Role::Start(from), Role::Start(to)) = (wrong, right) {
             let lengths = mended.iter_mut().filter(|(_, role)| *role == Role::Length(from));
             lengths.for_each(|(_, role)| *role = Role::Length(to));
@@ -47,7 +47,7 @@ fn times(columns: &[Column], rows: &[Raw]) -> Option<Wrong> {
     let (first, last) =
         (rows.iter().map(|row| row.stamp().0).min()?, rows.iter().map(|row| row.stamp().0).max()?);
     let gaps = (rows.len() as u64).checked_sub(1).filter(|&gaps| gaps > 0)?;
-    // What the times count, if they are since 1970 and come as close together as requests do.
+    // The unit of times that count from 1970, and come as close together as requests do.
     let close = (last - first) / unit / gaps < GAP_UNITS;
     for (name, then) in [("seconds", SECOND_NS), ("milliseconds", 1_000_000), ("microseconds", 1_000)] {
         let units = SECOND_NS / then;

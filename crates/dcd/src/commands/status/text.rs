@@ -332,7 +332,7 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
         ),
         LogHead::DoesNotPay => words.push_str(", head tracking off (no gain)"),
     }
-    // Where the head is followed, what is left out counts as well: it takes space. Elsewhere it is what wears an SSD out.
+    // A log whose head is followed leaves places out, and they count as space. On an SSD only what is written counts: it wears the SSD out.
     let amplification = match cache.log_head {
         LogHead::Followed => cache.statistics.log_space(),
         _ => cache.statistics.wear(),

@@ -24,7 +24,7 @@ const FORMAT_BEGUN: [u8; 8] = *b"DCDBEGUN";
 /// True for a log whose format was cut off: what is on it is of no use.
 ///
 /// # Errors
-/// Where the device cannot be read.
+/// Errors of the device.
 pub fn is_format_begun(log: &mut dyn BlockDevice) -> Result<bool, IoError> {
     for at in SUPERBLOCK_SECTORS {
         if log.read(at, FORMAT_BLOCK_BYTES)?.bytes().starts_with(&FORMAT_BEGUN) {
