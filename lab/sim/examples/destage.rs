@@ -37,6 +37,8 @@ use common::{DRIVES, Front, Shared, StandIn, Timed, drive_for};
 const MIB: u64 = (1 << 20) / SECTOR_BYTES;
 const DATA_SECTORS: u64 = 4096 * MIB;
 const LOG_SECTORS: u64 = FIRST_SEGMENT_SECTOR + 256 * MIB;
+/// A log that a batch of the default memory would be all of.
+const SMALL_LOG_SECTORS: u64 = FIRST_SEGMENT_SECTOR + 16 * MIB;
 /// A log on its own device: a small solid-state disk.
 const LOG_LATENCY: Nanos = Nanos::from_micros(100);
 /// The longest stride that is measured.
@@ -61,10 +63,16 @@ fn spindle(builder: &mut StackBuilder, drive: &Drive, sectors: u64, queue_depth:
 /// A formatted cache over a log device and a disk, or over two slices of one disk, that destages only when it is full or told to.
 fn cached(drive: &Drive, own_device: bool, queue_depth: Option<usize>, config: LogCacheConfig) -> Bench {
     let config = LogCacheConfig { when: WhenPolicy::WhenFull, bypass_bytes: 0, ..config };
-    cached_as(drive, own_device, queue_depth, config)
+    cached_as(drive, own_device, LOG_SECTORS, queue_depth, config)
 }
 
-fn cached_as(drive: &Drive, own_device: bool, queue_depth: Option<usize>, config: LogCacheConfig) -> Bench {
+fn cached_as(
+    drive: &Drive,
+    own_device: bool,
+    log_sectors: u64,
+    queue_depth: Option<usize>,
+    config: LogCacheConfig,
+) -> Bench {
     let mut builder = StackBuilder::new();
     let mut driver_devices: Vec<Box<dyn SimDevice>> = Vec::new();
     let mut device = |sectors, latency| {
@@ -73,20 +81,20 @@ fn cached_as(drive: &Drive, own_device: bool, queue_depth: Option<usize>, config
         device
     };
     let (ports, log) = if own_device {
-        let log = device(LOG_SECTORS, LOG_LATENCY);
+        let log = device(log_sectors, LOG_LATENCY);
         device(DATA_SECTORS, Nanos::ZERO);
-        let port = builder.device(Geometry::plain(LOG_SECTORS));
+        let port = builder.device(Geometry::plain(log_sectors));
         ([port, spindle(&mut builder, drive, DATA_SECTORS, queue_depth)], log)
     } else {
-        let whole = device(LOG_SECTORS + DATA_SECTORS, Nanos::ZERO);
-        let disk = spindle(&mut builder, drive, LOG_SECTORS + DATA_SECTORS, queue_depth);
+        let whole = device(log_sectors + DATA_SECTORS, Nanos::ZERO);
+        let disk = spindle(&mut builder, drive, log_sectors + DATA_SECTORS, queue_depth);
         let mut slice = |name, first, sectors| {
             let slice = Slice::new(Extent::new(Lba(first), sectors));
             builder.layer(name, Box::new(slice), &[disk])
         };
-        ([slice("log", 0, LOG_SECTORS), slice("data", LOG_SECTORS, DATA_SECTORS)], whole)
+        ([slice("log", 0, log_sectors), slice("data", log_sectors, DATA_SECTORS)], whole)
     };
-    let mut log = Front { device: log, sectors: LOG_SECTORS };
+    let mut log = Front { device: log, sectors: log_sectors };
     let mut data = StandIn { sectors: DATA_SECTORS };
     format(&mut log, &mut data, &FormatOptions::new([1; 16], [2; 16])).expect("formatted");
     let root = builder.layer("cache", Box::new(LogCache::new(config)), &ports);
@@ -257,13 +265,11 @@ fn gaps() {
     }
 }
 
-/// Blocks of a log.
-const LOGFUL: usize = (256 * MIB / 8) as usize;
 const LOGFULS: usize = 4;
 const IN_FLIGHT: usize = 32;
 
 /// Writes the blocks in their order: how long each took until its answer, and when the first logful and all of them were answered.
-fn write_all(bench: &mut Bench, blocks: &[u64]) -> (Vec<Nanos>, Nanos, Nanos) {
+fn write_all(bench: &mut Bench, blocks: &[u64], logful: usize) -> (Vec<Nanos>, Nanos, Nanos) {
     let mut begun = vec![Nanos::ZERO; blocks.len()];
     let mut times = Vec::with_capacity(blocks.len());
     let mut next = 0;
@@ -279,7 +285,7 @@ fn write_all(bench: &mut Bench, blocks: &[u64]) -> (Vec<Nanos>, Nanos, Nanos) {
         while let Some((id, result)) = bench.driver.take_reply() {
             result.status.expect("good disks");
             times.push(bench.driver.now().since(begun[id.0 as usize]));
-            if times.len() == LOGFUL {
+            if times.len() == logful {
                 first_logful = bench.driver.now();
             }
         }
@@ -293,9 +299,10 @@ fn write_all(bench: &mut Bench, blocks: &[u64]) -> (Vec<Nanos>, Nanos, Nanos) {
 
 fn sustained() {
     println!(
-        "{:<17} {:<18} {:>8} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9}",
+        "{:<17} {:<18} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9}",
         "drive",
         "log",
+        "size",
         "RAM",
         "answered",
         "full",
@@ -306,28 +313,39 @@ fn sustained() {
         "p99 ms",
         "max ms"
     );
-    let mut rng = SimRng::new(11);
-    let blocks: Vec<u64> = (0..LOGFUL * LOGFULS).map(|_| rng.below(DATA_SECTORS / 8)).collect();
     let depth = LogCacheConfig::default().destage_depth;
-    for (own_device, mib) in [(true, 16), (true, 64), (false, 16), (false, 64), (false, 256)] {
-        let (drive, note) = drive_for(DRIVES[0], (LOG_SECTORS + DATA_SECTORS) * SECTOR_BYTES);
+    let rows = [
+        (true, LOG_SECTORS, 16),
+        (true, LOG_SECTORS, 64),
+        (false, LOG_SECTORS, 16),
+        (false, LOG_SECTORS, 64),
+        (false, LOG_SECTORS, 256),
+        (true, SMALL_LOG_SECTORS, 16),
+        (false, SMALL_LOG_SECTORS, 16),
+    ];
+    for (own_device, log_sectors, mib) in rows {
+        let logful = (log_sectors / 8) as usize;
+        let mut rng = SimRng::new(11);
+        let blocks: Vec<u64> = (0..logful * LOGFULS).map(|_| rng.below(DATA_SECTORS / 8)).collect();
+        let (drive, note) = drive_for(DRIVES[0], (log_sectors + DATA_SECTORS) * SECTOR_BYTES);
         let config = LogCacheConfig { destage_memory: mib << 20, ..LogCacheConfig::default() };
-        let mut bench = cached_as(&drive, own_device, None, config);
-        let (times, first_logful, answered) = write_all(&mut bench, &blocks);
+        let mut bench = cached_as(&drive, own_device, log_sectors, None, config);
+        let (times, first_logful, answered) = write_all(&mut bench, &blocks, logful);
         let destaged = answered + drain(&mut bench).0;
-        let first = if own_device { 0 } else { LOG_SECTORS };
-        let sweeps = blocks.chunks(LOGFUL).map(|part| {
+        let first = if own_device { 0 } else { log_sectors };
+        let sweeps = blocks.chunks(logful).map(|part| {
             let part: BTreeSet<u64> = part.iter().copied().collect();
             sorted(&drive, &part, first, depth).0.as_secs_f64()
         });
         let floor: f64 = sweeps.sum();
         let rate = |seconds: f64| blocks.len() as f64 / seconds;
-        let while_full = (blocks.len() - LOGFUL) as f64 / answered.since(first_logful).as_secs_f64();
+        let while_full = (blocks.len() - logful) as f64 / answered.since(first_logful).as_secs_f64();
         let at = |part: usize| times[(times.len() - 1) * part / 1000].0 as f64 / 1e6;
         println!(
-            "{:<17} {:<18} {mib:>4} MiB {:>7.0}/s {:>7.0}/s {:>7.0}/s {:>7.0}/s {:>6.1}% {:>9.2} {:>9.1} {:>9.1}{note}",
+            "{:<17} {:<18} {:>4} MiB {mib:>4} MiB {:>7.0}/s {:>7.0}/s {:>7.0}/s {:>7.0}/s {:>6.1}% {:>9.2} {:>9.1} {:>9.1}{note}",
             DRIVES[0],
             if own_device { "on its own device" } else { "on the same disk" },
+            log_sectors / MIB,
             rate(answered.as_secs_f64()),
             while_full,
             rate(destaged.as_secs_f64()),

@@ -589,7 +589,8 @@ fn rule_12_a_clean_stop_names_runs_of_clean_lines() {
         }
     }
     // With the newest first, the oldest segment keeps the tail back.
-    let mut steps = Steps::new(40, LogCacheConfig { what: WhatPolicy::LastWriteFirst, ..quiet() });
+    let mut steps =
+        Steps::new(40, LogCacheConfig { what: WhatPolicy::LastWriteFirst, low_mark: 98, ..quiet() });
     steps.write(8 * 200, 8, 1);
     for line in 60..140 {
         steps.write(8 * line, 8, 1);

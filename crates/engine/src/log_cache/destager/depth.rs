@@ -43,7 +43,7 @@ impl Patience {
     /// comes before all readers. While nobody writes, a single operation is in flight: beside writers, it would have to wait at the
     /// disk for their and the readers' requests each time, and the log would be full.
     pub fn depth_on(&self, port: Port, view: &DiskView) -> usize {
-        if view.log_is_held_up() {
+        if view.log_is_held_up() || view.space_waits_for_log() {
             return 0;
         }
         view.depth_beside_readers(port).min(self.depth_beside_writers(view))
@@ -102,6 +102,15 @@ impl DiskView<'_> {
             && somebody_waits
             && !self.wants_space()
             && self.log.busy_since().is_some_and(|sent| self.now.since(sent) >= LOG_WRITE_WAITS)
+    }
+
+    /// A client waits for space that is destaged: it lacks a durable record, or the superblock that says so. On the same disk, they
+    /// would wait for the next batch. (One share of the log is no reason: other disks write to the log all the time.)
+    fn space_waits_for_log(&self) -> bool {
+        self.log.geometry().rotational
+            && !self.log.has_failed()
+            && self.queue.wants_space()
+            && (self.log.is_releasing() || self.log.busy_since().is_some())
     }
 
     /// Returns for how long the clients have been quiet that destaging gives way to; `None` if there are none.
@@ -209,6 +218,51 @@ mod tests {
             write(&mut steps);
         }
         assert_eq!(depth(&steps), 32, "there is no room");
+    }
+
+    /// Writers that fill the log wait for the batch that runs, so it is a part of the log. (It was all that was dirty.)
+    #[test]
+    fn beside_writers_a_batch_is_a_part_of_the_log() {
+        let config = LogCacheConfig { promise: Promise::Always, high_mark: 50, ..quiet() };
+        let mut steps = Steps::new(96, config);
+        steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Write { .. }));
+        let mut line = 0;
+        while !steps.core.queue.wants_space() {
+            line += 1;
+            steps.write(line % 500 * 2 * LINE_SECTORS, LINE_SECTORS, 1);
+        }
+        let batch = steps.core.destagers[0].room.items.len();
+        let log = &steps.core.log;
+        let all = log.ring().count() * log.superblock().segment_sectors() / LINE_SECTORS;
+        assert!(batch > 0 && batch as u64 <= all / 5, "{batch} of {all} blocks");
+    }
+
+    /// What frees space comes before the next batch on the same disk. (It came behind its operations, which the disk took first.)
+    #[test]
+    fn nothing_is_destaged_while_a_writer_waits_for_the_superblock_that_frees_space() {
+        let mut disks = Steps::new(33, quiet()).disks;
+        disks.0[LOG.0].rotational = true;
+        let config = LogCacheConfig { promise: Promise::Always, high_mark: 50, ..quiet() };
+        let mut steps = Steps::start(disks, config).unwrap();
+        steps.hold = Box::new(|port, io| port == DATA && matches!(io, Io::Write { .. }));
+        let mut line = 0;
+        while !steps.core.queue.wants_space() {
+            line += 1;
+            steps.write(line % 500 * 2 * LINE_SECTORS, LINE_SECTORS, 1);
+        }
+        let is_superblock = |port, io: &Io| port == LOG && matches!(io, Io::Write { at, .. } if at.0 < 32);
+        steps.hold = Box::new(move |port, io| is_superblock(port, io));
+        steps.settle();
+        assert!(
+            steps.held.iter().any(|held| is_superblock(held.port, &held.io)),
+            "space is about to be free"
+        );
+        let sent =
+            steps.sent.iter().rev().take_while(|(_, _, extent)| extent.is_none_or(|at| at.start.0 >= 32));
+        assert_eq!(sent.filter(|(port, _, _)| *port == DATA).count(), 0, "destaging gives way");
+        steps.hold = Box::new(|_, _| false);
+        steps.settle();
+        assert!(!steps.core.queue.has_pending(), "there is space");
     }
 
     /// Only a write that finds no room waits for space. (Those behind it counted as well, although they waited for their turn: the
