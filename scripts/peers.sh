@@ -286,7 +286,8 @@ run() { # SETUP PLACE SEED LOG-MIB WORKLOAD...
     echo "seed $seed: $setup${place:+, $place}, $*: $((SECONDS - begin)) s" >&2
 }
 
-# A run that fails says why, and leaves the others alone.
+# A run that fails says why, and does not end the others.
+failed=()
 attempt() { # as run
     (
         trap stop_all EXIT
@@ -294,7 +295,7 @@ attempt() { # as run
         run "$@"
     ) &
     running=$!
-    wait $running || skipped+=("$1 $2 with seed $3, ${*:5}: it failed")
+    wait $running || failed+=("$1 $2 with seed $3, ${*:5}")
     running=
 }
 
@@ -374,3 +375,5 @@ table "What a burst costs until clean, and RAM at the end of all" burst.requests
     ram="RAM, MiB" \
     server.rss="the server's RAM, MiB" server.cpu="the server's processor seconds, all workloads"
 for name in ${skipped[@]+"${skipped[@]}"}; do echo "Skipped: $name"; done
+for name in ${failed[@]+"${failed[@]}"}; do echo "Failed: $name"; done
+[ ${#failed[@]} -eq 0 ]
