@@ -55,6 +55,7 @@ pub enum Command {
     Top(Top),
     Metrics(Metrics),
     Doctor(Doctor),
+    Events(Events),
     Flush(Flush),
     Set(Set),
     Get(Get),
@@ -364,6 +365,23 @@ pub struct Doctor {
     /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Print what the servers of a stack have told: starts, stops, failures, refusals, with the time
+///
+/// The last 256 to 512 KiB are kept, in the directory of the records. A server under systemd tells the journal the same.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd events srv
+  dcd events disk.toml --lines 20")]
+pub struct Events {
+    /// Stack: NAME or file
+    #[arg(value_name = "STACK", value_parser = stack())]
+    pub file: PathBuf,
+    /// Print only so many of the newest
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    pub lines: Option<usize>,
 }
 
 /// Write all dirty data back to the data disk, with progress; Ctrl-C stops it and loses nothing

@@ -50,6 +50,7 @@ mod cli_array;
 mod cli_log;
 mod commands;
 mod control;
+mod events;
 mod failure;
 mod loops;
 pub mod memory;

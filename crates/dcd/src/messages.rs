@@ -7,12 +7,16 @@
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::events::{self, EventFile};
 
 /// Maximum size of the messages that wait, in bytes: some thousands of lines.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
@@ -36,13 +40,13 @@ enum OutputStream {
 }
 
 /// Messages that are not written yet.
-#[derive(Default)]
 struct Messages {
+    /// Makes the text that tells of lost messages.
+    line: fn(Priority, &str) -> String,
     queue: Mutex<MessageQueue>,
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct MessageQueue {
     /// True while a thread writes the messages.
     is_on: bool,
@@ -54,16 +58,9 @@ struct MessageQueue {
     writing: bool,
 }
 
-static MESSAGES: Messages = Messages {
-    queue: Mutex::new(MessageQueue {
-        is_on: false,
-        waiting: VecDeque::new(),
-        bytes: 0,
-        lost: 0,
-        writing: false,
-    }),
-    changed: Condvar::new(),
-};
+static MESSAGES: Messages = Messages::new(error_line);
+/// The same messages as lines of the stack's file of events. Its disk may hang: nothing else waits for it.
+static EVENTS: Messages = Messages::new(event_line);
 
 /// Starts a thread that writes all messages from now on.
 ///
@@ -83,19 +80,58 @@ pub fn begin() -> io::Result<()> {
     Ok(())
 }
 
+/// Starts a thread that appends all messages from now on to a file of events. A file that cannot be written is told of once; a user who may
+/// not write there has no events.
+///
+/// # Errors
+/// If no thread can be started.
+pub fn keep(file: EventFile) -> io::Result<()> {
+    let mut told = false;
+    let mut append = move |text: &str| {
+        if let Err(error) = file.append(text)
+            && !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+            && !std::mem::replace(&mut told, true)
+        {
+            let path = file.path().display();
+            let text = format!("dcd: {path}: events are not kept: {error}\n");
+            MESSAGES.put(OutputStream::Error, error_line(Priority::Warning, &text));
+        }
+    };
+    thread::Builder::new().name("dcd-events".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+        dcd_io::hold_signals_back();
+        loop {
+            EVENTS.write_next(|_, text| append(text));
+        }
+    })?;
+    EVENTS.lock().is_on = true;
+    Ok(())
+}
+
 /// Writes a message to standard error, even if nobody reads it.
 pub fn tell(priority: Priority, text: fmt::Arguments<'_>) {
-    MESSAGES.put(OutputStream::Error, lines(is_journal().then_some(priority), &text.to_string()));
+    let text = text.to_string();
+    note(priority, &text);
+    MESSAGES.put(OutputStream::Error, error_line(priority, &text));
 }
 
 /// Writes a message of a server to standard output.
 pub fn say(text: fmt::Arguments<'_>) {
-    MESSAGES.put(OutputStream::Output, text.to_string());
+    let text = text.to_string();
+    note(Priority::Notice, &text);
+    MESSAGES.put(OutputStream::Output, text);
+}
+
+/// Keeps an event that nobody is told of.
+pub fn note(priority: Priority, text: &str) {
+    if EVENTS.lock().is_on {
+        EVENTS.put(OutputStream::Error, event_line(priority, text));
+    }
 }
 
 /// Waits until all messages are written, for a limited time.
 pub fn finish() {
     MESSAGES.finish(END_PATIENCE);
+    EVENTS.finish(END_PATIENCE);
 }
 
 /// Makes a panic of any thread end the process immediately, as a crash would: nothing runs on with a state that a panic left half changed.
@@ -113,7 +149,23 @@ pub fn abort_on_panic() {
     }));
 }
 
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Priority::Error => "error",
+            Priority::Warning => "warning",
+            Priority::Notice => "notice",
+        })
+    }
+}
+
 impl Messages {
+    const fn new(line: fn(Priority, &str) -> String) -> Messages {
+        let waiting = VecDeque::new();
+        let queue = MessageQueue { is_on: false, waiting, bytes: 0, lost: 0, writing: false };
+        Messages { line, queue: Mutex::new(queue), changed: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, MessageQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,7 +181,7 @@ impl Messages {
             return;
         }
         // The lost messages are reported before this one.
-        queue.tell_lost();
+        queue.tell_lost(self.line);
         queue.put(stream, text);
         drop(queue);
         self.changed.notify_all();
@@ -141,7 +193,7 @@ impl Messages {
         let waited = self.changed.wait_while(self.lock(), nothing);
         let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
         if queue.waiting.is_empty() {
-            queue.tell_lost();
+            queue.tell_lost(self.line);
         }
         let Some((stream, text)) = queue.waiting.pop_front() else { return };
         queue.bytes -= text.len();
@@ -166,13 +218,13 @@ impl MessageQueue {
         self.waiting.push_back((stream, text));
     }
 
-    fn tell_lost(&mut self) {
+    fn tell_lost(&mut self, line: fn(Priority, &str) -> String) {
         let text = match std::mem::take(&mut self.lost) {
             0 => return,
-            1 => "dcd: a message is lost here: standard error was not read\n".to_owned(),
-            lost => format!("dcd: {lost} messages are lost here: standard error was not read\n"),
+            1 => "dcd: a message is lost here: they were not read in time\n".to_owned(),
+            lost => format!("dcd: {lost} messages are lost here: they were not read in time\n"),
         };
-        self.put(OutputStream::Error, lines(is_journal().then_some(Priority::Warning), &text));
+        self.put(OutputStream::Error, line(Priority::Warning, &text));
     }
 }
 
@@ -188,6 +240,16 @@ fn write(stream: OutputStream, text: &str) {
     if let Some(mut file) = file.as_ref() {
         let _ = file.write_all(text.as_bytes());
     }
+}
+
+/// A text for standard error.
+fn error_line(priority: Priority, text: &str) -> String {
+    lines(is_journal().then_some(priority), text)
+}
+
+/// A text for the file of events.
+fn event_line(priority: Priority, text: &str) -> String {
+    events::lines(Timestamp::now(), priority, text)
 }
 
 /// A text with its priority before each line, as the journal wants it (sd-daemon(3)).
@@ -219,7 +281,7 @@ mod tests {
     use super::*;
 
     fn queued() -> Messages {
-        let messages = Messages::default();
+        let messages = Messages::new(error_line);
         messages.lock().is_on = true;
         messages
     }
@@ -241,11 +303,11 @@ mod tests {
         assert_eq!(next(&messages), (OutputStream::Output, "ready\n".to_owned()));
         assert_eq!(next(&messages).1, long);
         messages.put(OutputStream::Error, "after\n".to_owned());
-        let lost = "dcd: 3 messages are lost here: standard error was not read\n";
+        let lost = "dcd: 3 messages are lost here: they were not read in time\n";
         assert_eq!([next(&messages).1, next(&messages).1], [lost, "after\n"]);
         // No message follows this one, and the loss is reported all the same.
         messages.put(OutputStream::Error, "x".repeat(QUEUE_BYTES_MAX + 1));
-        assert_eq!(next(&messages).1, "dcd: a message is lost here: standard error was not read\n");
+        assert_eq!(next(&messages).1, "dcd: a message is lost here: they were not read in time\n");
         assert_eq!(messages.lock().bytes, 0);
     }
 

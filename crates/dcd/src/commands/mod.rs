@@ -10,6 +10,7 @@ mod detach;
 mod disks;
 mod doctor;
 mod dump;
+mod events;
 mod flush;
 mod format;
 mod get;
@@ -73,6 +74,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Events(args) => events::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Stop(args) => stop::run(&args),
         Command::Set(args) => set::run(&args),

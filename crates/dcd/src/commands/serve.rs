@@ -26,9 +26,10 @@ use dcd_stack::{
 
 use crate::cli::Serve;
 use crate::control::stack_name;
+use crate::events::EventFile;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
-use crate::messages;
+use crate::messages::{self, Priority};
 use crate::nbd_device;
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
 use crate::session::open::reserve_space;
@@ -46,6 +47,11 @@ use crate::session::take_over;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
     messages::begin().map_err(|error| Failure::io("a thread for messages", error))?;
+    if args.file.exists() {
+        let events = EventFile::of(&args.file);
+        messages::keep(events).map_err(|error| Failure::io("a thread for events", error))?;
+    }
+    messages::note(Priority::Notice, &format!("a server starts, version {}", crate::cli::VERSION));
     let mut site = Site::load(&args.file)?;
     site.asked.accept_damage = args.accept_damage;
     if site.serve.nbd.is_empty() && site.serve.fuse.is_none() && site.serve.ublk.is_none() {
@@ -139,7 +145,10 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     match served.not_clean(&outcome).or(ended.err()) {
         Some(why) => Err(Failure::Failed(why)),
-        None => Ok(()),
+        None => {
+            messages::note(Priority::Notice, "the server has stopped");
+            Ok(())
+        }
     }
 }
 

@@ -58,6 +58,15 @@ fn a_cache_is_attached_used_and_taken_off_again() {
     assert!(!place.record().exists(), "the disk is a plain disk again");
     assert!(place.bare() == with_blocks(&blocks), "and holds everything");
     expect(&place.run("serve", &[]), 3, "was detached");
+
+    let events = String::from_utf8(place.run("events", &[]).stdout).unwrap();
+    let told: Vec<&str> = events.lines().map(|line| &line["2026-01-01 00:00:00 ".len()..]).collect();
+    let starts = told.iter().filter(|line| line.starts_with("notice a server starts, version ")).count();
+    let stops = told.iter().filter(|line| **line == "notice the server has stopped").count();
+    assert_eq!((starts, stops), (3, 2), "{events}");
+    assert!(told.last().unwrap().starts_with("error ") && events.contains("was detached"), "{events}");
+    let last = String::from_utf8(place.run("events", &["--lines", "1"]).stdout).unwrap();
+    assert!(last.lines().count() == 1 && events.ends_with(&last), "{last}");
 }
 
 #[test]
