@@ -2,13 +2,13 @@
 # What continuous integration does not run, for whoever releases: targets of make, one after the other, and a line for each at its end. One that
 # fails does not end the rest. What a part prints is in target/check-all/PART.log.
 #
-# usage: check-all.sh [PART...]     boot ublk peers test-deb
+# usage: check-all.sh [PART...]     boot ublk peers test-deb test-container
 #   peers is a short run, of one seed and a few workloads, unless SETUPS, WORK and SEEDS say otherwise
 # It ends with failure if a part failed. A part that lacks what it needs is skipped, and counted as skipped.
 set -uo pipefail
 
 cd "$(dirname "$0")/.." || exit
-[ $# -gt 0 ] || set -- boot ublk peers test-deb
+[ $# -gt 0 ] || set -- boot ublk peers test-deb test-container
 export SEEDS=${SEEDS:-1} SETUPS=${SETUPS:-plain writecache dcd} WORK=${WORK:-fsync burst sqlite}
 kept=target/check-all
 mkdir -p "$kept" || exit
@@ -24,7 +24,7 @@ for part in "$@"; do
         result=passed
         passed=$((passed + 1))
     fi
-    printf '%-10s %5d s  %s\n' "$part" $((SECONDS - started)) "$result"
+    printf '%-14s %5d s  %s\n' "$part" $((SECONDS - started)) "$result"
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
