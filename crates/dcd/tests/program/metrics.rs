@@ -28,6 +28,23 @@ fn scrape(mut stream: impl Read + Write) -> String {
     body.to_owned()
 }
 
+/// The samples that another program finds in the text format of Prometheus.
+fn samples_of(text: &str) -> Option<usize> {
+    let reader = "import sys\n\
+                  from prometheus_client.parser import text_string_to_metric_families as read\n\
+                  families = list(read(sys.stdin.read()))\n\
+                  assert all(f.type != 'unknown' and f.documentation for f in families)\n\
+                  print(sum(len(f.samples) for f in families))";
+    let mut python = Command::new("/usr/bin/python3")
+        .args(["-c", reader])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .ok()?;
+    python.stdin.take()?.write_all(text.as_bytes()).ok()?;
+    String::from_utf8(python.wait_with_output().ok()?.stdout).ok()?.trim().parse().ok()
+}
+
 #[test]
 fn a_scrape_and_the_command_tell_what_clients_did() {
     let place = place("unix:metrics.sock");
@@ -40,6 +57,13 @@ fn a_scrape_and_the_command_tell_what_clients_did() {
     let scraped = scrape(UnixStream::connect(place.path("metrics.sock")).unwrap());
     let printed = place.run("metrics", &[]);
     expect(&printed, 0, "# EOF");
+    let has = Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).output();
+    if has.is_ok_and(|output| output.status.success()) {
+        let samples = scraped.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(samples_of(&scraped), Some(samples), "{scraped}");
+    } else {
+        skip("another program reads a scrape: python3-prometheus-client is not installed");
+    }
     for text in [scraped.as_str(), &String::from_utf8_lossy(&printed.stdout)] {
         for line in [
             "dcd_request_bytes_total{stack=\"stack\",operation=\"write\"} 12288\n",

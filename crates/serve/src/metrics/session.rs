@@ -10,6 +10,8 @@ pub const REQUEST_BYTES_MAX: usize = 8 << 10;
 const TOKEN: u64 = 0;
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The text format of Prometheus, for a client that does not ask for OpenMetrics.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// An HTTP connection.
 #[derive(Debug, Default)]
@@ -19,6 +21,8 @@ pub struct MetricsSession {
     asked: bool,
     /// True if the client wants only the head of the answer.
     head_only: bool,
+    /// True if the client accepts OpenMetrics.
+    openmetrics: bool,
 }
 
 /// Makes the sessions of the metrics' socket.
@@ -55,7 +59,8 @@ impl FrontEnd for MetricsSession {
     fn call_reply(&mut self, _token: u64, body: Value, done: bool, actions: &mut Actions) {
         match body {
             _ if !done => {}
-            Value::String(text) => self.answer("200 OK", OPENMETRICS, &text, actions),
+            Value::String(text) if self.openmetrics => self.answer("200 OK", OPENMETRICS, &text, actions),
+            Value::String(text) => self.answer("200 OK", PROMETHEUS, &prometheus(&text), actions),
             other => self.answer("503 Service Unavailable", TEXT, &format!("{other}\n"), actions),
         }
     }
@@ -69,6 +74,35 @@ impl FrontEnd for MetricsSession {
     }
 }
 
+/// OpenMetrics in the text format of Prometheus: there a counter is named as its samples are, what OpenMetrics calls an info is a gauge,
+/// and units and the end have no lines.
+fn prometheus(openmetrics: &str) -> String {
+    let mut text = String::with_capacity(openmetrics.len());
+    // The help of a family comes before its type.
+    let mut help = "";
+    for line in openmetrics.lines() {
+        let mut words = line.split(' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("HELP"), ..) => help = line,
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                let (suffix, kind) = match kind {
+                    "counter" => ("_total", "counter"),
+                    "info" => ("_info", "gauge"),
+                    other => ("", other),
+                };
+                let about = help.splitn(4, ' ').nth(3).unwrap_or_default();
+                text.push_str(&format!("# HELP {name}{suffix} {about}\n# TYPE {name}{suffix} {kind}\n"));
+            }
+            (Some("#"), ..) => {}
+            _ => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
 /// The end of a head.
 const END: &[u8] = b"\r\n\r\n";
 
@@ -79,6 +113,9 @@ impl MetricsSession {
         let (method, target, version) = (words.next(), words.next(), words.next());
         let path = target.map(|target| target.split('?').next().unwrap_or(""));
         self.head_only = method == Some("HEAD");
+        let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+        let mut accepted = fields.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
+        self.openmetrics = accepted.any(|(_, kinds)| kinds.contains("application/openmetrics-text"));
         match (method, path, version) {
             (_, _, None) => self.answer("400 Bad Request", TEXT, "this is not an HTTP request\n", actions),
             (Some("GET" | "HEAD"), Some("/metrics"), _) => {
@@ -144,7 +181,8 @@ mod tests {
 
     #[test]
     fn a_scrape_gets_what_the_host_says_however_it_arrives() {
-        let request = b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
+        let request =
+            b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naccept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n\r\n";
         for piece in [1, 3, 4, 1000] {
             let told = told(request, piece, &json!("a 1\n# EOF\n"));
             assert!(
@@ -155,7 +193,18 @@ mod tests {
             assert!(told.ends_with("\r\nConnection: close\r\n\r\na 1\n# EOF\n"), "{told}");
         }
         let head = told(b"HEAD /metrics HTTP/1.0\r\n\r\n", 1000, &json!("a 1\n# EOF\n"));
-        assert!(head.contains("Content-Length: 10") && head.ends_with("\r\n\r\n"), "{head}");
+        assert!(head.contains("Content-Length: 4\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    }
+
+    #[test]
+    fn a_client_that_does_not_ask_for_openmetrics_gets_the_text_format_of_prometheus() {
+        let openmetrics = "# HELP a_bytes Written.\n# TYPE a_bytes counter\n# UNIT a_bytes bytes\na_bytes_total{disk=\"x y\"} 1\n\
+                           # HELP b Size.\n# TYPE b gauge\nb 2\n# HELP c About.\n# TYPE c info\nc_info 1\n# EOF\n";
+        let told = told(b"GET /metrics HTTP/1.1\r\nAccept: text/plain\r\n\r\n", 99, &json!(openmetrics));
+        assert!(told.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{told}");
+        let text = "# HELP a_bytes_total Written.\n# TYPE a_bytes_total counter\na_bytes_total{disk=\"x y\"} 1\n\
+                    # HELP b Size.\n# TYPE b gauge\nb 2\n# HELP c_info About.\n# TYPE c_info gauge\nc_info 1\n";
+        assert!(told.ends_with(&format!("\r\n\r\n{text}")), "{told}");
     }
 
     #[test]
