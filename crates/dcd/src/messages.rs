@@ -59,7 +59,7 @@ struct MessageQueue {
 }
 
 static MESSAGES: Messages = Messages::new(error_line);
-/// The same messages as lines of the stack's file of events. Its disk may hang: nothing else waits for it.
+/// Messages as lines of the file of events. Its disk may hang: nothing else waits for it.
 static EVENTS: Messages = Messages::new(event_line);
 
 /// Starts a thread that writes all messages from now on.

@@ -237,7 +237,7 @@ mod tests {
         assert!(batch > 0 && batch as u64 <= all / 5, "{batch} of {all} blocks");
     }
 
-    /// What frees space comes before the next batch on the same disk. (It came behind its operations, which the disk took first.)
+    /// A write that frees space goes before the next batch on the same disk. (It came behind its operations, which the disk took first.)
     #[test]
     fn nothing_is_destaged_while_a_writer_waits_for_the_superblock_that_frees_space() {
         let mut disks = Steps::new(33, quiet()).disks;
