@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 log=$(mktemp)
-trap 'rm -f "$log" "$log.lock" "${built:-$log}"*' EXIT
+trap 'rm -rf "$log" "$log.lock" "${built:-$log}"*' EXIT
 started=$SECONDS
 
 echo "== format"
@@ -23,6 +23,12 @@ if command -v shellcheck > /dev/null; then
     grep -rlE '^#!/.*\bsh|^#!/.*\bbash' .ci demo examples packaging scripts | xargs shellcheck -S warning -e SC2034,SC2154
 else
     echo "SKIPPED: scripts are not checked; missing: shellcheck" | tee -a "$log"
+fi
+echo "== crates of others"
+if command -v cargo-deny > /dev/null; then
+    cargo deny --locked check licenses bans sources
+else
+    echo "SKIPPED: licences, versions and sources of crates are not checked; missing: cargo-deny" | tee -a "$log"
 fi
 # Where nothing was built yet, what only helps the next build would cost a tenth of the time.
 [ -d target/debug/incremental ] || export CARGO_INCREMENTAL=0
@@ -62,6 +68,10 @@ set +e
 xargs -P 3 -L 1 bash -c 'run_binary "$0" "$1"' < "$built.order"
 status=$?
 set -e
+echo "== package"
+# lintian looks at it.
+./scripts/deb.sh "${CARGO_TARGET_DIR:-target}/debug" "$built.deb" dcd 2>&1 | tee -a "$log" ||
+    { status=1; echo "test scripts/deb.sh ... FAILED" >> "$log"; }
 if [ "${1:-}" = product ]; then
     echo "== crash explorer"
     for options in "--promise flush" "--promise ordered" "--promise always" "--raid raid6 --journal --lose-members"; do
