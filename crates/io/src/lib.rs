@@ -21,7 +21,7 @@ mod workers;
 
 pub use command::{ControlCommand, KernelMemory};
 pub use device::{
-    Device, DeviceError, DeviceSpec, Direct, Failures, FileDevice, FileSpec, LoopFile, MappedRun,
+    Device, DeviceError, DeviceSpec, Direct, DiskWear, Failures, FileDevice, FileSpec, LoopFile, MappedRun,
     MemoryDevice, OpenedPlace, Overlay, is_in_memory, loop_file, read_mark, reserve_space, write_mark,
 };
 pub use driver::{

@@ -108,8 +108,10 @@ fn rules_and_dashboard_use_names_that_there_are() {
     let place = place("unix:metrics.sock");
     let server = place.serve();
     let text = scrape(UnixStream::connect(place.path("metrics.sock")).unwrap());
-    // Of arrays and mirrored logs, which this stack has none of.
+    // Of arrays, mirrored logs and SSDs, which this stack has none of.
     let others = [
+        "dcd_ssd_life_used_ratio",
+        "dcd_ssd_life_left_seconds",
         "dcd_raid_failed_members",
         "dcd_raid_journal_failed",
         "dcd_raid_pass_progress_ratio",

@@ -18,6 +18,7 @@ use super::stop::Stop;
 use super::surveying::Surveying;
 use super::tail::advance_tail;
 use super::through::through_refusal;
+use super::wear::Wear;
 use super::write::write_pending;
 use super::{LogCacheConfig, LogCanary, WriteRoute};
 use crate::layer::{
@@ -38,6 +39,7 @@ pub struct Core {
     ops: Slab<Op>,
     reads: OpenReads,
     pub queue: Queue,
+    wear: Wear,
     pub destagers: Destagers,
     pub keep: Keep,
     carry_forward: CarryForward,
@@ -82,6 +84,7 @@ impl Core {
             ops: Slab::default(),
             reads: OpenReads::default(),
             queue,
+            wear: Wear::default(),
             destagers,
             keep,
             carry_forward: CarryForward::default(),
@@ -161,16 +164,16 @@ impl Core {
     }
 
     pub fn view(&self) -> View<'_> {
-        let Core { now, ref config, ref log, ref data, ref index, ref queue, .. } = *self;
+        let Core { now, ref config, ref log, ref data, ref index, ref queue, ref wear, .. } = *self;
         let (life, destaged_seq) = (self.stop.life(), self.destagers.destaged_seq());
-        View { now, config, log, data, index, queue, life, destaged_seq }
+        View { now, config, log, data, index, queue, wear, life, destaged_seq }
     }
 
     /// The parts that act, and all that they work with.
     fn parts<'a>(&'a mut self, cx: &'a mut Cx) -> CoreParts<'a> {
         let (life, destaged_seq) = (self.stop.life(), self.destagers.destaged_seq());
-        let Core { config, log, data, index, queue, ops, statistics, .. } = self;
-        let env = Env { config, log, data, index, queue, life, destaged_seq, ops, statistics, cx };
+        let Core { config, log, data, index, queue, wear, ops, statistics, .. } = self;
+        let env = Env { config, log, data, index, queue, wear, life, destaged_seq, ops, statistics, cx };
         let Core { destagers, keep, carry_forward, forgetting, surveying, reads, stop, .. } = self;
         CoreParts { env, destagers, keep, carry_forward, forgetting, surveying, reads, stop }
     }

@@ -11,6 +11,7 @@ use super::log::Log;
 use super::queue::Queue;
 use super::statistics::LogCacheStatistics;
 use super::table::Line;
+use super::wear::Wear;
 use crate::layer::{Cx, Io, IoResult, OpId, Port, RequestId};
 use crate::machine::Lifecycle;
 use crate::slab::Slab;
@@ -83,6 +84,7 @@ pub struct View<'a> {
     pub data: &'a DataDisks,
     pub index: &'a Index,
     pub queue: &'a Queue,
+    pub wear: &'a Wear,
     pub life: Lifecycle,
     /// Records before this one are destaged, with ordered destage.
     pub destaged_seq: Option<u64>,
@@ -141,6 +143,7 @@ pub struct Env<'a> {
     pub data: &'a mut DataDisks,
     pub index: &'a mut Index,
     pub queue: &'a mut Queue,
+    pub wear: &'a mut Wear,
     pub life: Lifecycle,
     /// Records before this one are destaged, with ordered destage.
     pub destaged_seq: Option<u64>,
@@ -151,8 +154,8 @@ pub struct Env<'a> {
 
 impl Env<'_> {
     pub const fn view(&self) -> View<'_> {
-        let Env { config, ref log, ref data, ref index, ref queue, life, destaged_seq, .. } = *self;
-        View { now: self.cx.now, config, log, data, index, queue, life, destaged_seq }
+        let Env { config, ref log, ref data, ref index, ref queue, ref wear, life, destaged_seq, .. } = *self;
+        View { now: self.cx.now, config, log, data, index, queue, wear, life, destaged_seq }
     }
 
     /// Answers a request of a disk that is not waiting for anything any more.
@@ -176,6 +179,9 @@ impl Env<'_> {
                 Op::Destage { .. } => data.readers.meet(),
                 _ => {}
             }
+        }
+        if disk.is_none() {
+            self.wear.sent(self.cx.now, &io);
         }
         op.disturb(self.log);
         if let Some(extent) = io.extent() {

@@ -97,6 +97,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod testing_steps;
 mod through;
+mod wear;
 mod write;
 
 pub use answers::{MemoryInUse, MemoryPlace, SharedMemory, Taken};

@@ -132,6 +132,9 @@ pub struct LogCacheStatus {
     pub epoch: u64,
     pub next_seq: u64,
     pub durable_seq: u64,
+    /// Bytes written to the log's device in the last 24 hours, or since the start.
+    #[serde(default)]
+    pub day_written_bytes: u64,
     pub table_bytes: usize,
     pub ring_bytes: usize,
     /// Memory of the ghost list, if reads are cached.
@@ -232,6 +235,7 @@ impl LogCacheStatus {
             epoch: log.superblock().epoch,
             next_seq: log.next_seq(),
             durable_seq: log.durable_seq(),
+            day_written_bytes: view.wear.day_bytes(view.now),
             table_bytes: index.table().memory_bytes(),
             ring_bytes: log.ring().memory_bytes() + index.memory_bytes(),
             ghosts_bytes: keep.memory_bytes(),

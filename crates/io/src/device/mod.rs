@@ -15,6 +15,7 @@ mod probe;
 mod space;
 pub(crate) mod sync;
 pub(crate) mod transfer;
+mod wear;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ pub use place::{OpenedPlace, is_in_memory};
 pub use space::reserve_space;
 pub use sync::FileDevice;
 pub(crate) use transfer::{CallsBy, FileTraits};
+pub use wear::DiskWear;
 
 use crate::remote::{self, LinkStatus, Remote, RemoteSpec};
 use crate::workers::Workers;

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::probe::is_memory_file_system;
+use super::wear::{DiskWear, disks_wear};
 
 /// A file or block device as it was opened: it works on when its path is gone, and is gone itself when it is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,13 @@ impl OpenedPlace {
             Err(error) if is_missing(&error) => Some("its file was deleted or moved"),
             Err(_) => None,
         }
+    }
+}
+
+impl OpenedPlace {
+    /// Reads the wear of the SSDs below a block device; empty for a file, and for disks that do not tell. May wait for the disks.
+    pub fn wear(&self) -> Vec<DiskWear> {
+        if self.is_block { disks_wear(self.device) } else { Vec::new() }
     }
 }
 

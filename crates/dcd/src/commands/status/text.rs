@@ -15,6 +15,7 @@ use crate::session::serving::status::{
     lost_text, state_word,
 };
 use crate::session::serving::trend::Trend;
+use crate::session::serving::wear::SsdStatus;
 
 /// Width of the words before the colons.
 const INDENT: usize = 10;
@@ -111,6 +112,9 @@ fn caches(status: &ServerStatus, text: &mut String) {
             if let Some(hits) = layer.log_cache().and_then(hits) {
                 more(text, &hits);
             }
+            if let Some(worn) = layer.log_cache().and_then(|cache| worn_words(status, cache)) {
+                more(text, &worn);
+            }
         }
     }
     if none {
@@ -178,6 +182,28 @@ fn hits(cache: &LogCacheStatus) -> Option<String> {
             percent(counts.read_miss_bytes)
         )
     })
+}
+
+/// Describes what is written to a log on an SSD in a day.
+pub fn worn_words(status: &ServerStatus, cache: &LogCacheStatus) -> Option<String> {
+    if cache.log_head != LogHead::NotRotational || cache.day_written_bytes == 0 {
+        return None;
+    }
+    let written = HumanBytes(cache.day_written_bytes);
+    let rate = status.day_rate(cache).map(|rate| format!(", {} a day at this rate", HumanBytes(rate as u64)));
+    Some(format!("{written} written to the log today{}", rate.unwrap_or_default()))
+}
+
+/// Describes the wear of an SSD below a log, and how long the SSD lasts.
+pub fn ssd_words(ssd: &SsdStatus) -> String {
+    let years = match ssd.years_left {
+        Some(years) if years <= 0.0 => "all of its rated life is used".to_owned(),
+        Some(years) if years < 2.0 => format!("{:.0} months left at today's rate", years * 12.0),
+        Some(years) if years < 100.0 => format!("{years:.0} years left at today's rate"),
+        Some(_) => "more than 100 years left at today's rate".to_owned(),
+        None => "years left: not known".to_owned(),
+    };
+    format!("{}: {} % worn out by its own count, {years}", ssd.disk, ssd.used_percent)
 }
 
 fn kinds(requests: &MeterStatus) -> [(&'static str, &'static str, &ResponseTimes); 4] {
@@ -250,6 +276,7 @@ fn devices(devices: &[DeviceStatus], text: &mut String) {
         if let Some(connection) = &device.connection {
             let _ = writeln!(text, "{:INDENT$}  {connection}", "");
         }
+        device.ssds.iter().for_each(|ssd| more(text, &ssd_words(ssd)));
     }
 }
 

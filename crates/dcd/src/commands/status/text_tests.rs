@@ -36,6 +36,44 @@ fn with_array(array: ArrayStatus) -> ServerStatus {
 }
 
 #[test]
+fn the_wear_of_an_ssd_is_told_as_far_as_it_is_known() {
+    let cache =
+        |log_head| LogCacheStatus { day_written_bytes: 6 << 30, log_head, ..log_cache(LogCacheState::Clean) };
+    let mut status = server(cache(LogHead::NotRotational));
+    status.uptime_seconds = 7200.0 * 3.0;
+    let ssd = |disk: &str, years_left| SsdStatus {
+        disk: disk.to_owned(),
+        used_percent: 3,
+        years_left,
+        ..SsdStatus::default()
+    };
+    let ssds = vec![
+        ssd("a", None),
+        ssd("b", Some(0.0)),
+        ssd("c", Some(0.5)),
+        ssd("d", Some(11.6)),
+        ssd("e", Some(1e6)),
+    ];
+    status.devices =
+        vec![DeviceStatus { path: "/dev/md0".to_owned(), holds_log: true, ssds, ..DeviceStatus::default() }];
+    let text = screen_of(&status);
+    for line in [
+        "            6 GiB written to the log today, 24 GiB a day at this rate\n",
+        "            a: 3 % worn out by its own count, years left: not known\n",
+        "            b: 3 % worn out by its own count, all of its rated life is used\n",
+        "            c: 3 % worn out by its own count, 6 months left at today's rate\n",
+        "            d: 3 % worn out by its own count, 12 years left at today's rate\n",
+        "            e: 3 % worn out by its own count, more than 100 years left at today's rate\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+    status.uptime_seconds = 5.0;
+    assert!(screen_of(&status).contains("6 GiB written to the log today\n"), "no rate after seconds");
+    let spinning = screen_of(&server(cache(LogHead::Followed)));
+    assert!(!spinning.contains("today"), "nothing wears a spinning disk out: {spinning}");
+}
+
+#[test]
 fn one_screen_says_it_all() {
     let dirty = LogCacheStatus { dirty_bytes: 3 << 20, ..log_cache(LogCacheState::Dirty) };
     let mut status = server(dirty);

@@ -9,7 +9,7 @@ use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::history::{Point, log_used};
 use super::{ShownStack, TopView};
-use crate::commands::status::text::{full_in, response_time, span};
+use crate::commands::status::text::{full_in, response_time, span, ssd_words, worn_words};
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::status::{DeviceState, ServerStatus};
 
@@ -146,6 +146,12 @@ fn actions(stack: &ShownStack) -> Vec<Line<'static>> {
     let trends: Vec<String> = trends.collect();
     if !trends.is_empty() {
         lines.push(Line::raw(trends.join("; ")));
+    }
+    let worn = status.layers.values().filter_map(|layer| worn_words(status, layer.log_cache()?));
+    let ssds = status.devices.iter().flat_map(|device| &device.ssds).map(ssd_words);
+    let worn: Vec<String> = worn.chain(ssds).collect();
+    if !worn.is_empty() {
+        lines.push(Line::raw(worn.join("; ")));
     }
     lines
 }

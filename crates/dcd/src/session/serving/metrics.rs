@@ -19,6 +19,7 @@ const BUCKETS: [f64; 17] = [
     0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
     0.5, 1.0, 2.5, 10.0,
 ];
+const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
 /// Size of a block that is counted as lost.
 const LOST_BLOCK_BYTES: u64 = 4096;
 
@@ -172,7 +173,14 @@ fn server(status: &ServerStatus, families: &mut Families) {
             of.bytes("dirty_data", "Data that is not on the disks below yet", bytes);
         }
         match layer {
-            LayerStatus::LogCache(cache) => log_cache(&mut of, cache),
+            LayerStatus::LogCache(cache) => {
+                log_cache(&mut of, cache);
+                if let Some(rate) = status.day_rate(cache) {
+                    let help =
+                        "All that is written to the log's device in a day, at the rate of the last day";
+                    of.bytes("log_device_written_daily", help, rate as u64);
+                }
+            }
             LayerStatus::Raid(array) => raid(&mut of, array),
             LayerStatus::Mirror(mirror) => legs(&mut of, mirror),
             _ => {}
@@ -292,6 +300,16 @@ fn devices(status: &ServerStatus, of: &mut Of<'_>) {
         of.flag("device_failed", help, device.state == DeviceState::Failed);
         let help = "1 while the device works only until the server ends, as its file was deleted or moved";
         of.flag("device_removed", help, device.state == DeviceState::Removed);
+        for ssd in &device.ssds {
+            let mut of = of.with("disk", &ssd.disk);
+            let help = "Share of the SSD's rated life that is used, by its own count";
+            let used = Sample::Gauge(f64::from(ssd.used_percent) / 100.0);
+            of.add("ssd_life_used_ratio", help, None, used);
+            if let Some(years) = ssd.years_left {
+                let help = "Time until all of that life is used, at the rate of the last day";
+                of.seconds("ssd_life_left", help, years * YEAR_SECONDS);
+            }
+        }
         let silent = status.devices_not_answering.iter().find(|silent| silent.path == device.path);
         let seconds = silent.map_or(0.0, |silent| silent.seconds);
         of.seconds("device_not_answering", "For how long the device has not answered, from 10 s on", seconds);

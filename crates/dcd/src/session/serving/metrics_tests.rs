@@ -8,10 +8,12 @@ use dcd_stack::{MeterStatus, RecentTimes};
 
 use super::*;
 use crate::session::serving::status::{DeviceStatus, SilentDevice};
+use crate::session::serving::wear::SsdStatus;
 
 /// A stack with everything, and names that need escapes.
 fn stack(name: &str) -> ServerStatus {
     let mut cache = LogCacheStatus { dirty_bytes: 4096, lost_blocks: 2, ..LogCacheStatus::default() };
+    cache.day_written_bytes = 1000;
     cache.statistics.reads = 5;
     cache.statistics.read_hits = 2;
     cache.statistics.bypassed_sectors = 3;
@@ -45,14 +47,21 @@ fn stack(name: &str) -> ServerStatus {
         failed_reads: 7,
         ..DeviceStatus::default()
     };
+    let ssd = SsdStatus {
+        disk: "nvme0n1".to_owned(),
+        used_percent: 3,
+        years_left: Some(2.0),
+        ..SsdStatus::default()
+    };
+    let log = DeviceStatus { ssds: vec![ssd], ..device("log") };
     let silent = SilentDevice { device: None, path: "/dev/data".to_owned(), operations: 1, seconds: 12.5 };
     ServerStatus {
         stack: format!("/etc/dcd/{name}.toml").into(),
         export: "cache".to_owned(),
-        uptime_seconds: 1.5,
+        uptime_seconds: 43_200.0,
         requests: MeterStatus { write, in_flight: 3, ..MeterStatus::default() },
         layers: layers.into(),
-        devices: vec![device("log"), device("data")],
+        devices: vec![log, device("data")],
         devices_not_answering: vec![silent],
         ..ServerStatus::default()
     }
@@ -65,7 +74,7 @@ fn values_come_with_their_names_units_and_labels() {
         "# TYPE dcd_dirty_data_bytes gauge",
         "# UNIT dcd_dirty_data_bytes bytes",
         "dcd_stack_info{stack=\"a\",export=\"cache\"} 1",
-        "dcd_uptime_seconds{stack=\"b\"} 1.5",
+        "dcd_uptime_seconds{stack=\"b\"} 43200.0",
         "dcd_dirty_data_bytes{stack=\"a\",layer=\"cache\"} 4096.0",
         "dcd_requests_in_flight{stack=\"a\"} 3.0",
         "# TYPE dcd_request_duration_seconds histogram",
@@ -82,6 +91,9 @@ fn values_come_with_their_names_units_and_labels() {
         "dcd_cache_misses_total{stack=\"a\",layer=\"cache\"} 3",
         "dcd_bypassed_bytes_total{stack=\"a\",layer=\"cache\"} 1536",
         "dcd_lost_data_bytes{stack=\"a\",layer=\"cache\"} 8192.0",
+        "dcd_log_device_written_daily_bytes{stack=\"a\",layer=\"cache\"} 2000.0",
+        "dcd_ssd_life_used_ratio{stack=\"a\",device=\"log\",disk=\"nvme0n1\"} 0.03",
+        "dcd_ssd_life_left_seconds{stack=\"b\",device=\"log\",disk=\"nvme0n1\"} 63115200.0",
         "dcd_raid_failed_members{stack=\"a\",layer=\"odd \\\"name\\\"\\\\\\n\"} 1.0",
         "dcd_raid_pass_progress_ratio{stack=\"a\",layer=\"odd \\\"name\\\"\\\\\\n\",pass=\"rebuild\"} 0.25",
         "dcd_device_errors_total{stack=\"a\",device=\"log\",operation=\"read\"} 7",

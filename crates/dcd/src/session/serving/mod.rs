@@ -10,4 +10,5 @@ pub mod server;
 pub mod status;
 pub mod trend;
 pub mod watch;
+pub mod wear;
 mod windows;

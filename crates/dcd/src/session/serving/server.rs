@@ -189,6 +189,12 @@ impl Served {
         self.look_up(Some(call), context);
     }
 
+    /// Has the SSDs below the logs tell their wear: nothing here waits for them.
+    fn look_at_wear(&mut self, context: &Context<'_>) {
+        let holds_log = |device| self.host.device_name(device).is_some_and(|name| self.host.holds_log(name));
+        self.watch.look_at_wear(context.now(), context.driver(), holds_log);
+    }
+
     /// Looks up, on a thread, which clients have the device, and which devices are lost by a stop.
     fn look_up(&mut self, call: Option<CallId>, context: &mut Context<'_>) {
         let (peers, waker, told) = (context.peers(), context.waker(), self.looked_up.0.clone());
@@ -395,6 +401,7 @@ impl dcd_io::Host for Served {
                     context.forget_failures();
                 }
                 self.watch.notice_own_stall(now);
+                self.look_at_wear(context);
                 let name = |device| self.host.device_name(device);
                 let silent = self.watch.silent_devices(now, context.driver(), name);
                 let devices = self.watch.devices(context.driver(), name);
@@ -516,6 +523,7 @@ impl dcd_io::Host for Served {
         self.tell_long(context);
         let now = context.now();
         let news = self.watch.look(now, context.driver(), |device| self.host.device_name(device));
+        self.look_at_wear(context);
         news.iter().for_each(|what| warnln!("dcd: {what}"));
         self.host.take_noted(now, context.stack_mut());
         self.host.tick(now, context.stack_mut());

@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::output::path_text;
 use crate::session::serving::trend::Trend;
+use crate::session::serving::wear::SsdStatus;
 
 /// The state of a server and of all its layers. A server that is older than the client may not know all of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -106,6 +107,8 @@ pub struct DeviceStatus {
     pub removed: Option<String>,
     /// True if it holds a log, or a leg of one, and no data of the disks.
     pub holds_log: bool,
+    /// The SSDs below a device that holds a log, as they count their wear; empty where none does.
+    pub ssds: Vec<SsdStatus>,
 }
 
 impl DeviceStatus {
@@ -152,7 +155,18 @@ pub struct SilentDevice {
     pub seconds: f64,
 }
 
+const DAY_SECONDS: f64 = 86_400.0;
+/// Minimum time over which a rate of writes means anything.
+const DAY_SPAN_MIN: f64 = 60.0;
+
 impl ServerStatus {
+    /// Bytes that a log cache writes to its log's device in a day, at the rate of the last 24 hours or since the start; none in the first
+    /// minute.
+    pub fn day_rate(&self, cache: &LogCacheStatus) -> Option<f64> {
+        let seconds = self.uptime_seconds.min(DAY_SECONDS);
+        (seconds >= DAY_SPAN_MIN).then(|| cache.day_written_bytes as f64 * DAY_SECONDS / seconds)
+    }
+
     /// The stack file's name, by which administrators know the stack.
     pub fn name(&self) -> String {
         let stem = self.stack.file_stem().map(|stem| stem.to_string_lossy().into_owned());

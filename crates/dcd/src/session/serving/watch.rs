@@ -11,6 +11,7 @@ use dcd_io::{Device, Driver, Failures, LinkStatus, OpenedPlace, Signals, Unanswe
 use crate::messages;
 use crate::session::serving::notify::tell_doing;
 use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
+use crate::session::serving::wear::WearWatch;
 
 /// A device that owes an answer for this long is reported. A disk that was asleep needs less.
 const SILENCE: Nanos = Nanos::from_secs(10);
@@ -36,6 +37,7 @@ pub struct DeviceWatch {
     /// Number of losses of each connection, and whether it was up, as last reported.
     links: BTreeMap<DeviceIndex, (u64, bool)>,
     places: PlaceWatch,
+    wear: WearWatch,
 }
 
 impl DeviceWatch {
@@ -161,6 +163,15 @@ impl DeviceWatch {
         self.owed(driver, SILENCE).into_iter().map(device).collect()
     }
 
+    /// Asks for the wear of the SSDs below the logs, when it is time. `holds_log`: tells whether a device holds only a log.
+    pub fn look_at_wear(&mut self, now: Nanos, driver: &Driver, holds_log: impl Fn(DeviceIndex) -> bool) {
+        self.wear.look(now, || {
+            let OpenPlaces(mut places) = OpenPlaces::of(driver);
+            places.retain(|(device, _)| holds_log(*device));
+            places
+        });
+    }
+
     /// Takes what a look elsewhere has found.
     pub fn found(&mut self, lost: RemovedDevices) {
         self.places.lost = lost;
@@ -204,6 +215,7 @@ impl DeviceWatch {
                 connection: link.map(|link| connection(&link)),
                 removed: removed.map(str::to_owned),
                 holds_log: false,
+                ssds: self.wear.of(index),
             }
         };
         driver.devices().iter().enumerate().filter(|(_, device)| device.is_open()).map(status).collect()
