@@ -87,6 +87,7 @@ pub fn draw_config(
             true
         },
         read_clean: true,
+        discard_freed: true,
         // Drawn from a copy, so that the later numbers of a seed do not change. Off with planted bugs: their numbers of states were
         // counted without it.
         compact: canary.is_none() && rng.clone().chance(500),
@@ -146,7 +147,10 @@ fn dealt_disks(rng: &mut SimRng, geometry: Geometry, disks: usize, seed: u64) ->
 /// then wrap around while an old write is in flight. (Under `ordered` a log has more segments than that.)
 fn is_crowded(seed: u64, promise: Promise, canary: Option<LogCanary>) -> bool {
     let drawn = SimRng::new(mix(seed, 0xc0d)).chance(100);
-    let asked = matches!(canary, Some(LogCanary::ReuseInFlight | LogCanary::UnpinnedProbe));
+    let asked = matches!(
+        canary,
+        Some(LogCanary::ReuseInFlight | LogCanary::UnpinnedProbe | LogCanary::UnpinnedDiscard)
+    );
     promise != Promise::Ordered && (asked || canary.is_none() && drawn)
 }
 
@@ -157,6 +161,7 @@ fn formatted(
     promise: Promise,
     crowded: bool,
     roomy: bool,
+    discards: bool,
 ) -> (MemDisk, LogArea, String) {
     let mut segment_bytes: u32 = rng.pick(&[16 << 10, 16 << 10, 32 << 10, 64 << 10]);
     // A request can be taken back as a whole only where it fits half the log, headers and all.
@@ -173,7 +178,11 @@ fn formatted(
     }
     let sectors = FIRST_SEGMENT_SECTOR + segments * u64::from(segment_bytes) / SECTOR_BYTES;
     let volatile_cache = rng.chance(850) && !crowded;
-    let mut log = disk(rng, Geometry { volatile_cache, ..Geometry::plain(sectors) });
+    let geometry = Geometry { volatile_cache, ..Geometry::plain(sectors) };
+    let mut log = match discards {
+        true => disk(rng, Geometry { discards: Discards::Advisory, ..geometry }).scrambling(),
+        false => disk(rng, geometry),
+    };
     let mut uuid = || {
         let (a, b) = (rng.next_u64(), rng.next_u64());
         (u128::from(a) << 64 | u128::from(b)).to_le_bytes()
@@ -473,7 +482,13 @@ fn rig_of(
         }
         disks => dealt_disks(&mut rng, geometry, disks, seed),
     };
-    let (mut log, area, log_about) = formatted(&mut rng, &mut data[0], promise, crowded, roomy);
+    // The same. A log that spins is not discarded.
+    let discards = match canary {
+        None => SimRng::new(mix(seed, 0xf4ee)).chance(500),
+        canary => canary.is_some_and(LogCanary::is_of_discards),
+    };
+    config.discard_freed = discards;
+    let (mut log, area, log_about) = formatted(&mut rng, &mut data[0], promise, crowded, roomy, discards);
     for (disk, data) in data.iter_mut().enumerate().skip(1) {
         add_disk(&mut log, data, [disk as u8; 16]).expect("good disks are added");
     }

@@ -257,6 +257,21 @@ fn rule_06_a_segment_that_the_head_enters_while_a_survey_writes_there_is_caught(
     assert!(violation.what.contains("are written at the same time"), "{violation}");
 }
 
+#[test]
+fn rule_06_a_discard_of_a_segment_that_recovery_needs_is_caught() {
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::DiscardNeeded));
+    let explored = explore(&ExploreConfig::new(1, 1000), &subject, &mut |_| {});
+    assert!(explored.violation.is_some(), "not caught in {} states", explored.counts.states);
+}
+
+#[test]
+fn rule_06_a_segment_that_the_head_enters_while_it_is_discarded_is_caught() {
+    let subject = |seed| log_cache_rig(seed, Promise::Flush, Some(LogCanary::UnpinnedDiscard));
+    let explored = explore(&ExploreConfig::new(1, 1000), &subject, &mut |_| {});
+    let violation = explored.violation.expect("caught within 1,000 states");
+    assert!(violation.what.contains("are written at the same time"), "{violation}");
+}
+
 /// `dcd-crash --rot --seed 4 --promise P --states N` does the same by hand.
 #[test]
 fn rule_04_damage_of_a_log_at_rest_is_noticed() {

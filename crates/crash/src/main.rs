@@ -68,6 +68,10 @@ enum CanaryName {
     ReuseInFlight,
     /// The head may enter a segment while a write of a survey is on its way there.
     UnpinnedProbe,
+    /// Segments of the log are discarded that the durable superblock still needs.
+    DiscardNeeded,
+    /// The head may enter a segment while a discard is on its way there.
+    UnpinnedDiscard,
     /// No mark says how far the log is durable when it comes to rest (with --rot).
     NoRestMark,
     /// As no-rest-mark, and a start looks only nearby for proof that a record is missing (with --rot).
@@ -320,6 +324,8 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::EarlyAnswer) => Some(LogCanary::EarlyAnswer),
         Some(CanaryName::ReuseInFlight) => Some(LogCanary::ReuseInFlight),
         Some(CanaryName::UnpinnedProbe) => Some(LogCanary::UnpinnedProbe),
+        Some(CanaryName::DiscardNeeded) => Some(LogCanary::DiscardNeeded),
+        Some(CanaryName::UnpinnedDiscard) => Some(LogCanary::UnpinnedDiscard),
         Some(CanaryName::LateMark) => Some(LogCanary::LateMark),
         Some(CanaryName::ForeignAnswers) => Some(LogCanary::ForeignAnswers),
         Some(CanaryName::UnmissedAnswers) => Some(LogCanary::UnmissedAnswers),

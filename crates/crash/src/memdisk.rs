@@ -136,6 +136,8 @@ pub struct MemDisk {
     faults: DiskFaults,
     /// True when the disk has a durable image beside the current one. Without it the disk costs less, and its power cannot be cut.
     can_be_cut: bool,
+    /// True if each discarded sector keeps its content, becomes zero, or gets any other content.
+    scrambles: bool,
     race: Option<(Extent, Extent)>,
 }
 
@@ -176,8 +178,20 @@ impl MemDisk {
             flights: Flights::default(),
             faults: DiskFaults::default(),
             can_be_cut: true,
+            scrambles: false,
             race: None,
         }
+    }
+
+    /// Makes a disk whose discards leave anything, as those of an SSD do.
+    #[must_use]
+    pub const fn scrambling(mut self) -> MemDisk {
+        self.scrambles = true;
+        self
+    }
+
+    pub const fn scrambles(&self) -> bool {
+        self.scrambles
     }
 
     /// Returns two overlapping changes that were in flight together: the medium may have either. Such a race is a bug of the layer in
@@ -291,17 +305,36 @@ impl MemDisk {
     fn successor(&self, current: Image, durable: Image, rng: &mut SimRng) -> MemDisk {
         let faults = self.faults.lasting();
         let disk = MemDisk::with_images(self.geometry, self.latency, rng.fork(), current, durable);
-        MemDisk { faults, unreadable: self.unreadable.clone(), ..disk }
+        MemDisk { faults, unreadable: self.unreadable.clone(), scrambles: self.scrambles, ..disk }
     }
 
     /// Returns the changes in flight, in a random order: they may reach the medium in any order.
     fn in_flight_changes(&self, rng: &mut SimRng) -> Vec<SectorChange> {
         let modifying = self.flights.iter().filter(|flight| flight.io.modifies());
-        let mut changes: Vec<SectorChange> = modifying.map(|flight| SectorChange::of(&flight.io)).collect();
+        let mut changes: Vec<SectorChange> =
+            modifying.map(|flight| self.change_by(&flight.io, &mut rng.fork())).collect();
         for index in (1..changes.len()).rev() {
             changes.swap(index, rng.below(index as u64 + 1) as usize);
         }
         changes
+    }
+
+    /// Returns the change that an operation makes.
+    fn change_by(&self, io: &Io, rng: &mut SimRng) -> SectorChange {
+        let change = SectorChange::of(io);
+        if !self.scrambles || !matches!(io, Io::Discard { .. }) {
+            return change;
+        }
+        let mut bytes = vec![0; change.extent.sectors as usize * SECTOR];
+        self.current.read(change.extent.start, &mut bytes);
+        for sector in bytes.chunks_mut(SECTOR) {
+            match rng.below(3) {
+                0 => {}
+                1 => sector.fill(0),
+                _ => sector.fill(rng.range(2, 255) as u8),
+            }
+        }
+        SectorChange { bytes: Some((bytes.into(), 0)), ..change }
     }
 
     /// Carries a completed change out.
@@ -391,6 +424,11 @@ impl MemDisk {
             | Io::WriteZeroes { durability, .. } => {
                 self.modify(&io, durability);
                 IoResult::ok(io.take_buf())
+            }
+            Io::Discard { .. } if self.scrambles => {
+                let mut rng = self.rng.fork();
+                self.change(self.change_by(&io, &mut rng), Durability::Volatile);
+                IoResult::ok(Buf::none())
             }
             // An advisory discard is done as a whole or ignored.
             Io::Discard { .. } if self.geometry.discards == Discards::Advisory && self.rng.chance(500) => {

@@ -107,6 +107,26 @@ fn discards_and_zeroes_are_volatile_too() {
     assert_eq!(seen, expected.iter().map(|state| state.to_vec()).collect());
 }
 
+/// What an SSD has after a discard is anything: the old content, zeroes, or other bytes, sector by sector, and torn by a power cut.
+#[test]
+fn a_scrambled_discard_leaves_anything() {
+    let geometry = Geometry { discards: Discards::Advisory, ..Geometry::plain(64) };
+    let mut disk = MemDisk::new(geometry, Latency::INSTANT, 1).scrambling();
+    write(&mut disk, 0, 64, 1, Durability::Durable);
+    disk.run(Io::Discard { extent: Extent::new(Lba(0), 32) }).status.expect("discarded");
+    let kinds = |disk: &MemDisk| {
+        let count = |kind: fn(u8) -> bool| (0..32).filter(|at| kind(sector(disk, *at))).count();
+        [count(|byte| byte == 1), count(|byte| byte == 0), count(|byte| byte > 1)]
+    };
+    assert!(kinds(&disk).iter().all(|count| *count > 3), "{:?}", kinds(&disk));
+    assert!((32..64).all(|at| sector(&disk, at) == 1), "nothing beside it");
+    let cut = disk.power_cut(CutStyle::AllLost, &mut SimRng::new(1));
+    assert_eq!(kinds(&cut), [32, 0, 0], "it was not flushed");
+    begin(&mut disk, Io::Discard { extent: Extent::new(Lba(40), 20) });
+    let cut = disk.power_cut(CutStyle::AllKept, &mut SimRng::new(2));
+    assert!((40..60).any(|at| sector(&cut, at) > 1), "one in flight scrambles, too");
+}
+
 #[test]
 fn a_disk_without_a_cache_loses_nothing_that_completed() {
     let geometry = Geometry { volatile_cache: false, ..Geometry::plain(8) };

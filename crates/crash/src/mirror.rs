@@ -101,6 +101,9 @@ impl MirrorLegs {
         let mut devices: Vec<&mut dyn BlockDevice> =
             legs.iter_mut().map(|leg| leg as &mut dyn BlockDevice).collect();
         create(&mut devices, *b"a log with legs!", &ids).expect("good disks become legs");
+        if log.scrambles() {
+            legs = legs.into_iter().map(MemDisk::scrambling).collect();
+        }
         for leg in &mut legs {
             leg.put(Lba(CONTENT_SECTOR), &content);
         }

@@ -282,6 +282,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         destage_memory: fields.size("destage-memory")?.map_or(d.destage_memory, |n| n as usize),
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as usize),
         destage_rate: fields.rate("destage-rate")?.unwrap_or(d.destage_rate),
+        discard_freed: fields.flag("discard-freed")?.unwrap_or(d.discard_freed),
         ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
         ..d
     };

@@ -338,6 +338,13 @@ const TABLES: &[TableReference] = &[
                  \"Mon-Fri 22:00-06:00\"]; empty: at all times. Above high-mark, and for dcd flush, it is \
                  written back at other times, too",
             ),
+            served(
+                "discard-freed",
+                "true",
+                "discard segments of the log that are free, so that an SSD has room to collect its garbage in. Not on \
+                 a log that spins, in a file, or whose device is slow at it. false: also for a thin volume, which would \
+                 give the space to others",
+            ),
             at_start(
                 "ordered-destage",
                 "false",

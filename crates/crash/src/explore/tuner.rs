@@ -63,6 +63,7 @@ impl Tuner {
             idle_empty: rng.pick(&[Nanos::from_millis(3), Nanos::from_millis(100), Nanos::from_secs(1)]),
             destage_depth: rng.pick(&[1, 4, 32]),
             destage_rate: rng.pick(&[0, 64 << 10, 1 << 20]),
+            discard_freed: rng.clone().chance(500),
             writes: match self.changes_writes {
                 true => rng.pick(&[WriteRoute::Back, WriteRoute::Through]),
                 false => start.writes,

@@ -77,6 +77,10 @@ pub enum LogCanary {
     ReuseInFlight,
     /// The head may enter a segment while a write of a survey is on its way there.
     UnpinnedProbe,
+    /// Segments are discarded that the durable superblock still needs.
+    DiscardNeeded,
+    /// The head may enter a segment while a discard is on its way there.
+    UnpinnedDiscard,
     /// Like `NoRestMark`, but recovery searches for proofs of damage only nearby, and in far segments at distances that double.
     NearProof,
     /// No superblock says how far the log is durable when it comes to rest (breaks rule 4).
@@ -111,6 +115,11 @@ impl LogCanary {
     /// True for a bug that only damage of a log at rest shows.
     pub const fn is_of_rot(self) -> bool {
         matches!(self, LogCanary::NearProof | LogCanary::NoRestMark)
+    }
+
+    /// True for a bug of discards of freed segments.
+    pub const fn is_of_discards(self) -> bool {
+        matches!(self, LogCanary::DiscardNeeded | LogCanary::UnpinnedDiscard)
     }
 
     /// True for a bug of writes that go through.
@@ -182,6 +191,8 @@ pub struct LogCacheConfig {
     pub follow_head: bool,
     /// Reads clean blocks from the log as long as it has them. (The paper does not.)
     pub read_clean: bool,
+    /// Discards freed segments of a log on an SSD.
+    pub discard_freed: bool,
     /// Overwrites data in place while its record is still in RAM.
     pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and continues without them.
@@ -234,6 +245,7 @@ impl Default for LogCacheConfig {
             ordered_destage: false,
             follow_head: true,
             read_clean: true,
+            discard_freed: true,
             compact: false,
             accept_damage: false,
             machine: 0,
@@ -257,6 +269,7 @@ impl LogCacheConfig {
         self.share = to.share;
         (self.idle_empty, self.idle_full) = (to.idle_empty, to.idle_full);
         (self.destage_depth, self.destage_rate) = (to.destage_depth, to.destage_rate);
+        self.discard_freed = to.discard_freed;
     }
 
     /// True when these rules can fill a gap: only sorted blocks have gaps.

@@ -6,6 +6,7 @@ use super::destager::{Destager, Destagers, Wait};
 use super::disks::{AddressSpace, DataDisks};
 use super::env::{DiskView, Env, Op, View};
 use super::forget::Forgetting;
+use super::freed::Freed;
 use super::index::Index;
 use super::keep::Keep;
 use super::log::Log;
@@ -44,6 +45,7 @@ pub struct Core {
     pub keep: Keep,
     carry_forward: CarryForward,
     forgetting: Forgetting,
+    freed: Freed,
     surveying: Surveying,
     pub stop: Stop,
     /// Damage of the log that this start was told to accept.
@@ -60,6 +62,7 @@ struct CoreParts<'a> {
     keep: &'a mut Keep,
     carry_forward: &'a mut CarryForward,
     forgetting: &'a mut Forgetting,
+    freed: &'a mut Freed,
     surveying: &'a mut Surveying,
     reads: &'a mut OpenReads,
     stop: &'a mut Stop,
@@ -89,6 +92,7 @@ impl Core {
             keep,
             carry_forward: CarryForward::default(),
             forgetting: Forgetting::default(),
+            freed: Freed::default(),
             surveying: Surveying::default(),
             stop: Stop::default(),
             accepted_damage: Vec::new(),
@@ -139,6 +143,7 @@ impl Core {
             self.each_destager().filter_map(|(destager, view)| destager.hang_deadline(&view)).min(),
             self.carry_forward.deadline(&view, self.destagers.stuck(&view)),
             self.forgetting.deadline(&view),
+            self.freed.deadline(&view),
             self.surveying.deadline(&view, &self.destagers, self.ops.is_empty()),
             self.stop.deadline(&view, self.ops.is_empty()),
             self.queue.has_yielded().then_some(self.now),
@@ -174,8 +179,8 @@ impl Core {
         let (life, destaged_seq) = (self.stop.life(), self.destagers.destaged_seq());
         let Core { config, log, data, index, queue, wear, ops, statistics, .. } = self;
         let env = Env { config, log, data, index, queue, wear, life, destaged_seq, ops, statistics, cx };
-        let Core { destagers, keep, carry_forward, forgetting, surveying, reads, stop, .. } = self;
-        CoreParts { env, destagers, keep, carry_forward, forgetting, surveying, reads, stop }
+        let Core { destagers, keep, carry_forward, forgetting, freed, surveying, reads, stop, .. } = self;
+        CoreParts { env, destagers, keep, carry_forward, forgetting, freed, surveying, reads, stop }
     }
 
     pub fn advance_tail(&mut self) {
@@ -183,8 +188,8 @@ impl Core {
     }
 
     pub fn status(&self) -> LogCacheStatus {
-        let Core { destagers, keep, taken, accepted_damage, statistics, .. } = self;
-        LogCacheStatus::new(&self.view(), destagers, keep, taken, accepted_damage, *statistics)
+        let Core { destagers, keep, freed, taken, accepted_damage, statistics, .. } = self;
+        LogCacheStatus::new(&self.view(), destagers, keep, freed, taken, accepted_damage, *statistics)
     }
 
     pub fn check(&self) {
@@ -226,7 +231,7 @@ impl CoreParts<'_> {
     }
 
     fn on_completed(&mut self, op: OpId, result: IoResult) {
-        let CoreParts { reads, keep, destagers, surveying, stop, env, .. } = self;
+        let CoreParts { reads, keep, destagers, freed, surveying, stop, env, .. } = self;
         let op = env.ops.remove(op.0);
         op.disturb(env.log);
         match op {
@@ -279,6 +284,10 @@ impl CoreParts<'_> {
                 surveying.written(segment, &result, env);
                 self.retry_pending();
             }
+            Op::FreedDiscard => {
+                freed.discarded(&result, env);
+                self.retry_pending();
+            }
             // Where it failed, the other copies are still good.
             Op::Repair(segment) => {
                 env.log.unpin(segment);
@@ -329,12 +338,14 @@ impl CoreParts<'_> {
         self.step_through();
         self.destage();
         self.step_through();
-        let CoreParts { env, destagers, keep, carry_forward, forgetting, surveying, reads, stop } = self;
+        let CoreParts { env, destagers, keep, carry_forward, forgetting, freed, surveying, reads, stop } =
+            self;
         keep.step(forgetting, env);
         while carry_forward.step(destagers, env) {
             advance_tail(env.config, env.log, env.index, destagers);
         }
         env.commit(destagers);
+        freed.step(env);
         surveying.step(destagers, env);
         stop.step(forgetting, reads, destagers, env);
     }

@@ -62,6 +62,8 @@ pub enum Op {
     Repair(u32),
     /// A write of a survey in this segment.
     Probe(u32),
+    /// A discard of free segments.
+    FreedDiscard,
     /// Lines of the fingerprint, read before a clean stop.
     Fingerprint(Extent),
 }

@@ -56,7 +56,11 @@ impl Forgetting {
 /// True when the head will soon enter segments that are not forgotten yet, or a write has no room in the table.
 fn is_due(view: &View) -> bool {
     let ring = view.log.ring();
-    // A pass takes several events, and the head moves on meanwhile.
-    let soon = || SEGMENTS_READY + forget_part(view) / 4;
-    ring.remembered() > 0 && (view.index.is_asked_for_room() || ring.ready() < soon())
+    ring.remembered() > 0 && (view.index.is_asked_for_room() || ring.ready() < segments_ahead(view))
+}
+
+/// Number of segments that the head may enter before work on those after them has ended: a pass takes several events, and the head moves
+/// on meanwhile.
+pub fn segments_ahead(view: &View) -> u64 {
+    SEGMENTS_READY + forget_part(view) / 4
 }

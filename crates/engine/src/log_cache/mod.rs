@@ -51,6 +51,9 @@ mod failure;
 pub mod fingerprint;
 mod forget;
 pub mod format;
+mod freed;
+#[cfg(test)]
+mod freed_tests;
 #[cfg(test)]
 mod hostile_tests;
 mod index;
@@ -104,6 +107,7 @@ pub use answers::{MemoryInUse, MemoryPlace, SharedMemory, Taken};
 pub use config::*;
 pub use disks::{AddressSpace, DISKS_MAX};
 pub use error::{LogError, OtherData};
+pub use freed::FreedDiscards;
 pub use log::REST;
 pub use statistics::LogCacheStatistics;
 pub use status::{DataDiskStatus, LogCacheState, LogCacheStatus, LogHead};

@@ -48,6 +48,9 @@ pub struct LogCacheStatistics {
     /// Writes of the log for which more than one request waited.
     pub shared_commits: u64,
     pub log_flushes: u64,
+    /// Freed segments that were discarded.
+    #[serde(default)]
+    pub log_discarded_bytes: u64,
     pub superblocks: u64,
     pub destage_batches: u64,
     pub destage_writes: u64,

@@ -6,6 +6,7 @@ use super::answers::{Answers, Taken};
 use super::data_disk::DataDisk;
 use super::destager::{Destager, Destagers};
 use super::env::View;
+use super::freed::{Freed, FreedDiscards};
 use super::keep::Keep;
 use super::recover::Damage;
 use super::through::WritesState;
@@ -135,6 +136,9 @@ pub struct LogCacheStatus {
     /// Bytes written to the log's device in the last 24 hours, or since the start.
     #[serde(default)]
     pub day_written_bytes: u64,
+    /// Discards of freed segments.
+    #[serde(default)]
+    pub freed_discards: FreedDiscards,
     pub table_bytes: usize,
     pub ring_bytes: usize,
     /// Memory of the ghost list, if reads are cached.
@@ -191,6 +195,7 @@ impl LogCacheStatus {
         view: &View,
         destagers: &Destagers,
         keep: &Keep,
+        freed: &Freed,
         taken: &Taken,
         accepted_damage: &[Damage],
         statistics: LogCacheStatistics,
@@ -236,6 +241,7 @@ impl LogCacheStatus {
             next_seq: log.next_seq(),
             durable_seq: log.durable_seq(),
             day_written_bytes: view.wear.day_bytes(view.now),
+            freed_discards: freed.status(view),
             table_bytes: index.table().memory_bytes(),
             ring_bytes: log.ring().memory_bytes() + index.memory_bytes(),
             ghosts_bytes: keep.memory_bytes(),

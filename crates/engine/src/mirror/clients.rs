@@ -216,7 +216,9 @@ impl MirrorCore {
             Ok(()) => client.done |= is_whole,
             Err(error) => {
                 client.error.get_or_insert(up(error));
-                client.failed.push(leg);
+                if client.kind != IoKind::Discard {
+                    client.failed.push(leg);
+                }
             }
         }
         let (left, done) = (client.left, client.done);

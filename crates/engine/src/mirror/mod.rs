@@ -440,7 +440,7 @@ fn combined(sectors: u64, legs: impl Iterator<Item = Geometry>) -> Geometry {
             volatile_cache: all.volatile_cache || leg.volatile_cache,
             discards: match (all.discards, leg.discards) {
                 (Discards::No, _) | (_, Discards::No) => Discards::No,
-                (Discards::Zero, Discards::Zero) => Discards::Zero,
+                // A leg that fails one misses nothing.
                 _ => Discards::Advisory,
             },
             fast_zeroes: all.fast_zeroes && leg.fast_zeroes,

@@ -9,6 +9,7 @@ use dcd_stack::RecentTimes;
 use super::*;
 use crate::failure::Failure;
 use crate::session::serving::status::SilentDevice;
+use crate::session::serving::wear::SsdStatus;
 
 fn log_cache(state: LogCacheState) -> LogCacheStatus {
     LogCacheStatus { state, used_bytes: 4 << 20, size_bytes: 64 << 20, ..LogCacheStatus::default() }

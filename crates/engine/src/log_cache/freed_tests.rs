@@ -1,0 +1,165 @@
+//! Discards of freed segments, step by step.
+
+use super::LogCacheConfig;
+use super::env::LOG;
+use super::freed::FreedDiscards;
+use super::testing::Ram;
+use super::testing_steps::{Kind, Steps, quiet};
+use crate::layer::{Control, Discards, Io, LayerSettings};
+use crate::{ErrorKind, Extent, IoError, Nanos};
+
+/// A cache over a log of so many segments, whose device is changed before it starts.
+fn steps(segments: u32, change: fn(&mut Ram)) -> Steps {
+    let mut disks = Steps::new(segments, quiet()).disks;
+    disks.0[LOG.0].discards = Discards::Advisory;
+    change(&mut disks.0[LOG.0]);
+    Steps::start(disks, quiet()).unwrap()
+}
+
+fn discards(steps: &Steps) -> Vec<Extent> {
+    let sent = steps.sent.iter().filter(|(port, kind, _)| *port == LOG && *kind == Kind::Erase);
+    sent.filter_map(|(_, _, extent)| *extent).collect()
+}
+
+/// The numbers of the segments in the discards so far.
+fn discarded(steps: &Steps) -> Vec<u64> {
+    let superblock = steps.core.log.superblock();
+    let mut all = Vec::new();
+    for extent in discards(steps) {
+        let (first, last) =
+            (superblock.segment_of(extent.start.0), superblock.segment_of(extent.end().0 - 1));
+        assert_eq!(extent.start.0, superblock.segment_start(first));
+        assert_eq!(extent.sectors, u64::from(last - first + 1) * superblock.segment_sectors());
+        all.extend((first..=last).map(u64::from));
+    }
+    all
+}
+
+fn status(steps: &Steps) -> FreedDiscards {
+    steps.core.status().freed_discards
+}
+
+/// Each holds back the discards of the log.
+fn hold_discards(steps: &mut Steps) {
+    steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Discard { .. }));
+}
+
+#[test]
+fn free_segments_are_discarded_but_those_that_the_head_enters_next() {
+    let mut steps = steps(16, |_| {});
+    steps.flush();
+    steps.wait(10);
+    assert_eq!(status(&steps), FreedDiscards::On);
+    // The head is in the first one, and three more are left to it.
+    assert_eq!(discarded(&steps), (4..16).collect::<Vec<u64>>());
+    assert_eq!(steps.core.statistics.log_discarded_bytes, 12 * (16 << 10));
+    steps.wait(1000);
+    assert_eq!(discards(&steps).len(), 12, "each once");
+}
+
+/// Dirty segments and clean ones that the durable superblock still needs stay as they are, lap by lap.
+#[test]
+fn segments_that_recovery_needs_are_never_discarded() {
+    let mut steps = steps(16, |_| {});
+    for lap in 1..=60_u8 {
+        steps.write(u64::from(lap) * 64, 16, lap);
+        steps.flush();
+        let before = discards(&steps).len();
+        if lap % 10 == 0 {
+            steps.drain();
+        }
+        steps.wait(1);
+        let superblock = steps.core.log.superblock().clone();
+        let ring = steps.core.log.ring();
+        let needed: Vec<u32> = (ring.kept()..=ring.head()).map(|number| ring.index(number)).collect();
+        for extent in &discards(&steps)[before..] {
+            let segment = superblock.segment_of(extent.start.0);
+            assert!(!needed.contains(&segment), "segment {segment} of {needed:?} in lap {lap}");
+        }
+    }
+    assert!(discards(&steps).len() > 20, "every lap frees some: {}", discards(&steps).len());
+    let mut steps = steps.restart(quiet());
+    for lap in 1..=60_u8 {
+        assert_eq!(steps.read(u64::from(lap) * 64), Some(lap));
+    }
+}
+
+/// One that hangs is never overtaken by a record; then the head waits, as the order in which the two arrive is not known.
+#[test]
+fn no_record_is_written_where_a_discard_is_in_flight() {
+    let mut steps = steps(8, |_| {});
+    hold_discards(&mut steps);
+    steps.flush();
+    steps.wait(1);
+    assert_eq!((discarded(&steps), steps.held.len()), (vec![4], 1));
+    let ids: Vec<_> = (0..8).map(|write| steps.write(write * 64, 28, 7)).collect();
+    assert_eq!(steps.core.log.ring().head(), 3, "the head stands before it");
+    assert!(!steps.is_ok(ids[7]));
+    steps.hold = Box::new(|_, _| false);
+    steps.settle();
+    steps.drain();
+    steps.wait(10);
+    assert!(ids.iter().all(|id| steps.is_ok(*id)));
+    assert!((0..8).all(|write| steps.read(write * 64) == Some(7)), "what was written after it is there");
+}
+
+#[test]
+fn discards_end_where_the_device_is_slow_and_begin_again_when_they_are_asked_for() {
+    let mut steps = steps(64, |_| {});
+    hold_discards(&mut steps);
+    steps.flush();
+    for _ in 0..4 {
+        assert_eq!(status(&steps), FreedDiscards::On);
+        while steps.held.is_empty() {
+            steps.now = steps.now.max(steps.core.next_deadline().expect("more is to be discarded"));
+            steps.settle();
+        }
+        assert_eq!(steps.held.len(), 1, "one at a time");
+        steps.now = steps.now + Nanos::from_millis(60);
+        steps.carry_out(0);
+        steps.settle();
+    }
+    steps.wait(100);
+    assert_eq!((status(&steps), steps.held.len()), (FreedDiscards::Slow, 0));
+    let set = |steps: &mut Steps, discard_freed| {
+        let config = LogCacheConfig { discard_freed, ..quiet() };
+        steps.control(Control::Settings(Box::new(LayerSettings::LogCache(config))));
+    };
+    set(&mut steps, false);
+    assert_eq!(status(&steps), FreedDiscards::Off);
+    steps.let_go();
+    steps.wait(100);
+    assert_eq!(discards(&steps).len(), 4, "none while it is off");
+    set(&mut steps, true);
+    steps.wait(100);
+    assert_eq!((status(&steps), discarded(&steps)), (FreedDiscards::On, (5..64).collect()));
+}
+
+/// A device that refuses them is not a device that fails.
+#[test]
+fn a_discard_that_fails_is_the_last_and_harms_nothing() {
+    let mut steps = steps(16, |_| {});
+    hold_discards(&mut steps);
+    steps.write(0, 8, 1);
+    steps.wait(1);
+    steps.fail(0, IoError::new(ErrorKind::Unsupported));
+    steps.let_go();
+    steps.wait(100);
+    assert_eq!((status(&steps), discards(&steps).len()), (FreedDiscards::Failed, 1));
+    let flush = steps.flush();
+    assert!(steps.is_ok(flush) && !steps.core.log.has_failed());
+    steps.control(Control::Stop);
+    assert_eq!(steps.read(0), None, "it has stopped");
+}
+
+#[test]
+fn there_are_none_on_a_disk_that_spins_in_a_file_and_where_the_device_takes_none() {
+    let changes: [fn(&mut Ram); 3] =
+        [|log| log.rotational = true, |log| log.holes = true, |log| log.discards = Discards::No];
+    for change in changes {
+        let mut steps = steps(16, change);
+        steps.flush();
+        steps.wait(100);
+        assert_eq!((status(&steps), discards(&steps).len()), (FreedDiscards::None, 0));
+    }
+}
