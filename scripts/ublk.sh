@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Devices that outlive their server, under Debian's 6.12 kernel in qemu. ublk: the device and its limits, ext4 on it, a server that is killed
 # and restarted under load, killed inside its recovery, and upgraded; fsx and stress-ng; devices without servers, removed under load, and many of them. The
-# kernel's NBD client: what "dcd attach" makes, and the same kills and upgrades. ublk/*.sh have the tests, one function each.
+# kernel's NBD client: what "dcd attach" makes, and the same kills and upgrades. A log on an NVMe SSD: its wear, and discards. ublk/*.sh have the tests, one function each.
 #
 # usage: ublk.sh DCD     the program
 #   PARTS="..." (default: all), KILLS=5 RECOVERIES=5 UPGRADES=2 REMOVALS=3 MANY=30 FSX_OPERATIONS=20000 STRESS_SECONDS=1 SECONDS_MAX=1200, SUCCESSOR=DCD (what upgrades
@@ -25,7 +25,7 @@ have_kernel || missing+=("Debian's package of a 6.12 kernel")
 skip_if_missing "ublk is not tried under a kernel that has it"
 
 parts=${PARTS:-node limits errors ext4 discard stops listed promise kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second \
-    queues fsx stress}
+    queues wear fsx stress}
 # The file system exerciser in its Rust version, which cargo installs: Debian has none.
 fsx=$packages/fsx/bin/fsx
 if [[ " $parts " = *" fsx "* ]] && [ ! -x "$fsx" ] && ! cargo install --quiet --locked --version 0.3.2 --root "$packages/fsx" fsx >&2; then
@@ -41,7 +41,13 @@ cp "$dcd" "$work/bin/dcd"
 cp "${SUCCESSOR:-$dcd}" "$work/bin/successor"
 truncate -s 512M "$work/data.img"
 truncate -s 64M "$work/log.img"
-# Of measurements alone.
+# An NVMe SSD with a partition of 62 MiB, which begins at 1 MiB.
+truncate -s 64M "$work/nvme.img"
+printf '\0\0\0\0\203\0\0\0\0\010\0\0\0\360\001\0' | dd of="$work/nvme.img" bs=1 seek=446 conv=notrunc status=none
+printf '\125\252' | dd of="$work/nvme.img" bs=1 seek=510 conv=notrunc status=none
+# shellcheck disable=SC2034 # for qemu.sh
+more_devices=(-drive "if=none,id=nvme,format=raw,discard=unmap,file=$work/nvme.img" -device "nvme,drive=nvme,serial=dcd")
+# Of measurements alone, and of the part "wear".
 truncate -s 128M "$work/file.img"
 truncate -s 512M "$work/data2.img"
 truncate -s 64M "$work/log2.img"
@@ -51,7 +57,7 @@ KILLS=${KILLS:-5} RECOVERIES=${RECOVERIES:-5} UPGRADES=${UPGRADES:-2} REMOVALS=$
 STRESS_SECONDS=${STRESS_SECONDS:-1} STRESS_BUT=${STRESS_BUT:-}
 SECONDS_EACH=${SECONDS_EACH:-10} ROUNDS=${ROUNDS:-3}
 RUN
-make_initramfs ext4 nbd ublk_drv fuse loop null_blk
+make_initramfs ext4 nbd ublk_drv fuse loop null_blk nvme
 start_qemu "$here/ublk/guest.sh" "HERE=$here" "$work/"{data,log,file,data2,log2}.img
 watch_results ublk
 awk -F';' "$summary"'

@@ -691,6 +691,39 @@ part_grow() {
     stack any "ublk = true"
 }
 
+# A log on a partition of an NVMe SSD, as qemu emulates it: nothing of its life is used, and it counts what is written.
+part_wear() {
+    data=/dev/vdc log=/dev/nvme0n1p1
+    is "the rotational flag of the SSD" 0 "$(cat /sys/block/nvme0n1/queue/rotational)"
+    stack wear "ublk = true"
+    "$dcd" format /tmp/wear.toml > /tmp/format.log 2>&1 || die "dcd format: $(cat /tmp/format.log)"
+    serve wear
+    fio --name=job --filename=$node --direct=1 --rw=randwrite --bs=4k --size=32m > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
+    looks=0
+    until "$dcd" status /tmp/wear.toml > /tmp/status && grep -q "nvme0n1: 0 % worn out by its own count, years left: not known" /tmp/status; do
+        looks=$((looks + 1))
+        [ $looks -lt 30 ] || die "the SSD's wear is not told: $(cat /tmp/status)"
+        sleep 1
+    done
+    grep -q "written to the log today" /tmp/status || die "a day's writes are not told: $(cat /tmp/status)"
+    "$dcd" metrics /tmp/wear.toml > /tmp/metrics || die "dcd metrics"
+    grep -q '^dcd_ssd_life_used_ratio{.*disk="nvme0n1"} 0.0$' /tmp/metrics || die "the metrics lack the SSD: $(cat /tmp/metrics)"
+    discarded=$(sed -n 's/^dcd_log_discarded_bytes_total{.*} //p' /tmp/metrics)
+    [ "$discarded" -gt 1000000 ] || die "$discarded bytes were discarded"
+    "$dcd" status --json /tmp/wear.toml > /tmp/status.json || die "status"
+    grep -q '"written_bytes": *[1-9]' /tmp/status.json || die "the SSD does not count: $(cat /tmp/status.json)"
+    # All that the log has is found again after a kill.
+    fio --name=job --filename=$node --direct=1 --rw=write --bs=4k --size=8m --verify=crc32c --do_verify=0 > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
+    kill_server
+    serve wear
+    fio --name=job --filename=$node --direct=1 --rw=read --bs=4k --size=8m --verify=crc32c > /tmp/fio.log 2>&1 || die "after a kill: $(tail -n 5 /tmp/fio.log)"
+    stop_server
+    say "of an NVMe SSD: $(grep -o '"ssds": *\[[^]]*\]' /tmp/status.json | tr -s ' \n' ' '), $discarded bytes discarded"
+    "$dcd" ublk remove 0 > /dev/null 2>&1
+    data="" log=""
+    stack any "ublk = true"
+}
+
 stop_for_restart() { # STACK
     "$dcd" stop --for-restart "/tmp/$1.toml" || die "dcd stop --for-restart: $(cat /tmp/server.log)"
     wait $server || die "dcd serve ended with $?: $(cat /tmp/server.log)"

@@ -88,6 +88,7 @@ pub fn draw_config(
         },
         read_clean: true,
         discard_freed: true,
+        wear_budget: 0,
         // Drawn from a copy, so that the later numbers of a seed do not change. Off with planted bugs: their numbers of states were
         // counted without it.
         compact: canary.is_none() && rng.clone().chance(500),
@@ -488,6 +489,10 @@ fn rig_of(
         canary => canary.is_some_and(LogCanary::is_of_discards),
     };
     config.discard_freed = discards;
+    // The same. Without a bypass, a write past the log may have been ruled out.
+    if canary.is_none() && config.bypass_bytes > 0 {
+        config.wear_budget = SimRng::new(mix(seed, 0x3ea2)).pick(&[0, 0, 64 << 10, 1 << 20]);
+    }
     let (mut log, area, log_about) = formatted(&mut rng, &mut data[0], promise, crowded, roomy, discards);
     for (disk, data) in data.iter_mut().enumerate().skip(1) {
         add_disk(&mut log, data, [disk as u8; 16]).expect("good disks are added");

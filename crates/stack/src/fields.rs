@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::{Source, StackFileError, suggestion};
-use crate::units::{HumanBytes, UnitError, parse_duration, parse_size};
+use crate::units::{HumanBytes, UnitError, parse_daily, parse_duration, parse_size};
 
 /// Minimum of a rate: less is a unit that was forgotten.
 const RATE_MIN: u64 = 64 << 10;
@@ -136,6 +136,20 @@ impl<'a> Fields<'a> {
     /// Bytes in a second; 0 is no limit.
     pub fn rate(&mut self, name: &'static str) -> Result<Option<u64>, StackFileError> {
         self.size_from(name, RATE_MIN, " a second")
+    }
+
+    /// Bytes in a day: `"50GB/day"`; 0 is no limit.
+    pub fn daily(&mut self, name: &'static str) -> Result<Option<u64>, StackFileError> {
+        const EXAMPLE: &str = "50GB/day";
+        if self.is_number(name) {
+            return match self.number(name)? {
+                Some(0) | None => Ok(Some(0)),
+                Some(_) => {
+                    Err(self.error(self.value_span(name), format!("\"{name}\": write it like \"{EXAMPLE}\"")))
+                }
+            };
+        }
+        self.unit(name, EXAMPLE, parse_daily)
     }
 
     fn size_from(

@@ -283,6 +283,7 @@ fn read_log_cache(fields: &mut Fields<'_>, _dir: &Path) -> Result<LayerKind, Sta
         destage_depth: fields.number_in("destage-depth", 1..=1024)?.map_or(d.destage_depth, |n| n as usize),
         destage_rate: fields.rate("destage-rate")?.unwrap_or(d.destage_rate),
         discard_freed: fields.flag("discard-freed")?.unwrap_or(d.discard_freed),
+        wear_budget: fields.daily("wear-budget")?.unwrap_or(d.wear_budget),
         ordered_destage: fields.flag("ordered-destage")?.unwrap_or(d.ordered_destage),
         ..d
     };

@@ -345,6 +345,13 @@ const TABLES: &[TableReference] = &[
                  a log that spins, in a file, or whose device is slow at it. false: also for a thin volume, which would \
                  give the space to others",
             ),
+            served(
+                "wear-budget",
+                r#""0""#,
+                "bytes that may be written to the log in 24 hours, like \"50GB/day\", before the SSD is spared: from \
+                 three quarters of it on, no reads are copied to the log; when it is used up, writes from 16 KiB on \
+                 bypass the log. Smaller writes still go to the log. It begins anew when the server starts; 0: no budget",
+            ),
             at_start(
                 "ordered-destage",
                 "false",

@@ -38,6 +38,15 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
         .map_err(|why| UnitError(format!("\"{text}\" is not a size ({why}): write it like \"64MiB\"")))
 }
 
+/// Bytes in a day from text like `50GB/day`, or 0.
+pub fn parse_daily(text: &str) -> Result<u64, UnitError> {
+    match text.trim().strip_suffix("/day") {
+        Some(size) => parse_size(size),
+        None if text.trim() == "0" => Ok(0),
+        None => Err(UnitError(format!("\"{text}\" is not a size for each day: write it like \"50GB/day\""))),
+    }
+}
+
 /// A span of time from text like `500ms`.
 pub fn parse_duration(text: &str) -> Result<Nanos, UnitError> {
     parse(text, &SPANS).map(Nanos).map_err(|why| {

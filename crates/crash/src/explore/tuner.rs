@@ -64,6 +64,7 @@ impl Tuner {
             destage_depth: rng.pick(&[1, 4, 32]),
             destage_rate: rng.pick(&[0, 64 << 10, 1 << 20]),
             discard_freed: rng.clone().chance(500),
+            wear_budget: if rng.clone().chance(500) { start.wear_budget } else { 0 },
             writes: match self.changes_writes {
                 true => rng.pick(&[WriteRoute::Back, WriteRoute::Through]),
                 false => start.writes,

@@ -104,7 +104,7 @@ fn a_calibration_in_the_log_is_used_unless_the_user_knows_better_or_an_array_is_
         let mut devices = Two([log.device, data]);
         let core = activate(config.clone(), None, 1, &mut devices).expect("it starts");
         assert_eq!(core.config.contiguity, used);
-        assert_eq!(core.status().calibrated, calibration.is_some());
+        assert_eq!(core.status(crate::Nanos::ZERO).calibrated, calibration.is_some());
         assert_eq!(read_superblock(&mut devices.0[0]).unwrap().calibration, calibration, "it stays there");
     }
 }

@@ -193,6 +193,8 @@ pub struct LogCacheConfig {
     pub read_clean: bool,
     /// Discards freed segments of a log on an SSD.
     pub discard_freed: bool,
+    /// Bytes that may be written to the log's device in a day before it is spared; 0: no limit.
+    pub wear_budget: u64,
     /// Overwrites data in place while its record is still in RAM.
     pub compact: bool,
     /// Starts although acknowledged records of the log are damaged, and continues without them.
@@ -246,6 +248,7 @@ impl Default for LogCacheConfig {
             follow_head: true,
             read_clean: true,
             discard_freed: true,
+            wear_budget: 0,
             compact: false,
             accept_damage: false,
             machine: 0,
@@ -269,7 +272,7 @@ impl LogCacheConfig {
         self.share = to.share;
         (self.idle_empty, self.idle_full) = (to.idle_empty, to.idle_full);
         (self.destage_depth, self.destage_rate) = (to.destage_depth, to.destage_rate);
-        self.discard_freed = to.discard_freed;
+        (self.discard_freed, self.wear_budget) = (to.discard_freed, to.wear_budget);
     }
 
     /// True when these rules can fill a gap: only sorted blocks have gaps.

@@ -187,9 +187,11 @@ impl Core {
         advance_tail(&self.config, &mut self.log, &mut self.index, &mut self.destagers);
     }
 
-    pub fn status(&self) -> LogCacheStatus {
+    /// `now`: an idle cache has seen no event for long.
+    pub fn status(&self, now: Nanos) -> LogCacheStatus {
         let Core { destagers, keep, freed, taken, accepted_damage, statistics, .. } = self;
-        LogCacheStatus::new(&self.view(), destagers, keep, freed, taken, accepted_damage, *statistics)
+        let view = View { now: now.max(self.now), ..self.view() };
+        LogCacheStatus::new(&view, destagers, keep, freed, taken, accepted_damage, *statistics)
     }
 
     pub fn check(&self) {

@@ -99,7 +99,7 @@ fn a_flush_covers_the_writes_past_the_log_of_its_own_disk() {
     write(&mut steps, 1);
     let [failed, good] = [0, 1].map(|disk| steps.on(disk).flush());
     assert!(matches!(steps.status(failed), Some(Err(_))) && steps.is_ok(good));
-    assert_eq!(steps.core.status().flush_at_risk, [Extent::new(Lba(at), 128)]);
+    assert_eq!(steps.core.status(steps.now).flush_at_risk, [Extent::new(Lba(at), 128)]);
     write(&mut steps, 0);
     let flush = steps.on(0).flush();
     assert!(steps.is_ok(flush), "once it is written again");

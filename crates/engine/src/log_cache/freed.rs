@@ -4,7 +4,8 @@
 //!
 //! - Recovery never needs a discarded segment. Only *free* segments are discarded (see `ring.rs`): a durable superblock has a later tail,
 //!   and the clean copies in them are forgotten.
-//! - A discard and a record are never on their way to the same segment: a segment is pinned until its discard has ended.
+//! - A discard and a record are never on their way to the same segment: a segment is pinned until its discard has ended. Nor is a segment
+//!   discarded while a read pins it.
 //! - The head does not come to wait for a discard in the ordinary way: the next segments of the head are not discarded any more. A segment
 //!   that the head reaches first is written over as it is.
 //!
@@ -93,7 +94,9 @@ impl Freed {
         let most = (BYTES_MAX / bytes).min(ring.count() / LOG_PART).max(1);
         // The second part is where the ring begins again.
         let [row, _] = ring.indices(&(free.start..free.end.max(free.start)));
-        free.start..free.start + most.min(row.len() as u64)
+        let is_read = |number: &u64| ring.is_pinned(*number..*number + 1);
+        let end = free.start + most.min(row.len() as u64);
+        free.start..(free.start..end).find(is_read).unwrap_or(end)
     }
 
     fn may_discard(&self, view: &View) -> bool {

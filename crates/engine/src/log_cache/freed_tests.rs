@@ -1,12 +1,12 @@
-//! Discards of freed segments, step by step.
+//! Discards of freed segments, step by step, and reads that hold one up.
 
 use super::LogCacheConfig;
 use super::env::LOG;
 use super::freed::FreedDiscards;
 use super::testing::Ram;
 use super::testing_steps::{Kind, Steps, quiet};
-use crate::layer::{Control, Discards, Io, LayerSettings};
-use crate::{ErrorKind, Extent, IoError, Nanos};
+use crate::layer::{Control, Discards, Io, LayerSettings, RequestId};
+use crate::{Buf, ErrorKind, Extent, IoError, Lba, Nanos};
 
 /// A cache over a log of so many segments, whose device is changed before it starts.
 fn steps(segments: u32, change: fn(&mut Ram)) -> Steps {
@@ -36,7 +36,7 @@ fn discarded(steps: &Steps) -> Vec<u64> {
 }
 
 fn status(steps: &Steps) -> FreedDiscards {
-    steps.core.status().freed_discards
+    steps.core.status(steps.now).freed_discards
 }
 
 /// Each holds back the discards of the log.
@@ -101,6 +101,54 @@ fn no_record_is_written_where_a_discard_is_in_flight() {
     steps.wait(10);
     assert!(ids.iter().all(|id| steps.is_ok(*id)));
     assert!((0..8).all(|write| steps.read(write * 64) == Some(7)), "what was written after it is there");
+}
+
+/// A cache whose log of 8 segments has gone round to the segment of a clean copy, which a held read pins.
+fn with_pinned_copy(discards: Discards) -> (Steps, RequestId) {
+    let mut disks = Steps::new(8, quiet()).disks;
+    disks.0[LOG.0].discards = discards;
+    let mut steps = Steps::start(disks, quiet()).unwrap();
+    steps.write(5000, 8, 9);
+    steps.drain();
+    steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Read { .. }));
+    let read = steps.send(Io::Read { at: Lba(5000), buf: Buf::zeroed(4096) });
+    assert_eq!(steps.held.len(), 1, "the log has a clean copy");
+    let pinned = steps.core.log.superblock().segment_of(steps.held[0].io.extent().unwrap().start.0);
+    for write in 0.. {
+        let head = steps.core.log.ring().head();
+        if steps.core.log.ring().index(head + 1) == pinned {
+            break;
+        }
+        steps.write(write * 64, 24, 7);
+        steps.drain();
+    }
+    (steps, read)
+}
+
+/// Otherwise the read would find a copy that is not there any more.
+#[test]
+fn a_segment_that_is_being_read_is_not_discarded() {
+    let (mut steps, read) = with_pinned_copy(Discards::Advisory);
+    assert!(!discarded(&steps).contains(&0), "{:?}", discarded(&steps));
+    steps.let_go();
+    assert_eq!(steps.replies.remove(&read).unwrap().buf.bytes()[511], 9);
+    assert_eq!(steps.core.statistics.log_read_errors, 0);
+}
+
+/// The copy is bad, so the request goes on to the data disk. It had been forgotten that the write can go on then.
+#[test]
+fn a_write_goes_on_when_a_read_of_a_bad_copy_leaves_its_segment() {
+    let (mut steps, read) = with_pinned_copy(Discards::No);
+    let copy = steps.held[0].io.extent().unwrap().start.bytes() as usize;
+    steps.log().bytes[copy..copy + 4096].fill(3);
+    let ids: Vec<_> = (0..2).map(|write| steps.write(write * 64, 28, 6)).collect();
+    assert!(!steps.is_ok(ids[1]), "its segment is being read");
+    // The next read of the data disk does not come back: nothing but the end of this one lets the write go on.
+    steps.hold = Box::new(|port, io| port != LOG && matches!(io, Io::Read { .. }));
+    steps.settle();
+    assert!(steps.is_ok(ids[1]) && !steps.is_ok(read));
+    steps.let_go();
+    assert_eq!(steps.replies.remove(&read).unwrap().buf.bytes()[511], 9);
 }
 
 #[test]

@@ -330,6 +330,7 @@ fn has_room_for_copies(view: &View) -> bool {
         && view.log.through().state() != WritesState::Turning
         && !view.log.through().is_voiding()
         && view.has_copied_little()
+        && view.wear_allows_copies()
         && view.log.chain().is_none()
         && view.log.ring().utilisation() < f64::from(view.config.high_mark) / 100.0
         && view.index.table().has_room(1)

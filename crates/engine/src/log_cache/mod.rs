@@ -17,6 +17,7 @@
 //! | `stop`, `clean` | drains and the clean stop |
 //! | `rotation`, `places` | where a record goes on a rotational log; what is free in the head's segment |
 //! | `forget` | segments whose clean copies are forgotten before the head comes to them |
+//! | `freed` | free segments of an SSD, which are discarded |
 //! | `destager`, `destaged` | destaging; what recovery would still find of it |
 //! | `keep` | reads that are copied to the log |
 //! | `through` | writes that go to the data disk first, while the log may be lost |
@@ -26,6 +27,7 @@
 //! | `spindle` | measurements of the log's disk |
 //! | `survey`, `surveying` | finding them from the times at which writes end; while the cache serves |
 //! | `summary` | what a segment says of the one before, so that recovery need not read that |
+//! | `wear` | what a day writes to the log's device, and a budget for it |
 //! | `config`, `status`, `statistics` | the settings; what is told |
 //! | `offline` | format, check, dump, rescue |
 
@@ -112,6 +114,7 @@ pub use log::REST;
 pub use statistics::LogCacheStatistics;
 pub use status::{DataDiskStatus, LogCacheState, LogCacheStatus, LogHead};
 pub use through::WritesState;
+pub use wear::WearBudget;
 
 use crate::layer::{ActivateError, AnyStatus, Cx, Event, Geometry, Layer, MapPart, Ports};
 use crate::{Extent, Nanos};
@@ -185,9 +188,9 @@ impl Layer for LogCache {
         self.core().view().map(disk, extent)
     }
 
-    fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
+    fn status(&self, now: Nanos) -> Box<dyn AnyStatus> {
         match &self.core {
-            Some(core) => Box::new(core.status()),
+            Some(core) => Box::new(core.status(now)),
             None => Box::new(()),
         }
     }

@@ -143,7 +143,7 @@ impl OpenReads {
         }
     }
 
-    /// Takes a part that was read. True when its request has ended.
+    /// Takes a part that was read. True when writes may go on: no part of its request pins a segment of the log any more.
     pub fn completed(
         &mut self,
         key: u64,
@@ -206,7 +206,7 @@ impl OpenReads {
         let reading = self.0.remove(key);
         if reading.again && reading.error.is_none() {
             self.read(reading.id, reading.at, reading.buf, keep, env);
-            return false;
+            return true;
         }
         let status = reading.error.map_or(Ok(()), Err);
         env.finish(env.data.disk_of(reading.at), reading.id, IoResult { buf: reading.buf, status });

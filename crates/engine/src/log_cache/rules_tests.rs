@@ -334,7 +334,7 @@ fn rule_07_flushes_succeed_again_when_all_that_a_failed_one_lost_was_written_aga
     steps.flush();
     steps.fail(0, IoError::new(ErrorKind::Medium));
     steps.let_go();
-    let status = steps.core.status();
+    let status = steps.core.status(steps.now);
     assert_eq!((status.flush_at_risk_bytes, status.flush_error.is_some()), (256 * 512, true));
     let fails = |steps: &mut Steps| {
         let flush = steps.flush();
@@ -352,7 +352,7 @@ fn rule_07_flushes_succeed_again_when_all_that_a_failed_one_lost_was_written_aga
     let flushed =
         [DATA, LOG].map(|port| steps.sent.iter().any(|sent| sent.0 == port && sent.1 != Kind::Write));
     assert_eq!(flushed, [true, true], "what bypassed the log, and what went into the log");
-    assert!(steps.core.status().flush_error.is_none());
+    assert!(steps.core.status(steps.now).flush_error.is_none());
     let mut steps = steps.restart(quiet());
     assert_eq!((steps.read(MIDDLE), steps.read(MIDDLE + 1127)), (Some(2), Some(3)));
 }
@@ -662,7 +662,7 @@ fn rule_13_with_a_dead_log_writes_go_through_once_the_host_has_recorded_it() {
     assert_eq!([64, 128, 192].map(|lba| steps.on_data_disk(lba)), [2, 3, 4]);
     let read = [0, 7, 8, 64, 128, 192].map(|lba| steps.read(lba));
     assert_eq!(read, [None, None, Some(0), Some(2), Some(3), Some(4)], "an error for exactly what is lost");
-    assert_eq!(steps.core.status().state, LogCacheState::LogFailed);
+    assert_eq!(steps.core.status(steps.now).state, LogCacheState::LogFailed);
     let again = steps.write(0, 8, 5);
     assert!(steps.is_ok(again) && steps.read(0) == Some(5), "until it is written again");
 }
@@ -903,7 +903,7 @@ fn hostile_superblocks_with_good_checksums_are_survived() {
 #[test]
 fn zeroes_and_discards_count_as_dirty_until_they_are_written_back() {
     let mut steps = Steps::new(8, quiet());
-    let dirty = |steps: &Steps| steps.core.status().dirty_bytes / 512;
+    let dirty = |steps: &Steps| steps.core.status(steps.now).dirty_bytes / 512;
     let zero = |start, sectors| Io::WriteZeroes {
         extent: Extent::new(Lba(start), sectors),
         unmap: false,

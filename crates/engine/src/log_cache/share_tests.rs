@@ -36,7 +36,7 @@ fn a_disk_with_its_share_of_the_log_waits_alone_until_its_own_destage_goes_on() 
     steps.hold = hangs(1);
     let hung = write_lines(&mut steps, 1, 0..20);
     assert_eq!(answered(&steps, &hung), 16);
-    let status = steps.core.status().disks;
+    let status = steps.core.status(steps.now).disks;
     assert_eq!([0, 1, 2].map(|disk| status[disk].waits_for_share), [false, true, false]);
     let others = [write_lines(&mut steps, 0, 0..4), write_lines(&mut steps, 2, 0..4)].concat();
     assert_eq!(answered(&steps, &others), 8, "writes to other disks pass");
@@ -53,7 +53,7 @@ fn disks_that_have_nothing_to_do_are_not_stuck() {
     let first = [write_lines(&mut steps, 0, 0..10), write_lines(&mut steps, 1, 0..10)].concat();
     steps.wait(5);
     let more = write_lines(&mut steps, 0, 10..12);
-    assert!(steps.core.status().disks.iter().all(|disk| !disk.stuck));
+    assert!(steps.core.status(steps.now).disks.iter().all(|disk| !disk.stuck));
     assert_eq!((answered(&steps, &first), answered(&steps, &more)), (20, 2));
     assert!(steps.sent.iter().all(|(port, ..)| *port != data_port(0)), "nothing is hurried");
 }
@@ -75,10 +75,10 @@ fn disks_that_make_no_progress_have_one_share_together() {
     steps.hold = Box::new(|port, io| hangs(1)(port, io) || hangs(2)(port, io));
     let first = write_lines(&mut steps, 1, 0..12);
     steps.wait(5);
-    assert!(steps.core.status().disks[1].stuck && !steps.core.status().disks[2].stuck);
+    assert!(steps.core.status(steps.now).disks[1].stuck && !steps.core.status(steps.now).disks[2].stuck);
     let second = write_lines(&mut steps, 2, 0..3);
     steps.wait(5);
-    assert!(steps.core.status().disks[2].stuck);
+    assert!(steps.core.status(steps.now).disks[2].stuck);
     let more = [write_lines(&mut steps, 1, 12..15), write_lines(&mut steps, 2, 3..5)].concat();
     steps.wait(5);
     assert_eq!((answered(&steps, &first), answered(&steps, &second), answered(&steps, &more)), (12, 3, 1));

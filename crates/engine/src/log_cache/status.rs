@@ -10,6 +10,7 @@ use super::freed::{Freed, FreedDiscards};
 use super::keep::Keep;
 use super::recover::Damage;
 use super::through::WritesState;
+use super::wear::WearBudget;
 use super::{Contiguity, LogCacheStatistics, Promise};
 use crate::{Extent, Geometry, IoError, SECTOR_BYTES};
 
@@ -136,6 +137,11 @@ pub struct LogCacheStatus {
     /// Bytes written to the log's device in the last 24 hours, or since the start.
     #[serde(default)]
     pub day_written_bytes: u64,
+    /// Budget of them; 0: none. Next, its state.
+    #[serde(default)]
+    pub wear_budget_bytes: u64,
+    #[serde(default)]
+    pub wear_budget: WearBudget,
     /// Discards of freed segments.
     #[serde(default)]
     pub freed_discards: FreedDiscards,
@@ -241,6 +247,8 @@ impl LogCacheStatus {
             next_seq: log.next_seq(),
             durable_seq: log.durable_seq(),
             day_written_bytes: view.wear.day_bytes(view.now),
+            wear_budget_bytes: config.wear_budget,
+            wear_budget: view.wear_budget(),
             freed_discards: freed.status(view),
             table_bytes: index.table().memory_bytes(),
             ring_bytes: log.ring().memory_bytes() + index.memory_bytes(),

@@ -24,7 +24,7 @@ fn rule_13_a_stop_with_a_dead_log_writes_back_what_could_not_be_written_at_first
     steps.wait(5);
     assert_eq!(steps.reports.last(), Some(&Report::Stopped));
     assert_eq!([128, 135].map(|lba| steps.on_data_disk(lba)), [3, 3]);
-    assert_eq!(steps.core.status().state, LogCacheState::LogFailed);
+    assert_eq!(steps.core.status(steps.now).state, LogCacheState::LogFailed);
 }
 
 /// A start begins its epoch with a record, if need be without an entry, and the power goes: the next start finds nothing to destage, and the

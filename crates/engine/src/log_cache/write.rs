@@ -79,7 +79,7 @@ impl PendingWrite {
             && !index.is_visible_in(extent);
         // A write that passes the log need not be destaged before the mode changes.
         let is_turning = view.log.through().is_turning();
-        if self.change != PendingChange::Data || !(config.is_large(extent) || rest || is_turning) {
+        if self.change != PendingChange::Data || !(view.is_large(extent) || rest || is_turning) {
             return false;
         }
         config.promise != Promise::Ordered
@@ -136,7 +136,8 @@ impl PendingWrite {
         let discards = self.change == PendingChange::Range(EntryKind::Discard);
         let durable = durability == Durability::Durable && !discards;
         let bypass = Bypass { id, extent, seq, durable, has_no_log: env.log.has_failed() };
-        let key = env.data[disk].send_bypass(bypass, env.config.is_large(extent));
+        let is_large = env.view().is_large(extent);
+        let key = env.data[disk].send_bypass(bypass, is_large);
         env.statistics.bypasses += 1;
         env.statistics.bypassed_sectors += extent.sectors;
         env.submit(data_port(disk), Op::Bypass { disk, key }, self.into_io(durability));

@@ -28,6 +28,8 @@ fn config() -> LogCacheConfig {
         // Longer than anything takes here: only a client that rests lets it destage.
         idle_empty: Nanos::from_secs(10),
         idle_full: Nanos::from_secs(10),
+        // A golden image has what earlier programs left there.
+        discard_freed: false,
         ..LogCacheConfig::default()
     }
 }

@@ -38,7 +38,7 @@ fn a_default_in_the_reference_is_that_of_the_reader() {
 }
 
 /// Another value for each field that can change while the stack is served, and for some that cannot.
-const OTHERS: [(&str, &str, &str); 22] = [
+const OTHERS: [(&str, &str, &str); 24] = [
     ("log-cache", "delay-max", "\"1s\""),
     ("log-cache", "bypass", "0"),
     ("log-cache", "writes", "\"through\""),
@@ -51,6 +51,8 @@ const OTHERS: [(&str, &str, &str); 22] = [
     ("log-cache", "destage-depth", "4"),
     ("log-cache", "destage-rate", "\"20MiB\""),
     ("log-cache", "destage-window", "[\"02:00-05:00\"]"),
+    ("log-cache", "discard-freed", "false"),
+    ("log-cache", "wear-budget", "\"50GB/day\""),
     ("log-cache", "promise", "\"always\""),
     ("log-cache", "reads", "\"keep\""),
     ("log-cache", "ordered-destage", "true"),
@@ -153,6 +155,9 @@ fn wrong_changes_are_refused_as_a_whole_with_the_reason() {
         ),
         (vec!["destage-window=[2]"], "must be text in quotes, or a list of texts"),
         (vec!["destage-rate=fast"], "like \"64MiB\""),
+        (vec!["wear-budget=50GB"], "is not a size for each day: write it like \"50GB/day\""),
+        (vec!["wear-budget=5"], "write it like \"50GB/day\""),
+        (vec!["wear-budget=5XB/day"], "the unit is not known"),
         (vec!["destage-rate=20"], "is 20 bytes a second: the least is 64 KiB a second"),
         (vec!["destage-rate=63KiB"], "Write the unit, like \"20MiB\""),
         (vec!["bypass=64"], "\"bypass\" is 64 bytes: the least is 512 B"),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use dcd_engine::log_cache::WritesState;
+use dcd_engine::log_cache::{FreedDiscards, WearBudget, WritesState};
 use dcd_engine::raid::{ArrayStatus, PassName};
 use dcd_engine::{DataDiskStatus, LogCacheStatus, LogHead};
 use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, WriteCacheStatus};
@@ -115,6 +115,9 @@ fn caches(status: &ServerStatus, text: &mut String) {
             if let Some(worn) = layer.log_cache().and_then(|cache| worn_words(status, cache)) {
                 more(text, &worn);
             }
+            if let Some(budget) = layer.log_cache().and_then(budget_words) {
+                more(text, &budget);
+            }
         }
     }
     if none {
@@ -192,6 +195,16 @@ pub fn worn_words(status: &ServerStatus, cache: &LogCacheStatus) -> Option<Strin
     let written = HumanBytes(cache.day_written_bytes);
     let rate = status.day_rate(cache).map(|rate| format!(", {} a day at this rate", HumanBytes(rate as u64)));
     Some(format!("{written} written to the log today{}", rate.unwrap_or_default()))
+}
+
+/// Describes a budget of writes to the log that is nearly or wholly used up.
+pub fn budget_words(cache: &LogCacheStatus) -> Option<String> {
+    let what = match cache.wear_budget {
+        WearBudget::None | WearBudget::Within => return None,
+        WearBudget::Low => "nearly used up: reads are no longer copied to the log",
+        WearBudget::UsedUp => "used up: reads are not copied to the log, and writes from 16 KiB on bypass it",
+    };
+    Some(format!("wear-budget of {} a day is {what}", HumanBytes(cache.wear_budget_bytes)))
 }
 
 /// Describes the wear of an SSD below a log, and how long the SSD lasts.
@@ -369,6 +382,11 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
     }
     if let Some(trouble) = destage_trouble(cache) {
         let _ = write!(words, ", {trouble}");
+    }
+    match cache.freed_discards {
+        FreedDiscards::Off | FreedDiscards::On | FreedDiscards::None => {}
+        FreedDiscards::Slow => words.push_str(", free segments are not discarded (its device is slow at it)"),
+        FreedDiscards::Failed => words.push_str(", free segments are not discarded (its device failed to)"),
     }
     if flush_trouble(cache).is_some() {
         words.push_str(", flushes fail");

@@ -68,6 +68,22 @@ fn the_wear_of_an_ssd_is_told_as_far_as_it_is_known() {
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
+    status.uptime_seconds = 10.0 * 86_400.0 + 1800.0;
+    assert!(screen_of(&status).contains(", 6.1 GiB a day"), "23.5 hours are counted: {}", screen_of(&status));
+    let told = |wear_budget, freed_discards| {
+        let cache = LogCacheStatus {
+            wear_budget,
+            wear_budget_bytes: 50_000_000_000,
+            freed_discards,
+            ..log_cache(LogCacheState::Clean)
+        };
+        screen_of(&server(cache))
+    };
+    let used_up = told(WearBudget::UsedUp, FreedDiscards::Slow);
+    assert!(used_up.contains("wear-budget of 46.6 GiB a day is used up: "), "{used_up}");
+    assert!(used_up.contains("free segments are not discarded (its device is slow at it)"), "{used_up}");
+    let within = told(WearBudget::Within, FreedDiscards::On);
+    assert!(!within.contains("wear-budget") && !within.contains("discarded"), "{within}");
     status.uptime_seconds = 5.0;
     assert!(screen_of(&status).contains("6 GiB written to the log today\n"), "no rate after seconds");
     let spinning = screen_of(&server(cache(LogHead::Followed)));

@@ -1,6 +1,6 @@
 //! The screen of `dcd top`: a table of all stacks, and actions, graphs, response times and devices of the chosen one. It fits 80 by 24.
 
-use dcd_stack::{HumanBytes, ResponseTimes};
+use dcd_stack::{HumanBytes, LayerStatus, ResponseTimes};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -9,7 +9,7 @@ use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::history::{Point, log_used};
 use super::{ShownStack, TopView};
-use crate::commands::status::text::{full_in, response_time, span, ssd_words, worn_words};
+use crate::commands::status::text::{budget_words, full_in, response_time, span, ssd_words, worn_words};
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::status::{DeviceState, ServerStatus};
 
@@ -147,7 +147,9 @@ fn actions(stack: &ShownStack) -> Vec<Line<'static>> {
     if !trends.is_empty() {
         lines.push(Line::raw(trends.join("; ")));
     }
-    let worn = status.layers.values().filter_map(|layer| worn_words(status, layer.log_cache()?));
+    let caches = || status.layers.values().filter_map(LayerStatus::log_cache);
+    let worn = caches().filter_map(|cache| worn_words(status, cache));
+    let worn = worn.chain(caches().filter_map(budget_words));
     let ssds = status.devices.iter().flat_map(|device| &device.ssds).map(ssd_words);
     let worn: Vec<String> = worn.chain(ssds).collect();
     if !worn.is_empty() {

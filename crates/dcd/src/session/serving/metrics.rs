@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use dcd_engine::log_cache::WearBudget;
 use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::raid::ArrayStatus;
 use dcd_engine::{LogCacheState, LogCacheStatus, SECTOR_BYTES};
@@ -234,6 +235,17 @@ fn log_cache(of: &mut Of<'_>, cache: &LogCacheStatus) {
         "All that was written to the log's device",
         counts.log_device_bytes(),
     );
+    of.bytes_total(
+        "log_discarded",
+        "Freed segments of the log that were discarded",
+        counts.log_discarded_bytes,
+    );
+    if cache.wear_budget != WearBudget::None {
+        let help = "Bytes that may be written to the log's device in a day before it is spared";
+        of.bytes("wear_budget", help, cache.wear_budget_bytes);
+        let help = "1 while that budget is used up";
+        of.flag("wear_budget_used_up", help, cache.wear_budget == WearBudget::UsedUp);
+    }
     let destaged = (counts.destaged_sectors + counts.destaged_range_sectors) * SECTOR_BYTES;
     of.bytes_total("destaged", "Data written back to the data disk", destaged);
     of.total("destage_errors", "Attempts to write back that failed", counts.destage_errors);

@@ -14,6 +14,7 @@ use crate::session::serving::wear::SsdStatus;
 fn stack(name: &str) -> ServerStatus {
     let mut cache = LogCacheStatus { dirty_bytes: 4096, lost_blocks: 2, ..LogCacheStatus::default() };
     cache.day_written_bytes = 1000;
+    (cache.wear_budget, cache.wear_budget_bytes) = (WearBudget::UsedUp, 900);
     cache.statistics.reads = 5;
     cache.statistics.read_hits = 2;
     cache.statistics.bypassed_sectors = 3;
@@ -92,6 +93,8 @@ fn values_come_with_their_names_units_and_labels() {
         "dcd_bypassed_bytes_total{stack=\"a\",layer=\"cache\"} 1536",
         "dcd_lost_data_bytes{stack=\"a\",layer=\"cache\"} 8192.0",
         "dcd_log_device_written_daily_bytes{stack=\"a\",layer=\"cache\"} 2000.0",
+        "dcd_wear_budget_bytes{stack=\"a\",layer=\"cache\"} 900.0",
+        "dcd_wear_budget_used_up{stack=\"a\",layer=\"cache\"} 1.0",
         "dcd_ssd_life_used_ratio{stack=\"a\",device=\"log\",disk=\"nvme0n1\"} 0.03",
         "dcd_ssd_life_left_seconds{stack=\"b\",device=\"log\",disk=\"nvme0n1\"} 63115200.0",
         "dcd_raid_failed_members{stack=\"a\",layer=\"odd \\\"name\\\"\\\\\\n\"} 1.0",

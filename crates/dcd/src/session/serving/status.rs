@@ -155,7 +155,8 @@ pub struct SilentDevice {
     pub seconds: f64,
 }
 
-const DAY_SECONDS: f64 = 86_400.0;
+const HOUR_SECONDS: f64 = 3600.0;
+const DAY_SECONDS: f64 = 24.0 * HOUR_SECONDS;
 /// Minimum time over which a rate of writes means anything.
 const DAY_SPAN_MIN: f64 = 60.0;
 
@@ -163,7 +164,9 @@ impl ServerStatus {
     /// Bytes that a log cache writes to its log's device in a day, at the rate of the last 24 hours or since the start; none in the first
     /// minute.
     pub fn day_rate(&self, cache: &LogCacheStatus) -> Option<f64> {
-        let seconds = self.uptime_seconds.min(DAY_SECONDS);
+        // The cache counts the hour that is not over, and 23 before it.
+        let counted = DAY_SECONDS - HOUR_SECONDS + self.uptime_seconds % HOUR_SECONDS;
+        let seconds = if self.uptime_seconds < DAY_SECONDS { self.uptime_seconds } else { counted };
         (seconds >= DAY_SPAN_MIN).then(|| cache.day_written_bytes as f64 * DAY_SECONDS / seconds)
     }
 

@@ -211,19 +211,19 @@ fn rule_15_answered_writes_survive_the_server_without_waiting_for_the_log() {
         let config = LogCacheConfig { promise, ..outlives() };
         let mut memory = Shared::default();
         let steps = answered(&config, &mut memory);
-        assert!(steps.core.status().memory_held_bytes > 0);
+        assert!(steps.core.status(steps.now).memory_held_bytes > 0);
         // Killed twice: before it has taken anything in, and after.
         let (disks, mut left) = (steps.disks.clone(), memory.left());
         let mut next = start(disks, &mut left, config.clone());
-        assert_eq!((next.read(4000), next.core.status().memory_taken > 0), (Some(3), true));
+        assert_eq!((next.read(4000), next.core.status(next.now).memory_taken > 0), (Some(3), true));
         let mut again = start(next.disks.clone(), &mut left, config.clone());
-        assert_eq!((again.read(4000), again.core.status().memory_taken), (Some(3), 0));
-        assert_eq!(again.core.status().memory_ignored, None);
+        assert_eq!((again.read(4000), again.core.status(again.now).memory_taken), (Some(3), 0));
+        assert_eq!(again.core.status(again.now).memory_ignored, None);
         // A server that was killed before it came to replace the memory: the one before is found once more.
         let mut stays = Shared { bytes_max: Some(0), ..memory.left() };
         let next = start(steps.disks.clone(), &mut stays, config.clone());
         let mut torn = start(next.disks.clone(), &mut memory.left(), config.clone());
-        assert_eq!((torn.read(4000), torn.core.status().memory_ignored.clone()), (Some(3), None));
+        assert_eq!((torn.read(4000), torn.core.status(torn.now).memory_ignored.clone()), (Some(3), None));
         let mut none = Steps::start(steps.disks.clone(), config).unwrap();
         assert_eq!(none.read(4000), Some(0), "without the memory they are lost");
     }
@@ -258,7 +258,7 @@ fn rule_15_a_start_that_misses_what_a_client_may_rely_on_is_refused_until_that_i
         torn.bytes.borrow_mut().as_mut().unwrap()[HEAD_BYTES] ^= 1;
         assert_eq!(refused(&steps, &torn, config.clone()), outlives_server.then_some(Ignored::NotWhole));
         let mut lost = start(steps.disks.clone(), &mut Shared::default(), accepts());
-        assert!(lost.core.status().memory_ignored.is_some_and(|why| why.contains("gone")));
+        assert!(lost.core.status(lost.now).memory_ignored.is_some_and(|why| why.contains("gone")));
         // The memory of the activation before is found in place of the last one's.
         let why = Ignored::Epoch {
             found: steps.core.log.superblock().epoch,
@@ -320,13 +320,15 @@ fn rule_15_memory_of_another_boot_or_activation_is_not_taken_in() {
     let mut left = Shared { boot: 1, ..memory.left() };
     let mut other_boot = start(steps.disks.clone(), &mut left, outlives());
     assert_eq!(other_boot.read(4000), Some(0));
-    assert!(other_boot.core.status().memory_ignored.is_some_and(|why| why.contains("earlier boot")));
+    assert!(
+        other_boot.core.status(other_boot.now).memory_ignored.is_some_and(|why| why.contains("earlier boot"))
+    );
     // Another machine served the log meanwhile.
     let mut elsewhere = Steps::start(steps.disks.clone(), outlives()).unwrap();
     elsewhere.write(4000, 8, 9);
     let mut back = start(elsewhere.disks.clone(), &mut memory.left(), outlives());
     assert_eq!(back.read(4000), Some(9));
-    assert!(back.core.status().memory_ignored.is_some_and(|why| why.contains("activation")));
+    assert!(back.core.status(back.now).memory_ignored.is_some_and(|why| why.contains("activation")));
 }
 
 #[test]
@@ -340,5 +342,5 @@ fn a_clean_stop_leaves_no_memory_and_a_promise_that_needs_none_makes_none() {
     let always = LogCacheConfig { promise: Promise::Always, ..outlives() };
     let mut none = Shared::default();
     let steps = start(steps.disks, &mut none, always);
-    assert!(!none.is_there() && steps.core.status().memory_bytes == 0);
+    assert!(!none.is_there() && steps.core.status(steps.now).memory_bytes == 0);
 }

@@ -104,7 +104,7 @@ fn a_cache_that_is_held_back_destages_nothing_below_the_high_mark() {
     write(&mut steps, 0..10);
     steps.wait(3600);
     assert_eq!(destaged(&steps), 0);
-    assert!(steps.core.status().destage_held);
+    assert!(steps.core.status(steps.now).destage_held);
     let mut line = 10;
     while destaged(&steps) == 0 {
         assert!(
@@ -135,7 +135,7 @@ fn a_drain_goes_on_while_destaging_is_held_back() {
     write(&mut steps, 10..20);
     steps.wait(3600);
     assert_eq!(destaged(&steps), 10, "the drain is over");
-    assert!(steps.core.status().destage_held);
+    assert!(steps.core.status(steps.now).destage_held);
 }
 
 /// A batch that is held back in its middle goes on there.
