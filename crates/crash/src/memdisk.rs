@@ -312,7 +312,7 @@ impl MemDisk {
     fn in_flight_changes(&self, rng: &mut SimRng) -> Vec<SectorChange> {
         let modifying = self.flights.iter().filter(|flight| flight.io.modifies());
         let mut changes: Vec<SectorChange> =
-            modifying.map(|flight| self.change_by(&flight.io, &mut rng.fork())).collect();
+            modifying.map(|flight| self.change_by(&flight.io, rng)).collect();
         for index in (1..changes.len()).rev() {
             changes.swap(index, rng.below(index as u64 + 1) as usize);
         }

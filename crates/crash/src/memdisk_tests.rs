@@ -107,7 +107,7 @@ fn discards_and_zeroes_are_volatile_too() {
     assert_eq!(seen, expected.iter().map(|state| state.to_vec()).collect());
 }
 
-/// What an SSD has after a discard is anything: the old content, zeroes, or other bytes, sector by sector, and torn by a power cut.
+/// After a discard, an SSD has anything: the old content, zeroes, or other bytes, sector by sector, and torn by a power cut.
 #[test]
 fn a_scrambled_discard_leaves_anything() {
     let geometry = Geometry { discards: Discards::Advisory, ..Geometry::plain(64) };

@@ -39,7 +39,7 @@ fn status(steps: &Steps) -> FreedDiscards {
     steps.core.status(steps.now).freed_discards
 }
 
-/// Each holds back the discards of the log.
+/// Holds back the discards of the log.
 fn hold_discards(steps: &mut Steps) {
     steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Discard { .. }));
 }
@@ -84,7 +84,7 @@ fn segments_that_recovery_needs_are_never_discarded() {
     }
 }
 
-/// One that hangs is never overtaken by a record; then the head waits, as the order in which the two arrive is not known.
+/// A discard that hangs is never overtaken by a record; then the head waits, as the order in which the two arrive is not known.
 #[test]
 fn no_record_is_written_where_a_discard_is_in_flight() {
     let mut steps = steps(8, |_| {});
