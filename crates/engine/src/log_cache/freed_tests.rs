@@ -163,7 +163,7 @@ fn discards_end_where_the_device_is_slow_and_begin_again_when_they_are_asked_for
             steps.settle();
         }
         assert_eq!(steps.held.len(), 1, "one at a time");
-        steps.now = steps.now + Nanos::from_millis(60);
+        steps.now += Nanos::from_millis(60);
         steps.carry_out(0);
         steps.settle();
     }
