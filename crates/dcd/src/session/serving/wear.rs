@@ -82,11 +82,14 @@ impl SsdHistory {
 /// Devices, and what the thread looks at or has found for each.
 type PerDevice<T> = Vec<(DeviceIndex, T)>;
 
+/// Ends of the channels to the thread and from it.
+type AskingThread = (mpsc::Sender<PerDevice<OpenedPlace>>, mpsc::Receiver<PerDevice<Vec<DiskWear>>>);
+
 /// See the module's documentation.
 #[derive(Default)]
 pub struct WearWatch {
     /// The thread, once there is one; none where it cannot be started.
-    thread: Option<(mpsc::Sender<PerDevice<OpenedPlace>>, mpsc::Receiver<PerDevice<Vec<DiskWear>>>)>,
+    thread: Option<AskingThread>,
     /// True while the thread asks.
     asks: bool,
     asked: Option<Nanos>,
@@ -137,9 +140,7 @@ impl WearWatch {
     }
 }
 
-fn start_asking(
-    wear: fn(&OpenedPlace) -> Vec<DiskWear>,
-) -> (mpsc::Sender<PerDevice<OpenedPlace>>, mpsc::Receiver<PerDevice<Vec<DiskWear>>>) {
+fn start_asking(wear: fn(&OpenedPlace) -> Vec<DiskWear>) -> AskingThread {
     let (ask, asked) = mpsc::channel::<PerDevice<OpenedPlace>>();
     let (tell, found) = mpsc::channel();
     let look = move || {
