@@ -181,7 +181,7 @@ fn formatted(
     let volatile_cache = rng.chance(850) && !crowded;
     let geometry = Geometry { volatile_cache, ..Geometry::plain(sectors) };
     let mut log = match discards {
-        true => disk(rng, Geometry { discards: Discards::Advisory, ..geometry }).scrambling(),
+        true => disk(rng, Geometry { discards: Discards::Advisory, ssd: true, ..geometry }).scrambling(),
         false => disk(rng, geometry),
     };
     let mut uuid = || {

@@ -514,6 +514,9 @@ pub struct Geometry {
     pub copies: u8,
     /// The holes of the device can be found without reading it: a sparse file.
     pub holes: bool,
+    /// A plain SSD: what is discarded there stays this device's own. False where it may go to others: for files, virtual disks and devices on
+    /// devices.
+    pub ssd: bool,
     /// The disk that the device is on, if it may be on one with others: a failed flush concerns all of them.
     pub disk: Option<u64>,
 }
@@ -587,6 +590,7 @@ impl Geometry {
             stripes: None,
             copies: 1,
             holes: false,
+            ssd: false,
             disk: None,
         }
     }

@@ -13,6 +13,8 @@ use crate::units::{HumanBytes, UnitError, parse_daily, parse_duration, parse_siz
 
 /// Minimum of a rate: less is a unit that was forgotten.
 const RATE_MIN: u64 = 64 << 10;
+/// The same of bytes in a day.
+const DAILY_MIN: u64 = 64 << 20;
 
 /// Text with its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +151,16 @@ impl<'a> Fields<'a> {
                 }
             };
         }
-        self.unit(name, EXAMPLE, parse_daily)
+        match self.unit(name, EXAMPLE, parse_daily)? {
+            Some(size) if (1..DAILY_MIN).contains(&size) => {
+                let least = HumanBytes(DAILY_MIN);
+                let why = format!(
+                    "\"{name}\" is {size} bytes a day: the least is {least} a day. Write the unit, like \"{EXAMPLE}\""
+                );
+                Err(self.error(self.value_span(name), why))
+            }
+            size => Ok(size),
+        }
     }
 
     fn size_from(

@@ -1,16 +1,20 @@
 //! Discards freed segments of a log on an SSD: the SSD then has room to collect its garbage in, and wears out less.
 //!
+//! Segments become free in parts, shortly before the head comes to them: until then their clean copies serve reads (see `forget.rs`). So
+//! after a start, when there are none, all that is not in use is discarded, and later the part that the head enters next.
+//!
 //! It promises:
 //!
-//! - Recovery never needs a discarded segment. Only *free* segments are discarded (see `ring.rs`): a durable superblock has a later tail,
-//!   and the clean copies in them are forgotten.
+//! - Recovery never needs a discarded segment. Only *free* segments are discarded (see `ring.rs`): their clean copies are forgotten, and
+//!   both copies of the superblock have a later tail. So the older one is still good if the newest rots.
 //! - A discard and a record are never on their way to the same segment: a segment is pinned until its discard has ended. Nor is a segment
 //!   discarded while a read pins it.
 //! - The head does not come to wait for a discard in the ordinary way: the next segments of the head are not discarded any more. A segment
 //!   that the head reaches first is written over as it is.
 //!
 //! Discards take at most a tenth of the time. They end if the device takes long for them, or refuses one, until the setting is turned on
-//! again or the next start. There are none on a log that spins, nor in a file, whose space would be lost to others.
+//! again or the next start. There are none but on a plain SSD: elsewhere (a file, a thin volume, an export) others could get the space, and
+//! the log would fail when the head comes to it.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,13 +25,13 @@ use crate::layer::{Discards, Geometry, Io, IoResult};
 use crate::{Extent, Lba, Nanos};
 use std::ops::Range;
 
-/// A discard is at most this long, and a part of the log.
-const BYTES_MAX: u64 = 16 << 20;
+/// A discard is at most this long, and a part of the log; one segment at least. Flushes may wait for it.
+const BYTES_MAX: u64 = 2 << 20;
 const LOG_PART: u64 = 16;
 /// Time between two discards, in times that the last one took.
 const PAUSE: u64 = 9;
 /// Time that an SSD needs at most for one. On some disks, requests wait for it.
-const SLOW: Nanos = Nanos::from_millis(50);
+const SLOW: Nanos = Nanos::from_millis(5);
 /// Number of slow discards after which there are no more; a fast one makes up for a slow one.
 const SLOW_MAX: u32 = 4;
 
@@ -39,11 +43,11 @@ pub enum FreedDiscards {
     #[default]
     Off,
     On,
-    /// The log spins, is in a file, or its device takes no discards.
+    /// The log's device, or one leg's, is no plain SSD, or takes no discards.
     None,
     /// The device took long.
     Slow,
-    /// The device failed one.
+    /// The device failed one, or a leg was added that is no plain SSD.
     Failed,
 }
 
@@ -68,7 +72,7 @@ pub struct Freed {
 
 /// True for a log whose device gains by discards.
 fn gains(geometry: &Geometry) -> bool {
-    geometry.discards != Discards::No && !geometry.rotational && !geometry.holes
+    geometry.discards != Discards::No && geometry.ssd
 }
 
 impl Freed {
@@ -88,7 +92,7 @@ impl Freed {
             ring.kept().max(self.done + 1)..ring.tail()
         } else {
             let ahead = if canary.is(LogCanary::UnpinnedDiscard) { 0 } else { segments_ahead(view) };
-            (self.done + 1).max(ring.head() + 1 + ahead)..ring.head() + 1 + ring.ready()
+            ring.free_for_both((self.done + 1).max(ring.head() + 1 + ahead))
         };
         let bytes = u64::from(view.log.superblock().segment_bytes);
         let most = (BYTES_MAX / bytes).min(ring.count() / LOG_PART).max(1);

@@ -46,6 +46,8 @@ pub struct Ring {
     head: u64,
     tail: u64,
     kept: u64,
+    /// The tail of the superblock before that one, which is the older copy; none until this activation has written one more.
+    kept_before: Option<u64>,
     /// The last segment that the head may move to.
     ready: u64,
 }
@@ -59,7 +61,7 @@ impl Ring {
         let (kept, live, length) = (u64::from(kept), distance(kept, tail), distance(tail, head));
         let tail = kept + live;
         let ready = kept + u64::from(count) - 1;
-        Ring { segments, head: tail + length, tail, kept, ready }
+        Ring { segments, head: tail + length, tail, kept, kept_before: None, ready }
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -208,7 +210,15 @@ impl Ring {
             self.kept <= number && number <= self.tail,
             "the superblock's tail is never ahead of the tail"
         );
+        self.kept_before = Some(self.kept);
         self.kept = number;
+    }
+
+    /// The numbers of free segments that recovery needs from neither copy of the superblock; from `first` on at least.
+    pub fn free_for_both(&self, first: u64) -> Range<u64> {
+        let first = first.max(self.head + 1);
+        let end = self.kept_before.map_or(first, |kept| (kept + self.count()).min(self.ready + 1));
+        first..end.max(first)
     }
 
     /// True while a read pins one of these segments.
@@ -218,6 +228,7 @@ impl Ring {
 
     pub fn check(&self) {
         assert!(self.kept <= self.tail && self.tail <= self.head && self.head - self.kept < self.count());
+        assert!(self.kept_before.is_none_or(|before| before <= self.kept));
         assert!(self.head <= self.ready && self.ready < self.kept + self.count());
     }
 }

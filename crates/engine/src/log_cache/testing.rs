@@ -24,6 +24,7 @@ pub struct Ram {
     pub rotational: bool,
     pub stripes: Option<Stripes>,
     pub holes: bool,
+    pub ssd: bool,
     /// Modifying operations and flushes that still work.
     pub operations_left: u64,
     pub operations: u64,
@@ -43,6 +44,7 @@ impl Ram {
             rotational: false,
             stripes: None,
             holes: false,
+            ssd: false,
             operations_left: u64::MAX,
             operations: 0,
         }
@@ -106,6 +108,7 @@ impl BlockDevice for Ram {
             stripes: self.stripes,
             copies: self.copies,
             holes: self.holes,
+            ssd: self.ssd,
             disk: None,
             ..Geometry::plain(self.bytes.len() as u64 / SECTOR_BYTES)
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{LegCanary, LegState, MirrorCore, MirrorOp};
-use crate::layer::{Cx, ErrorKind, Io, IoError, IoKind, IoResult, Request, RequestId};
+use crate::layer::{Cx, Discards, ErrorKind, Io, IoError, IoKind, IoResult, Request, RequestId};
 use crate::slab::Slab;
 use crate::{Buf, Extent, Lba};
 
@@ -174,6 +174,10 @@ impl MirrorCore {
             Io::WriteCopy { copy, .. } => self.written_as(*copy),
             _ => self.written(),
         };
+        if io.kind() == IoKind::Discard && self.geometry.discards == Discards::No {
+            // It waited, and a leg that takes none was added meanwhile.
+            return self.clients.held.push((id, IoResult::err(Buf::none(), IoError::new(ErrorKind::Unsupported))));
+        }
         if legs.is_empty() {
             return self.clients.held.push((id, IoResult::ok(io.take_buf())));
         }
@@ -233,6 +237,8 @@ impl MirrorCore {
         let mut client = self.clients.all.remove(key);
         let status = match (client.done, client.error) {
             (false, Some(error)) => Err(error),
+            // It is advice: no leg misses anything, and who gave it can stop giving it.
+            (true, Some(error)) if client.kind == IoKind::Discard => Err(error),
             (_, _) => {
                 client.failed.iter().for_each(|leg| self.fail_leg(*leg, cx));
                 Ok(())

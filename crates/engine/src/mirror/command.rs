@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::label::{self, LEGS_MAX, Leg, LegState};
 use super::{Member, MirrorCore};
-use crate::layer::{ArrayCommand, CommandError, Cx, Geometry, Port, Report};
+use crate::layer::{ArrayCommand, CommandError, Cx, Discards, Geometry, Port, Report};
 
 /// An administrator who waits for an answer.
 pub enum PendingCommand {
@@ -55,6 +55,9 @@ impl MirrorCore {
         self.label.legs.retain(|leg| leg.standing != LegState::Failed || is_there(leg.id));
         if self.label.legs.len() == LEGS_MAX {
             return Err(CommandError::TooManyLegs(LEGS_MAX));
+        }
+        if !geometry.ssd || geometry.discards == Discards::No {
+            self.geometry.discards = Discards::No;
         }
         self.label.legs.push(Leg { id, standing: LegState::Filling });
         self.members.push(Member { id, port, in_flight: 0 });

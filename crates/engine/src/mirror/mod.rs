@@ -445,6 +445,7 @@ fn combined(sectors: u64, legs: impl Iterator<Item = Geometry>) -> Geometry {
             },
             fast_zeroes: all.fast_zeroes && leg.fast_zeroes,
             rotational: all.rotational || leg.rotational,
+            ssd: all.ssd && leg.ssd,
             ..all
         })
     });

@@ -4,7 +4,7 @@ use super::offline::create;
 use super::*;
 use crate::layer::{ArrayCommand, Command, IoKind, Request, RequestId, Seat};
 use crate::log_cache::testing::Ram;
-use crate::{Buf, Extent, IoError, Lba, SECTOR_BYTES};
+use crate::{Buf, ErrorKind, Extent, IoError, Lba, SECTOR_BYTES};
 
 const SECTORS: u64 = CONTENT_SECTOR + 4096;
 
@@ -334,6 +334,59 @@ fn nothing_is_written_where_a_place_is_being_copied() {
     assert_eq!((rig.status(id), rig.on_leg(0, 8), rig.on_leg(1, 8)), (Some(Ok(())), 4, 4));
     let extent = Extent::new(Lba(0), 8);
     assert!(!rig.mirror.core().copier.holds(extent));
+}
+
+fn ssd() -> Ram {
+    Ram { discards: Discards::Advisory, ssd: true, ..Ram::new(SECTORS) }
+}
+
+/// Discards go to no leg that could lose space by them, and so to none.
+#[test]
+fn a_leg_that_is_no_plain_ssd_ends_the_discards_of_all() {
+    let discard = || Io::Discard { extent: Extent::new(Lba(0), 8) };
+    let unsupported = Some(Err(ErrorKind::Unsupported));
+    let kind = |rig: &Rig, id| rig.status(id).map(|status| status.map_err(|error| error.kind));
+    // From the start, whichever leg it is.
+    for other in 0..2 {
+        let mut rig = Rig::new(2);
+        rig.write(0, 3);
+        let mut legs = rig.legs.0;
+        for (leg, disk) in legs.iter_mut().enumerate() {
+            (disk.discards, disk.ssd) = (Discards::Zero, leg != other);
+        }
+        let rig = Rig::start(legs, false).unwrap();
+        assert!(!rig.mirror.geometry().ssd, "leg {other} is a file");
+    }
+    // Added while a discard waits.
+    let mut rig = Rig::new(1);
+    (rig.legs.0[0].discards, rig.legs.0[0].ssd) = (Discards::Advisory, true);
+    let mut rig = Rig::start(rig.legs.0, false).unwrap();
+    assert!(rig.mirror.geometry().ssd);
+    let done = rig.send(discard());
+    assert_eq!(kind(&rig, done), Some(Ok(())));
+    rig.hold = Some((0, IoKind::Write));
+    rig.write(0, 3);
+    rig.hold = None;
+    let waits = rig.send(discard());
+    rig.legs.0.push(Ram { ssd: false, ..ssd() });
+    let (geometry, seat) = (rig.legs.0[1].geometry(), Seat::Spare(0));
+    rig.event(Event::Control(Control::Array(ArrayCommand::Add { port: Port(1), geometry, seat, id: 77 })));
+    rig.let_go();
+    let later = rig.send(discard());
+    assert_eq!([kind(&rig, waits), kind(&rig, later)], [unsupported, unsupported]);
+    assert_eq!((rig.standings(), rig.on_leg(0, 0), rig.on_leg(1, 0)), (vec![WHOLE, WHOLE], 3, 3));
+}
+
+/// The layer above learns of it, and stops.
+#[test]
+fn a_leg_that_fails_a_discard_misses_nothing_and_the_error_is_told() {
+    let mut rig = Rig::new(2);
+    rig.legs.0.iter_mut().for_each(|leg| (leg.discards, leg.ssd) = (Discards::Advisory, true));
+    let mut rig = Rig::start(rig.legs.0, false).unwrap();
+    rig.legs.0[1].unwritable.insert(CONTENT_SECTOR);
+    let id = rig.send(Io::Discard { extent: Extent::new(Lba(0), 8) });
+    assert_eq!(rig.status(id).unwrap().unwrap_err().kind, ErrorKind::Medium);
+    assert_eq!(rig.standings(), [WHOLE, WHOLE]);
 }
 
 impl Rig {

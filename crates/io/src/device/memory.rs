@@ -29,6 +29,7 @@ impl MemoryDevice {
             stripes: None,
             copies: 1,
             holes: false,
+            ssd: false,
             disk: None,
         };
         MemoryDevice { geometry, chunks: BTreeMap::new() }

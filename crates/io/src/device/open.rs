@@ -243,6 +243,7 @@ fn measure(
         stripes: None,
         copies: 1,
         holes: !is_block,
+        ssd: found.ssd,
         disk: Some(found.disk),
     };
     let calls_by = match () {

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use dcd_engine::{Buf, Discards, PAGE_BYTES};
 
+use super::wear::is_plain_ssd;
+
 /// Properties of a file or block device.
 pub(crate) struct Probed {
     pub bytes: u64,
@@ -22,6 +24,7 @@ pub(crate) struct Probed {
     pub discards: Discards,
     pub fast_zeroes: bool,
     pub rotational: bool,
+    pub ssd: bool,
     pub disk: u64,
 }
 
@@ -76,6 +79,7 @@ pub(crate) fn regular_file(file: &File, direct: bool, read_only: bool) -> io::Re
         discards: if punches { Discards::Zero } else { Discards::No },
         fast_zeroes: punches,
         rotational: sys_of_file(metadata.dev()).is_some_and(|sys| flag(&sys, "rotational")),
+        ssd: false,
         disk: disk_of(sys_of_file(metadata.dev()).as_deref()).unwrap_or(metadata.dev()),
     })
 }
@@ -150,6 +154,7 @@ pub(crate) fn block_device(file: &File, direct: bool) -> io::Result<Probed> {
         // The kernel's holes on block devices are zeroes written without data: both abilities are needed.
         fast_zeroes: value("discard_max_bytes") > 0 && value("write_zeroes_max_bytes") > 0,
         rotational: value("rotational") == 1,
+        ssd: is_plain_ssd(device),
         disk: disk_of(sys.as_deref()).unwrap_or(device),
     })
 }

@@ -12,8 +12,11 @@ use std::path::{Path, PathBuf};
 
 /// Maximum depth of devices on devices.
 const DEPTH_MAX: usize = 8;
-/// Time that a disk has for an answer before the kernel ends the command.
-const TIMEOUT_MS: u32 = 5000;
+/// Time that a SATA disk has for an answer. After it the kernel resets the link, under the log's own commands: an SSD that is busy for some
+/// seconds must not come to that.
+const ATA_TIMEOUT_MS: u32 = 120_000;
+/// The kernel's own time for an administrative command of NVMe: after it the kernel resets the controller.
+const NVME_TIMEOUT_MS: u32 = 0;
 /// Size of each page that is read.
 const PAGE: usize = 512;
 /// NVMe counts what was written in units of a thousand sectors of 512 bytes.
@@ -39,8 +42,7 @@ enum WearSource {
 
 /// Reads the wear of the disks below a block device. Disks that do not tell are left out.
 pub(super) fn disks_wear(device: u64) -> Vec<DiskWear> {
-    let (major, minor) = (libc::major(device), libc::minor(device));
-    let disks = disks_below(Path::new("/sys/dev/block").join(format!("{major}:{minor}")).as_path());
+    let disks = disks_below(&sys_entry(device));
     let wear = |(disk, source): (String, WearSource)| {
         let node = Path::new("/dev").join(&disk);
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(node).ok()?;
@@ -63,31 +65,82 @@ fn disks_below(entry: &Path) -> Vec<(String, WearSource)> {
     found
 }
 
-fn collect_disks(entry: &Path, depth: usize, found: &mut Vec<(String, WearSource)>) {
-    let Ok(entry) = fs::canonicalize(entry) else { return };
-    let whole: PathBuf = match (entry.join("partition").exists(), entry.parent()) {
-        (true, Some(disk)) => disk.to_owned(),
-        _ => entry,
-    };
+/// Returns the disk of a partition, and any other device itself.
+fn whole_disk(entry: &Path) -> Option<PathBuf> {
+    let entry = fs::canonicalize(entry).ok()?;
+    match entry.join("partition").exists() {
+        true => entry.parent().map(Path::to_owned),
+        false => Some(entry),
+    }
+}
+
+/// The devices that a device lies on.
+fn slaves(whole: &Path) -> Vec<PathBuf> {
     let below = fs::read_dir(whole.join("slaves")).into_iter().flatten().flatten();
-    let below: Vec<PathBuf> = below.map(|slave| slave.path()).collect();
+    below.map(|slave| slave.path()).collect()
+}
+
+fn word(whole: &Path, file: &str) -> String {
+    fs::read_to_string(whole.join(file)).unwrap_or_default().trim().to_owned()
+}
+
+/// The way to ask an SSD; none for disks that spin, virtual disks, and disks behind bridges.
+fn source_of(whole: &Path) -> Option<WearSource> {
+    if word(whole, "queue/rotational") != "0" {
+        return None;
+    }
+    let name = whole.file_name()?.to_str()?;
+    match () {
+        () if name.starts_with("nvme") => Some(WearSource::Nvme),
+        // The kernel's own translation of SCSI to ATA. A USB bridge names the disk's maker, and may hang at an unknown command.
+        () if word(whole, "device/vendor") == "ATA" => Some(WearSource::Ata),
+        () => None,
+    }
+}
+
+/// True for an SSD of this machine, or a partition of one. False in doubt: for devices on devices, virtual and remote disks, USB.
+pub(super) fn is_plain_ssd(device: u64) -> bool {
+    is_ssd_at(&sys_entry(device))
+}
+
+fn is_ssd_at(entry: &Path) -> bool {
+    let Some(whole) = whole_disk(entry).filter(|whole| slaves(whole).is_empty()) else { return false };
+    match source_of(&whole) {
+        Some(WearSource::Nvme) => is_on_pcie(&whole),
+        Some(WearSource::Ata) => true,
+        None => false,
+    }
+}
+
+/// True if all controllers of an NVMe disk are in this machine. A disk with several may be below a subsystem, which has no transport.
+fn is_on_pcie(whole: &Path) -> bool {
+    let device = whole.join("device");
+    let own = word(&device, "transport");
+    if !own.is_empty() {
+        return own == "pcie";
+    }
+    let below = fs::read_dir(device).into_iter().flatten().flatten();
+    let transports: Vec<String> =
+        below.map(|entry| word(&entry.path(), "transport")).filter(|transport| !transport.is_empty()).collect();
+    !transports.is_empty() && transports.iter().all(|transport| transport == "pcie")
+}
+
+fn sys_entry(device: u64) -> PathBuf {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    Path::new("/sys/dev/block").join(format!("{major}:{minor}"))
+}
+
+fn collect_disks(entry: &Path, depth: usize, found: &mut Vec<(String, WearSource)>) {
+    let Some(whole) = whole_disk(entry) else { return };
+    let below = slaves(&whole);
     if !below.is_empty() {
         if depth > 0 {
             below.iter().for_each(|slave| collect_disks(slave, depth - 1, found));
         }
         return;
     }
-    let word = |file: &str| fs::read_to_string(whole.join(file)).unwrap_or_default().trim().to_owned();
+    let Some(source) = source_of(&whole) else { return };
     let Some(name) = whole.file_name().and_then(|name| name.to_str()) else { return };
-    if word("queue/rotational") == "1" {
-        return;
-    }
-    let source = match () {
-        () if name.starts_with("nvme") => WearSource::Nvme,
-        // The kernel's own translation of SCSI to ATA. A USB bridge names the disk's maker, and may hang at an unknown command.
-        () if word("device/vendor") == "ATA" => WearSource::Ata,
-        () => return,
-    };
     if found.iter().all(|(other, _)| other != name) {
         found.push((name.to_owned(), source));
     }
@@ -153,7 +206,7 @@ fn nvme_health_log(disk: &File) -> io::Result<[u8; PAGE]> {
         namespace: u32::MAX,
         address: page.as_mut_ptr() as u64,
         data_bytes: PAGE as u32,
-        timeout_ms: TIMEOUT_MS,
+        timeout_ms: NVME_TIMEOUT_MS,
         ..NvmeCommand::default()
     };
     // The number of double words, less one, is in the upper half.
@@ -217,7 +270,7 @@ fn ata_statistics(disk: &File, number: u8) -> io::Result<[u8; PAGE]> {
         data: page.as_mut_ptr(),
         command: command.as_ptr(),
         sense: sense.as_mut_ptr(),
-        timeout_ms: TIMEOUT_MS,
+        timeout_ms: ATA_TIMEOUT_MS,
         flags: 0,
         id: 0,
         user: std::ptr::null_mut(),
@@ -324,6 +377,16 @@ mod tests {
         for silent in ["sdb", "sdc", "vda", "loop0", "none"] {
             assert_eq!(found(silent), [], "{silent} says nothing");
         }
+        // Only what lies on nothing else, in this machine, is plain.
+        make("nvme0n1/device/transport", "pcie\n");
+        make("nvme1n1/device/transport", "tcp\n");
+        make("nvme2n1/queue/rotational", "0\n");
+        make("nvme2n1/device/nvme2/transport", "pcie\n");
+        make("nvme3n1/queue/rotational", "0\n");
+        let plain = |entry: &str| is_ssd_at(&sys(entry));
+        assert!(["nvme0n1", "nvme0n1/nvme0n1p2", "nvme2n1", "sda"].into_iter().all(plain));
+        let others = ["nvme1n1", "nvme1n1/nvme1n1p2", "nvme3n1", "sdb", "sdc", "vda", "loop0", "md0", "dm-0", "none"];
+        assert_eq!(others.into_iter().find(|entry| plain(entry)), None);
         // A device below itself ends all the same.
         fs::create_dir_all(sys("dm-9/slaves")).unwrap();
         symlink(sys("dm-9"), sys("dm-9/slaves/dm-9")).unwrap();

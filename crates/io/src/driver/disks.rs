@@ -34,6 +34,7 @@ enum OpKind {
     Read,
     Write,
     Flush,
+    Discard,
 }
 
 impl OpKind {
@@ -41,9 +42,8 @@ impl OpKind {
         match io {
             Io::Read { .. } | Io::ReadCopy { .. } => OpKind::Read,
             Io::Flush => OpKind::Flush,
-            Io::Write { .. } | Io::WriteCopy { .. } | Io::Discard { .. } | Io::WriteZeroes { .. } => {
-                OpKind::Write
-            }
+            Io::Discard { .. } => OpKind::Discard,
+            Io::Write { .. } | Io::WriteCopy { .. } | Io::WriteZeroes { .. } => OpKind::Write,
         }
     }
 }
@@ -136,15 +136,16 @@ impl Driver {
     }
 
     fn ended(&mut self, device: usize, kind: OpKind, tag: Tag, result: IoResult) {
-        // An unsupported operation is not a failure.
+        // An unsupported operation is not a failure, nor is a discard that fails: it is advice.
         if let Err(error) = result.status
             && error.kind != ErrorKind::Unsupported
+            && !matches!(kind, OpKind::Discard)
         {
             let failures = &mut self.devices[device].failures;
             failures.no_space += u64::from(error.kind == ErrorKind::NoSpace);
             *match kind {
                 OpKind::Read => &mut failures.reads,
-                OpKind::Write => &mut failures.writes,
+                OpKind::Write | OpKind::Discard => &mut failures.writes,
                 OpKind::Flush => &mut failures.flushes,
             } += 1;
         }

@@ -198,6 +198,7 @@ fn geometry(offer: &Offer, read_only: bool) -> Result<Geometry, String> {
         stripes: None,
         copies: 1,
         holes: false,
+        ssd: false,
         disk: None,
     })
 }

@@ -157,6 +157,7 @@ fn wrong_changes_are_refused_as_a_whole_with_the_reason() {
         (vec!["destage-rate=fast"], "like \"64MiB\""),
         (vec!["wear-budget=50GB"], "is not a size for each day: write it like \"50GB/day\""),
         (vec!["wear-budget=5"], "write it like \"50GB/day\""),
+        (vec!["wear-budget=50/day"], "is 50 bytes a day: the least is 64 MiB a day. Write the unit"),
         (vec!["wear-budget=5XB/day"], "the unit is not known"),
         (vec!["destage-rate=20"], "is 20 bytes a second: the least is 64 KiB a second"),
         (vec!["destage-rate=63KiB"], "Write the unit, like \"20MiB\""),

@@ -12,6 +12,10 @@ use serde::{Deserialize, Serialize};
 const INTERVAL: Nanos = Nanos::from_secs(600);
 /// Time over which the rate of writes is taken, or less after the start.
 const DAY: Nanos = Nanos::from_secs(86_400);
+/// Minimum time of a rate from which years are told: in an hour of restores or fills, an SSD seems to last for days.
+const SPAN_MIN: Nanos = Nanos::from_secs(6 * 3600);
+/// Intervals without an answer after which what is known is too old to be told.
+const INTERVALS_MAX: u64 = 3;
 const YEAR_DAYS: f64 = 365.25;
 
 /// The wear of an SSD below a device, by its own count.
@@ -49,9 +53,15 @@ impl SsdHistory {
         self.newest = wear;
     }
 
+    /// Time over which writes were counted.
+    fn span(&self) -> Nanos {
+        let ends = self.written.front().zip(self.written.back());
+        ends.map_or(Nanos::ZERO, |((first, _), (last, _))| last.since(*first))
+    }
+
     fn bytes_per_day(&self) -> Option<f64> {
-        let ((first_at, first), (last_at, last)) = (self.written.front()?, self.written.back()?);
-        let days = last_at.since(*first_at).as_secs_f64() / DAY.as_secs_f64();
+        let ((_, first), (_, last)) = (self.written.front()?, self.written.back()?);
+        let days = self.span().as_secs_f64() / DAY.as_secs_f64();
         (days > 0.0).then(|| last.saturating_sub(*first) as f64 / days)
     }
 
@@ -62,7 +72,7 @@ impl SsdHistory {
         if left == 0 {
             return Some(0.0);
         }
-        let per_day = self.bytes_per_day().filter(|bytes| *bytes > 0.0)?;
+        let per_day = self.bytes_per_day().filter(|bytes| *bytes > 0.0 && self.span() >= SPAN_MIN)?;
         let per_percent = written_bytes.filter(|_| used_percent > 0)? as f64 / f64::from(used_percent);
         Some(f64::from(left) * per_percent / per_day / YEAR_DAYS)
     }
@@ -93,6 +103,7 @@ pub struct WearWatch {
     /// True while the thread asks.
     asks: bool,
     asked: Option<Nanos>,
+    answered: Nanos,
     ssds: BTreeMap<DeviceIndex, Vec<SsdHistory>>,
 }
 
@@ -100,6 +111,9 @@ impl WearWatch {
     /// Has the thread ask, when it is time. `logs`: devices that hold logs.
     pub fn look(&mut self, now: Nanos, logs: impl FnOnce() -> PerDevice<OpenedPlace>) {
         self.take(now);
+        if self.asks && now > self.answered + Nanos(INTERVAL.0 * INTERVALS_MAX) {
+            self.ssds.clear();
+        }
         if self.asks || self.asked.is_some_and(|asked| now < asked + INTERVAL) {
             return;
         }
@@ -113,6 +127,7 @@ impl WearWatch {
         let found = self.thread.as_ref().and_then(|(_, found)| found.try_recv().ok());
         if let Some(found) = found {
             self.asks = false;
+            self.answered = now;
             self.found(now, found);
         }
     }
@@ -182,8 +197,11 @@ mod tests {
             (2, None, None),
             "one answer"
         );
+        watch.found(hours(2), answer(2, Some(200_500 * GB)));
+        let early = watch.of(LOG).remove(0);
+        assert!(early.bytes_per_day.is_some() && early.years_left.is_none(), "an hour says little of years");
         // 10 GB an hour. The first answers are older than a day at the end.
-        (2..=40).for_each(|hour| watch.found(hours(hour), answer(2, Some((200_000 + 10 * hour) * GB))));
+        (3..=40).for_each(|hour| watch.found(hours(hour), answer(2, Some((200_000 + 10 * hour) * GB))));
         let last = watch.of(LOG).remove(0);
         assert_eq!(last.bytes_per_day.map(f64::round), Some(240.0 * GB as f64));
         let years = 98.0 * (200_400.0 / 2.0) / 240.0 / YEAR_DAYS;
@@ -199,7 +217,7 @@ mod tests {
         {
             let mut watch = WearWatch::default();
             watch.found(hours(0), answer(percent, written));
-            watch.found(hours(5), answer(percent, later));
+            watch.found(hours(7), answer(percent, later));
             assert_eq!(watch.of(LOG)[0].years_left, None, "{percent} % {written:?} {later:?}");
         }
         let mut watch = WearWatch::default();
@@ -216,6 +234,7 @@ mod tests {
             thread::park();
         };
         let mut watch = WearWatch { thread: Some(start_asking(hangs)), ..WearWatch::default() };
+        watch.found(hours(0), answer(5, None));
         let mut asked = 0;
         let file = tempfile::NamedTempFile::new().unwrap();
         let spec = dcd_io::DeviceSpec::File(dcd_io::FileSpec {
@@ -224,6 +243,7 @@ mod tests {
         });
         let device = dcd_io::Device::open(&spec).unwrap();
         for hour in 0..5 {
+            assert_eq!(watch.of(LOG).len(), usize::from(hour < 2), "what it said before is forgotten");
             watch.look(hours(hour), || {
                 asked += 1;
                 vec![(LOG, device.place().unwrap().clone())]
