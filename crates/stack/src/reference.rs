@@ -341,16 +341,17 @@ const TABLES: &[TableReference] = &[
             served(
                 "discard-freed",
                 "true",
-                "discard segments of the log that are free, so that an SSD has room to collect its garbage in. Not on \
-                 a log that spins, in a file, or whose device is slow at it. false: also for a thin volume, which would \
-                 give the space to others",
+                "discard free segments of the log, so that an SSD has room to collect its garbage in: after a start all \
+                 that is not in use, and later the part that the head enters next. Only where the log, and each of its \
+                 legs, is a plain NVMe or SATA SSD of this machine or a partition of one, as the kernel says; not if it \
+                 is slow at it. false: also for an SSD that a virtual machine is given of thin storage",
             ),
             served(
                 "wear-budget",
                 r#""0""#,
                 "bytes that may be written to the log in 24 hours, like \"50GB/day\", before the SSD is spared: from \
                  three quarters of it on, no reads are copied to the log; when it is used up, writes from 16 KiB on \
-                 bypass the log. Smaller writes still go to the log. It begins anew when the server starts; 0: no budget",
+                 bypass the log. Smaller writes still go to the log, and with promise = \"ordered\" or ordered-destage all do. It begins anew when the server starts. The least is 64 MiB; 0: no budget",
             ),
             at_start(
                 "ordered-destage",

@@ -112,9 +112,10 @@ fn the_older_superblock_is_as_good_as_without_discards() {
     let mut good = 0;
     for lap in 1..=80_u8 {
         let starts = [&mut with, &mut without].map(|steps| {
-            steps.write(u64::from(lap) * 64, 16, lap);
+            // A segment each, so that the log is nearly full before it is drained.
+            steps.write(u64::from(lap) * 64, 28, lap);
             steps.flush();
-            if lap % 7 == 0 {
+            if lap % 12 == 0 {
                 steps.drain();
             }
             steps.wait(1);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use dcd_engine::log_cache::{FreedDiscards, WearBudget, WritesState};
+use dcd_engine::log_cache::{FreedDiscards, Promise, WearBudget, WritesState};
 use dcd_engine::raid::{ArrayStatus, PassName};
 use dcd_engine::{DataDiskStatus, LogCacheStatus, LogHead};
 use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, WriteCacheStatus};
@@ -202,6 +202,9 @@ pub fn budget_words(cache: &LogCacheStatus) -> Option<String> {
     let what = match cache.wear_budget {
         WearBudget::None | WearBudget::Within => return None,
         WearBudget::Low => "nearly used up: reads are no longer copied to the log",
+        WearBudget::UsedUp if cache.promise == Promise::Ordered => {
+            "used up: reads are not copied to the log; all writes still go to it, as the promise is \"ordered\""
+        }
         WearBudget::UsedUp => "used up: reads are not copied to the log, and writes from 16 KiB on bypass it",
     };
     Some(format!("wear-budget of {} a day is {what}", HumanBytes(cache.wear_budget_bytes)))

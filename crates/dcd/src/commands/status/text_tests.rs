@@ -81,6 +81,12 @@ fn the_wear_of_an_ssd_is_told_as_far_as_it_is_known() {
     };
     let used_up = told(WearBudget::UsedUp, FreedDiscards::Slow);
     assert!(used_up.contains("wear-budget of 46.6 GiB a day is used up: "), "{used_up}");
+    let ordered = LogCacheStatus {
+        wear_budget: WearBudget::UsedUp,
+        promise: Promise::Ordered,
+        ..log_cache(LogCacheState::Clean)
+    };
+    assert!(screen_of(&server(ordered)).contains("all writes still go to it"), "there is no bypass");
     assert!(used_up.contains("free segments are not discarded (its device is slow at it)"), "{used_up}");
     let within = told(WearBudget::Within, FreedDiscards::On);
     assert!(!within.contains("wear-budget") && !within.contains("discarded"), "{within}");
