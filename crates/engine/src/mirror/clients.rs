@@ -176,7 +176,10 @@ impl MirrorCore {
         };
         if io.kind() == IoKind::Discard && self.geometry.discards == Discards::No {
             // It waited, and a leg that takes none was added meanwhile.
-            return self.clients.held.push((id, IoResult::err(Buf::none(), IoError::new(ErrorKind::Unsupported))));
+            return self
+                .clients
+                .held
+                .push((id, IoResult::err(Buf::none(), IoError::new(ErrorKind::Unsupported))));
         }
         if legs.is_empty() {
             return self.clients.held.push((id, IoResult::ok(io.take_buf())));

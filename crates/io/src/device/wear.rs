@@ -120,8 +120,10 @@ fn is_on_pcie(whole: &Path) -> bool {
         return own == "pcie";
     }
     let below = fs::read_dir(device).into_iter().flatten().flatten();
-    let transports: Vec<String> =
-        below.map(|entry| word(&entry.path(), "transport")).filter(|transport| !transport.is_empty()).collect();
+    let transports: Vec<String> = below
+        .map(|entry| word(&entry.path(), "transport"))
+        .filter(|transport| !transport.is_empty())
+        .collect();
     !transports.is_empty() && transports.iter().all(|transport| transport == "pcie")
 }
 
@@ -385,7 +387,8 @@ mod tests {
         make("nvme3n1/queue/rotational", "0\n");
         let plain = |entry: &str| is_ssd_at(&sys(entry));
         assert!(["nvme0n1", "nvme0n1/nvme0n1p2", "nvme2n1", "sda"].into_iter().all(plain));
-        let others = ["nvme1n1", "nvme1n1/nvme1n1p2", "nvme3n1", "sdb", "sdc", "vda", "loop0", "md0", "dm-0", "none"];
+        let others =
+            ["nvme1n1", "nvme1n1/nvme1n1p2", "nvme3n1", "sdb", "sdc", "vda", "loop0", "md0", "dm-0", "none"];
         assert_eq!(others.into_iter().find(|entry| plain(entry)), None);
         // A device below itself ends all the same.
         fs::create_dir_all(sys("dm-9/slaves")).unwrap();
