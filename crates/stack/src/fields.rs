@@ -13,7 +13,7 @@ use crate::units::{HumanBytes, UnitError, parse_daily, parse_duration, parse_siz
 
 /// Minimum of a rate: less is a unit that was forgotten.
 const RATE_MIN: u64 = 64 << 10;
-/// The same of bytes in a day.
+/// Minimum of bytes in a day, likewise.
 const DAILY_MIN: u64 = 64 << 20;
 
 /// Text with its place in the file.
