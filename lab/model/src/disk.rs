@@ -383,6 +383,7 @@ impl Layer for Disk {
             stripes: None,
             copies: 1,
             holes: false,
+            ssd: false,
             disk: None,
         });
         Ok(())
