@@ -20,7 +20,9 @@ use dcd_engine::{
 };
 
 use crate::dealt::{self, CHUNK_SECTORS, Dealt};
-use crate::explore::{Build, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror, disk, prefill};
+use crate::explore::{
+    Build, BuildMissing, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror, disk, prefill,
+};
 use crate::mirror::{self, MirrorLegs};
 use crate::{Latency, MemDisk, SimMemory, SimRng, Value, mix};
 
@@ -97,6 +99,7 @@ pub fn draw_config(
         machine: 0,
         take_over: false,
         grow: false,
+        missing: 0,
         scan_slots: LogCacheConfig::default().scan_slots,
         canary: canary.into(),
     };
@@ -242,7 +245,33 @@ pub(crate) fn slices(builder: &mut StackBuilder, below: Target, data: Extent) ->
     [slice("log", log), slice("data", data)]
 }
 
-/// Returns a builder of the stack, and one without the log. On spinning disks, the cache gives way to clients.
+/// Returns a builder of the stack in which a data disk may be missing. On spinning disks, the cache gives way to clients.
+fn builds_missing(
+    make: MakeCache,
+    config: LogCacheConfig,
+    log_sectors: u64,
+    legs: Option<MirrorConfig>,
+    spins: bool,
+) -> impl Fn(&[Geometry], Option<usize>) -> Stack {
+    move |geometries, missing| {
+        let config = LogCacheConfig { missing: missing.map_or(0, |disk| 1 << disk), ..config.clone() };
+        let mut builder = StackBuilder::new();
+        let spinning = |geometry: &Geometry| Geometry { rotational: spins, ..*geometry };
+        let geometries: Vec<Geometry> = geometries.iter().map(spinning).collect();
+        let ports = ports(&mut builder, &geometries, log_sectors, legs.as_ref());
+        let disks = ports.len() - 1;
+        let mut root = builder.layer("cache", make(config), &ports);
+        if let Target::Layer(cache) = root
+            && disks > 1
+        {
+            let disks: Vec<Target> = (0..disks).map(|disk| Target::Disk(cache, disk)).collect();
+            root = builder.layer("dealt", Box::new(Dealt::without(disks.len(), missing)), &disks);
+        }
+        builder.finish(root)
+    }
+}
+
+/// Returns a builder of the stack, and one without the log.
 fn builds(
     make: MakeCache,
     config: LogCacheConfig,
@@ -251,21 +280,8 @@ fn builds(
     spins: bool,
 ) -> (Build, Build) {
     let legs_without = legs.clone();
-    let with_log = move |geometries: &[Geometry]| -> Stack {
-        let mut builder = StackBuilder::new();
-        let spinning = |geometry: &Geometry| Geometry { rotational: spins, ..*geometry };
-        let geometries: Vec<Geometry> = geometries.iter().map(spinning).collect();
-        let ports = ports(&mut builder, &geometries, log_sectors, legs.as_ref());
-        let disks = ports.len() - 1;
-        let mut root = builder.layer("cache", make(config.clone()), &ports);
-        if let Target::Layer(cache) = root
-            && disks > 1
-        {
-            let disks: Vec<Target> = (0..disks).map(|disk| Target::Disk(cache, disk)).collect();
-            root = builder.layer("dealt", Box::new(Dealt::new(disks.len())), &disks);
-        }
-        builder.finish(root)
-    };
+    let any = builds_missing(make, config, log_sectors, legs, spins);
+    let with_log = move |geometries: &[Geometry]| any(geometries, None);
     let without_log = move |geometries: &[Geometry]| -> Stack {
         let mut builder = StackBuilder::new();
         let ports = ports(&mut builder, geometries, log_sectors, legs_without.as_ref());
@@ -404,19 +420,30 @@ pub fn disks_rig(seed: u64, promise: Promise, canary: Option<LogCanary>, disks_m
         canary => matches!(canary, Some(LogCanary::PassMissing | LogCanary::CarryBlindly)),
     };
     let is_troubled = in_trouble && disks > 1;
+    let goes_away = match canary {
+        None => SimRng::new(mix(seed, 0x3155)).chance(500),
+        canary => {
+            matches!(canary, Some(LogCanary::FreeMissing | LogCanary::SkipMissing | LogCanary::ExactMissing))
+        }
+    };
+    let may_miss = goes_away && disks > 1;
     let in_no_order: ChangeSettings = &|config, rng| {
         config.ordered_destage = false;
         config.share = rng.pick(&[ROOMY_SHARE, 50, 100]);
         if is_troubled {
             // A write past the log would fail, or hang. A log with room for the largest request is not filled by one disk.
-            (config.bypass_bytes, config.share) = (0, ROOMY_SHARE);
+            config.bypass_bytes = 0;
+        }
+        if is_troubled || may_miss {
+            config.share = ROOMY_SHARE;
         }
     };
     let as_drawn: ChangeSettings = &|_, _| {};
     let change = if disks > 1 { in_no_order } else { as_drawn };
     let rig = rig_of(seed, promise, canary, change, &make, None, disks);
     let tuned = rig.tuned.clone().filter(|_| !is_troubled);
-    Rig { troubled: is_troubled.then_some(disks), dealt: disks, tuned, ..rig }
+    let build_missing = rig.build_missing.filter(|_| may_miss);
+    Rig { troubled: is_troubled.then_some(disks), dealt: disks, tuned, build_missing, ..rig }
 }
 
 /// Has clients outlive the server.
@@ -532,6 +559,8 @@ fn rig_of(
     });
     let accepting = LogCacheConfig { accept_damage: true, ..config.clone() };
     let (build_accepting, _) = builds(Rc::clone(make), accepting, log_sectors, legs.clone(), spins);
+    let missing = builds_missing(Rc::clone(make), config.clone(), log_sectors, legs.clone(), spins);
+    let build_missing: BuildMissing = Box::new(move |geometries, disk| missing(geometries, Some(disk)));
     let (build, bare) = builds(Rc::clone(make), config, log_sectors, legs, spins);
     let data_place = if logical { (0, Lba(log_sectors)) } else { (data_device, Lba(0)) };
     Rig {
@@ -545,6 +574,7 @@ fn rig_of(
         reads_again,
         log: Some(area),
         rescued,
+        build_missing: (data_disks > 1).then_some(build_missing),
         are_torn: tears.then(|| mirror::are_torn(data_device)),
         build_accepting: Some(build_accepting),
         tuned,

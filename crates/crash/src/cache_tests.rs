@@ -338,6 +338,29 @@ fn rule_06_tails_that_pass_a_disk_that_hangs_are_caught() {
     }
 }
 
+/// A disk is missing at some starts, and comes back.
+#[test]
+fn rule_06_nothing_of_a_missing_disk_is_lost() {
+    let (mut starts, mut gave_up) = (0, 0);
+    for promise in [Promise::Flush, Promise::Ordered, Promise::Always] {
+        let config = ExploreConfig::new(EXPLORED, 700);
+        let explored = explore(&config, &|seed| disks_rig(seed, promise, None, 4), &mut |_| {});
+        assert!(explored.violation.is_none(), "{}", explored.violation.unwrap());
+        starts += explored.counts.kinds.get("starts without a data disk").unwrap_or(&0);
+        gave_up += explored.counts.kinds.get("stops that gave up").unwrap_or(&0);
+    }
+    assert!(starts > 20, "{starts} starts without a disk, {gave_up} stops that gave up");
+}
+
+#[test]
+fn rule_06_starts_that_forget_a_missing_disk_are_caught() {
+    for canary in [LogCanary::FreeMissing, LogCanary::SkipMissing, LogCanary::ExactMissing] {
+        let subject = |seed| disks_rig(seed, Promise::Flush, Some(canary), 3);
+        let explored = explore(&ExploreConfig::new(EXPLORED, 3000), &subject, &mut |_| {});
+        assert!(explored.violation.is_some(), "{canary:?} is not caught");
+    }
+}
+
 /// Every operation of every disk fails, once and for ever.
 #[test]
 fn no_error_of_one_of_several_disks_takes_data() {

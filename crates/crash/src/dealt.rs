@@ -32,6 +32,8 @@ struct OpenFlush {
 /// See the module's documentation. The disks are on the first ports.
 pub struct Dealt {
     disks: usize,
+    /// A disk that is missing: no request goes there.
+    missing: Option<usize>,
     geometry: Option<Geometry>,
     ops: Slab<DealtOp>,
     flushes: Slab<OpenFlush>,
@@ -39,13 +41,19 @@ pub struct Dealt {
 
 impl Dealt {
     pub fn new(disks: usize) -> Dealt {
-        Dealt { disks, geometry: None, ops: Slab::default(), flushes: Slab::default() }
+        Dealt::without(disks, None)
+    }
+
+    pub fn without(disks: usize, missing: Option<usize>) -> Dealt {
+        Dealt { disks, missing, geometry: None, ops: Slab::default(), flushes: Slab::default() }
     }
 
     fn request(&mut self, Request { id, mut io, .. }: Request, cx: &mut Cx) {
         let Some(extent) = io.extent() else {
-            let flush = self.flushes.insert(OpenFlush { id, left: self.disks, status: Ok(()) });
-            for disk in 0..self.disks {
+            let present = (0..self.disks).filter(|disk| self.missing != Some(*disk));
+            let left = present.clone().count();
+            let flush = self.flushes.insert(OpenFlush { id, left, status: Ok(()) });
+            for disk in present {
                 let op = self.ops.insert(DealtOp::PartOfFlush(flush));
                 cx.submit(Port(disk), OpId(op), Io::Flush);
             }

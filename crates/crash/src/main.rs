@@ -86,6 +86,12 @@ enum CanaryName {
     PassMissing,
     /// Blocks of such a disk are carried although newer copies are in the log (with --disks).
     CarryBlindly,
+    /// A start counts the blocks of a missing disk as clean (with --disks).
+    FreeMissing,
+    /// A start passes over the records of a missing disk (with --disks).
+    SkipMissing,
+    /// A start trusts the fingerprint of a missing disk as after a clean stop (with --disks).
+    ExactMissing,
     /// Writes pass the log before its superblock says that nothing in it counts.
     EarlyThrough,
     /// A cache says that its log may be lost while data is only there.
@@ -338,6 +344,9 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::FlushOther) => Some(LogCanary::FlushOther),
         Some(CanaryName::PassMissing) => Some(LogCanary::PassMissing),
         Some(CanaryName::CarryBlindly) => Some(LogCanary::CarryBlindly),
+        Some(CanaryName::FreeMissing) => Some(LogCanary::FreeMissing),
+        Some(CanaryName::SkipMissing) => Some(LogCanary::SkipMissing),
+        Some(CanaryName::ExactMissing) => Some(LogCanary::ExactMissing),
         Some(CanaryName::EarlyThrough) => Some(LogCanary::EarlyThrough),
         Some(CanaryName::EarlyReport) => Some(LogCanary::EarlyReport),
         Some(CanaryName::UnnotedPass) => Some(LogCanary::UnnotedPass),

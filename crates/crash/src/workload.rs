@@ -7,6 +7,7 @@ use dcd_engine::{
     Buf, Discards, Durability, Extent, Geometry, Io, IoResult, Lba, Nanos, RequestId, SECTOR_BYTES,
 };
 
+use crate::dealt::{self, CHUNK_SECTORS};
 use crate::oracle::{FlushMark, ReadMark, WriteContent};
 use crate::{Oracle, SimRng, stamp};
 
@@ -47,6 +48,8 @@ pub struct Character {
     pub overlaps: bool,
     /// No request crosses a multiple of this many sectors.
     pub chunk: u64,
+    /// A disk of so many to which chunks are dealt in turn: no request goes there.
+    pub avoids: Option<(usize, usize)>,
 }
 
 impl Character {
@@ -146,6 +149,7 @@ impl Character {
             pause_max: rng.pick(&[Nanos::from_millis(5), Nanos::from_millis(300), Nanos::from_secs(3)]),
             overlaps,
             chunk: u64::MAX,
+            avoids: None,
         }
     }
 }
@@ -300,6 +304,13 @@ impl SimClient {
         let place = if hot { place.min(self.rng.below(places)) } else { place };
         let start = if hot { c.hot_start.min(total - room).next_multiple_of(c.align) } else { 0 };
         let start = (start + place * c.align).min((total - sectors) / c.align * c.align);
+        let start = match c.avoids {
+            // The next chunk, or the one before it, is on another disk.
+            Some((disk, disks)) if dealt::place_of(Lba(start), disks).0 == disk => {
+                if start + CHUNK_SECTORS < total { start + CHUNK_SECTORS } else { start - CHUNK_SECTORS }
+            }
+            _ => start,
+        };
         Extent::new(Lba(start), sectors.min(c.chunk - start % c.chunk))
     }
 

@@ -199,8 +199,9 @@ pub struct Serve {
     /// For tests: answer flushes from RAM that the stack declares non-volatile. What is not destaged is lost when this process is killed
     #[arg(long, hide = true)]
     pub i_have_nvram: bool,
-    /// Start without members of arrays and legs of logs that are missing and not known to have failed: writes that only a missing leg
-    /// has are lost. With TIME, wait up to TIME for all devices, then leave out missing members, but never a leg
+    /// Start without members of arrays, legs of logs, and data disks of a log with several that are missing and not known to have failed:
+    /// writes that only a missing leg has are lost. With TIME, wait up to TIME for all devices, then leave out members and data disks,
+    /// but never a leg
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = time)]
     pub degraded: Option<Option<Nanos>>,
     /// Wait up to TIME for local devices that another process has open, such as a server that is still ending (default: 0s)
@@ -584,6 +585,8 @@ pub struct Dump {
 Examples:
   dcd rescue disk.toml --list
       what would be written, and what cannot be read
+  dcd rescue pool.toml --disk mail
+      one data disk of several has all its data then, whatever is missing; the log keeps what it has for the others
   dcd rescue disk.toml --force
       go on past damage: the blocks listed keep their old content")]
 pub struct Rescue {
@@ -593,6 +596,9 @@ pub struct Rescue {
     /// Log-cache layer (default: the only one)
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
+    /// Write back only what the log has for this data disk of several: the others may be missing, and stay as they are
+    #[arg(long, value_name = "NAME")]
+    pub disk: Option<String>,
     /// List only, and write nothing
     #[arg(long)]
     pub list: bool,

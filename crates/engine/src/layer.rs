@@ -403,6 +403,14 @@ pub enum Unfinished {
          written again"
     )]
     LostBlocks(usize),
+    #[error(
+        "the log device failed, and {0} bytes for data disks that are missing may be only there: keep that log"
+    )]
+    LogFailedWithout(u64),
+    #[error(
+        "a data disk does not answer. What the log has for it is retained: nothing is lost, and the next start recovers as after a crash"
+    )]
+    Hangs,
     #[error("the journal has failed, and this array takes no writes without one")]
     Journal,
     #[error("more members have failed than the parity can replace")]

@@ -18,6 +18,8 @@ pub struct Asked {
     pub degraded_members: bool,
     /// Lets mirrored logs start although legs are missing that are not known to have failed.
     pub degraded_legs: bool,
+    /// Lets logs of several data disks start although some of these are missing.
+    pub degraded_disks: bool,
     /// Makes log caches grow to the size of their data disks.
     pub grow: bool,
     /// Makes log caches answer a write only when it survives a kill of the server.

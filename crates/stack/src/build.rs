@@ -7,7 +7,7 @@ use dcd_engine::layers::fault::Fault;
 use dcd_engine::layers::read_ahead::ReadAhead;
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::layers::trace::Trace;
-use dcd_engine::log_cache::{LogCache, MemoryPlace};
+use dcd_engine::log_cache::{LogCache, LogCacheConfig, MemoryPlace};
 use dcd_engine::mirror::{self, Mirror, MirrorConfig};
 use dcd_engine::raid::RaidLayer;
 use dcd_engine::{
@@ -167,7 +167,8 @@ impl StackFile {
             let (layer, sectors) = match &spec.kind {
                 // The log is port 0, the data disk port 1: the cache has the data disk's size.
                 LayerKind::LogCache { config, others, .. } => {
-                    let config = asked.of_log_cache(&spec.name, config);
+                    let missing = self.missing_disks(&spec.kind);
+                    let config = LogCacheConfig { missing, ..asked.of_log_cache(&spec.name, config) };
                     let cache = match opener.memory() {
                         Some(memory) => LogCache::with_memory(config, memory),
                         None => LogCache::new(config),
@@ -217,7 +218,7 @@ impl StackFile {
     fn inputs(&self) -> Inputs {
         let devices = self.devices.iter().filter_map(|device| match &device.source {
             DeviceSource::Path { path, .. } => Some(path),
-            DeviceSource::Remote(_) | DeviceSource::Memory { .. } => None,
+            DeviceSource::Remote(_) | DeviceSource::Memory { .. } | DeviceSource::Missing => None,
         });
         Inputs::new(devices.chain([&self.path]))
     }

@@ -21,6 +21,8 @@ pub enum DeviceSource {
     Remote(RemoteSource),
     /// RAM of this many bytes; its content ends with the process.
     Memory { size: u64 },
+    /// Stands for a data disk that is missing at a start. No stack file names it.
+    Missing,
 }
 
 /// An export of an NBD server.
@@ -70,7 +72,7 @@ impl DeviceSource {
         match self {
             DeviceSource::Path { path, .. } => Some(path),
             DeviceSource::Remote(remote) => Some(&remote.text),
-            DeviceSource::Memory { .. } => None,
+            DeviceSource::Memory { .. } | DeviceSource::Missing => None,
         }
     }
 
@@ -82,7 +84,7 @@ impl DeviceSource {
         match self {
             DeviceSource::Path { path, .. } => std::path::absolute(path).map(Some),
             DeviceSource::Remote(remote) => Ok(Some(remote.text.clone())),
-            DeviceSource::Memory { .. } => Ok(None),
+            DeviceSource::Memory { .. } | DeviceSource::Missing => Ok(None),
         }
     }
 }
@@ -102,6 +104,7 @@ impl DeclaredDevice {
             DeviceSource::Path { path, .. } => path.exists() && !is_without_medium(path),
             DeviceSource::Remote(remote) => is_reachable(&remote.uri.server),
             DeviceSource::Memory { .. } => true,
+            DeviceSource::Missing => false,
         }
     }
 

@@ -14,7 +14,7 @@ impl StackFile {
     pub fn memory_bytes(&self) -> u64 {
         let devices = self.devices.iter().map(|device| match device.source {
             DeviceSource::Memory { size } => size,
-            DeviceSource::Path { .. } | DeviceSource::Remote(_) => 0,
+            DeviceSource::Path { .. } | DeviceSource::Remote(_) | DeviceSource::Missing => 0,
         });
         devices.fold(self.layers_memory_bytes(), u64::saturating_add)
     }

@@ -107,6 +107,25 @@ impl StackFile {
         if names.len() > 1 { names } else { vec![&self.export] }
     }
 
+    /// Leaves a data disk out of a start: something that fails every command takes the place of its device.
+    pub fn leave_out_disk(&mut self, disk: &str) {
+        let Some(device) = self.bottom_device(disk).map(|device| device.name.clone()) else { return };
+        for found in self.devices.iter_mut().filter(|found| found.name == device) {
+            found.source = DeviceSource::Missing;
+        }
+    }
+
+    /// True for a disk that was left out of a start.
+    pub fn is_missing(&self, disk: &str) -> bool {
+        self.bottom_device(disk).is_some_and(|device| device.source == DeviceSource::Missing)
+    }
+
+    /// Data disks of a log cache, as bits, that were left out of a start.
+    pub(crate) fn missing_disks(&self, cache: &LayerKind) -> u64 {
+        let names = cache.data_names().into_iter().enumerate();
+        names.filter(|(_, disk)| self.is_missing(disk)).map(|(place, _)| 1 << place).sum()
+    }
+
     /// True for the name in a place that no disk of the log has.
     pub fn is_free_place(&self, disk: &str) -> bool {
         let layer = self.layer(&self.export);

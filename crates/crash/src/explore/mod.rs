@@ -89,6 +89,8 @@ pub struct Rig {
     pub rescued: Option<Rescued>,
     /// Memory for the stack that is built next, if it outlives the process.
     pub memory: Option<Rc<RefCell<SimMemory>>>,
+    /// Makes the stack without one of the data disks to which the chunks of the device are dealt: it comes back later.
+    pub build_missing: Option<BuildMissing>,
     /// True if blocks of the log are damaged at rest, in place of the crashes.
     pub rots: bool,
     /// Settings of a log cache that an administrator changes while it runs; none: nobody does.
@@ -104,6 +106,9 @@ pub struct Rig {
     /// The stack's settings in words, for the story.
     pub about: String,
 }
+
+/// Makes a stack over such disks, in which this data disk is missing.
+pub type BuildMissing = Box<dyn Fn(&[Geometry], usize) -> Stack>;
 
 /// Returns the disks that may be lost for good without losing data.
 pub type MayLose = Box<dyn Fn(&[MemDisk]) -> Vec<usize>>;

@@ -59,6 +59,7 @@ impl Rig {
             log: None,
             rescued: None,
             memory: None,
+            build_missing: None,
             rots: false,
             tuned: None,
             through: None,

@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use dcd_engine::{Buf, Control, Discards, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack};
+use dcd_engine::{
+    Buf, Control, Discards, Io, LayerIndex, Lba, Nanos, Pump, Report, SECTOR_BYTES, Stack, Unfinished,
+};
 
 use super::administrator::Administrator;
 use super::legs::LegKeeper;
@@ -17,12 +19,14 @@ use crate::{
     SimMemory, SimRng, describe, mix, stamp,
 };
 
+mod away;
 pub(super) mod rescue;
 pub(super) mod rot;
 mod starts;
 pub(super) mod take_over;
 mod torn;
 
+use away::AwayDisk;
 use take_over::Here;
 
 /// The whole device is read in pieces of this size.
@@ -37,12 +41,15 @@ const REST_TIME: Nanos = Nanos::from_secs(60);
 const STORY_LINES_MAX: usize = 120;
 
 struct ExplorerRun {
+    seed: u64,
     rig: Rig,
     rng: SimRng,
     /// The client of the first activation; it often comes back.
     character: Option<Character>,
     /// The members that the running stack was made without.
     missing: Vec<usize>,
+    /// The data disk that is missing in the present activation.
+    away: Option<AwayDisk>,
     /// Machine that serves the present activation.
     here: Here,
     /// Memory that the last process left, and that of the running one.
@@ -68,10 +75,12 @@ pub(super) fn run(
     tells: bool,
 ) -> (ExplorationCounts, Option<(String, Vec<String>)>) {
     let mut run = ExplorerRun {
+        seed,
         rig: subject(seed),
         rng: SimRng::new(mix(seed, 0x0af1)),
         character: None,
         missing: Vec::new(),
+        away: None,
         here: Here::FIRST,
         left: LeftMemory::default(),
         memory: None,
@@ -156,7 +165,8 @@ impl ExplorerRun {
 
     fn draw_character(&mut self, geometry: dcd_engine::Geometry) -> Character {
         let drawn = Character::draw(&mut self.rng, geometry, self.rig.overlaps);
-        let drawn = Character { chunk: self.rig.chunk, ..drawn };
+        let avoids = self.away.as_ref().map(|away| (away.disk, self.rig.dealt));
+        let drawn = Character { chunk: self.rig.chunk, avoids, ..drawn };
         if self.rig.reads_again { drawn.reads_again(&mut self.rng) } else { drawn }
     }
 
@@ -346,10 +356,12 @@ impl ExplorerRun {
         let (missing, here) = (self.missing.clone(), self.here.clone());
         let (left, memory) = (self.left.clone(), self.memory.clone());
         let log_is_spare = self.log_is_spare.get();
+        let away = self.away.take();
         for cut in cuts {
             self.crashed(cut, oracle, depth + 1, place)?;
             self.here = here.clone();
         }
+        self.away = away;
         self.log_is_spare.set(log_is_spare);
         (self.left, self.memory) = (left, memory);
         self.missing = missing;
@@ -456,11 +468,15 @@ impl ExplorerRun {
             return Ok(());
         }
         self.count(&cut, depth, place);
+        // Whoever was missing is back.
+        self.away = None;
         self.lose_disks(&mut cut);
         self.spoil(&mut cut);
         self.see_to_machines(&mut cut)?;
         let has_lost_memory = self.lose_memory(&mut cut);
         self.left = cut.left.clone();
+        let nests = depth < DEPTH_MAX && !self.rig.eager;
+        let goes_away = if nests { self.draw_away(&mut cut) } else { None };
         let told = self.story.len();
         let state = self.counts.states;
         self.tell(|| format!("-- state {state}: {} at {} while {place}, {depth} deep", cut.how, cut.at));
@@ -469,9 +485,11 @@ impl ExplorerRun {
         self.judge_rescue(&cut, oracle)?;
         // Asked before the start, as the start fills legs.
         let is_torn = self.are_torn(&cut.disks);
-        let (mut driver, mut stack) = self.start(cut.disks)?;
+        let disks = std::mem::take(&mut cut.disks);
+        let without = goes_away
+            .map(|disk| (disk, disks.iter().map(|disk| disk.killed(&mut self.rng)).collect::<Vec<_>>()));
+        let (mut driver, mut stack) = self.start(disks)?;
         driver.hash_no_payloads();
-        let nests = depth < DEPTH_MAX && !self.rig.eager;
         // After a kill the devices still have something to lose while the recovery runs.
         let sampler = if nests && self.rng.chance(if cut.killed { 300 } else { 50 }) {
             self.sampler(&mut driver, 350, 20, 2)
@@ -508,6 +526,10 @@ impl ExplorerRun {
         oracle.judge(cut.at, &found)?;
         if cut.only_killed && self.rig.outlives_server {
             oracle.judge_killed(&found)?;
+        }
+        if let Some(without) = without {
+            self.live_without(without, &cut, oracle, found.clone(), depth)?;
+            self.away = None;
         }
         // Data after a hole must not reappear in a later activation: explore that more often.
         if nests && self.rng.chance(if cut.holes { 800 } else { 350 }) {
@@ -591,7 +613,7 @@ impl ExplorerRun {
                 let geometry = stack.geometry(stack.root());
                 let drawn = self.draw_character(geometry);
                 let mut character = if self.rng.chance(if holes { 950 } else { 700 }) {
-                    self.character.unwrap_or(drawn)
+                    Character { avoids: drawn.avoids, ..self.character.unwrap_or(drawn) }
                 } else {
                     drawn
                 };
@@ -681,6 +703,12 @@ impl ExplorerRun {
             loop {
                 let progress = driver.step(stack);
                 while let Some((_, report)) = driver.take_report() {
+                    let gives_up = report == Report::Failed(Unfinished::Hangs) && self.rig.troubled.is_some();
+                    if gives_up {
+                        *self.counts.kinds.entry("stops that gave up".into()).or_default() += 1;
+                        reports.push(report);
+                        continue;
+                    }
                     if let Report::Failed(text) = &report {
                         return Err(format!("{control:?} failed on good devices: {text}"));
                     }
@@ -716,6 +744,12 @@ impl ExplorerRun {
         let mut buf = Buf::none();
         for start in (0..total).step_by(READ_SECTORS as usize) {
             let sectors = READ_SECTORS.min(total - start);
+            if let Some(away) = &self.away
+                && let Some(content) = away.content(Lba(start), sectors, self.rig.dealt)
+            {
+                found.extend_from_slice(content);
+                continue;
+            }
             let first = read(driver, stack, start, sectors, buf);
             if first.is_err() {
                 self.tell_driver(driver);

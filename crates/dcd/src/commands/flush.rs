@@ -31,7 +31,19 @@ pub fn run(args: &Flush) -> Result<(), Failure> {
         ControlFlow::Continue(())
     });
     match result {
-        Ok(_) => progress.done(),
+        Ok(result) => {
+            let left: Vec<&str> =
+                result["left"].as_array().into_iter().flatten().filter_map(|left| left.as_str()).collect();
+            if !left.is_empty() {
+                progress.end();
+                return Err(Failure::Degraded(format!(
+                    "not everything is written back: {}. The other disks have all their data. \"dcd status {}\" says what to do",
+                    left.join("; "),
+                    args.file.display()
+                )));
+            }
+            progress.done()
+        }
         Err(error) => {
             progress.end();
             return Err(error.into());

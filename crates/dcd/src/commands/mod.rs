@@ -19,6 +19,7 @@ mod list;
 mod log;
 mod man;
 mod metrics;
+mod one_disk;
 mod remove;
 mod rescue;
 mod serve;

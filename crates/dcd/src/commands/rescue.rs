@@ -9,6 +9,7 @@ use dcd_engine::{Extent, LINE_BYTES, Lba};
 use dcd_stack::HumanBytes;
 
 use crate::cli::Rescue;
+use crate::commands::one_disk;
 use crate::failure::Failure;
 use crate::output::no_json;
 use crate::progress::{Progress, say_so_when_interrupted};
@@ -17,7 +18,7 @@ use crate::session::devices::Purpose;
 use crate::session::judge::judge_rescue;
 use crate::session::machine::this;
 use crate::session::open::{OpenedCache, tell_missing_legs};
-use crate::session::record::{Attachment, AttachmentState, LogSeen, RecordSeen};
+use crate::session::record::{Attachment, AttachmentState, LogSeen, RecordSeen, Refusal};
 use crate::session::started::StartedPart;
 use crate::session::survey::inspect;
 use crate::session::take_over::went_on_without;
@@ -26,6 +27,9 @@ use crate::session::take_over::went_on_without;
 const LISTED_MAX: usize = 100;
 
 pub fn run(args: &Rescue) -> Result<(), Failure> {
+    if let Some(disk) = &args.disk {
+        return one_disk::rescue(args, disk);
+    }
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     let purpose = if args.list { Purpose::Look } else { Purpose::Change };
     if !args.list {
@@ -41,7 +45,18 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     let (mut refusal, mut given_up) = (None, false);
     for choice in choice.of_disks() {
         let (cache, _) = inspect(&choice)?;
-        match judge_rescue(&choice, &cache, this(), args.force).err() {
+        let judged =
+            judge_rescue(&choice, &cache, this(), args.force).map_err(|refusal| match cache.missing {
+                None => refusal,
+                Some(_) => Refusal {
+                    action: format!(
+                        "{}. \"dcd rescue --disk NAME\" writes back one of the others",
+                        refusal.action
+                    ),
+                    ..refusal
+                },
+            });
+        match judged.err() {
             Some(refusal) if !args.list || matches!(cache.log, LogSeen::Missing(_)) => {
                 return Err(refusal.into());
             }

@@ -129,7 +129,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     let tls = tls.map(|tls| Arc::new(tls.config));
     let places = listen(&site, &caches, &stack, &mut driver, tls, spins)?;
-    nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
+    if !site.is_missing(site.served_disks()[0]) {
+        nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
+    }
     served.stop_at_once = watch.end();
     served.announce(announcement(&site, places, args.quiet), &driver);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
@@ -183,7 +185,7 @@ fn tell_larger(file: &StackFile, stack: &Stack, parts: &Parts) {
             if disk <= cache {
                 continue;
             }
-            if file.is_free_place(name) {
+            if file.is_free_place(name) || file.is_missing(name) {
                 continue;
             }
             let which = if names.len() > 1 { format!(" \"{name}\"") } else { String::new() };
@@ -234,6 +236,7 @@ fn leave_out(site: &mut Site, degraded: Option<Option<Nanos>>) -> Result<Vec<Str
     }
     site.asked.degraded_members |= degraded.is_some();
     site.asked.degraded_legs |= degraded.is_some();
+    site.asked.degraded_disks |= degraded.is_some();
     let export = site.export.clone();
     start::leave_out(site, &[&export])
 }
@@ -342,7 +345,7 @@ fn listen(
         .served_disks()
         .into_iter()
         .enumerate()
-        .filter(|(_, name)| !site.is_free_place(name))
+        .filter(|(_, name)| !site.is_free_place(name) && !site.is_missing(name))
         .map(|(disk, name)| (disk, name, stack.geometry(stack.disk(disk))))
         .collect();
     let mut places = Vec::new();

@@ -32,6 +32,9 @@ pub fn run(args: &Stop) -> Result<(), Failure> {
     }
     // The server closes its devices after that.
     client.wait_for_end()?;
+    for left in ended["left"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        eprintln!("dcd: {left}, which loses nothing");
+    }
     match ended["trouble"].as_str() {
         Some(trouble) => Err(Failure::Failed(trouble.to_owned())),
         None => Ok(()),

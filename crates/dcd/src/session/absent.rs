@@ -1,4 +1,4 @@
-//! Members and spares of arrays, and legs of logs, whose devices are missing.
+//! Members and spares of arrays, legs of logs, and data disks of logs with several, whose devices are missing.
 //!
 //! | the device that is missing                                   | a start                                   |
 //! |----------------------------------------------------------------|-------------------------------------------|
@@ -7,15 +7,18 @@
 //! | is a member                                                    | is refused, unless the user has allowed it |
 //! | is a leg, and the labels say that it has failed                | goes on without it                        |
 //! | is a leg                                                       | is refused, unless a person has allowed it |
+//! | is a data disk of several, and the log is there                | is refused, unless the user has allowed it |
 //!
 //! A member that is only late would lack what is written meanwhile, and one more failure would lose data. A leg that is only late may have
-//! writes that were acknowledged while the others were away: only a person who has looked can say that it is gone.
+//! writes that were acknowledged while the others were away: only a person who has looked can say that it is gone. A data disk that is only
+//! late loses nothing: the log keeps what it has for it. But its path may be wrong, and its clients wait for it.
 
 use dcd_engine::raid::members_named;
 
-use crate::session::choice::{ArrayChoice, place};
+use crate::session::choice::{ArrayChoice, CacheChoice, place};
+use crate::session::judge::CacheSeen;
 use crate::session::members::{Devices, Standing};
-use crate::session::record::Refusal;
+use crate::session::record::{LogSeen, Refusal};
 
 /// Decides if an array may start without its devices `absent`. `degraded`: even if no superblock calls them failed. Returns the names of
 /// all devices that are left out, and a line for the administrator about each.
@@ -37,6 +40,77 @@ pub fn without<'a>(
     };
     let told = names.iter().map(told).collect();
     Ok((names, told))
+}
+
+/// Decides if a log may start without the data disks of several that are missing. `allowed`: the user has said so. Returns their numbers, and
+/// a line for the administrator about each.
+pub fn without_disks(
+    choice: &CacheChoice,
+    seen: &[CacheSeen],
+    allowed: bool,
+) -> Result<(Vec<usize>, Vec<String>), Refusal> {
+    let all = choice.of_disks();
+    let missing: Vec<(&CacheChoice, &String)> =
+        all.iter().zip(seen).filter_map(|(choice, seen)| Some((choice, seen.missing.as_ref()?))).collect();
+    let [(first, why), ..] = missing.as_slice() else { return Ok((Vec::new(), Vec::new())) };
+    let is_known = |choice: &CacheChoice| {
+        let superblock = seen[choice.disk].superblock.as_ref();
+        superblock.is_some_and(|superblock| {
+            choice.disk < superblock.space().count() && superblock.space().sectors(choice.disk) > 0
+        })
+    };
+    // Without a log, or with nothing to serve, the disks are judged one by one.
+    let has_log = matches!(seen[first.disk].log, LogSeen::Present { .. });
+    if !has_log || !missing.iter().all(|(choice, _)| is_known(choice)) {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let is_free = |choice: &&CacheChoice| choice.site.is_free_place(&choice.data);
+    if missing.len() == all.iter().filter(|choice| !is_free(choice)).count() {
+        let names: Vec<String> = missing.iter().map(|(choice, _)| named(choice)).collect();
+        return Err(Refusal::new(
+            format!("all data disks of \"{}\" are missing: {}", choice.layer, names.join(", ")),
+            "reconnect them, or correct their paths in the stack file: the log keeps what it has for them",
+        ));
+    }
+    if !allowed {
+        let others: Vec<String> = missing[1..].iter().map(|(choice, _)| named(choice)).collect();
+        let refusal = missing_disk(first, why);
+        return Err(match others.as_slice() {
+            [] => refusal,
+            others => Refusal {
+                reason: format!("{}. Also missing: {}", refusal.reason, others.join(", ")),
+                ..refusal
+            },
+        });
+    }
+    let stack = choice.site.path.display();
+    let told = |(choice, why): &(&CacheChoice, &String)| {
+        format!(
+            "log cache \"{}\": data disk {} is missing, and is not served ({why}). The log keeps what it has for it. Reconnect it, then \
+             start the server again: dcd stop --for-restart {stack} && dcd serve {stack}",
+            choice.layer,
+            named(choice)
+        )
+    };
+    Ok((missing.iter().map(|(choice, _)| choice.disk).collect(), missing.iter().map(told).collect()))
+}
+
+/// Refuses what needs a data disk of several that is missing.
+pub fn missing_disk(choice: &CacheChoice, why: &str) -> Refusal {
+    let stack = choice.site.path.display();
+    Refusal::new(
+        format!("data disk {} of \"{}\" is missing: {why}", named(choice), choice.layer),
+        format!(
+            "reconnect it, or correct its path in the stack file. Or serve the other disks without it: \"dcd serve --degraded {stack}\". \
+             Nothing is lost by that: the log keeps what it has for the missing disk"
+        ),
+    )
+}
+
+/// Returns the name of a data disk, and its path.
+fn named(choice: &CacheChoice) -> String {
+    let path = choice.site.path_below(&choice.data).map(|path| format!(" ({})", path.display()));
+    format!("\"{}\"{}", choice.data, path.unwrap_or_default())
 }
 
 /// An array that lacks devices, as the superblocks of the others describe it.

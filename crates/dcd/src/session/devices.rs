@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use dcd_engine::log_cache::MemoryPlace;
+use dcd_engine::log_cache::{MemoryPlace, PART_SECTORS};
 use dcd_engine::{
     BlockDevice, DeviceIndex, Geometry, Io, IoResult, LayerIndex, Nanos, Output, Pump, Report, SECTOR_BYTES,
     Stack,
@@ -212,6 +212,7 @@ impl<'a> Opener<'a> {
     fn spec(&self, device: &DeclaredDevice, read_only: bool) -> dcd_io::DeviceSpec {
         let (path, size) = match &device.source {
             DeviceSource::Memory { size } => return dcd_io::DeviceSpec::Memory { bytes: *size },
+            DeviceSource::Missing => return dcd_io::DeviceSpec::Missing { sectors: PART_SECTORS },
             DeviceSource::Remote(remote) => return remote_spec(remote, device.read_only),
             DeviceSource::Path { path, size } => (path, *size),
         };

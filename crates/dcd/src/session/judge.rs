@@ -57,8 +57,10 @@ pub struct PlainSeen {
 pub struct CacheSeen {
     pub log: LogSeen,
     pub superblock: Option<LogSuperblock>,
-    /// None for a data disk in RAM, or one that is not one range of a device or array.
+    /// None for a data disk in RAM, or one that is not one range of a device or array, or that is missing.
     pub record: Option<RecordSeen>,
+    /// The reason why a data disk of several cannot be read, if it is missing.
+    pub missing: Option<String>,
 }
 
 /// Decisions about a start that is not refused.
@@ -70,6 +72,8 @@ pub struct StartPlan {
     devices: Vec<(String, Vec<String>)>,
     /// Missing legs that are left out, by their mirror.
     legs: Vec<(String, Vec<String>)>,
+    /// Missing data disks of logs with several.
+    disks: Vec<String>,
     /// First attachments of the data disks that have no record, by their cache and number.
     pub unrecorded: BTreeMap<(String, usize), Attachment>,
 }
@@ -79,6 +83,7 @@ impl StartPlan {
     pub fn prepare(&self, site: &mut Site, parts: &[&str]) {
         self.devices.iter().for_each(|(array, names)| site.file.leave_out(array, names));
         self.legs.iter().for_each(|(mirror, names)| site.file.leave_out_legs(mirror, names));
+        self.disks.iter().for_each(|disk| site.file.leave_out_disk(disk));
         if !self.told.is_empty() {
             site.file.keep_only(parts);
         }
@@ -120,7 +125,13 @@ pub fn judge(file: &StackFile, seen: &SeenStack, asked: &Asked) -> Result<StartP
     for layer in caches {
         let Some(cache) = seen.caches.get(&layer.name) else { continue };
         let choice = CacheChoice::of(file.clone(), Some(&layer.name)).expect("it is one of the file's");
-        for (choice, seen_of) in choice.of_disks().iter().zip(cache) {
+        let (missing, told) = absent::without_disks(&choice, cache, asked.degraded_disks)
+            .map_err(|refusal| of_cache(file, &layer.name, refusal))?;
+        plan.told.extend(told);
+        let disks = choice.of_disks();
+        let present = disks.iter().zip(cache).filter(|(choice, _)| !missing.contains(&choice.disk));
+        plan.disks.extend(missing.iter().map(|disk| disks[*disk].data.clone()));
+        for (choice, seen_of) in present {
             let unrecorded = judge_cache(choice, seen_of, seen.machine, asked)?;
             plan.unrecorded.extend(unrecorded.map(|found| ((layer.name.clone(), choice.disk), found)));
         }
@@ -201,6 +212,9 @@ fn admit_cache(
     machine: u64,
     asked: &Asked,
 ) -> Result<Option<Attachment>, Refusal> {
+    if let Some(why) = &seen.missing {
+        return Err(absent::missing_disk(choice, why));
+    }
     if let Some(superblock) = &seen.superblock {
         admit_machine(superblock, machine, asked)?;
     }

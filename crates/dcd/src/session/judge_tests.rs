@@ -74,7 +74,8 @@ fn cache(log: LogSeen, machine: u64, record: Option<RecordSeen>) -> SeenStack {
         LogSeen::Present { state, .. } => Some(superblock(*state, machine)),
         LogSeen::Missing(_) => None,
     };
-    let caches = [("cache".to_owned(), vec![CacheSeen { log, superblock: found, record }])].into();
+    let caches =
+        [("cache".to_owned(), vec![CacheSeen { log, superblock: found, record, missing: None }])].into();
     SeenStack { machine: THIS, caches, ..SeenStack::default() }
 }
 
@@ -373,7 +374,7 @@ fn the_first_refused_cache_in_the_stack_file_is_named() {
     let text = text + &["one", "two", "three"].map(cache_of).concat();
     let seen = |name: &str| {
         let record = Some(record(Vec::new()));
-        (name.to_owned(), vec![CacheSeen { log: missing(), superblock: None, record }])
+        (name.to_owned(), vec![CacheSeen { log: missing(), superblock: None, record, missing: None }])
     };
     let seen = SeenStack { caches: ["one", "two"].map(seen).into(), ..SeenStack::default() };
     let refusal = judge(&file(&text), &seen, &Asked::default()).err().unwrap();

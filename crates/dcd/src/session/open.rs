@@ -23,7 +23,7 @@ use crate::session::machine;
 use crate::session::record::{DiskRecord, Refusal};
 use crate::session::site::Site;
 use crate::session::started::StartedPart;
-use crate::session::survey::{array_record, for_looks, legs_of, record, start, target};
+use crate::session::survey::{array_record, for_looks, legs_of, record, start, target, why_missing};
 
 /// Number of bytes at the start of a file that tell a log from a text.
 const LOG_START_BYTES: u64 = 16 << 10;
@@ -43,7 +43,11 @@ impl OpenedCache {
     /// Opens both parts of a cache. A command that changes them asks the judge first: a refusal changes not even the label of a leg.
     pub fn open(choice: &CacheChoice, purpose: Purpose) -> Result<OpenedCache, Failure> {
         let create = purpose == Purpose::Create;
-        let choice = &choice.holding(purpose);
+        let mut choice = choice.holding(purpose);
+        if purpose == Purpose::Look {
+            leave_out_missing(&mut choice)?;
+        }
+        let choice = &choice;
         let log_array = if create { array_record(&choice.site, &choice.log)? } else { None };
         let of_arrays = choice.disks().iter().map(|disk| array_record(&choice.site, disk));
         let of_arrays = of_arrays.collect::<Result<Vec<_>, _>>()?;
@@ -70,6 +74,17 @@ impl OpenedCache {
         let data = JoinedDisks::new(choice.disks().iter().map(|disk| part(disk)).collect());
         Ok(OpenedCache { log, data, records, log_record, parts })
     }
+}
+
+/// Leaves the data disks of several out that are missing: a look at the log needs none.
+fn leave_out_missing(choice: &mut CacheChoice) -> Result<(), Failure> {
+    for own in choice.of_disks() {
+        if let Some(why) = why_missing(&own)? {
+            eprintln!("dcd: data disk \"{}\" is missing, and is not looked at: {why}", own.data);
+            choice.site.file.leave_out_disk(&own.data);
+        }
+    }
+    Ok(())
 }
 
 /// The log that `check` and `dump` look at: of a cache in a stack file, or a device or file of its own.

@@ -22,7 +22,7 @@ pub fn leave_out(site: &mut Site, parts: &[&str]) -> Result<Vec<String>, Failure
 }
 
 /// Waits for all devices of the stack, except those that are known to have failed, and then does what [`leave_out`] does. Members that are
-/// still missing after `wait` may be left out.
+/// still missing after `wait` may be left out, and so may data disks of a log with several.
 pub fn leave_out_after(site: &mut Site, wait: Duration) -> Result<Vec<String>, Failure> {
     let until = Instant::now() + wait;
     let export = site.export.clone();
@@ -42,7 +42,7 @@ pub fn leave_out_after(site: &mut Site, wait: Duration) -> Result<Vec<String>, F
             Err(failure @ Failure::Busy(_)) => return Err(failure),
             Ok(_) | Err(_) if Instant::now() >= until => {
                 drop(left);
-                site.asked.degraded_members = true;
+                (site.asked.degraded_members, site.asked.degraded_disks) = (true, true);
                 return leave_out(site, &[&export]);
             }
             Ok(_) | Err(_) => std::thread::sleep(LOOK_INTERVAL),

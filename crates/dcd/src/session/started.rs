@@ -11,7 +11,7 @@ use dcd_stack::LayerStatus;
 use crate::advice::Advised;
 use crate::failure::Failure;
 use crate::session::devices::FilePump;
-use crate::session::running::RunningCaches;
+use crate::session::running::{Note, RunningCaches};
 
 struct StartedStack {
     stack: Stack,
@@ -24,7 +24,7 @@ struct StartedStack {
 struct NotedPump {
     files: FilePump,
     caches: RunningCaches,
-    /// Result of the stop of a layer.
+    /// Result of the drain or the stop of a layer.
     ended: Option<Result<(), Unfinished>>,
 }
 
@@ -38,7 +38,7 @@ impl Pump for NotedPump {
         for (layer, report) in self.files.take_reports() {
             match report {
                 Report::LogFailed => {}
-                Report::Stopped => {
+                Report::Stopped | Report::Drained => {
                     self.ended = Some(Ok(()));
                     continue;
                 }
@@ -46,7 +46,7 @@ impl Pump for NotedPump {
                     self.ended = Some(Err(why));
                     continue;
                 }
-                Report::Drained | Report::WritesThrough | Report::Array(_) | Report::Notice => continue,
+                Report::WritesThrough | Report::Array(_) | Report::Notice => continue,
             }
             match self.caches.log_failed(self.files.now(), stack, layer) {
                 Ok(told) => eprintln!("dcd: {told}"),
@@ -61,11 +61,11 @@ impl Pump for NotedPump {
 }
 
 impl StartedStack {
-    /// Stops an array, which then records that it stopped cleanly: otherwise its next start has to assume a crash.
-    fn stop(&mut self, array: LayerIndex) -> Result<(), Unfinished> {
+    /// Has a layer drain or stop, and waits for its answer. An array that was not stopped has to assume a crash at its next start.
+    fn control(&mut self, layer: LayerIndex, control: Control) -> Result<(), Unfinished> {
         let StartedStack { stack, pump, .. } = self;
         pump.ended = None;
-        stack.control(pump.now(), array, Control::Stop);
+        stack.control(pump.now(), layer, control);
         loop {
             if let Some(ended) = pump.ended.take() {
                 return ended;
@@ -82,7 +82,7 @@ impl Drop for StartedStack {
             return;
         }
         while let Some(array) = self.arrays.pop() {
-            if let Err(why) = self.stop(array) {
+            if let Err(why) = self.control(array, Control::Stop) {
                 eprintln!("dcd: an array did not stop cleanly, and its next start recovers from that: {why}");
             }
         }
@@ -118,6 +118,24 @@ impl Started {
     pub fn status(&self, layer: LayerIndex) -> LayerStatus {
         let StartedStack { stack, pump, .. } = &*self.shared.borrow();
         LayerStatus::of(stack, layer, pump.now())
+    }
+
+    /// Has a log cache write back what it can.
+    pub fn drain(&self, cache: LayerIndex) -> Result<(), Unfinished> {
+        self.shared.borrow_mut().control(cache, Control::Drain)
+    }
+
+    /// Stops a log cache, and notes that in the records of its disks.
+    pub fn stop(&self, cache: LayerIndex) -> Result<(), Failure> {
+        let shared = &mut *self.shared.borrow_mut();
+        shared.control(cache, Control::Stop).map_err(|why| Failure::Failed(why.to_string()))?;
+        let StartedStack { stack, pump, .. } = shared;
+        if let Some(status) = LayerStatus::of(stack, cache, pump.now()).into_log_cache() {
+            pump.caches.note(stack.layer_name(cache), &Note::Stopped(status))?;
+        }
+        // There is nothing more to note.
+        pump.caches = RunningCaches::default();
+        Ok(())
     }
 
     pub fn geometry(&self, target: Target) -> Geometry {

@@ -8,7 +8,7 @@ use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::log_cache::offline::{live_superblock, read_copies, read_superblock};
 use dcd_engine::mirror::{FoundLabel, Label, MirrorStatus};
-use dcd_engine::{BlockDevice, Target};
+use dcd_engine::{BlockDevice, ErrorKind, Lba, SECTOR_BYTES, Target};
 use dcd_stack::{DeviceSource, LayerKind, LayerSpec, Parts};
 
 use crate::failure::Failure;
@@ -222,9 +222,12 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
             let record = open_record(choice)?;
             let seen = record.as_ref().map(|record| record.seen(None)).transpose()?;
             let log = LogSeen::Missing(failure.to_string());
-            return Ok((CacheSeen { log, superblock: None, record: seen }, record));
+            return Ok((CacheSeen { log, superblock: None, record: seen, missing: None }, record));
         }
     };
+    if let Some(why) = why_missing(choice)? {
+        return Ok((CacheSeen { log, superblock, record: None, missing: Some(why) }, None));
+    }
     let record = open_record(choice)?;
     if let LogSeen::Missing(why) = &mut log {
         let (offline, parts) = start(&choice.site, &[&choice.data], Purpose::Look)?;
@@ -234,7 +237,38 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
     }
     let cache = superblock.as_ref().map(|superblock| uuid_text(superblock.cache_uuid));
     let seen = record.as_ref().map(|record| record.seen(cache.as_deref())).transpose()?;
-    Ok((CacheSeen { log, superblock, record: seen }, record))
+    Ok((CacheSeen { log, superblock, record: seen, missing: None }, record))
+}
+
+/// Says why a data disk of several cannot be read; none if it can be, or if another reason than its absence is reported when it is opened.
+pub fn why_missing(choice: &CacheChoice) -> Result<Option<String>, Failure> {
+    let site = &choice.site;
+    let Some(device) = site.bottom_device(&choice.data).filter(|_| choice.disks().len() > 1) else {
+        return Ok(None);
+    };
+    match &device.source {
+        DeviceSource::Memory { .. } => return Ok(None),
+        DeviceSource::Missing => return Ok(Some("it is left out".to_owned())),
+        DeviceSource::Remote(_) if !device.is_there() => {
+            return Ok(Some("its server does not answer".to_owned()));
+        }
+        DeviceSource::Path { path, .. } if !device.is_there() => {
+            let is_there = std::fs::symlink_metadata(path).is_ok();
+            return Ok(Some(if is_there { "it has no medium" } else { "it does not exist" }.to_owned()));
+        }
+        DeviceSource::Path { .. } | DeviceSource::Remote(_) => {}
+    }
+    let (offline, parts) = start(site, &[&choice.data], Purpose::Look)?;
+    let mut disk = offline.part(target(&parts, &choice.data));
+    let block = disk.geometry().logical_block_bytes as usize;
+    match disk.read(Lba(0), block) {
+        Err(error) if error.kind == ErrorKind::Medium => {
+            // A bad block alone is no reason.
+            let last = disk.geometry().sectors - block as u64 / SECTOR_BYTES;
+            Ok(disk.read(Lba(last), block).err().map(|_| "it cannot be read".to_owned()))
+        }
+        _ => Ok(None),
+    }
 }
 
 fn look_at_log(choice: &CacheChoice) -> Result<(LogSeen, Option<LogSuperblock>), Failure> {

@@ -67,7 +67,7 @@ fn a_survey_notes_what_is_missing_and_what_has_no_log() {
     assert_eq!((failure, seen.caches.len()), (None, 1));
     assert!(matches!(
         &seen.caches["cache"][0],
-        CacheSeen { log: LogSeen::Missing(_), superblock: None, record: None }
+        CacheSeen { log: LogSeen::Missing(_), superblock: None, record: None, missing: None }
     ));
 
     let legs = "log = [\"a\", \"b\"]\n[device.a]\npath = \"a\"\n[device.b]\nmemory = \"16MiB\"\n";

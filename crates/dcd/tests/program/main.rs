@@ -19,6 +19,7 @@ mod legs;
 mod lifecycle;
 mod messages;
 mod metrics;
+mod missing;
 mod non_volatile;
 mod offline;
 mod refusals;

@@ -9,12 +9,12 @@ use crate::common::{MIB, Nbd, Place, Server, expect, original, tool};
 use crate::kill::{Oracle, next};
 
 /// A disk's name and size in MiB.
-const HOME: (&str, u64) = ("home", 16);
-const MAIL: (&str, u64) = ("mail", 20);
-const POOL: (&str, u64) = ("pool", 24);
+pub const HOME: (&str, u64) = ("home", 16);
+pub const MAIL: (&str, u64) = ("mail", 20);
+pub const POOL: (&str, u64) = ("pool", 24);
 
 /// A stack whose log has these disks, which are made where they are missing. Nothing is destaged by itself.
-fn stack(place: &Place, disks: &[(&str, u64)], more: &str) {
+pub fn stack(place: &Place, disks: &[(&str, u64)], more: &str) {
     let mut text = format!(
         "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n{more}[device.log]\npath = \"log.img\"\n"
     );
@@ -33,12 +33,12 @@ fn stack(place: &Place, disks: &[(&str, u64)], more: &str) {
     fs::write(place.stack(), text).unwrap();
 }
 
-fn of(place: &Place, disk: &str) -> Nbd {
+pub fn of(place: &Place, disk: &str) -> Nbd {
     let export = if disk == "home" { "" } else { disk };
     Nbd::connect_to(&place.path("nbd.sock"), export).unwrap()
 }
 
-fn write(place: &Place, disk: &str, seed: u8) {
+pub fn write(place: &Place, disk: &str, seed: u8) {
     let mut nbd = of(place, disk);
     for block in 0..40u64 {
         nbd.write(block * 96 * 1024, &vec![seed ^ block as u8; 4096]).unwrap();
@@ -48,7 +48,7 @@ fn write(place: &Place, disk: &str, seed: u8) {
 }
 
 /// The content of a disk after [`write`].
-fn written((_, mib): (&str, u64), seed: u8) -> Vec<u8> {
+pub fn written((_, mib): (&str, u64), seed: u8) -> Vec<u8> {
     let mut bytes = original(mib * MIB);
     for block in 0..40 {
         bytes[block * 96 * 1024..][..4096].fill(seed ^ block as u8);
@@ -56,7 +56,7 @@ fn written((_, mib): (&str, u64), seed: u8) -> Vec<u8> {
     bytes
 }
 
-fn is_there(place: &Place, disk: (&str, u64), seed: u8) -> bool {
+pub fn is_there(place: &Place, disk: (&str, u64), seed: u8) -> bool {
     let mut nbd = of(place, disk.0);
     assert_eq!(nbd.bytes, disk.1 * MIB);
     let read: Vec<u8> = (0..disk.1).flat_map(|mib| nbd.read(mib * MIB, MIB as usize).unwrap()).collect();
@@ -64,20 +64,20 @@ fn is_there(place: &Place, disk: (&str, u64), seed: u8) -> bool {
     read == written(disk, seed)
 }
 
-fn bare(place: &Place, disk: &str) -> Vec<u8> {
+pub fn bare(place: &Place, disk: &str) -> Vec<u8> {
     fs::read(place.path(&format!("{disk}.img"))).unwrap()
 }
 
-fn record(place: &Place, disk: &str) -> Value {
+pub fn record(place: &Place, disk: &str) -> Value {
     let text = fs::read_to_string(place.path(&format!("{disk}.img.dcd"))).unwrap();
     serde_json::from_str::<Value>(&text).unwrap()["attachments"][0].clone()
 }
 
-fn status(place: &Place) -> Value {
+pub fn status(place: &Place) -> Value {
     serde_json::from_slice(&place.run("status", &["--json"]).stdout).unwrap()
 }
 
-fn three() -> (Place, Server) {
+pub fn three() -> (Place, Server) {
     let place = Place::new();
     stack(&place, &[HOME, MAIL, POOL], "");
     expect(&place.run("format", &[]), 0, "for 60 MiB of data");

@@ -13,7 +13,7 @@ use super::destager::{Destager, Destagers};
 use super::disks::{AddressSpace, DataDisks, PART_SECTORS};
 use super::env::{DATA, LOG, data_port};
 use super::error::{LogError, OtherData};
-use super::fingerprint::{Comparison, CoveredLines, LineContent};
+use super::fingerprint::{Comparison, CoveredLines, LineContent, RetainedFingerprint};
 use super::format::{Entry, EntryKind, Header, LogState, LogSuperblock, MemoryMark, NO_COPIES, OtherDisk};
 use super::index::Index;
 use super::keep::Keep;
@@ -108,7 +108,7 @@ pub fn activate(
     refuse_out_of_use(&superblock)?;
     refuse_disks(&superblock, &config, disks, below)?;
     refuse_other_machine(&superblock, &config)?;
-    check_sizes(&superblock, log, Some(data))?;
+    check_sizes(&superblock, log, Some(data).filter(|_| !config.is_missing(0)))?;
     if !(2..=usize::from(u16::MAX)).contains(&config.segment_buffers) {
         return Err(LogError::Options(
             "segment-buffers must be from 2 to 65535: one is filled while others are written",
@@ -137,7 +137,7 @@ pub fn activate(
     if replayed.2.next_seq + replayed.2.records_dropped < taken.end {
         return Err(LogError::NotTaken);
     }
-    let (mut replay, comparisons, walked) = replayed;
+    let (mut replay, identities, walked) = replayed;
     replay.check(&config)?;
     replay.doubt_kept(&config, &mut superblock, &walked);
     // A walk that skipped nothing has found all clean copies from the superblock's tail on.
@@ -145,18 +145,21 @@ pub fn activate(
     let keeps = config.reads == Reads::Keep || config.writes == WriteRoute::Through && !log.rotational;
     let from = (whole && keeps).then(|| superblock.segment_of(superblock.tail_sector));
     replay.purge_before(&superblock, &walked, from.is_none());
-    let Replay { index, segments, .. } = replay;
+    let Replay { mut index, segments, .. } = replay;
+    if config.canary.is(LogCanary::FreeMissing) {
+        free_missing(&config, &superblock, &mut index);
+    }
     check_blocks(&superblock.space(), &index, below)?;
-    let mut kept = check_identity(&superblock, (comparisons, &walked), &index, below)?;
+    let mut kept = check_identity(&superblock, (identities, &walked), &index, below)?;
     if config.grow {
-        grow(&mut superblock, &mut kept, below)?;
+        grow(&config, &mut superblock, &mut kept, below)?;
     }
     let ring = ring_of(&superblock, from, &walked, &segments);
     let before = superblock.clone();
     begin_epoch(&mut superblock, from.is_some(), &walked, &kept);
     superblock.machine = config.machine;
     superblock.memory = None;
-    for disk in 0..disks {
+    for disk in (0..disks).filter(|disk| !config.is_missing(*disk)) {
         flush_data(&mut PortDevice { ports: below, port: data_port(disk) })?;
     }
     let mut device = PortDevice { ports: below, port: LOG };
@@ -194,7 +197,14 @@ fn refuse_disks(
     if recorded.count() != disks {
         return Err(LogError::Disks { found: disks, recorded: recorded.count() });
     }
-    for disk in 1..disks {
+    let is_known = |disk: &usize| recorded.sectors(*disk) > 0;
+    let missing: Vec<usize> = (0..disks).filter(|disk| config.is_missing(*disk)).collect();
+    if missing.len() == disks || !missing.iter().all(is_known) {
+        return Err(LogError::Options(
+            "only data disks that the log knows may be missing, and not all of them",
+        ));
+    }
+    for disk in (1..disks).filter(|disk| !config.is_missing(*disk)) {
         let (found, recorded) = (below.geometry(data_port(disk)).sectors, recorded.sectors(disk));
         if found < recorded {
             return Err(LogError::Smaller { which: "data disk", found, recorded });
@@ -245,19 +255,49 @@ struct WalkReceivers<'a, 'm> {
     superblock: &'a LogSuperblock,
     taker: &'a mut Taker<'m>,
     replay: &'a mut Replay,
-    comparisons: &'a mut [Comparison],
+    identities: &'a mut [DiskIdentity],
     canary: Planted<LogCanary>,
+}
+
+/// What the walk finds about the identity of a data disk.
+enum DiskIdentity {
+    Compared(Comparison),
+    /// The disk is missing: whoever starts the cache with it compares it.
+    Retained(RetainedFingerprint),
+}
+
+impl DiskIdentity {
+    fn record(&mut self, header: &Header) {
+        match self {
+            DiskIdentity::Compared(comparison) => comparison.record(header),
+            DiskIdentity::Retained(retained) => retained.record(header),
+        }
+    }
+}
+
+impl WalkReceivers<'_, '_> {
+    /// True for a record of a missing disk alone.
+    fn is_of_missing(&self, header: &Header) -> bool {
+        let is_missing = |entry: &Entry| {
+            let disk = self.superblock.space().disk_of(entry.extent.start);
+            matches!(self.identities.get(disk), Some(DiskIdentity::Retained(_)))
+        };
+        header.entries.iter().all(is_missing)
+    }
 }
 
 impl Visitor for WalkReceivers<'_, '_> {
     fn record(&mut self, header: &Header, _bad: &[usize]) {
+        if self.canary.is(LogCanary::SkipMissing) && self.is_of_missing(header) {
+            return;
+        }
         if self.canary.is(LogCanary::OtherDisk) {
             let mut header = header.clone();
             header.entries.iter_mut().for_each(|entry| entry.extent.start.0 %= PART_SECTORS);
             return self.replay.record(&header);
         }
         self.replay.record(header);
-        self.comparisons.iter_mut().for_each(|comparison| comparison.record(header));
+        self.identities.iter_mut().for_each(|identity| identity.record(header));
     }
 
     fn upcoming(&mut self, headers: &mut dyn Iterator<Item = &Header>) {
@@ -283,7 +323,7 @@ fn replay_either(
     summaries: bool,
     taker: &mut Taker<'_>,
     below: &mut dyn Ports,
-) -> Result<(Replay, Vec<Comparison>, Walked), LogError> {
+) -> Result<(Replay, Vec<DiskIdentity>, Walked), LogError> {
     match replay(config, superblock, summaries, taker, below) {
         Err(LogError::Recover(RecoverError::Damage(_))) if summaries => {
             replay(config, superblock, false, taker, below)
@@ -299,27 +339,34 @@ fn replay(
     summaries: bool,
     taker: &mut Taker<'_>,
     below: &mut dyn Ports,
-) -> Result<(Replay, Vec<Comparison>, Walked), LogError> {
+) -> Result<(Replay, Vec<DiskIdentity>, Walked), LogError> {
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
     let disks = 0..superblock.space().count();
-    let space =
-        AddressSpace::new(disks.clone().map(|disk| below.geometry(data_port(disk)).sectors).collect());
+    let sectors_of = |disk: usize| match config.is_missing(disk) {
+        true => superblock.space().sectors(disk),
+        false => below.geometry(data_port(disk)).sectors,
+    };
+    let space = AddressSpace::new(disks.clone().map(sectors_of).collect());
     let index = Index::new(superblock, space, blocks + TABLE_SLACK_LINES);
     let mut replay = Replay { index, segments: Vec::new(), overflow: false, invalidates: false };
     let (accept_damage, canary) = (config.accept_damage, config.canary);
     let options = WalkOptions { accept_damage, summaries, canary, ..WalkOptions::default() };
-    let mut comparisons = Vec::new();
+    let mut identities = Vec::new();
     for disk in disks {
+        if config.is_missing(disk) {
+            let exact = canary.is(LogCanary::ExactMissing);
+            identities.push(DiskIdentity::Retained(RetainedFingerprint::new(superblock, disk, exact)));
+            continue;
+        }
         let comparison =
             Comparison::new(superblock, disk, &mut PortDevice { ports: below, port: data_port(disk) });
-        comparisons.push(comparison.map_err(LogError::io("reading the data disk"))?);
+        identities.push(DiskIdentity::Compared(comparison.map_err(LogError::io("reading the data disk"))?));
     }
     let mut device = PortDevice { ports: below, port: LOG };
-    let (replay_to, comparisons_to) = (&mut replay, &mut comparisons);
-    let mut start =
-        WalkReceivers { superblock, taker, replay: replay_to, comparisons: comparisons_to, canary };
+    let (replay_to, identities_to) = (&mut replay, &mut identities);
+    let mut start = WalkReceivers { superblock, taker, replay: replay_to, identities: identities_to, canary };
     let walked = walk(&mut device, superblock, options, &mut start)?;
-    Ok((replay, comparisons, walked))
+    Ok((replay, identities, walked))
 }
 
 /// Begins an epoch. `remembers`: the next walk begins where this one began.
@@ -377,12 +424,20 @@ fn flush_data(data: &mut dyn BlockDevice) -> Result<(), LogError> {
 /// Rule 11: checks by the fingerprints that the data disks are unchanged; returns their present fingerprints.
 fn check_identity(
     superblock: &LogSuperblock,
-    (comparisons, walked): (Vec<Comparison>, &Walked),
+    (identities, walked): (Vec<DiskIdentity>, &Walked),
     index: &Index,
     below: &mut dyn Ports,
 ) -> Result<Vec<CoveredLines>, LogError> {
     let mut kept = Vec::new();
-    for (disk, comparison) in comparisons.into_iter().enumerate() {
+    for (disk, identity) in identities.into_iter().enumerate() {
+        let comparison = match identity {
+            DiskIdentity::Compared(comparison) => comparison,
+            DiskIdentity::Retained(mut retained) => {
+                retained.end_walk(walked);
+                kept.push(CoveredLines::retained(retained));
+                continue;
+            }
+        };
         let found = comparison.finish(&mut PortDevice { ports: below, port: LOG }, walked)?;
         if let Some(first) = found.differing.first() {
             let lines = found.differing.len();
@@ -416,13 +471,14 @@ fn covered(
 
 /// Serves all of the data disks that have grown. Their fingerprints then cover other lines.
 fn grow(
+    config: &LogCacheConfig,
     superblock: &mut LogSuperblock,
     kept: &mut [CoveredLines],
     below: &mut dyn Ports,
 ) -> Result<(), LogError> {
     let is_one = superblock.other_disks.is_empty();
     for (disk, kept) in kept.iter_mut().enumerate() {
-        if superblock.space().sectors(disk) == 0 {
+        if superblock.space().sectors(disk) == 0 || config.is_missing(disk) {
             continue;
         }
         let found = below.geometry(data_port(disk)).sectors;
@@ -436,6 +492,17 @@ fn grow(
         }
     }
     Ok(())
+}
+
+/// Calls the blocks of missing disks clean: a planted bug.
+fn free_missing(config: &LogCacheConfig, superblock: &LogSuperblock, index: &mut Index) {
+    let mut dirty = Vec::new();
+    index.table().scan(|line, piece| dirty.push((line, piece.place)));
+    for (line, place) in dirty {
+        if config.is_missing(superblock.space().disk_of(line.start())) {
+            index.clean(line, place);
+        }
+    }
 }
 
 /// Builds the ring. `from`: the first segment that a later recovery reads, if not the tail's.
@@ -483,7 +550,11 @@ fn begin(
 ) -> Core {
     let (log, space) = (below.geometry(LOG), superblock.space());
     let disks = space.count();
-    let disk_of = |(disk, kept)| DataDisk::new(below.geometry(data_port(disk)), kept);
+    let geometry_of = |disk: usize| match config.is_missing(disk) {
+        true => Geometry::plain(space.sectors(disk)),
+        false => below.geometry(data_port(disk)),
+    };
+    let disk_of = |(disk, kept)| DataDisk::new(geometry_of(disk), kept);
     let data: Vec<DataDisk> = kept.into_iter().enumerate().map(disk_of).collect();
     // The disks share the memory for destaging.
     let own = LogCacheConfig { destage_memory: config.destage_memory / disks, ..config.clone() };

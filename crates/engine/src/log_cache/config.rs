@@ -101,6 +101,12 @@ pub enum LogCanary {
     PassMissing,
     /// A block is appended again although a newer copy is in the log (breaks rule 6).
     CarryBlindly,
+    /// A start counts the blocks of a missing disk as clean (breaks rule 6).
+    FreeMissing,
+    /// A start passes over the records of a missing disk (breaks rule 2).
+    SkipMissing,
+    /// A start trusts the fingerprint of a missing disk as after a clean stop (breaks rule 11).
+    ExactMissing,
     /// Writes pass the log before a superblock says that nothing in it counts (breaks rule 16).
     EarlyThrough,
     /// The host hears that the log may be lost while the log has data that the data disk lacks (breaks rule 16).
@@ -208,6 +214,9 @@ pub struct LogCacheConfig {
     pub doubt_kept: bool,
     /// Serves all of a data disk that has grown since it was formatted.
     pub grow: bool,
+    /// Data disks of several, as bits, that are missing: the log keeps what it has for them, and nothing is sent to them.
+    #[serde(skip)]
+    pub missing: u64,
     /// Maximum number of slots of the lookup table that one event looks at. A test makes it small.
     #[serde(skip, default = "scan_slots")]
     pub scan_slots: usize,
@@ -255,6 +264,7 @@ impl Default for LogCacheConfig {
             take_over: false,
             doubt_kept: false,
             grow: false,
+            missing: 0,
             scan_slots: scan_slots(),
             canary: Planted::default(),
         }
@@ -273,6 +283,11 @@ impl LogCacheConfig {
         (self.idle_empty, self.idle_full) = (to.idle_empty, to.idle_full);
         (self.destage_depth, self.destage_rate) = (to.destage_depth, to.destage_rate);
         (self.discard_freed, self.wear_budget) = (to.discard_freed, to.wear_budget);
+    }
+
+    /// True for a data disk that is missing.
+    pub const fn is_missing(&self, disk: usize) -> bool {
+        self.missing >> disk & 1 == 1
     }
 
     /// True when these rules can fill a gap: only sorted blocks have gaps.

@@ -145,7 +145,7 @@ impl Core {
             self.forgetting.deadline(&view),
             self.freed.deadline(&view),
             self.surveying.deadline(&view, &self.destagers, self.ops.is_empty()),
-            self.stop.deadline(&view, self.ops.is_empty()),
+            self.stop.deadline(&view, self.ops.len()),
             self.queue.has_yielded().then_some(self.now),
         ];
         deadlines.iter().flatten().min().copied()
@@ -208,6 +208,10 @@ impl CoreParts<'_> {
         let CoreParts { reads, keep, carry_forward, env, .. } = self;
         env.queue.begin(disk, env.cx.now);
         let refused = match env.life.serves() {
+            // A flush has nothing to wait for, and one at the end of a server goes to all disks.
+            true if env.config.is_missing(disk) && !matches!(io, Io::Flush) => {
+                Some(IoError::new(ErrorKind::Medium))
+            }
             true => env.data.geometry(disk).validate(&io).err(),
             false => Some(IoError::new(ErrorKind::Shutdown)),
         };
@@ -235,6 +239,7 @@ impl CoreParts<'_> {
     fn on_completed(&mut self, op: OpId, result: IoResult) {
         let CoreParts { reads, keep, destagers, freed, surveying, stop, env, .. } = self;
         let op = env.ops.remove(op.0);
+        stop.moved(env.cx.now);
         op.disturb(env.log);
         match op {
             Op::LogWrite(seq) => {
@@ -380,6 +385,7 @@ impl CoreParts<'_> {
         let disks = self.env.data.space().count();
         // Writes that go on may let another disk destage.
         while (0..disks).any(|disk| self.destage_to(disk)) && disks > 1 {}
+        self.stop.step_drain(self.destagers, &mut self.env);
     }
 
     /// Goes on with destaging to a disk; true if writes went on that had waited.
@@ -389,9 +395,7 @@ impl CoreParts<'_> {
         match wait {
             Wait::No => {}
             Wait::Rest => {
-                let went_on = self.rescued();
-                self.stop.step_drain(&mut self.env);
-                return went_on;
+                return self.rescued();
             }
             Wait::Record | Wait::Until(_) | Wait::Event => return false,
         }

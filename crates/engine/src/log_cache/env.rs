@@ -174,6 +174,7 @@ impl Env<'_> {
     /// Sends an operation to the log, or to a data disk that has the addresses of the operation.
     pub fn submit(&mut self, port: Port, op: Op, mut io: Io) {
         let disk = port.0.checked_sub(DATA.0);
+        assert!(disk.is_none_or(|disk| !self.config.is_missing(disk)), "nothing is sent to a missing disk");
         if let Some(disk) = disk {
             let data = &mut self.data[disk];
             match op {

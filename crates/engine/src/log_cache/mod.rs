@@ -65,6 +65,8 @@ mod lost;
 mod map;
 #[cfg(test)]
 mod map_tests;
+#[cfg(test)]
+mod missing_tests;
 mod nearer;
 pub mod offline;
 mod places;
@@ -107,7 +109,7 @@ mod write;
 
 pub use answers::{MemoryInUse, MemoryPlace, SharedMemory, Taken};
 pub use config::*;
-pub use disks::{AddressSpace, DISKS_MAX};
+pub use disks::{AddressSpace, DISKS_MAX, PART_SECTORS};
 pub use error::{LogError, OtherData};
 pub use freed::FreedDiscards;
 pub use log::REST;

@@ -233,6 +233,10 @@ impl Queue {
         self.clients.iter().any(|clients| !clients.pending.is_empty())
     }
 
+    pub fn has_pending_on(&self, disk: usize) -> bool {
+        !self.clients[disk].pending.is_empty()
+    }
+
     /// True while a write waits for the log, or has not been tried.
     pub fn has_pending_for_log(&self) -> bool {
         self.clients.iter().any(|clients| !clients.pending.is_empty() && !clients.waits)

@@ -71,7 +71,9 @@ pub struct DataDiskStatus {
     pub destaging: bool,
     /// The last attempt to destage failed.
     pub destage_failing: bool,
-    /// The disk does not answer, or its batches fail: nothing of it becomes clean.
+    /// The disk was missing at the start, and is not served: the log keeps what it has for it.
+    pub missing: bool,
+    /// The disk does not answer, its batches fail, or it is missing: nothing of it becomes clean.
     pub stuck: bool,
     /// Writes to the disk wait, as its dirty blocks take its share of the log.
     pub waits_for_share: bool,
@@ -277,6 +279,7 @@ fn disk_status(view: &View, destagers: &Destagers, disk: usize) -> DataDiskStatu
         lost_blocks: index.lost.in_extent(view.data.space().extent(disk)),
         destaging: !destager.is_idle(),
         destage_failing: destager.is_after_failure(),
+        missing: destager.is_missing(),
         stuck: destager.is_stuck(view.now) && index.is_dirty_on(disk),
         waits_for_share: view.queue.wants_share(disk),
         flush_error: data.error(),

@@ -2,10 +2,13 @@
 //!
 //! A clean stop answers everything, flushes the data disk, reads the lines of the fingerprint that are not known, records which copies in
 //! the log are clean, and writes a superblock that says so. Without a log it ends when the data disk has everything.
+//!
+//! A data disk of several that hangs, fails or is missing holds up neither. A drain ends when the other disks have everything. A stop leaves
+//! the disk's blocks in the log: it is clean if the disk has answered, and otherwise ends as a crash does.
 
 use super::clean::CleanRecords;
 use super::data_disk::DataDisk;
-use super::destager::Destagers;
+use super::destager::{ANSWERS_WITHIN, Destagers};
 use super::env::{Env, Op, View, data_port};
 use super::forget::Forgetting;
 use super::format::LogState;
@@ -20,11 +23,18 @@ use crate::{Buf, IoError, Nanos, SECTOR_BYTES};
 pub struct Stop {
     life: Lifecycle,
     clean: CleanRecords,
+    /// Time when an operation ended last.
+    moved_at: Nanos,
 }
 
 impl Stop {
     pub const fn life(&self) -> Lifecycle {
         self.life
+    }
+
+    /// Notes that an operation has ended.
+    pub const fn moved(&mut self, now: Nanos) {
+        self.moved_at = now;
     }
 
     /// Begins a drain; false during a stop.
@@ -45,19 +55,29 @@ impl Stop {
         drains
     }
 
-    /// Ends a drain once everything is on the data disk.
-    pub fn step_drain(&mut self, env: &mut Env) {
-        if !self.life.drains() || env.index.is_dirty() || env.queue.has_pending() {
+    /// Ends a drain once everything is on the data disks that take it.
+    pub fn step_drain(&mut self, destagers: &Destagers, env: &mut Env) {
+        if !self.life.drains() {
             return;
         }
-        if env.data.find(DataDisk::is_owed).is_some() {
-            while let Some(disk) = env.data.find(|data| data.is_owed() && !data.is_flying()) {
-                env.flush_data(disk);
+        let left = destagers.left(&env.view());
+        let disks = (0..env.data.space().count()).filter(|disk| left >> disk & 1 == 0);
+        let well: Vec<usize> = disks.collect();
+        if well.iter().any(|disk| env.index.is_dirty_on(*disk) || env.queue.has_pending_on(*disk)) {
+            return;
+        }
+        let owed: Vec<usize> = well.into_iter().filter(|disk| env.data[*disk].is_owed()).collect();
+        if !owed.is_empty() {
+            for disk in owed {
+                if !env.data[disk].is_flying() {
+                    env.flush_data(disk);
+                }
             }
             return;
         }
         let quiet = env.log.buffers().is_empty() && !env.log.is_releasing();
-        if env.log.has_failed() || quiet && env.log.superblock().tail_seq == env.log.next_seq() {
+        let is_empty = || env.log.superblock().tail_seq == env.log.next_seq();
+        if env.log.has_failed() || quiet && (left != 0 || is_empty()) {
             self.end_drain();
             env.cx.report(Report::Drained);
         }
@@ -69,6 +89,7 @@ impl Stop {
             return;
         }
         self.life = Lifecycle::Ending;
+        self.moved_at = env.cx.now;
         // A request that is split and half in the log goes on: it began only where the log has space for all of it.
         let half = env.log.chain().and_then(|_| env.queue.pop());
         refuse_pending(env);
@@ -88,10 +109,10 @@ impl Stop {
         destagers: &mut Destagers,
         env: &mut Env,
     ) {
-        if self.life != Lifecycle::Ending
-            || !env.data.iter().all(DataDisk::nothing_bypasses)
-            || !reads.is_empty()
-        {
+        if self.gives_up(env) || self.life != Lifecycle::Ending {
+            return;
+        }
+        if !env.data.iter().all(DataDisk::nothing_bypasses) || !reads.is_empty() {
             return;
         }
         if env.log.chain().is_none() || env.queue.wants_space() {
@@ -131,6 +152,26 @@ impl Stop {
         env.write_superblock(LogState::Stopped, env.view().walk_start());
     }
 
+    /// Ends a stop that waits only for data disks that answer nothing. The superblock says that the log is in use, so the next start recovers
+    /// as after a crash: all that is durable in the log is there, and more may be on the disks.
+    fn gives_up(&mut self, env: &mut Env) -> bool {
+        let is_late = self.late_at(&env.view(), env.ops.len()).is_some_and(|at| at <= env.cx.now);
+        let is_durable = !env.log.has_failed() && env.log.buffers().is_empty() && !env.log.is_releasing();
+        if !is_late || !is_durable {
+            return false;
+        }
+        self.life = Lifecycle::Stopped;
+        env.cx.report(Report::Failed(Unfinished::Hangs));
+        true
+    }
+
+    /// Returns when a stop is over although operations are in flight. With one data disk, it is the host's decision.
+    fn late_at(&self, view: &View, in_flight: usize) -> Option<Nanos> {
+        let is_ending = matches!(self.life, Lifecycle::Ending | Lifecycle::Flushing);
+        let waits = is_ending && in_flight > 0 && view.data.space().count() > 1;
+        waits.then(|| self.moved_at.saturating_add(ANSWERS_WITHIN))
+    }
+
     fn step_without_log(&mut self, env: &mut Env) {
         if !env.ops.is_empty() || !env.queue.waiters().is_empty() || !env.log.is_durable() {
             return;
@@ -139,7 +180,10 @@ impl Stop {
             return env.flush_data(disk);
         }
         self.life = Lifecycle::Stopped;
+        let missing = (0..env.data.space().count()).filter(|disk| env.config.is_missing(*disk));
+        let kept: u64 = missing.map(|disk| env.index.dirty_bytes_on(disk)).sum();
         match env.index.lost.len() {
+            0 if kept > 0 => env.cx.report(Report::Failed(Unfinished::LogFailedWithout(kept))),
             0 => {
                 env.log.forget_answers();
                 env.cx.report(Report::Stopped)
@@ -176,8 +220,10 @@ impl Stop {
         true
     }
 
-    pub fn deadline(&self, view: &View, is_at_rest: bool) -> Option<Nanos> {
-        (self.life == Lifecycle::Ending && self.clean.goes_on() && is_at_rest).then_some(view.now)
+    pub fn deadline(&self, view: &View, in_flight: usize) -> Option<Nanos> {
+        let goes_on = self.life == Lifecycle::Ending && self.clean.goes_on() && in_flight == 0;
+        let late = self.late_at(view, in_flight).filter(|at| *at > view.now);
+        goes_on.then_some(view.now).or(late)
     }
 }
 

@@ -75,6 +75,10 @@ pub enum DeviceSpec {
     Memory {
         bytes: u64,
     },
+    /// Stands for a device that is missing: every operation fails.
+    Missing {
+        sectors: u64,
+    },
 }
 
 /// An open file with an exclusive lock, held until it is dropped.
@@ -96,6 +100,8 @@ pub(crate) enum Backing {
     Remote(Remote),
     /// Permanently closed: operations fail.
     Closed,
+    /// It was never there: operations fail.
+    Missing,
 }
 
 /// Counts of a device's failed operations.
@@ -125,6 +131,13 @@ impl Device {
         match spec {
             DeviceSpec::File(spec) => open::open_file(spec),
             DeviceSpec::Remote(spec) => remote::open(spec),
+            DeviceSpec::Missing { sectors } => Ok(Device {
+                name: "missing".to_owned(),
+                geometry: Geometry::plain(*sectors),
+                backing: Backing::Missing,
+                failures: Failures::default(),
+                place: None,
+            }),
             DeviceSpec::Memory { bytes } => {
                 let memory = MemoryDevice::new(*bytes);
                 let geometry = dcd_engine::BlockDevice::geometry(&memory);
@@ -163,7 +176,7 @@ impl Device {
         match &self.backing {
             Backing::File(OpenFile { traits, .. }) | Backing::Worked { traits, .. } => traits.direct,
             Backing::Remote(_) => true,
-            Backing::Memory(_) | Backing::Closed => false,
+            Backing::Memory(_) | Backing::Closed | Backing::Missing => false,
         }
     }
 

@@ -50,6 +50,7 @@ impl BlockDevice for FileDevice {
         match &mut self.device.backing {
             Backing::Memory(memory) => memory.run(io),
             Backing::Closed => IoResult::err(io.take_buf(), IoError::new(ErrorKind::Shutdown)),
+            Backing::Missing => IoResult::err(io.take_buf(), IoError::new(ErrorKind::Medium)),
             Backing::Remote(remote) => remote.run(io),
             Backing::Worked { .. } => unreachable!("only a driver has workers"),
             Backing::File(file) => {

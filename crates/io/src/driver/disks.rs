@@ -98,6 +98,10 @@ impl Driver {
                 let error = IoError::new(ErrorKind::Shutdown);
                 self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
             }
+            Backing::Missing => {
+                let error = IoError::new(ErrorKind::Medium);
+                self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
+            }
             Backing::Remote(remote) => {
                 let op = self.ops.insert(op);
                 let finished = Arc::clone(&self.finished_by_workers);
@@ -131,7 +135,7 @@ impl Driver {
         match &mut self.devices[device].backing {
             Backing::File(file) => workers_of_file(file, &self.finished_by_workers),
             Backing::Worked { workers, .. } => Some(workers),
-            Backing::Memory(_) | Backing::Remote(_) | Backing::Closed => None,
+            Backing::Memory(_) | Backing::Remote(_) | Backing::Closed | Backing::Missing => None,
         }
     }
 

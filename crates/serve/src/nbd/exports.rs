@@ -99,13 +99,14 @@ impl NbdExports {
         exports
     }
 
-    /// A table of disks, of which the first is the default one.
+    /// A table of disks, of which disk 0 is the default one. If it is missing, there is none: its clients must not get another disk.
     pub fn of_disks(disks: impl IntoIterator<Item = (usize, String, Geometry)>) -> NbdExports {
         let mut exports = NbdExports::new();
         for (disk, name, geometry) in disks {
             exports.add(&name, geometry, false, "");
             exports.table.entry(name).and_modify(|export| export.disk = disk);
         }
+        exports.default.take_if(|name| exports.table[name].disk > 0);
         exports
     }
 

@@ -18,7 +18,10 @@ impl ExplorerRun {
         let mut driver = MemDriver::new(disks);
         let mut stack = match &self.rig.hot_add {
             Some(hot_add) => (hot_add.build_without)(&driver.geometries(), &self.missing),
-            None => (self.rig.build)(&driver.geometries()),
+            None => match (&self.away, &self.rig.build_missing) {
+                (Some(away), Some(build)) => build(&driver.geometries(), away.disk),
+                _ => (self.rig.build)(&driver.geometries()),
+            },
         };
         if self.checks {
             stack.enable_checks();

@@ -131,9 +131,11 @@ fn disk_words(disk: &DataDiskStatus) -> String {
         0 => "clean".to_owned(),
         bytes => format!("{} dirty", HumanBytes(bytes)),
     }];
+    words.extend(disk.missing.then(|| "missing, and not served".to_owned()));
     words.extend(disk.destaging.then(|| "writing back".to_owned()));
     words.extend(disk.destage_failing.then(|| "cannot be written".to_owned()));
-    words.extend((disk.stuck && !disk.destage_failing).then(|| "does not answer".to_owned()));
+    words
+        .extend((disk.stuck && !disk.destage_failing && !disk.missing).then(|| "does not answer".to_owned()));
     words.extend(disk.waits_for_share.then(|| "has its share of the log, and writes wait".to_owned()));
     words.extend(disk.flush_error.map(|_| "a flush failed".to_owned()));
     words.extend(lost_text(disk.lost_blocks));

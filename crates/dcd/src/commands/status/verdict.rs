@@ -3,7 +3,7 @@
 use dcd_engine::mirror::{LegState, MirrorStatus};
 use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
 use dcd_engine::{LogCacheState, LogCacheStatus};
-use dcd_stack::{LayerStatus, RECORD};
+use dcd_stack::{HumanBytes, LayerStatus, RECORD};
 
 use crate::commands::array::judge as judge_array;
 use crate::failure::Health;
@@ -26,7 +26,7 @@ impl Verdict {
         let mut verdict = Verdict::default();
         for (name, layer) in &status.layers {
             match layer {
-                LayerStatus::LogCache(cache) => verdict.log_cache(name, cache),
+                LayerStatus::LogCache(cache) => verdict.log_cache(name, cache, status),
                 LayerStatus::Raid(array) => verdict.array(name, array),
                 LayerStatus::Mirror(mirror) => verdict.mirror(name, mirror, status),
                 _ => {}
@@ -74,7 +74,7 @@ impl Verdict {
         }
     }
 
-    fn log_cache(&mut self, name: &str, cache: &LogCacheStatus) {
+    fn log_cache(&mut self, name: &str, cache: &LogCacheStatus, status: &ServerStatus) {
         let cache_named = format!("log cache \"{name}\"");
         if let Some(lost) = lost_text(cache.lost_blocks) {
             self.health.damaged(format!("{cache_named}: {lost}"));
@@ -102,6 +102,18 @@ impl Verdict {
                     "{cache_named}: repair or replace the data disk (see dmesg for its errors); dirty data stays in the log"
                 ));
             }
+        }
+        for disk in cache.disks.iter().filter(|disk| disk.missing) {
+            let disk_named = disk.name.as_deref().unwrap_or("a data disk");
+            self.health.degraded(format!(
+                "{cache_named}: data disk \"{disk_named}\" is missing, and is not served; {} for it are in the log",
+                HumanBytes(disk.dirty_bytes)
+            ));
+            self.act(format!(
+                "{cache_named}: reconnect data disk \"{disk_named}\", and start the server again (dcd stop --for-restart {stack} && dcd \
+                 serve {stack}): nothing is lost",
+                stack = status.stack.display()
+            ));
         }
         if let Some(trouble) = flush_trouble(cache) {
             self.health.degraded(format!("{cache_named}: {trouble}: {FLUSH_ADVICE}"));

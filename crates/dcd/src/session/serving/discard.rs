@@ -59,7 +59,9 @@ pub fn without_caches(site: &Site, force: bool) -> Result<Site, Failure> {
     let mut logs = Vec::new();
     // The lower ones first: the upper ones are then looked at without them, as they are served.
     for choice in choices(site)?.into_iter().rev() {
-        let instead = "if the log is gone for good, \"dcd format --force\" makes a new one for all of them: data that only the old log has is lost";
+        let instead = "bring the log back, or correct its path: nothing is lost then. To have one disk without the log, \"dcd rescue --disk NAME\" \
+                       writes back what the log has for it. If the log is gone for good, \"dcd format --force\" makes a new one for all of them: \
+                       data that only the old log has is lost";
         choice.refuse_several("they are not served without their log", instead)?;
         let is_upper = choice.stands_on_a_cache();
         let choice = CacheChoice::of(plain.clone(), Some(&choice.layer))?;

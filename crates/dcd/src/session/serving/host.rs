@@ -23,7 +23,7 @@ use dcd_engine::{
 };
 use dcd_io::{CallId, ClientId};
 use dcd_serve::ublk::UblkStatus;
-use dcd_stack::{DestageWindow, LayerKind, LayerSpec, LayerStatus, METER, Parts, StackFile};
+use dcd_stack::{DestageWindow, HumanBytes, LayerKind, LayerSpec, LayerStatus, METER, Parts, StackFile};
 use jiff::ZonedDateTime;
 use serde_json::{Value, json};
 
@@ -34,7 +34,8 @@ use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::records::{NoteKind, Records};
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, HeldBy, ServedDisk, ServerStatus, SilentDevice, WritebackStatus,
-    accepted_damage, destage_trouble, flush_trouble, leg_name, legs_text, lost_text, state_word,
+    accepted_damage, destage_trouble, disk_trouble, flush_trouble, leg_name, legs_text, lost_text,
+    state_word,
 };
 use crate::session::serving::trend::{Amounts, Trends};
 use crate::session::serving::windows::{LocalClock, is_open, next_change};
@@ -45,6 +46,8 @@ const LOG_PORT: usize = 0;
 const PROGRESS_INTERVAL: Nanos = Nanos::from_millis(250);
 /// Polling interval for changes of arrays and caches.
 const WATCH_INTERVAL: Nanos = Nanos::from_secs(2);
+/// Time after which a drain before a stop is tried again.
+const DRAINS_AGAIN: Nanos = Nanos::from_secs(1);
 
 /// An answer to a control call; the last has `done`.
 #[derive(Debug, PartialEq)]
@@ -140,6 +143,10 @@ pub struct StackHost {
     pub records: Records,
     phase: HostPhase,
     flushing: Option<Flushing>,
+    /// Time when a drain before a stop is tried again, as it has left something for a disk.
+    drains_again: Option<Nanos>,
+    /// See [`StackHost::left_at_stop`].
+    left: Vec<String>,
     /// Calls that wait for the answer of an array, in order of arrival.
     array_calls: VecDeque<ArrayCall>,
     /// Devices that no layer uses any more.
@@ -243,6 +250,8 @@ impl StackHost {
             records: Records::new(records),
             phase: HostPhase::Serving,
             flushing: None,
+            drains_again: None,
+            left: Vec::new(),
             array_calls: VecDeque::new(),
             closing: Vec::new(),
             answers: VecDeque::new(),
@@ -301,7 +310,7 @@ impl StackHost {
         let flushing = self.flushing.as_ref().map(|flushing| flushing.reported + PROGRESS_INTERVAL);
         let watch = (self.phase == HostPhase::Serving)
             .then(|| self.watched.map_or(Nanos::ZERO, |watched| watched + WATCH_INTERVAL));
-        flushing.into_iter().chain(watch).min()
+        flushing.into_iter().chain(watch).chain(self.drains_again).min()
     }
 
     pub fn call(&mut self, now: Nanos, stack: &mut Stack, caller: CallId, body: &Value) {
@@ -624,6 +633,11 @@ impl StackHost {
 
     /// Reports the progress of a flush, and looks at arrays and caches, when it is time.
     pub fn tick(&mut self, now: Nanos, stack: &mut Stack) {
+        if let (HostPhase::Draining(place), Some(_)) =
+            (&self.phase, self.drains_again.take_if(|at| *at <= now))
+        {
+            stack.control(now, self.caches[*place].layer, Control::Drain);
+        }
         if self.watched.is_none_or(|watched| now >= watched + WATCH_INTERVAL) {
             self.watched = Some(now);
             self.hold(now, stack);
@@ -817,8 +831,17 @@ impl StackHost {
                 self.phase = HostPhase::Stopping(place);
                 stack.control(now, layer, Control::Stop);
             }
-            None => self.phase = HostPhase::Stopped,
+            None => {
+                self.phase = HostPhase::Stopped;
+                self.left = self.disks_left(now, stack);
+                self.news.extend(self.left.iter().map(|left| format!("stopped: {left}")));
+            }
         }
+    }
+
+    /// Data disks of several for which the log has data after the stop, as they do not become clean.
+    pub fn left_at_stop(&self) -> &[String] {
+        &self.left
     }
 
     /// Begins to write everything back, for a caller, or in the background.
@@ -854,9 +877,32 @@ impl StackHost {
             }
             None => {
                 let dirty_bytes = self.dirty_bytes(now, stack);
-                self.end_flush(&json!({ "dirty_bytes": dirty_bytes }));
+                let left = self.disks_left(now, stack);
+                if self.flushing.as_ref().is_some_and(|flushing| flushing.in_background) && !left.is_empty() {
+                    self.news.push(format!("not written back: {}", left.join("; ")));
+                }
+                self.end_flush(&json!({ "dirty_bytes": dirty_bytes, "left": left }));
             }
         }
+    }
+
+    /// Describes the data disks of several that a drain has left dirty.
+    fn disks_left(&self, now: Nanos, stack: &Stack) -> Vec<String> {
+        let mut left = Vec::new();
+        for cache in &self.caches {
+            let status = LayerStatus::of(stack, cache.layer, now);
+            for (disk, own) in status.log_cache().map_or(&[][..], |cache| &cache.disks).iter().enumerate() {
+                let name = self.name_below(cache.layer, Some(LOG_PORT + 1 + disk), stack);
+                left.extend(disk_trouble(own).map(|trouble| {
+                    let name = name.unwrap_or_else(|| format!("disk {}", disk + 1));
+                    format!(
+                        "\"{name}\" {trouble}, and {} for it stay in the log",
+                        HumanBytes(own.dirty_bytes)
+                    )
+                }));
+            }
+        }
+        left
     }
 
     fn end_flush(&mut self, body: &Value) {
@@ -869,7 +915,11 @@ impl StackHost {
         self.note_written_back(now, stack);
         self.take_noted(now, stack);
         if self.phase == HostPhase::Draining(place) {
-            self.drain_before_stop(now, stack, place + 1);
+            // A log that is lost when the server ends must have nothing left for a disk.
+            match self.disks_left(now, stack).is_empty() {
+                true => self.drain_before_stop(now, stack, place + 1),
+                false => self.drains_again = Some(now + DRAINS_AGAIN),
+            }
         } else if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
             self.drain_from(now, stack, place + 1);
         }

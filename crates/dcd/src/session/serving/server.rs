@@ -539,9 +539,9 @@ impl dcd_io::Host for Served {
     }
 
     fn stopped(&mut self, outcome: &StopOutcome, context: &mut Context<'_>) {
-        let trouble = self.not_clean(outcome);
+        let (trouble, left) = (self.not_clean(outcome), self.host.left_at_stop());
         for call in std::mem::take(&mut self.stop_calls) {
-            context.answer(call, json!({ "stopped": true, "trouble": trouble }), true);
+            context.answer(call, json!({ "stopped": true, "trouble": trouble, "left": left }), true);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use dcd_engine::log_cache::DataDiskStatus;
 use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayState, ArrayStatus};
 use dcd_engine::{LogCacheStatus, SECTOR_BYTES};
@@ -207,6 +208,17 @@ pub fn destage_trouble(cache: &LogCacheStatus) -> Option<String> {
         let kind = cache.statistics.last_error.map_or("error", |error| error.kind.name());
         format!("not all dirty data can be written back ({kind})")
     })
+}
+
+/// Says why a data disk of several does not become clean; none if it does, or is.
+pub fn disk_trouble(disk: &DataDiskStatus) -> Option<&'static str> {
+    match disk {
+        DataDiskStatus { dirty_bytes: 0, .. } => None,
+        DataDiskStatus { missing: true, .. } => Some("is missing"),
+        DataDiskStatus { destage_failing: true, .. } => Some("cannot be written"),
+        DataDiskStatus { stuck: true, .. } => Some("does not answer"),
+        _ => None,
+    }
 }
 
 /// Describes why flushes fail: a flush of the data disk failed that should have covered writes that bypassed the log. None otherwise.

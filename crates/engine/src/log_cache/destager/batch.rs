@@ -21,7 +21,7 @@ const TOUCHED_AT_ONCE: usize = 32;
 pub enum Wait {
     /// Destaging waits for nothing.
     No,
-    /// No work is left, or a stop leaves it in the log.
+    /// No work is left, the disk is missing, or a stop leaves the work in the log.
     Rest,
     /// The host has not recorded the failure of the log yet. Data that only RAM has would be a change that the log cannot explain,
     /// should the next start still use it.
@@ -88,7 +88,7 @@ impl Destager {
     }
 
     fn has_work(&self, view: &DiskView) -> bool {
-        self.phase != BatchPhase::Idle || view.index.is_dirty_on(self.disk)
+        self.phase != BatchPhase::Idle || !self.is_missing && view.index.is_dirty_on(self.disk)
     }
 
     /// Something is dirty that can be read, and the policy does not wait for an event.

@@ -63,6 +63,8 @@ const RETRY_FIRST: Nanos = Nanos::from_secs(1);
 const RETRY_MAX: Nanos = Nanos::from_secs(30);
 /// A batch that has not moved for so long hangs.
 const HANGS_AFTER: Nanos = Nanos::from_secs(2);
+/// Time for which a drain and a stop wait for a disk that answers nothing at all: a disk that sleeps has started by then.
+pub const ANSWERS_WITHIN: Nanos = Nanos::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BatchPhase {
@@ -114,6 +116,13 @@ impl Destagers {
         (0..self.disks.len()).map(bit).sum()
     }
 
+    /// Returns the disks, as bits, whose dirty blocks a drain leaves in the log. With one disk, it waits.
+    pub fn left(&self, view: &View) -> u64 {
+        let is_left = |disk: usize| self.disks[disk].is_left(view.now) && view.index.is_dirty_on(disk);
+        let bit = |disk: usize| if self.disks.len() > 1 && is_left(disk) { 1 << disk } else { 0 };
+        (0..self.disks.len()).map(bit).sum()
+    }
+
     /// Has the batches of these disks give up what they have of the segments up to this one, which nothing dirty of these disks is in any
     /// more. True if a batch held one of them.
     pub fn let_go(&mut self, disks: u64, number: u64, env: &mut Env) -> bool {
@@ -161,6 +170,8 @@ impl IndexMut<usize> for Destagers {
 /// The state of destaging to a data disk.
 pub struct Destager {
     disk: usize,
+    /// The disk is missing: nothing is destaged to it.
+    is_missing: bool,
     phase: BatchPhase,
     /// See [`Destager::flush_failed`].
     failed_flush: bool,
@@ -214,6 +225,7 @@ impl Destager {
     ) -> Destager {
         Destager {
             disk,
+            is_missing: config.is_missing(disk),
             phase: BatchPhase::Idle,
             failed_flush: false,
             room: Room::new(config, superblock, log.rotational),
@@ -332,8 +344,9 @@ impl Destager {
         }
     }
 
-    /// An administrator asks for what could not be read: perhaps the device was mended. (Ordered destage tries again in any case.)
+    /// An administrator asks for what could not be read or written: perhaps the device was mended. (Ordered destage tries again in any case.)
     pub fn try_again(&mut self, lost: &mut LostPieces) {
+        (self.retry, self.retry_at) = (RETRY_FIRST, None);
         if self.ordered.is_none() {
             lost.try_again();
             self.choosing.look_again();
@@ -345,9 +358,21 @@ impl Destager {
         self.retry > RETRY_FIRST
     }
 
-    /// True while nothing of the disk becomes clean although it should: its batches fail, or the batch hangs.
+    /// True for a disk that is missing.
+    pub const fn is_missing(&self) -> bool {
+        self.is_missing
+    }
+
+    /// True while nothing of the disk becomes clean although it should: it is missing, its batches fail, or the batch hangs.
     pub fn is_stuck(&self, now: Nanos) -> bool {
-        self.is_after_failure() || (!self.flights.is_empty() && self.hangs_at() <= now)
+        self.is_missing || self.is_after_failure() || (!self.flights.is_empty() && self.hangs_at() <= now)
+    }
+
+    /// Like [`Destager::is_stuck`], but with more patience for a batch that hangs.
+    fn is_left(&self, now: Nanos) -> bool {
+        self.is_missing
+            || self.is_after_failure()
+            || (!self.flights.is_empty() && self.moved_at.saturating_add(ANSWERS_WITHIN) <= now)
     }
 
     /// Time when the batch counts as one that hangs, if nothing of it moves.
@@ -358,7 +383,8 @@ impl Destager {
     /// Returns when the batch will hang. With one disk, nobody else waits.
     pub fn hang_deadline(&self, view: &DiskView) -> Option<Nanos> {
         let may_hang = !self.flights.is_empty() && view.all_disks() > 1;
-        Some(self.hangs_at()).filter(|at| may_hang && *at > view.now)
+        let left_at = Some(self.moved_at.saturating_add(ANSWERS_WITHIN)).filter(|_| view.life.drains());
+        [Some(self.hangs_at()), left_at].into_iter().flatten().filter(|at| may_hang && *at > view.now).min()
     }
 
     /// Holds destaging back, or no longer. See [`crate::Control::HoldDestage`].

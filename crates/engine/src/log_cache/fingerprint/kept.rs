@@ -15,8 +15,8 @@
 //! | before a clean stop | unknown sums are read | - |
 
 use super::{
-    Fingerprint, LINE, LineContent, LineSum, SECTOR, SECTORS, START_LINES, choose, choose_few, ends,
-    line_sum, mask, part_of, places, sector_sums, sum,
+    Fingerprint, LINE, LineContent, LineSum, RetainedFingerprint, SECTOR, SECTORS, START_LINES, choose,
+    choose_few, ends, line_sum, mask, part_of, places, sector_sums, sum,
 };
 #[cfg(test)]
 use crate::log_cache::disks::PART_LINES;
@@ -42,9 +42,17 @@ pub struct CoveredLines {
     first: u64,
     zeroes: u32,
     is_flying: bool,
+    /// The fingerprint of a disk that is missing.
+    retained: Option<Box<RetainedFingerprint>>,
 }
 
 impl CoveredLines {
+    /// Covers no line, and keeps the fingerprint of a disk that is missing.
+    pub fn retained(fingerprint: RetainedFingerprint) -> CoveredLines {
+        let retained = Some(Box::new(fingerprint));
+        CoveredLines { lines: Vec::new(), first: 0, zeroes: sum(&[0; SECTOR]), is_flying: false, retained }
+    }
+
     /// Like [`CoveredLines::new`], with nothing read yet.
     pub fn read(
         data: &mut dyn BlockDevice,
@@ -96,6 +104,7 @@ impl CoveredLines {
             first: 0,
             zeroes: sum(&[0; SECTOR]),
             is_flying: false,
+            retained: None,
         })
     }
 
@@ -108,12 +117,22 @@ impl CoveredLines {
 
     /// Returns the fingerprint for the superblock: what a crash would leave, apart from data in records of the log.
     pub fn fingerprint(&self) -> Fingerprint {
+        if let Some(retained) = &self.retained {
+            return retained.fingerprint().clone();
+        }
         let sum = |line: &CoveredLine| {
             let sectors = line.durable.map(Option::unwrap_or_default);
             let sum = (!line.durable.contains(&None)).then(|| line_sum(sectors));
             LineSum { line: line.line - self.first, sum, sectors: Some(sectors.map(|sum| sum as u8)) }
         };
         Fingerprint { lines: self.lines.iter().map(sum).collect(), is_exact: true }
+    }
+
+    /// Notes that records before this one may be gone from the log.
+    pub fn pass(&mut self, seq: u64) {
+        if let Some(retained) = &mut self.retained {
+            retained.pass(seq);
+        }
     }
 
     fn range(&self, extent: Extent) -> std::ops::Range<usize> {

@@ -6,18 +6,20 @@
 //! | samples: places of file systems in between (`places`) | superblocks of partitions, journals and copies of superblocks are written when mounted |
 //! | samples: lines drawn from the cache's UUID | an arbitrary change may hit one |
 //!
-//! `kept` follows the running cache, and `compare` judges a disk at the next start. Two rules make that judgement exact:
+//! `kept` follows the running cache, `compare` judges a disk at the next start, and `retained` keeps the fingerprint of one that is missing. Two rules make that judgement exact:
 //! no write bypasses the log over a covered line, and the content that a superblock states for a line was durable on the data
 //! disk when the superblock was made. So a line that differs after a crash can only hold data of records in the log.
 
 mod compare;
 mod kept;
 mod places;
+mod retained;
 #[cfg(test)]
 mod tests;
 
 pub use compare::{Comparison, Differences};
 pub use kept::CoveredLines;
+pub use retained::RetainedFingerprint;
 
 use std::collections::BTreeMap;
 

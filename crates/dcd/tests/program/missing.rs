@@ -1,0 +1,181 @@
+//! A data disk of several is missing at a start: it has to be allowed, the others are served, and nothing of it is lost.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{Nbd, Place, Server, expect};
+use crate::several::{HOME, MAIL, POOL, bare, is_there, record, status, three, write, written};
+
+/// Takes a disk away, or gives it back.
+fn away(place: &Place, disk: &str) {
+    fs::rename(place.path(&format!("{disk}.img")), place.path("away")).unwrap();
+}
+
+fn back(place: &Place, disk: &str) {
+    fs::rename(place.path("away"), place.path(&format!("{disk}.img"))).unwrap();
+}
+
+fn export(place: &Place, name: &str) -> bool {
+    Nbd::connect_to(&place.path("nbd.sock"), name).is_ok()
+}
+
+/// Three disks of which two have data in the log, after a kill.
+fn killed() -> Place {
+    let (place, server) = three();
+    write(&place, "home", 1);
+    write(&place, "mail", 2);
+    server.kill();
+    place
+}
+
+fn of_disk(place: &Place, name: &str) -> Value {
+    let status = status(place);
+    let disks = status["layers"]["cache"]["disks"].as_array().unwrap();
+    disks
+        .iter()
+        .find(|disk| disk["name"] == name || name == "mail" && disk["missing"] == true)
+        .unwrap()
+        .clone()
+}
+
+fn stops(server: Server, place: &Place) {
+    let stopped = place.run("stop", &[]);
+    expect(&stopped, 0, "for it stay in the log, which loses nothing");
+    expect(&server.wait(), 0, "");
+}
+
+#[test]
+fn a_start_without_a_disk_has_to_be_allowed_and_loses_nothing_of_it() {
+    let place = killed();
+    away(&place, "mail");
+    let log = fs::read(place.path("log.img")).unwrap();
+    let refused = place.run("serve", &[]);
+    expect(&refused, 3, "data disk \"mail\"");
+    expect(&refused, 3, "mail.img) of \"cache\" is missing: it does not exist");
+    expect(&refused, 3, "dcd serve --degraded");
+    let doctor = place.run("doctor", &[]);
+    expect(&doctor, doctor.status.code().unwrap(), "would not start: data disk \"mail\"");
+    expect(&place.run("check", &[]), 0, "no problems");
+    expect(&place.run("check", &[]), 0, "data disk \"mail\" is missing, and is not looked at");
+    expect(&place.run("dump", &[]), 0, "");
+    expect(&place.run("rescue", &["--list"]), 0, "dirty: 320 KiB of data");
+    for command in ["rescue", "detach"] {
+        expect(&place.run(command, &[]), 3, "data disk \"mail\"");
+    }
+    assert!(fs::read(place.path("log.img")).unwrap() == log, "nothing was changed");
+    let before = record(&place, "mail");
+    let server = place.serve_with(&["--degraded"]);
+    assert!(is_there(&place, HOME, 1) && !export(&place, "mail"));
+    write(&place, "pool", 3);
+    let disk = of_disk(&place, "mail");
+    assert_eq!((disk["missing"].clone(), disk["dirty_bytes"].clone()), (true.into(), (40 * 4096).into()));
+    expect(&place.run("status", &[]), 5, "mail, 20 MiB: 160 KiB dirty, missing, and not served");
+    expect(&place.run("status", &[]), 5, "reconnect data disk \"mail\"");
+    let doctor = place.run("doctor", &[]);
+    expect(&doctor, doctor.status.code().unwrap(), "reconnect data disk \"mail\"");
+    expect(&place.run("flush", &[]), 5, "\"mail\" is missing, and 160 KiB for it stay in the log");
+    assert!(bare(&place, "home") == written(HOME, 1) && bare(&place, "pool") == written(POOL, 3));
+    stops(server, &place);
+    assert_eq!(record(&place, "mail"), before);
+    assert_eq!(["home", "pool"].map(|disk| record(&place, disk)["state"].clone()), ["clean", "clean"]);
+    // Another start without it, which is killed.
+    let server = place.serve_with(&["--degraded"]);
+    write(&place, "home", 4);
+    server.kill();
+    back(&place, "mail");
+    let server = place.serve();
+    assert!(is_there(&place, HOME, 4) && is_there(&place, MAIL, 2) && is_there(&place, POOL, 3));
+    expect(&place.run("flush", &[]), 0, "");
+    assert!(bare(&place, "mail") == written(MAIL, 2));
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_start_that_waits_leaves_the_first_disk_out_but_never_all() {
+    let place = killed();
+    away(&place, "home");
+    let server = place.serve_with(&["--degraded=1s"]);
+    assert!(!export(&place, "") && is_there(&place, MAIL, 2));
+    server.kill();
+    let moved = |from: &str, to: &str| fs::rename(place.path(from), place.path(to)).unwrap();
+    moved("mail.img", "mail.away");
+    moved("pool.img", "pool.away");
+    let refused = place.run("serve", &["--degraded=1s"]);
+    expect(&refused, 3, "all data disks of \"cache\" are missing: \"home\"");
+    moved("mail.away", "mail.img");
+    moved("pool.away", "pool.img");
+    back(&place, "home");
+    let server = place.serve();
+    assert!(is_there(&place, HOME, 1) && is_there(&place, MAIL, 2));
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_disk_that_was_exchanged_or_changed_is_refused_whatever_is_allowed() {
+    let place = killed();
+    away(&place, "mail");
+    stops(place.serve_with(&["--degraded"]), &place);
+    back(&place, "mail");
+    let good = bare(&place, "mail");
+    let mut changed = good.clone();
+    // A block that nobody has written: of those with data in the log, nobody knows what the kill has left.
+    *changed.last_mut().unwrap() ^= 1;
+    fs::write(place.path("mail.img"), &changed).unwrap();
+    expect(&place.run("serve", &["--degraded"]), 3, "the data disk 1 was changed without this cache");
+    fs::write(place.path("mail.img"), &good).unwrap();
+    let swap = |one: &Path, other: &Path| {
+        fs::rename(one, place.path("third")).unwrap();
+        fs::rename(other, one).unwrap();
+        fs::rename(place.path("third"), other).unwrap();
+    };
+    for file in ["img", "img.dcd"] {
+        swap(&place.path(&format!("mail.{file}")), &place.path(&format!("pool.{file}")));
+    }
+    expect(&place.run("serve", &["--degraded"]), 3, "is data disk 3 of this log");
+    for file in ["img", "img.dcd"] {
+        swap(&place.path(&format!("mail.{file}")), &place.path(&format!("pool.{file}")));
+    }
+    // A log that is missing, too, is not served.
+    away(&place, "mail");
+    fs::rename(place.path("log.img"), place.path("log.away")).unwrap();
+    let refused = place.run("serve", &["--degraded"]);
+    expect(&refused, 3, "the log is missing");
+    fs::rename(place.path("log.away"), place.path("log.img")).unwrap();
+    back(&place, "mail");
+    let server = place.serve();
+    assert!(is_there(&place, MAIL, 2));
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn one_disk_is_written_back_while_another_is_missing_and_the_log_keeps_the_rest() {
+    let place = killed();
+    away(&place, "mail");
+    let before = ["mail", "pool"].map(|disk| record(&place, disk));
+    expect(&place.run("rescue", &["--disk", "sofa"]), 1, "is no data disk of a log with several");
+    expect(&place.run("rescue", &["--disk", "home", "--force"]), 1, "leave out --list and --force");
+    expect(&place.run("rescue", &["--disk", "mail"]), 3, "data disk \"mail\"");
+    expect(
+        &place.run("rescue", &["--disk", "home"]),
+        0,
+        "\"home\" has all its data: 160 KiB were written back",
+    );
+    assert!(bare(&place, "home") == written(HOME, 1));
+    assert_eq!(record(&place, "home")["state"], "clean");
+    assert_eq!(["mail", "pool"].map(|disk| record(&place, disk)), before);
+    expect(&place.run("rescue", &["--disk", "home"]), 0, "0 B were written back");
+    expect(&place.run("rescue", &["--list"]), 0, "dirty: 160 KiB of data");
+    back(&place, "mail");
+    let server = place.serve();
+    assert!(is_there(&place, HOME, 1) && is_there(&place, MAIL, 2));
+    write(&place, "pool", 3);
+    expect(&place.run("rescue", &["--disk", "pool"]), 1, "it is served");
+    server.kill();
+    let untouched = bare(&place, "mail");
+    expect(&place.run("rescue", &["--disk", "pool"]), 0, "160 KiB were written back");
+    assert!(bare(&place, "pool") == written(POOL, 3) && bare(&place, "mail") == untouched);
+    expect(&place.run("rescue", &[]), 0, "written back: 160 KiB of data");
+    assert!(bare(&place, "mail") == written(MAIL, 2));
+}
