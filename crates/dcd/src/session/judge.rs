@@ -212,7 +212,7 @@ fn admit_cache(
     machine: u64,
     asked: &Asked,
 ) -> Result<Option<Attachment>, Refusal> {
-    if let Some(why) = &seen.missing {
+    if let (Some(why), LogSeen::Present { .. }) = (&seen.missing, &seen.log) {
         return Err(absent::missing_disk(choice, why));
     }
     if let Some(superblock) = &seen.superblock {

@@ -219,9 +219,12 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
             return Err(failure);
         }
         Err(failure) => {
+            let log = LogSeen::Missing(failure.to_string());
+            if let Some(why) = why_missing(choice)? {
+                return Ok((CacheSeen { log, superblock: None, record: None, missing: Some(why) }, None));
+            }
             let record = open_record(choice)?;
             let seen = record.as_ref().map(|record| record.seen(None)).transpose()?;
-            let log = LogSeen::Missing(failure.to_string());
             return Ok((CacheSeen { log, superblock: None, record: seen, missing: None }, record));
         }
     };

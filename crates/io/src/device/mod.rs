@@ -161,9 +161,9 @@ impl Device {
         self.place.as_deref()
     }
 
-    /// False once the device is closed permanently.
+    /// False once the device is closed permanently, and for one that stands for a missing device.
     pub fn is_open(&self) -> bool {
-        !matches!(self.backing, Backing::Closed)
+        !matches!(self.backing, Backing::Closed | Backing::Missing)
     }
 
     /// Failed operations since the device was opened, or since the counts were reset.
