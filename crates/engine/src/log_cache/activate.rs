@@ -255,22 +255,22 @@ struct WalkReceivers<'a, 'm> {
     superblock: &'a LogSuperblock,
     taker: &'a mut Taker<'m>,
     replay: &'a mut Replay,
-    identities: &'a mut [DiskIdentity],
+    identities: &'a mut [WalkedIdentity],
     canary: Planted<LogCanary>,
 }
 
-/// What the walk finds about the identity of a data disk.
-enum DiskIdentity {
+/// Findings of a walk about the identity of a data disk.
+enum WalkedIdentity {
     Compared(Comparison),
-    /// The disk is missing: whoever starts the cache with it compares it.
+    /// The disk is missing: the start that finds it again compares it.
     Retained(RetainedFingerprint),
 }
 
-impl DiskIdentity {
+impl WalkedIdentity {
     fn record(&mut self, header: &Header) {
         match self {
-            DiskIdentity::Compared(comparison) => comparison.record(header),
-            DiskIdentity::Retained(retained) => retained.record(header),
+            WalkedIdentity::Compared(comparison) => comparison.record(header),
+            WalkedIdentity::Retained(retained) => retained.record(header),
         }
     }
 }
@@ -280,7 +280,7 @@ impl WalkReceivers<'_, '_> {
     fn is_of_missing(&self, header: &Header) -> bool {
         let is_missing = |entry: &Entry| {
             let disk = self.superblock.space().disk_of(entry.extent.start);
-            matches!(self.identities.get(disk), Some(DiskIdentity::Retained(_)))
+            matches!(self.identities.get(disk), Some(WalkedIdentity::Retained(_)))
         };
         header.entries.iter().all(is_missing)
     }
@@ -323,7 +323,7 @@ fn replay_either(
     summaries: bool,
     taker: &mut Taker<'_>,
     below: &mut dyn Ports,
-) -> Result<(Replay, Vec<DiskIdentity>, Walked), LogError> {
+) -> Result<(Replay, Vec<WalkedIdentity>, Walked), LogError> {
     match replay(config, superblock, summaries, taker, below) {
         Err(LogError::Recover(RecoverError::Damage(_))) if summaries => {
             replay(config, superblock, false, taker, below)
@@ -339,7 +339,7 @@ fn replay(
     summaries: bool,
     taker: &mut Taker<'_>,
     below: &mut dyn Ports,
-) -> Result<(Replay, Vec<DiskIdentity>, Walked), LogError> {
+) -> Result<(Replay, Vec<WalkedIdentity>, Walked), LogError> {
     let blocks = superblock.segments as usize * superblock.segment_bytes as usize / 4096;
     let disks = 0..superblock.space().count();
     let sectors_of = |disk: usize| match config.is_missing(disk) {
@@ -355,12 +355,12 @@ fn replay(
     for disk in disks {
         if config.is_missing(disk) {
             let exact = canary.is(LogCanary::ExactMissing);
-            identities.push(DiskIdentity::Retained(RetainedFingerprint::new(superblock, disk, exact)));
+            identities.push(WalkedIdentity::Retained(RetainedFingerprint::new(superblock, disk, exact)));
             continue;
         }
         let comparison =
             Comparison::new(superblock, disk, &mut PortDevice { ports: below, port: data_port(disk) });
-        identities.push(DiskIdentity::Compared(comparison.map_err(LogError::io("reading the data disk"))?));
+        identities.push(WalkedIdentity::Compared(comparison.map_err(LogError::io("reading the data disk"))?));
     }
     let mut device = PortDevice { ports: below, port: LOG };
     let (replay_to, identities_to) = (&mut replay, &mut identities);
@@ -424,15 +424,15 @@ fn flush_data(data: &mut dyn BlockDevice) -> Result<(), LogError> {
 /// Rule 11: checks by the fingerprints that the data disks are unchanged; returns their present fingerprints.
 fn check_identity(
     superblock: &LogSuperblock,
-    (identities, walked): (Vec<DiskIdentity>, &Walked),
+    (identities, walked): (Vec<WalkedIdentity>, &Walked),
     index: &Index,
     below: &mut dyn Ports,
 ) -> Result<Vec<CoveredLines>, LogError> {
     let mut kept = Vec::new();
     for (disk, identity) in identities.into_iter().enumerate() {
         let comparison = match identity {
-            DiskIdentity::Compared(comparison) => comparison,
-            DiskIdentity::Retained(mut retained) => {
+            WalkedIdentity::Compared(comparison) => comparison,
+            WalkedIdentity::Retained(mut retained) => {
                 retained.end_walk(walked);
                 kept.push(CoveredLines::retained(retained));
                 continue;

@@ -100,7 +100,7 @@ pub(crate) enum Backing {
     Remote(Remote),
     /// Permanently closed: operations fail.
     Closed,
-    /// It was never there: operations fail.
+    /// Stands for a device that is missing: operations fail.
     Missing,
 }
 
