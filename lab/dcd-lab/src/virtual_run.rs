@@ -172,6 +172,7 @@ fn size_of(device: &DeclaredDevice) -> Result<u64, String> {
             "{}: an export has no size of its own in a simulation: write memory = \"SIZE\" instead of its \"path\"",
             remote.text.display()
         )),
+        DeviceSource::Missing => unreachable!("no stack file names it"),
         DeviceSource::Path { path, size: None } => {
             let size = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
             size.map_err(|e| {

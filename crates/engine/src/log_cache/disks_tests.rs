@@ -141,7 +141,7 @@ fn rule_06_a_disk_that_fails_keeps_its_own_blocks_in_the_log() {
         let is_dirty = [0, 1, 2].map(|disk| steps.core.index.is_dirty_on(disk));
         assert_eq!(is_dirty, [false, true, false]);
         assert_eq!(steps.core.log.ring().tail(), tail);
-        assert_eq!(steps.reports, [Report::Drained], "the drain leaves its blocks in the log");
+        assert_eq!(steps.reports.last(), Some(&Report::Drained), "it leaves the blocks in the log");
         assert!(is_all_there(&mut steps, 0));
         let mut steps = steps.restart(quiet());
         assert!(is_all_there(&mut steps, 0));
