@@ -404,7 +404,8 @@ pub enum Unfinished {
     )]
     LostBlocks(usize),
     #[error(
-        "the log device failed, and {0} bytes for data disks that are missing may be only there: keep that log"
+        "the log device failed, and {0} bytes for data disks that are missing may be only there: keep that log. Reconnect these disks, and \
+         \"dcd rescue STACK --disk NAME\" writes back what it has for each of them alone"
     )]
     LogFailedWithout(u64),
     #[error(

@@ -107,7 +107,7 @@ impl StackFile {
         if names.len() > 1 { names } else { vec![&self.export] }
     }
 
-    /// Leaves a data disk out of a start: something that fails every command takes the place of its device.
+    /// Leaves a data disk out of a start, and all others on its device: something that fails every command takes the place of the device.
     pub fn leave_out_disk(&mut self, disk: &str) {
         let Some(device) = self.bottom_device(disk).map(|device| device.name.clone()) else { return };
         for found in self.devices.iter_mut().filter(|found| found.name == device) {

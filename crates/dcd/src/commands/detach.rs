@@ -13,7 +13,7 @@ use crate::session::devices::Purpose;
 use crate::session::judge::{CacheSeen, judge_cache};
 use crate::session::machine;
 use crate::session::open::{OpenedCache, mark, open_log};
-use crate::session::record::{AttachmentState, LogSeen, RecordSeen, told_as};
+use crate::session::record::{AttachmentState, DiskRecord, LogSeen, RecordSeen, told_as};
 use crate::session::survey::inspect;
 use crate::session::tell::tell_members;
 
@@ -26,12 +26,15 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     let seen = &looked[0].0.log;
     let gone: Vec<Vec<u64>> = looked.iter().map(|(cache, _)| gone(cache)).collect();
     let mut whys = Vec::new();
-    for (choice, (cache, record)) in choices.iter().zip(&looked) {
+    for (cache, record) in &looked {
         if let (Some(_), Some(recorded)) = (record, &cache.record) {
-            whys.extend(needs_no_destaging(choice, recorded, &cache.log)?);
+            whys.extend(needs_no_destaging(recorded, &cache.log));
         }
     }
     if let (Some(why), true) = (whys.first(), whys.len() == looked.len()) {
+        if marks_first(&looked) {
+            mark(&mut open_log(&choice, Purpose::Change)?, LogState::Detached)?;
+        }
         for ((choice, (_, record)), gone) in choices.iter().zip(&looked).zip(&gone) {
             let record = record.as_ref().expect("each was looked at");
             record.remove()?;
@@ -105,33 +108,32 @@ fn done(args: &Detach, how: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the reason if a cache may be detached without reading its log, even a log with which no start is possible. A discarded log is
-/// marked first, so that it is never used again.
-fn needs_no_destaging(
-    choice: &CacheChoice,
-    record: &RecordSeen,
-    seen: &LogSeen,
-) -> Result<Option<&'static str>, Failure> {
+/// True for a log that is out of use for its disks and does not say so itself yet: it is marked before its records go. The mark is for all disks
+/// of the log, so it is set only once each of them needs nothing of it.
+fn marks_first(looked: &[(CacheSeen, Option<DiskRecord>)]) -> bool {
+    looked
+        .iter()
+        .any(|(cache, _)| matches!(cache.log, LogSeen::Present { state, .. } if state != LogState::Detached))
+}
+
+/// Returns the reason if a cache may be detached without reading its log, even a log with which no start is possible.
+fn needs_no_destaging(record: &RecordSeen, seen: &LogSeen) -> Option<&'static str> {
     let known = record.all.of(record.extent);
     let is_complete = known.is_some_and(|attachment| !attachment.may_lose_data());
     let LogSeen::Present { uuid, state, .. } = seen else {
-        return Ok(is_complete.then_some("its log is missing, and the data disk is complete without it"));
+        return is_complete.then_some("its log is missing, and the data disk is complete without it");
     };
     let own = known.filter(|attachment| attachment.cache_uuid == *uuid);
     let is_told =
         || record.told.as_ref().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id)));
     if *state == LogState::Detached && (own.is_some() || record.lost().is_some() && is_told()) {
         // An earlier detach was killed after it had marked the log.
-        return Ok(Some("all dirty data had been written back before"));
+        return Some("all dirty data had been written back before");
     }
     if *state == LogState::Detached && known.is_none() && record.lost().is_none() {
-        return Ok(Some("it was detached before"));
+        return Some("it was detached before");
     }
-    if is_complete && own.is_some_and(|attachment| attachment.state == AttachmentState::Abandoned) {
-        mark(&mut open_log(choice, Purpose::Change)?, LogState::Detached)?;
-        return Ok(Some(
-            "the cache had been discarded before, and the data disk is complete without its log",
-        ));
-    }
-    Ok(None)
+    let is_abandoned = own.is_some_and(|attachment| attachment.state == AttachmentState::Abandoned);
+    (is_complete && is_abandoned)
+        .then_some("the cache had been discarded before, and the data disk is complete without its log")
 }

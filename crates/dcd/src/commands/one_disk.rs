@@ -1,6 +1,12 @@
-//! `dcd rescue --disk`: writes back what a log has for one of its data disks, without a server. The cache is started with that disk alone, as
-//! if the others were missing: the log keeps what it has for them.
+//! `dcd rescue --disk`: writes back what a log has for one of its data disks, without a server. The log keeps what it has for the others.
+//!
+//! | the log | the disk is written by |
+//! |---|---|
+//! | can be written | a start of the cache with that disk alone, as if the others were missing |
+//! | failed while it was served, or cannot be written | a copy from the log, which is only read. The record of the disk says that it is complete, and never needs this log again |
 
+use dcd_engine::LINE_BYTES;
+use dcd_engine::log_cache::offline::{JoinedDisks, RescueOptions, read_superblock, rescue};
 use dcd_stack::HumanBytes;
 
 use crate::cli::Rescue;
@@ -10,7 +16,11 @@ use crate::failure::Failure;
 use crate::session::absent::missing_disk;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::survey::{start, why_missing};
+use crate::session::judge::{CacheSeen, judge_cache};
+use crate::session::machine;
+use crate::session::open::{mark, open_log, open_log_to_read};
+use crate::session::record::{Attachment, AttachmentState, DiskRecord, LogSeen};
+use crate::session::survey::{inspect, start, target, why_missing};
 
 /// Finds a data disk of a log with several.
 pub fn find(choice: &CacheChoice, name: &str) -> Result<CacheChoice, Failure> {
@@ -24,7 +34,7 @@ pub fn find(choice: &CacheChoice, name: &str) -> Result<CacheChoice, Failure> {
     })
 }
 
-pub fn rescue(args: &Rescue, name: &str) -> Result<(), Failure> {
+pub fn run(args: &Rescue, name: &str) -> Result<(), Failure> {
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     choice.site.asked.degraded_legs = args.degraded;
     let own = find(&choice, name)?;
@@ -50,13 +60,82 @@ fn write_back(own: &CacheChoice) -> Result<u64, Failure> {
     if let Some(why) = why_missing(own)? {
         return Err(missing_disk(own, &why).into());
     }
-    let mut site = own.site.clone();
-    site.asked.degraded_disks = true;
+    let (seen, record) = inspect(own)?;
+    judge_cache(own, &seen, machine::this(), &own.site.asked)?;
+    let mut alone = own.clone();
+    alone.site.asked.degraded_disks = true;
     for other in own.of_disks().iter().filter(|other| is_apart(own, other)) {
-        site.file.leave_out_disk(&other.data);
+        alone.site.file.leave_out_disk(&other.data);
     }
-    site.hold(Purpose::Change);
-    let (started, parts) = start(&site, &[&own.layer], Purpose::Change)?;
+    let failed = "the log failed while it was served";
+    match is_out_of_use(own, &seen).then_some(failed).or_else(|| takes_no_writes(&alone)) {
+        Some(why) => {
+            eprintln!("dcd: {why}: it is only read, and \"{}\" is never used with it again", own.data);
+            from_dead_log(&alone, record)
+        }
+        None => by_a_start(&alone),
+    }
+}
+
+/// Refuses to write back all of a log that failed while a data disk of several was missing, as long as the log has something for that disk:
+/// the others are newer than the log, and the one disk can be written alone.
+pub fn admit_force(choice: &CacheChoice) -> Result<(), Failure> {
+    let choices = choice.of_disks();
+    let looked = choices.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
+    let attachment = |(seen, _): &(CacheSeen, Option<DiskRecord>)| {
+        let LogSeen::Present { uuid, .. } = &seen.log else { return None };
+        let known = seen.record.as_ref().and_then(|record| record.all.of(record.extent));
+        known.filter(|attachment| attachment.cache_uuid == *uuid).cloned()
+    };
+    let known: Vec<Option<Attachment>> = looked.iter().map(attachment).collect();
+    let is_abandoned = |attachment: &Attachment| attachment.state == AttachmentState::Abandoned;
+    let is_newer = |attachment: &Attachment| is_abandoned(attachment) && !attachment.may_lose_data();
+    let waits = |attachment: &Attachment| !is_abandoned(attachment) && attachment.may_lose_data();
+    let Some(newer) = known.iter().position(|known| known.as_ref().is_some_and(is_newer)) else {
+        return Ok(());
+    };
+    let Some(waits) = known.iter().position(|known| known.as_ref().is_some_and(waits)) else { return Ok(()) };
+    let (newer, one) = (&choices[newer].data, &choices[waits].data);
+    Err(Failure::refused(
+        format!(
+            "the log failed while data disk \"{one}\" was missing: \"{newer}\" has been written without the log since, and --force would put \
+             old blocks over that"
+        ),
+        format!(
+            "write back what the log has for \"{one}\" alone: \"dcd rescue {} --disk {one}\". Nothing is lost by that, and nothing was changed",
+            choice.site.path.display()
+        ),
+    ))
+}
+
+/// True if a data disk of the log has been written without it since it failed: nothing in the log may be changed, or be used for that disk.
+fn is_out_of_use(own: &CacheChoice, seen: &CacheSeen) -> bool {
+    let LogSeen::Present { uuid, .. } = &seen.log else { return false };
+    own.of_disks().iter().filter_map(|other| inspect(other).ok()).any(|(other, _)| {
+        let attachment = other.record.as_ref().and_then(|record| record.all.of(record.extent));
+        attachment.is_some_and(|attachment| {
+            attachment.state == AttachmentState::Abandoned && attachment.cache_uuid == *uuid
+        })
+    })
+}
+
+/// Says that the log can be read, but not be written. Tries that with the superblock as it is.
+fn takes_no_writes(own: &CacheChoice) -> Option<&'static str> {
+    let writes = || {
+        let mut log = open_log(own, Purpose::Change)?;
+        let state = read_superblock(&mut log)?.state;
+        mark(&mut log, state)
+    };
+    match writes() {
+        Ok(()) | Err(Failure::Busy(_)) => None,
+        Err(_) => Some("the log cannot be written"),
+    }
+}
+
+/// Starts the cache with this disk alone.
+fn by_a_start(own: &CacheChoice) -> Result<u64, Failure> {
+    let own = own.holding(Purpose::Change);
+    let (started, parts) = start(&own.site, &[&own.layer], Purpose::Change)?;
     let cache = parts.layers[&own.layer];
     let disk = || {
         let status = started.status(cache);
@@ -71,12 +150,50 @@ fn write_back(own: &CacheChoice) -> Result<u64, Failure> {
         (0, bytes) => {
             Err(drained.err().map_or_else(|| unwritten(bytes), |why| Failure::Failed(why.to_string())))
         }
-        (lost, _) => Err(Failure::Damage(format!(
-            "{lost} blocks of 4 KiB for \"{}\" cannot be read from the log, which keeps them; the rest is written back. \"dcd rescue --list\" \
-             lists them",
-            own.data
-        ))),
+        (lost, _) => Err(unreadable(&own, lost as u64 * LINE_BYTES)),
     }
+}
+
+/// Writes back from a log that nothing is written to. The record of the disk then says that it never needs this log again.
+fn from_dead_log(own: &CacheChoice, record: Option<DiskRecord>) -> Result<u64, Failure> {
+    let mut log = open_log_to_read(own)?;
+    let superblock = read_superblock(&mut log)?;
+    let disks: Vec<&str> = own.disks().iter().map(String::as_str).collect();
+    let own = own.holding(Purpose::Change);
+    let (started, parts) = start(&own.site, &disks, Purpose::Change)?;
+    let all = disks.iter().map(|disk| started.part(target(&parts, disk))).collect();
+    let mut data = JoinedDisks::with_only(all, own.disk);
+    let options = RescueOptions { disk: Some(own.disk), ..RescueOptions::default() };
+    let report = rescue(&mut log, &mut data, options, &mut |_| {})?;
+    if report.refused {
+        return Err(Failure::Damage(format!(
+            "records of the log are lost, and it is not known what they held for \"{}\": nothing was written. Copy the log's device to a good \
+             one and try that",
+            own.data
+        )));
+    }
+    match (report.unsaved_bytes, report.unwritten_bytes) {
+        (0, _) => {}
+        (unsaved, bytes) if unsaved == bytes => return Err(unwritten(bytes)),
+        (unsaved, bytes) => return Err(unreadable(&own, unsaved - bytes)),
+    }
+    if let Some(record) = record {
+        let extent = record.extent();
+        record.update(|known| Attachment {
+            state: AttachmentState::Abandoned,
+            dirty_bytes: Some(0),
+            ..known.unwrap_or_else(|| own.attachment(extent, &superblock, AttachmentState::Abandoned))
+        })?;
+    }
+    Ok(report.written_bytes + report.zeroed_bytes)
+}
+
+fn unreadable(own: &CacheChoice, bytes: u64) -> Failure {
+    Failure::Damage(format!(
+        "{} for \"{}\" cannot be read from the log, which keeps them; the rest is written back. \"dcd rescue --list\" lists them",
+        HumanBytes(bytes),
+        own.data
+    ))
 }
 
 /// True for another disk that shares no device with this one, nor with the log.

@@ -28,7 +28,7 @@ const LISTED_MAX: usize = 100;
 
 pub fn run(args: &Rescue) -> Result<(), Failure> {
     if let Some(disk) = &args.disk {
-        return one_disk::rescue(args, disk);
+        return one_disk::run(args, disk);
     }
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     let purpose = if args.list { Purpose::Look } else { Purpose::Change };
@@ -40,6 +40,9 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     choice.site.asked.degraded_legs = args.force || args.degraded;
     if args.list {
         tell_missing_legs(&choice)?;
+    }
+    if args.force && !args.list {
+        one_disk::admit_force(&choice)?;
     }
     // Checked before anything is opened for writing: a refusal changes not even the label of a leg.
     let (mut refusal, mut given_up) = (None, false);
@@ -65,7 +68,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         given_up |= args.list && is_given_up(cache.record.as_ref(), &cache.log);
     }
     let mut opened = OpenedCache::open(&choice, purpose)?;
-    let options = RescueOptions { force: args.force, list: args.list };
+    let options = RescueOptions { force: args.force, list: args.list, disk: None };
     let mut progress = Progress::new(args.json);
     let report = rescue(&mut opened.log, &mut opened.data, options, &mut |seen| {
         progress.left(seen.bytes_total - seen.bytes_done);

@@ -33,7 +33,8 @@ pub fn run(args: &Stop) -> Result<(), Failure> {
     // The server closes its devices after that.
     client.wait_for_end()?;
     for left in ended["left"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        eprintln!("dcd: {left}, which loses nothing");
+        let nothing = if ended["trouble"].is_null() { ", which loses nothing" } else { "" };
+        eprintln!("dcd: {left}{nothing}");
     }
     match ended["trouble"].as_str() {
         Some(trouble) => Err(Failure::Failed(trouble.to_owned())),

@@ -224,7 +224,8 @@ fn admit_cache(
             LogSeen::Present { .. } => Ok(None),
         };
     };
-    let start = admit_log(choice, record, &seen.log).map_err(|refusal| only_this_one(choice, refusal))?;
+    let start = admit_log(choice, record, &seen.log)
+        .map_err(|refusal| others_first(choice, record, only_this_one(choice, refusal)))?;
     admit_place(choice, record, seen.superblock.as_ref())?;
     let unrecorded = seen.superblock.as_ref().filter(|_| start == StartGrounds::Unrecorded);
     Ok(unrecorded.map(|superblock| of_unknown_content(choice, record, superblock)))
@@ -315,6 +316,22 @@ fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
     let action = format!(
         "{}. Beware that --without-cache discards the caches below it as well: \"dcd format --layer {layer} --force\" discards this \
          one alone, and makes a new log",
+        refusal.action
+    );
+    Refusal { action, ..refusal }
+}
+
+/// Adds to the refusal of a log that failed, of several disks, how to write back what it has for one that was missing then.
+fn others_first(choice: &CacheChoice, record: &RecordSeen, refusal: Refusal) -> Refusal {
+    let attachment = record.all.of(record.extent);
+    let is_abandoned = attachment.is_some_and(|known| known.state == AttachmentState::Abandoned);
+    if choice.disks().len() == 1 || !is_abandoned {
+        return refusal;
+    }
+    let action = format!(
+        "first connect each other data disk that was missing then, and write back what the log has for it alone: \"dcd rescue {} --disk NAME\". \
+         Then {}",
+        choice.site.path.display(),
         refusal.action
     );
     Refusal { action, ..refusal }

@@ -183,6 +183,13 @@ pub fn open_log(choice: &CacheChoice, purpose: Purpose) -> Result<StartedPart, F
     Ok(offline.part(target(&parts, &choice.log)))
 }
 
+/// Opens the log alone to read it, with what a killed server left in memory.
+pub fn open_log_to_read(choice: &CacheChoice) -> Result<StartedPart, Failure> {
+    let mut log = open_log(choice, Purpose::Look)?;
+    take_in_answers(&mut log, &choice.layer, Purpose::Look, false)?;
+    Ok(log)
+}
+
 /// Writes the state of a cache into the superblock of its log.
 pub fn mark(log: &mut dyn BlockDevice, state: LogState) -> Result<(), Failure> {
     let mut superblock = read_superblock(log)?;

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::session::devices::Purpose;
 use crate::session::judge::judge;
 use crate::session::site::Site;
-use crate::session::survey::{Survey, lacks_leg};
+use crate::session::survey::{Survey, lacks_disk, lacks_leg};
 
 /// Polling interval for missing devices.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -33,6 +33,7 @@ pub fn leave_out_after(site: &mut Site, wait: Duration) -> Result<Vec<String>, F
         match leave_out(&mut left, &[&export]) {
             Ok(told)
                 if !lacks_leg
+                    && !lacks_disk(&left)
                     && !left.devices.iter().any(|device| !device.is_there() && !device.is_made()) =>
             {
                 left.release();

@@ -243,6 +243,14 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
     Ok((CacheSeen { log, superblock, record: seen, missing: None }, record))
 }
 
+/// True where a data disk of a log with several cannot be read. What cannot be looked at is reported when it is opened.
+pub fn lacks_disk(site: &Site) -> bool {
+    let choices = |layer: &LayerSpec| CacheChoice::of(site.clone(), Some(&layer.name)).ok();
+    let mut disks = site.log_caches().filter_map(choices).flat_map(|choice| choice.of_disks());
+    disks
+        .any(|choice| !choice.site.is_free_place(&choice.data) && matches!(why_missing(&choice), Ok(Some(_))))
+}
+
 /// Says why a data disk of several cannot be read; none if it can be, or if another reason than its absence is reported when it is opened.
 pub fn why_missing(choice: &CacheChoice) -> Result<Option<String>, Failure> {
     let site = &choice.site;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -120,10 +121,13 @@ fn a_disk_that_was_exchanged_or_changed_is_refused_whatever_is_allowed() {
     back(&place, "mail");
     let good = bare(&place, "mail");
     let mut changed = good.clone();
-    // A block that nobody has written: of those with data in the log, nobody knows what the kill has left.
-    *changed.last_mut().unwrap() ^= 1;
-    fs::write(place.path("mail.img"), &changed).unwrap();
-    expect(&place.run("serve", &["--degraded"]), 3, "the data disk 1 was changed without this cache");
+    // A block for which the log has data, and one that nobody has written.
+    for at in [0, good.len() - 1] {
+        changed[at] ^= 1;
+        fs::write(place.path("mail.img"), &changed).unwrap();
+        expect(&place.run("serve", &["--degraded"]), 3, "the data disk 1 was changed without this cache");
+        changed.clone_from(&good);
+    }
     fs::write(place.path("mail.img"), &good).unwrap();
     let swap = |one: &Path, other: &Path| {
         fs::rename(one, place.path("third")).unwrap();
@@ -178,4 +182,147 @@ fn one_disk_is_written_back_while_another_is_missing_and_the_log_keeps_the_rest(
     assert!(bare(&place, "pool") == written(POOL, 3) && bare(&place, "mail") == untouched);
     expect(&place.run("rescue", &[]), 0, "written back: 160 KiB of data");
     assert!(bare(&place, "mail") == written(MAIL, 2));
+}
+
+/// Another disk is there, and only left out: what somebody writes to it afterwards must not be overwritten.
+#[test]
+fn a_disk_that_is_changed_after_another_was_written_back_alone_is_refused() {
+    let place = killed();
+    expect(&place.run("rescue", &["--disk", "home"]), 0, "160 KiB were written back");
+    let good = bare(&place, "mail");
+    let mut changed = good.clone();
+    changed[0] ^= 1;
+    fs::write(place.path("mail.img"), &changed).unwrap();
+    expect(&place.run("serve", &[]), 3, "the data disk 1 was changed without this cache");
+    assert!(bare(&place, "mail") == changed);
+    fs::write(place.path("mail.img"), &good).unwrap();
+    let server = place.serve();
+    assert!(is_there(&place, HOME, 1) && is_there(&place, MAIL, 2));
+    expect(&server.stop(), 0, "");
+}
+
+/// Puts a fault over a device. Returns the text of the stack before.
+fn fault(place: &Place, of: &str, hits: &str, after: u32) -> String {
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let layer = format!(
+        "[layer.bad]\nkind = \"fault\"\nof = \"{of}\"\nhits = \"{hits}\"\nfail-after = {after}\nfail-count = 1000000\n"
+    );
+    let (before, cache) = text.split_once("[layer.cache]").unwrap();
+    let cache = cache.replace(&format!("\"{of}\""), "\"bad\"");
+    fs::write(place.stack(), format!("{before}{layer}[layer.cache]{cache}")).unwrap();
+    text
+}
+
+#[test]
+fn a_start_that_waits_leaves_out_a_disk_that_cannot_be_read() {
+    let place = killed();
+    let text = fault(&place, "mail", "reads", 0);
+    expect(&place.run("serve", &[]), 3, "is missing: it cannot be read");
+    let server = place.serve_with(&["--degraded=1s"]);
+    assert!(is_there(&place, HOME, 1) && !export(&place, "bad"));
+    server.kill();
+    fs::write(place.stack(), text).unwrap();
+    let server = place.serve();
+    assert!(is_there(&place, HOME, 1) && is_there(&place, MAIL, 2));
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn one_disk_is_written_back_from_a_log_that_takes_no_writes() {
+    let place = killed();
+    away(&place, "pool");
+    let text = fault(&place, "log", "writes", 0);
+    let log = fs::read(place.path("log.img")).unwrap();
+    let rescued = place.run("rescue", &["--disk", "mail"]);
+    expect(&rescued, 0, "\"mail\" has all its data: 160 KiB were written back");
+    expect(&rescued, 0, "the log cannot be written: it is only read");
+    assert!(bare(&place, "mail") == written(MAIL, 2) && bare(&place, "home") == original_of(HOME));
+    assert!(fs::read(place.path("log.img")).unwrap() == log, "it is only read");
+    assert_eq!(record(&place, "mail")["state"], "abandoned");
+    expect(&place.run("rescue", &["--disk", "mail"]), 3, "has been written without the log");
+    fs::write(place.stack(), text).unwrap();
+    back(&place, "pool");
+    expect(&place.run("serve", &[]), 3, "--disk NAME");
+    expect(&place.run("rescue", &["--force"]), 3, "--disk home");
+    for disk in ["home", "pool"] {
+        expect(&place.run("rescue", &["--disk", disk]), 0, "has all its data");
+    }
+    assert!(bare(&place, "home") == written(HOME, 1));
+    expect(&place.run("format", &[]), 0, "for 60 MiB of data");
+    let server = place.serve();
+    assert!(is_there(&place, HOME, 1) && is_there(&place, MAIL, 2));
+    expect(&server.stop(), 0, "");
+}
+
+fn original_of((_, mib): (&str, u64)) -> Vec<u8> {
+    crate::common::original(mib * crate::common::MIB)
+}
+
+/// What the log has for the missing disk is only there. Every message leads to the one step that loses nothing.
+#[test]
+fn rule_13_a_log_that_fails_while_a_disk_is_missing_keeps_what_it_has_for_it() {
+    for is_killed in [false, true] {
+        let place = killed();
+        away(&place, "mail");
+        let text = fault(&place, "log", "writes", 4);
+        let server = place.serve_with(&["--degraded"]);
+        [5, 6, 7, 8, 3].into_iter().for_each(|seed| write(&place, "pool", seed));
+        let status = place.run("status", &[]);
+        expect(&status, 5, "log-failed");
+        expect(&status, 5, "--disk mail");
+        let states = || {
+            ["home", "pool"].map(|disk| {
+                (record(&place, disk)["state"].clone(), record(&place, disk)["dirty-bytes"].clone())
+            })
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let complete = ("abandoned".into(), 0.into());
+        while is_killed && states() != [complete.clone(), complete.clone()] {
+            assert!(Instant::now() < deadline, "{:?}", states());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        match is_killed {
+            true => server.kill(),
+            false => {
+                let stopped = place.run("stop", &[]);
+                expect(&stopped, 1, "dcd rescue STACK --disk NAME");
+                assert!(!String::from_utf8_lossy(&stopped.stderr).contains("--force"), "{stopped:?}");
+                server.wait();
+            }
+        }
+        assert_eq!(states(), [complete.clone(), complete.clone()]);
+        fs::write(place.stack(), text).unwrap();
+        let log = fs::read(place.path("log.img")).unwrap();
+        let is_whole = || {
+            assert!(fs::read(place.path("log.img")).unwrap() == log, "the log is as it was");
+            assert!(bare(&place, "home") == written(HOME, 1) && bare(&place, "pool") == written(POOL, 3));
+        };
+        for _ in 0..2 {
+            for (command, options) in
+                [("detach", &[][..]), ("rescue", &[]), ("serve", &[]), ("serve", &["--degraded"])]
+            {
+                expect(&place.run(command, options), 3, "--disk");
+            }
+            is_whole();
+            if !place.path("mail.img").exists() {
+                back(&place, "mail");
+            }
+        }
+        let refused = place.run("rescue", &["--force"]);
+        expect(&refused, 3, "--disk mail");
+        is_whole();
+        let rescued = place.run("rescue", &["--disk", "mail"]);
+        expect(&rescued, 0, "\"mail\" has all its data: 160 KiB were written back");
+        is_whole();
+        assert!(bare(&place, "mail") == written(MAIL, 2));
+        match is_killed {
+            true => expect(&place.run("detach", &[]), 0, "complete without its log"),
+            false => {
+                expect(&place.run("format", &[]), 0, "for 60 MiB of data");
+                let server = place.serve();
+                assert!(is_there(&place, HOME, 1) && is_there(&place, MAIL, 2) && is_there(&place, POOL, 3));
+                expect(&server.stop(), 0, "");
+            }
+        }
+    }
 }

@@ -856,17 +856,18 @@ impl Log {
     }
 
     /// Begins to write a superblock: records before `oldest_live_seq` and `destaged_seq` are destaged. Recovery reads from the first
-    /// record of segment `from` on, for clean copies; if `None`, only records that are not destaged.
+    /// record of segment `from` on, for clean copies; if `None`, only records that are not destaged. `needs_records`: the content of a missing
+    /// disk may have to be explained by records. After a clean stop no record explains anything, so the log is left as after a crash.
     pub fn write_superblock(
         &mut self,
         state: format::LogState,
+        needs_records: bool,
         from: Option<u64>,
-        oldest_live_seq: u64,
-        destaged_seq: u64,
+        (oldest_live_seq, destaged_seq): (u64, u64),
         fingerprints: impl Iterator<Item = Fingerprint>,
     ) -> Io {
         let mut next = self.superblock.clone();
-        next.state = state;
+        next.state = if needs_records { format::LogState::Active } else { state };
         next.generation += 1;
         next.memory = next.memory.filter(|_| state == format::LogState::Active);
         next.live_seq = destaged_seq.max(oldest_live_seq);

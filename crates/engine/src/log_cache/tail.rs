@@ -98,11 +98,11 @@ impl Env<'_> {
 
     pub fn write_superblock(&mut self, state: LogState, from: Option<u64>) {
         let (live_seq, destaged_seq) = (self.view().oldest_live_seq(), self.destaged_seq.unwrap_or(0));
-        // After a clean stop no record explains anything.
-        let explains_from = if state == LogState::Stopped { u64::MAX } else { live_seq };
-        self.data.iter_mut().for_each(|data| data.fingerprint.pass(explains_from));
+        self.data.iter_mut().for_each(|data| data.fingerprint.pass(live_seq));
+        let needs_records = self.data.iter().any(|data| data.fingerprint.needs_records());
         let fingerprints = self.data.iter().map(|data| data.fingerprint.fingerprint());
-        let io = self.log.write_superblock(state, from, live_seq, destaged_seq, fingerprints);
+        let io =
+            self.log.write_superblock(state, needs_records, from, (live_seq, destaged_seq), fingerprints);
         self.statistics.superblocks += 1;
         self.submit(LOG, Op::Superblock, io);
     }

@@ -1,5 +1,6 @@
 //! Tells an administrator the first things to know: the state of a stack in a word, and what to do now.
 
+use dcd_engine::log_cache::DataDiskStatus;
 use dcd_engine::mirror::{LegState, MirrorStatus};
 use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
 use dcd_engine::{LogCacheState, LogCacheStatus};
@@ -88,11 +89,24 @@ impl Verdict {
         }
         if cache.state == LogCacheState::LogFailed {
             self.health.degraded(format!("{cache_named}: the log device failed"));
-            self.act(format!(
-                "{cache_named}: writes go to the data disk now. To replace the log, name the new one in a copy of the stack file: dcd stop \
-                 OLD; dcd rescue --list OLD (shows what only the old log has); copy the data disk; dcd rescue --force OLD (writes that \
-                 back, perhaps over newer data); dcd format NEW; dcd serve NEW"
-            ));
+            let missing: Vec<&DataDiskStatus> = cache.disks.iter().filter(|disk| disk.missing).collect();
+            match missing.as_slice() {
+                [] => self.act(format!(
+                    "{cache_named}: writes go to the data disk now. To replace the log, name the new one in a copy of the stack file: dcd \
+                     stop OLD; dcd rescue --list OLD (shows what only the old log has); copy the data disk; dcd rescue --force OLD (writes \
+                     that back, perhaps over newer data); dcd format NEW; dcd serve NEW"
+                )),
+                missing => {
+                    for name in missing.iter().filter_map(|disk| disk.name.as_deref()) {
+                        self.act(format!(
+                            "{cache_named}: writes go to the data disks now, and only the old log has what it has for \"{name}\": keep that log. \
+                             Reconnect \"{name}\"; dcd stop {stack}; dcd rescue {stack} --disk {name} (writes that back, and changes nothing \
+                             else). Then name a new log in a copy of the stack file: dcd format NEW; dcd serve NEW. No --force is needed",
+                            stack = status.stack.display()
+                        ));
+                    }
+                }
+            }
         }
         if let Some(trouble) = destage_trouble(cache) {
             self.health.degraded(format!("{cache_named}: {trouble}"));
@@ -109,6 +123,10 @@ impl Verdict {
                 "{cache_named}: data disk \"{disk_named}\" is missing, and is not served; {} for it are in the log",
                 HumanBytes(disk.dirty_bytes)
             ));
+            // No start is possible with a log that has failed.
+            if cache.state == LogCacheState::LogFailed {
+                continue;
+            }
             self.act(format!(
                 "{cache_named}: reconnect data disk \"{disk_named}\", and start the server again (dcd stop --for-restart {stack} && dcd \
                  serve {stack}): nothing is lost",
@@ -280,6 +298,19 @@ mod tests {
         };
         let actions = of([LayerStatus::LogCache(Box::new(dead))], Vec::new()).actions;
         assert!(!actions.iter().any(|action| action.contains("replace the data disk")), "{actions:?}");
+        let without = LogCacheStatus {
+            state: LogCacheState::LogFailed,
+            disks: vec![DataDiskStatus {
+                name: Some("mail".to_owned()),
+                missing: true,
+                ..DataDiskStatus::default()
+            }],
+            ..LogCacheStatus::default()
+        };
+        let actions = of([LayerStatus::LogCache(Box::new(without))], Vec::new()).actions;
+        let leads_away =
+            |action: &String| action.contains("rescue --force") || action.contains("for-restart");
+        assert!(actions[0].contains("--disk mail") && !actions.iter().any(leads_away), "{actions:?}");
         let verdict = of([], vec![device(DeviceState::NotAnswering), device(DeviceState::Errors)]);
         assert_eq!(verdict.state, "not-answering");
         assert!(verdict.actions[0].contains("device \"data\" (/dev/sdb), which does not answer"));

@@ -715,7 +715,14 @@ impl StackHost {
                         self.records.note(&cache.name, Note::Incomplete)
                     }
                     true => self.records.note(&cache.name, Note::WrittenBack(status)),
-                    false => self.records.is_dirty(&cache.name),
+                    false => {
+                        self.records.is_dirty(&cache.name);
+                        // A missing disk keeps the cache from being complete, but not the others.
+                        let is_there = |disk| is_complete(&status.of_disk(disk));
+                        if (0..status.disks.len()).any(is_there) {
+                            self.records.note(&cache.name, Note::WrittenBack(status));
+                        }
+                    }
                 }
             }
         }
@@ -916,9 +923,20 @@ impl StackHost {
         self.take_noted(now, stack);
         if self.phase == HostPhase::Draining(place) {
             // A log that is lost when the server ends must have nothing left for a disk.
-            match self.disks_left(now, stack).is_empty() {
-                true => self.drain_before_stop(now, stack, place + 1),
-                false => self.drains_again = Some(now + DRAINS_AGAIN),
+            let status = LayerStatus::of(stack, self.caches[place].layer, now);
+            let disks = status.log_cache().map_or(&[][..], |cache| &cache.disks);
+            if disks.iter().all(|disk| disk.dirty_bytes == 0) {
+                return self.drain_before_stop(now, stack, place + 1);
+            }
+            self.drains_again = Some(now + DRAINS_AGAIN);
+            let left = self.disks_left(now, stack);
+            if !left.is_empty() && self.left != left {
+                self.news.push(format!(
+                    "the log is lost when this server ends, so it waits, for a day at most: {}. Reconnect or repair the disk, or move the log's \
+                     file back",
+                    left.join("; ")
+                ));
+                self.left = left;
             }
         } else if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
             self.drain_from(now, stack, place + 1);
@@ -939,9 +957,15 @@ impl StackHost {
 
     fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: Unfinished) {
         let cache = &self.caches[place];
+        let lacks_disks = matches!(why, Unfinished::LogFailedWithout(_));
         let why = format!("{} \"{}\": {why}", cache.kind.words(), cache.name);
         if self.phase == HostPhase::Stopping(place) {
             self.troubles.push(why);
+            if lacks_disks && let LayerStatus::LogCache(status) = LayerStatus::of(stack, cache.layer, now) {
+                // The disks that are there have everything.
+                self.records.note(&cache.name, Note::Stopped(status));
+                return self.take_noted(now, stack);
+            }
             self.stop_from(now, stack, place + 1);
         } else if self.phase == HostPhase::Draining(place) {
             self.troubles.push(why);

@@ -135,6 +135,11 @@ impl CoveredLines {
         }
     }
 
+    /// True for a missing disk whose content records of the log have to explain.
+    pub fn needs_records(&self) -> bool {
+        self.retained.as_ref().is_some_and(|retained| retained.needs_records())
+    }
+
     fn range(&self, extent: Extent) -> std::ops::Range<usize> {
         let first = extent.start.0 / LINE_SECTORS;
         let last = (extent.end().0 - 1) / LINE_SECTORS;

@@ -2,8 +2,8 @@
 //!
 //! Nothing is written to the disk meanwhile, so its fingerprint stays as it is, for the start that finds the disk again. There is one
 //! exception: after a crash, a covered line may hold data of any record that the walk finds. As soon as the first such record of a line is
-//! gone from the log, nothing might explain that data any more, so the content of the line counts as unknown. A clean stop does the same:
-//! the next start lets no record explain anything.
+//! gone from the log, nothing might explain that data any more, so the content of the line counts as unknown. After a clean stop no record
+//! explains anything, so while there is such a line, a stop leaves the log in the state after a crash.
 
 use std::collections::BTreeMap;
 
@@ -68,6 +68,11 @@ impl RetainedFingerprint {
             }
             is_there
         });
+    }
+
+    /// True while lines may hold data of records that are in the log.
+    pub fn needs_records(&self) -> bool {
+        !self.touched.is_empty()
     }
 
     pub const fn fingerprint(&self) -> &Fingerprint {

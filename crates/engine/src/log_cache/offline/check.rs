@@ -98,8 +98,9 @@ pub fn check(
     data.as_ref().map_or(Ok(()), |data| refuse_other_disks(&superblock, &**data))?;
     // The data disk of a cache that is out of use is written without the cache.
     let is_out_of_use = matches!(superblock.state, LogState::GivenUp | LogState::Detached);
+    let all: Vec<usize> = (0..superblock.space().count()).collect();
     let comparisons =
-        data.filter(|_| !is_out_of_use).map(|data| comparisons(&superblock, data)).transpose()?;
+        data.filter(|_| !is_out_of_use).map(|data| comparisons(&superblock, &all, data)).transpose()?;
     let is_compared = comparisons.is_some();
     let mut watched = Watched {
         comparisons: comparisons.unwrap_or_default(),

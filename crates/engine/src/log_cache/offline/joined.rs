@@ -9,6 +9,8 @@ use crate::{BlockDevice, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba
 pub struct JoinedDisks<D> {
     disks: Vec<D>,
     space: AddressSpace,
+    /// The only disk that is flushed; none: all are.
+    only: Option<usize>,
 }
 
 impl<D: BlockDevice> JoinedDisks<D> {
@@ -18,7 +20,12 @@ impl<D: BlockDevice> JoinedDisks<D> {
     /// Without a disk, and with more than a log may have.
     pub fn new(disks: Vec<D>) -> JoinedDisks<D> {
         let space = AddressSpace::new(disks.iter().map(|disk| disk.geometry().sectors).collect());
-        JoinedDisks { disks, space }
+        JoinedDisks { disks, space, only: None }
+    }
+
+    /// Joins disks of which only this one is written: the others may be missing.
+    pub fn with_only(disks: Vec<D>, disk: usize) -> JoinedDisks<D> {
+        JoinedDisks { only: Some(disk), ..JoinedDisks::new(disks) }
     }
 
     /// The disks by themselves, in the order of the log.
@@ -47,7 +54,10 @@ impl<D: BlockDevice> BlockDevice for JoinedDisks<D> {
 
     fn run(&mut self, mut io: Io) -> IoResult {
         let Some(extent) = io.extent() else {
-            let flushed = self.disks.iter_mut().try_for_each(BlockDevice::flush);
+            let mut disks = self.disks.iter_mut().enumerate();
+            let is_flushed = |disk: usize| self.only.is_none_or(|only| only == disk);
+            let flushed =
+                disks.try_for_each(|(disk, device)| if is_flushed(disk) { device.flush() } else { Ok(()) });
             return IoResult { buf: io.take_buf(), status: flushed };
         };
         let disk = self.space.disk_of(extent.start);
@@ -173,6 +183,36 @@ mod tests {
             }
         }
         assert!(cuts > 9, "{cuts}");
+    }
+
+    #[test]
+    fn one_disk_is_rescued_from_a_log_that_takes_no_writes_wherever_that_is_cut_off() {
+        let before = cut_off();
+        let options = RescueOptions { disk: Some(1), ..RescueOptions::default() };
+        let mut cuts = 0;
+        for left in 0.. {
+            let mut all = before.0.clone();
+            let mut data = all.split_off(1);
+            all[0].unwritable.extend(0..all[0].geometry().sectors);
+            [0, 2].iter().for_each(|missing: &usize| data[*missing].operations_left = 0);
+            data[1].operations_left = left;
+            let mut joined = JoinedDisks::with_only(data, 1);
+            let is_cut = rescue(&mut all[0], &mut joined, options, &mut |_| {}).is_err();
+            cuts += u32::from(is_cut);
+            joined.disks[1].operations_left = u64::MAX;
+            let report = rescue(&mut all[0], &mut joined, options, &mut |_| {}).expect("nothing fails");
+            assert_eq!((report.unsaved_bytes, report.refused, report.marked_clean), (0, false, false));
+            let found = [0, 3000, 3004, 3008, 8191].map(|lba: usize| joined.disks[1].bytes[lba * 512 + 511]);
+            assert_eq!(found, [11, 0, 21, 31, 41]);
+            for (disk, ram) in before.0.iter().enumerate().filter(|(disk, _)| *disk != 2) {
+                let now = if disk == 0 { &all[0] } else { &joined.disks[disk - 1] };
+                assert!(now.bytes == ram.bytes, "{disk} is as it was");
+            }
+            if !is_cut {
+                break;
+            }
+        }
+        assert!(cuts > 2, "{cuts}");
     }
 
     #[test]

@@ -71,6 +71,11 @@ impl Newest {
         self.pieces.retain(|_, piece| piece.seq >= seq);
     }
 
+    /// Keeps only the pieces in extents that are wanted.
+    pub fn retain(&mut self, is_wanted: impl Fn(Extent) -> bool) {
+        self.pieces.retain(|_, piece| is_wanted(piece.extent));
+    }
+
     /// The pieces in the order of their LBAs.
     pub fn pieces(&self) -> impl Iterator<Item = &NewestPiece> {
         self.pieces.values()

@@ -25,6 +25,9 @@ pub struct RescueOptions {
     pub force: bool,
     /// Writes nothing; only reads and lists.
     pub list: bool,
+    /// Writes back what the log has for this one of several data disks, and writes nothing to the log, which may have failed. It has that data
+    /// as before, so the caller has to record that the disk must never be used with it again.
+    pub disk: Option<usize>,
 }
 
 /// Sectors that could not be written back, and the reason.
@@ -90,16 +93,23 @@ pub fn rescue(
         return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
     }
     may_write(&superblock, data.geometry().read_only, options)?;
+    if options.disk.is_some() {
+        // Nothing can be noted in the log, so an interrupted rescue before this one may have written any of it.
+        superblock.state = LogState::Active;
+    }
+    let is_wanted = |disk: usize| options.disk.is_none_or(|wanted| wanted == disk);
     let mut newest = Newest::new(superblock.log_block_sectors());
     let walk_options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
-    let mut comparisons = comparisons(&superblock, data)?;
+    let wanted: Vec<usize> = (0..superblock.space().count()).filter(|disk| is_wanted(*disk)).collect();
+    let mut comparisons = comparisons(&superblock, &wanted, data)?;
     let walked = walk(log, &superblock, walk_options, &mut |header: &Header, bad: &[usize]| {
         newest.record(header, bad);
         comparisons.iter_mut().for_each(|comparison| comparison.record(header));
     })?;
     newest.purge_before(walked.tail_seq);
+    newest.retain(|extent| is_wanted(superblock.space().disk_of(extent.start)));
     let mut differing = Vec::new();
-    for (disk, comparison) in comparisons.into_iter().enumerate() {
+    for (disk, comparison) in wanted.into_iter().zip(comparisons) {
         let found = comparison.finish(log, &walked)?.differing;
         differing.extend(found.into_iter().map(|line| (disk, line)));
     }
@@ -123,7 +133,7 @@ pub fn rescue(
         report.marked_clean = true;
         return Ok(report);
     }
-    if write {
+    if write && options.disk.is_none() {
         // A server that was killed may have left records in the device's cache. If the power fails, the data disk must have nothing of a
         // record that the log has not.
         log.flush().map_err(LogError::io("flushing the log device"))?;
@@ -136,7 +146,7 @@ pub fn rescue(
     let mut report = write_back(log, data, &newest, report, write, progress)?;
     if write {
         data.flush().map_err(LogError::io("flushing the data disk"))?;
-        if options.force || (report.unsaved_bytes == 0 && report.damages == 0) {
+        if options.disk.is_none() && (options.force || report.unsaved_bytes == 0 && report.damages == 0) {
             mark_clean(log, data, &mut superblock, &walked)?;
             report.marked_clean = true;
         }
@@ -167,13 +177,15 @@ fn write_back(
     Ok(writer.report)
 }
 
-/// Begins the comparison of each data disk with its fingerprint.
+/// Begins the comparison of data disks with their fingerprints.
 pub(super) fn comparisons(
     superblock: &LogSuperblock,
+    disks: &[usize],
     data: &mut dyn BlockDevice,
 ) -> Result<Vec<Comparison>, LogError> {
-    let compare = |disk| Comparison::new(superblock, disk, &mut DiskOf { joined: data, disk });
-    let comparisons: Result<_, IoError> = (0..superblock.space().count()).map(compare).collect();
+    let compare =
+        |disk: &usize| Comparison::new(superblock, *disk, &mut DiskOf { joined: &mut *data, disk: *disk });
+    let comparisons: Result<_, IoError> = disks.iter().map(compare).collect();
     comparisons.map_err(LogError::io("reading the data disk"))
 }
 

@@ -343,7 +343,8 @@ fn a_rescue_writes_everything_back_and_may_be_repeated() {
     // The disk is used plainly from now on: a second rescue leaves it alone.
     data.bytes[0] = 1;
     let again =
-        rescue(&mut log.device, &mut data, RescueOptions { force: true, list: false }, &mut quiet).unwrap();
+        rescue(&mut log.device, &mut data, RescueOptions { force: true, ..Default::default() }, &mut quiet)
+            .unwrap();
     assert_eq!(again.written_bytes, 0);
     assert_eq!(data.bytes[0], 1);
 }
@@ -400,7 +401,7 @@ fn a_rescue_lists_exactly_what_the_log_cannot_read() {
     );
     assert!(!report.marked_clean && !report.refused);
     assert_data(&data, &expected, &[Extent::new(Lba(800), 4)]);
-    let forced = RescueOptions { force: true, list: false };
+    let forced = RescueOptions { force: true, ..Default::default() };
     assert!(rescue(&mut log.device, &mut data, forced, &mut quiet).unwrap().marked_clean);
     assert_data(&data, &expected, &[Extent::new(Lba(800), 4)]);
     assert!(check(&mut log.device, Some(&mut data), &mut quiet).unwrap().is_ok());
@@ -433,7 +434,7 @@ fn a_rescue_writes_nothing_where_it_is_not_known_what_is_lost() {
     assert!(report.refused && !report.marked_clean);
     assert_eq!(report.damage[0].kind, DamageKind::Missing);
     assert!(data.bytes.iter().all(|&byte| byte == 0xdd));
-    let forced = RescueOptions { force: true, list: false };
+    let forced = RescueOptions { force: true, ..Default::default() };
     let report = rescue(&mut log.device, &mut data, forced, &mut quiet).unwrap();
     assert!(report.marked_clean && !report.is_complete());
     assert_eq!(data.bytes[800 * 512], 0xdd, "what was in the lost record keeps its old content");
@@ -511,7 +512,8 @@ fn a_detached_log_is_never_written_back() {
     log.superblock.generation += 1;
     log.store_superblock();
     let mut data = old_disk();
-    rescue(&mut log.device, &mut data, RescueOptions { force: true, list: false }, &mut quiet).unwrap();
+    rescue(&mut log.device, &mut data, RescueOptions { force: true, ..Default::default() }, &mut quiet)
+        .unwrap();
     assert!(data.bytes.iter().all(|&byte| byte == 0xdd));
 }
 
@@ -528,9 +530,11 @@ fn a_log_that_was_given_up_is_written_back_by_force_only_and_stays_so() {
     let found = check(&mut log.device, None, &mut quiet).unwrap();
     assert!(found.is_ok() && found.state == "given up", "{found:?}");
     let listed =
-        rescue(&mut log.device, &mut data, RescueOptions { list: true, force: false }, &mut quiet).unwrap();
+        rescue(&mut log.device, &mut data, RescueOptions { list: true, ..Default::default() }, &mut quiet)
+            .unwrap();
     assert!(listed.dirty.data_bytes > 0);
-    rescue(&mut log.device, &mut data, RescueOptions { force: true, list: false }, &mut quiet).unwrap();
+    rescue(&mut log.device, &mut data, RescueOptions { force: true, ..Default::default() }, &mut quiet)
+        .unwrap();
     assert_data(&data, &expected, &[]);
     assert_eq!(read_superblock(&mut log.device).unwrap().state, LogState::GivenUp);
 }
