@@ -52,6 +52,7 @@ pub fn without_disks(
     let all = choice.of_disks();
     let missing: Vec<(&CacheChoice, &String)> =
         all.iter().zip(seen).filter_map(|(choice, seen)| Some((choice, seen.missing.as_ref()?))).collect();
+    let missing = with_their_devices(&all, missing);
     let [(first, why), ..] = missing.as_slice() else { return Ok((Vec::new(), Vec::new())) };
     let is_known = |choice: &CacheChoice| {
         let superblock = seen[choice.disk].superblock.as_ref();
@@ -70,6 +71,19 @@ pub fn without_disks(
         return Err(Refusal::new(
             format!("all data disks of \"{}\" are missing: {}", choice.layer, names.join(", ")),
             "reconnect them, or correct their paths in the stack file: the log keeps what it has for them",
+        ));
+    }
+    let logs = choice.legs().into_iter().chain([choice.log.as_str()]);
+    let on_log =
+        |(disk, _): &&(&CacheChoice, &String)| logs.clone().any(|log| is_beside(choice, &disk.data, log));
+    if let Some((disk, why)) = missing.iter().find(on_log) {
+        return Err(Refusal::new(
+            format!(
+                "data disk {} of \"{}\" cannot be read: {why}. The log is on the same device",
+                named(disk),
+                choice.layer
+            ),
+            "repair the device, or copy it to a good one, and name that in the stack file: a start would write to it",
         ));
     }
     if !allowed {
@@ -93,6 +107,24 @@ pub fn without_disks(
         )
     };
     Ok((missing.iter().map(|(choice, _)| choice.disk).collect(), missing.iter().map(told).collect()))
+}
+
+/// Adds the data disks on the same devices: a device is left out as a whole.
+fn with_their_devices<'a>(
+    all: &'a [CacheChoice],
+    missing: Vec<(&'a CacheChoice, &'a String)>,
+) -> Vec<(&'a CacheChoice, &'a String)> {
+    let why = |choice: &CacheChoice| {
+        let own = missing.iter().find(|(other, _)| other.disk == choice.disk);
+        own.or_else(|| missing.iter().find(|(other, _)| is_beside(choice, &choice.data, &other.data)))
+    };
+    all.iter().filter_map(|choice| why(choice).map(|(_, why)| (choice, *why))).collect()
+}
+
+/// True for two parts on one device.
+fn is_beside(choice: &CacheChoice, part: &str, other: &str) -> bool {
+    let device = |part: &str| choice.site.bottom_device(part).map(|device| &device.name);
+    device(part).is_some() && device(part) == device(other)
 }
 
 /// Refuses what needs a data disk of several that is missing.

@@ -205,6 +205,7 @@ fn a_drain_leaves_the_blocks_of_a_disk_that_hangs_or_fails() {
     assert_eq!(dirty(&steps), [false, true, false]);
     steps.let_go();
     steps.wait(60);
+    assert_eq!(steps.on(1).on_data_disk(MIDDLE), 11, "it answers after all");
     // The next one fails.
     let mut steps = written();
     let all: Vec<u64> = (0..8192).collect();
@@ -264,6 +265,7 @@ fn discards_for_a_missing_disk_are_kept_too() {
         steps.on(0).write(0, LINE_SECTORS, round);
         steps.wait(1);
     }
+    assert!(steps.core.statistics.carried_segments > 0, "the discard's record is overwritten");
     steps.control(Control::Stop);
     let mut steps = Steps::start(come_back(steps, 1, away), quiet()).expect("it is back");
     assert_eq!(steps.on(1).read(4100), Some(super::testing_steps::ZEROES));

@@ -193,7 +193,8 @@ mod tests {
         for left in 0.. {
             let mut all = before.0.clone();
             let mut data = all.split_off(1);
-            all[0].unwritable.extend(0..all[0].geometry().sectors);
+            let sectors = all[0].geometry().sectors;
+            all[0].unwritable.extend(0..sectors);
             [0, 2].iter().for_each(|missing: &usize| data[*missing].operations_left = 0);
             data[1].operations_left = left;
             let mut joined = JoinedDisks::with_only(data, 1);
