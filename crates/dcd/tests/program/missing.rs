@@ -258,7 +258,7 @@ fn original_of((_, mib): (&str, u64)) -> Vec<u8> {
     crate::common::original(mib * crate::common::MIB)
 }
 
-/// What the log has for the missing disk is only there. Every message leads to the one step that loses nothing.
+/// The only copy of what the missing disk lacks is in the log. Every message leads to the one step that loses nothing.
 #[test]
 fn rule_13_a_log_that_fails_while_a_disk_is_missing_keeps_what_it_has_for_it() {
     for is_killed in [false, true] {
