@@ -8,7 +8,7 @@ use super::offline::read_superblock;
 use super::testing::Ram;
 use super::testing_steps::{Disks, Kind, Steps, kind, quiet};
 use crate::layer::{Control, Io, IoError, Report, Unfinished};
-use crate::{ErrorKind, Extent, LINE_SECTORS, Lba};
+use crate::{ErrorKind, Extent, LINE_SECTORS, Lba, Nanos};
 
 /// A sector that the fingerprints do not cover.
 const MIDDLE: u64 = 2048 + 512;
@@ -48,7 +48,7 @@ fn fingerprint(disks: &mut Disks, disk: usize) -> Fingerprint {
 fn a_missing_disk_keeps_its_blocks_in_the_log_and_the_others_are_served() {
     for missing in 0..3 {
         let (mut steps, away) = start_without(written().disks, missing);
-        let status = steps.core.status();
+        let status = steps.core.status(Nanos::ZERO);
         assert!(status.disks[missing].missing && status.disks[missing].stuck, "{missing}");
         assert_eq!(status.disks[missing].size_bytes, 8192 * 512);
         let refused = steps.on(missing).write(0, 8, 1);
@@ -73,7 +73,7 @@ fn a_missing_disk_keeps_its_blocks_in_the_log_and_the_others_are_served() {
         steps.wait(10);
         steps.control(Control::Stop);
         assert_eq!(steps.reports, [Report::Drained, Report::Stopped]);
-        let status = steps.core.status().disks;
+        let status = steps.core.status(Nanos::ZERO).disks;
         assert!((0..3).all(|disk| (status[disk].dirty_bytes > 0) == (disk == missing)), "{status:?}");
         let mut steps = Steps::start(come_back(steps, missing, away), quiet()).expect("it is back");
         assert_eq!(steps.on(missing).read(MIDDLE), Some(10 + missing as u8));
@@ -185,7 +185,7 @@ fn only_some_disks_that_the_log_knows_may_be_missing() {
 
 /// Tells of each disk whether the log has something for it.
 fn dirty(steps: &Steps) -> [bool; 3] {
-    let disks = steps.core.status().disks;
+    let disks = steps.core.status(Nanos::ZERO).disks;
     std::array::from_fn(|disk| disks[disk].dirty_bytes > 0)
 }
 
