@@ -16,12 +16,13 @@ use dcd_engine::log_cache::{
 };
 use dcd_engine::mirror::MirrorConfig;
 use dcd_engine::{
-    Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target,
+    Discards, Extent, Geometry, LINE_SECTORS, Layer, Lba, Nanos, Port, SECTOR_BYTES, Stack, StackBuilder,
+    Target,
 };
 
 use crate::dealt::{self, CHUNK_SECTORS, Dealt};
 use crate::explore::{
-    Build, BuildMissing, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror, disk, prefill,
+    Build, BuildMissing, GUEST_SECTORS, GuestPlace, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror, disk, prefill,
 };
 use crate::mirror::{self, MirrorLegs};
 use crate::{Latency, MemDisk, SimMemory, SimRng, Value, mix};
@@ -444,6 +445,46 @@ pub fn disks_rig(seed: u64, promise: Promise, canary: Option<LogCanary>, disks_m
     let tuned = rig.tuned.clone().filter(|_| !is_troubled);
     let build_missing = rig.build_missing.filter(|_| may_miss);
     Rig { troubled: is_troubled.then_some(disks), dealt: disks, tuned, build_missing, ..rig }
+}
+
+/// The log cache of [`disks_rig`], to which a data disk more comes, and which it leaves, while it runs.
+pub fn guest_rig(seed: u64, promise: Promise, canary: Option<LogCanary>, disks_max: usize) -> Rig {
+    let disks = SimRng::new(mix(seed, 0x60e5)).range(1, disks_max as u64) as usize;
+    let is_there = Rc::new(Cell::new(false));
+    let guest = Rc::clone(&is_there);
+    let make: MakeCache =
+        Rc::new(move |config| Box::new(LogCache::new(config).of_disks(disks + usize::from(guest.get()))));
+    let several: ChangeSettings = &|config, rng| {
+        config.ordered_destage = false;
+        config.share = rng.pick(&[ROOMY_SHARE, 50, 100]);
+    };
+    let rig = rig_of(seed, promise, canary, several, &make, None, disks);
+    let (build, device) = (rig.build, rig.disks.len());
+    let place = GuestPlace { device, disk: disks, is_there: Rc::clone(&is_there) };
+    let with_guest: Build = Box::new(move |geometries: &[Geometry]| {
+        let (own, all) = geometries.split_last().expect("the guest is the last device");
+        let mut stack = build(all);
+        let device = stack.add_device(*own);
+        let cache = stack.layers().find(|(_, name)| *name == "cache").map(|(layer, _)| layer);
+        if let Some(cache) = cache.filter(|_| is_there.get()) {
+            stack.connect(cache, Port(1 + disks), device);
+        }
+        stack
+    });
+    let mut rng = SimRng::new(mix(seed, 0x90e5));
+    let volatile_cache = rng.chance(850);
+    let own = disk(&mut rng, Geometry { volatile_cache, ..Geometry::plain(GUEST_SECTORS) });
+    Rig {
+        disks: rig.disks.into_iter().chain([own]).collect(),
+        build: with_guest,
+        build_after_log_failure: None,
+        build_accepting: None,
+        rescued: None,
+        guest: Some(place),
+        dealt: disks,
+        about: format!("{}, and a disk that comes and goes", rig.about),
+        ..rig
+    }
 }
 
 /// Has clients outlive the server.

@@ -320,6 +320,31 @@ fn one_log_keeps_the_promises_of_several_disks() {
     assert!(hung > 0 && carried > 5, "{hung} disks hung, {carried} segments were carried");
 }
 
+/// A disk comes and goes beside the client, and is cut, killed and added again with other content.
+#[test]
+fn a_disk_that_comes_and_goes_has_its_own_data_after_every_crash() {
+    let (mut added, mut removed) = (0, 0);
+    for promise in [Promise::Flush, Promise::Always, Promise::Ordered] {
+        let config = ExploreConfig::new(EXPLORED, 600);
+        let explored = explore(&config, &|seed| guest_rig(seed, promise, None, 3), &mut |_| {});
+        if let Some(violation) = explored.violation {
+            panic!("{violation}");
+        }
+        added += explored.counts.kinds.get("disks added while served").unwrap_or(&0);
+        removed += explored.counts.kinds.get("disks removed while served").unwrap_or(&0);
+    }
+    assert!(added > 20 && removed > 5, "{added} added, {removed} removed");
+}
+
+#[test]
+fn disks_that_come_too_early_or_go_too_early_are_caught() {
+    for canary in [LogCanary::EarlyDisk, LogCanary::EarlyLeave, LogCanary::OldPlace] {
+        let subject = |seed| guest_rig(seed, Promise::Flush, Some(canary), 3);
+        let explored = explore(&ExploreConfig::new(EXPLORED, 3000), &subject, &mut |_| {});
+        assert!(explored.violation.is_some(), "{canary:?} is not caught");
+    }
+}
+
 #[test]
 fn rule_06_blocks_and_tails_of_the_wrong_disk_are_caught() {
     for canary in [LogCanary::OtherDisk, LogCanary::TailOfOne, LogCanary::FlushOther] {

@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use dcd_engine::{
     Buf, Control, DeviceIndex, Geometry, Io, IoResult, LayerIndex, Nanos, Output, Pump, Report, Request,
-    RequestId, Stack, Tag,
+    RequestId, Stack, Tag, Target,
 };
 
 use crate::SimDevice;
@@ -188,6 +188,13 @@ impl<D: SimDevice> VirtualDriver<D> {
         self.trace.operation(self.now, 1, id.0, &io);
         self.before_event();
         stack.request(self.now, Request { id, disk: 0, io });
+    }
+
+    /// Sends a request to a part of the stack, now.
+    pub fn request_at(&mut self, stack: &mut Stack, target: Target, id: RequestId, io: Io) {
+        self.trace.operation(self.now, 1, id.0, &io);
+        self.before_event();
+        stack.request_at(self.now, target, id, io);
     }
 
     pub fn control(&mut self, stack: &mut Stack, layer: LayerIndex, control: Control) {

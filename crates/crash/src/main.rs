@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use dcd_crash::cache::{
-    disks_rig, filling_rig, log_cache_rig, memory_rig, ordered_destage_rig, rotting_rig, through_rig,
+    disks_rig, filling_rig, guest_rig, log_cache_rig, memory_rig, ordered_destage_rig, rotting_rig,
+    through_rig,
 };
 use dcd_crash::mirror::{MirrorCanary, mirrored_memory_rig, mirrored_rig, take_over_rig};
 use dcd_crash::raid::{LogPlace, RaidSubject, raid_rig};
@@ -78,6 +79,12 @@ enum CanaryName {
     NearProof,
     /// A start takes records of one data disk for those of another (with --disks).
     OtherDisk,
+    /// A data disk is served before the superblocks that have it are durable (with --disks and --guest).
+    EarlyDisk,
+    /// A data disk leaves the log before its data is durable on it (with --disks and --guest).
+    EarlyLeave,
+    /// A start takes records of a disk that has left for those of the next one in its place (with --disks and --guest).
+    OldPlace,
     /// The tail of the log passes segments that are clean for the first data disk (with --disks).
     TailOfOne,
     /// Destaged blocks are called clean after a flush of another data disk (with --disks).
@@ -242,6 +249,9 @@ struct Arguments {
         conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "legs", "take_over", "process_deaths"]
     )]
     disks: Option<u8>,
+    /// A data disk more comes and goes while the log runs.
+    #[arg(long, requires = "disks")]
+    guest: bool,
     /// Most crashes kill the process alone, also between two stores to memory that outlives it: nothing that was answered may be lost.
     #[arg(long, conflicts_with_all = ["raid", "fill", "ordered_destage", "rot", "take_over"])]
     process_deaths: bool,
@@ -340,6 +350,9 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         Some(CanaryName::NearProof) => Some(LogCanary::NearProof),
         Some(CanaryName::NoRestMark) => Some(LogCanary::NoRestMark),
         Some(CanaryName::OtherDisk) => Some(LogCanary::OtherDisk),
+        Some(CanaryName::EarlyDisk) => Some(LogCanary::EarlyDisk),
+        Some(CanaryName::EarlyLeave) => Some(LogCanary::EarlyLeave),
+        Some(CanaryName::OldPlace) => Some(LogCanary::OldPlace),
         Some(CanaryName::TailOfOne) => Some(LogCanary::TailOfOne),
         Some(CanaryName::FlushOther) => Some(LogCanary::FlushOther),
         Some(CanaryName::PassMissing) => Some(LogCanary::PassMissing),
@@ -355,7 +368,8 @@ fn rig(arguments: &Arguments, seed: u64) -> Rig {
         _ => None,
     };
     if let Some(disks) = arguments.disks {
-        let mut rig = disks_rig(seed, arguments.promise.into(), bug, disks.into());
+        let make = if arguments.guest { guest_rig } else { disks_rig };
+        let mut rig = make(seed, arguments.promise.into(), bug, disks.into());
         lie(arguments, &mut rig);
         return rig;
     }
@@ -393,6 +407,7 @@ fn replay_command(arguments: &Arguments, run: u64) -> String {
     let legs = if arguments.legs { " --legs" } else { "" };
     let take_over = if arguments.take_over { " --take-over" } else { "" };
     let disks = arguments.disks.map(|disks| format!(" --disks {disks}")).unwrap_or_default();
+    let disks = if arguments.guest { disks + " --guest" } else { disks };
     let deaths = if arguments.process_deaths { " --process-deaths" } else { "" };
     let through = if arguments.through { " --through" } else { "" };
     let Some(level) = arguments.raid else {

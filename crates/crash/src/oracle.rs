@@ -22,6 +22,7 @@ use std::sync::Arc;
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
 
+use crate::explore::GuestContent;
 use crate::{SeenContent, Value, dealt, stamp};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,8 @@ pub struct Oracle {
     judges_disk: bool,
     /// Disks to which the chunks of the device are dealt: each has its own order of writes.
     disks: usize,
+    /// Content of a data disk that comes and goes beside the device.
+    pub guest: Option<GuestContent>,
 }
 
 impl Oracle {
@@ -133,6 +136,7 @@ impl Oracle {
             before: None,
             judges_disk: false,
             disks: 1,
+            guest: None,
         }
     }
 
@@ -556,6 +560,7 @@ impl Oracle {
     /// Notes a clean stop: all answered writes are durable.
     pub fn stopped(&mut self) {
         self.cover(u64::MAX);
+        self.guest.iter_mut().for_each(GuestContent::stopped);
     }
 }
 

@@ -91,7 +91,7 @@ pub struct Create {
     /// Data disk, not mounted: a block device or a file
     #[arg(long, value_name = "PATH")]
     pub data: PathBuf,
-    /// Log, which is overwritten: a block device or a file. Or a stack that is not served, NAME or file, whose log gets one more data disk
+    /// Log, which is overwritten: a block device or a file. Or a stack, NAME or file, whose log gets one more data disk
     #[arg(long, value_name = "PATH", required_unless_present = "same_disk", conflicts_with = "same_disk")]
     pub log: Option<PathBuf>,
     /// Create the log as a file of this size (bytes, or with KiB, MiB, GiB; default: the file exists)
@@ -115,7 +115,7 @@ Examples:
   dcd remove srv
       after umount /srv
   dcd remove srv --disk mail
-      one data disk of a log with several, which the stack keeps; the stack must not be served")]
+      one data disk of a log with several, which the stack keeps; a server goes on with the others")]
 pub struct Remove {
     /// Stack: NAME or file
     #[arg(value_name = "STACK", value_parser = stack())]

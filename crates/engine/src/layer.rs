@@ -297,6 +297,30 @@ pub enum ArrayCommand {
     Remove { port: Port },
 }
 
+/// A command of an administrator to a log cache that goes on serving its other data disks; each is answered by one [`Report::Disk`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskCommand {
+    /// Adds the disk that the port of this place leads to: a new place, or one that is free.
+    Add { disk: usize, data_uuid: [u8; 16], geometry: Geometry },
+    /// Writes everything back to a disk that has no clients any more, and makes its place free.
+    Remove { disk: usize },
+}
+
+/// Reason for not adding or removing a data disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskChangeError {
+    #[error("{0}")]
+    Refused(String),
+    #[error("the server is stopping")]
+    Stopping,
+    #[error("the log device has failed")]
+    LogFailed,
+    #[error("the data disk: {0}")]
+    Io(IoError),
+    #[error("{0} blocks of 4 KiB for the disk cannot be read from the log")]
+    LostBlocks(usize),
+}
+
 /// Reason for refusing a command of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
@@ -384,6 +408,8 @@ pub enum Control {
     /// Start the counters and histograms again.
     ResetStatistics,
     Array(ArrayCommand),
+    /// To a log cache.
+    Disk(DiskCommand),
     /// From the layer above: this copy, numbered as in [`Io::ReadCopy`], has lost writes that it had reported as durable. It is refilled
     /// from another one, unless it is the only one. Later requests are answered only once that is recorded.
     DistrustCopy(u8),
@@ -436,6 +462,8 @@ pub enum Report {
     Notice,
     /// The answer to a [`Control::Array`]: the command is done or has begun, or the reason why it cannot be.
     Array(Result<(), CommandError>),
+    /// The answer to a [`Control::Disk`]: a start finds the log with the disk, or without it; or the reason why not.
+    Disk(Result<(), DiskChangeError>),
 }
 
 /// An event for a layer; each is consumed once.
@@ -781,6 +809,9 @@ pub trait Layer {
     fn disk_geometry(&self, _disk: usize) -> Geometry {
         self.geometry()
     }
+
+    /// Notes that a disk below has come, or that its place has become free; for a layer that is each of several disks.
+    fn take_disk(&mut self, _disk: usize, _geometry: Geometry) {}
 
     /// Runs once, before the first event, when everything below is active: reads superblocks, recovers.
     fn activate(&mut self, _below: &mut dyn Ports) -> Result<(), ActivateError> {

@@ -205,6 +205,35 @@ impl Stack {
         Port(ports.len() - 1)
     }
 
+    /// Leads a port of a layer to a device: the next port, or one that is not in use.
+    pub fn connect(&mut self, layer: LayerIndex, port: Port, device: DeviceIndex) {
+        assert!(device.0 < self.devices.len(), "a port leads to what is there");
+        let ports = &mut self.nodes[layer.0].ports;
+        let port_use = PortUse::new(Target::Device(device));
+        match ports.get_mut(port.0) {
+            Some(known) => *known = port_use,
+            None => ports.push(port_use),
+        }
+        assert!(port.0 < ports.len(), "ports follow each other");
+    }
+
+    /// Tells the layers that stand on each disk of a layer that one of its disks has come, or its place has become free.
+    pub fn disk_changed(&mut self, layer: LayerIndex, disk: usize) {
+        let geometry = self.layer(layer).disk_geometry(disk);
+        let stands = |node: &Node| node.ports.first().map(|port| port.target);
+        let above: Vec<usize> = (layer.0 + 1..self.nodes.len())
+            .filter(|above| stands(&self.nodes[*above]) == Some(Target::Layer(layer)))
+            .collect();
+        for above in above {
+            let node = &mut self.nodes[above];
+            if disk == node.ports.len() {
+                node.ports.push(PortUse::new(Target::Disk(layer, disk)));
+            }
+            node.layer.as_mut().expect("only an activating layer is away").take_disk(disk, geometry);
+            self.disk_changed(LayerIndex(above), disk);
+        }
+    }
+
     /// The only layer that uses a device, and its port; none if no port or several ports lead to the device.
     pub fn only_user(&self, device: DeviceIndex) -> Option<(LayerIndex, Port)> {
         let ports = |layer: usize| {
@@ -291,6 +320,12 @@ impl Stack {
     /// Passes a request from outside to the root.
     pub fn request(&mut self, now: Nanos, request: Request) {
         self.enter(self.disk(request.disk), Origin::Outside(request.id), request.io);
+        self.settle(now);
+    }
+
+    /// Passes a request from outside to a part of the stack.
+    pub fn request_at(&mut self, now: Nanos, target: Target, id: RequestId, io: Io) {
+        self.enter(target, Origin::Outside(id), io);
         self.settle(now);
     }
 

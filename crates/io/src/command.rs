@@ -78,6 +78,9 @@ pub struct KernelMemory {
     len: usize,
 }
 
+// SAFETY: the mapping belongs to the process, and nothing else in here refers to a thread.
+unsafe impl Send for KernelMemory {}
+
 impl KernelMemory {
     /// # Errors
     /// Those of mmap.

@@ -109,6 +109,9 @@ pub type Lookup = Box<dyn FnOnce() -> Option<String> + Send>;
 /// Work that may take long, for a thread of its own.
 pub type Task = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
+/// The end of a device that was removed: an error, in words, where it did not go away.
+pub type Closing = Box<dyn FnOnce() -> Result<(), String> + Send>;
+
 /// Fate of a front-end when its server ends.
 pub enum Ending {
     /// The device stays for the next server, for this reason.
@@ -206,12 +209,17 @@ pub trait FrontEnd {
         Ending::Leave(String::new())
     }
 
-    /// The device was removed: releases its file and memory.
-    ///
-    /// # Errors
-    /// In words, where it did not go away.
-    fn close(self: Box<Self>) -> Result<(), String> {
-        Ok(())
+    /// The server goes on with the device after all, although it had begun to end it.
+    fn stay(&mut self, _actions: &mut Actions) {}
+
+    /// The device ends while the server goes on, where [`FrontEnd::end`] has nothing to ask.
+    fn withdraw(&mut self) -> Ending {
+        Ending::Remove(Box::new(|| Ok(())))
+    }
+
+    /// The device was removed: releases its file and memory. Returns the rest of the work, which may take long.
+    fn close(self: Box<Self>) -> Closing {
+        Box::new(|| Ok(()))
     }
 }
 

@@ -29,8 +29,8 @@ pub use driver::{
     UnansweredOps, UnknownPeer, way_to_io_uring,
 };
 pub use front_end::{
-    Actions, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup, MapCall,
-    OutputPiece, SessionFactory, Task,
+    Actions, Closing, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup,
+    MapCall, OutputPiece, SessionFactory, Task,
 };
 pub use listen::ListenError;
 pub use lock_file::lock_notes;

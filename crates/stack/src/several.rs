@@ -126,6 +126,12 @@ impl StackFile {
         names.filter(|(_, disk)| self.is_missing(disk)).map(|(place, _)| 1 << place).sum()
     }
 
+    /// The place in `data` that the next disk gets: one that is free, or the next one.
+    pub fn next_disk(&self) -> usize {
+        let names = self.served_disks();
+        names.iter().position(|name| self.is_free_place(name)).unwrap_or(names.len())
+    }
+
     /// True for the name in a place that no disk of the log has.
     pub fn is_free_place(&self, disk: &str) -> bool {
         let layer = self.layer(&self.export);
@@ -146,6 +152,10 @@ impl StackFile {
             return Err(format!("the name \"{name}\" is taken: choose another"));
         }
         self.edited(|document, data| {
+            // Disks between them may be on their way into the file.
+            while data.len() < place {
+                data.push(FREE);
+            }
             match data.get(place).map(Value::as_str) {
                 Some(Some(FREE)) => _ = data.replace(place, name),
                 None if place == data.len() => data.push(name),

@@ -405,6 +405,7 @@ impl VirtualRun {
                         | Report::LogFailed
                         | Report::WritesThrough
                         | Report::Array(_)
+                        | Report::Disk(_)
                         | Report::Notice,
                     )) => {}
                     None => {

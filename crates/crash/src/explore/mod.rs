@@ -9,6 +9,7 @@
 //! offline, and the data disk is judged alone. Disks are copied by reference and oracles by value, so nothing is run twice.
 
 mod administrator;
+mod guest;
 mod legs;
 mod rigs;
 mod run;
@@ -24,6 +25,7 @@ use dcd_engine::log_cache::{LogCacheConfig, Promise};
 use dcd_engine::{Geometry, Lba, Nanos, Stack};
 
 pub use administrator::{BuildWithout, HotAdd};
+pub use guest::{GUEST_SECTORS, GuestContent, GuestPlace};
 pub use rigs::{ORDERED_SLACK, disk, prefill};
 pub use run::rescue::Rescued;
 #[cfg(feature = "planted-bugs")]
@@ -101,6 +103,8 @@ pub struct Rig {
     /// Number of data disks, of which one hangs or fails now and then; they follow the first disk, the log. The chunks of the device are
     /// dealt to them.
     pub troubled: Option<usize>,
+    /// A data disk that comes and goes while the log cache runs.
+    pub guest: Option<GuestPlace>,
     /// Disks to which the chunks of the device are dealt.
     pub dealt: usize,
     /// The stack's settings in words, for the story.

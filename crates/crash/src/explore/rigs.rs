@@ -64,6 +64,7 @@ impl Rig {
             tuned: None,
             through: None,
             troubled: None,
+            guest: None,
             dealt: 1,
             about,
         }

@@ -9,6 +9,7 @@ use dcd_engine::{
 };
 
 use super::administrator::Administrator;
+use super::guest::{Guest, GuestContent};
 use super::legs::LegKeeper;
 use super::sampler::{BETWEEN_STORES, Cut, Sampler, cut};
 use super::trouble::DiskTrouble;
@@ -178,6 +179,7 @@ impl ExplorerRun {
         if self.rig.data_alone.is_some() {
             oracle = oracle.judges_disk();
         }
+        oracle.guest = self.rig.guest.as_ref().map(|_| GuestContent::default());
         let about = self.rig.about.clone();
         self.tell(|| format!("run {seed:#x}: {about}"));
         let (mut driver, mut stack) = self.start(disks)?;
@@ -229,6 +231,7 @@ impl ExplorerRun {
         let mut administrator = self.administrator();
         let mut keeper = self.leg_keeper();
         let mut tuner = self.tuner();
+        let mut guest = self.guest(&client.oracle);
         let mut trouble = self.rig.troubled.map(|disks| DiskTrouble::new(self.rng.fork(), disks));
         while !client.is_done() && self.states_left > 0 {
             if !paused && let Some(pause) = client.take_pause() {
@@ -248,6 +251,11 @@ impl ExplorerRun {
                     let state = statuses(stack, driver.now());
                     return Err(format!("{} requests are never answered;{state}", client.in_flight()));
                 }
+                DriverProgress::Idle if has_guest_waiting(guest.as_ref(), &client.oracle) => {
+                    self.tell_driver(driver);
+                    let state = statuses(stack, driver.now());
+                    return Err(format!("a change of the guest, or a request to it, has no end;{state}"));
+                }
                 DriverProgress::Idle | DriverProgress::Moved => {}
                 DriverProgress::Alarm(_) => paused = false,
             }
@@ -257,6 +265,10 @@ impl ExplorerRun {
             while let Some((id, result)) = driver.take_reply() {
                 let status = result.status;
                 driver.note(|| format!("client is answered r{}: {status:?}", id.0));
+                if let Some(guest) = guest.as_mut().filter(|_| Guest::is_own(id)) {
+                    guest.take(id, &result)?;
+                    continue;
+                }
                 if let Some(trouble) = &mut trouble {
                     trouble.answered(id);
                 }
@@ -266,6 +278,12 @@ impl ExplorerRun {
                 }
             }
             self.try_cuts(driver, sampler, &client.oracle, depth, "serving")?;
+            if let (Some(guest), Some(of)) = (&mut guest, &mut client.oracle.guest)
+                && let Err(what) = guest.act(driver, stack, of, true)
+            {
+                self.tell_driver(driver);
+                return Err(what);
+            }
             if let Some(administrator) = &mut administrator
                 && let Err(what) = administrator.act(driver, stack)
             {
@@ -310,10 +328,67 @@ impl ExplorerRun {
             *self.counts.kinds.entry("disks hung while served".into()).or_default() += trouble.hung;
             *self.counts.kinds.entry("disks failing while served".into()).or_default() += trouble.failed;
         }
+        if let Some(guest) = guest {
+            self.leave_guest(driver, stack, client, sampler, depth, guest)?;
+        }
         if let Some(administrator) = administrator {
             *self.counts.kinds.entry("members added while served".into()).or_default() += administrator.added;
         }
         Ok(())
+    }
+
+    /// Makes the administrator of a data disk that comes and goes.
+    fn guest(&mut self, oracle: &Oracle) -> Option<Guest> {
+        let place = self.rig.guest.clone()?;
+        let content = oracle.guest.as_ref()?;
+        Some(Guest::new(self.rng.fork(), place, self.rig.promise, content))
+    }
+
+    /// Waits for the answers of a guest.
+    fn leave_guest(
+        &mut self,
+        driver: &mut MemDriver,
+        stack: &mut Stack,
+        client: &mut SimClient,
+        sampler: &Rc<RefCell<Sampler>>,
+        depth: u32,
+        mut guest: Guest,
+    ) -> RunResult {
+        while guest.in_flight() > 0 && self.states_left > 0 {
+            if driver.step(stack) == DriverProgress::Idle {
+                return Err("a request to the guest is never answered".to_owned());
+            }
+            while let Some((id, result)) = driver.take_reply() {
+                guest.take(id, &result)?;
+            }
+            self.try_cuts(driver, sampler, &client.oracle, depth, "serving")?;
+            if let Some(of) = &mut client.oracle.guest {
+                guest.act(driver, stack, of, false)?;
+            }
+        }
+        *self.counts.kinds.entry("disks added while served".into()).or_default() += guest.added;
+        *self.counts.kinds.entry("disks removed while served".into()).or_default() += guest.removed;
+        Ok(())
+    }
+
+    /// Judges a data disk that comes and goes; returns what was found.
+    fn judge_guest(
+        &mut self,
+        driver: &mut MemDriver,
+        stack: &mut Stack,
+        oracle: &Oracle,
+        is_there: bool,
+    ) -> RunResult<Option<Vec<u64>>> {
+        let (Some(place), Some(of)) = (self.rig.guest.clone(), &oracle.guest) else { return Ok(None) };
+        // A disk that never came has nothing to be judged.
+        if of.life() == 0 {
+            return Ok(None);
+        }
+        let found = place.read(driver, stack, of.life(), is_there)?;
+        of.judge(is_there, &found)?;
+        let kind = if is_there { "guests found in the log" } else { "guests found outside" };
+        *self.counts.kinds.entry(kind.into()).or_default() += 1;
+        Ok(Some(found))
     }
 
     /// The crashes that the sampler has made.
@@ -489,6 +564,8 @@ impl ExplorerRun {
         let without = goes_away
             .map(|disk| (disk, disks.iter().map(|disk| disk.killed(&mut self.rng)).collect::<Vec<_>>()));
         let (mut driver, mut stack) = self.start(disks)?;
+        // Nested starts look, too.
+        let is_guest_there = self.rig.guest.as_ref().is_some_and(|guest| guest.is_there.get());
         driver.hash_no_payloads();
         // After a kill the devices still have something to lose while the recovery runs.
         let sampler = if nests && self.rng.chance(if cut.killed { 300 } else { 50 }) {
@@ -531,6 +608,7 @@ impl ExplorerRun {
             self.live_without(without, &cut, oracle, found.clone(), depth)?;
             self.away = None;
         }
+        let guest = self.judge_guest(&mut driver, &mut stack, oracle, is_guest_there)?;
         // Data after a hole must not reappear in a later activation: explore that more often.
         if nests && self.rng.chance(if cut.holes { 800 } else { 350 }) {
             let mut next = oracle.clone();
@@ -539,6 +617,9 @@ impl ExplorerRun {
                 next.killed(&found);
             } else {
                 next.recovered(&found);
+            }
+            if let (Some(of), Some(guest)) = (&mut next.guest, guest) {
+                of.found(is_guest_there, &guest, cut.killed);
             }
             self.live_on(&mut driver, &mut stack, next, found, depth, cut.holes)?;
         }
@@ -765,6 +846,10 @@ impl ExplorerRun {
         }
         Ok(found)
     }
+}
+
+fn has_guest_waiting(guest: Option<&Guest>, oracle: &Oracle) -> bool {
+    guest.zip(oracle.guest.as_ref()).is_some_and(|(guest, of)| guest.waits(of))
 }
 
 /// Looks at the content of a data disk without its cache.

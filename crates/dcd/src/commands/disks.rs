@@ -1,4 +1,4 @@
-//! Adds a data disk to a log, or removes one, while the stack is not served.
+//! Adds a data disk to a log, or removes one. A server does so beside its clients; `session::serving::disks` has its steps.
 //!
 //! | step of an addition | after a crash behind it, the command is repeated and |
 //! |---|---|
@@ -15,28 +15,35 @@
 //!
 //! Between the superblock and the stack file a start is refused: log and file have different disks.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
+use dcd_engine::BlockDevice;
 use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::log_cache::offline::{
     RescueOptions, add_disk, next_place, read_superblock, remove_disk, rescue,
 };
+use dcd_serve::control::{ClientError, ControlClient};
 use dcd_stack::{DeviceSource, HumanBytes, StackFile};
+use serde_json::{Value, json};
 
+use crate::advice::Advised;
 use crate::commands::rescue::unwritten;
-use crate::control::not_served;
+use crate::control::{ask, server_of};
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::{admit_machine, judge_cache, place_of};
 use crate::session::machine;
 use crate::session::open::OpenedCache;
 use crate::session::random::random_uuid;
-use crate::session::record::durable::replace;
 use crate::session::record::{
     Attachment, AttachmentState, DiskRecord, admit_attach, admit_without_record, uuid_text,
 };
+use crate::session::site::Site;
+use crate::session::stack_text::{edit, may_edit};
 use crate::session::survey::{inspect, record, start, target};
 use crate::session::system::is_by_content;
 
@@ -44,7 +51,6 @@ use crate::session::system::is_by_content;
 pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String, Failure> {
     let file = StackFile::load(stack)?;
     let path = DeviceSource::absolute(data).map_err(|error| Failure::io(data.display(), error))?;
-    not_served(&file, "add the disk")?;
     if is_by_content(&path) {
         return Err(Failure::Failed(format!(
             "{} names the data disk by its content, which the cache's device will also show: name the disk by /dev/disk/by-id. \
@@ -52,9 +58,11 @@ pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String,
             path.display()
         )));
     }
+    let server = server_of(&file)?;
+    let then = if server.is_some() { "" } else { ": start its server again" };
     let said = |place: usize| {
         let stack = stack.display();
-        format!("\"{name}\" is data disk {} of the log of {stack}: start its server again", place + 1)
+        format!("\"{name}\" is data disk {} of the log of {stack}{then}", place + 1)
     };
     if let Some(place) = file.served_disks().iter().position(|known| *known == name)
         && file.path_below(name) == Some(&path)
@@ -68,17 +76,22 @@ pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String,
     // Whether the file can have the disk at all is known before anything is opened.
     let places = if file.serves_several() { file.served_disks().len() } else { 1 };
     let trial = StackFile::parse(&changed(places)?, stack)?;
+    may_edit(stack)?;
+    if let Some(mut client) = server {
+        let (place, told) = add_to_served(&mut client, trial.into(), (name, &path), force)?;
+        put(stack, |file| {
+            let is_known =
+                file.served_disks().get(place) == Some(&name) && file.path_below(name) == Some(&path);
+            if is_known { Ok(file.text().to_owned()) } else { file.with_disk(place, name, &path) }
+        })?;
+        return Ok(said(place) + &told);
+    }
     let choice = CacheChoice::of(trial, Some(&file.export))?.holding(Purpose::Change);
     let (offline, parts) = start(&choice.site, &[&choice.log, name], Purpose::Change)?;
     let (mut log, mut disk) = (offline.part(target(&parts, &choice.log)), offline.part(target(&parts, name)));
     let superblock = read_superblock(&mut log)?;
     admit_machine(&superblock, machine::this(), &choice.site.asked)?;
-    if read_superblock(&mut disk).is_ok_and(|found| found.state != LogState::Detached) {
-        return Err(Failure::refused(
-            format!("{} has a log of a cache on it", path.display()),
-            "if that cache is out of use, \"dcd detach\" it first. Nothing was changed",
-        ));
-    }
+    refuse_log(&mut disk, &path)?;
     let record = record(&choice.site, &parts, name)?;
     let place = match record.as_ref().map(|record| pending(record, &superblock)).transpose()?.flatten() {
         // The log has it already.
@@ -92,8 +105,80 @@ pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String,
             next_place(&superblock)
         }
     };
-    put(stack, &changed(place)?)?;
+    put(stack, |file| file.with_disk(place, name, &path))?;
     Ok(said(place))
+}
+
+/// Has the server of a stack add a disk; returns its place, and text about its front-ends.
+fn add_to_served(
+    client: &mut ControlClient,
+    site: Site,
+    (name, path): (&str, &Path),
+    force: bool,
+) -> Result<(usize, String), Failure> {
+    let seen = ask(client, "disk", json!({ "command": "look" }))?;
+    let mut names = seen["disks"].as_array().into_iter().flatten();
+    // The command was cut off before it changed the stack file.
+    if let Some(place) = names.position(|known| known == name).filter(|place| *place > 0) {
+        return match seen["paths"][place].as_str().map(Path::new) {
+            Some(other) if other != path => Err(Failure::Failed(format!(
+                "the name \"{name}\" is taken: the server has {} as that disk. Nothing was changed",
+                other.display()
+            ))),
+            _ => Ok((place, String::new())),
+        };
+    }
+    admit_new(&site, (name, path), seen["cache"].as_str().unwrap_or(""), force)?;
+    let call = json!({ "command": "add", "name": name, "path": path });
+    let added = ask(client, "disk", call).map_err(cut_off)?;
+    let place = added["disk"]
+        .as_u64()
+        .ok_or_else(|| Failure::Failed("the server did not tell its place".to_owned()))?;
+    let places: Vec<&str> =
+        added["places"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut told = if places.is_empty() { String::new() } else { format!(": {}", places.join(", ")) };
+    if let Some(why) = added["trouble"].as_str() {
+        told += &format!(". It is not served yet: {why}; repair that, and start the server again");
+    }
+    Ok((place as usize, told))
+}
+
+/// Refuses a disk that a log cannot have. `cache`: the cache that is to get it.
+fn admit_new(site: &Site, (name, path): (&str, &Path), cache: &str, force: bool) -> Result<(), Failure> {
+    let (offline, parts) = start(site, &[name], Purpose::Change)?;
+    refuse_log(&mut offline.part(target(&parts, name)), path)?;
+    match record(site, &parts, name)? {
+        Some(record) => admit_record(&record, cache, force),
+        None => Ok(()),
+    }
+}
+
+fn refuse_log(disk: &mut dyn BlockDevice, path: &Path) -> Result<(), Failure> {
+    if read_superblock(disk).is_ok_and(|found| found.state != LogState::Detached) {
+        return Err(Failure::refused(
+            format!("{} has a log of a cache on it", path.display()),
+            "if that cache is out of use, \"dcd detach\" it first. Nothing was changed",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a disk that has another cache, as its record says.
+fn admit_record(record: &DiskRecord, cache: &str, force: bool) -> Result<(), Failure> {
+    let instead = "serve it with that cache first. Nothing was changed";
+    admit_without_record(record.seen(None)?.lost(), record.teller(), false, instead)?;
+    let mut all = record.load()?;
+    // The record of an addition that was cut off before the log was written.
+    all.0.retain(|own| own.extent() != record.extent() || own.cache_uuid != cache);
+    Ok(admit_attach(&all, record.extent(), force)?)
+}
+
+/// Tells what to do after a call that a server has not carried out, or not answered.
+fn cut_off(error: ClientError) -> Failure {
+    match error {
+        ClientError::Refused(_) => error.into(),
+        error => Failure::Failed(format!("{}: repeat this command", error.told())),
+    }
 }
 
 /// Returns the place that the log has given to the disk of this record, if an earlier command was cut off.
@@ -112,13 +197,7 @@ fn note(
 ) -> Result<[u8; 16], Failure> {
     let id = random_uuid()?;
     let Some(record) = record else { return Ok(id) };
-    let instead = "serve it with that cache first. Nothing was changed";
-    admit_without_record(record.seen(None)?.lost(), record.teller(), false, instead)?;
-    let cache = uuid_text(superblock.cache_uuid);
-    let mut all = record.load()?;
-    // The record of an addition that was cut off before the log was written.
-    all.0.retain(|own| own.extent() != record.extent() || own.cache_uuid != cache);
-    admit_attach(&all, record.extent(), force)?;
+    admit_record(record, &uuid_text(superblock.cache_uuid), force)?;
     let disk = next_place(superblock);
     let attached = Attachment {
         disk,
@@ -131,9 +210,12 @@ fn note(
 
 /// Removes a data disk from the log of a stack, and returns the text for the user.
 pub fn remove(stack: &Path, name: &str) -> Result<String, Failure> {
-    let choice = CacheChoice::load(stack, None)?.holding(Purpose::Change);
+    let mut choice = CacheChoice::load(stack, None)?;
+    let server = server_of(&choice.site)?;
+    if server.is_none() {
+        choice = choice.holding(Purpose::Change);
+    }
     let file = &choice.site;
-    not_served(file, "remove the disk")?;
     let choices = choice.of_disks();
     let own = match choices.iter().find(|own| own.data == name && choices.len() > 1) {
         Some(own) if own.disk > 0 && !file.is_free_place(name) => own,
@@ -150,6 +232,12 @@ pub fn remove(stack: &Path, name: &str) -> Result<String, Failure> {
             )));
         }
     };
+    if let Some(mut client) = server {
+        may_edit(stack)?;
+        remove_from_served(&mut client, name)?;
+        put(stack, |file| without(file, name))?;
+        return Ok(format!("\"{name}\" is a plain disk again; the server goes on with the others"));
+    }
     let mut written = 0;
     if is_in_log(own)? {
         for choice in &choices {
@@ -173,10 +261,27 @@ pub fn remove(stack: &Path, name: &str) -> Result<String, Failure> {
     if let (_, Some(record)) = inspect(own)? {
         record.leave_log()?;
     }
-    let text = file.without_disk(own.disk).map_err(Failure::Failed)?;
-    put(stack, &text)?;
+    put(stack, |file| without(file, name))?;
     let written = HumanBytes(written);
     Ok(format!("\"{name}\" is a plain disk again; {written} of the log were written back to its disks"))
+}
+
+/// Has the server of a stack remove a disk, unless it has done so: the command was cut off before it changed the stack file.
+fn remove_from_served(client: &mut ControlClient, name: &str) -> Result<(), Failure> {
+    let seen = ask(client, "disk", json!({ "command": "look" }))?;
+    if !seen["disks"].as_array().into_iter().flatten().any(|known| known == name) {
+        return Ok(());
+    }
+    let mut progress = Progress::new(false);
+    let call = json!({ "command": "remove", "name": name });
+    let removed = client.call("disk", call, |seen| {
+        if let Some(left) = seen["dirty_bytes"].as_u64() {
+            progress.left(left);
+        }
+        ControlFlow::Continue(())
+    });
+    progress.end();
+    removed.map(drop).map_err(cut_off)
 }
 
 /// True if the log has the disk: not after a removal that was cut off.
@@ -191,11 +296,16 @@ fn is_in_log(own: &CacheChoice) -> Result<bool, Failure> {
     })
 }
 
-/// Replaces the stack file, durably.
-fn put(stack: &Path, text: &str) -> Result<(), Failure> {
-    replace(stack, text.as_bytes()).map_err(|error| {
-        let again =
-            "the log is changed, the stack file is not: repair what is wrong, and repeat this command";
-        Failure::io(format!("{}: {again}", stack.display()), error)
-    })
+/// The text of a stack file without a disk, which another command may have taken out already.
+fn without(file: &StackFile, name: &str) -> Result<String, String> {
+    match file.served_disks().iter().position(|known| *known == name) {
+        Some(disk) => file.without_disk(disk),
+        None => Ok(file.text().to_owned()),
+    }
+}
+
+/// Changes the stack file, durably.
+fn put(stack: &Path, change: impl FnOnce(&StackFile) -> Result<String, String>) -> Result<(), Failure> {
+    let again = "The log is changed, the stack file is not: repair what is wrong, and repeat this command";
+    edit(stack, again, change)
 }

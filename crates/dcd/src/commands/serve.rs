@@ -5,27 +5,25 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Nanos, SECTOR_BYTES, Stack, Target};
 use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
-use dcd_io::{Driver, FrontEnd as _, ListenError, SessionFactory, Signals, protect_process, run_promptly};
+use dcd_io::{Driver, ListenError, SessionFactory, Signals, protect_process, run_promptly};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
-use dcd_serve::fuse::{FuseError, FuseImage, FuseOptions};
+use dcd_serve::fuse::FuseError;
 use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
-use dcd_serve::ublk::{self, Owner, UblkDevice};
+use dcd_serve::ublk;
 use dcd_stack::{
     Address, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus, Overrun, Parts, Recording, StackFile,
-    UblkNumber,
 };
 
 use crate::cli::Serve;
-use crate::control::stack_name;
 use crate::events::EventFile;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
@@ -36,6 +34,7 @@ use crate::session::open::reserve_space;
 use crate::session::running::RunningCaches;
 use crate::session::serving::checks::{admit, admit_bare, admit_non_volatile, choices};
 use crate::session::serving::discard::without_caches;
+use crate::session::serving::front_ends::{DiskToServe, FrontEndSettings};
 use crate::session::serving::host::{Cache, CacheKind, StackHost};
 use crate::session::serving::notify::tell_ready;
 use crate::session::serving::records::Records;
@@ -128,7 +127,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         promptly(args.quiet);
     }
     let tls = tls.map(|tls| Arc::new(tls.config));
-    let places = listen(&site, &caches, &stack, &mut driver, tls, spins)?;
+    let (places, settings) = listen(&site, &caches, &stack, &mut driver, tls, spins)?;
+    served.disk_changes.settings = settings;
     if !site.is_missing(site.served_disks()[0]) {
         nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
     }
@@ -340,7 +340,7 @@ fn listen(
     driver: &mut Driver,
     tls: Option<Arc<ServerConfig>>,
     promptly: bool,
-) -> Result<Vec<String>, Failure> {
+) -> Result<(Vec<String>, FrontEndSettings), Failure> {
     let disks: Vec<(usize, &str, Geometry)> = site
         .served_disks()
         .into_iter()
@@ -370,39 +370,19 @@ fn listen(
         })?;
         places.push(format!("nbd {place}"));
     }
+    let off = (!site.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
+    let lost = off.or_else(|| lost_with_server(site));
+    let ublk_outlives = outlives(site, lost.is_none());
+    let settings = FrontEndSettings { caches: caches.to_vec(), exports, promptly, ublk_outlives, lost };
     for (disk, name, geometry) in disks {
-        let options = FuseOptions { disk, promptly, ..FuseOptions::default() };
-        if let Some(directory) = &site.serve.fuse {
-            let directory = image_directory(directory, (disk, name));
-            let image = FuseImage::mount(&directory, geometry, &options).map_err(failed)?;
-            if image.was_stale() {
-                eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
-            }
-            places.push(format!("fuse {}", image.image().display()));
-            driver.add_front_end(Box::new(image)).map_err(failed)?;
-        }
-        if let Some(number) = site.serve.ublk {
-            let owner = nbd_device::owner_of(site, name, caches);
-            let owner =
-                owner.named(stack_name(&site.path).map(|stack| nbd_device::name_of(site, &stack, name)));
-            make_ublk(site, &owner, number, (disk, geometry), driver)?;
+        let to_serve = DiskToServe { disk, name: name.to_owned(), geometry };
+        let made = settings.make(site, &to_serve).map_err(Failure::Failed)?;
+        places.extend(made.places);
+        for front_end in made.front_ends {
+            driver.add_front_end(front_end).map_err(failed)?;
         }
     }
-    Ok(places)
-}
-
-/// Returns the directory of a disk's image. That of a disk after the first is beside the directory of the first, and is made where it is
-/// missing.
-fn image_directory(directory: &Path, (disk, name): (usize, &str)) -> PathBuf {
-    if disk == 0 {
-        return directory.to_owned();
-    }
-    let mut own = directory.as_os_str().to_owned();
-    own.push(format!("-{name}"));
-    let own = PathBuf::from(own);
-    // The mount reports the error.
-    let _ = std::fs::create_dir(&own);
-    own
+    Ok((places, settings))
 }
 
 /// Reads the keys and certificates for TLS, if the stack has it. An expired certificate is only a warning: clients refuse it.
@@ -411,39 +391,6 @@ pub fn certificates(file: &StackFile) -> Result<Option<TlsServer>, Failure> {
     let clients = if file.serve.nbd_tls_anyone { TlsClients::Anyone } else { TlsClients::Signed };
     let tls = tls::server(directory, clients);
     tls.map(Some).map_err(|e| Failure::Failed(format!("\"nbd-tls\": {e}")))
-}
-
-/// Makes the ublk device, which is announced when clients can use it.
-fn make_ublk(
-    site: &Site,
-    owner: &Owner,
-    number: UblkNumber,
-    (disk, geometry): (usize, Geometry),
-    driver: &mut Driver,
-) -> Result<(), Failure> {
-    let number = match number {
-        UblkNumber::Any => None,
-        UblkNumber::Is(number) => Some(number + disk as u32),
-    };
-    let off = (!site.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
-    let lost = off.or_else(|| lost_with_server(site));
-    let outlives = outlives(site, lost.is_none());
-    let device =
-        UblkDevice::open(ublk::system(), number, owner, geometry, outlives).map_err(failed)?.of_disk(disk);
-    let (node, missing) = (device.node(), device.missing().join(", "));
-    match lost {
-        Some(why) if device.condition().outlives_server => warnln!(
-            "dcd: {node} was made to outlive its server, but what this server answers does not ({why}): unmount what is on it, and restart the server"
-        ),
-        Some(why) => {
-            warnln!("dcd: {node} ends with this server, and a file system on it fails then: {why}");
-        }
-        None if !missing.is_empty() => eprintln!(
-            "dcd: {node} ends with this server, and a file system on it fails then: this kernel's ublk lacks {missing}"
-        ),
-        None => {}
-    }
-    driver.add_front_end(Box::new(device)).map_err(|error| Failure::io(node, error))
 }
 
 /// Listens at an address, and returns it: the kernel may choose the port.

@@ -1,13 +1,15 @@
 //! Keeps the attachment records of the log caches that run, in a server or in a command that reads or writes what lies on them. Writes are
 //! in the logs first. So the records call the data disks incomplete before any write, and get the final state at the end.
 
+use std::path::PathBuf;
+
 use dcd_engine::log_cache::WritesState;
 use dcd_engine::mirror::MirrorStatus;
-use dcd_engine::{Control, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
+use dcd_engine::{Control, Extent, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
 use dcd_stack::LayerStatus;
 
 use crate::session::record::{
-    Attachment, AttachmentState, DiskRecord, RESCUE_FIRST, RecordError, StaleLeg, stale_legs,
+    Attachment, AttachmentState, DiskRecord, RESCUE_FIRST, RecordError, StaleLeg, stale_legs, uuid_text,
 };
 
 /// A log cache that may be served.
@@ -34,8 +36,22 @@ pub enum Note {
     Incomplete,
     /// The cache has reported that it stopped: all that it wrote back is durable.
     Stopped(Box<LogCacheStatus>),
+    /// A data disk is to be added to the log.
+    Joining(Box<DiskToRecord>),
+    /// The log has the disk, in this epoch.
+    Joined { disk: usize, epoch: u64 },
+    /// The log does not have the disk any more.
+    Left { disk: usize },
     /// Legs of a mirrored log have changed; the note names the mirror in the place of the cache.
     Legs(Box<MirrorStatus>),
+}
+
+/// A data disk that is to be added to the log of a running cache.
+pub struct DiskToRecord {
+    pub disk: usize,
+    pub path: PathBuf,
+    pub extent: Extent,
+    pub data_uuid: [u8; 16],
 }
 
 /// Returns the message about a failed log. `held`: data of the log that is not written back.
@@ -153,8 +169,11 @@ impl RunningCaches {
 
     /// Notes a change in the record of a cache, if it has one. Returns what a failed log holds, for messages.
     pub fn note(&mut self, layer: &str, note: &Note) -> Result<String, RecordError> {
-        if let Note::Legs(legs) = note {
-            return self.note_legs(layer, legs).map(|()| String::new());
+        match note {
+            Note::Legs(legs) => return self.note_legs(layer, legs).map(|()| String::new()),
+            Note::Joining(new) => return self.join(layer, new).map(|()| String::new()),
+            Note::Left { disk } => return self.leave(layer, *disk).map(|()| String::new()),
+            _ => {}
         }
         let mut held = Vec::new();
         for cache in self.0.iter_mut().filter(|cache| cache.layer == layer) {
@@ -199,6 +218,48 @@ impl RunningCaches {
                 cache.stale_legs = stale;
             }
         }
+        Ok(())
+    }
+
+    /// Makes the record of a disk that is to be added: as long as the log does not have it, the disk is complete.
+    fn join(&mut self, layer: &str, new: &DiskToRecord) -> Result<(), RecordError> {
+        let DiskToRecord { disk, path, extent, data_uuid } = new;
+        // A disk in RAM has no record.
+        let Some(first) = self.0.iter().find(|cache| cache.layer == layer && cache.disk == 0) else {
+            return Ok(());
+        };
+        let Some(of_first) = first.record.load()?.of(first.record.extent()).cloned() else { return Ok(()) };
+        let record = DiskRecord::open(path, *extent)?;
+        let attachment = Attachment {
+            disk: *disk,
+            disk_uuid: Some(uuid_text(*data_uuid)),
+            first_sector: extent.start.0,
+            sectors: extent.sectors,
+            state: AttachmentState::Clean,
+            dirty_bytes: Some(0),
+            ..of_first
+        };
+        record.update(|_| attachment.clone())?;
+        let (mirror, stale_legs) = (first.mirror.clone(), first.stale_legs.clone());
+        self.0.push(Running {
+            layer: layer.to_owned(),
+            disk: *disk,
+            mirror,
+            stale_legs,
+            record,
+            before: Some(attachment),
+            is_recorded: true,
+        });
+        Ok(())
+    }
+
+    /// Removes the record of a disk that has left its log.
+    fn leave(&mut self, layer: &str, disk: usize) -> Result<(), RecordError> {
+        let is_it = |cache: &Running| cache.layer == layer && cache.disk == disk;
+        if let Some(cache) = self.0.iter().find(|cache| is_it(cache)) {
+            cache.record.leave_log()?;
+        }
+        self.0.retain(|cache| !is_it(cache));
         Ok(())
     }
 
@@ -267,7 +328,10 @@ impl Running {
                 let status = status.of_disk(self.disk);
                 self.change(|attachment| at_end(&status, true, attachment))?;
             }
-            Note::Legs(_) => {}
+            Note::Joined { disk, epoch } if *disk == self.disk => {
+                self.change(|attachment| Attachment { epoch: *epoch, ..incomplete(attachment) })?;
+            }
+            Note::Joined { .. } | Note::Joining(_) | Note::Left { .. } | Note::Legs(_) => {}
         }
         Ok(held)
     }
@@ -347,10 +411,9 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use dcd_engine::{AnyStatus, Cx, Event, Extent, Geometry, Layer, Lba, StackBuilder, Target};
+    use dcd_engine::{AnyStatus, Cx, Event, Geometry, Layer, Lba, StackBuilder, Target};
 
     use super::*;
-    use crate::session::record::uuid_text;
 
     const EXTENT: Extent = Extent::new(Lba(0), 8);
 

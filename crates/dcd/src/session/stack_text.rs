@@ -8,7 +8,7 @@ use std::path::Path;
 use dcd_stack::StackFile;
 
 use crate::failure::Failure;
-use crate::session::record::durable::NewContent;
+use crate::session::record::durable::{NewContent, replace};
 
 /// Attempts to lock a file that others replace.
 const ATTEMPTS_MAX: usize = 100;
@@ -31,7 +31,7 @@ fn lock(path: &Path) -> Result<File, Failure> {
         if named.is_symlink() {
             let target = fs::canonicalize(path).map_err(failed)?;
             return Err(Failure::Failed(format!(
-                "{}: it is a link, and --save would replace the link by a file, so nothing was changed: name the file itself, {}",
+                "{}: it is a link, which would be replaced by a file, so nothing was changed: name the file itself, {}",
                 path.display(),
                 target.display()
             )));
@@ -47,6 +47,23 @@ fn lock(path: &Path) -> Result<File, Failure> {
         "{}: other programs replace it again and again; nothing was changed",
         path.display()
     )))
+}
+
+/// Refuses a file that [`edit`] could not replace.
+pub fn may_edit(path: &Path) -> Result<(), Failure> {
+    lock(path).map(drop)
+}
+
+/// Replaces the text of a file, which others may have changed since it was read last. `again`: what to do if it cannot be replaced.
+pub fn edit(
+    path: &Path,
+    again: &str,
+    edit: impl FnOnce(&StackFile) -> Result<String, String>,
+) -> Result<(), Failure> {
+    let _lock = lock(path)?;
+    let failed = |why: String| Failure::Failed(format!("{}: {why}. {again}", path.display()));
+    let text = edit(&StackFile::load(path)?).map_err(failed)?;
+    replace(path, text.as_bytes()).map_err(|error| failed(error.to_string()))
 }
 
 impl<'a> ChangedText<'a> {

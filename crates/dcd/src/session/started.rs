@@ -46,7 +46,7 @@ impl Pump for NotedPump {
                     self.ended = Some(Err(why));
                     continue;
                 }
-                Report::WritesThrough | Report::Array(_) | Report::Notice => continue,
+                Report::WritesThrough | Report::Array(_) | Report::Disk(_) | Report::Notice => continue,
             }
             match self.caches.log_failed(self.files.now(), stack, layer) {
                 Ok(told) => eprintln!("dcd: {told}"),

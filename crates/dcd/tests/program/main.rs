@@ -30,6 +30,7 @@ mod serve;
 mod service;
 mod settings;
 mod several;
+mod several_live;
 mod through;
 mod top;
 mod ublk;

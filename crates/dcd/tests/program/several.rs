@@ -224,14 +224,14 @@ fn disks_in_other_places_and_of_other_logs_are_refused_and_nothing_is_changed() 
     expect(&server.stop(), 0, "");
 }
 
-fn add(place: &Place, name: &str, path: &str) -> std::process::Output {
+pub fn add(place: &Place, name: &str, path: &str) -> std::process::Output {
     let mut dcd = place.dcd();
     dcd.args(["create", name, "--log"]).arg(place.stack()).arg("--data").arg(place.path(path));
     dcd.output().unwrap()
 }
 
 /// The stack file as it names the disks.
-fn named(place: &Place) -> String {
+pub fn named(place: &Place) -> String {
     let text = fs::read_to_string(place.stack()).unwrap();
     text.lines().find(|line| line.starts_with("data = ")).unwrap().to_owned()
 }
@@ -246,11 +246,6 @@ fn a_disk_is_added_to_a_log_with_data_and_removed_again_and_the_others_stay() {
     }
     let server = place.serve();
     write(&place, "home", 1);
-    expect(
-        &add(&place, "mail", "mail.img"),
-        1,
-        "it is served: stop its server, add the disk, and serve it again",
-    );
     expect(&server.stop(), 0, "");
     expect(&add(&place, "home", "mail.img"), 1, "the name \"home\" is taken");
     expect(&add(&place, "mail", "home.img"), 1, "is the same file as");
@@ -261,7 +256,6 @@ fn a_disk_is_added_to_a_log_with_data_and_removed_again_and_the_others_stay() {
     assert!(is_there(&place, HOME, 1));
     write(&place, "mail", 2);
     write(&place, "pool", 3);
-    expect(&place.run("remove", &["--disk", "mail"]), 1, "it is served");
     server.kill();
     expect(&place.run("remove", &["--disk", "home"]), 1, "is the first disk of the log, and stays");
     expect(&place.run("remove", &["--disk", "sofa"]), 1, "is no data disk of a log with several");

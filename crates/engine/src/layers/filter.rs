@@ -85,7 +85,15 @@ impl<F: Filter> Layer for F {
     }
 
     fn disks(&self) -> usize {
-        self.disks_below()
+        self.seen().borrow().len().max(self.disks_below())
+    }
+
+    fn take_disk(&mut self, disk: usize, geometry: Geometry) {
+        let mut seen = self.seen().borrow_mut();
+        match seen.get_mut(disk) {
+            Some(known) => *known = geometry,
+            None => seen.push(geometry),
+        }
     }
 
     fn disk_geometry(&self, disk: usize) -> Geometry {

@@ -383,6 +383,7 @@ fn begin_epoch(superblock: &mut LogSuperblock, remembers: bool, walked: &Walked,
     superblock.durable_seq = walked.next_seq;
     superblock.flush_epoch = walked.flush_epoch + 1;
     superblock.set_fingerprints(kept.iter().map(CoveredLines::fingerprint));
+    superblock.end_records_at(walked.next_seq);
     // After damage the sequence numbers of lost records are reused: a summary may still list the lost ones.
     if walked.damages > 0 || superblock.summaries_epoch == 0 {
         superblock.summaries_epoch = superblock.epoch;

@@ -168,7 +168,7 @@ impl CarryForward {
                 EntryKind::Discard | EntryKind::Zeroes | EntryKind::ZeroesUnmap => {
                     carry_range(&entry, seq, found.number, env)
                 }
-                EntryKind::Clean | EntryKind::Invalidate => true,
+                EntryKind::Clean | EntryKind::Invalidate | EntryKind::Left => true,
             };
             if !is_done {
                 return Some(found);

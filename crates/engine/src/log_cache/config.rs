@@ -93,6 +93,12 @@ pub enum LogCanary {
     AnyMachine,
     /// A start takes records of one data disk for those of another.
     OtherDisk,
+    /// A disk is served before the superblocks that have it are durable.
+    EarlyDisk,
+    /// A disk leaves the log before its data is durable on it.
+    EarlyLeave,
+    /// A start takes records of a disk that has left for those of the next one in its place.
+    OldPlace,
     /// The tail passes segments that are clean for the first data disk, whatever others lack (breaks rule 6).
     TailOfOne,
     /// Destaged blocks are called clean after a flush of another data disk (breaks rule 6).

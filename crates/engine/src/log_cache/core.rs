@@ -2,9 +2,11 @@
 
 use super::answers::Taken;
 use super::carry_forward::CarryForward;
+use super::data_disk::DiskStanding;
 use super::destager::{Destager, Destagers, Wait};
+use super::disk_change::DiskChange;
 use super::disks::{AddressSpace, DataDisks};
-use super::env::{DiskView, Env, Op, View};
+use super::env::{DiskView, Env, Op, View, is_at_rest};
 use super::forget::Forgetting;
 use super::freed::Freed;
 use super::index::Index;
@@ -47,6 +49,7 @@ pub struct Core {
     forgetting: Forgetting,
     freed: Freed,
     surveying: Surveying,
+    disk_change: DiskChange,
     pub stop: Stop,
     /// Damage of the log that this start was told to accept.
     pub accepted_damage: Vec<Damage>,
@@ -64,6 +67,7 @@ struct CoreParts<'a> {
     forgetting: &'a mut Forgetting,
     freed: &'a mut Freed,
     surveying: &'a mut Surveying,
+    disk_change: &'a mut DiskChange,
     reads: &'a mut OpenReads,
     stop: &'a mut Stop,
 }
@@ -94,6 +98,7 @@ impl Core {
             forgetting: Forgetting::default(),
             freed: Freed::default(),
             surveying: Surveying::default(),
+            disk_change: DiskChange::default(),
             stop: Stop::default(),
             accepted_damage: Vec::new(),
             taken: Taken::default(),
@@ -112,7 +117,7 @@ impl Core {
         if let Event::Control(Control::Settings(settings)) = &event
             && let LayerSettings::LogCache(config) = &**settings
         {
-            let disks = self.data.space().count();
+            let disks = self.data.space().served();
             self.config.change(config);
             if through_refusal(&self.config, disks).is_some() {
                 self.config.writes = WriteRoute::Back;
@@ -145,7 +150,8 @@ impl Core {
             self.forgetting.deadline(&view),
             self.freed.deadline(&view),
             self.surveying.deadline(&view, &self.destagers, self.ops.is_empty()),
-            self.stop.deadline(&view, self.ops.len()),
+            self.disk_change.deadline(&view),
+            self.stop.deadline(&view, is_at_rest(&self.ops)),
             self.queue.has_yielded().then_some(self.now),
         ];
         deadlines.iter().flatten().min().copied()
@@ -179,8 +185,30 @@ impl Core {
         let (life, destaged_seq) = (self.stop.life(), self.destagers.destaged_seq());
         let Core { config, log, data, index, queue, wear, ops, statistics, .. } = self;
         let env = Env { config, log, data, index, queue, wear, life, destaged_seq, ops, statistics, cx };
-        let Core { destagers, keep, carry_forward, forgetting, freed, surveying, reads, stop, .. } = self;
-        CoreParts { env, destagers, keep, carry_forward, forgetting, freed, surveying, reads, stop }
+        let Core {
+            destagers,
+            keep,
+            carry_forward,
+            forgetting,
+            freed,
+            surveying,
+            disk_change,
+            reads,
+            stop,
+            ..
+        } = self;
+        CoreParts {
+            env,
+            destagers,
+            keep,
+            carry_forward,
+            forgetting,
+            freed,
+            surveying,
+            disk_change,
+            reads,
+            stop,
+        }
     }
 
     pub fn advance_tail(&mut self) {
@@ -207,8 +235,9 @@ impl CoreParts<'_> {
         let Request { id, disk, mut io } = request;
         let CoreParts { reads, keep, carry_forward, env, .. } = self;
         env.queue.begin(disk, env.cx.now);
-        let refused = match env.life.serves() {
-            // A flush has nothing to wait for, and one at the end of a server goes to all disks.
+        // A flush of a disk that comes, goes or is missing has nothing to wait for, and one at the end of a server goes to all places.
+        let serves = env.data[disk].standing == DiskStanding::Served || matches!(io, Io::Flush);
+        let refused = match env.life.serves() && serves {
             true if env.config.is_missing(disk) && !matches!(io, Io::Flush) => {
                 Some(IoError::new(ErrorKind::Medium))
             }
@@ -287,6 +316,7 @@ impl CoreParts<'_> {
                 self.retry_pending();
             }
             Op::CarryForward(number) => self.carry_forward.was_read(number, result, env),
+            Op::NewDisk => self.disk_change.completed(result),
             Op::Probe(segment) => {
                 surveying.written(segment, &result, env);
                 self.retry_pending();
@@ -323,6 +353,7 @@ impl CoreParts<'_> {
                     self.retry_pending();
                 }
             }
+            Control::Disk(command) => self.disk_change.begin(command, &mut self.env),
             Control::ResetStatistics => *self.env.statistics = LogCacheStatistics::default(),
             Control::HoldDestage(held) => {
                 self.destagers.iter_mut().for_each(|destager| destager.hold_back(held))
@@ -345,8 +376,18 @@ impl CoreParts<'_> {
         self.step_through();
         self.destage();
         self.step_through();
-        let CoreParts { env, destagers, keep, carry_forward, forgetting, freed, surveying, reads, stop } =
-            self;
+        let CoreParts {
+            env,
+            destagers,
+            keep,
+            carry_forward,
+            forgetting,
+            freed,
+            surveying,
+            disk_change,
+            reads,
+            stop,
+        } = self;
         keep.step(forgetting, env);
         while carry_forward.step(destagers, env) {
             advance_tail(env.config, env.log, env.index, destagers);

@@ -127,8 +127,19 @@ impl Readers {
     }
 }
 
+/// Standing of a data disk with its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskStanding {
+    Served,
+    /// Being added: its clients are refused until a start would know it.
+    Joining,
+    /// Being removed: its clients are refused, and its data is written back at full speed.
+    Leaving,
+}
+
 /// See the module's documentation.
 pub struct DataDisk {
+    pub standing: DiskStanding,
     geometry: Geometry,
     bypasses: Slab<Bypass>,
     streams: Streams,
@@ -158,6 +169,7 @@ pub struct DataDisk {
 impl DataDisk {
     pub fn new(geometry: Geometry, fingerprint: CoveredLines) -> DataDisk {
         DataDisk {
+            standing: DiskStanding::Served,
             geometry,
             bypasses: Slab::default(),
             streams: Streams::default(),
@@ -176,6 +188,11 @@ impl DataDisk {
             readers: Readers::default(),
             nearer: Nearer::new(),
         }
+    }
+
+    /// Stands in a place that a disk has left.
+    pub fn none() -> DataDisk {
+        DataDisk::new(Geometry::plain(0), CoveredLines::none())
     }
 
     pub const fn geometry(&self) -> &Geometry {

@@ -82,6 +82,11 @@ impl Destaged {
         self.parts.values().filter(move |part| part.seq >= seq).map(|part| part.extent)
     }
 
+    /// Forgets the parts that lie within an extent.
+    pub fn forget(&mut self, extent: Extent) {
+        self.parts.retain(|start, part| *start < extent.start || part.extent.end() > extent.end());
+    }
+
     /// Forgets what recovery does not find any more: it reads the log from record `seq` on.
     pub fn release(&mut self, seq: u64) {
         self.parts.retain(|_, part| part.seq >= seq);

@@ -36,6 +36,11 @@ impl AddressSpace {
         self.0.len()
     }
 
+    /// Number of disks, without places that are free.
+    pub fn served(&self) -> usize {
+        self.0.iter().filter(|sectors| **sectors > 0).count()
+    }
+
     /// The disk that an address belongs to.
     #[inline]
     pub fn disk_of(&self, at: Lba) -> usize {
@@ -45,6 +50,15 @@ impl AddressSpace {
     /// The address of a disk's first sector.
     pub const fn start(disk: usize) -> Lba {
         Lba(disk as u64 * PART_SECTORS)
+    }
+
+    /// Takes a disk of so many sectors, in a new place or in one that there is.
+    pub fn set(&mut self, disk: usize, sectors: u64) {
+        match self.0.get_mut(disk) {
+            Some(known) => *known = sectors,
+            None => self.0.push(sectors),
+        }
+        assert!(disk < self.0.len() && self.0.len() <= DISKS_MAX, "places follow each other");
     }
 
     pub fn sectors(&self, disk: usize) -> u64 {
@@ -82,6 +96,15 @@ impl DataDisks {
 
     pub const fn space(&self) -> &AddressSpace {
         &self.space
+    }
+
+    /// Takes a disk that the cache serves so many sectors of.
+    pub fn set(&mut self, disk: usize, sectors: u64, data: DataDisk) {
+        self.space.set(disk, sectors);
+        match self.disks.get_mut(disk) {
+            Some(known) => *known = data,
+            None => self.disks.push(data),
+        }
     }
 
     pub fn disk_of(&self, at: Lba) -> usize {

@@ -60,6 +60,8 @@ pub enum Op {
     },
     /// A block that is written again in this segment, as a copy of it was bad.
     Repair(u32),
+    /// An operation on a disk that is being added.
+    NewDisk,
     /// A write of a survey in this segment.
     Probe(u32),
     /// A discard of free segments.
@@ -75,6 +77,11 @@ impl Op {
             log.disturb();
         }
     }
+}
+
+/// True if no operation is in flight that a stop waits for. A disk that is being added may hang, and has nothing to lose.
+pub fn is_at_rest(ops: &Slab<Op>) -> bool {
+    ops.iter().all(|op| matches!(op, Op::NewDisk))
 }
 
 /// The parts that a decision looks at.

@@ -16,7 +16,9 @@ use crate::destage::contiguity::{Contiguity, ContiguityBytes};
 use crate::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
 
 /// The version of the superblock, and with it of everything on the log device. A later version is refused by name.
-pub const FORMAT_VERSION: u16 = 4;
+pub const FORMAT_VERSION: u16 = 5;
+/// The version of a log with several data disks, all of whose records are for the disks that it has.
+const FORMAT_VERSION_OF_FIXED: u16 = 4;
 /// The version of a log with one data disk. A program of this version would take all records for those of the first disk.
 const FORMAT_VERSION_OF_ONE: u16 = 3;
 /// Oldest version that is read. Version 1 has no clean copies, and up to version 2 the records of a segment lie in the order of their
@@ -104,7 +106,12 @@ const DISKS_HEADER_BYTES: usize = 16;
 struct DiskBytes {
     data_uuid: [u8; 16],
     sectors: U64,
+    /// Not in a table of [`FORMAT_VERSION_OF_FIXED`].
+    from_seq: U64,
 }
+
+/// Size of a disk in a table of [`FORMAT_VERSION_OF_FIXED`].
+const FIXED_DISK_BYTES: usize = size_of::<DiskBytes>() - size_of::<U64>();
 
 /// Bits of a sample's line: the sample is used, and the sum of the line is known.
 const SAMPLE_USED: u64 = 1 << 63;
@@ -116,13 +123,15 @@ pub struct OtherDisk {
     pub data_uuid: [u8; 16],
     /// 0: the place is free.
     pub sectors: u64,
+    /// The first record that may be for the disk. In earlier records, its addresses are those of a disk that had the place before.
+    pub from_seq: u64,
     pub fingerprint: Fingerprint,
 }
 
 impl OtherDisk {
-    /// The place of a disk that was removed.
-    pub fn free() -> OtherDisk {
-        OtherDisk { data_uuid: [0; 16], sectors: 0, fingerprint: Fingerprint::default() }
+    /// The place of a disk that was removed. Records before `from_seq` may have been for that disk.
+    pub fn free(from_seq: u64) -> OtherDisk {
+        OtherDisk { data_uuid: [0; 16], sectors: 0, from_seq, fingerprint: Fingerprint::default() }
     }
 
     pub const fn is_free(&self) -> bool {
@@ -131,7 +140,12 @@ impl OtherDisk {
 
     /// Maximum number of lines in the fingerprint of each, if there are so many.
     pub fn lines_max(disks: usize) -> usize {
-        let bytes = (SUPERBLOCK_BYTES - DISKS_HEADER_BYTES) / disks.max(1) - size_of::<DiskBytes>();
+        OtherDisk::lines_in(disks, size_of::<DiskBytes>())
+    }
+
+    /// Maximum number of lines of each, if each takes so many bytes besides.
+    fn lines_in(disks: usize, disk_bytes: usize) -> usize {
+        let bytes = (SUPERBLOCK_BYTES - DISKS_HEADER_BYTES) / disks.max(1) - disk_bytes;
         (bytes / size_of::<SampleBytes>()).min(SAMPLES_OF_DISK_MAX)
     }
 }
@@ -314,7 +328,11 @@ impl LogSuperblock {
         for ((disk, bytes), samples) in
             self.other_disks.iter().zip(disks).zip(samples.chunks_exact_mut(lines * size_of::<SampleBytes>()))
         {
-            let fields = DiskBytes { data_uuid: disk.data_uuid, sectors: disk.sectors.into() };
+            let fields = DiskBytes {
+                data_uuid: disk.data_uuid,
+                sectors: disk.sectors.into(),
+                from_seq: disk.from_seq.into(),
+            };
             bytes.copy_from_slice(fields.as_bytes());
             let samples = samples.chunks_exact_mut(size_of::<SampleBytes>());
             for (sum, bytes) in disk.fingerprint.lines.iter().zip(samples) {
@@ -394,8 +412,8 @@ impl LogSuperblock {
             log_sectors: bytes.log_sectors.get(),
             data_sectors: bytes.data_sectors.get(),
             other_disks: match bytes.version.get() {
-                FORMAT_VERSION => decode_disks(&bytes, behind)?,
-                _ => Vec::new(),
+                ..=FORMAT_VERSION_OF_ONE => Vec::new(),
+                version => decode_disks(&bytes, behind, version)?,
             },
             segment_bytes: bytes.segment_bytes.get(),
             segments: bytes.segments.get(),
@@ -437,8 +455,7 @@ impl LogSuperblock {
         field(self.data_sectors > 0 && self.data_sectors < 1 << 43, "data sectors")?;
         let mut others = self.other_disks.iter();
         let all_fit = self.data_sectors <= PART_SECTORS && others.all(|disk| disk.sectors <= PART_SECTORS);
-        let ends_with_one = self.other_disks.last().is_none_or(|last| !last.is_free());
-        field(self.other_disks.is_empty() || all_fit && ends_with_one, "data disks")?;
+        field(self.other_disks.is_empty() || all_fit, "data disks")?;
         field((FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.tail_sector), "tail sector")?;
         let in_ring = (FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.live_sector);
         field(self.live_sector == 0 || in_ring, "live sector")?;
@@ -462,6 +479,12 @@ impl LogSuperblock {
         (self.tail_seq, self.tail_sector) = (seq, sector);
         (self.live_seq, self.live_sector, self.kept_seq) = (seq, 0, seq);
         (self.durable_seq, self.epoch_start_seq, self.summaries_epoch) = (seq, seq, 0);
+        self.end_records_at(seq);
+    }
+
+    /// Notes that `seq` is the number of the next record. Records that a crash took may have had later ones.
+    pub fn end_records_at(&mut self, seq: u64) {
+        self.other_disks.iter_mut().for_each(|disk| disk.from_seq = disk.from_seq.min(seq));
     }
 
     /// Returns the machine, other than this one, that may still serve the log: it has not recorded a stop.
@@ -472,20 +495,37 @@ impl LogSuperblock {
         }
     }
 
-    /// True if an extent lies within one data disk.
-    pub fn holds(&self, extent: Extent) -> bool {
+    /// The disk after the first whose part of the addresses has this one; none for an address of the first disk, or beyond all.
+    fn other_at(&self, at: Lba) -> Option<&OtherDisk> {
+        self.other_disks.get((at.0 / PART_SECTORS).checked_sub(1)? as usize)
+    }
+
+    /// True if an extent in record `seq` is of a data disk that the log has no more.
+    pub fn has_left(&self, extent: Extent, seq: u64) -> bool {
+        self.other_at(extent.start).is_some_and(|disk| seq < disk.from_seq)
+    }
+
+    /// True if an extent in record `seq` lies within one data disk.
+    fn holds(&self, extent: Extent, seq: u64) -> bool {
         let disk = if self.other_disks.is_empty() { 0 } else { (extent.start.0 / PART_SECTORS) as usize };
         let sectors = match disk {
             0 => Some(self.data_sectors),
+            _ if self.has_left(extent, seq) => Some(PART_SECTORS),
             _ => self.other_disks.get(disk - 1).map(|disk| disk.sectors),
         };
         sectors.is_some_and(|sectors| extent.end() - AddressSpace::start(disk) <= sectors)
     }
 
-    /// The addresses of the data disks.
+    /// The addresses of the data disks, without free places behind the last disk.
     pub fn space(&self) -> AddressSpace {
-        let others = self.other_disks.iter().map(|disk| disk.sectors);
+        let last = self.other_disks.iter().rposition(|disk| !disk.is_free());
+        let others = self.other_disks[..last.map_or(0, |last| last + 1)].iter().map(|disk| disk.sectors);
         AddressSpace::new(std::iter::once(self.data_sectors).chain(others).collect())
+    }
+
+    /// Forgets free places behind the last disk whose records no walk finds any more: no superblock names a record before this one again.
+    pub fn forget_free_places(&mut self, first_seq: u64) {
+        while self.other_disks.pop_if(|last| last.is_free() && last.from_seq <= first_seq).is_some() {}
     }
 
     /// The UUID of a data disk; zeroes for a place that is free.
@@ -502,7 +542,11 @@ impl LogSuperblock {
         for (disk, fingerprint) in fingerprints.enumerate() {
             match disk {
                 0 => self.fingerprint = fingerprint,
-                _ => self.other_disks[disk - 1].fingerprint = fingerprint,
+                _ => {
+                    if let Some(other) = self.other_disks.get_mut(disk - 1).filter(|other| !other.is_free()) {
+                        other.fingerprint = fingerprint;
+                    }
+                }
             }
         }
     }
@@ -532,7 +576,11 @@ impl LogSuperblock {
 }
 
 /// Decodes the table of data disks.
-fn decode_disks(bytes: &LogSuperblockBytes, behind: &[u8]) -> Result<Vec<OtherDisk>, LogSuperblockError> {
+fn decode_disks(
+    bytes: &LogSuperblockBytes,
+    behind: &[u8],
+    version: u16,
+) -> Result<Vec<OtherDisk>, LogSuperblockError> {
     if behind.len() != SUPERBLOCK_BYTES || crc32c::crc32c(behind) != bytes.sector_sums_crc.get() {
         return Err(LogSuperblockError::Checksum);
     }
@@ -541,16 +589,20 @@ fn decode_disks(bytes: &LogSuperblockBytes, behind: &[u8]) -> Result<Vec<OtherDi
     if !(1..DISKS_MAX).contains(&count) {
         return Err(LogSuperblockError::Field("data disks"));
     }
-    let (disks, samples) = rest.split_at(count * size_of::<DiskBytes>());
-    let samples = samples.chunks_exact(OtherDisk::lines_max(count) * size_of::<SampleBytes>());
-    let disks = disks.chunks_exact(size_of::<DiskBytes>()).zip(samples);
+    let disk_bytes =
+        if version == FORMAT_VERSION_OF_FIXED { FIXED_DISK_BYTES } else { size_of::<DiskBytes>() };
+    let (disks, samples) = rest.split_at(count * disk_bytes);
+    let samples = samples.chunks_exact(OtherDisk::lines_in(count, disk_bytes) * size_of::<SampleBytes>());
+    let disks = disks.chunks_exact(disk_bytes).zip(samples);
     let is_exact = bytes.fingerprint_flags.get() & FLAG_EXACT != 0;
     disks.map(|(disk, samples)| decode_disk(disk, samples, is_exact)).collect()
 }
 
 fn decode_disk(disk: &[u8], samples: &[u8], is_exact: bool) -> Result<OtherDisk, LogSuperblockError> {
     let field = LogSuperblockError::Field("data disks");
-    let DiskBytes { data_uuid, sectors } = DiskBytes::read_from_bytes(disk).map_err(|_| field.clone())?;
+    let mut fields = DiskBytes::new_zeroed();
+    fields.as_mut_bytes()[..disk.len()].copy_from_slice(disk);
+    let DiskBytes { data_uuid, sectors, from_seq } = fields;
     let mut lines = Vec::new();
     for bytes in samples.chunks_exact(size_of::<SampleBytes>()) {
         let sample = SampleBytes::read_from_bytes(bytes).map_err(|_| field.clone())?;
@@ -566,7 +618,8 @@ fn decode_disk(disk: &[u8], samples: &[u8], is_exact: bool) -> Result<OtherDisk,
     if !rises || lines.last().is_some_and(|sum| sum.line >= sectors.get() / LINE_SECTORS) {
         return Err(field);
     }
-    Ok(OtherDisk { data_uuid, sectors: sectors.get(), fingerprint: Fingerprint { lines, is_exact } })
+    let fingerprint = Fingerprint { lines, is_exact };
+    Ok(OtherDisk { data_uuid, sectors: sectors.get(), from_seq: from_seq.get(), fingerprint })
 }
 
 fn decode_fingerprint(bytes: &LogSuperblockBytes, behind: &[u8]) -> Result<Fingerprint, LogSuperblockError> {
@@ -628,6 +681,8 @@ pub enum EntryKind {
     Invalidate = 5,
     /// Like `Invalidate`, and the sectors hold the next part of the payload: a durable copy of the data disk's content. Within one line.
     Clean = 6,
+    /// Never stored: the place of an entry whose data disk was removed from the log. The log has its payload, if it has one.
+    Left = 0,
 }
 
 impl EntryKind {
@@ -644,7 +699,7 @@ impl EntryKind {
     }
 
     pub const fn has_payload(self) -> bool {
-        matches!(self, EntryKind::Data | EntryKind::Clean)
+        matches!(self, EntryKind::Data | EntryKind::Clean | EntryKind::Left)
     }
 }
 
@@ -730,6 +785,17 @@ pub struct Header {
     pub entries: Entries,
 }
 
+impl Header {
+    /// Replaces the entries whose data disk was removed from the log by their places.
+    pub fn leave_out_removed(&mut self, superblock: &LogSuperblock) {
+        let seq = self.seq;
+        for entry in self.entries.iter_mut().filter(|entry| superblock.has_left(entry.extent, seq)) {
+            entry.extent.sectors = entry.payload_sectors();
+            entry.kind = EntryKind::Left;
+        }
+    }
+}
+
 /// Writes a record header into its block, `block.len()` being the log block.
 pub fn encode_header(block: &mut [u8], cache_uuid: [u8; 16], header: &Header) {
     assert!(header.entries.len() <= entries_max(block.len() as u32), "a record's entries fit its header");
@@ -783,7 +849,7 @@ pub fn decode_header(block: &[u8], superblock: &LogSuperblock, sector: u64) -> O
     let mut entries = Entries::with_capacity(count);
     let mut payload_sectors = 0;
     for bytes in rest.chunks_exact(ENTRY_BYTES).take(count) {
-        let entry = decode_entry(EntryBytes::read_from_bytes(bytes).ok()?, superblock)?;
+        let entry = decode_entry(EntryBytes::read_from_bytes(bytes).ok()?, superblock, fixed.seq.get())?;
         payload_sectors += entry.payload_sectors();
         entries.push(entry);
     }
@@ -830,13 +896,13 @@ pub fn encode_entry(entry: &Entry) -> EntryBytes {
     }
 }
 
-/// Decodes an entry; `None` if it is not valid.
-pub fn decode_entry(bytes: EntryBytes, superblock: &LogSuperblock) -> Option<Entry> {
+/// Decodes an entry of record `seq`; `None` if it is not valid.
+pub fn decode_entry(bytes: EntryBytes, superblock: &LogSuperblock, seq: u64) -> Option<Entry> {
     let kind = EntryKind::from_u8((bytes.kind_and_lba.get() >> 56) as u8)?;
     let extent = Extent::new(Lba(bytes.kind_and_lba.get() & ((1 << 56) - 1)), u64::from(bytes.sectors.get()));
     let first_line = extent.start.0 / LINE_SECTORS;
     let in_line = extent.sectors > 0 && (extent.end().0 - 1) / LINE_SECTORS == first_line;
-    let fits = extent.sectors > 0 && superblock.holds(extent) && (!kind.has_payload() || in_line);
+    let fits = extent.sectors > 0 && superblock.holds(extent, seq) && (!kind.has_payload() || in_line);
     fits.then_some(Entry { kind, extent, crc: bytes.crc.get() })
 }
 
@@ -920,7 +986,7 @@ mod tests {
                 sectors: Some([line as u8; 8]),
             });
             let fingerprint = Fingerprint { lines: lines.collect(), is_exact: true };
-            OtherDisk { data_uuid: [100 + disk as u8; 16], sectors, fingerprint }
+            OtherDisk { data_uuid: [100 + disk as u8; 16], sectors, from_seq: disk * 2, fingerprint }
         };
         LogSuperblock { other_disks: (0..count as u64).map(disk).collect(), ..superblock() }
     }
@@ -951,17 +1017,59 @@ mod tests {
     #[test]
     fn only_a_log_of_several_disks_has_the_new_version() {
         let version = |superblock: &LogSuperblock| superblock.encode().superblock.version.get();
-        assert_eq!((version(&superblock()), version(&of_disks(1)), version(&of_disks(9))), (3, 4, 4));
+        assert_eq!((version(&superblock()), version(&of_disks(1)), version(&of_disks(9))), (3, 5, 5));
     }
 
     #[test]
     fn the_bytes_of_a_log_of_several_disks_stay_as_they_are() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/superblock-of-3-disks");
+        let golden = |name| format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+        let path = golden("superblock-of-3-disks-5");
         let bytes = of_disks(2).encode();
         if std::env::var_os("DCD_WRITE_GOLDEN").is_some() {
-            std::fs::write(path, bytes.as_bytes()).expect("written");
+            std::fs::write(&path, bytes.as_bytes()).expect("written");
         }
-        assert_eq!(std::fs::read(path).expect("it is beside the tests"), bytes.as_bytes());
+        assert_eq!(std::fs::read(&path).expect("it is beside the tests"), bytes.as_bytes());
+        // In version 4 no disk had left.
+        let before = std::fs::read(golden("superblock-of-3-disks")).expect("it is beside the tests");
+        let mut decoded = LogSuperblock::decode(bytes.as_bytes()).expect("it is good");
+        decoded.other_disks.iter_mut().for_each(|disk| disk.from_seq = 0);
+        assert_eq!(LogSuperblock::decode(&before), Ok(decoded));
+    }
+
+    /// Records of a disk that has left are no damage, and count for no other disk in its place.
+    #[test]
+    fn entries_of_a_disk_that_has_left_are_known_by_their_record() {
+        let mut superblock = of_disks(2);
+        superblock.other_disks[0].from_seq = 12;
+        let entry = |disk: usize, sectors| Entry {
+            kind: EntryKind::Discard,
+            extent: Extent::new(AddressSpace::start(disk), sectors),
+            crc: 0,
+        };
+        let found = |entry: &Entry, seq| decode_entry(encode_entry(entry), &superblock, seq).is_some();
+        let larger = superblock.other_disks[0].sectors + 8;
+        assert!(found(&entry(1, larger), 11) && !found(&entry(1, larger), 12) && found(&entry(1, 8), 12));
+        assert!(!found(&entry(2, larger), 5) && !found(&entry(3, 8), 11), "another disk");
+        let mut header = Header {
+            epoch: 3,
+            seq: 11,
+            sector: 40,
+            oldest_live_seq: 4,
+            durable_seq: 6,
+            flush_epoch: 2,
+            sectors: 1,
+            continues: false,
+            entries: smallvec::smallvec![entry(1, larger), entry(2, 8)],
+        };
+        header.leave_out_removed(&superblock);
+        assert_eq!([0, 1].map(|at: usize| header.entries[at].kind), [EntryKind::Left, EntryKind::Discard]);
+        assert_eq!(header.entries[0].payload_sectors(), 0);
+        superblock.other_disks[1] = OtherDisk::free(9);
+        assert_eq!(superblock.space().count(), 2);
+        superblock.forget_free_places(8);
+        assert_eq!(superblock.other_disks.len(), 2, "the log may have records of the last disk");
+        superblock.forget_free_places(9);
+        assert_eq!(superblock.other_disks.len(), 1);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!   zeroes and discards drop it.
 
 use super::destaged::Destaged;
-use super::disks::AddressSpace;
+use super::disks::{AddressSpace, PART_SECTORS};
 use super::format::{EntryKind, FIRST_SEGMENT_SECTOR, Header, LOG_SECTORS_MAX, LogSuperblock};
 use super::lost::LostPieces;
 use super::table::{
@@ -38,8 +38,8 @@ struct Holding {
 /// Contents of the segments.
 struct Holdings {
     segments: Vec<Holding>,
-    /// Sectors of each segment, and in it of each data disk, that are dirty and the newest copy.
-    dirty: Vec<u32>,
+    /// Sectors that are dirty and the newest copy: of each data disk, in each segment.
+    dirty: Vec<Box<[u32]>>,
     /// Dirty sectors of each data disk, and the pieces with them.
     dirty_on: Vec<u64>,
     pieces_on: Vec<u64>,
@@ -56,15 +56,9 @@ impl Holdings {
         &mut self.segments[segment as usize]
     }
 
-    /// The dirty sectors of a segment, by data disk.
-    fn dirty_in(&mut self, segment: u32) -> &mut [u32] {
-        let disks = self.dirty_on.len();
-        &mut self.dirty[segment as usize * disks..][..disks]
-    }
-
     fn soil(&mut self, place: Place, disk: usize, sectors: u64) {
         let segment = self.segment_of(place);
-        self.dirty_in(segment)[disk] += sectors as u32;
+        self.dirty[disk][segment as usize] += sectors as u32;
         self.dirty_on[disk] += sectors;
         self.pieces_on[disk] += 1;
     }
@@ -72,7 +66,7 @@ impl Holdings {
     /// Notes that sectors are not dirty any more; `gone`: nothing of their piece is.
     fn clean(&mut self, place: Place, disk: usize, sectors: u8, gone: bool) {
         let segment = self.segment_of(place);
-        self.dirty_in(segment)[disk] -= u32::from(sectors);
+        self.dirty[disk][segment as usize] -= u32::from(sectors);
         self.dirty_on[disk] -= u64::from(sectors);
         self.pieces_on[disk] -= u64::from(gone);
     }
@@ -130,7 +124,7 @@ impl Index {
             range_id: 0,
             holdings: Holdings {
                 segments: vec![Holding::default(); superblock.segments as usize],
-                dirty: vec![0; superblock.segments as usize * space.count()],
+                dirty: vec![vec![0; superblock.segments as usize].into_boxed_slice(); space.count()],
                 dirty_on: vec![0; space.count()],
                 pieces_on: vec![0; space.count()],
                 segment_sectors: superblock.segment_sectors(),
@@ -239,12 +233,13 @@ impl Index {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.holdings.segments) + size_of_val(&*self.holdings.dirty)
+        let dirty: usize = self.holdings.dirty.iter().map(|disk| size_of_val(&**disk)).sum();
+        size_of_val(&*self.holdings.segments) + dirty
     }
 
     /// Sectors of a segment that a data disk lacks.
     pub fn dirty_sectors_of(&self, segment: u32, disk: usize) -> u64 {
-        u64::from(self.holdings.dirty[segment as usize * self.space.count() + disk])
+        u64::from(self.holdings.dirty[disk][segment as usize])
     }
 
     pub fn is_dirty_segment(&self, segment: u32) -> bool {
@@ -343,6 +338,7 @@ impl Index {
                     }
                     place += entry.extent.sectors;
                 }
+                EntryKind::Left => place += entry.payload_sectors(),
                 _ if !self.ranges.has_room() => fits = false,
                 kind => self.insert_range(entry.extent, kind, header.seq, segment),
             }
@@ -402,13 +398,34 @@ impl Index {
         }
     }
 
+    /// Takes a data disk of so many sectors: a new one, or one in the place of a disk of which nothing is left.
+    pub fn set_disk(&mut self, disk: usize, sectors: u64) {
+        let Holdings { segments, dirty, dirty_on, pieces_on, .. } = &mut self.holdings;
+        if disk == dirty.len() {
+            dirty.push(vec![0; segments.len()].into_boxed_slice());
+            dirty_on.push(0);
+            pieces_on.push(0);
+        }
+        assert_eq!((dirty_on[disk], pieces_on[disk]), (0, 0), "nothing is dirty of the disk");
+        self.space.set(disk, sectors);
+        self.table.set_disk(disk, sectors);
+    }
+
+    /// Forgets the clean copies of a data disk, of which nothing is dirty. Does one part of the table; returns the next part, if there is
+    /// one.
+    pub fn forget_disk(&mut self, disk: usize, part: TablePart) -> Option<TablePart> {
+        let extent = AddressSpace::of(disk, PART_SECTORS);
+        self.destaged.forget(extent);
+        self.table.remove_clean_of(extent, part)
+    }
+
     /// Forgets everything, of one disk.
     pub fn clear(&mut self) {
         self.table.remove_extent(Extent::new(crate::Lba(0), 1 << 43), |_| {});
         self.ranges = ZeroRanges::new();
         self.destaged = Destaged::default();
         self.holdings.segments.fill(Holding::default());
-        self.holdings.dirty.fill(0);
+        self.holdings.dirty.iter_mut().for_each(|disk| disk.fill(0));
         self.holdings.dirty_on.fill(0);
         self.holdings.pieces_on.fill(0);
     }
@@ -481,14 +498,13 @@ impl Index {
     /// A planted bug: forgets that a segment holds anything.
     pub fn skip(&mut self, segment: u32) {
         self.holdings.segments[segment as usize] = Holding::default();
-        self.holdings.dirty_in(segment).fill(0);
+        self.holdings.dirty.iter_mut().for_each(|disk| disk[segment as usize] = 0);
     }
 
     pub fn check(&self) {
-        let (mut dirty_on, disks) = (vec![0; self.space.count()], self.space.count());
-        for (index, sectors) in self.holdings.dirty.iter().enumerate() {
-            dirty_on[index % disks] += u64::from(*sectors);
-        }
+        let disks = self.space.count();
+        let sum = |disk: &[u32]| disk.iter().map(|sectors| u64::from(*sectors)).sum::<u64>();
+        let dirty_on: Vec<u64> = self.holdings.dirty.iter().map(|disk| sum(disk)).collect();
         assert_eq!(dirty_on, self.holdings.dirty_on, "the segments count what each disk lacks");
         let sum: u64 = dirty_on.iter().sum();
         assert_eq!(sum, self.table.counts().dirty_sectors, "the segments count what the table holds");

@@ -15,7 +15,9 @@ use super::buffers::{BufferPhase, Buffers, SegmentBuffer, Stamp, space};
 use super::config::LogCacheConfig;
 use super::error::LogError;
 use super::fingerprint::Fingerprint;
-use super::format::{self, Entry, EntryKind, LogSuperblock, MemoryMark, SUPERBLOCK_SECTORS, entries_max};
+use super::format::{
+    self, Entry, EntryKind, LogSuperblock, MemoryMark, OtherDisk, SUPERBLOCK_SECTORS, entries_max,
+};
 use super::offline::write_superblock;
 use super::places::FreePlaces;
 use super::recover::Walked;
@@ -855,6 +857,15 @@ impl Log {
         self.ring.skip_to(number);
     }
 
+    /// Changes a data disk after the first, or its place, for the next superblock.
+    pub fn set_disk(&mut self, disk: usize, other: OtherDisk) {
+        match self.superblock.other_disks.get_mut(disk - 1) {
+            Some(known) => *known = other,
+            None => self.superblock.other_disks.push(other),
+        }
+        assert!(disk <= self.superblock.other_disks.len(), "places follow each other");
+    }
+
     /// Begins to write a superblock: records before `oldest_live_seq` and `destaged_seq` are destaged. Recovery reads from the first
     /// record of segment `from` on, for clean copies; if `None`, only records that are not destaged. `needs_records`: the content of a missing
     /// disk may have to be explained by records. After a clean stop no record explains anything, so the log is left as after a crash.
@@ -881,6 +892,8 @@ impl Log {
         next.kept_seq = self.through.kept_seq(state, next.durable_seq);
         let voids = self.through.voids(state);
         next.set_fingerprints(fingerprints.map(|it| if voids { it.unknown() } else { it }));
+        // A later superblock may name the first record of the tail's segment again.
+        next.forget_free_places(self.ring.at(self.ring.index(from)).first_seq.min(next.tail_seq));
         if next.tail_seq == self.next_seq {
             self.end_places();
         }

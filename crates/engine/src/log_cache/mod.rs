@@ -6,7 +6,7 @@
 //! | `recover`, `activate` | from those bytes to a running cache |
 //! | `core` | the state of a running cache, and the dispatch of events |
 //! | `write`, `read`, `queue` | requests, and those that wait |
-//! | `disks` | the data disks, and their address space |
+//! | `disks`, `disk_change` | the data disks, and their address space; those that come and go meanwhile |
 //! | `data_disk`, `streams` | writes that bypass the log, and whether a flush has covered them |
 //! | `nearer` | whether a read goes to a rotational log |
 //! | `index`, `table`, `lost` | where the newest copy of each sector is; copies that cannot be read |
@@ -44,6 +44,9 @@ mod core;
 mod data_disk;
 mod destaged;
 mod destager;
+mod disk_change;
+#[cfg(test)]
+mod disk_change_tests;
 mod disks;
 #[cfg(test)]
 mod disks_tests;
@@ -169,7 +172,7 @@ impl Layer for LogCache {
     }
 
     fn disks(&self) -> usize {
-        self.disks
+        self.core.as_deref().map_or(self.disks, |core| core.data.space().count())
     }
 
     fn disk_geometry(&self, disk: usize) -> Geometry {

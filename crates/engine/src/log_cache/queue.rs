@@ -156,6 +156,17 @@ impl Queue {
         }
     }
 
+    /// Takes a disk in a new place, or in that of one without requests.
+    pub fn set_disk(&mut self, disk: usize) {
+        match self.clients.get_mut(disk) {
+            Some(clients) => {
+                assert_eq!((clients.pending.len(), clients.foreground), (0, 0), "nobody waits for the disk");
+                *clients = DiskClients::default();
+            }
+            None => self.clients.push(DiskClients::default()),
+        }
+    }
+
     /// Notes that a request to a disk has come.
     pub fn begin(&mut self, disk: usize, now: Nanos) {
         self.clients[disk].foreground += 1;

@@ -290,12 +290,15 @@ impl LogCacheStatus {
     /// Returns the status as if the cache had this one of its data disks alone.
     pub fn of_disk(&self, disk: usize) -> LogCacheStatus {
         let mut status = self.clone();
-        if let Some(own) = self.disks.get(disk) {
-            status.dirty_bytes = own.dirty_bytes;
-            status.lost_blocks = own.lost_blocks;
-            if self.state == LogCacheState::Dirty && own.dirty_bytes == 0 {
-                status.state = LogCacheState::Clean;
-            }
+        if self.disks.is_empty() {
+            return status;
+        }
+        // A log that does not have the disk yet has nothing for it.
+        let own = self.disks.get(disk);
+        status.dirty_bytes = own.map_or(0, |own| own.dirty_bytes);
+        status.lost_blocks = own.map_or(0, |own| own.lost_blocks);
+        if self.state == LogCacheState::Dirty && status.dirty_bytes == 0 {
+            status.state = LogCacheState::Clean;
         }
         status
     }

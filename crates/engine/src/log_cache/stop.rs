@@ -9,7 +9,7 @@
 use super::clean::CleanRecords;
 use super::data_disk::DataDisk;
 use super::destager::{ANSWERS_WITHIN, Destagers};
-use super::env::{Env, Op, View, data_port};
+use super::env::{Env, Op, View, data_port, is_at_rest};
 use super::forget::Forgetting;
 use super::format::LogState;
 use super::queue::WriteWait;
@@ -126,7 +126,7 @@ impl Stop {
             && env.queue.waiters().is_empty()
             && !env.queue.has_pending()
             && env.queue.next_answer().is_none();
-        if !settled || env.log.is_releasing() || !env.ops.is_empty() {
+        if !settled || env.log.is_releasing() || !is_at_rest(env.ops) {
             return;
         }
         let needs_flush = |data: &DataDisk| data.fingerprint.needs_flush() && !data.last_failed();
@@ -155,7 +155,7 @@ impl Stop {
     /// Ends a stop that waits only for data disks that answer nothing. The superblock says that the log is in use, so the next start recovers
     /// as after a crash: all that is durable in the log is there, and more may be on the disks.
     fn gives_up(&mut self, env: &mut Env) -> bool {
-        let is_late = self.late_at(&env.view(), env.ops.len()).is_some_and(|at| at <= env.cx.now);
+        let is_late = self.late_at(&env.view(), is_at_rest(env.ops)).is_some_and(|at| at <= env.cx.now);
         let is_durable = !env.log.has_failed() && env.log.buffers().is_empty() && !env.log.is_releasing();
         if !is_late || !is_durable {
             return false;
@@ -166,14 +166,14 @@ impl Stop {
     }
 
     /// Returns when a stop is over although operations are in flight. With one data disk, it is the host's decision.
-    fn late_at(&self, view: &View, in_flight: usize) -> Option<Nanos> {
+    fn late_at(&self, view: &View, is_at_rest: bool) -> Option<Nanos> {
         let is_ending = matches!(self.life, Lifecycle::Ending | Lifecycle::Flushing);
-        let waits = is_ending && in_flight > 0 && view.data.space().count() > 1;
+        let waits = is_ending && !is_at_rest && view.data.space().count() > 1;
         waits.then(|| self.moved_at.saturating_add(ANSWERS_WITHIN))
     }
 
     fn step_without_log(&mut self, env: &mut Env) {
-        if !env.ops.is_empty() || !env.queue.waiters().is_empty() || !env.log.is_durable() {
+        if !is_at_rest(env.ops) || !env.queue.waiters().is_empty() || !env.log.is_durable() {
             return;
         }
         if let Some(disk) = env.data.find(DataDisk::is_owed) {
@@ -220,9 +220,9 @@ impl Stop {
         true
     }
 
-    pub fn deadline(&self, view: &View, in_flight: usize) -> Option<Nanos> {
-        let goes_on = self.life == Lifecycle::Ending && self.clean.goes_on() && in_flight == 0;
-        let late = self.late_at(view, in_flight).filter(|at| *at > view.now);
+    pub fn deadline(&self, view: &View, is_at_rest: bool) -> Option<Nanos> {
+        let goes_on = self.life == Lifecycle::Ending && self.clean.goes_on() && is_at_rest;
+        let late = self.late_at(view, is_at_rest).filter(|at| *at > view.now);
         goes_on.then_some(view.now).or(late)
     }
 }

@@ -243,7 +243,7 @@ impl Summary {
         for _ in 0..record.entry_count.get() {
             let entry;
             (entry, rest) = EntryBytes::read_from_prefix(rest).ok()?;
-            let entry = decode_entry(entry, superblock)?;
+            let entry = decode_entry(entry, superblock, seq)?;
             payload += entry.payload_sectors();
             entries.push(entry);
         }

@@ -117,6 +117,7 @@ impl Steps {
             .map(|disk| OtherDisk {
                 data_uuid: [disk as u8; 16],
                 sectors: 8192,
+                from_seq: 0,
                 fingerprint: Fingerprint::default(),
             })
             .collect();

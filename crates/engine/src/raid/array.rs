@@ -173,6 +173,7 @@ impl Dispatch<'_> {
             | Control::Settings(_)
             | Control::HoldDestage(_)
             | Control::Array(_)
+            | Control::Disk(_)
             | Control::DistrustCopy(_) => {}
         }
     }

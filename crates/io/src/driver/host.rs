@@ -12,7 +12,7 @@ use super::stop::StopOutcome;
 use crate::device::{Device, DeviceError, DeviceSpec};
 use crate::listen::{ListenError, ListenSocket};
 use crate::workers::Waker;
-use crate::{FrontEndNews, SessionFactory, Signal};
+use crate::{FrontEnd, FrontEndNews, SessionFactory, Signal};
 
 /// Names a client as long as the driver lives; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,8 +59,11 @@ pub trait Host {
     /// Result of [`Context::open_device`].
     fn opened(&mut self, _open: OpenId, _device: Result<Device, DeviceError>, _context: &mut Context<'_>) {}
 
-    /// A front-end that starts slowly is ready, or has failed.
-    fn front_end(&mut self, _news: FrontEndNews, _context: &mut Context<'_>) {}
+    /// A front-end of a disk that starts slowly is ready, or has failed.
+    fn front_end(&mut self, _disk: usize, _news: FrontEndNews, _context: &mut Context<'_>) {}
+
+    /// Result of [`Context::end_front_ends_of`]: all have ended, or one stays.
+    fn front_ends_ended(&mut self, _disk: usize, _result: Result<(), String>, _context: &mut Context<'_>) {}
 
     /// SIGTERM or SIGINT, where [`Driver::take_signals`] was called.
     fn signal(&mut self, _signal: Signal, context: &mut Context<'_>) {
@@ -141,6 +144,19 @@ impl Context<'_> {
     /// Begins to close a device permanently; no layer may use it. Returns false while operations on it are under way: then it stays open.
     pub fn close_device(&mut self, device: DeviceIndex) -> bool {
         self.driver.close_device(device)
+    }
+
+    /// Adds a front-end while the driver runs.
+    ///
+    /// # Errors
+    /// Those of [`Driver::add_front_end`].
+    pub fn add_front_end(&mut self, front_end: Box<dyn FrontEnd>) -> std::io::Result<()> {
+        self.driver.add_front_end(front_end)
+    }
+
+    /// Begins to end the front-ends of a disk without connections; false if it has none. [`Host::front_ends_ended`] gets the result.
+    pub fn end_front_ends_of(&mut self, disk: usize) -> bool {
+        self.driver.begin_end_of(disk)
     }
 
     /// True while devices are being closed. The host is woken at the end of each close.

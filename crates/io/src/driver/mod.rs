@@ -167,6 +167,8 @@ pub struct Driver {
     calls: Calls,
     maps: Maps,
     front_ends: Vec<ServedFrontEnd>,
+    /// Disks with a front-end that has ended, or that could not end.
+    ended_of: Vec<(usize, Result<(), String>)>,
     /// The commands that the kernel has.
     given: Slab<CommandInKernel>,
     signals: Option<Arc<Signals>>,
@@ -217,6 +219,7 @@ impl Driver {
             calls: Calls::default(),
             maps: Maps::default(),
             front_ends: Vec::new(),
+            ended_of: Vec::new(),
             given: Slab::default(),
             signals: None,
             stopping: None,
@@ -282,6 +285,7 @@ impl Driver {
         if host.next_deadline().is_some_and(|deadline| deadline <= self.now) {
             host.wake(&mut Context { driver: self, stack });
         }
+        self.tell_ended(stack, host);
         self.sweep(stack, host);
         self.step_map(stack, host);
         self.settle(stack, host);
@@ -303,7 +307,7 @@ impl Driver {
             RingPurpose::Workers => {
                 let queue = self.collect_from_workers(more);
                 for (index, ended) in queue.tasks {
-                    self.with_front_end(index, |front_end, _| front_end.task_ended(ended));
+                    self.task_ended(index, ended);
                     self.tell_news(stack, host);
                 }
                 for (index, runs) in queue.mapped {
@@ -373,7 +377,7 @@ impl Driver {
     fn has_work(&self, stack: &Stack) -> bool {
         let done = self.finished.is_empty() && self.held.is_empty() && !stack.has_outputs();
         let waits = !self.arrived.is_empty() || !self.refused.is_empty() || !self.calls.answers.is_empty();
-        !done || waits || self.maps.are_due()
+        !done || waits || self.maps.are_due() || !self.ended_of.is_empty()
     }
 
     fn output(&mut self, stack: &mut Stack, host: &mut dyn Host, output: Output) {

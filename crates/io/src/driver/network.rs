@@ -96,6 +96,11 @@ impl Connection {
         self.condition.outlives_server
     }
 
+    /// The disk of the root that the client uses.
+    pub fn disk(&self) -> usize {
+        self.session.as_ref().map_or(0, |session| session.disk())
+    }
+
     fn wants_more(&self) -> bool {
         let open = !self.dead && !self.closing && !self.ended;
         open && !self.receiving && !self.condition.is_saturated && self.outgoing.bytes() <= UNSENT_BYTES_MAX
@@ -284,7 +289,7 @@ impl Driver {
     fn carry_out(&mut self, stack: &mut Stack, host: &mut dyn Host, index: usize, actions: &mut Actions) {
         let connection = self.connections.get_mut(index).expect("its session has just been called");
         let client = connection.client;
-        let disk = connection.session.as_ref().map_or(0, |session| session.disk());
+        let disk = connection.disk();
         actions.send.drain(..).for_each(|piece| connection.outgoing.push(piece));
         connection.unanswered += actions.requests.len() + actions.calls.len() + actions.maps.len();
         if self.stopping.is_some() && connection.condition.holds_requests {

@@ -24,6 +24,8 @@ pub struct Peer {
 
 /// A client that may use the device, not yet identified.
 pub struct UnknownPeer {
+    /// The disk of the root that it uses.
+    pub disk: usize,
     user: Lookup,
     idle: Nanos,
     unanswered: usize,
@@ -33,7 +35,7 @@ pub struct UnknownPeer {
 impl UnknownPeer {
     /// Identifies the client in tables of the system. May block, so it needs a thread of its own. None if nobody uses the device.
     pub fn look_up(self) -> Option<Peer> {
-        let UnknownPeer { user, idle, unanswered, waits } = self;
+        let UnknownPeer { user, idle, unanswered, waits, disk: _ } = self;
         Some(Peer { who: user()?, idle, unanswered, waits })
     }
 }
@@ -50,6 +52,7 @@ impl Driver {
         let idle = |heard: Nanos| self.now.since(heard);
         let connections = self.connections.iter().filter(|(_, connection)| connection.has_device());
         let connected = connections.map(|(_, connection)| UnknownPeer {
+            disk: connection.disk(),
             user: connection.user(),
             idle: idle(connection.heard),
             unanswered: connection.unanswered,
@@ -58,6 +61,7 @@ impl Driver {
         let others = self.front_ends.iter().filter_map(|served| {
             let front_end = served.front_end.as_ref()?;
             Some(UnknownPeer {
+                disk: front_end.disk(),
                 user: front_end.user()?,
                 idle: idle(served.heard),
                 unanswered: served.unanswered,

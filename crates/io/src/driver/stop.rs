@@ -120,6 +120,7 @@ impl Driver {
             | Report::LogFailed
             | Report::WritesThrough
             | Report::Array(_)
+            | Report::Disk(_)
             | Report::Notice => {}
         }
     }

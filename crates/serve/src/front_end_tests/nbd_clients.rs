@@ -14,7 +14,7 @@ const DISK_BYTES: usize = 32 << 20;
 
 fn serve(disk: &Arc<Disk>, logical_block_bytes: u32) -> Server {
     let geometry = disk.geometry(logical_block_bytes);
-    let mut exports = NbdExports::single("disk", geometry, false);
+    let exports = NbdExports::single("disk", geometry, false);
     exports.add("view", geometry, true, "the same, to look at");
     let exports = Arc::new(exports);
     Server::start(disk, move || NbdSession::new(Arc::clone(&exports)))

@@ -192,7 +192,9 @@ impl Filesystem for ImageFilesystem {
         }
         // No page cache of the kernel between a program and the stack, and no lock that puts direct writes in a row.
         let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        self.queue.opens.fetch_add(1, Ordering::Relaxed);
+        if !self.queue.open() {
+            return reply.error(Errno::ENODEV);
+        }
         reply.opened(FileHandle(0), flags);
     }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dcd_engine::{Geometry, IoResult};
-use dcd_io::{Actions, FrontEnd, FrontEndCondition, Lookup};
+use dcd_io::{Actions, Ending, FrontEnd, FrontEndCondition, Lookup, Task};
 use fuser::{BackgroundSession, MountOption};
 
 use filesystem::{ImageFilesystem, ImageShape};
@@ -127,6 +127,18 @@ impl FuseImage {
         self.was_stale
     }
 
+    /// Takes no more requests, and returns the work that unmounts the image.
+    fn unmount(&mut self) -> Task {
+        self.queue.stop();
+        let (directory, session) = (self.directory.clone(), self.session.take());
+        Box::new(move || {
+            // This fails if a user has unmounted the image by hand.
+            let _ = mountpoint::release(&directory);
+            drop(session);
+            Ok(())
+        })
+    }
+
     /// Opens of the image now.
     fn opens(&self) -> usize {
         self.queue.opens.load(Ordering::Relaxed)
@@ -191,13 +203,19 @@ impl FrontEnd for FuseImage {
         let user = format!("{}, open {by}", self.image.display());
         Some(Box::new(move || Some(user)))
     }
+
+    fn withdraw(&mut self) -> Ending {
+        match self.queue.close() {
+            true => Ending::Remove(self.unmount()),
+            false => Ending::Leave(String::new()),
+        }
+    }
 }
 
 impl Drop for FuseImage {
     fn drop(&mut self) {
-        self.queue.stop();
-        // This fails if a user has unmounted the image by hand.
-        let _ = mountpoint::release(&self.directory);
-        drop(self.session.take());
+        if self.session.is_some() {
+            let _ = self.unmount()();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A queue of requests from the kernel-facing thread to the driver's, with an eventfd as the bell.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,6 +19,8 @@ struct Inner {
     requests: Vec<(ByteIo, Waiter)>,
     flight_bytes: usize,
     stopped: bool,
+    /// The image is not opened any more.
+    closed: bool,
 }
 
 pub struct RequestQueue {
@@ -87,6 +89,22 @@ impl RequestQueue {
         }
     }
 
+    /// Notes that the image is opened; false if it is not any more.
+    pub fn open(&self) -> bool {
+        let inner = self.lock();
+        if !inner.closed {
+            self.opens.fetch_add(1, Ordering::Relaxed);
+        }
+        !inner.closed
+    }
+
+    /// Lets nobody open the image any more, unless somebody has it open.
+    pub fn close(&self) -> bool {
+        let mut inner = self.lock();
+        inner.closed = self.opens.load(Ordering::Relaxed) == 0;
+        inner.closed
+    }
+
     /// Takes no more requests; those that wait are dropped, which answers them with an error.
     pub fn stop(&self) {
         let mut inner = self.lock();
@@ -95,5 +113,19 @@ impl RequestQueue {
         drop(inner);
         self.room.notify_all();
         dropped.into_iter().for_each(|(_, waiter)| waiter.refuse());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_is_open_is_not_closed_and_a_closed_one_is_not_opened() {
+        let queue = RequestQueue::new().unwrap();
+        assert!(queue.open() && !queue.close() && queue.open());
+        queue.opens.store(0, Ordering::Relaxed);
+        assert!(queue.close() && !queue.open());
+        assert_eq!(queue.opens.load(Ordering::Relaxed), 0);
     }
 }

@@ -3,7 +3,7 @@
 //! A name is only a key, and never becomes a path. Names may lead to the same data, some of them read-only.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
@@ -78,36 +78,56 @@ impl Export {
 }
 
 /// The table of exports. The empty name is the default export of the protocol: the first that was added. The sockets
-/// of a server have copies of its table, which share its memory for requests.
+/// of a server have copies, which share the table and its memory for requests.
 #[derive(Clone, Debug, Default)]
 pub struct NbdExports {
-    table: BTreeMap<String, Export>,
-    default: Option<String>,
+    table: Arc<Mutex<ExportTable>>,
     outlives: Outlives,
     budget: Arc<Budget>,
 }
 
+#[derive(Debug, Default)]
+struct ExportTable {
+    exports: BTreeMap<String, Arc<Export>>,
+    default: Option<String>,
+}
+
 impl NbdExports {
+    fn table(&self) -> MutexGuard<'_, ExportTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn new() -> NbdExports {
         NbdExports::default()
     }
 
     /// A table of one export, which is also the default one.
     pub fn single(name: &str, geometry: Geometry, read_only: bool) -> NbdExports {
-        let mut exports = NbdExports::new();
+        let exports = NbdExports::new();
         exports.add(name, geometry, read_only, "");
         exports
     }
 
     /// A table of disks, of which disk 0 is the default one. If it is missing, there is none: its clients must not get another disk.
     pub fn of_disks(disks: impl IntoIterator<Item = (usize, String, Geometry)>) -> NbdExports {
-        let mut exports = NbdExports::new();
-        for (disk, name, geometry) in disks {
-            exports.add(&name, geometry, false, "");
-            exports.table.entry(name).and_modify(|export| export.disk = disk);
+        let exports = NbdExports::new();
+        disks.into_iter().for_each(|(disk, name, geometry)| exports.add_disk(disk, &name, geometry));
+        {
+            let table = &mut *exports.table();
+            let is_first = |name: &String| table.exports.get(name).is_some_and(|export| export.disk == 0);
+            table.default = table.default.take().filter(is_first);
         }
-        exports.default.take_if(|name| exports.table[name].disk > 0);
         exports
+    }
+
+    /// Adds a disk, which new clients find.
+    pub fn add_disk(&self, disk: usize, name: &str, geometry: Geometry) {
+        self.put(name, geometry, false, "", disk);
+    }
+
+    /// Removes the exports of a disk: new clients do not find it. Others keep it.
+    pub fn remove_disk(&self, disk: usize) {
+        self.table().exports.retain(|_, export| export.disk != disk);
     }
 
     /// Lets clients outlive the server.
@@ -127,7 +147,11 @@ impl NbdExports {
     ///
     /// # Panics
     /// On a name or a description longer than the protocol allows, and on a geometry that it cannot express.
-    pub fn add(&mut self, name: &str, geometry: Geometry, read_only: bool, description: &str) {
+    pub fn add(&self, name: &str, geometry: Geometry, read_only: bool, description: &str) {
+        self.put(name, geometry, read_only, description, 0);
+    }
+
+    fn put(&self, name: &str, geometry: Geometry, read_only: bool, description: &str, disk: usize) {
         assert!(
             name.len() <= p::STRING_BYTES_MAX,
             "an export name has at most {} bytes",
@@ -139,27 +163,25 @@ impl NbdExports {
             block.is_power_of_two() && (512..=65536).contains(&block),
             "a block is a power of two from 512 to 65536 bytes"
         );
-        self.default.get_or_insert_with(|| name.to_owned());
-        let export = Export {
-            name: name.to_owned(),
-            description: description.to_owned(),
-            geometry,
-            read_only,
-            disk: 0,
-        };
-        self.table.insert(name.to_owned(), export);
+        let export =
+            Export { name: name.to_owned(), description: description.to_owned(), geometry, read_only, disk };
+        let mut table = self.table();
+        table.default.get_or_insert_with(|| name.to_owned());
+        table.exports.insert(name.to_owned(), Arc::new(export));
     }
 
     /// Looks a name up as a client sent it: the empty name means the default export.
-    pub fn find(&self, name: &str) -> Option<&Export> {
-        match self.table.get(name) {
-            None if name.is_empty() => self.table.get(self.default.as_deref()?),
+    pub fn find(&self, name: &str) -> Option<Arc<Export>> {
+        let table = self.table();
+        let found = match table.exports.get(name) {
+            None if name.is_empty() => table.exports.get(table.default.as_deref()?),
             found => found,
-        }
+        };
+        found.cloned()
     }
 
     /// All exports in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = &Export> {
-        self.table.values()
+    pub fn all(&self) -> Vec<Arc<Export>> {
+        self.table().exports.values().cloned().collect()
     }
 }

@@ -6,6 +6,8 @@
 
 use dcd_io::{Actions, OutputPiece};
 
+use std::sync::Arc;
+
 use super::exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
 use super::protocol as p;
 use super::replies::{CONTEXT_ID, ReplyForm};
@@ -94,8 +96,8 @@ pub fn answer(
             return OptionOutcome::Close;
         }
         p::OPT_LIST if data.is_empty() => {
-            for export in exports.iter() {
-                say(p::REP_SERVER, &server_entry(export));
+            for export in exports.all() {
+                say(p::REP_SERVER, &server_entry(&export));
             }
             say(p::REP_ACK, &[]);
         }
@@ -147,7 +149,7 @@ fn export_name(
         reply.resize(reply.len() + p::EXPORT_NAME_PADDING_BYTES, 0);
     }
     actions.send.push(OutputPiece::Bytes(reply));
-    OptionOutcome::Transmit(export.clone())
+    OptionOutcome::Transmit(Export::clone(&export))
 }
 
 fn server_entry(export: &Export) -> Vec<u8> {
@@ -237,7 +239,7 @@ fn contexts(
 }
 
 /// Finds an export by the name that a client has sent, or says why not.
-fn find<'a>(exports: &'a NbdExports, name: &[u8]) -> Result<&'a Export, (u32, &'static [u8])> {
+fn find(exports: &NbdExports, name: &[u8]) -> Result<Arc<Export>, (u32, &'static [u8])> {
     if name.len() > p::STRING_BYTES_MAX {
         return Err((p::REP_ERR_TOO_BIG, &b"an export name has at most 4096 bytes"[..]));
     }
@@ -314,7 +316,7 @@ fn info(
     }
     say(p::REP_ACK, &[]);
     match option {
-        p::OPT_GO => OptionOutcome::Transmit(export.clone()),
+        p::OPT_GO => OptionOutcome::Transmit(Export::clone(&export)),
         _ => OptionOutcome::Continue,
     }
 }

@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dcd_engine::{Buf, Durability, ErrorKind, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
 use dcd_io::{
-    Actions, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, KernelMemory, Lookup, Task,
+    Actions, Closing, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, KernelMemory, Lookup,
+    Task,
 };
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -448,12 +449,24 @@ impl FrontEnd for UblkDevice {
         }))
     }
 
-    fn close(self: Box<Self>) -> Result<(), String> {
+    fn stay(&mut self, actions: &mut Actions) {
+        if matches!(self.phase, DevicePhase::Asking | DevicePhase::Ending) {
+            self.phase = DevicePhase::Live;
+            *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        for (slot, buf) in std::mem::take(&mut self.late) {
+            self.completed(slot, 0, buf, actions);
+        }
+    }
+
+    fn close(self: Box<Self>) -> Closing {
         let (kernel, number) = (Arc::clone(&self.kernel), self.number());
         // The kernel forgets a device once its file is closed, and its memory unmapped.
         drop(self);
-        owner::forget(number);
-        control::delete(kernel.as_ref(), number, true)
+        Box::new(move || {
+            owner::forget(number);
+            control::delete(kernel.as_ref(), number, true)
+        })
     }
 }
 

@@ -158,6 +158,19 @@ fn a_request_that_races_with_the_end_waits_until_it_is_known_whether_somebody_ha
     assert_eq!(answer(&answers[0]), -Errno::IO.raw_os_error());
 }
 
+/// A disk that cannot be removed from a server goes on.
+#[test]
+fn a_device_that_stays_is_served_again() {
+    let mut device = device();
+    let mut actions = Actions::default();
+    assert!(matches!(device.end(0), Some(Ending::Ask(_))));
+    let ending = device.ended(Err(io::Error::other("/dev/x, mounted on /mnt")), &mut actions);
+    assert!(matches!(ending, Ending::Leave(_)));
+    device.stay(&mut actions);
+    assert_eq!(device.phase, DevicePhase::Live);
+    assert!(become_request(&mut device, asked(u::OP_READ, 0, 8, 16)).is_ok());
+}
+
 #[test]
 fn a_device_that_somebody_removes_is_told_once() {
     let mut device = device();

@@ -221,6 +221,7 @@ impl WriteCache {
             | Control::Settings(_)
             | Control::HoldDestage(_)
             | Control::Array(_)
+            | Control::Disk(_)
             | Control::DistrustCopy(_) => {}
         }
         self.step(cx);

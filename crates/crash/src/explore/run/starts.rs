@@ -15,6 +15,9 @@ impl ExplorerRun {
         self.log_is_spare.set(false);
         self.tell_who();
         self.hand_over_memory();
+        if let Some(guest) = &self.rig.guest {
+            guest.look(&mut disks);
+        }
         let mut driver = MemDriver::new(disks);
         let mut stack = match &self.rig.hot_add {
             Some(hot_add) => (hot_add.build_without)(&driver.geometries(), &self.missing),

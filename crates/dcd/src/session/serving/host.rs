@@ -149,6 +149,8 @@ pub struct StackHost {
     left: Vec<String>,
     /// Calls that wait for the answer of an array, in order of arrival.
     array_calls: VecDeque<ArrayCall>,
+    /// Results of notes about disks that come and go.
+    pub disk_notes: VecDeque<(NoteKind, Result<String, String>)>,
     /// Devices that no layer uses any more.
     closing: Vec<(String, DeviceIndex)>,
     answers: VecDeque<ControlAnswer>,
@@ -253,6 +255,7 @@ impl StackHost {
             drains_again: None,
             left: Vec::new(),
             array_calls: VecDeque::new(),
+            disk_notes: VecDeque::new(),
             closing: Vec::new(),
             answers: VecDeque::new(),
             troubles: Vec::new(),
@@ -345,7 +348,7 @@ impl StackHost {
                 Err(why) => dcd_serve::control::error(why),
             },
             verb => dcd_serve::control::error(format!(
-                "\"{verb}\" is no call of this server; it knows status, metrics, flush, settings, set, writeback, stop, array and \
+                "\"{verb}\" is no call of this server; it knows status, metrics, flush, settings, set, writeback, stop, array, disk and \
                  reset-statistics"
             )),
         };
@@ -527,6 +530,21 @@ impl StackHost {
         let closes = Some((newcomer.name, false));
         self.array_calls.push_back(ArrayCall { layer: newcomer.layer, caller, closes });
         stack.control(now, newcomer.layer, Control::Array(command));
+    }
+
+    /// Answers a call, which is done with it.
+    pub fn answer(&mut self, to: CallId, body: Value) {
+        self.answers.push_back(ControlAnswer { to, body, done: true });
+    }
+
+    /// Tells the administrator of a change.
+    pub fn tell(&mut self, news: String) {
+        self.news.push(news);
+    }
+
+    /// Closes a device that no layer uses any more.
+    pub fn close(&mut self, name: String, device: DeviceIndex) {
+        self.closing.push((name, device));
     }
 
     /// Answers a call that cannot be carried out.
@@ -751,6 +769,9 @@ impl StackHost {
                         ));
                     }
                 }
+                NoteKind::Joining | NoteKind::Joined | NoteKind::Left => {
+                    self.disk_notes.push_back((noted.kind, noted.result.map_err(|error| error.to_string())));
+                }
                 NoteKind::Incomplete => self.incompleteness_noted(now, stack, place, noted.result),
                 NoteKind::Stopped => {
                     self.troubles.extend(noted.result.err().map(|error| error.to_string()));
@@ -774,6 +795,8 @@ impl StackHost {
                 self.take_noted(now, stack);
             }
             Report::Array(answer) => self.array_answered(layer, answer),
+            // The server takes it: it has the disk's front-ends.
+            Report::Disk(_) => {}
             Report::Notice => {
                 self.note_legs(now, stack, layer);
                 self.noticed(now, stack);

@@ -2,6 +2,8 @@
 
 pub mod checks;
 pub mod discard;
+pub mod disks;
+pub mod front_ends;
 pub mod host;
 pub mod metrics;
 pub mod notify;

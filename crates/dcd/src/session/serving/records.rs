@@ -28,6 +28,9 @@ pub enum NoteKind {
     WrittenBack,
     Incomplete,
     Stopped,
+    Joining,
+    Joined,
+    Left,
     Legs,
 }
 
@@ -38,6 +41,9 @@ impl Note {
             Note::WrittenBack(_) => NoteKind::WrittenBack,
             Note::Incomplete => NoteKind::Incomplete,
             Note::Stopped(_) => NoteKind::Stopped,
+            Note::Joining(_) => NoteKind::Joining,
+            Note::Joined { .. } => NoteKind::Joined,
+            Note::Left { .. } => NoteKind::Left,
             Note::Legs(_) => NoteKind::Legs,
         }
     }

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::session::devices::remote_spec;
 use crate::session::random::random_id;
+use crate::session::serving::disks::DiskChanges;
 use crate::session::serving::host::{GivenDevice, StackHost};
 use crate::session::serving::notify::{tell_longer_stop, tell_stopping};
 use crate::session::serving::watch::{DeviceWatch, OpenPlaces, RemovedDevices};
@@ -57,6 +58,7 @@ pub struct Served {
     /// True after the message that the stop takes long.
     told_long: bool,
     watch: DeviceWatch,
+    pub disk_changes: DiskChanges,
     /// Time until which answers wait for the close of devices: a caller that is told of the close may open them again.
     closing: Option<Nanos>,
     /// Devices that are being opened, with what they are for.
@@ -104,6 +106,7 @@ impl Served {
             stopping: false,
             told_long: false,
             watch: DeviceWatch::default(),
+            disk_changes: DiskChanges::default(),
             closing: None,
             opening: BTreeMap::new(),
             refused: None,
@@ -144,6 +147,10 @@ impl Served {
     /// Returns the time of the message that the stop takes long.
     fn long_at(&self) -> Option<Nanos> {
         self.asked.filter(|_| !self.told_long).map(|asked| asked + STOP_LONG)
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.asked.is_some()
     }
 
     fn begin_stop(&mut self, context: &mut Context<'_>) {
@@ -303,7 +310,7 @@ impl Served {
     }
 
     /// Delivers the host's answers and messages, and closes devices that it does not use any more.
-    fn after(&mut self, context: &mut Context<'_>) {
+    pub fn after(&mut self, context: &mut Context<'_>) {
         for (name, device) in self.host.take_closing() {
             match context.close_device(device) {
                 true => self.closing = Some(context.now() + CLOSE_MAX),
@@ -396,6 +403,7 @@ impl dcd_io::Host for Served {
                     self.host.refuse(call, why);
                 }
             }
+            Some("disk") => self.disk_call(call, args, context),
             verb => {
                 if verb == Some("reset-statistics") {
                     context.forget_failures();
@@ -416,6 +424,7 @@ impl dcd_io::Host for Served {
     }
 
     fn opened(&mut self, open: OpenId, device: Result<Device, DeviceError>, context: &mut Context<'_>) {
+        let Some(device) = self.disk_opened(open, device, context) else { return self.after(context) };
         let (call, args) = self.opening.remove(&open).expect("an open ends once");
         if let Err(why) = self.add_spare(call, &args, device, context) {
             self.host.refuse(call, why);
@@ -469,12 +478,20 @@ impl dcd_io::Host for Served {
     }
 
     fn report(&mut self, layer: LayerIndex, report: &Report, context: &mut Context<'_>) {
+        if let Report::Disk(answer) = report {
+            return self.disk_answered(answer.clone(), context);
+        }
         let now = context.now();
         self.host.report(now, context.stack_mut(), layer, report.clone());
         self.after(context);
     }
 
-    fn front_end(&mut self, news: FrontEndNews, context: &mut Context<'_>) {
+    fn front_ends_ended(&mut self, disk: usize, result: Result<(), String>, context: &mut Context<'_>) {
+        self.disk_front_ends_ended(disk, result, context);
+    }
+
+    fn front_end(&mut self, disk: usize, news: FrontEndNews, context: &mut Context<'_>) {
+        let Some(news) = self.news_of_disk(disk, news, context) else { return };
         match news {
             FrontEndNews::Ready { place, but } => {
                 but.iter().for_each(|what| warnln!("dcd: {what}"));
@@ -512,7 +529,8 @@ impl dcd_io::Host for Served {
         let at_once = self.stop_at_once.then_some(Nanos::ZERO);
         let asking = self.asking.iter().map(|asking| asking.until).min();
         let own = [Some(self.watch.next_deadline()), self.long_at(), at_once, asking, self.closing];
-        own.into_iter().chain([self.host.next_deadline()]).flatten().min()
+        let disks = self.disk_changes.next_deadline();
+        own.into_iter().chain([self.host.next_deadline(), disks]).flatten().min()
     }
 
     fn wake(&mut self, context: &mut Context<'_>) {
@@ -525,6 +543,7 @@ impl dcd_io::Host for Served {
         let news = self.watch.look(now, context.driver(), |device| self.host.device_name(device));
         self.look_at_wear(context);
         news.iter().for_each(|what| warnln!("dcd: {what}"));
+        self.wake_disks(context);
         self.host.take_noted(now, context.stack_mut());
         self.host.tick(now, context.stack_mut());
         self.after(context);

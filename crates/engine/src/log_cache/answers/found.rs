@@ -221,7 +221,7 @@ impl RingReader<'_> {
         let (sectors, crc) = (u32::try_from(sectors).ok()?, u32::try_from(crc).ok()?);
         let bytes =
             EntryBytes { kind_and_lba: kind_and_lba.into(), sectors: sectors.into(), crc: crc.into() };
-        let entry = decode_entry(bytes, self.superblock)?;
+        let entry = decode_entry(bytes, self.superblock, open.header.seq)?;
         let payload = self.take((entry.payload_sectors() * SECTOR_BYTES) as usize)?;
         if entry.kind.has_payload() && crc32c::crc32c(&payload) != entry.crc {
             return None;

@@ -92,6 +92,19 @@ impl Destagers {
         Destagers { disks, space }
     }
 
+    /// Takes a disk that has so many sectors, in a new place or in one whose disk has left.
+    pub fn set(&mut self, disk: usize, sectors: u64, mut destager: Destager) {
+        destager.held = self.disks[0].held;
+        self.space.set(disk, sectors);
+        match self.disks.get_mut(disk) {
+            Some(known) => {
+                assert!(known.is_idle() && known.flights.is_empty(), "no batch of the disk before is left");
+                *known = destager;
+            }
+            None => self.disks.push(destager),
+        }
+    }
+
     /// Destaging to the disk that an extent lies on.
     pub fn of(&self, extent: Extent) -> &Destager {
         &self.disks[self.space.disk_of(extent.start)]

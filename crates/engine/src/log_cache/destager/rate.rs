@@ -1,6 +1,7 @@
 //! Limits the bytes that destaging writes in a second while clients are active.
 
 use crate::Nanos;
+use crate::log_cache::data_disk::DiskStanding;
 use crate::log_cache::env::{DiskView, View};
 
 /// Clients are active until so long after the last request: longer than the disk must be idle before destaging begins, so that the limit
@@ -62,13 +63,21 @@ impl DiskView<'_> {
     }
 }
 
+impl DiskView<'_> {
+    /// True if all of the disk is to be destaged: for a drain, before writes go through, or before the disk leaves the log.
+    pub(super) fn empties_log(&self) -> bool {
+        let view: &View = self;
+        view.empties_log() || self.data.standing == DiskStanding::Leaving
+    }
+}
+
 impl View<'_> {
     pub fn is_over_high_mark(&self) -> bool {
         self.log.ring().utilisation() >= f64::from(self.config.high_mark) / 100.0
     }
 
     /// True if all is to be destaged: for a drain, or before writes go through.
-    pub(super) fn empties_log(&self) -> bool {
+    fn empties_log(&self) -> bool {
         self.life.drains() || self.log.through().is_turning()
     }
 }

@@ -161,14 +161,15 @@ impl Comparison {
                         self.candidates.push(Candidate { line, place, extent, crc });
                     }
                     EntryKind::Data => suspect.may_be_anything(0, SECTORS),
-                    EntryKind::Invalidate | EntryKind::Clean => {}
+                    EntryKind::Invalidate | EntryKind::Clean | EntryKind::Left => {}
                     // The device may return anything after a discard.
                     EntryKind::Discard => suspect.may_be_anything(first, count),
                     EntryKind::Zeroes | EntryKind::ZeroesUnmap => {
                         suspect.explain(first, part, |_, sector| sector.iter().all(|byte| *byte == 0));
                     }
                 }
-                suspect.is_touched |= !matches!(entry.kind, EntryKind::Invalidate | EntryKind::Clean);
+                suspect.is_touched |=
+                    !matches!(entry.kind, EntryKind::Invalidate | EntryKind::Clean | EntryKind::Left);
             }
             place += entry.payload_sectors();
         }

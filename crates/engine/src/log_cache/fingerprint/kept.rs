@@ -108,6 +108,11 @@ impl CoveredLines {
         })
     }
 
+    /// Covers nothing.
+    pub fn none() -> CoveredLines {
+        CoveredLines { lines: Vec::new(), first: 0, zeroes: sum(&[0; SECTOR]), is_flying: false }
+    }
+
     /// Gives the lines the addresses of a disk that begins at `start`.
     pub fn moved(mut self, start: Lba) -> CoveredLines {
         self.first = start.0 / LINE_SECTORS;

@@ -6,11 +6,11 @@
 use super::rescue::begin_after;
 use super::superblock::{check_sizes, read_superblock, refuse_out_of_use, write_superblock};
 use super::{LogError, Newest, uuid};
-use crate::BlockDevice;
 use crate::log_cache::disks::{DISKS_MAX, PART_SECTORS};
 use crate::log_cache::fingerprint::{CoveredLines, LineContent};
 use crate::log_cache::format::{LogState, LogSuperblock, OtherDisk};
 use crate::log_cache::recover::{WalkOptions, walk};
+use crate::{BlockDevice, Geometry};
 
 /// The place that the next disk gets: one that is free, or the next one.
 pub fn next_place(superblock: &LogSuperblock) -> usize {
@@ -18,26 +18,20 @@ pub fn next_place(superblock: &LogSuperblock) -> usize {
     1 + free.unwrap_or(superblock.other_disks.len())
 }
 
-/// Adds a data disk at [`next_place`], and returns the superblock. The log may be dirty.
-pub fn add_disk(
-    log: &mut dyn BlockDevice,
-    data: &mut dyn BlockDevice,
+/// Returns the place for a data disk that is to be added, or the reason why the log cannot have it.
+pub fn admit_disk(
+    superblock: &LogSuperblock,
+    data: &Geometry,
     data_uuid: [u8; 16],
-) -> Result<LogSuperblock, LogError> {
-    for (geometry, which) in [(log.geometry(), "log device"), (data.geometry(), "data disk")] {
-        if geometry.read_only {
-            return Err(LogError::ReadOnly(which));
-        }
+) -> Result<usize, LogError> {
+    if data.read_only {
+        return Err(LogError::ReadOnly("data disk"));
     }
-    let mut superblock = read_superblock(log)?;
-    check_sizes(&superblock, log.geometry(), None)?;
-    refuse_out_of_use(&superblock)?;
-    let sectors = data.geometry().sectors;
-    let place = next_place(&superblock);
+    let place = next_place(superblock);
     if place == DISKS_MAX {
         return Err(LogError::Options("a log has at most 64 data disks"));
     }
-    if sectors == 0 || sectors.max(superblock.data_sectors) > PART_SECTORS {
+    if data.sectors == 0 || data.sectors.max(superblock.data_sectors) > PART_SECTORS {
         return Err(LogError::Options(
             "each data disk of a log with several must have at least one sector and at most 64 TiB",
         ));
@@ -46,12 +40,31 @@ pub fn add_disk(
     if std::iter::once(superblock.data_uuid).chain(others).any(|known| known == data_uuid) {
         return Err(LogError::HasDisk(uuid(&data_uuid)));
     }
+    Ok(place)
+}
+
+/// Adds a data disk at [`next_place`], and returns the superblock. The log may be dirty.
+pub fn add_disk(
+    log: &mut dyn BlockDevice,
+    data: &mut dyn BlockDevice,
+    data_uuid: [u8; 16],
+) -> Result<LogSuperblock, LogError> {
+    if log.geometry().read_only {
+        return Err(LogError::ReadOnly("log device"));
+    }
+    let mut superblock = read_superblock(log)?;
+    check_sizes(&superblock, log.geometry(), None)?;
+    refuse_out_of_use(&superblock)?;
+    let sectors = data.geometry().sectors;
+    let place = admit_disk(&superblock, &data.geometry(), data_uuid)?;
     let lines_max = OtherDisk::lines_max(superblock.other_disks.len().max(place));
     // Data that the fingerprint covers must not be lost with the disk's cache.
     data.flush().map_err(LogError::io("flushing the data disk"))?;
     let lines = CoveredLines::few(LineContent::default(), data, sectors, &superblock.cache_uuid, lines_max);
     let fingerprint = lines.map_err(LogError::io("reading the data disk"))?.fingerprint();
-    let added = OtherDisk { data_uuid, sectors, fingerprint };
+    let before = superblock.other_disks.get(place - 1);
+    let added =
+        OtherDisk { data_uuid, sectors, from_seq: before.map_or(0, |free| free.from_seq), fingerprint };
     match superblock.other_disks.get_mut(place - 1) {
         Some(free) => *free = added,
         None => superblock.other_disks.push(added),
@@ -73,7 +86,7 @@ pub fn remove_disk(log: &mut dyn BlockDevice, place: usize) -> Result<LogSuperbl
     check_sizes(&superblock, log.geometry(), None)?;
     refuse_out_of_use(&superblock)?;
     match place.checked_sub(1).and_then(|other| superblock.other_disks.get_mut(other)) {
-        Some(disk) if !disk.is_free() => *disk = OtherDisk::free(),
+        Some(disk) if !disk.is_free() => *disk = OtherDisk::free(superblock.durable_seq),
         _ => return Err(LogError::Options("the log has no such data disk, or it is the first, which stays")),
     }
     let recorded = read_superblock(log)?;
@@ -82,10 +95,8 @@ pub fn remove_disk(log: &mut dyn BlockDevice, place: usize) -> Result<LogSuperbl
     if recorded.state != LogState::Stopped || walked.tail_seq != walked.next_seq {
         return Err(LogError::NotEmpty);
     }
-    while superblock.other_disks.last().is_some_and(OtherDisk::is_free) {
-        superblock.other_disks.pop();
-    }
     begin_after(&mut superblock, &walked);
+    superblock.forget_free_places(walked.next_seq);
     write_superblock(log, &mut superblock)?;
     write_superblock(log, &mut superblock)?;
     Ok(superblock)

@@ -78,6 +78,7 @@ const fn kind_name(kind: EntryKind) -> &'static str {
         EntryKind::ZeroesUnmap => "zeroes-unmap",
         EntryKind::Invalidate => "invalidate",
         EntryKind::Clean => "clean",
+        EntryKind::Left => "left",
     }
 }
 

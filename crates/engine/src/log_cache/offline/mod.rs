@@ -18,7 +18,7 @@ mod take_in;
 mod tests;
 
 pub use check::{CheckReport, CopyReport, FingerprintReport, check};
-pub use disks::{add_disk, next_place, remove_disk};
+pub use disks::{add_disk, admit_disk, next_place, remove_disk};
 pub use dump::{DumpFilter, Row, dump};
 pub use format::{FormatOptions, format, is_format_begun};
 pub use joined::{JoinedDisks, place_of_address};

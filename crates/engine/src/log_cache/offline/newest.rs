@@ -98,7 +98,9 @@ impl Visitor for Newest {
     fn record(&mut self, header: &Header, bad: &[usize]) {
         let mut place = header.sector + self.block_sectors;
         for (index, entry) in header.entries.iter().enumerate() {
-            self.cut(entry.extent);
+            if entry.kind != EntryKind::Left {
+                self.cut(entry.extent);
+            }
             let content = match entry.kind {
                 EntryKind::Data => {
                     let bad = bad.contains(&index);
@@ -110,7 +112,7 @@ impl Visitor for Newest {
                     NewestContent::Zeroes(entry.kind)
                 }
                 // The data disk has the newest copy.
-                EntryKind::Invalidate | EntryKind::Clean => {
+                EntryKind::Invalidate | EntryKind::Clean | EntryKind::Left => {
                     place += entry.payload_sectors();
                     continue;
                 }

@@ -249,7 +249,7 @@ fn mark_clean(
 }
 
 /// Begins the log behind its last record, in another epoch: no older record is read again.
-pub(super) const fn begin_after(superblock: &mut LogSuperblock, walked: &Walked) {
+pub(super) fn begin_after(superblock: &mut LogSuperblock, walked: &Walked) {
     superblock.memory = None;
     superblock.epoch = walked.epoch_max + 1;
     superblock.epoch_start_seq = walked.next_seq;
@@ -258,6 +258,7 @@ pub(super) const fn begin_after(superblock: &mut LogSuperblock, walked: &Walked)
     superblock.tail_sector =
         if walked.end == superblock.end_sector() { superblock.segment_start(0) } else { walked.end };
     superblock.flush_epoch = walked.flush_epoch;
+    superblock.end_records_at(walked.next_seq);
 }
 
 /// Gathers neighbouring pieces into runs, and writes them back.

@@ -293,7 +293,7 @@ fn another_version_or_two_caches_are_refused_untouched() {
     let mut device = log.clone();
     device.write(at, Buf::copy_of(&newer)).unwrap();
     device.operations = 0;
-    assert!(read_superblock(&mut device).unwrap_err().to_string().contains("format version 5"));
+    assert!(read_superblock(&mut device).unwrap_err().to_string().contains("format version 6"));
     assert!(matches!(format(&mut device, &mut data, &options()), Err(LogError::Version(_))));
     assert_eq!(device.operations, 0, "nothing was written");
 

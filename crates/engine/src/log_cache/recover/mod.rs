@@ -355,7 +355,10 @@ impl Walk<'_> {
     /// Hands the records up to the end of the log to the visitor.
     fn visit(&mut self, visitor: &mut dyn Visitor) -> Result<(), RecoverError> {
         self.torn_sector = None;
-        while let Some(header) = self.next()? {
+        while let Some(mut header) = self.next()? {
+            if !self.options.canary.is(LogCanary::OldPlace) {
+                header.leave_out_removed(&self.superblock);
+            }
             if let Some(summaries) = &mut self.summaries
                 && let Some(mut headers) = summaries.newly_opened()
             {

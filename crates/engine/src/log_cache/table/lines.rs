@@ -30,45 +30,46 @@ pub(super) struct Lines {
 /// Number of lines of the data disk that share a counter.
 pub(super) const REGION_LINES: u64 = 1 << 12;
 
-/// Counts the entries of each region of the data disks. Discards and zeroes are mostly in regions without any entry.
-struct RegionCounts {
-    counts: Box<[u16]>,
-    /// The first region of each disk, and the end.
-    firsts: Vec<usize>,
-}
+/// Counts the entries of each region of each data disk. Discards and zeroes are mostly in regions without any entry.
+struct RegionCounts(Vec<Box<[u16]>>);
 
 impl RegionCounts {
     fn over(space: &AddressSpace) -> RegionCounts {
-        let mut firsts = vec![0];
-        for disk in 0..space.count() {
-            let lines = space.sectors(disk).div_ceil(LINE_SECTORS);
-            firsts.push(firsts[disk] + lines.div_ceil(REGION_LINES) as usize);
-        }
-        RegionCounts { counts: vec![0; firsts[space.count()]].into_boxed_slice(), firsts }
+        RegionCounts((0..space.count()).map(|disk| RegionCounts::of_sectors(space.sectors(disk))).collect())
     }
 
-    /// The first line of the disk of a line, and the disk's regions.
+    /// The regions of a disk. The system gives their memory, of zeroes, when they are used.
+    fn of_sectors(sectors: u64) -> Box<[u16]> {
+        let lines = sectors.div_ceil(LINE_SECTORS);
+        vec![0; lines.div_ceil(REGION_LINES) as usize].into_boxed_slice()
+    }
+
+    /// The disk of a line, and its first line.
     #[inline]
-    fn of_disk(&self, line: u64) -> (u64, Range<usize>) {
-        match self.firsts[..] {
-            [first, end] => (0, first..end),
+    fn disk_of(&self, line: u64) -> (usize, u64) {
+        match self.0.len() {
+            1 => (0, 0),
             _ => {
-                let disk = (line / PART_LINES) as usize;
-                (disk as u64 * PART_LINES, self.firsts[disk]..self.firsts[disk + 1])
+                let disk = line / PART_LINES;
+                (disk as usize, disk * PART_LINES)
             }
         }
     }
 
     #[inline]
     fn of(&mut self, line: u64) -> &mut u16 {
-        let (first, regions) = self.of_disk(line);
-        &mut self.counts[regions][((line - first) / REGION_LINES) as usize]
+        let (disk, first) = self.disk_of(line);
+        &mut self.0[disk][((line - first) / REGION_LINES) as usize]
     }
 
     /// The end of the last disk's last region.
     fn end(&self) -> u64 {
-        let last = self.firsts.len() - 2;
-        last as u64 * PART_LINES + (self.firsts[last + 1] - self.firsts[last]) as u64 * REGION_LINES
+        let last = self.0.len() - 1;
+        last as u64 * PART_LINES + self.0[last].len() as u64 * REGION_LINES
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.iter().map(|disk| size_of_val(&**disk) + size_of::<Box<[u16]>>()).sum()
     }
 }
 
@@ -95,6 +96,15 @@ impl Lines {
         }
     }
 
+    /// Takes a disk of so many sectors, in a new place or in that of a disk without entries.
+    pub fn set_disk(&mut self, disk: usize, sectors: u64) {
+        let counts = RegionCounts::of_sectors(sectors);
+        match self.regions.0.get_mut(disk) {
+            Some(known) => *known = counts,
+            None => self.regions.0.push(counts),
+        }
+    }
+
     pub fn used(&self) -> usize {
         self.used
     }
@@ -108,8 +118,7 @@ impl Lines {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let firsts = self.regions.firsts.capacity() * size_of::<usize>();
-        size_of_val(&*self.slots) + size_of_val(&*self.regions.counts) + firsts
+        size_of_val(&*self.slots) + self.regions.memory_bytes()
     }
 
     /// The home slot of `key`. Two rounds of multiply and fold, then scaled to the number of slots, which need not be a power of two.
@@ -220,8 +229,8 @@ impl Lines {
 
     /// The parts of a range of lines of one disk that may have entries.
     pub fn populated(&self, lines: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let (first, regions) = self.regions.of_disk(lines.start);
-        let counts = &self.regions.counts[regions];
+        let (disk, first) = self.regions.disk_of(lines.start);
+        let counts = &self.regions.0[disk];
         let last = (lines.end - first).div_ceil(REGION_LINES).min(counts.len() as u64);
         let regions =
             ((lines.start - first) / REGION_LINES..last).filter(|&region| counts[region as usize] > 0);
@@ -347,9 +356,9 @@ impl Lines {
 
     /// Panics if an entry cannot be found from its home, or the count is wrong.
     pub fn check(&self) {
-        let (mut used, firsts) = (0, self.regions.firsts.clone());
-        let mut regions =
-            RegionCounts { counts: vec![0; self.regions.counts.len()].into_boxed_slice(), firsts };
+        let mut used = 0;
+        let empty = |counts: &[u16]| vec![0; counts.len()].into_boxed_slice();
+        let mut regions = RegionCounts(self.regions.0.iter().map(|counts| empty(counts)).collect());
         for (slot, entry) in self.slots.iter().enumerate().filter(|(_, entry)| !entry.is_empty()) {
             used += 1;
             *regions.of(entry.key()) += 1;
@@ -360,6 +369,6 @@ impl Lines {
         }
         assert_eq!(used, self.used);
         assert!(self.used <= self.lines_max);
-        assert!(self.regions.counts == regions.counts, "a region counts what it has");
+        assert!(self.regions.0 == regions.0, "a region counts what it has");
     }
 }

@@ -286,6 +286,23 @@ impl LookupTable {
         changed
     }
 
+    /// Takes a data disk of so many sectors, in a new place or in that of a disk of which the table has nothing.
+    pub fn set_disk(&mut self, disk: usize, sectors: u64) {
+        self.lines.set_disk(disk, sectors);
+    }
+
+    /// Forgets the clean pieces of an extent. Does one part of a pass over the table; returns the next part, if there is one. Panics at a
+    /// dirty piece.
+    pub fn remove_clean_of(&mut self, extent: Extent, part: TablePart) -> Option<TablePart> {
+        let (fragments, counts) = (&mut self.fragments, &mut self.counts);
+        let mut lost = |lost: Lost| assert!(!lost.dirty, "what leaves is clean");
+        let next = self.lines.sweep_part(part.first, part.slots, |entry| {
+            let mask = entry.line().mask_of(extent);
+            if mask == 0 { Some(entry) } else { strip(fragments, counts, entry, |_| mask, &mut lost) }
+        });
+        next.map(|first| TablePart { first, ..part })
+    }
+
     /// Forgets kept copies. Does one part of a pass over the table; returns the next part, if there is one.
     pub fn remove_kept(&mut self, part: TablePart) -> Option<TablePart> {
         let (fragments, counts) = (&mut self.fragments, &mut self.counts);

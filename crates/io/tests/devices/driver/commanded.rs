@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, StackBuilder};
 use dcd_io::{
-    Actions, CallId, Context, Device, DeviceSpec, Driver, Ending, FrontEnd, FrontEndCondition, FrontEndNews,
-    Host, KernelCommand, Lookup, Peer, Task, UnknownPeer,
+    Actions, CallId, Closing, Context, Device, DeviceSpec, Driver, Ending, FrontEnd, FrontEndCondition,
+    FrontEndNews, Host, KernelCommand, Lookup, Peer, Task, UnknownPeer,
 };
 
 const BYTES: usize = 8192;
@@ -20,6 +20,7 @@ struct Seen {
     answered: usize,
     unanswered_at_end: Option<usize>,
     closed: bool,
+    stayed: u64,
     refused_by_kernel: bool,
 }
 
@@ -101,9 +102,15 @@ impl FrontEnd for Front {
         Ending::Remove(Box::new(|| Ok(())))
     }
 
-    fn close(self: Box<Self>) -> Result<(), String> {
-        self.seen.lock().unwrap().closed = true;
-        Ok(())
+    fn stay(&mut self, _actions: &mut Actions) {
+        self.seen.lock().unwrap().stayed += 1;
+    }
+
+    fn close(self: Box<Self>) -> Closing {
+        Box::new(move || {
+            self.seen.lock().unwrap().closed = true;
+            Ok(())
+        })
     }
 }
 
@@ -113,7 +120,7 @@ struct StopLater(Option<Nanos>);
 impl Host for StopLater {
     fn call(&mut self, _call: CallId, _body: serde_json::Value, _context: &mut Context<'_>) {}
 
-    fn front_end(&mut self, _news: FrontEndNews, context: &mut Context<'_>) {
+    fn front_end(&mut self, _disk: usize, _news: FrontEndNews, context: &mut Context<'_>) {
         let peers: Vec<Peer> = context.peers().into_iter().filter_map(UnknownPeer::look_up).collect();
         assert!(peers.len() == 1 && peers.iter().all(|peer| peer.waits && peer.who == "somebody"));
         self.0 = Some(context.now() + Nanos::from_millis(50));
@@ -129,8 +136,53 @@ impl Host for StopLater {
     }
 }
 
+/// Ends the front-end some time after it is there, and stops the driver once that is done.
+#[derive(Default)]
+struct EndLater {
+    at: Option<Nanos>,
+    ended: Option<Result<(), String>>,
+}
+
+impl Host for EndLater {
+    fn call(&mut self, _call: CallId, _body: serde_json::Value, _context: &mut Context<'_>) {}
+
+    fn front_end(&mut self, _disk: usize, _news: FrontEndNews, context: &mut Context<'_>) {
+        self.at = Some(context.now() + Nanos::from_millis(50));
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.at
+    }
+
+    fn wake(&mut self, context: &mut Context<'_>) {
+        if self.at.take().is_some() {
+            assert!(!context.end_front_ends_of(1), "another disk has none");
+            assert!(context.end_front_ends_of(0));
+        }
+    }
+
+    fn front_ends_ended(&mut self, disk: usize, result: Result<(), String>, context: &mut Context<'_>) {
+        assert_eq!(disk, 0);
+        self.ended = Some(result);
+        context.stop(Nanos::from_secs(5));
+    }
+}
+
 /// Serves that many requests, and ends. None where the kernel takes no commands for the null device.
 fn serve(requests: usize) -> Option<(Seen, Result<Option<String>, String>)> {
+    serve_with(requests, &mut StopLater(None))
+}
+
+fn serve_with(requests: usize, host: &mut dyn Host) -> Option<(Seen, Result<Option<String>, String>)> {
+    let (mut seen, ended) = serve_all(&[requests], host)?;
+    Some((seen.remove(0), ended))
+}
+
+/// Result of [`Driver::end_front_ends`].
+type EndedAll = Result<Option<String>, String>;
+
+/// Serves with several front-ends of one disk.
+fn serve_all(requests: &[usize], host: &mut dyn Host) -> Option<(Vec<Seen>, EndedAll)> {
     let mut driver = Driver::new().unwrap();
     let device = Device::open(&DeviceSpec::Memory { bytes: 1 << 20 }).unwrap();
     let mut builder = StackBuilder::new();
@@ -138,15 +190,17 @@ fn serve(requests: usize) -> Option<(Seen, Result<Option<String>, String>)> {
     driver.add_device(device).unwrap();
     let mut stack = builder.finish(root);
     stack.activate(&mut driver).unwrap();
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let file = File::options().read(true).write(true).open("/dev/null").unwrap();
-    let front = Front { file, seen: Arc::clone(&seen), left: requests, news: None };
-    driver.add_front_end(Box::new(front)).unwrap();
-    assert!(driver.run(&mut stack, &mut StopLater(None)).unwrap().is_clean());
+    let all: Vec<Arc<Mutex<Seen>>> = requests.iter().map(|_| Arc::default()).collect();
+    for (seen, left) in all.iter().zip(requests) {
+        let file = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let front = Front { file, seen: Arc::clone(seen), left: *left, news: None };
+        driver.add_front_end(Box::new(front)).unwrap();
+    }
+    assert!(driver.run(&mut stack, host).unwrap().is_clean());
     let ended = driver.end_front_ends();
     drop(driver);
-    let seen = std::mem::take(&mut *seen.lock().unwrap());
-    if seen.refused_by_kernel {
+    let seen: Vec<Seen> = all.iter().map(|seen| std::mem::take(&mut *seen.lock().unwrap())).collect();
+    if seen.iter().any(|seen| seen.refused_by_kernel) {
         let _ =
             writeln!(io::stderr(), "SKIPPED: commands in the ring: this kernel has none for the null device");
         return None;
@@ -160,6 +214,26 @@ fn a_front_end_whose_requests_are_answered_is_removed() {
     assert_eq!(ended, Ok(None));
     let expected = Seen { answered: 1000, unanswered_at_end: Some(0), closed: true, ..Seen::default() };
     assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_front_end_ends_while_the_driver_goes_on() {
+    let mut host = EndLater::default();
+    let Some((seen, ended)) = serve_with(1000, &mut host) else { return };
+    assert_eq!((host.ended, ended), (Some(Ok(())), Ok(None)));
+    assert!(seen.closed && seen.answered == 1000, "{seen:?}");
+    let mut host = EndLater::default();
+    let Some((seen, _)) = serve_with(usize::MAX, &mut host) else { return };
+    // Requests of it are always in flight.
+    assert_eq!((host.ended, seen.closed), (Some(Err("it is in use".to_owned())), false));
+}
+
+#[test]
+fn all_front_ends_of_a_disk_stay_where_one_is_in_use() {
+    let mut host = EndLater::default();
+    let Some((seen, _)) = serve_all(&[1000, usize::MAX], &mut host) else { return };
+    assert_eq!(host.ended, Some(Err("it is in use".to_owned())));
+    assert_eq!(seen[0].stayed, 1, "{seen:?}");
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn a_status_needs_the_context_of_this_export() {
         (vec![set(b"disk"), none], false),
         (vec![set(b"disk"), set(b"nowhere")], false),
     ] {
-        let mut exports = NbdExports::single("disk", geometry(), false);
+        let exports = NbdExports::single("disk", geometry(), false);
         exports.add("view", geometry(), true, "");
         let mut peer = Peer::connect(exports);
         peer.give(&3u32.to_be_bytes());

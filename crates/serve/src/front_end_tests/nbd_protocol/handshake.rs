@@ -124,7 +124,7 @@ fn an_unknown_name_is_an_error_in_go_and_the_end_in_export_name() {
 
 #[test]
 fn list_names_every_export_and_takes_no_data() {
-    let mut exports = NbdExports::single("a", geometry(), false);
+    let exports = NbdExports::single("a", geometry(), false);
     exports.add("b", geometry(), true, "to look at");
     let mut peer = Peer::connect(exports);
     peer.give(&3u32.to_be_bytes());
