@@ -22,7 +22,8 @@ use dcd_engine::{
 
 use crate::dealt::{self, CHUNK_SECTORS, Dealt};
 use crate::explore::{
-    Build, BuildMissing, GUEST_SECTORS, GuestPlace, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror, disk, prefill,
+    Build, BuildMissing, GUEST_SECTORS, GuestPlace, LogArea, ORDERED_SLACK, Rescued, Rig, Who, add_mirror,
+    disk, prefill,
 };
 use crate::mirror::{self, MirrorLegs};
 use crate::{Latency, MemDisk, SimMemory, SimRng, Value, mix};

@@ -388,6 +388,7 @@ impl CoreParts<'_> {
             reads,
             stop,
         } = self;
+        disk_change.step(destagers, env);
         keep.step(forgetting, env);
         while carry_forward.step(destagers, env) {
             advance_tail(env.config, env.log, env.index, destagers);

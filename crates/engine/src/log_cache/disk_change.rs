@@ -113,6 +113,11 @@ impl DiskChange {
         match self.phase {
             _ if !env.life.serves() => Err(DiskChangeError::Stopping),
             _ if env.log.has_failed() => Err(DiskChangeError::LogFailed),
+            // Its blocks cannot be written back, and what the log keeps of it must stay as it is.
+            _ if env.config.missing != 0 => Err(DiskChangeError::Refused(
+                "a data disk is missing: reconnect it and start the server again, then add or remove disks"
+                    .to_owned(),
+            )),
             ChangePhase::Rest => Ok(()),
             _ => Err(DiskChangeError::Refused("another disk is being added or removed".to_owned())),
         }

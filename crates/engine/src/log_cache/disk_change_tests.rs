@@ -362,8 +362,8 @@ fn a_disk_that_hangs_while_it_is_added_holds_up_no_stop() {
     steps.control(Control::Stop);
     steps.wait(5);
     assert!(steps.reports.contains(&Report::Stopped));
-    assert_eq!(steps.core.status().of_disk(2).dirty_bytes, 0, "the log has nothing for it");
-    assert!(steps.core.status().dirty_bytes > 0);
+    assert_eq!(steps.core.status(steps.now).of_disk(2).dirty_bytes, 0, "the log has nothing for it");
+    assert!(steps.core.status(steps.now).dirty_bytes > 0);
 }
 
 /// With several disks, clients leave segments for carrying blocks forward. A request that has begun without has to end before.

@@ -7,7 +7,7 @@ use super::fingerprint::Fingerprint;
 use super::offline::read_superblock;
 use super::testing::Ram;
 use super::testing_steps::{Disks, Kind, Steps, kind, quiet};
-use crate::layer::{Control, Io, IoError, Report, Unfinished};
+use crate::layer::{Control, DiskChangeError, DiskCommand, Io, IoError, Report, Unfinished};
 use crate::{ErrorKind, Extent, LINE_SECTORS, Lba, Nanos};
 
 /// A sector that the fingerprints do not cover.
@@ -42,6 +42,18 @@ fn come_back(steps: Steps, disk: usize, away: Ram) -> Disks {
 
 fn fingerprint(disks: &mut Disks, disk: usize) -> Fingerprint {
     read_superblock(&mut disks.0[0]).expect("it is a log").fingerprint_of(disk).clone()
+}
+
+#[test]
+fn no_disk_is_added_or_removed_while_one_is_missing() {
+    let (mut steps, _away) = start_without(written().disks, 1);
+    for disk in [1, 2] {
+        steps.control(Control::Disk(DiskCommand::Remove { disk }));
+        steps.wait(5);
+        let told = steps.reports.last();
+        assert!(matches!(told, Some(Report::Disk(Err(DiskChangeError::Refused(_))))), "{disk}: {told:?}");
+    }
+    assert_eq!(steps.on(2).read(MIDDLE), Some(12));
 }
 
 #[test]

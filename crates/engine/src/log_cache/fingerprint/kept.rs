@@ -110,7 +110,13 @@ impl CoveredLines {
 
     /// Covers nothing.
     pub fn none() -> CoveredLines {
-        CoveredLines { lines: Vec::new(), first: 0, zeroes: sum(&[0; SECTOR]), is_flying: false }
+        CoveredLines {
+            lines: Vec::new(),
+            first: 0,
+            zeroes: sum(&[0; SECTOR]),
+            is_flying: false,
+            retained: None,
+        }
     }
 
     /// Gives the lines the addresses of a disk that begins at `start`.
