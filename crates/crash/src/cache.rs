@@ -478,6 +478,7 @@ pub fn guest_rig(seed: u64, promise: Promise, canary: Option<LogCanary>, disks_m
     Rig {
         disks: rig.disks.into_iter().chain([own]).collect(),
         build: with_guest,
+        build_missing: None,
         build_after_log_failure: None,
         build_accepting: None,
         rescued: None,
