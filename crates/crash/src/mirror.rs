@@ -241,7 +241,7 @@ mod tests {
     #[track_caller]
     fn holds(promise: Promise) {
         let explored =
-            explore(&ExploreConfig::new(5, 2500), &|seed| mirrored_rig(seed, promise, None), &mut |_| {});
+            explore(&ExploreConfig::new(6, 2500), &|seed| mirrored_rig(seed, promise, None), &mut |_| {});
         if let Some(violation) = explored.violation {
             panic!("{violation}");
         }
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// `dcd-crash --legs --seed 5 --promise P --states 2500` does the same by hand.
+    /// `dcd-crash --legs --seed 6 --promise P --states 2500` does the same by hand.
     #[test]
     fn a_log_on_legs_keeps_the_promise_flush() {
         holds(Promise::Flush);
