@@ -294,7 +294,7 @@ fn leave(disk: usize, destagers: &Destagers, env: &mut Env) -> Result<bool, Disk
     if !is_quiet || index.is_dirty_on(disk) || !destagers[disk].is_idle() || data.is_flying() {
         return Ok(false);
     }
-    // What was sent to it may be in its volatile cache.
+    // Writes that were sent to it may be in its volatile cache.
     if data.is_owed() || data.fingerprint.needs_flush() {
         env.flush_data(disk);
         return Ok(false);

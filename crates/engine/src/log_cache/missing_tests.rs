@@ -162,7 +162,7 @@ fn rule_11_a_block_is_compared_as_long_as_its_records_are_there() {
         for tag in [50, 51] {
             steps.on(1).write(at, LINE_SECTORS, tag);
             steps.flush();
-            // What is on the disk was not flushed, so no superblock has its sum.
+            // The disk was not flushed, so no superblock has the sum of its content.
             if tag == 50 {
                 let bytes: Vec<u8> =
                     (at..at + LINE_SECTORS).flat_map(|lba| super::testing::sector_of(lba, tag)).collect();

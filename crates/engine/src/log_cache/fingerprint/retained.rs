@@ -1,6 +1,6 @@
 //! The fingerprint of a data disk that is missing at a start.
 //!
-//! Nothing is written to the disk meanwhile, so its fingerprint stays as it is, for the start that finds the disk again. There is one
+//! The fingerprint stays as it is for the start that finds the disk again, as the cache writes nothing to the disk meanwhile. There is one
 //! exception: after a crash, a covered line may hold data of any record that the walk finds. As soon as the first such record of a line is
 //! gone from the log, nothing might explain that data any more, so the content of the line counts as unknown. After a clean stop no record
 //! explains anything, so while there is such a line, a stop leaves the log in the state after a crash.
