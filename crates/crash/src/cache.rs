@@ -44,7 +44,8 @@ pub type MakeCache = Rc<dyn Fn(LogCacheConfig) -> Box<dyn Layer>>;
 /// Draws the rotation of the log's disk: a log on a spinning disk leaves gaps, whatever the simulated latencies are.
 pub(crate) fn draw_spindle(rng: &mut SimRng) -> Spindle {
     let turns = rng.pick(&[false, false, true]);
-    let track = rng.pick(&[16, 80]);
+    // Records of one size take places at multiples of it on a track that holds 64 of them.
+    let track = rng.pick(&[16, 80, 1600]);
     let revolution = Nanos::from_millis(8);
     let spin = Spin { revolution, lead: Nanos(revolution.0 / 16), tracks: [track; 4], write_cache: false };
     if turns { Spindle::Spins(spin) } else { Spindle::NotMeasured }

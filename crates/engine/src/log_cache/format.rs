@@ -459,10 +459,6 @@ impl LogSuperblock {
         field((FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.tail_sector), "tail sector")?;
         let in_ring = (FIRST_SEGMENT_SECTOR..self.end_sector()).contains(&self.live_sector);
         field(self.live_sector == 0 || in_ring, "live sector")?;
-        field(
-            (self.tail_sector - FIRST_SEGMENT_SECTOR).is_multiple_of(self.log_block_sectors()),
-            "tail sector",
-        )?;
         field(self.tail_seq >= 1 && self.tail_seq <= self.durable_seq, "tail sequence number")?;
         field(self.live_seq <= self.durable_seq, "live sequence number")?;
         let is_known = self.kept_seq <= self.durable_seq || self.kept_seq == NO_COPIES;

@@ -531,6 +531,11 @@ impl Log {
         let Some(free) = place.or_else(|| is_left.then(|| self.advance_head(statistics)).flatten()) else {
             return false;
         };
+        let offset = free.start - self.places.segment().start;
+        assert!(
+            offset.is_multiple_of(self.superblock.log_block_sectors()),
+            "recovery finds no record elsewhere"
+        );
         self.head_sector = free.start;
         let summary = self.summary_before();
         self.buffers.open(free.start, free.end, &summary, now)

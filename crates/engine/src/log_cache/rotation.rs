@@ -124,8 +124,8 @@ impl Turn {
         let start = self.at(free.start);
         let lead = self.lead(start.distance).time;
         let more = (lead + self.revolution - start.wait) % self.revolution;
-        // Records of one size leave no free places that are too short for them.
-        let step = if sectors <= self.track / 64 { sectors } else { block };
+        // Records of one size leave no free places that are too short for them. Recovery looks for records where blocks begin.
+        let step = if sectors <= self.track / 64 { sectors.next_multiple_of(block) } else { block };
         let further = (more * self.track / self.revolution).next_multiple_of(step);
         let fits = |place: &TurnPlace| place.distance + sectors as i64 <= free.end;
         let further = Some(self.at(start.distance + further as i64)).filter(fits);
@@ -576,6 +576,8 @@ mod tests {
         let short = turn.first(200..300, 8, 8).expect("it fits");
         assert_eq!((short.distance, short.wait), (200, 1_000_000), "the head comes there later, but in time");
         assert!(turn.first(910..945, 8, 8).is_none(), "the head cannot be there in time");
+        let odd = Turn { track: 1600, ..turn }.first(0..1600, 23, 8).expect("it fits");
+        assert_eq!(odd.distance, 312, "a record of 23 sectors takes three blocks, and begins with one");
         assert!(rotation.turn(Nanos::from_millis(2), START, false).is_none(), "known once after each write");
         let behind = rotation.turn(Nanos::from_millis(2), START, true).expect("it follows at once");
         assert_eq!(next(&behind, 0).distance, 50, "only the lead");

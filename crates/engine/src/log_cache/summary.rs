@@ -250,7 +250,7 @@ impl Summary {
         let offset = u64::from(record.offset.get());
         let sectors = block + payload.next_multiple_of(block);
         let is_counted = record.flush_epoch.get() < RECORD_COUNTER_MAX;
-        let fits = offset.is_multiple_of(block) && offset + sectors <= superblock.segment_sectors();
+        let fits = offset + sectors <= superblock.segment_sectors();
         let header = Header {
             epoch: self.epoch,
             seq,

@@ -586,7 +586,9 @@ impl Walk<'_> {
         };
         let live = self.live.iter().filter(|record| record.seq < seq).count();
         let ring_end = self.superblock.end_sector();
-        let wrapped = if place.end == ring_end { self.superblock.segment_start(0) } else { place.end };
+        // The next record begins with a block, also where the last one did not.
+        let end = place.end.next_multiple_of(self.superblock.log_block_sectors());
+        let wrapped = if end == ring_end { self.superblock.segment_start(0) } else { end };
         let (tail_seq, tail_sector) = match self.live.front().filter(|_| live > 0) {
             Some(record) => (record.seq, record.sectors().start),
             None => (seq, wrapped),
@@ -594,7 +596,7 @@ impl Walk<'_> {
         let durable_seq = self.durable_seq.min(seq);
         Walked {
             next_seq: seq,
-            end: place.end,
+            end,
             end_segment: place.segment,
             tail_seq,
             tail_sector,

@@ -1,7 +1,9 @@
 //! Looks for headers: the expected one, a proof that one was durable, and the next certain one after a hole.
 
+use std::ops::Range;
+
 use super::{Damage, DamageKind, LogCanary, Missing, RecoverError, Walk, WalkPlace};
-use crate::log_cache::format::{Header, LogState, RECORD_MAGIC, decode_header};
+use crate::log_cache::format::{FIRST_SEGMENT_SECTOR, Header, LogState, RECORD_MAGIC, decode_header};
 use crate::log_cache::spindle::Spindle;
 
 /// Sectors of a far segment that a planted bug searches.
@@ -121,10 +123,11 @@ impl Walk<'_> {
         let (mut found, mut unreadable) = (Vec::new(), Vec::new());
         for copy in 0..self.reader.copies() {
             let mut bad = Vec::new();
-            for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
+            for sector in self.beginnings(start..end) {
                 match self.header_of(copy, sector, end)? {
                     Ok(header) => found.extend(header.map(|header| (header, copy))),
-                    Err(()) => bad.push(sector),
+                    Err(()) if self.begins_a_block(sector) => bad.push(sector),
+                    Err(()) => {}
                 }
             }
             match copy {
@@ -312,7 +315,7 @@ impl Walk<'_> {
         }
         let start = self.superblock.segment_start(segment);
         let (end, ring_end) = (start + sectors, self.superblock.end_sector());
-        for sector in (start..end).step_by(self.superblock.log_block_sectors() as usize) {
+        for sector in self.beginnings(start..end) {
             // Reads are large even if segments are small: the next segment is searched next.
             if let Some(header) = self.any_header_at(sector, ring_end)? {
                 f(header);
@@ -367,8 +370,22 @@ impl Walk<'_> {
                 return Ok(header);
             }
         }
-        self.reader.first_unreadable.get_or_insert(sector);
+        if self.begins_a_block(sector) {
+            self.reader.first_unreadable.get_or_insert(sector);
+        }
         Ok(None)
+    }
+
+    /// Returns the sectors at which a record may begin: those of blocks. Where the head was followed, versions of 0.1.0 before
+    /// the end of November 2026 put records at any sector.
+    fn beginnings(&self, sectors: Range<u64>) -> impl Iterator<Item = u64> + use<> {
+        let block = self.superblock.log_block_sectors();
+        let step = if matches!(self.superblock.spindle, Spindle::Spins(_)) { 1 } else { block };
+        (sectors.start..(sectors.end + 1).saturating_sub(block)).step_by(step as usize)
+    }
+
+    const fn begins_a_block(&self, sector: u64) -> bool {
+        (sector - FIRST_SEGMENT_SECTOR).is_multiple_of(self.superblock.log_block_sectors())
     }
 
     /// Returns the valid header at a sector of a copy, if there is one; an error if the sector cannot be read.

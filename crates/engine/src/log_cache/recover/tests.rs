@@ -1,9 +1,11 @@
 //! Walks over logs that were made by hand.
 
 use super::*;
+use crate::log_cache::spindle::{Spin, Spindle};
 use crate::log_cache::testing::{Log, Part};
-use crate::{Buf, Lba};
+use crate::{Buf, Lba, Nanos};
 use Part::{Data, Range};
+use zerocopy::IntoBytes;
 
 fn walk_with(log: &mut Log, options: WalkOptions) -> (Vec<u64>, Result<Walked, RecoverError>) {
     let mut seen = Vec::new();
@@ -119,6 +121,32 @@ fn records_are_found_at_free_places_before_older_ones() {
         assert_eq!((found.tail_seq, found.tail_sector), (3, third_at));
         assert_eq!(found.destaged, [first.sector..third_at, second_at..end]);
     }
+}
+
+/// Logs of disks whose head was followed have such records: places were chosen for records of 23 sectors, in blocks of 8.
+#[test]
+fn records_that_begin_within_a_block_are_found_where_the_head_was_followed() {
+    let mut log = Log::new(8, 4096);
+    let spin =
+        Spin { revolution: Nanos(8_333_333), lead: Nanos(190_000), tracks: [4156; 4], write_cache: false };
+    log.superblock.spindle = Spindle::Spins(spin);
+    for (segment, odd) in [3, 5, 1, 7].into_iter().enumerate() {
+        log.sector = log.superblock.segment_start(segment as u32) + odd;
+        log.append(&[Data(odd * 8, 8, odd as u8)]);
+    }
+    let end = log.superblock.segment_start(3) + 24;
+    let (seen, found) = walked(&mut log);
+    assert_eq!((seen, found.end), (vec![1, 2, 3, 4], end), "the next record begins with a block");
+    // The third one is the oldest that is needed, so a superblock names its place.
+    log.oldest_live_seq = 3;
+    log.append(&[Data(0, 8, 9)]);
+    let (_, found) = walked(&mut log);
+    (log.superblock.tail_seq, log.superblock.tail_sector) = (found.tail_seq, found.tail_sector);
+    log.superblock.durable_seq = found.next_seq;
+    assert!(found.tail_seq == 3 && found.tail_sector % 8 != 0, "{found:?}");
+    let read = LogSuperblock::decode(log.superblock.encode().as_bytes()).expect("it is a good one");
+    assert_eq!(read.tail_sector, found.tail_sector);
+    assert_eq!(walked(&mut log).0, [3, 4, 5]);
 }
 
 #[test]
