@@ -31,6 +31,9 @@ echo
 echo "== NBD, beside other servers"
 ./scripts/bench-nbd.sh target/release/dcd
 echo
+echo "== RAM of several disks on one log"
+./scripts/bench-disks.sh target/release/dcd
+echo
 echo "== recovery of a full log after kill -9"
 ./scripts/bench-recovery.sh target/release/dcd
 echo

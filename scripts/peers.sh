@@ -34,13 +34,15 @@
 #   dbench     one client for ten seconds, ext4; only where it is named
 #   sustained  a boot of its own with a log of SUSTAINED_LOG_MIB: 4 KiB at random, 32 at a time, for SUSTAINED_SECONDS, after half of that
 #              which fills the log and does not count
+#   pair       a boot of its own with two disks on one log, for the setups that can do that: plain (no log), bcache and dcd with ublk, not with
+#              the log on the disk. As fsync and burst, on both disks at once, with as many requests for each
 # For each, the results also have the requests to the cache (asked), the requests and MiB at the disk, and the processor seconds of the
 # whole guest (where fio runs, its start is among them) and of dcd's server. At the end they have the RAM that is gone since before the
 # cache was made.
 #
 # usage: peers.sh PROGRAMS     the directory of dcd and dcd-lab
 #   SEEDS=3 SETUPS="plain writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd" PLACES="disk ssd" LOG_MIB=256 SSD_FLUSH_US=20
-#   WORK="fsync burst readback mixed trees1 trees4 sqlite postmark sustained" FSYNCS=1000 BURST_MIB=32 COMMITS=300
+#   WORK="fsync burst readback mixed trees1 trees4 sqlite postmark sustained pair" FSYNCS=1000 BURST_MIB=32 COMMITS=300
 #   TRANSACTIONS=500 SUSTAINED_LOG_MIB=16 SUSTAINED_SECONDS=20 SECONDS_MAX=7200 (of the host, and of the guest)
 # The table goes to standard output, every measurement to target/peers/results.csv.
 set -euo pipefail
@@ -51,7 +53,7 @@ lab=$programs/dcd-lab
 seeds=${SEEDS:-3}
 read -r -a setups <<< "${SETUPS:-plain writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd}"
 read -r -a places <<< "${PLACES:-disk ssd}"
-read -r -a workloads <<< "${WORK:-fsync burst readback mixed trees1 trees4 sqlite postmark sustained}"
+read -r -a workloads <<< "${WORK:-fsync burst readback mixed trees1 trees4 sqlite postmark sustained pair}"
 log_mib=${LOG_MIB:-256}
 sustained_log_mib=${SUSTAINED_LOG_MIB:-16}
 ssd_flush_us=${SSD_FLUSH_US:-20}
@@ -80,7 +82,7 @@ for name in "${places[@]}"; do
 done
 for name in "${workloads[@]}"; do
     case $name in
-        fsync | burst | readback | mixed | trees1 | trees4 | sqlite | postgres | postmark | dbench | sustained) ;;
+        fsync | burst | readback | mixed | trees1 | trees4 | sqlite | postgres | postmark | dbench | sustained | pair) ;;
         *) fail "there is no workload \"$name\": the head of $0 lists those of WORK" ;;
     esac
 done
@@ -209,7 +211,7 @@ ln -s mke2fs "$root/usr/sbin/mkfs.ext4"
 mkdir -p "$root/scripts/guest-kernel" "$root/scripts/peers"
 cp "$here/guest-kernel/guest.sh" "$root/scripts/guest-kernel/"
 cp "$here/peers/guest.sh" "$root/scripts/peers/"
-cp "$kept/modelled-$release/modelled.ko" "$root/"
+cp "$kept/modelled-$release/"{modelled,second}.ko "$root/"
 if has postgres "${workloads[@]}"; then
     put_files "$postgres"/{postgres,psql,pgbench} /usr/bin/setpriv "${postgres%/bin}/lib/plpgsql.so" \
         "/usr/share/postgresql/$(basename "${postgres%/bin}")/timezonesets"
@@ -271,16 +273,18 @@ results=$kept/results.csv
 echo "setup,log,workload,seed,value,unit" > "$results"
 
 run() { # SETUP PLACE SEED LOG-MIB WORKLOAD...
-    local setup=$1 place=$2 seed=$3 mib=$4 begin=$SECONDS ssd=
+    local setup=$1 place=$2 seed=$3 mib=$4 begin=$SECONDS ssd='' second=''
     shift 4
     [ "$setup" != plain ] || place=
     case $place in
         ssd) ssd="ssd_mib=$mib ssd_flush_us=$ssd_flush_us seed=$seed" ;;
         free) ssd="ssd_mib=$mib ssd_read_us=0 ssd_write_us=0,0 ssd_flush_us=0 ssd_mb_per_s=0" ;;
     esac
+    [ "$*" != pair ] || second="disk_mib=$((disk_gib * 1024)) disk_name=spindle2"
     rm -f "$work/results"
     boot "$setup $place" "$seed" "SETUP=$setup PLACE=${place:-disk} SEED=$seed LOG_MIB=$mib WORKLOADS=$(IFS=,; echo "$*")" \
-        "MODELLED=\"disk_mib=$((disk_gib * 1024)) $ssd\" FSYNCS=${FSYNCS:-1000} BURST_MIB=${BURST_MIB:-32} COMMITS=${COMMITS:-300}" \
+        "MODELLED=\"disk_mib=$((disk_gib * 1024)) $ssd\"" ${second:+"SECOND=\"$second\""} \
+        "FSYNCS=${FSYNCS:-1000} BURST_MIB=${BURST_MIB:-32} COMMITS=${COMMITS:-300}" \
         "TRANSACTIONS=${TRANSACTIONS:-500} SUSTAINED_SECONDS=${SUSTAINED_SECONDS:-20}"
     awk -F';' -v OFS=, -v head="$setup,$place" -v seed="$seed" '{ print head, $1, seed, $2, $3 }' "$work/results" >> "$results"
     echo "seed $seed: $setup${place:+, $place}, $*: $((SECONDS - begin)) s" >&2
@@ -300,7 +304,14 @@ attempt() { # as run
 }
 
 at_once=()
-for name in "${workloads[@]}"; do [ "$name" = sustained ] || at_once+=("$name"); done
+for name in "${workloads[@]}"; do case $name in sustained | pair) ;; *) at_once+=("$name") ;; esac; done
+may_be_pair() { # SETUP PLACE
+    case $1 in
+        plain) ;;
+        bcache | dcd | dcd-brief) [ "$2" != disk ] ;;
+        *) false ;;
+    esac
+}
 combinations=()
 for name in "${setups[@]}"; do
     if [ "$name" = plain ]; then
@@ -315,6 +326,7 @@ for seed in $(seq "$seeds"); do
         read -r name place <<< "$combination"
         [ ${#at_once[@]} -eq 0 ] || attempt "$name" "$place" "$seed" "$log_mib" "${at_once[@]}"
         ! has sustained "${workloads[@]}" || attempt "$name" "$place" "$seed" "$sustained_log_mib" sustained
+        ! has pair "${workloads[@]}" || ! may_be_pair "$name" "$place" || attempt "$name" "$place" "$seed" "$log_mib" pair
     done
 done
 
@@ -370,6 +382,9 @@ table "Seconds, trees" unpack1=unpack copy1=copy remove1=remove trees1.drain="un
     unpack4="unpack, 4 users" copy4="copy, 4" remove4="remove, 4" trees4.drain="until clean, 4"
 table "Random writes on a full log of $sustained_log_mib MiB, ${SUSTAINED_SECONDS:-20} s" \
     "sustained=writes a second" sustained.p99="p99, ms" sustained.longest="longest, ms"
+table "Two disks on one log, the same on both at once; seconds" "pair.fsync=${FSYNCS:-1000} fsyncs on each" \
+    "pair.burst=burst on each" "pair.burst.drain=until clean" "pair.fsync.cpu=processor seconds, fsyncs" \
+    "pair.burst.cpu=burst, until clean" "pair.fsync.flushes=flushes of the SSD, fsyncs"
 table "dbench" "dbench=MB a second"
 table "What a burst costs until clean, and RAM at the end of all" burst.requests="requests at the disk" burst.mib="MiB at the disk" \
     ram="RAM, MiB" \

@@ -27,6 +27,8 @@ hand_over() {
 
 # shellcheck disable=SC2086 # several options
 insmod /modelled.ko $MODELLED || die "the modelled devices do not start: $(dmesg | tail -n 3)"
+# shellcheck disable=SC2086 # several options
+[ -z "$SECOND" ] || insmod /second.ko $SECOND || die "the second disk does not start: $(dmesg | tail -n 3)"
 
 if [ "$SETUP" = check ]; then
     device=/dev/spindle
@@ -61,14 +63,17 @@ note() { # NAME VALUE UNIT
 difference() { awk "BEGIN { printf \"%.6f\\n\", $1 - $2 }"; }
 
 at_disk() { # requests and MiB; a flush counts as a write
-    awk '{ print $1 + $5, ($3 + $7) / 2048 }' /sys/block/spindle/stat
+    cat /sys/block/spindle*/stat | awk '{ requests += $1 + $5; mib += ($3 + $7) / 2048 } END { print requests, mib }'
 }
 
 asked() { # requests that came to what the setup makes
-    awk '{ print $1 + $5 + $16 }' "/sys/block/$(basename "$(readlink -f "$device")")/stat"
+    for part in "$device" ${second:+"$second"}; do cat "/sys/block/$(basename "$(readlink -f "$part")")/stat"; done |
+        awk '{ sum += $1 + $5 + $16 } END { print sum }'
 }
 
-flushes() { cat /sys/block/spindle/stat /sys/block/flash/stat 2> /tmp/warm | awk '{ sum += $16 } END { print sum }'; }
+flushes() { cat /sys/block/spindle*/stat /sys/block/flash/stat 2> /tmp/warm | awk '{ sum += $16 } END { print sum }'; }
+
+flushes_of_ssd() { awk '{ print $16 }' /sys/block/flash/stat; }
 
 idle() { # seconds of the processor
     awk -F: '/\.(idle|iowait)_sleeptime/ { sum += $2 } END { printf "%.9f", sum / 1e9 }' /proc/timer_list
@@ -91,6 +96,7 @@ count_from_here() {
     before_server=$(server_seconds)
     before_asked=$(asked)
     before_disk=$(at_disk)
+    [ "$PLACE" = disk ] || before_flushes=$(flushes_of_ssd)
     before_idle=$(idle)
     before_time=$EPOCHREALTIME
 }
@@ -102,6 +108,7 @@ note_counts() { # NAME
     note "$1.asked" "$(difference "$(asked)" "$before_asked")" requests
     [ -z "$server" ] || note "$1.server" "$(difference "$(server_seconds)" "$before_server")" s
     note "$1.cpu" "$(awk "BEGIN { printf \"%.6f\", $after_time - $before_time - ($after_idle - $before_idle) }")" s
+    [ "$PLACE" = disk ] || note "$1.flushes" "$(difference "$(flushes_of_ssd)" "$before_flushes")" flushes
     note "$1.requests" "$(difference "${after_disk% *}" "${before_disk% *}")" requests
     note "$1.mib" "$(difference "${after_disk#* }" "${before_disk#* }")" MiB
 }
@@ -141,17 +148,24 @@ make_bcache() {
     # The kernel wants more than 512 buckets: the default of 512 KiB is too large for such a log.
     bucket=512
     while [ $bucket -gt "$LOG_MIB" ]; do bucket=$((bucket / 2)); done
-    make-bcache --writeback --bucket "${bucket}k" -C "$log" -B "$data" > /tmp/bcache.log 2>&1 || die "make-bcache: $(cat /tmp/bcache.log)"
-    for part in "$log" "$data"; do
+    backing="$data ${SECOND:+/dev/spindle2}"
+    # shellcheck disable=SC2086 # one device or two
+    make-bcache --writeback --bucket "${bucket}k" -C "$log" -B $backing > /tmp/bcache.log 2>&1 || die "make-bcache: $(cat /tmp/bcache.log)"
+    bcaches=
+    for part in "$log" $backing; do
         realpath "$part" > /sys/fs/bcache/register || die "bcache does not take $part: $(dmesg | tail -n 3)"
+        [ "$part" = "$log" ] || bcaches="$bcaches /sys/block/bcache$(echo "$bcaches" | wc -w)/bcache"
     done
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
-        [ -e /sys/block/bcache0/bcache/cache ] && break
-        sleep 0.5
+    for part in $bcaches; do
+        for _ in 1 2 3 4 5 6 7 8 9 10; do
+            [ -e "$part/cache" ] && break
+            sleep 0.5
+        done
+        grep -q '\[writeback\]' "$part/cache_mode" || die "bcache does not write back: $(dmesg | tail -n 3)"
+        echo 0 > "$part/sequential_cutoff"
     done
-    grep -q '\[writeback\]' /sys/block/bcache0/bcache/cache_mode || die "bcache does not write back: $(dmesg | tail -n 3)"
-    echo 0 > /sys/block/bcache0/bcache/sequential_cutoff
     device=/dev/bcache0
+    second=${SECOND:+/dev/bcache1}
 }
 
 dcd_stack() {
@@ -162,9 +176,10 @@ dcd_stack() {
         dcd-nbd) printf 'nbd = "unix:/tmp/dcd.socket"\n' ;;
     esac
     printf '[device.disk]\npath = "/dev/spindle"\n'
+    [ -z "$SECOND" ] || printf '[device.second]\npath = "/dev/spindle2"\n'
     if [ "$PLACE" != disk ]; then
         printf '[device.log]\npath = "/dev/flash"\n'
-        printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = "disk"\npromise = "flush"\n'
+        printf '[layer.cache]\nkind = "log-cache"\nlog = "log"\ndata = ["disk"%s]\npromise = "flush"\n' "${SECOND:+, \"second\"}"
     else
         printf '[layer.log]\nkind = "slice"\nof = "disk"\nsize = "%sMiB"\n' "$LOG_MIB"
         printf '[layer.rest]\nkind = "slice"\nof = "disk"\nfirst = "%sMiB"\n' "$LOG_MIB"
@@ -182,18 +197,24 @@ make_dcd() {
         sleep 0.1
     done
     device=/dev/ublkb0
+    second=${SECOND:+/dev/ublkb1}
     if [ "$SETUP" = dcd-nbd ]; then
         device=/dev/nbd0
         nbd-client -unix /tmp/dcd.socket $device > /tmp/nbd.log 2>&1 || die "nbd-client: $(cat /tmp/nbd.log)"
         until [ "$(cat /sys/block/nbd0/size)" -gt 0 ]; do sleep 0.1; done
     fi
-    grep -q 'write back' "/sys/block/${device#/dev/}/queue/write_cache" || die "no flushes reach dcd"
+    for part in "$device" ${second:+"$second"}; do
+        grep -q 'write back' "/sys/block/${part#/dev/}/queue/write_cache" || die "no flushes reach dcd from $part"
+    done
 }
 
 make_setup() {
     case $SETUP in plain | dcd*) ;; *) choose_places ;; esac
     case $SETUP in
-        plain) device=/dev/spindle ;;
+        plain)
+            device=/dev/spindle
+            second=${SECOND:+/dev/spindle2}
+            ;;
         writecache)
             mapping cache "0 $(sectors_of "$data") writecache s $data $log 4096 0"
             device=/dev/mapper/cache
@@ -228,11 +249,15 @@ clean() {
             ;;
         bcache)
             # At once, and as fast as it can; then as it was.
-            echo 0 > /sys/block/bcache0/bcache/writeback_delay
-            echo 0 > /sys/block/bcache0/bcache/writeback_percent
-            until [ "$(cat /sys/block/bcache0/bcache/dirty_data)" = 0.0k ]; do sleep 0.2; done
-            echo 10 > /sys/block/bcache0/bcache/writeback_percent
-            echo 30 > /sys/block/bcache0/bcache/writeback_delay
+            for part in $bcaches; do
+                echo 0 > "$part/writeback_delay"
+                echo 0 > "$part/writeback_percent"
+            done
+            for part in $bcaches; do
+                until [ "$(cat "$part/dirty_data")" = 0.0k ]; do sleep 0.2; done
+                echo 10 > "$part/writeback_percent"
+                echo 30 > "$part/writeback_delay"
+            done
             ;;
         dcd*) dcd flush /tmp/dcd.toml > /tmp/flush.log 2>&1 || die "dcd flush: $(cat /tmp/flush.log)" ;;
     esac
@@ -254,19 +279,19 @@ random_4k() { # NUMBER fio's arguments
     run_fio --ioengine=libaio --bs=4k --size=1g --randseed="$SEED$number" "$@"
 }
 
-fsync_writes() {
+fsync_writes() { # NAME
     count_from_here
     random_4k 1 --rw=randwrite --io_size=$((FSYNCS * 4))k --fsync=1
-    note fsync "$fio_seconds" s
-    note_counts fsync
+    note "$1" "$fio_seconds" s
+    note_counts "$1"
 }
 
-burst() {
+burst() { # NAME
     count_from_here
     random_4k 2 --rw=randwrite --io_size="${BURST_MIB}m" --iodepth=32 --end_fsync=1
-    note burst "$fio_seconds" s
-    note_clean burst
-    note_counts burst
+    note "$1" "$fio_seconds" s
+    note_clean "$1"
+    note_counts "$1"
 }
 
 readback() {
@@ -410,8 +435,12 @@ make_setup
 flushes_before=$(flushes)
 for workload in $WORKLOADS; do
     case $workload in
-        fsync) fsync_writes ;;
-        burst) burst ;;
+        fsync) fsync_writes fsync ;;
+        burst) burst burst ;;
+        pair)
+            fsync_writes pair.fsync
+            burst pair.burst
+            ;;
         readback) readback ;;
         mixed) mixed ;;
         sustained) sustained ;;
@@ -424,8 +453,8 @@ for workload in $WORKLOADS; do
     esac
 done
 [ "$(flushes)" -gt "$flushes_before" ] || die "no flush came to a device, so it is no comparison"
-# The boot with the small log says nothing about RAM.
-if [ "$WORKLOADS" != sustained ]; then
+# The boot with the small log says nothing about RAM, and one with two disks is too short to.
+if [ "$WORKLOADS" != sustained ] && [ "$WORKLOADS" != pair ]; then
     note ram "$(difference "$free_before" "$(available_mib)")" MiB
     if [ "${SETUP#dcd}" != "$SETUP" ]; then
         note server.rss "$(awk '/^VmRSS/ { print $2 / 1024 }' "/proc/$server/status")" MiB

@@ -25,6 +25,9 @@
 static unsigned int disk_mib;
 module_param(disk_mib, uint, 0444);
 MODULE_PARM_DESC(disk_mib, "Size of the disk in MiB; 0: there is none");
+static char *disk_name = "spindle";
+module_param(disk_name, charp, 0444);
+MODULE_PARM_DESC(disk_name, "Name of the disk, in /dev and in /proc");
 static unsigned int ssd_mib;
 module_param(ssd_mib, uint, 0444);
 MODULE_PARM_DESC(ssd_mib, "Size of the SSD in MiB; 0: there is none");
@@ -938,7 +941,7 @@ static void remove_device(struct gendisk *gendisk, struct blk_mq_tag_set *tags, 
 
 static void modelled_exit(void)
 {
-	remove_proc_subtree("spindle", NULL);
+	remove_proc_subtree(disk_name, NULL);
 	remove_device(disk.gendisk, &disk.tags, &disk.store);
 	remove_device(ssd.gendisk, &ssd.tags, &ssd.store);
 	vfree(disk.entries);
@@ -961,7 +964,7 @@ static int add_spindle(void)
 		return -EINVAL;
 	}
 	disk.entries = vmalloc_array(record + 1, sizeof(*disk.entries));
-	if (!disk.entries || !proc_create_single("spindle", 0400, NULL, list_requests))
+	if (!disk.entries || !proc_create_single(disk_name, 0400, NULL, list_requests))
 		return -ENOMEM;
 	spin_lock_init(&disk.lock);
 	INIT_LIST_HEAD(&disk.waiting);
@@ -969,7 +972,7 @@ static int add_spindle(void)
 	disk.timer.function = disk_wakes;
 	disk.tags.ops = &disk_ops;
 	disk.tags.queue_depth = QUEUE_DEPTH;
-	return add_device("spindle", &disk.tags, &disk.gendisk, &limits, disk_mib);
+	return add_device(disk_name, &disk.tags, &disk.gendisk, &limits, disk_mib);
 }
 
 static int add_flash(void)
