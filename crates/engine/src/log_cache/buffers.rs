@@ -236,9 +236,9 @@ impl Buffers {
         self.free.len()
     }
 
-    /// True when RAM holds nothing that the log lacks.
+    /// True when RAM holds nothing that the log lacks. A buffer may be open without a record: for a write that then had to wait.
     pub fn is_empty(&self) -> bool {
-        self.filling.is_none() && self.live.is_empty()
+        self.filling.as_ref().is_none_or(SegmentBuffer::is_empty) && self.live.is_empty()
     }
 
     pub const fn count(&self) -> usize {

@@ -44,6 +44,23 @@ fn a_drain_ends_where_a_start_finds_nothing_to_destage() {
     }
 }
 
+/// A write had a buffer opened, and then had to wait for its disk's share. (The drain was answered with the next write only. The crash
+/// explorer found work without a deadline.)
+#[test]
+fn a_drain_and_a_stop_end_beside_an_open_buffer_without_a_record() {
+    let mut steps = Steps::new(8, quiet());
+    steps.write_as(128, 8, 3, Durability::Durable);
+    assert!(steps.core.log.open_buffer(steps.now, 1, 4096, 0, &mut steps.core.statistics));
+    steps.drain();
+    assert_eq!(steps.reports, [Report::Drained]);
+    assert_eq!(steps.on_data_disk(128), 3);
+    steps.write_as(64, 8, 4, Durability::Durable);
+    assert!(steps.core.log.open_buffer(steps.now, 1, 4096, 0, &mut steps.core.statistics));
+    steps.control(Control::Stop);
+    steps.wait(5);
+    assert_eq!(steps.reports.last(), Some(&Report::Stopped));
+}
+
 /// A write is pending, as a client still reads the segment that it needs. (The drain was reported as done.)
 #[test]
 fn a_drain_ends_when_the_writes_that_wait_are_destaged_too() {
