@@ -44,6 +44,8 @@
 #   SEEDS=3 SETUPS="plain writecache writeboost dmcache bcache dcd dcd-brief dcd-nbd" PLACES="disk ssd" LOG_MIB=256 SSD_FLUSH_US=20
 #   WORK="fsync burst readback mixed trees1 trees4 sqlite postmark sustained pair" FSYNCS=1000 BURST_MIB=32 COMMITS=300
 #   TRANSACTIONS=500 SUSTAINED_LOG_MIB=16 SUSTAINED_SECONDS=20 SECONDS_MAX=7200 (of the host, and of the guest)
+#   PROFILE=burst (or fsync, readback, mixed, unpack1, copy1, remove1, unpack4, copy4, remove4, sqlite, restore, pgbench, postmark): where
+#   the instructions of that workload go, in target/peers/profile-SETUP-PLACE-WORKLOAD; its times do not count
 # The table goes to standard output, every measurement to target/peers/results.csv.
 set -euo pipefail
 
@@ -229,6 +231,17 @@ rm -rf "$root"
 
 processor=max,-erms
 ram=3G
+if [ -n "${PROFILE:-}" ]; then
+    gcc -O2 -shared -fPIC -o "$work/profile.so" "$here/peers/profile.c" || fail "the plugin that counts instructions does not build"
+    more_devices=(-plugin "$work/profile.so,directory=$work")
+fi
+
+# The functions that took the most instructions, of the kernel and of the server; all other programs are one line.
+profile() { # NAME
+    perl "$here/peers/profile.pl" "$work" "$programs/dcd" > "$kept/profile-$1"
+    rm "$work"/profile "$work"/profile.kernel "$work"/profile.server
+    echo "Profile: $kept/profile-$1" >&2
+}
 boot() { # NAME SEED VARIABLE=VALUE...
     local name=$1
     emulation=(-accel "tcg,thread=single" -icount "shift=0,sleep=off" -smp 1 -seed "$2" -rtc "base=2026-01-01,clock=vm")
@@ -285,7 +298,8 @@ run() { # SETUP PLACE SEED LOG-MIB WORKLOAD...
     boot "$setup $place" "$seed" "SETUP=$setup PLACE=${place:-disk} SEED=$seed LOG_MIB=$mib WORKLOADS=$(IFS=,; echo "$*")" \
         "MODELLED=\"disk_mib=$((disk_gib * 1024)) $ssd\"" ${second:+"SECOND=\"$second\""} \
         "FSYNCS=${FSYNCS:-1000} BURST_MIB=${BURST_MIB:-32} COMMITS=${COMMITS:-300}" \
-        "TRANSACTIONS=${TRANSACTIONS:-500} SUSTAINED_SECONDS=${SUSTAINED_SECONDS:-20}"
+        "TRANSACTIONS=${TRANSACTIONS:-500} SUSTAINED_SECONDS=${SUSTAINED_SECONDS:-20} PROFILE=${PROFILE:-}"
+    [ ! -e "$work/profile" ] || profile "$setup${place:+-$place}-$PROFILE"
     awk -F';' -v OFS=, -v head="$setup,$place" -v seed="$seed" '{ print head, $1, seed, $2, $3 }' "$work/results" >> "$results"
     echo "seed $seed: $setup${place:+, $place}, $*: $((SECONDS - begin)) s" >&2
 }

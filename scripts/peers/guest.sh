@@ -113,6 +113,28 @@ note_counts() { # NAME
     note "$1.mib" "$(difference "${after_disk#* }" "${before_disk#* }")" MiB
 }
 
+# Where the instructions of one workload go (PROFILE): the host's qemu counts them between two files.
+profiled() { # NAME COMMAND...
+    if [ "$PROFILE" != "$1" ]; then
+        shift
+        "$@"
+        return
+    fi
+    shift
+    reach_host
+    ask_profile begin
+    "$@" || return
+    ask_profile end
+    cat /proc/kallsyms > /mnt/profile.kernel
+    cat /proc/"${server:-none}"/maps > /mnt/profile.server 2> /tmp/warm
+    return 0
+}
+
+ask_profile() { # begin|end
+    : > "/mnt/profile.$1"
+    while [ -e "/mnt/profile.$1" ]; do :; done
+}
+
 # ---------------------------------------------------------------- setups
 
 mapping() { # NAME TABLE
@@ -281,14 +303,14 @@ random_4k() { # NUMBER fio's arguments
 
 fsync_writes() { # NAME
     count_from_here
-    random_4k 1 --rw=randwrite --io_size=$((FSYNCS * 4))k --fsync=1
+    profiled "$1" random_4k 1 --rw=randwrite --io_size=$((FSYNCS * 4))k --fsync=1
     note "$1" "$fio_seconds" s
     note_counts "$1"
 }
 
 burst() { # NAME
     count_from_here
-    random_4k 2 --rw=randwrite --io_size="${BURST_MIB}m" --iodepth=32 --end_fsync=1
+    profiled "$1" random_4k 2 --rw=randwrite --io_size="${BURST_MIB}m" --iodepth=32 --end_fsync=1
     note "$1" "$fio_seconds" s
     note_clean "$1"
     note_counts "$1"
@@ -298,14 +320,14 @@ readback() {
     random_4k 3 --rw=randwrite --io_size=8m --iodepth=32 --end_fsync=1
     sleep 2
     count_from_here
-    random_4k 3 --rw=randread --io_size=4m
+    profiled readback random_4k 3 --rw=randread --io_size=4m
     note readback "$fio_seconds" s
     note_counts readback
 }
 
 mixed() {
     count_from_here
-    random_4k 4 --rw=randrw --rwmixread=70 --io_size=8m --iodepth=16 --end_fsync=1
+    profiled mixed random_4k 4 --rw=randrw --rwmixread=70 --io_size=8m --iodepth=16 --end_fsync=1
     note mixed "$fio_seconds" s
     note_counts mixed
 }
@@ -343,7 +365,7 @@ trees() { # USERS
         mount -t ext2 -o dirsync "$device" /tmp/tree || die "ext2 cannot be mounted"
         [ $step != unpack ] || count_from_here
         begin=$EPOCHREALTIME
-        each_user "$1" ${step}_tree
+        profiled "$step$1" each_user "$1" ${step}_tree
         note "$step$1" "$(difference "$EPOCHREALTIME" "$begin")" s
         umount /tmp/tree
     done
@@ -376,7 +398,7 @@ sqlite_commits() {
         for n in $(seq "$COMMITS"); do echo "insert into t values ($n, hex(randomblob(50)));"; done
     } > /tmp/commits.sql
     mount_ext4
-    sqlite3 /tmp/tree/database < /tmp/commits.sql > /tmp/sqlite.log 2>&1 || die "sqlite3: $(tail -n 1 /tmp/sqlite.log)"
+    profiled sqlite sqlite3 /tmp/tree/database < /tmp/commits.sql > /tmp/sqlite.log 2>&1 || die "sqlite3: $(tail -n 1 /tmp/sqlite.log)"
     end_ext4 sqlite
 }
 
@@ -397,12 +419,12 @@ postgres_transactions() {
     done
     count_from_here
     begin=$EPOCHREALTIME
-    "$postgres/psql" -h /tmp/postgres -U postgres -qX -v ON_ERROR_STOP=1 -f /dump.sql bench > /tmp/psql.log 2>&1 || die "psql: $(tail -n 3 /tmp/psql.log)"
+    profiled restore "$postgres/psql" -h /tmp/postgres -U postgres -qX -v ON_ERROR_STOP=1 -f /dump.sql bench > /tmp/psql.log 2>&1 || die "psql: $(tail -n 3 /tmp/psql.log)"
     note restore "$(difference "$EPOCHREALTIME" "$begin")" s
     note_counts restore
     count_from_here
     begin=$EPOCHREALTIME
-    "$postgres/pgbench" -h /tmp/postgres -U postgres -n -t "$TRANSACTIONS" --random-seed="$SEED" bench > /tmp/pgbench.log 2>&1 ||
+    profiled pgbench "$postgres/pgbench" -h /tmp/postgres -U postgres -n -t "$TRANSACTIONS" --random-seed="$SEED" bench > /tmp/pgbench.log 2>&1 ||
         die "pgbench: $(tail -n 3 /tmp/pgbench.log)"
     note pgbench "$(difference "$EPOCHREALTIME" "$begin")" s
     note_counts pgbench
@@ -415,7 +437,7 @@ postgres_transactions() {
 postmark_files() {
     printf 'set location /tmp/tree\nset number 200\nset transactions 500\nset seed %s\nrun\nquit\n' "$SEED" > /tmp/postmark.in
     mount_ext4
-    postmark /tmp/postmark.in > /tmp/postmark.log 2>&1 < /dev/null || die "postmark: $(tail -n 3 /tmp/postmark.log)"
+    profiled postmark postmark /tmp/postmark.in > /tmp/postmark.log 2>&1 < /dev/null || die "postmark: $(tail -n 3 /tmp/postmark.log)"
     sync -f /tmp/tree
     end_ext4 postmark
 }
