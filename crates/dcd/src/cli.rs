@@ -60,6 +60,7 @@ pub enum Command {
     Set(Set),
     Get(Get),
     Writeback(Writeback),
+    Mark(Mark),
     Ublk(Ublk),
     Grow(Grow),
     Detach(Detach),
@@ -743,6 +744,38 @@ pub enum WritebackCommand {
     Resume,
     /// Write all dirty data back in the background
     Now,
+}
+
+/// Mark the content of a served disk, for backups of what changes from then on
+///
+/// Prints the number N of the new mark. Clients of NBD then ask for the metadata context dcd:changed-since=N, which tells what was written,
+/// zeroed or discarded since, in units of 64 KiB. Marks survive clean stops alone; a mark that may lack a change is lost, as --list and
+/// "dcd events" say, and the next backup is a full one. A disk has 8 marks at most. docs/clients.md has the steps of a backup.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd mark srv
+      before a full backup, and before each incremental one
+  dcd mark srv --list
+  dcd mark srv --drop 4210752250
+  nbdinfo --map=dcd:changed-since=4210752250 'nbd+unix:///?socket=/run/dcd/srv.sock'
+      what has changed since this mark")]
+pub struct Mark {
+    /// Stack: NAME or file; or the path of the control socket
+    #[arg(value_name = "STACK", value_parser = stack())]
+    pub file: PathBuf,
+    /// Data disk of a log with several: each has its own marks
+    #[arg(long, value_name = "NAME")]
+    pub disk: Option<String>,
+    /// List the marks, and what has changed since each
+    #[arg(long, conflicts_with = "drop")]
+    pub list: bool,
+    /// Drop mark N: older marks stay good
+    #[arg(long, value_name = "N")]
+    pub drop: Option<u64>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Takes any text; shells complete these words.

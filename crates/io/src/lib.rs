@@ -4,6 +4,7 @@
 //! [`FileDevice`] open, lock and measure; [`Driver`] carries a stack's outputs out, moves bytes between clients and
 //! their [`FrontEnd`]s, and tells a [`Host`] what happened.
 
+pub mod backup_marks;
 mod bell;
 mod command;
 mod device;

@@ -96,6 +96,11 @@ pub const BASE_ALL: &str = "base:";
 pub const STATE_HOLE: u32 = 1 << 0;
 pub const STATE_ZERO: u32 = 1 << 1;
 
+/// The metadata contexts of dcd: all, and the one of what has changed since a backup mark, followed by its number.
+pub const DCD_ALL: &str = "dcd:";
+pub const CHANGED_SINCE: &str = "dcd:changed-since=";
+pub const STATE_CHANGED: u32 = 1 << 0;
+
 /// Bytes of the zeroes after the export flags that a client may decline (NO_ZEROES).
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 /// Longest string that the protocol text allows.

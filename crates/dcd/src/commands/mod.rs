@@ -18,6 +18,7 @@ mod grow;
 mod list;
 mod log;
 mod man;
+mod mark;
 mod metrics;
 mod one_disk;
 mod remove;
@@ -81,6 +82,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Set(args) => set::run(&args),
         Command::Get(args) => get::run(&args),
         Command::Writeback(args) => writeback::run(&args),
+        Command::Mark(args) => mark::run(&args),
         Command::StackFile(_) => stack_file::run(),
         Command::Completions(args) => completions::run(&args, (program.command)()),
         Command::Man(args) => man::run(&args, program),

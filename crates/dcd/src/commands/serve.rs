@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Nanos, SECTOR_BYTES, Stack, Target};
+use dcd_io::backup_marks::BackupMarks;
 use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
 use dcd_io::{Driver, ListenError, SessionFactory, Signals, protect_process, run_promptly};
 use dcd_serve::Outlives;
@@ -32,6 +33,7 @@ use crate::nbd_device;
 use crate::session::devices::{Opener, Purpose, patiently, wait_while_in_use};
 use crate::session::open::reserve_space;
 use crate::session::running::RunningCaches;
+use crate::session::serving::backup_marks::{MarkKeeper, marked_cache};
 use crate::session::serving::checks::{admit, admit_bare, admit_non_volatile, choices};
 use crate::session::serving::discard::without_caches;
 use crate::session::serving::front_ends::{DiskToServe, FrontEndSettings};
@@ -83,9 +85,15 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     }
     check_front_ends(&site)?;
     let other = take_over::take_over(&mut site, &args.take_over)?;
-    for what in leave_out(&mut site, args.degraded)? {
-        warnln!("dcd: {what}");
-    }
+    let left_out = leave_out(&mut site, args.degraded)?;
+    left_out.iter().for_each(|what| warnln!("dcd: {what}"));
+    let loses_marks = match () {
+        () if other.is_some() => Some("another machine had the disk"),
+        () if !left_out.is_empty() => Some("the server was started without one of its devices"),
+        () if args.accept_damage => Some("damage may have been accepted"),
+        () if site.arrays().next().is_some() => Some("commands for the array may have changed blocks"),
+        () => None,
+    };
     if args.without_cache {
         site = without_caches(&site, args.force)?;
     }
@@ -119,6 +127,13 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         return Err(Failure::Refused(take_over::refusal(&site, other, &error)));
     }
     running.note_started(dcd_engine::Pump::now(&driver), &stack)?;
+    let marks = BackupMarks::default();
+    let now = dcd_engine::Pump::now(&driver);
+    served.marks = marked_cache(&site).map(|cache| {
+        let disks = running.take_over_marks((now, &stack), &cache, loses_marks);
+        MarkKeeper::start(marks.clone(), disks, cache)
+    });
+    driver.keep_marks(marks.clone());
     served.host.records = Records::with_thread(running, driver.waker()).map_err(failed)?;
     tell_larger(&site, &stack, &served.host.parts);
     tell_memory(&site, &stack, &served.host.parts, args.quiet);
@@ -127,7 +142,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         promptly(args.quiet);
     }
     let tls = tls.map(|tls| Arc::new(tls.config));
-    let (places, settings) = listen(&site, &caches, &stack, &mut driver, tls, spins)?;
+    let (places, settings) = listen(&site, (&caches, marks), &stack, &mut driver, tls, spins)?;
     served.disk_changes.settings = settings;
     if !site.is_missing(site.served_disks()[0]) {
         nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
@@ -137,6 +152,10 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
     let ended = driver.end_front_ends();
     served.tell_end(&driver);
+    let trouble = served.not_clean(&outcome).or(ended.as_ref().err().cloned());
+    if let (None, Ok(marks)) = (&trouble, &served.marks) {
+        marks.store(dcd_engine::Pump::now(&driver), &stack);
+    }
     // Dropping the stack drops the recording layer, which then ends the file.
     drop(stack);
     if let Some(recording) = recording {
@@ -145,7 +164,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if let Ok(Some(stays)) = &ended {
         warnln!("dcd: {stays}");
     }
-    match served.not_clean(&outcome).or(ended.err()) {
+    match trouble {
         Some(why) => Err(Failure::Failed(why)),
         None => {
             messages::note(Priority::Notice, "the server has stopped");
@@ -335,7 +354,7 @@ fn check_front_ends(site: &Site) -> Result<(), Failure> {
 /// Lets clients in; returns the addresses.
 fn listen(
     site: &Site,
-    caches: &[String],
+    (caches, marks): (&[String], BackupMarks),
     stack: &Stack,
     driver: &mut Driver,
     tls: Option<Arc<ServerConfig>>,
@@ -362,7 +381,7 @@ fn listen(
         _ => (*disk, (*name).to_owned(), *geometry),
     };
     let exports = NbdExports::of_disks(disks.iter().map(export));
-    let exports = exports.outliving(outlives(site, site.serve.nbd_recovery));
+    let exports = exports.outliving(outlives(site, site.serve.nbd_recovery)).with_marks(marks);
     for address in &site.serve.nbd {
         let place = listen_at(driver, address, || match (address, &tls) {
             (Address::Tcp(_), Some(tls)) => Box::new(NbdFactory::over_tls(exports.clone(), Arc::clone(tls))),

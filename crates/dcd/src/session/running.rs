@@ -1,15 +1,18 @@
 //! Keeps the attachment records of the log caches that run, in a server or in a command that reads or writes what lies on them. Writes are
 //! in the logs first. So the records call the data disks incomplete before any write, and get the final state at the end.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use dcd_engine::log_cache::WritesState;
 use dcd_engine::mirror::MirrorStatus;
 use dcd_engine::{Control, Extent, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
+use dcd_io::backup_marks::DiskMarks;
 use dcd_stack::LayerStatus;
 
 use crate::session::record::{
-    Attachment, AttachmentState, DiskRecord, RESCUE_FIRST, RecordError, StaleLeg, stale_legs, uuid_text,
+    Attachment, AttachmentState, DiskRecord, MarksFile, RESCUE_FIRST, RecordError, StaleLeg, stale_legs,
+    uuid_text,
 };
 
 /// A log cache that may be served.
@@ -44,6 +47,8 @@ pub enum Note {
     Left { disk: usize },
     /// Legs of a mirrored log have changed; the note names the mirror in the place of the cache.
     Legs(Box<MirrorStatus>),
+    /// A disk has other backup marks.
+    Marks(Box<(MarksFile, DiskMarks)>),
 }
 
 /// A data disk that is to be added to the log of a running cache.
@@ -152,6 +157,35 @@ impl RunningCaches {
         Ok(())
     }
 
+    /// Takes the backup marks of a cache's disks over to this start, out of their files. Reports marks that are lost, and disks that can
+    /// have none. `trouble`: the reason if this start has to lose all.
+    pub fn take_over_marks(
+        &self,
+        (now, stack): (Nanos, &Stack),
+        layer: &str,
+        trouble: Option<&str>,
+    ) -> BTreeMap<usize, (MarksFile, DiskMarks)> {
+        let mut all = BTreeMap::new();
+        for cache in self.0.iter().filter(|cache| cache.layer == layer) {
+            let Some(status) = cache.status(now, stack) else { continue };
+            let attachment = match cache.record.load() {
+                Ok(known) => known.of(cache.record.extent()).cloned(),
+                Err(error) => {
+                    warnln!("dcd: disk {} has no backup marks any more: {error}", cache.disk + 1);
+                    None
+                }
+            };
+            let Some(known) = attachment else { continue };
+            let file = cache.record.marks_file(&Attachment { epoch: status.epoch, ..known });
+            let is_damaged = status.lost_blocks > 0 || !status.accepted_damage.is_empty();
+            let damage = is_damaged.then_some("damage in the log was accepted");
+            let (marks, told) = file.take_over(trouble.or(damage));
+            told.iter().for_each(|told| warnln!("dcd: disk {} of \"{layer}\": {told}", cache.disk + 1));
+            all.insert(cache.disk, (file, marks));
+        }
+        all
+    }
+
     /// Records that the log device of a cache failed: the log is out of date from now on. The cache waits until that is recorded, and
     /// acknowledges nothing if it cannot be. Returns the message for the administrator.
     pub fn log_failed(
@@ -171,6 +205,13 @@ impl RunningCaches {
     pub fn note(&mut self, layer: &str, note: &Note) -> Result<String, RecordError> {
         match note {
             Note::Legs(legs) => return self.note_legs(layer, legs).map(|()| String::new()),
+            Note::Marks(marks) => {
+                let (file, known) = &**marks;
+                let (path, action) = (file.path().to_owned(), "writing");
+                let stored =
+                    file.store(known, false).map_err(|source| RecordError::Io { path, action, source });
+                return stored.map(|()| String::new());
+            }
             Note::Joining(new) => return self.join(layer, new).map(|()| String::new()),
             Note::Left { disk } => return self.leave(layer, *disk).map(|()| String::new()),
             _ => {}
@@ -331,7 +372,7 @@ impl Running {
             Note::Joined { disk, epoch } if *disk == self.disk => {
                 self.change(|attachment| Attachment { epoch: *epoch, ..incomplete(attachment) })?;
             }
-            Note::Joined { .. } | Note::Joining(_) | Note::Left { .. } | Note::Legs(_) => {}
+            Note::Joined { .. } | Note::Joining(_) | Note::Left { .. } | Note::Legs(_) | Note::Marks(_) => {}
         }
         Ok(held)
     }

@@ -17,6 +17,7 @@ mod identity;
 mod kill;
 mod legs;
 mod lifecycle;
+mod marks;
 mod messages;
 mod metrics;
 mod missing;

@@ -28,7 +28,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dcd_engine::{IoResult, Nanos, Output, Pump, Request, Stack, Tag};
+use dcd_engine::{Extent, IoResult, Nanos, Output, Pump, Request, Stack, Tag};
 use io_uring::{opcode, types};
 use slab::Slab;
 
@@ -37,6 +37,7 @@ pub use host::{CallId, ClientId, Context, Host, OpenId, Refused};
 pub use peers::{Peer, UnknownPeer};
 pub use stop::StopOutcome;
 
+use crate::backup_marks::BackupMarks;
 use crate::device::Device;
 use crate::ring::{Completion, IoRing, RingPurpose, Token};
 use crate::signals::Signals;
@@ -123,6 +124,13 @@ enum AnswerTo {
     LastFlush,
 }
 
+/// Source of a request that is not answered.
+struct RequestOrigin {
+    to: AnswerTo,
+    /// The disk and the sectors that the request changes.
+    changes: Option<(usize, Extent)>,
+}
+
 /// See the module's documentation. It stays on the thread that made it.
 pub struct Driver {
     ring: IoRing,
@@ -142,9 +150,10 @@ pub struct Driver {
     outputs: Vec<Output>,
     /// Outputs of the stack that came while a caller pumped it; the run handles them.
     held: VecDeque<Output>,
-    origins: Slab<AnswerTo>,
+    origins: Slab<RequestOrigin>,
     /// Requests that have arrived and were not yet passed to the stack.
     arrived: VecDeque<Request>,
+    marks: BackupMarks,
     /// Refused requests, by their place in `origins`.
     refused: VecDeque<(usize, IoResult)>,
     listeners: Slab<Listener>,
@@ -203,6 +212,7 @@ impl Driver {
             held: VecDeque::new(),
             origins: Slab::default(),
             arrived: VecDeque::new(),
+            marks: BackupMarks::default(),
             refused: VecDeque::new(),
             listeners: Slab::default(),
             unlinks: Vec::new(),
@@ -243,6 +253,11 @@ impl Driver {
         self.signals = Some(Arc::clone(&signals));
         self.watch_signals();
         signals
+    }
+
+    /// Notes in these marks from now on what clients change.
+    pub fn keep_marks(&mut self, marks: BackupMarks) {
+        self.marks = marks;
     }
 
     pub fn statistics(&self) -> Statistics {

@@ -7,11 +7,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use dcd_engine::{ErrorKind, IoError, IoResult, Nanos, Request, RequestId, Stack};
+use dcd_engine::{ErrorKind, IoError, IoKind, IoResult, Nanos, Request, RequestId, Stack};
 use io_uring::{opcode, types};
 
 use super::outgoing::Outgoing;
-use super::{AnswerTo, ClientId, Context, Driver, Host, Refused, TURN_MAX, keys};
+use super::{AnswerTo, ClientId, Context, Driver, Host, Refused, RequestOrigin, TURN_MAX, keys};
 use crate::listen::ListenSocket;
 use crate::ring::{RingPurpose, Token};
 use crate::{Actions, FrontEnd, FrontEndCondition, FrontEndNews, SessionFactory};
@@ -317,9 +317,11 @@ impl Driver {
     }
 
     /// Takes a request from outside; a stopping server refuses it.
-    pub(super) fn request(&mut self, origin: AnswerTo, disk: usize, io: dcd_engine::Io) {
+    pub(super) fn request(&mut self, to: AnswerTo, disk: usize, io: dcd_engine::Io) {
         self.statistics.requests += 1;
-        let id = self.origins.insert(origin);
+        let is_change = matches!(io.kind(), IoKind::Write | IoKind::WriteZeroes | IoKind::Discard);
+        let changes = io.extent().filter(|_| is_change).map(|extent| (disk, extent));
+        let id = self.origins.insert(RequestOrigin { to, changes });
         if self.stopping.is_some() {
             let error = IoError { kind: ErrorKind::Shutdown, extent: io.extent() };
             self.refused.push_back((id, IoResult::err(io.take_buf(), error)));
@@ -330,7 +332,12 @@ impl Driver {
 
     /// Passes the answer to the client that made the request, if it is still connected.
     pub(super) fn deliver(&mut self, stack: &mut Stack, host: &mut dyn Host, id: usize, result: IoResult) {
-        match self.origins.remove(id) {
+        let RequestOrigin { to, changes } = self.origins.remove(id);
+        // A request that failed may have changed something, too.
+        if let Some((disk, extent)) = changes {
+            self.marks.note(disk, extent);
+        }
+        match to {
             AnswerTo::Session { connection, client, token } => {
                 if self.is_client(connection, client) {
                     self.connections[connection].requests -= 1;

@@ -13,7 +13,7 @@
 
 use dcd_engine::{Control, Io, IoError, LayerIndex, Nanos, Report, Request, RequestId, Stack};
 
-use super::{AnswerTo, Context, Driver, Host, keys};
+use super::{AnswerTo, Context, Driver, Host, RequestOrigin, keys};
 
 /// Time for the last answers to go out.
 const ANSWERS: Nanos = Nanos::from_secs(1);
@@ -146,7 +146,8 @@ impl Driver {
                 StopPhase::Requests if self.origins.is_empty() => {
                     stopping.phase = StopPhase::Flush(stack.disks());
                     for disk in 0..stack.disks() {
-                        let id = RequestId(self.origins.insert(AnswerTo::LastFlush) as u64);
+                        let origin = RequestOrigin { to: AnswerTo::LastFlush, changes: None };
+                        let id = RequestId(self.origins.insert(origin) as u64);
                         stack.request(now, Request { id, disk, io: Io::Flush });
                     }
                 }

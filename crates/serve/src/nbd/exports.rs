@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
+use dcd_io::backup_marks::BackupMarks;
 
 use super::budget::Budget;
 use super::protocol as p;
@@ -84,6 +85,7 @@ pub struct NbdExports {
     table: Arc<Mutex<ExportTable>>,
     outlives: Outlives,
     budget: Arc<Budget>,
+    marks: BackupMarks,
 }
 
 #[derive(Debug, Default)]
@@ -133,6 +135,15 @@ impl NbdExports {
     /// Lets clients outlive the server.
     pub fn outliving(self, outlives: Outlives) -> NbdExports {
         NbdExports { outlives, ..self }
+    }
+
+    /// Tells clients what has changed since these marks.
+    pub fn with_marks(self, marks: BackupMarks) -> NbdExports {
+        NbdExports { marks, ..self }
+    }
+
+    pub const fn marks(&self) -> &BackupMarks {
+        &self.marks
     }
 
     pub fn outlives(&self) -> Outlives {

@@ -1,5 +1,6 @@
 //! The requests of one connection that the engine has not answered.
 
+use dcd_engine::Extent;
 use slab::Slab;
 
 use super::replies::ReplyTo;
@@ -27,8 +28,11 @@ pub enum AnswerKind {
     Zeroes {
         fast: bool,
     },
-    /// A question to the driver.
-    Status,
+    /// The status of blocks, of which the driver tells the holes.
+    Status {
+        extent: Extent,
+        runs_max: usize,
+    },
 }
 
 #[derive(Debug, Default)]

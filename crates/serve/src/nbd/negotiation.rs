@@ -4,13 +4,17 @@
 //! before it keeps any data. An unknown option is answered with an error of the protocol, and the stream stays in step. Broken
 //! framing ends the connection.
 
+use dcd_io::backup_marks::{DiskMarks, LostMark};
 use dcd_io::{Actions, OutputPiece};
 
 use std::sync::Arc;
 
 use super::exports::{Export, NbdExports, PAYLOAD_BYTES_MAX};
 use super::protocol as p;
-use super::replies::{CONTEXT_ID, ReplyForm};
+use super::replies::ReplyForm;
+
+/// Number of the first metadata context that a client has selected; the others follow.
+pub const CONTEXT_ID_FIRST: u32 = 1;
 
 /// Result of an option.
 #[derive(Debug)]
@@ -67,8 +71,33 @@ pub enum Tls {
 #[derive(Clone, Debug, Default)]
 pub struct Agreed {
     pub form: ReplyForm,
-    /// Name of the export for which the client has selected the context of holes.
-    pub context: Option<String>,
+    /// Name of the export for which the client has selected metadata contexts, and these.
+    pub contexts: (String, Vec<MetaContext>),
+}
+
+impl Agreed {
+    /// The metadata contexts that the client has selected for an export.
+    pub fn contexts_of(&self, export: &str) -> &[MetaContext] {
+        if self.contexts.0 == export { &self.contexts.1 } else { &[] }
+    }
+}
+
+/// A metadata context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaContext {
+    /// Holes and zeroes.
+    Allocation,
+    /// Changes since the mark of this number.
+    ChangedSince(u64),
+}
+
+impl MetaContext {
+    fn name(self) -> String {
+        match self {
+            MetaContext::Allocation => p::BASE_ALLOCATION.to_owned(),
+            MetaContext::ChangedSince(mark) => format!("{}{mark}", p::CHANGED_SINCE),
+        }
+    }
 }
 
 /// Answers one option.
@@ -214,7 +243,7 @@ fn contexts(
 ) {
     let lists = option == p::OPT_LIST_META_CONTEXT;
     if !lists {
-        agreed.context = None;
+        agreed.contexts = Default::default();
     }
     if agreed.form == ReplyForm::Simple {
         return say(p::REP_ERR_INVALID, b"structured replies, or extended headers, come first");
@@ -226,14 +255,36 @@ fn contexts(
         Ok(export) => export,
         Err((kind, words)) => return say(kind, words),
     };
-    let is_asked_for =
-        |query: &&[u8]| *query == p::BASE_ALLOCATION.as_bytes() || lists && *query == p::BASE_ALL.as_bytes();
-    if queries.iter().any(is_asked_for) || lists && queries.is_empty() {
-        let id = if lists { 0 } else { CONTEXT_ID };
-        say(p::REP_META_CONTEXT, &[&id.to_be_bytes(), p::BASE_ALLOCATION.as_bytes()].concat());
-        if !lists {
-            agreed.context = Some(export.name.clone());
-        }
+    let asks = |words: &str| queries.contains(&words.as_bytes());
+    let all = lists && queries.is_empty();
+    let mut found = Vec::new();
+    if all || asks(p::BASE_ALLOCATION) || lists && asks(p::BASE_ALL) {
+        found.push(MetaContext::Allocation);
+    }
+    let known = |own: &DiskMarks| {
+        (own.periods.iter().map(|period| period.mark).collect::<Vec<_>>(), own.lost.clone())
+    };
+    let (marks, lost) = exports.marks().of(export.disk, known).unwrap_or_default();
+    let all = all || lists && asks(p::DCD_ALL);
+    let is_asked_for = |context: &MetaContext| all || asks(&context.name());
+    found.extend(marks.into_iter().map(MetaContext::ChangedSince).filter(is_asked_for));
+    // A client that asks for nothing else is told why it cannot have a mark. Otherwise it would lose its other contexts.
+    if let ([query], true) = (queries.as_slice(), found.is_empty())
+        && query.starts_with(p::CHANGED_SINCE.as_bytes())
+    {
+        let is_it = |lost: &&LostMark| MetaContext::ChangedSince(lost.mark).name().as_bytes() == *query;
+        let reason = match lost.iter().find(is_it) {
+            Some(lost) => format!("this mark is lost ({})", lost.reason),
+            None => "the disk has no such mark, or has lost it".to_owned(),
+        };
+        return say(p::REP_ERR_INVALID, format!("{reason}: make a full backup").as_bytes());
+    }
+    for (place, context) in found.iter().enumerate() {
+        let id = if lists { 0 } else { CONTEXT_ID_FIRST + place as u32 };
+        say(p::REP_META_CONTEXT, &[&id.to_be_bytes(), context.name().as_bytes()].concat());
+    }
+    if !lists && !found.is_empty() {
+        agreed.contexts = (export.name.clone(), found);
     }
     say(p::REP_ACK, &[]);
 }

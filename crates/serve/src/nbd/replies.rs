@@ -1,14 +1,13 @@
 //! Replies in the form that the client has negotiated: simple ones, or chunks with a structured or an extended header.
 //!
-//! A reply is one chunk here. Its data is in memory before the chunk begins, so no error can come later.
+//! A reply is one chunk here, or one for each metadata context. Its data is in memory before the chunk begins, so no error can come later.
 
 use dcd_engine::{IoError, SECTOR_BYTES, SectorState};
 use dcd_io::MappedRun;
+use dcd_io::backup_marks::ChangedRun;
 
 use super::protocol::{self as p, Errno};
 
-/// Number of a client's only metadata context.
-pub const CONTEXT_ID: u32 = 1;
 /// Maximum number of runs in the status of blocks.
 pub const STATUS_RUNS_MAX: usize = 512;
 /// Maximum size of a reply with the status of blocks.
@@ -32,19 +31,26 @@ pub struct ReplyTo {
     pub reads: bool,
 }
 
-/// The last chunk of a reply, without the end of its payload.
-struct LastChunk {
+/// The status of a block in a metadata context, and its bytes.
+pub type StatusRun = (u64, u32);
+
+/// A chunk of a reply, without the end of its payload.
+struct ChunkHead {
     bytes: Vec<u8>,
 }
 
-impl LastChunk {
-    /// `length`: bytes of the payload.
-    fn new(form: ReplyForm, to: ReplyTo, kind: u16, length: u64) -> LastChunk {
+impl ChunkHead {
+    /// The last chunk of a reply. `length`: bytes of the payload.
+    fn new(form: ReplyForm, to: ReplyTo, kind: u16, length: u64) -> ChunkHead {
+        ChunkHead::flagged(form, to, kind, length, p::REPLY_FLAG_DONE)
+    }
+
+    fn flagged(form: ReplyForm, to: ReplyTo, kind: u16, length: u64, flags: u16) -> ChunkHead {
         let mut bytes = Vec::with_capacity(CHUNK_HEADER_BYTES_MAX + 24);
         let extended = form == ReplyForm::Extended;
         let magic = if extended { p::EXTENDED_REPLY_MAGIC } else { p::STRUCTURED_REPLY_MAGIC };
         bytes.extend_from_slice(&magic.to_be_bytes());
-        bytes.extend_from_slice(&p::REPLY_FLAG_DONE.to_be_bytes());
+        bytes.extend_from_slice(&flags.to_be_bytes());
         bytes.extend_from_slice(&kind.to_be_bytes());
         bytes.extend_from_slice(&to.cookie.to_be_bytes());
         match extended {
@@ -54,10 +60,10 @@ impl LastChunk {
             }
             false => bytes.extend_from_slice(&(length as u32).to_be_bytes()),
         }
-        LastChunk { bytes }
+        ChunkHead { bytes }
     }
 
-    fn with(mut self, field: &[u8]) -> LastChunk {
+    fn with(mut self, field: &[u8]) -> ChunkHead {
         self.bytes.extend_from_slice(field);
         self
     }
@@ -67,9 +73,9 @@ impl ReplyForm {
     /// The reply to a request that succeeded and returns nothing.
     pub fn done(self, to: ReplyTo) -> Vec<u8> {
         match self {
-            ReplyForm::Structured if to.reads => LastChunk::new(self, to, p::REPLY_NONE, 0).bytes,
+            ReplyForm::Structured if to.reads => ChunkHead::new(self, to, p::REPLY_NONE, 0).bytes,
             ReplyForm::Simple | ReplyForm::Structured => p::simple_reply(0, to.cookie).to_vec(),
-            ReplyForm::Extended => LastChunk::new(self, to, p::REPLY_NONE, 0).bytes,
+            ReplyForm::Extended => ChunkHead::new(self, to, p::REPLY_NONE, 0).bytes,
         }
     }
 
@@ -92,7 +98,7 @@ impl ReplyForm {
         }
         let kind = if place.is_some() { p::REPLY_ERROR_OFFSET } else { p::REPLY_ERROR };
         let length = 6 + words.len() + if place.is_some() { 8 } else { 0 };
-        let chunk = LastChunk::new(self, to, kind, length as u64)
+        let chunk = ChunkHead::new(self, to, kind, length as u64)
             .with(&(error as u32).to_be_bytes())
             .with(&(words.len() as u16).to_be_bytes())
             .with(words.as_bytes());
@@ -107,7 +113,7 @@ impl ReplyForm {
         match self {
             ReplyForm::Simple => p::simple_reply(0, to.cookie).to_vec(),
             ReplyForm::Structured | ReplyForm::Extended => {
-                let chunk = LastChunk::new(self, to, p::REPLY_OFFSET_DATA, 8 + bytes as u64);
+                let chunk = ChunkHead::new(self, to, p::REPLY_OFFSET_DATA, 8 + bytes as u64);
                 chunk.with(&to.offset.to_be_bytes()).bytes
             }
         }
@@ -116,31 +122,42 @@ impl ReplyForm {
     /// The whole reply to a read of zeroes; none if they have to be sent.
     pub fn zeroes(self, to: ReplyTo, bytes: usize) -> Option<Vec<u8>> {
         let length = u32::try_from(bytes).ok().filter(|_| self != ReplyForm::Simple)?;
-        let chunk = LastChunk::new(self, to, p::REPLY_OFFSET_HOLE, 12);
+        let chunk = ChunkHead::new(self, to, p::REPLY_OFFSET_HOLE, 12);
         Some(chunk.with(&to.offset.to_be_bytes()).with(&length.to_be_bytes()).bytes)
     }
 
-    /// The status of blocks. A request without extended headers has less than 4 GiB, and so has each run.
-    pub fn status(self, to: ReplyTo, runs: &[MappedRun]) -> Vec<u8> {
+    /// The status of blocks in a metadata context. A request without extended headers has less than 4 GiB, and so has each run. `last`: no
+    /// other context follows.
+    pub fn status(self, to: ReplyTo, context: u32, runs: &[StatusRun], last: bool) -> Vec<u8> {
         let (extended, count) = (self == ReplyForm::Extended, runs.len() as u32);
+        let flags = if last { p::REPLY_FLAG_DONE } else { 0 };
         let chunk = match extended {
             true => {
-                let chunk = LastChunk::new(self, to, p::REPLY_BLOCK_STATUS_EXT, 8 + 16 * u64::from(count));
-                chunk.with(&CONTEXT_ID.to_be_bytes()).with(&count.to_be_bytes())
+                let (kind, length) = (p::REPLY_BLOCK_STATUS_EXT, 8 + 16 * u64::from(count));
+                let chunk = ChunkHead::flagged(self, to, kind, length, flags);
+                chunk.with(&context.to_be_bytes()).with(&count.to_be_bytes())
             }
-            false => LastChunk::new(self, to, p::REPLY_BLOCK_STATUS, 4 + 8 * u64::from(count))
-                .with(&CONTEXT_ID.to_be_bytes()),
+            false => {
+                let (kind, length) = (p::REPLY_BLOCK_STATUS, 4 + 8 * u64::from(count));
+                ChunkHead::flagged(self, to, kind, length, flags).with(&context.to_be_bytes())
+            }
         };
-        runs.iter()
-            .fold(chunk, |chunk, run| {
-                let (bytes, state) = (run.sectors * SECTOR_BYTES, state_of(run.state));
-                match extended {
-                    true => chunk.with(&bytes.to_be_bytes()).with(&u64::from(state).to_be_bytes()),
-                    false => chunk.with(&(bytes as u32).to_be_bytes()).with(&state.to_be_bytes()),
-                }
-            })
-            .bytes
+        let add = |chunk: ChunkHead, (bytes, state): &StatusRun| match extended {
+            true => chunk.with(&bytes.to_be_bytes()).with(&u64::from(*state).to_be_bytes()),
+            false => chunk.with(&(*bytes as u32).to_be_bytes()).with(&state.to_be_bytes()),
+        };
+        runs.iter().fold(chunk, add).bytes
     }
+}
+
+/// Status of sectors in the context of holes.
+pub fn run_of_holes(run: &MappedRun) -> StatusRun {
+    (run.sectors * SECTOR_BYTES, state_of(run.state))
+}
+
+/// Status of sectors in the context of a mark.
+pub fn run_of_changes(run: &ChangedRun) -> StatusRun {
+    (run.sectors * SECTOR_BYTES, if run.changed { p::STATE_CHANGED } else { 0 })
 }
 
 const fn state_of(state: SectorState) -> u32 {

@@ -20,16 +20,17 @@
 
 use std::sync::Arc;
 
-use dcd_engine::{Buf, Durability, Io, IoResult};
+use dcd_engine::{Buf, Durability, Extent, Io, IoResult};
+use dcd_io::backup_marks::{ChangedRun, DiskMarks};
 use dcd_io::{Actions, FrontEnd, FrontEndCondition, MapCall, MappedRun, OutputPiece, SessionFactory};
 use rustls::ServerConfig;
 
 use super::budget::Share;
 use super::exports::{NbdExports, PAYLOAD_BYTES_MAX};
 use super::flight::{AnswerKind, PendingAnswer, RequestsInFlight};
-use super::negotiation::{self, Agreed, ClientFlags, OptionOutcome, Tls};
+use super::negotiation::{self, Agreed, CONTEXT_ID_FIRST, ClientFlags, MetaContext, OptionOutcome, Tls};
 use super::protocol::{self as p, Errno, OptionHeader, RequestHeader};
-use super::replies::{ReplyForm, ReplyTo, STATUS_BYTES_MAX};
+use super::replies::{ReplyForm, ReplyTo, STATUS_BYTES_MAX, StatusRun, run_of_changes, run_of_holes};
 use super::tls::TlsSession;
 use super::transmission::{Transmission, Work};
 use crate::Outlives;
@@ -147,14 +148,12 @@ impl FrontEnd for NbdSession {
     }
 
     fn mapped(&mut self, token: u64, runs: &[MappedRun], actions: &mut Actions) {
-        let PendingAnswer { to, bytes, .. } = self.flight.remove(token);
+        let PendingAnswer { to, bytes, kind } = self.flight.remove(token);
+        let AnswerKind::Status { extent, runs_max } = kind else { unreachable!("it was asked for this") };
         if matches!(self.phase, SessionPhase::Ended) {
             return self.share.give_back(bytes);
         }
-        // A buffer: until it is sent, its memory counts.
-        let reply = Buf::copy_of(&self.agreed.form.status(to, runs));
-        self.share.give_back(bytes - reply.len());
-        actions.send.push(OutputPiece::Buf(reply));
+        self.status(to, bytes, (extent, runs_max), runs, actions);
         self.consume_backlog(actions);
         if matches!(self.phase, SessionPhase::Draining) && self.flight.requests() == 0 {
             self.end(actions);
@@ -385,7 +384,7 @@ impl NbdSession {
         let work = transmission.check(&header);
         let bytes = match &work {
             Ok(Work::Write { .. } | Work::Read { .. }) => header.length as usize,
-            Ok(Work::Status { .. }) => STATUS_BYTES_MAX,
+            Ok(Work::Status { .. }) => STATUS_BYTES_MAX * transmission.contexts.len(),
             _ => 0,
         };
         if !self.share.take(bytes) {
@@ -413,8 +412,14 @@ impl NbdSession {
                 }
             },
             Ok(Work::Status { extent, runs_max }) => {
-                let token = self.flight.insert(PendingAnswer { to, bytes, kind: AnswerKind::Status });
-                actions.maps.push(MapCall { token, extent, runs_max });
+                let kind = AnswerKind::Status { extent, runs_max };
+                let token = self.flight.insert(PendingAnswer { to, bytes, kind });
+                // Each status waits for its turn. Without the context of holes it asks for next to none.
+                let sectors = match transmission.contexts[0] {
+                    MetaContext::Allocation => extent.sectors,
+                    MetaContext::ChangedSince(_) => extent.sectors.min(8),
+                };
+                actions.maps.push(MapCall { token, extent: Extent { sectors, ..extent }, runs_max });
             }
             Ok(Work::Other { kind, io }) => {
                 let token = self.flight.insert(PendingAnswer { to, bytes: 0, kind });
@@ -428,6 +433,39 @@ impl NbdSession {
             }
             Err(error) => push_reply(actions, self.agreed.form.refused(to, error)),
         }
+    }
+
+    /// Sends the status of blocks in all contexts that the client has selected. `holes`: as the driver tells them. `bytes`: the memory that
+    /// the request holds.
+    fn status(
+        &mut self,
+        to: ReplyTo,
+        bytes: usize,
+        (extent, runs_max): (Extent, usize),
+        holes: &[MappedRun],
+        actions: &mut Actions,
+    ) {
+        let Some(transmission) = &self.transmission else { return self.share.give_back(bytes) };
+        let (contexts, form) = (&transmission.contexts, self.agreed.form);
+        let mut reply = Vec::new();
+        for (place, context) in contexts.iter().enumerate() {
+            let runs: Vec<StatusRun> = match context {
+                MetaContext::Allocation => holes.iter().map(run_of_holes).collect(),
+                MetaContext::ChangedSince(mark) => {
+                    let of_mark = |own: &DiskMarks| own.changed(*mark, extent, runs_max);
+                    let runs = self.exports.marks().of(transmission.disk, of_mark);
+                    // A disk that has left its log.
+                    let all = || vec![ChangedRun { sectors: extent.sectors, changed: true }];
+                    runs.unwrap_or_else(all).iter().map(run_of_changes).collect()
+                }
+            };
+            let id = CONTEXT_ID_FIRST + place as u32;
+            reply.extend(form.status(to, id, &runs, place + 1 == contexts.len()));
+        }
+        // A buffer: until it is sent, its memory counts.
+        let reply = Buf::copy_of(&reply);
+        self.share.give_back(bytes - reply.len());
+        actions.send.push(OutputPiece::Buf(reply));
     }
 
     /// Handles a write, with its whole payload.

@@ -4,7 +4,7 @@ use dcd_engine::{Durability, Extent, Io, Lba, SECTOR_BYTES};
 
 use super::exports::{Export, PAYLOAD_BYTES_MAX};
 use super::flight::AnswerKind;
-use super::negotiation::Agreed;
+use super::negotiation::{Agreed, MetaContext};
 use super::protocol::{self as p, Errno, RequestHeader};
 use super::replies::{ReplyForm, STATUS_RUNS_MAX};
 use crate::Outlives;
@@ -41,8 +41,8 @@ pub struct Transmission {
     block: u64,
     flags: u16,
     form: ReplyForm,
-    /// True if the client has selected the context of holes.
-    tells_holes: bool,
+    /// Metadata contexts that the client has selected.
+    pub contexts: Vec<MetaContext>,
     fast_zeroes: bool,
     /// True if every write must be durable.
     durable: bool,
@@ -56,7 +56,7 @@ impl Transmission {
             block: u64::from(export.block_bytes_min()),
             flags: export.flags(agreed.form),
             form: agreed.form,
-            tells_holes: agreed.context.as_ref() == Some(&export.name),
+            contexts: agreed.contexts_of(&export.name).to_vec(),
             fast_zeroes: export.geometry.fast_zeroes,
             durable: outlives == Outlives::Durable,
         }
@@ -125,7 +125,7 @@ impl Transmission {
                 (true, p::CMD_FLAG_FUA | p::CMD_FLAG_PAYLOAD_LEN)
             }
             p::CMD_READ | p::CMD_WRITE | p::CMD_DISC | p::CMD_FLUSH | p::CMD_CACHE => (true, p::CMD_FLAG_FUA),
-            p::CMD_BLOCK_STATUS => (self.tells_holes, p::CMD_FLAG_FUA | p::CMD_FLAG_REQ_ONE),
+            p::CMD_BLOCK_STATUS => (!self.contexts.is_empty(), p::CMD_FLAG_FUA | p::CMD_FLAG_REQ_ONE),
             p::CMD_TRIM => (self.flags & p::TFLAG_SEND_TRIM != 0, p::CMD_FLAG_FUA),
             p::CMD_WRITE_ZEROES => {
                 let flags = p::CMD_FLAG_FUA | p::CMD_FLAG_NO_HOLE | p::CMD_FLAG_FAST_ZERO;

@@ -17,6 +17,7 @@
 //!
 //! An `Abandoned` log is never used again: the data disk has been written since without it.
 
+mod backup_marks;
 pub mod durable;
 mod identity;
 mod mark;
@@ -32,6 +33,7 @@ use dcd_engine::mirror::{LegState, MirrorStatus};
 use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
+pub use backup_marks::MarksFile;
 pub use identity::numbers as device_numbers;
 pub use place::{names_of, state_dir};
 pub use rules::{
@@ -323,6 +325,18 @@ impl DiskRecord {
         self.file.store(&all)
     }
 
+    /// The file of the backup marks of an attached cache.
+    pub fn marks_file(&self, attachment: &Attachment) -> MarksFile {
+        MarksFile::beside(self.file.path(), attachment)
+    }
+
+    /// Removes the files of backup marks of this part. They are of no use to a later cache or disk, so a failure does no harm.
+    fn remove_marks(&self, all: &Attachments) {
+        for attachment in all.0.iter().filter(|attachment| attachment.extent().overlaps(self.extent)) {
+            let _ = durable::remove(self.marks_file(attachment).path());
+        }
+    }
+
     /// Discards every cache of this part: their logs are out of date from now on. The loss, if any, has been accepted.
     pub fn abandon(&self) -> Result<(), RecordError> {
         let mut all = self.file.load()?;
@@ -336,6 +350,7 @@ impl DiskRecord {
     /// Forgets that the part is a data disk of a log that others use.
     pub fn leave_log(&self) -> Result<(), RecordError> {
         let mut all = self.file.load()?;
+        self.remove_marks(&all);
         all.remove(self.extent);
         self.file.store_without_retiring(&all)
     }
@@ -343,6 +358,7 @@ impl DiskRecord {
     /// Forgets the cache: the part is a plain disk.
     pub fn remove(&self) -> Result<(), RecordError> {
         let mut all = self.file.load()?;
+        self.remove_marks(&all);
         all.remove(self.extent);
         self.file.store(&all)
     }

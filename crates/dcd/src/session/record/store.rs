@@ -219,6 +219,11 @@ impl RecordFile {
         Ok(self.newest()?.map_or_else(Attachments::default, |document| document.attachments))
     }
 
+    /// The place of the record, or of its first copy.
+    pub fn path(&self) -> &Path {
+        &self.paths()[0]
+    }
+
     fn paths(&self) -> &[PathBuf] {
         self.own.get().map_or(self.paths.as_slice(), std::slice::from_ref)
     }

@@ -409,6 +409,7 @@ impl Served {
                     let ended = result.map(drop).map_err(|why| format!("{why}; repeat the command"));
                     let disk = task.disk;
                     if ended.is_ok() {
+                        self.marks.iter_mut().for_each(|keeper| keeper.leave(disk));
                         self.change_file(|file| file.without_disk(disk));
                     }
                     self.end_disk(ended, context);

@@ -348,8 +348,8 @@ impl StackHost {
                 Err(why) => dcd_serve::control::error(why),
             },
             verb => dcd_serve::control::error(format!(
-                "\"{verb}\" is no call of this server; it knows status, metrics, flush, settings, set, writeback, stop, array, disk and \
-                 reset-statistics"
+                "\"{verb}\" is no call of this server; it knows status, metrics, flush, settings, set, writeback, stop, array, disk, mark \
+                 and reset-statistics"
             )),
         };
         self.answers.push_back(ControlAnswer { to: caller, body: result, done: true });
@@ -758,6 +758,13 @@ impl StackHost {
                         self.news.push(format!(
                             "the state of the legs of \"{}\" cannot be recorded: keep the leg that is whole. {error}",
                             noted.layer
+                        ));
+                    }
+                }
+                NoteKind::Marks => {
+                    if let Err(error) = noted.result {
+                        self.news.push(format!(
+                            "after a crash nothing will tell which backup marks are lost: {error}"
                         ));
                     }
                 }

@@ -1,5 +1,6 @@
 //! A stack that is served: what is admitted before, the host that the driver calls, and the watch over its devices.
 
+pub mod backup_marks;
 pub mod checks;
 pub mod discard;
 pub mod disks;

@@ -21,7 +21,7 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Small, as a server locks its memory, and that includes the stacks of threads.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Kind of a note. A cache has at most one note of each kind under way, but every note of legs: the last one counts.
+/// Kind of a note. A cache has at most one note of each kind under way, but every note of legs and marks: the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoteKind {
     LogFailed,
@@ -32,6 +32,7 @@ pub enum NoteKind {
     Joined,
     Left,
     Legs,
+    Marks,
 }
 
 impl Note {
@@ -45,6 +46,7 @@ impl Note {
             Note::Joined { .. } => NoteKind::Joined,
             Note::Left { .. } => NoteKind::Left,
             Note::Legs(_) => NoteKind::Legs,
+            Note::Marks(_) => NoteKind::Marks,
         }
     }
 }
@@ -117,7 +119,10 @@ impl Records {
     pub fn note(&mut self, layer: &str, note: Note) {
         let kind = note.kind();
         let is_known = kind == NoteKind::WrittenBack && self.written_back.contains(layer);
-        if is_known || (kind != NoteKind::Legs && !self.under_way.insert((layer.to_owned(), kind))) {
+        if is_known
+            || (!matches!(kind, NoteKind::Legs | NoteKind::Marks)
+                && !self.under_way.insert((layer.to_owned(), kind)))
+        {
             return;
         }
         match &mut self.keeper {

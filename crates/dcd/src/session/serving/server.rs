@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::session::devices::remote_spec;
 use crate::session::random::random_id;
+use crate::session::serving::backup_marks::MarkKeeper;
 use crate::session::serving::disks::DiskChanges;
 use crate::session::serving::host::{GivenDevice, StackHost};
 use crate::session::serving::notify::{tell_longer_stop, tell_stopping};
@@ -59,6 +60,8 @@ pub struct Served {
     told_long: bool,
     watch: DeviceWatch,
     pub disk_changes: DiskChanges,
+    /// The backup marks, or the reason why there can be none.
+    pub marks: Result<MarkKeeper, String>,
     /// Time until which answers wait for the close of devices: a caller that is told of the close may open them again.
     closing: Option<Nanos>,
     /// Devices that are being opened, with what they are for.
@@ -107,6 +110,7 @@ impl Served {
             told_long: false,
             watch: DeviceWatch::default(),
             disk_changes: DiskChanges::default(),
+            marks: Err("they are not kept".to_owned()),
             closing: None,
             opening: BTreeMap::new(),
             refused: None,
@@ -404,6 +408,10 @@ impl dcd_io::Host for Served {
                 }
             }
             Some("disk") => self.disk_call(call, args, context),
+            Some("mark") => match self.mark_call(args) {
+                Ok(answer) => self.host.answer(call, answer),
+                Err(why) => self.host.refuse(call, why),
+            },
             verb => {
                 if verb == Some("reset-statistics") {
                     context.forget_failures();

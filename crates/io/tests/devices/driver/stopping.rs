@@ -10,7 +10,7 @@ use dcd_io::StopOutcome;
 use super::common::{CALL, Heard, READ, Server, ToyFactory, header};
 
 /// Passes requests on after a delay, and stops as it is told to.
-struct Slow {
+pub struct Slow {
     delay: Nanos,
     stop: Stop,
     waiting: std::collections::VecDeque<(Nanos, dcd_engine::Request)>,
@@ -19,14 +19,14 @@ struct Slow {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Stop {
+pub enum Stop {
     After(Nanos),
     Fails,
     Never,
 }
 
 impl Slow {
-    fn new(delay: Nanos, stop: Stop) -> Box<Slow> {
+    pub fn new(delay: Nanos, stop: Stop) -> Box<Slow> {
         Box::new(Slow { delay, stop, waiting: Default::default(), stopping_until: None, below: None })
     }
 }

@@ -1,6 +1,7 @@
 //! Structured replies, extended headers, and the status of blocks.
 
 use dcd_engine::{ErrorKind, Extent, IoError, Lba};
+use dcd_io::backup_marks::{BackupMarks, DiskMarks, LostMark, MarkPeriod};
 use dcd_serve::nbd::{ReplyForm, STATUS_RUNS_MAX};
 
 use super::*;
@@ -26,7 +27,7 @@ impl ReplyChunk {
     }
 }
 
-/// The chunks in `bytes`, each the last of its reply. A simple reply is a chunk too.
+/// The chunks in `bytes`, which are one reply or several of one chunk. A simple reply is a chunk too.
 pub fn parse(form: ReplyForm, mut bytes: &[u8]) -> Vec<ReplyChunk> {
     let mut chunks = Vec::new();
     while !bytes.is_empty() {
@@ -41,7 +42,10 @@ pub fn parse(form: ReplyForm, mut bytes: &[u8]) -> Vec<ReplyChunk> {
             ReplyForm::Extended => (p::EXTENDED_REPLY_MAGIC, 32, p::u64_at(bytes, 24) as usize),
             _ => (p::STRUCTURED_REPLY_MAGIC, 20, p::u32_at(bytes, 16) as usize),
         };
-        assert_eq!((p::u32_at(bytes, 0), p::u16_at(bytes, 4)), (magic, p::REPLY_FLAG_DONE));
+        // Only the statuses of several contexts are several chunks.
+        let is_status = [p::REPLY_BLOCK_STATUS, p::REPLY_BLOCK_STATUS_EXT].contains(&p::u16_at(bytes, 6));
+        let flags = if is_status && bytes.len() > header + length { 0 } else { p::REPLY_FLAG_DONE };
+        assert_eq!((p::u32_at(bytes, 0), p::u16_at(bytes, 4)), (magic, flags));
         let payload = bytes[header..header + length].to_vec();
         chunks.push(ReplyChunk { kind: p::u16_at(bytes, 6), cookie: p::u64_at(bytes, 8), payload });
         bytes = &bytes[header + length..];
@@ -319,7 +323,7 @@ fn writes_with_extended_headers_have_their_payload() {
 
 /// The runs of a status: bytes and flags.
 fn runs(form: ReplyForm, reply: &ReplyChunk) -> Vec<(u64, u64)> {
-    assert_eq!((reply.cookie, p::u32_at(&reply.payload, 0)), (COOKIE, 1));
+    assert!(reply.cookie == COOKIE && p::u32_at(&reply.payload, 0) > 0);
     match form {
         ReplyForm::Extended => {
             assert_eq!(reply.kind, p::REPLY_BLOCK_STATUS_EXT);
@@ -377,4 +381,106 @@ fn a_disconnect_waits_for_a_status() {
     assert!(!peer.closed);
     peer.finish();
     assert!(peer.closed && peer.take().len() == 20 + 4 + 8);
+}
+
+/// Marks 1 and 3 of a disk; a client has changed the grains 2 and 3 in between, and 7 after both. Mark 2 is lost.
+fn marked(sectors: u64) -> BackupMarks {
+    let period = |mark, changed: u64| {
+        let mut period = MarkPeriod::new(mark, 0, sectors).unwrap();
+        period.grains[0] = changed;
+        period
+    };
+    let periods = vec![period(1, 0b1100), period(3, 1 << 7)];
+    let lost = vec![LostMark { mark: 2, reason: "moonlight".to_owned() }];
+    let marks = BackupMarks::default();
+    marks.change(|all| all.insert(0, DiskMarks { sectors, periods, lost }));
+    marks
+}
+
+const GRAIN: u64 = 65536;
+
+#[test]
+fn contexts_of_marks_are_listed_and_selected_and_a_lost_mark_is_refused_with_its_reason() {
+    let exports = || NbdExports::single("disk", geometry(), false).with_marks(marked(2048));
+    let (list, set) = (p::OPT_LIST_META_CONTEXT, p::OPT_SET_META_CONTEXT);
+    let ask = |number, asked: &[&[u8]]| {
+        let mut peer = Peer::connect(exports());
+        peer.give(&3u32.to_be_bytes());
+        agree(&mut peer, ReplyForm::Structured);
+        peer.give(&option(number, &queries(b"disk", asked)));
+        let words = |(_, kind, data): (u32, u32, Vec<u8>)| {
+            let id = data.first_chunk::<4>().map_or(0, |id| u32::from_be_bytes(*id));
+            let words = if kind == p::REP_META_CONTEXT { &data[4..] } else { &data };
+            format!(
+                "{} {}",
+                if kind == p::REP_META_CONTEXT { id } else { 99 },
+                String::from_utf8_lossy(words)
+            )
+        };
+        option_replies(&peer.take()).into_iter().map(words).collect::<Vec<_>>().join("|")
+    };
+    let (first, third) = ("dcd:changed-since=1", "dcd:changed-since=3");
+    assert_eq!(ask(list, &[]), format!("0 base:allocation|0 {first}|0 {third}|99 "));
+    assert_eq!(ask(list, &[b"dcd:"]), format!("0 {first}|0 {third}|99 "));
+    assert_eq!(ask(set, &[b"dcd:", b"dcd:changed-since=4", b"dcd:changed-since=01"]), "99 ");
+    let unknown = "99 the disk has no such mark, or has lost it: make a full backup";
+    assert_eq!(ask(set, &[b"dcd:changed-since=4"]), unknown);
+    assert_eq!(ask(set, &[third.as_bytes()]), format!("1 {third}|99 "));
+    let both = ask(set, &[third.as_bytes(), b"base:allocation"]);
+    assert_eq!(both, format!("1 base:allocation|2 {third}|99 "));
+    let lost = ask(set, &[b"dcd:changed-since=2"]);
+    assert_eq!(lost, "99 this mark is lost (moonlight): make a full backup");
+    let other = ask(set, &[b"base:allocation", b"dcd:changed-since=2"]);
+    assert_eq!(other, "1 base:allocation|99 ", "a lost mark costs no other context");
+}
+
+/// The runs of each chunk in a reply, by the number of its context.
+fn runs_by_context(
+    form: ReplyForm,
+    peer: &mut Peer,
+    offset: u64,
+    length: u64,
+) -> Vec<(u32, Vec<(u64, u64)>)> {
+    match form {
+        ReplyForm::Extended => peer.give(&extended(0, p::CMD_BLOCK_STATUS, COOKIE, offset, length)),
+        _ => peer.give(&request(0, p::CMD_BLOCK_STATUS, COOKIE, offset, length as u32)),
+    }
+    peer.finish();
+    let chunks = parse(form, &peer.take());
+    chunks.iter().map(|chunk| (p::u32_at(&chunk.payload, 0), runs(form, chunk))).collect()
+}
+
+fn marked_peer(form: ReplyForm, marks: &BackupMarks, geometry: Geometry, contexts: &[&[u8]]) -> Peer {
+    let exports = NbdExports::single("disk", geometry, false).with_marks(marks.clone());
+    let mut peer = Peer::connect(exports);
+    peer.give(&3u32.to_be_bytes());
+    agree(&mut peer, form);
+    peer.give(&option(p::OPT_SET_META_CONTEXT, &queries(b"disk", contexts)));
+    assert_eq!(kinds(&peer.take()).len(), contexts.len() + 1);
+    peer.give(&option(p::OPT_GO, &info_data(b"disk", &[])));
+    peer.take();
+    peer
+}
+
+#[test]
+fn a_status_tells_changes_since_marks_beside_holes_and_all_since_a_dropped_mark() {
+    let end = DISK_BYTES as u64;
+    for form in [ReplyForm::Structured, ReplyForm::Extended] {
+        let marks = marked(2048);
+        let contexts: [&[u8]; 3] = [b"dcd:changed-since=3", b"base:allocation", b"dcd:changed-since=1"];
+        let mut peer = marked_peer(form, &marks, geometry(), &contexts);
+        let of_first = vec![(2 * GRAIN, 0), (2 * GRAIN, 1), (3 * GRAIN, 0), (GRAIN, 1), (end - 8 * GRAIN, 0)];
+        let of_third = vec![(7 * GRAIN, 0), (GRAIN, 1), (end - 8 * GRAIN, 0)];
+        let all = runs_by_context(form, &mut peer, 0, end);
+        assert_eq!(all, [(1, vec![(end, 3)]), (2, of_first), (3, of_third)]);
+        let mut peer = marked_peer(form, &marks, geometry(), &[b"dcd:changed-since=1"]);
+        assert_eq!(runs_by_context(form, &mut peer, GRAIN, 2048 + GRAIN), [(1, vec![(GRAIN, 0), (2048, 1)])]);
+        marks.change(|disks| disks.get_mut(&0).unwrap().forget(1));
+        assert_eq!(runs_by_context(form, &mut peer, 0, end), [(1, vec![(end, 1)])]);
+        marks.change(std::collections::BTreeMap::clear);
+        assert_eq!(runs_by_context(form, &mut peer, 0, end), [(1, vec![(end, 1)])]);
+        let marks = self::marked(2048);
+        let mut other = marked_peer(form, &marks, geometry(), &[b"dcd:changed-since=3"]);
+        assert_eq!(runs_by_context(form, &mut other, 7 * GRAIN, 512), [(1, vec![(512, 1)])]);
+    }
 }
