@@ -133,7 +133,7 @@ fn a_backup_copies_only_what_has_changed_through_clean_restarts() {
         server = place.serve();
         assert_eq!(changed(&place, first), extents);
     }
-    // What came before the next mark is not told since that.
+    // A mark does not tell the changes before it.
     let next = mark(&place);
     assert!(next != first && next < 1 << 53);
     let mut second = whole(&mut place.nbd());

@@ -96,7 +96,7 @@ impl DiskView<'_> {
         }
     }
 
-    /// Nobody reads or writes, and nobody waits for space or for a drain.
+    /// True while nobody reads or writes, and nobody waits for space or for a drain.
     fn has_time(&self) -> bool {
         self.config.when == WhenPolicy::Idle
             && self.life.serves()
