@@ -4,7 +4,7 @@ use dcd_engine::Nanos;
 use dcd_engine::layers::read_ahead::ReadAheadConfig;
 use dcd_engine::log_cache::{HowPolicy, LogCacheConfig, Promise, WhatPolicy, WhenPolicy};
 
-use crate::rig::{CacheSetup, LogPlace};
+use crate::rig::{CacheDriver, CacheSetup, LogPlace};
 use crate::{LabError, Settings};
 
 /// Section 4.1: the first 64 MB of the disk.
@@ -14,11 +14,19 @@ const SEGMENT_BYTES: u32 = 128 << 10;
 /// Section 4.1: a RAM buffer of 256 KB, in segment buffers.
 const PAPER_BUFFERS: usize = 2;
 
-/// The prototype as the paper describes it: immediate report, last-write-first, blocks destaged as they come and one at a
-/// time, a segment read for it at a time, no record that follows the head, and one lock on everything (sections 3.4, 3.5.1,
-/// 3.5.3, 3.6, 4.2.2). Its slots of 1 KB are the sectors of our log, as all requests are multiples of 1 KB.
+/// The prototype as the paper describes it, with one lock on everything (sections 3 and 4.2.2).
 pub(crate) fn paper() -> CacheSetup {
+    let mut cache = like_paper();
+    // Section 3.6: the next log write begins as soon as the last has ended.
+    cache.config.delay_max = Nanos::ZERO;
+    CacheSetup { driver: CacheDriver::Paper { sync_to_data: false }, ..cache }
+}
+
+/// Our log cache with the paper's policies: immediate report, last-write-first, blocks destaged as they come and one at a
+/// time, a segment read for it at a time, and no record that follows the head. Our log is a ring of records of any length.
+pub(crate) fn like_paper() -> CacheSetup {
     CacheSetup {
+        driver: CacheDriver::Ours,
         config: LogCacheConfig {
             promise: Promise::Ordered,
             // Section 3.6: "several hundreds of milliseconds at most".
@@ -81,6 +89,7 @@ pub(crate) fn named(disk: &str) -> Option<CacheSetup> {
 /// log is nearly full.
 pub(crate) fn ours(promise: Promise) -> CacheSetup {
     CacheSetup {
+        driver: CacheDriver::Ours,
         config: LogCacheConfig {
             promise,
             segment_buffers: 4,
@@ -103,11 +112,12 @@ pub(crate) fn ours(promise: Promise) -> CacheSetup {
 pub(crate) fn chosen(settings: &Settings, disk: &str) -> Result<Option<CacheSetup>, LabError> {
     let Some(mut cache) = named(disk) else { return Ok(None) };
     cache.log_bytes = settings.bytes("cache")?;
-    cache.config.delay_max = settings.span("delay")?;
     if disk.starts_with("paper") {
+        cache.config.delay_max = settings.span("wait")?;
         cache.lock = cache.lock && settings.flag("lock")?;
         return Ok(Some(cache));
     }
+    cache.config.delay_max = settings.span("delay")?;
     if cache.place == LogPlace::Instant {
         // So that it never has to destage while anybody waits.
         cache.log_bytes = cache.log_bytes.saturating_mul(INSTANT_LOG_FACTOR);

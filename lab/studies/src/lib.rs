@@ -17,6 +17,7 @@
 //! | `rig`, `configurations` | a disk with and without a cache, in virtual time; the paper's cache and ours |
 //! | `nuser` | the N-user benchmark, as several experiments use it |
 //! | `profile` | a layer that counts what passes |
+//! | `prototype` | the paper's driver as it was |
 //! | `builtin` | a file system on a disk with some built-in cache |
 //! | `nv` | a write cache in NVRAM before the disks of 1993, under a trace |
 //! | `strides` | the stride benchmark on a modelled drive |
@@ -44,6 +45,7 @@ pub mod page;
 mod params;
 mod plot;
 mod profile;
+mod prototype;
 mod rig;
 mod run;
 mod serial;

@@ -6,7 +6,7 @@ use dcd_engine::layers::slice::Slice;
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::log_cache::{LogCache, LogCacheConfig};
 use dcd_engine::{
-    Buf, Control, Durability, Extent, Geometry, Io, IoResult, LayerIndex, Lba, Nanos, Pump, RequestId,
+    Buf, Control, Durability, Extent, Geometry, Io, IoResult, Layer, LayerIndex, Lba, Nanos, Pump, RequestId,
     SECTOR_BYTES, Stack, StackBuilder, Target,
 };
 use dcd_model::{Disk, DiskConfig, Drive, Scheduler};
@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::LabError;
 use crate::params::drive_of;
 use crate::profile::Profile;
+use crate::prototype::Prototype;
 use crate::serial::Serial;
 
 /// The name of the layer that is the paper's lock.
@@ -38,9 +39,20 @@ pub(crate) enum LogPlace {
     Instant,
 }
 
+/// Driver of a log cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheDriver {
+    Ours,
+    /// See [`Prototype::new`].
+    Paper {
+        sync_to_data: bool,
+    },
+}
+
 /// A log cache before the disk.
 #[derive(Clone, Debug)]
 pub(crate) struct CacheSetup {
+    pub driver: CacheDriver,
     pub config: LogCacheConfig,
     pub log_bytes: u64,
     pub segment_bytes: u32,
@@ -242,7 +254,7 @@ impl Setup {
         }
         let mut driver = VirtualDriver::new(devices);
         let geometries = driver.geometries();
-        if let Some(cache) = &self.cache {
+        if let Some(cache) = self.cache.as_ref().filter(|cache| cache.driver == CacheDriver::Ours) {
             driver = self.format(cache, driver)?;
         }
         let mut rig = self.start(driver, &geometries)?;
@@ -273,7 +285,11 @@ impl Setup {
                 root = builder.layer("read-ahead", Box::new(ReadAhead::new(read_ahead)), &[root]);
             }
             let log = self.profiled(&mut builder, LOG_PROFILE, log);
-            root = builder.layer("cache", Box::new(LogCache::new(config)), &[log, root]);
+            let layer: Box<dyn Layer> = match cache.driver {
+                CacheDriver::Ours => Box::new(LogCache::new(config)),
+                CacheDriver::Paper { sync_to_data } => Box::new(Prototype::new(config, sync_to_data)),
+            };
+            root = builder.layer("cache", layer, &[log, root]);
             cache_index = Some(index(root));
             if cache.lock {
                 root = builder.layer(LOCK, Box::new(Serial::default()), &[root]);

@@ -6,7 +6,7 @@ use dcd_sim::workloads::NUser;
 
 use super::prelude::*;
 use crate::clients::{Load, work};
-use crate::configurations::{LOG_BYTES, paper};
+use crate::configurations::{LOG_BYTES, like_paper, paper};
 use crate::nuser::{self, PHASES};
 use crate::rig::{CacheSetup, Setup};
 
@@ -33,8 +33,6 @@ fn benchmarked(name: &str) -> Option<CacheSetup> {
     let mut cache = paper();
     if name == "compaction" || name == "both" {
         cache.config.compact = true;
-        // A record has as many entries as its header holds, and compaction stays within one.
-        cache.log_block_bytes = 4096;
     }
     cache.lock = name != "finer concurrency" && name != "both";
     (name != "plain").then_some(cache)
@@ -72,7 +70,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         }));
     }
     for log_bytes in settings.sizes("logs")? {
-        let setup = setup(Some(CacheSetup { log_bytes, ..paper() }))?;
+        let setup = setup(Some(CacheSetup { log_bytes, ..like_paper() }))?;
         points.push(Point::new(recovery(log_bytes), move || recover(setup, log_bytes, seed)));
     }
     Ok(points)

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use crate::clients::{Load, work};
-use crate::configurations::{LOG_BYTES, paper};
+use crate::configurations::{LOG_BYTES, like_paper};
 use crate::rig::Setup;
 
 const PARTS: [(&str, &str); 4] = [
@@ -26,7 +26,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 }
 
 fn measure(drive: String, log_bytes: u64, requests: u64, seed: u64) -> Result<Sample, LabError> {
-    let mut cache = paper();
+    let mut cache = like_paper();
     cache.log_bytes = log_bytes;
     let destage = cache.config.destage_memory;
     let setup = Setup { data_first: log_bytes, cache: Some(cache), ..Setup::plain(drive) };

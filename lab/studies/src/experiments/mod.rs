@@ -20,7 +20,6 @@ mod dcd_nuser;
 mod dcd_physical;
 mod dcd_rawwrite;
 mod dcd_requests;
-mod dcd_room;
 mod nv_allocate;
 mod nv_one_threshold;
 mod nv_piggyback;
@@ -57,7 +56,6 @@ macro_rules! registry {
 pub static REGISTRY: LazyLock<Vec<&'static Experiment>> = LazyLock::new(|| {
     registry! {
         dcd_nuser
-        dcd_room
         dcd_rawwrite
         dcd_bound
         dcd_latency
