@@ -13,6 +13,7 @@ use dcd_stack::StackFile;
 use serde_json::{Value, json};
 
 use crate::advice::Advised;
+use crate::commands::Offered;
 use crate::failure::Failure;
 use crate::session::devices::patiently;
 
@@ -213,6 +214,10 @@ pub fn stack_name(file: &Path) -> Option<String> {
 pub fn stack_files() -> Vec<PathBuf> {
     files(&stacks_dir(), "toml")
 }
+
+/// The names of the stacks in /etc/dcd, which complete a STACK.
+pub const STACK_NAMES: Offered =
+    ("STACK", || stack_files().iter().filter_map(|file| stack_name(file)).collect());
 
 /// Control sockets that may exist. Stack files that cannot be read are skipped: "dcd doctor" reports them.
 fn sockets(stacks: &Path, sockets: &Path) -> BTreeSet<PathBuf> {

@@ -5,11 +5,12 @@ mod external;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use dcd_cli::{Failure, GUIDES, Program, cli::Cli};
+use dcd_cli::{Failure, GUIDES, Program, STACK_NAMES, cli::Cli};
 
 fn main() -> ExitCode {
     dcd_io::ignore_file_size_signal();
     dcd_cli::messages::abort_on_panic();
+    dcd_cli::complete(Cli::command, &[STACK_NAMES]);
     let done = match external::command() {
         Some(command) => Err(external::run(command)),
         None => {

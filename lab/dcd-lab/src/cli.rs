@@ -93,7 +93,7 @@ Examples:
 pub struct StudyRun {
     /// An experiment, a group (A: the DCD device driver, B: the write cache in NVRAM, C: disk built-in
     /// caches, D: RAID-5), or all
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "EXPERIMENT")]
     pub name: String,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -122,7 +122,7 @@ Examples:
   dcd study show --out results --doc experiments.md")]
 pub struct StudyShow {
     /// An experiment; all that were run if not given
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "EXPERIMENT")]
     pub name: Option<String>,
     /// Directory of the results
     #[arg(long, value_name = "DIR", default_value = "lab-results")]

@@ -27,8 +27,14 @@ use std::process::ExitCode;
 use crate::cli::Cli;
 use crate::failure::Failure;
 
+const DRIVES: dcd_cli::Offered = ("DRIVE", || dcd_model::drive::names().map(String::from).collect());
+const EXPERIMENTS: dcd_cli::Offered = ("EXPERIMENT", || {
+    dcd_studies::experiments::REGISTRY.iter().map(|experiment| experiment.name.to_owned()).collect()
+});
+
 fn main() -> ExitCode {
     dcd_io::ignore_file_size_signal();
     dcd_model::register_kinds();
+    dcd_cli::complete(Cli::command_line, &[dcd_cli::STACK_NAMES, DRIVES, EXPERIMENTS]);
     dcd_cli::end(commands::run(Cli::read().command), Failure::exit_code)
 }

@@ -39,6 +39,7 @@ use dcd_engine::{Extent, Nanos};
 use crate::cli::Command;
 use crate::failure::Failure;
 
+pub use completions::{Offered, complete};
 pub use man::{GUIDES, Guide};
 
 /// The differences between the two programs that have these commands.
@@ -84,7 +85,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Writeback(args) => writeback::run(&args),
         Command::Mark(args) => mark::run(&args),
         Command::StackFile(_) => stack_file::run(),
-        Command::Completions(args) => completions::run(&args, (program.command)()),
+        Command::Completions(args) => completions::run(&args, &(program.command)()),
         Command::Man(args) => man::run(&args, program),
         Command::Udev(args) => udev::run(&args),
     }

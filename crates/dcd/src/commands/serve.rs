@@ -44,6 +44,7 @@ use crate::session::serving::server::{Announce, Served};
 use crate::session::serving::watch::StartWatch;
 use crate::session::site::Site;
 use crate::session::start;
+use crate::session::system::{DEVICES_ARE_HIDDEN, hides_devices};
 use crate::session::take_over;
 
 pub fn run(args: &Serve) -> Result<(), Failure> {
@@ -268,6 +269,9 @@ fn protect(quiet: bool) {
     let protection = protect_process();
     if quiet {
         return;
+    }
+    if hides_devices(Path::new("/")) {
+        warnln!("dcd: /sys/dev/block is empty: {DEVICES_ARE_HIDDEN}");
     }
     for (what, needs, done) in [
         ("PR_SET_IO_FLUSHER", "CAP_SYS_RESOURCE", protection.io_flusher),

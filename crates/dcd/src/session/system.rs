@@ -8,6 +8,15 @@ use dcd_engine::log_cache::WriteRoute;
 use dcd_io::is_in_memory;
 use dcd_stack::{DeclaredDevice, DeviceSource, LayerKind, StackFile};
 
+/// What to do where `hides_devices`.
+pub const DEVICES_ARE_HIDDEN: &str = "a container hides the disks' names, so a disk is recognised by its content alone; run it with \
+     --security-opt unmask=/sys/dev/block (Podman)";
+
+/// True if the directory by which block devices are identified is there, and shows none of them.
+pub fn hides_devices(root: &Path) -> bool {
+    fs::read_dir(root.join("sys/dev/block")).is_ok_and(|mut devices| devices.next().is_none())
+}
+
 /// Mount points from which the machine, and dcd on it, is started. They cannot be on a stack: it is not served yet at that time.
 pub const SYSTEM: [&str; 8] = ["/", "/usr", "/etc", "/boot", "/boot/efi", "/var", "/var/lib", "/var/lib/dcd"];
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::{MIB, Place, dcd, expect, original};
@@ -110,7 +111,8 @@ fn help_completions_and_manual_pages_are_generated() {
     expect(&dcd().arg("--help").output().unwrap(), 0, "Exit codes:");
     expect(&dcd().args(["format", "--help"]).output().unwrap(), 0, "Examples:");
     expect(&dcd().arg("stack-file").output().unwrap(), 0, "ordered-destage");
-    for (shell, part) in [("bash", "complete -F"), ("zsh", "#compdef dcd"), ("fish", "complete -c dcd")] {
+    for (shell, part) in [("bash", "complete -"), ("zsh", "#compdef dcd"), ("fish", "complete --keep-order")]
+    {
         expect(&dcd().args(["completions", shell]).output().unwrap(), 0, part);
     }
     expect(&dcd().arg("man").arg(place.path("man")).output().unwrap(), 0, "");
@@ -164,4 +166,34 @@ fn commands_of_the_laboratory_go_there_or_say_what_to_install() {
     std::os::unix::fs::symlink("/bin/echo", place.path("dcd-lab")).unwrap();
     expect(&run(&["tune", "a b", "--quiet"]), 0, "tune a b --quiet");
     expect(&run(&["tnue"]), 2, "unrecognized subcommand");
+}
+
+#[test]
+fn bash_completes_names_of_stacks_and_settings() {
+    let place = Place::new();
+    fs::create_dir(place.path("etc")).unwrap();
+    for file in ["srv.toml", "srv2.toml", "mail.toml", "notes.txt"] {
+        fs::write(place.path("etc").join(file), "").unwrap();
+    }
+    let offered = |words: &[&str]| {
+        let script = r#"source <(dcd completions bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+            _clap_complete_dcd dcd "${@: -1}" "${@: -2:1}"; printf '%s\n' "${COMPREPLY[@]}""#;
+        let programs = Path::new(env!("CARGO_BIN_EXE_dcd")).parent().unwrap();
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+        let output = Command::new("bash")
+            .args(["-c", script, "bash", "dcd"])
+            .args(words)
+            .env("PATH", path)
+            .env("DCD_STACK_DIR", place.path("etc"))
+            .current_dir(place.dir.path())
+            .output()
+            .unwrap();
+        expect(&output, 0, "");
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(offered(&["stat"]), ["status"]);
+    assert_eq!(offered(&["status", "sr"]), ["srv", "srv2"]);
+    assert_eq!(offered(&["calibrate", "--store", "ma"]), ["mail"]);
+    assert_eq!(offered(&["serve", "./et"]), ["./etc/"], "a path is good, too");
+    assert_eq!(offered(&["set", "srv", "high-m"]), ["high-mark"]);
 }

@@ -3,6 +3,8 @@
 use dcd_io::DriverError;
 use dcd_serve::ublk::{RunningKernel, available, features, flag_names, missing_flags};
 
+use crate::session::system::{DEVICES_ARE_HIDDEN, hides_devices};
+
 use super::{Finding, Machine, Severity};
 
 /// A version of Linux: major and minor.
@@ -64,8 +66,8 @@ const KNOWN: [Known; 5] = [
     },
 ];
 
-/// Examines the kernel. `wants_ublk`: a stack is served by ublk.
-pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
+/// Examines the kernel. `wants_ublk`: a stack is served by ublk. `wants_device`: clients need a block device of this machine.
+pub fn findings(machine: &Machine, wants_ublk: bool, wants_device: bool) -> Vec<Finding> {
     let release = machine.release();
     let mut findings = vec![io_uring(&release)];
     let ublk = ublk(machine, wants_ublk);
@@ -83,7 +85,12 @@ pub fn findings(machine: &Machine, wants_ublk: bool) -> Vec<Finding> {
     findings.extend(modules);
     if !ways {
         let found = "no block device can be made: neither ublk, nor nbd, nor FUSE with loop is available";
-        findings.push(Finding::new(Severity::Bad, "front-ends", found).with("load one of these modules"));
+        let level = if wants_device { Severity::Bad } else { Severity::Note };
+        findings.push(Finding::new(level, "front-ends", found).with("load one of these modules"));
+    }
+    if hides_devices(&machine.root) {
+        findings
+            .push(Finding::new(Severity::Note, "disks", "/sys/dev/block is empty").with(DEVICES_ARE_HIDDEN));
     }
     let protection = dcd_io::protect_process();
     findings.push(protected("IO_FLUSHER", "CAP_SYS_RESOURCE", protection.io_flusher));
@@ -198,6 +205,7 @@ fn protected(what: &str, needs: &str, done: std::io::Result<()>) -> Finding {
 mod tests {
     use super::super::tests::Made;
     use super::*;
+    use std::fs;
 
     fn made(release: &str, version: &str) -> Made {
         Made::new(&[("/proc/sys/kernel/osrelease", release), ("/proc/version", version)])
@@ -253,12 +261,23 @@ mod tests {
     fn a_machine_without_any_way_to_a_block_device_is_bad() {
         let made = made("6.12.1", "Linux");
         let bad = |made: &Made| {
-            let all = findings(&made.machine, false);
+            let all = findings(&made.machine, false, true);
             all.iter().any(|finding| finding.about == "front-ends" && finding.level == Severity::Bad)
         };
         assert!(bad(&made));
         made.write("/dev/fuse", "");
         assert!(bad(&made), "there is no loop");
+        let of =
+            |about: &str| findings(&made.machine, false, true).iter().any(|finding| finding.about == about);
+        assert!(!of("disks"));
+        fs::create_dir_all(made.machine.path("/sys/dev/block")).unwrap();
+        assert!(of("disks"), "a container hides the devices");
+        made.write("/sys/dev/block/8:0", "");
+        assert!(!of("disks"));
+        let without = findings(&made.machine, false, false);
+        assert!(
+            without.iter().all(|finding| finding.about != "front-ends" || finding.level == Severity::Note)
+        );
         made.write("/dev/loop-control", "");
         assert!(!bad(&made));
     }

@@ -95,7 +95,9 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
         })
         .collect();
     let readable = || files.iter().filter_map(|(_, file)| file.as_ref().ok());
-    let mut findings = kernel::findings(&machine, readable().any(|file| file.serve.ublk.is_some()));
+    let wants_device = readable().next().is_none() || readable().any(|file| file.serve.nbd.is_empty());
+    let wants_ublk = readable().any(|file| file.serve.ublk.is_some());
+    let mut findings = kernel::findings(&machine, wants_ublk, wants_device);
     findings.extend(fstab::findings(&machine));
     findings.extend(all_stale().into_iter().map(|(stack, name)| {
         Finding::new(
