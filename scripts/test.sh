@@ -48,6 +48,8 @@ sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"profile":{[^}]*"test":true
 { grep -E '/(dcd_crash|dcd_sim|dcd_trace|program)-[^/]*$' "$built.tests" || true; grep -vE '/(dcd_crash|dcd_sim|dcd_trace|program)-[^/]*$' "$built.tests"; } > "$built.order"
 # Names of passing tests are left out.
 noise='^(test .* \.\.\. ok|running [0-9]+ tests?|)$'
+# Of each test with forged bytes.
+export BOLERO_RANDOM_TEST_TIME_MS=${BOLERO_RANDOM_TEST_TIME_MS:-30000}
 export noise log RUST_TEST_THREADS=3
 run_binary() { # DIRECTORY EXECUTABLE
     local out status=0

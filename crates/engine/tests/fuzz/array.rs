@@ -1,4 +1,4 @@
-//! An array of three members with a journal, in memory.
+//! Devices in memory; an array of three of them with a journal.
 
 use dcd_engine::raid::offline::create;
 use dcd_engine::raid::{Level, RaidConfig, RaidLayer};
