@@ -8,7 +8,7 @@ use dcd_engine::log_cache::WriteRoute;
 use dcd_io::is_in_memory;
 use dcd_stack::{DeclaredDevice, DeviceSource, LayerKind, StackFile};
 
-/// What to do where `hides_devices`.
+/// Advice where `hides_devices`.
 pub const DEVICES_ARE_HIDDEN: &str = "a container hides the disks' names, so a disk is recognised by its content alone; run it with \
      --security-opt unmask=/sys/dev/block (Podman)";
 
