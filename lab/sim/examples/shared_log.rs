@@ -1,7 +1,8 @@
 //! Measures a log that four data disks share beside four stacks with a quarter of the log each, in virtual time: random writes of 4 KiB,
 //! each with a flush, on all disks at once. The logs of the four stacks are partitions of the same SSD.
 //!
-//! `cargo run --release -p dcd-sim --example shared_log`
+//! `cargo run --release -p dcd-sim --example shared_log`; an argument is the mean time between an answer and the client's next request, in
+//! microseconds.
 
 #[allow(dead_code)] // Each program uses a part of it.
 mod common;
@@ -27,8 +28,8 @@ const DATA_SECTORS: u64 = 512 * MIB;
 const QUARTER_SECTORS: u64 = FIRST_SEGMENT_SECTOR + 64 * MIB;
 /// Writes to each disk: they fit a quarter of the log, so nothing waits for a spinning disk.
 const WRITES: usize = 6000;
-/// Time between an answer and the client's next request.
-const THINKS: Nanos = Nanos::from_micros(20);
+/// Mean time between an answer and the client's next request, in microseconds.
+const THINKS: u64 = 20;
 
 /// An SSD of which each channel does one request at a time. A flush begins when earlier writes and flushes have ended, and a durable write
 /// is a write and a flush. (The numbers are those of `scripts/peers/modelled`.)
@@ -163,14 +164,14 @@ struct SharedLogRun {
 }
 
 /// Runs clients on so many of the disks: each writes a block, waits, flushes, waits, and thinks.
-fn run(logs: usize, flush: Nanos, busy: usize, clients: usize) -> SharedLogRun {
+fn run(logs: usize, flush: Nanos, thinks: Nanos, (busy, clients): (usize, usize)) -> SharedLogRun {
     let Rig { mut stack, mut driver, disks, flushes } = rig(logs, flush);
     let mut rng = SimRng::new(5);
     let (start, before) = (driver.now(), flushes.get());
     let mut begun = vec![start; busy * clients];
     let (mut left, mut times, mut next) = (vec![WRITES / clients; busy * clients], Vec::new(), 0);
     for client in 0..busy * clients {
-        let at = start + Nanos(rng.below(THINKS.0));
+        let at = start + Nanos(rng.below(thinks.0));
         driver.set_alarm(at, client as u64);
     }
     let (count, mut end) = (busy * (WRITES / clients) * clients, start);
@@ -195,7 +196,8 @@ fn run(logs: usize, flush: Nanos, busy: usize, clients: usize) -> SharedLogRun {
             times.push(end.since(begun[client]));
             left[client] -= 1;
             if left[client] > 0 {
-                driver.set_alarm(end + THINKS, client as u64);
+                let thinks = Nanos(rng.range(thinks.0 / 2, thinks.0 * 3 / 2));
+                driver.set_alarm(end + thinks, client as u64);
             }
         }
     }
@@ -210,6 +212,7 @@ fn run(logs: usize, flush: Nanos, busy: usize, clients: usize) -> SharedLogRun {
 }
 
 fn main() {
+    let thinks = std::env::args().nth(1).map_or(THINKS, |text| text.parse().expect("microseconds"));
     println!(
         "| flush of the SSD | busy disks, clients of each | logs | flushes of the SSD for each | writes and flushes a second | 50 % within | 99 % within |"
     );
@@ -218,7 +221,7 @@ fn main() {
         for (busy, clients) in [(1, 1), (1, 4), (DISKS, 1), (DISKS, 4)] {
             for logs in [1, DISKS] {
                 let SharedLogRun { flushes, per_second, p50, p99 } =
-                    run(logs, Nanos::from_micros(flush), busy, clients);
+                    run(logs, Nanos::from_micros(flush), Nanos::from_micros(thinks), (busy, clients));
                 println!(
                     "| {flush} us | {busy}, {clients} | {logs} | {flushes:.2} | {per_second:.0} | {p50} us | {p99} us |"
                 );

@@ -78,9 +78,10 @@ impl Env<'_> {
     /// Writes the filling buffer, whatever is in it.
     pub fn dispatch(&mut self) {
         self.seal();
-        let is_waiting = |first, waiter: &DurableWaiter| waiter.seq >= first && !waiter.written;
-        let waiting = |first| self.queue.waiters().iter().filter(|waiter| is_waiting(first, waiter)).count();
+        let waits = |first: u64, waiter: &DurableWaiter| waiter.waits_after(first - 1);
+        let waiting = |first| self.queue.waiters().iter().filter(|waiter| waits(first, waiter)).count();
         if let Some((first, io)) = self.log.send(self.cx.now, waiting, self.statistics) {
+            self.queue.gathering.sent(self.cx.now);
             self.submit(LOG, Op::LogWrite(first), io);
         }
     }

@@ -18,7 +18,8 @@ impl View<'_> {
             return None;
         }
         let write = self.log.write_at().filter(|_| !self.log.is_writing());
-        [write, self.log.flush_at(), self.mark_at()].iter().flatten().min().copied()
+        let gathered = self.queue.gathering.deadline().filter(|_| write.is_some());
+        [write, gathered, self.log.flush_at(), self.mark_at()].iter().flatten().min().copied()
     }
 
     /// Everything has to become durable, although nobody waits for it.
@@ -66,14 +67,27 @@ impl Env<'_> {
             return;
         }
         if self.log.has_unsent() && !self.log.is_writing() {
-            let waited = self.queue.waiters().iter().any(|waiter| waiter.seq > self.log.sent_seq());
             let due = self.log.write_at().is_some_and(|at| at <= self.cx.now);
-            if waited || due || self.view().hurries(destagers) {
+            if self.has_gathered() || due || self.view().hurries(destagers) {
                 self.dispatch();
             }
         }
         self.maybe_flush_log(destagers);
         self.maybe_release(destagers);
+    }
+
+    /// True if somebody waits for the filling buffer, and it need not be held back for more clients.
+    fn has_gathered(&mut self) -> bool {
+        let (sent, waiters) = (self.log.sent_seq(), self.queue.waiters());
+        let waiting = waiters.iter().filter(|waiter| waiter.seq > sent).count();
+        // Some wait for the write alone, and a rotational log is written when its head comes to a place.
+        let is_told = waiters.iter().any(|waiter| waiter.written && waiter.seq > sent);
+        if waiting == 0 || is_told || self.log.geometry().rotational {
+            self.queue.gathering.rest();
+            return waiting > 0;
+        }
+        let answers = waiters.iter().any(|waiter| !waiter.written && self.log.flush_covers(waiter.seq));
+        !self.queue.gathering.holds(self.cx.now, waiting, answers)
     }
 
     /// Takes a buffer that was written, from its first record on; true when records have become durable with it.
@@ -126,6 +140,7 @@ impl Env<'_> {
     pub fn answer_waiters(&mut self, destagers: &Destagers) {
         let (data, durable) = (&*self.data, self.log.durable_seq());
         let written = self.log.written_seq().max(durable);
+        self.queue.durable(self.cx.now, durable);
         let is_done = |waiter: &DurableWaiter| {
             waiter.seq <= if waiter.written { written } else { durable }
                 && waiter.bypass <= data[waiter.disk].flushed()

@@ -12,7 +12,7 @@
 //! | `index`, `table`, `lost` | where the newest copy of each sector is; copies that cannot be read |
 //! | `log`, `buffers`, `ring` | the log: its records, how far they are durable, which segments are in use |
 //! | `answers` | records in memory that outlives the process |
-//! | `commit` | durability: group commits, and requests that wait for them |
+//! | `commit`, `gather` | durability: group commits, and requests that wait for them; how long a record waits for more of them |
 //! | `tail` | which segments are free; superblocks |
 //! | `stop`, `clean` | drains and the clean stop |
 //! | `rotation`, `places` | where a record goes on a rotational log; what is free in the head's segment |
@@ -59,6 +59,9 @@ pub mod format;
 mod freed;
 #[cfg(test)]
 mod freed_tests;
+mod gather;
+#[cfg(test)]
+mod gather_tests;
 #[cfg(test)]
 mod hostile_tests;
 mod index;

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::format::EntryKind;
+use super::gather::Gathering;
 use crate::layer::{Durability, Io, IoResult, RequestId};
 use crate::{Buf, Extent, LINE_SECTORS, Nanos, SECTOR_BYTES};
 
@@ -116,6 +117,13 @@ pub struct DurableWaiter {
     pub result: IoResult,
 }
 
+impl DurableWaiter {
+    /// True if a record after this one has to be durable.
+    pub const fn waits_after(&self, seq: u64) -> bool {
+        !self.written && self.seq > seq
+    }
+}
+
 /// The clients of a data disk.
 #[derive(Default)]
 struct DiskClients {
@@ -133,6 +141,7 @@ struct DiskClients {
 pub struct Queue {
     arrivals: u64,
     waiters: Vec<DurableWaiter>,
+    pub gathering: Gathering,
     delayed: BTreeMap<(Nanos, u64), (RequestId, IoResult)>,
     delayed_count: u64,
     clients: Vec<DiskClients>,
@@ -147,6 +156,7 @@ impl Queue {
         Queue {
             arrivals: 0,
             waiters: Vec::new(),
+            gathering: Gathering::default(),
             delayed: BTreeMap::new(),
             delayed_count: 0,
             clients: (0..disks).map(|_| DiskClients::default()).collect(),
@@ -314,6 +324,12 @@ impl Queue {
 
     pub fn waiters(&self) -> &[DurableWaiter] {
         &self.waiters
+    }
+
+    /// Notes that the log is durable up to a record.
+    pub fn durable(&mut self, now: Nanos, seq: u64) {
+        let waits = |after| self.waiters.iter().filter(|waiter| waiter.waits_after(after)).count();
+        self.gathering.durable(now, seq, waits);
     }
 
     /// Takes out the waiters that `is_taken` selects.
