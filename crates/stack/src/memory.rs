@@ -1,8 +1,8 @@
 //! Computes the RAM that a stack takes.
 
 use dcd_engine::LINE_BYTES;
-use dcd_engine::log_cache::Reads;
 use dcd_engine::log_cache::table::LookupTable;
+use dcd_engine::log_cache::{LogCacheConfig, Reads};
 
 use crate::device::DeviceSource;
 use crate::file::StackFile;
@@ -23,8 +23,8 @@ impl StackFile {
     pub fn layers_memory_bytes(&self) -> u64 {
         let layers = self.layers.iter().map(|layer| match &layer.kind {
             LayerKind::LogCache { log, config, .. } => {
-                // As much again for reading the log.
-                let buffers = 2 * config.destage_memory as u128;
+                let reads = config.destage_depth as u128 * LogCacheConfig::READ_BYTES_MAX as u128;
+                let buffers = config.destage_memory as u128 + reads;
                 let lines = u128::from(self.stated_bytes(&log.text)) / u128::from(LINE_BYTES);
                 let ghosts = if config.reads == Reads::Keep { lines } else { 0 };
                 let table = lines * u128::from(LookupTable::LINE_RAM_BYTES) + ghosts;

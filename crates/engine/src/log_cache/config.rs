@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::destage::contiguity::{Contiguity, Strides};
+use crate::destage::how;
 pub use crate::destage::how::HowPolicy;
 pub use crate::destage::what::WhatPolicy;
 pub use crate::destage::when::WhenPolicy;
-use crate::{Extent, Nanos, Planted, SECTOR_BYTES};
+use crate::{Extent, LINE_SECTORS, Nanos, Planted, SECTOR_BYTES};
 
 /// The `promise` setting: which writes survive a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,6 +279,9 @@ impl Default for LogCacheConfig {
 }
 
 impl LogCacheConfig {
+    /// Maximum size of a buffer in which destaging reads the log, without the log's own blocks. There are `destage_depth` of them.
+    pub const READ_BYTES_MAX: usize = ((how::MERGE_SECTORS_MAX + LINE_SECTORS) * SECTOR_BYTES) as usize;
+
     /// Takes over those settings that can change while the cache serves.
     pub fn change(&mut self, to: &LogCacheConfig) {
         self.delay_max = to.delay_max;

@@ -3,7 +3,7 @@
 use super::answers::Taken;
 use super::carry_forward::CarryForward;
 use super::data_disk::DiskStanding;
-use super::destager::{Destager, Destagers, Wait};
+use super::destager::{Destager, Destagers, ReadBuffers, Wait};
 use super::disk_change::DiskChange;
 use super::disks::{AddressSpace, DataDisks};
 use super::env::{DiskView, Env, Op, View, is_at_rest};
@@ -43,6 +43,7 @@ pub struct Core {
     reads: OpenReads,
     pub queue: Queue,
     wear: Wear,
+    pub destage_reads: ReadBuffers,
     pub destagers: Destagers,
     pub keep: Keep,
     carry_forward: CarryForward,
@@ -82,6 +83,7 @@ impl Core {
         keep: Keep,
     ) -> Core {
         let queue = Queue::new(data.space().count());
+        let destage_reads = ReadBuffers::new(&config, log.superblock());
         let mut core = Core {
             now: Nanos::ZERO,
             config,
@@ -92,6 +94,7 @@ impl Core {
             reads: OpenReads::default(),
             queue,
             wear: Wear::default(),
+            destage_reads,
             destagers,
             keep,
             carry_forward: CarryForward::default(),
@@ -183,8 +186,21 @@ impl Core {
     /// The parts that act, and all that they work with.
     fn parts<'a>(&'a mut self, cx: &'a mut Cx) -> CoreParts<'a> {
         let (life, destaged_seq) = (self.stop.life(), self.destagers.destaged_seq());
-        let Core { config, log, data, index, queue, wear, ops, statistics, .. } = self;
-        let env = Env { config, log, data, index, queue, wear, life, destaged_seq, ops, statistics, cx };
+        let Core { config, log, data, index, queue, wear, destage_reads, ops, statistics, .. } = self;
+        let env = Env {
+            config,
+            log,
+            data,
+            index,
+            queue,
+            wear,
+            destage_reads,
+            life,
+            destaged_seq,
+            ops,
+            statistics,
+            cx,
+        };
         let Core {
             destagers,
             keep,
@@ -424,6 +440,7 @@ impl CoreParts<'_> {
     /// Goes on with destaging as far as it may.
     fn destage(&mut self) {
         self.env.queue.settle();
+        self.env.destage_reads.grow(self.env.config.destage_depth);
         let disks = self.env.data.space().count();
         // Writes that go on may let another disk destage.
         while (0..disks).any(|disk| self.destage_to(disk)) && disks > 1 {}

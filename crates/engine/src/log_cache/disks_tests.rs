@@ -341,8 +341,28 @@ fn disks_share_the_memory_for_destaging() {
     let config = LogCacheConfig { destage_memory: 1 << 20, ..quiet() };
     let bytes = |disks| {
         let steps = Steps::over(disks, 16, config.clone()).expect("it starts");
+        assert_eq!(steps.core.destage_reads.count(), config.destage_depth);
         steps.core.destagers.iter().map(super::destager::Destager::memory_bytes).sum::<usize>()
     };
     assert_eq!(bytes(1), 1 << 20);
     assert_eq!(bytes(4), 1 << 20);
+}
+
+/// While the reads of one disk have all buffers, the others wait; each end of a read lets them go on.
+#[test]
+fn disks_take_the_buffers_for_reads_of_the_log_in_turn() {
+    for destage_depth in [1, 2] {
+        let mut steps = three(LogCacheConfig { destage_depth, ..quiet() });
+        (0..3).for_each(|line| write_all(&mut steps, 1000 * line));
+        steps.flush();
+        steps.hold = Box::new(|port, io| port == LOG && matches!(io, Io::Read { .. }));
+        steps.control(Control::Drain);
+        while steps.core.index.is_dirty() {
+            assert!((1..=destage_depth).contains(&steps.held.len()), "{} reads", steps.held.len());
+            steps.carry_out(0);
+            steps.settle();
+            steps.wait(1);
+        }
+        assert_eq!(on_disks(&mut steps, 2000), [10, 11, 12]);
+    }
 }

@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use super::LogCacheConfig;
 use super::data_disk::DataDisk;
+use super::destager::ReadBuffers;
 use super::disks::{AddressSpace, DataDisks};
 use super::index::Index;
 use super::log::Log;
@@ -153,6 +154,7 @@ pub struct Env<'a> {
     pub index: &'a mut Index,
     pub queue: &'a mut Queue,
     pub wear: &'a mut Wear,
+    pub destage_reads: &'a mut ReadBuffers,
     pub life: Lifecycle,
     /// Records before this one are destaged, with ordered destage.
     pub destaged_seq: Option<u64>,

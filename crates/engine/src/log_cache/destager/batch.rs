@@ -121,7 +121,6 @@ impl Destager {
 
     /// Decides whether destaging may go on now, and remembers the answer. Runs after every event.
     pub fn start(&mut self, view: &DiskView) -> Wait {
-        self.room.grow_reads(view.config.destage_depth);
         let marks = [view.config.high_mark, view.config.low_mark];
         let [high, low] = marks.map(|mark| f64::from(mark) / 100.0);
         self.triggered = when::hysteresis(self.triggered, view.log.ring().utilisation(), high, low);

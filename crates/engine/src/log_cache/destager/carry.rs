@@ -15,7 +15,12 @@ use crate::{Buf, Lba, SECTOR_BYTES, byte_offset};
 impl Destager {
     fn may_send(&self, port: Port, env: &Env) -> bool {
         self.flights.len()
-            < self.patience.depth_on(port, &env.view().of(self.disk)).min(self.room.reads_count())
+            < self.patience.depth_on(port, &env.view().of(self.disk)).min(env.destage_reads.count())
+    }
+
+    /// Another disk may have the buffers: one of its reads is in flight then.
+    fn may_read(&self, port: Port, env: &Env) -> bool {
+        env.destage_reads.has_free() && self.may_send(port, env)
     }
 
     fn may_write(&mut self, env: &Env) -> bool {
@@ -61,7 +66,7 @@ impl Destager {
     }
 
     pub(super) fn step_read(&mut self, env: &mut Env) {
-        while self.may_send(LOG, env) {
+        while self.may_read(LOG, env) {
             let Some(group) = self.room.groups.pop_front() else { break };
             if group.items().all(|at| self.room.item(self.room.order[at].item).failed) {
                 continue;
@@ -71,14 +76,14 @@ impl Destager {
             }
             env.log.pin(group.segment);
             let extent = env.log.geometry().whole_blocks(group.extent);
-            let buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            let buf = env.destage_reads.take((extent.sectors * SECTOR_BYTES) as usize);
             let read = Log::read(extent.start, buf, group.copy);
             self.send(BatchFlight::Read(group), read, env);
         }
-        while self.room.groups.is_empty() && self.may_send(data_port(self.disk), env) {
+        while self.room.groups.is_empty() && self.may_read(data_port(self.disk), env) {
             let Some(read) = self.room.gap_reads.pop_front() else { break };
             let extent = read.extent;
-            let buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            let buf = env.destage_reads.take((extent.sectors * SECTOR_BYTES) as usize);
             env.statistics.gap_reads += 1;
             self.send(BatchFlight::Gaps(read), Io::Read { at: extent.start, buf }, env);
         }
@@ -102,10 +107,10 @@ impl Destager {
                 self.room.groups.push_back(single);
                 continue;
             };
-            let mut buf = self.room.read_buf((extent.sectors * SECTOR_BYTES) as usize);
+            let mut buf = env.destage_reads.take((extent.sectors * SECTOR_BYTES) as usize);
             assert!(buffer.read(extent.start.0, &mut buf, 0, extent.sectors), "it is in RAM");
             self.fill_runs(&single, extent.start, &buf, env);
-            self.room.give_back(buf);
+            env.destage_reads.give_back(buf);
         }
         true
     }
@@ -261,7 +266,7 @@ impl Destager {
                     }
                     Err(_) => self.read_other_copy(&group, group.first as usize, env),
                 }
-                self.room.give_back(result.buf);
+                env.destage_reads.give_back(result.buf);
             }
             BatchFlight::Gaps(read) => {
                 let room = &mut self.room;
@@ -269,7 +274,7 @@ impl Destager {
                     Ok(()) => room.came_from_disk(&read, &result.buf),
                     Err(_) => room.read_gaps_one_by_one(&read),
                 }
-                room.give_back(result.buf);
+                env.destage_reads.give_back(result.buf);
             }
             BatchFlight::Write(blocks) if result.status.is_err() => {
                 for block in blocks {

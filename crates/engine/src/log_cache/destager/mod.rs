@@ -55,6 +55,7 @@ use choose::Choosing;
 use depth::Patience;
 use ordered::Ordered;
 use rate::Throttle;
+pub use room::ReadBuffers;
 use room::{BatchFlight, Room};
 use sweep::Sweep;
 

@@ -160,12 +160,12 @@ fn a_batch_that_is_held_back_in_its_middle_goes_on_later() {
 #[test]
 fn a_raised_depth_takes_its_memory_one_buffer_at_a_time() {
     let mut steps = Steps::new(100, LogCacheConfig { destage_rate: 0, destage_depth: 1, ..limited() });
-    assert_eq!(steps.core.destagers[0].room.reads_count(), 1);
+    assert_eq!(steps.core.destage_reads.count(), 1);
     let config = LogCacheConfig { destage_rate: 0, destage_depth: 8, ..limited() };
     steps.control(Control::Settings(Box::new(LayerSettings::LogCache(config))));
-    assert!(steps.core.destagers[0].room.reads_count() <= 3);
+    assert!(steps.core.destage_reads.count() <= 3);
     write(&mut steps, 0..20);
-    assert_eq!(steps.core.destagers[0].room.reads_count(), 8);
+    assert_eq!(steps.core.destage_reads.count(), 8);
     steps.drain();
     assert!(!steps.core.index.is_dirty());
 }

@@ -155,10 +155,59 @@ pub struct Room {
     /// Memory for what a window writes. Sectors of a run lie in it as they lie in their lines, so that aligned parts of the disk are
     /// aligned in memory.
     memory: Buf,
-    /// Buffers for reads that are free, and the number of all.
-    reads: Vec<Buf>,
-    reads_count: usize,
     read_bytes: usize,
+}
+
+/// Returns the size of a buffer for reads.
+fn read_bytes(superblock: &LogSuperblock) -> usize {
+    let group_bytes =
+        LogCacheConfig::READ_BYTES_MAX + GROUP_BLOCKS as usize * superblock.log_block_bytes as usize;
+    group_bytes.min(superblock.segment_bytes as usize)
+}
+
+/// Buffers for reads, which the batches of all disks take in turn. A read of the log has a buffer until it ends, so a data disk that hangs
+/// keeps none.
+pub struct ReadBuffers {
+    free: Vec<Buf>,
+    count: usize,
+    bytes: usize,
+}
+
+impl ReadBuffers {
+    pub fn new(config: &LogCacheConfig, superblock: &LogSuperblock) -> ReadBuffers {
+        let (count, bytes) = (config.destage_depth, read_bytes(superblock));
+        ReadBuffers { free: (0..count).map(|_| Buf::zeroed(bytes)).collect(), count, bytes }
+    }
+
+    /// Returns how many operations have buffers for reads.
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    pub const fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Adds a buffer where `destage_depth` was raised: one in each event, so that no event takes long.
+    pub fn grow(&mut self, destage_depth: usize) {
+        if self.count < destage_depth {
+            self.free.push(Buf::zeroed(self.bytes));
+            self.count += 1;
+        }
+    }
+
+    pub fn take(&mut self, bytes: usize) -> Buf {
+        let mut buf = self.free.pop().unwrap_or_else(|| Buf::zeroed(self.bytes.max(bytes)));
+        buf.set_len(bytes);
+        buf
+    }
+
+    /// Takes back a buffer whose content was read and used.
+    pub fn give_back(&mut self, buf: Buf) {
+        if buf.has_room(self.bytes) {
+            self.free.push(buf);
+        }
+    }
 }
 
 impl Room {
@@ -168,9 +217,6 @@ impl Room {
 
         let blocks_max = memory_lines(config).max(LINE_SECTORS as usize);
         let items_max = Room::batch_lines(config, spins).max((segment_bytes / SECTOR_BYTES) as usize);
-        let group_bytes = (how::MERGE_SECTORS_MAX + LINE_SECTORS) * SECTOR_BYTES
-            + GROUP_BLOCKS * u64::from(superblock.log_block_bytes);
-        let read_bytes = group_bytes.min(segment_bytes) as usize;
         let gaps_max = if config.contiguity.is_some() { blocks_max } else { 0 };
         let pieces_max = blocks_max + gaps_max;
         Room {
@@ -192,9 +238,7 @@ impl Room {
             barren: vec![false; segments],
             pieces: vec![0; segments],
             memory: Buf::zeroed(blocks_max * LINE_BYTES as usize),
-            reads: (0..config.destage_depth).map(|_| Buf::zeroed(read_bytes)).collect(),
-            reads_count: config.destage_depth,
-            read_bytes,
+            read_bytes: read_bytes(superblock),
         }
     }
 
@@ -260,32 +304,5 @@ impl Room {
     pub fn window(&mut self, at: usize, bytes: usize) -> Buf {
         self.memory.share();
         self.memory.window(at, bytes)
-    }
-
-    /// Returns how many operations have buffers for reads.
-    pub const fn reads_count(&self) -> usize {
-        self.reads_count
-    }
-
-    /// Adds a buffer for reads where `destage_depth` was raised: one in each event, so that no event takes long.
-    pub fn grow_reads(&mut self, destage_depth: usize) {
-        if self.reads_count < destage_depth {
-            self.reads.push(Buf::zeroed(self.read_bytes));
-            self.reads_count += 1;
-        }
-    }
-
-    /// A buffer for a read.
-    pub fn read_buf(&mut self, bytes: usize) -> Buf {
-        let mut buf = self.reads.pop().unwrap_or_else(|| Buf::zeroed(self.read_bytes.max(bytes)));
-        buf.set_len(bytes);
-        buf
-    }
-
-    /// Takes back a buffer whose content was read and used.
-    pub fn give_back(&mut self, buf: Buf) {
-        if buf.has_room(self.read_bytes) {
-            self.reads.push(buf);
-        }
     }
 }
