@@ -531,6 +531,9 @@ pub struct Detach {
     /// Log-cache layer to detach (default: the only one)
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
+    /// Refused: one disk of a log with several is taken out with "dcd remove STACK --disk NAME"
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub disk: Option<String>,
     /// Go on without legs of the log that are missing and not known to have failed: writes that only they have are lost
     #[arg(long)]
     pub degraded: bool,

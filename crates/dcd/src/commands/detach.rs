@@ -18,6 +18,12 @@ use crate::session::survey::inspect;
 use crate::session::tell::tell_members;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
+    if let Some(disk) = &args.disk {
+        let file = args.file.display();
+        return Err(Failure::Failed(format!(
+            "dcd detach is for all disks of the log together: to take out one, \"dcd remove {file} --disk {disk}\". Nothing was changed"
+        )));
+    }
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     choice.site.asked.degraded_legs = args.degraded;
     choice.site.hold(Purpose::Change);

@@ -73,7 +73,13 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     if let Some(old) = &args.replace {
         refuse_to_replace(old, &choice)?;
         try_first(args, &choice)?;
-        detach::run(&Detach { file: old.to_owned(), layer: None, degraded: false, quiet: false })?;
+        detach::run(&Detach {
+            file: old.to_owned(),
+            layer: None,
+            disk: None,
+            degraded: false,
+            quiet: false,
+        })?;
     }
     if args.force {
         clear_foreign_journal(&choice)?;

@@ -169,6 +169,7 @@ fn a_log_of_several_disks_is_checked_written_back_and_detached_as_a_whole() {
     let server = place.serve();
     write(&place, "mail", 2);
     expect(&server.stop(), 0, "");
+    expect(&place.run("detach", &["--disk", "mail"]), 1, "to take out one, \"dcd remove");
     expect(&place.run("detach", &[]), 0, "160 KiB was written back");
     assert!(bare(&place, "mail") == written(MAIL, 2));
     for disk in ["home", "mail", "pool"] {
