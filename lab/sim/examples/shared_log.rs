@@ -109,7 +109,7 @@ struct Rig {
     flushes: Rc<Cell<u64>>,
 }
 
-/// One log for all disks, or a log for each.
+/// Makes one log for all disks, or a log for each.
 fn rig(logs: usize, flush: Nanos) -> Rig {
     let log_sectors = QUARTER_SECTORS * (DISKS / logs) as u64;
     let mut ssd = MemDisk::instant(Geometry::plain(QUARTER_SECTORS * DISKS as u64));

@@ -17,7 +17,7 @@ const SECTORS: u64 = CONTENT_SECTOR + 64;
 
 #[derive(Debug, TypeGenerator)]
 struct Case {
-    /// Of each of the two copies on each leg.
+    /// Changes of each of the two copies on each leg.
     labels: [[Vec<Forged>; 2]; 2],
     degraded: bool,
     #[generator(0..8_u8)]
