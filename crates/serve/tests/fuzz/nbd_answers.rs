@@ -63,7 +63,7 @@ fn a_server_that_sends_anything_never_ends_its_client() {
             asked -= client.take_ended().len();
             client.outgoing(0).clear();
         }
-        // What has not ended ends so.
+        // A client that gives up ends all that it still waits for.
         client.lost();
         client.give_up();
         assert_eq!(asked, client.take_ended().len());
