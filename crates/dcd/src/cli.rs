@@ -1,7 +1,7 @@
 //! Every command and flag. The parser, `--help`, the completions and the manual pages all come from here.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -534,12 +534,33 @@ pub struct Detach {
     /// Refused: one disk of a log with several is taken out with "dcd remove STACK --disk NAME"
     #[arg(long, value_name = "NAME", hide = true)]
     pub disk: Option<String>,
+    /// Data disk of several that is gone for good: the others are written back and detached. Can be repeated
+    #[arg(long, value_name = "NAME")]
+    pub gone: Vec<String>,
+    /// Discard acknowledged writes that only the log has for a disk that is gone (with --gone)
+    #[arg(long, requires = "gone")]
+    pub force: bool,
     /// Go on without legs of the log that are missing and not known to have failed: writes that only they have are lost
     #[arg(long)]
     pub degraded: bool,
     /// Print only errors, no progress
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+impl Detach {
+    /// Detaches the only cache of a stack, and says how far it is.
+    pub fn of(file: &Path) -> Detach {
+        Detach {
+            file: file.to_owned(),
+            layer: None,
+            disk: None,
+            gone: Vec::new(),
+            force: false,
+            degraded: false,
+            quiet: false,
+        }
+    }
 }
 
 /// The log that an offline command looks at.

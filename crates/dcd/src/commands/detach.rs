@@ -5,7 +5,9 @@ use dcd_engine::log_cache::offline::{RescueOptions, rescue};
 use dcd_stack::HumanBytes;
 
 use crate::cli::Detach;
+use crate::commands::one_disk;
 use crate::commands::rescue::unwritten;
+use crate::control::not_served;
 use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::choice::CacheChoice;
@@ -14,7 +16,7 @@ use crate::session::judge::{CacheSeen, judge_cache};
 use crate::session::machine;
 use crate::session::open::{OpenedCache, mark, open_log};
 use crate::session::record::{AttachmentState, DiskRecord, LogSeen, RecordSeen, told_as};
-use crate::session::survey::inspect;
+use crate::session::survey::{inspect, why_missing};
 use crate::session::tell::tell_members;
 
 pub fn run(args: &Detach) -> Result<(), Failure> {
@@ -27,10 +29,11 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     choice.site.asked.degraded_legs = args.degraded;
     choice.site.hold(Purpose::Change);
-    let choices = choice.of_disks();
+    let gone_disks = gone_disks(&choice, &args.gone)?;
+    let mut choices = choice.of_disks();
+    choices.retain(|own| !gone_disks.iter().any(|gone| gone.disk == own.disk));
     let looked = choices.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
     let seen = &looked[0].0.log;
-    let gone: Vec<Vec<u64>> = looked.iter().map(|(cache, _)| gone(cache)).collect();
     let mut whys = Vec::new();
     for (cache, record) in &looked {
         if let (Some(_), Some(recorded)) = (record, &cache.record) {
@@ -39,19 +42,20 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     }
     if let (Some(why), true) = (whys.first(), whys.len() == looked.len()) {
         if marks_first(&looked) {
+            let amount = "all that the log has";
+            gone_disks.iter().try_for_each(|gone| admit_loss(args, gone, amount))?;
             mark(&mut open_log(&choice, Purpose::Change)?, LogState::Detached)?;
         }
-        for ((choice, (_, record)), gone) in choices.iter().zip(&looked).zip(&gone) {
-            let record = record.as_ref().expect("each was looked at");
-            record.remove()?;
-            tell_members(&choice.site, &choice.data, record, gone)?;
-        }
+        forget(&choices, &looked)?;
         return done(args, &format!("{why}. {}", never_again(&choice, seen)));
     }
     for (choice, (cache, _)) in choices.iter().zip(&looked) {
         judge_cache(choice, cache, machine::this(), &choice.site.asked)?;
     }
     say_so_when_interrupted();
+    if !gone_disks.is_empty() {
+        return without(args, choice, &gone_disks, &choices, &looked);
+    }
     let mut opened = OpenedCache::open(&choice, Purpose::Change)?;
     let mut progress = Progress::new(args.quiet);
     let report = rescue(&mut opened.log, &mut opened.data, RescueOptions::default(), &mut |seen| {
@@ -69,20 +73,107 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
              To list that data: \"dcd rescue --list\". To discard it: \"dcd rescue --force\""
         )));
     }
-    // The log is marked first: with the record gone first, a crash would leave a log that looks in use.
+    // The log is marked first: with the records gone first, a crash would leave a log that looks in use.
     mark(&mut opened.log, LogState::Detached)?;
-    let OpenedCache { log, data, records, .. } = opened;
-    for record in records.iter().flatten() {
-        record.remove()?;
-    }
-    drop((log, data));
-    for ((choice, record), gone) in choices.iter().zip(&records).zip(&gone) {
-        if let Some(record) = record {
-            tell_members(&choice.site, &choice.data, record, gone)?;
-        }
-    }
+    drop(opened);
+    forget(&choices, &looked)?;
     let written = HumanBytes(report.written_bytes + report.zeroed_bytes);
     done(args, &format!("{written} was written back. {}", never_again(&choice, seen)))
+}
+
+/// Data disks that are gone for good, as the user says. Refuses one that is there.
+fn gone_disks(choice: &CacheChoice, names: &[String]) -> Result<Vec<CacheChoice>, Failure> {
+    if !names.is_empty() {
+        not_served(&choice.site, "detach")?;
+    }
+    let found = |name: &String| {
+        let own = one_disk::find(choice, name)?;
+        match why_missing(&own)? {
+            Some(_) => Ok(own),
+            None => Err(Failure::refused(
+                format!("data disk \"{name}\" is there"),
+                format!(
+                    "\"dcd remove {} --disk {name}\" writes back what the log has for it, and takes it out. Nothing was changed",
+                    choice.site.path.display()
+                ),
+            )),
+        }
+    };
+    let found = names.iter().map(found).collect::<Result<Vec<_>, Failure>>()?;
+    if !found.is_empty() && choice.disks().iter().all(|disk| is_without(choice, &found, disk)) {
+        return Err(Failure::refused(
+            "all data disks are gone",
+            "reconnect them. If they are lost, so is what the log has for them: \"dcd format --force\" makes a new log for other disks",
+        ));
+    }
+    Ok(found)
+}
+
+fn is_without(choice: &CacheChoice, gone: &[CacheChoice], disk: &String) -> bool {
+    choice.site.is_free_place(disk) || gone.iter().any(|gone| gone.data == *disk)
+}
+
+/// Refuses to lose what only the log has for a disk that is gone, unless the user has accepted that.
+fn admit_loss(args: &Detach, gone: &CacheChoice, amount: &str) -> Result<(), Failure> {
+    if args.force {
+        return Ok(());
+    }
+    let (stack, name) = (args.file.display(), &gone.data);
+    Err(Failure::refused(
+        format!(
+            "{amount} for \"{name}\" would be lost: the disk is missing, and these are acknowledged writes"
+        ),
+        format!(
+            "reconnect it, or correct its path in the stack file, and leave out --gone: nothing is lost then. If it is gone for good: \"dcd detach \
+             {stack} --gone {name} --force\""
+        ),
+    ))
+}
+
+/// Detaches the disks that are there, by a start of the cache without those that are gone.
+fn without(
+    args: &Detach,
+    mut choice: CacheChoice,
+    gone: &[CacheChoice],
+    others: &[CacheChoice],
+    looked: &[(CacheSeen, Option<DiskRecord>)],
+) -> Result<(), Failure> {
+    choice.site.asked.degraded_disks = true;
+    gone.iter().for_each(|gone| choice.site.file.leave_out_disk(&gone.data));
+    let (before, after, why) = one_disk::drained_by_a_start(&choice)?;
+    others.iter().try_for_each(|own| one_disk::refuse_undrained(own, &after[own.disk], why.clone()))?;
+    let mut lost = 0;
+    for gone in gone {
+        let bytes = after[gone.disk].dirty_bytes;
+        if bytes > 0 {
+            admit_loss(args, gone, &HumanBytes(bytes).to_string())?;
+        }
+        lost += bytes;
+    }
+    // The log is marked first, as below.
+    mark(&mut open_log(&choice, Purpose::Change)?, LogState::Detached)?;
+    forget(others, looked)?;
+    let written = HumanBytes(others.iter().map(|own| before[own.disk].dirty_bytes).sum());
+    let lost = match lost {
+        0 => "nothing was lost".to_owned(),
+        bytes => format!("{} for the disks that are gone were lost", HumanBytes(bytes)),
+    };
+    let how = format!("{written} was written back, and {lost}. {}", never_again(&choice, &looked[0].0.log));
+    done(args, &how)
+}
+
+/// Removes the records of disks whose log is marked as out of use.
+fn forget(choices: &[CacheChoice], looked: &[(CacheSeen, Option<DiskRecord>)]) -> Result<(), Failure> {
+    let recorded = || {
+        choices.iter().zip(looked).filter_map(|(own, (cache, record))| Some((own, cache, record.as_ref()?)))
+    };
+    for (_, _, record) in recorded() {
+        record.remove()?;
+    }
+    for (own, cache, record) in recorded() {
+        tell_members(&own.site, &own.data, record, &gone(cache))?;
+    }
+    Ok(())
 }
 
 /// The caches that the members of an array, if the disk is one, name and have to forget.

@@ -73,13 +73,7 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     if let Some(old) = &args.replace {
         refuse_to_replace(old, &choice)?;
         try_first(args, &choice)?;
-        detach::run(&Detach {
-            file: old.to_owned(),
-            layer: None,
-            disk: None,
-            degraded: false,
-            quiet: false,
-        })?;
+        detach::run(&Detach::of(old))?;
     }
     if args.force {
         clear_foreign_journal(&choice)?;
@@ -96,7 +90,7 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     }
     let out_of_date = is_out_of_date(&opened.records, &mut opened.log)?;
     let options = options(args, out_of_date)?;
-    let superblock = format_for_all(&mut opened, &options)?;
+    let superblock = format_for_all(&mut opened.log, opened.data.disks_mut(), &options)?;
     let mut gone = Vec::new();
     for (choice, record) in choice.of_disks().iter().zip(&opened.records) {
         if let Some(record) = record {
@@ -145,12 +139,16 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
 }
 
 /// Formats the log for the first data disk, and adds the others. A log that a crash leaves with fewer disks is empty, and in no record: a
-/// start refuses it, and the next format makes it again.
-fn format_for_all(opened: &mut OpenedCache, options: &FormatOptions) -> Result<LogSuperblock, Failure> {
-    let [first, others @ ..] = opened.data.disks_mut() else { unreachable!("a log has a data disk") };
-    let mut superblock = format(&mut opened.log, first, options)?;
+/// start refuses it, and the next format makes it again, as it does for a log that is not in all records yet.
+fn format_for_all<D: BlockDevice>(
+    log: &mut dyn BlockDevice,
+    disks: &mut [D],
+    options: &FormatOptions,
+) -> Result<LogSuperblock, Failure> {
+    let [first, others @ ..] = disks else { unreachable!("a log has a data disk") };
+    let mut superblock = format(log, first, options)?;
     for disk in others {
-        superblock = add_disk(&mut opened.log, disk, random_uuid()?)?;
+        superblock = add_disk(log, disk, random_uuid()?)?;
     }
     Ok(superblock)
 }
@@ -175,15 +173,17 @@ fn options(args: &Format, out_of_date: bool) -> Result<FormatOptions, Failure> {
     })
 }
 
-/// Refuses to replace the cache of another stack file where the two have different data disks, or share a device for their logs.
+/// Refuses to replace the cache of another stack file where the two have different data disks, or share a device for their logs. The order
+/// of the disks may differ: the old log has nothing for them once it is replaced.
 fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
     let before = CacheChoice::load(old, None)?;
-    for choice in [&before, choice] {
-        choice
-            .refuse_several("--replace is for one", "\"dcd detach\" the old stack, and format the new one")?;
-    }
-    let path = |choice: &CacheChoice| choice.site.data_path(&choice.data).map(Path::to_owned);
-    if path(&before) != path(choice) {
+    let paths = |choice: &CacheChoice| {
+        let disks = choice.disks().iter().filter(|disk| !choice.site.is_free_place(disk));
+        let mut paths: Vec<_> = disks.map(|disk| choice.site.data_path(disk).map(Path::to_owned)).collect();
+        paths.sort();
+        paths
+    };
+    if paths(&before) != paths(choice) {
         return Err(Failure::Failed(format!(
             "{} and {} have different data disks: nothing is replaced, and nothing was changed",
             old.display(),
@@ -225,9 +225,10 @@ fn try_first(args: &Format, choice: &CacheChoice) -> Result<(), Failure> {
     }
     let (offline, parts) = start(&choice.site, &[&choice.log], Purpose::Look)?;
     let mut log = offline.part(target(&parts, &choice.log));
-    let record = open_record(choice)?;
-    let out_of_date = is_out_of_date(&[record], &mut log)?;
-    format(&mut log, &mut MemoryDevice::new(TRIED_BYTES), &options(args, out_of_date)?)?;
+    let records = choice.of_disks().iter().map(open_record).collect::<Result<Vec<_>, Failure>>()?;
+    let options = options(args, is_out_of_date(&records, &mut log)?)?;
+    let stand_in = |_: &String| MemoryDevice::new(TRIED_BYTES);
+    format_for_all(&mut log, &mut choice.disks().iter().map(stand_in).collect::<Vec<_>>(), &options)?;
     Ok(())
 }
 
@@ -260,9 +261,11 @@ impl Drop for Made {
 /// Refuses to lose data: a log device with something on it, or a data disk that has a cache already. Nothing is started, so no start is
 /// judged.
 fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+    let unfinished = unfinished(opened)?;
     let of_disk = |record: &DiskRecord| {
         refuse_lost_record(record, force)?;
-        let all = record.load()?;
+        let mut all = record.load()?;
+        all.0.retain(|own| Some(&own.cache_uuid) != unfinished.as_ref());
         admit_attach(&all, record.extent(), force)?;
         match record.teller() {
             Teller::Members => Ok(admit_on_array(&all, record.extent())?),
@@ -274,6 +277,20 @@ fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result
     checks.push(refuse_log_on_data(opened, choice, force));
     checks.push(refuse_content(&mut opened.log, choice, force));
     Failure::of_all(checks)
+}
+
+/// Returns the cache of the log if its format was cut off before each disk had a record. It was never started, so it holds nothing.
+fn unfinished(opened: &mut OpenedCache) -> Result<Option<String>, Failure> {
+    let Some(superblock) = read_superblock(&mut opened.log).ok().filter(|found| found.epoch == 0) else {
+        return Ok(None);
+    };
+    let uuid = uuid_text(superblock.cache_uuid);
+    for record in opened.records.iter().flatten() {
+        if record.load()?.of(record.extent()).is_none_or(|own| own.cache_uuid != uuid) {
+            return Ok(Some(uuid));
+        }
+    }
+    Ok(None)
 }
 
 /// Refuses a data disk that has a log on it.

@@ -6,6 +6,7 @@
 //! | failed while it was served, or cannot be written | a copy from the log, which is only read. The record of the disk says that it is complete, and never needs this log again |
 
 use dcd_engine::LINE_BYTES;
+use dcd_engine::log_cache::DataDiskStatus;
 use dcd_engine::log_cache::offline::{JoinedDisks, RescueOptions, read_superblock, rescue};
 use dcd_stack::HumanBytes;
 
@@ -134,23 +135,40 @@ fn takes_no_writes(own: &CacheChoice) -> Option<&'static str> {
 
 /// Starts the cache with this disk alone.
 fn by_a_start(own: &CacheChoice) -> Result<u64, Failure> {
-    let own = own.holding(Purpose::Change);
-    let (started, parts) = start(&own.site, &[&own.layer], Purpose::Change)?;
-    let cache = parts.layers[&own.layer];
-    let disk = || {
+    let (before, after, drained) = drained_by_a_start(own)?;
+    refuse_undrained(own, &after[own.disk], drained)?;
+    Ok(before[own.disk].dirty_bytes)
+}
+
+/// Starts a cache without the disks that were left out, and writes back what it can. Returns the status of each disk before and after, and the
+/// reason if that failed.
+pub fn drained_by_a_start(
+    choice: &CacheChoice,
+) -> Result<(Vec<DataDiskStatus>, Vec<DataDiskStatus>, Option<String>), Failure> {
+    let choice = choice.holding(Purpose::Change);
+    let (started, parts) = start(&choice.site, &[&choice.layer], Purpose::Change)?;
+    let cache = parts.layers[&choice.layer];
+    let disks = || {
         let status = started.status(cache);
-        status.log_cache().map(|status| status.disks[own.disk].clone()).unwrap_or_default()
+        status.log_cache().map(|status| status.disks.clone()).unwrap_or_default()
     };
-    let before = disk().dirty_bytes;
+    let before = disks();
     let drained = started.drain(cache);
-    let after = disk();
+    let after = disks();
     started.stop(cache)?;
-    match (after.lost_blocks, after.dirty_bytes) {
-        (0, 0) => Ok(before),
-        (0, bytes) => {
-            Err(drained.err().map_or_else(|| unwritten(bytes), |why| Failure::Failed(why.to_string())))
-        }
-        (lost, _) => Err(unreadable(&own, lost as u64 * LINE_BYTES)),
+    Ok((before, after, drained.err().map(|why| why.to_string())))
+}
+
+/// Refuses a disk of which the log still has something.
+pub fn refuse_undrained(
+    own: &CacheChoice,
+    disk: &DataDiskStatus,
+    why: Option<String>,
+) -> Result<(), Failure> {
+    match (disk.lost_blocks, disk.dirty_bytes) {
+        (0, 0) => Ok(()),
+        (0, bytes) => Err(why.map_or_else(|| unwritten(bytes), Failure::Failed)),
+        (lost, _) => Err(unreadable(own, lost as u64 * LINE_BYTES)),
     }
 }
 

@@ -39,7 +39,7 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     if file.serve.ublk.is_some() {
         remove_waiting(file)?;
     }
-    let detached = Detach { file: args.file.clone(), layer: None, disk: None, degraded: false, quiet: false };
+    let detached = Detach::of(&args.file);
     // A server that an interrupted command has told to stop has its devices until it ends; one that it has started may answer only now.
     patiently(
         STOP_MAX,

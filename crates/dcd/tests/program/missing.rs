@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::{Nbd, Place, Server, expect};
-use crate::several::{HOME, MAIL, POOL, bare, is_there, record, status, three, write, written};
+use crate::several::{HOME, MAIL, POOL, bare, is_there, record, stack, status, three, write, written};
 
 /// Takes a disk away, or gives it back.
 fn away(place: &Place, disk: &str) {
@@ -324,4 +324,66 @@ fn rule_13_a_log_that_fails_while_a_disk_is_missing_keeps_what_it_has_for_it() {
             }
         }
     }
+}
+
+#[test]
+fn a_disk_that_is_gone_for_good_is_given_up_and_the_others_become_plain() {
+    let place = killed();
+    expect(&place.run("detach", &["--gone", "sofa"]), 1, "is no data disk of a log with several");
+    let there = place.run("detach", &["--gone", "mail"]);
+    expect(&there, 3, "data disk \"mail\" is there");
+    expect(&there, 3, "--disk mail");
+    away(&place, "mail");
+    expect(&place.run("detach", &["--force"]), 2, "--gone");
+    let known = record(&place, "mail");
+    let refused = place.run("detach", &["--gone", "mail"]);
+    expect(&refused, 3, "160 KiB for \"mail\" would be lost");
+    expect(&refused, 3, "reconnect it, or correct its path");
+    // The refusal has lost nothing.
+    back(&place, "mail");
+    let server = place.serve();
+    assert!(is_there(&place, HOME, 1) && is_there(&place, MAIL, 2));
+    write(&place, "pool", 3);
+    away(&place, "mail");
+    expect(&place.run("detach", &["--gone", "mail"]), 1, "it is served");
+    server.kill();
+    let others = ["home", "pool"].map(|disk| fs::read(place.path(&format!("{disk}.img.dcd"))).unwrap());
+    let detached = place.run("detach", &["--gone", "mail", "--force"]);
+    expect(&detached, 0, "160 KiB for the disks that are gone were lost");
+    let is_plain = || ["home", "pool"].iter().all(|disk| !place.path(&format!("{disk}.img.dcd")).exists());
+    assert!(
+        bare(&place, "home") == written(HOME, 1) && bare(&place, "pool") == written(POOL, 3) && is_plain()
+    );
+    // A crash behind the mark of the log, between the two records.
+    fs::write(place.path("pool.img.dcd"), &others[1]).unwrap();
+    expect(&place.run("serve", &["--degraded"]), 3, "was detached");
+    expect(&place.run("detach", &["--gone", "mail"]), 0, "had been written back before");
+    assert!(is_plain());
+    // The disk is found again: its record says that it is not complete.
+    back(&place, "mail");
+    assert_eq!(record(&place, "mail")["cache_uuid"], known["cache_uuid"]);
+    expect(&place.run("serve", &[]), 3, "was detached");
+    expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
+    stack(&place, &[HOME, POOL], "");
+    place.format();
+    let server = place.serve();
+    assert!(is_there(&place, HOME, 1) && is_there(&place, POOL, 3));
+    expect(&server.stop(), 0, "");
+}
+
+/// Only the last disk is there, and then none.
+#[test]
+fn the_first_disk_may_be_gone_but_not_all_of_them() {
+    let place = killed();
+    away(&place, "home");
+    for disk in ["mail", "pool"] {
+        fs::rename(place.path(&format!("{disk}.img")), place.path(&format!("{disk}.away"))).unwrap();
+    }
+    let all = ["--gone", "home", "--gone", "mail", "--gone", "pool", "--force"];
+    expect(&place.run("detach", &all), 3, "all data disks are gone");
+    expect(&place.run("detach", &all[..3]), 3, "\"mail\" (");
+    fs::rename(place.path("mail.away"), place.path("mail.img")).unwrap();
+    let detached = place.run("detach", &["--gone", "home", "--gone", "pool", "--force"]);
+    expect(&detached, 0, "160 KiB was written back, and 160 KiB for the disks that are gone were lost");
+    assert!(bare(&place, "mail") == written(MAIL, 2));
 }

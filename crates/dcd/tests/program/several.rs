@@ -346,25 +346,75 @@ fn an_addition_and_a_removal_that_were_cut_off_are_repeated() {
     expect(&server.stop(), 0, "");
 }
 
-/// A format that ended between the first superblock and the last disk leaves an empty log with fewer disks, and no record.
+/// Takes the record and the mark of a disk away: a copy has no mark.
+fn without_record(place: &Place, disk: &str) {
+    fs::remove_file(place.path(&format!("{disk}.img.dcd"))).unwrap();
+    fs::copy(place.path(&format!("{disk}.img")), place.path("copy.img")).unwrap();
+    fs::rename(place.path("copy.img"), place.path(&format!("{disk}.img"))).unwrap();
+}
+
+/// A format that ended between the first superblock and the last disk leaves an empty log with fewer disks, and no record. One that ended
+/// later leaves an empty log, and records of some of its disks.
 #[test]
 fn a_format_that_was_cut_off_is_repeated() {
     let place = Place::new();
     stack(&place, &[HOME], "");
     place.format();
-    fs::remove_file(place.path("home.img.dcd")).unwrap();
-    // A copy has no mark of the cache.
-    fs::copy(place.path("home.img"), place.path("copy.img")).unwrap();
-    fs::rename(place.path("copy.img"), place.path("home.img")).unwrap();
+    without_record(&place, "home");
     stack(&place, &[HOME, MAIL], "");
     let refused = place.run("serve", &[]);
     expect(&refused, 3, "the log is that of 1 data disks, but is used with 2");
     expect(&refused, 3, "repeat it");
     place.format();
+    expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
+    let first = record(&place, "home")["cache_uuid"].clone();
+    without_record(&place, "mail");
+    place.format();
+    assert!(record(&place, "home")["cache_uuid"] != first);
+    assert_eq!(record(&place, "mail")["cache_uuid"], record(&place, "home")["cache_uuid"]);
     let server = place.serve();
     write(&place, "mail", 2);
     assert!(is_there(&place, MAIL, 2));
     expect(&server.stop(), 0, "");
+    // A log that was served is in use, whatever records are there.
+    without_record(&place, "mail");
+    expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
+    let server = place.serve();
+    assert!(is_there(&place, MAIL, 2));
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn another_log_takes_the_place_of_one_for_all_disks() {
+    let (place, server) = three();
+    write(&place, "home", 1);
+    write(&place, "pool", 3);
+    server.kill();
+    let old = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.path("old.toml"), &old).unwrap();
+    let replace = || place.run("format", &["--replace", place.path("old.toml").to_str().unwrap()]);
+    let with = |log: &str, data: &str| {
+        let text = old.replace("log.img", log).replace("\"home\", \"mail\", \"pool\"", data);
+        fs::write(place.stack(), text).unwrap();
+    };
+    fs::File::create(place.path("small.img")).unwrap().set_len(MIB).unwrap();
+    fs::File::create(place.path("larger.img")).unwrap().set_len(12 * MIB).unwrap();
+    let before = ["home", "mail", "pool"].map(|disk| (bare(&place, disk), record(&place, disk)));
+    with("larger.img", "\"home\", \"mail\"");
+    expect(&replace(), 1, "different data disks");
+    with("small.img", "\"home\", \"mail\", \"pool\"");
+    expect(&replace(), 3, "the log device has");
+    assert!(before == ["home", "mail", "pool"].map(|disk| (bare(&place, disk), record(&place, disk))));
+    // In another order.
+    with("larger.img", "\"pool\", \"home\", \"mail\"");
+    expect(&replace(), 0, "for 60 MiB of data");
+    assert!(bare(&place, "home") == written(HOME, 1) && bare(&place, "pool") == written(POOL, 3));
+    let server = place.serve();
+    let mut first = place.nbd();
+    assert!(first.bytes == 24 * MIB && first.read(96 * 1024, 4096).unwrap() == [3 ^ 1; 4096]);
+    expect(&server.stop(), 0, "");
+    fs::write(place.stack(), &old).unwrap();
+    expect(&place.run("serve", &[]), 3, "was detached");
 }
 
 #[test]
