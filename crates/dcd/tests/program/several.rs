@@ -367,11 +367,11 @@ fn a_format_that_was_cut_off_is_repeated() {
     expect(&refused, 3, "repeat it");
     place.format();
     expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
-    let first = record(&place, "home")["cache_uuid"].clone();
+    let first = record(&place, "home")["cache-uuid"].clone();
     without_record(&place, "mail");
     place.format();
-    assert!(record(&place, "home")["cache_uuid"] != first);
-    assert_eq!(record(&place, "mail")["cache_uuid"], record(&place, "home")["cache_uuid"]);
+    assert!(record(&place, "home")["cache-uuid"] != first);
+    assert_eq!(record(&place, "mail")["cache-uuid"], record(&place, "home")["cache-uuid"]);
     let server = place.serve();
     write(&place, "mail", 2);
     assert!(is_there(&place, MAIL, 2));
