@@ -5,7 +5,7 @@ use dcd_engine::log_cache::offline::{RescueOptions, rescue};
 use dcd_stack::HumanBytes;
 
 use crate::cli::Detach;
-use crate::commands::one_disk;
+use crate::commands::one_disk::{self, Drained};
 use crate::commands::rescue::unwritten;
 use crate::control::not_served;
 use crate::failure::Failure;
@@ -140,11 +140,11 @@ fn without(
 ) -> Result<(), Failure> {
     choice.site.asked.degraded_disks = true;
     gone.iter().for_each(|gone| choice.site.file.leave_out_disk(&gone.data));
-    let (before, after, why) = one_disk::drained_by_a_start(&choice)?;
-    others.iter().try_for_each(|own| one_disk::refuse_undrained(own, &after[own.disk], why.clone()))?;
+    let drained = Drained::by_a_start(&choice)?;
+    others.iter().try_for_each(|own| drained.refuse_rest(own))?;
     let mut lost = 0;
     for gone in gone {
-        let bytes = after[gone.disk].dirty_bytes;
+        let bytes = drained.after[gone.disk].dirty_bytes;
         if bytes > 0 {
             admit_loss(args, gone, &HumanBytes(bytes).to_string())?;
         }
@@ -153,7 +153,7 @@ fn without(
     // The log is marked first, as below.
     mark(&mut open_log(&choice, Purpose::Change)?, LogState::Detached)?;
     forget(others, looked)?;
-    let written = HumanBytes(others.iter().map(|own| before[own.disk].dirty_bytes).sum());
+    let written = HumanBytes(others.iter().map(|own| drained.before[own.disk].dirty_bytes).sum());
     let lost = match lost {
         0 => "nothing was lost".to_owned(),
         bytes => format!("{} for the disks that are gone were lost", HumanBytes(bytes)),

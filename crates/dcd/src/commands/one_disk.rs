@@ -135,40 +135,44 @@ fn takes_no_writes(own: &CacheChoice) -> Option<&'static str> {
 
 /// Starts the cache with this disk alone.
 fn by_a_start(own: &CacheChoice) -> Result<u64, Failure> {
-    let (before, after, drained) = drained_by_a_start(own)?;
-    refuse_undrained(own, &after[own.disk], drained)?;
-    Ok(before[own.disk].dirty_bytes)
+    let drained = Drained::by_a_start(own)?;
+    drained.refuse_rest(own)?;
+    Ok(drained.before[own.disk].dirty_bytes)
 }
 
-/// Starts a cache without the disks that were left out, and writes back what it can. Returns the status of each disk before and after, and the
-/// reason if that failed.
-pub fn drained_by_a_start(
-    choice: &CacheChoice,
-) -> Result<(Vec<DataDiskStatus>, Vec<DataDiskStatus>, Option<String>), Failure> {
-    let choice = choice.holding(Purpose::Change);
-    let (started, parts) = start(&choice.site, &[&choice.layer], Purpose::Change)?;
-    let cache = parts.layers[&choice.layer];
-    let disks = || {
-        let status = started.status(cache);
-        status.log_cache().map(|status| status.disks.clone()).unwrap_or_default()
-    };
-    let before = disks();
-    let drained = started.drain(cache);
-    let after = disks();
-    started.stop(cache)?;
-    Ok((before, after, drained.err().map(|why| why.to_string())))
-}
-
-/// Refuses a disk of which the log still has something.
-pub fn refuse_undrained(
-    own: &CacheChoice,
-    disk: &DataDiskStatus,
+/// What a log had for each disk before it was written back, and what is left.
+pub struct Drained {
+    pub before: Vec<DataDiskStatus>,
+    pub after: Vec<DataDiskStatus>,
+    /// The reason if not all was written back.
     why: Option<String>,
-) -> Result<(), Failure> {
-    match (disk.lost_blocks, disk.dirty_bytes) {
-        (0, 0) => Ok(()),
-        (0, bytes) => Err(why.map_or_else(|| unwritten(bytes), Failure::Failed)),
-        (lost, _) => Err(unreadable(own, lost as u64 * LINE_BYTES)),
+}
+
+impl Drained {
+    /// Starts a cache without the disks that were left out, and writes back what it can.
+    pub fn by_a_start(choice: &CacheChoice) -> Result<Drained, Failure> {
+        let choice = choice.holding(Purpose::Change);
+        let (started, parts) = start(&choice.site, &[&choice.layer], Purpose::Change)?;
+        let cache = parts.layers[&choice.layer];
+        let disks = || {
+            let status = started.status(cache);
+            status.log_cache().map(|status| status.disks.clone()).unwrap_or_default()
+        };
+        let before = disks();
+        let why = started.drain(cache).err().map(|why| why.to_string());
+        let after = disks();
+        started.stop(cache)?;
+        Ok(Drained { before, after, why })
+    }
+
+    /// Refuses a disk for which the log still has something.
+    pub fn refuse_rest(&self, own: &CacheChoice) -> Result<(), Failure> {
+        let left = &self.after[own.disk];
+        match (left.lost_blocks, left.dirty_bytes) {
+            (0, 0) => Ok(()),
+            (0, bytes) => Err(self.why.clone().map_or_else(|| unwritten(bytes), Failure::Failed)),
+            (lost, _) => Err(unreadable(own, lost as u64 * LINE_BYTES)),
+        }
     }
 }
 
