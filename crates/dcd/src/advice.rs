@@ -272,6 +272,7 @@ impl Advised for CommandError {
                 "copy what can be read to another disk; \"dcd serve --accept-damage\" then computes the rest, and it may be wrong"
             }
             CommandError::MemberMissing => "rebuild it first",
+            CommandError::LegInUse => "\"dcd log remove\" takes out a leg that has not failed",
             CommandError::LastLeg => "add another one first, and wait until it is whole",
             CommandError::Labels(_) => CHECK_DEVICE,
             CommandError::TooManyLegs(_) => "remove one first",

@@ -32,7 +32,11 @@ const PAUSES: [Duration; 6] = [
 
 /// Name in /dev/dcd of the ublk device of a disk of a stack.
 pub fn name_of(file: &StackFile, stack: &str, disk: &str) -> String {
-    if file.served_disks()[0] == disk { stack.to_owned() } else { format!("{stack}-{disk}") }
+    match file.served_disks().as_slice() {
+        [_] => stack.to_owned(),
+        [first, ..] if *first == disk => stack.to_owned(),
+        _ => format!("{stack}-{disk}"),
+    }
 }
 
 /// Owner of the kernel's devices through which a stack is served. `caches`: the UUIDs of its caches, as far as they are known.

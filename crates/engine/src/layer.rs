@@ -295,6 +295,8 @@ pub enum ArrayCommand {
     Add { port: Port, geometry: Geometry, seat: Seat, id: u64 },
     /// Stop using the device on a port permanently: it has failed, or is a spare. Once answered, no operation is under way there.
     Remove { port: Port },
+    /// Let go of the device of a leg that has failed. The leg stays known as failed until another one is added.
+    Close { port: Port },
 }
 
 /// A command of an administrator to a log cache that goes on serving its other data disks; each is answered by one [`Report::Disk`].
@@ -334,6 +336,8 @@ pub enum CommandError {
     NoLeg,
     #[error("the device is the only leg that has all that was acknowledged")]
     LastLeg,
+    #[error("the device is a leg in use")]
+    LegInUse,
     #[error("the labels of the other legs cannot be written: {0}")]
     Labels(IoError),
     #[error("the log already has {0} legs, the maximum")]

@@ -41,6 +41,7 @@ const ALIGN: u64 = 1 << 20;
 pub fn run(args: &Create) -> Result<(), Failure> {
     if let Some(stack) = args.log.as_deref().and_then(named_stack) {
         println!("{}", disks::add(&stack, &args.name, &args.data, args.force)?);
+        tell_of_data(&args.data, &format!("{} --disk {}", stack.display(), args.name));
         return Ok(());
     }
     let path = stacks_dir().join(format!("{}.toml", args.name));
@@ -278,7 +279,9 @@ fn serve(args: &Create, file: &StackFile) -> Result<&'static str, Failure> {
     if control::server_of(file)?.is_none() {
         in_background(name, file)?;
     }
-    Ok("it is served until this machine stops: without systemd, run this command again at each boot")
+    Ok(
+        "it is served until this machine stops: without systemd, run this command again at each boot (it finds the cache, and keeps it)",
+    )
 }
 
 /// Starts a server that goes on when this command has ended, and waits until clients can connect.
@@ -331,12 +334,17 @@ fn device(args: &Create, file: &StackFile) -> Result<PathBuf, Failure> {
 }
 
 fn tell(args: &Create, device: &Path, boot: &str) {
-    let (name, node, data) = (&args.name, device.display(), args.data.display());
+    let (name, node) = (&args.name, device.display());
     println!("{node} is ready; {boot}");
-    println!("never mount or check {data} itself from now on: its newest blocks are in the log");
     println!("  mount {node} /MOUNTPOINT");
     if device.starts_with("/dev/dcd") {
         println!("  in /etc/fstab: {node}  /MOUNTPOINT  auto  nofail  0  2");
     }
-    println!("  to have the plain disk back: dcd remove {name}");
+    tell_of_data(&args.data, name);
+}
+
+fn tell_of_data(data: &Path, removed: &str) {
+    let data = data.display();
+    println!("never mount or check {data} itself from now on: its newest blocks are in the log");
+    println!("  to have the plain disk back: dcd remove {removed}");
 }

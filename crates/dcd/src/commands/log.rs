@@ -161,7 +161,8 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
         }
         Some(LegState::Failed) | None => {}
     }
-    // The server still has the device open if it was present at the start, but was no leg or has failed since.
+    // The server still has the device open if it was present at the start, but was no leg or has failed since. A failed leg stays known as
+    // failed, whatever is refused from here on.
     close(&mut client, &mirrored.layer, name)?;
     prepare(&mirrored, name, &before, args.force)?;
     let call = json!({ "layer": mirrored.layer, "command": "add", "name": name, "path": path, "place": 0 });
@@ -212,7 +213,7 @@ fn prepare(mirrored: &Mirrored, name: &str, mirror: &MirrorStatus, force: bool) 
 }
 
 fn close(client: &mut ControlClient, layer: &str, name: &str) -> Result<(), Failure> {
-    let call = json!({ "layer": layer, "command": "remove", "name": name });
+    let call = json!({ "layer": layer, "command": "close", "name": name });
     match ask(client, "array", call) {
         Ok(_) => Ok(()),
         // The device was not open.

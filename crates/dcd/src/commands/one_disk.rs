@@ -140,7 +140,7 @@ fn by_a_start(own: &CacheChoice) -> Result<u64, Failure> {
     Ok(drained.before[own.disk].dirty_bytes)
 }
 
-/// What a log had for each disk before it was written back, and what is left.
+/// Contents of a log for each disk, before it was written back and afterwards.
 pub struct Drained {
     pub before: Vec<DataDiskStatus>,
     pub after: Vec<DataDiskStatus>,

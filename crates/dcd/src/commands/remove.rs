@@ -71,9 +71,12 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     }
     gone(fs::remove_file(&args.file), &args.file)?;
     for disk in choice.disks().iter().filter(|disk| !file.is_free_place(disk)) {
-        let (data, name) =
-            (file.path_below(disk).unwrap_or(Path::new(disk)).display(), name_of(file, &name, disk));
-        println!("{data} is a plain disk again: use it itself, and take /dev/dcd/{name} out of /etc/fstab");
+        let data = file.path_below(disk).unwrap_or(Path::new(disk)).display();
+        let fstab = match file.serve.ublk.is_none() && file.serve.nbd.is_empty() {
+            true => String::new(),
+            false => format!(", and take /dev/dcd/{} out of /etc/fstab", name_of(file, &name, disk)),
+        };
+        println!("{data} is a plain disk again: use it itself{fstab}");
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::common::{MIB, Place, Server, dcd, expect};
@@ -132,6 +132,57 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     // Those that were taken out are none any more.
     stack(&place, &["a", "b"]);
     expect(&place.run("serve", &[]), 3, "none of the devices is a leg of a mirrored log");
+}
+
+/// A loop device over a file.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &std::path::Path) -> Option<Loop> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        made.status.success().then(|| Loop(String::from_utf8_lossy(&made.stdout).trim().to_owned()))
+    }
+
+    fn set(&self, how: &str) {
+        assert!(Command::new("blockdev").args([how, &self.0]).status().unwrap().success());
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// The device is still open in the server, and takes writes again: its label is that of this log. Where the command is refused, the leg
+/// still counts as failed.
+#[test]
+fn a_leg_that_failed_is_taken_back_by_the_server_that_saw_it_fail() {
+    let place = Place::new();
+    stack(&place, &["a", "b"]);
+    let Some(leg) = Loop::new(&place.path("b.img")) else {
+        return crate::common::skip("a leg that takes no writes: there is no loop device here");
+    };
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("path = \"b.img\"", &format!("path = \"{}\"", leg.0))).unwrap();
+    place.format();
+    let server = place.serve();
+    write(&place, 1);
+    leg.set("--setro");
+    write(&place, 2);
+    expect(&log(&place, "status", &[]), 5, "1 of 2 legs whole");
+    // Refused: the device cannot be written yet.
+    let refused = log(&place, "add", &["b", "--quiet"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    expect(&log(&place, "status", &[]), 5, "1 of 2 legs whole");
+    leg.set("--setrw");
+    expect(&log(&place, "add", &["b", "--quiet"]), 0, "\"b\" is a leg now, and has all data");
+    expect(&log(&place, "status", &[]), 0, "2 of 2 legs whole");
+    server.kill();
+    hide(&place, "a");
+    let server = place.serve_with(&["--degraded"]);
+    holds(&place, 2);
+    expect(&server.stop(), 0, "");
 }
 
 #[test]

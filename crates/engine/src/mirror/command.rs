@@ -14,6 +14,8 @@ pub enum PendingCommand {
         leg: u64,
         erased: bool,
     },
+    /// The device of a failed leg is let go of.
+    Close(u64),
 }
 
 pub type PendingCommands = VecDeque<PendingCommand>;
@@ -30,6 +32,15 @@ impl MirrorCore {
                 Ok(None) => PendingCommand::Answered(Ok(())),
                 Err(error) => PendingCommand::Answered(Err(error)),
             },
+            ArrayCommand::Close { port } => {
+                match self.leg_on(port).map(|leg| (leg, self.label.standing(leg))) {
+                    Some((_, Some(LegState::Whole | LegState::Filling))) => {
+                        PendingCommand::Answered(Err(CommandError::LegInUse))
+                    }
+                    Some((leg, _)) => PendingCommand::Close(leg),
+                    None => PendingCommand::Answered(Ok(())),
+                }
+            }
             _ => PendingCommand::Answered(Err(CommandError::OfMirror)),
         };
         self.calls.push_back(call);
@@ -66,9 +77,7 @@ impl MirrorCore {
     }
 
     fn remove(&mut self, port: Port, cx: &mut Cx) -> Result<Option<u64>, CommandError> {
-        let Some(leg) = self.members.iter().find(|member| member.port == port).map(|member| member.id) else {
-            return Ok(None);
-        };
+        let Some(leg) = self.leg_on(port) else { return Ok(None) };
         if self.is_last_whole(leg) {
             return Err(CommandError::LastLeg);
         }
@@ -83,10 +92,23 @@ impl MirrorCore {
         Ok(Some(leg))
     }
 
+    fn leg_on(&self, port: Port) -> Option<u64> {
+        self.members.iter().find(|member| member.port == port).map(|member| member.id)
+    }
+
     pub fn answer_calls(&mut self, cx: &mut Cx) {
         while let Some(call) = self.calls.front_mut() {
+            let is_busy = |leg| self.members.iter().any(|member| member.id == leg && member.in_flight > 0);
             match call {
                 PendingCommand::Answered(answer) => cx.report(Report::Array(answer.clone())),
+                PendingCommand::Close(leg) => {
+                    let leg = *leg;
+                    if is_busy(leg) {
+                        return;
+                    }
+                    self.members.retain(|member| member.id != leg);
+                    cx.report(Report::Array(Ok(())));
+                }
                 PendingCommand::Remove { leg, erased } => {
                     let leg = *leg;
                     if let Some(error) = self.record.is_dead {
@@ -94,8 +116,7 @@ impl MirrorCore {
                         self.calls.pop_front();
                         continue;
                     }
-                    let is_busy = self.members.iter().any(|member| member.id == leg && member.in_flight > 0);
-                    if is_busy || !(self.record.is_settled() && self.record.names_all()) {
+                    if is_busy(leg) || !(self.record.is_settled() && self.record.names_all()) {
                         return;
                     }
                     if !*erased {

@@ -293,6 +293,29 @@ fn a_leg_is_added_and_another_taken_out_beside_clients() {
     assert_eq!(rig.read(8), 3);
 }
 
+/// Whoever closes a device in order to name another one may be refused afterwards: the log must not look whole then.
+#[test]
+fn a_failed_leg_whose_device_is_closed_is_still_known_as_failed() {
+    let mut rig = Rig::new(2);
+    let close = |port| Event::Control(Control::Array(ArrayCommand::Close { port: Port(port) }));
+    rig.event(close(1));
+    assert!(matches!(rig.reports.pop(), Some(Report::Array(Err(crate::CommandError::LegInUse)))));
+    rig.break_leg(1);
+    rig.write(8, 3);
+    assert_eq!(rig.standings(), [WHOLE, FAILED]);
+    rig.event(close(1));
+    assert_eq!(rig.reports.pop(), Some(Report::Array(Ok(()))));
+    let status = rig.mirror.status(rig.now);
+    let status = status.get::<MirrorStatus>().unwrap();
+    assert_eq!((rig.standings(), status.legs[1].port), (vec![WHOLE, FAILED], None));
+    assert!(!status.is_good());
+    rig.legs.0.push(Ram::new(SECTORS));
+    let geometry = rig.legs.0[2].geometry();
+    let add = ArrayCommand::Add { port: Port(2), geometry, seat: Seat::Spare(0), id: 77 };
+    rig.event(Event::Control(Control::Array(add)));
+    assert_eq!(rig.standings(), [WHOLE, WHOLE], "the failed one is forgotten");
+}
+
 /// The labels of the legs that stay cannot say that one has left.
 #[test]
 fn a_leg_that_cannot_be_taken_out_keeps_nobody_waiting() {

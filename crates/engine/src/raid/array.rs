@@ -199,7 +199,9 @@ impl Dispatch<'_> {
                 let device = Spare { port, id, copy: 0, seat };
                 env.members.join(device, &geometry, env.geometry.logical_block_bytes, env.recorder)
             }
-            ArrayCommand::Remove { port } => env.members.leave(port, env.recorder),
+            ArrayCommand::Remove { port } | ArrayCommand::Close { port } => {
+                env.members.leave(port, env.recorder)
+            }
         }
     }
 

@@ -68,7 +68,9 @@ fn number(device: u64) -> String {
 /// missing file is looked at.
 pub fn is_in_memory(path: &Path) -> bool {
     let Ok(metadata) = std::fs::metadata(path) else {
-        let directory = path.parent().filter(|parent| parent.is_dir());
+        // A name in /dev is that of a device that is not connected.
+        let is_device = path.starts_with("/dev") && !path.starts_with("/dev/shm");
+        let directory = path.parent().filter(|parent| parent.is_dir() && !is_device);
         return directory
             .is_some_and(|parent| File::open(parent).is_ok_and(|file| is_memory_file_system(&file)));
     };

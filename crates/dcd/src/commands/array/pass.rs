@@ -110,7 +110,8 @@ fn tell(client: &mut ControlClient, choice: &ArrayChoice, command: ArrayCommand)
         ArrayCommand::Rebuild
         | ArrayCommand::Fail { .. }
         | ArrayCommand::Add { .. }
-        | ArrayCommand::Remove { .. } => ("rebuild", false),
+        | ArrayCommand::Remove { .. }
+        | ArrayCommand::Close { .. } => ("rebuild", false),
     };
     let args = json!({ "layer": choice.layer, "command": word, "repair": repair });
     match ask(client, "array", args) {

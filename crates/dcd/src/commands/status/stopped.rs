@@ -59,7 +59,8 @@ impl Stopped {
     /// Explains that the stack is not served, and what its logs hold.
     pub fn told(&self) -> String {
         let stack = self.file.display();
-        let held: Vec<String> = self.attachments.iter().flatten().map(Attachment::held).collect();
+        let mut held: Vec<String> = self.attachments.iter().flatten().map(Attachment::held).collect();
+        held.dedup();
         let held =
             if held.is_empty() { String::new() } else { format!(", and its log has {}", held.join(" and ")) };
         format!("{stack}: not served{held}. Start it with: {}", self.start())

@@ -81,7 +81,11 @@ pub fn without_caches(site: &Site, force: bool) -> Result<Site, Failure> {
             records.push((record, unrecorded, choice.data.clone(), gone));
         }
         plain.file = plain.without_cache(&choice.layer);
-        eprintln!("dcd: served without its log: \"{}\"; never use that log again", choice.layer);
+        eprintln!(
+            "dcd: \"{}\" is given up for good, and the data disk is served without it: never use its log again. The next start needs \
+             --without-cache again, or a new log (dcd format), or the plain disk (dcd remove)",
+            choice.layer
+        );
         logs.push((choice, recorded, is_upper));
     }
     // Nothing is discarded before all caches may be.

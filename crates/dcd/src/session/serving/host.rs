@@ -341,7 +341,8 @@ impl StackHost {
             "array" => match self.array_command(&body["args"], stack) {
                 Ok((layer, command)) => {
                     let name = body["args"]["name"].as_str().unwrap_or("").to_owned();
-                    let closes = matches!(command, ArrayCommand::Remove { .. }).then_some((name, true));
+                    let closes = matches!(command, ArrayCommand::Remove { .. } | ArrayCommand::Close { .. })
+                        .then_some((name, true));
                     self.array_calls.push_back(ArrayCall { layer, caller, closes });
                     return stack.control(now, layer, Control::Array(command));
                 }
@@ -588,9 +589,10 @@ impl StackHost {
             "scrub-stop" => ArrayCommand::ScrubStop,
             "rebuild" => ArrayCommand::Rebuild,
             "remove" => ArrayCommand::Remove { port: self.port_of(layer, args, stack)? },
+            "close" => ArrayCommand::Close { port: self.port_of(layer, args, stack)? },
             other => {
                 return Err(format!(
-                    "an array has no command \"{other}\"; it has fail, add, remove, scrub, scrub-stop and rebuild"
+                    "an array has no command \"{other}\"; it has fail, add, remove, close, scrub, scrub-stop and rebuild"
                 ));
             }
         };
