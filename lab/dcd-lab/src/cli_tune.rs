@@ -39,6 +39,9 @@ pub struct Tune {
     pub drive: String,
     #[command(flatten)]
     pub media: MediaArgs,
+    /// The SSD of a log, named likewise; 80 us for an operation if not given, however many there are
+    #[arg(long, value_name = "DRIVE")]
+    pub ssd_drive: Option<String>,
     /// Sizes of logs to begin with, as far as there is room
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, default_value = "64MiB,256MiB,1GiB")]
     pub log_sizes: Vec<u64>,
@@ -48,7 +51,8 @@ pub struct Tune {
     /// The largest cache to try, where larger ones are better
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64GiB")]
     pub size_max: u64,
-    /// Bytes that may be written to the SSD in its life, as its data sheet says (TBW): for how many years that is enough
+    /// Bytes that may be written to the SSD in its life, as its data sheet says (TBW): for how many years that is enough; that
+    /// of --ssd-drive if not given
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub endurance: Option<u64>,
     /// Figure to minimise

@@ -6,7 +6,8 @@ use dcd_engine::{Nanos, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
 use crate::cache::ReadAhead;
-use crate::drive::{Drive, Overhead};
+use crate::drive::{AnyDrive, Drive, Overhead};
+use crate::solid::{Limited, Solid};
 use crate::write_back::{DestageOrder, WriteBackKind};
 
 const LABEL_WIDTH: usize = 16;
@@ -24,12 +25,71 @@ fn ms(time: u64) -> String {
     format!("{:.3} ms", Nanos(time).as_millis_f64())
 }
 
+fn capacity(sectors: u64) -> String {
+    format!("{:.2} GB, {sectors} sectors", (sectors * SECTOR_BYTES) as f64 / 1e9)
+}
+
 fn size(sectors: u64) -> HumanBytes {
     HumanBytes(sectors * SECTOR_BYTES)
 }
 
-/// Describes a drive: its mechanics, its buffer, its zones.
-pub fn describe(drive: &Drive) -> String {
+/// Describes a drive.
+pub fn describe(drive: &AnyDrive) -> String {
+    match drive {
+        AnyDrive::Rotating(drive) => rotating(drive),
+        AnyDrive::Solid(solid) => self::solid(solid),
+    }
+}
+
+fn solid(solid: &Solid) -> String {
+    let mut lines = Lines(format!("{}: {}\n\n", solid.name, solid.description));
+    lines.line("capacity", capacity(solid.sectors));
+    lines.line("read", ms(solid.read.0));
+    lines.line("write", ms(solid.write.0));
+    lines.line("flush", ms(solid.flush.0));
+    let volatile = match solid.volatile_sectors {
+        0 => "none: an answered write is safe".to_owned(),
+        sectors => format!("{} of answered writes, until a flush", size(sectors)),
+    };
+    lines.line("volatile", volatile);
+    lines.line("commands", format!("{} at a time", solid.queue_depth));
+    if solid.program > Nanos::ZERO {
+        let program = format!(
+            "{} for {} on one of {} channels",
+            ms(solid.program.0),
+            size(solid.program_sectors),
+            solid.channels
+        );
+        lines.line("program", program);
+        let random = solid.amplification as f64 / 1e3;
+        lines.line("amplification", format!("{random:.1} for random writes"));
+    }
+    for limit in &solid.limits {
+        let of = match limit.of {
+            Limited::All => "all requests",
+            Limited::Reads => "reads",
+            Limited::Writes => "writes",
+            Limited::Programs => "programs",
+        };
+        let rate = 1e12 / limit.picos as f64;
+        let burst = rate * limit.burst.as_secs_f64();
+        let text = match limit.operation_sectors {
+            Some(_) => format!("{rate:.0} a second, {burst:.0} at once"),
+            None => format!(
+                "{:.0} MB/s, {:.1} GB at once",
+                rate * SECTOR_BYTES as f64 / 1e6,
+                burst * SECTOR_BYTES as f64 / 1e9
+            ),
+        };
+        lines.line(of, text);
+    }
+    if let Some(bytes) = solid.endurance_bytes {
+        lines.line("endurance", format!("{:.0} TB", bytes as f64 / 1e12));
+    }
+    lines.0
+}
+
+fn rotating(drive: &Drive) -> String {
     let mut lines = Lines(format!("{}: {}\n\n", drive.name, drive.description));
     mechanics(drive, &mut lines);
     electronics(drive, &mut lines);
@@ -41,8 +101,7 @@ pub fn describe(drive: &Drive) -> String {
 
 fn mechanics(drive: &Drive, lines: &mut Lines) {
     let m = &drive.mechanics;
-    let bytes = drive.sectors() * SECTOR_BYTES;
-    lines.line("capacity", format!("{:.2} GB, {} sectors", bytes as f64 / 1e9, drive.sectors()));
+    lines.line("capacity", capacity(drive.sectors()));
     let revolution = drive.revolution();
     let rpm = 60e9 / revolution.0 as f64;
     lines.line("rotation", format!("{rpm:.0} rpm, {} a revolution", ms(revolution.0)));

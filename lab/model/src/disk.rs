@@ -24,8 +24,8 @@
 //! flush is answered when everything that was delayed is on the medium and the device below is flushed.
 
 use dcd_engine::{
-    ActivateError, AnyStatus, Control, Cx, Discards, Durability, Event, Geometry, Io, IoError, IoResult,
-    Layer, Lba, Nanos, OpId, Port, Ports, Request, RequestId, SECTOR_BYTES,
+    ActivateError, AnyStatus, Control, Cx, Durability, Event, Geometry, Io, IoError, IoResult, Layer, Lba,
+    Nanos, OpId, Port, Ports, Request, RequestId, SECTOR_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -346,46 +346,12 @@ impl Layer for Disk {
     }
 
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
-        let below = below.geometry(BELOW);
         let drive = self.drive();
-        let logical_block_bytes = drive.logical_block_bytes().max(below.logical_block_bytes);
-        let block = u64::from(logical_block_bytes);
-        let bytes = self.size.unwrap_or(below.sectors * SECTOR_BYTES);
-        let complain = |text: String| Err(text.into());
-        if bytes == 0 || !bytes.is_multiple_of(block) {
-            return complain(format!(
-                "a size of {bytes} bytes is not a multiple of the block of {block} bytes: set `size` to one"
-            ));
-        }
-        let capacity = drive.sectors() * SECTOR_BYTES;
-        if bytes > capacity {
-            return complain(format!(
-                "{bytes} bytes are more than the drive \"{}\" has ({capacity} bytes): set `size` to that or less, make \
-                 what is below smaller, or choose a larger drive",
-                drive.name()
-            ));
-        }
-        if bytes > below.sectors * SECTOR_BYTES {
-            return complain(format!(
-                "`size` is {bytes} bytes, and the device below has only {}: make it larger, or `size` smaller",
-                below.sectors * SECTOR_BYTES
-            ));
-        }
-        self.geometry = Some(Geometry {
-            sectors: bytes / SECTOR_BYTES,
-            logical_block_bytes,
-            physical_block_bytes: drive.physical_block_bytes().max(logical_block_bytes),
-            volatile_cache: below.volatile_cache || self.write_cache != WriteCache::Off,
-            discards: Discards::No,
-            fast_zeroes: false,
-            rotational: true,
-            read_only: below.read_only,
-            stripes: None,
-            copies: 1,
-            holes: false,
-            ssd: false,
-            disk: None,
-        });
+        let blocks = (drive.logical_block_bytes(), drive.physical_block_bytes());
+        let geometry =
+            used_geometry((drive.name(), drive.sectors()), blocks, self.size, below.geometry(BELOW))?;
+        let volatile_cache = geometry.volatile_cache || self.write_cache != WriteCache::Off;
+        self.geometry = Some(Geometry { volatile_cache, rotational: true, ..geometry });
         Ok(())
     }
 
@@ -397,4 +363,42 @@ impl Layer for Disk {
         status["queued"] = (self.queue.len() + usize::from(self.in_service.is_some())).into();
         Box::new(status)
     }
+}
+
+/// The geometry of the part of a drive that is used: of `size` bytes; if absent, of all that is below.
+pub(crate) fn used_geometry(
+    (name, sectors): (&str, u64),
+    (logical, physical): (u32, u32),
+    size: Option<u64>,
+    below: Geometry,
+) -> Result<Geometry, ActivateError> {
+    let logical_block_bytes = logical.max(below.logical_block_bytes);
+    let block = u64::from(logical_block_bytes);
+    let bytes = size.unwrap_or(below.sectors * SECTOR_BYTES);
+    let complain = |text: String| Err(text.into());
+    if bytes == 0 || !bytes.is_multiple_of(block) {
+        return complain(format!(
+            "a size of {bytes} bytes is not a multiple of the block of {block} bytes: set `size` to one"
+        ));
+    }
+    let capacity = sectors * SECTOR_BYTES;
+    if bytes > capacity {
+        return complain(format!(
+            "{bytes} bytes are more than the drive \"{name}\" has ({capacity} bytes): set `size` to that or less, make \
+             what is below smaller, or choose a larger drive"
+        ));
+    }
+    if bytes > below.sectors * SECTOR_BYTES {
+        return complain(format!(
+            "`size` is {bytes} bytes, and the device below has only {}: make it larger, or `size` smaller",
+            below.sectors * SECTOR_BYTES
+        ));
+    }
+    Ok(Geometry {
+        logical_block_bytes,
+        physical_block_bytes: physical.max(logical_block_bytes),
+        volatile_cache: below.volatile_cache,
+        read_only: below.read_only,
+        ..Geometry::plain(bytes / SECTOR_BYTES)
+    })
 }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dcd_engine::{Lba, Nanos};
+use dcd_engine::{Lba, Nanos, SECTOR_BYTES};
 
 use crate::cache::{CacheShape, ReadAhead};
 use crate::controller::Access;
@@ -14,10 +14,12 @@ use crate::geometry::{Spot, Track, Zone};
 use crate::mechanics::Mechanics;
 use crate::phases::BusPhases;
 use crate::shingles::ShinglesShape;
+use crate::solid::Solid;
+use crate::solid_file::SolidFile;
 use crate::write_back::{DestageOrder, WriteBackKind, WriteBackShape};
 
-/// The drives that are always there, by name.
-const BUILTIN: &[(&str, &str)] = &[
+/// The drives that are always there, by name: those with heads, and those without.
+const ROTATING: &[(&str, &str)] = &[
     ("atlas-10k", include_str!("../drives/atlas-10k.toml")),
     ("barracuda-1996", include_str!("../drives/barracuda-1996.toml")),
     ("barracuda-st32171w", include_str!("../drives/barracuda-st32171w.toml")),
@@ -28,25 +30,33 @@ const BUILTIN: &[(&str, &str)] = &[
     ("ra90", include_str!("../drives/ra90.toml")),
     ("smr-2014", include_str!("../drives/smr-2014.toml")),
 ];
+const SOLID: &[(&str, &str)] = &[
+    ("ebs-gp2", include_str!("../drives/ebs-gp2.toml")),
+    ("ebs-gp3", include_str!("../drives/ebs-gp3.toml")),
+    ("gcp-pd-balanced", include_str!("../drives/gcp-pd-balanced.toml")),
+    ("ssd-nvme-2020", include_str!("../drives/ssd-nvme-2020.toml")),
+    ("ssd-plp-2017", include_str!("../drives/ssd-plp-2017.toml")),
+    ("ssd-sata-2021", include_str!("../drives/ssd-sata-2021.toml")),
+];
 
 /// The names of the drives that are always there.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    BUILTIN.iter().map(|(name, _)| *name)
+    rotating_names().chain(SOLID.iter().map(|(name, _)| *name))
+}
+
+/// The names of those with heads.
+pub fn rotating_names() -> impl Iterator<Item = &'static str> {
+    ROTATING.iter().map(|(name, _)| *name)
 }
 
 /// The drive file of a drive that is always there.
 pub fn text(name: &str) -> Option<&'static str> {
-    BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    ROTATING.iter().chain(SOLID).find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// A drive that is always there.
+/// A drive with heads that is always there.
 pub fn builtin(name: &str) -> Result<Drive, DriveError> {
-    match BUILTIN.iter().find(|(known, _)| *known == name) {
-        Some((_, text)) => Drive::parse(text),
-        None => {
-            Err(DriveError::Unknown { name: name.to_owned(), known: names().collect::<Vec<_>>().join(", ") })
-        }
-    }
+    open(name, Path::new(""))
 }
 
 /// The text of a drive that is always there, or else of the drive file at `path`.
@@ -64,7 +74,7 @@ pub fn source(name: &str, path: &Path) -> Result<String, DriveError> {
         .map_err(|error| DriveError::Read { path: path.to_owned(), why: error.to_string() })
 }
 
-/// A drive that is always there, or else that of the drive file at `path`.
+/// A drive with heads that is always there, or else that of the drive file at `path`.
 pub fn open(name: &str, path: &Path) -> Result<Drive, DriveError> {
     Drive::parse(&source(name, path)?)
 }
@@ -79,6 +89,8 @@ pub enum DriveError {
     /// Not TOML, an unknown field, a missing one, or one of another type: the text shows the line.
     #[error("not a drive file: {0}")]
     Syntax(String),
+    #[error("the drive \"{name}\" does not rotate: name one that does, as nearline-2018")]
+    NoHeads { name: String },
     #[error("drive file, field `{field}`: {problem}; {remedy}")]
     Field { field: String, problem: String, remedy: String },
 }
@@ -137,7 +149,10 @@ pub struct Drive {
 impl Drive {
     /// Reads a drive file.
     pub fn parse(text: &str) -> Result<Drive, DriveError> {
-        DriveFile::parse(text)?.into_drive()
+        match AnyDrive::parse(text)? {
+            AnyDrive::Rotating(drive) => Ok(*drive),
+            AnyDrive::Solid(solid) => Err(DriveError::NoHeads { name: solid.name }),
+        }
     }
 
     /// Cuts the cache otherwise: so many segments, of so many sectors. (Some drives let their host choose.)
@@ -322,5 +337,78 @@ impl Drive {
     /// Past the end of the drive.
     pub fn rotation_to(&self, lba: Lba, at: Nanos) -> Nanos {
         Nanos(self.mechanics.geometry.rotation_to(&self.locate(lba), at))
+    }
+}
+
+/// A drive with or without heads.
+#[derive(Clone, Debug)]
+pub enum AnyDrive {
+    Rotating(Box<Drive>),
+    Solid(Solid),
+}
+
+impl AnyDrive {
+    /// Reads a drive file. It is of a device without heads if it has `read-ms`.
+    pub fn parse(text: &str) -> Result<AnyDrive, DriveError> {
+        let syntax = |e: toml::de::Error| DriveError::Syntax(e.to_string());
+        if !text.parse::<toml::Table>().map_err(syntax)?.contains_key("read-ms") {
+            return Ok(AnyDrive::Rotating(Box::new(DriveFile::parse(text)?.into_drive()?)));
+        }
+        toml::from_str::<SolidFile>(text).map_err(syntax)?.into_solid().map(AnyDrive::Solid)
+    }
+
+    /// A drive that is always there, or else that of the drive file at `path`.
+    pub fn open(name: &str, path: &Path) -> Result<AnyDrive, DriveError> {
+        AnyDrive::parse(&source(name, path)?)
+    }
+
+    /// The drive, if it has heads.
+    pub fn rotating(&self) -> Option<&Drive> {
+        match self {
+            AnyDrive::Rotating(drive) => Some(drive),
+            AnyDrive::Solid(_) => None,
+        }
+    }
+
+    /// The device, if it has none.
+    pub fn solid(&self) -> Option<&Solid> {
+        match self {
+            AnyDrive::Rotating(_) => None,
+            AnyDrive::Solid(solid) => Some(solid),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            AnyDrive::Rotating(drive) => &drive.name,
+            AnyDrive::Solid(solid) => &solid.name,
+        }
+    }
+
+    pub fn description(&self) -> &str {
+        match self {
+            AnyDrive::Rotating(drive) => &drive.description,
+            AnyDrive::Solid(solid) => &solid.description,
+        }
+    }
+
+    /// The capacity in sectors of 512 bytes.
+    pub fn sectors(&self) -> u64 {
+        match self {
+            AnyDrive::Rotating(drive) => drive.sectors(),
+            AnyDrive::Solid(solid) => solid.sectors,
+        }
+    }
+
+    /// Returns the maximum number of commands that the drive knows at a time.
+    pub fn queue_depth(&self) -> usize {
+        match self {
+            AnyDrive::Rotating(drive) => drive.queue_depth,
+            AnyDrive::Solid(solid) => solid.queue_depth,
+        }
+    }
+
+    pub fn logical_block_bytes(&self) -> u32 {
+        self.rotating().map_or(SECTOR_BYTES as u32, Drive::logical_block_bytes)
     }
 }

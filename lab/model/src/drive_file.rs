@@ -27,7 +27,11 @@ const SEGMENT_SECTORS_MAX: u64 = 1 << 24;
 /// The length of a line in a file that is written.
 const LINE_MAX: usize = 110;
 
-fn wrong(field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> DriveError {
+pub(crate) fn wrong(
+    field: impl Into<String>,
+    problem: impl Into<String>,
+    remedy: impl Into<String>,
+) -> DriveError {
     DriveError::Field { field: field.into(), problem: problem.into(), remedy: remedy.into() }
 }
 
@@ -567,7 +571,7 @@ pub(crate) fn check_write_segments(segments: usize, all: usize) -> Result<(), Dr
     between("cache, write-segments", segments as u64, 0, all as u64)
 }
 
-fn between(field: &str, value: u64, min: u64, max: u64) -> Result<(), DriveError> {
+pub(crate) fn between(field: &str, value: u64, min: u64, max: u64) -> Result<(), DriveError> {
     if (min..=max).contains(&value) {
         return Ok(());
     }
@@ -593,7 +597,7 @@ fn signed_time(field: &str, ms: f64) -> Result<i64, DriveError> {
     ))
 }
 
-fn time(field: &str, ms: f64) -> Result<Nanos, DriveError> {
+pub(crate) fn time(field: &str, ms: f64) -> Result<Nanos, DriveError> {
     if (0.0..=TIME_MS_MAX).contains(&ms) {
         return Ok(Nanos((ms * 1e6).round() as u64));
     }

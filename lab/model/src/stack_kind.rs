@@ -7,7 +7,7 @@ use crate::write_cache::{DiskMap, RegionUnit};
 use dcd_engine::{Layer, SECTOR_BYTES};
 use dcd_stack::{Below, Fields, RegisteredKind, RegisteredLayer, Role, StackFileError};
 
-use crate::{Disk, DiskConfig, Drive, disk_map, drive};
+use crate::{AnyDrive, Disk, DiskConfig, SolidDisk, disk_map};
 
 const KIND: RegisteredKind = RegisteredKind { word: "disk", on_several: false, read, reference: REFERENCE };
 
@@ -20,21 +20,25 @@ pub fn register_kinds() {
 /// A modelled disk, with its drive as the file changes it.
 #[derive(Debug)]
 pub(crate) struct ModelledDisk {
-    drive: Drive,
+    drive: AnyDrive,
     config: DiskConfig,
 }
 
 impl ModelledDisk {
-    /// Returns the regions that a write cache above destages together, and the arm that it sees.
-    pub(crate) fn map(&self, unit: RegionUnit) -> DiskMap {
-        disk_map(&self.drive, unit)
+    /// Returns the regions that a write cache above destages together, and the arm that it sees, if the drive has one.
+    pub(crate) fn map(&self, unit: RegionUnit) -> Option<DiskMap> {
+        self.drive.rotating().map(|drive| disk_map(drive, unit))
     }
 }
 
 impl RegisteredLayer for ModelledDisk {
     fn make(&self, below: &[Below<'_>]) -> (Box<dyn Layer>, u64) {
         let sectors = self.config.size.map_or(below[0].sectors, |bytes| bytes / SECTOR_BYTES);
-        (Box::new(Disk::with_drive(self.drive.clone(), &self.config)), sectors)
+        let layer: Box<dyn Layer> = match self.drive.clone() {
+            AnyDrive::Rotating(drive) => Box::new(Disk::with_drive(*drive, &self.config)),
+            AnyDrive::Solid(solid) => Box::new(SolidDisk::new(solid, self.config.size)),
+        };
+        (layer, sectors)
     }
 
     fn role(&self) -> Role {
@@ -57,17 +61,30 @@ fn read(fields: &mut Fields<'_>, dir: &Path) -> Result<Arc<dyn RegisteredLayer>,
         read_ahead: fields.word("read-ahead")?,
         bus: fields.size("bus")?,
     };
-    let named = drive::open(&drive.text, &dir.join(&drive.text))
+    let named = AnyDrive::open(&drive.text, &dir.join(&drive.text))
         .map_err(|why| fields.error(fields.value_span("drive"), format!("\"drive\": {why}")))?;
-    let drive = config.change(named).map_err(|why| fields.error_here(why))?;
+    let drive = match named {
+        AnyDrive::Rotating(named) => {
+            AnyDrive::Rotating(Box::new(config.change(*named).map_err(|why| fields.error_here(why))?))
+        }
+        AnyDrive::Solid(_)
+            if config != (DiskConfig { drive: config.drive.clone(), size: config.size, ..d }) =>
+        {
+            return Err(fields.error_here(format!(
+                "the drive \"{}\" does not rotate, and has no such option: only \"drive\", \"of\" and \"size\" are for it",
+                drive.text
+            )));
+        }
+        solid @ AnyDrive::Solid(_) => solid,
+    };
     Ok(Arc::new(ModelledDisk { drive, config }))
 }
 
 const REFERENCE: &str = r#"[layer.NAME]
 kind = "disk"               a modelled disk, paced in real time when it is served
 of = "NAME"                 where its data is
-drive = "NAME"              barracuda-1996, nearline-2018, atlas-10k or another that an unknown
-                            name lists, or the path of a drive file
+drive = "NAME"              nearline-2018, ssd-nvme-2020, ebs-gp3 or another that an unknown name
+                            lists, or the path of a drive file. Without heads, only size is used
 queue = "sptf"              in which order the drive serves what waits: fcfs, sptf,
                             look, c-look, sstf
 queue-depth = 32            among how many; left out: as in its drive file

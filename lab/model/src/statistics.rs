@@ -100,6 +100,11 @@ impl Statistics {
         }
     }
 
+    /// A device that serves so many at a time gave one of its places for a service.
+    pub fn side_by_side(&mut self, service: Nanos, places: u64) {
+        self.busy -= u128::from(service.0 - service.0 / places);
+    }
+
     /// The driver took note of the end of a service this long after it.
     pub fn late(&mut self, late: Nanos) {
         if late > Nanos::ZERO {

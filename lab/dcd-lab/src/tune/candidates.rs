@@ -7,7 +7,7 @@ use std::path::Path;
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_engine::log_cache::Promise;
-use dcd_model::Drive;
+use dcd_model::{AnyDrive, Drive};
 use dcd_stack::{HumanBytes, toml_text};
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +102,8 @@ pub const LOG_TUNINGS: [Tuning; 5] = [
     Tuning { name: "no bypass, reads kept", fields: "bypass = 0\nreads = \"keep\"\n", ssd_only: true },
 ];
 
+/// Region of a write cache on a drive without tracks: its default.
+const REGION_BYTES: u64 = 1 << 20;
 const MILLION: f64 = 1e6;
 /// A price is for so many bytes.
 const GIGABYTE: f64 = 1e9;
@@ -296,7 +298,9 @@ impl Grid {
 pub struct Setting {
     /// As a stack file names it: a drive that comes with the program, or the absolute path of a drive file.
     pub drive_name: String,
-    pub drive: Drive,
+    pub drive: AnyDrive,
+    /// The SSD of a log, likewise; none for one that takes the same time for everything.
+    pub ssd: Option<(String, AnyDrive)>,
     /// Size of the part of the drive that the workload uses, from its beginning.
     pub data_bytes: u64,
     pub promise: Promise,
@@ -313,6 +317,14 @@ fn size(bytes: u64) -> String {
         Some((unit, name)) => format!("\"{}{name}\"", bytes / unit),
         None => format!("\"{bytes}\""),
     }
+}
+
+/// A log on a modelled drive of its own.
+fn modelled_log(device: &str, log: &str, drive: &str) -> String {
+    format!(
+        "\n[device.{device}]\nmemory = {log}\n\n[layer.log]\nkind = \"disk\"\nof = \"{device}\"\ndrive = {}\n",
+        toml_text(drive)
+    )
 }
 
 impl Setting {
@@ -378,15 +390,14 @@ impl Setting {
                 );
             }
             Medium::OtherDisk => {
-                let _ = write!(
-                    text,
-                    "\n[device.other]\nmemory = {log}\n\n[layer.log]\nkind = \"disk\"\nof = \"other\"\ndrive = {}\n",
-                    toml_text(&self.drive_name)
-                );
+                text += &modelled_log("other", &log, &self.drive_name);
             }
-            Medium::Ssd => {
-                let _ = write!(text, "\n[device.log]\nmemory = {log}\n");
-            }
+            Medium::Ssd => match &self.ssd {
+                None => {
+                    let _ = write!(text, "\n[device.log]\nmemory = {log}\n");
+                }
+                Some((name, _)) => text += &modelled_log("ssd", &log, name),
+            },
         }
         if candidate.medium != Medium::None {
             text.push('\n');
@@ -446,8 +457,9 @@ impl Setting {
     /// The mean track or cylinder, in blocks.
     fn region_bytes(&self, candidate: &Candidate) -> u64 {
         let by_cylinder = candidate.policy.fields.contains("cylinder");
-        let tracks = u64::from(self.drive.cylinders()) * u64::from(self.drive.heads());
-        let regions = if by_cylinder { u64::from(self.drive.cylinders()) } else { tracks };
+        let tracks = |drive: &Drive| u64::from(if by_cylinder { 1 } else { drive.heads() });
+        let regions = |drive: &Drive| u64::from(drive.cylinders()) * tracks(drive);
+        let Some(regions) = self.drive.rotating().map(regions) else { return REGION_BYTES };
         let block = u64::from(self.block_bytes);
         (self.drive.sectors() * SECTOR_BYTES / regions.max(1) / block).max(1) * block
     }
@@ -471,7 +483,8 @@ mod tests {
     fn setting(drive: &str) -> Setting {
         Setting {
             drive_name: drive.to_owned(),
-            drive: dcd_model::drive::builtin(drive).unwrap(),
+            drive: AnyDrive::open(drive, Path::new("")).unwrap(),
+            ssd: Some(("ssd-nvme-2020".to_owned(), AnyDrive::open("ssd-nvme-2020", Path::new("")).unwrap())),
             data_bytes: 8 << 20,
             promise: Promise::Always,
             block_bytes: 4096,
@@ -494,7 +507,8 @@ mod tests {
         let larger = Places { log_bytes: Some(1 << 40), ..to_be_made };
         for drive in dcd_model::drive::names() {
             let setting = setting(drive);
-            for candidate in &all {
+            let has_cache = setting.drive.rotating().is_some();
+            for candidate in all.iter().filter(|one| has_cache || **one != Candidate::AS_SOLD) {
                 let texts = [
                     setting.simulated(candidate),
                     setting.served(candidate, &to_be_made),

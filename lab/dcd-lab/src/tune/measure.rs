@@ -167,10 +167,11 @@ mod tests {
 
     #[test]
     fn what_a_run_costs_follows_from_its_requests_and_not_from_their_bytes() {
-        let drive = dcd_model::drive::builtin("nearline-2018").unwrap();
+        let drive = dcd_model::AnyDrive::open("nearline-2018", std::path::Path::new("")).unwrap();
         let setting = Setting {
             drive_name: drive.name().to_owned(),
             drive,
+            ssd: None,
             data_bytes: 4 * GIB,
             promise: Promise::Flush,
             block_bytes: 4096,

@@ -380,8 +380,16 @@ impl<'a> Report<'a> {
         };
         let mut all = vec![
             "requests come when the trace says, however long those before them take".to_owned(),
-            format!("the disk behaves like {} with its write cache off", self.setting.drive.description()),
-            "an SSD takes 80 us for an operation, however many it has, another disk for a log is like the first; RAM takes no time".to_owned(),
+            format!(
+                "the disk behaves like {}{}",
+                self.setting.drive.description(),
+                self.setting.drive.rotating().map_or("", |_| " with its write cache off")
+            ),
+            match &self.setting.ssd {
+                None => "an SSD takes 80 us for an operation, however many it has (--ssd-drive names one)".to_owned(),
+                Some((_, ssd)) => format!("an SSD behaves like {}", ssd.description()),
+            },
+            "another disk for a log is like the first; RAM takes no time".to_owned(),
             promise.to_owned(),
             "caches are empty at first, and what they hold at the end is destaged and counted".to_owned(),
             match self.priced() {

@@ -132,7 +132,8 @@ pub fn search(
 ) -> Result<Found, Failure> {
     let mut search = Search { setting, workload, options, grid, tried: Vec::new(), bar };
     bar.set_length(0);
-    let as_sold = (setting.drive.write_buffer_sectors() > 0).then_some(Candidate::AS_SOLD);
+    let as_sold =
+        setting.drive.rotating().filter(|drive| drive.write_buffer_sectors() > 0).map(|_| Candidate::AS_SOLD);
     let as_sold = search.measure(&Vec::from_iter(as_sold))?.pop();
     search.run(search.grid.first())?;
     loop {

@@ -1,8 +1,11 @@
 //! The whole search, on a short synthetic trace.
 
+use std::path::Path;
+
 use dcd_crash::SimRng;
 use dcd_engine::Nanos;
 use dcd_engine::log_cache::Promise;
+use dcd_model::AnyDrive;
 use dcd_trace::{DeviceId, ReadTrace, Record, RecordOp, TraceError};
 use indicatif::ProgressBar;
 
@@ -43,7 +46,11 @@ fn office_of(seed: u64, requests: u64) -> Vec<Record> {
     (0..requests).map(&mut one).collect()
 }
 
-fn workload(records: Vec<Record>, drive: &dcd_model::Drive) -> Workload {
+fn nearline() -> AnyDrive {
+    AnyDrive::open("nearline-2018", Path::new("")).unwrap()
+}
+
+fn workload(records: Vec<Record>, drive: &AnyDrive) -> Workload {
     Workload::read(&mut Given(records.into_iter()), None, drive.logical_block_bytes(), Purpose::Tune).unwrap()
 }
 
@@ -59,12 +66,13 @@ fn find_among(
     jobs: usize,
     verify: bool,
 ) -> (Found, String) {
-    let drive = dcd_model::drive::builtin("nearline-2018").unwrap();
+    let drive = nearline();
     let workload = workload(records, &drive);
     let setting = Setting {
         drive_name: drive.name().to_owned(),
         data_bytes: (workload.end * 512).next_multiple_of(MIB),
         drive,
+        ssd: None,
         promise: Promise::Flush,
         block_bytes: workload.block_bytes,
         endurance_bytes: Some(1 << 40),
@@ -210,7 +218,7 @@ fn for_reads_alone_only_a_log_that_keeps_them_is_of_use() {
 
 #[test]
 fn of_several_devices_the_busiest_is_taken_and_it_is_said() {
-    let drive = dcd_model::drive::builtin("nearline-2018").unwrap();
+    let drive = nearline();
     let mut records = office(90);
     for (index, record) in records.iter_mut().enumerate() {
         record.device = DeviceId(if index % 3 == 0 { 4 } else { 9 });

@@ -30,6 +30,10 @@ fn drives_are_listed_described_and_printed_to_be_changed() {
     {
         expect(&atlas, 0, what);
     }
+    let ssd = run(&["show", "ssd-nvme-2020"]);
+    for what in ["64 MiB of answered writes, until a flush", "1500 MB/s, 70.6 GB at once", "600 TB"] {
+        expect(&ssd, 0, what);
+    }
     let zones = text(&atlas).lines().skip_while(|line| !line.starts_with("zone")).count();
     assert_eq!(zones, 1 + 24);
     expect(&run(&["show", "atlas-11k"]), 1, "no drive is called \"atlas-11k\": use one of atlas-10k");

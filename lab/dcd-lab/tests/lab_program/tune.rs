@@ -288,3 +288,27 @@ fn what_cannot_be_tuned_is_refused_with_advice() {
     fs::write(place.path("trace.csv"), "128166372000000000,host,0,Read,0,4096,0\n").unwrap();
     expect(&tune(&place, &[]), 1, "no writes");
 }
+
+#[test]
+fn the_disk_and_the_ssd_of_the_log_may_be_without_heads() {
+    let place = Place::new();
+    trace(&place);
+    let log = ["--ssd", "--log-sizes", "16MiB", "--ssd-drive", "ssd-sata-2021", "--out", "out"];
+    let output = tune(&place, &[&["--drive", "ebs-gp2"][..], &log].concat());
+    for what in [
+        "on the drive ebs-gp2",
+        "an SSD behaves like Samsung 870 EVO",
+        "the disk behaves like Amazon EBS gp2",
+    ] {
+        expect(&output, 0, what);
+    }
+    let simulated = fs::read_to_string(place.path("out/simulate.toml")).unwrap();
+    assert!(simulated.contains("drive = \"ebs-gp2\""), "{simulated}");
+    let output = tune(&place, &log);
+    expect(&output, 0, " to the SSD: its 545.7 TiB last for ");
+    let simulated = fs::read_to_string(place.path("out/simulate.toml")).unwrap();
+    assert!(simulated.contains("of = \"ssd\"\ndrive = \"ssd-sata-2021\""), "{simulated}");
+    let trace = ["--trace", "trace.csv", "out/simulate.toml"];
+    expect(&dcd().arg("simulate").args(trace).current_dir(place.dir.path()).output().unwrap(), 0, "");
+    expect(&tune(&place, &["--ssd-drive", "ssd-sata"]), 1, "no drive is called \"ssd-sata\": use one of");
+}

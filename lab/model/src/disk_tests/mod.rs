@@ -8,6 +8,7 @@ mod import;
 mod layer;
 mod phases;
 mod physics;
+mod solid;
 mod stack_kind;
 mod validation;
 mod write_back;

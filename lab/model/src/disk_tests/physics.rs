@@ -22,7 +22,7 @@ fn mean_seek_of_random_sectors(drive: &Drive) -> f64 {
 
 #[test]
 fn a_random_read_costs_overhead_mean_seek_half_a_revolution_and_transfer() {
-    for name in drive::names() {
+    for name in drive::rotating_names() {
         let drive = drive::builtin(name).unwrap();
         let count = 20_000;
         let mut bench = Bench::new(drive.clone(), Scheduler::Fcfs);
@@ -104,7 +104,7 @@ fn the_inner_zone_is_slower_by_the_ratio_of_its_tracks() {
 #[test]
 fn writing_one_sector_again_costs_exactly_one_revolution() {
     // Shingled tracks are the exception: there a write goes to the end of a log.
-    for name in drive::names().filter(|name| !name.starts_with("smr")) {
+    for name in drive::rotating_names().filter(|name| !name.starts_with("smr")) {
         let drive = drive::builtin(name).unwrap();
         let mut bench = Bench::new(drive.clone(), Scheduler::Sptf);
         bench.timed(|bench| bench.write(800_001, 8));

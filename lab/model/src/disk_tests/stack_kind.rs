@@ -138,3 +138,18 @@ fn is_described(kind: &str, text: &str) {
         assert!(known.contains(&field), "\"{field}\" is described and does not exist");
     }
 }
+
+#[test]
+fn a_drive_without_heads_has_only_a_size() {
+    let origin = Path::new("disk.toml");
+    let text = format!("{}drive = \"ssd-plp-2017\"\n", DISK.replace("queue = \"fcfs\"\n", ""));
+    assert_eq!(layers(&text, origin), Ok(1));
+    for option in ["queue = \"fcfs\"", "write-cache = \"on\"", "segments = 4", "bus = \"80MB\""] {
+        let error = layers(&format!("{text}{option}\n"), origin).unwrap_err();
+        assert!(
+            error.contains("the drive \"ssd-plp-2017\" does not rotate, and has no such option"),
+            "{error}"
+        );
+    }
+    assert_eq!(layers(&format!("{text}size = \"32MiB\"\n"), origin), Ok(1));
+}

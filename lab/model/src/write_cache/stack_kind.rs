@@ -27,13 +27,10 @@ impl RegisteredLayer for Spec {
     fn make(&self, below: &[Below<'_>]) -> (Box<dyn Layer>, u64) {
         let map = |part: &Below<'_>| {
             let disk = part.layer.and_then(|layer| (layer as &dyn Any).downcast_ref::<ModelledDisk>());
-            disk.map_or_else(
-                || DiskMap {
-                    regions: Regions::uniform(part.sectors, self.region_bytes / SECTOR_BYTES),
-                    arm: None,
-                },
-                |disk| disk.map(self.unit),
-            )
+            disk.and_then(|disk| disk.map(self.unit)).unwrap_or_else(|| DiskMap {
+                regions: Regions::uniform(part.sectors, self.region_bytes / SECTOR_BYTES),
+                arm: None,
+            })
         };
         let cache = WriteCache::new(self.config, below.iter().map(map).collect());
         (Box::new(cache), below.iter().map(|part| part.sectors).sum())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::raid::stride::StridePass;
 use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
-use dcd_model::{Drive, DriveError, diskspecs, drive};
+use dcd_model::{AnyDrive, DriveError, diskspecs, drive};
 use dcd_stack::Inputs;
 
 use crate::cli_drive::{self, DrivePart, Import, Show};
@@ -92,8 +92,8 @@ pub fn stride_times(
     dcd_studies::stride_times(&drive, passes(whole)).map_err(|error| failed(error.to_string()))
 }
 
-fn load(name: &str) -> Result<Drive, Failure> {
-    drive::open(name, Path::new(name)).map_err(|e| wrong(name, &e))
+fn load(name: &str) -> Result<AnyDrive, Failure> {
+    AnyDrive::open(name, Path::new(name)).map_err(|e| wrong(name, &e))
 }
 
 fn wrong(name: &str, error: &DriveError) -> Failure {

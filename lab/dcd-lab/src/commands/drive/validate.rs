@@ -1,15 +1,16 @@
 //! `dcd drive validate`: a drive beside what was measured of a real one.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use dcd_engine::Nanos;
 use dcd_model::measured::{self, Measured, Replay};
-use dcd_model::{Drive, WriteCache};
+use dcd_model::{Drive, WriteCache, drive};
 use dcd_studies::{Axis, Plot, Series};
 use dcd_trace::{Inputs, by_name, inputs_of_trace, open};
 use serde::Serialize;
 
-use super::load;
+use super::wrong;
 use crate::cli_drive::Validate;
 use crate::failure::Failure;
 
@@ -24,7 +25,8 @@ pub fn run(args: &Validate) -> Result<(), Failure> {
     inputs.push(args.drive.clone().into());
     let inputs = Inputs::new(inputs);
     args.plots.iter().try_for_each(|path| inputs.check(path))?;
-    let mut drive = load(&args.drive)?;
+    let opened = drive::open(&args.drive, Path::new(&args.drive));
+    let mut drive = opened.map_err(|e| wrong(&args.drive, &e))?;
     if let Some(bus) = args.bus {
         drive = drive.with_bus(bus).map_err(|e| Failure::Failed(format!("--bus: {e}")))?;
     }

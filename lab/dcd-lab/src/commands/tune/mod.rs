@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
 use dcd_engine::log_cache::Promise;
-use dcd_model::{Drive, drive};
+use dcd_model::{AnyDrive, drive};
 use dcd_stack::HumanBytes;
 use dcd_trace::{Inputs, inputs_of_trace};
 use indicatif::ProgressBar;
@@ -64,6 +64,8 @@ fn tune(
     bar: &ProgressBar,
 ) -> Result<Tuned, Failure> {
     let (drive_name, drive) = drive(&args.drive)?;
+    let ssd = args.ssd_drive.as_deref().map(self::drive).transpose()?;
+    let endures = ssd.as_ref().and_then(|(_, ssd)| ssd.solid()?.endurance_bytes());
     let mut trace = opened(input, &args.reading)?;
     let workload =
         Workload::read(&mut *trace.reader, args.device, drive.logical_block_bytes(), Purpose::Tune);
@@ -89,7 +91,8 @@ fn tune(
         drive,
         promise: promise(args, &workload, &media)?,
         block_bytes: workload.block_bytes,
-        endurance_bytes: args.endurance,
+        endurance_bytes: args.endurance.or(endures),
+        ssd,
     };
     let options =
         SearchOptions { objective: args.objective, within: args.within / 100.0, jobs, verify: args.verify };
@@ -116,6 +119,7 @@ fn inputs<'a>(args: &Tune, traces: impl IntoIterator<Item = &'a Path>) -> Inputs
     [Path::new(&args.drive), &args.disk]
         .into_iter()
         .chain(args.log.as_deref())
+        .chain(args.ssd_drive.as_deref().map(Path::new))
         .for_each(|path| inputs.add(path));
     inputs
 }
@@ -145,16 +149,14 @@ fn write(
 }
 
 /// The drive, and its name for a stack file that may lie anywhere.
-fn drive(name: &str) -> Result<(String, Drive), Failure> {
+fn drive(name: &str) -> Result<(String, AnyDrive), Failure> {
     let path = PathBuf::from(name);
-    if drive::text(name).is_some() || !path.exists() {
-        let drive = drive::builtin(name).map_err(|e| Failure::Failed(e.to_string()))?;
+    let drive = AnyDrive::open(name, &path).map_err(|e| Failure::Failed(format!("drive {name}: {e}")))?;
+    if drive::text(name).is_some() {
         return Ok((name.to_owned(), drive));
     }
-    let failed = |e| Failure::io(path.display(), e);
-    let text = std::fs::read_to_string(&path).map_err(failed)?;
-    let drive = Drive::parse(&text).map_err(|e| Failure::Failed(format!("{name}: {e}")))?;
-    Ok((path.canonicalize().map_err(failed)?.display().to_string(), drive))
+    let absolute = path.canonicalize().map_err(|e| Failure::io(path.display(), e))?;
+    Ok((absolute.display().to_string(), drive))
 }
 
 /// The sizes to begin with.
@@ -215,12 +217,13 @@ fn about_log(log: &Path, place: &LogPlace, media: &[Medium]) -> String {
 }
 
 /// The trace has to fit the drive.
-fn admit(drive: &Drive, workload: &Workload) -> Result<(), Failure> {
+fn admit(drive: &AnyDrive, workload: &Workload) -> Result<(), Failure> {
     if workload.end <= drive.sectors() {
         return Ok(());
     }
-    let fitting =
-        drive::names().filter(|name| drive::builtin(name).is_ok_and(|drive| drive.sectors() >= workload.end));
+    let fits =
+        |name: &&str| AnyDrive::open(name, Path::new("")).is_ok_and(|drive| drive.sectors() >= workload.end);
+    let fitting = drive::names().filter(fits);
     let fitting: Vec<&str> = fitting.collect();
     Err(Failure::Failed(format!(
         "the trace reaches to {}, and the drive {} has {}: take a larger one ({}), or shrink the trace (dcd trace scale --space)",
@@ -244,7 +247,8 @@ fn grid(
     let on_drive = |medium| match medium {
         Medium::SameDisk => drive_bytes - setting.data_bytes,
         Medium::OtherDisk => drive_bytes,
-        Medium::None | Medium::Ram | Medium::Ssd | Medium::Nvram => u64::MAX,
+        Medium::Ssd => setting.ssd.as_ref().map_or(u64::MAX, |(_, ssd)| ssd.sectors() * SECTOR_BYTES),
+        Medium::None | Medium::Ram | Medium::Nvram => u64::MAX,
     };
     let room = |medium: Medium| {
         let named = place.and_then(|place| place.bytes).filter(|_| medium.has_log()).unwrap_or(u64::MAX);
@@ -271,7 +275,7 @@ fn grid(
     )))
 }
 
-fn data_bytes(workload: &Workload, drive: &Drive) -> u64 {
+fn data_bytes(workload: &Workload, drive: &AnyDrive) -> u64 {
     let used = (workload.end * SECTOR_BYTES).next_multiple_of(DATA_UNIT_BYTES);
     let whole = drive.sectors() / (ALIGN_BYTES / SECTOR_BYTES) * ALIGN_BYTES;
     // Where the trace reaches the very end of a drive with an odd number of sectors.

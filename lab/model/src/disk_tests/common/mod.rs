@@ -43,8 +43,8 @@ pub fn random(seed: u64) -> ChaCha8Rng {
 /// Operation that the disk handed down: name, place, time.
 pub type Handed = (&'static str, Option<Extent>, Nanos);
 
-pub struct Bench {
-    pub disk: Disk,
+pub struct Bench<L = Disk> {
+    pub disk: L,
     pub now: Nanos,
     pub handed: Vec<Handed>,
     pub durable_writes: usize,
@@ -71,7 +71,7 @@ impl Ports for BelowGeometry {
     }
 }
 
-pub fn activate(disk: &mut Disk, below: Geometry) -> Result<(), String> {
+pub fn activate(disk: &mut impl Layer, below: Geometry) -> Result<(), String> {
     disk.activate(&mut BelowGeometry(below)).map_err(|e| e.to_string())
 }
 
@@ -79,7 +79,12 @@ impl Bench {
     /// A whole drive over nothing but lengths.
     pub fn new(drive: Drive, queue: Scheduler) -> Bench {
         let sectors = drive.sectors();
-        let mut disk = Disk::with_drive(drive, &DiskConfig { queue, ..DiskConfig::default() });
+        Bench::over(Disk::with_drive(drive, &DiskConfig { queue, ..DiskConfig::default() }), sectors)
+    }
+}
+
+impl<L: Layer> Bench<L> {
+    pub fn over(mut disk: L, sectors: u64) -> Bench<L> {
         activate(&mut disk, Geometry::plain(sectors)).expect("the drive fits itself");
         Bench {
             disk,
@@ -94,7 +99,7 @@ impl Bench {
         }
     }
 
-    pub fn with_memory(mut self) -> Bench {
+    pub fn with_memory(mut self) -> Bench<L> {
         self.memory = vec![0; self.disk.geometry().sectors as usize * 512];
         self
     }
@@ -119,7 +124,7 @@ impl Bench {
     }
 
     /// Sends one request and waits for its end: how long it took, on the disk's timeline.
-    pub fn timed(&mut self, send: impl FnOnce(&mut Bench) -> u64) -> Nanos {
+    pub fn timed(&mut self, send: impl FnOnce(&mut Bench<L>) -> u64) -> Nanos {
         let begin = self.now;
         let id = send(self);
         while !self.replies.iter().any(|(replied, ..)| *replied == id) {
