@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use dcd_engine::Nanos;
 use dcd_stack::{Change, field_names};
 
@@ -85,28 +85,29 @@ Examples:
   dcd create srv --data /dev/disk/by-id/ata-SLOW --log /dev/disk/by-id/nvme-FAST-part3
   dcd create srv --data /dev/disk/by-id/ata-EMPTY --same-disk 256MiB
       a disk without data: its log is at its end")]
+#[command(group = ArgGroup::new("place").required(true))]
 pub struct Create {
-    /// Name of the stack, and of its device /dev/dcd/NAME: letters, digits, \"_\" and \".\"
+    /// Name of the stack, and of its device /dev/dcd/NAME: letters, digits, "_" and "."
     #[arg(value_name = "NAME", value_parser = stack_name)]
     pub name: String,
     /// Data disk, not mounted: a block device or a file
     #[arg(long, value_name = "PATH")]
     pub data: PathBuf,
     /// Log, which is overwritten: a block device or a file. Or a stack, NAME or file, whose log gets one more data disk
-    #[arg(long, value_name = "PATH", required_unless_present = "same_disk", conflicts_with = "same_disk")]
+    #[arg(long, value_name = "PATH", group = "place")]
     pub log: Option<PathBuf>,
     /// Create the log as a file of this size (bytes, or with KiB, MiB, GiB; default: the file exists)
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "log")]
     pub log_size: Option<u64>,
     /// Put a log of this size at the end of the data disk, which must be without data
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size, group = "place")]
     pub same_disk: Option<u64>,
     /// Overwrite what is on the log's device, and discard the cache that the data disk has
     #[arg(long)]
     pub force: bool,
 }
 
-/// Write everything back, detach the cache, and leave the disk as if there had never been one
+/// Write everything back, detach the cache, and leave the disk as if there had never been a cache
 ///
 /// Refused while the device is in use: unmount it first. Stops and disables the server, detaches the cache (dcd detach) and removes
 /// /etc/dcd/NAME.toml. A command that was interrupted is simply run again.

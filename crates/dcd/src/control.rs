@@ -158,7 +158,10 @@ pub fn stack_path(typed: OsString) -> Result<PathBuf, String> {
     };
     let path = new_stack_path(typed.clone()).map_err(|why| why + &here)?;
     if path.as_os_str() != typed && !path.exists() {
-        return Err(format!("there is no {}: \"dcd list\" shows the stacks{here}", path.display()));
+        return Err(format!(
+            "there is no {}: \"dcd list\" shows the stacks, and the disks of each{here}",
+            path.display()
+        ));
     }
     Ok(path)
 }

@@ -149,6 +149,11 @@ fn parts(args: &Create) -> Result<String, Failure> {
         let size = args.log_size.map(|size| format!("size = {size}\n")).unwrap_or_default();
         return Ok(format!("[device.log]\npath = {log}\n{size}\n[device.data]\npath = {data}\n"));
     };
+    if log_bytes < ALIGN {
+        return Err(Failure::Failed(format!(
+            "--same-disk {log_bytes}: a size without a unit is in bytes: write {log_bytes}MiB, for example. Nothing was changed"
+        )));
+    }
     let disk = Site::of_device(&args.data, true)?;
     let (offline, parts) = start(&disk, &[&disk.export], Purpose::Look)?;
     let mut device = offline.part(target(&parts, &disk.export));

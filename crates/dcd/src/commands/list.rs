@@ -28,8 +28,17 @@ struct ListedStack {
     /// Dirty data in words: discards and zeroes, which take almost no time to write back, are told apart.
     #[serde(skip)]
     dirty: Option<String>,
-    /// The data disk; none if the stack file cannot be read.
+    /// The data disk, of several the first; none if the stack file cannot be read.
     data: Option<PathBuf>,
+    /// The other data disks of a log with several.
+    others: Vec<ListedDisk>,
+}
+
+/// A data disk of several, by its name in the stack file.
+#[derive(Serialize)]
+struct ListedDisk {
+    name: String,
+    path: Option<PathBuf>,
 }
 
 pub fn run(args: &List) -> Result<(), Failure> {
@@ -45,7 +54,12 @@ pub fn run(args: &List) -> Result<(), Failure> {
     let row = |one: ListedStack| {
         let bytes = one.dirty_bytes.map(|bytes| HumanBytes(bytes).to_string());
         let dirty = one.dirty.or(bytes).unwrap_or_else(unknown);
-        [one.name, one.state, dirty, one.data.map_or_else(unknown, |data| data.display().to_string())]
+        let mut data = one.data.map_or_else(unknown, |data| data.display().to_string());
+        for ListedDisk { name, path } in one.others {
+            let path = path.map_or_else(unknown, |path| path.display().to_string());
+            data += &format!(", {name}: {path}");
+        }
+        [one.name, one.state, dirty, data]
     };
     let rows: Vec<[String; 4]> = all.into_iter().map(row).collect();
     print!("{}", columns(["STACK", "STATE", "DIRTY", "DATA DISK"], &rows));
@@ -62,13 +76,19 @@ fn look(path: &Path) -> ListedStack {
         dirty_bytes: None,
         dirty: None,
         data,
+        others: Vec::new(),
     };
     let file = match StackFile::load(path) {
         Ok(file) => file,
         Err(error) => return listed(error.to_string(), None),
     };
     let data = file.data_path(&file.export).map(Path::to_owned);
+    let disk =
+        |name: &str| ListedDisk { name: name.to_owned(), path: file.data_path(name).map(Path::to_owned) };
+    let others = file.served_disks().into_iter().skip(1).filter(|name| !file.is_free_place(name));
+    let others = others.map(disk).collect();
     let server = control::server_of(&file);
+    let listed = |state, data| ListedStack { others, ..listed(state, data) };
     match server.and_then(|server| server.map(|mut server| ServerStatus::ask(&mut server)).transpose()) {
         Ok(Some(status)) => {
             let state = Verdict::of(&status).state.to_owned();

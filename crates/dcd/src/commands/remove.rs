@@ -1,4 +1,4 @@
-//! `dcd remove`: writes everything back, detaches the cache, and leaves the disk as if there had never been one.
+//! `dcd remove`: writes everything back, detaches the cache, and leaves the disk as if there had never been a cache.
 //!
 //! Each step can be repeated, and none is done before those above it, so an interrupted command is simply run again:
 //! release the device, stop the server, detach, disable the units, remove the stack file.

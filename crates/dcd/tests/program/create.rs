@@ -157,6 +157,7 @@ fn a_create_that_would_lose_something_changes_nothing() {
     expect(&create("srv", &["--log", "none.img"]), 1, "none.img");
     expect(&create("srv", &["--log", "data.img"]), 1, "is the same file as device");
     expect(&create("srv", &["--same-disk", "12MiB"]), 1, "at most half");
+    expect(&create("srv", &["--same-disk", "12"]), 1, "write 12MiB, for example");
     // A file system on the log, and on a disk that is to have its own log.
     let mut super_block = [0; 2048];
     super_block[1080..1082].copy_from_slice(b"\x53\xef");
@@ -302,6 +303,10 @@ fn a_stopped_stack_names_the_command_that_starts_it_here_and_a_list_tells_zeroes
     expect(&run(&["list"]), 0, "4 KiB and 8 MiB to zero");
     expect(&run(&["status"]), 0, "4 KiB and 8 MiB to zero");
     nbd.disconnect().unwrap();
+    fs::write(place.path("more.img"), crate::common::original(4 * MIB)).unwrap();
+    let more = run(&["create", "more", "--data", "more.img", "--log", "srv"]);
+    expect(&more, 0, "never mount or check more.img itself from now on");
+    expect(&run(&["list"]), 0, "data.img, more: ");
     // A flush that is done before its first display says nothing.
     let flushed = String::from_utf8(run(&["flush", "srv"]).stderr).unwrap();
     assert!(flushed.is_empty() || flushed.ends_with(" written back\n"), "{flushed}");

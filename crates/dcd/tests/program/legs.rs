@@ -150,6 +150,8 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        // The kernel keeps that for the next user of the loop device.
+        let _ = Command::new("blockdev").args(["--setrw", &self.0]).status();
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }

@@ -60,6 +60,10 @@ impl FrontEndSettings {
         if let Some(directory) = &file.serve.fuse {
             let options = FuseOptions { disk: *disk, promptly: self.promptly, ..FuseOptions::default() };
             let directory = image_directory(directory, *disk, name);
+            if *disk > 0 {
+                // The mount reports the error.
+                let _ = fs::create_dir(&directory);
+            }
             let image = FuseImage::mount(&directory, *geometry, &options).map_err(|e| e.to_string())?;
             if image.was_stale() {
                 eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
@@ -108,16 +112,12 @@ impl FrontEndSettings {
     }
 }
 
-/// Returns the directory of a disk's image. That of a disk after the first is beside the directory of the first, and is made where it is
-/// missing.
+/// Returns the directory of a disk's image. That of a disk after the first is beside the directory of the first.
 pub fn image_directory(directory: &Path, disk: usize, name: &str) -> PathBuf {
     if disk == 0 {
         return directory.to_owned();
     }
     let mut own = directory.as_os_str().to_owned();
     own.push(format!("-{name}"));
-    let own = PathBuf::from(own);
-    // The mount reports the error.
-    let _ = fs::create_dir(&own);
-    own
+    own.into()
 }
