@@ -25,7 +25,7 @@ have_kernel || missing+=("Debian's package of a 6.12 kernel")
 skip_if_missing "ublk is not tried under a kernel that has it"
 
 parts=${PARTS:-node limits errors ext4 discard stops listed promise kills recoveries upgrades attach nbd_kills nbd_upgrades grow removed removed_killed many second \
-    queues wear fsx stress}
+    disks queues wear fsx stress}
 # The file system exerciser in its Rust version, which cargo installs: Debian has none.
 fsx=$packages/fsx/bin/fsx
 if [[ " $parts " = *" fsx "* ]] && [ ! -x "$fsx" ] && ! cargo install --quiet --locked --version 0.3.2 --root "$packages/fsx" fsx >&2; then
@@ -47,7 +47,7 @@ printf '\0\0\0\0\203\0\0\0\0\010\0\0\0\360\001\0' | dd of="$work/nvme.img" bs=1 
 printf '\125\252' | dd of="$work/nvme.img" bs=1 seek=510 conv=notrunc status=none
 # shellcheck disable=SC2034 # for qemu.sh
 more_devices=(-drive "if=none,id=nvme,format=raw,discard=unmap,file=$work/nvme.img" -device "nvme,drive=nvme,serial=dcd")
-# Of measurements alone, and of the part "wear".
+# Of measurements alone, and of the parts "wear" and "disks".
 truncate -s 128M "$work/file.img"
 truncate -s 512M "$work/data2.img"
 truncate -s 64M "$work/log2.img"

@@ -168,6 +168,53 @@ part_second() {
     nothing_is_left
 }
 
+# A disk joins the log of a mounted one, and leaves it, under load; between, the server is killed below both file systems.
+part_disks() {
+    data=/dev/vdc log=/dev/vde
+    stack disks "ublk = true"
+    "$dcd" format --force /tmp/disks.toml > /tmp/format.log 2>&1 || die "dcd format: $(cat /tmp/format.log)"
+    serve disks
+    fresh_ext4
+    begin_load
+    timeout 120 "$dcd" create more --data /dev/vdd --log /tmp/disks.toml > /tmp/create.log 2>&1 || die "create: $? $(cat /tmp/create.log)"
+    looks=0
+    until [ -b /dev/ublkb1 ]; do
+        looks=$((looks + 1))
+        [ $looks -lt 600 ] || die "the second disk has no device: $(cat /tmp/create.log) $(report)"
+        sleep 0.1
+    done
+    load_goes_on
+    mkfs.ext4 -q -F /dev/ublkb1 > /tmp/mkfs.log 2>&1 || die "mkfs.ext4: $(cat /tmp/mkfs.log)"
+    mkdir /tmp/fs2
+    mount -t ext4 /dev/ublkb1 /tmp/fs2 || die "the second disk cannot be mounted"
+    mark=$("$dcd" mark /tmp/disks.toml --disk more) || die "mark"
+    cp "$dcd" /tmp/fs2/copy
+    sync
+    "$dcd" mark /tmp/disks.toml --disk more --list > /tmp/marks || die "mark --list"
+    grep -qE "^$mark +good +[0-9.]+ MiB" /tmp/marks || die "the mark does not tell what was written: $(cat /tmp/marks)"
+    refused 1 "is in use" timeout 120 "$dcd" remove /tmp/disks.toml --disk more
+    kill_server
+    serve disks
+    load_goes_on
+    sync
+    echo 3 > /proc/sys/vm/drop_caches
+    cmp "$dcd" /tmp/fs2/copy || die "the second disk lost what was written before the kill"
+    umount /tmp/fs2 || die "the second disk cannot be unmounted"
+    timeout 300 "$dcd" remove /tmp/disks.toml --disk more > /tmp/remove.log 2>&1 || die "remove: $? $(cat /tmp/remove.log) $(report)"
+    load_goes_on
+    [ ! -b /dev/ublkb1 ] || die "the device of the removed disk is still there"
+    end_load
+    check_ext4
+    stop_server
+    e2fsck -fn /dev/vdd > /tmp/e2fsck.log 2>&1 || die "e2fsck of the removed disk: $(cat /tmp/e2fsck.log)"
+    mount -t ext4 /dev/vdd /tmp/fs2 || die "the removed disk cannot be mounted"
+    cmp "$dcd" /tmp/fs2/copy || die "the removed disk lacks what was written"
+    umount /tmp/fs2
+    rmdir /tmp/fs2
+    "$dcd" ublk remove 0 > /dev/null 2>&1
+    data="" log=""
+}
+
 # The kernel has as many queues and tags as the server says, and requests for all of them at a time.
 part_queues() {
     serve any

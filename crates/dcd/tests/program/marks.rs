@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -261,6 +261,24 @@ fn a_stack_that_could_miss_a_change_has_no_marks_and_each_disk_has_its_own() {
     expect(&bare.run("format", &[]), 0, "");
     let server = bare.serve();
     expect(&bare.run("mark", &[]), 1, "the export \"slow\" is no log cache");
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn what_is_written_through_an_image_counts_as_changed() {
+    if !Path::new("/dev/fuse").exists() || tool("marks of an image", "fusermount3").is_none() {
+        return crate::common::skip("marks of an image: there is no FUSE here");
+    }
+    let place = marked_place();
+    fs::create_dir(place.path("images")).unwrap();
+    place.add_to_serve("fuse = \"images\"\n");
+    let server = place.serve();
+    mark(&place);
+    let image = fs::File::options().write(true).open(place.path("images/disk.img")).unwrap();
+    image.write_all_at(&[9; 512], REGION).unwrap();
+    image.sync_all().unwrap();
+    drop(image);
+    assert_eq!(listed(&place)[0]["changed_bytes"], GRAIN);
     expect(&server.stop(), 0, "");
 }
 
