@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2154,SC2086 # guest.sh and /mnt/run set some; $node has no spaces
+# shellcheck shell=sh disable=SC2154,SC2086,SC2034 # guest.sh and /mnt/run set some, and read some; $node has no spaces
 # How devices of ublk come and go, for guest.sh: what blktests tries with the kernel's own server, and dcd's refusals.
 
 requests() { awk '{ print $1 + $5 }' /sys/block/ublkb0/stat; }
