@@ -187,11 +187,7 @@ part_disks() {
     mkfs.ext4 -q -F /dev/ublkb1 > /tmp/mkfs.log 2>&1 || die "mkfs.ext4: $(cat /tmp/mkfs.log)"
     mkdir /tmp/fs2
     mount -t ext4 /dev/ublkb1 /tmp/fs2 || die "the second disk cannot be mounted"
-    mark=$("$dcd" mark /tmp/disks.toml --disk more) || die "mark"
     cp "$dcd" /tmp/fs2/copy
-    sync
-    "$dcd" mark /tmp/disks.toml --disk more --list > /tmp/marks || die "mark --list"
-    grep -qE "^$mark +good +[0-9.]+ MiB" /tmp/marks || die "the mark does not tell what was written: $(cat /tmp/marks)"
     refused 1 "is in use" timeout 120 "$dcd" remove /tmp/disks.toml --disk more
     kill_server
     serve disks
@@ -199,6 +195,11 @@ part_disks() {
     sync
     echo 3 > /proc/sys/vm/drop_caches
     cmp "$dcd" /tmp/fs2/copy || die "the second disk lost what was written before the kill"
+    mark=$("$dcd" mark /tmp/disks.toml --disk more 2>&1) || die "mark: $mark"
+    cp "$dcd" /tmp/fs2/other
+    sync
+    "$dcd" mark /tmp/disks.toml --disk more --list > /tmp/marks || die "mark --list"
+    grep -qE "^$mark +good +[0-9.]+ MiB" /tmp/marks || die "the mark does not tell what was written: $(cat /tmp/marks)"
     umount /tmp/fs2 || die "the second disk cannot be unmounted"
     timeout 300 "$dcd" remove /tmp/disks.toml --disk more > /tmp/remove.log 2>&1 || die "remove: $? $(cat /tmp/remove.log) $(report)"
     load_goes_on
