@@ -259,6 +259,13 @@ impl Cache {
         self.ahead = Some(Ahead { segment, next: end, limit, at, arm });
     }
 
+    /// True if a write from the buffer would take sectors or the segment of a read-ahead.
+    pub fn is_in_the_way(&self, written: Extent) -> bool {
+        let Some(ahead) = &self.ahead else { return false };
+        let start = self.segments[ahead.segment].start;
+        self.victim(true) == ahead.segment || (start < written.end() && written.start < ahead.limit)
+    }
+
     /// A write went to the medium, or is on its way there.
     pub fn written(&mut self, extent: Extent, keeps_data: bool) {
         let appends =

@@ -186,6 +186,11 @@ impl Controller {
         self.write_back.begins_at(idle_since)
     }
 
+    /// Shingled bands that were cleaned.
+    pub fn cleaned_bands(&self) -> u64 {
+        self.shingles.as_ref().map_or(0, Shingles::cleaned)
+    }
+
     /// True if writes were acknowledged that are not on the medium.
     pub fn has_unwritten(&self) -> bool {
         !self.write_back.is_empty()
@@ -341,8 +346,11 @@ impl Controller {
             WriteBackKind::OnArrival => self.write_on_arrival(start, decoded, extent),
             WriteBackKind::Deferred => (self.write_deferred(start.max(decoded), extent), None),
         };
-        // A write ends the read-ahead, whose segment it may need.
-        self.take_arm(begin);
+        self.catch_up(begin);
+        // The arm stays where it is for a write that waits.
+        if passage.is_some() || self.cache.is_in_the_way(extent) {
+            self.take_arm(begin);
+        }
         self.cache.written(extent, true);
         let phases = &self.drive.phases;
         let answer = self.answer(begin + phases.preparation, extent, phases.write_completion);

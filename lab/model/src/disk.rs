@@ -19,8 +19,8 @@
 //! before it, and is then passed down, as completed writes may be in a cache there.
 //!
 //! With the write cache on, a write is answered when its data has come over the bus. The disk keeps it (see `behind.rs`)
-//! and hands it down when the model says that it is on the medium; until then a power cut loses it. `selective` delays
-//! only writes that may be lost ([`Durability::Volatile`]); `on` delays the others too, as drives did that ignored FUA. A
+//! and hands it down when the model says that it is on the medium; until then a power cut loses it. `on` delays
+//! only writes that may be lost ([`Durability::Volatile`]); `ignores-fua` delays the others too, as some drives did. A
 //! flush is answered when everything that was delayed is on the medium and the device below is flushed.
 
 use dcd_engine::{
@@ -46,10 +46,10 @@ pub enum WriteCache {
     /// None.
     #[default]
     Off,
-    /// All, also those that should be durable when they are answered.
-    On,
     /// Those that need not be durable when they are answered.
-    Selective,
+    On,
+    /// All, also those that should be durable when they are answered.
+    IgnoresFua,
 }
 
 /// Options of a disk. An absent one is as in the drive file.
@@ -161,7 +161,7 @@ impl Disk {
     /// `now`: a disk that rests may begin to destage.
     fn advance(&mut self, nothing_else: bool, cx: &mut Cx) {
         loop {
-            if self.in_service.is_none() && self.write_cache != WriteCache::Off {
+            if self.in_service.is_none() {
                 self.controller.rest(self.free_at, cx.now, nothing_else);
             }
             let service_end = self.in_service.as_ref().map(|service| service.end);
@@ -191,7 +191,7 @@ impl Disk {
         self.statistics.below_changes(cx.now, true);
         match self.write_cache {
             WriteCache::Off => cx.submit(BELOW, OpId(id.0), pending.request.io),
-            WriteCache::On | WriteCache::Selective => {
+            WriteCache::IgnoresFua | WriteCache::On => {
                 self.flushing.extend(matches!(pending.work, DiskWork::Flush).then_some(id));
                 self.behind.hand_down(OpId(id.0), pending.request.io, cx);
             }
@@ -258,8 +258,8 @@ impl Disk {
 
     fn write_access(&self, durability: Durability) -> Access {
         match (self.write_cache, durability) {
-            (WriteCache::On, _) | (WriteCache::Selective, Durability::Volatile) => Access::WriteBehind,
-            (WriteCache::Off, _) | (WriteCache::Selective, Durability::Durable) => Access::Write,
+            (WriteCache::IgnoresFua, _) | (WriteCache::On, Durability::Volatile) => Access::WriteBehind,
+            (WriteCache::Off, _) | (WriteCache::On, Durability::Durable) => Access::Write,
         }
     }
 
@@ -359,6 +359,7 @@ impl Layer for Disk {
         let mut status = self.statistics.to_json();
         status["drive"] = self.drive().name().into();
         status["unwritten_sectors"] = self.behind.held_sectors().into();
+        status["cleaned_bands"] = self.controller.cleaned_bands().into();
         status["scheduler"] = serde_json::json!(self.queue.scheduler());
         status["queued"] = (self.queue.len() + usize::from(self.in_service.is_some())).into();
         Box::new(status)

@@ -90,8 +90,8 @@ queue = "sptf"              in which order the drive serves what waits: fcfs, sp
 queue-depth = 32            among how many; left out: as in its drive file
 size = "4GiB"               how much of the drive is used; left out: all that is below
 write-cache = "off"         which writes are answered from the drive's buffer, and lost in a
-                            power cut before a flush: off, on (FUA is ignored), selective
-                            (those without FUA)
+                            power cut before a flush: off, on (those without FUA),
+                            ignores-fua (all)
 write-back = "deferred"     when cached writes go to the medium: on-arrival, or deferred to a
                             quiet moment; left out: as in its drive file
 segments = 10               the drive's buffer; left out: as in its drive file

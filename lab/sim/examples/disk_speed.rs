@@ -160,7 +160,7 @@ fn stack(drive: &Drive, scheduler: Scheduler) -> Stack {
     let config = DiskConfig {
         queue: scheduler,
         queue_depth: (scheduler != Scheduler::Fcfs).then_some(4096),
-        write_cache: WriteCache::On,
+        write_cache: WriteCache::IgnoresFua,
         ..DiskConfig::default()
     };
     let root: Target = builder.layer("disk", Box::new(Disk::with_drive(drive.clone(), &config)), &[device]);

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let drive = drive::builtin(name)?;
     let sectors = drive.sectors().min((gib << 30) / SECTOR_BYTES);
     println!("{name}, {members} members, {gib} GiB of each");
-    for write_cache in [WriteCache::Off, WriteCache::Selective] {
+    for write_cache in [WriteCache::Off, WriteCache::On] {
         let setup = Setup { drive: &drive, members, sectors, write_cache };
         println!("write cache {write_cache:?}:");
         let (read, write) = (setup.plain(false)?, setup.plain(true)?);

@@ -378,7 +378,7 @@ impl Setting {
             toml_text(&self.drive_name)
         );
         if *candidate == Candidate::AS_SOLD {
-            text += "write-cache = \"selective\"\n";
+            text += "write-cache = \"on\"\n";
         }
         match candidate.medium {
             Medium::None | Medium::Ram | Medium::Nvram => {}

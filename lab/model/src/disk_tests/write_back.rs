@@ -54,7 +54,7 @@ fn hit(sectors: u64) -> Nanos {
 #[test]
 fn a_delayed_write_is_answered_after_overhead_and_bus_and_is_on_the_medium_later() {
     for write_back in [ON_ARRIVAL, DEFERRED] {
-        let mut bench = bench(write_back, WriteCache::Selective);
+        let mut bench = bench(write_back, WriteCache::On);
         assert!(bench.disk.geometry().volatile_cache);
         assert_eq!(bench.timed(|bench| bench.send(volatile(7, 5_000, 8))), hit(8));
         assert_eq!(below(&bench, 5_000), 0, "a power cut now would lose it");
@@ -69,10 +69,10 @@ fn a_delayed_write_is_answered_after_overhead_and_bus_and_is_on_the_medium_later
 #[test]
 fn a_write_that_must_be_durable_goes_through_unless_the_drive_ignores_it() {
     for write_back in [ON_ARRIVAL, DEFERRED] {
-        let mut careful = bench(write_back, WriteCache::Selective);
+        let mut careful = bench(write_back, WriteCache::On);
         careful.timed(|bench| bench.send(write(1, 100, 1, Durability::Durable)));
         assert_eq!((below(&careful, 100), careful.durable_writes), (1, 1));
-        let mut careless = bench(write_back, WriteCache::On);
+        let mut careless = bench(write_back, WriteCache::IgnoresFua);
         careless.timed(|bench| bench.send(write(1, 100, 1, Durability::Durable)));
         assert_eq!(below(&careless, 100), 0);
         let mut off = bench(write_back, WriteCache::Off);
@@ -85,7 +85,7 @@ fn a_write_that_must_be_durable_goes_through_unless_the_drive_ignores_it() {
 #[test]
 fn a_flush_waits_for_everything_that_was_delayed() {
     for write_back in [ON_ARRIVAL, DEFERRED] {
-        let mut bench = bench(write_back, WriteCache::On);
+        let mut bench = bench(write_back, WriteCache::IgnoresFua);
         for n in 0..6u8 {
             bench.timed(|bench| bench.send(volatile(n + 1, u64::from(n) * 3_001, 4)));
         }
@@ -103,7 +103,7 @@ fn a_flush_waits_for_everything_that_was_delayed() {
 
 #[test]
 fn on_arrival_an_append_joins_and_anything_else_waits_for_the_medium() {
-    let mut bench = bench(ON_ARRIVAL, WriteCache::On);
+    let mut bench = bench(ON_ARRIVAL, WriteCache::IgnoresFua);
     assert_eq!(bench.timed(|bench| bench.write(5_000, 8)), hit(8));
     assert_eq!(bench.timed(|bench| bench.write(5_008, 8)), hit(8), "it goes on where the last one ends");
     let mut other = Bench::new(drive(ON_ARRIVAL), Scheduler::Fcfs);
@@ -118,7 +118,7 @@ fn on_arrival_an_append_joins_and_anything_else_waits_for_the_medium() {
 
 #[test]
 fn deferred_writes_go_home_sorted_after_a_rest_and_a_read_need_not_wait_for_all() {
-    let mut bench = bench(DEFERRED, WriteCache::On);
+    let mut bench = bench(DEFERRED, WriteCache::IgnoresFua);
     for lba in [9_000, 3_000, 15_000] {
         assert_eq!(bench.timed(|bench| bench.write(lba, 4)), hit(4));
     }
@@ -138,8 +138,28 @@ fn deferred_writes_go_home_sorted_after_a_rest_and_a_read_need_not_wait_for_all(
 }
 
 #[test]
+fn a_deferred_write_does_not_end_the_read_ahead() {
+    let late = DEFERRED.replace("idle-ms = 2.0", "idle-ms = 1000.0");
+    let times = |writes: bool| {
+        let mut bench = bench(&late, WriteCache::On);
+        let mut all = Nanos::ZERO;
+        for number in 0..8 {
+            all += bench.timed(|bench| bench.read(number * 4, 4));
+            bench.rest(Nanos::from_millis(1));
+            let before = bench.now;
+            if writes {
+                assert_eq!(bench.timed(|bench| bench.write(9_000, 4)), hit(4));
+            }
+            bench.rest(Nanos(1_000_000 - bench.now.since(before).0));
+        }
+        all
+    };
+    assert_eq!(times(true), times(false));
+}
+
+#[test]
 fn a_full_buffer_makes_a_write_wait_for_a_place() {
-    let mut bench = bench(DEFERRED, WriteCache::On);
+    let mut bench = bench(DEFERRED, WriteCache::IgnoresFua);
     for n in 0..4 {
         assert_eq!(bench.timed(|bench| bench.write(n * 4_000, 4)), hit(4));
     }
@@ -147,7 +167,7 @@ fn a_full_buffer_makes_a_write_wait_for_a_place() {
     assert!(fifth > hit(4), "four ranges are all it takes: {fifth}");
     let joined = bench.timed(|bench| bench.write(19_004, 4));
     assert_eq!(joined, hit(4), "but one that joins another needs no place");
-    let mut large = self::bench(DEFERRED, WriteCache::On);
+    let mut large = self::bench(DEFERRED, WriteCache::IgnoresFua);
     let took = large.timed(|bench| bench.send(volatile(1, 0, 65)));
     assert!(took > Nanos::from_millis(6), "more than the buffer holds goes to the medium: {took}");
     assert_eq!(below(&large, 64), 1);
@@ -155,7 +175,7 @@ fn a_full_buffer_makes_a_write_wait_for_a_place() {
 
 #[test]
 fn overwriting_in_the_buffer_saves_writes_to_the_medium() {
-    let mut bench = bench(DEFERRED, WriteCache::On);
+    let mut bench = bench(DEFERRED, WriteCache::IgnoresFua);
     for byte in 1..=20 {
         bench.timed(|bench| bench.send(volatile(byte, 700, 8)));
     }
@@ -166,7 +186,7 @@ fn overwriting_in_the_buffer_saves_writes_to_the_medium() {
 #[test]
 fn a_deferred_error_is_told_by_the_next_flush_once() {
     for write_back in [ON_ARRIVAL, DEFERRED] {
-        let mut bench = bench(write_back, WriteCache::On);
+        let mut bench = bench(write_back, WriteCache::IgnoresFua);
         bench.fail_from = 0;
         let write = bench.send(volatile(1, 64, 1));
         bench.drain();
@@ -188,7 +208,7 @@ fn random_work_is_never_mixed_up_and_a_power_cut_takes_only_what_was_not_flushed
     const SECTORS: u64 = 300;
     for seed in 0..12 {
         let write_back = [ON_ARRIVAL, DEFERRED][seed as usize % 2];
-        let write_cache = if seed % 4 < 2 { WriteCache::Selective } else { WriteCache::On };
+        let write_cache = if seed % 4 < 2 { WriteCache::On } else { WriteCache::IgnoresFua };
         println!("seed {seed}, {write_cache:?}{write_back}");
         let mut random = random(seed);
         let mut bench = bench(write_back, write_cache);
@@ -221,7 +241,7 @@ fn random_work_is_never_mixed_up_and_a_power_cut_takes_only_what_was_not_flushed
                     bench.timed(|bench| bench.send(io));
                     for sector in range {
                         newest[sector] = byte;
-                        let through = kind == 9 || (durable && write_cache == WriteCache::Selective);
+                        let through = kind == 9 || (durable && write_cache == WriteCache::On);
                         if through {
                             allowed[sector].clear();
                         }

@@ -268,23 +268,23 @@ fn three_commits_in_a_row_wait_for_no_turn_and_the_superblock_keeps_what_was_mea
 
 #[test]
 fn a_write_cache_that_obeys_fua_is_seen_and_the_head_is_followed() {
-    let (log, superblock) = log_on("nearline-2018", WriteCache::Selective);
+    let (log, superblock) = log_on("nearline-2018", WriteCache::On);
     assert!(spin(&superblock).write_cache);
-    let below = modelled(config("nearline-2018", WriteCache::Selective));
+    let below = modelled(config("nearline-2018", WriteCache::On));
     assert_eq!(Served::start(log, &below).after(3000), LogHead::Followed);
 }
 
 #[test]
 fn where_the_write_cache_answers_every_write_no_head_is_seen_and_none_is_followed() {
     for name in ["nearline-2018", "barracuda-1996"] {
-        let (log, superblock) = log_on(name, WriteCache::On);
-        let served = Served::start(log, &modelled(config(name, WriteCache::On)));
+        let (log, superblock) = log_on(name, WriteCache::IgnoresFua);
+        let served = Served::start(log, &modelled(config(name, WriteCache::IgnoresFua)));
         // The barracuda's cache writes back at times of its own, which look like noise.
         assert!(!matches!(superblock.spindle, Spindle::Spins(_)), "{name}: {:?}", superblock.spindle);
         assert_ne!(served.after(10), LogHead::Followed, "{name}");
         // It is switched on after the log was made.
         let (log, _) = log_on(name, WriteCache::Off);
-        let served = Served::start(log, &modelled(config(name, WriteCache::On)));
+        let served = Served::start(log, &modelled(config(name, WriteCache::IgnoresFua)));
         assert_eq!(served.after(1200), LogHead::DoesNotPay, "{name}");
     }
 }
@@ -528,7 +528,7 @@ fn busy(config: &DiskConfig, seed: u64) -> (MemDisk, LogSuperblock, Nanos) {
 fn format_finds_the_head_below_a_busy_host() {
     for (drive, cache, seeds) in [
         ("nearline-2018", WriteCache::Off, 100),
-        ("nearline-2018", WriteCache::Selective, 20),
+        ("nearline-2018", WriteCache::On, 20),
         ("cheetah-15k4", WriteCache::Off, 20),
         ("barracuda-1996", WriteCache::Off, 20),
         ("atlas-10k", WriteCache::Off, 20),
@@ -550,7 +550,7 @@ fn format_finds_the_head_below_a_busy_host() {
 fn no_head_is_found_below_a_busy_host_where_a_cache_answers_and_that_takes_less_than_a_minute() {
     for drive in ["nearline-2018", "barracuda-1996"] {
         for seed in 0..10 {
-            let (_, superblock, took) = busy(&config(drive, WriteCache::On), seed);
+            let (_, superblock, took) = busy(&config(drive, WriteCache::IgnoresFua), seed);
             assert!(
                 !matches!(superblock.spindle, Spindle::Spins(_)),
                 "{drive}, {seed}: {:?}",
@@ -581,7 +581,7 @@ fn minute(config: &DiskConfig, seed: u64, follow_head: bool) -> (Nanos, LogHead)
 fn the_head_is_followed_after_a_minute_below_a_busy_host_and_that_is_never_slower() {
     for (drive, cache, seeds) in [
         ("nearline-2018", WriteCache::Off, 6),
-        ("nearline-2018", WriteCache::Selective, 2),
+        ("nearline-2018", WriteCache::On, 2),
         ("cheetah-15k4", WriteCache::Off, 2),
         ("barracuda-1996", WriteCache::Off, 2),
         ("atlas-10k", WriteCache::Off, 2),

@@ -5,7 +5,7 @@ use crate::builtin::{BuiltinCase, WORKLOADS, gain_percent, measure, workload};
 use dcd_model::WriteCache;
 
 const KINDS: [(&str, WriteCache); 3] =
-    [("off", WriteCache::Off), ("on", WriteCache::On), ("selective", WriteCache::Selective)];
+    [("off", WriteCache::Off), ("on", WriteCache::IgnoresFua), ("selective", WriteCache::On)];
 /// On, with a second segment for writes.
 const TWO: &str = "on, two segments";
 /// The paper's gains over the buffer caches, in percent.
@@ -40,8 +40,11 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
             }
         }
         let smallest = settings.sizes("buffers")?[0];
-        let case =
-            BuiltinCase { write_cache: WriteCache::On, write_segments: 2, ..BuiltinCase::new(smallest) };
+        let case = BuiltinCase {
+            write_cache: WriteCache::IgnoresFua,
+            write_segments: 2,
+            ..BuiltinCase::new(smallest)
+        };
         let seed = settings.seed;
         points.push(Point::new(key(name, smallest, TWO), move || measure(&case, &workload, runs, seed)));
     }

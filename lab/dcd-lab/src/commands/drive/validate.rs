@@ -35,7 +35,7 @@ pub fn run(args: &Validate) -> Result<(), Failure> {
     }
     let trace = read(args)?;
     let failed = |e: measured::NotMeasured| Failure::Failed(format!("{}: {e}", args.trace.display()));
-    // A trace has no word for a write that must be durable, so "selective" is "on".
+    // A trace has no word for a write that must be durable, so "ignores-fua" is "on".
     let delays = args.write_cache != WriteCache::Off;
     let replay = measured::replay(&drive, &trace, delays).map_err(failed)?;
     let comparison = Comparison::new(&drive, &trace, &replay);
