@@ -43,7 +43,7 @@ pub(crate) struct Shingles {
     shape: ShinglesShape,
     /// Cached pieces by first sector; disjoint, and none reaches over the end of a band.
     pieces: BTreeMap<Lba, ShinglePiece>,
-    /// The same pieces by place: their sectors.
+    /// Sectors of the same pieces, by place.
     places: BTreeMap<Lba, u64>,
     /// Bands with cached pieces, or that a stream has left half-written, the oldest first.
     bands: VecDeque<u64>,
@@ -51,7 +51,7 @@ pub(crate) struct Shingles {
     cached_sectors: u64,
     /// Place where the log continues.
     head: Lba,
-    /// Where streams would go on, and how long they are; the last one used at the end.
+    /// Ends of the streams, and how long they are; the last one used comes last.
     streams: VecDeque<(Lba, u64)>,
     /// Bands that a stream has left half-written.
     torn: BTreeSet<u64>,
