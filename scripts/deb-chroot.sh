@@ -12,7 +12,7 @@ skip() { echo "SKIPPED: the packages are not installed in a new Debian; $*"; exi
 [ "$(id -u)" -eq 0 ] || skip "missing: root"
 command -v mmdebstrap > /dev/null || skip "missing: mmdebstrap"
 work=$(mktemp -d)
-trap 'umount "$work/root/proc" 2> /dev/null || true; rm -rf --one-file-system "$work"' EXIT
+trap 'umount "$work/root/proc" "$work/root/dev" 2> /dev/null || true; rm -rf --one-file-system "$work"' EXIT
 mkdir "$work/root"
 # shellcheck source=/dev/null
 suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
@@ -20,6 +20,8 @@ suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
     mmdebstrap --mode=root --variant=minbase "$suite" "$work/root" - > "$work/log" 2>&1 || skip "mmdebstrap: $(tail -n 2 "$work/log")"
 cp "$@" "$work/root/root/"
 mount -t proc none "$work/root/proc"
+# For an image through FUSE, and a loop device.
+mount --bind /dev "$work/root/dev"
 cat > "$work/root/root/commands" << 'COMMANDS'
 set -eu
 cd /root
@@ -39,6 +41,16 @@ wait
 dcd check /etc/dcd/disk.toml
 dcd detach /etc/dcd/disk.toml
 dcd study list | head -n 3
+if [ -c /dev/fuse ]; then
+    truncate -s 64M other.img
+    dcd create other --data slow.img --log other.img > created
+    node=$(grep -o '/dev/[^ ]*' created | head -n 1)
+    head -c 1M /dev/urandom > content
+    dd if=content of="$node" bs=1M oflag=direct conv=notrunc status=none
+    dcd list
+    dcd remove other
+    cmp -n 1048576 content slow.img
+fi
 zcat /usr/share/man/man5/dcd-stack.5.gz | grep -q 'stack files of dcd'
 dpkg -P dcd-lab dcd 2>&1
 [ -e /etc/dcd/disk.toml ] && [ -e fast.img ] && [ ! -e /usr/bin/dcd ] && [ ! -e /usr/bin/dcd-lab ]

@@ -92,6 +92,7 @@ start_1() {
 
     part_zoned
     part_udev
+    part_create
     dcd format --log $log --data $data --stack /etc/dcd/disk.toml || die "dcd format fails"
     part_package
     # Nothing is destaged before the log is nearly full.
@@ -117,6 +118,25 @@ start_1() {
     start_slowly
     done_so_far
     systemctl poweroff
+}
+
+# The two commands: a mounted file system after one, and the plain disk with it after the other. A second disk comes and goes beside it.
+part_create() {
+    dcd create disk --data $data --log $log > /tmp/created 2>&1 || die "dcd create: $(cat /tmp/created) $(report)"
+    grep -q 'in /etc/fstab: /dev/dcd/disk ' /tmp/created || die "the line for fstab is not told: $(cat /tmp/created)"
+    [ "$(readlink -f /dev/dcd/disk)" = /dev/ublkb0 ] || die "there is no name: $(report)"
+    systemctl -q is-enabled dcd@disk || die "it is not served at the next boot"
+    mkfs.ext4 -q /dev/dcd/disk && mount /dev/dcd/disk /srv || die "no file system"
+    echo created > /srv/file
+    dcd create more --data /dev/vdd --log disk > /tmp/created 2>&1 || die "a second disk: $(cat /tmp/created) $(report)"
+    wait_until test -b /dev/dcd/disk-more
+    dcd remove disk --disk more > /tmp/removed 2>&1 || die "the second disk stays: $(cat /tmp/removed)"
+    dcd remove disk > /tmp/removed 2>&1 && die "it was removed below a file system: $(cat /tmp/removed)"
+    umount /srv
+    dcd remove disk > /tmp/removed 2>&1 || die "dcd remove: $(cat /tmp/removed)"
+    systemctl -q is-enabled dcd@disk && die "it is still served at boots"
+    [ ! -e /etc/dcd/disk.toml ] && mount -o ro $data /srv && grep -q created /srv/file || die "the disk is not plain: $(report)"
+    umount /srv
 }
 
 # The package goes and comes, and the log stays. It does not go while a stack is served.

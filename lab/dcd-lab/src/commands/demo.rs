@@ -32,14 +32,14 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
 }
 
 fn show(results: &Results, setting: &str, report: &Path, inputs: &Inputs) -> Result<(), Failure> {
-    println!("{setting}\n\n{}\n{PROMISES}", results.table());
+    println!("{setting}\n\n{}\n{}\n\n{PROMISES}", results.table(), results.headline());
     if let Some(warning) = results.warning() {
         println!("\n{warning}");
     }
     if let Some(directory) = report.parent() {
         std::fs::create_dir_all(directory).map_err(|e| Failure::io(directory.display(), e))?;
     }
-    let page = results.html("dcd: a file system on a slow disk", setting);
+    let page = results.html("dcd: file systems on a slow disk, plain and cached", setting);
     inputs.write(report, page)?;
     println!("\nReport with histograms of response times: {}", report.display());
     Ok(())
