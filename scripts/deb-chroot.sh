@@ -12,7 +12,7 @@ skip() { echo "SKIPPED: the packages are not installed in a new Debian; $*"; exi
 [ "$(id -u)" -eq 0 ] || skip "missing: root"
 command -v mmdebstrap > /dev/null || skip "missing: mmdebstrap"
 work=$(mktemp -d)
-trap 'umount "$work/root/proc" "$work/root/dev" 2> /dev/null || true; rm -rf --one-file-system "$work"' EXIT
+trap 'umount --lazy "$work/root"/{proc,sys,dev,var/lib/dcd/other.fuse} 2> /dev/null || true; rm -rf --one-file-system "$work"' EXIT
 mkdir "$work/root"
 # shellcheck source=/dev/null
 suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
@@ -21,6 +21,7 @@ suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-stable}")
 cp "$@" "$work/root/root/"
 mount -t proc none "$work/root/proc"
 # For an image through FUSE, and a loop device.
+mount -t sysfs none "$work/root/sys"
 mount --bind /dev "$work/root/dev"
 cat > "$work/root/root/commands" << 'COMMANDS'
 set -eu
