@@ -277,7 +277,7 @@ fn what_a_device_fails_is_counted_and_named_until_it_is_reset() {
     assert_eq!(nbd.read(0, 4096).unwrap(), [0; 4096]);
     let told = place.run("status", &[]);
     expect(&told, 0, "which failed 2 operations: no space left on device");
-    expect(&told, 0, "errors             0      2       0\n");
+    expect(&told, 0, "data  errors: 2 write  ");
     expect(&told, 0, "1 read");
     let json = place.run("status", &["--json", "--reset"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();

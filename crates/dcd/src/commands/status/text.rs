@@ -11,21 +11,23 @@ use crate::commands::array::without;
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::host::RAM_LOST;
 use crate::session::serving::status::{
-    DeviceStatus, HeldBy, ServerStatus, WritebackStatus, destage_trouble, flush_trouble, legs_text,
-    lost_text, state_word,
+    DeviceState, DeviceStatus, HeldBy, ServerStatus, WritebackStatus, destage_trouble, flush_trouble,
+    legs_text, lost_text, state_word,
 };
 use crate::session::serving::trend::Trend;
 use crate::session::serving::wear::SsdStatus;
 
 /// Width of the words before the colons.
 const INDENT: usize = 10;
+/// Width of a terminal: longer lists go on in the next line, and longer paths lose their beginning.
+const WIDTH: usize = 80;
 
-/// Formats the status of a stack as one screen.
+/// Formats the status of a stack as one screen of a terminal.
 pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
     let mut text = String::new();
     let stack = status.stack.display();
     line(&mut text, "stack", &format!("{stack}, up for {}", span(status.uptime_seconds)));
-    line(&mut text, "state", &state(status, verdict));
+    list(&mut text, "state", &state(status, verdict));
     let mut actions: Vec<&str> = verdict.actions.iter().map(String::as_str).collect();
     if actions.is_empty() {
         actions.push("none");
@@ -39,7 +41,7 @@ pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
         let queues = format!("{} queues of {}", ublk.queues, ublk.depth);
         line(&mut text, "ublk", &format!("{whose}{}, {queues}, {}", ublk.device, ublk.flags.join(", ")));
     }
-    line(&mut text, "answered", &answered(&status.requests));
+    list(&mut text, "answered", &answered(&status.requests));
     recent(&status.requests, &mut text);
     devices(&status.devices, &mut text);
     text
@@ -51,6 +53,34 @@ fn line(text: &mut String, word: &str, rest: &str) {
 
 fn more(text: &mut String, rest: &str) {
     let _ = writeln!(text, "{:INDENT$}  {rest}", "");
+}
+
+/// Writes a list on as many lines as it needs, broken after commas that are not in parentheses.
+fn list(text: &mut String, word: &str, rest: &str) {
+    let colon = if word.is_empty() { ' ' } else { ':' };
+    let (mut columns, mut depth, mut part) = (INDENT + 2, 0, String::new());
+    let mut parts = Vec::new();
+    for c in rest.chars() {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        part.push(c);
+        if depth == 0 && part.ends_with(", ") {
+            parts.push(std::mem::take(&mut part));
+        }
+    }
+    parts.push(part);
+    let mut written = format!("{word:>INDENT$}{colon} ");
+    for part in parts {
+        let width = part.chars().count();
+        if columns + part.trim_end().chars().count() > WIDTH && columns > INDENT + 2 {
+            let _ = write!(written, "\n{:INDENT$}  ", "");
+            columns = INDENT + 2;
+        }
+        columns += width;
+        written += &part;
+    }
+    written.lines().for_each(|line| {
+        let _ = writeln!(text, "{}", line.trim_end());
+    });
 }
 
 /// Formats the state, and what else is going on.
@@ -96,7 +126,7 @@ fn caches(status: &ServerStatus, text: &mut String) {
             };
             none = false;
             let (name, words) = words.split_once(": ").expect("the words begin with the name");
-            line(text, name, words);
+            list(text, name, words);
             if let Some(held) =
                 status.writeback.get(name).and_then(|held| held_words(held, layer, &status.name()))
             {
@@ -107,7 +137,7 @@ fn caches(status: &ServerStatus, text: &mut String) {
                 disks.for_each(|disk| more(text, &disk_words(disk)));
             }
             if let Some(trend) = status.trends.get(name) {
-                outlook(trend, layer).iter().for_each(|what| more(text, what));
+                list(text, "", &outlook(trend, layer).join(", "));
             }
             if let Some(hits) = layer.log_cache().and_then(hits) {
                 more(text, &hits);
@@ -148,13 +178,14 @@ fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
     let mut parts = Vec::new();
     let data = layer.log_cache().map(|cache| cache.dirty_data_bytes).filter(|bytes| *bytes > 0);
     if data.or(layer.dirty_bytes()).is_some_and(|bytes| bytes > 0) {
-        let with_peace = trend.drain_seconds.map(|seconds| format!("; {} if clients pause", span(seconds)));
-        parts.push(match trend.clean_in_seconds {
-            Some(seconds) => format!("clean in {} at the rate of the last minute", span(seconds)),
+        match trend.clean_in_seconds {
+            Some(seconds) => parts.push(format!("clean in {} at the rate of the last minute", span(seconds))),
             None => {
-                format!("not getting clean at the rate of the last minute{}", with_peace.unwrap_or_default())
+                parts.push("not getting clean".to_owned());
+                parts
+                    .extend(trend.drain_seconds.map(|seconds| format!("{} if clients pause", span(seconds))));
             }
-        });
+        }
     }
     if layer.log_cache().is_some() {
         parts.push(trend.full_in_seconds.map_or_else(|| "log not filling".to_owned(), full_in));
@@ -179,7 +210,7 @@ fn hits(cache: &LogCacheStatus) -> Option<String> {
     let percent = |bytes: u64| bytes as f64 * 100.0 / all as f64;
     (all > 0).then(|| {
         format!(
-            "hits {:.1} % of the bytes read: RAM {:.1} %, dirty {:.1} %, clean {:.1} %; misses {:.1} %",
+            "hits {:.1} %: RAM {:.1} %, dirty {:.1} %, clean {:.1} %; misses {:.1} %",
             percent(ram + dirty + clean),
             percent(ram),
             percent(dirty),
@@ -218,7 +249,7 @@ pub fn ssd_words(ssd: &SsdStatus) -> String {
         Some(years) if years <= 0.0 => "all of its rated life is used".to_owned(),
         Some(years) if years < 2.0 => format!("{:.0} months left at today's rate", years * 12.0),
         Some(years) if years < 100.0 => format!("{years:.0} years left at today's rate"),
-        Some(_) => "more than 100 years left at today's rate".to_owned(),
+        Some(_) => "more than 100 years left".to_owned(),
         None => "years left: not known".to_owned(),
     };
     format!("{}: {} % worn out by its own count, {years}", ssd.disk, ssd.used_percent)
@@ -280,21 +311,30 @@ fn devices(devices: &[DeviceStatus], text: &mut String) {
     if devices.is_empty() {
         return;
     }
-    let width = devices.iter().map(|device| device.path.chars().count()).max().unwrap_or(0).clamp(4, 36);
-    let _ = writeln!(text, "\n{:>INDENT$}  {:<width$}  {:<13}  errors of", "device", "path", "state");
-    let _ = writeln!(text, "{:INDENT$}  {:width$}  {:13}  reads writes flushes", "", "", "");
+    let width = devices.iter().map(|device| device_words(device).len()).max().unwrap_or(0).max(5);
+    let _ = writeln!(text, "\n{:>INDENT$}  {:<width$}  path", "device", "state");
     for device in devices {
-        let DeviceStatus { path, state, failed_reads, failed_writes, failed_flushes, .. } = device;
-        let _ = writeln!(
-            text,
-            "{:>INDENT$}  {path:<width$}  {:<13}  {failed_reads:>5} {failed_writes:>6} {failed_flushes:>7}",
-            device.name(),
-            state.word()
-        );
+        let begun = format!("{:>INDENT$}  {:<width$}  ", device.name(), device_words(device));
+        let is_wide = begun.chars().count() + device.path.chars().count() > WIDTH;
+        let short = device.path.strip_prefix("/dev/disk/").filter(|_| is_wide);
+        let _ = writeln!(text, "{begun}{}", short.unwrap_or(&device.path));
         if let Some(connection) = &device.connection {
             let _ = writeln!(text, "{:INDENT$}  {connection}", "");
         }
         device.ssds.iter().for_each(|ssd| more(text, &ssd_words(ssd)));
+    }
+}
+
+/// Formats the state of a device, and its errors.
+fn device_words(device: &DeviceStatus) -> String {
+    let counts =
+        [("read", device.failed_reads), ("write", device.failed_writes), ("flush", device.failed_flushes)];
+    let failed = counts.into_iter().filter(|(_, count)| *count > 0);
+    let failed: Vec<String> = failed.map(|(kind, count)| format!("{count} {kind}")).collect();
+    match (failed.is_empty(), device.state) {
+        (true, state) => state.word().to_owned(),
+        (false, DeviceState::Ok | DeviceState::Errors) => format!("errors: {}", failed.join(", ")),
+        (false, state) => format!("{}, errors: {}", state.word(), failed.join(", ")),
     }
 }
 
@@ -370,11 +410,11 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
         LogHead::NotRotational => {}
         LogHead::Followed => words.push_str(", head tracking on"),
         LogHead::NotMeasured => {
-            words.push_str(", head tracking off (too noisy to tell; measured again when the disk is idle)");
+            words.push_str(", head tracking off (too noisy to tell; measured again when idle)");
         }
-        LogHead::NotShown => words.push_str(
-            ", head tracking off (flash, a virtual disk, or a write cache; measured again at times)",
-        ),
+        LogHead::NotShown => {
+            words.push_str(", head tracking off (flash, a virtual disk, or a write cache)");
+        }
         LogHead::DoesNotPay => words.push_str(", head tracking off (no gain)"),
     }
     // A log whose head is followed leaves places out, and they count as space. On an SSD only what is written counts: it wears the SSD out.

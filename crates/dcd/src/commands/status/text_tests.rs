@@ -64,7 +64,7 @@ fn the_wear_of_an_ssd_is_told_as_far_as_it_is_known() {
         "            b: 3 % worn out by its own count, all of its rated life is used\n",
         "            c: 3 % worn out by its own count, 6 months left at today's rate\n",
         "            d: 3 % worn out by its own count, 12 years left at today's rate\n",
-        "            e: 3 % worn out by its own count, more than 100 years left at today's rate\n",
+        "            e: 3 % worn out by its own count, more than 100 years left\n",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
@@ -118,20 +118,21 @@ fn one_screen_says_it_all() {
     status.trends.insert("cache".to_owned(), trend);
     status.requests.recent_seconds = 60.0;
     status.requests.write.recent = RecentTimes { count: 7, bytes: 60 << 20, p50_ms: 0.25, p99_ms: 1.5 };
-    status.devices = vec![DeviceStatus {
-        device: Some("log".to_owned()),
-        path: "/dev/nvme0n1p3".to_owned(),
+    let device = |name: &str, path: &str| DeviceStatus {
+        device: Some(name.to_owned()),
+        path: path.to_owned(),
         ..DeviceStatus::default()
-    }];
+    };
+    let failing = DeviceStatus { failed_reads: 3, failed_flushes: 1, ..device("data", "/dev/sdb") };
+    status.devices = vec![device("log", "/dev/nvme0n1p3"), failing];
     let expected = "     \
 stack: /etc/dcd/disk.toml, up for 6 h
      state: dirty
     action: none
      cache: dirty 3 MiB, log 4 MiB of 64 MiB
-            clean in 40 s at the rate of the last minute
-            log not filling
+            clean in 40 s at the rate of the last minute, log not filling,
             writing back 1 MiB/s
-            hits 25.0 % of the bytes read: RAM 25.0 %, dirty 0.0 %, clean 0.0 %; misses 75.0 %
+            hits 25.0 %: RAM 25.0 %, dirty 0.0 %, clean 0.0 %; misses 75.0 %
   answered: 7 writes 0.26 ms, 2 flushes 0.26 ms, no errors
 
  last 60 s  per second    throughput          p50          p99
@@ -139,13 +140,153 @@ stack: /etc/dcd/disk.toml, up for 6 h
     writes         0.1       1 MiB/s      0.25 ms      1.50 ms
    flushes         0.0                          -            -
 
-    device  path            state          errors of
-                                           reads writes flushes
-       log  /dev/nvme0n1p3  ok                 0      0       0
+    device  state                    path
+       log  ok                       /dev/nvme0n1p3
+      data  errors: 3 read, 1 flush  /dev/sdb
 ";
     assert_eq!(screen_of(&status), expected);
-    assert!(screen_of(&status).lines().all(|line| line.chars().count() <= 100), "a screen is not wide");
     assert!(verdict(&status).is_ok());
+}
+
+/// A server that has worked for days, with large numbers and long names, over these devices.
+fn busy(log_head: LogHead, devices: &[(&str, &str)]) -> ServerStatus {
+    let statistics = LogCacheStatistics {
+        write_bytes: 1 << 40,
+        log_bytes: 3 << 39,
+        logged_sectors: 1 << 31,
+        read_ram_bytes: 123 << 30,
+        read_dirty_bytes: 234 << 30,
+        read_clean_bytes: 345 << 30,
+        read_miss_bytes: 456 << 30,
+        ..LogCacheStatistics::default()
+    };
+    let mut status = server(LogCacheStatus {
+        state: LogCacheState::Dirty,
+        dirty_bytes: 1021 << 20,
+        dirty_data_bytes: 1000 << 20,
+        dirty_discard_bytes: 21 << 20,
+        used_bytes: 1022 << 20,
+        size_bytes: 31 << 30,
+        day_written_bytes: 1023 << 30,
+        log_head,
+        statistics,
+        ..LogCacheStatus::default()
+    });
+    (status.stack, status.uptime_seconds) = ("/etc/dcd/virtual-machines.toml".into(), 86_400.0 * 123.0);
+    status.dirty_bytes = 1021 << 20;
+    let trend = Trend {
+        destaged_bytes_per_second: 1e8,
+        full_in_seconds: Some(7000.0),
+        drain_seconds: Some(7000.0),
+        ..Trend::default()
+    };
+    status.trends.insert("cache".to_owned(), trend);
+    let recent = RecentTimes { count: 600_000, bytes: 60 << 30, p50_ms: 123.45, p99_ms: 678.9 };
+    let times = || ResponseTimes { count: 1_234_567_890, mean_ms: 12.34, recent, ..ResponseTimes::default() };
+    status.requests = MeterStatus {
+        recent_seconds: 60.0,
+        read: times(),
+        write: times(),
+        flush: times(),
+        other: times(),
+        ..MeterStatus::default()
+    };
+    let ublk = dcd_serve::ublk::UblkStatus {
+        device: "/dev/ublkb12".to_owned(),
+        queues: 2,
+        depth: 128,
+        flags: vec!["recovery".to_owned(), "reissue".to_owned()],
+        ..dcd_serve::ublk::UblkStatus::default()
+    };
+    status.ublk = Some(ublk);
+    let ssd = SsdStatus {
+        disk: "nvme0n1".to_owned(),
+        used_percent: 3,
+        years_left: Some(1e6),
+        ..SsdStatus::default()
+    };
+    let device = |&(name, path): &(&str, &str)| DeviceStatus {
+        device: Some(name.to_owned()),
+        path: path.to_owned(),
+        holds_log: name == "log",
+        ssds: if name == "log" { vec![ssd.clone()] } else { Vec::new() },
+        ..DeviceStatus::default()
+    };
+    status.devices = devices.iter().map(device).collect();
+    status
+}
+
+#[test]
+fn the_screen_of_one_disk_fits_a_terminal() {
+    let log = ("log", "/dev/disk/by-id/nvme-Samsung_SSD_980_PRO_1TB_S5GXNX0T123456-part3");
+    let disk = "/dev/disk/by-id/ata-WDC_WD40EFRX-68N32N0_WD-WCC7K0123456";
+    let heads = [LogHead::Followed, LogHead::NotMeasured, LogHead::NotShown, LogHead::DoesNotPay];
+    let same_disk = heads.map(|head| busy(head, &[("disk", disk)]));
+    let on_ssd = busy(LogHead::NotRotational, &[log, ("data", disk)]);
+    for status in same_disk.into_iter().chain([on_ssd]) {
+        let text = screen_of(&status);
+        println!("{text}");
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
+        assert_eq!(wide, Vec::<&str>::new(), "{text}");
+        // The command and the next prompt have a line each.
+        assert!(text.lines().count() <= 22, "{} lines:\n{text}", text.lines().count());
+        assert!(text.contains("WCC7K0123456"), "the disk is recognised: {text}");
+    }
+}
+
+#[test]
+fn the_screen_of_the_guide_is_that_of_the_program() {
+    let guide = include_str!("../../../../../docs/monitoring.md");
+    let shown = guide.split_once("```text\n").and_then(|(_, rest)| rest.split_once("```")).unwrap().0;
+    let mut status = server(LogCacheStatus {
+        dirty_bytes: 152 << 20,
+        used_bytes: 170 << 20,
+        size_bytes: 1023 << 20,
+        log_head: LogHead::NotRotational,
+        day_written_bytes: 2150 << 20,
+        statistics: LogCacheStatistics {
+            write_bytes: 10 << 20,
+            log_bytes: 13 << 20,
+            read_ram_bytes: 12,
+            read_dirty_bytes: 40,
+            read_clean_bytes: 31,
+            read_miss_bytes: 17,
+            ..LogCacheStatistics::default()
+        },
+        ..log_cache(LogCacheState::Dirty)
+    });
+    (status.stack, status.uptime_seconds) = ("/etc/dcd/disk.toml".into(), 3600.0 * 6.0);
+    status.dirty_bytes = 152 << 20;
+    let trend =
+        Trend { destaged_bytes_per_second: 4_090_000.0, clean_in_seconds: Some(40.0), ..Trend::default() };
+    status.trends.insert("cache".to_owned(), trend);
+    let times = |count, mean_ms, (recent, bytes, p50_ms, p99_ms)| ResponseTimes {
+        count,
+        mean_ms,
+        recent: RecentTimes { count: recent, bytes, p50_ms, p99_ms },
+        ..ResponseTimes::default()
+    };
+    status.requests = MeterStatus {
+        recent_seconds: 56.0,
+        read: times(1200, 0.26, (1120, 70_464_307, 0.09, 0.31)),
+        write: times(31, 0.32, (28, 688_128, 0.008, 0.019)),
+        flush: times(4, 0.9, (4, 0, 0.85, 2.1)),
+        ..MeterStatus::default()
+    };
+    let ssd = SsdStatus {
+        disk: "nvme0n1".to_owned(),
+        used_percent: 3,
+        years_left: Some(12.0),
+        ..SsdStatus::default()
+    };
+    let device = |name: &str, path: &str, ssds| DeviceStatus {
+        device: Some(name.to_owned()),
+        path: path.to_owned(),
+        ssds,
+        ..DeviceStatus::default()
+    };
+    status.devices = vec![device("log", "/dev/nvme0n1p3", vec![ssd]), device("data", "/dev/sdb", Vec::new())];
+    assert_eq!(screen_of(&status), shown);
 }
 
 #[test]
@@ -161,7 +302,10 @@ fn what_goes_on_is_named() {
         ..LogCacheStatistics::default()
     };
     let screen = screen_of(&server(gaps));
-    assert!(screen.contains("of 64 MiB, head tracking on, write amplification 4.0\n"), "{screen}");
+    assert!(
+        screen.contains("of 64 MiB, head tracking on,\n            write amplification 4.0\n"),
+        "{screen}"
+    );
     // On an SSD: records with their headers, and superblocks, for what clients wrote.
     let mut ssd = LogCacheStatus { log_head: LogHead::NotRotational, ..log_cache(LogCacheState::Clean) };
     ssd.statistics = LogCacheStatistics {
@@ -187,8 +331,7 @@ fn what_goes_on_is_named() {
         seconds: 12.4,
     }];
     let text = screen_of(&status);
-    let state =
-        "state: clean, flushing, device data has not answered for 12 s, recording, 9 requests (2 left out)\n";
+    let state = "state: clean, flushing, device data has not answered for 12 s, recording,\n            9 requests (2 left out)\n";
     assert!(text.contains(state), "{text}");
     assert!(text.contains("2 flushes 0.26 ms, 3 errors\n"), "{text}");
     let json = serde_json::to_value(&status).unwrap();
@@ -208,10 +351,7 @@ fn what_does_not_get_clean_says_how_long_a_pause_would_take() {
     let trend = Trend { drain_seconds: Some(180.0), full_in_seconds: Some(600.0), ..Trend::default() };
     status.trends.insert("cache".to_owned(), trend);
     let text = screen_of(&status);
-    assert!(
-        text.contains("not getting clean at the rate of the last minute; 3 min if clients pause\n"),
-        "{text}"
-    );
+    assert!(text.contains("not getting clean, 3 min if clients pause, log full in 10 min"), "{text}");
     assert!(text.contains("log full in 10 min\n"), "{text}");
     assert_eq!(
         [5.0, 119.0, 7199.0, 172799.0, 172801.0].map(span),
@@ -237,7 +377,7 @@ fn what_is_wrong_with_a_log_cache_is_told_and_decides_the_exit_code() {
     let mut failing = LogCacheStatus { destage_failing: true, ..log_cache(LogCacheState::Dirty) };
     failing.statistics.last_error = error(ErrorKind::NoSpace);
     let status = server(failing);
-    assert!(screen_of(&status).contains(", not all dirty data can be written back (no-space)\n"));
+    assert!(screen_of(&status).contains(" not all dirty data can be written back (no-space)\n"));
     assert!(matches!(verdict(&status), Err(Failure::Degraded(_))));
     let status = server(LogCacheStatus {
         flush_error: error(ErrorKind::Medium),
