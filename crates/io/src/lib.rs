@@ -33,7 +33,7 @@ pub use front_end::{
     Actions, Closing, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup,
     MapCall, OutputPiece, SessionFactory, Task,
 };
-pub use listen::ListenError;
+pub use listen::{ListenError, SocketRights, group_number};
 pub use lock_file::lock_notes;
 pub use memory::MemoryDirectory;
 pub use protect::{Protection, protect_process, run_promptly};

@@ -1,11 +1,12 @@
 //! Listening sockets: unix sockets that only their owner reaches, and TCP where it was asked for.
 
+use std::ffi::CString;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -31,6 +32,49 @@ pub enum ListenError {
     Tcp { address: SocketAddr, source: io::Error },
 }
 
+/// Users who may connect to a unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketRights {
+    pub mode: u32,
+    /// Group of the socket, if it is not that of the process.
+    pub group: Option<u32>,
+}
+
+impl SocketRights {
+    /// Only the user of the process.
+    pub const OWNER: SocketRights = SocketRights { mode: 0o600, group: None };
+
+    /// True if other users have to reach the socket.
+    pub fn has_others(self) -> bool {
+        self.mode & 0o077 != 0
+    }
+
+    /// Mode of a directory that is made for the socket: other users pass through it, and see nothing else there.
+    fn directory_mode(self) -> u32 {
+        if self.has_others() { 0o711 } else { 0o700 }
+    }
+}
+
+/// The number of a group; none if this machine does not know it.
+pub fn group_number(name: &str) -> io::Result<Option<u32>> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    // Room for the names of the members, up to thousands of them.
+    let mut room = vec![0; 1 << 20];
+    // SAFETY: plain data; the call fills it.
+    let mut group: libc::group = unsafe { std::mem::zeroed() };
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all pointers are to live variables, and the length is that of `room`.
+    let error = unsafe {
+        libc::getgrnam_r(name.as_ptr(), &raw mut group, room.as_mut_ptr(), room.len(), &raw mut found)
+    };
+    match error {
+        0 => Ok((!found.is_null()).then_some(group.gr_gid)),
+        // A way in which some systems say that there is none.
+        libc::ENOENT | libc::ESRCH => Ok(None),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// A socket that takes connections. A unix socket's file goes away with it.
 pub(crate) struct ListenSocket {
     fd: OwnedFd,
@@ -51,8 +95,8 @@ fn process(pid: Option<u32>) -> String {
 }
 
 impl ListenSocket {
-    /// A unix socket of mode 0600; a directory that must be made for it gets 0700.
-    pub fn unix(path: &Path) -> Result<ListenSocket, ListenError> {
+    /// A unix socket, with its directory if that does not exist.
+    pub fn unix(path: &Path, rights: SocketRights) -> Result<ListenSocket, ListenError> {
         let failed = |doing| move |source| ListenError::Unix { path: path.to_owned(), doing, source };
         if path.as_os_str().as_bytes().len() > SOCKET_PATH_MAX {
             return Err(ListenError::TooLong { path: path.to_owned() });
@@ -61,17 +105,18 @@ impl ListenSocket {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(parent)
-            .map_err(failed("making its directory"))?;
+        make_directory(parent, rights.directory_mode()).map_err(failed("making its directory"))?;
         let lock = LockFile::take(&beside(path)).map_err(|error| match error {
             NotLocked::Held(pid) => ListenError::InUse { path: path.to_owned(), pid },
             NotLocked::Failed(source) => failed("locking it")(source),
         })?;
         remove_stale(path)?;
         let listener = bind_private(path).map_err(failed("listening"))?;
+        if rights.group.is_some() {
+            chown(path, None, rights.group).map_err(failed("giving it to its group"))?;
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(rights.mode))
+            .map_err(failed("setting its mode"))?;
         let about = fs::symlink_metadata(path).map_err(failed("looking at the socket"))?;
         let file = SocketFile { path: path.to_owned(), device: about.dev(), inode: about.ino(), _lock: lock };
         Ok(ListenSocket { fd: listener.into(), file: Some(file), address: None })
@@ -161,6 +206,20 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
+/// Makes a directory, if it does not exist, with a mode that the mask of the process does not change.
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_directory(parent, mode)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode))),
+    }
+}
+
 /// Binds so that no other user can connect, not even for a moment.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     // SAFETY: plain system calls. The mask is the process's; a file that another thread makes meanwhile gets fewer
@@ -169,7 +228,5 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let bound = UnixListener::bind(path);
     // SAFETY: as above.
     unsafe { libc::umask(before) };
-    let listener = bound?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    bound
 }

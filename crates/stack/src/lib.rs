@@ -65,7 +65,7 @@ pub use output::{Inputs, OutputError};
 pub use record::{DeviceId, InvalidRecord, LBA_END_MAX, Record, RecordOp};
 pub use reference::{Change, field_names};
 pub use registry::{Below, ReadKind, RegisteredKind, RegisteredLayer, Role, reference, register};
-pub use serve::{Address, ServeSettings, UblkNumber};
+pub use serve::{Address, ServeSettings, SocketAccess, UblkNumber};
 pub use settings::StackSetting;
 pub use status::{LayerStatus, WriteCacheState, WriteCacheStatus};
 pub use trace_file::{Overrun, Recording};

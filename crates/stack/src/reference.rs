@@ -183,6 +183,13 @@ const TABLES: &[TableReference] = &[
                  network, can then read and write the disk",
             ),
             example(
+                "nbd-socket-group",
+                r#""kvm""#,
+                "group whose users may connect to the unix sockets of nbd, in a directory that lets them \
+                 through; without it only the server's user may",
+            ),
+            at_start("nbd-socket-mode", r#""0600""#, "mode of those sockets; \"0660\" if there is a group"),
+            example(
                 "nbd-tls",
                 r#""DIR""#,
                 "TLS for the tcp addresses: DIR has server-cert.pem, server-key.pem, and ca-cert.pem, \

@@ -24,6 +24,19 @@ impl std::fmt::Display for Address {
     }
 }
 
+/// Users who may connect to the unix sockets of `nbd`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    pub mode: u32,
+    pub group: Option<String>,
+}
+
+impl Default for SocketAccess {
+    fn default() -> SocketAccess {
+        SocketAccess { mode: 0o600, group: None }
+    }
+}
+
 /// The number of a ublk device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UblkNumber {
@@ -39,6 +52,7 @@ const UBLK_NUMBER_MAX: u64 = (1 << 20) - 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServeSettings {
     pub nbd: Vec<Address>,
+    pub nbd_socket: SocketAccess,
     /// The name of the NBD export; clients that ask for no name get it too.
     pub nbd_name: String,
     /// Directory of the certificates for TLS on the TCP addresses of `nbd`.
@@ -77,6 +91,7 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<ServeSettings, 
         };
         nbd.push(parsed.map_err(|why| fields.error(address.span, format!("\"nbd\": {why}")))?);
     }
+    let nbd_socket = socket_access(&mut fields, &nbd, nbd_allow_local_users)?;
     let nbd_name = fields.text("nbd-name")?.map_or(String::new(), |name| name.text);
     let nbd_recovery = fields.flag("nbd-recovery")?.unwrap_or(false);
     if nbd_recovery && nbd.is_empty() {
@@ -116,6 +131,7 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<ServeSettings, 
     fields.finish()?;
     Ok(ServeSettings {
         nbd,
+        nbd_socket,
         nbd_name,
         nbd_tls,
         nbd_tls_anyone,
@@ -127,6 +143,46 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<ServeSettings, 
         control,
         metrics,
     })
+}
+
+fn socket_access(
+    fields: &mut Fields<'_>,
+    nbd: &[Address],
+    allows_local_users: bool,
+) -> Result<SocketAccess, StackFileError> {
+    let group = fields.text("nbd-socket-group")?;
+    let mode = fields.text("nbd-socket-mode")?;
+    let has_socket = nbd.iter().any(|address| matches!(address, Address::Unix(_)));
+    for (name, value) in [("nbd-socket-group", &group), ("nbd-socket-mode", &mode)] {
+        if let Some(value) = value
+            && !has_socket
+        {
+            let why = format!("\"{name}\" belongs to a unix: address of \"nbd\", and there is none");
+            return Err(fields.error(value.span.clone(), why));
+        }
+    }
+    let access = SocketAccess {
+        mode: if group.is_some() { 0o660 } else { 0o600 },
+        group: group.map(|group| group.text),
+    };
+    let Some(value) = mode else { return Ok(access) };
+    let is_octal =
+        (3..=4).contains(&value.text.len()) && value.text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    let mode = u32::from_str_radix(&value.text, 8).ok().filter(|mode| is_octal && mode & !0o666 == 0);
+    let why = match mode {
+        None => format!("\"{}\" is not a mode of reads and writes in octal digits, like \"0660\"", value.text),
+        Some(mode) if mode & 0o600 != 0o600 => "the owner has to read and write, as with \"0660\"".to_owned(),
+        Some(mode) if mode & 0o020 == 0 && access.group.is_some() => {
+            "the group of nbd-socket-group cannot connect: that needs writes, as with \"0660\"".to_owned()
+        }
+        Some(mode) if mode & 0o006 != 0 && !allows_local_users => {
+            "each user of this machine could read and write the disk: name a group with nbd-socket-group, or accept \
+             that with nbd-allow-local-users = true"
+                .to_owned()
+        }
+        Some(mode) => return Ok(SocketAccess { mode, ..access }),
+    };
+    Err(fields.error(value.span, format!("\"nbd-socket-mode\": {why}")))
 }
 
 /// Clients that are let in over TLS.
@@ -226,6 +282,41 @@ mod tests {
         let remote =
             LOGICAL.replace("nbd = \"unix:disk.sock\"", "nbd = \"tcp:[::]:1\"\nnbd-allow-remote = true");
         assert_eq!(parse(&remote).unwrap().serve.nbd[0].to_string(), "tcp:[::]:1");
+    }
+
+    #[test]
+    fn a_socket_is_for_its_owner_unless_a_group_is_named() {
+        let read = |lines: &str| parse(&LOGICAL.replace("nbd = \"unix:disk.sock\"", lines));
+        let access = |lines: &str| {
+            let socket =
+                read(&format!("nbd = [\"unix:disk.sock\", \"tcp:1\"]\n{lines}")).unwrap().serve.nbd_socket;
+            (socket.mode, socket.group)
+        };
+        let group = Some("kvm".to_owned());
+        assert_eq!(access(""), (0o600, None));
+        assert_eq!(access("nbd-socket-group = \"kvm\""), (0o660, group.clone()));
+        assert_eq!(access("nbd-socket-group = \"kvm\"\nnbd-socket-mode = \"620\""), (0o620, group));
+        assert_eq!(access("nbd-socket-mode = \"0666\"\nnbd-allow-local-users = true"), (0o666, None));
+        let refused = |lines: &str, why: &str| {
+            let error = read(lines).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        let with_socket = |lines: &str, why| refused(&format!("nbd = \"unix:disk.sock\"\n{lines}"), why);
+        with_socket("nbd-socket-mode = \"rw-rw----\"", "\"rw-rw----\" is not a mode");
+        with_socket("nbd-socket-mode = \"0680\"", "in octal digits, like \"0660\"");
+        with_socket("nbd-socket-mode = \"0770\"", "is not a mode of reads and writes");
+        with_socket("nbd-socket-mode = \"0060\"", "the owner has to read and write");
+        with_socket("nbd-socket-mode = \"0666\"", "each user of this machine could");
+        with_socket("nbd-socket-mode = 660", "must be text");
+        with_socket(
+            "nbd-socket-group = \"kvm\"\nnbd-socket-mode = \"0640\"",
+            "the group of nbd-socket-group cannot connect",
+        );
+        refused(
+            "nbd = \"tcp:1\"\nnbd-socket-group = \"kvm\"",
+            "\"nbd-socket-group\" belongs to a unix: address",
+        );
+        refused("nbd-socket-mode = \"0660\"", "\"nbd-socket-mode\" belongs to a unix: address");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,9 @@ use dcd_engine::log_cache::Promise;
 use dcd_engine::{Geometry, Nanos, SECTOR_BYTES, Stack, Target};
 use dcd_io::backup_marks::BackupMarks;
 use dcd_io::tls::{self, ServerConfig, TlsClients, TlsServer};
-use dcd_io::{Driver, ListenError, SessionFactory, Signals, protect_process, run_promptly};
+use dcd_io::{
+    Driver, ListenError, SessionFactory, Signals, SocketRights, group_number, protect_process, run_promptly,
+};
 use dcd_serve::Outlives;
 use dcd_serve::control::ControlFactory;
 use dcd_serve::fuse::FuseError;
@@ -21,7 +24,8 @@ use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_serve::ublk;
 use dcd_stack::{
-    Address, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus, Overrun, Parts, Recording, StackFile,
+    Address, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus, Overrun, Parts, Recording,
+    SocketAccess, StackFile,
 };
 
 use crate::cli::Serve;
@@ -344,8 +348,26 @@ fn build(
     Ok((built.stack, served, built.recording))
 }
 
-/// Refuses a missing directory of the image before anything is changed: a start without a device records that. Those of sockets are made.
+/// Refuses what clients could not reach before anything is changed: a start without a device records that. The directory of the image has
+/// to exist; those of sockets are made.
 fn check_front_ends(site: &Site) -> Result<(), Failure> {
+    let rights = nbd_rights(site)?;
+    let sockets = site.serve.nbd.iter().filter_map(|address| match address {
+        Address::Unix(path) => Some(path),
+        Address::Tcp(_) => None,
+    });
+    for socket in sockets.filter(|_| rights.has_others()) {
+        let is_private = |path: &&Path| fs::metadata(path).is_ok_and(|about| about.mode() & 0o011 == 0);
+        if let Some(directory) = socket.ancestors().skip(1).find(is_private) {
+            return Err(Failure::Failed(format!(
+                "{}: \"nbd-socket-group\" and \"nbd-socket-mode\" let other users in, but {} is for its owner alone: name another directory \
+                 in nbd, like unix:/run/dcd-nbd/{}, which is made so that they reach the socket",
+                socket.display(),
+                directory.display(),
+                Path::new(socket.file_name().unwrap_or_default()).display()
+            )));
+        }
+    }
     let Some(directory) = &site.serve.fuse else { return Ok(()) };
     match fs::symlink_metadata(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -353,6 +375,20 @@ fn check_front_ends(site: &Site) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the users who may connect to NBD sockets.
+fn nbd_rights(site: &Site) -> Result<SocketRights, Failure> {
+    let SocketAccess { mode, group } = &site.serve.nbd_socket;
+    let number = |name: &String| match group_number(name) {
+        Ok(Some(number)) => Ok(number),
+        Ok(None) => Err(Failure::Failed(format!(
+            "{}: \"nbd-socket-group\": this machine has no group \"{name}\": name one of \"getent group\"",
+            site.path.display()
+        ))),
+        Err(error) => Err(Failure::io(format!("looking for the group \"{name}\""), error)),
+    };
+    Ok(SocketRights { mode: *mode, group: group.as_ref().map(number).transpose()? })
 }
 
 /// Lets clients in; returns the addresses.
@@ -373,10 +409,10 @@ fn listen(
         .collect();
     let mut places = Vec::new();
     if let Some(path) = &site.serve.control {
-        listen_unix(driver, path, || Box::new(ControlFactory))?;
+        listen_unix(driver, path, SocketRights::OWNER, || Box::new(ControlFactory))?;
     }
     if let Some(address) = &site.serve.metrics {
-        let place = listen_at(driver, address, || Box::new(MetricsFactory))?;
+        let place = listen_at(driver, address, SocketRights::OWNER, || Box::new(MetricsFactory))?;
         places.push(format!("metrics {place}"));
     }
     // The sockets of all addresses share the memory of these exports for requests.
@@ -386,8 +422,9 @@ fn listen(
     };
     let exports = NbdExports::of_disks(disks.iter().map(export));
     let exports = exports.outliving(outlives(site, site.serve.nbd_recovery)).with_marks(marks);
+    let rights = nbd_rights(site)?;
     for address in &site.serve.nbd {
-        let place = listen_at(driver, address, || match (address, &tls) {
+        let place = listen_at(driver, address, rights, || match (address, &tls) {
             (Address::Tcp(_), Some(tls)) => Box::new(NbdFactory::over_tls(exports.clone(), Arc::clone(tls))),
             _ => Box::new(NbdFactory::new(exports.clone())),
         })?;
@@ -420,10 +457,11 @@ pub fn certificates(file: &StackFile) -> Result<Option<TlsServer>, Failure> {
 fn listen_at(
     driver: &mut Driver,
     address: &Address,
+    rights: SocketRights,
     factory: impl Fn() -> Box<dyn SessionFactory>,
 ) -> Result<Address, Failure> {
     match address {
-        Address::Unix(path) => listen_unix(driver, path, factory).map(|()| address.clone()),
+        Address::Unix(path) => listen_unix(driver, path, rights, factory).map(|()| address.clone()),
         Address::Tcp(wanted) => driver.listen_tcp(*wanted, factory()).map(Address::Tcp).map_err(failed),
     }
 }
@@ -431,10 +469,13 @@ fn listen_at(
 fn listen_unix(
     driver: &mut Driver,
     path: &Path,
+    rights: SocketRights,
     factory: impl Fn() -> Box<dyn SessionFactory>,
 ) -> Result<(), Failure> {
-    let listening =
-        patiently(|| driver.listen_unix(path, factory()), |error| matches!(error, ListenError::InUse { .. }));
+    let listening = patiently(
+        || driver.listen_unix(path, rights, factory()),
+        |error| matches!(error, ListenError::InUse { .. }),
+    );
     listening.map_err(failed)
 }
 

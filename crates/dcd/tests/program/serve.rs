@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{MIB, Nbd, Place, Server, SmallFs, dcd, expect, original};
+use crate::common::{MIB, Nbd, Place, Server, SmallFs, dcd, expect, original, skip, tool};
 
 /// The data disk of the place, served as it is.
 fn plain(more: &str) -> Place {
@@ -288,4 +290,37 @@ fn what_a_device_fails_is_counted_and_named_until_it_is_reset() {
     );
     expect(&place.run("status", &[]), 0, "action: none");
     let _ = server.stop();
+}
+
+#[test]
+fn users_of_a_group_connect_where_the_stack_file_lets_them() {
+    let test = "users_of_a_group_connect";
+    let (Some(nbdinfo), Some(setpriv)) = (tool(test, "nbdinfo"), tool(test, "setpriv")) else { return };
+    if !Command::new(&setpriv).args(["--reuid=65534", "true"]).status().is_ok_and(|status| status.success()) {
+        return skip(&format!("{test}: needs root"));
+    }
+    let place = Place::new();
+    place.add_to_serve("nbd-socket-group = \"no-such-group\"\n");
+    place.format();
+    let refusal = "\"nbd-socket-group\": this machine has no group \"no-such-group\"";
+    expect(&place.run("serve", &[]), 1, refusal);
+    let text = fs::read_to_string(place.stack()).unwrap().replace("no-such-group", "daemon");
+    fs::write(place.stack(), &text).unwrap();
+    fs::set_permissions(place.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    expect(&place.run("serve", &[]), 1, "is for its owner alone: name another directory in nbd");
+    let open = tempfile::tempdir_in("/tmp").unwrap();
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = open.path().join("made/nbd.sock");
+    fs::write(place.stack(), text.replace("nbd.sock", socket.to_str().unwrap())).unwrap();
+    let server = place.serve();
+    let connects = |group: &str| {
+        let mut user = Command::new(&setpriv);
+        user.args(["--reuid=65534", &format!("--regid={group}"), "--clear-groups"]).arg(&nbdinfo);
+        user.arg("--size").arg(format!("nbd+unix:///?socket={}", socket.display()));
+        user.output().unwrap().status.success()
+    };
+    assert!(connects("daemon") && !connects("nogroup"));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&place.path("control.sock")), mode(socket.parent().unwrap())), (0o600, 0o711));
+    expect(&server.stop(), 0, "");
 }

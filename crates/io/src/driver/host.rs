@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Driver;
 use super::stop::StopOutcome;
 use crate::device::{Device, DeviceError, DeviceSpec};
-use crate::listen::{ListenError, ListenSocket};
+use crate::listen::{ListenError, ListenSocket, SocketRights};
 use crate::workers::Waker;
 use crate::{FrontEnd, FrontEndNews, SessionFactory, Signal};
 
@@ -202,9 +202,14 @@ impl Driver {
         self.finished_by_workers.waker()
     }
 
-    /// Listens on a unix socket: mode 0600, in a directory that is made with mode 0700 where it does not exist.
-    pub fn listen_unix(&mut self, path: &Path, factory: Box<dyn SessionFactory>) -> Result<(), ListenError> {
-        self.add_listener(ListenSocket::unix(path)?, factory);
+    /// Listens on a unix socket, whose directory is made if it does not exist.
+    pub fn listen_unix(
+        &mut self,
+        path: &Path,
+        rights: SocketRights,
+        factory: Box<dyn SessionFactory>,
+    ) -> Result<(), ListenError> {
+        self.add_listener(ListenSocket::unix(path, rights)?, factory);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dcd_engine::{Nanos, StackBuilder};
 use dcd_io::backup_marks::{BackupMarks, DiskMarks, GRAIN_SECTORS, MarkPeriod};
-use dcd_io::{CallId, Context, Device, DeviceSpec, Driver, FileSpec, Host};
+use dcd_io::{CallId, Context, Device, DeviceSpec, Driver, FileSpec, Host, SocketRights};
 use serde_json::Value;
 
 use super::common::{CALL, Client, READ, ToyFactory, header};
@@ -47,7 +47,9 @@ fn a_request_under_way_while_a_mark_is_made_belongs_to_the_time_after_it() {
         let mut stack = builder.finish(root);
         stack.activate(&mut driver).unwrap();
         driver.keep_marks(kept);
-        driver.listen_unix(&path.join("run/socket"), Box::new(ToyFactory::default())).unwrap();
+        driver
+            .listen_unix(&path.join("run/socket"), SocketRights::OWNER, Box::new(ToyFactory::default()))
+            .unwrap();
         tell.send(()).unwrap();
         driver.run(&mut stack, &mut Ends).unwrap();
     });

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use dcd_engine::Nanos;
+use dcd_io::SocketRights;
 
 use super::common::{BYE, CALL, Client, FLUSH, HEADER, Heard, READ, Server, ToyFactory, header};
 
@@ -238,8 +239,14 @@ fn sockets_are_private_and_stale_ones_are_replaced() {
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     let mut second = dcd_io::Driver::new().unwrap();
+    let open = server.dir.path().join("for/group/socket");
+    let rights = SocketRights { mode: 0o660, group: Some(1) };
+    second.listen_unix(&open, rights, Box::new(ToyFactory::default())).unwrap();
+    let group = std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(&open).unwrap());
+    let modes = [0, 1, 2].map(|up| mode(open.ancestors().nth(up).unwrap()));
+    assert_eq!((group, modes), (1, [0o660, 0o711, 0o711]), "others pass through, and see nothing else");
     let listen = |driver: &mut dcd_io::Driver, path: &std::path::Path| {
-        driver.listen_unix(path, Box::new(ToyFactory::default()))
+        driver.listen_unix(path, SocketRights::OWNER, Box::new(ToyFactory::default()))
     };
     let error = listen(&mut second, &path).expect_err("a server answers there");
     assert!(matches!(error, dcd_io::ListenError::InUse { .. }), "{error}");
@@ -366,7 +373,9 @@ fn a_client_that_sends_without_end_keeps_nobody_from_their_turn() {
         let root = builder.device(device.geometry());
         driver.add_device(device).unwrap();
         let mut stack = builder.finish(root);
-        driver.listen_unix(&path, Box::new(EndlessFirst(ToyFactory::default(), false))).unwrap();
+        driver
+            .listen_unix(&path, SocketRights::OWNER, Box::new(EndlessFirst(ToyFactory::default(), false)))
+            .unwrap();
         tell.send(()).unwrap();
         driver.run(&mut stack, &mut StopAtCall).unwrap();
         driver.statistics()

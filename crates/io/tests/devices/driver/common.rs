@@ -13,7 +13,7 @@ use std::time::Duration;
 use dcd_engine::{Buf, Durability, Io, IoResult, Lba, Nanos, Report, Stack, StackBuilder, Target};
 use dcd_io::{
     Actions, CallId, ClientId, Context, ControlCall, Device, DeviceSpec, Driver, FileSpec, FrontEnd,
-    FrontEndCondition, Host, OutputPiece, SessionFactory, Signal, Signals, StopOutcome,
+    FrontEndCondition, Host, OutputPiece, SessionFactory, Signal, Signals, SocketRights, StopOutcome,
 };
 use serde_json::{Value, json};
 
@@ -265,7 +265,7 @@ fn serve(
     stack.enable_checks();
     stack.activate(&mut driver).unwrap();
     driver.take_signals(Signals::of_command().unwrap());
-    driver.listen_unix(&dir.join("run/socket"), Box::new(factory)).unwrap();
+    driver.listen_unix(&dir.join("run/socket"), SocketRights::OWNER, Box::new(factory)).unwrap();
     // SAFETY: a plain system call.
     heard.send(Heard::Ready(unsafe { libc::gettid() })).unwrap();
     let mut host = Teller { heard, limit, stop_call: None };
