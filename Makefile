@@ -111,9 +111,11 @@ test-container:
 	$(CARGO) build --release --locked -p dcd
 	./scripts/container.sh target/release/dcd
 
-# A program with its manual pages and completions.
+# A program with its manual pages, completions, and the notices of the libraries in it.
 define install_program
 	install -D -m 755 $(BUILT)/$(1) $(DESTDIR)$(PREFIX)/bin/$(1)
+	install -d $(DESTDIR)$(PREFIX)/share/doc/$(1)
+	./scripts/notices.sh $(1) > $(DESTDIR)$(PREFIX)/share/doc/$(1)/NOTICES
 	$(BUILT)/$(1) man target/man/$(1)
 	for section in 1 5 7; do \
 		install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$$section target/man/$(1)/*.$$section || exit; \

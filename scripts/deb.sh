@@ -39,6 +39,7 @@ for package in "$@"; do
     mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
     gzip -9n "$root"/usr/share/man/man?/*
     docs=$root/usr/share/doc/$package
+    gzip -9n "$docs/NOTICES"
     install -D -m 644 "$debian/copyright" "$docs/copyright"
     gzip -9nc "$work/debian/changelog" > "$docs/changelog.gz"
     if [ "$package" = dcd ]; then cp -r README.md docs "$docs/"; fi

@@ -22,6 +22,7 @@ mod messages;
 mod metrics;
 mod missing;
 mod non_volatile;
+mod notices;
 mod offline;
 mod refusals;
 mod remote;
