@@ -114,6 +114,9 @@ impl FrontEnd for Front {
     }
 }
 
+/// Time in which a thousand requests are answered, also under a sanitizer.
+const SETTLED_MS: u64 = 500;
+
 /// Stops some time after the front-end is there.
 struct StopLater(Option<Nanos>);
 
@@ -123,7 +126,7 @@ impl Host for StopLater {
     fn front_end(&mut self, _disk: usize, _news: FrontEndNews, context: &mut Context<'_>) {
         let peers: Vec<Peer> = context.peers().into_iter().filter_map(UnknownPeer::look_up).collect();
         assert!(peers.len() == 1 && peers.iter().all(|peer| peer.waits && peer.who == "somebody"));
-        self.0 = Some(context.now() + Nanos::from_millis(50));
+        self.0 = Some(context.now() + Nanos::from_millis(SETTLED_MS));
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -147,7 +150,7 @@ impl Host for EndLater {
     fn call(&mut self, _call: CallId, _body: serde_json::Value, _context: &mut Context<'_>) {}
 
     fn front_end(&mut self, _disk: usize, _news: FrontEndNews, context: &mut Context<'_>) {
-        self.at = Some(context.now() + Nanos::from_millis(50));
+        self.at = Some(context.now() + Nanos::from_millis(SETTLED_MS));
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
