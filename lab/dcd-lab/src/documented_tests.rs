@@ -1,4 +1,4 @@
-//! The documents name only commands, options and alerts that exist.
+//! The documents name only commands, options, settings, scripts and alerts that exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ struct Named {
     is_complete: bool,
 }
 
-/// Splits a line as a shell does, and returns its commands of dcd and dcd-lab.
-fn commands_of(line: &str, is_complete: bool) -> Vec<Named> {
+/// Splits a line as a shell does, into commands of words.
+fn simple_commands(line: &str) -> Vec<Vec<String>> {
     let (mut commands, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None::<String>, None);
     let end_word = |word: &mut Option<String>, words: &mut Vec<String>| words.extend(word.take());
     let mut chars = line.chars().chain("\n".chars()).peekable();
@@ -64,10 +64,23 @@ fn commands_of(line: &str, is_complete: bool) -> Vec<Named> {
             (None, c) => word.get_or_insert_default().push(c),
         }
     }
-    let is_ours = |words: &Vec<String>| {
-        words.len() > 1 && ["dcd", "dcd-lab"].contains(&words[0].as_str()) && is_command(&words[1])
+    commands
+}
+
+/// The commands of dcd and dcd-lab in a line, also those that another program runs, as in a container.
+fn commands_of(line: &str, is_complete: bool) -> Vec<Named> {
+    let ours = |words: Vec<String>| {
+        let at = words.windows(2).enumerate().rposition(|(at, pair)| {
+            let begins = if at == 0 {
+                is_command(&pair[1])
+            } else {
+                pair[1].starts_with(|c: char| c.is_ascii_lowercase())
+            };
+            ["dcd", "dcd-lab"].contains(&pair[0].as_str()) && begins
+        });
+        at.map(|at| Named { words: words[at..].to_vec(), is_complete })
     };
-    commands.into_iter().filter(is_ours).map(|words| Named { words, is_complete }).collect()
+    simple_commands(line).into_iter().filter_map(ours).collect()
 }
 
 /// True for what can be a command or an option: not "..." or "[OPTIONS]".
@@ -75,20 +88,24 @@ fn is_command(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_lowercase() || c == '-')
 }
 
-/// The commands that a document names, in blocks and spans of code.
-fn in_markdown(text: &str) -> Vec<Named> {
-    let mut commands = Vec::new();
+/// The lines of the blocks of code in a document, and its spans of code; true for lines, which are complete.
+fn code_of(text: &str) -> Vec<(String, bool)> {
+    let mut lines = Vec::new();
     for (i, part) in text.split("```").enumerate() {
         if i % 2 == 1 {
             // The first line names the language.
-            let code = part.split_once('\n').map_or("", |(_, code)| code).replace("\\\n", " ");
-            commands.extend(code.lines().flat_map(|line| commands_of(line, true)));
+            let code = part.strip_prefix("console\n").unwrap_or_default().replace("\\\n", " ");
+            lines.extend(code.lines().map(|line| (line.to_owned(), true)));
         } else {
-            let spans = part.split('`').skip(1).step_by(2);
-            commands.extend(spans.flat_map(|span| commands_of(&span.replace('\n', " "), false)));
+            lines.extend(part.split('`').skip(1).step_by(2).map(|span| (span.replace('\n', " "), false)));
         }
     }
-    commands
+    lines
+}
+
+/// The commands that a document names, in blocks and spans of code.
+fn in_markdown(text: &str) -> Vec<Named> {
+    code_of(text).iter().flat_map(|(line, is_complete)| commands_of(line, *is_complete)).collect()
 }
 
 /// The commands in quotes within the messages of a source.
@@ -105,8 +122,17 @@ fn in_messages(text: &str) -> Vec<Named> {
     quoted.flat_map(|(command, _)| commands_of(&format!("dcd {command}"), false)).collect()
 }
 
-/// The command line with values of any text: documents have placeholders.
-fn parser() -> clap::Command {
+/// True for NAME, N, FILE or "...", in the place of a value.
+fn is_placeholder(word: &str) -> bool {
+    word.contains("...")
+        || word.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
+            part.starts_with(|c: char| c.is_ascii_uppercase())
+                && !part.contains(|c: char| c.is_ascii_lowercase())
+        })
+}
+
+/// The command line with values of any text, for commands with placeholders.
+fn lenient_parser() -> clap::Command {
     fn any(argument: Arg) -> Arg {
         match argument.get_action().takes_values() {
             true => argument.value_parser(OsStringValueParser::new()),
@@ -122,7 +148,18 @@ fn parser() -> clap::Command {
 /// Why a command does not exist.
 fn fault(named: &Named) -> Option<String> {
     let words = named.words.iter().map(|word| if word == "COMMAND" { "serve" } else { word });
-    let error = parser().try_get_matches_from(words).err()?;
+    let strict = Cli::command_line().try_get_matches_from(words.clone());
+    let parsed = match strict {
+        // This machine has no stack of that name.
+        Err(error) if error.to_string().contains("there is no /etc/dcd/") => {
+            lenient_parser().try_get_matches_from(words)
+        }
+        Err(_) if named.words.iter().any(|word| is_placeholder(word)) => {
+            lenient_parser().try_get_matches_from(words)
+        }
+        strict => strict,
+    };
+    let Err(error) = parsed else { return unknown_setting(named) };
     let lacks_value =
         || error.get(ContextKind::InvalidValue).is_none_or(|value| value.to_string().is_empty());
     let is_incomplete = match error.kind() {
@@ -138,12 +175,181 @@ fn fault(named: &Named) -> Option<String> {
     (named.is_complete || !is_incomplete).then(|| format!("{}: {error}", named.words.join(" ")))
 }
 
+/// Why "dcd set" would refuse the name of a setting.
+fn unknown_setting(named: &Named) -> Option<String> {
+    let settings = named.words.iter().skip(2).filter(|_| named.words[1] == "set");
+    let mut names = settings.filter_map(|word| word.split_once('=')?.0.rsplit('.').next());
+    let unknown =
+        names.find(|name| !is_placeholder(name) && !dcd_stack::field_names(|_| true).contains(name))?;
+    Some(format!("{}: there is no setting {unknown}", named.words.join(" ")))
+}
+
+/// Why a command that develops dcd does not exist: a target of make, a script, a test or an example of cargo.
+fn development_fault(words: &[String]) -> Option<String> {
+    let is_variable = |word: &&String| word.split_once('=').is_some_and(|(name, _)| is_placeholder(name));
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
+    let program = words.iter().find(|word| !is_variable(word))?.as_str();
+    let rest = || words.iter().skip_while(|word| *word != program).skip(1);
+    let option = |name: &str| rest().skip_while(|word| *word != name).nth(1);
+    let fault = match program {
+        "make" => {
+            let makefile = read("Makefile");
+            let mut all = Vec::new();
+            files(&root().join("scripts"), &["sh", "py"], &mut all);
+            files(&root().join("demo"), &["sh"], &mut all);
+            let scripts: String = all.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+            let is_target = |word: &str| {
+                let heads = makefile.lines().filter_map(|line| line.split_once(':')).map(|(head, _)| head);
+                heads
+                    .filter(|head| !head.starts_with(['\t', '.']))
+                    .any(|head| head.split(' ').any(|name| name == word))
+            };
+            words.iter().filter(|word| *word != "make" && !word.starts_with('-')).find(|word| {
+                match word.split_once('=') {
+                    Some((name, _)) => !(makefile.contains(name) || scripts.contains(name)),
+                    None => !is_target(word),
+                }
+            })
+        }
+        "cargo" => {
+            let exists = |name: &str, folder: &str| {
+                let crates = ["crates", "lab"].map(|of| fs::read_dir(root().join(of)).unwrap());
+                crates.into_iter().flatten().any(|of| {
+                    let path = of.unwrap().path().join(folder).join(name);
+                    path.exists() || path.with_extension("rs").exists()
+                })
+            };
+            let package = |name: &&String| {
+                let short = name.strip_prefix("dcd-").unwrap_or(name);
+                !["crates", "lab"]
+                    .iter()
+                    .any(|of| [short, name.as_str()].iter().any(|name| root().join(of).join(name).exists()))
+            };
+            option("-p")
+                .filter(package)
+                .or(option("--example").filter(|name| !exists(name, "examples")))
+                .or(option("--test").filter(|name| *name != "*" && !exists(name, "tests")))
+        }
+        path if ["scripts/", "examples/", "demo/"]
+            .iter()
+            .any(|of| path.trim_start_matches("./").starts_with(of)) =>
+        {
+            words.iter().find(|word| *word == path && !root().join(word).exists())
+        }
+        _ => None,
+    };
+    fault.map(|word| format!("{}: there is no {word}", words.join(" ")))
+}
+
+/// README.md and all other documents.
+fn documents() -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> =
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md"]
+            .map(|name| root().join(name))
+            .into();
+    files(&root().join("docs"), &["md"], &mut all);
+    files(&root().join("examples"), &["md"], &mut all);
+    all
+}
+
+/// A part of a stack file with the devices and the layer that it lacks.
+fn completed(part: &str) -> String {
+    if part.contains("export = ") {
+        return part.to_owned();
+    }
+    let mut text = part.to_owned();
+    if !text.contains("[layer.") {
+        text += "\n[layer.cache]\nkind = \"log-cache\"\n";
+        let names: Vec<&str> =
+            part.split("[device.").skip(1).filter_map(|rest| Some(rest.split_once(']')?.0)).collect();
+        let (log, data) = (names.first().unwrap_or(&"log"), names.get(1).unwrap_or(&"data"));
+        text += &format!("log = \"{log}\"\ndata = \"{data}\"\n");
+    }
+    let below = |line: &&str| {
+        ["log = ", "data = ", "of = ", "journal = ", "spares = "].iter().any(|key| line.starts_with(key))
+    };
+    let lines: Vec<String> = text.lines().filter(below).map(str::to_owned).collect();
+    for name in lines.iter().flat_map(|line| line.split('"').skip(1).step_by(2)) {
+        if !["device", "layer"].iter().any(|table| text.contains(&format!("[{table}.{name}]"))) {
+            text += &format!("[device.{name}]\npath = \"{name}.img\"\n");
+        }
+    }
+    let top = text.rsplit("[layer.").next().and_then(|rest| rest.split_once(']')).unwrap().0;
+    format!("export = \"{top}\"\n{text}")
+}
+
+#[test]
+fn stack_files_in_documents_are_read() {
+    let mut count = 0;
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        for block in text.split("```").skip(1).step_by(2) {
+            let (language, code) = block.split_once('\n').unwrap();
+            assert!(!language.is_empty(), "{}: the language of a block is missing: {code}", path.display());
+            if language == "toml" {
+                let part: String = code.lines().map(|line| format!("{}\n", line.trim_start())).collect();
+                let read = dcd_stack::StackFile::parse(&completed(&part), Path::new(""));
+                assert!(read.is_ok(), "{}: {}\n{code}", path.display(), read.err().unwrap());
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 8, "only {count} stack files are found");
+    let wrong = |part: &str| dcd_stack::StackFile::parse(&completed(part), Path::new("")).is_err();
+    assert!(
+        !wrong("[serve]\nublk = true\n")
+            && wrong("[serve]\nublck = true\n")
+            && wrong("[layer.c]\nkind = \"cache\"\n")
+    );
+}
+
+#[test]
+fn settings_and_commands_of_developers_in_documents_exist() {
+    let reference = dcd_stack::reference();
+    let (mut faults, mut count) = (Vec::new(), 0);
+    let mut judge = |path: &Path, line: &str| {
+        let commands = simple_commands(line);
+        let fault = commands.iter().find_map(|words| development_fault(words));
+        let setting = line.split_once(" = ").map(|(name, _)| name).filter(|name| {
+            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+                && !reference.contains(&format!("\n{name} = "))
+        });
+        count += 1;
+        fault
+            .or(setting.map(|name| format!("there is no field {name}")))
+            .map(|fault| format!("{}: {fault}", path.display()))
+    };
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        // Drive files and experiments have fields of their own.
+        let is_guide = !["drives.md", "drive-file.md", "experiments.md", "format.md"]
+            .iter()
+            .any(|name| path.ends_with(name));
+        faults.extend(code_of(&text).iter().filter(|_| is_guide).filter_map(|(line, _)| judge(&path, line)));
+    }
+    for (wrong, is_wrong) in [
+        ("make nothing", true),
+        ("HOURS=8 make -j soak && make sock", true),
+        ("make soak HOURS=8", false),
+        ("make soak OURS_=8", true),
+        ("scripts/nothing.sh", true),
+        ("cargo test -p dcd-sam", true),
+        ("cargo run -p dcd-sim --example none", true),
+        ("cargo test -p dcd --test program", false),
+        ("premise = \"flush\"", true),
+    ] {
+        assert_eq!(judge(Path::new(""), wrong).is_some(), is_wrong, "{wrong}");
+    }
+    assert!(count > 1000 && faults.is_empty(), "{} of {count}:\n{}", faults.len(), faults.join("\n"));
+}
+
 #[test]
 fn wrong_commands_are_noticed() {
-    let wrong = "`dcd stop STACK OTHER` `dcd nothing` `dcd serve --forced`\n```\n# dcd stop\n$ dcd flush a b && dcd detach x\n```\n";
+    let wrong = "`dcd set srv premise=flush` `dcd serve --degraded=30x a` `docker exec -t dcd dcd flash a`\n\
+                 `dcd stop STACK OTHER` `dcd nothing` `dcd serve --forced`\n```console\n# dcd stop\n$ dcd flush a b && dcd detach x\n```\n";
     let found = in_markdown(wrong);
     let faults: Vec<bool> = found.iter().map(|named| fault(named).is_some()).collect();
-    assert_eq!(faults, [true, true, true, true, true, false], "{found:?}");
+    assert_eq!(faults, [true, true, true, true, true, true, true, true, false], "{found:?}");
     let right = "`dcd serve --without-cache`, `dcd array`, `dcd format --replace`, `dcd serve --degraded=30s raid.toml`, `dcd help\nstop`\n\
                  ```console\ndcd array assemble /dev/sd[b-g] --out disks.toml  # finds it\n\
                  dcd serve --take-over disk.toml --fence \\\n    'fence -o off'\nmount $(dcd attach disk.toml) /srv\n```\n";
@@ -156,11 +362,7 @@ fn wrong_commands_are_noticed() {
 
 #[test]
 fn every_command_in_documents_and_messages_exists() {
-    let mut all = Vec::new();
-    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md"] {
-        all.push(root().join(name));
-    }
-    files(&root().join("docs"), &["md"], &mut all);
+    let mut all = documents();
     for folder in ["crates", "lab"] {
         files(&root().join(folder), &["rs"], &mut all);
     }

@@ -2,9 +2,12 @@
 
 #[path = "../../../../crates/dcd/tests/program/common/mod.rs"]
 mod common;
+mod documents;
 mod drive;
 mod fleet;
 mod modelled;
+#[path = "../../../../crates/dcd/tests/program/notices.rs"]
+mod notices;
 mod simulate;
 mod study;
 mod trace;
