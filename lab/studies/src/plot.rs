@@ -144,12 +144,12 @@ pub fn one_colour_each(plots: &mut [Plot]) {
 /// Colours of their own, so many.
 pub const COLOURS_MAX: usize = COLOURS.len();
 const COLOURS: [RGBColor; 10] = [
-    RGBColor(120, 120, 120),
-    RGBColor(44, 111, 180),
-    RGBColor(214, 120, 30),
-    RGBColor(138, 90, 168),
-    RGBColor(75, 154, 75),
     RGBColor(180, 69, 44),
+    RGBColor(44, 111, 180),
+    RGBColor(120, 120, 120),
+    RGBColor(138, 90, 168),
+    RGBColor(190, 140, 30),
+    RGBColor(75, 154, 75),
     RGBColor(23, 150, 160),
     RGBColor(214, 110, 160),
     RGBColor(110, 75, 40),

@@ -91,6 +91,10 @@ impl Verdict {
             self.health.degraded(format!("{cache_named}: the log device failed"));
             let missing: Vec<&DataDiskStatus> = cache.disks.iter().filter(|disk| disk.missing).collect();
             match missing.as_slice() {
+                [] if status.dirty_bytes == 0 => self.act(format!(
+                    "{cache_named}: nothing is lost, and writes go to the data disk now. To have a cache again, name a new log in a copy of \
+                     the stack file: dcd stop OLD; dcd format NEW; dcd serve NEW"
+                )),
                 [] => self.act(format!(
                     "{cache_named}: writes go to the data disk now. To replace the log, name the new one in a copy of the stack file: dcd \
                      stop OLD; dcd rescue --list OLD (shows what only the old log has); copy the data disk; dcd rescue --force OLD (writes \
@@ -145,10 +149,16 @@ impl Verdict {
         } else if !mirror.is_good() {
             self.health.degraded(format!("log \"{name}\": {}", legs_text(mirror)));
         }
-        if mirror.legs.iter().any(|leg| leg.standing == Some(LegState::Failed)) {
+        if let Some(leg) = mirror.legs.iter().find(|leg| leg.standing == Some(LegState::Failed)) {
+            let stack = status.stack.display();
+            let old = leg
+                .name
+                .as_ref()
+                .map(|leg| format!("; or, if \"{leg}\" works again, dcd log add {stack} {leg}"));
             self.act(format!(
-                "log \"{name}\": replace the leg that failed: name the new device in \"log\" in its place in the stack file, then dcd log add {} NAME",
-                status.stack.display()
+                "log \"{name}\": replace the leg that failed: name the new device in \"log\" in its place in the stack file, then dcd log add \
+                 {stack} NAME{}",
+                old.unwrap_or_default()
             ));
         }
     }

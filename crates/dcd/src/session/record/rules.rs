@@ -241,7 +241,7 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
         }
         Some(attachment) if !attachment.may_lose_data() => Refusal::new(
             format!("the log is missing ({why}); the data disk is complete without it"),
-            "bring the log back, or serve the plain disk with \"dcd serve --without-cache\"",
+            "bring the log back. If it is gone for good: \"dcd serve --without-cache\" gives it up, and serves the plain disk",
         ),
         Some(attachment) => Refusal::new(
             format!(
