@@ -91,7 +91,7 @@ impl Verdict {
             self.health.degraded(format!("{cache_named}: the log device failed"));
             let missing: Vec<&DataDiskStatus> = cache.disks.iter().filter(|disk| disk.missing).collect();
             match missing.as_slice() {
-                [] if status.dirty_bytes == 0 => self.act(format!(
+                [] if cache.dirty_bytes == 0 && cache.lost_blocks == 0 => self.act(format!(
                     "{cache_named}: nothing is lost, and writes go to the data disk now. To have a cache again, name a new log in a copy of \
                      the stack file: dcd stop OLD; dcd format NEW; dcd serve NEW"
                 )),
@@ -287,12 +287,15 @@ mod tests {
     #[test]
     fn whatever_is_wrong_has_something_to_do() {
         let failed = LogCacheStatus { state: LogCacheState::LogFailed, ..LogCacheStatus::default() };
+        let holding = LogCacheStatus { dirty_bytes: 4096, ..failed.clone() };
+        let torn = LogCacheStatus { lost_blocks: 1, ..failed.clone() };
         let lost = LogCacheStatus { lost_blocks: 1, ..LogCacheStatus::default() };
         let accepted =
             LogCacheStatus { accepted_damage: vec!["records".to_owned()], ..LogCacheStatus::default() };
         let stuck = LogCacheStatus { destage_failing: true, ..LogCacheStatus::default() };
         for (cache, state, action) in [
-            (failed, "degraded", "dcd stop OLD; dcd rescue --list OLD"),
+            (failed, "degraded", "nothing is lost"),
+            (holding, "degraded", "dcd stop OLD; dcd rescue --list OLD"),
             (lost, "damaged", "write the lost blocks again"),
             (accepted, "damaged", "check the file system"),
             (stuck, "degraded", "repair or replace the data disk"),
@@ -301,6 +304,8 @@ mod tests {
             assert_eq!(verdict.state, state);
             assert!(verdict.actions[0].contains(action), "{:?}", verdict.actions);
         }
+        let actions = of([LayerStatus::LogCache(Box::new(torn))], Vec::new()).actions;
+        assert!(!actions.iter().any(|action| action.contains("nothing is lost")), "{actions:?}");
         let dead = LogCacheStatus {
             state: LogCacheState::LogFailed,
             destage_failing: true,
