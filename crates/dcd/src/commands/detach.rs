@@ -31,7 +31,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     choice.site.hold(Purpose::Change);
     let gone_disks = gone_disks(&choice, &args.gone)?;
     let mut choices = choice.of_disks();
-    choices.retain(|own| !gone_disks.iter().any(|gone| gone.disk == own.disk));
+    choices.retain(|own| !is_without(&choice, &gone_disks, &own.data));
     let looked = choices.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
     let seen = &looked[0].0.log;
     let mut whys = Vec::new();
@@ -109,8 +109,9 @@ fn gone_disks(choice: &CacheChoice, names: &[String]) -> Result<Vec<CacheChoice>
     Ok(found)
 }
 
-fn is_without(choice: &CacheChoice, gone: &[CacheChoice], disk: &String) -> bool {
-    choice.site.is_free_place(disk) || gone.iter().any(|gone| gone.data == *disk)
+/// True for a place that no disk has, and for a disk that is gone.
+fn is_without(choice: &CacheChoice, gone: &[CacheChoice], disk: &str) -> bool {
+    choice.site.is_free_place(disk) || gone.iter().any(|gone| gone.data == disk)
 }
 
 /// Refuses to lose what only the log has for a disk that is gone, unless the user has accepted that.

@@ -346,6 +346,22 @@ fn an_addition_and_a_removal_that_were_cut_off_are_repeated() {
     expect(&server.stop(), 0, "");
 }
 
+/// A crash between the mark of the log and the last record, of a log that has a free place.
+#[test]
+fn a_detach_that_was_cut_off_is_repeated_also_beside_a_free_place() {
+    let (place, server) = three();
+    write(&place, "pool", 3);
+    expect(&place.run("remove", &["--disk", "mail"]), 0, "is a plain disk again");
+    write(&place, "home", 1);
+    server.kill();
+    let known = fs::read(place.path("pool.img.dcd")).unwrap();
+    expect(&place.run("detach", &[]), 0, "was written back");
+    fs::write(place.path("pool.img.dcd"), known).unwrap();
+    expect(&place.run("detach", &[]), 0, "detached; ");
+    assert!(!place.path("pool.img.dcd").exists());
+    assert!(bare(&place, "home") == written(HOME, 1) && bare(&place, "pool") == written(POOL, 3));
+}
+
 /// Takes the record and the mark of a disk away: a copy has no mark.
 fn without_record(place: &Place, disk: &str) {
     fs::remove_file(place.path(&format!("{disk}.img.dcd"))).unwrap();
