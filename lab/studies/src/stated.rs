@@ -42,19 +42,26 @@ Every claim is judged by one of these rules; no claim has a range of its own.
 
 | the paper gives | a claim holds if ours lies |
 |---|---|
-| a figure | within a quarter of it; a ratio also on the paper's side of 1 |
-| a share of a whole in percent | within a quarter of it, or of what is left of 100 if that is less |
-| a range | in the range, widened by a tenth at each end |
-| a bound (\"over\", \"under\", \"never\") | on its side; \"never slower\" allows a twentieth |
+| a figure | within a quarter of it |
+| a ratio | within a quarter of its difference from 1, so \"faster by 6 %\" accepts 1.045x to 1.075x |
+| a share of a whole or a reduction, in percent | within a quarter of it, or of what is left of 100 if that is less |
+| a range | in the range; each end is widened by a tenth of what the rules above take a quarter of |
+| a bound (\"over\", \"under\", \"up to\", \"never\", \"less than 1/14\") | on its side |
 | \"more\", \"less\", \"better\" | on that side by all of the difference's interval (95 %, Student's t) over five seeds |
 | \"much\", \"significantly\", \"dramatically\", \"big\" | a quarter beyond it; a part of a whole, at least a quarter |
-| \"slightly more\" | beyond it, by a quarter at most |
+| \"slightly more\", \"marginally\" | as \"more\", and a tenth beyond it at most |
 | \"the same\", \"little\", \"small\" | within a twentieth of it, or 5 points |
 | \"most\", \"virtually all\", \"few\" | over 50 %, over 90 %, under 10 % |
 
-All other figures are those of one seed. Where a sentence speaks of several cases, each of them has to hold. A claim by which a
-parameter was chosen shows nothing: it is listed, and not counted. Where the paper's case was not run, nothing was measured, and the
-claim does not hold.";
+All other figures are those of one seed. Where the paper's tables have a figure for each case, each case is judged by its own.
+
+One sentence of a paper is one claim. Where it speaks of several cases, each of them has to hold: the tables have a row for each
+case, and the totals count sentences. These are listed and not counted: claims by which a parameter was chosen, claims that follow
+from others by arithmetic, and cases that were not run. Where a case was run and nothing happened of what the sentence is about,
+nothing was measured, and it does not hold.
+
+Baek and Park's percentages compare two figures in one way: the larger over the smaller is 1 and the percentage. So \"260 % less\" is
+3.6x, and \"degraded by 86 %\" 1.86x; no other reading gives a loss of more than 100 %.";
 
 /// Rule for "more" and "less" where five seeds take too long; names of experiments follow.
 pub(crate) const ONE_SEED: &str = "\
@@ -66,7 +73,7 @@ const MARGIN: f64 = 0.05;
 
 /// True if the first is more than the second, by the rule for one seed.
 pub(crate) fn more(one: f64, other: f64) -> bool {
-    one >= other * (1.0 + MARGIN)
+    one > other && one >= other * (1.0 + MARGIN)
 }
 
 /// Rules that make the range that is taken as holding. Words are about a base: 1 for ratios, 100 for percent of another, 0 for gains in percent.
@@ -76,6 +83,9 @@ pub(crate) enum Rule {
     Figure(f64),
     Share(f64),
     Range(f64, f64),
+    ShareRange(f64, f64),
+    /// Two bounds.
+    Between(f64, f64),
     AtLeast(f64),
     AtMost(f64),
     More(f64),
@@ -83,7 +93,6 @@ pub(crate) enum Rule {
     MuchMore(f64),
     MuchLess(f64),
     SlightlyMore(f64),
-    NotLess(f64),
     Same(f64),
     Much,
     Most,
@@ -95,22 +104,24 @@ impl Rule {
     fn accepted(self, is_ratio: bool) -> (f64, f64) {
         let part = |base: f64, share: f64| if base == 0.0 { 100.0 * share } else { base * share };
         let least = |base: f64| if base == 0.0 { 1.0 } else { base * MARGIN };
+        let size = |figure: f64| (figure - f64::from(u8::from(is_ratio))).abs();
+        let smaller_part = |share: f64| share.min(100.0 - share);
+        let around = |low: f64, high: f64, part: f64, of: &dyn Fn(f64) -> f64| {
+            (low - part * of(low), high + part * of(high))
+        };
         match self {
-            Rule::Figure(figure) if is_ratio && figure > 1.0 => ((0.75 * figure).max(1.0), 1.25 * figure),
-            Rule::Figure(figure) => (figure - 0.25 * figure.abs(), figure + 0.25 * figure.abs()),
-            Rule::Share(share) => {
-                let slack = 0.25 * share.min(100.0 - share);
-                (share - slack, share + slack)
-            }
-            Rule::Range(low, high) => (low - 0.1 * low.abs(), high + 0.1 * high.abs()),
+            Rule::Figure(figure) => around(figure, figure, 0.25, &size),
+            Rule::Share(share) => around(share, share, 0.25, &smaller_part),
+            Rule::Range(low, high) => around(low, high, 0.1, &size),
+            Rule::ShareRange(low, high) => around(low, high, 0.1, &smaller_part),
+            Rule::Between(low, high) => (low, high),
             Rule::AtLeast(least) => (least, f64::INFINITY),
             Rule::AtMost(most) => (f64::NEG_INFINITY, most),
             Rule::More(base) => (base + least(base), f64::INFINITY),
             Rule::Less(base) => (f64::NEG_INFINITY, base - least(base)),
             Rule::MuchMore(base) => (base + part(base, 0.25), f64::INFINITY),
             Rule::MuchLess(base) => (f64::NEG_INFINITY, base - part(base, 0.25)),
-            Rule::SlightlyMore(base) => (base, base + part(base, 0.25)),
-            Rule::NotLess(base) => (base - part(base, MARGIN), f64::INFINITY),
+            Rule::SlightlyMore(base) => (base + least(base), base + part(base, 0.1)),
             Rule::Same(base) => (base - part(base, MARGIN), base + part(base, MARGIN)),
             Rule::Much => (25.0, 100.0),
             Rule::Most => (50.0, 100.0),
@@ -259,18 +270,19 @@ mod tests {
                 "{rule:?}: {accepted:?}"
             );
         };
-        close(Rule::Figure(2.0), (1.5, 2.5));
-        close(Rule::Figure(1.1), (1.0, 1.375));
-        close(Rule::Figure(-4.0), (-5.0, -3.0));
+        close(Rule::Figure(3.0), (2.5, 3.5));
+        close(Rule::Figure(1.1), (1.075, 1.125));
+        assert_eq!(Rule::Figure(2.0).accepted(false), (1.5, 2.5));
         close(Rule::Share(40.0), (30.0, 50.0));
         close(Rule::Share(96.0), (95.0, 97.0));
-        close(Rule::Range(2.0, 6.0), (1.8, 6.6));
+        close(Rule::Range(2.0, 6.0), (1.9, 6.5));
+        close(Rule::ShareRange(45.0, 99.0), (40.5, 99.1));
         close(Rule::Same(0.0), (-5.0, 5.0));
-        close(Rule::SlightlyMore(100.0), (100.0, 125.0));
+        close(Rule::SlightlyMore(100.0), (105.0, 110.0));
         assert_eq!(Rule::More(1.0).accepted(true), (1.05, f64::INFINITY));
         assert_eq!(Rule::More(0.0).accepted(false).0, 1.0);
         assert_eq!(Rule::MuchLess(1.0).accepted(true), (f64::NEG_INFINITY, 0.75));
-        assert!(more(1.06, 1.0) && !more(1.04, 1.0));
+        assert!(more(1.06, 1.0) && !more(1.04, 1.0) && !more(0.0, 0.0));
     }
 
     #[test]
