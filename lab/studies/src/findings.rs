@@ -1,8 +1,9 @@
 //! Concludes from a run: tables, plots, and the paper's claims with a verdict on each.
 //!
 //! A claim *holds* when our figure lies in the range that is printed beside it. One rule for all claims makes the range from
-//! the paper's figure or words (`stated`). A claim by which a parameter was chosen shows nothing; it is not counted.
+//! the paper's figure or words (`stated`). Totals count the paper's sentences: each of a sentence's cases has to hold.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::Sum;
 
@@ -37,8 +38,10 @@ impl Table {
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     Holds,
-    /// Outside the range; by how much, in words.
+    /// Outside the range; in which way, in words.
     Differs(String),
+    /// The paper's case was not run.
+    NotRun,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,9 +62,15 @@ pub struct Claim {
     /// The parameter that was chosen by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chose: Option<String>,
+    /// Other claims from which it follows by arithmetic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<String>,
     /// Differences, one of each case, that must be over 0, where the paper says "more" or "less".
     #[serde(skip)]
     pub(crate) excess: Vec<f64>,
+    /// True if it is more than the rule allows, whatever other seeds give.
+    #[serde(skip)]
+    pub(crate) is_capped: bool,
 }
 
 /// Student's t for an interval of 95 %, from two seeds on; for more than these the interval is a little too wide.
@@ -94,9 +103,9 @@ impl Claim {
         let verdict = if !ours.is_finite() {
             Verdict::Differs("nothing was measured".to_owned())
         } else if ours < low {
-            Verdict::Differs(format!("{} below the range", show(low - ours)))
+            Verdict::Differs(format!("{} is below the range", show(ours)))
         } else if ours > high {
-            Verdict::Differs(format!("{} above the range", show(ours - high)))
+            Verdict::Differs(format!("{} is above the range", show(ours)))
         } else {
             Verdict::Holds
         };
@@ -109,7 +118,9 @@ impl Claim {
             verdict,
             reason: None,
             chose: None,
+            follows: None,
             excess: Vec::new(),
+            is_capped: false,
         }
     }
 
@@ -131,11 +142,12 @@ impl Claim {
         Claim { ours, verdict, ..low }
     }
 
-    /// Something that is so or is not.
+    /// Something that is so or is not. `accepted` says what has to be so.
     pub fn fact(
         claim: impl Into<String>,
         paper: impl Into<String>,
         ours: impl Into<String>,
+        accepted: &str,
         holds: bool,
     ) -> Claim {
         let verdict = if holds { Verdict::Holds } else { Verdict::Differs("it is not so".to_owned()) };
@@ -144,11 +156,13 @@ impl Claim {
             quote: String::new(),
             paper: paper.into(),
             ours: ours.into(),
-            accepted: "it is so, by the rule".to_owned(),
+            accepted: accepted.to_owned(),
             verdict,
             reason: None,
             chose: None,
+            follows: None,
             excess: Vec::new(),
+            is_capped: false,
         }
     }
 
@@ -165,8 +179,10 @@ impl Claim {
         let Some(worst) = each.min_by(|one, other| lowest(one).total_cmp(&lowest(other))) else { return };
         let seeds = others.len() + 1;
         self.ours += &format!("; difference over {seeds} seeds: {} to {}", figure(worst.0), figure(worst.1));
-        self.accepted = "difference over 0".to_owned();
+        let most = self.accepted.split_once(" to ").map(|(_, most)| format!(", at most {most}"));
+        self.accepted = format!("difference over 0{}", most.unwrap_or_default());
         self.verdict = match worst {
+            _ if self.is_capped => return,
             (low, _) if low > 0.0 => Verdict::Holds,
             (_, high) if high < 0.0 => Verdict::Differs("the difference is under 0".to_owned()),
             _ => Verdict::Differs("the difference may be 0".to_owned()),
@@ -187,6 +203,12 @@ impl Claim {
         self
     }
 
+    /// Why the totals leave it out.
+    pub fn uncounted(&self) -> Option<String> {
+        let chose = self.chose.as_ref().map(|parameter| format!("it chose {parameter}"));
+        chose.or_else(|| self.follows.as_ref().map(|others| format!("it follows from {others}")))
+    }
+
     /// True if the paper says "more" or "less".
     pub(crate) fn says_more(&self) -> bool {
         !self.excess.is_empty()
@@ -197,21 +219,48 @@ impl Claim {
     }
 }
 
-/// Number of claims that hold, and of all claims, without those that chose a parameter.
+/// Totals of one experiment or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
+    /// Sentences of the paper all of whose counted cases hold.
     pub holding: usize,
-    pub claims: usize,
+    pub sentences: usize,
+    pub cases_holding: usize,
+    pub cases: usize,
+    /// Cases that are not counted.
     pub chose: usize,
+    pub follow: usize,
+    pub not_run: usize,
 }
 
 impl Count {
+    /// Claims with the same quote are cases of one sentence.
     pub fn of(claims: &[Claim]) -> Count {
-        let count =
-            |is_counted: &dyn Fn(&Claim) -> bool| claims.iter().filter(|claim| is_counted(claim)).count();
-        let chose = count(&|claim| claim.chose.is_some());
-        let holding = count(&|claim| claim.chose.is_none() && claim.holds());
-        Count { holding, claims: claims.len() - chose, chose }
+        let mut count = Count::default();
+        // Of each sentence: true if all cases that were run hold, and true if all were run.
+        let mut sentences: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
+        for claim in claims {
+            if claim.chose.is_some() {
+                count.chose += 1;
+            } else if claim.follows.is_some() {
+                count.follow += 1;
+            } else {
+                let (holds, was_run) = sentences.entry(&claim.quote).or_insert((true, true));
+                if claim.verdict == Verdict::NotRun {
+                    count.not_run += 1;
+                    *was_run = false;
+                    continue;
+                }
+                count.cases += 1;
+                count.cases_holding += usize::from(claim.holds());
+                *holds &= claim.holds();
+            }
+        }
+        // What was not run may be what does not hold.
+        let judged = || sentences.values().filter(|(holds, was_run)| *was_run || !holds);
+        count.sentences = judged().count();
+        count.holding = judged().filter(|(holds, _)| *holds).count();
+        count
     }
 }
 
@@ -219,20 +268,28 @@ impl Sum for Count {
     fn sum<I: Iterator<Item = Count>>(counts: I) -> Count {
         counts.fold(Count::default(), |sum, count| Count {
             holding: sum.holding + count.holding,
-            claims: sum.claims + count.claims,
+            sentences: sum.sentences + count.sentences,
+            cases_holding: sum.cases_holding + count.cases_holding,
+            cases: sum.cases + count.cases,
             chose: sum.chose + count.chose,
+            follow: sum.follow + count.follow,
+            not_run: sum.not_run + count.not_run,
         })
     }
 }
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} claims hold", self.holding, self.claims)?;
-        match self.chose {
-            0 => Ok(()),
-            1 => f.write_str("; by one more a parameter was chosen"),
-            chose => write!(f, "; by {chose} more, parameters were chosen"),
-        }
+        let Count { holding, sentences, cases_holding, cases, .. } = self;
+        write!(f, "{holding} of {sentences} sentences hold; case by case {cases_holding} of {cases}")?;
+        let uncounted = [
+            (self.chose, "chose a parameter"),
+            (self.follow, "follow from others"),
+            (self.not_run, "were not run"),
+        ];
+        let named = uncounted.iter().filter(|(cases, _)| *cases > 0);
+        let named: Vec<String> = named.map(|(cases, why)| format!("{cases} {why}")).collect();
+        if named.is_empty() { Ok(()) } else { write!(f, "; not counted: {}", named.join(", ")) }
     }
 }
 
@@ -277,8 +334,8 @@ mod tests {
         let claim = |ours| Claim::range("faster", "2 to 6", ours, (2.0, 6.0), "x").because("a reason");
         assert_eq!(claim(2.0).verdict, Verdict::Holds);
         assert_eq!(claim(2.0).reason, None);
-        assert_eq!(claim(7.5).verdict, Verdict::Differs("1.50x above the range".to_owned()));
-        assert_eq!(claim(0.5).verdict, Verdict::Differs("1.50x below the range".to_owned()));
+        assert_eq!(claim(7.5).verdict, Verdict::Differs("7.50x is above the range".to_owned()));
+        assert_eq!(claim(0.5).verdict, Verdict::Differs("0.500x is below the range".to_owned()));
         assert_eq!(claim(0.5).reason.as_deref(), Some("a reason"));
         assert!(!claim(f64::NAN).holds(), "no figure proves nothing");
         assert!(Claim::range("c", "p", 9.0, (2.0, f64::INFINITY), "x").holds());
@@ -290,7 +347,7 @@ mod tests {
         assert!((low - 1.037).abs() < 1e-3 && (high - 4.963).abs() < 1e-3, "{low} to {high}");
         let of = |excess: &[f64]| Claim {
             excess: excess.to_vec(),
-            ..Claim::fact("more", "more", "2 against 1", excess[0] > 0.0)
+            ..Claim::fact("more", "more", "2 against 1", "more", excess[0] > 0.0)
         };
         let verdict = |seeds: [&[f64]; 3]| {
             let [mut first, second, third] = seeds.map(of);
@@ -305,17 +362,35 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_chose_a_parameter_is_not_counted() {
+    fn a_sentence_is_counted_once_and_holds_if_all_its_counted_cases_do() {
+        let claim = |quote: &str, holds| Claim {
+            quote: quote.to_owned(),
+            ..Claim::fact("one", "so", "so", "so", holds)
+        };
+        let not_run = |quote| Claim { verdict: Verdict::NotRun, ..claim(quote, false) };
         let claims = [
-            Claim::fact("one", "so", "so", true),
-            Claim::fact("two", "so", "not", false),
-            Claim::fact("three", "so", "so", true).choosing("the queue"),
+            claim("both", true),
+            claim("both", true),
+            claim("one of two", true),
+            claim("one of two", false),
+            claim("one of two", false).choosing("the queue"),
+            claim("one that chose", true),
+            claim("one that chose", false).choosing("the queue"),
+            Claim { follows: Some("both".to_owned()), ..claim("follows", false) },
+            claim("in part", true),
+            not_run("in part"),
+            claim("in part, and wrong", false),
+            not_run("in part, and wrong"),
         ];
         let count = Count::of(&claims);
-        assert_eq!(count, Count { holding: 1, claims: 2, chose: 1 });
-        assert_eq!(count.to_string(), "1 of 2 claims hold; by one more a parameter was chosen");
-        let twice: Count = [count, count].into_iter().sum();
-        assert_eq!(twice.to_string(), "2 of 4 claims hold; by 2 more, parameters were chosen");
+        let expected =
+            Count { holding: 2, sentences: 4, cases_holding: 5, cases: 7, chose: 2, follow: 1, not_run: 2 };
+        assert_eq!(count, expected);
+        assert_eq!(
+            [count, count].into_iter().sum::<Count>().to_string(),
+            "4 of 8 sentences hold; case by case 10 of 14; not counted: 4 chose a parameter, 2 follow from others, 4 were not run"
+        );
+        assert_eq!(Count::of(&claims[..2]).to_string(), "1 of 1 sentences hold; case by case 2 of 2");
     }
 
     #[test]

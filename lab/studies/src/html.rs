@@ -30,22 +30,19 @@ pub fn report(outcomes: &[Outcome]) -> String {
 fn matrix(body: &mut String, outcomes: &[Outcome]) {
     body.push_str("<div class=\"table\"><table class=\"matrix\">\n");
     for outcome in outcomes {
-        let Count { holding, claims, .. } = outcome.count();
+        let Count { holding, sentences, .. } = outcome.count();
         let _ = write!(
             body,
-            "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"number\">{holding} of {claims}<td>",
+            "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"number\">{holding} of {sentences}<td>",
             outcome.experiment,
             escaped(&outcome.title)
         );
         outcome.findings.claims.iter().for_each(|claim| body.push_str(&square(claim)));
         body.push('\n');
     }
-    let legend = [
-        ("holds", "+", "holds"),
-        ("differs", "&#8722;", "differs"),
-        ("chosen", "&#183;", "chose a parameter, and is not counted"),
-    ];
-    body.push_str("</table></div>\n<p class=\"about\">Each square is a claim of a paper: ");
+    let legend =
+        [("holds", "+", "holds"), ("differs", "&#8722;", "differs"), ("chosen", "&#183;", "is not counted")];
+    body.push_str("</table></div>\n<p class=\"about\">The figures count the papers' sentences, and each square is a case of one: ");
     for (class, sign, meaning) in legend {
         let _ = write!(body, "<span class=\"claim {class}\">{sign}</span> {meaning} ");
     }
@@ -54,8 +51,8 @@ fn matrix(body: &mut String, outcomes: &[Outcome]) {
 
 /// A claim as a sign in a colour, with its text where the pointer rests.
 fn square(claim: &Claim) -> String {
-    let (class, sign) = match (&claim.verdict, &claim.chose) {
-        (_, Some(_)) => ("chosen", "&#183;"),
+    let (class, sign) = match (&claim.verdict, claim.uncounted()) {
+        (Verdict::NotRun, _) | (_, Some(_)) => ("chosen", "&#183;"),
         (Verdict::Holds, None) => ("holds", "+"),
         (Verdict::Differs(_), None) => ("differs", "&#8722;"),
     };
@@ -102,12 +99,13 @@ fn section(body: &mut String, outcome: &Outcome) {
 fn claims(body: &mut String, outcome: &Outcome) {
     body.push_str("<div class=\"table\"><table><tr><th>claim<th>paper<th>ours<th>accepted<th>verdict</tr>\n");
     for claim in &outcome.findings.claims {
-        let verdict = match (&claim.verdict, &claim.chose) {
-            (_, Some(parameter)) => format!("not counted: it chose {}", escaped(parameter)),
+        let verdict = match (&claim.verdict, claim.uncounted()) {
+            (Verdict::NotRun, _) => "not run".to_owned(),
+            (_, Some(why)) => format!("not counted: {}", escaped(&why)),
             (Verdict::Holds, None) => "holds".to_owned(),
             (Verdict::Differs(how), None) => {
-                let reason = claim.reason.as_deref().unwrap_or("no reason found");
-                format!("differs, {}: {}", escaped(how), escaped(reason))
+                let reason = claim.reason.as_deref().map(|reason| format!(": {}", escaped(reason)));
+                format!("differs, {}{}", escaped(how), reason.unwrap_or_default())
             }
         };
         let _ = writeln!(

@@ -32,18 +32,16 @@ pub fn document(outcomes: &[Outcome]) -> String {
     let count: Count = outcomes.iter().map(Outcome::count).sum();
     let _ = writeln!(
         text,
-        "**{count}.**\n\n{CELLS}\n\n| experiment | paper | claims that hold | cells | within 10 % | 25 % | 50 % |\n|---|---|---|---|---|---|---|"
+        "**{count}.**\n\n{CELLS}\n\n| experiment | paper | sentences that hold | case by case | cells | within 10 % | 25 % | 50 % |\n|---|---|---|---|---|---|---|---|"
     );
     for outcome in outcomes {
         let name = &outcome.experiment;
-        let Count { holding, claims, .. } = outcome.count();
+        let held = held(outcome.count());
         let cells = Cells::of(&outcome.findings.tables).columns().join(" | ");
-        let _ =
-            writeln!(text, "| [{name}](#{name}) | {} | {holding} of {claims} | {cells} |", outcome.source);
+        let _ = writeln!(text, "| [{name}](#{name}) | {} | {held} | {cells} |", outcome.source);
     }
     let cells: Cells = outcomes.iter().map(|outcome| Cells::of(&outcome.findings.tables)).sum();
-    let _ =
-        writeln!(text, "| all | | {} of {} | {} |", count.holding, count.claims, cells.columns().join(" | "));
+    let _ = writeln!(text, "| all | | {} | {} |", held(count), cells.columns().join(" | "));
     let mut group = None;
     for outcome in outcomes {
         if group != Some(outcome.group) {
@@ -55,6 +53,11 @@ pub fn document(outcomes: &[Outcome]) -> String {
         section(&mut text, outcome);
     }
     text
+}
+
+/// Returns the sentences that hold, and the cases, as two columns.
+fn held(count: Count) -> String {
+    format!("{} of {} | {} of {}", count.holding, count.sentences, count.cases_holding, count.cases)
 }
 
 fn section(text: &mut String, outcome: &Outcome) {
@@ -72,11 +75,10 @@ fn section(text: &mut String, outcome: &Outcome) {
     }
     let mut claims = Table::new("", "claim | the paper's words | paper | ours | accepted | verdict");
     for claim in &outcome.findings.claims {
-        let verdict = match (&claim.verdict, &claim.chose, &claim.reason) {
-            (Verdict::Holds, Some(parameter), _) => format!("not counted, inside: it chose {parameter}"),
-            (Verdict::Differs(how), Some(parameter), _) => {
-                format!("not counted, {how}: it chose {parameter}")
-            }
+        let verdict = match (&claim.verdict, claim.uncounted(), &claim.reason) {
+            (Verdict::NotRun, ..) => "not run".to_owned(),
+            (Verdict::Holds, Some(why), _) => format!("not counted, inside: {why}"),
+            (Verdict::Differs(how), Some(why), _) => format!("not counted, {how}: {why}"),
             (Verdict::Holds, None, _) => "holds".to_owned(),
             (Verdict::Differs(how), None, Some(reason)) => format!("**does not hold**, {how}: {reason}"),
             (Verdict::Differs(how), None, None) => format!("**does not hold**, {how}"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::findings::{Claim, figure};
+use crate::findings::{Claim, Verdict, figure};
 
 /// Claims and tables of the paper, by the names in the experiment's file.
 #[derive(Debug)]
@@ -28,12 +28,14 @@ pub(crate) struct ClaimText {
     /// Unit, which follows the figures.
     #[serde(default)]
     unit: String,
-    /// Finding, if the claim is a fact.
+    /// Finding, if the claim is not one figure.
     ours: Option<String>,
     /// Why it differs, as far as it was found out.
     pub because: Option<String>,
     /// The parameter that was chosen by it.
     chose: Option<String>,
+    /// Other claims from which it follows by arithmetic.
+    follows: Option<String>,
 }
 
 /// The rule for all claims, as the document has it. [`Rule`] is the same in numbers.
@@ -45,13 +47,13 @@ Every claim is judged by one of these rules; no claim has a range of its own.
 | a figure | within a quarter of it |
 | a ratio | within a quarter of its difference from 1, so \"faster by 6 %\" accepts 1.045x to 1.075x |
 | a share of a whole or a reduction, in percent | within a quarter of it, or of what is left of 100 if that is less |
-| a range | in the range; each end is widened by a tenth of what the rules above take a quarter of |
+| a range | in the range, its ends widened as above, by a tenth instead of a quarter |
 | a bound (\"over\", \"under\", \"up to\", \"never\", \"less than 1/14\") | on its side |
 | \"more\", \"less\", \"better\" | on that side by all of the difference's interval (95 %, Student's t) over five seeds |
-| \"much\", \"significantly\", \"dramatically\", \"big\" | a quarter beyond it; a part of a whole, at least a quarter |
+| \"much\", \"greatly\", \"significantly\", \"very\", \"big\", \"bad\" | a quarter beyond it; a part of a whole, at least a quarter |
 | \"slightly more\", \"marginally\" | as \"more\", and a tenth beyond it at most |
-| \"the same\", \"little\", \"small\" | within a twentieth of it, or 5 points |
-| \"most\", \"virtually all\", \"few\" | over 50 %, over 90 %, under 10 % |
+| \"the same\", \"close\", \"level\", \"stable\", \"little\", \"small\" | within a twentieth of it, or 5 points |
+| \"most\", \"mainly\"; \"virtually all\"; \"few\", \"useless\", \"eliminates\" | over 50 %; over 90 %; under 10 % |
 
 All other figures are those of one seed. Where the paper's tables have a figure for each case, each case is judged by its own.
 
@@ -60,7 +62,7 @@ case, and the totals count sentences. These are listed and not counted: claims b
 from others by arithmetic, and cases that were not run. Where a case was run and nothing happened of what the sentence is about,
 nothing was measured, and it does not hold.
 
-Baek and Park's percentages compare two figures in one way: the larger over the smaller is 1 and the percentage. So \"260 % less\" is
+Baek and Park's percentages compare two figures in one way: the larger over the smaller is 1 plus the percentage. So \"260 % less\" is
 3.6x, and \"degraded by 86 %\" 1.86x; no other reading gives a loss of more than 100 %.";
 
 /// Rule for "more" and "less" where five seeds take too long; names of experiments follow.
@@ -154,7 +156,9 @@ impl Stated {
         self.rule = Some(rule);
         match rule {
             Rule::Figure(figure) | Rule::Share(figure) => self.with("paper", figure.to_string()),
-            Rule::Range(low, high) => self.with("paper", format!("{low} to {high}")),
+            Rule::Range(low, high) | Rule::ShareRange(low, high) => {
+                self.with("paper", format!("{low} to {high}"))
+            }
             _ => self,
         }
     }
@@ -167,28 +171,77 @@ impl Stated {
     /// The smallest and the largest of several figures, which should all lie in the range.
     pub fn spread(self, ours: &[f64]) -> Claim {
         let Stated { text, .. } = self;
-        let claim =
-            Claim::spread(self.fill(&text.claim), self.fill(&text.paper), ours, self.bounds(), &text.unit);
+        let bounds = self.bounds();
+        let claim = Claim::spread(self.fill(&text.claim), self.fill(&text.paper), ours, bounds, &text.unit);
         let excess = match self.rule {
-            Some(Rule::More(base)) => ours.iter().map(|ours| ours - base).collect(),
+            Some(Rule::More(base) | Rule::SlightlyMore(base)) => {
+                ours.iter().map(|ours| ours - base).collect()
+            }
             Some(Rule::Less(base)) => ours.iter().map(|ours| base - ours).collect(),
             _ => Vec::new(),
         };
-        self.finish(Claim { excess, ..claim })
+        let is_capped =
+            matches!(self.rule, Some(Rule::SlightlyMore(_))) && ours.iter().any(|ours| *ours > bounds.1);
+        self.finish(Claim { excess, is_capped, ..claim })
+    }
+
+    /// Figures of a table of the paper, each beside ours: each is judged by its own rule.
+    pub fn each(mut self, rule: fn(f64) -> Rule, cells: &[(f64, f64)]) -> Claim {
+        let Stated { text, .. } = self;
+        let unit = &text.unit;
+        let listed = |figures: &dyn Fn(&(f64, f64)) -> String| {
+            cells.iter().map(figures).collect::<Vec<_>>().join(", ")
+        };
+        let papers = listed(&|(paper, _)| format!("{}{unit}", figure(*paper)));
+        let ours = listed(&|(_, ours)| format!("{}{unit}", figure(*ours)));
+        self = self.with("paper", papers);
+        let judge =
+            |&(paper, ours): &(f64, f64)| Claim::range("", "", ours, rule(paper).accepted(unit == "x"), unit);
+        let accepted = listed(&|cell| judge(cell).accepted);
+        let verdict = cells.iter().map(|cell| judge(cell).verdict).find(|verdict| *verdict != Verdict::Holds);
+        let verdict = verdict.unwrap_or(Verdict::Holds);
+        let claim = Claim::fact(self.fill(&text.claim), self.fill(&text.paper), ours, &accepted, true);
+        self.finish(Claim { verdict, ..claim })
     }
 
     /// Pairs of figures; the first of each should be more than the second.
     pub fn more(self, pairs: impl IntoIterator<Item = (f64, f64)>) -> Claim {
         let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
         let excess = pairs.iter().map(|(one, other)| one - other).collect();
-        Claim { excess, ..self.fact(pairs.iter().all(|(one, other)| more(*one, *other))) }
+        let holds = pairs.iter().all(|(one, other)| more(*one, *other));
+        Claim { excess, ..self.fact("more by a twentieth", holds) }
     }
 
-    /// Something that is so or is not.
-    pub fn fact(self, holds: bool) -> Claim {
+    /// Something that is so or is not. `accepted` says what has to be so.
+    pub fn fact(self, accepted: &str, holds: bool) -> Claim {
         let Stated { text, .. } = self;
         let ours = text.ours.as_ref().unwrap_or_else(|| panic!("{}: nothing says what is ours", text.claim));
-        self.finish(Claim::fact(self.fill(&text.claim), self.fill(&text.paper), self.fill(ours), holds))
+        self.finish(Claim::fact(
+            self.fill(&text.claim),
+            self.fill(&text.paper),
+            self.fill(ours),
+            accepted,
+            holds,
+        ))
+    }
+
+    /// The case was run, and what the sentence is about did not happen.
+    pub fn nothing(self, why: &str) -> Claim {
+        self.without_figure(
+            format!("nothing measured: {why}"),
+            Verdict::Differs("nothing was measured".to_owned()),
+        )
+    }
+
+    /// The paper's case is not among those that were run.
+    pub fn not_run(self) -> Claim {
+        self.without_figure("not run".to_owned(), Verdict::NotRun)
+    }
+
+    fn without_figure(self, ours: String, verdict: Verdict) -> Claim {
+        let Stated { text, .. } = self;
+        let claim = Claim::fact(self.fill(&text.claim), self.fill(&text.paper), ours, "–", false);
+        self.finish(Claim { verdict, ..claim })
     }
 
     fn bounds(&self) -> (f64, f64) {
@@ -201,10 +254,9 @@ impl Stated {
         if let Some(reason) = &self.text.because {
             claim = claim.because(self.fill(reason));
         }
-        match &self.text.chose {
-            Some(parameter) => claim.choosing(parameter),
-            None => claim,
-        }
+        claim.chose.clone_from(&self.text.chose);
+        claim.follows.clone_from(&self.text.follows);
+        claim
     }
 
     fn fill(&self, text: &str) -> String {
@@ -254,7 +306,6 @@ pub(crate) use cells;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Verdict;
 
     fn stated(text: &str) -> Stated {
         let text: ClaimText = toml::from_str(text).expect("it is a claim");
@@ -286,6 +337,29 @@ mod tests {
     }
 
     #[test]
+    fn each_figure_of_a_table_is_judged_by_its_own_range() {
+        let text = "claim = 'c'\nquote = '1: \"q\"'\npaper = '{paper}'\nunit = ' %'\nfollows = 'two others'";
+        let of = |cells: &[(f64, f64)]| stated(text).each(Rule::Share, cells);
+        let holds = of(&[(40.0, 49.0), (96.0, 96.5)]);
+        assert!(holds.holds() && holds.follows.is_some());
+        assert_eq!((holds.paper.as_str(), holds.ours.as_str()), ("40.0 %, 96.0 %", "49.0 %, 96.5 %"));
+        assert_eq!(holds.accepted, "30.0 % to 50.0 %, 95.0 % to 97.0 %");
+        assert!(!of(&[(40.0, 49.0), (96.0, 90.0)]).holds());
+    }
+
+    #[test]
+    fn slightly_more_has_a_limit_that_seeds_do_not_lift() {
+        let text = "claim = 'c'\nquote = '1: \"q\"'\npaper = 'p'\nrule = { slightly-more = 1 }\nunit = 'x'";
+        let over_seeds = |ours: f64| {
+            let (mut claim, other) = (stated(text).range(ours), stated(text).range(ours + 0.01));
+            claim.judge_over_seeds(&[Some(&other), Some(&other)]);
+            (claim.holds(), claim.accepted)
+        };
+        assert!(over_seeds(1.03).0 && !over_seeds(0.99).0 && !over_seeds(1.2).0);
+        assert_eq!(over_seeds(1.03).1, "difference over 0, at most 1.10x");
+    }
+
+    #[test]
     fn words_and_figures_come_into_the_places_that_the_file_leaves_for_them() {
         let text = "claim = '{disk}: faster'\nquote = '2: \"faster\"'\npaper = '2x'\nrule = { at-least = 2 }\nunit = 'x'\nbecause = 'of {why}'";
         let claim = |ours| stated(text).with("disk", "ra81").with("why", 0.5).range(ours);
@@ -296,7 +370,7 @@ mod tests {
         assert_eq!(claim(1.0).reason.as_deref(), Some("of 0.500"));
         let fact = stated("claim = 'c'\nquote = '1: \"q\"'\npaper = 'p'\nours = '{n} of 3'")
             .with("n", 2u64)
-            .fact(false);
+            .fact("all", false);
         assert_eq!((fact.ours.as_str(), fact.verdict == Verdict::Holds), ("2 of 3", false));
     }
 }

@@ -39,8 +39,9 @@ pub fn print(outcome: &Outcome) -> String {
     }
     text.push('\n');
     for claim in &outcome.findings.claims {
-        let verdict = match (&claim.verdict, &claim.chose) {
-            (_, Some(parameter)) => format!("chose {parameter}:"),
+        let verdict = match (&claim.verdict, claim.uncounted()) {
+            (Verdict::NotRun, _) => "not run".to_owned(),
+            (_, Some(why)) => format!("not counted ({why})"),
             (Verdict::Holds, None) => "holds  ".to_owned(),
             (Verdict::Differs(how), None) => format!("DIFFERS ({how})"),
         };

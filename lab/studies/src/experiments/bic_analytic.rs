@@ -62,12 +62,11 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         "workload | buffer cache | P_miss (%) | blocks missed (%) | P_DiskMiss (%) | \
             the same at 16 MB (%) | FSRT, model (ms) | FSRT, simulated (ms)",
     );
-    let (mut ratios, mut disk_misses, mut falls) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut disk_misses, mut falls) = (Vec::new(), Vec::new());
     for name in &names {
         for &buffer in &buffers {
             let (model, simulated) =
                 (get(name, buffer, SMALL, "model_ms"), get(name, buffer, SMALL, "with_removals_ms"));
-            ratios.push(model / simulated);
             disk_misses.push(percent(name, buffer, SMALL, "p_disk_miss"));
             falls.push(
                 percent(name, buffer, SMALL, "p_disk_miss") - percent(name, buffer, LARGE, "p_disk_miss"),
@@ -80,11 +79,8 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         }
     }
     let claim = |id| settings.claim(id);
-    let mut claims = vec![
-        claim("model").spread(&ratios),
-        claim("disk-misses").spread(&disk_misses),
-        claim("disk-misses-fall").spread(&falls),
-    ];
+    let mut claims =
+        vec![claim("disk-misses").spread(&disk_misses), claim("disk-misses-fall").spread(&falls)];
     if buffers.contains(&MISS_BUFFER) {
         let miss = |name: &str| percent(name, MISS_BUFFER, SMALL, "block_miss");
         let desktop = names.iter().filter(|name| !["WEB", "PostMark"].contains(name));
@@ -98,14 +94,11 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             }
         }
     }
-    let rises = |name: &&str| {
-        let at = |buffer| percent(name, buffer, SMALL, "p_disk_miss");
-        buffers.windows(2).all(|pair| at(pair[1]) >= at(pair[0]))
-    };
-    if buffers.len() > 1 {
-        let rising = names.iter().filter(|name| rises(name)).count();
-        let claim = claim("disk-misses-rise").with("rising", rising).with("all", names.len());
-        claims.push(claim.fact(rising == names.len()));
+    if let [first, .., last] = buffers[..] {
+        let at = |name: &str, buffer| percent(name, buffer, SMALL, "p_disk_miss");
+        let ends: Vec<(f64, f64)> = names.iter().map(|name| (at(name, last), at(name, first))).collect();
+        let rising = ends.iter().filter(|(large, small)| large > small).count();
+        claims.push(claim("disk-misses-rise").with("rising", rising).with("all", names.len()).more(ends));
     }
     claims.extend(by_buffer(settings, &names, &buffers, &get));
     let buffer = buffers[0];
@@ -137,11 +130,6 @@ fn by_buffer(
     let deltas: Vec<f64> = names.iter().flat_map(delta).collect();
     claims.push(settings.claim("delta").spread(&deltas));
     if buffers.len() > 1 {
-        let miss = |name: &str, buffer| get(name, buffer, SMALL, "block_miss");
-        let ends = names.iter().map(|name| (miss(name, buffers[0]), miss(name, buffers[buffers.len() - 1])));
-        let falling = ends.clone().filter(|(small, large)| small > large).count();
-        claims
-            .push(settings.claim("misses-fall").with("falling", falling).with("all", names.len()).more(ends));
         let ratio = |name: &&str| {
             let times: Vec<f64> =
                 buffers.iter().map(|&buffer| get(name, buffer, SMALL, "access_ms")).collect();

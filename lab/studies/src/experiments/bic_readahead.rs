@@ -148,13 +148,13 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         for name in &names {
             let of_reads = |what| 100.0 * samples.get(&key(name, SMALL_BUFFER, true), what);
             let claim = settings.claim(if *name == POSTMARK { "gain-postmark" } else { "gain" });
-            let claim = claim.with("trace", *name).of_paper(Rule::Figure(paper(name)));
+            let claim = claim.with("trace", *name).of_paper(Rule::Share(paper(name)));
             let claim = claim.with("hits", format!("{:.1}", 100.0 - of_reads("p_disk_read_miss")));
             let claim = claim.with("waits", format!("{:.0}", of_reads("reads_of_waits")));
             claims.push(claim.range(gain(name, SMALL_BUFFER)));
         }
         let largest = buffers.iter().copied().max().unwrap_or(SMALL_BUFFER);
-        for name in names.iter().filter(|name| **name != POSTMARK && largest > SMALL_BUFFER) {
+        for name in names.iter().filter(|name| OTHER_TRACES.contains(name) && largest > SMALL_BUFFER) {
             let (small, large) = (gain(name, SMALL_BUFFER), gain(name, largest));
             let buffer = dcd_stack::HumanBytes(largest).to_string();
             let claim = settings.claim("falls").with("trace", *name).with("buffer", buffer);

@@ -104,7 +104,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let (kib, gain) = (request as f64 / 1024.0, saved(request));
         by_request.row(cells![kib, few, enough, paper(request), gain, misses_few, misses_enough]);
         if let Some(paper) = paper(request) {
-            let claim = settings.claim("streams").with("kib", request >> 10).of_paper(Rule::Figure(paper));
+            let claim = settings.claim("streams").with("kib", request >> 10).of_paper(Rule::Share(paper));
             claims.push(claim.range(saved(request)));
         }
     }

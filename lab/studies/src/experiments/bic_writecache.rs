@@ -67,14 +67,14 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let mut claims = Vec::new();
     for name in &names {
         let (low, high) = paper(name);
-        let range = if high == 0.0 { "none".to_owned() } else { format!("{low} to {high}") };
+        let range = if high == 0.0 { "almost none".to_owned() } else { format!("{low} to {high} %") };
         for &buffer in &buffers {
             let [on, selective] = ["on", "selective"].map(|kind| gain(name, buffer, kind));
             let human = dcd_stack::HumanBytes(buffer).to_string();
             table.row(cells![*name, human, fsrt(name, buffer, "off"), on, selective, range]);
         }
         let gains: Vec<f64> = buffers.iter().map(|&buffer| gain(name, buffer, "on")).collect();
-        let rule = if high == 0.0 { Rule::Same(0.0) } else { Rule::Range(low, high) };
+        let rule = if high == 0.0 { Rule::Same(0.0) } else { Rule::ShareRange(low, high) };
         let claim =
             settings.claim("gain").with("trace", *name).with("paper", range).of_paper(rule).spread(&gains);
         claims.push(if MADE.contains(name) { claim.choosing(MADE_CHOSE) } else { claim });
@@ -122,13 +122,6 @@ fn more_claims(
         let least = least(all("on", &|name| name == WRITES_MUCH));
         let most = most(others);
         claims.push(settings.claim("writes-much").range(least / most));
-    }
-    if let Some((&smallest, &largest)) = buffers.first().zip(buffers.last()).filter(|_| buffers.len() > 1) {
-        let writes = |name: &str, buffer: u64| samples.get(&key(name, buffer, "off"), "write_share");
-        let ends = names.iter().map(|name| (writes(name, largest), writes(name, smallest)));
-        let growing = ends.clone().filter(|(large, small)| large > small).count();
-        claims
-            .push(settings.claim("write-share").with("growing", growing).with("all", names.len()).more(ends));
     }
     claims
 }

@@ -117,7 +117,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         );
     }
     if cycles.contains(&1) && cycles.contains(&20) {
-        let loss = |scheme| 100.0 * (1.0 - rate(scheme, first, 20) / rate(scheme, first, 1));
+        let loss = |scheme| rate(scheme, first, 1) / rate(scheme, first, 20);
         let [sc, ct] = SCHEMES.map(loss);
         claims.extend([
             claim("sc-loses").range(sc),

@@ -79,7 +79,8 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     clients.iter().for_each(|count| row(&mut by_clients, count.to_string(), *count, strip));
     let mut by_strip = Table::new(format!("{many} clients, by the strip"), columns);
     strips.iter().for_each(|strip| row(&mut by_strip, format!("{} KiB", strip >> 10), many, *strip));
-    let claims = claims(settings, (&clients, &strips, many, strip), &rate);
+    let blocks = |scheme, clients, strip| samples.get(&key(scheme, clients, strip), "blocks");
+    let claims = claims(settings, (&clients, &strips, many, strip), &rate, &blocks);
     let plot = |title: &str, x: Axis, points: &dyn Fn(Scheme) -> Vec<(f64, f64)>| {
         Plot::lines(
             title,
@@ -103,12 +104,16 @@ fn claims(
     settings: &Settings,
     (clients, strips, many, strip): (&[u64], &[u64], u64, u64),
     rate: &dyn Fn(Scheme, u64, u64) -> f64,
+    blocks: &dyn Fn(Scheme, u64, u64) -> f64,
 ) -> Vec<Claim> {
     let claim = |id| settings.claim(id);
     let over = |scheme, clients, strip| rate(Scheme::MscCt, clients, strip) / rate(scheme, clients, strip);
     let mut claims = Vec::new();
     if clients.contains(&1) {
-        claims.push(claim("one").range(over(Scheme::Sc, 1, strip)));
+        claims.push(match blocks(Scheme::Sc, 1, strip) {
+            0.0 => claim("one").nothing("nothing was destaged"),
+            _ => claim("one").range(over(Scheme::Sc, 1, strip)),
+        });
     }
     let others: Vec<u64> = clients.iter().copied().filter(|count| *count > 1).collect();
     if !others.is_empty() {
@@ -117,17 +122,21 @@ fn claims(
         claims.extend([
             claim("several-over-sc").range(most(sc.iter().copied())),
             claim("several-over-pbgc").range(most(of(Scheme::Pbgc))),
-            claim("never-slower").spread(&sc),
+            match sc.iter().copied().filter(|over| *over != 1.0).collect::<Vec<f64>>().as_slice() {
+                [] => claim("never-slower").nothing("the times are the same to the last"),
+                differ => claim("never-slower").spread(differ),
+            },
         ]);
     }
-    const LEAST: u64 = 8 << 10;
-    if strips.contains(&LEAST) {
-        claims.push(claim("least-strip").range(over(Scheme::Sc, many, LEAST)));
-    }
     let by_strip = |scheme| strips.iter().map(|strip| over(scheme, many, *strip)).collect::<Vec<f64>>();
-    if let [first, .., last] = by_strip(Scheme::Sc)[..] {
-        let claim = claim("grows").with("first", format!("{first:.2}")).with("last", format!("{last:.2}"));
-        claims.push(claim.more([(last, first)]));
+    // A strip of two blocks has no gap between them.
+    const TWO_BLOCKS: u64 = 8 << 10;
+    let with_gaps = strips.iter().filter(|strip| **strip > TWO_BLOCKS);
+    let gains: Vec<f64> = with_gaps.map(|strip| over(Scheme::Sc, many, *strip)).collect();
+    if gains.len() > 1 {
+        let listed: Vec<String> = gains.iter().map(|gain| format!("{gain:.2}x")).collect();
+        let steps = gains.windows(2).map(|pair| (pair[1], pair[0]));
+        claims.push(claim("grows").with("gains", listed.join(", ")).more(steps));
     }
     if !strips.is_empty() {
         claims.push(claim("any-strip").range(most(by_strip(Scheme::Pbgc))));

@@ -105,7 +105,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let finer = settings.claim("finer").with("listed", listed.join(", "));
         claims.extend([
             settings.claim("much-slower").range(at_small(&ARRAY_DRIVE)),
-            finer.fact(normalised.windows(2).all(|pair| pair[1] < pair[0])),
+            finer.fact("each less than the one before", normalised.windows(2).all(|pair| pair[1] < pair[0])),
         ]);
     }
     let plot = Plot::lines(

@@ -217,19 +217,22 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     }
     if let [few, .., many] = counts[..] {
         let gain = |count| counted(ct, count) / counted(sc, count);
-        // Of the paper's number of writes, or nothing.
-        let of_paper = |one, other, what: &str| match counts.contains(&COUNT_PAPER) {
-            true => get(one, COUNTS_PAGES, COUNT_PAPER, what) / get(other, COUNTS_PAGES, COUNT_PAPER, what),
-            false => f64::NAN,
-        };
         let grows = claim("grows").with("few", times(gain(few))).with("many", times(gain(many)));
+        let of_paper = |id, (one, other): (Scheme, Scheme), what: &str| {
+            let claim = claim(id).with("writes", COUNT_PAPER);
+            if !counts.contains(&COUNT_PAPER) {
+                return claim.not_run();
+            }
+            let of = |scheme| get(scheme, COUNTS_PAGES, COUNT_PAPER, what);
+            claim.range(of(one) / of(other))
+        };
         claims.extend([
             claim("few").with("writes", few).range(gain(few)),
-            claim("many").with("writes", COUNT_PAPER).range(of_paper(ct, sc, "mb_per_s")),
+            of_paper("many", (ct, sc), "mb_per_s"),
             grows.more([(gain(many), gain(few))]),
-            claim("mean").with("writes", COUNT_PAPER).range(of_paper(sc, ct, "mean_ms")),
-            claim("longest").with("writes", COUNT_PAPER).range(of_paper(sc, ct, "max_ms")),
-            claim("longest-pbgc").with("writes", COUNT_PAPER).range(of_paper(pbgc, sc, "max_ms")),
+            of_paper("mean", (sc, ct), "mean_ms"),
+            of_paper("longest", (sc, ct), "max_ms"),
+            of_paper("longest-pbgc", (pbgc, sc), "max_ms"),
         ]);
     }
     let series = |scheme: Scheme| {

@@ -12,6 +12,8 @@ use crate::stride_times;
 
 /// "We limit the maximum stride distance up to 64 blocks."
 const DISTANCE_MAX: u64 = 64;
+/// Drives that could be in Fig. 9.
+const BEFORE_THE_PAPER: [&str; 2] = [ARRAY_DRIVE, "atlas-10k"];
 /// The Smax that Fig. 15 tries, for writes and for reads.
 const TRIED_WRITE: [u64; 11] = [9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29];
 const TRIED_READ: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
@@ -166,9 +168,10 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
                 claim("fastest").range(time / fastest),
             ]);
         }
-        let curve = samples.list(&key(ARRAY_DRIVE, false), "normalised");
-        let lowest = strides.iter().zip(curve).filter(|(stride, _)| **stride <= 8).map(|(_, value)| *value);
-        claims.push(settings.claim("small-strides").range(least(lowest)));
+        let before = drives.iter().filter(|drive| BEFORE_THE_PAPER.contains(drive));
+        let lowest =
+            before.map(|drive| least(samples.list(&key(drive, false), "normalised").iter().copied()));
+        claims.push(settings.claim("reads").range(least(lowest)));
     }
     Ok(Findings { tables, plots, claims })
 }

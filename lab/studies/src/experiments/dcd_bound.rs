@@ -98,7 +98,10 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         about("reads-and-cpu", PAPER_READS_AND_CPU).range(100.0 * rest),
         about("bound", PAPER_BOUND).range(bound),
         settings.claim("reached").range(100.0 * gain("paper", "remove") / bound),
-        settings.claim("destaging").range(100.0 * mean("paper", "remove/destage_writes") / requests),
+        match mean("paper", "remove/destage_writes") {
+            0.0 => settings.claim("destaging").nothing("nothing was destaged in the remove"),
+            writes => settings.claim("destaging").range(100.0 * writes / requests),
+        },
     ]);
     let series = SHOWN[1..].iter().map(|disk| Series::bars(*disk, PHASES.map(|phase| gain(disk, phase))));
     let plot = Plot::bars(

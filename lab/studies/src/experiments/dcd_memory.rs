@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use crate::clients::{Load, work};
-use crate::configurations::{LOG_BYTES, like_paper};
+use crate::configurations::like_paper;
 use crate::rig::Setup;
 
 const PARTS: [(&str, &str); 4] = [
@@ -11,8 +11,6 @@ const PARTS: [(&str, &str); 4] = [
     ("ring_bytes", "segments"),
     ("destage_bytes", "destage buffer"),
 ];
-/// The paper counts in all "about 750 KB".
-const PAPER_KIB: f64 = 750.0;
 
 pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     let requests = settings.count("requests")?;
@@ -47,19 +45,13 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let total = |bytes: u64| PARTS.iter().map(|(field, _)| kib(bytes, field)).sum::<f64>();
     let mut columns = vec!["cache-disk (MiB)"];
     columns.extend(PARTS.iter().map(|(_, name)| *name));
-    columns.extend(["in all, paper", "in all, ours"]);
+    columns.push("in all");
     let mut table = Table::new("RAM (KiB)", &columns.join(" | "));
     for &bytes in &sizes {
         let mut row = vec![figure(bytes as f64 / f64::from(1 << 20))];
         row.extend(PARTS.iter().map(|(field, _)| figure(kib(bytes, field))));
-        row.push(if bytes == LOG_BYTES { figure(PAPER_KIB) } else { "–".to_owned() });
         row.push(figure(total(bytes)));
         table.row(row);
-    }
-    let mut claims = Vec::new();
-    if sizes.contains(&LOG_BYTES) {
-        claims.push(settings.claim("all").range(total(LOG_BYTES)));
-        claims.push(settings.claim("headers").range(kib(LOG_BYTES, "ring_bytes")));
     }
     let points = sizes.iter().map(|&bytes| (bytes as f64 / f64::from(1 << 20), total(bytes))).collect();
     let plot = Plot::lines(
@@ -68,5 +60,5 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         Axis::linear("RAM (KiB)"),
         [Series::new("ours", points)],
     );
-    Ok(Findings { tables: vec![table], plots: vec![plot], claims })
+    Ok(Findings { tables: vec![table], plots: vec![plot], ..Findings::default() })
 }

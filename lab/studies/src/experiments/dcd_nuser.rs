@@ -199,6 +199,9 @@ fn plot(means: &Means<'_>, disks: &[&str], users: u32) -> Plot {
     )
 }
 
+/// A slow-down that is less than another is no gain.
+const NO_GAIN: &str = "the cache gains nothing";
+
 /// The paper shows a figure for each number of users, so each is judged on its own.
 fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim> {
     let claim = |id: &str| settings.claim(id).with("users", users_in_words(users));
@@ -208,7 +211,8 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
     let cpu = |disk: &str| PHASES.map(|phase| 100.0 * means.of(disk, users, true, phase, "cpu_share"));
     let warmer = |phase: &str| {
         let [cold, warm] = [true, false].map(|cold| means.gain("paper", users, cold, phase));
-        claim(&format!("{phase}-warmer")).range(100.0 * (warm / cold - 1.0))
+        let claim = claim(&format!("{phase}-warmer"));
+        if warm <= 1.0 { claim.nothing(NO_GAIN) } else { claim.range(100.0 * (warm / cold - 1.0)) }
     };
     let [waited, seconds] =
         ["waited_for_reads", "seconds"].map(|name| means.of("plain", users, true, "copy", name));
@@ -225,7 +229,11 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
         warmer("copy"),
         warmer("remove"),
         claim("copy-waits").range(100.0 * waited / seconds / f64::from(users)),
-        trees.more([(untar.min(remove), copy)]),
+        if untar.min(remove) <= 1.0 {
+            trees.nothing(NO_GAIN)
+        } else {
+            trees.more([(untar.min(remove), copy)])
+        },
     ];
     if users == 4 {
         claims.push(claim("remove-4").range(remove));

@@ -135,7 +135,6 @@ impl Profiles<'_> {
         let mut claims = self.to_data(settings);
         claims.extend([
             claim("aligned-alone").spread(&shares("requests_aligned_alone")),
-            claim("by-slots").spread(&shares("requests_by_slots")),
             claim("few-lines").spread(&shares("requests_of_few_lines")),
             claim("carried").range(most(self.each(|users, phase| self.carried(users, phase)))),
             claim("bytes").spread(&self.bytes()),
@@ -153,12 +152,22 @@ impl Profiles<'_> {
         self.users.iter().map(|&users| 100.0 * all(PAPER, users) / all("plain", users)).collect()
     }
 
-    /// Returns the bytes written to the data disk in percent of those written to the log.
+    /// Bytes that the file system writes: a log write has empty slots and headers beside them.
+    fn written(&self, users: u32) -> f64 {
+        let list =
+            |phase: &str, name: &str| self.samples.list(&key(PAPER, users), &format!("{phase}/write_{name}"));
+        let of = |phase| {
+            list(phase, "sizes").iter().zip(list(phase, "counts")).map(|(bytes, count)| bytes * count)
+        };
+        PHASES.into_iter().flat_map(of).sum()
+    }
+
+    /// Returns the bytes written to the data disk in percent of those that the file system writes.
     fn destaged(&self) -> Vec<f64> {
         let get = |users: u32, name: &str| self.samples.get(&key(PAPER, users), name);
         self.users
             .iter()
-            .map(|&users| 100.0 * get(users, "data_bytes_written") / get(users, "log_bytes_written"))
+            .map(|&users| 100.0 * get(users, "data_bytes_written") / self.written(users))
             .collect()
     }
 }

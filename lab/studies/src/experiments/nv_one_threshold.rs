@@ -63,16 +63,10 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 
 fn claims(settings: &Settings, site: &Site, get: &dyn Fn(u8, &str) -> f64, claims: &mut Vec<Claim>) {
     let claim = |id| settings.claim(id).with("disk", site.name);
-    let ours: Vec<f64> = PAPER.iter().map(|(high, _)| get(*high, "wwc")).collect();
-    let is_late = |high: &u8| [90, 95].contains(high);
-    let lowest = |late| {
-        least(PAPER.iter().filter(|(high, _)| is_late(high) == late).map(|(high, _)| get(*high, "wwc")))
-    };
-    let (early, late) = (lowest(false), lowest(true));
+    let cells = PAPER.map(|(high, sites)| (sites[site.index].0, get(high, "wwc")));
+    let (early, late) = (get(80, "wwc"), get(90, "wwc").min(get(95, "wwc")));
     let (high, higher) = (get(95, "stalls"), get(99, "stalls"));
-    claims.extend([
-        claim("share").spread(&ours),
-        claim("best").with("late", late).with("early", early).more([(early, late)]),
-        claim("stalls").with("higher", higher).with("high", high).more([(higher, high)]),
-    ]);
+    let best = claim("best").with("early", early).with("late", late);
+    let best = best.with("higher", higher).with("high", high);
+    claims.extend([claim("share").each(Rule::Share, &cells), best.more([(early, late), (higher, high)])]);
 }

@@ -84,21 +84,36 @@ fn plot(sites: &[&Site], samples: &Samples, unit: &str, index: usize) -> Plot {
 fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<Claim>) {
     let claim = |id| settings.claim(id).with("disk", site.name);
     let get = |unit: &str, way: &str, what: &str| samples.get(&key(site, unit, way), what);
-    let saved = |unit: &str, way: &str| 100.0 * (1.0 - get(unit, way, "wwc") / get(unit, "none", "wwc"));
+    let paper_wwc = |unit: usize, way: usize| PAPER_WWC[unit][site.index][way];
+    let saved = |id, (unit, way): (usize, usize)| {
+        let paper = 100.0 * (1.0 - paper_wwc(unit, way) / paper_wwc(unit, 0));
+        let [with, without] = [WAYS[way].1, WAYS[0].1].map(|way| get(UNITS[unit].1, way, "wwc"));
+        claim(id).of_paper(Rule::Share((10.0 * paper).round() / 10.0)).range(100.0 * (1.0 - with / without))
+    };
+    let left = |id, (unit, way): (usize, usize)| {
+        claim(id).of_paper(Rule::Share(paper_wwc(unit, way))).range(get(UNITS[unit].1, WAYS[way].1, "wwc"))
+    };
+    // Of full piggybacking, cylinder over track.
+    let over = |id, index: usize, what: &str| {
+        let [track, cylinder] = [0, 1].map(|unit| PAPER_FULL[unit][site.index][index]);
+        let paper = (100.0 * cylinder / track).round() / 100.0;
+        claim(id)
+            .of_paper(Rule::Figure(paper))
+            .range(get("cylinder", "full", what) / get("track", "full", what))
+    };
+    let [track, cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", "stalls"));
+    let [by_track, by_cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", "read_service_ms"));
+    let stalls = claim("stalls").with("track", track).with("cylinder", cylinder);
+    let stalls = stalls.with("by-track", by_track).with("by-cylinder", by_cylinder);
     claims.extend([
-        claim("full-track").range(saved("track", "full")),
-        claim("full-cylinder").range(saved("cylinder", "full")),
-        claim("free-track").range(saved("track", "free")),
-        claim("full-track-wwc").range(get("track", "full", "wwc")),
-        claim("full-cylinder-wwc").range(get("cylinder", "full", "wwc")),
-        claim("free-cylinder-wwc").range(get("cylinder", "free", "wwc")),
-        claim("success").range(get("cylinder", "full", "piggyback") / get("track", "full", "piggyback")),
+        saved("full-track", (0, 2)),
+        saved("free-track", (0, 1)),
+        saved("full-cylinder", (1, 2)),
+        left("full-track-wwc", (0, 2)),
+        left("full-cylinder-wwc", (1, 2)),
+        left("free-cylinder-wwc", (1, 1)),
+        over("success", 1, "piggyback"),
+        stalls.more([(track, cylinder)]),
+        over("purge-kb", 2, "purge_kb"),
     ]);
-    for (id, what) in [("stalls", "stalls"), ("purge-kb", "purge_kb")] {
-        let [track, cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", what));
-        let [by_track, by_cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", "read_service_ms"));
-        let claim = claim(id).with("track", track).with("cylinder", cylinder);
-        let claim = claim.with("by-track", by_track).with("by-cylinder", by_cylinder);
-        claims.push(claim.more([if id == "stalls" { (track, cylinder) } else { (cylinder, track) }]));
-    }
 }

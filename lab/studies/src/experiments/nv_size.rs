@@ -61,7 +61,7 @@ fn claims(settings: &Settings, sites: &[&Site], samples: &Samples, claims: &mut 
     let get = |site: &Site, size: u64, what: &str| samples.get(&key(site, size), what);
     let fall = |site: &Site, what: &str, from: u64, to: u64| get(site, from, what) - get(site, to, what);
     let claim = |id, site: &Site| settings.claim(id).with("disk", site.name);
-    for site in sites {
+    for site in sites.iter().filter(|site| site.index != nv::SCI_OFF.index) {
         let (to_one, to_two) = (fall(site, "wwc", SMALL, MEDIUM), fall(site, "wwc", MEDIUM, LARGE));
         claims.push(claim("flat", site).range(to_two / to_one));
     }
@@ -77,7 +77,7 @@ fn claims(settings: &Settings, sites: &[&Site], samples: &Samples, claims: &mut 
     }
     for site in sites.iter().filter(|site| site.index == nv::SCI_OFF.index) {
         for (size, paper) in PAPER_SCI_OFF {
-            let claim = claim("sci-off", site).with("kib", size >> 10).of_paper(Rule::Figure(paper));
+            let claim = claim("sci-off", site).with("kib", size >> 10).of_paper(Rule::Share(paper));
             claims.push(claim.range(get(site, size, "wwc")));
         }
     }

@@ -154,10 +154,10 @@ fn claims(
         let wwc = |high| get(LOW, high, "wwc");
         let (writes, stalls) = PAPER[4].1[site.index];
         claims.extend([
-            claim("late").range(wwc(99) / wwc(95)),
+            claim("late").spread(&["wwc", "stalls"].map(|what| get(LOW, 99, what) / get(LOW, 95, what))),
             claim("early").with("early", wwc(80)).with("usual", wwc(95)).more([(wwc(80), wwc(95))]),
-            claim("full-writes").of_paper(Rule::Figure(writes)).range(wwc(100)),
-            claim("full-stalls").of_paper(Rule::Figure(stalls)).range(get(LOW, 100, "stalls")),
+            claim("full-writes").of_paper(Rule::Share(writes)).range(wwc(100)),
+            claim("full-stalls").of_paper(Rule::Share(stalls)).range(get(LOW, 100, "stalls")),
         ]);
     }
 }
