@@ -22,7 +22,7 @@ help:
 	@echo 'make peers     dcd beside the write caches of the kernel, in virtual time; hours, or less with SEEDS=1'
 	@echo 'make ublk      kills, restarts and upgrades below ext4 on ublk and NBD, fsx, removals, under a kernel of its own; scripts/ublk.sh has the variables'
 	@echo 'make boot      a machine with systemd whose file system is on a stack: started, switched off, and its power cut'
-	@echo 'make test-container  the image and the compose file of examples/docker, in a Docker of its own'
+	@echo 'make test-container  the image of examples/docker, in a Docker and in a Podman of their own'
 	@echo 'make check-all  boot, ublk, a short peers, test-deb and test-container, one after the other; an hour or more'
 	@echo 'make soak      the tests of the driver under the address sanitizer; then crashes with new seeds for HOURS=8 hours, on all processors'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'

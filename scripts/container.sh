@@ -41,8 +41,8 @@ clean() {
         kill "$daemon" 2> /dev/null || true
         wait "$daemon" || true
     fi
-    # Podman leaves its storage mounted on itself.
-    if mountpoint -q "$work/storage/overlay"; then umount "$work/storage/overlay"; fi
+    # They may leave their storage mounted on itself.
+    for place in docker storage/overlay; do if mountpoint -q "$work/$place"; then umount "$work/$place"; fi; done
     rm -f /dev/dcd-container.$$.data /dev/dcd-container.$$.log
     [ ${#loops[@]} -eq 0 ] || losetup --detach "${loops[@]}"
     # Where a server was killed for good.
