@@ -39,6 +39,8 @@ pub(crate) struct CacheShape {
     /// 0: the drive has no cache.
     pub segments: usize,
     pub segment_sectors: u64,
+    /// There are as many segments as files are being read, and two more: for the next file, and for writes.
+    pub adaptive: bool,
     pub read_ahead: ReadAhead,
     /// Maximum number of sectors behind a read's end, whatever the policy.
     pub read_ahead_sectors: u64,
@@ -89,6 +91,18 @@ struct Ahead {
     arm: Arm,
 }
 
+/// A file that is being read, as far as a drive sees it: reads that follow one another.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    end: Lba,
+    /// Number of the read, of all reads, that was the last of this file.
+    last: u64,
+    goes_on: bool,
+}
+
+/// Reads of others after which a file is no longer being read.
+const READING: u64 = 64;
+
 /// Part of a read that is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
@@ -104,14 +118,58 @@ pub(crate) enum Lookup {
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     shape: CacheShape,
+    /// Of all segments.
+    sectors: u64,
     segments: Vec<Segment>,
     ahead: Option<Ahead>,
     uses: u64,
+    reading: Vec<Reading>,
+    reads: u64,
 }
 
 impl Cache {
     pub fn new(shape: CacheShape) -> Cache {
-        Cache { shape, segments: vec![EMPTY; shape.segments], ahead: None, uses: 0 }
+        let (sectors, segments) =
+            (shape.segment_sectors * shape.segments as u64, vec![EMPTY; shape.segments]);
+        Cache { shape, sectors, segments, ahead: None, uses: 0, reading: Vec::new(), reads: 0 }
+    }
+
+    /// Takes note of a read that was answered, and has as many segments as files are being read.
+    fn adapt(&mut self, wanted: Extent) {
+        if !self.shape.adaptive {
+            return;
+        }
+        self.reads += 1;
+        let last = self.reads;
+        let goes_on = self.reading.iter().position(|file| file.end == wanted.start);
+        self.reading.retain(|file| file.end != wanted.start && last - file.last < READING);
+        self.reading.push(Reading { end: wanted.end(), last, goes_on: goes_on.is_some() });
+        let files = self.reading.iter().filter(|file| file.goes_on).count();
+        self.cut(files + 1 + self.shape.write_segments);
+    }
+
+    /// Cuts the cache into so many segments; those used last are kept, as far as they are not too long.
+    fn cut(&mut self, segments: usize) {
+        if segments == self.shape.segments || self.sectors < segments as u64 {
+            return;
+        }
+        (self.shape.segments, self.shape.segment_sectors) = (segments, self.sectors / segments as u64);
+        let ahead = self.ahead.map(|ahead| ahead.segment);
+        let mut kept: Vec<(usize, Segment)> =
+            std::mem::take(&mut self.segments).into_iter().enumerate().collect();
+        kept.sort_by_key(|(_, segment)| std::cmp::Reverse(segment.used));
+        kept.resize(segments, (usize::MAX, EMPTY));
+        let place = ahead.and_then(|ahead| kept.iter().position(|(index, _)| *index == ahead));
+        self.ahead = self.ahead.zip(place).map(|(ahead, segment)| Ahead { segment, ..ahead });
+        self.segments = kept.into_iter().map(|(_, segment)| segment).collect();
+        self.segments
+            .iter_mut()
+            .for_each(|segment| segment.extend_to(segment.end, self.shape.segment_sectors));
+        // What was read ahead is not replaced by what follows it.
+        if let Some(ahead) = &mut self.ahead {
+            let full = self.segments[ahead.segment].start + self.shape.segment_sectors;
+            ahead.limit = ahead.limit.min(full.max(ahead.next));
+        }
     }
 
     /// Moves the read-ahead to the moment `now`.
@@ -178,7 +236,8 @@ impl Cache {
     /// Returns the end of a read-ahead that follows a read in a segment that begins at `start`.
     fn limit(&self, mechanics: &Mechanics, start: Lba, wanted: Extent) -> Lba {
         let (sectors, end) = (mechanics.geometry.sectors(), wanted.end());
-        let mut farthest = Lba((end.0 + self.shape.read_ahead_sectors).min(sectors));
+        let adapted = if self.shape.adaptive { self.shape.segment_sectors } else { u64::MAX };
+        let mut farthest = Lba((end.0 + self.shape.read_ahead_sectors.min(adapted)).min(sectors));
         if self.shape.keep_requested {
             farthest = farthest.min(wanted.start + self.shape.segment_sectors);
         }
@@ -204,14 +263,15 @@ impl Cache {
     /// A read was answered from `segment`.
     pub fn hit(&mut self, mechanics: &Mechanics, segment: usize, wanted: Extent, now: Nanos) {
         self.touch(segment);
-        let Some(ahead) = self.ahead.filter(|ahead| ahead.segment == segment) else { return };
-        let waiting = ahead.next == ahead.limit;
-        if waiting && !self.shape.resume_on_hit {
-            return;
+        if let Some(ahead) = self.ahead.filter(|ahead| ahead.segment == segment) {
+            let waiting = ahead.next == ahead.limit;
+            if !waiting || self.shape.resume_on_hit {
+                let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted));
+                let at = if waiting && limit > ahead.next { ahead.at.max(now) } else { ahead.at };
+                self.ahead = Some(Ahead { limit, at, ..ahead });
+            }
         }
-        let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted));
-        let at = if waiting && limit > ahead.next { ahead.at.max(now) } else { ahead.at };
-        self.ahead = Some(Ahead { limit, at, ..ahead });
+        self.adapt(wanted);
     }
 
     /// A stream was read up to its end, which had passed at `at`.
@@ -222,6 +282,7 @@ impl Cache {
         let limit = ahead.limit.max(self.limit(mechanics, self.segments[segment].start, wanted));
         self.ahead = Some(Ahead { segment, next: wanted.end(), limit, at, arm });
         self.touch(segment);
+        self.adapt(wanted);
     }
 
     /// A read came from the medium, and its last sector passed at `at`: it goes on in the segment that had its first
@@ -257,6 +318,7 @@ impl Cache {
         let end = wanted.end();
         let limit = self.limit(mechanics, self.segments[segment].start, wanted);
         self.ahead = Some(Ahead { segment, next: end, limit, at, arm });
+        self.adapt(wanted);
     }
 
     /// True if a write from the buffer would take sectors or the segment of a read-ahead.

@@ -181,6 +181,14 @@ impl Drive {
         Ok(self)
     }
 
+    /// Lets the cache have as many segments as files are being read (Zhu and Hu, section 5.2.2), unless writes have segments of their
+    /// own.
+    #[must_use]
+    pub fn with_adaptive_segments(mut self) -> Drive {
+        self.cache.adaptive = !self.cache.separate_write_segments;
+        self
+    }
+
     /// Changes the depth of the queue.
     ///
     /// # Errors

@@ -504,6 +504,7 @@ impl CacheFile {
         Ok(CacheShape {
             segments: self.segments,
             segment_sectors: self.segment_sectors,
+            adaptive: false,
             read_ahead: self.read_ahead,
             read_ahead_sectors: self.read_ahead_sectors,
             write_segments: self.write_segments,

@@ -6,7 +6,7 @@ use dcd_engine::destage::when::WhenPolicy;
 use dcd_engine::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use dcd_engine::layers::slice::Slice;
 use dcd_engine::raid::contiguity::{Contiguity, Strides};
-use dcd_engine::raid::{CacheMemory, CacheUnit, MEMBERS_MAX, RaidConfig, RaidLayer, create};
+use dcd_engine::raid::{CacheMemory, CacheUnit, Level, MEMBERS_MAX, RaidConfig, RaidLayer, create};
 use dcd_engine::{BlockDevice, Extent, Lba, Nanos, SECTOR_BYTES, Stack, StackBuilder, Target};
 use dcd_model::ffs::{CpuCosts, FfsConfig, Placement};
 use dcd_model::{Disk, DiskConfig, ReadAhead as DiskReadAhead};
@@ -40,10 +40,13 @@ impl Scheme {
     }
 }
 
-/// A RAID-5 of disks of one kind.
+/// An array of disks of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct ArraySetup {
     pub drive: String,
+    pub level: Level,
+    /// The first member has failed.
+    pub degraded: bool,
     /// Commands that a member gets to know at a time; the others wait in the host's elevator.
     pub queue_depth: usize,
     /// Time that the elevator waits for another read after one, before writes go.
@@ -164,6 +167,8 @@ impl ArraySetup {
         }
         Ok(ArraySetup {
             drive: settings.drive("drive")?.to_owned(),
+            level: Level::Raid5,
+            degraded: false,
             queue_depth: settings.number("queue-depth")?,
             anticipation: settings.span("anticipation")?,
             read_ahead: settings.flag("read-ahead")?,
@@ -178,8 +183,8 @@ impl ArraySetup {
         })
     }
 
-    const fn stripe_bytes(&self) -> u64 {
-        self.strip * (self.members as u64 - 1)
+    pub const fn stripe_bytes(&self) -> u64 {
+        self.strip * (self.members - self.level.parity()) as u64
     }
 
     /// As much of the members with any strip.
@@ -197,11 +202,16 @@ impl ArraySetup {
         }
     }
 
+    const fn is_present(&self, role: usize) -> bool {
+        !self.degraded || role > 0
+    }
+
     fn config(&self, scheme: Scheme) -> RaidConfig {
         let strides = Contiguity { read: Strides::up_to(self.fill.0), write: Strides::up_to(self.fill.1) };
         RaidConfig {
+            level: self.level,
             strip_sectors: self.strip / dcd_engine::SECTOR_BYTES,
-            present: vec![true; self.members],
+            present: (0..self.members).map(|role| self.is_present(role)).collect(),
             cache_bytes: self.cache,
             // "We adopted the latter allocation scheme" (section III-G3): memory of the stripe size.
             memory: CacheMemory::Unit,
@@ -231,10 +241,11 @@ impl ArraySetup {
     fn build_part(&self, scheme: Scheme, used: Option<u64>) -> Result<Rig, LabError> {
         let drive = drive_of(&self.drive)?;
         let config = self.config(scheme);
-        let mut members: Vec<Medium> =
-            (0..self.members).map(|index| Medium::of(&drive, index as u64)).collect();
+        let present = (0..self.members).filter(|role| self.is_present(*role));
+        let mut members: Vec<Medium> = present.map(|role| Medium::of(&drive, role as u64)).collect();
+        let there = members.iter_mut().map(|member| Some(member.device() as &mut dyn BlockDevice));
         let mut disks: Vec<Option<&mut dyn BlockDevice>> =
-            members.iter_mut().map(|member| Some(member.device() as &mut dyn BlockDevice)).collect();
+            self.degraded.then_some(None).into_iter().chain(there).collect();
         create(&mut disks, &config, *b"the lab's array.", true).map_err(LabError::setup)?;
         let mut driver = VirtualDriver::new(members);
         let mut builder = StackBuilder::new();

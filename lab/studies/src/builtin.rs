@@ -6,7 +6,7 @@
 //!   that the file system does to serve it, so opening, making and closing the file count with its reads and writes; removing
 //!   one is neither. (The gains of write caching in the paper cannot come from writes alone: the buffer cache takes those.)
 //! - The file system reads what the program asks for, and nothing ahead: Table 1 has no such parameter, the paper's
-//!   readahead is the drive's, and its nine streams (Fig. 3) miss in the drive as their own requests would.
+//!   readahead is the drive's.
 //! - *P_DiskMiss* is the share of all requests to the disk; a write is a miss (section 4.3).
 //! - PostMark's trace was recorded somewhere, and is played with the pauses in it.
 
@@ -16,7 +16,7 @@ use dcd_model::ffs::{FfsConfig, OpKind, RequestClass};
 use dcd_model::{Disk, DiskConfig, ReadAhead, WriteBackKind, WriteCache, drive};
 use dcd_sim::workloads::{self, LoadPhase, Measured, PROFILES, PostMark, Synthetic, Workload};
 
-use crate::{LabError, Sample, Settings};
+use crate::{LabError, Point, Sample, Settings};
 
 /// The five traces and PostMark.
 pub(crate) const WORKLOADS: [&str; 6] = ["RES", "INS", "WEB", "HARP", "SITAR", "PostMark"];
@@ -40,6 +40,8 @@ pub(crate) struct BuiltinCase {
     pub buffer_bytes: u64,
     pub built_in_bytes: u64,
     pub segments: usize,
+    /// As many segments as files are being read.
+    pub adaptive: bool,
     pub read_ahead: bool,
     pub write_cache: WriteCache,
     /// As the drive does it, if absent.
@@ -54,6 +56,7 @@ impl BuiltinCase {
             buffer_bytes,
             built_in_bytes: BUILT_IN_BYTES,
             segments: SEGMENTS,
+            adaptive: false,
             read_ahead: true,
             write_cache: WriteCache::Off,
             write_back: None,
@@ -76,6 +79,25 @@ pub(crate) fn workload(settings: &Settings, name: &str) -> Result<Workload, LabE
     Ok(Workload::Synthetic(Synthetic { profile }))
 }
 
+/// Every workload and buffer cache that the settings want, each in some cases.
+pub(crate) fn points(
+    settings: &Settings,
+    cases: impl Fn(&str, u64) -> Vec<(String, BuiltinCase)>,
+) -> Result<Vec<Point>, LabError> {
+    let (runs, seed) = (settings.count("runs")?, settings.seed);
+    let mut points = Vec::new();
+    for name in settings.choices("workloads", &WORKLOADS)? {
+        let workload = workload(settings, name)?;
+        for buffer in settings.sizes("buffers")? {
+            for (key, case) in cases(name, buffer) {
+                let workload = workload.clone();
+                points.push(Point::new(key, move || measure(&case, &workload, runs, seed)));
+            }
+        }
+    }
+    Ok(points)
+}
+
 fn run(case: &BuiltinCase, workload: &Workload, seed: u64) -> Result<Measured, LabError> {
     let config = DiskConfig {
         drive: DRIVE.to_owned(),
@@ -89,6 +111,7 @@ fn run(case: &BuiltinCase, workload: &Workload, seed: u64) -> Result<Measured, L
     };
     let drive = drive::builtin(DRIVE).and_then(|drive| config.change(drive)).map_err(LabError::setup)?;
     let drive = drive.with_write_segments(case.write_segments).map_err(LabError::setup)?;
+    let drive = if case.adaptive { drive.with_adaptive_segments() } else { drive };
     let disk = Disk::with_drive(drive, &config);
     let geometry = Geometry { volatile_cache: false, ..Geometry::plain(disk.drive().sectors()) };
     let mut builder = StackBuilder::new();
@@ -135,21 +158,16 @@ fn sample(phase: &LoadPhase) -> Sample {
     let Some(files) = &phase.files else { return sample };
     sample.set("fsrt_ms", files.file_response().as_millis_f64());
     let calls = (files.op(OpKind::Read).count() + files.op(OpKind::Write).count()) as f64;
-    sample.set("calls", calls);
+    sample.set("call_kib", files.bytes_called as f64 / 1024.0 / calls.max(1.0));
+    let disk_bytes = (phase.requests.bytes_read + phase.requests.bytes_written) as f64;
+    sample.set("disk_kib", disk_bytes / 1024.0 / (reads + writes).max(1.0));
     // What a read or a write waits for in the disk.
     let waited = [RequestClass::DataRead, RequestClass::MetadataRead, RequestClass::SyncMetadata];
     let class = |class| files.class(class);
     let count = |kinds: &[RequestClass]| -> f64 {
         kinds.iter().map(|kind| class(*kind).response.count() as f64).sum()
     };
-    let bytes: f64 = waited.iter().map(|kind| class(*kind).bytes as f64).sum();
-    sample.set("waits", count(&waited));
     sample.set("reads_of_waits", count(&waited[..2]) / count(&waited).max(1.0));
-    sample.set("wait_kib", bytes / 1024.0 / count(&waited).max(1.0));
-    sample.set("wait_misses", 1.0 - hits / count(&waited).max(1.0));
-    let removals = files.op(OpKind::Unlink).sum() as f64 / 1e6;
-    sample.set("with_removals_ms", files.file_response().as_millis_f64() + removals / calls.max(1.0));
-    sample.set("p_miss", count(&waited[..2]) / calls.max(1.0));
     sample.set("block_miss", files.data.miss_rate());
     sample
 }

@@ -150,7 +150,7 @@ fn add_phase(sample: &mut Sample, phase: &LoadPhase) {
 
 /// Adds what the disk and the cache did in a phase.
 fn add_layers(sample: &mut Sample, phase: &LoadPhase) {
-    const WANTED: [(&str, &str, &str); 17] = [
+    const WANTED: [(&str, &str, &str); 20] = [
         ("disk", "/busy_ms", "disk_busy_ms"),
         ("disk", "/requests/read", "disk_reads"),
         ("disk", "/requests/write", "disk_writes"),
@@ -167,6 +167,9 @@ fn add_layers(sample: &mut Sample, phase: &LoadPhase) {
         (PROFILE, "/overlapping", "requests_overlapping"),
         (PROFILE, "/aligned_alone", "requests_aligned_alone"),
         (PROFILE, "/few_lines", "requests_of_few_lines"),
+        (PROFILE, "/slots_written", "slots_written"),
+        (PROFILE, "/overwritten_30s", "overwritten_30s"),
+        (PROFILE, "/overwritten_1000s", "overwritten_1000s"),
         (LOG_PROFILE, "/longest_write_ms", "longest_log_write_ms"),
     ];
     for (layer, status) in &phase.layers {

@@ -13,6 +13,9 @@ const ALIGNED_SECTORS: u64 = 8;
 /// "Only one or two complete cache lines".
 const FEW_LINES: u64 = 2;
 
+/// Times within which what was written is written again.
+const SOON: [Nanos; 2] = [Nanos::from_secs(30), Nanos::from_secs(1000)];
+
 /// A layer that passes everything on as it is, and counts. Its statistics begin anew with each phase; what was written where
 /// it remembers.
 #[derive(Default)]
@@ -20,6 +23,8 @@ pub(crate) struct Profile {
     counts: Counts,
     /// Requests that were last written: the start of each, and its sectors.
     written: BTreeMap<u64, u64>,
+    /// When each slot was written last.
+    written_at: BTreeMap<u64, Nanos>,
     writes_in_flight: BTreeMap<RequestId, Nanos>,
     seen: SeenGeometry,
 }
@@ -36,6 +41,8 @@ struct Counts {
     overlapping: u64,
     aligned_alone: u64,
     few_lines: u64,
+    slots_written: u64,
+    slots_overwritten: [u64; 2],
     longest_write: Nanos,
 }
 
@@ -54,6 +61,17 @@ impl Profile {
         counts.few_lines += u64::from(multiple(LINE_SECTORS) && extent.sectors <= FEW_LINES * LINE_SECTORS);
         if writes {
             self.note(extent);
+        }
+    }
+
+    /// Counts the slots of a write, and those of them that were written a short time ago.
+    fn count_slots(&mut self, extent: Extent, now: Nanos) {
+        for slot in extent.start.0 / SLOT_SECTORS..extent.end().0.div_ceil(SLOT_SECTORS) {
+            self.counts.slots_written += 1;
+            let Some(before) = self.written_at.insert(slot, now) else { continue };
+            for (count, soon) in self.counts.slots_overwritten.iter_mut().zip(SOON) {
+                *count += u64::from(now.since(before) <= soon);
+            }
         }
     }
 
@@ -88,6 +106,9 @@ impl Filter for Profile {
         let writes = matches!(request.io, Io::Write { .. });
         if let Some(extent) = request.io.extent().filter(|_| writes || !request.io.modifies()) {
             self.count(writes, extent);
+            if writes {
+                self.count_slots(extent, cx.now);
+            }
         }
         if writes {
             self.writes_in_flight.insert(request.id, cx.now);
@@ -107,7 +128,9 @@ impl Filter for Profile {
     }
 
     fn report(&self, _now: Nanos) -> Box<dyn AnyStatus> {
-        let Counts { reads, writes, by_slots, aligned, overlapping, aligned_alone, few_lines, longest_write } =
+        let Counts { reads, writes, by_slots, aligned, overlapping, aligned_alone, few_lines, .. } =
+            self.counts;
+        let Counts { slots_written, slots_overwritten: [overwritten_30s, overwritten_1000s], .. } =
             self.counts;
         Box::new(json!({
             "reads": reads,
@@ -117,7 +140,10 @@ impl Filter for Profile {
             "overlapping": overlapping,
             "aligned_alone": aligned_alone,
             "few_lines": few_lines,
-            "longest_write_ms": longest_write.as_millis_f64(),
+            "slots_written": slots_written,
+            "overwritten_30s": overwritten_30s,
+            "overwritten_1000s": overwritten_1000s,
+            "longest_write_ms": self.counts.longest_write.as_millis_f64(),
         }))
     }
 }
@@ -169,6 +195,7 @@ mod tests {
         }
         // 1 KB inside of 8 KB, and the 8 KB over it again.
         assert_eq!(layer.counts.overlapping, 2);
+        assert_eq!((layer.counts.slots_written, layer.counts.slots_overwritten), (41, [17, 17]));
         send(&mut layer, 9, 14, 4, false);
         assert_eq!(
             (layer.counts.overlapping, layer.counts.aligned_alone),

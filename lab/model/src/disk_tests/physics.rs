@@ -1,7 +1,7 @@
 //! The model against what its parameters say about it, never against its own formulas.
 
 use crate::disk_tests::common::{Bench, random, round};
-use dcd_engine::{Extent, Lba, Nanos};
+use dcd_engine::{Extent, Layer, Lba, Nanos};
 use dcd_model::{Access, Controller, Drive, Scheduler, Served, drive};
 use rand::Rng;
 
@@ -282,6 +282,23 @@ fn writes_push_reads_out_of_a_small_buffer() {
     bench.timed(|bench| bench.read(9_000, 8));
     bench.timed(|bench| bench.write(3_000, 8));
     assert!(bench.timed(|bench| bench.read(0, 8)) > hit);
+}
+
+#[test]
+fn an_adaptive_cache_has_a_segment_for_each_file_that_is_being_read() {
+    let hits = |drive: Drive| {
+        let mut bench = Bench::new(drive, Scheduler::Fcfs);
+        // Three files, in turn; a rest after each read lets the drive read ahead.
+        for round in 0..4 {
+            for file in 0..3 {
+                bench.timed(|bench| bench.read(file * 2000 + round * 4, 4));
+                bench.rest(Nanos::from_millis(3));
+            }
+        }
+        bench.disk.status(bench.now).to_json()["cache"]["hits"].as_u64().expect("counted")
+    };
+    assert_eq!(hits(round()), 0, "two segments");
+    assert!(hits(round().with_adaptive_segments()) >= 6, "from the third round on");
 }
 
 #[test]

@@ -351,7 +351,7 @@ impl Ffs {
         process.state = ProcessState::Resting;
         process.steps.clear();
         let op = std::mem::replace(&mut process.op, Op::Sync);
-        self.measured.add_op(op.kind(), self.now.since(process.called));
+        self.measured.add_op(&op, self.now.since(process.called));
         out.returns.push(Return { process: id, op, result: process.result });
         if process.locks.is_empty() {
             return;

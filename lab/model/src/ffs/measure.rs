@@ -2,7 +2,7 @@
 
 use dcd_engine::Nanos;
 
-use super::op::OpKind;
+use super::op::{Op, OpKind};
 use crate::Histogram;
 
 /// Purpose of a block request.
@@ -91,6 +91,8 @@ pub struct FfsMeasured {
     pub data: CacheHits,
     /// Blocks of metadata that were needed.
     pub metadata: CacheHits,
+    /// Bytes that programs asked to read or write.
+    pub bytes_called: u64,
     /// Time that the processor was busy.
     pub cpu: Nanos,
     /// Time that calls waited for blocks that were being read, be it ahead of them; of all processes together.
@@ -116,8 +118,11 @@ impl FfsMeasured {
         Nanos((sum / u128::from(count.max(1))) as u64)
     }
 
-    pub(crate) fn add_op(&mut self, kind: OpKind, response: Nanos) {
-        self.ops[kind as usize].add(response);
+    pub(crate) fn add_op(&mut self, op: &Op, response: Nanos) {
+        self.ops[op.kind() as usize].add(response);
+        if let Op::Read { bytes, .. } | Op::Write { bytes, .. } | Op::Append { bytes, .. } = op {
+            self.bytes_called += bytes;
+        }
     }
 
     pub(crate) fn add_request(&mut self, class: RequestClass, bytes: u64, response: Nanos) {

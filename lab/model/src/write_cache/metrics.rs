@@ -44,6 +44,10 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
+fn kilobytes(blocks: u64, block_bytes: u32, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { blocks as f64 * f64::from(block_bytes) / 1024.0 / count as f64 }
+}
+
 fn mean(sum: Nanos, count: u64) -> Nanos {
     Nanos(sum.0.checked_div(count).unwrap_or(0))
 }
@@ -79,10 +83,12 @@ impl Metrics {
 
     /// KB (1024 bytes) for each purge.
     pub fn kilobytes_per_purge(&self, block_bytes: u32) -> f64 {
-        if self.purges == 0 {
-            return 0.0;
-        }
-        self.purged_blocks as f64 * f64::from(block_bytes) / 1024.0 / self.purges as f64
+        kilobytes(self.purged_blocks, block_bytes, self.purges)
+    }
+
+    /// KB (1024 bytes) for each read that took dirty blocks along.
+    pub fn kilobytes_per_piggyback(&self, block_bytes: u32) -> f64 {
+        kilobytes(self.piggybacked_blocks, block_bytes, self.piggybacks)
     }
 
     pub fn read_queueing_mean(&self) -> Nanos {

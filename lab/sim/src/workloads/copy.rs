@@ -104,20 +104,34 @@ impl SelfCopy {
     }
 }
 
-/// A large file, written and then, cold, read.
+/// A large file, written and then, cold, read; and the same in large requests at random places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeFile {
     pub bytes: u64,
+    /// Bytes of a request at a random place; as many requests as the file has room for.
+    pub random_bytes: u64,
 }
 
 impl LargeFile {
-    /// The phases "write" (until it is synced) and "read".
-    pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>) -> Result<Measured, RunError> {
+    /// The phases "write" (until it is synced) and "read", "random read" and "random write" (until it is synced).
+    pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
         let path = || "/large".to_owned();
         let writes = write_file(path(), self.bytes, PIECE).chain(std::iter::once(Step::Plain(Op::Sync)));
         host.phase("write", &mut [&mut Steps::new(writes)])?;
         host.script(vec![Op::Remount])?;
         host.phase("read", &mut [&mut Steps::new(read_file(path(), self.bytes, PIECE))])?;
+        let (mut random, bytes, count) =
+            (SimRng::new(seed), self.random_bytes, self.bytes / self.random_bytes);
+        for (name, writes) in [("random read", false), ("random write", true)] {
+            host.script(vec![Op::Remount])?;
+            let request = |_| match random.below(count) * bytes {
+                offset if writes => Step::Write { slot: 0, offset, bytes },
+                offset => Step::Read { slot: 0, offset, bytes },
+            };
+            let steps = std::iter::once(Step::open(0, path())).chain((0..count).map(request));
+            let end = [Step::Close { slot: 0 }, Step::Plain(Op::Sync)];
+            host.phase(name, &mut [&mut Steps::new(steps.chain(end))])?;
+        }
         Ok(host.take_measured())
     }
 }

@@ -9,11 +9,11 @@
 //! | [`nuser::NUser`]     | N users untar, copy and remove a tree (Nightingale et al. 1999, section 4.1)           |
 //! | [`PostMark`]         | Katcher (1997), as Zhu and Hu (2003) used it                                           |
 //! | [`Synthetic`]        | the five traces of Zhu and Hu, made to their Table 2                                   |
-//! | [`Streams`]          | N streams that read in order, on the device (Zhu and Hu, Fig. 3)                       |
+//! | [`Streams`]          | N streams that read in order (Zhu and Hu, Fig. 3)                                      |
 //! | [`DBench`]           | clients of a file server (Baek and Park, section IV-C)                                 |
 //! | [`Aging`]            | writing files into a file system that has aged (Baek and Park, section IV-D)           |
 //! | [`SelfCopy`]         | copying files within a file system (Baek and Park, section IV-E)                       |
-//! | [`LargeFile`]        | one large file, written and read (Baek and Park, section IV-E)                         |
+//! | [`LargeFile`]        | one large file, in order and at random (Baek and Park, section IV-E)                 |
 
 pub mod aging;
 pub mod copy;
@@ -80,10 +80,10 @@ pub fn run<D: SimDevice>(
         Workload::NUser(nuser) => nuser.run(&mut host, seed),
         Workload::PostMark(postmark) => postmark.run(&mut host, seed),
         Workload::Synthetic(synthetic) => synthetic.run(&mut host, seed),
-        Workload::Streams(streams) => streams.run(host.stack, host.driver, seed),
+        Workload::Streams(streams) => streams.run(&mut host, seed),
         Workload::DBench(clients) => clients.run(&mut host, seed),
         Workload::SelfCopy(copy) => copy.run(&mut host, seed),
-        Workload::LargeFile(file) => file.run(&mut host),
+        Workload::LargeFile(file) => file.run(&mut host, seed),
     }
 }
 

@@ -4,7 +4,7 @@ use dcd_model::ffs::{Done, Ino, Op};
 
 use super::host::Program;
 
-/// A call; `slot` is the number of the open file, of which there are two at most.
+/// A call; `slot` is the number of the open file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Opens a file or makes one.
@@ -45,17 +45,19 @@ impl Step {
 
 /// The open files of a program.
 pub(super) struct OpenFiles {
-    files: [Ino; 2],
+    files: Vec<Ino>,
     /// The slot of the file that is being opened.
     opening: usize,
 }
 
 impl OpenFiles {
-    pub const NONE: OpenFiles = OpenFiles { files: [Ino::ROOT; 2], opening: 0 };
+    pub const NONE: OpenFiles = OpenFiles { files: Vec::new(), opening: 0 };
 
     /// Takes note of what the last call gave.
     pub fn note(&mut self, last: Done) {
         if let Done::Opened(file) = last {
+            let slots = self.files.len().max(self.opening + 1);
+            self.files.resize(slots, Ino::ROOT);
             self.files[self.opening] = file;
         }
     }

@@ -1,10 +1,14 @@
-//! Streams that read in order on the device (Zhu and Hu 2003, Fig. 3), as a trace has them that is played: one request at a
-//! time, of any stream that is not through.
+//! Streams that read in order, in files or on the device (Zhu and Hu 2003, Fig. 3), as a trace has them that is played: one
+//! request at a time, of any stream that is not through.
 
 use dcd_engine::{Buf, Io, Lba, Nanos, Pump, RequestId, SECTOR_BYTES, Stack};
 
+use dcd_model::ffs::Op;
+
+use super::RunError;
+use super::host::{self, Host};
 use super::measured::{LoadPhase, Measured, Requests};
-use super::{RunError, host};
+use super::steps::{Step, Steps};
 use dcd_crash::{DriverProgress, SimDevice, SimRng, VirtualDriver};
 
 /// Streams begin at a multiple of it.
@@ -19,8 +23,10 @@ pub struct Streams {
     pub request_bytes: u64,
     /// The stretches begin so many bytes behind one another, from a place that the seed gives.
     pub apart: u64,
-    /// Time of the host between two requests.
+    /// Time of the host between two requests to the device.
     pub think: Nanos,
+    /// They read files, and the file system's own times pass between two requests; otherwise the device.
+    pub in_files: bool,
 }
 
 /// A stream: where it reads next, and bytes that are left.
@@ -38,7 +44,53 @@ impl Streams {
         Ok((0..self.streams).map(|stream| Reader { at: at(stream), left: self.bytes }).collect())
     }
 
-    pub(super) fn run<D: SimDevice>(
+    /// The stream of each request: whose turn it is, is drawn.
+    fn turns(&self, rng: &mut SimRng) -> Vec<usize> {
+        let mut left = vec![self.bytes.div_ceil(self.request_bytes); self.streams as usize];
+        let mut streams: Vec<usize> = (0..left.len()).collect();
+        let mut turns = Vec::new();
+        while !streams.is_empty() {
+            let at = rng.below(streams.len() as u64) as usize;
+            let stream = streams[at];
+            turns.push(stream);
+            left[stream] -= 1;
+            if left[stream] == 0 {
+                streams.remove(at);
+            }
+        }
+        turns
+    }
+
+    pub(super) fn run<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
+        if self.in_files {
+            self.run_in_files(host, seed)
+        } else {
+            self.run_raw(host.stack, host.driver, seed)
+        }
+    }
+
+    /// Each stream is a file in a directory of its own, and so in a group of cylinders of its own.
+    fn run_in_files<D: SimDevice>(&self, host: &mut Host<D>, seed: u64) -> Result<Measured, RunError> {
+        let path = |stream| format!("/stream{stream}/file");
+        for stream in 0..self.streams {
+            host.set_up(Op::Mkdir { path: format!("/stream{stream}") })?;
+            host.set_up_file(&path(stream), self.bytes)?;
+        }
+        host.script(vec![Op::Remount])?;
+        let mut offsets = vec![0; self.streams as usize];
+        let read = |slot: usize| {
+            let offset = offsets[slot];
+            let bytes = self.request_bytes.min(self.bytes - offset);
+            offsets[slot] += bytes;
+            Step::Read { slot, offset, bytes }
+        };
+        let opens = (0..self.streams).map(|stream| Step::open(stream as usize, path(stream)));
+        let reads = self.turns(&mut SimRng::new(seed)).into_iter().map(read);
+        host.phase("streams", &mut [&mut Steps::new(opens.chain(reads))])?;
+        Ok(host.take_measured())
+    }
+
+    fn run_raw<D: SimDevice>(
         &self,
         stack: &mut Stack,
         driver: &mut VirtualDriver<D>,
@@ -50,9 +102,7 @@ impl Streams {
         let begin = driver.now();
         let mut elapsed = Nanos::ZERO;
         let mut requests = Requests::default();
-        while !streams.is_empty() {
-            // Whose turn it is, is drawn.
-            let turn = rng.below(streams.len() as u64) as usize;
+        for turn in self.turns(&mut rng) {
             let Reader { at, left } = &mut streams[turn];
             let bytes = self.request_bytes.min(*left);
             let io = Io::Read { at: *at, buf: Buf::blank(bytes as usize) };
@@ -72,7 +122,6 @@ impl Streams {
                 driver.set_alarm(driver.now() + self.think, 0);
                 while !matches!(driver.step(stack), DriverProgress::Alarm(_)) {}
             }
-            streams.retain(|stream| stream.left > 0);
         }
         let layers = host::statuses(stack, driver);
         let phase = LoadPhase { name: "streams", elapsed, requests, files: None, layers };

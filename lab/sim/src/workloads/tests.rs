@@ -268,14 +268,25 @@ fn synthetic_traces_have_the_numbers_of_their_table() {
     }
 }
 
-const STREAMS: Streams =
-    Streams { streams: 9, bytes: 64 << 10, request_bytes: 8 << 10, apart: 16 * MIB, think: Nanos::ZERO };
+const STREAMS: Streams = Streams {
+    streams: 9,
+    bytes: 64 << 10,
+    request_bytes: 8 << 10,
+    apart: 16 * MIB,
+    think: Nanos::ZERO,
+    in_files: false,
+};
 
 #[test]
 fn streams_read_all_of_their_bytes() {
     let streams = Streams { think: Nanos::from_millis(1), ..STREAMS };
     let measured = on_barracuda(256 * MIB, &FfsConfig::default(), &Workload::Streams(streams), 1);
     assert_eq!(measured.phase("streams").requests.bytes_read, 9 * (64 << 10));
+    let files = Streams { request_bytes: 1 << 10, in_files: true, ..STREAMS };
+    let measured = on_barracuda(256 * MIB, &FfsConfig::default(), &Workload::Streams(files), 1);
+    let reads = measured.phase("streams").files.as_ref().expect("they are files").op(OpKind::Read).count();
+    assert_eq!(reads, 9 * 64, "each request is a call, and most find their block in the buffer cache");
+    assert!(measured.phase("streams").requests.reads.count() < 9 * 16);
 }
 
 #[test]
@@ -343,8 +354,10 @@ fn a_copy_reads_everything_once_and_writes_it_once() {
         [3, 3],
         "17 files in each"
     );
-    let large = Workload::LargeFile(LargeFile { bytes: 6 * MIB });
+    let large = Workload::LargeFile(LargeFile { bytes: 6 * MIB, random_bytes: 2 * MIB });
     let measured = on_barracuda(64 * MIB, &ffs, &large, 5);
     assert!(measured.phase("write").requests.bytes_written >= 6 * MIB);
     assert!(measured.phase("read").requests.bytes_read >= 6 * MIB, "the file was cold");
+    assert!(measured.phase("random read").requests.bytes_read >= 2 * MIB, "and is again");
+    assert!(measured.phase("random write").requests.bytes_written >= 2 * MIB);
 }

@@ -1,7 +1,7 @@
 //! Reading ahead in the drive: on against off.
 
 use super::prelude::*;
-use crate::builtin::{BuiltinCase, POSTMARK, WORKLOADS, gain_percent, measure, workload};
+use crate::builtin::{BuiltinCase, POSTMARK, WORKLOADS, gain_percent, points};
 
 /// The paper's gains with 16 MB of buffer cache, in percent.
 const PAPER: [(&str, f64); 6] =
@@ -21,39 +21,18 @@ fn key(name: &str, buffer: u64, on: bool) -> String {
 }
 
 pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let runs = settings.count("runs")?;
-    let mut points = Vec::new();
-    for name in settings.choices("workloads", &WORKLOADS)? {
-        let workload = workload(settings, name)?;
-        for buffer in settings.sizes("buffers")? {
-            for read_ahead in [true, false] {
-                let case = BuiltinCase { read_ahead, ..BuiltinCase::new(buffer) };
-                let (workload, seed) = (workload.clone(), settings.seed);
-                points.push(Point::new(key(name, buffer, read_ahead), move || {
-                    measure(&case, &workload, runs, seed)
-                }));
-            }
-        }
-    }
-    let buffers = settings.sizes("buffers")?;
-    let mut sized: Vec<(&str, u64)> = buffers.iter().map(|&buffer| (SIZED, buffer)).collect();
-    if buffers.contains(&SMALL_BUFFER) {
-        let others = settings.choices("workloads", &WORKLOADS)?;
-        let others = others.into_iter().filter(|name| OTHER_TRACES.contains(name));
-        sized.extend(others.map(|name| (name, SMALL_BUFFER)));
-    }
-    for (name, buffer) in sized {
-        for built_in_bytes in BUILT_IN {
-            for read_ahead in [true, false] {
-                let case = BuiltinCase { read_ahead, built_in_bytes, ..BuiltinCase::new(buffer) };
-                let (workload, seed) = (workload(settings, name)?, settings.seed);
-                points.push(Point::new(sized_key(name, buffer, built_in_bytes, read_ahead), move || {
-                    measure(&case, &workload, runs, seed)
-                }));
-            }
-        }
-    }
-    Ok(points)
+    points(settings, |name, buffer| {
+        let is_sized = name == SIZED || (OTHER_TRACES.contains(&name) && buffer == SMALL_BUFFER);
+        let sizes: &[u64] = if is_sized { &BUILT_IN } else { &[] };
+        let both = |on| {
+            let case = BuiltinCase { read_ahead: on, ..BuiltinCase::new(buffer) };
+            let sized = sizes.iter().map(move |&built_in_bytes| {
+                (sized_key(name, buffer, built_in_bytes, on), BuiltinCase { built_in_bytes, ..case })
+            });
+            std::iter::once((key(name, buffer, on), case)).chain(sized)
+        };
+        [true, false].into_iter().flat_map(both).collect()
+    })
 }
 
 fn sized_gain(samples: &Samples, name: &str, buffer: u64, built_in: u64) -> f64 {

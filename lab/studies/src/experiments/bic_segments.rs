@@ -4,7 +4,7 @@ use dcd_engine::Nanos;
 use dcd_sim::workloads::{Streams, Workload};
 
 use super::prelude::*;
-use crate::builtin::{BuiltinCase, gain_percent, measure, workload};
+use crate::builtin::{BuiltinCase, SEGMENTS, gain_percent, measure, workload};
 
 const TRACE: &str = "INS";
 const STREAMS: u64 = 9;
@@ -18,16 +18,15 @@ const ENOUGH: usize = 9;
 /// The paper: KiB of a request, and how much less time 9 segments take than 5, in percent.
 const PAPER: [(u64, f64); 5] = [(1, 65.1), (2, 56.6), (4, 43.2), (8, 27.5), (16, 7.9)];
 
-/// The trace on a drive that does not read ahead.
+/// The trace on a drive that does not read ahead, and on one with as many segments as files are being read.
 const OFF: &str = "INS, no readahead";
+const ADAPTIVE: &str = "INS, adaptive";
 
-fn stream_key(segments: usize, request: u64) -> String {
-    format!("streams, {segments} segments, requests of {request}")
-}
+/// How the nine streams are run: on so many segments, on an adaptive number, and on few without readahead.
+const KINDS: [&str; 4] = ["5", "9", "adaptive", "off"];
 
-/// Without readahead, on the few segments.
-fn off_key(request: u64) -> String {
-    format!("streams, no readahead, requests of {request}")
+fn stream_key(kind: &str, request: u64, in_files: bool) -> String {
+    format!("streams, {kind}, requests of {request}, {}", if in_files { "files" } else { "disk" })
 }
 
 fn trace_key(segments: usize) -> String {
@@ -35,38 +34,35 @@ fn trace_key(segments: usize) -> String {
 }
 
 pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let (buffer, seed) = (settings.bytes("buffer")?, settings.seed);
+    let (seed, base) = (settings.seed, BuiltinCase::new(settings.bytes("buffer")?));
     let (runs, trace) = (settings.count("runs")?, workload(settings, TRACE)?);
-    let mut points = Vec::new();
-    for segments in settings.counts::<usize>("segments")? {
-        let (case, trace) = (BuiltinCase { segments, ..BuiltinCase::new(buffer) }, trace.clone());
-        points.push(Point::new(trace_key(segments), move || measure(&case, &trace, runs, seed)));
-    }
-    let case = BuiltinCase { read_ahead: false, ..BuiltinCase::new(buffer) };
-    points.push(Point::new(OFF, move || measure(&case, &trace, runs, seed)));
+    let counts = settings.counts::<usize>("segments")?.into_iter();
+    let mut cases: Vec<(String, BuiltinCase)> =
+        counts.map(|segments| (trace_key(segments), BuiltinCase { segments, ..base })).collect();
+    cases.push((OFF.to_owned(), BuiltinCase { read_ahead: false, ..base }));
+    cases.push((ADAPTIVE.to_owned(), BuiltinCase { adaptive: true, ..base }));
+    let of_trace = |(key, case): (String, BuiltinCase)| {
+        let trace = trace.clone();
+        Point::new(key, move || measure(&case, &trace, runs, seed))
+    };
+    let mut points: Vec<Point> = cases.into_iter().map(of_trace).collect();
     for request_bytes in settings.sizes("requests")? {
-        for segments in [FEW, ENOUGH] {
-            let streams = Streams {
-                streams: STREAMS,
-                bytes: STREAM_BYTES,
-                request_bytes,
-                apart: GROUP_BYTES,
-                think: hit_time(request_bytes),
+        for (kind, in_files) in KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
+            let case = match kind {
+                "9" => BuiltinCase { segments: ENOUGH, ..base },
+                "adaptive" => BuiltinCase { adaptive: true, ..base },
+                kind => BuiltinCase { segments: FEW, read_ahead: kind != "off", ..base },
             };
-            let case = BuiltinCase { segments, ..BuiltinCase::new(buffer) };
-            let without = (segments == FEW).then_some(BuiltinCase { read_ahead: false, ..case });
-            for (key, case) in
-                [(stream_key(segments, request_bytes), Some(case)), (off_key(request_bytes), without)]
-            {
-                let Some(case) = case else { continue };
-                points.push(Point::new(key, move || {
-                    let workload = Workload::Streams(streams);
-                    let mut sample = measure(&case, &workload, runs * STREAM_RUNS, seed)?;
-                    let response = sample.numbers["request_ms"] + hit_time(request_bytes).as_millis_f64();
-                    sample.set("fsrt_ms", response);
-                    Ok(sample)
-                }));
-            }
+            let think = hit_time(request_bytes);
+            let (streams, bytes, apart) = (STREAMS, STREAM_BYTES, GROUP_BYTES);
+            let load = Workload::Streams(Streams { streams, bytes, request_bytes, apart, think, in_files });
+            points.push(Point::new(stream_key(kind, request_bytes, in_files), move || {
+                let mut sample = measure(&case, &load, runs * STREAM_RUNS, seed)?;
+                if !in_files {
+                    sample.set("fsrt_ms", sample.numbers["request_ms"] + think.as_millis_f64());
+                }
+                Ok(sample)
+            }));
         }
     }
     Ok(points)
@@ -81,39 +77,51 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let counts = settings.counts::<usize>("segments")?;
     let requests = settings.sizes("requests")?;
     let trace = |segments: usize| samples.get(&trace_key(segments), "fsrt_ms");
-    let stream =
-        |segments: usize, request: u64, what: &str| samples.get(&stream_key(segments, request), what);
+    let stream = |kind: &str, request: u64, what: &str| samples.get(&stream_key(kind, request, true), what);
     let mut by_count = Table::new(TRACE, "segments | response time (ms) | misses in the drive (%)");
-    for &segments in &counts {
-        let misses = 100.0 * samples.get(&trace_key(segments), "p_disk_miss");
-        by_count.row(cells![segments, trace(segments), misses]);
+    let named = counts.iter().map(|&segments| (segments.to_string(), trace_key(segments)));
+    for (name, key) in named.chain([("adaptive".to_owned(), ADAPTIVE.to_owned())]) {
+        let misses = 100.0 * samples.get(&key, "p_disk_miss");
+        by_count.row(cells![name, samples.get(&key, "fsrt_ms"), misses]);
     }
-    let saved =
-        |request: u64| gain_percent(stream(FEW, request, "fsrt_ms"), stream(ENOUGH, request, "fsrt_ms"));
+    let saved = |request: u64, in_files: bool| {
+        let [few, enough] =
+            ["5", "9"].map(|kind| samples.get(&stream_key(kind, request, in_files), "fsrt_ms"));
+        gain_percent(few, enough)
+    };
     let paper = |request: u64| PAPER.iter().find(|(kib, _)| kib << 10 == request).map(|(_, saved)| *saved);
     let mut by_request = Table::new(
         "Nine streams",
-        "request (KiB) | 5 segments (ms) | 9 segments (ms) | saved, paper (%) | \
-            saved, ours (%) | misses, 5 (%) | misses, 9 (%)",
+        "request (KiB) | 5 segments (ms) | 9 segments (ms) | adaptive (ms) | saved by 9, paper (%) | \
+            saved by 9, ours (%) | misses, 5 (%) | misses, 9 (%) | saved if requests go to the disk as they are (%)",
     );
     let mut claims = trace_claims(settings, &counts, &trace, samples.get(OFF, "fsrt_ms"));
     for &request in &requests {
-        let [few, enough] = [FEW, ENOUGH].map(|segments| stream(segments, request, "fsrt_ms"));
-        let [misses_few, misses_enough] =
-            [FEW, ENOUGH].map(|segments| 100.0 * stream(segments, request, "p_disk_miss"));
-        let (kib, gain) = (request as f64 / 1024.0, saved(request));
-        by_request.row(cells![kib, few, enough, paper(request), gain, misses_few, misses_enough]);
-        if let Some(paper) = paper(request) {
+        let [few, enough, adaptive] = ["5", "9", "adaptive"].map(|kind| stream(kind, request, "fsrt_ms"));
+        let [misses_few, misses_enough] = ["5", "9"].map(|kind| 100.0 * stream(kind, request, "p_disk_miss"));
+        let (kib, gain, raw) = (request as f64 / 1024.0, saved(request, true), saved(request, false));
+        let paper = paper(request);
+        by_request.row(cells![kib, few, enough, adaptive, paper, gain, misses_few, misses_enough, raw]);
+        if let Some(paper) = paper {
             let claim = settings.claim("streams").with("kib", request >> 10).of_paper(Rule::Share(paper));
-            claims.push(claim.range(saved(request)));
+            claims.push(claim.range(gain));
         }
     }
-    claims.extend(stream_claims(settings, &requests, &saved, &stream));
-    let by_read_ahead = |request: &u64| {
-        gain_percent(samples.get(&off_key(*request), "fsrt_ms"), stream(FEW, *request, "fsrt_ms"))
-    };
+    claims.extend(stream_claims(settings, &requests, &|request| saved(request, true), &stream));
+    let by_read_ahead =
+        |request: &u64| gain_percent(stream("off", *request, "fsrt_ms"), stream("5", *request, "fsrt_ms"));
     let gains: Vec<f64> = requests.iter().map(by_read_ahead).collect();
     claims.push(settings.claim("streams-read-ahead").spread(&gains));
+    let mut adaptive: Vec<(f64, f64)> = requests
+        .iter()
+        .map(|&request| (stream("5", request, "fsrt_ms"), stream("adaptive", request, "fsrt_ms")))
+        .collect();
+    if counts.contains(&SEGMENTS) {
+        adaptive.push((trace(SEGMENTS), samples.get(ADAPTIVE, "fsrt_ms")));
+    }
+    let better = adaptive.iter().filter(|(fixed, adaptive)| adaptive < fixed).count();
+    let claim = settings.claim("adaptive").with("better", better).with("all", adaptive.len());
+    claims.push(claim.more(adaptive));
     let points = counts.iter().map(|&segments| (segments as f64, trace(segments))).collect();
     let trace_plot = Plot::lines(
         "Response time by the number of segments (Fig. 2b)",
@@ -125,9 +133,9 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         "Nine streams on 5 and on 9 segments (Fig. 3a)",
         Axis::names("request (KiB)", requests.iter().map(|r| figure(*r as f64 / 1024.0))),
         Axis::linear("response time (ms)"),
-        [FEW, ENOUGH].map(|segments| {
-            let bars = requests.iter().map(|request| stream(segments, *request, "fsrt_ms"));
-            Series::bars(format!("{segments} segments"), bars)
+        ["5", "9"].map(|kind| {
+            let bars = requests.iter().map(|request| stream(kind, *request, "fsrt_ms"));
+            Series::bars(format!("{kind} segments"), bars)
         }),
     );
     Ok(Findings { tables: vec![by_count, by_request], plots: vec![trace_plot, stream_plot], claims })
@@ -138,11 +146,11 @@ fn stream_claims(
     settings: &Settings,
     requests: &[u64],
     saved: &dyn Fn(u64) -> f64,
-    stream: &dyn Fn(usize, u64, &str) -> f64,
+    stream: &dyn Fn(&str, u64, &str) -> f64,
 ) -> [Claim; 2] {
     let falls = requests.windows(2).map(|pair| (saved(pair[0]), saved(pair[1])));
-    let misses = |segments, request| stream(segments, request, "p_disk_miss");
-    let smallest = least(requests.iter().map(|&request| misses(FEW, request) / misses(ENOUGH, request)));
+    let misses = |kind, request| stream(kind, request, "p_disk_miss");
+    let smallest = least(requests.iter().map(|&request| misses("5", request) / misses("9", request)));
     [settings.claim("streams-fall").more(falls), settings.claim("streams-miss").range(smallest)]
 }
 

@@ -1,7 +1,7 @@
 //! Write caching in the drive: off, on, and for user data only.
 
 use super::prelude::*;
-use crate::builtin::{BuiltinCase, WORKLOADS, gain_percent, measure, workload};
+use crate::builtin::{BuiltinCase, WORKLOADS, gain_percent, points};
 use dcd_model::WriteCache;
 
 const KINDS: [(&str, WriteCache); 3] =
@@ -27,28 +27,16 @@ fn key(name: &str, buffer: u64, kind: &str) -> String {
 }
 
 pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
-    let runs = settings.count("runs")?;
-    let mut points = Vec::new();
-    for name in settings.choices("workloads", &WORKLOADS)? {
-        let workload = workload(settings, name)?;
-        for buffer in settings.sizes("buffers")? {
-            for (kind, write_cache) in KINDS {
-                let case = BuiltinCase { write_cache, ..BuiltinCase::new(buffer) };
-                let (workload, seed) = (workload.clone(), settings.seed);
-                points
-                    .push(Point::new(key(name, buffer, kind), move || measure(&case, &workload, runs, seed)));
-            }
+    let smallest = settings.sizes("buffers")?[0];
+    points(settings, |name, buffer| {
+        let case = |write_cache| BuiltinCase { write_cache, ..BuiltinCase::new(buffer) };
+        let mut cases: Vec<_> = KINDS.map(|(kind, cache)| (key(name, buffer, kind), case(cache))).into();
+        if buffer == smallest {
+            let two = BuiltinCase { write_segments: 2, ..case(WriteCache::IgnoresFua) };
+            cases.push((key(name, buffer, TWO), two));
         }
-        let smallest = settings.sizes("buffers")?[0];
-        let case = BuiltinCase {
-            write_cache: WriteCache::IgnoresFua,
-            write_segments: 2,
-            ..BuiltinCase::new(smallest)
-        };
-        let seed = settings.seed;
-        points.push(Point::new(key(name, smallest, TWO), move || measure(&case, &workload, runs, seed)));
-    }
-    Ok(points)
+        cases
+    })
 }
 
 pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {

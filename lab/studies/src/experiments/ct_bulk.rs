@@ -11,12 +11,15 @@ use crate::array::{ArraySetup, HostSetup, Scheme};
 use crate::stated::Stated;
 
 /// Measurements, and the paper's figures for PBGC, SC and MSC-CT: seconds, or MB/s.
-const ROWS: [(&str, bool, [f64; 3]); 9] = [
+const ROWS: [(&str, bool, [f64; 3]); 12] = [
     ("video self-copy", true, [31.4, 21.6, 21.6]),
     ("music self-copy", true, [20.6, 10.5, 10.5]),
     ("src self-copy", true, [29.3, 15.2, 13.5]),
+    (MKFS, true, [42.0, 34.2, 34.0]),
     ("sequential read (fs)", false, [190.0, 252.0, 252.0]),
     ("sequential write (fs)", false, [166.0, 189.0, 189.0]),
+    ("bulky random read (fs)", false, [57.5, 67.4, 67.4]),
+    ("bulky random write (fs)", false, [58.8, 68.0, 68.0]),
     ("sequential read (block)", false, [106.0, 381.0, 381.0]),
     ("sequential write (block)", false, [168.0, 289.0, 289.0]),
     ("bulky random read (block)", false, [81.0, 85.0, 85.0]),
@@ -28,6 +31,22 @@ const COPIES: [(&str, u64, u64, bool); 3] = [
     ("video self-copy", 1, 2_130_000_000, false),
     ("music self-copy", 154, 682_000_000, false),
     ("src self-copy", 25_628, 458_000_000, true),
+];
+
+/// The making of a file system on all of the array, as mke2fs does it: a table of inodes of 2 MiB (an inode for 8 KiB) in
+/// each group of 128 MiB, written in ascending order through the host's queue.
+const MKFS: &str = "mkfs (ext3)";
+const GROUP_BYTES: u64 = 128 << 20;
+const TABLE_BYTES: u64 = 2 << 20;
+const PIECE_BYTES: u64 = 128 << 10;
+const QUEUE: usize = 128;
+
+/// Phases of the large file, by rows.
+const LARGE: [(&str, &str); 4] = [
+    ("sequential write (fs)", "write"),
+    ("sequential read (fs)", "read"),
+    ("bulky random read (fs)", "random read"),
+    ("bulky random write (fs)", "random write"),
 ];
 
 /// The file that is written and read.
@@ -69,10 +88,11 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         let large = setup.clone();
         points.push(Point::new(key(scheme, "large"), move || {
             let bytes = LARGE_BYTES / scale;
-            let load = Workload::LargeFile(LargeFile { bytes });
+            let random_bytes = large.stripe_bytes();
+            let load = Workload::LargeFile(LargeFile { bytes, random_bytes });
             let ran = large.run(scheme, &host, &load, seed)?;
             let mut sample = Sample::default();
-            for (name, phase) in [("sequential write (fs)", "write"), ("sequential read (fs)", "read")] {
+            for (name, phase) in LARGE {
                 let seconds = ran.measured.phase(phase).elapsed.as_secs_f64();
                 sample.set(name, bytes as f64 / 1e6 / seconds);
             }
@@ -81,39 +101,59 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         for (name, writes, random) in BLOCK_LEVEL {
             let setup = setup.clone();
             points.push(Point::new(key(scheme, name), move || {
+                let stripe = setup.stripe_bytes();
+                let (count, mut random_places) = (bytes / stripe, SimRng::new(mix(seed, u64::from(writes))));
+                let access = Access { writes, bytes: stripe, in_flight };
+                let seconds = access.measure(&setup, scheme, |stripes| {
+                    let place = |index| if random { random_places.below(stripes) } else { index % stripes };
+                    (0..count).map(place).collect()
+                })?;
                 let mut sample = Sample::default();
-                let access = Access { writes, random, bytes, in_flight };
-                sample.set(name, access.measure(&setup, scheme, mix(seed, u64::from(writes)))?);
+                sample.set(name, (count * stripe) as f64 / 1e6 / seconds);
                 Ok(sample)
             }));
         }
+        let setup = setup.clone();
+        points.push(Point::new(key(scheme, MKFS), move || {
+            let access = Access { writes: true, bytes: PIECE_BYTES, in_flight: QUEUE };
+            let seconds = access.measure(&setup, scheme, |pieces| {
+                let groups = pieces / (GROUP_BYTES / PIECE_BYTES) / scale;
+                let table = |group| {
+                    (0..TABLE_BYTES / PIECE_BYTES).map(move |n| group * GROUP_BYTES / PIECE_BYTES + n)
+                };
+                (0..groups).flat_map(table).collect()
+            })?;
+            let mut sample = Sample::default();
+            sample.set(MKFS, seconds * scale as f64);
+            Ok(sample)
+        }));
     }
     Ok(points)
 }
 
-/// Requests of a stripe.
+/// Requests of one size at the block level.
 struct Access {
     writes: bool,
-    random: bool,
     bytes: u64,
     in_flight: usize,
 }
 
 impl Access {
-    /// MB/s, until what was written is on the disks.
-    fn measure(&self, setup: &ArraySetup, scheme: Scheme, seed: u64) -> Result<f64, LabError> {
-        let stripe = setup.strip * (setup.members as u64 - 1);
+    /// Seconds, until what was written is on the disks. `places` makes the places, of so many.
+    fn measure(
+        &self,
+        setup: &ArraySetup,
+        scheme: Scheme,
+        places: impl FnOnce(u64) -> VecDeque<u64>,
+    ) -> Result<f64, LabError> {
         let mut rig = setup.build(scheme)?;
-        let (count, stripes) = (self.bytes / stripe, rig.sectors() * SECTOR_BYTES / stripe);
-        let mut random = SimRng::new(seed);
-        let place = |index| if self.random { random.below(stripes) } else { index % stripes };
-        let mut left: VecDeque<u64> = (0..count).map(place).collect();
+        let mut left = places(rig.sectors() * SECTOR_BYTES / self.bytes);
         let (begin, mut in_flight) = (rig.now(), 0);
         loop {
             while in_flight < self.in_flight
                 && let Some(place) = left.pop_front()
             {
-                let (at, buf) = (Lba(place * stripe / SECTOR_BYTES), Buf::blank(stripe as usize));
+                let (at, buf) = (Lba(place * self.bytes / SECTOR_BYTES), Buf::blank(self.bytes as usize));
                 rig.submit(match self.writes {
                     true => Io::Write { at, buf, durability: Durability::Volatile },
                     false => Io::Read { at, buf },
@@ -127,16 +167,13 @@ impl Access {
             in_flight -= 1;
         }
         rig.drain();
-        Ok((count * stripe) as f64 / 1e6 / rig.now().since(begin).as_secs_f64())
+        Ok(rig.now().since(begin).as_secs_f64())
     }
 }
 
 /// The point that measures a row.
 fn part(row: &'static str) -> &'static str {
-    match row {
-        "sequential read (fs)" | "sequential write (fs)" => "large",
-        other => other,
-    }
+    if LARGE.iter().any(|(large, _)| *large == row) { "large" } else { row }
 }
 
 pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
@@ -157,7 +194,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     };
     let (pbgc, sc, ct) = (Scheme::Pbgc, Scheme::Sc, Scheme::MscCt);
     let claim = |id| settings.claim(id);
-    let bulky = ROWS.iter().filter(|(row, ..)| *row != "src self-copy");
+    let bulky = ROWS.iter().filter(|(row, ..)| !["src self-copy", MKFS].contains(row));
     let bulky: Vec<f64> = bulky.map(|(row, seconds, _)| over(ct, sc, row, *seconds)).collect();
     let by_sc: Vec<f64> = ROWS.iter().map(|(row, seconds, _)| over(sc, pbgc, row, *seconds)).collect();
     let differ: Vec<f64> = bulky.iter().copied().filter(|over| *over != 1.0).collect();

@@ -3,7 +3,8 @@
 use dcd_crash::SimRng;
 use dcd_engine::raid::contiguity::Strides;
 use dcd_engine::raid::stride::{BLOCK_BYTES, StridePass};
-use dcd_engine::{Extent, Lba, SECTOR_BYTES};
+use dcd_engine::{Extent, LINE_SECTORS, Lba, SECTOR_BYTES};
+use dcd_model::Drive;
 
 use super::prelude::*;
 use crate::params::drive_of;
@@ -12,6 +13,9 @@ use crate::stride_times;
 /// "The maximum stride distance is limited up to 32 blocks."
 const DISTANCE_MAX: u64 = 32;
 pub(super) const ARRAY_DRIVE: &str = "cheetah-15k4";
+
+/// Blocks that the host sends together.
+const BATCH: usize = 32;
 
 /// Blocks of a span, with distances that are exponential with a mean and at most a maximum, in blocks.
 pub(super) fn blocks(span: Extent, mean: f64, most: u64, seed: u64) -> Vec<Lba> {
@@ -76,8 +80,27 @@ fn measure(name: &str, span: Extent, means: &[u64], seed: u64) -> Result<Sample,
     let mut sample = Sample::default();
     sample.set("contiguous_mb_per_s", (span.sectors * SECTOR_BYTES) as f64 / 1e6 / contiguous);
     sample.set("revolution_ms", drive.revolution().as_millis_f64());
+    let by_equation = means.iter().map(|mean| equation(&drive, span, &fragmented(mean)));
+    sample.set_list("equation", by_equation.collect());
     sample.set_list("normalised", times[1..].iter().map(|time| time.as_secs_f64() / contiguous).collect());
     Ok(sample)
+}
+
+/// Equation 1, over the time of the contiguous write: a revolution is lost where taking in a batch (Fig. 2) lasts longer than
+/// the gap before it.
+fn equation(drive: &Drive, span: Extent, blocks: &[Lba]) -> f64 {
+    let revolution = drive.revolution().as_secs_f64();
+    let passing =
+        |sectors: u64| revolution * sectors as f64 / f64::from(drive.locate(span.start).sectors_per_track);
+    let taking_in = |batch: &[Lba]| {
+        let commands = batch.chunk_by(|one, next| *next - *one == LINE_SECTORS).count();
+        let transfer = drive.bus_time(batch.len() as u64 * LINE_SECTORS);
+        drive.hit_overhead().as_secs_f64() * commands as f64 + transfer.as_secs_f64()
+    };
+    let batches: Vec<&[Lba]> = blocks.chunks(BATCH).collect();
+    let gap = |batch: &[Lba], next: &[Lba]| passing(next[0] - batch[batch.len() - 1] - LINE_SECTORS);
+    let lost = batches.windows(2).filter(|pair| taking_in(pair[1]) > gap(pair[0], pair[1])).count();
+    1.0 + revolution * lost as f64 / passing(span.sectors)
 }
 
 pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabError> {
@@ -100,10 +123,18 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let all: Vec<f64> = drives.iter().flat_map(|drive| samples.list(drive, "normalised")).copied().collect();
     let mut claims = vec![settings.claim("longer").spread(&all)];
     if drives.contains(&ARRAY_DRIVE) {
+        let equation = samples.list(ARRAY_DRIVE, "equation");
+        let title = format!("{ARRAY_DRIVE}, equation 1");
+        let cells = equation.iter().map(|value| format!("{value:.2}"));
+        table.row([title.clone(), "–".to_owned()].into_iter().chain(cells));
+        let points = means.iter().zip(equation).map(|(mean, value)| (*mean as f64, *value)).collect();
+        series.push(Series::new(title, points));
         let normalised = samples.list(ARRAY_DRIVE, "normalised");
+        let over: Vec<f64> = equation.iter().zip(normalised).map(|(model, disk)| model / disk).collect();
         let listed: Vec<String> = normalised.iter().map(|value| format!("{value:.2}")).collect();
         let finer = settings.claim("finer").with("listed", listed.join(", "));
         claims.extend([
+            settings.claim("equation").spread(&over),
             settings.claim("much-slower").range(at_small(&ARRAY_DRIVE)),
             finer.fact("each less than the one before", normalised.windows(2).all(|pair| pair[1] < pair[0])),
         ]);

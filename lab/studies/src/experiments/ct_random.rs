@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dcd_crash::SimRng;
+use dcd_engine::raid::Level;
 use dcd_engine::{Buf, Durability, Io, LINE_BYTES, LINE_SECTORS, Lba, Nanos, RequestId};
 
 use super::prelude::*;
@@ -18,6 +19,11 @@ const COUNTS_PAGES: u64 = GIB_PAGES / 2 * 3;
 /// Writes of the paper's figures ("2560k").
 const COUNT_PAPER: u64 = 2_560_000;
 
+/// Other arrays with as many disks of data.
+const ARRAYS: [(&str, Level, bool); 2] =
+    [("RAID-5, one disk failed", Level::Raid5, true), (RAID_6, Level::Raid6, false)];
+const RAID_6: &str = "RAID-6, one disk more";
+
 fn workspaces(settings: &Settings) -> Result<Vec<u64>, LabError> {
     settings.counts("workspaces")
 }
@@ -32,6 +38,10 @@ fn queue_key(scheme: Scheme, pages: u64, writes: u64, queue_depth: usize) -> Str
 
 fn rows_key(pages: u64, writes: u64, rows: u32) -> String {
     format!("{}, {rows} rows at a time", key(Scheme::Pbgc, pages, writes))
+}
+
+fn array_key(scheme: Scheme, pages: u64, writes: u64, array: &str) -> String {
+    format!("{}, {array}", key(scheme, pages, writes))
 }
 
 pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
@@ -52,6 +62,13 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         for scheme in Scheme::ALL {
             let setup = ArraySetup { queue_depth, ..setup.clone() };
             cases.insert(queue_key(scheme, pages, writes, queue_depth), (setup, scheme, pages, writes));
+        }
+    }
+    for (array, level, degraded) in ARRAYS {
+        let members = setup.members - 1 + level.parity();
+        for scheme in Scheme::ALL {
+            let setup = ArraySetup { level, degraded, members, ..setup.clone() };
+            cases.insert(array_key(scheme, pages, writes, array), (setup, scheme, pages, writes));
         }
     }
     for rows in settings.counts("rows-tried")? {
@@ -169,6 +186,15 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let [pbgc, sc, ct] = Scheme::ALL.map(rate);
         queues.row(cells![depth, pbgc, sc, ct, times(ct / sc), times(ct / pbgc)]);
     }
+    let mut arrays = Table::new(
+        format!("{} GB, other arrays (MB/s)", workspaces[0]),
+        "array | PBGC | SC | MSC-CT | over SC | over PBGC",
+    );
+    let array_rate = |array: &str, scheme| samples.get(&array_key(scheme, first, writes, array), "mb_per_s");
+    for (array, ..) in ARRAYS {
+        let [pbgc, sc, ct] = Scheme::ALL.map(|scheme| array_rate(array, scheme));
+        arrays.row(cells![array, pbgc, sc, ct, times(ct / sc), times(ct / pbgc)]);
+    }
     let mut by_rows = Table::new(
         format!("{} GB, by the parity block groups that PBGC destages at a time", workspaces[0]),
         "groups | PBGC (MB/s) | longest response (ms) | SC over PBGC | MSC-CT over PBGC",
@@ -189,7 +215,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let ([a, b, c], [d, e, f]) = (of("mean_ms"), of("max_ms"));
         latency.row(cells![count, a, b, c, d, e, f]);
     }
-    let tables = vec![sizes, queues, by_rows, by_count, latency];
+    let tables = vec![sizes, queues, arrays, by_rows, by_count, latency];
 
     let rate = |scheme, gib: u64| get(scheme, gib * GIB_PAGES, writes, "mb_per_s");
     let counted = |scheme, count: u64| get(scheme, COUNTS_PAGES, count, "mb_per_s");
@@ -215,6 +241,9 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         claims
             .push(claim("falls").with("first", times(first)).with("last", times(last)).more([(first, last)]));
     }
+    claims.push(claim("raid-6").range(array_rate(RAID_6, ct) / array_rate(RAID_6, sc)));
+    let slower: Vec<f64> = counts.iter().map(|&count| counted(pbgc, count) / counted(sc, count)).collect();
+    claims.push(claim("sc-slower").spread(&slower));
     if let [few, .., many] = counts[..] {
         let gain = |count| counted(ct, count) / counted(sc, count);
         let grows = claim("grows").with("few", times(gain(few))).with("many", times(gain(many)));

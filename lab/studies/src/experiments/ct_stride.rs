@@ -3,7 +3,7 @@
 use dcd_engine::raid::contiguity::Strides;
 use dcd_engine::raid::stride::{BLOCK_BYTES, StridePass, THRESHOLD};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
-use dcd_model::Drive;
+use dcd_model::{Drive, drive};
 
 use super::ct_fragmented::{ARRAY_DRIVE, blocks, span};
 use super::prelude::*;
@@ -28,8 +28,24 @@ fn strides(settings: &Settings) -> Result<Vec<u64>, LabError> {
     Ok(strides)
 }
 
+/// The array's disk with tracks as long as a batch at a stride of 4 blocks, and a skew of half a revolution.
+const SKEWED: &str = "cheetah-15k4, skewed";
+const SKEWED_ZONES: &str = "zones = [[52432, 1024, 560, 560]]\n";
+
 fn drives(settings: &Settings) -> Result<Vec<&str>, LabError> {
-    settings.drives("drives")
+    let mut drives = settings.drives("drives")?;
+    drives.push(SKEWED);
+    Ok(drives)
+}
+
+fn drive(name: &str) -> Result<Drive, LabError> {
+    if name != SKEWED {
+        return drive_of(name);
+    }
+    let text = drive::text(ARRAY_DRIVE).unwrap_or_default();
+    let (before, zones) = text.split_once("zones = [").unwrap_or_default();
+    let (_, after) = zones.split_once("\n]\n").unwrap_or_default();
+    Drive::parse(&format!("{before}{SKEWED_ZONES}{after}")).map_err(LabError::setup)
 }
 
 const fn word(writes: bool) -> &'static str {
@@ -54,7 +70,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         for writes in [true, false] {
             let (name, strides) = (name.to_owned(), strides.clone());
             points.push(Point::new(key(&name, writes), move || {
-                let drive = drive_of(&name)?;
+                let drive = drive(&name)?;
                 measure(&drive, writes, span, &strides, mean, seed)
             }));
         }
@@ -91,7 +107,7 @@ fn measure(
     let fragmented = blocks(span, mean, DISTANCE_MAX, seed);
     let tried = if writes { TRIED_WRITE } else { TRIED_READ };
     let with = |rule: &Strides| within_columns(writes, &fragmented, rule);
-    let mut passes = vec![with(&Strides::default()), with(&rule)];
+    let mut passes = vec![with(&Strides::default()), with(&rule), with(&Strides::up_to(rule.max))];
     passes.extend(tried.iter().map(|max| with(&Strides::up_to(*max))));
     let times = stride_times(drive, passes)?;
     let unfilled = times[0].as_secs_f64();
@@ -103,7 +119,8 @@ fn measure(
     sample.set_list("except", except.collect());
     sample.set_list("normalised", normalised);
     sample.set("chosen", over(&times[1]));
-    sample.set_list("tried", times[2..].iter().map(over).collect());
+    sample.set("no_except", over(&times[2]));
+    sample.set_list("tried", times[3..].iter().map(over).collect());
     Ok(sample)
 }
 
@@ -113,7 +130,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let mut chosen = Table::new(
         "What the benchmark says",
         "drive |  | contiguous (MB/s) | stride 2 | Smax | Sexcept | \
-            gaps filled, over not filled",
+            gaps filled, over not filled | Sexcept filled, too",
     );
     let mut plots = Vec::new();
     for writes in [true, false] {
@@ -132,6 +149,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
                 figure(samples.get(&key, "max")),
                 if ranges.is_empty() { "none".to_owned() } else { ranges.join(", ") },
                 format!("{:.3}", samples.get(&key, "chosen")),
+                format!("{:.3}", samples.get(&key, "no_except")),
             ]);
             let points = curve(&strides, normalised).into_iter().map(|(s, v)| (s as f64, v)).collect();
             series.push(Series::new(*drive, points));

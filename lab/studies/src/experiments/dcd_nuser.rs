@@ -51,9 +51,11 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 type Change = fn(&mut Setup, &mut NUser);
 
 /// Other readings of what the paper says, or leaves open, and more room than it had: each alone.
-const CHOICES: [(&str, Change); 10] = [
-    ("a buffer that is not full waits 50 ms for more", |setup, _| wait(setup, 50)),
+const CHOICES: [(&str, Change); 12] = [
+    ("a buffer that is not full waits 1 ms for more", |setup, _| wait(setup, 1)),
+    ("it waits 50 ms", |setup, _| wait(setup, 50)),
     ("it waits 250 ms", |setup, _| wait(setup, 250)),
+    ("it waits 500 ms", |setup, _| wait(setup, 500)),
     ("4 segment buffers instead of 2", |setup, _| cache(setup).config.segment_buffers = 4),
     ("synchronous metadata goes to the data disk", |setup, _| {
         cache(setup).driver = CacheDriver::Paper { sync_to_data: true };

@@ -54,7 +54,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         Axis::linear("requests"),
         series,
     );
-    Ok(Findings { tables: vec![table, profile.table()], plots: vec![plot], claims })
+    Ok(Findings { tables: vec![table, profile.table(), profile.overwritten()], plots: vec![plot], claims })
 }
 
 const PAPER: &str = "paper";
@@ -125,6 +125,19 @@ impl Profiles<'_> {
                     figure(self.get(users, phase, "longest_log_write_ms")),
                 ]);
             }
+        }
+        table
+    }
+
+    /// The paper cites its figures from others, who measured other programs.
+    fn overwritten(&self) -> Table {
+        let columns = "users | within 30 s, others (%) | in the benchmark | within 1000 s, others (%) | in the benchmark";
+        let mut table = Table::new("Written bytes that are overwritten (section 4.2.4)", columns);
+        for &users in self.users {
+            let sum = |name| PHASES.map(|phase| self.get(users, phase, name)).iter().sum::<f64>();
+            let share = |name| 100.0 * sum(name) / sum("slots_written");
+            let [soon, late] = ["overwritten_30s", "overwritten_1000s"].map(share);
+            table.row(cells![users, "36–63", soon, "60–95", late]);
         }
         table
     }

@@ -1,7 +1,6 @@
 //! The registry of experiments. To add one: a file with `plan` and `conclude`, a TOML file of the same name with what it
 //! says of itself, and a row in the registry; then `dcd-lab study run all --doc docs/experiments.md` writes its section.
 
-mod bic_analytic;
 mod bic_readahead;
 mod bic_segments;
 mod bic_size;
@@ -27,7 +26,6 @@ mod nv_queueing;
 mod nv_shared;
 mod nv_single;
 mod nv_size;
-mod nv_traces;
 mod nv_two_thresholds;
 
 use std::sync::LazyLock;
@@ -71,12 +69,10 @@ pub static REGISTRY: LazyLock<Vec<&'static Experiment>> = LazyLock::new(|| {
         nv_allocate
         nv_shared
         nv_single
-        nv_traces
         bic_size
         bic_readahead
         bic_segments
         bic_writecache
-        bic_analytic
         ct_fragmented
         ct_stride
         ct_random

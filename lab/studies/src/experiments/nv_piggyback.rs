@@ -3,7 +3,9 @@
 use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
 
 use super::prelude::*;
-use crate::nv::{self, Site};
+use crate::nv::{
+    self, AIR_RSV, AIR_RSV_OTHERS, Like, OFF_DAY, OFF_DAY_OTHERS, SCI_OFF, SCI_OFF_OTHERS, Site,
+};
 
 const UNITS: [(RegionUnit, &str); 2] = [(RegionUnit::Track, "track"), (RegionUnit::Cylinder, "cylinder")];
 const WAYS: [(Piggyback, &str); 3] =
@@ -18,8 +20,25 @@ const PAPER_FULL: [[[f64; 3]; 3]; 2] = [
     [[1.00, 18.52, 4.38], [11.27, 4.93, 6.58], [3.02, 5.39, 2.58]],
     [[0.92, 34.08, 10.14], [11.27, 10.52, 14.58], [2.79, 14.03, 7.74]],
 ];
+/// The disks of Tables A1 and A2.
+const OTHERS: [(&Site, [Like; 2]); 3] =
+    [(&OFF_DAY, OFF_DAY_OTHERS), (&AIR_RSV, AIR_RSV_OTHERS), (&SCI_OFF, SCI_OFF_OTHERS)];
+const OTHERS_COLUMNS: [&str; 5] = ["rwc", "wwc", "stalls", "piggyback", "piggyback_kb"];
+
 fn key(site: &Site, unit: &str, way: &str) -> String {
     format!("{}, {unit}, {way}", site.name)
+}
+
+fn other_key(site: &Site, other: &Like, unit: &str) -> String {
+    format!("{} {}, {unit}", site.name, other.name)
+}
+
+/// The other disks of the sites that the user asks for, and their numbers in the paper's tables.
+fn others(settings: &Settings) -> Result<impl Iterator<Item = (usize, &'static Site, Like)>, LabError> {
+    let chosen: Vec<usize> = nv::chosen(settings)?.iter().map(|site| site.index).collect();
+    let all = OTHERS.into_iter().flat_map(|(site, others)| others.map(|other| (site, other)));
+    let numbered = all.enumerate().map(|(number, (site, other))| (number, site, other));
+    Ok(numbered.filter(move |(_, site, _)| chosen.contains(&site.index)))
 }
 
 pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
@@ -34,6 +53,14 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
             }
         }
     }
+    for (_, site, other) in others(settings)? {
+        let trace = site.trace_like(other, settings)?;
+        for (unit, unit_name) in UNITS {
+            let config = WriteCacheConfig { piggyback: Piggyback::Full, ..config };
+            points.push(nv::point(other_key(site, &other, unit_name), site, config, unit, &trace));
+        }
+    }
+    points.extend(nv::real::points(settings, config)?);
     Ok(points)
 }
 
@@ -67,7 +94,38 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     for site in &sites {
         claims(settings, site, samples, &mut findings.claims);
     }
+    let (table, claim) = other_disks(settings, samples)?;
+    findings.tables.extend(std::iter::once(table).chain(nv::real::table(samples)));
+    findings.claims.push(claim);
     Ok(findings)
+}
+
+/// The reads that reach these disks are what their traces are made by, so they are not beside the paper's.
+fn other_disks(settings: &Settings, samples: &Samples) -> Result<(Table, Claim), LabError> {
+    let paper: [[[f64; 5]; 6]; 2] = settings.paper("others");
+    let columns = "disk | by | R_wc of the paper* | ours | W_wc, paper | ours | stalls, paper | ours | \
+            success, paper | ours | KB a piggyback, paper | ours";
+    let title =
+        "Six other disks, full piggybacking (%; Tables A1 and A2; *chose how often the same is read again)";
+    let mut table = Table::new(title, columns);
+    let (mut pairs, mut fewer) = (Vec::new(), 0);
+    for (number, site, other) in others(settings)? {
+        for ((_, unit), paper) in UNITS.iter().zip(&paper) {
+            let mut row = vec![format!("{} {}", site.name, other.name), (*unit).to_owned()];
+            for (paper, what) in paper[number].iter().zip(OTHERS_COLUMNS) {
+                row.extend([figure(*paper), figure(samples.get(&other_key(site, &other, unit), what))]);
+            }
+            table.row(row);
+        }
+        let [track, cylinder] = UNITS.map(|(_, unit)| {
+            ["wwc", "piggyback"].map(|what| samples.get(&other_key(site, &other, unit), what))
+        });
+        let is_better = [(track[0], cylinder[0]), (cylinder[1], track[1])];
+        fewer += usize::from(is_better.iter().all(|(one, other)| one > other));
+        pairs.extend(is_better);
+    }
+    let claim = settings.claim("others").with("fewer", fewer).with("all", pairs.len() / 2).more(pairs);
+    Ok((table, claim))
 }
 
 fn plot(sites: &[&Site], samples: &Samples, unit: &str, index: usize) -> Plot {

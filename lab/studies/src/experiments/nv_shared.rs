@@ -1,29 +1,12 @@
 //! Several disks: a common cache or a part for each.
 
 use dcd_model::write_cache::{Piggyback, RegionUnit, WriteCacheConfig};
-use dcd_trace::synthesise::Description;
 
 use super::prelude::*;
-use crate::nv::{self, AIR_RSV, OFF_DAY, ReplayCase, Site, Trace, replay, sample, synthesised};
-
-/// A disk that is like another but for this.
-struct Like {
-    name: &'static str,
-    reads: u64,
-    writes: u64,
-    /// Part of the sectors read that were read before, and that were written before.
-    again: f64,
-    after_write: f64,
-    written: Option<Written>,
-}
-
-/// Writes of a disk, where they are known: bytes a write, and of its overwrites the share, the median and the mean interval.
-struct Written {
-    size_bytes: f64,
-    overwrite: f64,
-    median_ios: f64,
-    mean_ios: f64,
-}
+use crate::nv::{
+    self, AIR_RSV, AIR_RSV_OTHERS, Like, OFF_DAY, OFF_DAY_OTHERS, PRIVATE, ReplayCase, Site, Trace, replay,
+    sample, synthesised,
+};
 
 /// Some disks behind one controller.
 struct Set {
@@ -42,44 +25,11 @@ struct Set {
     paper_fair: [[(f64, f64); 2]; 2],
 }
 
-/// Off-Day, four disks. Table A1: the system disk and the application disk, with R_wc of 12.4 and 29.3 %. The fourth is a
-/// private disk. With Off-Day as the second row of Table 4.11 and the application and the system disk as the third and the
-/// fourth, both columns' means want 36600 writes of it. Table 4.5 has 106420 KBytes of such a disk. Reads: as many for each
-/// write as on the other private disk.
+/// Off-Day, four disks: the system disk, the application disk and two private ones, of which the paper describes one.
 const FOUR: Set = Set {
     name: "4 disks",
     first: &OFF_DAY,
-    others: &[
-        Like {
-            name: "system",
-            reads: 330_916,
-            writes: 12_868,
-            again: 0.90,
-            after_write: 0.01,
-            written: None,
-        },
-        Like {
-            name: "application",
-            reads: 436_041,
-            writes: 45_719,
-            again: 0.74,
-            after_write: 0.03,
-            written: None,
-        },
-        Like {
-            name: "private",
-            reads: 23_300,
-            writes: 36_600,
-            again: 0.36,
-            after_write: 0.42,
-            written: Some(Written {
-                size_bytes: 2977.0,
-                overwrite: 0.857,
-                median_ios: 127.0,
-                mean_ios: 5763.9,
-            }),
-        },
-    ],
+    others: &[OFF_DAY_OTHERS[0], OFF_DAY_OTHERS[1], PRIVATE],
     sizes: [2048, 4096, 6144, 8192],
     of_all: true,
     paper: [
@@ -92,29 +42,12 @@ const FOUR: Set = Set {
     paper_fair: [[(0.167, 0.023), (0.283, 0.068)], [(0.040, 0.001), (0.101, 0.009)]],
 };
 
-/// Air-Rsv, three disks. Table A1: the system disk and another database disk, with R_wc of 26.7 and 31.4 %. Only with Air-Rsv
-/// first, then the database and the system disk, does Table 4.11 give the mean of its partitioned column.
+/// Air-Rsv, three disks. Only with Air-Rsv first, then the database and the system disk, does Table 4.11 give the mean of its
+/// partitioned column.
 const THREE: Set = Set {
     name: "3 disks",
     first: &AIR_RSV,
-    others: &[
-        Like {
-            name: "system",
-            reads: 143_272,
-            writes: 37_065,
-            again: 0.72,
-            after_write: 0.05,
-            written: None,
-        },
-        Like {
-            name: "database",
-            reads: 251_095,
-            writes: 67_546,
-            again: 0.67,
-            after_write: 0.06,
-            written: None,
-        },
-    ],
+    others: &AIR_RSV_OTHERS,
     sizes: [3072, 4608, 6144, 12_288],
     of_all: false,
     paper: [
@@ -129,23 +62,6 @@ const THREE: Set = Set {
 
 const SETS: [&Set; 2] = [&FOUR, &THREE];
 const WAYS: [(bool, &str); 2] = [(false, "common"), (true, "partitioned")];
-
-impl Like {
-    fn describe(&self, first: &Description, device: u32) -> Description {
-        let mut this = Description { device, ..first.clone() };
-        this.reads.count = self.reads;
-        this.writes.count = self.writes;
-        this.read_again.share = self.again;
-        this.read_after_write.share = self.after_write;
-        if let Some(written) = &self.written {
-            this.writes.size_bytes.mean = written.size_bytes;
-            this.overwrite.share = written.overwrite;
-            this.overwrite.interval_ios.median = Some(written.median_ios);
-            this.overwrite.interval_ios.mean = written.mean_ios;
-        }
-        this
-    }
-}
 
 impl Set {
     fn disks(&self) -> usize {

@@ -95,7 +95,10 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 fn by_policy(sites: &[&Site], samples: &Samples) -> Table {
     let columns = "disk | thresholds | W_wc | overwritten, paper | overwritten, ours | \
             purges of several writes, paper | ours";
-    let mut table = Table::new("One threshold and two (%; Table 4.4)", columns);
+    let mut table = Table::new(
+        "One threshold and two (%; Table 4.4; it says 0.5 MB of write cache, and has the W_wc of 1 MB)",
+        columns,
+    );
     for site in sites {
         for (index, key) in [one_key(site), key(site, LOW, HIGH)].into_iter().enumerate() {
             let (overwritten, several) = PAPER_OVERWRITTEN[site.index][index];

@@ -5,6 +5,7 @@
 //! 4.4 say of two thresholds by tracks (for Sci-Off also to section 4.2's sizes); the presets say which number comes from
 //! where. So the claims on those few points are no test of the traces; those on all other policies, units and sizes are.
 
+pub(crate) mod real;
 mod replay;
 mod sites;
 
@@ -17,7 +18,10 @@ use dcd_model::write_cache::{Metrics, OnWrite, Piggyback, RegionUnit, WriteCache
 use crate::{LabError, Point, Sample, Settings};
 
 pub(crate) use replay::{ReplayCase, replay};
-pub(crate) use sites::{AIR_RSV, OFF_DAY, SCI_OFF, SITES, Site, Trace, synthesised};
+pub(crate) use sites::{
+    AIR_RSV, AIR_RSV_OTHERS, Like, OFF_DAY, OFF_DAY_OTHERS, PRIVATE, SCI_OFF, SCI_OFF_OTHERS, SITES, Site,
+    Trace, synthesised,
+};
 
 /// The disks that the user asks for.
 pub(crate) fn chosen(settings: &Settings) -> Result<Vec<&'static Site>, LabError> {
@@ -68,6 +72,7 @@ pub(crate) fn sample(metrics: &Metrics, block_bytes: u32) -> Sample {
         ("overwritten", metrics.dirty_overwritten()),
         ("several", metrics.purges_of_several()),
         ("purge_kb", metrics.kilobytes_per_purge(block_bytes)),
+        ("piggyback_kb", metrics.kilobytes_per_piggyback(block_bytes)),
         ("read_service_ms", milliseconds(metrics.read_service_mean())),
         ("write_service_ms", milliseconds(metrics.write_service_mean())),
         ("read_queue_ms", milliseconds(metrics.read_queueing_mean())),

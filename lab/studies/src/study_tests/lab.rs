@@ -98,7 +98,7 @@ fn what_is_wrong_with_a_point_is_told_before_all_others_are_measured() {
 
 #[test]
 fn a_reason_is_told_as_one_of_the_experiment_as_it_is() {
-    let outcomes = run("nv-piggyback", &options(1, 2, &["requests=500"])).expect("it runs");
+    let outcomes = run("nv-piggyback", &options(1, 2, &["requests=500", "disks=off-day"])).expect("it runs");
     let claims = &outcomes[0].findings.claims;
     let reasons: Vec<&str> = claims.iter().filter_map(|claim| claim.reason.as_deref()).collect();
     assert!(!reasons.is_empty(), "with so few requests much differs");
