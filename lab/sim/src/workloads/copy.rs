@@ -1,6 +1,7 @@
 //! Copying files to another directory of the same file system (Baek and Park, section IV-E, "self-copy"), and reading and
 //! writing one large file.
 
+use dcd_engine::Nanos;
 use dcd_model::ffs::Op;
 
 use super::aging::normal;
@@ -123,7 +124,8 @@ impl LargeFile {
         let (mut random, bytes, count) =
             (SimRng::new(seed), self.random_bytes, self.bytes / self.random_bytes);
         for (name, writes) in [("random read", false), ("random write", true)] {
-            host.script(vec![Op::Remount])?;
+            // What is read ahead comes to its end.
+            host.script(vec![Op::Think { time: Nanos::from_secs(5) }, Op::Remount])?;
             let request = |_| match random.below(count) * bytes {
                 offset if writes => Step::Write { slot: 0, offset, bytes },
                 offset => Step::Read { slot: 0, offset, bytes },

@@ -29,7 +29,7 @@ fn ct_random_gains_where_gaps_are_filled() {
 fn ct_bulk_is_faster_with_a_stripe_cache_and_no_slower_with_the_transform() {
     let outcome = small("ct-bulk", &["scale=64", "block-bytes=16MiB"]);
     let rows = &outcome.findings.tables[0].rows;
-    assert_eq!(rows.len(), 9);
+    assert_eq!(rows.len(), 12);
     for row in rows.iter().filter(|row| row[0].ends_with("(block)")) {
         let [pbgc, sc, ct] = [4, 5, 6].map(|index: usize| row[index].parse::<f64>().expect("a figure"));
         assert!(sc >= 0.99 * pbgc && ct >= 0.99 * sc, "{row:?}");
