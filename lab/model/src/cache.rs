@@ -118,7 +118,7 @@ pub(crate) enum Lookup {
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     shape: CacheShape,
-    /// Of all segments.
+    /// Sectors of all segments.
     sectors: u64,
     segments: Vec<Segment>,
     ahead: Option<Ahead>,

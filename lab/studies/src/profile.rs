@@ -23,7 +23,7 @@ pub(crate) struct Profile {
     counts: Counts,
     /// Requests that were last written: the start of each, and its sectors.
     written: BTreeMap<u64, u64>,
-    /// When each slot was written last.
+    /// Time at which each slot was written last.
     written_at: BTreeMap<u64, Nanos>,
     writes_in_flight: BTreeMap<RequestId, Nanos>,
     seen: SeenGeometry,

@@ -22,7 +22,7 @@ const PAPER: [(u64, f64); 5] = [(1, 65.1), (2, 56.6), (4, 43.2), (8, 27.5), (16,
 const OFF: &str = "INS, no readahead";
 const ADAPTIVE: &str = "INS, adaptive";
 
-/// How the nine streams are run: on so many segments, on an adaptive number, and on few without readahead.
+/// Ways to run the nine streams: on so many segments, on an adaptive number, and on few without readahead.
 const KINDS: [&str; 4] = ["5", "9", "adaptive", "off"];
 
 fn stream_key(kind: &str, request: u64, in_files: bool) -> String {

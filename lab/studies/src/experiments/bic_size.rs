@@ -27,7 +27,7 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
     })
 }
 
-/// What was measured, by workload, buffer cache and built-in cache.
+/// Measurements, by workload, buffer cache and built-in cache.
 struct Grid<'a> {
     samples: &'a Samples,
     names: Vec<&'a str>,
