@@ -49,7 +49,7 @@ Every claim is judged by one of these rules; no claim has a range of its own.
 | a share of a whole or a reduction, in percent | within a quarter of it, or of what is left of 100 if that is less |
 | a range | in the range, its ends widened as above, by a tenth instead of a quarter |
 | a bound (\"over\", \"under\", \"up to\", \"never\", \"less than 1/14\") | on its side |
-| \"more\", \"less\", \"better\" | on that side by all of the difference's interval (95 %, Student's t) over five seeds |
+| \"more\", \"less\", \"better\", \"effective\" | on that side by all of the difference's interval (95 %, Student's t) over five seeds |
 | \"much\", \"greatly\", \"significantly\", \"very\", \"big\", \"bad\" | a quarter beyond it; a part of a whole, at least a quarter |
 | \"slightly more\", \"marginally\" | as \"more\", and a tenth beyond it at most |
 | \"the same\", \"close\", \"level\", \"stable\", \"little\", \"small\" | within a twentieth of it, or 5 points |

@@ -107,8 +107,11 @@ impl Grid<'_> {
         let model = |size| move |name: &str, buffer| self.model(name, buffer, size);
         let falls = |name: &str, buffer| disk_miss(name, buffer, SMALL) - disk_miss(name, buffer, LARGE);
         let delta = |name: &str, buffer| gain_percent(model(SMALL)(name, buffer), model(LARGE)(name, buffer));
-        let any_size =
-            self.sizes.iter().flat_map(|&size| self.each(|name, buffer| self.gain(name, buffer, size)));
+        let any_size = self
+            .sizes
+            .iter()
+            .filter(|size| **size > SMALL)
+            .flat_map(|&size| self.each(|name, buffer| self.gain(name, buffer, size)));
         vec![
             claim("any-size").spread(&any_size.collect::<Vec<_>>()),
             claim("disk-misses").spread(&self.each(|name, buffer| disk_miss(name, buffer, SMALL))),
