@@ -9,7 +9,7 @@ BUILT ?= target/release
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help build test test-product lint fmt bench demo apps install install-dcd install-lab packages compare-md peers ublk boot deb test-deb test-container check-all soak clean
+.PHONY: help build test test-product lint fmt bench demo apps install install-dcd install-lab packages compare-md peers ublk vhost boot deb test-deb test-container check-all soak clean
 
 help:
 	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
@@ -21,9 +21,10 @@ help:
 	@echo 'make compare-md  arrays beside Linux md, under a user-mode kernel; twenty minutes'
 	@echo 'make peers     dcd beside the write caches of the kernel, in virtual time; hours, or less with SEEDS=1'
 	@echo 'make ublk      kills, restarts and upgrades below ext4 on ublk and NBD, fsx, removals, under a kernel of its own; scripts/ublk.sh has the variables'
+	@echo 'make vhost     a virtual machine over vhost-user, whose server is killed and stopped while it writes'
 	@echo 'make boot      a machine with systemd whose file system is on a stack: started, switched off, and its power cut'
 	@echo 'make test-container  the image of examples/docker, in a Docker and in a Podman of their own'
-	@echo 'make check-all  boot, ublk, a short peers, test-deb and test-container, one after the other; an hour or more'
+	@echo 'make check-all  boot, ublk, vhost, a short peers, test-deb and test-container, one after the other; an hour or more'
 	@echo 'make soak      the tests of the driver under the address sanitizer; then crashes with new seeds for HOURS=8 hours, on all processors'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   both programs, manual pages and completions, under $(PREFIX)'
@@ -65,6 +66,10 @@ peers: build
 ublk:
 	$(CARGO) build --release --locked -p dcd
 	./scripts/ublk.sh target/release/dcd
+
+vhost:
+	$(CARGO) build --release --locked -p dcd
+	./scripts/vhost.sh target/release/dcd
 
 boot:
 	$(CARGO) build --release --locked -p dcd

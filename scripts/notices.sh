@@ -2,9 +2,10 @@
 # Prints the licences of the libraries that a program contains, with the notices that these ask for.
 #
 # usage: notices.sh PACKAGE     dcd or dcd-lab
-# Of a library under MIT or another licence the text of MIT is enough.
+# Of a library under MIT or another licence the text of MIT is enough. One under Apache-2.0 may lack the text, which is the same everywhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+own=$PWD
 sources=("${CARGO_HOME:-$HOME/.cargo}"/registry/src/*)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -20,6 +21,7 @@ grep -v '(/' "$work/tree" | sort -u | while IFS='|' read -r crate licence home; 
     case $licence in *MIT*AND* | *AND*MIT*) ;; *MIT*)
         for text in "${texts[@]}"; do case $text in *MIT*) texts=("$text"); break ;; esac; done ;;
     esac
+    [ -n "${texts[*]}" ] || case $licence in *Apache-2.0*) texts=("$own/LICENSE-APACHE") ;; esac
     [ -n "${texts[*]}" ] || { echo "$crate has no text of its licence" >&2; exit 1; }
     # Libraries with the same text stand together.
     sum=$(cat "${texts[@]}" | sha256sum | cut -d ' ' -f 1)

@@ -1,12 +1,20 @@
 //! A bell between threads: an eventfd, which a ring or a poll can listen to.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// See the module's documentation.
-pub(crate) struct Bell(OwnedFd);
+pub struct Bell(OwnedFd);
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl Bell {
+    /// # Errors
+    /// If the process may open no more files.
     pub fn new() -> io::Result<Bell> {
         // SAFETY: a plain system call, whose descriptor is ours.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };

@@ -20,6 +20,7 @@ mod signals;
 pub mod tls;
 mod workers;
 
+pub use bell::Bell;
 pub use command::{ControlCommand, KernelMemory};
 pub use device::{
     Device, DeviceError, DeviceSpec, Direct, DiskWear, Failures, FileDevice, FileSpec, LoopFile, MappedRun,
@@ -27,13 +28,13 @@ pub use device::{
 };
 pub use driver::{
     CallId, ClientId, Context, Driver, DriverError, Host, OpenId, Peer, Refused, Statistics, StopOutcome,
-    UnansweredOps, UnknownPeer, way_to_io_uring,
+    UnansweredOps, UnknownPeer, process_name, process_of, way_to_io_uring,
 };
 pub use front_end::{
     Actions, Closing, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup,
     MapCall, OutputPiece, SessionFactory, Task,
 };
-pub use listen::{ListenError, SocketRights, group_number};
+pub use listen::{ListenError, ListenSocket, SocketRights, group_number};
 pub use lock_file::lock_notes;
 pub use memory::MemoryDirectory;
 pub use protect::{Protection, protect_process, run_promptly};

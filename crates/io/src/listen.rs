@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
@@ -38,6 +38,12 @@ pub struct SocketRights {
     pub mode: u32,
     /// Group of the socket, if it is not that of the process.
     pub group: Option<u32>,
+}
+
+impl Default for SocketRights {
+    fn default() -> SocketRights {
+        SocketRights::OWNER
+    }
 }
 
 impl SocketRights {
@@ -76,7 +82,7 @@ pub fn group_number(name: &str) -> io::Result<Option<u32>> {
 }
 
 /// A socket that takes connections. A unix socket's file goes away with it.
-pub(crate) struct ListenSocket {
+pub struct ListenSocket {
     fd: OwnedFd,
     file: Option<SocketFile>,
     pub address: Option<SocketAddr>,
@@ -88,6 +94,12 @@ struct SocketFile {
     inode: u64,
     /// Keeps other servers off the socket. Its file is beside that of the socket.
     _lock: LockFile,
+}
+
+impl AsFd for ListenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 fn process(pid: Option<u32>) -> String {

@@ -217,6 +217,22 @@ const TABLES: &[TableReference] = &[
                 r#""DIR""#,
                 "directory on which one image file appears; DIR-NAME for each disk after the first",
             ),
+            example(
+                "vhost-user",
+                r#""unix:PATH""#,
+                "where virtual machines connect, as QEMU's vhost-user-blk; PATH-NAME for each disk after \
+                 the first",
+            ),
+            example(
+                "vhost-user-socket-group",
+                r#""kvm""#,
+                "group whose users may connect there, as nbd-socket-group",
+            ),
+            at_start(
+                "vhost-user-socket-mode",
+                r#""0600""#,
+                "mode of that socket; \"0660\" if there is a group",
+            ),
             at_start(
                 "ublk",
                 "false",

@@ -24,7 +24,7 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Users who may connect to the unix sockets of `nbd`.
+/// Users who may connect to the unix sockets of `nbd`, or to those of `vhost-user`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
     pub mode: u32,
@@ -65,6 +65,9 @@ pub struct ServeSettings {
     pub nbd_recovery: bool,
     /// A directory on which one image file appears.
     pub fuse: Option<PathBuf>,
+    /// The socket for virtual machines. That of a disk after the first has the disk's name added.
+    pub vhost_user: Option<PathBuf>,
+    pub vhost_user_socket: SocketAccess,
     /// A block device of the kernel, /dev/ublkbN.
     pub ublk: Option<UblkNumber>,
     /// True if the ublk device outlives its server.
@@ -91,7 +94,8 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<ServeSettings, 
         };
         nbd.push(parsed.map_err(|why| fields.error(address.span, format!("\"nbd\": {why}")))?);
     }
-    let nbd_socket = socket_access(&mut fields, &nbd, nbd_allow_local_users)?;
+    let has_socket = nbd.iter().any(|address| matches!(address, Address::Unix(_)));
+    let nbd_socket = socket_access(&mut fields, &NBD_SOCKET, has_socket, nbd_allow_local_users)?;
     let nbd_name = fields.text("nbd-name")?.map_or(String::new(), |name| name.text);
     let nbd_recovery = fields.flag("nbd-recovery")?.unwrap_or(false);
     if nbd_recovery && nbd.is_empty() {
@@ -99,6 +103,19 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<ServeSettings, 
         return Err(fields.error(span, "\"nbd-recovery\" belongs to \"nbd\", which is missing"));
     }
     let fuse = fields.text("fuse")?.map(|path| dir.join(path.text));
+    let vhost_user = match fields.text("vhost-user")? {
+        None => None,
+        Some(address) => match parse_address(&address.text, dir) {
+            Ok(Address::Unix(path)) => Some(path),
+            Ok(Address::Tcp(_)) => {
+                let why =
+                    "\"vhost-user\": a machine shares its memory over a unix socket, like \"unix:disk.sock\"";
+                return Err(fields.error(address.span, why));
+            }
+            Err(why) => return Err(fields.error(address.span, format!("\"vhost-user\": {why}"))),
+        },
+    };
+    let vhost_user_socket = socket_access(&mut fields, &MACHINE_SOCKET, vhost_user.is_some(), false)?;
     let ublk = if fields.is_number("ublk") {
         let number = fields.number_in("ublk", 0..=UBLK_NUMBER_MAX)?;
         number.and_then(|number| u32::try_from(number).ok()).map(UblkNumber::Is)
@@ -138,6 +155,8 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<ServeSettings, 
         nbd_allow_local_users,
         nbd_recovery,
         fuse,
+        vhost_user,
+        vhost_user_socket,
         ublk,
         ublk_recovery,
         control,
@@ -145,19 +164,25 @@ pub(crate) fn read(mut fields: Fields<'_>, dir: &Path) -> Result<ServeSettings, 
     })
 }
 
+/// The field that has sockets, and those for their group and mode.
+type SocketFields = [&'static str; 3];
+const NBD_SOCKET: SocketFields = ["nbd", "nbd-socket-group", "nbd-socket-mode"];
+const MACHINE_SOCKET: SocketFields = ["vhost-user", "vhost-user-socket-group", "vhost-user-socket-mode"];
+
 fn socket_access(
     fields: &mut Fields<'_>,
-    nbd: &[Address],
+    names: &SocketFields,
+    has_socket: bool,
     allows_local_users: bool,
 ) -> Result<SocketAccess, StackFileError> {
-    let group = fields.text("nbd-socket-group")?;
-    let mode = fields.text("nbd-socket-mode")?;
-    let has_socket = nbd.iter().any(|address| matches!(address, Address::Unix(_)));
-    for (name, value) in [("nbd-socket-group", &group), ("nbd-socket-mode", &mode)] {
+    let [of, group_name, mode_name] = *names;
+    let group = fields.text(group_name)?;
+    let mode = fields.text(mode_name)?;
+    for (name, value) in [(group_name, &group), (mode_name, &mode)] {
         if let Some(value) = value
             && !has_socket
         {
-            let why = format!("\"{name}\" belongs to a unix: address of \"nbd\", and there is none");
+            let why = format!("\"{name}\" belongs to a unix: address of \"{of}\", and there is none");
             return Err(fields.error(value.span.clone(), why));
         }
     }
@@ -170,19 +195,22 @@ fn socket_access(
         (3..=4).contains(&value.text.len()) && value.text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
     let mode = u32::from_str_radix(&value.text, 8).ok().filter(|mode| is_octal && mode & !0o666 == 0);
     let why = match mode {
-        None => format!("\"{}\" is not a mode of reads and writes in octal digits, like \"0660\"", value.text),
+        None => {
+            format!("\"{}\" is not a mode of reads and writes in octal digits, like \"0660\"", value.text)
+        }
         Some(mode) if mode & 0o600 != 0o600 => "the owner has to read and write, as with \"0660\"".to_owned(),
         Some(mode) if mode & 0o020 == 0 && access.group.is_some() => {
-            "the group of nbd-socket-group cannot connect: that needs writes, as with \"0660\"".to_owned()
+            format!("the group of {group_name} cannot connect: that needs writes, as with \"0660\"")
         }
         Some(mode) if mode & 0o006 != 0 && !allows_local_users => {
-            "each user of this machine could read and write the disk: name a group with nbd-socket-group, or accept \
-             that with nbd-allow-local-users = true"
-                .to_owned()
+            let or = if of == "nbd" { ", or accept that with nbd-allow-local-users = true" } else { "" };
+            format!(
+                "each user of this machine could read and write the disk: name a group with {group_name}{or}"
+            )
         }
         Some(mode) => return Ok(SocketAccess { mode, ..access }),
     };
-    Err(fields.error(value.span, format!("\"nbd-socket-mode\": {why}")))
+    Err(fields.error(value.span, format!("\"{mode_name}\": {why}")))
 }
 
 /// Clients that are let in over TLS.
@@ -198,6 +226,11 @@ fn tls_clients(fields: &mut Fields<'_>) -> Result<TlsClientsSetting, StackFileEr
 }
 
 impl ServeSettings {
+    /// True if there is a way for clients to reach the disk.
+    pub fn has_front_end(&self) -> bool {
+        !self.nbd.is_empty() || self.fuse.is_some() || self.vhost_user.is_some() || self.ublk.is_some()
+    }
+
     /// The NBD address, if any, by which every user of this machine can reach the disk without the stack file allowing it.
     pub fn open_to_local_users(&self) -> Option<SocketAddr> {
         let is_open = self.nbd_tls.is_none() && !self.nbd_allow_local_users;
@@ -317,6 +350,28 @@ mod tests {
             "\"nbd-socket-group\" belongs to a unix: address",
         );
         refused("nbd-socket-mode = \"0660\"", "\"nbd-socket-mode\" belongs to a unix: address");
+    }
+
+    #[test]
+    fn virtual_machines_have_a_socket_of_their_own() {
+        let read = |lines: &str| parse(&LOGICAL.replace("nbd = \"unix:disk.sock\"", lines));
+        let serve = read("vhost-user = \"unix:vm.sock\"\nvhost-user-socket-group = \"kvm\"").unwrap().serve;
+        assert_eq!(serve.vhost_user, Some("/stacks/vm.sock".into()));
+        assert_eq!((serve.vhost_user_socket.mode, serve.nbd_socket.mode), (0o660, 0o600));
+        let refused = |lines: &str, why: &str| {
+            let error = read(lines).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        refused("vhost-user = \"tcp:1\"", "over a unix socket");
+        refused("vhost-user = \"vm.sock\"", "\"vhost-user\": \"vm.sock\" must start with unix:");
+        refused(
+            "vhost-user = \"unix:vm.sock\"\nvhost-user-socket-mode = \"0666\"",
+            "each user of this machine could read and write the disk: name a group with vhost-user-socket-group",
+        );
+        refused(
+            "fuse = \"d\"\nvhost-user-socket-mode = \"0660\"",
+            "belongs to a unix: address of \"vhost-user\"",
+        );
     }
 
     #[test]

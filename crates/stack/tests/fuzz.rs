@@ -44,6 +44,7 @@ wear-budget = "50GB/day"
 nbd = ["unix:/run/dcd/srv.sock", "tcp:10809"]
 nbd-allow-local-users = true
 nbd-recovery = true
+vhost-user = "unix:/run/dcd/vm.sock"
 control = "/run/dcd/srv.control"
 "#;
 

@@ -42,7 +42,7 @@ use crate::session::random::random_uuid;
 use crate::session::record::{
     Attachment, AttachmentState, DiskRecord, admit_attach, admit_without_record, uuid_text,
 };
-use crate::session::serving::front_ends::image_directory;
+use crate::session::serving::front_ends::own_path;
 use crate::session::site::Site;
 use crate::session::stack_text::{edit, may_edit};
 use crate::session::survey::{inspect, record, start, target};
@@ -239,7 +239,7 @@ pub fn remove(stack: &Path, name: &str) -> Result<String, Failure> {
         put(stack, |file| without(file, name))?;
         // The empty directory of its image, if it had one.
         if let Some(images) = &file.serve.fuse {
-            let _ = std::fs::remove_dir(image_directory(images, own.disk, name));
+            let _ = std::fs::remove_dir(own_path(images, own.disk, name));
         }
         return Ok(format!("\"{name}\" is a plain disk again; the server goes on with the others"));
     }

@@ -23,6 +23,7 @@ use dcd_serve::fuse::FuseError;
 use dcd_serve::metrics::MetricsFactory;
 use dcd_serve::nbd::{NbdExports, NbdFactory};
 use dcd_serve::ublk;
+use dcd_serve::vhost::VhostUserOptions;
 use dcd_stack::{
     Address, ForClients, HumanBytes, LayerKind, LayerSpec, LayerStatus, Overrun, Parts, Recording,
     SocketAccess, StackFile,
@@ -60,9 +61,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     messages::note(Priority::Notice, &format!("a server starts, version {}", crate::cli::VERSION));
     let mut site = Site::load(&args.file)?;
     site.asked.accept_damage = args.accept_damage;
-    if site.serve.nbd.is_empty() && site.serve.fuse.is_none() && site.serve.ublk.is_none() {
+    if !site.serve.has_front_end() {
         return Err(Failure::Failed(format!(
-            "{}: there is no front-end: add nbd = \"unix:PATH\", fuse = \"DIR\" or ublk = true to [serve]",
+            "{}: there is no front-end: add nbd = \"unix:PATH\", fuse = \"DIR\", vhost-user = \"unix:PATH\" or ublk = true to [serve]",
             args.file.display()
         )));
     }
@@ -80,8 +81,10 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     if site.serve.ublk.is_some() {
         ublk::available().map_err(failed)?;
     }
-    site.asked.outlive_server =
-        site.serve.nbd_recovery || (site.serve.ublk.is_some() && site.serve.ublk_recovery);
+    // A machine connects again by itself.
+    site.asked.outlive_server = site.serve.nbd_recovery
+        || site.serve.vhost_user.is_some()
+        || (site.serve.ublk.is_some() && site.serve.ublk_recovery);
     if let Some(wait) = args.wait_busy {
         wait_while_in_use(&site, Duration::from_nanos(wait.0));
     }
@@ -103,7 +106,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         site = without_caches(&site, args.force)?;
     }
     admit_non_volatile(&site, args.i_have_nvram)?;
-    admit_nbd_recovery(&site)?;
+    admit_recovery(&site)?;
     enough_memory(&site, site.memory_bytes())?;
     let mut driver = Driver::new()?;
     // Done before any thread but that of messages is started, so that the signals come to this thread.
@@ -351,17 +354,21 @@ fn build(
 /// Refuses what clients could not reach before anything is changed: a start without a device records that. The directory of the image has
 /// to exist; those of sockets are made.
 fn check_front_ends(site: &Site) -> Result<(), Failure> {
-    let rights = nbd_rights(site)?;
     let sockets = site.serve.nbd.iter().filter_map(|address| match address {
         Address::Unix(path) => Some(path),
         Address::Tcp(_) => None,
     });
-    for socket in sockets.filter(|_| rights.has_others()) {
+    let of_machines = site.serve.vhost_user.iter();
+    let checked = sockets.map(|it| (it, "nbd")).chain(of_machines.map(|it| (it, "vhost-user")));
+    for (socket, of) in checked {
+        if !socket_rights(site, of)?.has_others() {
+            continue;
+        }
         let is_private = |path: &&Path| fs::metadata(path).is_ok_and(|about| about.mode() & 0o011 == 0);
         if let Some(directory) = socket.ancestors().skip(1).find(is_private) {
             return Err(Failure::Failed(format!(
-                "{}: \"nbd-socket-group\" and \"nbd-socket-mode\" let other users in, but {} is for its owner alone: name another directory \
-                 in nbd, like unix:/run/dcd-nbd/{}, which is made so that they reach the socket",
+                "{}: \"{of}-socket-group\" and \"{of}-socket-mode\" let other users in, but {} is for its owner alone: name another directory \
+                 in {of}, like unix:/run/dcd-{of}/{}, which is made so that they reach the socket",
                 socket.display(),
                 directory.display(),
                 Path::new(socket.file_name().unwrap_or_default()).display()
@@ -377,13 +384,14 @@ fn check_front_ends(site: &Site) -> Result<(), Failure> {
     }
 }
 
-/// Returns the users who may connect to NBD sockets.
-fn nbd_rights(site: &Site) -> Result<SocketRights, Failure> {
-    let SocketAccess { mode, group } = &site.serve.nbd_socket;
+/// Returns the users who may connect to the sockets of `nbd` or `vhost-user`.
+fn socket_rights(site: &Site, of: &str) -> Result<SocketRights, Failure> {
+    let SocketAccess { mode, group } =
+        if of == "nbd" { &site.serve.nbd_socket } else { &site.serve.vhost_user_socket };
     let number = |name: &String| match group_number(name) {
         Ok(Some(number)) => Ok(number),
         Ok(None) => Err(Failure::Failed(format!(
-            "{}: \"nbd-socket-group\": this machine has no group \"{name}\": name one of \"getent group\"",
+            "{}: \"{of}-socket-group\": this machine has no group \"{name}\": name one of \"getent group\"",
             site.path.display()
         ))),
         Err(error) => Err(Failure::io(format!("looking for the group \"{name}\""), error)),
@@ -422,7 +430,7 @@ fn listen(
     };
     let exports = NbdExports::of_disks(disks.iter().map(export));
     let exports = exports.outliving(outlives(site, site.serve.nbd_recovery)).with_marks(marks);
-    let rights = nbd_rights(site)?;
+    let rights = socket_rights(site, "nbd")?;
     for address in &site.serve.nbd {
         let place = listen_at(driver, address, rights, || match (address, &tls) {
             (Address::Tcp(_), Some(tls)) => Box::new(NbdFactory::over_tls(exports.clone(), Arc::clone(tls))),
@@ -433,7 +441,14 @@ fn listen(
     let off = (!site.serve.ublk_recovery).then(|| "ublk-recovery = false".to_owned());
     let lost = off.or_else(|| lost_with_server(site));
     let ublk_outlives = outlives(site, lost.is_none());
-    let settings = FrontEndSettings { caches: caches.to_vec(), exports, promptly, ublk_outlives, lost };
+    let vhost_user = VhostUserOptions {
+        rights: socket_rights(site, "vhost-user")?,
+        outlives: outlives(site, true),
+        promptly,
+        ..VhostUserOptions::default()
+    };
+    let caches = caches.to_vec();
+    let settings = FrontEndSettings { caches, exports, promptly, ublk_outlives, vhost_user, lost };
     for (disk, name, geometry) in disks {
         let to_serve = DiskToServe { disk, name: name.to_owned(), geometry };
         let made = settings.make(site, &to_serve).map_err(Failure::Failed)?;
@@ -515,15 +530,19 @@ pub fn admit_local_users(file: &StackFile) -> Result<(), Failure> {
     ))
 }
 
-fn admit_nbd_recovery(file: &StackFile) -> Result<(), Failure> {
-    match lost_with_server(file) {
-        Some(why) if file.serve.nbd_recovery => Err(Failure::Failed(format!(
-            "{}: {why}, so answered writes are lost when the server is killed, but with nbd-recovery = true clients would go on \
-             regardless: set nbd-recovery = false, or change that layer",
-            file.path.display()
-        ))),
-        _ => Ok(()),
-    }
+/// Refuses clients that go on after a kill of the server, if that loses what it has answered.
+fn admit_recovery(file: &StackFile) -> Result<(), Failure> {
+    let Some(why) = lost_with_server(file) else { return Ok(()) };
+    let (clients, instead) = match (file.serve.nbd_recovery, &file.serve.vhost_user) {
+        (true, _) => ("with nbd-recovery = true clients", "set nbd-recovery = false"),
+        (false, Some(_)) => ("machines on vhost-user", "take vhost-user out, and let machines use nbd"),
+        (false, None) => return Ok(()),
+    };
+    Err(Failure::Failed(format!(
+        "{}: {why}, so answered writes are lost when the server is killed, but {clients} would go on regardless: {instead}, or change \
+         that layer",
+        file.path.display()
+    )))
 }
 
 /// Returns the reason if a killed server may lose answered writes: its device must then not outlive it.

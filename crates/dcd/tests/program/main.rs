@@ -36,3 +36,4 @@ mod several_live;
 mod through;
 mod top;
 mod ublk;
+mod vhost_user;

@@ -34,7 +34,7 @@ use slab::Slab;
 
 pub use disks::UnansweredOps;
 pub use host::{CallId, ClientId, Context, Host, OpenId, Refused};
-pub use peers::{Peer, UnknownPeer};
+pub use peers::{Peer, UnknownPeer, process_name, process_of};
 pub use stop::StopOutcome;
 
 use crate::backup_marks::BackupMarks;

@@ -75,9 +75,9 @@ impl Driver {
 impl Connection {
     fn user(&self) -> Lookup {
         let remote = self.remote();
-        let process = if remote.is_none() { process(self.fd()) } else { None };
+        let process = if remote.is_none() { process_of(self.fd()) } else { None };
         Box::new(move || {
-            let who = remote.or_else(|| process.map(called));
+            let who = remote.or_else(|| process.map(process_name));
             Some(who.unwrap_or_else(|| "a client".to_owned()))
         })
     }
@@ -90,7 +90,7 @@ impl Connection {
 }
 
 /// Returns the process that connected a unix socket. It may have ended and left the connection to the kernel.
-fn process(fd: BorrowedFd<'_>) -> Option<libc::pid_t> {
+pub fn process_of(fd: BorrowedFd<'_>) -> Option<libc::pid_t> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the option is one `ucred`, which lives for the call.
@@ -101,7 +101,8 @@ fn process(fd: BorrowedFd<'_>) -> Option<libc::pid_t> {
     (done == 0 && who.pid != 0).then_some(who.pid)
 }
 
-fn called(process: libc::pid_t) -> String {
+/// Names a process that connected a unix socket. Reads tables of the system, so it may block.
+pub fn process_name(process: libc::pid_t) -> String {
     if process == std::process::id() as libc::pid_t {
         // A kernel device that was reconnected by this server has its connection from this process.
         return "the kernel".to_owned();

@@ -7,3 +7,4 @@ mod fuse_image;
 mod nbd_clients;
 mod nbd_protocol;
 mod nbd_tls;
+mod vhost_user;

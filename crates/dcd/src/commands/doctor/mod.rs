@@ -95,7 +95,8 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
         })
         .collect();
     let readable = || files.iter().filter_map(|(_, file)| file.as_ref().ok());
-    let wants_device = readable().next().is_none() || readable().any(|file| file.serve.nbd.is_empty());
+    let wants_none = |file: &StackFile| !file.serve.nbd.is_empty() || file.serve.vhost_user.is_some();
+    let wants_device = readable().next().is_none() || readable().any(|file| !wants_none(file));
     let wants_ublk = readable().any(|file| file.serve.ublk.is_some());
     let mut findings = kernel::findings(&machine, wants_ublk, wants_device);
     findings.extend(fstab::findings(&machine));

@@ -92,8 +92,9 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
     let mut file = Site::from(file.clone());
     file.hold(Purpose::Look);
     let export = file.export.clone();
-    if file.serve.nbd.is_empty() && file.serve.fuse.is_none() && file.serve.ublk.is_none() {
-        return Err(Failure::Failed("there is no front-end: add nbd, fuse or ublk to [serve]".to_owned()));
+    if !file.serve.has_front_end() {
+        let why = "there is no front-end: add nbd, fuse, vhost-user or ublk to [serve]";
+        return Err(Failure::Failed(why.to_owned()));
     }
     let tls = certificates(&file)?;
     let mut told = leave_out(&mut file, &[&export])?;

@@ -4,15 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::Geometry;
-use dcd_io::FrontEnd;
+use dcd_io::{FrontEnd, ListenError};
 use dcd_serve::Outlives;
 use dcd_serve::fuse::{FuseImage, FuseOptions};
 use dcd_serve::nbd::NbdExports;
 use dcd_serve::ublk::{self, UblkDevice};
+use dcd_serve::vhost::{VhostUserDisk, VhostUserError, VhostUserOptions};
 use dcd_stack::{StackFile, UblkNumber};
 
 use crate::control::stack_name;
 use crate::nbd_device;
+use crate::session::devices::patiently;
 
 /// A disk that is served.
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub struct FrontEndSettings {
     pub promptly: bool,
     /// Answered requests that a killed server does not take with it.
     pub ublk_outlives: Outlives,
+    /// Options of vhost-user that all disks have in common.
+    pub vhost_user: VhostUserOptions,
     /// Reason why a ublk device does not outlive its server.
     pub lost: Option<String>,
 }
@@ -50,7 +54,7 @@ pub struct MadeFrontEnds {
 }
 
 impl FrontEndSettings {
-    /// Makes the image and the ublk device of a disk, where the stack file has them. May take long.
+    /// Makes the image, the socket for machines and the ublk device of a disk, where the stack file has them. May take long.
     ///
     /// # Errors
     /// In words.
@@ -59,7 +63,7 @@ impl FrontEndSettings {
         let mut made = MadeFrontEnds::default();
         if let Some(directory) = &file.serve.fuse {
             let options = FuseOptions { disk: *disk, promptly: self.promptly, ..FuseOptions::default() };
-            let directory = image_directory(directory, *disk, name);
+            let directory = own_path(directory, *disk, name);
             if *disk > 0 {
                 // The mount reports the error.
                 let _ = fs::create_dir(&directory);
@@ -70,6 +74,17 @@ impl FrontEndSettings {
             }
             made.places.push(format!("fuse {}", image.image().display()));
             made.front_ends.push(Box::new(image));
+        }
+        if let Some(socket) = &file.serve.vhost_user {
+            let socket = own_path(socket, *disk, name);
+            let serial = if *disk == 0 { file.export.clone() } else { name.clone() };
+            let options = VhostUserOptions { disk: *disk, serial, ..self.vhost_user.clone() };
+            let listening = patiently(
+                || VhostUserDisk::listen(&socket, *geometry, &options),
+                |error| matches!(error, VhostUserError::Listen(ListenError::InUse { .. })),
+            );
+            made.front_ends.push(Box::new(listening.map_err(|error| error.to_string())?));
+            made.places.push(format!("vhost-user unix:{}", socket.display()));
         }
         if let Some(number) = file.serve.ublk {
             made.front_ends.push(Box::new(self.ublk_device(file, number, to_serve)?));
@@ -112,12 +127,12 @@ impl FrontEndSettings {
     }
 }
 
-/// Returns the directory of a disk's image. That of a disk after the first is beside the directory of the first.
-pub fn image_directory(directory: &Path, disk: usize, name: &str) -> PathBuf {
+/// Returns the directory of a disk's image, or its socket. That of a disk after the first is beside that of the first.
+pub fn own_path(of_first: &Path, disk: usize, name: &str) -> PathBuf {
     if disk == 0 {
-        return directory.to_owned();
+        return of_first.to_owned();
     }
-    let mut own = directory.as_os_str().to_owned();
+    let mut own = of_first.as_os_str().to_owned();
     own.push(format!("-{name}"));
     own.into()
 }

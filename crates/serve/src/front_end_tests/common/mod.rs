@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use dcd_engine::{ErrorKind, Extent, Geometry, Io, IoError, IoResult, SectorState};
 use dcd_io::{Actions, FrontEnd, MappedRun, OutputPiece};
-use dcd_serve::fuse::FuseImage;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// A device in memory, shared by all clients.
@@ -174,14 +173,14 @@ fn send(session: &mut dyn FrontEnd, stream: &mut UnixStream, actions: &mut Actio
     Ok(())
 }
 
-/// Carries an image on a thread until it is stopped; the image is dropped there.
+/// Carries a front-end with a bell on a thread until it is stopped; the front-end is dropped there.
 pub struct SourceDriver {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl SourceDriver {
-    pub fn start(disk: &Arc<Disk>, mut source: FuseImage) -> SourceDriver {
+    pub fn start(disk: &Arc<Disk>, mut source: impl FrontEnd + Send + 'static) -> SourceDriver {
         let stop = Arc::new(AtomicBool::new(false));
         let (disk, stopped) = (Arc::clone(disk), Arc::clone(&stop));
         let thread = thread::spawn(move || {

@@ -1,0 +1,167 @@
+//! vhost-user: a disk of virtual machines. The machine's memory is shared with this process, so a request needs neither a system call of
+//! the machine nor the host's kernel.
+//!
+//! ```text
+//!  machine ─ virtqueues in its memory ─▶ thread: VirtioQueues ─ Handover, bell ─▶ driver: VhostUserDisk ─▶ root of the stack
+//!          ◀─ data, status, interrupt ─                       ◀─ answers, bell ─
+//! ```
+//!
+//! The thread reads and writes the machine's memory; the driver never waits for it. One machine at a time is connected.
+//!
+//! Requests of a queue are answered in their order, although the stack carries them out side by side. So the used index in the machine's
+//! memory tells which requests are not answered: all after it. A machine that connects to the next server has these carried out again, and
+//! nothing else has to be kept about them. (Of the protocol's own way, shared memory for requests in flight, the crate
+//! vhost-user-backend 0.24 has nothing either; and it holds a lock while it handles a message, so it is not used.)
+
+mod disk;
+mod handover;
+mod queues;
+mod request;
+mod thread;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dcd_engine::{Geometry, IoResult};
+use dcd_io::{
+    Actions, Ending, FrontEnd, FrontEndCondition, ListenError, ListenSocket, Lookup, SocketRights, Task,
+    process_name,
+};
+
+use crate::Outlives;
+use disk::VirtioDisk;
+use handover::Handover;
+use thread::MachineThread;
+
+/// Maximum wait for the end of the thread: a client may have handed over descriptors that block.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// Errors of making the front-end.
+#[derive(Debug, thiserror::Error)]
+pub enum VhostUserError {
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("vhost-user: {0}")]
+    System(#[from] io::Error),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct VhostUserOptions {
+    /// The disk of the stack.
+    pub disk: usize,
+    /// Users who may connect.
+    pub rights: SocketRights,
+    /// Answered writes that survive a kill of the server: a machine may go on with the next one.
+    pub outlives: Outlives,
+    /// Name that the machine's kernel is told (`/dev/disk/by-id/virtio-NAME`), at most 20 bytes of it.
+    pub serial: String,
+    /// True if the thread has real-time priority, where it may ([`dcd_io::run_promptly`]).
+    pub promptly: bool,
+}
+
+/// A disk that a virtual machine may connect. Dropping it disconnects the machine, and removes the socket.
+pub struct VhostUserDisk {
+    disk: usize,
+    handover: Arc<Handover>,
+    thread: Option<RunningThread>,
+}
+
+struct RunningThread {
+    handle: JoinHandle<()>,
+    /// The channel's other end goes away with the thread.
+    ended: mpsc::Receiver<()>,
+}
+
+impl VhostUserDisk {
+    /// Listens on a socket.
+    pub fn listen(
+        path: &Path,
+        geometry: Geometry,
+        options: &VhostUserOptions,
+    ) -> Result<VhostUserDisk, VhostUserError> {
+        let listener = ListenSocket::unix(path, options.rights)?;
+        rustix::io::ioctl_fionbio(&listener, true).map_err(io::Error::from)?;
+        let handover = Arc::new(Handover::new()?);
+        let disk = VirtioDisk::new(geometry, &options.serial, options.outlives == Outlives::Durable);
+        let machine = MachineThread::new(listener, disk, Arc::clone(&handover));
+        let (alive, ended) = mpsc::sync_channel(0);
+        let promptly = options.promptly;
+        let handle = std::thread::Builder::new().name("dcd-vhost".to_owned()).spawn(move || {
+            let _alive: mpsc::SyncSender<()> = alive;
+            if promptly {
+                let _ = dcd_io::run_promptly();
+            }
+            machine.run();
+        })?;
+        Ok(VhostUserDisk { disk: options.disk, handover, thread: Some(RunningThread { handle, ended }) })
+    }
+
+    /// Disconnects the machine, and returns the work that waits for the end of the thread.
+    fn stop(&mut self) -> Task {
+        self.handover.stop();
+        let thread = self.thread.take();
+        Box::new(move || {
+            let Some(RunningThread { handle, ended }) = thread else { return Ok(()) };
+            match ended.recv_timeout(END_MAX) {
+                Err(mpsc::RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+                _ => handle.join().map_err(|_| io::Error::other("the thread of vhost-user has panicked")),
+            }
+        })
+    }
+}
+
+impl FrontEnd for VhostUserDisk {
+    fn disk(&self) -> usize {
+        self.disk
+    }
+
+    /// No client tells whether it connects again, so none is said to outlive the server. Its requests are held all the same: one that
+    /// does not connect again gets no answers in any case.
+    fn condition(&self) -> FrontEndCondition {
+        FrontEndCondition {
+            is_established: true,
+            has_device: self.handover.client().is_some(),
+            holds_requests: true,
+            ..FrontEndCondition::default()
+        }
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.handover.driver_bell())
+    }
+
+    fn rang(&mut self, actions: &mut Actions) {
+        self.handover.take_requests(&mut actions.requests);
+    }
+
+    fn reply(&mut self, token: u64, result: IoResult, _actions: &mut Actions) {
+        self.handover.answer(token, result);
+    }
+
+    fn user(&self) -> Option<Lookup> {
+        let process = self.handover.client()?;
+        Some(Box::new(move || {
+            let machine = process.map_or("a virtual machine".to_owned(), process_name);
+            Some(format!("{machine}, over vhost-user"))
+        }))
+    }
+
+    fn withdraw(&mut self) -> Ending {
+        match self.handover.close() {
+            true => Ending::Remove(self.stop()),
+            false => Ending::Leave(String::new()),
+        }
+    }
+}
+
+impl Drop for VhostUserDisk {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = self.stop()();
+        }
+    }
+}
