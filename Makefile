@@ -9,7 +9,7 @@ BUILT ?= target/release
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help build test test-product lint fmt bench demo apps install install-dcd install-lab packages compare-md peers ublk vhost boot deb test-deb test-container check-all soak clean
+.PHONY: help programs build copy-dcd copy-lab test test-product lint fmt bench demo apps install install-dcd packages compare-md peers ublk vhost boot deb test-deb test-container check-all soak clean
 
 help:
 	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
@@ -31,8 +31,11 @@ help:
 	@echo 'make install-dcd   dcd alone'
 	@echo 'make deb       Debian packages of both, in target/debian; make test-deb tries them in a new Debian'
 
-build:
+# One call for both, wherever they are built: cargo builds the libraries anew for another choice of programs.
+programs:
 	$(CARGO) build --release --locked -p dcd -p dcd-lab
+
+build: programs
 	$(CARGO) build --release --locked -p dcd-crash
 
 # For tests alone: partitions, a browser that reports are shown in, and lints of scripts.
@@ -63,16 +66,13 @@ compare-md: build
 peers: build
 	./scripts/peers.sh target/release
 
-ublk:
-	$(CARGO) build --release --locked -p dcd
+ublk: programs
 	./scripts/ublk.sh target/release/dcd
 
-vhost:
-	$(CARGO) build --release --locked -p dcd
+vhost: programs
 	./scripts/vhost.sh target/release/dcd
 
-boot:
-	$(CARGO) build --release --locked -p dcd
+boot: programs
 	./scripts/boot.sh target/release/dcd
 
 # Before a release: what continuous integration does not run.
@@ -87,13 +87,16 @@ soak:
 	$(CARGO) build --release --locked -p dcd-crash
 	./scripts/soak.sh target/release/dcd-crash $(or $(HOURS),8)
 
-demo: packages build
+demo: packages programs
 	./demo/demo.sh target/release/dcd-lab
 
-install: install-dcd install-lab
+install: programs copy-dcd copy-lab
 
 install-dcd:
 	$(CARGO) build --release --locked -p dcd
+	$(MAKE) copy-dcd
+
+copy-dcd:
 	$(call install_program,dcd)
 	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in dcd@.service dcd-attach@.service; do \
@@ -105,19 +108,16 @@ install-dcd:
 	rm -f $(DESTDIR)$(PREFIX)/lib/udev/rules.d/61-dcd.rules
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/dcd packaging/prometheus/dcd.rules.yml packaging/prometheus/dcd.rules.test.yml packaging/grafana/dcd.json
 
-install-lab:
-	$(CARGO) build --release --locked -p dcd-lab
+copy-lab:
 	$(call install_program,dcd-lab)
 
-deb:
-	$(CARGO) build --release --locked -p dcd -p dcd-lab
+deb: programs
 	./scripts/deb.sh target/release target/debian dcd dcd-lab
 
 test-deb: deb
 	./scripts/deb-chroot.sh target/debian/*.deb
 
-test-container:
-	$(CARGO) build --release --locked -p dcd
+test-container: programs
 	./scripts/container.sh target/release/dcd
 
 # A program with its manual pages, completions, and the notices of the libraries in it.

@@ -129,7 +129,8 @@ impl Advised for MirrorError {
     fn advice(&self) -> Option<String> {
         let advice = match self {
             MirrorError::NoLegs(_) => {
-                "check that they are the right devices; if there never was a log, \"dcd format\" makes one"
+                "reconnect the log's devices, or correct their paths: a log that was used may have the newest data. Only if there never was one, \
+                 \"dcd format\" makes it"
             }
             MirrorError::TwoMirrors(..) => "name the right ones; nothing was changed",
             MirrorError::Twice(..) => {

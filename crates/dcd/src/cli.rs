@@ -20,12 +20,6 @@ Examples:
 
 With dcd-lab installed: dcd tune, dcd trace, dcd simulate, dcd study";
 
-const STATUS_EXAMPLES: &str = "\
-Examples:
-  dcd status
-  dcd status disk.toml
-  dcd status disk.toml --json | jq .layers";
-
 /// Version of the programs, with the commit where that was known to the build.
 pub const VERSION: &str = env!("DCD_VERSION");
 
@@ -309,7 +303,11 @@ pub struct List {
 /// Exit codes: 0 if all is well; 5 if nothing is lost, but an array is degraded, a log has failed, or dirty data cannot be written
 /// back; 4 if blocks are lost or damaged.
 #[derive(Debug, Args)]
-#[command(after_help = STATUS_EXAMPLES, after_long_help = format!("{STATUS_EXAMPLES}\n\n{STATUS_FIELDS}"))]
+#[command(after_help = "\
+Examples:
+  dcd status
+  dcd status disk.toml
+  dcd status disk.toml --json | jq .layers")]
 pub struct Status {
     /// Stack: NAME or file; or the path of the control socket; several print a line each
     #[arg(value_name = "STACK", value_parser = stack())]
@@ -320,6 +318,9 @@ pub struct Status {
     /// Reset the counters and response times
     #[arg(long, requires = "files")]
     pub reset: bool,
+    /// Print what the fields of --json mean
+    #[arg(long, exclusive = true)]
+    pub fields: bool,
 }
 
 /// Watch served stacks live; without STACK, every stack that is served

@@ -1,6 +1,7 @@
 //! Progress of writing dirty data back: bytes left, speed, and how long it will take.
 
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dcd_stack::HumanBytes;
@@ -10,10 +11,15 @@ const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
 const LOG_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Makes an interrupt print that nothing is lost, and end the process: the log is only read until all is durable on the data disk.
-pub fn say_so_when_interrupted() {
-    let told = dcd_io::on_interrupt(|| {
+/// `besides`: what else holds then.
+pub fn say_so_when_interrupted(besides: &'static str) {
+    static IS_BEGUN: AtomicBool = AtomicBool::new(false);
+    if IS_BEGUN.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let told = dcd_io::on_interrupt(move || {
         eprintln!(
-            "\ndcd: interrupted: nothing is lost. Data that is not written back yet is still in the log; the same command continues"
+            "\ndcd: interrupted: nothing is lost. Data that is not written back yet is still in the log; the same command continues{besides}"
         );
         std::process::exit(1);
     });

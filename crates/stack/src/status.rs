@@ -62,6 +62,11 @@ impl LayerStatus {
         }
     }
 
+    /// Dirty bytes without discards and zeroes, which most disks carry out much faster than they write.
+    pub fn dirty_data_bytes(&self) -> Option<u64> {
+        self.log_cache().map(|cache| cache.dirty_data_bytes).or(self.dirty_bytes())
+    }
+
     pub fn log_cache(&self) -> Option<&LogCacheStatus> {
         match self {
             LayerStatus::LogCache(cache) => Some(cache),

@@ -24,6 +24,7 @@ use crate::cli::{Create, Format};
 use crate::commands::{attach, disks, format};
 use crate::control::{self, sockets_dir, stacks_dir};
 use crate::failure::Failure;
+use crate::nbd_device::name_of;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::CacheSeen;
@@ -41,6 +42,10 @@ const ALIGN: u64 = 1 << 20;
 pub fn run(args: &Create) -> Result<(), Failure> {
     if let Some(stack) = args.log.as_deref().and_then(named_stack) {
         println!("{}", disks::add(&stack, &args.name, &args.data, args.force)?);
+        let file = StackFile::load(&stack)?;
+        if let Some(name) = control::stack_name(&stack).filter(|_| file.serve.ublk.is_some()) {
+            tell_of_fstab(&Path::new("/dev/dcd").join(name_of(&file, &name, &args.name)));
+        }
         tell_of_data(&args.data, &format!("{} --disk {}", stack.display(), args.name));
         return Ok(());
     }
@@ -178,7 +183,7 @@ fn parts(args: &Create) -> Result<String, Failure> {
             Err(Failure::refused(
                 format!("{place} has {what} on it, and its log would be written over the end of that"),
                 "put the log on another device: --log PATH. --same-disk is for a disk without data: check that it is the right one, and empty \
-                 it (blkdiscard -z), or add --force. Nothing was changed",
+                 it (blkdiscard -zf), or add --force. Nothing was changed",
             ))
         });
         Failure::of_all(std::iter::once(attached).chain(content))?;
@@ -342,10 +347,14 @@ fn tell(args: &Create, device: &Path, boot: &str) {
     let (name, node) = (&args.name, device.display());
     println!("{node} is ready; {boot}");
     println!("  mount {node} /MOUNTPOINT");
-    if device.starts_with("/dev/dcd") {
-        println!("  in /etc/fstab: {node}  /MOUNTPOINT  auto  nofail  0  2");
-    }
+    tell_of_fstab(device);
     tell_of_data(&args.data, name);
+}
+
+fn tell_of_fstab(device: &Path) {
+    if device.starts_with("/dev/dcd") {
+        println!("  in /etc/fstab: {}  /MOUNTPOINT  auto  nofail  0  2", device.display());
+    }
 }
 
 fn tell_of_data(data: &Path, removed: &str) {

@@ -52,7 +52,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     for (choice, (cache, _)) in choices.iter().zip(&looked) {
         judge_cache(choice, cache, machine::this(), &choice.site.asked)?;
     }
-    say_so_when_interrupted();
+    say_so_when_interrupted("");
     if !gone_disks.is_empty() {
         return without(args, choice, &gone_disks, &choices, &looked);
     }

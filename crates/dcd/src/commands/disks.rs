@@ -286,7 +286,11 @@ fn remove_from_served(client: &mut ControlClient, name: &str) -> Result<(), Fail
         ControlFlow::Continue(())
     });
     progress.end();
-    removed.map(drop).map_err(cut_off)
+    match removed {
+        Ok(_) => Ok(()),
+        Err(ClientError::Refused(why)) => Err(Failure::refused(why, "mend that, and repeat this command")),
+        Err(error) => Err(cut_off(error)),
+    }
 }
 
 /// True if the log has the disk: not after a removal that was cut off.

@@ -5,17 +5,21 @@
 
 use std::ops::ControlFlow;
 
+use dcd_serve::control::{ClientError, ControlClient};
+
 use crate::cli::Flush;
+use crate::commands::status::verdict::Verdict;
 use crate::control;
 use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
+use crate::session::serving::status::ServerStatus;
 
 pub fn run(args: &Flush) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
     let mut progress = Progress::new(args.quiet);
     let mut told = String::new();
     let mut first = None;
-    say_so_when_interrupted();
+    say_so_when_interrupted("");
     let result = client.call("flush", serde_json::json!({}), |seen| {
         if let Some(bytes) = seen["dirty_bytes"].as_u64() {
             // Written data counts as dirty until it is durable, which can take long.
@@ -46,8 +50,16 @@ pub fn run(args: &Flush) -> Result<(), Failure> {
         }
         Err(error) => {
             progress.end();
-            return Err(error.into());
+            return Err(match error {
+                ClientError::Refused(why) if has_lost_data(&mut client) => Failure::Damage(why),
+                error => error.into(),
+            });
         }
     }
     Ok(())
+}
+
+/// True if acknowledged data is lost or damaged, as the server's status says.
+pub fn has_lost_data(client: &mut ControlClient) -> bool {
+    ServerStatus::ask(client).is_ok_and(|status| Verdict::of(&status).health.is_damaged())
 }

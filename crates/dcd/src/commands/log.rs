@@ -193,7 +193,14 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
 
 /// Refuses a device that is too small, or whose content may not be overwritten.
 fn prepare(mirrored: &Mirrored, name: &str, mirror: &MirrorStatus, force: bool) -> Result<(), Failure> {
-    let (offline, parts) = start(mirrored.site(), &[name], Purpose::Look)?;
+    let (offline, parts) = start(mirrored.site(), &[name], Purpose::Look).map_err(|failure| match failure {
+        // The server has let go of it.
+        Failure::Busy(_) => Failure::refused(
+            format!("the device of \"{name}\" is in use, and not by this stack"),
+            "unmount what is on it, or end the program that has it open (lsblk, fuser), or name another device. Nothing was changed",
+        ),
+        other => other,
+    })?;
     let mut device = offline.part(target(&parts, name));
     let (has, needs) = (device.geometry().sectors * SECTOR_BYTES, mirror.device_bytes());
     if has < needs {

@@ -8,16 +8,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use dcd_serve::control::ControlClient;
 use dcd_serve::ublk;
-use dcd_stack::StackFile;
+use dcd_stack::{LayerStatus, StackFile};
 
 use crate::cli::{Detach, Remove, Stop};
 use crate::commands::create::{has_units, image_dir, systemctl};
+use crate::commands::status::stopped::start_command;
 use crate::commands::{attach, detach, disks, stop};
 use crate::control;
 use crate::failure::Failure;
 use crate::nbd_device::name_of;
+use crate::progress::say_so_when_interrupted;
 use crate::session::choice::CacheChoice;
+use crate::session::serving::status::ServerStatus;
 
 /// Maximum wait for the end of a loop device.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
@@ -34,6 +38,10 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     }
     let choice = CacheChoice::load(&args.file, None)?;
     let (file, name) = (&choice.site, control::stack_name(&args.file));
+    let server = control::server_of(file).ok().flatten();
+    let was_served = server.is_some();
+    server.map_or(Ok(()), |mut client| refuse_missing(&choice, &mut client))?;
+    say_so_when_interrupted(", and until then the stack is not served");
     // The kernel closes the image of a loop device some time after the device is gone.
     patiently(RELEASE_MAX, |_| file.serve.fuse.is_some(), || release(file))?;
     if file.serve.ublk.is_some() {
@@ -50,7 +58,15 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
             }
             detach::run(&detached)
         },
-    )?;
+    )
+    .inspect_err(|_| {
+        if was_served {
+            warnln!(
+                "dcd: the server was stopped for this, and the stack is not served now. It can be again: {}",
+                start_command(&args.file)
+            );
+        }
+    })?;
     let Some(name) = name else {
         println!(
             "the stack file {} is not one of {}, and stays",
@@ -74,11 +90,30 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
         let data = file.path_below(disk).unwrap_or(Path::new(disk)).display();
         let fstab = match file.serve.ublk.is_none() && file.serve.nbd.is_empty() {
             true => String::new(),
-            false => format!(", and take /dev/dcd/{} out of /etc/fstab", name_of(file, &name, disk)),
+            false => {
+                format!(", and take /dev/dcd/{} out of /etc/fstab if it is there", name_of(file, &name, disk))
+            }
         };
         println!("{data} is a plain disk again: use it itself{fstab}");
     }
     Ok(())
+}
+
+/// Refuses while a data disk is missing: the log keeps what it has for it, and the others go on being served.
+fn refuse_missing(choice: &CacheChoice, client: &mut ControlClient) -> Result<(), Failure> {
+    let status = ServerStatus::ask(client)?;
+    let disks = status.layers.values().filter_map(LayerStatus::log_cache).flat_map(|cache| &cache.disks);
+    match disks.zip(choice.disks()).find(|(disk, _)| disk.missing) {
+        None => Ok(()),
+        Some((_, name)) => Err(Failure::refused(
+            format!("data disk \"{name}\" is missing, and the log may have its newest data"),
+            format!(
+                "connect it, start the server again, and repeat this command. If it is gone for good: stop the server, then dcd detach {} --gone \
+                 {name}. Nothing was changed",
+                choice.site.path.display()
+            ),
+        )),
+    }
 }
 
 /// Repeats a step for at most `wait`, as long as its failure is one that passes. Says after a while what it waits for.

@@ -33,7 +33,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     let mut choice = CacheChoice::load(&args.file, args.layer.as_deref())?;
     let purpose = if args.list { Purpose::Look } else { Purpose::Change };
     if !args.list {
-        say_so_when_interrupted();
+        say_so_when_interrupted("");
     }
     choice.site.hold(purpose);
     choice.site.asked.take_over = args.force;

@@ -338,7 +338,9 @@ fn build(
             kind if kind.is_registered_cache() => CacheKind::WriteCache,
             _ => return None,
         };
-        Some(Cache { layer: built.parts.layers[&layer.name], name: layer.name.clone(), kind })
+        // Without its cache, a log of several legs is in the file alone.
+        let layer_index = *built.parts.layers.get(&layer.name)?;
+        Some(Cache { layer: layer_index, name: layer.name.clone(), kind })
     };
     let mut caches: Vec<Cache> = site.layers.iter().filter_map(cache).collect();
     // The host wants the upper layers first.

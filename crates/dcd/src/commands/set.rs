@@ -83,8 +83,7 @@ fn wait_for_through(client: &mut ControlClient) -> Result<(), Failure> {
             eprintln!("dcd: log cache \"{name}\": {trouble}; trying again until interrupted");
             told = trouble;
         }
-        // Zero is the display of the end.
-        progress.left(cache.dirty_bytes.max(1));
+        progress.left(cache.dirty_data_bytes);
         std::thread::sleep(INTERVAL);
     }
 }

@@ -5,12 +5,15 @@ use std::ops::ControlFlow;
 use serde_json::{Value, json};
 
 use crate::cli::Stop;
+use crate::commands::flush::has_lost_data;
 use crate::control;
 use crate::failure::Failure;
 use crate::session::record::Refusal;
 
 pub fn run(args: &Stop) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
+    // Afterwards nobody can be asked.
+    let has_lost_data = has_lost_data(&mut client);
     let ended =
         client.call("stop", json!({ "force": args.force, "for-restart": args.for_restart }), |seen| {
             if let Some(why) = seen["waiting"].as_str() {
@@ -37,6 +40,7 @@ pub fn run(args: &Stop) -> Result<(), Failure> {
         eprintln!("dcd: {left}{nothing}");
     }
     match ended["trouble"].as_str() {
+        Some(trouble) if has_lost_data => Err(Failure::Damage(trouble.to_owned())),
         Some(trouble) => Err(Failure::Failed(trouble.to_owned())),
         None => Ok(()),
     }

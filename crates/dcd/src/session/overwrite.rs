@@ -47,7 +47,7 @@ fn refusal(name: &str, device: &dyn BlockDevice, what: &str) -> Failure {
     Failure::refused(
         format!("{name} has {what} on it"),
         format!(
-            "check that it is the right device, and choose another if its content is needed. If not, empty it (a device: blkdiscard -z; a file: \
+            "check that it is the right device, and choose another if its content is needed. If not, empty it (a device: blkdiscard -zf; a file: \
              remove it), or add --force: its {size} would be overwritten"
         ),
     )

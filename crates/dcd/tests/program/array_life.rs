@@ -49,6 +49,20 @@ fn a_failed_member_is_rebuilt_on_a_spare_and_a_kill_does_not_hinder_that() {
 }
 
 #[test]
+fn a_failed_member_whose_file_is_deleted_holds_no_stop_up() {
+    let place = Place::new();
+    let (server, blocks) = full(&place, 8, &[], JOURNAL);
+    fs::rename(place.path("c.img"), place.path("c.away")).unwrap();
+    expect(&place.run("stop", &[]), 3, "what is on it is lost when the server ends");
+    expect(&array(&place, "fail", &["c"]), 0, "member 2 is no longer used");
+    expect(&place.run("stop", &[]), 0, "");
+    expect(&server.wait(), 0, "");
+    let server = place.serve();
+    read_all(&mut place.nbd(), blocks);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
 fn a_failed_member_is_replaced_by_a_new_device_while_the_array_is_served() {
     let place = Place::new();
     let (server, blocks) = full(&place, 8, &[], JOURNAL);

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use crate::common::{MIB, Place, Server, dcd, expect};
+use crate::common::{MIB, Place, Server, dcd, expect, original};
 
 /// A stack whose log is on these files, of 8 MiB each, which are made where they are missing.
 fn stack(place: &Place, legs: &[&str]) {
@@ -68,6 +68,59 @@ fn until_whole(place: &Place) {
         assert!(Instant::now() < deadline, "{:?}", log(place, "status", &[]));
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_leg_that_is_deleted_beside_a_whole_one_holds_no_stop_up() {
+    let (place, server) = two_legs();
+    write(&place, 3);
+    fs::remove_file(place.path("b.img")).unwrap();
+    expect(&place.run("stop", &[]), 0, "");
+    expect(&server.wait(), 0, "");
+    // Nothing was written back: the other leg has it.
+    assert_eq!(place.bare()[..4096], original(16 * MIB)[..4096]);
+    let server = place.serve_with(&["--degraded"]);
+    holds(&place, 3);
+    fs::remove_file(place.path("a.img")).unwrap();
+    expect(&place.run("stop", &["--for-restart"]), 3, "would not find the log");
+    expect(&place.run("stop", &[]), 0, "");
+    expect(&server.wait(), 0, "\"dcd status\" says what to do");
+    assert_eq!(place.bare()[..4096], vec![3; 4096], "all is written back before the last leg is lost");
+}
+
+#[test]
+fn a_log_of_two_legs_is_given_up_and_the_disk_served_without_it() {
+    let (place, server) = two_legs();
+    write(&place, 3);
+    expect(&place.run("flush", &[]), 0, "");
+    expect(&server.stop(), 0, "");
+    let server = place.serve_with(&["--without-cache"]);
+    holds(&place, 3);
+    expect(&server.stop(), 0, "");
+    expect(&place.run("serve", &[]), 3, "");
+    expect(&place.run("status", &[]), 1, "so a start is refused: \"dcd doctor\" says what to do");
+    // Legs that are gone: the data disk has all.
+    for leg in ["a", "b"] {
+        File::create(place.path(&format!("{leg}.img"))).unwrap().set_len(8 * MIB).unwrap();
+    }
+    let server = place.serve_with(&["--without-cache"]);
+    holds(&place, 3);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_leg_whose_device_is_in_use_elsewhere_is_refused_by_its_name() {
+    let (place, server) = two_legs();
+    stack(&place, &["a", "b", "c"]);
+    let other = Place::new();
+    let text = "export = \"data\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.data]\n";
+    let data = format!("path = \"{}\"\n", place.path("c.img").display());
+    fs::write(other.stack(), text.to_owned() + &data).unwrap();
+    let user = other.serve();
+    expect(&log(&place, "add", &["c"]), 3, "the device of \"c\" is in use, and not by this stack");
+    expect(&user.stop(), 0, "");
+    expect(&log(&place, "add", &["c"]), 0, "is a leg now");
+    expect(&server.stop(), 0, "");
 }
 
 #[test]

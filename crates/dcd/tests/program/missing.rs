@@ -76,6 +76,12 @@ fn a_start_without_a_disk_has_to_be_allowed_and_loses_nothing_of_it() {
     expect(&place.run("status", &[]), 5, "reconnect data disk \"mail\"");
     let doctor = place.run("doctor", &[]);
     expect(&doctor, doctor.status.code().unwrap(), "reconnect data disk \"mail\"");
+    // The others go on being served.
+    expect(
+        &place.run("remove", &[]),
+        3,
+        "data disk \"mail\" is missing, and the log may have its newest data",
+    );
     expect(&place.run("flush", &[]), 5, "\"mail\" is missing, and 160 KiB for it stay in the log");
     assert!(bare(&place, "home") == written(HOME, 1) && bare(&place, "pool") == written(POOL, 3));
     stops(server, &place);

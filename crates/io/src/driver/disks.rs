@@ -147,11 +147,13 @@ impl Driver {
         {
             let failures = &mut self.devices[device].failures;
             failures.no_space += u64::from(error.kind == ErrorKind::NoSpace);
-            *match kind {
-                OpKind::Read => &mut failures.reads,
-                OpKind::Write | OpKind::Discard => &mut failures.writes,
-                OpKind::Flush => &mut failures.flushes,
-            } += 1;
+            let (count, word) = match kind {
+                OpKind::Read => (&mut failures.reads, "read"),
+                OpKind::Write | OpKind::Discard => (&mut failures.writes, "write"),
+                OpKind::Flush => (&mut failures.flushes, "flush"),
+            };
+            *count += 1;
+            failures.last = Some((word, error));
         }
         self.finished.push_back((tag, result));
     }

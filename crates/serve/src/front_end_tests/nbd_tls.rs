@@ -48,11 +48,27 @@ struct Pair {
 impl Pair {
     /// In the transmission phase.
     fn connect() -> Pair {
-        let (server, client) = configs();
+        let mut pair = Pair::begin(&configs());
+        pair.establish();
+        pair
+    }
+
+    fn establish(&mut self) {
+        self.say(&option(p::OPT_GO, &[0; 6]));
+        while !self.session.condition().is_established {
+            self.deliver();
+            self.take(usize::MAX);
+        }
+        self.take(usize::MAX);
+        self.got.clear();
+    }
+
+    /// The client has asked for TLS, and has sent nothing of it.
+    fn begin((server, client): &(Arc<ServerConfig>, Arc<ClientConfig>)) -> Pair {
         let exports = NbdExports::single("disk", Geometry::plain(DISK_SECTORS), false);
-        let session = NbdFactory::over_tls(exports, server).connect();
+        let session = NbdFactory::over_tls(exports, Arc::clone(server)).connect();
         let name = ServerName::try_from("localhost").unwrap();
-        let mut client = ClientConnection::new(client, name).unwrap();
+        let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
         client.set_buffer_limit(None);
         let mut pair = Pair {
             session,
@@ -64,24 +80,11 @@ impl Pair {
             closed: false,
         };
         pair.call(|session, actions| session.start(actions));
-        let option = |number: u32, data: &[u8]| {
-            let mut bytes = p::OPTION_MAGIC.to_be_bytes().to_vec();
-            bytes.extend(number.to_be_bytes());
-            bytes.extend((data.len() as u32).to_be_bytes());
-            [bytes, data.to_vec()].concat()
-        };
         let starttls =
             [p::FLAG_C_FIXED_NEWSTYLE.to_be_bytes().to_vec(), option(p::OPT_STARTTLS, &[])].concat();
         pair.call(|session, actions| session.receive(&starttls, actions));
         // The greeting and the acknowledgement are in the clear.
         pair.outgoing.clear();
-        pair.say(&option(p::OPT_GO, &[0; 6]));
-        while !pair.session.condition().is_established {
-            pair.deliver();
-            pair.take(usize::MAX);
-        }
-        pair.take(usize::MAX);
-        pair.got.clear();
         pair
     }
 
@@ -112,10 +115,22 @@ impl Pair {
     /// The server receives what the client has sent, unless it does not listen.
     fn deliver(&mut self) {
         while self.client.wants_write() && !self.session.condition().is_saturated {
-            let mut bytes = Vec::new();
-            self.client.write_tls(&mut bytes).unwrap();
+            let bytes = self.encrypted();
             self.call(|session, actions| session.receive(&bytes, actions));
         }
+    }
+
+    fn encrypted(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.client.write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// The server receives what no client has sent so, or what follows on that. It carries out nothing.
+    fn mislead(&mut self, bytes: &[u8]) {
+        let (was_established, requests) = (self.session.condition().is_established, self.requests.len());
+        self.call(|session, actions| session.receive(bytes, actions));
+        assert!(!was_established || self.requests.len() == requests, "a damaged message was carried out");
     }
 
     /// The client takes some of the messages.
@@ -157,6 +172,13 @@ fn bytes_of(piece: &OutputPiece) -> &[u8] {
         OutputPiece::Bytes(bytes) => bytes,
         OutputPiece::Buf(buf) => buf.bytes(),
     }
+}
+
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = p::OPTION_MAGIC.to_be_bytes().to_vec();
+    bytes.extend(number.to_be_bytes());
+    bytes.extend((data.len() as u32).to_be_bytes());
+    [bytes, data.to_vec()].concat()
 }
 
 fn read(cookie: u64, offset: u64, length: u32) -> Vec<u8> {
@@ -255,4 +277,61 @@ proptest! {
             rest = &rest[16 + length..];
         }
     }
+}
+
+/// What a client does that does not keep to TLS.
+#[derive(Debug, bolero::TypeGenerator)]
+enum Misdeed {
+    /// Sends its own bytes, with one bit changed, and without the last ones.
+    Damage { at: u16, bit: u8, lost: u8 },
+    /// Sends bytes of its own making.
+    Noise(Vec<u8>),
+    /// Asks as it should, and takes some messages.
+    Ask { length: u8, take: u8 },
+}
+
+/// `call` asserts the budget at each step. A damaged message is never carried out.
+#[test]
+fn a_client_that_does_not_keep_to_tls_makes_the_server_do_nothing() {
+    let configs = std::panic::AssertUnwindSafe(configs());
+    bolero::check!().with_type().for_each(|(late, misdeeds): &(bool, Vec<Misdeed>)| {
+        let mut pair = Pair::begin(&configs);
+        if *late {
+            pair.establish();
+        }
+        let mut is_damaged = false;
+        for (cookie, misdeed) in (0..).zip(misdeeds) {
+            if !is_damaged {
+                // What the client has sent so far is good.
+                pair.deliver();
+                if pair.session.condition().is_saturated {
+                    pair.take(usize::MAX);
+                    continue;
+                }
+            }
+            let mut bytes = match misdeed {
+                Misdeed::Ask { length, take } if !is_damaged => {
+                    pair.say(&read(cookie, 0, u32::from(*length) * 512 + 512));
+                    pair.deliver();
+                    pair.answer(0);
+                    pair.take(usize::from(*take));
+                    continue;
+                }
+                Misdeed::Noise(bytes) => bytes.clone(),
+                Misdeed::Ask { .. } | Misdeed::Damage { .. } => {
+                    pair.say(&read(cookie, 0, 512));
+                    pair.encrypted()
+                }
+            };
+            if let Misdeed::Damage { at, bit, lost } = misdeed
+                && !bytes.is_empty()
+            {
+                let at = usize::from(*at) % bytes.len();
+                bytes[at] ^= 1 << (bit % 8);
+                bytes.truncate(bytes.len().saturating_sub(usize::from(*lost)).max(at + 1));
+            }
+            is_damaged |= !bytes.is_empty();
+            pair.mislead(&bytes);
+        }
+    });
 }

@@ -36,7 +36,11 @@ pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
         ];
         let mut found: Vec<Finding> = checks.into_iter().flatten().collect();
         if found.is_empty() {
-            found.push(Finding::new(Severity::Ok, about, format!("{name}: no problem found")));
+            found.push(Finding::new(
+                Severity::Ok,
+                about,
+                format!("{name}: this kind of disk, with its settings, suits its use"),
+            ));
         }
         findings.extend(found);
     }

@@ -157,7 +157,7 @@ fn absent(machine: &Machine, module: &str, about: &str, level: Severity) -> Find
         true => Finding::new(level, about, format!("the module {module} is not loaded"))
             .with(format!("modprobe {module}")),
         false => Finding::new(level, about, format!("{module} is not available in kernel {release}"))
-            .with(format!("install linux-modules-extra-{release} where there is such a package, or use a kernel with this module (ublk_drv: Linux 6.4)")),
+            .with(format!("install the package with the rest of the kernel's modules (Ubuntu: linux-modules-extra-{release}), or use a kernel with this module (ublk_drv: Linux 6.4)")),
     }
 }
 

@@ -8,7 +8,7 @@ use clap_mangen::Man as Page;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use dcd_stack::Inputs;
 
-use crate::cli::Man;
+use crate::cli::{Man, STATUS_FIELDS};
 use crate::commands::Program;
 use crate::failure::Failure;
 
@@ -104,8 +104,13 @@ impl Pages<'_> {
     fn rest(&self, command: &clap::Command) -> Roff {
         let mut page = Roff::new();
         let help = command.get_after_long_help().or_else(|| command.get_after_help());
+        let mut help = help.map(ToString::to_string).unwrap_or_default();
+        let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+        if name.strip_prefix(self.name) == Some("-status") {
+            help = format!("{help}\n\n{STATUS_FIELDS}");
+        }
         let mut has_notes = false;
-        for paragraph in help.map(ToString::to_string).unwrap_or_default().split("\n\n") {
+        for paragraph in help.split("\n\n") {
             let (first, lines) = paragraph.split_once('\n').unwrap_or((paragraph, ""));
             match first {
                 "Examples:" => examples(page.control("SH", ["EXAMPLES"]), lines),
@@ -123,7 +128,6 @@ impl Pages<'_> {
                 }
             }
         }
-        let name = command.get_display_name().unwrap_or_else(|| command.get_name());
         let words: Vec<&str> = name.strip_prefix(self.name).unwrap_or_default().split('-').collect();
         let is_program = words.len() < 2;
         let topics =

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cli::Status;
+use crate::cli::{STATUS_FIELDS, Status};
 use crate::control;
 use crate::failure::{Failure, Health};
 use crate::output::print_json;
@@ -34,6 +34,10 @@ impl<'a> StatusReport<'a> {
 }
 
 pub fn run(args: &Status) -> Result<(), Failure> {
+    if args.fields {
+        print!("{STATUS_FIELDS}");
+        return Ok(());
+    }
     match args.files.as_slice() {
         [one] => one_stack(one, args),
         files => several(control::ask_all(files, |client| ask(client, args.reset)), args),
@@ -70,7 +74,11 @@ fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status
             found.iter().map(|(status, verdict)| StatusReport::new(status, verdict)).collect();
         print_json(&reports)?;
     } else {
-        print!("{}", table(&found, &stopped(&found, &args.files)));
+        let stopped = stopped(&found, &args.files);
+        // Who may not ask does not know that none is served.
+        if failed.is_ok() || !found.is_empty() || !stopped.is_empty() {
+            print!("{}", table(&found, &stopped));
+        }
     }
     let mut health = Health::default();
     for (status, verdict) in found {
@@ -237,7 +245,7 @@ mod tests {
         ] {
             fields(&layer.to_json(), &mut known);
         }
-        let described: std::collections::BTreeSet<String> = crate::cli::STATUS_FIELDS
+        let described: std::collections::BTreeSet<String> = STATUS_FIELDS
             .lines()
             .filter_map(|line| line.strip_prefix("  "))
             .flat_map(|line| line.split("  ").next().unwrap_or("").split([',', ' ']))

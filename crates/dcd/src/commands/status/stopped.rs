@@ -28,15 +28,16 @@ impl Stopped {
     /// The columns of the table.
     pub fn row(&self) -> [String; 4] {
         let name = self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        [name, "stopped".to_owned(), self.dirty(), self.start()]
+        match self.is_abandoned() {
+            true => [name, "given up".to_owned(), self.dirty(), "dcd doctor".to_owned()],
+            false => [name, "stopped".to_owned(), self.dirty(), start_command(&self.file)],
+        }
     }
 
-    /// Returns the command that starts a server: that of systemd only where it has the units.
-    fn start(&self) -> String {
-        match stack_name(&self.file).filter(|_| has_units()) {
-            Some(name) => format!("systemctl start dcd@{name}"),
-            None => format!("dcd serve {}", self.file.display()),
-        }
+    /// True if a log failed, or its data disk was served without it: a start with it is refused.
+    fn is_abandoned(&self) -> bool {
+        let mut all = self.attachments.iter().flatten();
+        all.any(|attachment| attachment.state == AttachmentState::Abandoned)
     }
 
     fn dirty(&self) -> String {
@@ -60,10 +61,25 @@ impl Stopped {
     pub fn told(&self) -> String {
         let stack = self.file.display();
         let mut held: Vec<String> = self.attachments.iter().flatten().map(Attachment::held).collect();
+        held.sort_unstable();
         held.dedup();
         let held =
             if held.is_empty() { String::new() } else { format!(", and its log has {}", held.join(" and ")) };
-        format!("{stack}: not served{held}. Start it with: {}", self.start())
+        match self.is_abandoned() {
+            true => format!(
+                "{stack}: not served{held}. The log has failed, or its disk was served without it, so a start is refused: \"dcd doctor\" says what \
+                 to do"
+            ),
+            false => format!("{stack}: not served{held}. Start it with: {}", start_command(&self.file)),
+        }
+    }
+}
+
+/// Returns the command that starts a server: that of systemd only where it has the units.
+pub fn start_command(file: &Path) -> String {
+    match stack_name(file).filter(|_| has_units()) {
+        Some(name) => format!("systemctl start dcd@{name}"),
+        None => format!("dcd serve {}", file.display()),
     }
 }
 

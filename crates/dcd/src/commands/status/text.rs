@@ -321,6 +321,9 @@ fn devices(devices: &[DeviceStatus], text: &mut String) {
         if let Some(connection) = &device.connection {
             let _ = writeln!(text, "{:INDENT$}  {connection}", "");
         }
+        if let Some(error) = &device.last_error {
+            more(text, &format!("last error: {error}"));
+        }
         device.ssds.iter().for_each(|ssd| more(text, &ssd_words(ssd)));
     }
 }

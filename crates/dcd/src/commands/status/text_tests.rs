@@ -123,7 +123,12 @@ fn one_screen_says_it_all() {
         path: path.to_owned(),
         ..DeviceStatus::default()
     };
-    let failing = DeviceStatus { failed_reads: 3, failed_flushes: 1, ..device("data", "/dev/sdb") };
+    let failing = DeviceStatus {
+        failed_reads: 3,
+        failed_flushes: 1,
+        last_error: Some("flush: I/O error on the medium".to_owned()),
+        ..device("data", "/dev/sdb")
+    };
     status.devices = vec![device("log", "/dev/nvme0n1p3"), failing];
     let expected = "     \
 stack: /etc/dcd/disk.toml, up for 6 h
@@ -143,6 +148,7 @@ stack: /etc/dcd/disk.toml, up for 6 h
     device  state                    path
        log  ok                       /dev/nvme0n1p3
       data  errors: 3 read, 1 flush  /dev/sdb
+            last error: flush: I/O error on the medium
 ";
     assert_eq!(screen_of(&status), expected);
     assert!(verdict(&status).is_ok());

@@ -65,7 +65,7 @@ fn point(was: &ServerStatus, is: &ServerStatus, seconds: f64) -> Point {
     Point {
         read_bytes_per_second: rate(was.requests.read.bytes, is.requests.read.bytes),
         write_bytes_per_second: rate(was.requests.write.bytes, is.requests.write.bytes),
-        dirty_bytes: is.dirty_bytes,
+        dirty_bytes: is.layers.values().filter_map(LayerStatus::dirty_data_bytes).sum(),
         requests_per_second: rate(all(was), all(is)),
     }
 }

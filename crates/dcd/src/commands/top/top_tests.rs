@@ -11,7 +11,9 @@ use crate::session::serving::trend::Trend;
 
 fn status(second: u64) -> ServerStatus {
     let cache = LogCacheStatus {
-        dirty_bytes: second << 20,
+        // Discards, too, which are not shown: most disks do them at once.
+        dirty_bytes: (second << 20) + (3 << 40),
+        dirty_data_bytes: second << 20,
         used_bytes: 25 << 20,
         size_bytes: 100 << 20,
         ..LogCacheStatus::default()
@@ -32,7 +34,7 @@ fn status(second: u64) -> ServerStatus {
     let trend = Trend { clean_in_seconds: Some(90.0), full_in_seconds: Some(600.0), ..Trend::default() };
     ServerStatus {
         stack: "/etc/dcd/disk.toml".into(),
-        dirty_bytes: second << 20,
+        dirty_bytes: (second << 20) + (3 << 40),
         requests: MeterStatus { write, recent_seconds: 60.0, ..MeterStatus::default() },
         layers: [("cache".to_owned(), LayerStatus::LogCache(Box::new(cache)))].into(),
         devices: vec![device("nvme0n1p3", DeviceState::Ok), device("sdb", DeviceState::Errors)],

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use dcd_engine::layers::trace::TraceStatus;
 use dcd_engine::log_cache::{WriteRoute, WritesState};
 use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
-use dcd_engine::raid::{ArrayStatus, members_named};
+use dcd_engine::raid::{ArrayState, ArrayStatus, members_named};
 use dcd_engine::{
     ArrayCommand, CommandError, Control, DeviceIndex, LayerIndex, LayerSettings, LogCacheState,
     LogCacheStatus, Nanos, Port, Report, Seat, Stack, Target, Unfinished,
@@ -28,6 +28,7 @@ use jiff::ZonedDateTime;
 use serde_json::{Value, json};
 
 use crate::advice::{Advised, advise};
+use crate::messages::Priority;
 use crate::session::record::RecordError;
 use crate::session::running::{Note, RunningCaches, is_complete, log_failed_text};
 use crate::session::serving::metrics::openmetrics;
@@ -168,7 +169,7 @@ pub struct StackHost {
     /// Recordings that have ended early.
     ended_recordings: BTreeSet<String>,
     /// Changes to report to the administrator.
-    news: Vec<String>,
+    news: Vec<(Priority, String)>,
     /// Devices that do not answer, and all that are open, as the driver knows them.
     pub silent: Vec<SilentDevice>,
     pub devices: Vec<DeviceStatus>,
@@ -195,12 +196,14 @@ const GOOD: &str = "good";
 struct LayerCondition {
     /// State, missing members, and losses; of a log cache, also what prevents destaging.
     state: String,
+    /// Acknowledged data is lost.
+    is_loss: bool,
     advice: Vec<String>,
 }
 
 impl Default for LayerCondition {
     fn default() -> LayerCondition {
-        LayerCondition { state: GOOD.to_owned(), advice: Vec::new() }
+        LayerCondition { state: GOOD.to_owned(), is_loss: false, advice: Vec::new() }
     }
 }
 
@@ -216,7 +219,7 @@ impl LayerCondition {
         let lost = dead.into_iter().chain(lost_text(cache.lost_blocks)).chain(accepted_damage(cache));
         let wrong: Vec<String> = lost.chain(trouble).chain(flush).collect();
         let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
-        LayerCondition { state, advice }
+        LayerCondition { state, is_loss: cache.lost_blocks > 0, advice }
     }
 
     fn of_mirror(mirror: &MirrorStatus) -> LayerCondition {
@@ -228,7 +231,7 @@ impl LayerCondition {
                 leg_name(leg)
             )
         });
-        LayerCondition { state, advice: lost.collect() }
+        LayerCondition { state, is_loss: false, advice: lost.collect() }
     }
 
     fn of_array(array: &ArrayStatus) -> LayerCondition {
@@ -238,7 +241,8 @@ impl LayerCondition {
         };
         let lost = lost_text(array.blocks_lost()).map(|lost| format!(", {lost}")).unwrap_or_default();
         let advice = array.notes.iter().map(Advised::told).collect();
-        LayerCondition { state: format!("{}{without}{lost}", state_word(array)), advice }
+        let state = format!("{}{without}{lost}", state_word(array));
+        LayerCondition { state, is_loss: array.blocks_lost() > 0, advice }
     }
 }
 
@@ -289,7 +293,7 @@ impl StackHost {
     }
 
     /// Takes the changes so far.
-    pub fn take_news(&mut self) -> Vec<String> {
+    pub fn take_news(&mut self) -> Vec<(Priority, String)> {
         std::mem::take(&mut self.news)
     }
 
@@ -335,7 +339,7 @@ impl StackHost {
                 Err(why) => dcd_serve::control::error(why),
             },
             "writeback" => match self.write_back(now, stack, &body["args"]) {
-                Ok(()) => json!({ "dirty_bytes": self.dirty_bytes(now, stack) }),
+                Ok(()) => json!({ "dirty_bytes": self.dirty_data_bytes(now, stack) }),
                 Err(why) => dcd_serve::control::error(why),
             },
             "array" => match self.array_command(&body["args"], stack) {
@@ -399,7 +403,7 @@ impl StackHost {
         }
         self.file = Some(changed);
         self.hold(now, stack);
-        self.news.push(format!("settings were changed: {}", changes.join(" ")));
+        self.tell(format!("settings were changed: {}", changes.join(" ")));
         Ok(())
     }
 
@@ -540,7 +544,11 @@ impl StackHost {
 
     /// Tells the administrator of a change.
     pub fn tell(&mut self, news: String) {
-        self.news.push(news);
+        self.news.push((Priority::Notice, news));
+    }
+
+    fn warn(&mut self, news: String) {
+        self.news.push((Priority::Warning, news));
     }
 
     /// Closes a device that no layer uses any more.
@@ -667,7 +675,8 @@ impl StackHost {
             let amounts = |cache: &Cache| Amounts::of(&LayerStatus::of(stack, cache.layer, now));
             self.trends.note(now, self.caches.iter().map(amounts).collect());
         }
-        let (dirty_bytes, destaged_bytes) = (self.dirty_bytes(now, stack), self.destaged_bytes(now, stack));
+        let (dirty_bytes, destaged_bytes) =
+            (self.dirty_data_bytes(now, stack), self.destaged_bytes(now, stack));
         let Some(flushing) = &mut self.flushing else { return };
         if now < flushing.reported + PROGRESS_INTERVAL {
             return;
@@ -699,10 +708,15 @@ impl StackHost {
             };
             let kind = cache.kind.words();
             if condition.state != before.state {
-                self.news.push(format!("{kind} \"{}\": {}", cache.name, condition.state));
+                let priority = match (condition.is_loss, condition.state == GOOD) {
+                    (true, _) => Priority::Error,
+                    (false, true) => Priority::Notice,
+                    (false, false) => Priority::Warning,
+                };
+                self.news.push((priority, format!("{kind} \"{}\": {}", cache.name, condition.state)));
             }
             for advice in condition.advice.iter().filter(|advice| !before.advice.contains(advice)) {
-                self.news.push(format!("{kind} \"{}\": {advice}", cache.name));
+                self.news.push((Priority::Warning, format!("{kind} \"{}\": {advice}", cache.name)));
             }
             *before = condition;
         }
@@ -720,9 +734,9 @@ impl StackHost {
                 && self.ended_recordings.insert(name.clone())
             {
                 let recorded = sink.recorded;
-                self.news.push(format!(
+                self.news.push((Priority::Warning, format!(
                     "{why}: the recording ends here, with {recorded} requests; the server continues without it"
-                ));
+                )));
             }
         }
     }
@@ -757,7 +771,7 @@ impl StackHost {
             match noted.kind {
                 NoteKind::Legs => {
                     if let Err(error) = noted.result {
-                        self.news.push(format!(
+                        self.warn(format!(
                             "the state of the legs of \"{}\" cannot be recorded: keep the leg that is whole. {error}",
                             noted.layer
                         ));
@@ -765,7 +779,7 @@ impl StackHost {
                 }
                 NoteKind::Marks => {
                     if let Err(error) = noted.result {
-                        self.news.push(format!(
+                        self.warn(format!(
                             "after a crash nothing will tell which backup marks are lost: {error}"
                         ));
                     }
@@ -773,7 +787,7 @@ impl StackHost {
                 NoteKind::LogFailed => self.log_failure_noted(now, stack, place, noted.result),
                 NoteKind::WrittenBack => {
                     if let Err(error) = noted.result {
-                        self.news.push(format!(
+                        self.warn(format!(
                             "the data disk has everything without the log, but that cannot be recorded: {error}"
                         ));
                     }
@@ -834,6 +848,28 @@ impl StackHost {
         self.file.as_ref().is_some_and(|file| file.log_devices().iter().any(|log| log.name == device))
     }
 
+    /// True for a device that is lost when the server ends, and that nothing needs: a leg of a log beside a whole one that stays, or a member
+    /// without which a sound array runs. `lost`: the names of all that are lost.
+    pub fn is_spared(&self, device: &str, lost: &[&str], now: Nanos, stack: &Stack) -> bool {
+        self.caches.iter().any(|cache| match LayerStatus::of(stack, cache.layer, now) {
+            LayerStatus::Mirror(mirror) => {
+                let legs = self.named(cache.layer, *mirror, stack).legs;
+                let stays = |leg: &LegStatus| {
+                    leg.standing == Some(LegState::Whole)
+                        && leg.name.as_ref().is_some_and(|name| !lost.contains(&name.as_str()))
+                };
+                legs.iter().any(|leg| leg.name.as_deref() == Some(device)) && legs.iter().any(stays)
+            }
+            LayerStatus::Raid(array) => {
+                use ArrayState::{Broken, Damaged, InDoubt};
+                let name = |role: &usize| array.devices.member_names.get(*role).cloned().flatten();
+                !matches!(array.state, Broken | Damaged | InDoubt)
+                    && array.failed_members.iter().filter_map(name).any(|name| name == device)
+            }
+            _ => false,
+        })
+    }
+
     /// Writes everything back before the layers are stopped: a log is lost when the server ends.
     fn drain_before_stop(&mut self, now: Nanos, stack: &mut Stack, place: usize) {
         let Some(cache) = self.caches.get(place) else { return self.stop_from(now, stack, 0) };
@@ -873,7 +909,8 @@ impl StackHost {
             None => {
                 self.phase = HostPhase::Stopped;
                 self.left = self.disks_left(now, stack);
-                self.news.extend(self.left.iter().map(|left| format!("stopped: {left}")));
+                let left = self.left.iter().map(|left| (Priority::Warning, format!("stopped: {left}")));
+                self.news.extend(left);
             }
         }
     }
@@ -918,7 +955,7 @@ impl StackHost {
                 let dirty_bytes = self.dirty_bytes(now, stack);
                 let left = self.disks_left(now, stack);
                 if self.flushing.as_ref().is_some_and(|flushing| flushing.in_background) && !left.is_empty() {
-                    self.news.push(format!("not written back: {}", left.join("; ")));
+                    self.warn(format!("not written back: {}", left.join("; ")));
                 }
                 self.end_flush(&json!({ "dirty_bytes": dirty_bytes, "left": left }));
             }
@@ -963,7 +1000,7 @@ impl StackHost {
             self.drains_again = Some(now + DRAINS_AGAIN);
             let left = self.disks_left(now, stack);
             if !left.is_empty() && self.left != left {
-                self.news.push(format!(
+                self.warn(format!(
                     "the log is lost when this server ends, so it waits, for a day at most: {}. Reconnect or repair the disk, or move the log's \
                      file back",
                     left.join("; ")
@@ -1004,7 +1041,7 @@ impl StackHost {
             self.drain_before_stop(now, stack, place + 1);
         } else if self.flushing.as_ref().is_some_and(|flushing| flushing.cache == place) {
             if self.flushing.as_ref().is_some_and(|flushing| flushing.in_background) {
-                self.news.push(why.clone());
+                self.warn(why.clone());
             }
             self.end_flush(&dcd_serve::control::error(format!("{why}. \"dcd status\" says what to do")));
         } else {
@@ -1062,7 +1099,7 @@ impl StackHost {
                     stack.control(now, *layer, Control::Settings(Box::new(settings)));
                 }
             }
-            Err(error) => self.news.push(format!(
+            Err(error) => self.warn(format!(
                 "log cache \"{name}\": writes go through until its record can be written: {error}"
             )),
         }
@@ -1080,12 +1117,17 @@ impl StackHost {
         self.caches.iter().map(of).sum()
     }
 
-    /// Counts the bytes that log caches have destaged so far, durable or not.
+    /// Dirty bytes that have to be written: not those of discards and zeroes.
+    pub fn dirty_data_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
+        let of = |cache: &Cache| LayerStatus::of(stack, cache.layer, now).dirty_data_bytes().unwrap_or(0);
+        self.caches.iter().map(of).sum()
+    }
+
+    /// Counts the bytes of data that log caches have destaged so far, durable or not.
     fn destaged_bytes(&self, now: Nanos, stack: &Stack) -> u64 {
         let of = |cache: &Cache| {
             let status = LayerStatus::of(stack, cache.layer, now);
-            let statistics = &status.log_cache()?.statistics;
-            Some(statistics.destaged_sectors + statistics.destaged_range_sectors)
+            Some(status.log_cache()?.statistics.destaged_sectors)
         };
         self.caches.iter().filter_map(of).sum::<u64>() * dcd_engine::SECTOR_BYTES
     }

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::*;
+use crate::messages::Priority;
 use crate::session::record::{Attachment, AttachmentState, DiskRecord};
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::serving::host::{Cache, CacheKind, StackHost};
@@ -53,6 +54,7 @@ impl Layer for Told {
             },
             writes: self.writes.get(),
             dirty_bytes: *self.dirty_bytes.borrow(),
+            dirty_data_bytes: *self.dirty_bytes.borrow(),
             lost_blocks: *self.lost_blocks.borrow(),
             statistics,
             epoch: 9,
@@ -172,13 +174,14 @@ fn lost_blocks_are_told_when_they_are_lost_and_nothing_is_good_before_they_are_w
     let mut bench = bench();
     for (lost_blocks, seconds, news) in [
         (0, 0, None),
-        (2, 2, Some("log cache \"cache\": 2 blocks of 4 KiB lost")),
+        (2, 2, Some((Priority::Error, "log cache \"cache\": 2 blocks of 4 KiB lost"))),
         (2, 4, None),
-        (0, 6, Some("log cache \"cache\": good")),
+        (0, 6, Some((Priority::Notice, "log cache \"cache\": good"))),
     ] {
         *bench.lost_blocks.borrow_mut() = lost_blocks;
         bench.host.tick(Nanos::from_secs(seconds), &mut bench.stack);
-        assert_eq!(bench.host.take_news(), news.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        let news = news.map(|(priority, text): (_, &str)| (priority, text.to_owned()));
+        assert_eq!(bench.host.take_news(), news.into_iter().collect::<Vec<_>>());
     }
     let array = ArrayStatus { lost_blocks: 1, ..ArrayStatus::default() };
     assert_eq!(state_word(&array), "damaged");
@@ -290,7 +293,8 @@ fn settings_reach_the_layer_all_or_none() {
     let [Control::Settings(settings)] = told.as_slice() else { panic!("{told:?}") };
     let LayerSettings::LogCache(config) = &**settings else { panic!("{settings:?}") };
     assert_eq!((config.high_mark, config.low_mark), (80, 20));
-    assert_eq!(bench.host.take_news(), ["settings were changed: high-mark=80 low-mark=20"]);
+    let changed = "settings were changed: high-mark=80 low-mark=20".to_owned();
+    assert_eq!(bench.host.take_news(), [(Priority::Notice, changed)]);
     assert!(
         bench
             .ask("settings", json!({}))
@@ -322,7 +326,9 @@ fn rule_16_the_record_calls_the_disk_incomplete_before_writes_go_to_the_log_alon
     std::fs::write(&record, "gone").unwrap();
     assert_eq!(bench.ask("set", json!({ "changes": ["writes=back"] })), json!({}));
     assert_eq!(bench.told(), [], "writes go through");
-    assert!(bench.host.take_news().iter().any(|news| news.contains("writes go through until its record")));
+    assert!(
+        bench.host.take_news().iter().any(|(_, news)| news.contains("writes go through until its record"))
+    );
     assert_eq!(bench.tick(100), []);
     std::fs::write(&record, before).unwrap();
     assert!(matches!(bench.tick(200).as_slice(), [Control::Settings(_)]));

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use dcd_engine::{LayerIndex, Nanos, Report};
+use dcd_engine::{LayerIndex, Nanos, Report, Stack};
 use dcd_io::{
     CallId, ClientId, Context, Device, DeviceError, DeviceSpec, Driver, FileSpec, FrontEndNews, OpenId, Peer,
     Refused, Signal, StopOutcome, UnknownPeer,
@@ -16,6 +16,7 @@ use dcd_io::{
 use dcd_stack::{DeviceSource, HumanBytes};
 use serde_json::{Value, json};
 
+use crate::messages;
 use crate::session::devices::remote_spec;
 use crate::session::random::random_id;
 use crate::session::serving::backup_marks::MarkKeeper;
@@ -160,23 +161,30 @@ impl Served {
     fn begin_stop(&mut self, context: &mut Context<'_>) {
         tell_stopping();
         self.asked = Some(context.now());
-        let longest = if self.loses_log() { STOP_WITHOUT_LOG_MAX } else { STOP_MAX };
+        let longest =
+            if self.loses_log(context.now(), context.stack_mut()) { STOP_WITHOUT_LOG_MAX } else { STOP_MAX };
         if longest > STOP_MAX {
             tell_longer_stop(longest.as_secs_f64());
         }
         context.stop(longest);
     }
 
+    /// Returns the devices that are lost when the server ends, without those that nothing needs.
+    fn lost_devices(&self, now: Nanos, stack: &Stack) -> Vec<&str> {
+        let lost: Vec<&str> =
+            self.watch.removed().filter_map(|device| self.host.device_name(device)).collect();
+        lost.iter().copied().filter(|name| !self.host.is_spared(name, &lost, now, stack)).collect()
+    }
+
     /// True if the device of a log works only until the server ends.
-    fn loses_log(&self) -> bool {
-        let mut names = self.watch.removed().filter_map(|device| self.host.device_name(device));
-        names.any(|name| self.host.holds_log(name))
+    fn loses_log(&self, now: Nanos, stack: &Stack) -> bool {
+        self.lost_devices(now, stack).iter().any(|name| self.host.holds_log(name))
     }
 
     /// Describes why a stop would lose data, as a device works only until the server ends; none if it would not.
-    fn loss_by_stop(&self, for_restart: bool) -> Option<String> {
-        let mut names = self.watch.removed().filter_map(|device| self.host.device_name(device));
-        let (name, holds_log) = names.find_map(|name| {
+    fn loss_by_stop(&self, for_restart: bool, now: Nanos, stack: &Stack) -> Option<String> {
+        let lost = self.lost_devices(now, stack);
+        let (name, holds_log) = lost.into_iter().find_map(|name| {
             let holds_log = self.host.holds_log(name);
             (!holds_log || for_restart).then(|| (name.to_owned(), holds_log))
         })?;
@@ -236,7 +244,8 @@ impl Served {
                     };
                     let Asking { for_restart, .. } = self.asking.swap_remove(place);
                     let wait = peers.iter().all(|peer| peer.waits);
-                    if let Some(loss) = self.loss_by_stop(for_restart).filter(|_| self.asked.is_none()) {
+                    let loss = self.loss_by_stop(for_restart, context.now(), context.stack_mut());
+                    if let Some(loss) = loss.filter(|_| self.asked.is_none()) {
                         context.answer(call, json!({ "stopped": false, "loss": loss }), true);
                     } else if peers.is_empty() || (wait && for_restart) || self.asked.is_some() {
                         self.stop_for(call, context);
@@ -283,8 +292,8 @@ impl Served {
             return;
         }
         self.told_long = true;
-        if self.loses_log() {
-            let left = HumanBytes(self.host.dirty_bytes(context.now(), context.stack_mut()));
+        if self.loses_log(context.now(), context.stack_mut()) {
+            let left = HumanBytes(self.host.dirty_data_bytes(context.now(), context.stack_mut()));
             return self.tell_waiting(
                 context,
                 &format!(
@@ -388,8 +397,8 @@ impl Served {
 
     /// Writes news and troubles to standard error, for the administrator or the journal.
     pub fn tell(&mut self) {
-        for what in self.host.take_news() {
-            warnln!("dcd: {what}");
+        for (priority, what) in self.host.take_news() {
+            messages::tell(priority, format_args!("dcd: {what}\n"));
         }
         for what in self.host.take_troubles() {
             errorln!("dcd: {what}");
@@ -560,7 +569,7 @@ impl dcd_io::Host for Served {
     fn quiesced(&mut self, context: &mut Context<'_>) {
         self.stopping = true;
         let now = context.now();
-        let loses_log = self.loses_log();
+        let loses_log = self.loses_log(now, context.stack_mut());
         self.host.stop(now, context.stack_mut(), loses_log);
         self.after(context);
     }

@@ -102,6 +102,8 @@ pub struct DeviceStatus {
     pub failed_flushes: u64,
     /// Number of these failures that found no space below the device.
     pub failed_no_space: u64,
+    /// The last of these failures, in words.
+    pub last_error: Option<String>,
     /// State of an export's connection, in words; none for other devices.
     pub connection: Option<String>,
     /// Reason why the next start would not find it; none where it would.

@@ -60,10 +60,7 @@ impl Amounts {
             nanos_per_sector: cache.destage_nanos_per_sector,
             is_held: cache.destage_held,
         });
-        let dirty_bytes = match status.log_cache() {
-            Some(cache) => cache.dirty_data_bytes,
-            None => status.dirty_bytes().unwrap_or(0),
-        };
+        let dirty_bytes = status.dirty_data_bytes().unwrap_or(0);
         let is_failing = status.log_cache().is_some_and(|cache| cache.destage_failing);
         Amounts { dirty_bytes, is_failing, log }
     }

@@ -191,7 +191,7 @@ impl DeviceWatch {
         let silent = self.owed(driver, SILENCE);
         let status = |(index, device): (usize, &Device)| {
             let index = DeviceIndex(index);
-            let Failures { reads, writes, flushes, no_space } = device.failures();
+            let Failures { reads, writes, flushes, no_space, last } = device.failures();
             let link = device.link();
             let is_cut = link.as_ref().is_some_and(|link| link.connections == 0);
             let removed = self.places.lost.get(&index).copied();
@@ -212,6 +212,7 @@ impl DeviceWatch {
                 failed_writes: writes,
                 failed_flushes: flushes,
                 failed_no_space: no_space,
+                last_error: last.map(|(kind, error)| format!("{kind}: {error}")),
                 connection: link.map(|link| connection(&link)),
                 removed: removed.map(str::to_owned),
                 holds_log: false,
