@@ -288,7 +288,9 @@ fn remove_from_served(client: &mut ControlClient, name: &str) -> Result<(), Fail
     progress.end();
     match removed {
         Ok(_) => Ok(()),
-        Err(ClientError::Refused(why)) => Err(Failure::refused(why, "mend that, and repeat this command")),
+        Err(ClientError::Refused(why)) => {
+            Err(Failure::refused(why, "end its use, or mend what is wrong, and repeat this command"))
+        }
         Err(error) => Err(cut_off(error)),
     }
 }

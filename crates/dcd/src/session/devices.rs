@@ -59,7 +59,7 @@ pub struct Opener<'a> {
 }
 
 enum OpenedDevice {
-    Taken(FileDevice),
+    Taken(Box<FileDevice>),
     /// For looks: what is written to it stays in RAM.
     Shared(Box<dyn BlockDevice>),
 }
@@ -151,7 +151,7 @@ impl<'a> Opener<'a> {
     /// The driver of offline commands.
     pub fn into_pump(self) -> FilePump {
         let devices = self.devices.into_iter().map(|opened| match opened {
-            OpenedDevice::Taken(device) => Box::new(device) as Box<dyn BlockDevice>,
+            OpenedDevice::Taken(device) => device as Box<dyn BlockDevice>,
             OpenedDevice::Shared(device) => device,
         });
         let devices = devices.collect();
@@ -287,7 +287,8 @@ impl DeviceOpener for Opener<'_> {
             _ => {
                 let makes = self.purpose == Purpose::Create && device.is_made();
                 let held = self.held.take(device, makes).map(Ok);
-                held.unwrap_or_else(|| open(device.read_only).map(FileDevice::from)).map(OpenedDevice::Taken)
+                held.unwrap_or_else(|| open(device.read_only).map(FileDevice::from))
+                    .map(|device| OpenedDevice::Taken(Box::new(device)))
             }
         };
         let opened = opened.map_err(|error| {

@@ -94,7 +94,7 @@ fn comes_and_goes(place: &Place) {
     assert!(is_there(place, MAIL, 2));
     // A client has it.
     let client = of(place, "mail");
-    expect(&remove(place, "mail"), 1, "\"mail\" is in use: process");
+    expect(&remove(place, "mail"), 3, "\"mail\" is in use: process");
     client.disconnect().unwrap();
     expect(&remove(place, "home"), 1, "is the first disk of the log, and stays");
     expect(&remove(place, "sofa"), 1, "is no data disk of a log with several");
@@ -269,7 +269,7 @@ fn images_come_and_go_with_their_disks() {
     let file = File::options().write(true).open(&image).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 4096).unwrap();
     file.sync_all().unwrap();
-    expect(&remove(&place, "mail"), 1, "images-mail/disk.img, open once");
+    expect(&remove(&place, "mail"), 3, "images-mail/disk.img, open once");
     assert_eq!(fs::metadata(&image).unwrap().len(), 20 * MIB, "it stays");
     drop(file);
     repeated(&place, || remove(&place, "mail"), "is a plain disk again");

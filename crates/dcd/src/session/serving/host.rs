@@ -862,7 +862,8 @@ impl StackHost {
             }
             LayerStatus::Raid(array) => {
                 use ArrayState::{Broken, Damaged, InDoubt};
-                let name = |role: &usize| array.devices.member_names.get(*role).cloned().flatten();
+                let ports = &array.devices.member_ports;
+                let name = |role: &usize| self.name_below(cache.layer, *ports.get(*role)?, stack);
                 !matches!(array.state, Broken | Damaged | InDoubt)
                     && array.failed_members.iter().filter_map(name).any(|name| name == device)
             }
