@@ -273,6 +273,10 @@ impl Controller {
         let access = if self.drive.cache.any_order { Pass::ReadAnyOrder } else { Pass::Read };
         let sectors = extent.end() - from;
         let wanted = Wanted { access, arm: self.arm, lba: from, spot, sectors, at: begin, data_at: begin };
+        let ready = match self.drive.phases.awaited(sectors) {
+            1 => None,
+            awaited => Some(self.mechanics().transfer(&Wanted { sectors: awaited, ..wanted }).end),
+        };
         let passage = match &self.shingles {
             None => self.transfer(wanted),
             Some(shingles) => self.gather(wanted, &shingles.places(Extent::new(from, sectors))),
@@ -283,11 +287,12 @@ impl Controller {
             before = u64::from(passing).min(from.0);
         }
         self.cache.loaded(&self.drive.mechanics, extent, segment, before, passage.end, passage.arm);
+        let ready = ready.unwrap_or(passage.first);
         // The bus moves what there is while the rest passes under the heads.
         let phases = &self.drive.phases;
         let bus_begin = match segment {
             Some(_) => begin + phases.preparation,
-            None => phases.read_begins(begin, self.wrote_last, &passage, sectors),
+            None => phases.read_begins(begin, self.wrote_last, ready),
         };
         let bus_end = bus_begin + self.drive.bus_time(extent.sectors);
         let end = bus_end.max(passage.end + self.drive.bus_time(1)) + phases.read_completion;
@@ -332,7 +337,10 @@ impl Controller {
         let data_begins = phases.write_begins(decoded);
         let (data_at, data_end) = match access {
             Access::WriteZeroes => (begin, begin),
-            _ => (data_begins + self.bus_lead(extent), data_begins + self.drive.bus_time(extent.sectors)),
+            _ => (
+                data_begins + self.bus_lead(extent).max(self.drive.bus_time(phases.buffered(extent.sectors))),
+                data_begins + self.drive.bus_time(extent.sectors),
+            ),
         };
         let passage = self.put(extent, begin, data_at.max(decoded + phases.write_positioning_min));
         self.cache.written(extent, access == Access::Write);

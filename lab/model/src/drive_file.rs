@@ -162,6 +162,9 @@ pub(crate) struct EarlyDisconnectFile {
     pub pause_ms: f64,
     pub second_disconnect_ms: f64,
     pub seek_delay_ms: f64,
+    /// Sectors that have come before the drive begins to write.
+    #[serde(default)]
+    pub buffered_sectors: u64,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -471,6 +474,7 @@ impl BusPhasesFile {
                     early.second_disconnect_ms,
                 )?,
                 seek_delay: time("early-disconnect, seek-delay-ms", early.seek_delay_ms)?,
+                buffered: early.buffered_sectors,
             })
         };
         let (after_read, after_write) = self.read_disconnect_ms;
@@ -495,7 +499,12 @@ impl BusPhasesFile {
 impl CacheFile {
     fn read(&self) -> Result<CacheShape, DriveError> {
         check_segments(self.segments, self.segment_sectors)?;
-        between("cache, read-ahead-sectors", self.read_ahead_sectors, 0, self.segment_sectors)?;
+        let most = match self.read_ahead {
+            // The segment keeps the newest sectors.
+            ReadAhead::Track | ReadAhead::NextTrack => SEGMENT_SECTORS_MAX,
+            ReadAhead::None | ReadAhead::Segment => self.segment_sectors,
+        };
+        between("cache, read-ahead-sectors", self.read_ahead_sectors, 0, most)?;
         check_write_segments(self.write_segments, self.segments)?;
         if self.separate_write_segments {
             let most = self.segments.saturating_sub(1) as u64;

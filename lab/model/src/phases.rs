@@ -6,7 +6,6 @@
 use dcd_engine::Nanos;
 
 use crate::drive::Overhead;
-use crate::mechanics::Passage;
 
 /// A write whose drive disconnects before it takes the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +19,8 @@ pub(crate) struct EarlyDisconnect {
     pub second_disconnect: Nanos,
     /// From the command to the start of the arm.
     pub seek_delay: Nanos,
+    /// Sectors of a write that have come before the drive begins to put them on the medium.
+    pub buffered: u64,
 }
 
 /// See the module's documentation.
@@ -41,11 +42,14 @@ pub(crate) struct BusPhases {
 }
 
 impl BusPhases {
-    /// Returns the time at which the bus begins to move a read that comes from the medium; the heads were sent out at `begin`.
-    pub fn read_begins(&self, begin: Nanos, wrote_last: bool, passage: &Passage, sectors: u64) -> Nanos {
-        let wanted = ((self.high_water * sectors as f64).ceil() as u64).clamp(1, sectors);
-        let passing = passage.end.since(passage.first).0;
-        let ready = passage.first + Nanos(passing * (wanted - 1) / (sectors - 1).max(1));
+    /// Sectors of a read from the medium that are in the buffer before the bus moves the first.
+    pub fn awaited(&self, sectors: u64) -> u64 {
+        ((self.high_water * sectors as f64) as u64).clamp(1, sectors)
+    }
+
+    /// Returns the time at which the bus begins to move a read that comes from the medium; the heads were sent out at `begin`, and
+    /// the awaited sectors were in the buffer at `ready`.
+    pub fn read_begins(&self, begin: Nanos, wrote_last: bool, ready: Nanos) -> Nanos {
         ready.max(begin + self.read_disconnect.after(wrote_last)) + self.reselect + self.preparation
     }
 
@@ -60,6 +64,11 @@ impl BusPhases {
             Nanos((early.disconnect + early.pause + self.reselect).since(early.seek_delay).0)
         });
         decoded + before + self.preparation
+    }
+
+    /// Sectors of a write that come before the first goes to the medium.
+    pub fn buffered(&self, sectors: u64) -> u64 {
+        self.early.map_or(0, |early| early.buffered.min(sectors))
     }
 
     /// Returns the time at which a write is answered that was on the medium at `end`, and whose data had come at `data_end`.

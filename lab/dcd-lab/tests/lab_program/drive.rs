@@ -70,17 +70,21 @@ fn a_drive_is_as_good_as_its_distribution_of_response_times() {
     let (trace, page) = (place.path("measured.trace"), place.path("plot.html"));
     std::fs::write(&trace, measured_trace("barracuda-1996", 500)).unwrap();
     let (trace, page) = (trace.to_str().unwrap(), page.to_str().unwrap());
-    let demerit = |args: &[&str]| {
+    let validated = |args: &[&str]| {
         let output = run(&[&["validate", "--json"], args].concat());
         expect(&output, 0, "demerit_ms");
         let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&result["requests"], &result["reads"]), (&500.into(), &400.into()));
-        result["demerit_ms"].as_f64().unwrap()
+        ["demerit_ms", "demerit_read_ms", "demerit_write_ms"].map(|what| result[what].as_f64().unwrap())
     };
+    let demerit = |args: &[&str]| validated(args)[0];
     // The trace has its times in thousandths of a microsecond.
     assert!(demerit(&["barracuda-1996", trace, "--plots", page]) < 0.001);
     assert!(demerit(&["barracuda-1996", trace, "--read-ahead", "none"]) > 0.01);
     assert!(demerit(&["barracuda-1996", trace, "--write-cache", "off"]) > 0.1);
+    // One request in five is a write.
+    let [pooled, reads, writes] = validated(&["barracuda-1996", trace, "--write-cache", "off"]);
+    assert!(writes > 1.5 * pooled && reads < pooled, "{pooled} {reads} {writes}");
     assert!(demerit(&["barracuda-1996", trace, "--bus", "1000000"]) > 1.0);
     assert!(demerit(&["atlas-10k", trace]) > 1.0);
     let shown = run(&["validate", "barracuda-1996", trace]);

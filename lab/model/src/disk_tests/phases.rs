@@ -32,6 +32,9 @@ fn a_read_waits_for_the_bus_from_the_water_mark_on() {
         took(&format!("{phases}high-water-mark = 0.5\n"), Access::Read),
         plain - 0.01 - 0.4 + 0.5 + 0.08 + 0.2,
     );
+    // A part of a sector is none: 2.8 of 8 are two, as 2 are.
+    let at = |mark: f64| took(&format!("{phases}high-water-mark = {mark}\n"), Access::Read);
+    close(at(0.35), at(0.25));
     // Giving up the bus is over before the arm is there, or else it counts.
     close(took("[bus-phases]\nread-disconnect-ms = [0.5, 100.0]\n", Access::Read), plain);
     assert!(took("[bus-phases]\nread-disconnect-ms = [100.0, 0.5]\n", Access::Read) > 100.0);
@@ -50,6 +53,13 @@ fn a_write_takes_the_bus_again_when_it_is_on_the_medium() {
     // A revolution is lost where the data comes too late.
     let late = early.replace("pause-ms = 0.1", "pause-ms = 9.0");
     close(took(&late, Access::Write), plain + 10.0);
+    // It is lost more often where more of the data has to come first.
+    let lost = |more: &str| {
+        let pauses =
+            (0..200).map(|n| early.replace("pause-ms = 0.1", &format!("pause-ms = {}", 0.05 * f64::from(n))));
+        pauses.filter(|early| took(&format!("{early}{more}"), Access::Write) > plain + 5.0).count()
+    };
+    assert!((lost("") + 1..lost("") + 3).contains(&lost("buffered-sectors = 10\n")), "{}", lost(""));
     assert!(took("[bus-phases]\nwrite-positioning-min-ms = 100.0\n", Access::Write) > 100.0);
 }
 

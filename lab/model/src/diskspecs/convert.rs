@@ -40,6 +40,10 @@ const FIXED: [(&str, f64); 12] = [
     ("Percent error in rpms", 0.0),
 ];
 
+/// DiskSim has drives that disconnect early wait for so many sectors of a write, and no parameter for it. (It has 15 for a write of
+/// 45 and more, for which the data has to come earlier anyhow.)
+const BUFFERED_SECTORS: u64 = 10;
+
 pub(super) fn convert(
     blocks: &[SpecBlock],
     source: &str,
@@ -225,6 +229,7 @@ fn phases(disk: &mut Fields<'_>) -> Result<Option<BusPhasesFile>, ImportError> {
         pause_ms: ms("Extradisc inter-disconnect delay")?,
         second_disconnect_ms: ms("Extradisc 2nd disconnect overhead")?,
         seek_delay_ms: ms("Extradisc seek delta")?,
+        buffered_sectors: BUFFERED_SECTORS,
     };
     if disk.is_set("Extra write disconnect")? && !connected {
         file.early_disconnect = Some(early);
@@ -256,8 +261,17 @@ fn buffer(disk: &mut Fields<'_>, file: &mut DriveFile, notes: &mut Vec<String>) 
     let mut write_segments = (disk.count("Maximum number of write segments")? as usize).min(segments);
     let mut separate = disk.is_set("Use separate write segment")?;
     let read_ahead = read_ahead(disk, notes)?;
-    let read_ahead_sectors = u64::from(disk.count("Maximum read-ahead (blks)")?).min(segment_sectors);
-    let keep_requested = !disk.is_set("Read-ahead over requested")?;
+    let over_requested = disk.is_set("Read-ahead over requested")?;
+    let most = u64::from(disk.count("Maximum read-ahead (blks)")?);
+    // DiskSim looks at "over requested" only if there is no maximum, and at neither if it reads to the end of a track.
+    let (read_ahead_sectors, keep_requested) = match (read_ahead, most) {
+        (ReadAhead::NextTrack, _) => {
+            let longest = file.zones.iter().map(|zone| u64::from(zone.1)).max();
+            (2 * longest.unwrap_or(0), false)
+        }
+        (_, 0) => (segment_sectors, !over_requested),
+        _ => (most.min(segment_sectors), false),
+    };
     let resume_on_hit = disk.is_set("Read-ahead on idle hit")?;
     let keep_passing_sectors = disk.is_set("Read any free blocks")?;
     let zero_latency_reads = disk.is_set("Immediate buffer read")?;

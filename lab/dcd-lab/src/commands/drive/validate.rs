@@ -92,6 +92,9 @@ struct Comparison {
     requests: usize,
     reads: usize,
     demerit_ms: f64,
+    /// Of reads and of writes alone; nothing where there are none. Errors of the two can cancel out in `demerit_ms`.
+    demerit_read_ms: Option<f64>,
+    demerit_write_ms: Option<f64>,
     /// A twentieth of a revolution, and the requests whose two times differ by less.
     close_ms: f64,
     close: usize,
@@ -109,11 +112,19 @@ impl Comparison {
         let mean = |total: Nanos| total.as_millis_f64() / trace.len() as f64;
         let close = Nanos(drive.revolution().0 / CLOSE_PART);
         let pairs = real.iter().zip(&replay.responses);
+        let demerit_of = |writes: bool| {
+            let requests = trace.iter().zip(&replay.responses).filter(|(request, _)| request.write == writes);
+            let (real, model): (Vec<Nanos>, Vec<Nanos>) =
+                requests.map(|(r, &time)| (r.response, time)).unzip();
+            (!real.is_empty()).then(|| measured::demerit_ms(&real, &model))
+        };
         Comparison {
             drive: drive.name().to_owned(),
             requests: trace.len(),
             reads: replay.reads,
             demerit_ms: measured::demerit_ms(&real, &replay.responses),
+            demerit_read_ms: demerit_of(false),
+            demerit_write_ms: demerit_of(true),
             close_ms: close.as_millis_f64(),
             close: pairs.filter(|(real, model)| real.0.abs_diff(model.0) < close.0).count(),
             measured: ValidatedTimes::new(trace, &real),
@@ -144,13 +155,16 @@ impl Comparison {
             let what = if real.0 < 100.0 { format!("{:.0} % within", real.0) } else { "longest".to_owned() };
             row(&what, real.1, model.1);
         }
+        let alone = |demerit: Option<f64>| demerit.map_or("-".to_owned(), |ms| format!("{ms:.3} ms"));
         writeln!(
             text,
-            "demerit figure {:.3} ms, {:.1} % of the measured mean\n{:.1} % of the requests took as long as measured to {:.3} ms, a \
+            "demerit figure {:.3} ms, {:.1} % of the measured mean; of reads alone {}, of writes {}\n{:.1} % of the requests took as long as measured to {:.3} ms, a \
              twentieth of a revolution\nthe model: {:.1} % of the reads from its buffer; mean seek \
              {:.3} ms, rotation {:.3} ms, transfer {:.3} ms",
             self.demerit_ms,
             self.share(),
+            alone(self.demerit_read_ms),
+            alone(self.demerit_write_ms),
             100.0 * self.close as f64 / self.requests as f64,
             self.close_ms,
             100.0 * self.model_read_hits as f64 / self.reads.max(1) as f64,
