@@ -8,7 +8,7 @@ use dcd_trace::{DeviceId, OverwriteDistances, ReadTrace, RecordOp, TraceError};
 
 use crate::failure::Failure;
 
-/// 24 bytes each: 0.5 GB. A longer trace says no more about a cache than a part of it.
+/// 32 bytes each: 0.6 GB. A longer trace says no more about a cache than a part of it.
 const REQUESTS_MAX: usize = 20_000_000;
 /// The blocks that the one pass over the trace follows, at most.
 const BLOCKS_FOLLOWED: u64 = 1 << 22;
@@ -32,6 +32,8 @@ pub struct Request {
     pub writes: bool,
     /// A write that must be durable when it is answered.
     pub fua: bool,
+    /// Nanoseconds until the answer in the trace; 0: unknown.
+    pub took: u64,
 }
 
 impl Request {
@@ -154,6 +156,7 @@ fn load(reader: &mut dyn ReadTrace, device: Option<u32>, block_bytes: u32) -> Re
             sectors,
             writes: record.op == RecordOp::Write,
             fua: record.fua,
+            took: record.response.map_or(0, |response| response.0),
         };
         of_it.requests.push(request.in_blocks(block));
     }

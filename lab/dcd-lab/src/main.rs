@@ -15,12 +15,12 @@ mod demo;
 #[cfg(test)]
 mod documented_tests;
 mod failure;
+mod generated;
 mod jobs;
 mod load;
 mod simulate;
 mod tune;
 mod virtual_run;
-mod workload;
 
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
-//! Runs a stack file in virtual time: simulated devices in place of the real ones. The requests are a generated stream of
-//! one client that waits for each answer before it sends the next, or come each at its time.
+//! Runs a stack file in virtual time: simulated devices in place of the real ones. Requests come from clients that wait for
+//! answers, or each at its time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::Path;
@@ -11,7 +11,7 @@ use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::raid::create;
 use dcd_engine::raid::offline::make_spare;
 use dcd_engine::{
-    BlockDevice, Control, DeviceIndex, Geometry, Io, IoError, LayerIndex, Nanos, Pump, Report, RequestId,
+    BlockDevice, Control, DeviceIndex, Durability, Geometry, Io, LayerIndex, Nanos, Pump, Report, RequestId,
     SECTOR_BYTES, Stack,
 };
 use dcd_sim::{Offline, SparseDisk};
@@ -22,7 +22,8 @@ use dcd_stack::{
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::workload::{Step, Stream};
+use crate::generated::{Clients, Step};
+use crate::load::Request;
 use dcd_cli::Advised;
 use dcd_cli::memory::enough_memory;
 
@@ -44,7 +45,10 @@ pub struct Asked {
     /// Place in the order of arrival.
     pub number: usize,
     pub kind: Kind,
+    pub lba: u64,
     pub bytes: u64,
+    /// A write that must be durable when it is answered.
+    pub durable: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +68,9 @@ impl Asked {
             }
             Io::Flush => Kind::Flush,
         };
-        let bytes = io.extent().map_or(0, |extent| extent.sectors * SECTOR_BYTES);
-        Asked { number: 0, kind, bytes }
+        let (lba, sectors) = io.extent().map_or((0, 0), |extent| (extent.start.0, extent.sectors));
+        let durable = matches!(io, Io::Write { durability: Durability::Durable, .. });
+        Asked { number: 0, kind, lba, bytes: sectors * SECTOR_BYTES, durable }
     }
 }
 
@@ -238,6 +243,10 @@ fn make_array(
     Ok(kept)
 }
 
+/// Requests that are not answered, with their arrivals.
+#[derive(Default)]
+struct Running(BTreeMap<u64, (Nanos, Asked)>);
+
 /// A stack in virtual time.
 pub struct VirtualRun {
     stack: Stack,
@@ -285,72 +294,107 @@ impl VirtualRun {
         self.driver.now()
     }
 
-    /// Lets a client carry out so many steps, one after the other.
-    pub fn run(&mut self, stream: &mut Stream, steps: u64, watch: &mut impl Watch) -> Result<(), Failure> {
+    /// Lets clients send their requests, each after an answer, until they send no more.
+    pub fn run(&mut self, clients: &mut dyn Clients, watch: &mut impl Watch) -> Result<(), Failure> {
+        let mut running = Running::default();
+        let mut thinking: BTreeMap<u64, Step> = BTreeMap::new();
+        let mut tags = BTreeMap::new();
+        let mut next = VecDeque::new();
+        let mut count = 0;
+        self.driver.hash_no_payloads();
         self.begin_to_look(watch);
-        for number in 0..steps {
-            let Step { pause, io } = stream.next_step();
-            if pause > Nanos::ZERO {
-                let alarm = self.next_id;
-                self.next_id += 1;
-                self.driver.set_alarm(self.driver.now() + pause, alarm);
-                while self.step(watch, 0) != DriverProgress::Alarm(alarm) {}
+        clients.after(None, &mut next);
+        loop {
+            while let Some(step) = next.pop_front() {
+                let id = self.next_id;
+                if step.pause > Nanos::ZERO {
+                    self.next_id += 1;
+                    self.driver.set_alarm(self.driver.now() + step.pause, id);
+                    thinking.insert(id, Step { pause: Nanos::ZERO, ..step });
+                } else {
+                    tags.insert(id, step.tag);
+                    self.ask(count, self.whole_blocks(step.request), &mut running, watch);
+                    count += 1;
+                }
             }
-            let asked = Asked { number: number as usize, ..Asked::of(&io) };
-            let what = dcd_crash::describe(&io);
-            let began = self.driver.now();
-            watch.asked(0, || self.state(0));
-            self.request_watched(io, watch).map_err(|e| Failure::Failed(format!("{what} failed: {e}")))?;
-            watch.answered(&asked, self.driver.now(), self.driver.now().since(began));
+            for id in self.take_replies(&mut running, watch)? {
+                clients.after(tags.remove(&id), &mut next);
+            }
+            if !next.is_empty() {
+                continue;
+            }
+            if running.0.is_empty() && thinking.is_empty() {
+                return Ok(());
+            }
+            match self.step(watch, running.0.len()) {
+                DriverProgress::Alarm(id) => next.extend(thinking.remove(&id)),
+                progress => {
+                    let oldest = running.0.values().next().map(|(asked_at, _)| *asked_at);
+                    let waited = oldest.map_or(Nanos::ZERO, |at| self.driver.now().since(at));
+                    assert!(
+                        progress != DriverProgress::Idle && waited < REQUEST_MAX,
+                        "the request is never answered"
+                    );
+                }
+            }
         }
-        Ok(())
     }
 
     /// Lets each request come at its time after now, whether those before it have been answered or not, and waits until all
     /// are.
     pub fn replay(
         &mut self,
-        requests: impl Iterator<Item = (Nanos, Io)>,
+        requests: impl Iterator<Item = Request>,
         watch: &mut impl Watch,
     ) -> Result<(), Failure> {
         let begin = self.driver.now();
-        let first = self.next_id;
-        let mut outstanding = BTreeMap::new();
+        let mut running = Running::default();
         // They have none.
         self.driver.hash_no_payloads();
         self.begin_to_look(watch);
-        for (at, io) in requests {
+        for (request, number) in requests.zip(0..) {
+            // The request will have this one.
             let id = self.next_id;
-            self.next_id += 1;
-            self.driver.set_alarm(begin + at, id);
-            while self.step(watch, outstanding.len()) != DriverProgress::Alarm(id) {
-                self.take_replies(&mut outstanding, first, watch)?;
+            self.driver.set_alarm(begin + request.at, id);
+            while self.step(watch, running.0.len()) != DriverProgress::Alarm(id) {
+                self.take_replies(&mut running, watch)?;
             }
-            let asked = Asked { number: (id - first) as usize, ..Asked::of(&io) };
-            watch.asked(outstanding.len(), || self.state(outstanding.len()));
-            outstanding.insert(id, (self.driver.now(), asked));
-            self.driver.request(&mut self.stack, RequestId(id), io);
+            self.ask(number, self.whole_blocks(request), &mut running, watch);
         }
-        while !outstanding.is_empty() {
-            let progress = self.step(watch, outstanding.len());
-            assert!(progress != DriverProgress::Idle, "{} requests are never answered", outstanding.len());
-            self.take_replies(&mut outstanding, first, watch)?;
+        while !running.0.is_empty() {
+            let progress = self.step(watch, running.0.len());
+            let left = running.0.len();
+            assert!(progress != DriverProgress::Idle, "{left} requests are never answered");
+            self.take_replies(&mut running, watch)?;
         }
         Ok(())
     }
 
-    fn take_replies(
-        &mut self,
-        outstanding: &mut BTreeMap<u64, (Nanos, Asked)>,
-        first: u64,
-        watch: &mut impl Watch,
-    ) -> Result<(), Failure> {
+    /// The request in whole blocks of the stack.
+    fn whole_blocks(&self, request: Request) -> Io {
+        request.in_blocks(u64::from(self.geometry().logical_block_bytes) / SECTOR_BYTES).io()
+    }
+
+    fn ask(&mut self, number: usize, io: Io, running: &mut Running, watch: &mut impl Watch) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let asked = Asked { number, ..Asked::of(&io) };
+        let waiting = running.0.len();
+        watch.asked(waiting, || self.state(waiting));
+        running.0.insert(id, (self.driver.now(), asked));
+        self.driver.request(&mut self.stack, RequestId(id), io);
+    }
+
+    /// Returns the numbers of the requests that were answered.
+    fn take_replies(&mut self, running: &mut Running, watch: &mut impl Watch) -> Result<Vec<u64>, Failure> {
+        let mut answered = Vec::new();
         while let Some((RequestId(id), result)) = self.driver.take_reply() {
-            let (arrived, asked) = outstanding.remove(&id).expect("what is answered was asked");
-            result.status.map_err(|e| Failure::Failed(format!("request {}: {e}", id - first + 1)))?;
+            let (arrived, asked) = running.0.remove(&id).expect("what is answered was asked");
+            result.status.map_err(|e| Failure::Failed(format!("request {}: {e}", asked.number + 1)))?;
             watch.answered(&asked, self.driver.now(), self.driver.now().since(arrived));
+            answered.push(id);
         }
-        Ok(())
+        Ok(answered)
     }
 
     fn begin_to_look(&mut self, watch: &impl Watch) {
@@ -416,25 +460,6 @@ impl VirtualRun {
             }
         }
         Ok(())
-    }
-
-    fn request_watched(&mut self, io: Io, watch: &mut impl Watch) -> Result<(), IoError> {
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        self.driver.request(&mut self.stack, id, io);
-        let begin = self.driver.now();
-        loop {
-            if let Some((answered, result)) = self.driver.take_reply() {
-                assert_eq!(answered, id, "one request is out");
-                return result.status;
-            }
-            let progress = self.step(watch, 1);
-            let waited = self.driver.now().since(begin);
-            assert!(
-                progress != DriverProgress::Idle && waited < REQUEST_MAX,
-                "the request is never answered"
-            );
-        }
     }
 
     /// The state of every layer, the response times, and what makes two runs comparable.

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 extern crate self as dcd_sim;
+mod interval;
 mod offline;
 mod sparse;
 #[cfg(test)]
@@ -9,5 +10,6 @@ mod tool_tests;
 
 pub mod workloads;
 
+pub use interval::interval;
 pub use offline::{Offline, OfflinePart};
 pub use sparse::SparseDisk;

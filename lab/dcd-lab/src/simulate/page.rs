@@ -25,7 +25,7 @@ pub fn page(report: &Report<'_>) -> String {
         body += &figure(plot);
     }
     body += "<ul>\n";
-    for line in report.ran.iter().map(|ran| report.end(ran)).chain(report.load.notes().iter().cloned()) {
+    for line in report.lines().into_iter().chain(report.load.notes().iter().cloned()) {
         body += &format!("<li>{}</li>\n", escaped(&line));
     }
     body += "</ul>\n";

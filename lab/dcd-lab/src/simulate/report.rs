@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::load::Load;
 use super::run::{Ran, SimulatedTimes};
+use dcd_sim::interval;
 
 /// Minimum width of the stacks' names in the table.
 const NAME_WIDTH: usize = 12;
@@ -23,10 +24,19 @@ const COLUMNS: [(&str, usize); 9] = [
     ("max", 10),
 ];
 
+/// The times of one kind of request.
+type TimesOf = fn(&Ran) -> &SimulatedTimes;
+
+/// Kinds of requests.
+const KINDS: [(&str, TimesOf); 3] =
+    [("writes", |ran| &ran.writes), ("reads", |ran| &ran.reads), ("flushes", |ran| &ran.flushes)];
+
 pub struct Report<'a> {
     pub load: &'a Load,
     pub seed: u64,
     pub ran: &'a [Ran],
+    /// Runs of each stack with the seeds after the first; `ran` has that one.
+    pub others: &'a [Vec<Ran>],
 }
 
 /// A trace of a week has few requests a second.
@@ -53,17 +63,35 @@ fn numbers(times: &SimulatedTimes) -> [String; 9] {
 impl Report<'_> {
     /// The kinds of requests that there are, and their times in each stack.
     pub fn kinds(&self) -> Vec<(&'static str, Vec<&SimulatedTimes>)> {
-        let of = |pick: fn(&Ran) -> &SimulatedTimes| self.ran.iter().map(pick).collect::<Vec<_>>();
-        let all = [
-            ("writes", of(|ran| &ran.writes)),
-            ("reads", of(|ran| &ran.reads)),
-            ("flushes", of(|ran| &ran.flushes)),
-        ];
+        let all = KINDS.map(|(kind, of)| (kind, self.ran.iter().map(of).collect::<Vec<_>>()));
         all.into_iter().filter(|(_, times)| times.iter().any(|times| times.count > 0)).collect()
     }
 
     pub fn heading(&self) -> String {
-        self.load.words()
+        let seeds = match self.others.first() {
+            Some(others) => format!("; intervals of 95 % from {} seeds", others.len() + 1),
+            None => String::new(),
+        };
+        self.load.words(self.seed) + &seeds
+    }
+
+    /// The mean of a figure over the seeds, and how far the true mean is from it at most, in 95 of 100 cases. None with one seed.
+    fn interval(&self, stack: usize, of: impl Fn(&Ran) -> f64) -> Option<(f64, f64)> {
+        let others = self.others.get(stack)?;
+        Some(interval(&std::iter::once(&self.ran[stack]).chain(others).map(of).collect::<Vec<_>>()))
+    }
+
+    /// A line for each kind of request of a stack.
+    fn intervals(&self, stack: usize) -> Vec<String> {
+        let line = |(kind, of): (&str, TimesOf)| {
+            let (mean, half) = self.interval(stack, |ran| of(ran).mean_ms)?;
+            let (p99, p99_half) = self.interval(stack, |ran| of(ran).p99_ms)?;
+            let name = &self.ran[stack].name;
+            Some(format!(
+                "{name}: {kind} {mean:.3} ± {half:.3} ms on average, {p99:.3} ± {p99_half:.3} ms for 99 %"
+            ))
+        };
+        KINDS.into_iter().filter(|(_, of)| of(&self.ran[stack]).count > 0).filter_map(line).collect()
     }
 
     pub fn text(&self) -> String {
@@ -84,8 +112,8 @@ impl Report<'_> {
             }
         }
         text.push('\n');
-        for ran in self.ran {
-            let _ = writeln!(text, "{}", self.end(ran));
+        for line in self.lines() {
+            let _ = writeln!(text, "{line}");
         }
         for note in self.load.notes() {
             let _ = writeln!(text, "Note: {note}");
@@ -93,8 +121,14 @@ impl Report<'_> {
         text
     }
 
+    /// The lines below the table.
+    pub fn lines(&self) -> Vec<String> {
+        let of = |(stack, ran)| [vec![self.end(ran)], self.intervals(stack)].concat();
+        self.ran.iter().enumerate().flat_map(of).collect()
+    }
+
     /// Describes how a stack ended.
-    pub fn end(&self, ran: &Ran) -> String {
+    fn end(&self, ran: &Ran) -> String {
         let dirty = match ran.state.dirty_bytes {
             Some(bytes) => format!(", {} dirty at the end", HumanBytes(bytes)),
             None => String::new(),
@@ -128,7 +162,15 @@ impl Report<'_> {
 
     /// Everything but the series, for programs.
     pub fn json(&self) -> Value {
-        let of = |ran: &Ran| {
+        let of = |(stack, ran): (usize, &Ran)| {
+            let intervals = |of: TimesOf| {
+                json!({
+                    "mean_ms": self.interval(stack, |ran| of(ran).mean_ms),
+                    "p99_ms": self.interval(stack, |ran| of(ran).p99_ms),
+                    "per_second": self.interval(stack, |ran| of(ran).per_second),
+                })
+            };
+            let kinds = KINDS.map(|(kind, of)| (kind, intervals(of)));
             json!({
                 "stack": ran.name,
                 "disk_is_modelled": ran.advice.is_none(),
@@ -139,13 +181,14 @@ impl Report<'_> {
                 "layers": ran.report["layers"],
                 "events": ran.report["events"],
                 "trace_hash": ran.report["trace_hash"],
+                "intervals_95": self.others.first().map(|_| serde_json::Map::from_iter(kinds.map(|(k, v)| (k.to_owned(), v)))),
             })
         };
         json!({
-            "load": self.load.words(),
+            "load": self.load.words(self.seed),
             "notes": self.load.notes(),
             "seed": self.seed,
-            "stacks": self.ran.iter().map(of).collect::<Vec<_>>(),
+            "stacks": self.ran.iter().enumerate().map(of).collect::<Vec<_>>(),
         })
     }
 

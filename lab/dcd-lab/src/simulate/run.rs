@@ -1,7 +1,5 @@
 //! Runs a stack under a load: measures response times of reads and of writes, and the series.
 
-use std::path::Path;
-
 use dcd_engine::Nanos;
 use dcd_stack::{LayerKind, Role, StackFile};
 use hdrhistogram::Histogram;
@@ -10,7 +8,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::load::Load;
+use super::samples::Samples;
 use super::series::{Row, Series};
+use super::sweep::Variant;
 use crate::failure::Failure;
 use crate::virtual_run::{Asked, Kind, RunOptions, RunState, UNMODELLED, VirtualRun, Watch};
 
@@ -101,6 +101,7 @@ pub struct Watched<'a> {
     writes: Counted,
     flushes: Counted,
     series: Series,
+    samples: Option<Samples>,
     bar: &'a ProgressBar,
     asked: u64,
     answered: u64,
@@ -115,7 +116,10 @@ impl Watch for Watched<'_> {
         self.asked += 1;
     }
 
-    fn answered(&mut self, asked: &Asked, _now: Nanos, time: Nanos) {
+    fn answered(&mut self, asked: &Asked, now: Nanos, time: Nanos) {
+        if let Some(samples) = &mut self.samples {
+            samples.answered(asked, now, time);
+        }
         let counted = match asked.kind {
             Kind::Read => &mut self.reads,
             Kind::Write => &mut self.writes,
@@ -140,34 +144,35 @@ impl Watch for Watched<'_> {
 
 /// Runs a stack file. The same file, load and seed give the same run.
 pub fn run(
-    path: &Path,
+    Variant { name, file }: &Variant,
     load: &Load,
     seed: u64,
     interval: Option<Nanos>,
+    mut samples: Option<Samples>,
     bar: &ProgressBar,
 ) -> Result<Ran, Failure> {
-    let name = path.display().to_string();
-    let file = StackFile::load(path)?;
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::io(&name, e))?;
-    let mut run = VirtualRun::start(&file, RunOptions::new(seed))?;
+    let mut run = VirtualRun::start(file, RunOptions::new(seed))?;
     let begin = run.now();
+    samples.iter_mut().for_each(|samples| samples.begin(begin));
     let mut watched = Watched {
         reads: Counted::new(),
         writes: Counted::new(),
         flushes: Counted::new(),
         series: Series::new(begin, interval),
+        samples,
         bar,
         asked: 0,
         answered: 0,
     };
-    load.run(&name, &mut run, &mut watched)?;
+    load.run(name, seed, &mut run, &mut watched)?;
+    watched.samples.take().map_or(Ok(()), Samples::end)?;
     bar.inc(watched.answered % REQUESTS_A_TICK);
     let seconds = run.now().since(begin).as_secs_f64();
     let state = run.state(0);
     Ok(Ran {
-        name,
-        text,
-        advice: unmodelled(&file),
+        name: name.clone(),
+        text: file.text().to_owned(),
+        advice: unmodelled(file),
         seconds,
         reads: watched.reads.times(seconds),
         writes: watched.writes.times(seconds),

@@ -61,8 +61,7 @@ pub fn measure(setting: &Setting, candidate: &Candidate, requests: &[Request]) -
     let mut run =
         VirtualRun::start(&file, RunOptions { segment_bytes: Some(segment_bytes), ..RunOptions::new(SEED) })?;
     let mut times = MeasuredTimes::of(requests.len());
-    let ios = requests.iter().map(|request| (request.at, request.io()));
-    run.replay(ios, &mut times)?;
+    run.replay(requests.iter().copied(), &mut times)?;
     run.drain()?;
     let span = requests.last().map_or(Nanos::ZERO, |last| last.at);
     Ok(times.measured(candidate, &run.report()["layers"], span))
@@ -161,6 +160,7 @@ mod tests {
             sectors: (bytes / 512) as u32,
             writes: true,
             fua: false,
+            took: 0,
         };
         (0..100).map(|number| write(number, 4096)).chain([write(100, zeroed_bytes)]).collect()
     }
@@ -185,8 +185,7 @@ mod tests {
             let events = |zeroed_bytes: u64| {
                 let mut run = VirtualRun::start(&file, RunOptions::new(SEED)).unwrap();
                 let requests = requests(zeroed_bytes);
-                let ios = requests.iter().map(|request| (request.at, request.io()));
-                run.replay(ios, &mut Unwatched).unwrap();
+                run.replay(requests.into_iter(), &mut Unwatched).unwrap();
                 run.drain().unwrap();
                 run.report()["events"].as_u64().unwrap()
             };

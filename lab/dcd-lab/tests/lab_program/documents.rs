@@ -12,7 +12,7 @@ use crate::common::{MIB, skip, tool};
 
 /// Commands of other programs that need more than files: they do nothing here, and succeed.
 const FOREIGN: &str = "mount umount systemctl modprobe make virsh docker docker-compose kubectl qm pvesm pvcreate vgcreate lvextend \
-                       blktrace parallel qemu-nbd nbdkit fence_ipmilan backup.sh";
+                       blktrace qemu-nbd nbdkit fence_ipmilan backup.sh";
 
 /// The state that commands need: a part of the document's name, the heading or the first line of the block, and what is run before it.
 const BEFORE: &[(&str, &str, &str)] = &[
@@ -74,15 +74,10 @@ const BEFORE: &[(&str, &str, &str)] = &[
     ),
     (
         "traces",
-        "tune='dcd-lab tune",
-        "mkdir /srv/traces; cp /var/tmp/week.dcd /srv/traces/a; cp /var/tmp/week.dcd /srv/traces/b; \
-         dcd tune /srv/traces --ssd 0.10 --quiet --out /srv/result",
-    ),
-    (
-        "traces",
-        "dcd simulate",
+        "dcd simulate plain.toml",
         "cp week/simulate.toml plain.toml; cp week/simulate.toml cached.toml; cp /var/tmp/week.dcd .",
     ),
+    ("traces", "dcd simulate cached.toml", "printf 'size = \"4KiB\"\nrequests = 50\n' > mine.toml"),
     (
         "drives",
         "dcd drive validate",
@@ -93,6 +88,8 @@ const BEFORE: &[(&str, &str, &str)] = &[
 /// Commands that are not run, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("dcd study run", "it takes hours"),
+    ("dcd drive import", "it needs DiskSim's files"),
+    ("dcd drive validate imported-", "it needs DiskSim's files"),
     ("blktrace -d", "it needs a block device"),
     ("virsh dumpxml", "it needs libvirt"),
 ];

@@ -144,3 +144,91 @@ fn what_cannot_be_replayed_is_refused_with_advice() {
     fs::write(place.path("reads.csv"), "128166372000000000,host,0,Read,0,4096,0\n").unwrap();
     expect(&simulate(&place, &of("reads.csv")), 0, "reads    plain.toml            1");
 }
+
+fn json(output: &Output) -> Value {
+    expect(output, 0, "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_load_of_ones_own_is_a_file_of_ours_or_a_job_of_fio() {
+    let place = Place::new();
+    prepare(&place);
+    fs::write(place.path("mine.toml"), "clients = 4\nsize = \"8KiB\"\nreads = 0.5\nflush-every = 8\n")
+        .unwrap();
+    fs::write(place.path("job.fio"), "[job]\nrw=randrw\nbs=8k\niodepth=4\nfsync=8\n").unwrap();
+    let run = |load: &str| {
+        json(&simulate(&place, &["plain.toml", "--load", load, "--requests=500", "--json"]))["stacks"].clone()
+    };
+    let mine = run("mine.toml");
+    assert_eq!(mine, run("job.fio"));
+    let count = |kind: &str| mine[0]["requests"][kind]["count"].as_u64().unwrap();
+    assert_eq!(count("read") + count("write") + count("flush"), 500);
+    assert_eq!(count("write") / 8, count("flush"));
+    // Four at a time do more a second, and each waits longer.
+    fs::write(place.path("one.toml"), "size = \"8KiB\"\nreads = 0.5\nflush-every = 8\n").unwrap();
+    let one = run("one.toml");
+    let read = |result: &Value, what: &str| result[0]["requests"]["read"][what].as_f64().unwrap();
+    assert!(read(&mine, "per_second") > read(&one, "per_second"), "{mine} {one}");
+    assert!(read(&mine, "mean_ms") > 2.0 * read(&one, "mean_ms"), "{mine} {one}");
+    fs::write(place.path("open.toml"), "size = \"4KiB\"\nrate = 20\nrequests = 200\nseed = 3\n").unwrap();
+    expect(
+        &simulate(&place, &["plain.toml", "--load", "open.toml"]),
+        0,
+        "open.toml: 200 requests at 20 a second, seed 3",
+    );
+    fs::write(place.path("bad.fio"), "[job]\nrw=randrw\nzonesize=4k\n").unwrap();
+    let bad = simulate(&place, &["plain.toml", "--load", "bad.fio"]);
+    expect(&bad, 1, "bad.fio: line 3, zonesize: the option is not understood");
+}
+
+#[test]
+fn a_trace_is_replayed_in_a_closed_loop_and_faster() {
+    let place = Place::new();
+    prepare(&place);
+    expect(&both(&place, &["--closed"]), 1, "request 1 of the trace has no response time");
+    expect(&both(&place, &["--depth", "4"]), 2, "--closed");
+    let seconds = |more: &[&str]| {
+        let result = json(&simulate(&place, &[&["plain.toml", "--json", "--trace"][..], more].concat()));
+        result["stacks"][0]["seconds"].as_f64().unwrap()
+    };
+    assert!((5.9..6.1).contains(&seconds(&["trace.csv"])));
+    assert!((2.9..4.0).contains(&seconds(&["trace.csv", "--time-scale", "0.5"])));
+    let (one, eight) =
+        (seconds(&["trace.csv", "--closed", "--depth=1"]), seconds(&["trace.csv", "--closed", "--depth=8"]));
+    assert!(eight < one, "{eight} {one}");
+    // What a run answered is a trace with response times: the same disk answers it again in the same time.
+    expect(&simulate(&place, &["plain.toml", "--trace=trace.csv", "--samples", "answered.csv"]), 0, "");
+    let samples = fs::read_to_string(place.path("answered.csv")).unwrap();
+    assert_eq!(samples.lines().next(), Some("at_ns,device,op,lba,sectors,response_ns"));
+    assert_eq!(samples.lines().count(), 601);
+    assert!(
+        (5.9..6.1).contains(&seconds(&["answered.csv", "--closed"])),
+        "{}",
+        seconds(&["answered.csv", "--closed"])
+    );
+    expect(&both(&place, &["--samples", "two.csv"]), 1, "--samples is for one run");
+}
+
+#[test]
+fn fields_and_seeds_are_swept() {
+    let place = Place::new();
+    prepare(&place);
+    let sweep = ["plain.toml", "--workload=mixed", "--requests=200", "--set", "disk.drive=ra82,atlas-10k"];
+    let result = json(&simulate(&place, &[&sweep[..], &["--seeds=3", "--json"]].concat()));
+    let stacks = result["stacks"].as_array().unwrap();
+    assert_eq!(stacks.len(), 2);
+    for (stack, name) in stacks.iter().zip(["plain.toml disk.drive=ra82", "plain.toml disk.drive=atlas-10k"])
+    {
+        assert_eq!(stack["stack"], name);
+        let interval = &stack["intervals_95"]["reads"]["mean_ms"];
+        let (mean, half) = (interval[0].as_f64().unwrap(), interval[1].as_f64().unwrap());
+        let first = stack["requests"]["read"]["mean_ms"].as_f64().unwrap();
+        assert!(half > 0.0 && half < mean && (first - mean).abs() < 3.0 * half, "{first} {interval}");
+    }
+    let text = simulate(&place, &[&sweep[..], &["--seeds=2"]].concat());
+    expect(&text, 0, "plain.toml disk.drive=ra82: reads ");
+    expect(&text, 0, " ± ");
+    let wrong = ["plain.toml", "--workload=mixed", "--set", "cache.low-mark=1"];
+    expect(&simulate(&place, &wrong), 1, "--set layer.cache.low-mark: there is no [layer.cache]");
+}

@@ -92,7 +92,7 @@ struct Comparison {
     requests: usize,
     reads: usize,
     demerit_ms: f64,
-    /// Of reads and of writes alone; nothing where there are none. Errors of the two can cancel out in `demerit_ms`.
+    /// Demerit figures of reads and of writes alone, if there are any. Errors of the two can cancel out in `demerit_ms`.
     demerit_read_ms: Option<f64>,
     demerit_write_ms: Option<f64>,
     /// A twentieth of a revolution, and the requests whose two times differ by less.
