@@ -279,7 +279,7 @@ proptest! {
     }
 }
 
-/// What a client does that does not keep to TLS.
+/// An action of a client that does not keep to TLS.
 #[derive(Debug, bolero::TypeGenerator)]
 enum Misdeed {
     /// Sends its own bytes, with one bit changed, and without the last ones.

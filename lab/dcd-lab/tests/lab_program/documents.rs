@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::common::{MIB, skip, tool};
 
 /// Commands of other programs that need more than files: they do nothing here, and succeed.
-const FOREIGN: &str = "mount umount systemctl modprobe make virsh docker docker-compose kubectl qm pvesm pvcreate vgcreate lvextend \
+const FOREIGN: &str = "mount umount systemctl modprobe make virsh docker docker-compose podman systemd-tmpfiles kubectl qm pvesm pvcreate vgcreate lvextend \
                        blktrace qemu-nbd nbdkit fence_ipmilan backup.sh";
 
 /// The state that commands need: a part of the document's name, the heading or the first line of the block, and what is run before it.
@@ -41,7 +41,7 @@ const BEFORE: &[(&str, &str, &str)] = &[
          ln -sf disk/by-id/nvme-FAST-part4 /dev/nvme0n1p4",
     ),
     ("clients", "Attach", "truncate -s 32M log && dcd create disk --data /dev/disk/by-id/ata-SLOW --log log"),
-    ("docker", "dcd in a Docker container", "jq() { :; }"),
+    ("docker", "dcd in a container of Docker or Podman", "jq() { :; }"),
     ("docker", "export DATA=", "formatted srv"),
     ("kubernetes", "modprobe ublk_drv", "truncate -s 32M LOG && truncate -s 64M DATA"),
     ("monitoring", "# dcd doctor", "formatted disk && mv log away"),
