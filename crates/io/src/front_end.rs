@@ -101,6 +101,8 @@ pub enum FrontEndNews {
     Ready { place: String, but: Option<String> },
     /// The front-end cannot serve, or no longer can; of a session: its handshake has failed.
     Failed(String),
+    /// A warning for the administrator. The front-end goes on.
+    Warning(String),
 }
 
 /// Looks for the device's user in tables of the system. May block for long, so it must not run on the driver's thread.

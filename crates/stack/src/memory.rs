@@ -9,14 +9,20 @@ use crate::file::StackFile;
 use crate::kinds::LayerKind;
 use crate::registry::Role;
 
+/// Maximum that the requests of a virtual machine hold: the front-end reads none while there are 64 MiB, and one has at most 32 MiB.
+const MACHINE_BYTES: u64 = 96 << 20;
+
 impl StackFile {
-    /// The RAM that the stack will take when it is served, as far as the file tells: caches, buffers, and disks in RAM.
+    /// The RAM that the stack will take when it is served, as far as the file tells: caches, buffers, disks in RAM, and requests of virtual
+    /// machines.
     pub fn memory_bytes(&self) -> u64 {
         let devices = self.devices.iter().map(|device| match device.source {
             DeviceSource::Memory { size } => size,
             DeviceSource::Path { .. } | DeviceSource::Remote(_) | DeviceSource::Missing => 0,
         });
-        devices.fold(self.layers_memory_bytes(), u64::saturating_add)
+        let machines = self.serve.vhost_user.as_ref().map_or(0, |_| self.served_disks().len() as u64);
+        let beside_devices = self.layers_memory_bytes().saturating_add(machines * MACHINE_BYTES);
+        devices.fold(beside_devices, u64::saturating_add)
     }
 
     /// The RAM that the layers alone will take.
@@ -50,5 +56,18 @@ impl StackFile {
             }
             _ => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{LOGICAL, parse};
+
+    #[test]
+    fn requests_of_virtual_machines_take_memory() {
+        let machines = LOGICAL.replace("[serve]", "[serve]\nvhost-user = \"unix:vm.sock\"");
+        let bytes = |text: &str| parse(text).unwrap().memory_bytes();
+        assert_eq!(bytes(&machines), bytes(LOGICAL) + MACHINE_BYTES);
     }
 }

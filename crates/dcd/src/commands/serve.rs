@@ -102,6 +102,13 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         () if site.arrays().next().is_some() => Some("commands for the array may have changed blocks"),
         () => None,
     };
+    // What a virtual machine knows of the disk from before may be gone. One that boots anew is let in.
+    let changed = match () {
+        () if other.is_some() => Some("another machine had the disk"),
+        () if args.accept_damage => Some("damage may have been accepted"),
+        () if args.without_cache => Some("the disk is served without its cache"),
+        () => None,
+    };
     if args.without_cache {
         site = without_caches(&site, args.force)?;
     }
@@ -150,7 +157,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         promptly(args.quiet);
     }
     let tls = tls.map(|tls| Arc::new(tls.config));
-    let (places, settings) = listen(&site, (&caches, marks), &stack, &mut driver, tls, spins)?;
+    let (places, settings) = listen(&site, (&caches, marks), &stack, &mut driver, tls, (spins, changed))?;
     served.disk_changes.settings = settings;
     if !site.is_missing(site.served_disks()[0]) {
         nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
@@ -408,7 +415,7 @@ fn listen(
     stack: &Stack,
     driver: &mut Driver,
     tls: Option<Arc<ServerConfig>>,
-    promptly: bool,
+    (promptly, changed): (bool, Option<&'static str>),
 ) -> Result<(Vec<String>, FrontEndSettings), Failure> {
     let disks: Vec<(usize, &str, Geometry)> = site
         .served_disks()
@@ -447,6 +454,7 @@ fn listen(
         rights: socket_rights(site, "vhost-user")?,
         outlives: outlives(site, true),
         promptly,
+        changed,
         ..VhostUserOptions::default()
     };
     let caches = caches.to_vec();

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::front_end_tests::common::{Disk, SourceDriver, pattern, run_ok, skip, tool};
 use dcd_engine::ErrorKind;
+use dcd_io::{Actions, Ending, FrontEnd as _};
 use dcd_serve::fuse::{FuseError, FuseImage, FuseOptions};
 use rustix::fs::FallocateFlags;
 
@@ -241,6 +242,21 @@ fn a_read_only_image_cannot_be_written() {
     assert!(mounted.image.ends_with("ro"));
     assert!(OpenOptions::new().write(true).open(&mounted.image).is_err());
     File::open(&mounted.image).unwrap().read_exact_at(&mut [0; 512], 0).unwrap();
+}
+
+#[test]
+fn an_image_whose_removal_was_called_off_is_served() {
+    if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
+        return skip("/dev/fuse cannot be opened");
+    }
+    let disk = Disk::new(IMAGE_BYTES);
+    let directory = tempfile::tempdir().unwrap();
+    let mut source = FuseImage::mount(directory.path(), disk.geometry(512), &FuseOptions::default()).unwrap();
+    assert!(matches!(source.withdraw(), Ending::Remove(_)));
+    source.stay(&mut Actions::default());
+    let image = source.image().to_owned();
+    let _driver = SourceDriver::start(&disk, source);
+    open(&image).write_all_at(&[1; 512], 0).unwrap();
 }
 
 #[test]

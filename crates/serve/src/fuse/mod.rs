@@ -17,8 +17,8 @@ mod reply;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dcd_engine::{Geometry, IoResult};
 use dcd_io::{Actions, Ending, FrontEnd, FrontEndCondition, Lookup, Task};
@@ -90,7 +90,8 @@ pub struct FuseImage {
     image: PathBuf,
     queue: Arc<RequestQueue>,
     jobs: Jobs<Waiter>,
-    session: Option<BackgroundSession>,
+    /// None once it is unmounted.
+    session: Arc<Mutex<Option<BackgroundSession>>>,
     was_stale: bool,
 }
 
@@ -114,7 +115,8 @@ impl FuseImage {
         let session = session.spawn().map_err(wrong)?;
         let image = directory.join(name);
         let jobs = Jobs::new(shape.block);
-        Ok(FuseImage { disk: options.disk, directory, image, queue, jobs, session: Some(session), was_stale })
+        let session = Arc::new(Mutex::new(Some(session)));
+        Ok(FuseImage { disk: options.disk, directory, image, queue, jobs, session, was_stale })
     }
 
     /// The file that clients use.
@@ -127,11 +129,16 @@ impl FuseImage {
         self.was_stale
     }
 
-    /// Takes no more requests, and returns the work that unmounts the image.
-    fn unmount(&mut self) -> Task {
-        self.queue.stop();
-        let (directory, session) = (self.directory.clone(), self.session.take());
+    /// Returns the work that takes no more requests, and unmounts the image.
+    fn unmount(&self) -> Task {
+        let (directory, queue) = (self.directory.clone(), Arc::clone(&self.queue));
+        let session = Arc::clone(&self.session);
         Box::new(move || {
+            let session = session.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if session.is_none() {
+                return Ok(());
+            }
+            queue.stop();
             // This fails if a user has unmounted the image by hand.
             let _ = mountpoint::release(&directory);
             drop(session);
@@ -210,12 +217,14 @@ impl FrontEnd for FuseImage {
             false => Ending::Leave(String::new()),
         }
     }
+
+    fn stay(&mut self, _actions: &mut Actions) {
+        self.queue.reopen();
+    }
 }
 
 impl Drop for FuseImage {
     fn drop(&mut self) {
-        if self.session.is_some() {
-            let _ = self.unmount()();
-        }
+        let _ = self.unmount()();
     }
 }

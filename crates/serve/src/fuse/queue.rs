@@ -105,6 +105,11 @@ impl RequestQueue {
         inner.closed
     }
 
+    /// Lets the image be opened again.
+    pub fn reopen(&self) {
+        self.lock().closed = false;
+    }
+
     /// Takes no more requests; those that wait are dropped, which answers them with an error.
     pub fn stop(&self) {
         let mut inner = self.lock();
@@ -124,6 +129,10 @@ mod tests {
     fn an_image_that_is_open_is_not_closed_and_a_closed_one_is_not_opened() {
         let queue = RequestQueue::new().unwrap();
         assert!(queue.open() && !queue.close() && queue.open());
+        queue.opens.store(0, Ordering::Relaxed);
+        assert!(queue.close() && !queue.open());
+        queue.reopen();
+        assert!(queue.open());
         queue.opens.store(0, Ordering::Relaxed);
         assert!(queue.close() && !queue.open());
         assert_eq!(queue.opens.load(Ordering::Relaxed), 0);

@@ -54,6 +54,8 @@ pub struct VirtioDisk {
     pub id: [u8; ID_BYTES],
     /// True if every write is durable before it is answered, whatever the machine asks for.
     pub durable: bool,
+    /// See [`super::VhostUserOptions::changed`].
+    pub changed: Option<&'static str>,
 }
 
 impl VirtioDisk {
@@ -61,7 +63,7 @@ impl VirtioDisk {
         let mut id = [0; ID_BYTES];
         let len = serial.len().min(ID_BYTES);
         id[..len].copy_from_slice(&serial.as_bytes()[..len]);
-        VirtioDisk { geometry, id, durable }
+        VirtioDisk { geometry, id, durable, changed: None }
     }
 
     /// The features on offer. Flushes always are: a machine may go on with a server that has another promise. The mode of the cache is

@@ -9,6 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dcd_engine::{Io, IoResult};
 use dcd_io::Bell;
 
+/// Maximum number of different warnings, so that no client fills the log.
+const WARNINGS_MAX: usize = 32;
+
 #[derive(Default)]
 struct HandedOver {
     requests: Vec<(u64, Io)>,
@@ -17,9 +20,16 @@ struct HandedOver {
     is_stopped: bool,
     /// No client is let in any more.
     is_closed: bool,
+    /// Queues that have begun without an earlier request, one bit each.
+    began_empty: u64,
+    /// All warnings, and the number of those that the driver has.
+    warnings: Vec<String>,
+    warned: usize,
 }
 
 pub struct Handover {
+    /// The socket, as warnings name it.
+    place: String,
     handed: Mutex<HandedOver>,
     /// Rings when there are requests.
     for_driver: Bell,
@@ -28,8 +38,9 @@ pub struct Handover {
 }
 
 impl Handover {
-    pub fn new() -> io::Result<Handover> {
-        Ok(Handover { handed: Mutex::default(), for_driver: Bell::new()?, for_thread: Bell::new()? })
+    pub fn new(place: String) -> io::Result<Handover> {
+        let (for_driver, for_thread) = (Bell::new()?, Bell::new()?);
+        Ok(Handover { place, handed: Mutex::default(), for_driver, for_thread })
     }
 
     fn lock(&self) -> MutexGuard<'_, HandedOver> {
@@ -100,6 +111,37 @@ impl Handover {
         let mut handed = self.lock();
         handed.is_closed = handed.connection.is_none();
         handed.is_closed
+    }
+
+    /// Lets clients in again.
+    pub fn reopen(&self) {
+        self.lock().is_closed = false;
+    }
+
+    /// Warns the administrator, once for each text.
+    pub fn warn(&self, what: &str) {
+        let what = format!("{}: {what}", self.place);
+        let mut handed = self.lock();
+        if handed.warnings.len() < WARNINGS_MAX && !handed.warnings.contains(&what) {
+            handed.warnings.push(what);
+            drop(handed);
+            self.for_driver.ring();
+        }
+    }
+
+    /// Returns the warnings that are new.
+    pub fn take_warnings(&self) -> Option<String> {
+        let mut handed = self.lock();
+        let new = handed.warnings[handed.warned..].join("; ");
+        handed.warned = handed.warnings.len();
+        (!new.is_empty()).then_some(new)
+    }
+
+    /// Notes that a queue starts after this number of requests (modulo 2^16); false if it has never begun without one here.
+    pub fn starts(&self, queue: usize, after: u16) -> bool {
+        let mut handed = self.lock();
+        handed.began_empty |= u64::from(after == 0) << queue;
+        handed.began_empty & 1 << queue != 0
     }
 
     /// Ends the thread, which may be reading from its client.

@@ -22,14 +22,14 @@ mod thread;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dcd_engine::{Geometry, IoResult};
 use dcd_io::{
-    Actions, Ending, FrontEnd, FrontEndCondition, ListenError, ListenSocket, Lookup, SocketRights, Task,
-    process_name,
+    Actions, Ending, FrontEnd, FrontEndCondition, FrontEndNews, ListenError, ListenSocket, Lookup,
+    SocketRights, Task, process_name,
 };
 
 use crate::Outlives;
@@ -61,13 +61,30 @@ pub struct VhostUserOptions {
     pub serial: String,
     /// True if the thread has real-time priority, where it may ([`dcd_io::run_promptly`]).
     pub promptly: bool,
+    /// Reason why the disk may not have what a machine knows of it from an earlier server. Such a machine is refused: it would go on,
+    /// unaware.
+    pub changed: Option<&'static str>,
 }
 
 /// A disk that a virtual machine may connect. Dropping it disconnects the machine, and removes the socket.
 pub struct VhostUserDisk {
     disk: usize,
     handover: Arc<Handover>,
-    thread: Option<RunningThread>,
+    /// None once it has ended.
+    thread: Arc<Mutex<Option<RunningThread>>>,
+}
+
+/// Held by the thread: where that panics, its client must see a disconnection, although the driver has a clone of the connection.
+struct StopsAtEnd(Arc<Handover>);
+
+impl Drop for StopsAtEnd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0
+                .warn("the thread has panicked: virtual machines can connect after a restart of the server");
+        }
+        self.0.stop();
+    }
 }
 
 struct RunningThread {
@@ -85,26 +102,31 @@ impl VhostUserDisk {
     ) -> Result<VhostUserDisk, VhostUserError> {
         let listener = ListenSocket::unix(path, options.rights)?;
         rustix::io::ioctl_fionbio(&listener, true).map_err(io::Error::from)?;
-        let handover = Arc::new(Handover::new()?);
-        let disk = VirtioDisk::new(geometry, &options.serial, options.outlives == Outlives::Durable);
+        let handover = Arc::new(Handover::new(format!("vhost-user unix:{}", path.display()))?);
+        let disk = VirtioDisk {
+            changed: options.changed,
+            ..VirtioDisk::new(geometry, &options.serial, options.outlives == Outlives::Durable)
+        };
         let machine = MachineThread::new(listener, disk, Arc::clone(&handover));
         let (alive, ended) = mpsc::sync_channel(0);
-        let promptly = options.promptly;
+        let (promptly, stops) = (options.promptly, StopsAtEnd(Arc::clone(&handover)));
         let handle = std::thread::Builder::new().name("dcd-vhost".to_owned()).spawn(move || {
-            let _alive: mpsc::SyncSender<()> = alive;
+            let _ending: (StopsAtEnd, mpsc::SyncSender<()>) = (stops, alive);
             if promptly {
                 let _ = dcd_io::run_promptly();
             }
             machine.run();
         })?;
-        Ok(VhostUserDisk { disk: options.disk, handover, thread: Some(RunningThread { handle, ended }) })
+        let thread = Arc::new(Mutex::new(Some(RunningThread { handle, ended })));
+        Ok(VhostUserDisk { disk: options.disk, handover, thread })
     }
 
-    /// Disconnects the machine, and returns the work that waits for the end of the thread.
-    fn stop(&mut self) -> Task {
-        self.handover.stop();
-        let thread = self.thread.take();
+    /// Returns the work that disconnects the machine, and waits for the end of the thread.
+    fn stop(&self) -> Task {
+        let (handover, thread) = (Arc::clone(&self.handover), Arc::clone(&self.thread));
         Box::new(move || {
+            handover.stop();
+            let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(RunningThread { handle, ended }) = thread else { return Ok(()) };
             match ended.recv_timeout(END_MAX) {
                 Err(mpsc::RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
@@ -128,6 +150,10 @@ impl FrontEnd for VhostUserDisk {
             holds_requests: true,
             ..FrontEndCondition::default()
         }
+    }
+
+    fn take_news(&mut self) -> Option<FrontEndNews> {
+        self.handover.take_warnings().map(FrontEndNews::Warning)
     }
 
     fn bell(&self) -> Option<BorrowedFd<'_>> {
@@ -156,12 +182,14 @@ impl FrontEnd for VhostUserDisk {
             false => Ending::Leave(String::new()),
         }
     }
+
+    fn stay(&mut self, _actions: &mut Actions) {
+        self.handover.reopen();
+    }
 }
 
 impl Drop for VhostUserDisk {
     fn drop(&mut self) {
-        if self.thread.is_some() {
-            let _ = self.stop()();
-        }
+        let _ = self.stop()();
     }
 }

@@ -26,11 +26,10 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 use super::disk::{QUEUE_ENTRIES_MAX, QUEUES, VirtioDisk};
 use super::handover::Handover;
 use super::request::{GuestRequest, GuestWork, STATUS_ERROR, STATUS_OK, status_of};
+use super::thread::disconnected_as;
 
 /// Bytes that requests without an answer hold. A queue is not read while there are more, so that one request can exceed this.
 const FLIGHT_BYTES_MAX: usize = 64 << 20;
-/// Maximum pieces of a machine's memory, as the protocol's messages can name.
-const REGIONS_MAX: usize = 509;
 /// Low bits of a token, which count the requests of a queue.
 const COUNT_BITS: u32 = 56;
 
@@ -48,8 +47,6 @@ struct VirtioQueue {
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     is_enabled: bool,
-    /// The queue has been read since it was started.
-    is_read: bool,
     waiting: VecDeque<WaitingRequest>,
     /// Number of requests before the first one that waits.
     answered: u64,
@@ -62,7 +59,6 @@ impl VirtioQueue {
             kick: None,
             call: None,
             is_enabled: false,
-            is_read: false,
             waiting: VecDeque::new(),
             answered: 0,
         }
@@ -91,7 +87,7 @@ struct Mapped {
 pub struct VirtioQueues {
     disk: VirtioDisk,
     handover: Arc<Handover>,
-    /// Clone of the connection, whose end a wait notices; none once it has ended.
+    /// Clone of the connection, whose end a wait notices; none once it has ended. Then nothing is read or answered.
     connection: Option<UnixStream>,
     queues: Vec<VirtioQueue>,
     memory: GuestMemoryMmap,
@@ -143,6 +139,11 @@ impl VirtioQueues {
         self.unanswered
     }
 
+    /// True once the machine is disconnected.
+    pub fn has_ended(&self) -> bool {
+        self.connection.is_none()
+    }
+
     /// The client is gone: its memory is released, and answers are only counted.
     pub fn abandon(&mut self) {
         self.connection = None;
@@ -161,15 +162,9 @@ impl VirtioQueues {
     }
 
     fn read_queue(&mut self, index: usize) {
-        let queue = &mut self.queues[index];
-        if !queue.is_read {
-            queue.is_read = true;
-            // The server before may have been killed between an answer and its interrupt.
-            queue.interrupt();
-        }
-        let _ = queue.queue.disable_notification(&self.memory);
+        let _ = self.queues[index].queue.disable_notification(&self.memory);
         let mut was_empty = false;
-        while !self.handover.is_stopped() {
+        while !self.handover.is_stopped() && !self.has_ended() {
             if !self.has_room(index) {
                 self.answer(index);
                 if !self.has_room(index) {
@@ -244,22 +239,27 @@ impl VirtioQueues {
         }
     }
 
-    /// Answers the first requests of a queue that are complete.
+    /// Answers the first requests of a queue that are complete. Where the machine's memory does not take an answer whole, the machine is
+    /// disconnected: the used index still names the request, which is carried out again for the next connection.
     fn answer(&mut self, index: usize) {
         let VirtioQueue { queue, waiting, answered, .. } = &mut self.queues[index];
         let before = *answered;
-        while let Some((status, bytes)) = waiting.front().and_then(|first| first.complete) {
-            let Some(WaitingRequest { request, flight_bytes, .. }) = waiting.pop_front() else { break };
-            *answered += 1;
-            self.flight_bytes -= flight_bytes;
-            let mut written = bytes;
-            if let Some(at) = request.status
-                && self.memory.write_obj(status, at).is_ok()
-            {
-                written += 1;
+        while let Some(first) = waiting.front().filter(|_| self.connection.is_some())
+            && let Some((status, bytes)) = first.complete
+        {
+            let request = &first.request;
+            let status = request.status.map(|at| self.memory.write_obj(status, at).map(|()| 1));
+            let written = status.unwrap_or(Ok(0)).map(|more| bytes + more);
+            let is_told =
+                written.is_ok_and(|bytes| queue.add_used(&self.memory, request.entry, bytes).is_ok());
+            if is_told {
+                self.flight_bytes -= first.flight_bytes;
+                *answered += 1;
+                waiting.pop_front();
+            } else if let Some(connection) = self.connection.take() {
+                disconnected_as(&self.handover, "its memory does not take an answer");
+                let _ = connection.shutdown(std::net::Shutdown::Both);
             }
-            // It fails only for rings outside the machine's memory.
-            let _ = queue.add_used(&self.memory, request.entry, written);
         }
         if *answered > before && queue.needs_notification(&self.memory).unwrap_or(true) {
             self.queues[index].interrupt();
@@ -299,11 +299,6 @@ impl VirtioQueues {
             mapped.guest.checked_add(offset)
         });
         guest.map(GuestAddress).ok_or(Error::InvalidParam)
-    }
-
-    fn set_memory(&mut self, memory: GuestMemoryMmap, mapped: Vec<Mapped>) {
-        self.memory = memory;
-        self.mapped = mapped;
     }
 }
 
@@ -365,7 +360,8 @@ impl VhostUserBackendReqHandlerMut for VirtioQueues {
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         let made = regions.iter().zip(files).map(|(region, file)| map(region, file));
         let (memory, mapped): (Vec<_>, Vec<_>) = made.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-        self.set_memory(GuestMemoryMmap::from_regions(memory).map_err(other)?, mapped);
+        self.memory = GuestMemoryMmap::from_regions(memory).map_err(other)?;
+        self.mapped = mapped;
         Ok(None)
     }
 
@@ -408,18 +404,24 @@ impl VhostUserBackendReqHandlerMut for VirtioQueues {
         Ok(VhostUserVringState::new(index, u32::from(queue.queue.next_avail())))
     }
 
-    /// Starts a queue after the last request that was answered.
+    /// Starts a queue after the last request that was answered: by an earlier server, if none has come to this one.
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
         self.queue(u32::from(index))?;
         self.drain(usize::from(index))?;
         let memory = &self.memory;
         let queue = self.queues.get_mut(usize::from(index)).ok_or(Error::InvalidParam)?;
         let used = queue.queue.used_idx(memory, Ordering::Acquire).map_err(other)?;
+        if !self.handover.starts(usize::from(index), used.0)
+            && let Some(why) = self.disk.changed
+        {
+            return Err(system(std::io::Error::other(format!(
+                "it was connected before this server's start, and {why}: shut it down, and start it again"
+            ))));
+        }
         queue.queue.set_next_avail(used.0);
         queue.queue.set_next_used(used.0);
         queue.queue.set_ready(true);
         queue.kick = take_descriptor(file)?;
-        queue.is_read = false;
         match queue.kick.is_some() && queue.queue.is_valid(memory) {
             true => Ok(()),
             // Nobody looks into queues that are not announced.
@@ -428,7 +430,11 @@ impl VhostUserBackendReqHandlerMut for VirtioQueues {
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        self.queue(u32::from(index))?.call = take_descriptor(file)?;
+        let queue = self.queue(u32::from(index))?;
+        queue.call = take_descriptor(file)?;
+        // What was answered before had another descriptor, or none: that of a killed server, or one to which the client does not listen yet.
+        // A machine that missed this interrupt may ask for no other.
+        queue.interrupt();
         Ok(())
     }
 
@@ -436,10 +442,9 @@ impl VhostUserBackendReqHandlerMut for VirtioQueues {
         self.queue(u32::from(index)).map(|_| ())
     }
 
+    /// Without `CONFIGURE_MEM_SLOTS`: memory that is changed piece by piece lacks pieces meanwhile, with requests and rings in them.
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(VhostUserProtocolFeatures::MQ
-            | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+        Ok(VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::CONFIG)
     }
 
     fn set_protocol_features(&mut self, _features: u64) -> Result<()> {
@@ -463,34 +468,24 @@ impl VhostUserBackendReqHandlerMut for VirtioQueues {
         Err(Error::InvalidOperation("nothing can be configured"))
     }
 
+    // The rest is not on offer.
+
     fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(REGIONS_MAX as u64)
+        Err(Error::InvalidOperation("GET_MAX_MEM_SLOTS"))
     }
 
     fn add_mem_region(
         &mut self,
-        region: &VhostUserSingleMemoryRegion,
-        file: File,
+        _region: &VhostUserSingleMemoryRegion,
+        _file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        if self.mapped.len() >= REGIONS_MAX {
-            return Err(Error::InvalidParam);
-        }
-        let (made, mapped) = map(region, file)?;
-        self.memory = self.memory.insert_region(Arc::new(made)).map_err(other)?;
-        self.mapped.push(mapped);
-        Ok(None)
+        Err(Error::InvalidOperation("ADD_MEM_REG"))
     }
 
-    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        let guest = GuestAddress(region.guest_phys_addr);
-        let (memory, _) = self.memory.remove_region(guest, region.memory_size).map_err(other)?;
-        self.mapped.retain(|mapped| mapped.guest != region.guest_phys_addr);
-        self.memory = memory;
-        Ok(())
+    fn remove_mem_region(&mut self, _region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        Err(Error::InvalidOperation("REM_MEM_REG"))
     }
-
-    // The rest is not on offer.
 
     fn set_gpu_socket(&mut self, _backend: GpuBackend) -> Result<()> {
         Err(Error::InvalidOperation("GPU_SET_SOCKET"))

@@ -487,6 +487,10 @@ impl Served {
                 task.places.push(place);
             }
             FrontEndNews::Failed(why) => task.failed = Some(why),
+            FrontEndNews::Warning(what) => {
+                warnln!("dcd: {what}");
+                return None;
+            }
         }
         task.slow = task.slow.saturating_sub(1);
         self.end_making(context);

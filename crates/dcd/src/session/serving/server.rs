@@ -521,6 +521,7 @@ impl dcd_io::Host for Served {
                     None
                 });
             }
+            FrontEndNews::Warning(what) => warnln!("dcd: {what}"),
             FrontEndNews::Failed(why) => {
                 errorln!("dcd: {why}");
                 self.front_end_failed = Some(why);
