@@ -432,7 +432,7 @@ impl VhostUserBackendReqHandlerMut for VirtioQueues {
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let queue = self.queue(u32::from(index))?;
         queue.call = take_descriptor(file)?;
-        // What was answered before had another descriptor, or none: that of a killed server, or one to which the client does not listen yet.
+        // What was answered before had another descriptor, or none: that of a killed server, or one to which the client does not listen.
         // A machine that missed this interrupt may ask for no other.
         queue.interrupt();
         Ok(())
