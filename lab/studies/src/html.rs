@@ -88,9 +88,8 @@ fn section(body: &mut String, outcome: &Outcome) {
         escaped(&outcome.about),
         outcome.seed
     );
-    if !outcome.changed.is_empty() {
-        let changed: Vec<String> = outcome.changed.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let _ = writeln!(body, "<p>With {}.</p>", escaped(&changed.join(", ")));
+    if let Some(set) = outcome.set() {
+        let _ = writeln!(body, "<p>With {}.</p>", escaped(&set));
     }
     claims(body, outcome);
     outcome.findings.tables.iter().for_each(|table| rows(body, table));

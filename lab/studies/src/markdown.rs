@@ -66,6 +66,9 @@ fn section(text: &mut String, outcome: &Outcome) {
         "\n## {}\n\n{} ({}). {}",
         outcome.experiment, outcome.title, outcome.source, outcome.about
     );
+    if let Some(set) = outcome.set() {
+        let _ = writeln!(text, "\nMeasured with `{set}`.");
+    }
     for table in &outcome.findings.tables {
         let _ = writeln!(text, "\n{}:\n", table.title);
         rows(text, table);

@@ -49,6 +49,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The parameters that the user set, as on the command line; none where there are none.
+    pub fn set(&self) -> Option<String> {
+        let set: Vec<String> = self.changed.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        (!set.is_empty()).then(|| set.join(" "))
+    }
+
     pub fn count(&self) -> Count {
         Count::of(&self.findings.claims)
     }

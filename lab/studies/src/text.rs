@@ -30,9 +30,8 @@ fn list_one(text: &mut String, experiment: &Experiment) {
 /// Returns the results of an experiment as text.
 pub fn print(outcome: &Outcome) -> String {
     let mut text = format!("{}: {} ({})\n", outcome.experiment, outcome.title, outcome.source);
-    let changed: Vec<String> = outcome.changed.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    if !changed.is_empty() {
-        let _ = writeln!(text, "with {}", changed.join(" "));
+    if let Some(set) = outcome.set() {
+        let _ = writeln!(text, "with {set}");
     }
     for table in &outcome.findings.tables {
         let _ = write!(text, "\n{}", aligned(table));
