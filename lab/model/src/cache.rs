@@ -165,7 +165,7 @@ impl Cache {
         self.segments
             .iter_mut()
             .for_each(|segment| segment.extend_to(segment.end, self.shape.segment_sectors));
-        // What was read ahead is not replaced by what follows it.
+        // Sectors that were read ahead are not replaced by those that follow.
         if let Some(ahead) = &mut self.ahead {
             let full = self.segments[ahead.segment].start + self.shape.segment_sectors;
             ahead.limit = ahead.limit.min(full.max(ahead.next));

@@ -102,7 +102,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         () if site.arrays().next().is_some() => Some("commands for the array may have changed blocks"),
         () => None,
     };
-    // What a virtual machine knows of the disk from before may be gone. One that boots anew is let in.
+    // The disk may lack data that a virtual machine knows from before. One that boots anew is let in.
     let changed = match () {
         () if other.is_some() => Some("another machine had the disk"),
         () if args.accept_damage => Some("damage may have been accepted"),

@@ -302,7 +302,7 @@ fn a_client_that_does_not_keep_to_tls_makes_the_server_do_nothing() {
         let mut is_damaged = false;
         for (cookie, misdeed) in (0..).zip(misdeeds) {
             if !is_damaged {
-                // What the client has sent so far is good.
+                // The client's bytes so far are good.
                 pair.deliver();
                 if pair.session.condition().is_saturated {
                     pair.take(usize::MAX);

@@ -306,7 +306,7 @@ impl VirtioQueues {
 fn map(region: &VhostUserMemoryRegion, file: File) -> Result<(GuestRegionMmap, Mapped)> {
     let (guest, bytes) = (region.guest_phys_addr, region.memory_size);
     let end = region.mmap_offset.checked_add(bytes).ok_or(Error::InvalidParam)?;
-    // What is mapped and is not in the file would end this process when it is touched.
+    // A touch of memory that is mapped and is not in the file would end this process.
     if file.metadata().map_err(system)?.len() < end {
         return Err(Error::InvalidParam);
     }
@@ -432,7 +432,7 @@ impl VhostUserBackendReqHandlerMut for VirtioQueues {
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let queue = self.queue(u32::from(index))?;
         queue.call = take_descriptor(file)?;
-        // What was answered before had another descriptor, or none: that of a killed server, or one to which the client does not listen.
+        // Earlier answers had another descriptor, or none: that of a killed server, or one to which the client does not listen.
         // A machine that missed this interrupt may ask for no other.
         queue.interrupt();
         Ok(())

@@ -47,7 +47,7 @@ impl Sweep {
                 format!("--set {}: there is no [{}]", self.path.join("."), tables.join("."))
             })?;
         }
-        // What is no number, no truth value and no text in quotes is text.
+        // Anything but a number, a truth value or text in quotes is text.
         let value = format!("v = {text}").parse::<Table>().ok().and_then(|mut parsed| parsed.remove("v"));
         table.insert(field.clone(), value.unwrap_or_else(|| Value::String(text.to_owned())));
         Ok(())

@@ -197,7 +197,7 @@ fn a_trace_is_replayed_in_a_closed_loop_and_faster() {
     let (one, eight) =
         (seconds(&["trace.csv", "--closed", "--depth=1"]), seconds(&["trace.csv", "--closed", "--depth=8"]));
     assert!(eight < one, "{eight} {one}");
-    // What a run answered is a trace with response times: the same disk answers it again in the same time.
+    // The samples of a run are a trace with response times: the same disk answers it again in the same time.
     expect(&simulate(&place, &["plain.toml", "--trace=trace.csv", "--samples", "answered.csv"]), 0, "");
     let samples = fs::read_to_string(place.path("answered.csv")).unwrap();
     assert_eq!(samples.lines().next(), Some("at_ns,device,op,lba,sectors,response_ns"));

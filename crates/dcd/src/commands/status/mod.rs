@@ -75,7 +75,7 @@ fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status
         print_json(&reports)?;
     } else {
         let stopped = stopped(&found, &args.files);
-        // Who may not ask does not know that none is served.
+        // A user who may not ask does not learn that none is served.
         if failed.is_ok() || !found.is_empty() || !stopped.is_empty() {
             print!("{}", table(&found, &stopped));
         }
