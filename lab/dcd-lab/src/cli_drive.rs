@@ -6,12 +6,11 @@ use clap::{Args, Subcommand};
 use dcd_model::{ReadAhead, WriteCache};
 use serde::Deserialize;
 
-/// Show, validate and import drives
+/// Show and validate drives
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd drive show
-  dcd drive import cheetah4LP.diskspecs --out cheetah-4lp.toml
   dcd drive validate atlas-10k atlas10k.trace.gz --bus 5171717")]
 pub struct Drive {
     #[command(subcommand)]
@@ -22,7 +21,6 @@ pub struct Drive {
 pub enum DrivePart {
     Show(Show),
     Validate(Validate),
-    Import(Import),
 }
 
 /// Print what a drive is like, or list the drives that are always there
@@ -81,28 +79,6 @@ pub struct Validate {
     /// The result as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Make a drive file from a parameter file of DiskSim
-///
-/// Files that it names (the model, the seek curve) are looked for beside it. What the model here does not have is listed, on
-/// standard error and in the drive file.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dcd drive import cheetah4LP.diskspecs --out cheetah-4lp.toml
-  dcd drive import hp_c2247a.parv > hp-c2247a.toml
-  dcd drive import hp_c2247a.diskspecs --bus 10MB --out hp-c2247a.toml")]
-pub struct Import {
-    /// The .diskspecs file, or the .parv file that names it and has its bus
-    #[arg(value_name = "FILE")]
-    pub input: PathBuf,
-    /// Path of the drive file to write; standard output if not given
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Bytes a second of the bus, instead of what the files have
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    pub bus: Option<u64>,
 }
 
 fn bytes(text: &str) -> Result<u64, String> {

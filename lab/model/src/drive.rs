@@ -1,7 +1,7 @@
 //! A drive: a data sheet, checked and ready for use, and the list of those that are always there.
 //!
-//! To add a drive: put its file beside the others in `drives/`, each number with its source, and list it in `BUILTIN`.
-//! How a file is written and read is in `drive_file.rs`.
+//! To add a drive: put its file beside the others in `drives/`, each number with its source, and list it in `ROTATING` or `SOLID`.
+//! How a file is read is in `drive_file.rs`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,9 +21,11 @@ use crate::write_back::{DestageOrder, WriteBackKind, WriteBackShape};
 /// The drives that are always there, by name: those with heads, and those without.
 const ROTATING: &[(&str, &str)] = &[
     ("atlas-10k", include_str!("../drives/atlas-10k.toml")),
+    ("atlas-iii", include_str!("../drives/atlas-iii.toml")),
     ("barracuda-1996", include_str!("../drives/barracuda-1996.toml")),
     ("barracuda-st32171w", include_str!("../drives/barracuda-st32171w.toml")),
     ("cheetah-15k4", include_str!("../drives/cheetah-15k4.toml")),
+    ("hp-c2247a", include_str!("../drives/hp-c2247a.toml")),
     ("nearline-2018", include_str!("../drives/nearline-2018.toml")),
     ("ra81", include_str!("../drives/ra81.toml")),
     ("ra82", include_str!("../drives/ra82.toml")),

@@ -4,7 +4,7 @@
 //! Times are milliseconds, as in data sheets, and lengths are sectors of 512 bytes.
 
 use dcd_engine::{Extent, Nanos, SECTOR_BYTES};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::cache::{CacheShape, ReadAhead};
 use crate::drive::{Drive, DriveError, Overhead, Overheads};
@@ -24,8 +24,6 @@ const QUEUE_DEPTH_MAX: usize = 4096;
 const SEGMENTS_MAX: usize = 4096;
 const ENTRIES_MAX: u64 = 1 << 24;
 const SEGMENT_SECTORS_MAX: u64 = 1 << 24;
-/// The length of a line in a file that is written.
-const LINE_MAX: usize = 110;
 
 pub(crate) fn wrong(
     field: impl Into<String>,
@@ -36,7 +34,7 @@ pub(crate) fn wrong(
 }
 
 /// The file as it is written.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct DriveFile {
     pub name: String,
@@ -72,7 +70,7 @@ pub(crate) struct DriveFile {
 }
 
 /// Order of the LBAs in the zones. Without it: head by head, no spares, the zones one behind the other.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct LayoutFile {
     pub serpentine: bool,
@@ -96,7 +94,7 @@ pub(crate) struct LayoutFile {
 }
 
 /// A number between each two zones, or before each zone.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Gaps {
     Between(u32),
@@ -125,7 +123,7 @@ impl Gaps {
 }
 
 /// Each after a read and after a write.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct OverheadFile {
     pub read_hit: (f64, f64),
@@ -136,7 +134,7 @@ pub(crate) struct OverheadFile {
 }
 
 /// Costs of commands on a bus that the drive gives up meanwhile.
-#[derive(Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct BusPhasesFile {
     pub high_water_mark: f64,
@@ -149,12 +147,11 @@ pub(crate) struct BusPhasesFile {
     pub read_completion_ms: f64,
     pub write_completion_ms: f64,
     pub write_positioning_min_ms: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub early_disconnect: Option<EarlyDisconnectFile>,
 }
 
 /// Costs of a write that disconnects before its data is taken.
-#[derive(Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct EarlyDisconnectFile {
     pub command_ms: f64,
@@ -167,7 +164,7 @@ pub(crate) struct EarlyDisconnectFile {
     pub buffered_sectors: u64,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct CacheFile {
     pub segments: usize,
@@ -191,7 +188,7 @@ pub(crate) struct CacheFile {
 }
 
 /// Behaviour of the drive while its write cache is on.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct WriteBackFile {
     pub kind: WriteBackKind,
@@ -205,41 +202,12 @@ pub(crate) struct WriteBackFile {
 }
 
 /// Shingled bands, managed by the drive. The last zone holds the persistent cache; it is the outermost one of the disk.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct ShinglesFile {
     pub band_sectors: u64,
     pub entries: usize,
     pub idle_ms: f64,
-}
-
-/// A list as lines of some elements each.
-fn wrap(text: &mut String, key: &str, list: &str) {
-    let inner = &list[1..list.len() - 1];
-    let mut elements = Vec::new();
-    let (mut depth, mut begin) = (0, 0);
-    for (at, c) in inner.char_indices() {
-        match c {
-            '[' => depth += 1,
-            ']' => depth -= 1,
-            ',' if depth == 0 => {
-                elements.push(inner[begin..at].trim());
-                begin = at + 1;
-            }
-            _ => {}
-        }
-    }
-    elements.push(inner[begin..].trim());
-    *text += &format!("{key} = [\n");
-    let mut line = String::new();
-    for element in elements.into_iter().filter(|element| !element.is_empty()) {
-        if !line.is_empty() && line.len() + element.len() + 6 > LINE_MAX {
-            *text += &format!("   {line}\n");
-            line.clear();
-        }
-        line += &format!(" {element},");
-    }
-    *text += &format!("   {line}\n]\n");
 }
 
 const fn one() -> usize {
@@ -251,26 +219,6 @@ const fn sector_bytes() -> u32 {
 }
 
 impl DriveFile {
-    /// The file's text below a comment: what is as it would be without its line is left out, and long lists are cut into lines.
-    pub fn text(&self, comment: &[String]) -> String {
-        let written = toml::to_string(self).expect("a drive file is TOML");
-        let mut text: String =
-            comment.iter().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect();
-        if !comment.is_empty() {
-            text.push('\n');
-        }
-        for line in written.lines() {
-            match line.split_once(" = ") {
-                Some((_, "[]" | "false")) | Some(("receive-ms", "0.0")) => {}
-                Some((key, list)) if line.len() > LINE_MAX && list.starts_with('[') => {
-                    wrap(&mut text, key, list);
-                }
-                _ => text = text + line + "\n",
-            }
-        }
-        text
-    }
-
     pub fn parse(text: &str) -> Result<DriveFile, DriveError> {
         toml::from_str(text).map_err(|e| DriveError::Syntax(e.to_string()))
     }

@@ -17,7 +17,6 @@ mod describe;
 mod disk;
 #[cfg(test)]
 mod disk_tests;
-pub mod diskspecs;
 pub mod drive;
 mod drive_file;
 mod drive_reference;

@@ -81,15 +81,13 @@ const BEFORE: &[(&str, &str, &str)] = &[
     (
         "drives",
         "dcd drive validate",
-        "for i in {1..99}; do echo R Miss ${i}0000 8 4000.5 100; done | tee barracuda.trace.gz > atlas10k.trace.gz",
+        "for i in {1..99}; do echo R Miss ${i}0000 8 4000.5 100; done | tee {atlas10k,barracuda,atlas_III,hp_c2247a}.trace.gz",
     ),
 ];
 
 /// Commands that are not run, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("dcd study run", "it takes hours"),
-    ("dcd drive import", "it needs DiskSim's files"),
-    ("dcd drive validate imported-", "it needs DiskSim's files"),
     ("blktrace -d", "it needs a block device"),
     ("virsh dumpxml", "it needs libvirt"),
 ];

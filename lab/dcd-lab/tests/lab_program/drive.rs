@@ -36,6 +36,7 @@ fn drives_are_listed_described_and_printed_to_be_changed() {
     }
     let zones = text(&atlas).lines().skip_while(|line| !line.starts_with("zone")).count();
     assert_eq!(zones, 1 + 24);
+    expect(&run(&["show", "--fields"]), 0, "| `high-water-mark` | 0 |");
     expect(&run(&["show", "atlas-11k"]), 1, "no drive is called \"atlas-11k\": use one of atlas-10k");
 }
 
@@ -93,35 +94,6 @@ fn a_drive_is_as_good_as_its_distribution_of_response_times() {
     expect(&shown, 0, "100.0 % of the requests took as long as measured to 0.417 ms");
     let plot = std::fs::read_to_string(page).unwrap();
     assert!(plot.contains("<svg") && plot.contains("measured") && plot.contains("barracuda-1996"));
-}
-
-#[test]
-fn a_drive_is_imported_shown_and_used() {
-    let place = Place::new();
-    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/src/disk_tests/fixtures");
-    let (source, out) = (format!("{fixtures}/invented.diskspecs"), place.path("invented.toml"));
-    let out = out.to_str().unwrap();
-    let imported = run(&["import", &source, "--out", out]);
-    assert!(imported.status.success() && imported.stdout.is_empty());
-    let told = String::from_utf8(imported.stderr).unwrap();
-    assert!(told.contains("not as in invented.diskspecs: \"Warp factor\" = 9"), "{told}");
-    expect(&run(&["show", out]), 0, "invented-4: INVENTED_4, imported from invented.diskspecs");
-    assert_eq!(text(&run(&["show", out, "--file"])), text(&run(&["import", &source])));
-    assert!(text(&run(&["import", &source, "--bus", "5MB"])).contains("bus-mb-per-s = 5.0"));
-    // A .parv file names the .diskspecs file, and has the bus.
-    let parv = place.path("invented.parv");
-    for name in ["invented.diskspecs", "invented.model"] {
-        std::fs::copy(format!("{fixtures}/{name}"), place.path(name)).unwrap();
-    }
-    let bus = "disksim_bus BUS {\n Read block transfer time = 0.1024\n}\nsource invented.diskspecs\n\
-               topology disksim_bus b [\n disksim_disk d []\n]\n";
-    std::fs::write(&parv, bus).unwrap();
-    let parv = parv.to_str().unwrap();
-    assert!(text(&run(&["import", parv])).contains("bus-mb-per-s = 5.0"));
-    expect(&run(&["import", parv, "--out", parv]), 1, "invented.parv");
-    std::fs::write(parv, "source nothing.diskspecs\n").unwrap();
-    expect(&run(&["import", parv]), 1, "line 1: the file \"nothing.diskspecs\" that it names: No such file");
-    expect(&run(&["show", "--fields"]), 0, "| `high-water-mark` | 0 |");
 }
 
 #[test]

@@ -257,6 +257,44 @@ fn the_start_of_a_band_costs_as_much_as_its_middle_and_a_stream_that_ends_leaves
     assert_eq!(controller.cleaned_bands() - cleaned, 4);
 }
 
+/// Two zones on four heads that go to and fro; before the second are two cylinders without data.
+const LAID_OUT: &str = "zones = [[200, 30, 4, 9], [100, 25, 3, 7]]
+[layout]
+serpentine = true
+zones-start-at-index = true
+gap-cylinders = 2
+start-sectors = [0, 7]
+reserved-sectors = [60, 0]
+spares = [240, 100]
+slipped-tracks = [[0, [17, 401]]]
+";
+
+#[test]
+fn reserved_sectors_slipped_tracks_and_gaps_move_what_follows() {
+    let rows = "zones = [[100, 100, 10, 20]]\n";
+    assert!(ROUND.contains(rows));
+    let text = ROUND.replace("heads = 2", "heads = 4").replace(rows, LAID_OUT);
+    let drive = Drive::parse(&text).unwrap();
+    let place = |lba| {
+        let spot = drive.locate(Lba(lba));
+        (spot.cylinder, spot.head, spot.sector)
+    };
+    // The first two tracks have no address.
+    assert_eq!(place(0), (0, 2, 0));
+    // Track 17 of the addresses was slipped over: the 19th with the two that are reserved, on the fifth cylinder, which is even.
+    // The heads of the sixth go down.
+    assert_eq!([place(17 * 30 - 1).0, place(17 * 30).0], [4, 5]);
+    assert_eq!([place(17 * 30 - 1).1, place(17 * 30).1], [2, 3]);
+    // 8 spare tracks of 800: the second zone follows, and its sector 7 is at the index.
+    let second = Lba(200 * 4 * 30 - 8 * 30 - 60);
+    let zones: Vec<_> = drive.zones().iter().map(|zone| (zone.first_cylinder, zone.first_lba)).collect();
+    assert_eq!(zones, [(0, Lba(0)), (202, second)]);
+    assert!((drive.track_at(second).start_angle - 7.0 / 25.0).abs() < 1e-6);
+    // More tracks are slipped over than there are spares for.
+    let wrong = Drive::parse(&text.replace("spares = [240", "spares = [30")).unwrap_err().to_string();
+    assert!(wrong.contains("slipped-tracks"), "{wrong}");
+}
+
 #[test]
 fn the_new_drives_have_the_capacities_and_seeks_of_their_sources() {
     for (name, sectors, mean_ms) in [

@@ -4,7 +4,6 @@ mod common;
 mod components;
 #[path = "../../../../crates/engine/src/log_tests/counting/mod.rs"]
 mod counting;
-mod import;
 mod layer;
 mod phases;
 mod physics;

@@ -9,12 +9,13 @@ use dcd_model::{Drive, ReadAhead, drive};
 const ATLAS_BUS: u64 = 5_171_717;
 const BARRACUDA_BUS: u64 = 3_820_896;
 
-pub fn trace(name: &str) -> Option<Vec<Measured>> {
-    let Some(dir) = std::env::var_os("DCD_TRACES") else {
-        eprintln!("SKIPPED: DCD_TRACES does not name a directory with measured traces");
+fn trace(name: &str) -> Option<Vec<Measured>> {
+    let path = std::env::var_os("DCD_TRACES").map(|dir| std::path::Path::new(&dir).join(name));
+    let Some(path) = path.filter(|path| path.exists()) else {
+        eprintln!("SKIPPED: DCD_TRACES does not name a directory with {name}");
         return None;
     };
-    let mut opened = dcd_trace::open(&std::path::Path::new(&dir).join(name), None).expect("a trace");
+    let mut opened = dcd_trace::open(&path, None).expect("a trace");
     let mut trace = Vec::new();
     while let Some(record) = opened.reader.next_record().expect("it is a measured trace") {
         trace.push(record);
@@ -22,7 +23,7 @@ pub fn trace(name: &str) -> Option<Vec<Measured>> {
     Some(measured::closed_loop(&trace).expect("one request was in flight"))
 }
 
-pub fn demerit(drive: &Drive, trace: &[Measured], write_cache: bool) -> f64 {
+fn demerit(drive: &Drive, trace: &[Measured], write_cache: bool) -> f64 {
     let measured: Vec<Nanos> = trace.iter().map(|request| request.response).collect();
     let replay = measured::replay(drive, trace, write_cache).expect("it was taken of this drive");
     let demerit = measured::demerit_ms(&measured, &replay.responses);
@@ -47,6 +48,18 @@ fn the_barracuda_answers_as_the_real_one() {
     let Some(trace) = trace("barracuda.trace.gz") else { return };
     let barracuda = drive::builtin("barracuda-st32171w").unwrap().with_bus(BARRACUDA_BUS).unwrap();
     assert!(demerit(&barracuda, &trace, true) <= 0.35);
+}
+
+/// These two have DiskSim's parameters unchanged.
+#[test]
+fn other_published_drives_answer_as_the_real_ones() {
+    for (drive, measured, delays, at_most) in [
+        ("atlas-iii", "drives/atlas_III.trace.gz", true, 0.38),
+        ("hp-c2247a", "drives/hp_c2247a.trace.gz", false, 0.09),
+    ] {
+        let Some(trace) = trace(measured) else { continue };
+        assert!(demerit(&drive::builtin(drive).unwrap(), &trace, delays) <= at_most, "{drive}");
+    }
 }
 
 /// The drive of the DCD studies was not measured itself: what holds for it is what holds for its sibling.

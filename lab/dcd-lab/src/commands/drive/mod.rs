@@ -2,21 +2,19 @@
 
 mod validate;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use dcd_engine::raid::stride::StridePass;
 use dcd_engine::{Extent, Lba, Nanos, SECTOR_BYTES};
-use dcd_model::{AnyDrive, DriveError, diskspecs, drive};
-use dcd_stack::Inputs;
+use dcd_model::{AnyDrive, DriveError, drive};
 
-use crate::cli_drive::{self, DrivePart, Import, Show};
+use crate::cli_drive::{self, DrivePart, Show};
 use crate::failure::Failure;
 
 pub fn run(args: &cli_drive::Drive) -> Result<(), Failure> {
     match &args.part {
         DrivePart::Show(args) => show(args),
         DrivePart::Validate(args) => validate::run(args),
-        DrivePart::Import(args) => import(args),
     }
 }
 
@@ -47,36 +45,6 @@ fn list() -> Result<(), Failure> {
         let drive = load(name)?;
         let gigabytes = (drive.sectors() * SECTOR_BYTES) as f64 / 1e9;
         println!("{name:<20} {gigabytes:>6.1} GB  {}", drive.description());
-    }
-    Ok(())
-}
-
-fn import(args: &Import) -> Result<(), Failure> {
-    let shown = args.input.display().to_string();
-    let text = std::fs::read_to_string(&args.input).map_err(|e| Failure::io(&shown, e))?;
-    let beside = args.input.parent().map(Path::to_owned).unwrap_or_default();
-    let named = std::cell::RefCell::new(vec![args.input.clone()]);
-    let include = |name: &str| {
-        let path: PathBuf = beside.join(name);
-        let read = std::fs::read_to_string(&path).map_err(|e| e.to_string());
-        named.borrow_mut().push(path);
-        read
-    };
-    let source = args.input.file_name().map_or(shown.clone(), |name| name.to_string_lossy().into_owned());
-    let bus = args.bus.map(|bytes| bytes as f64 / 1e6);
-    let imported = diskspecs::import(&text, &source, &include, bus)
-        .map_err(|e| Failure::Failed(format!("{shown}: {e}")))?;
-    for note in &imported.notes {
-        eprintln!("dcd-lab: not as in {source}: {note}");
-    }
-    write_out(args.out.as_deref(), &imported.text, &named.into_inner())
-}
-
-/// Writes a drive file, or prints it; not over one of its inputs.
-fn write_out(out: Option<&Path>, text: &str, inputs: &[PathBuf]) -> Result<(), Failure> {
-    match out {
-        Some(path) => Inputs::new(inputs).write(path, text)?,
-        None => print!("{text}"),
     }
     Ok(())
 }
