@@ -30,6 +30,7 @@ pub enum Command {
     Tune(Box<Tune>),
     Trace(Trace),
     Simulate(Box<Simulate>),
+    Experiment(ExperimentArgs),
     Drive(Drive),
     #[command(alias = "lab")]
     Study(Study),
@@ -54,6 +55,23 @@ impl Cli {
             of_dcd.get_subcommands().map(clap::Command::get_name).filter(|name| !SHOWN.contains(name));
         hidden.fold(Cli::command(), |command, name| command.mut_subcommand(name, |part| part.hide(true)))
     }
+}
+
+/// Run an experiment of your own: a file with stacks, options of `dcd simulate`, and claims
+///
+/// Prints the report of `dcd simulate` and whether each claim holds; the exit code is 1 if one does not. docs/drives.md
+/// describes the file.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dcd experiment sync-writes.toml
+  dcd experiment sync-writes.toml --seeds 9 --html sync-writes.html")]
+pub struct ExperimentArgs {
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// More options of `dcd simulate`
+    #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub options: Vec<String>,
 }
 
 /// Repeat the papers' experiments, and judge each of their claims

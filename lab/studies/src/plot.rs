@@ -3,11 +3,14 @@
 //! A logarithmic axis is a linear one over the exponents with other labels, and names on the x axis are its whole
 //! numbers with other labels; so there is one way to draw.
 
+use std::fmt::Write;
+
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::findings::figure;
+use crate::page::escaped;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -48,15 +51,48 @@ impl Axis {
     }
 
     fn label(&self, place: f64) -> String {
-        if !self.names.is_empty() {
-            let index = place.round();
-            let exact = (place - index).abs() < 1e-6 && index >= 0.0;
-            return self.names.get(index as usize).filter(|_| exact).cloned().unwrap_or_default();
+        match self.scale {
+            _ if !self.names.is_empty() => self.names.get(place.round() as usize).cloned().unwrap_or_default(),
+            Scale::Linear => short(place),
+            Scale::Log => short(10f64.powf(place)),
         }
-        figure(match self.scale {
-            Scale::Linear => place,
-            Scale::Log => 10f64.powf(place),
-        })
+    }
+
+    /// The places with a label, at most `most` of them in `low..high`: round numbers, or names at equal distances.
+    fn ticks(&self, (low, high): (f64, f64), most: usize) -> Vec<f64> {
+        let multiples = |step: f64| -> Vec<f64> {
+            ((low / step).ceil() as i64..=(high / step).floor() as i64).map(|n| n as f64 * step).collect()
+        };
+        let powers = |from: i32| (from..).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
+        let fits = |ticks: &Vec<f64>| ticks.len() <= most.max(1);
+        if !self.names.is_empty() {
+            return (1..).map(|every| multiples(f64::from(every))).find(fits).unwrap_or_default();
+        }
+        if self.scale == Scale::Log {
+            for digits in [&[1.0, 2.0, 5.0][..], &[1.0, 3.0]] {
+                let decades = low.floor() as i32..=high.ceil() as i32;
+                let all = decades.flat_map(|power| digits.iter().map(move |digit: &f64| f64::from(power) + digit.log10()));
+                let ticks: Vec<f64> = all.filter(|tick| (low..=high).contains(tick)).collect();
+                if (2..=most).contains(&ticks.len()) {
+                    return ticks;
+                }
+            }
+            let whole = (1..).map(|every| multiples(f64::from(every))).find(fits).unwrap_or_default();
+            if whole.len() > 1 {
+                return whole;
+            }
+        }
+        let least = (high - low) / most.max(1) as f64;
+        powers(least.log10().floor() as i32).filter(|step| *step >= least).map(multiples).find(fits).unwrap_or_default()
+    }
+}
+
+/// The figure without zeros at its end.
+fn short(value: f64) -> String {
+    let text = figure(value);
+    match text.contains('.') && !text.contains('e') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
     }
 }
 
@@ -117,6 +153,7 @@ const NAME_CHARACTER_WIDTH: usize = 7;
 const AXIS_WIDTH: u32 = 84;
 /// The height of a line of the legend.
 const LEGEND_LINE: i32 = 16;
+const Y_LABELS_MAX: usize = 9;
 /// A line of more points has no marks.
 const MARKED_MAX: usize = 64;
 /// Gives the series of one name one colour in all plots, but in those where two would get the same: there are only so many colours.
@@ -190,10 +227,11 @@ impl Plot {
 
     fn svg_of(&self, size: (u32, u32), title: Option<&str>) -> String {
         let mut text = String::new();
-        {
+        let values = {
             let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-            self.draw(&area, title).expect("drawing into a string cannot fail");
-        }
+            self.draw(&area, title).expect("drawing into a string cannot fail")
+        };
+        text.insert_str(text.rfind("</svg>").unwrap_or(text.len()), &values);
         text
     }
 
@@ -232,11 +270,12 @@ impl Plot {
         if least.is_finite() { least } else { 1.0 }
     }
 
+    /// Draws it. Returns what lies over the points, unseen, and says their values where the pointer rests.
     fn draw<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
         title: Option<&str>,
-    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    ) -> Result<String, DrawingAreaErrorKind<B::ErrorType>> {
         area.fill(&WHITE)?;
         let (x, y) = self.ranges();
         let width = area.dim_in_pixel().0;
@@ -254,33 +293,48 @@ impl Plot {
                 4
             }
         };
-        let mut chart = builder.build_cartesian_2d(x.0..x.1, y.0..y.1)?;
-        // Names that have no room beside each other: every second, or third.
-        let longest = self.x.names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-        let every =
-            self.x.names.len() * (longest + 1) * NAME_CHARACTER_WIDTH / (width - AXIS_WIDTH) as usize + 1;
-        let numbers = (width / LABEL_WIDTH).min(11) as usize;
-        let labels = if self.x.names.is_empty() { numbers } else { self.x.names.len() * 2 + 1 };
+        // Names need room beside each other.
+        let longest = self.x.names.iter().map(|name| name.chars().count() + 1).max().unwrap_or(0);
+        let label = (longest * NAME_CHARACTER_WIDTH).max(if longest == 0 { LABEL_WIDTH as usize } else { 1 });
+        let across = self.x.ticks(x, ((width - AXIS_WIDTH) as usize / label).max(2));
+        let up = self.y.ticks(y, Y_LABELS_MAX);
+        let mut chart = builder.build_cartesian_2d(
+            (x.0..x.1).with_key_points(across),
+            (y.0..y.1).with_key_points(up),
+        )?;
         chart
             .configure_mesh()
             .x_desc(&self.x.title)
             .y_desc(&self.y.title)
-            .x_labels(labels)
-            .x_label_formatter(&|value| match value.round() as usize % every {
-                0 => self.x.label(*value),
-                _ => String::new(),
-            })
-            .y_label_formatter(&|value| self.y.label(*value))
+            .x_label_formatter(&|place| self.x.label(*place))
+            .y_label_formatter(&|place| self.y.label(*place))
             .light_line_style(TRANSPARENT)
             .bold_line_style(RGBColor(226, 226, 226))
             .label_style(("sans-serif", 13))
             .draw()?;
+        let mut values = String::new();
         let step = self.bar_step();
         let width = step * 0.8 / self.series.len().max(1) as f64;
         for (index, series) in self.series.iter().enumerate() {
             let colour = series.colour(index);
             let places: Vec<(f64, f64)> =
                 series.points.iter().map(|&(x, y)| (self.x.place(x), self.y.place(y))).collect();
+            let shift = match self.style {
+                Style::Line => 0.0,
+                Style::Bars => width * (index as f64 + 0.5) - step * 0.4,
+            };
+            let mut last = None;
+            for &(x, y) in &places {
+                let (across, down) = chart.backend_coord(&(x + shift, y));
+                if last.replace(across) != Some(across) {
+                    let text = format!("{}: {}, {}", series.name, self.x.label(x), self.y.label(y));
+                    let text = escaped(&text);
+                    let _ = writeln!(
+                        values,
+                        "<circle cx=\"{across}\" cy=\"{down}\" r=\"8\" opacity=\"0\"><title>{text}</title></circle>"
+                    );
+                }
+            }
             match self.style {
                 Style::Line => {
                     chart.draw_series(LineSeries::new(places.clone(), colour.stroke_width(2)))?;
@@ -303,7 +357,8 @@ impl Plot {
             area.draw(&Rectangle::new([(x, y), (x + 10, y + 10)], series.colour(index).filled()))?;
             area.draw(&Text::new(series.name.clone(), (x + 14, y - 2), ("sans-serif", 13)))?;
         }
-        area.present()
+        area.present()?;
+        Ok(values)
     }
 
     /// Places the names of the series: from the left, and in which line. They cover no data.
@@ -337,7 +392,8 @@ mod tests {
     fn a_picture_has_every_point_and_is_the_same_each_time() {
         let line = plot(Axis::log("units"), Style::Line);
         let svg = line.svg();
-        assert_eq!(svg.matches("<circle").count(), 3);
+        assert_eq!(svg.matches("r=\"3\"").count(), 3);
+        assert_eq!(svg.matches("<title>ours &amp; theirs: 10, 4</title>").count(), 1, "{svg}");
         assert!(svg.contains("ours &amp; theirs") && svg.contains("a &lt; b"), "{svg}");
         assert_eq!(svg, line.svg());
         let bars = plot(Axis::names("kind", ["a", "b"]), Style::Bars).svg();
@@ -380,6 +436,23 @@ mod tests {
         assert_eq!(plot.legend(350).iter().map(|place| place.1).collect::<Vec<_>>(), [0, 1, 1]);
         let narrow = plot.svg_narrow();
         assert!(narrow.contains("width=\"350\"") && !narrow.contains("a &lt; b"), "{narrow}");
+    }
+
+    #[test]
+    fn ticks_are_round_numbers_that_have_room() {
+        let labels = |axis: &Axis, range, most| {
+            axis.ticks(range, most).into_iter().map(|tick| axis.label(tick)).collect::<Vec<_>>()
+        };
+        let log = |low: f64, high: f64| (low.log10(), high.log10());
+        assert_eq!(labels(&Axis::linear(""), (0.0, 1.08), 5), ["0", "0.5", "1"]);
+        assert_eq!(labels(&Axis::log(""), log(0.9, 130.0), 9), ["1", "2", "5", "10", "20", "50", "100"]);
+        assert_eq!(labels(&Axis::log(""), log(0.9, 130.0), 3), ["1", "10", "100"]);
+        assert_eq!(labels(&Axis::log(""), log(12.0, 18.0), 9).len(), 7);
+        assert_eq!(labels(&Axis::names("", ["a", "b", "c"]), (-0.5, 2.5), 2), ["a", "c"]);
+        for range in [(0.0, 1e-9), (-3.0, 7e12), (5.0, 5.000001)] {
+            let ticks = Axis::linear("").ticks(range, 6);
+            assert!((2..=6).contains(&ticks.len()), "{range:?}: {ticks:?}");
+        }
     }
 
     #[test]

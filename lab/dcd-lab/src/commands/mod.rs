@@ -23,6 +23,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Tune(args) => tune::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run_stacks(&args),
+        Command::Experiment(args) => simulate::run_experiment(&args),
         Command::Drive(args) => drive::run(&args),
         Command::Study(args) => study::run(&args),
         Command::Demo(args) => demo::run(&args),

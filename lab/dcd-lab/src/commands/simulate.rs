@@ -1,23 +1,44 @@
-//! `dcd simulate`: stacks in virtual time, several at a time, and what came out.
+//! `dcd simulate` and `dcd experiment`: stacks in virtual time, several at a time, and what came out.
 
-use clap::ValueEnum;
+use clap::{FromArgMatches, ValueEnum};
 use dcd_studies::COLOURS_MAX;
 use dcd_trace::{Inputs, inputs_of_trace};
 
 use super::trace::{opened, tell_note};
+use crate::cli::{Cli, Command, ExperimentArgs};
 use crate::cli_simulate::Simulate;
 use crate::failure::Failure;
 use crate::generated::LoadFile;
 use crate::jobs::{in_parallel, jobs, progress};
 use crate::load::{Purpose, Workload};
-use crate::simulate::{Load, Ran, Replay, Report, Samples, page, run, variants};
+use crate::simulate::{Experiment, Load, Ran, Replay, Report, Samples, page, run as run_stack, variants};
 
 /// Size of a sector: a stack with larger blocks gets whole ones.
 const BLOCK_BYTES: u32 = 512;
 /// Generated requests, where neither the command nor the load file says how many.
 const REQUESTS: u64 = 10_000;
 
+pub fn run_experiment(args: &ExperimentArgs) -> Result<(), Failure> {
+    let experiment = Experiment::read(&args.file)?;
+    let named = |e: clap::Error| {
+        let text = e.to_string();
+        let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Failure::Failed(format!("{}: {why}", args.file.display()))
+    };
+    let words = ["dcd-lab", "simulate"].map(String::from).into_iter();
+    let words = words.chain(experiment.arguments(&args.file)).chain(args.options.iter().cloned());
+    let matches = Cli::command_line().try_get_matches_from(words).map_err(named)?;
+    match Cli::from_arg_matches(&matches).map_err(named)?.command {
+        Command::Simulate(simulate) => run(&simulate, &experiment),
+        _ => unreachable!("the second word is simulate"),
+    }
+}
+
 pub fn run_stacks(args: &Simulate) -> Result<(), Failure> {
+    run(args, &Experiment::default())
+}
+
+fn run(args: &Simulate, experiment: &Experiment) -> Result<(), Failure> {
     let named = args.files.iter().cloned().chain(args.load.load.clone());
     let inputs = Inputs::new(named.chain(args.load.trace.iter().flat_map(|trace| inputs_of_trace(trace))));
     let (load, seed) = load(args)?;
@@ -41,7 +62,7 @@ pub fn run_stacks(args: &Simulate) -> Result<(), Failure> {
     bar.set_length(load.requests() * (stacks.len() * seeds) as u64);
     let ran = in_parallel(jobs(args.jobs), stacks.len() * seeds, |index| {
         let samples = args.samples.as_deref().map(Samples::create).transpose()?;
-        run(&stacks[index / seeds], &load, seed + (index % seeds) as u64, args.interval, samples, &bar)
+        run_stack(&stacks[index / seeds], &load, seed + (index % seeds) as u64, args.interval, samples, &bar)
     })?;
     bar.finish_and_clear();
     let (mut first, mut others): (Vec<Ran>, Vec<Vec<Ran>>) = (Vec::new(), Vec::new());
@@ -58,7 +79,8 @@ pub fn run_stacks(args: &Simulate) -> Result<(), Failure> {
     for advice in first.iter().filter_map(|ran| ran.advice.as_ref()) {
         eprintln!("dcd: {advice}");
     }
-    let report = Report { load: &load, seed, ran: &first, others: &others };
+    let mut report = Report { load: &load, seed, ran: &first, others: &others, claims: Vec::new() };
+    report.claims = experiment.claims.iter().map(|claim| claim.judge(&report)).collect::<Result<_, _>>()?;
     if args.json {
         println!("{}", report.json());
     } else {
@@ -70,7 +92,10 @@ pub fn run_stacks(args: &Simulate) -> Result<(), Failure> {
     if let Some(path) = &args.html {
         inputs.write(path, page(&report))?;
     }
-    Ok(())
+    match report.claims.iter().filter(|claim| !claim.holds).count() {
+        0 => Ok(()),
+        failed => Err(Failure::Failed(format!("{failed} of {} claims do not hold", report.claims.len()))),
+    }
 }
 
 /// The load, and the seed of the first run.

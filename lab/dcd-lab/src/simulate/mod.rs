@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `experiment` | a file with all of it, and claims |
 //! | `load` | what the stacks are run against |
 //! | `sweep` | the stacks: files, with other values in their fields |
 //! | `run` | one stack: how long requests took |
@@ -9,6 +10,7 @@
 //! | `series` | the same over time, and what the caches hold |
 //! | `report`, `page` | what is told: text, JSON, CSV, plots |
 
+mod experiment;
 mod load;
 mod page;
 mod report;
@@ -17,6 +19,7 @@ mod samples;
 mod series;
 mod sweep;
 
+pub use experiment::{Experiment, Judged};
 pub use load::{Load, Replay};
 pub use page::page;
 pub use report::Report;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use dcd_stack::HumanBytes;
 use serde_json::{Value, json};
 
+use super::experiment::Judged;
 use super::load::Load;
 use super::run::{Ran, SimulatedTimes};
 use dcd_sim::interval;
@@ -37,6 +38,8 @@ pub struct Report<'a> {
     pub ran: &'a [Ran],
     /// Runs of each stack with the seeds after the first; `ran` has that one.
     pub others: &'a [Vec<Ran>],
+    /// Of an experiment.
+    pub claims: Vec<Judged<'a>>,
 }
 
 /// A trace of a week has few requests a second.
@@ -60,6 +63,23 @@ fn numbers(times: &SimulatedTimes) -> [String; 9] {
     ]
 }
 
+impl Ran {
+    /// The figures of one run.
+    pub fn json(&self) -> Value {
+        json!({
+            "stack": self.name,
+            "disk_is_modelled": self.advice.is_none(),
+            "seconds": self.seconds,
+            "requests": { "read": self.reads, "write": self.writes, "flush": self.flushes },
+            "dirty_bytes": self.state.dirty_bytes,
+            "log_bytes_for_each_written": self.state.log_space,
+            "layers": self.report["layers"],
+            "events": self.report["events"],
+            "trace_hash": self.report["trace_hash"],
+        })
+    }
+}
+
 impl Report<'_> {
     /// The kinds of requests that there are, and their times in each stack.
     pub fn kinds(&self) -> Vec<(&'static str, Vec<&SimulatedTimes>)> {
@@ -75,10 +95,15 @@ impl Report<'_> {
         self.load.words(self.seed) + &seeds
     }
 
+    /// The runs of a stack, by seeds.
+    pub fn runs(&self, stack: usize) -> impl Iterator<Item = &Ran> {
+        std::iter::once(&self.ran[stack]).chain(self.others.get(stack).into_iter().flatten())
+    }
+
     /// The mean of a figure over the seeds, and how far the true mean is from it at most, in 95 of 100 cases. None with one seed.
     fn interval(&self, stack: usize, of: impl Fn(&Ran) -> f64) -> Option<(f64, f64)> {
-        let others = self.others.get(stack)?;
-        Some(interval(&std::iter::once(&self.ran[stack]).chain(others).map(of).collect::<Vec<_>>()))
+        self.others.get(stack)?;
+        Some(interval(&self.runs(stack).map(of).collect::<Vec<_>>()))
     }
 
     /// A line for each kind of request of a stack.
@@ -124,7 +149,8 @@ impl Report<'_> {
     /// The lines below the table.
     pub fn lines(&self) -> Vec<String> {
         let of = |(stack, ran)| [vec![self.end(ran)], self.intervals(stack)].concat();
-        self.ran.iter().enumerate().flat_map(of).collect()
+        let claims = self.claims.iter().map(Judged::line);
+        self.ran.iter().enumerate().flat_map(of).chain(claims).collect()
     }
 
     /// Describes how a stack ended.
@@ -171,24 +197,22 @@ impl Report<'_> {
                 })
             };
             let kinds = KINDS.map(|(kind, of)| (kind, intervals(of)));
-            json!({
-                "stack": ran.name,
-                "disk_is_modelled": ran.advice.is_none(),
-                "seconds": ran.seconds,
-                "requests": { "read": ran.reads, "write": ran.writes, "flush": ran.flushes },
-                "dirty_bytes": ran.state.dirty_bytes,
-                "log_bytes_for_each_written": ran.state.log_space,
-                "layers": ran.report["layers"],
-                "events": ran.report["events"],
-                "trace_hash": ran.report["trace_hash"],
-                "intervals_95": self.others.first().map(|_| serde_json::Map::from_iter(kinds.map(|(k, v)| (k.to_owned(), v)))),
-            })
+            let mut stack = ran.json();
+            stack["intervals_95"] = match self.others.is_empty() {
+                true => Value::Null,
+                false => Value::Object(kinds.map(|(kind, value)| (kind.to_owned(), value)).into_iter().collect()),
+            };
+            stack
+        };
+        let claim = |claim: &Judged<'_>| {
+            json!({ "says": claim.says, "holds": claim.holds, "value": claim.value, "half": claim.half, "accepted": claim.accepted })
         };
         json!({
             "load": self.load.words(self.seed),
             "notes": self.load.notes(),
             "seed": self.seed,
             "stacks": self.ran.iter().enumerate().map(of).collect::<Vec<_>>(),
+            "claims": self.claims.iter().map(claim).collect::<Vec<_>>(),
         })
     }
 
