@@ -92,9 +92,9 @@ impl Claim {
         let verdict = if !ours.is_finite() {
             Verdict::Differs("nothing was measured".to_owned())
         } else if ours < low {
-            Verdict::Differs(format!("{} is below the range", show(ours)))
+            Verdict::Differs(format!("{}{unit} is below the range", apart(ours, low)))
         } else if ours > high {
-            Verdict::Differs(format!("{} is above the range", show(ours)))
+            Verdict::Differs(format!("{}{unit} is above the range", apart(ours, high)))
         } else {
             Verdict::Holds
         };
@@ -210,6 +210,14 @@ impl Claim {
     }
 }
 
+/// A figure with as many digits as tell it from a bound.
+fn apart(value: f64, bound: f64) -> String {
+    match figure(value) {
+        rounded if rounded != figure(bound) => rounded,
+        _ => value.to_string(),
+    }
+}
+
 /// Totals of one experiment or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
@@ -220,6 +228,8 @@ pub struct Count {
     pub cases: usize,
     /// Cases that are not counted.
     pub chose: usize,
+    /// Of them, those that are outside their range all the same.
+    pub missed: usize,
     pub follow: usize,
     pub not_run: usize,
 }
@@ -233,6 +243,7 @@ impl Count {
         for claim in claims {
             if claim.chose.is_some() {
                 count.chose += 1;
+                count.missed += usize::from(matches!(claim.verdict, Verdict::Differs(_)));
             } else if claim.follows.is_some() {
                 count.follow += 1;
             } else {
@@ -263,6 +274,7 @@ impl Sum for Count {
             cases_holding: sum.cases_holding + count.cases_holding,
             cases: sum.cases + count.cases,
             chose: sum.chose + count.chose,
+            missed: sum.missed + count.missed,
             follow: sum.follow + count.follow,
             not_run: sum.not_run + count.not_run,
         })
@@ -273,8 +285,9 @@ impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Count { holding, sentences, cases_holding, cases, .. } = self;
         write!(f, "{holding} of {sentences} sentences hold; case by case {cases_holding} of {cases}")?;
+        let chose = format!("chose a parameter ({} of them do not hold all the same)", self.missed);
         let uncounted = [
-            (self.chose, "chose a parameter"),
+            (self.chose, chose.as_str()),
             (self.follow, "follow from others"),
             (self.not_run, "were not run"),
         ];
@@ -372,12 +385,20 @@ mod tests {
             not_run("in part, and wrong"),
         ];
         let count = Count::of(&claims);
-        let expected =
-            Count { holding: 2, sentences: 4, cases_holding: 5, cases: 7, chose: 2, follow: 1, not_run: 2 };
+        let expected = Count {
+            holding: 2,
+            sentences: 4,
+            cases_holding: 5,
+            cases: 7,
+            chose: 2,
+            missed: 2,
+            follow: 1,
+            not_run: 2,
+        };
         assert_eq!(count, expected);
         assert_eq!(
             [count, count].into_iter().sum::<Count>().to_string(),
-            "4 of 8 sentences hold; case by case 10 of 14; not counted: 4 chose a parameter, 2 follow from others, 4 were not run"
+            "4 of 8 sentences hold; case by case 10 of 14; not counted: 4 chose a parameter (4 of them do not hold all the same), 2 follow from others, 4 were not run"
         );
         assert_eq!(Count::of(&claims[..2]).to_string(), "1 of 1 sentences hold; case by case 2 of 2");
     }

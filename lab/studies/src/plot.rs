@@ -4,8 +4,11 @@
 //! numbers with other labels; so there is one way to draw.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +55,9 @@ impl Axis {
 
     fn label(&self, place: f64) -> String {
         match self.scale {
-            _ if !self.names.is_empty() => self.names.get(place.round() as usize).cloned().unwrap_or_default(),
+            _ if !self.names.is_empty() => {
+                self.names.get(place.round() as usize).cloned().unwrap_or_default()
+            }
             Scale::Linear => short(place),
             Scale::Log => short(10f64.powf(place)),
         }
@@ -63,7 +68,8 @@ impl Axis {
         let multiples = |step: f64| -> Vec<f64> {
             ((low / step).ceil() as i64..=(high / step).floor() as i64).map(|n| n as f64 * step).collect()
         };
-        let powers = |from: i32| (from..).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
+        let powers =
+            |from: i32| (from..).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
         let fits = |ticks: &Vec<f64>| ticks.len() <= most.max(1);
         if !self.names.is_empty() {
             return (1..).map(|every| multiples(f64::from(every))).find(fits).unwrap_or_default();
@@ -71,7 +77,8 @@ impl Axis {
         if self.scale == Scale::Log {
             for digits in [&[1.0, 2.0, 5.0][..], &[1.0, 3.0]] {
                 let decades = low.floor() as i32..=high.ceil() as i32;
-                let all = decades.flat_map(|power| digits.iter().map(move |digit: &f64| f64::from(power) + digit.log10()));
+                let all = decades
+                    .flat_map(|power| digits.iter().map(move |digit: &f64| f64::from(power) + digit.log10()));
                 let ticks: Vec<f64> = all.filter(|tick| (low..=high).contains(tick)).collect();
                 if (2..=most).contains(&ticks.len()) {
                     return ticks;
@@ -81,9 +88,15 @@ impl Axis {
             if whole.len() > 1 {
                 return whole;
             }
+            let within = (10f64.powf(low), 10f64.powf(high));
+            return Axis::default().ticks(within, most).into_iter().map(f64::log10).collect();
         }
         let least = (high - low) / most.max(1) as f64;
-        powers(least.log10().floor() as i32).filter(|step| *step >= least).map(multiples).find(fits).unwrap_or_default()
+        powers(least.log10().floor() as i32)
+            .filter(|step| *step >= least)
+            .map(multiples)
+            .find(fits)
+            .unwrap_or_default()
     }
 }
 
@@ -93,6 +106,29 @@ fn short(value: f64) -> String {
     match text.contains('.') && !text.contains('e') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
         false => text,
+    }
+}
+
+/// Places on an axis, of which some have a label.
+struct Ticked {
+    range: (f64, f64),
+    ticks: Vec<f64>,
+}
+
+impl Ranged for Ticked {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        RangedCoordf64::from(self.range()).map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if hint.weight().allow_light_points() { Vec::new() } else { self.ticks.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.0..self.range.1
     }
 }
 
@@ -298,10 +334,8 @@ impl Plot {
         let label = (longest * NAME_CHARACTER_WIDTH).max(if longest == 0 { LABEL_WIDTH as usize } else { 1 });
         let across = self.x.ticks(x, ((width - AXIS_WIDTH) as usize / label).max(2));
         let up = self.y.ticks(y, Y_LABELS_MAX);
-        let mut chart = builder.build_cartesian_2d(
-            (x.0..x.1).with_key_points(across),
-            (y.0..y.1).with_key_points(up),
-        )?;
+        let mut chart =
+            builder.build_cartesian_2d(Ticked { range: x, ticks: across }, Ticked { range: y, ticks: up })?;
         chart
             .configure_mesh()
             .x_desc(&self.x.title)
@@ -447,7 +481,7 @@ mod tests {
         assert_eq!(labels(&Axis::linear(""), (0.0, 1.08), 5), ["0", "0.5", "1"]);
         assert_eq!(labels(&Axis::log(""), log(0.9, 130.0), 9), ["1", "2", "5", "10", "20", "50", "100"]);
         assert_eq!(labels(&Axis::log(""), log(0.9, 130.0), 3), ["1", "10", "100"]);
-        assert_eq!(labels(&Axis::log(""), log(12.0, 18.0), 9).len(), 7);
+        assert_eq!(labels(&Axis::log(""), log(11.5, 18.5), 9).len(), 7);
         assert_eq!(labels(&Axis::names("", ["a", "b", "c"]), (-0.5, 2.5), 2), ["a", "c"]);
         for range in [(0.0, 1e-9), (-3.0, 7e12), (5.0, 5.000001)] {
             let ticks = Axis::linear("").ticks(range, 6);

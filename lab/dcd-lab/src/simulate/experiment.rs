@@ -47,7 +47,9 @@ impl Experiment {
             };
             words.extend(values.iter().map(|value| match value {
                 Setting::Boolean(_) => format!("--{option}"),
-                Setting::String(name) if FILES.contains(&option.as_str()) => format!("--{option}={}", beside(name)),
+                Setting::String(name) if FILES.contains(&option.as_str()) => {
+                    format!("--{option}={}", beside(name))
+                }
                 Setting::String(text) => format!("--{option}={text}"),
                 value => format!("--{option}={value}"),
             }));
@@ -93,7 +95,10 @@ impl Claim {
             let number = |run: Value| {
                 let found = self.figure.split('.').try_fold(&run, |value, key| value.get(key));
                 found.and_then(Value::as_f64).ok_or_else(|| {
-                    wrong(format!("\"{}\" is no number of the stack \"{name}\"; --json shows them", self.figure))
+                    wrong(format!(
+                        "\"{}\" is no number of the stack \"{name}\"; --json shows them",
+                        self.figure
+                    ))
                 })
             };
             report.runs(stack).map(|ran| number(ran.json())).collect()

@@ -19,7 +19,7 @@ mod samples;
 mod series;
 mod sweep;
 
-pub use experiment::{Experiment, Judged};
+pub use experiment::Experiment;
 pub use load::{Load, Replay};
 pub use page::page;
 pub use report::Report;

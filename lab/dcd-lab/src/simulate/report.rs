@@ -200,13 +200,13 @@ impl Report<'_> {
             let mut stack = ran.json();
             stack["intervals_95"] = match self.others.is_empty() {
                 true => Value::Null,
-                false => Value::Object(kinds.map(|(kind, value)| (kind.to_owned(), value)).into_iter().collect()),
+                false => {
+                    Value::Object(kinds.map(|(kind, value)| (kind.to_owned(), value)).into_iter().collect())
+                }
             };
             stack
         };
-        let claim = |claim: &Judged<'_>| {
-            json!({ "says": claim.says, "holds": claim.holds, "value": claim.value, "half": claim.half, "accepted": claim.accepted })
-        };
+        let claim = |claim: &Judged<'_>| json!({ "says": claim.says, "holds": claim.holds, "value": claim.value, "half": claim.half, "accepted": claim.accepted });
         json!({
             "load": self.load.words(self.seed),
             "notes": self.load.notes(),

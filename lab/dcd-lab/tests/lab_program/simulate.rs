@@ -247,7 +247,7 @@ fn an_experiment_is_a_file_and_its_claims_are_judged() {
     let claim = |says: &str, range: &str| {
         format!(
             "[[claim]]\nsays = \"{says}\"\nfigure = \"requests.write.mean_ms\"\nof = \"plain.toml\"\n\
-             over = \"cached.toml cache.low-mark=20%\"\n{range}\n"
+             over = \"cached.toml cache.low-mark=20\"\n{range}\n"
         )
     };
     let experiment = |text: &str, more: &[&str]| {
@@ -255,15 +255,24 @@ fn an_experiment_is_a_file_and_its_claims_are_judged() {
         let command = ["experiment", "lab/experiment.toml"].iter().chain(more);
         dcd().args(command).current_dir(place.dir.path()).output().unwrap()
     };
-    let set = "load = \"mine.toml\"\nquiet = true\nseeds = 3\nset = [\"cache.low-mark=20%,40%\"]\n";
+    let set = "load = \"mine.toml\"\nquiet = true\nseeds = 3\nset = [\"cache.low-mark=20,40\"]\n";
     // A swept field has to be in every stack.
-    expect(&experiment(&format!("{head}{set}"), &[]), 1, "lab/plain.toml: --set layer.cache.low-mark: there is no");
+    expect(
+        &experiment(&format!("{head}{set}"), &[]),
+        1,
+        "lab/plain.toml: --set layer.cache.low-mark: there is no",
+    );
     let both = "stacks = [\"cached.toml\"]\n";
     let same = claim("the low mark decides nothing here", "at-least = 0.99\nat-most = 1.01")
-        .replace("of = \"plain.toml\"", "of = \"cached.toml cache.low-mark=40%\"");
-    expect(&experiment(&format!("{both}{set}{same}"), &[]), 0, "holds: the low mark decides nothing here: 1.000");
-    let faster = format!("{head}trace = \"trace.csv\"\nquiet = true\n{}", claim("writes are faster", "at-least = 4"));
-    let faster = faster.replace(" cache.low-mark=20%", "");
+        .replace("of = \"plain.toml\"", "of = \"cached.toml cache.low-mark=40\"");
+    expect(
+        &experiment(&format!("{both}{set}{same}"), &[]),
+        0,
+        "holds: the low mark decides nothing here: 1.000",
+    );
+    let faster =
+        format!("{head}trace = \"trace.csv\"\nquiet = true\n{}", claim("writes are faster", "at-least = 4"));
+    let faster = faster.replace(" cache.low-mark=20", "");
     expect(&experiment(&faster, &[]), 0, "holds: writes are faster: ");
     let slower = faster.replace("at-least = 4", "at-most = 4");
     let output = experiment(&slower, &[]);
@@ -275,8 +284,14 @@ fn an_experiment_is_a_file_and_its_claims_are_judged() {
     assert!(result["claims"][0]["value"].as_f64().unwrap() > 4.0, "{}", result["claims"]);
     for (text, says) in [
         (faster.replace("quiet", "colour"), "lab/experiment.toml: unexpected argument '--colour'"),
-        (faster.replace("mean_ms", "colour"), "\"requests.write.colour\" is no number of the stack \"plain.toml\""),
-        (faster.replace("of = \"plain.toml\"", "of = \"p\""), "there is no stack \"p\", but lab/plain.toml, lab/cached.toml"),
+        (
+            faster.replace("mean_ms", "colour"),
+            "\"requests.write.colour\" is no number of the stack \"plain.toml\"",
+        ),
+        (
+            faster.replace("of = \"plain.toml\"", "of = \"p\""),
+            "there is no stack \"p\", but lab/plain.toml, lab/cached.toml",
+        ),
         (faster.replace("at-least = 4", ""), "claim \"writes are faster\": write at-least, at-most or both"),
         (faster.replace("trace =", "load ="), "lab/trace.csv"),
         (faster.replace("over", "under"), "unknown field `under`"),

@@ -5,15 +5,13 @@ use dcd_engine::raid::stride::{BLOCK_BYTES, StridePass, THRESHOLD};
 use dcd_engine::{Extent, Lba, SECTOR_BYTES};
 use dcd_model::{Drive, drive};
 
-use super::ct_fragmented::{ARRAY_DRIVE, blocks, span};
+use super::ct_fragmented::{ARRAY_DRIVE, BEFORE_THE_PAPER, blocks, span};
 use super::prelude::*;
 use crate::params::drive_of;
 use crate::stride_times;
 
 /// "We limit the maximum stride distance up to 64 blocks."
 const DISTANCE_MAX: u64 = 64;
-/// Drives that could be in Fig. 9.
-const BEFORE_THE_PAPER: [&str; 2] = [ARRAY_DRIVE, "atlas-10k"];
 /// The Smax that Fig. 15 tries, for writes and for reads.
 const TRIED_WRITE: [u64; 11] = [9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29];
 const TRIED_READ: [u64; 11] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
@@ -168,8 +166,9 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             let key = key(ARRAY_DRIVE, writes);
             let tried = if writes { TRIED_WRITE } else { TRIED_READ };
             let times = samples.list(&key, "tried");
-            let fastest = least(times.iter().copied());
-            let (max, time) = (samples.get(&key, "max"), samples.get(&key, "chosen"));
+            let fastest = tried.iter().zip(times).min_by(|one, other| one.1.total_cmp(other.1));
+            let fastest = fastest.map_or(f64::NAN, |(max, _)| *max as f64);
+            let max = samples.get(&key, "max");
             let mut table = Table::new(
                 format!("Smax for {}s tried on {ARRAY_DRIVE} (Fig. 15)", word(writes)),
                 "Smax | time",
@@ -183,7 +182,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             let tried = claim("tried").with("from", tried[0]).with("to", tried[tried.len() - 1]);
             claims.extend([
                 tried.of_paper(Rule::Range(range.0, range.1)).range(max),
-                claim("fastest").range(time / fastest),
+                claim("fastest").range(max / fastest),
             ]);
         }
         let before = drives.iter().filter(|drive| BEFORE_THE_PAPER.contains(drive));

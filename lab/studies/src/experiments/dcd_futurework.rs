@@ -159,7 +159,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let [several, alone] = [SEVERAL_USERS, ONE_USER].map(lock_gain);
     let claim = |id| settings.claim(id);
     let claims = vec![
-        claim("least-valid-first").range(100.0 * of_base("least valid first", "destaged_mb")),
+        claim("least-valid-first").range(100.0 * of_base("least valid first", "destage_writes")),
         claim("sorted").range(100.0 * whole("sorted by LBA") / whole(BASE)),
         claim("compaction").range(100.0 * log_mb("compaction") / log_mb(BASE)),
         claim("finer-lock").range(several),

@@ -214,7 +214,7 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
     let warmer = |phase: &str| {
         let [cold, warm] = [true, false].map(|cold| means.gain("paper", users, cold, phase));
         let claim = claim(&format!("{phase}-warmer"));
-        if warm <= 1.0 { claim.nothing(NO_GAIN) } else { claim.range(100.0 * (warm / cold - 1.0)) }
+        if warm.min(cold) <= 1.0 { claim.nothing(NO_GAIN) } else { claim.range(100.0 * (warm / cold - 1.0)) }
     };
     let [waited, seconds] =
         ["waited_for_reads", "seconds"].map(|name| means.of("plain", users, true, "copy", name));

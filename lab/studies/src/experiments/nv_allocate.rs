@@ -70,7 +70,8 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
     let over = |what: &str| get("allocate", what) / get("purge", what);
     claims.extend(["rwc", "wwc"].map(|what| claim(what).range(over(what))));
     // Off-Day reads much of what it has written.
-    if site.index != nv::OFF_DAY.index {
-        claims.push(claim("best").range(over("rwc")));
-    }
+    claims.push(match site.index == nv::OFF_DAY.index {
+        true => claim("exception").range(1.0 / over("rwc")),
+        false => claim("best").range(over("rwc")),
+    });
 }

@@ -154,11 +154,12 @@ fn claims(settings: &Settings, site: &Site, results: &Results, claims: &mut Vec<
         let large: Vec<f64> =
             results.splits.iter().filter(|split| split.0 >= 1024.0).map(|split| split.1).collect();
         let (most, least) = (most(large.iter().copied()), least(large.iter().copied()));
-        claims.push(claim("level").range(percent(most, least)));
+        claims.push(claim("level").range(most / least));
     } else if let (Some(first), Some(last)) = (results.splits.first(), results.splits.last()) {
         let ends = claim("u-shape").with("first", format!("{:.0}", first.1));
         let shape = ends.with("best", format!("{:.0}", best.1)).with("last", format!("{:.0}", last.1));
-        let both = [shape.more([(first.1, best.1), (last.1, best.1)]), claim("best-part").range(best.0)];
+        let both =
+            [shape.more([first.1, last.1].map(|end| (end, 1.05 * best.1))), claim("best-part").range(best.0)];
         let chose = |claim: Claim| match site.index == nv::AIR_RSV.index {
             true => claim.choosing("how often the trace reads again (Fig. 4.11)"),
             false => claim,

@@ -61,14 +61,17 @@ fn claims(settings: &Settings, sites: &[&Site], samples: &Samples, claims: &mut 
     let get = |site: &Site, size: u64, what: &str| samples.get(&key(site, size), what);
     let fall = |site: &Site, what: &str, from: u64, to: u64| get(site, from, what) - get(site, to, what);
     let claim = |id, site: &Site| settings.claim(id).with("disk", site.name);
-    for site in sites.iter().filter(|site| site.index != nv::SCI_OFF.index) {
-        let (to_one, to_two) = (fall(site, "wwc", SMALL, MEDIUM), fall(site, "wwc", MEDIUM, LARGE));
-        claims.push(claim("flat", site).range(to_two / to_one));
+    let flat = |site: &Site| fall(site, "wwc", MEDIUM, LARGE) / fall(site, "wwc", SMALL, MEDIUM);
+    if let Some(sci_off) = sites.iter().find(|site| site.index == nv::SCI_OFF.index).map(|site| flat(site)) {
+        for site in sites.iter().filter(|site| site.index != nv::SCI_OFF.index) {
+            let claim = claim("flat", site).with("flat", flat(site)).with("sci-off", sci_off);
+            claims.push(claim.more([(sci_off, flat(site))]));
+        }
     }
     let reads = |site: &Site| fall(site, "rwc", SMALL, LARGE);
     for site in sites {
         if site.index != nv::OFF_DAY.index {
-            claims.push(claim("reads", site).range(reads(site)));
+            claims.push(claim("reads", site).range(get(site, LARGE, "rwc") / get(site, SMALL, "rwc")));
         } else if sites.len() > 1 {
             let others = most(sites.iter().filter(|other| other.index != site.index).map(|site| reads(site)));
             let claim = claim("reads-off-day", site).with("fall", reads(site)).with("others", others);

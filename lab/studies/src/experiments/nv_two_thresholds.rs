@@ -144,7 +144,7 @@ fn claims(
         lows.iter().filter(|low| (20..=60).contains(*low)).map(|&low| get(low, HIGH, "wwc")).collect();
     let highest = most(middle.iter().copied());
     if middle.len() > 1 {
-        claims.push(claim("stable").range(100.0 * (highest / least(middle.iter().copied()) - 1.0)));
+        claims.push(claim("stable").range(highest / least(middle.iter().copied())));
     }
     if lows.contains(&90) && !middle.is_empty() {
         claims.push(claim("close").range(get(90, HIGH, "wwc") / highest));
