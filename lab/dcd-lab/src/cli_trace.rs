@@ -61,6 +61,21 @@ pub struct OutputArgs {
     pub to: Option<String>,
 }
 
+/// A trace, and the one that is made of it.
+#[derive(Debug, Args)]
+pub struct Files {
+    /// The trace; "-" is standard input
+    #[arg(value_name = "TRACE")]
+    pub input: PathBuf,
+    /// Path of the result; "-" is standard output
+    #[arg(value_name = "OUTPUT")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub reading: InputArgs,
+    #[command(flatten)]
+    pub writing: OutputArgs,
+}
+
 /// Write a trace in another format
 ///
 /// What the other format cannot say (a discard in MSR CSV) is an error; what it cannot hold (response times in SPC,
@@ -75,16 +90,8 @@ Examples:
   dcd trace convert broken.csv good.dcd --skip-bad --only read,write
   blktrace -d /dev/sdb -o - | dcd trace convert --from blktrace - sdb.dcd")]
 pub struct Convert {
-    /// The trace; "-" is standard input
-    #[arg(value_name = "TRACE")]
-    pub input: PathBuf,
-    /// Path of the result; "-" is standard output
-    #[arg(value_name = "OUTPUT")]
-    pub output: PathBuf,
     #[command(flatten)]
-    pub reading: InputArgs,
-    #[command(flatten)]
-    pub writing: OutputArgs,
+    pub files: Files,
     /// Only these operations: read, write, discard, flush
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     pub only: Vec<Operation>,
@@ -202,23 +209,15 @@ pub struct SynthesiseOf {
     pub description: Option<PathBuf>,
 }
 
-/// Keep a part of a trace: by time, device, address, operation, count
+/// Keep a part of a trace: by time, device, operation, count
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd trace cut week.dcd day.dcd --start 24h --end 48h
   dcd trace cut all.dcd one.dcd --device 8388624 --count 1000000")]
 pub struct CutArgs {
-    /// The trace; "-" is standard input
-    #[arg(value_name = "TRACE")]
-    pub input: PathBuf,
-    /// Path of the result; "-" is standard output
-    #[arg(value_name = "OUTPUT")]
-    pub output: PathBuf,
     #[command(flatten)]
-    pub reading: InputArgs,
-    #[command(flatten)]
-    pub writing: OutputArgs,
+    pub files: Files,
     /// From so long after the first record
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0s")]
     pub start: Nanos,
@@ -231,12 +230,6 @@ pub struct CutArgs {
     /// Only these operations: read, write, discard, flush
     #[arg(long, value_name = "OP", value_delimiter = ',')]
     pub only: Vec<Operation>,
-    /// Only requests from this sector on
-    #[arg(long, value_name = "LBA", default_value_t = 0)]
-    pub lba_first: u64,
-    /// Only requests that end at this sector at the latest
-    #[arg(long, value_name = "LBA")]
-    pub lba_end: Option<u64>,
     /// Only requests of at most so many sectors
     #[arg(long, value_name = "SECTORS")]
     pub sectors_max: Option<u64>,
@@ -252,16 +245,8 @@ Examples:
   dcd trace scale old.dcd twice-as-fast.dcd --time 0.5
   dcd trace scale small.dcd larger-disk.dcd --space 4")]
 pub struct ScaleArgs {
-    /// The trace; "-" is standard input
-    #[arg(value_name = "TRACE")]
-    pub input: PathBuf,
-    /// Path of the result; "-" is standard output
-    #[arg(value_name = "OUTPUT")]
-    pub output: PathBuf,
     #[command(flatten)]
-    pub reading: InputArgs,
-    #[command(flatten)]
-    pub writing: OutputArgs,
+    pub files: Files,
     /// Multiply the times since the first record; response times stay
     #[arg(long, value_name = "FACTOR", value_parser = factor, default_value = "1")]
     pub time: f64,
@@ -275,7 +260,7 @@ pub struct ScaleArgs {
 #[command(after_help = "\
 Examples:
   dcd trace merge hm_0.csv hm_1.csv --output hm.dcd
-  dcd trace merge monday.dcd tuesday.dcd --output both.dcd --align --separate")]
+  dcd trace merge monday.dcd tuesday.dcd --output both.dcd --window 100000")]
 pub struct MergeArgs {
     /// The traces; "-" is standard input
     #[arg(value_name = "TRACE", required = true)]
@@ -286,12 +271,6 @@ pub struct MergeArgs {
     pub reading: InputArgs,
     #[command(flatten)]
     pub writing: OutputArgs,
-    /// Let every trace begin at time zero
-    #[arg(long)]
-    pub align: bool,
-    /// Raise the device numbers of each trace above those of a thousand traces before it, so that none are shared
-    #[arg(long)]
-    pub separate: bool,
     /// A trace may be out of order by so many records
     #[arg(long, value_name = "RECORDS", default_value_t = 1024)]
     pub window: usize,

@@ -16,13 +16,14 @@ mod demo;
 mod documented_tests;
 mod failure;
 mod generated;
-mod jobs;
 mod load;
 mod simulate;
 mod tune;
 mod virtual_run;
 
 use std::process::ExitCode;
+
+use dcd_studies::jobs;
 
 use crate::cli::Cli;
 use crate::failure::Failure;

@@ -53,7 +53,7 @@ pub(crate) struct Limit {
 }
 
 /// A data sheet of a device without heads, checked and ready for use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Solid {
     pub(crate) name: String,
     pub(crate) description: String,
@@ -81,6 +81,7 @@ impl Solid {
 }
 
 /// See the module's documentation.
+#[derive(Default)]
 pub struct SolidDisk {
     solid: Solid,
     size: Option<u64>,
@@ -114,18 +115,7 @@ impl SolidDisk {
             programs: vec![Nanos::ZERO; solid.channels],
             solid,
             size,
-            geometry: None,
-            serving: BTreeMap::new(),
-            arrivals: 0,
-            places: BinaryHeap::new(),
-            next_channel: 0,
-            gathered: 0,
-            programmed: 0,
-            streams: VecDeque::new(),
-            held: VecDeque::new(),
-            behind: Behind::default(),
-            flushing: Vec::new(),
-            statistics: Statistics::default(),
+            ..SolidDisk::default()
         }
     }
 

@@ -59,7 +59,7 @@ struct WrittenPart {
 }
 
 /// See the module's documentation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WriteBack {
     shape: WriteBackShape,
     /// Sorted by place, disjoint, and not touching each other; with a number that rises with their age.
@@ -75,15 +75,7 @@ pub(crate) struct WriteBack {
 
 impl WriteBack {
     pub fn new(shape: WriteBackShape) -> WriteBack {
-        WriteBack {
-            shape,
-            runs: Vec::new(),
-            parts: VecDeque::new(),
-            waiting_sectors: 0,
-            arrivals: 0,
-            free_at: Nanos::ZERO,
-            last: Lba(0),
-        }
+        WriteBack { shape, ..WriteBack::default() }
     }
 
     pub fn takes(&self, sectors: u64) -> bool {

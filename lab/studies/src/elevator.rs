@@ -67,6 +67,7 @@ impl Think {
 }
 
 /// See the module's documentation.
+#[derive(Default)]
 pub(crate) struct Elevator {
     /// Commands at the drive at a time.
     depth: usize,
@@ -97,25 +98,7 @@ pub(crate) struct Elevator {
 
 impl Elevator {
     pub fn new(depth: usize, anticipation: Nanos) -> Elevator {
-        Elevator {
-            depth: depth.max(1),
-            anticipation,
-            last_read: None,
-            think: Think::default(),
-            queues: [BTreeMap::new(), BTreeMap::new()],
-            apart: VecDeque::new(),
-            under_way: BTreeMap::new(),
-            next_op: 0,
-            writes: false,
-            batch_ends: READ_BATCH,
-            turning: false,
-            looked: [Nanos::ZERO; 2],
-            head: 0,
-            plugged: None,
-            received: 0,
-            sent: 0,
-            geometry: None,
-        }
+        Elevator { depth: depth.max(1), anticipation, batch_ends: READ_BATCH, ..Elevator::default() }
     }
 
     fn accept(&mut self, now: Nanos, request: Request) {

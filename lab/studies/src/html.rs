@@ -12,7 +12,7 @@ const STYLE: &str = "<style>.matrix td{padding:.15em .6em .15em 0;vertical-align
     .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(350px,1fr));gap:1em 0;margin:1.5em 0}\
     .plots a{color:inherit;text-decoration:none}.plots figure{margin:0}.plots figcaption{font-size:.8em}\
     .about{color:#555}h2{margin-top:2.5em;border-top:1px solid #ccc;padding-top:1em}\
-    td,th{vertical-align:top}caption{text-align:left;font-weight:bold;padding:.3em 0}@media(max-width:600px){.matrix td:nth-child(2){display:none}}</style>\n";
+    td,th{vertical-align:top}th.number{white-space:normal}caption{text-align:left;font-weight:bold;padding:.3em 0}@media(max-width:600px){.matrix td:nth-child(2){display:none}}</style>\n";
 
 /// The page.
 pub fn report(outcomes: &[Outcome]) -> String {
@@ -92,7 +92,7 @@ fn section(body: &mut String, outcome: &Outcome) {
         let _ = writeln!(body, "<p>With {}.</p>", escaped(&set));
     }
     claims(body, outcome);
-    outcome.findings.tables.iter().for_each(|table| rows(body, table));
+    outcome.findings.tables.iter().for_each(|table| body.push_str(&table.html()));
 }
 
 fn claims(body: &mut String, outcome: &Outcome) {
@@ -129,19 +129,23 @@ fn unbroken(text: &str) -> String {
     }
 }
 
-fn rows(body: &mut String, table: &Table) {
-    let _ = write!(body, "<div class=\"table\"><table><caption>{}</caption>\n<tr>", escaped(&table.title));
-    for column in &table.columns {
-        let _ = write!(body, "<th>{}", escaped(column));
-    }
-    body.push_str("</tr>\n");
-    for row in &table.rows {
-        body.push_str("<tr>");
-        for (index, cell) in row.iter().enumerate() {
-            let class = if index == 0 { "" } else { " class=\"number\"" };
-            let _ = write!(body, "<td{class}>{}", escaped(cell));
+impl Table {
+    /// For a page. Numbers stay on one line; on a narrow screen the table is scrolled.
+    pub fn html(&self) -> String {
+        let mut html = String::from("<div class=\"table\"><table>");
+        if !self.title.is_empty() {
+            let _ = write!(html, "<caption>{}</caption>", escaped(&self.title));
         }
-        body.push_str("</tr>\n");
+        let row = |html: &mut String, tag: &str, cells: &[String]| {
+            html.push_str("\n<tr>");
+            for (column, cell) in cells.iter().enumerate() {
+                let class = if self.has_words(column) { "" } else { " class=\"number\"" };
+                let _ = write!(html, "<{tag}{class}>{}", escaped(cell));
+            }
+            html.push_str("</tr>");
+        };
+        row(&mut html, "th", &self.columns);
+        self.rows.iter().for_each(|cells| row(&mut html, "td", cells));
+        html + "\n</table></div>\n"
     }
-    body.push_str("</table></div>\n");
 }

@@ -38,6 +38,7 @@ mod experiment;
 pub mod experiments;
 mod findings;
 mod html;
+pub mod jobs;
 mod markdown;
 mod nuser;
 mod nv;

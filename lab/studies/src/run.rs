@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::experiments::{REGISTRY, find};
+use crate::jobs::each_in_parallel;
 use crate::plot::one_colour_each;
 use crate::{Count, Experiment, Findings, Group, LabError, Overrides, Point, Sample, Samples, Settings};
 
@@ -128,39 +129,21 @@ pub fn run_each(
         ended(running.conclude(&options.build)?)?;
     }
     let bar = bar(work.len(), options.progress);
-    let (queue, running) = (Mutex::new(work.into_iter()), Mutex::new(running));
-    let one_at_a_time = "no thread panics with the lock";
+    let (one_at_a_time, running) = ("no thread panics with the lock", Mutex::new(running));
     // An error of one point is told at once, not after the hours that the other points take.
-    let failure: Mutex<Option<LabError>> = Mutex::new(None);
-    let next = || {
-        let next = queue.lock().expect(one_at_a_time).next();
-        next.filter(|_| failure.lock().expect(one_at_a_time).is_none())
-    };
-    let measure = |(index, seed, point): (usize, usize, Point)| {
+    let measure = |(index, seed, point): (usize, usize, Point)| -> Result<(), LabError> {
+        bar.set_message(point.key.clone());
         let sample = (point.job)()?;
         let running = &mut running.lock().expect(one_at_a_time)[index];
-        match running.take(seed, point.key, sample) {
-            true => ended(running.conclude(&options.build)?),
-            false => Ok(()),
+        if running.take(seed, point.key, sample) {
+            ended(running.conclude(&options.build)?)?;
         }
+        bar.inc(1);
+        Ok(())
     };
-    std::thread::scope(|scope| {
-        for _ in 0..options.jobs.max(1) {
-            scope.spawn(|| {
-                while let Some(work) = next() {
-                    bar.set_message(work.2.key.clone());
-                    if let Err(error) = measure(work) {
-                        failure.lock().expect(one_at_a_time).get_or_insert(error);
-                    }
-                    bar.inc(1);
-                }
-            });
-        }
-    });
+    let measured = each_in_parallel(options.jobs, work, measure);
     bar.finish_and_clear();
-    if let Some(error) = failure.into_inner().expect(one_at_a_time) {
-        return Err(error);
-    }
+    measured?;
     let running = running.into_inner().expect(one_at_a_time);
     Ok(running.into_iter().filter_map(|running| running.outcome).collect())
 }

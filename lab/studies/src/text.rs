@@ -34,7 +34,7 @@ pub fn print(outcome: &Outcome) -> String {
         let _ = writeln!(text, "with {set}");
     }
     for table in &outcome.findings.tables {
-        let _ = write!(text, "\n{}", aligned(table));
+        let _ = write!(text, "\n{}", table.text());
     }
     text.push('\n');
     for claim in &outcome.findings.claims {
@@ -57,21 +57,34 @@ pub fn print(outcome: &Outcome) -> String {
     text
 }
 
-fn aligned(table: &Table) -> String {
-    let width = |column: usize| {
-        let cells = table.rows.iter().map(|row| row[column].chars().count());
-        cells.chain([table.columns[column].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..table.columns.len()).map(width).collect();
-    let mut text = format!("{}\n", table.title);
-    for row in std::iter::once(&table.columns).chain(&table.rows) {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            let _ =
-                if column == 0 { write!(line, "  {cell:<width$}") } else { write!(line, "  {cell:>width$}") };
+impl Table {
+    /// For a terminal: numbers end below each other, words begin so.
+    pub fn text(&self) -> String {
+        let rows = || std::iter::once(&self.columns).chain(&self.rows);
+        let width = |column: usize| rows().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let columns: Vec<(usize, bool)> =
+            (0..self.columns.len()).map(|column| (width(column), self.has_words(column))).collect();
+        let mut text = String::new();
+        if !self.title.is_empty() {
+            let _ = writeln!(text, "{}", self.title);
         }
-        let _ = writeln!(text, "{}", line.trim_end());
+        for row in rows() {
+            let mut line = String::new();
+            for (cell, &(width, has_words)) in row.iter().zip(&columns) {
+                let _ = if has_words {
+                    write!(line, "  {cell:<width$}")
+                } else {
+                    write!(line, "  {cell:>width$}")
+                };
+            }
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        text
     }
-    text
+
+    /// True for the first column, and for those with words and no numbers.
+    pub(crate) fn has_words(&self, column: usize) -> bool {
+        let begins = |with: fn(char) -> bool| self.rows.iter().any(|row| row[column].starts_with(with));
+        column == 0 || (begins(char::is_alphabetic) && !begins(char::is_numeric))
+    }
 }

@@ -40,11 +40,13 @@ impl Options {
 /// A distribution being measured. Exact up to 2047, and to three digits above.
 struct Spread(Histogram<u64>, u128);
 
-impl Spread {
-    fn new() -> Spread {
+impl Default for Spread {
+    fn default() -> Spread {
         Spread(Histogram::new(3).expect("three digits are allowed"), 0)
     }
+}
 
+impl Spread {
     fn add(&mut self, value: u64, weight: u64) {
         self.0.record_n(value, weight).expect("the histogram grows");
         self.1 = self.1.saturating_add(u128::from(value) * u128::from(weight));
@@ -80,6 +82,7 @@ impl Spread {
 }
 
 /// Reads, or writes.
+#[derive(Default)]
 struct Kind {
     bytes: u64,
     sizes: Spread,
@@ -87,10 +90,6 @@ struct Kind {
 }
 
 impl Kind {
-    fn new() -> Kind {
-        Kind { bytes: 0, sizes: Spread::new(), responses: Spread::new() }
-    }
-
     fn add(&mut self, record: &Record) {
         self.bytes += record.bytes();
         self.sizes.add(record.bytes(), 1);
@@ -111,6 +110,7 @@ impl Kind {
 }
 
 /// Weighed counts of sectors.
+#[derive(Default)]
 struct Sectors {
     touched: u64,
     read_first: u64,
@@ -128,24 +128,6 @@ struct Sectors {
 }
 
 impl Sectors {
-    fn new() -> Sectors {
-        Sectors {
-            touched: 0,
-            read_first: 0,
-            written_first: 0,
-            rewritten_first: 0,
-            written: 0,
-            overwriting: 0,
-            read: 0,
-            read_after_write: 0,
-            read_again: 0,
-            overwrite_ios: Spread::new(),
-            overwrite_ns: Spread::new(),
-            read_after_write_ios: Spread::new(),
-            read_again_ios: Spread::new(),
-        }
-    }
-
     fn blocks(&self) -> Blocks {
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         Blocks {
@@ -165,6 +147,7 @@ impl Sectors {
 }
 
 /// Measurements of a device, or of all.
+#[derive(Default)]
 struct Measured {
     reads: Kind,
     writes: Kind,
@@ -189,26 +172,7 @@ struct Measured {
 
 impl Measured {
     fn new(first: Nanos) -> Measured {
-        Measured {
-            reads: Kind::new(),
-            writes: Kind::new(),
-            discards: 0,
-            flushes: 0,
-            fua: 0,
-            ios: 0,
-            first,
-            last: first,
-            busy_until: first,
-            unanswered: 0,
-            out_of_order: 0,
-            lba_end: 0,
-            address_bits: 0,
-            interarrival: Spread::new(),
-            idle: Spread::new(),
-            sequential: 0,
-            next: u64::MAX,
-            sectors: Sectors::new(),
-        }
+        Measured { first, last: first, busy_until: first, next: u64::MAX, ..Measured::default() }
     }
 
     fn follows(&self, record: &Record) -> bool {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dcd_engine::Nanos;
 use dcd_trace::{
     Characteriser, Cut, Cutter, DeviceId, FORMATS, Format, LBA_END_MAX, Merge, Options, ReadTrace, Reading,
-    Record, RecordOp, Scale, Scaler, TraceError, open_input, range, recognise, writer,
+    Record, RecordOp, Scale, Scaler, TraceError, open_input, recognise, writer,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -131,12 +131,7 @@ fn staged(reader: Box<dyn ReadTrace>, random: &mut ChaCha8Rng) -> Box<dyn ReadTr
             Box::new(Scaler::new(reader, scale))
         }
         2 => {
-            let cut = Cut {
-                from: Nanos(any(random)),
-                to: Some(Nanos(any(random))),
-                range: Some(range(random.random_range(0..=LBA_END_MAX), None)),
-                ..Cut::default()
-            };
+            let cut = Cut { from: Nanos(any(random)), to: Some(Nanos(any(random))), ..Cut::default() };
             Box::new(Cutter::new(reader, cut))
         }
         _ => reader,

@@ -47,4 +47,4 @@ pub use figures::{Blocks, Characteristics, Distribution, Figures, Requests};
 pub use format::{FORMATS, Format, Input, ReadTrace, WriteTrace, by_name, names, recognise, writer};
 pub use formats::table::Columns;
 pub use open::{OpenTrace, Reading, create, inputs_of_trace, open, open_as, open_input};
-pub use stage::{Cut, Cutter, Merge, Renumber, Scale, Scaler, range};
+pub use stage::{Cut, Cutter, Merge, Scale, Scaler};

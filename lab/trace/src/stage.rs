@@ -1,10 +1,9 @@
 //! Stages between a reader and a writer: cut, scale, put in order, merge. Each is a reader
 //! itself, and holds a bounded number of records.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
-use dcd_engine::{Extent, Lba, Nanos};
+use dcd_engine::Nanos;
 
 use crate::error::TraceError;
 use crate::format::ReadTrace;
@@ -20,8 +19,6 @@ pub struct Cut {
     /// Empty: all.
     pub devices: BTreeSet<DeviceId>,
     pub ops: Vec<RecordOp>,
-    /// Only what lies wholly within; flushes stay.
-    pub range: Option<Extent>,
     pub sectors_max: Option<u64>,
     pub count: Option<u64>,
 }
@@ -40,17 +37,12 @@ impl Cutter {
     }
 
     fn keeps(&self, since: Nanos, record: &Record) -> bool {
-        let Cut { from, to, devices, ops, range, sectors_max, .. } = &self.cut;
-        let inside = |range: &Extent| {
-            record.op == RecordOp::Flush
-                || (range.start <= record.extent.start && record.extent.end() <= range.end())
-        };
+        let Cut { from, to, devices, ops, sectors_max, .. } = &self.cut;
         since >= *from
             && to.is_none_or(|to| since < to)
             && (devices.is_empty() || devices.contains(&record.device))
             && (ops.is_empty() || ops.contains(&record.op))
             && sectors_max.is_none_or(|max| record.extent.sectors <= max)
-            && range.as_ref().is_none_or(inside)
     }
 }
 
@@ -122,37 +114,13 @@ impl ReadTrace for Scaler {
     }
 }
 
-/// A record in a heap, by time and then by the order in which it came.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
-    at: Nanos,
-    number: u64,
-    source: usize,
-    device: DeviceId,
-    op: RecordOp,
-    extent: Extent,
-    response: Option<Nanos>,
-    fua: bool,
-}
-
-impl Held {
-    const fn new(record: Record, number: u64, source: usize) -> Held {
-        let Record { at, device, op, extent, response, fua } = record;
-        Held { at, number, source, device, op, extent, response, fua }
-    }
-
-    const fn record(&self) -> Record {
-        let &Held { at, device, op, extent, response, fua, .. } = self;
-        Record { at, device, op, extent, response, fua }
-    }
-}
-
 /// Joins traces by time. Each may be out of order by as many records as the window holds. With one trace, it puts that
 /// in order.
 pub struct Merge {
     sources: Vec<(Source, usize)>,
     window: usize,
-    heap: BinaryHeap<Reverse<Held>>,
+    /// Records by their time and then their number, each with its source.
+    held: BTreeMap<(Nanos, u64), (usize, Record)>,
     number: u64,
     given: Nanos,
     begun: bool,
@@ -167,7 +135,7 @@ impl Merge {
             lacking: (0..sources.len()).collect(),
             sources,
             window: window.max(1),
-            heap: BinaryHeap::new(),
+            held: BTreeMap::new(),
             number: 0,
             given: Nanos::ZERO,
             begun: false,
@@ -176,12 +144,12 @@ impl Merge {
 
     fn fill(&mut self) -> Result<(), TraceError> {
         while let Some(&index) = self.lacking.last() {
-            let (source, held) = &mut self.sources[index];
-            while *held < self.window {
+            let (source, count) = &mut self.sources[index];
+            while *count < self.window {
                 let Some(record) = source.next_record()? else { break };
-                *held += 1;
+                *count += 1;
                 self.number += 1;
-                self.heap.push(Reverse(Held::new(record, self.number, index)));
+                self.held.insert((record.at, self.number), (index, record));
             }
             self.lacking.pop();
         }
@@ -192,53 +160,26 @@ impl Merge {
 impl ReadTrace for Merge {
     fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
         self.fill()?;
-        let Some(Reverse(held)) = self.heap.pop() else { return Ok(None) };
-        if self.begun && held.at < self.given {
-            let late = self.given.since(held.at);
+        let Some(((at, _), (source, record))) = self.held.pop_first() else { return Ok(None) };
+        if self.begun && at < self.given {
+            let late = self.given.since(at);
             return Err(TraceError::Other(format!(
                 "input {}: a record comes {late} too late for the order of times; give a larger --window (now {})",
-                held.source + 1,
+                source + 1,
                 self.window
             )));
         }
         self.begun = true;
-        self.given = held.at;
-        self.sources[held.source].1 -= 1;
-        self.lacking.push(held.source);
-        Ok(Some(held.record()))
+        self.given = at;
+        self.sources[source].1 -= 1;
+        self.lacking.push(source);
+        Ok(Some(record))
     }
 
     fn note(&self) -> Option<String> {
         let notes: Vec<String> = self.sources.iter().filter_map(|(source, _)| source.note()).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
     }
-}
-
-/// Gives every record of this trace a device number of its own, for a merge.
-pub struct Renumber {
-    pub source: Source,
-    pub first: u32,
-}
-
-impl ReadTrace for Renumber {
-    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
-        let Some(record) = self.source.next_record()? else { return Ok(None) };
-        let device = record.device.0.checked_add(self.first);
-        let device = DeviceId(
-            device.ok_or_else(|| TraceError::Other(format!("{}: no number is left", record.device)))?,
-        );
-        Ok(Some(Record { device, ..record }))
-    }
-
-    fn note(&self) -> Option<String> {
-        self.source.note()
-    }
-}
-
-/// The whole address range from a sector on, for [`Cut::range`].
-pub fn range(first: u64, end: Option<u64>) -> Extent {
-    let end = end.unwrap_or(dcd_stack::LBA_END_MAX);
-    Extent::new(Lba(first), end.saturating_sub(first))
 }
 
 #[cfg(test)]

@@ -93,9 +93,7 @@ impl<L: Lines> TextReader<L> {
         }
         Ok(read > 0)
     }
-}
 
-impl<L: Lines> TextReader<L> {
     /// True if the input ends here, and should not.
     fn at_damage(&mut self) -> Result<bool, TraceError> {
         let ended = self.input.bytes.fill_buf().map_err(|e| TraceError::io(&self.input.name, e))?.is_empty();

@@ -32,7 +32,7 @@ pub fn run(args: &Demo) -> Result<(), Failure> {
 }
 
 fn show(results: &Results, setting: &str, report: &Path, inputs: &Inputs) -> Result<(), Failure> {
-    println!("{setting}\n\n{}\n{}\n\n{PROMISES}", results.table(), results.headline());
+    println!("{setting}\n\n{}\n{}\n\n{PROMISES}", results.table().text(), results.headline());
     if let Some(warning) = results.warning() {
         println!("\n{warning}");
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dcd_studies::experiments::{REGISTRY, find};
-use dcd_studies::{Cells, Count, Outcome, Overrides, RunOptions, WITHIN};
+use dcd_studies::{Cells, Count, Outcome, Overrides, RunOptions, Table, WITHIN};
 use dcd_trace::Inputs;
 
 use crate::cli::{Study, StudyCells, StudyPart, StudyRun, StudyShow};
@@ -24,7 +24,7 @@ pub fn run(args: &Study) -> Result<(), Failure> {
 fn measure(args: &StudyRun) -> Result<(), Failure> {
     let options = RunOptions {
         seed: args.seed,
-        jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+        jobs: crate::jobs::jobs(args.jobs),
         overrides: Overrides::parse(args.set.iter().map(String::as_str))?,
         progress: true,
         seeds: args.seeds,
@@ -72,18 +72,18 @@ fn saved(out: &Path, name: Option<&str>) -> Result<Vec<Outcome>, Failure> {
 
 /// Prints the shares of cells near the paper's figures.
 fn cells(args: &StudyCells) -> Result<(), Failure> {
-    let line = |name: &str, cells: Cells| {
-        let [all, a, b, c] = cells.columns();
-        println!("{name:<18} {all:>6} {a:>6} {b:>6} {c:>6}");
+    let heads = WITHIN.map(|part| format!("{:.0} %", 100.0 * part)).join(" | ");
+    let mut table = Table::new("", &format!("cells within | all | {heads}"));
+    let mut row = |name: &str, cells: Cells| {
+        table.row(std::iter::once(name.to_owned()).chain(cells.columns()));
     };
-    let heads = WITHIN.map(|part| format!("{:.0} %", 100.0 * part));
-    println!("{:<18} {:>6} {:>6} {:>6} {:>6}", "cells within", "all", heads[0], heads[1], heads[2]);
     let of = |outcome: &Outcome| Cells::of(&outcome.findings.tables);
     let outcomes = saved(&args.out, None)?;
     for outcome in outcomes.iter().filter(|outcome| of(outcome).all > 0) {
-        line(&outcome.experiment, of(outcome));
+        row(&outcome.experiment, of(outcome));
     }
-    line("all", outcomes.iter().map(of).sum());
+    row("all", outcomes.iter().map(of).sum());
+    print!("{}", table.text());
     Ok(())
 }
 

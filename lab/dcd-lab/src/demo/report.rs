@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use dcd_studies::{Axis, Plot, Series};
+use dcd_studies::{Axis, Plot, Series, Table};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -170,20 +170,20 @@ impl Results {
         Some(base.seconds / other.seconds)
     }
 
-    /// The rows of both tables: a header, a row for each phase, and the sums over all phases.
-    fn rows(&self) -> Vec<Vec<String>> {
-        let mut rows = vec![std::iter::once(String::new()).chain(self.disks.iter().cloned()).collect()];
+    /// A row for each phase, and the sums over all phases.
+    pub fn table(&self) -> Table {
+        let columns = std::iter::once(String::new()).chain(self.disks.iter().cloned()).collect();
+        let mut table = Table { title: String::new(), columns, rows: Vec::new() };
+        let mut row = |name: &str, cell: &dyn Fn(&String) -> String| {
+            table.row(std::iter::once(name.to_owned()).chain(self.disks.iter().map(cell)));
+        };
         for name in &self.names {
-            let cell = |disk: &String| match (self.get(disk, name), self.ratio(disk, name)) {
+            row(name, &|disk| match (self.get(disk, name), self.ratio(disk, name)) {
                 (Some(phase), Some(ratio)) => format!("{:.2} s  {ratio:.1}x", phase.seconds),
                 (Some(phase), None) => format!("{:.2} s", phase.seconds),
                 (None, _) => "-".to_owned(),
-            };
-            rows.push(std::iter::once(name.clone()).chain(self.disks.iter().map(cell)).collect());
+            });
         }
-        let mut sum = |name: &str, cell: &dyn Fn(&String) -> String| {
-            rows.push(std::iter::once(name.to_owned()).chain(self.disks.iter().map(cell)).collect());
-        };
         let kinds: [(&str, Pick); 3] = [
             ("writes", |phase| &phase.write),
             ("reads", |phase| &phase.read),
@@ -191,37 +191,19 @@ impl Results {
         ];
         for (kind, pick) in kinds {
             let times = |disk: &String| DemoTimes::merge(self.of_disk(disk).map(pick));
-            sum(kind, &|disk| times(disk).count.to_string());
-            sum("  mean response", &|disk| match times(disk) {
+            row(kind, &|disk| times(disk).count.to_string());
+            row("  mean response", &|disk| match times(disk) {
                 times if times.count == 0 => "-".to_owned(),
                 times => format!("{:.2} ms", times.mean_ms),
             });
         }
-        sum("requests to the disk", &|disk| {
+        row("requests to the disk", &|disk| {
             self.of_disk(disk).map(|phase| phase.disk_requests).sum::<u64>().to_string()
         });
         if self.disks.iter().any(|disk| self.late_ms(disk) > 0.0) {
-            sum("late, mean", &|disk| format!("{:.2} ms", self.late_ms(disk)));
+            row("late, mean", &|disk| format!("{:.2} ms", self.late_ms(disk)));
         }
-        rows
-    }
-
-    /// The table for the terminal.
-    pub fn table(&self) -> String {
-        let rows = self.rows();
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-        let mut text = String::new();
-        for (index, row) in rows.iter().enumerate() {
-            let cells: Vec<String> =
-                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-            let _ = writeln!(text, "{}", cells.join("   ").trim_end());
-            if index == 0 {
-                let _ =
-                    writeln!(text, "{}", "-".repeat(widths.iter().sum::<usize>() + 3 * (widths.len() - 1)));
-            }
-        }
-        text
+        table
     }
 
     /// Tells how many times as fast each disk is as the first one: the least and the most of all phases.
@@ -241,19 +223,12 @@ impl Results {
     /// The page: the headline, the table and the promises; then the histograms, of which only those of all phases are open.
     pub fn html(&self, title: &str, setting: &str) -> String {
         let mut body = format!(
-            "<p class=\"first\">{}</p>\n{}<p>{}</p>\n<div class=\"table\"><table>\n",
+            "<p class=\"first\">{}</p>\n{}<p>{}</p>\n{}",
             escaped(&self.headline()),
             self.seconds(),
-            escaped(setting)
+            escaped(setting),
+            self.table().html()
         );
-        for (index, row) in self.rows().iter().enumerate() {
-            let tag = if index == 0 { "th" } else { "td" };
-            let number = |column| if column > 0 { " class=\"number\"" } else { "" };
-            let cells = row.iter().enumerate();
-            let cells = cells.map(|(at, cell)| format!("<{tag}{}>{}</{tag}>", number(at), escaped(cell)));
-            let _ = writeln!(body, "<tr>{}</tr>", cells.collect::<String>());
-        }
-        body.push_str("</table></div>\n");
         if let Some(warning) = self.warning() {
             let _ = writeln!(body, "<p><b>{}</b></p>", escaped(&warning));
         }
@@ -382,15 +357,15 @@ mod tests {
 
     #[test]
     fn the_table_has_every_disk_and_phase() {
-        let table = results().table();
+        let table = results().table().text();
         assert!(table.contains("1.00 s  8.0x"), "{table}");
         assert!(table.contains("6.00 ms"), "means are weighted by counts: {table}");
         assert_eq!(
             results().headline(),
             "With dcd in front of it: with the promise \"dcd\" 8.0 to 8.0 times as fast as the plain disk."
         );
-        assert!(table.lines().any(|line| line.starts_with("copy") && line.ends_with('-')), "{table}");
-        assert!(table.lines().any(|line| line.starts_with("requests to the disk") && line.contains("60")));
+        assert!(table.lines().any(|line| line.starts_with("  copy") && line.ends_with('-')), "{table}");
+        assert!(table.lines().any(|line| line.starts_with("  requests to the disk") && line.contains("60")));
     }
 
     #[test]
@@ -401,7 +376,7 @@ mod tests {
         };
         assert_eq!(results().warning(), None);
         assert_eq!(late(0.1).warning(), None);
-        assert!(late(0.1).table().contains("0.10 ms"));
+        assert!(late(0.1).table().text().contains("0.10 ms"));
         assert!(late(3.0).warning().unwrap().contains("3.0 ms late"));
         let head = |word: &str| {
             let phase = DemoPhase { head: Some(word.to_owned()), ..phase("always", "untar", 8.0, 4.0) };

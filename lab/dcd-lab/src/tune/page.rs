@@ -22,7 +22,7 @@ pub fn page(report: &Report<'_>, stack: &str) -> String {
     );
     let (headline, others) = plots.split_first().expect("the first plot is always there");
     body += &figure(headline);
-    body += &report.html_table();
+    body += &format!("{}<p>{}</p>\n", report.table().html(), escaped(&report.legend()));
     body += &format!("<p>{}</p>\n", escaped(&report.certainty()));
     for plot in others {
         body += &figure(plot);

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use dcd_engine::log_cache::Promise;
 use dcd_stack::HumanBytes;
+use dcd_studies::Table;
 use serde_json::{Value, json};
 
 use super::candidates::{Medium, Setting};
@@ -136,7 +137,7 @@ impl<'a> Report<'a> {
     /// The text for the terminal.
     pub fn text(&self) -> String {
         let mut text = self.heading() + "\n\n";
-        text += &self.table();
+        let _ = writeln!(text, "{}{}", self.table().text(), self.legend());
         let _ = write!(text, "\nRecommended: {}\n", self.recommended().candidate.words());
         if let Some(either) = self.either() {
             let _ = writeln!(text, "{either}");
@@ -167,54 +168,46 @@ impl<'a> Report<'a> {
         )
     }
 
-    /// The columns of numbers, and how wide they are.
-    fn columns(&self) -> Vec<(&'static str, usize)> {
-        let mut columns = Vec::new();
-        if self.priced() {
-            columns.extend([("cost", 9), ("saves/1", 12)]);
-        }
-        columns.extend([
-            ("mean ms", 10),
-            ("95 % ms", 10),
-            ("reads ms", 10),
-            ("writes ms", 10),
-            ("writes", 8),
-            ("busy", 8),
-        ]);
-        columns
-    }
-
     fn priced(&self) -> bool {
         self.found.tried.iter().any(|tried| tried.candidate.price_millionths > 0)
     }
 
-    /// The cells of a row: cache, size, policy, and the numbers.
-    fn cells(&self, tried: &Tried) -> ([String; 3], Vec<String>) {
-        let Tried { candidate, measured, value } = tried;
-        let size = match candidate.medium {
-            Medium::None => "-".to_owned(),
-            _ => HumanBytes(candidate.bytes).to_string(),
-        };
-        let mut numbers = Vec::new();
-        if self.priced() {
-            let price = candidate.price();
-            let saved = self.plain().value - value;
-            numbers.push(format!("{price:.4}"));
-            numbers.push(if price > 0.0 { self.objective.text(saved / price) } else { "-".to_owned() });
+    /// The table; the recommended row has a star.
+    pub fn table(&self) -> Table {
+        let prices = if self.priced() { "cost | saves/1 | " } else { "" };
+        let columns = format!(
+            " | cache | size | policy | {prices}mean ms | 95 % ms | reads ms | writes ms | writes | busy"
+        );
+        let mut table = Table::new("", &columns);
+        for Tried { candidate, measured, value } in self.rows() {
+            let mark = if *candidate == self.recommended().candidate { "*" } else { "" };
+            let size = match candidate.medium {
+                Medium::None => "-".to_owned(),
+                _ => HumanBytes(candidate.bytes).to_string(),
+            };
+            let mut cells =
+                vec![mark.to_owned(), candidate.medium.words().to_owned(), size, candidate.settings()];
+            if self.priced() {
+                let price = candidate.price();
+                let saved = self.plain().value - value;
+                cells.push(format!("{price:.4}"));
+                cells.push(if price > 0.0 { self.objective.text(saved / price) } else { "-".to_owned() });
+            }
+            cells.extend([
+                format!("{:.3}", measured.mean_ms),
+                format!("{:.3}", measured.p95_ms),
+                or_dash(measured.read_mean_ms),
+                or_dash(measured.write_mean_ms),
+                format!("{:.1} %", self.share(measured.disk_writes as f64, |plain| plain.disk_writes as f64)),
+                format!("{:.1} %", self.share(measured.disk_busy_s, |plain| plain.disk_busy_s)),
+            ]);
+            table.row(cells);
         }
-        numbers.extend([
-            format!("{:.3}", measured.mean_ms),
-            format!("{:.3}", measured.p95_ms),
-            or_dash(measured.read_mean_ms),
-            or_dash(measured.write_mean_ms),
-            format!("{:.1} %", self.share(measured.disk_writes as f64, |plain| plain.disk_writes as f64)),
-            format!("{:.1} %", self.share(measured.disk_busy_s, |plain| plain.disk_busy_s)),
-        ]);
-        ([candidate.medium.words().to_owned(), size, candidate.settings()], numbers)
+        table
     }
 
     /// Explains the columns.
-    fn legend(&self) -> String {
+    pub fn legend(&self) -> String {
         let mut text = String::from(
             "Writes at the disk and its busy time are percentages of those without a cache. Of each size the best policy, where it \
              is better than everything smaller.",
@@ -227,44 +220,6 @@ impl<'a> Report<'a> {
             );
         }
         text
-    }
-
-    fn table(&self) -> String {
-        let mut text = format!("  {:<22} {:>8}  {:<38}", "cache", "size", "policy");
-        let columns = self.columns();
-        for (name, width) in &columns {
-            let _ = write!(text, " {name:>width$}");
-        }
-        text.push('\n');
-        for tried in self.rows() {
-            let mark = if tried.candidate == self.recommended().candidate { '*' } else { ' ' };
-            let ([medium, size, settings], numbers) = self.cells(tried);
-            let _ = write!(text, "{mark} {medium:<22} {size:>8}  {settings:<38}");
-            for (number, (_, width)) in numbers.iter().zip(&columns) {
-                let _ = write!(text, " {number:>width$}");
-            }
-            text.push('\n');
-        }
-        text + &self.legend() + "\n"
-    }
-
-    /// The table as HTML. Numbers stay on one line; on a narrow screen the table is scrolled.
-    pub fn html_table(&self) -> String {
-        let mut html = String::from("<div class=\"table\"><table>\n<tr><th>cache<th>size<th>policy");
-        for (name, _) in self.columns() {
-            let _ = write!(html, "<th class=\"number\">{name}");
-        }
-        html += "</tr>\n";
-        for tried in self.rows() {
-            let ([medium, size, settings], numbers) = self.cells(tried);
-            let _ = write!(html, "<tr><td>{medium}<td class=\"number\">{size}<td>{settings}");
-            for number in &numbers {
-                let _ = write!(html, "<td class=\"number\">{number}");
-            }
-            html += "</tr>\n";
-        }
-        let _ = writeln!(html, "</table></div>\n<p>{}</p>", self.legend());
-        html
     }
 
     /// Percent of what it is without a cache.

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
 use super::candidates::{Candidate, Grid, Setting};
-use super::measure::{Measured, PARTS, measure};
+use super::measure::{Measured, measure};
 use crate::failure::Failure;
 use crate::jobs::in_parallel;
 use crate::load::Workload;
@@ -22,9 +22,6 @@ use crate::load::Workload;
 pub const ALIKE: f64 = 0.06;
 /// Worse by more is told apart even where the parts of the trace differ by as much: somebody would wait for it.
 const ALIKE_MAX: f64 = 0.25;
-/// Student's t for 95 %, with one degree of freedom less than there are parts.
-const STUDENT: f64 = 2.131;
-const _: () = assert!(PARTS == 16);
 /// Times below a microsecond are all the same.
 const TIME_FLOOR_MS: f64 = 1e-3;
 
@@ -249,10 +246,8 @@ impl Search<'_> {
         }
         let parts = one.measured.parts_ms.iter().zip(other.measured.parts_ms);
         let differences: Vec<f64> = parts.map(|(one, other)| one - other).collect();
-        let count = PARTS as f64;
-        let mean = differences.iter().sum::<f64>() / count;
-        let variance = differences.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        mean.abs() <= STUDENT * (variance / count).sqrt()
+        let (mean, half) = dcd_sim::interval(&differences);
+        mean.abs() <= half
     }
 
     fn verify(&self, recommended: &Tried) -> Verified {

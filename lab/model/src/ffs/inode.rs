@@ -5,7 +5,7 @@ use super::directory::Directory;
 use super::layout::{Frag, Ino};
 
 /// A file or a directory.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Inode {
     /// Counts how often the number was used, so that a file is not taken for an earlier one.
     pub generation: u32,
@@ -30,19 +30,7 @@ pub(crate) struct Inode {
 
 impl Inode {
     pub fn new(generation: u32, directory: Option<Box<Directory>>) -> Inode {
-        Inode {
-            generation,
-            links: 0,
-            opens: 0,
-            bytes: 0,
-            blocks: Vec::new(),
-            indirects: Vec::new(),
-            is_dirty: false,
-            next_read: 0,
-            window: 1,
-            ahead: 0,
-            directory,
-        }
+        Inode { generation, window: 1, directory, ..Inode::default() }
     }
 
     pub fn is_directory(&self) -> bool {

@@ -79,26 +79,30 @@ pub struct WriteCacheConfig {
 
 impl Default for WriteCacheConfig {
     fn default() -> Self {
-        WriteCacheConfig {
-            non_volatile: false,
-            block_bytes: 512,
-            write_bytes: 1 << 20,
-            read_bytes: 2 << 20,
-            single: false,
-            partitioned: false,
-            on_write: OnWrite::WritePurge,
-            when: WhenPolicy::TwoThresholds,
-            what: WhatPolicy::MostDirty,
-            how: HowPolicy::Sorted,
-            high_mark: 95,
-            low_mark: 40,
-            dynamic_interval: 0,
-            piggyback: Piggyback::None,
-            depth: 1,
-            idle_empty: Nanos::from_secs(1),
-            idle_full: Nanos::from_millis(1),
-        }
+        WriteCacheConfig::DEFAULT
     }
+}
+
+impl WriteCacheConfig {
+    pub const DEFAULT: WriteCacheConfig = WriteCacheConfig {
+        non_volatile: false,
+        block_bytes: 512,
+        write_bytes: 1 << 20,
+        read_bytes: 2 << 20,
+        single: false,
+        partitioned: false,
+        on_write: OnWrite::WritePurge,
+        when: WhenPolicy::TwoThresholds,
+        what: WhatPolicy::MostDirty,
+        how: HowPolicy::Sorted,
+        high_mark: 95,
+        low_mark: 40,
+        dynamic_interval: 0,
+        piggyback: Piggyback::None,
+        depth: 1,
+        idle_empty: Nanos::from_secs(1),
+        idle_full: Nanos::from_millis(1),
+    };
 }
 
 /// The low mark as a part of the high one, where marks are dynamic (section 4.9).

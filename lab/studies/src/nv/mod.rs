@@ -10,10 +10,7 @@ mod replay;
 mod sites;
 
 use dcd_engine::Nanos;
-use dcd_engine::destage::how::HowPolicy;
-use dcd_engine::destage::what::WhatPolicy;
-use dcd_engine::destage::when::WhenPolicy;
-use dcd_model::write_cache::{Metrics, OnWrite, Piggyback, RegionUnit, WriteCacheConfig};
+use dcd_model::write_cache::{Metrics, RegionUnit, WriteCacheConfig};
 
 use crate::{LabError, Point, Sample, Settings};
 
@@ -31,26 +28,8 @@ pub(crate) fn chosen(settings: &Settings) -> Result<Vec<&'static Site>, LabError
 }
 
 /// The paper's cache: 512-byte blocks, safe without power, one operation at the disk at a time, two thresholds.
-pub(crate) const PAPERS: WriteCacheConfig = WriteCacheConfig {
-    non_volatile: true,
-    block_bytes: 512,
-    write_bytes: 1 << 20,
-    read_bytes: 2 << 20,
-    single: false,
-    partitioned: false,
-    on_write: OnWrite::WritePurge,
-    when: WhenPolicy::TwoThresholds,
-    what: WhatPolicy::MostDirty,
-    how: HowPolicy::Sorted,
-    high_mark: 95,
-    low_mark: 40,
-    dynamic_interval: 0,
-    piggyback: Piggyback::None,
-    depth: 1,
-    // For the idle policy, which the paper does not have.
-    idle_empty: Nanos::from_secs(1),
-    idle_full: Nanos::from_millis(1),
-};
+pub(crate) const PAPERS: WriteCacheConfig =
+    WriteCacheConfig { non_volatile: true, ..WriteCacheConfig::DEFAULT };
 
 /// The paper's cache with the sizes that the user asks for.
 pub(crate) fn config(settings: &Settings) -> Result<WriteCacheConfig, LabError> {
@@ -63,7 +42,7 @@ pub(crate) fn sample(metrics: &Metrics, block_bytes: u32) -> Sample {
     let mut sample = Sample::default();
     let read_work = metrics.read_service.as_secs_f64();
     let write_work = metrics.write_service.as_secs_f64();
-    let milliseconds = |span: dcd_engine::Nanos| span.as_secs_f64() * 1e3;
+    let milliseconds = |span: Nanos| span.as_secs_f64() * 1e3;
     for (name, value) in [
         ("wwc", metrics.writes_with_caching()),
         ("rwc", metrics.reads_with_caching()),

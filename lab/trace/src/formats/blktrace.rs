@@ -2,8 +2,7 @@
 //! byte order of the machine that wrote them. blktrace writes one file for each CPU (`sda.blktrace.0`, ...); their events are merged by time, and so is one
 //! stream of all CPUs, within a window. Requests are made of the events as [`super::blk`] says.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::io::{BufRead, Read, Write};
 
 use dcd_engine::Nanos;
@@ -69,41 +68,18 @@ fn order(magic: &[u8]) -> Option<bool> {
     right(u32::from_be_bytes(bytes)).then_some(false)
 }
 
-/// An event with its place in the order: time, then file, then number in the file.
-#[derive(Debug)]
-struct Placed {
-    at: (u64, usize, u64),
-    event: BlkEvent,
-}
-
-impl PartialEq for Placed {
-    fn eq(&self, other: &Placed) -> bool {
-        self.at == other.at
-    }
-}
-impl Eq for Placed {}
-impl PartialOrd for Placed {
-    fn partial_cmp(&self, other: &Placed) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Placed {
-    fn cmp(&self, other: &Placed) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
-    }
-}
-
 struct Source {
     input: Input,
     number: u64,
     ended: bool,
-    /// Number of the stream's events in the heap.
+    /// Number of the stream's events that were read ahead.
     held: usize,
 }
 
 struct Reader {
     sources: Vec<Source>,
-    heap: BinaryHeap<Reverse<Placed>>,
+    /// Events by their place in the order: time, then file, then number in the file.
+    ahead: BTreeMap<(u64, usize, u64), BlkEvent>,
     requests: Requests,
     other: u64,
 }
@@ -112,10 +88,10 @@ impl Reader {
     fn new(inputs: Vec<Input>) -> Reader {
         let source = |input| Source { input, number: 0, ended: false, held: 0 };
         let sources = inputs.into_iter().map(source).collect();
-        Reader { sources, heap: BinaryHeap::new(), requests: Requests::default(), other: 0 }
+        Reader { sources, ahead: BTreeMap::new(), requests: Requests::default(), other: 0 }
     }
 
-    /// Reads ahead in every file, so that the first of the heap is the first of all.
+    /// Reads ahead in every file, so that the first event there is the first of all.
     fn fill(&mut self) -> Result<(), TraceError> {
         // The files of the CPUs are in order, each by itself.
         let window = if self.sources.len() > 1 { 1 } else { WINDOW_EVENTS };
@@ -127,7 +103,7 @@ impl Reader {
                     Some(Some(event)) => {
                         source.held += 1;
                         let at = (event.record.at.0, index, source.number);
-                        self.heap.push(Reverse(Placed { at, event }));
+                        self.ahead.insert(at, event);
                     }
                 }
             }
@@ -143,9 +119,9 @@ impl ReadTrace for Reader {
                 return Ok(Some(record));
             }
             self.fill()?;
-            match self.heap.pop() {
-                Some(Reverse(Placed { at, event })) => {
-                    self.sources[at.1].held -= 1;
+            match self.ahead.pop_first() {
+                Some(((_, source, _), event)) => {
+                    self.sources[source].held -= 1;
                     self.requests.event(event);
                 }
                 None => return Ok(self.requests.next(true)),

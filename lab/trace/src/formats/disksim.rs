@@ -3,47 +3,29 @@
 
 use dcd_engine::Nanos;
 
-use super::table::{DISKSIM_SET, MQSIM_SET, Rows, open};
+use super::table::{DISKSIM_SET, MQSIM_SET, Rows, open, row};
 use crate::format::{Format, Head, Likeness};
 use crate::text::{Lines, TextWriter};
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
 pub const FORMAT: Format = Format {
-    name: "disksim",
-    about: "DiskSim ASCII",
-    recognise: |head| {
-        if unit(head) == Some(Unit::Nanoseconds) {
-            Likeness::NONE
-        } else {
-            head.requests(Rows::of(&DISKSIM_SET))
-        }
+    recognise: |head| match unit(head) {
+        Some(Unit::Nanoseconds) => Likeness::NONE,
+        _ => head.requests(Rows::of(&DISKSIM_SET)),
     },
-    read: |input| open(input, Rows::of(&DISKSIM_SET)),
-    write: Some(|out| Box::new(TextWriter::new("disksim", Rows::of(&DISKSIM_SET), out))),
-    time_unit: Nanos(1),
-    has_responses: false,
-    has_discards_and_flushes: false,
-    has_fua: false,
-    guess: None,
+    ..row!("disksim", "DiskSim ASCII", DISKSIM_SET, 1, false)
 };
 
 pub const MQSIM: Format = Format {
-    name: "mqsim",
-    about: "the same with whole nanoseconds, as MQSim and SSDsim have it",
-    recognise: |head| {
-        if unit(head) == Some(Unit::Milliseconds) {
-            Likeness::NONE
-        } else {
-            head.requests(Rows::of(&MQSIM_SET))
-        }
+    recognise: |head| match unit(head) {
+        Some(Unit::Milliseconds) => Likeness::NONE,
+        _ => head.requests(Rows::of(&MQSIM_SET)),
     },
     guess: Some(
         "its times are whole numbers, and were taken for nanoseconds; --from disksim takes them for milliseconds",
     ),
-    read: |input| open(input, Rows::of(&MQSIM_SET)),
-    write: Some(|out| Box::new(TextWriter::new("mqsim", Rows::of(&MQSIM_SET), out))),
-    ..FORMAT
+    ..row!("mqsim", "the same with whole nanoseconds, as MQSim and SSDsim have it", MQSIM_SET, 1, false)
 };
 
 /// Requests do not come so far apart: 15 minutes.

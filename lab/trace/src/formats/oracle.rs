@@ -23,7 +23,7 @@ pub const FORMAT: Format = Format {
     name: "oracle-general",
     about: "libCacheSim oracleGeneral (read only); all is taken for reads",
     recognise: |head| if is_one(head.bytes) { Likeness::LIKELY } else { Likeness::NONE },
-    read: |input| Ok(Box::new(open(input)?)),
+    read: lcs::<24>,
     write: None,
     time_unit: Nanos(SECOND_NS),
     has_responses: false,
@@ -53,7 +53,7 @@ const LCS_DELETE: u8 = 9;
 struct Access {
     seconds: U32,
     object: U64,
-    bytes: U32,
+    _bytes: U32,
     next: I64,
 }
 
@@ -79,17 +79,6 @@ fn is_one(bytes: &[u8]) -> bool {
         })
     };
     all.len() >= RECORDS_MIN && in_order && (holds(0) || holds(1))
-}
-
-struct Oracle {
-    /// Unit of an object's number: 1 where the numbers are byte offsets.
-    unit_bytes: u64,
-}
-
-fn open(mut input: Input) -> Result<RecordReader<Oracle>, TraceError> {
-    let head = input.bytes.fill_buf().map_err(|e| TraceError::io(&input.name, e))?;
-    let unit_bytes = object_bytes(accesses(head).iter().map(|access| access.object.get()));
-    Ok(RecordReader::new(input, Oracle { unit_bytes }))
 }
 
 /// Unit of the objects' numbers: sectors are not all multiples of 512.
@@ -128,7 +117,7 @@ fn open_lcs(mut input: Input) -> Result<Box<dyn ReadTrace>, TraceError> {
 fn lcs<const BYTES: usize>(mut input: Input) -> Result<Box<dyn ReadTrace>, TraceError> {
     let head = input.bytes.fill_buf().map_err(|e| TraceError::io(&input.name, e))?;
     let unit_bytes = object_bytes(head.chunks_exact(BYTES).map(|raw| number(raw, 4, 8)));
-    Ok(Box::new(RecordReader::new(input, Lcs::<BYTES> { oracle: Oracle { unit_bytes }, deleted: 0 })))
+    Ok(Box::new(RecordReader::new(input, Lcs::<BYTES> { unit_bytes, deleted: 0 })))
 }
 
 /// A little-endian number in a record.
@@ -137,7 +126,8 @@ fn number(raw: &[u8], at: usize, bytes: usize) -> u64 {
 }
 
 struct Lcs<const BYTES: usize> {
-    oracle: Oracle,
+    /// Unit of an object's number: 1 where the numbers are byte offsets.
+    unit_bytes: u64,
     deleted: u64,
 }
 
@@ -159,44 +149,27 @@ impl<const BYTES: usize> Records for Lcs<BYTES> {
                 other => return Err(format!("the operation {other} is neither a read nor a write")),
             },
         };
-        self.oracle.record(number(raw, 0, 4), number(raw, 4, 8), number(raw, 12, size_bytes), op).map(Some)
-    }
-
-    fn note(&self) -> Option<String> {
-        let assumed = match BYTES {
-            24 => self.oracle.note(),
-            _ => Some(format!("objects were taken for {}", self.oracle.places())),
-        };
-        let deleted = crate::text::counted(self.deleted, "deletions were left out");
-        Some(assumed.into_iter().chain(deleted).collect::<Vec<_>>().join("; "))
-    }
-}
-
-impl Records for Oracle {
-    type Raw = Access;
-
-    fn parse(&mut self, access: &Access) -> Result<Option<Record>, String> {
-        let (object, bytes) = (access.object.get(), access.bytes.get());
-        self.record(access.seconds.get().into(), object, bytes.into(), RecordOp::Read).map(Some)
+        let (seconds, object) = (number(raw, 0, 4), number(raw, 4, 8));
+        let start = object.checked_mul(self.unit_bytes);
+        let start = start.ok_or_else(|| format!("the object {object} is no place on a disk"))?;
+        let at = Nanos(seconds * SECOND_NS);
+        Ok(Some(Record::of_bytes(at, DeviceId(0), op, start, number(raw, 12, size_bytes))?))
     }
 
     fn note(&self) -> Option<String> {
         let places = self.places();
-        Some(format!(
-            "the format does not say what is read and what written: all was taken for reads, and objects for {places}"
-        ))
+        let assumed = match BYTES {
+            24 => format!(
+                "the format does not say what is read and what written: all was taken for reads, and objects for {places}"
+            ),
+            _ => format!("objects were taken for {places}"),
+        };
+        let deleted = crate::text::counted(self.deleted, "deletions were left out");
+        Some(std::iter::once(assumed).chain(deleted).collect::<Vec<_>>().join("; "))
     }
 }
 
-impl Oracle {
-    /// `seconds` has 32 bits.
-    fn record(&self, seconds: u64, object: u64, bytes: u64, op: RecordOp) -> Result<Record, String> {
-        let start = object
-            .checked_mul(self.unit_bytes)
-            .ok_or_else(|| format!("the object {object} is no place on a disk"))?;
-        Ok(Record::of_bytes(Nanos(seconds * SECOND_NS), DeviceId(0), op, start, bytes)?)
-    }
-
+impl<const BYTES: usize> Lcs<BYTES> {
     const fn places(&self) -> &'static str {
         if self.unit_bytes == 1 { "byte offsets" } else { "sectors of 512 bytes" }
     }

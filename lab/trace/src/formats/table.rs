@@ -358,6 +358,8 @@ macro_rules! row {
     };
 }
 
+pub(super) use row;
+
 pub const ALIBABA: Format = row!("alibaba", "Alibaba Cloud CSV", ALIBABA_SET, MICROSECOND_NS, false);
 pub const TENCENT: Format =
     row!("tencent", "Tencent Cloud CBS CSV; its times are whole seconds", TENCENT_SET, SECOND_NS, false);

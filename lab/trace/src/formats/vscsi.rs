@@ -70,6 +70,7 @@ struct Second {
 /// Fields that both versions have.
 #[derive(Clone, Copy)]
 struct Command {
+    version: u16,
     number: u32,
     command: u16,
     bytes: u32,
@@ -81,7 +82,6 @@ struct Command {
 trait Version: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned {
     const NUMBER: u16;
     const NAME: &'static str;
-    fn version(&self) -> u16;
     fn command(&self) -> Command;
     fn make(command: Command) -> Self;
 }
@@ -90,12 +90,9 @@ impl Version for First {
     const NUMBER: u16 = 1;
     const NAME: &'static str = "vscsi";
 
-    fn version(&self) -> u16 {
-        self.version.get() >> 8
-    }
-
     fn command(&self) -> Command {
         Command {
+            version: self.version.get() >> 8,
             number: self.number.get(),
             command: self.command.get(),
             bytes: self.bytes.get(),
@@ -111,7 +108,7 @@ impl Version for First {
             bytes: c.bytes.into(),
             segments: 1.into(),
             command: c.command.into(),
-            version: (Self::NUMBER << 8).into(),
+            version: (c.version << 8).into(),
             start: c.start.into(),
             micros: c.micros.into(),
         }
@@ -122,12 +119,9 @@ impl Version for Second {
     const NUMBER: u16 = 2;
     const NAME: &'static str = "vscsi2";
 
-    fn version(&self) -> u16 {
-        self.version.get() >> 8
-    }
-
     fn command(&self) -> Command {
         Command {
+            version: self.version.get() >> 8,
             number: self.number.get(),
             command: self.command.get(),
             bytes: self.bytes.get(),
@@ -140,7 +134,7 @@ impl Version for Second {
     fn make(c: Command) -> Second {
         Second {
             command: c.command.into(),
-            version: (Self::NUMBER << 8).into(),
+            version: (c.version << 8).into(),
             number: c.number.into(),
             bytes: c.bytes.into(),
             segments: 1.into(),
@@ -160,7 +154,7 @@ fn recognise<V: Version>(head: &Head<'_>) -> Likeness {
         V::read_from_bytes(raw).is_ok_and(|v| {
             let command = v.command();
             let moves = READS.contains(&command.command) || WRITES.contains(&command.command);
-            v.version() == V::NUMBER && command.command < 0x100 && (!moves || command.bytes % 512 == 0)
+            command.version == V::NUMBER && command.command < 0x100 && (!moves || command.bytes % 512 == 0)
         })
     };
     let tried = head.bytes.chunks_exact(bytes).take(RECORDS_TRIED);
@@ -182,10 +176,10 @@ impl<V: Version> Records for Vscsi<V> {
     type Raw = V;
 
     fn parse(&mut self, raw: &V) -> Result<Option<Record>, String> {
-        if raw.version() != V::NUMBER {
-            return Err(format!("its version is {} and not {}", raw.version(), V::NUMBER));
-        }
         let command = raw.command();
+        if command.version != V::NUMBER {
+            return Err(format!("its version is {} and not {}", command.version, V::NUMBER));
+        }
         let op = match command.command {
             code if READS.contains(&code) => RecordOp::Read,
             code if WRITES.contains(&code) => RecordOp::Write,
@@ -237,6 +231,7 @@ impl<V: Version> WriteTrace for Writer<V> {
         let bytes = u32::try_from(record.bytes())
             .map_err(|_| refuse(format!("a request of {} bytes", record.bytes()), "Write the format dcd"))?;
         let raw = V::make(Command {
+            version: V::NUMBER,
             number: self.number,
             command: if record.op == RecordOp::Read { READ_10 } else { WRITE_10 },
             bytes,

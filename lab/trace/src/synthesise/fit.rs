@@ -49,97 +49,52 @@ fn blocks(figures: &Figures) -> &crate::figures::Blocks {
     figures.blocks.as_ref().expect("blocks are measured to fit")
 }
 
+/// A figure by its place in a description, which is its knob, too; a count has none.
+macro_rules! aspect {
+    ($name:literal, count $($place:ident).+, $got:expr) => {
+        Aspect { name: $name, wanted: |d| Some(d.$($place).+ as f64), got: $got, knob: None }
+    };
+    ($name:literal, median $($place:ident).+, $got:expr) => {
+        Aspect {
+            name: $name,
+            wanted: |d| d.$($place).+,
+            got: $got,
+            knob: Some(|d| d.$($place).+.get_or_insert(1.0)),
+        }
+    };
+    ($name:literal, $($place:ident).+, $got:expr) => {
+        Aspect { name: $name, wanted: |d| Some(d.$($place).+), got: $got, knob: Some(|d| &mut d.$($place).+) }
+    };
+}
+
 const ASPECTS: &[Aspect] = &[
-    Aspect {
-        name: "reads",
-        wanted: |d| Some(d.reads.count as f64),
-        got: |f| f.reads.count as f64,
-        knob: None,
-    },
-    Aspect {
-        name: "writes",
-        wanted: |d| Some(d.writes.count as f64),
-        got: |f| f.writes.count as f64,
-        knob: None,
-    },
-    Aspect {
-        name: "mean read, bytes",
-        wanted: |d| Some(d.reads.size_bytes.mean),
-        got: |f| f.reads.size_bytes.mean,
-        knob: Some(|d| &mut d.reads.size_bytes.mean),
-    },
-    Aspect {
-        name: "mean write, bytes",
-        wanted: |d| Some(d.writes.size_bytes.mean),
-        got: |f| f.writes.size_bytes.mean,
-        knob: Some(|d| &mut d.writes.size_bytes.mean),
-    },
-    Aspect {
-        name: "overwrite share",
-        wanted: |d| Some(d.overwrite.share),
-        got: |f| blocks(f).overwrite_share,
-        knob: Some(|d| &mut d.overwrite.share),
-    },
-    Aspect {
-        name: "overwrite interval, mean I/Os",
-        wanted: |d| Some(d.overwrite.interval_ios.mean),
-        got: |f| blocks(f).overwrite_interval_ios.mean,
-        knob: Some(|d| &mut d.overwrite.interval_ios.mean),
-    },
-    Aspect {
-        name: "overwrite interval, median I/Os",
-        wanted: |d| d.overwrite.interval_ios.median,
-        got: |f| blocks(f).overwrite_interval_ios.median as f64,
-        knob: Some(|d| d.overwrite.interval_ios.median.get_or_insert(1.0)),
-    },
-    Aspect {
-        name: "read-after-write share",
-        wanted: |d| Some(d.read_after_write.share),
-        got: |f| blocks(f).read_after_write_share,
-        knob: Some(|d| &mut d.read_after_write.share),
-    },
-    Aspect {
-        name: "read after write, mean I/Os",
-        wanted: |d| Some(d.read_after_write.interval_ios.mean),
-        got: |f| blocks(f).read_after_write_interval_ios.mean,
-        knob: Some(|d| &mut d.read_after_write.interval_ios.mean),
-    },
-    Aspect {
-        name: "read after write, median I/Os",
-        wanted: |d| d.read_after_write.interval_ios.median,
-        got: |f| blocks(f).read_after_write_interval_ios.median as f64,
-        knob: Some(|d| d.read_after_write.interval_ios.median.get_or_insert(1.0)),
-    },
-    Aspect {
-        name: "read-again share",
-        wanted: |d| Some(d.read_again.share),
-        got: |f| blocks(f).read_again_share,
-        knob: Some(|d| &mut d.read_again.share),
-    },
-    Aspect {
-        name: "read again, mean I/Os",
-        wanted: |d| Some(d.read_again.interval_ios.mean),
-        got: |f| blocks(f).read_again_interval_ios.mean,
-        knob: Some(|d| &mut d.read_again.interval_ios.mean),
-    },
-    Aspect {
-        name: "read again, median I/Os",
-        wanted: |d| d.read_again.interval_ios.median,
-        got: |f| blocks(f).read_again_interval_ios.median as f64,
-        knob: Some(|d| d.read_again.interval_ios.median.get_or_insert(1.0)),
-    },
-    Aspect {
-        name: "sequential share",
-        wanted: |d| Some(d.sequential_share),
-        got: |f| f.sequential_share,
-        knob: Some(|d| &mut d.sequential_share),
-    },
-    Aspect {
-        name: "seconds",
-        wanted: |d| Some(d.arrivals.seconds),
-        got: |f| f.seconds,
-        knob: Some(|d| &mut d.arrivals.seconds),
-    },
+    aspect!("reads", count reads.count, |f| f.reads.count as f64),
+    aspect!("writes", count writes.count, |f| f.writes.count as f64),
+    aspect!("mean read, bytes", reads.size_bytes.mean, |f| f.reads.size_bytes.mean),
+    aspect!("mean write, bytes", writes.size_bytes.mean, |f| f.writes.size_bytes.mean),
+    aspect!("overwrite share", overwrite.share, |f| blocks(f).overwrite_share),
+    aspect!("overwrite interval, mean I/Os", overwrite.interval_ios.mean, |f| {
+        blocks(f).overwrite_interval_ios.mean
+    }),
+    aspect!("overwrite interval, median I/Os", median overwrite.interval_ios.median, |f| {
+        blocks(f).overwrite_interval_ios.median as f64
+    }),
+    aspect!("read-after-write share", read_after_write.share, |f| blocks(f).read_after_write_share),
+    aspect!("read after write, mean I/Os", read_after_write.interval_ios.mean, |f| {
+        blocks(f).read_after_write_interval_ios.mean
+    }),
+    aspect!("read after write, median I/Os", median read_after_write.interval_ios.median, |f| {
+        blocks(f).read_after_write_interval_ios.median as f64
+    }),
+    aspect!("read-again share", read_again.share, |f| blocks(f).read_again_share),
+    aspect!("read again, mean I/Os", read_again.interval_ios.mean, |f| {
+        blocks(f).read_again_interval_ios.mean
+    }),
+    aspect!("read again, median I/Os", median read_again.interval_ios.median, |f| {
+        blocks(f).read_again_interval_ios.median as f64
+    }),
+    aspect!("sequential share", sequential_share, |f| f.sequential_share),
+    aspect!("seconds", arrivals.seconds, |f| f.seconds),
 ];
 
 /// Wanted beside got.

@@ -11,20 +11,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dcd_trace::{
-    Cut, Cutter, DeviceId, FORMATS, Format, Inputs, Merge, ReadTrace, Reading, Record, RecordOp, Renumber,
-    Scale, Scaler, TraceError, by_name, create, inputs_of_trace, names, open_as, range,
+    Cut, Cutter, DeviceId, FORMATS, Format, Inputs, Merge, ReadTrace, Reading, Record, RecordOp, Scale,
+    Scaler, TraceError, by_name, create, inputs_of_trace, names, open_as,
 };
 
 use crate::cli_trace::{
-    Convert, CutArgs, InputArgs, MergeArgs, Operation, OutputArgs, ScaleArgs, Trace, TracePart,
+    Convert, CutArgs, Files, InputArgs, MergeArgs, Operation, OutputArgs, ScaleArgs, Trace, TracePart,
 };
 use crate::failure::Failure;
 
 /// The clock is looked at once in so many records.
 const RECORDS_A_LOOK: u64 = 1 << 14;
 const INTERVAL: Duration = Duration::from_millis(500);
-/// The traces of a merge with `--separate` are so far apart in their device numbers.
-const SEPARATE_DEVICES: u32 = 1000;
 
 pub fn run(args: &Trace) -> Result<(), Failure> {
     match &args.part {
@@ -213,64 +211,51 @@ fn write_all(
     Ok(())
 }
 
-fn inputs(trace: &Path) -> Inputs {
-    Inputs::new(inputs_of_trace(trace))
+/// Writes a trace as a stage changes it.
+fn copy(files: &Files, change: impl FnOnce(Box<dyn ReadTrace>) -> Box<dyn ReadTrace>) -> Result<(), Failure> {
+    let format = output_format(&files.output, &files.writing)?;
+    let reader = change(opened(&files.input, &files.reading)?.reader);
+    let inputs = Inputs::new(inputs_of_trace(&files.input));
+    write_all(reader, &inputs, &files.output, format, files.reading.quiet)
 }
 
 fn convert(args: &Convert) -> Result<(), Failure> {
-    let format = output_format(&args.output, &args.writing)?;
-    let mut reader = opened(&args.input, &args.reading)?.reader;
-    if let Some(window) = args.sort {
-        reader = Box::new(Merge::new(vec![reader], window));
-    }
-    if !args.only.is_empty() {
-        reader = Box::new(Cutter::new(reader, Cut { ops: operations(&args.only), ..Cut::default() }));
-    }
-    if args.from_zero {
-        reader = Box::new(Scaler::new(reader, Scale { time: 1.0, space: 1.0, from_zero: true }));
-    }
-    write_all(reader, &inputs(&args.input), &args.output, format, args.reading.quiet)
+    copy(&args.files, |mut reader| {
+        if let Some(window) = args.sort {
+            reader = Box::new(Merge::new(vec![reader], window));
+        }
+        if !args.only.is_empty() {
+            reader = Box::new(Cutter::new(reader, Cut { ops: operations(&args.only), ..Cut::default() }));
+        }
+        if args.from_zero {
+            reader = Box::new(Scaler::new(reader, Scale { time: 1.0, space: 1.0, from_zero: true }));
+        }
+        reader
+    })
 }
 
 fn cut(args: &CutArgs) -> Result<(), Failure> {
-    let format = output_format(&args.output, &args.writing)?;
-    let ranged = args.lba_first > 0 || args.lba_end.is_some();
     let cut = Cut {
         from: args.start,
         to: args.end,
         devices: args.device.iter().map(|&id| DeviceId(id)).collect::<BTreeSet<_>>(),
         ops: operations(&args.only),
-        range: ranged.then(|| range(args.lba_first, args.lba_end)),
         sectors_max: args.sectors_max,
         count: args.count,
     };
-    let reader = Cutter::new(opened(&args.input, &args.reading)?.reader, cut);
-    write_all(Box::new(reader), &inputs(&args.input), &args.output, format, args.reading.quiet)
+    copy(&args.files, |reader| Box::new(Cutter::new(reader, cut)))
 }
 
 fn scale(args: &ScaleArgs) -> Result<(), Failure> {
-    let format = output_format(&args.output, &args.writing)?;
     let scale = Scale { time: args.time, space: args.space, from_zero: false };
-    let reader = Scaler::new(opened(&args.input, &args.reading)?.reader, scale);
-    write_all(Box::new(reader), &inputs(&args.input), &args.output, format, args.reading.quiet)
+    copy(&args.files, |reader| Box::new(Scaler::new(reader, scale)))
 }
 
 fn merge(args: &MergeArgs) -> Result<(), Failure> {
     let format = output_format(&args.output, &args.writing)?;
-    let mut sources: Vec<Box<dyn ReadTrace>> = Vec::new();
-    for (index, input) in args.inputs.iter().enumerate() {
-        let mut reader = opened(input, &args.reading)?.reader;
-        if args.align {
-            reader = Box::new(Scaler::new(reader, Scale { time: 1.0, space: 1.0, from_zero: true }));
-        }
-        if args.separate {
-            let first = u32::try_from(index).ok().and_then(|index| index.checked_mul(SEPARATE_DEVICES));
-            let first = first.ok_or_else(|| Failure::Failed("there are too many traces".to_owned()))?;
-            reader = Box::new(Renumber { source: reader, first });
-        }
-        sources.push(reader);
-    }
+    let sources: Result<Vec<_>, Failure> =
+        args.inputs.iter().map(|input| Ok(opened(input, &args.reading)?.reader)).collect();
     let inputs = Inputs::new(args.inputs.iter().flat_map(|path| inputs_of_trace(path)));
-    let merged = Merge::new(sources, args.window);
+    let merged = Merge::new(sources?, args.window);
     write_all(Box::new(merged), &inputs, &args.output, format, args.reading.quiet)
 }

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use dcd_engine::Nanos;
 use dcd_stack::HumanBytes;
-use dcd_trace::{Characteristics, Distribution, Figures, Requests};
+use dcd_studies::Table;
+use dcd_trace::{Characteristics, Distribution, Requests};
 
 /// Reason why `write!` to a string cannot fail.
 const STRING: &str = "a string takes everything";
@@ -54,45 +55,39 @@ fn requests(text: &mut String, name: &str, requests: &Requests) {
 }
 
 pub fn characteristics(figures: &Characteristics) -> String {
-    let mut text = String::new();
     let several = figures.devices.len() > 1;
-    let rows = || figures.devices.iter().chain(several.then_some(&figures.all));
-    text.push_str("\nTable 3.1   reads avg KiB   writes avg KiB   % busy   % sequential\n");
-    for row in rows() {
-        let kib = |requests: &Requests| {
-            let size = &requests.size_bytes;
-            known(size, format!("{:.2}", size.mean / 1024.0))
-        };
-        writeln!(
-            text,
-            "{:<9} {:>7} {:>7} {:>8} {:>7} {:>7.1}% {:>13.1}%",
-            name(row),
-            row.reads.count,
-            kib(&row.reads),
-            row.writes.count,
-            kib(&row.writes),
-            100.0 * row.busy_share,
-            100.0 * row.sequential_share
-        )
-        .expect(STRING);
-    }
-    text.push_str("\nTable 4.5 KiB written  % overwritten  interval mean  median (I/Os)  median (time)  read after write\n");
-    for row in rows() {
+    let mut requests =
+        Table::new("Table 3.1", "device | reads | avg KiB | writes | avg KiB | % busy | % sequential");
+    let mut overwrites = Table::new(
+        "Table 4.5",
+        "device | KiB written | % overwritten | interval mean | median (I/Os) | median (time) | read after write",
+    );
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    for row in figures.devices.iter().chain(several.then_some(&figures.all)) {
+        let name = row.device.map_or_else(|| "all".to_owned(), |id| id.to_string());
+        let kib = |size: &Distribution| known(size, format!("{:.2}", size.mean / 1024.0));
+        requests.row([
+            name.clone(),
+            row.reads.count.to_string(),
+            kib(&row.reads.size_bytes),
+            row.writes.count.to_string(),
+            kib(&row.writes.size_bytes),
+            percent(row.busy_share),
+            percent(row.sequential_share),
+        ]);
         let Some(blocks) = &row.blocks else { continue };
-        let interval = &blocks.overwrite_interval_ios;
-        writeln!(
-            text,
-            "{:<9} {:>11} {:>13.1}% {:>14} {:>14} {:>14} {:>16.1}%",
-            name(row),
-            row.writes.bytes / 1024,
-            100.0 * blocks.overwrite_share,
-            known(interval, format!("{:.1}", interval.mean)),
-            known(interval, interval.median.to_string()),
-            known(&blocks.overwrite_interval_ns, Nanos(blocks.overwrite_interval_ns.median).to_string()),
-            100.0 * blocks.read_after_write_share
-        )
-        .expect(STRING);
+        let (ios, time) = (&blocks.overwrite_interval_ios, &blocks.overwrite_interval_ns);
+        overwrites.row([
+            name,
+            (row.writes.bytes / 1024).to_string(),
+            percent(blocks.overwrite_share),
+            known(ios, format!("{:.1}", ios.mean)),
+            known(ios, ios.median.to_string()),
+            known(time, Nanos(time.median).to_string()),
+            percent(blocks.read_after_write_share),
+        ]);
     }
+    let mut text = format!("\n{}\n{}", requests.text(), overwrites.text());
     rest(&mut text, figures);
     text
 }
@@ -100,10 +95,6 @@ pub fn characteristics(figures: &Characteristics) -> String {
 /// Replaces the figures of an empty distribution by a dash: it has no mean, not even zero.
 fn known(of: &Distribution, text: String) -> String {
     if of.count == 0 { "-".to_owned() } else { text }
-}
-
-fn name(row: &Figures) -> String {
-    row.device.map_or_else(|| "all".to_owned(), |id| format!("dev {id}"))
 }
 
 fn rest(text: &mut String, figures: &Characteristics) {

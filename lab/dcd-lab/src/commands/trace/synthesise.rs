@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use dcd_cli::messages::{self, Priority};
+use dcd_studies::Table;
 use dcd_trace::synthesise::{Description, Fitted, fitted};
 use dcd_trace::{Characteristics, Inputs, Merge, Options, ReadTrace, inputs_of_trace};
 
@@ -86,14 +87,14 @@ fn describe(descriptions: &[Description]) -> Result<(), Failure> {
 
 /// Wanted beside got.
 fn table(description: &Description, fit: &[Fitted]) -> String {
-    let mut text = format!("{}, device {}:\n", description.name, description.device);
-    text += &format!("  {:<34} {:>14} {:>14}\n", "figure", "wanted", "got");
+    let title = format!("{}, device {}:", description.name, description.device);
+    let mut table = Table::new(title, "figure | wanted | got");
     for Fitted { name, wanted, got } in fit {
-        let row = match name.ends_with("share") {
-            true => format!("  {name:<34} {:>13.1}% {:>13.1}%\n", wanted * 100.0, got * 100.0),
-            false => format!("  {name:<34} {wanted:>14.1} {got:>14.1}\n"),
+        let shown = |figure: &f64| match name.ends_with("share") {
+            true => format!("{:.1}%", figure * 100.0),
+            false => format!("{figure:.1}"),
         };
-        text += &row;
+        table.row([name.to_string(), shown(wanted), shown(got)]);
     }
-    text
+    table.text()
 }

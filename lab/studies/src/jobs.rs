@@ -1,7 +1,6 @@
 //! Work that is done on several cores, with progress.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -16,21 +15,29 @@ pub fn in_parallel<T: Send, E: Send>(
     count: usize,
     work: impl Fn(usize) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
-    let next = AtomicUsize::new(0);
+    each_in_parallel(jobs, (0..count).collect(), work)
+}
+
+/// The same for pieces of work that can be done once.
+pub fn each_in_parallel<W: Send, T: Send, E: Send>(
+    jobs: usize,
+    all: Vec<W>,
+    work: impl Fn(W) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
+    let threads = jobs.clamp(1, all.len().max(1));
+    let one_at_a_time = "no work panics with the lock";
+    let queue = Mutex::new(all.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
+    let next = || queue.lock().expect(one_at_a_time).next();
     std::thread::scope(|scope| {
-        for _ in 0..jobs.clamp(1, count.max(1)) {
+        for _ in 0..threads {
             scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count {
-                        return;
-                    }
-                    let result = work(index);
+                while let Some((index, piece)) = next() {
+                    let result = work(piece);
                     if result.is_err() {
-                        next.store(count, Ordering::Relaxed);
+                        queue.lock().expect(one_at_a_time).by_ref().for_each(drop);
                     }
-                    done.lock().expect("no work panics with the lock").push((index, result));
+                    done.lock().expect(one_at_a_time).push((index, result));
                 }
             });
         }
