@@ -288,10 +288,13 @@ fn stack_files_in_documents_are_read() {
             assert!(!language.is_empty(), "{}: the language of a block is missing: {code}", path.display());
             if language == "toml" {
                 let part: String = code.lines().map(|line| format!("{}\n", line.trim_start())).collect();
-                // A load has sizes, and a stack file has none.
-                let read = match part.starts_with("size = ") {
-                    true => crate::generated::LoadFile::parse(&part).map(|_| ()),
-                    false => dcd_stack::StackFile::parse(&completed(&part), Path::new(""))
+                // A load has sizes, and an experiment has stacks: a stack file has neither.
+                let read = match part.split(' ').next() {
+                    Some("size") => crate::generated::LoadFile::parse(&part).map(|_| ()),
+                    Some("stacks") => toml::from_str::<crate::simulate::Experiment>(&part)
+                        .map(|_| ())
+                        .map_err(|e| e.to_string()),
+                    _ => dcd_stack::StackFile::parse(&completed(&part), Path::new(""))
                         .map(|_| ())
                         .map_err(|e| e.to_string()),
                 };
