@@ -138,8 +138,8 @@ fn stale(noted: &NotedLoops) -> Vec<String> {
 /// The way to take away a device whose server has ended, and no other: its stack may have a new device, which works.
 pub fn way_out(name: &str) -> String {
     format!(
-        "unmount what is on it by its own name, and detach it alone: umount /dev/{name}; losetup --detach /dev/{name}. A newer device of the \
-         stack stays as it is"
+        "unmount what is on it by its own name, and detach it alone, as a newer device of the stack stays: umount /dev/{name}; losetup --detach \
+         /dev/{name}"
     )
 }
 

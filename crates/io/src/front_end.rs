@@ -90,6 +90,8 @@ pub struct FrontEndCondition {
     pub has_device: bool,
     /// Requests that arrive while the server stops stay unanswered: the client may send them to the next server.
     pub holds_requests: bool,
+    /// The client may connect to the next server, and continue with it. It does not tell.
+    pub may_reconnect: bool,
     /// The client continues with the next server, and is not harmed by the end of this one.
     pub outlives_server: bool,
 }

@@ -34,7 +34,7 @@ pub use front_end::{
     Actions, Closing, ControlCall, Ending, FrontEnd, FrontEndCondition, FrontEndNews, KernelCommand, Lookup,
     MapCall, OutputPiece, SessionFactory, Task,
 };
-pub use listen::{ListenError, ListenSocket, SocketRights, group_number};
+pub use listen::{ListenError, ListenSocket, SocketFile, SocketRights, group_number};
 pub use lock_file::lock_notes;
 pub use memory::MemoryDirectory;
 pub use protect::{Protection, protect_process, run_promptly};

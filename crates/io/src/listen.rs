@@ -88,7 +88,8 @@ pub struct ListenSocket {
     pub address: Option<SocketAddr>,
 }
 
-struct SocketFile {
+/// The file of a socket, which is removed when this is dropped.
+pub struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
@@ -143,6 +144,11 @@ impl ListenSocket {
 
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// Takes the socket's file, so that another owner removes it.
+    pub fn take_file(&mut self) -> Option<SocketFile> {
+        self.file.take()
     }
 
     /// Removes the socket's file on a thread, which is returned: its file system may not answer.

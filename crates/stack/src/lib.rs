@@ -63,7 +63,7 @@ pub use kinds::{LayerKind, LayerSpec, RaidSpec, SliceSpec, TraceSpec};
 pub use meter::{Meter, MeterStatus, RecentTimes, ResponseTimes};
 pub use output::{Inputs, OutputError};
 pub use record::{DeviceId, InvalidRecord, LBA_END_MAX, Record, RecordOp};
-pub use reference::{Change, field_names};
+pub use reference::{Change, field_names, wrapped};
 pub use registry::{Below, ReadKind, RegisteredKind, RegisteredLayer, Role, reference, register};
 pub use serve::{Address, ServeSettings, SocketAccess, UblkNumber};
 pub use settings::StackSetting;

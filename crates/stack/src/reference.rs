@@ -10,7 +10,7 @@ time like \"500ms\". \"dcd set\" changes fields marked * while the stack is serv
 ";
 /// Column at which the text about a field begins, and width of the page.
 const INDENT: usize = 28;
-const WIDTH: usize = 100;
+const WIDTH: usize = 80;
 
 /// Time at which a changed field takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,24 +88,28 @@ impl FieldReference {
         FieldReference { has_default: false, ..self }
     }
 
-    fn render(&self, page: &mut String) {
-        let left = format!("{} = {}", self.name, self.example);
+    fn render(&self) -> String {
         let mark = if self.change == Change::Served { "* " } else { "" };
-        let mut lines = wrapped(&format!("{mark}{}", self.text)).into_iter();
-        // The text about a long value begins in the next line.
-        let first = if left.len() < INDENT { lines.next().unwrap_or_default() } else { String::new() };
-        page.push_str(format!("{left:<INDENT$}{first}").trim_end());
-        lines.for_each(|line| page.push_str(&format!("\n{:INDENT$}{line}", "")));
-        page.push('\n');
+        row(&format!("{} = {}", self.name, self.example), &format!("{mark}{}", self.text))
     }
 }
 
-/// Breaks a text into lines that fit the page.
-fn wrapped(text: &str) -> Vec<String> {
+/// Formats a text beside `left`. The text about a long value begins in the next line.
+fn row(left: &str, text: &str) -> String {
+    let mut lines = wrapped(text, WIDTH - INDENT).into_iter();
+    let first = if left.len() < INDENT { lines.next().unwrap_or_default() } else { String::new() };
+    let mut row = format!("{left:<INDENT$}{first}").trim_end().to_owned();
+    lines.for_each(|line| row.push_str(&format!("\n{:INDENT$}{line}", "")));
+    row + "\n"
+}
+
+/// Breaks a text into lines of at most `width` columns, if its words fit.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
+    let columns = |text: &str| text.chars().count();
     for word in text.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if INDENT + line.len() + 1 + word.len() <= WIDTH => line.extend([" ", word]),
+            Some(line) if columns(line) + 1 + columns(word) <= width => line.extend([" ", word]),
             _ => lines.push(word.to_owned()),
         }
     }
@@ -125,10 +129,8 @@ impl TableReference {
     }
 
     fn render(&self) -> String {
-        let head = format!("{:<INDENT$}{}", self.head, self.about);
-        let mut page = if head.trim().is_empty() { String::new() } else { head.trim_end().to_owned() + "\n" };
-        self.fields.iter().for_each(|field| field.render(&mut page));
-        page
+        let head = if self.head.is_empty() { String::new() } else { row(self.head, self.about) };
+        self.fields.iter().fold(head, |page, field| page + &field.render())
     }
 }
 
@@ -529,6 +531,13 @@ mod tests {
         let error = parse(text).expect_err(text).to_string();
         let known = error.split_once("known here: ").expect(&error).1;
         known.split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_reference_fits_a_terminal() {
+        let page = super::product_reference();
+        let wide: Vec<&str> = page.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{wide:#?}");
     }
 
     #[test]

@@ -124,12 +124,17 @@ fn without_nbd_the_image_of_fuse_is_attached_once_and_released_when_nobody_has_i
     let again = place.run("attach", &[]);
     expect(&again, 0, &format!("{old} is left from an earlier server"));
     assert_ne!(String::from_utf8_lossy(&again.stdout).trim(), old);
+    let user = File::open(&old).ok();
     let doctor = place.dcd().arg("doctor").arg(place.stack()).output().unwrap();
-    assert!(String::from_utf8_lossy(&doctor.stdout).contains(&old), "{doctor:?}");
+    if user.is_some() {
+        expect(&doctor, 1, "its requests fail, and it is in use");
+    }
+    drop(user);
+    expect(&doctor, doctor.status.code().unwrap(), &old);
     // The advice takes the old device away, and no other.
     let advice = format!("losetup --detach {old}");
     expect(&again, 0, &advice);
-    assert!(String::from_utf8_lossy(&doctor.stdout).contains(&advice), "{doctor:?}");
+    expect(&doctor, doctor.status.code().unwrap(), &advice);
     assert!(Command::new("sh").args(["-c", &advice]).status().unwrap().success());
     let new = String::from_utf8_lossy(&again.stdout).trim().to_owned();
     assert_eq!(attach(), new);

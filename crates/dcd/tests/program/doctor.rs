@@ -1,6 +1,8 @@
 //! `dcd doctor`: which stacks would start, and that looking changes nothing.
 
 use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -78,4 +80,37 @@ fn a_log_in_ram_is_warned_of_by_format_and_doctor_unless_writes_go_through() {
     let formatted = place.run("format", &["--force"]);
     expect(&formatted, 0, "");
     assert!(!String::from_utf8_lossy(&formatted.stderr).contains(warning));
+}
+
+#[test]
+fn a_loop_device_over_a_file_that_is_served_is_told_with_the_way_out() {
+    let test = "a_loop_device_over_a_file_that_is_served_is_told_with_the_way_out";
+    let place = Place::new();
+    place.format();
+    let server = place.serve();
+    let made = Command::new("losetup")
+        .args(["--find", "--show", "--read-only"])
+        .arg(place.path("data.img"))
+        .output();
+    let Some(made) = made.ok().filter(|made| made.status.success()) else {
+        return skip(&format!("{test}: needs loop devices"));
+    };
+    let node = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let advice = format!("losetup --detach {node}");
+    let until = |told: bool| {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (level, _, action) = of_stack(&place);
+            if action.contains(&advice) == told {
+                return assert_eq!(level == "bad", told);
+            }
+            assert!(Instant::now() < end, "{action}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until(true);
+    expect(&place.run("status", &[]), 0, &format!("the loop device {node} is over the same file"));
+    assert!(Command::new("losetup").args(["--detach", &node]).status().unwrap().success());
+    until(false);
+    expect(&server.stop(), 0, &format!("{node} is detached from its file again"));
 }

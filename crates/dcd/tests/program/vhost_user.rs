@@ -42,6 +42,20 @@ fn a_stop_is_refused_while_a_machine_is_connected() {
     machine.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     machine.read_exact(&mut [0; 20]).unwrap();
     expect(&place.run("stop", &["--for-restart"]), 3, "over vhost-user");
+    let told = server.stop();
+    expect(
+        &told,
+        0,
+        "If it connects again (QEMU: reconnect=1), its requests wait for the next server; if not, they fail",
+    );
+    assert!(!String::from_utf8_lossy(&told.stderr).contains("fails from now on"), "{told:?}");
+    drop(machine);
+    assert!(!socket.exists());
+    let server = place.serve();
+    let mut machine = UnixStream::connect(&socket).unwrap();
+    machine.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    machine.read_exact(&mut [0; 20]).unwrap();
+    expect(&place.run("stop", &[]), 3, "over vhost-user");
     drop(machine);
     let end = Instant::now() + Duration::from_secs(10);
     while place.run("stop", &[]).status.code() == Some(3) {

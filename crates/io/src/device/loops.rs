@@ -9,10 +9,14 @@ use super::identity::loop_file;
 /// Returns the loop device over `file` ("/dev/loop0"), if the kernel tells of one.
 pub(crate) fn device_over(file: &File) -> Option<String> {
     let wanted = file.metadata().ok()?;
-    let wanted = (wanted.dev(), wanted.ino());
+    device_over_inode(wanted.dev(), wanted.ino())
+}
+
+/// The same for the file with this number in the file system `device`.
+pub(crate) fn device_over_inode(device: u64, inode: u64) -> Option<String> {
     for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
-        if name.starts_with("loop") && file_of(&entry.path(), &name) == Some(wanted) {
+        if name.starts_with("loop") && file_of(&entry.path(), &name) == Some((device, inode)) {
             return Some(format!("/dev/{name}"));
         }
     }

@@ -113,6 +113,8 @@ pub struct Failures {
     pub flushes: u64,
     /// Failed operations for lack of space: the storage below the device is full.
     pub no_space: u64,
+    /// True from such a failure until a write succeeds.
+    pub is_full: bool,
     /// The last failure: what was tried, and the error.
     pub last: Option<(&'static str, IoError)>,
 }

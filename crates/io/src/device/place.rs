@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use super::loops;
 use super::probe::is_memory_file_system;
 use super::wear::{DiskWear, disks_wear};
 
@@ -41,6 +42,12 @@ impl OpenedPlace {
 }
 
 impl OpenedPlace {
+    /// Returns a loop device over the file, which was made since the file was opened; none for a block device, which no other program can
+    /// open beside this one. May wait for the loop devices.
+    pub fn loop_device(&self) -> Option<String> {
+        if self.is_block { None } else { loops::device_over_inode(self.device, self.inode) }
+    }
+
     /// Reads the wear of the SSDs below a block device; empty for a file, and for disks that do not tell. May wait for the disks.
     pub fn wear(&self) -> Vec<DiskWear> {
         if self.is_block { disks_wear(self.device) } else { Vec::new() }

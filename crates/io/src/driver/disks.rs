@@ -147,6 +147,7 @@ impl Driver {
         {
             let failures = &mut self.devices[device].failures;
             failures.no_space += u64::from(error.kind == ErrorKind::NoSpace);
+            failures.is_full |= error.kind == ErrorKind::NoSpace;
             let (count, word) = match kind {
                 OpKind::Read => (&mut failures.reads, "read"),
                 OpKind::Write | OpKind::Discard => (&mut failures.writes, "write"),
@@ -154,6 +155,8 @@ impl Driver {
             };
             *count += 1;
             failures.last = Some((word, error));
+        } else if result.status.is_ok() && matches!(kind, OpKind::Write) {
+            self.devices[device].failures.is_full = false;
         }
         self.finished.push_back((tag, result));
     }

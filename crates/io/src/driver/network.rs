@@ -96,6 +96,10 @@ impl Connection {
         self.condition.outlives_server
     }
 
+    pub fn may_reconnect(&self) -> bool {
+        self.condition.may_reconnect
+    }
+
     /// The disk of the root that the client uses.
     pub fn disk(&self) -> usize {
         self.session.as_ref().map_or(0, |session| session.disk())

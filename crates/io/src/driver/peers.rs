@@ -20,6 +20,8 @@ pub struct Peer {
     pub unanswered: usize,
     /// True if its requests wait for the next server when this one ends.
     pub waits: bool,
+    /// True if its requests wait for the next server in case it connects again, which is not known.
+    pub may_wait: bool,
 }
 
 /// A client that may use the device, not yet identified.
@@ -30,13 +32,14 @@ pub struct UnknownPeer {
     idle: Nanos,
     unanswered: usize,
     waits: bool,
+    may_wait: bool,
 }
 
 impl UnknownPeer {
     /// Identifies the client in tables of the system. May block, so it needs a thread of its own. None if nobody uses the device.
     pub fn look_up(self) -> Option<Peer> {
-        let UnknownPeer { user, idle, unanswered, waits, disk: _ } = self;
-        Some(Peer { who: user()?, idle, unanswered, waits })
+        let UnknownPeer { user, idle, unanswered, waits, may_wait, disk: _ } = self;
+        Some(Peer { who: user()?, idle, unanswered, waits, may_wait })
     }
 }
 
@@ -57,6 +60,7 @@ impl Driver {
             idle: idle(connection.heard),
             unanswered: connection.unanswered,
             waits: connection.outlives_server(),
+            may_wait: connection.may_reconnect(),
         });
         let others = self.front_ends.iter().filter_map(|served| {
             let front_end = served.front_end.as_ref()?;
@@ -66,6 +70,7 @@ impl Driver {
                 idle: idle(served.heard),
                 unanswered: served.unanswered,
                 waits: front_end.condition().outlives_server,
+                may_wait: front_end.condition().may_reconnect,
             })
         });
         connected.chain(others).collect()

@@ -195,6 +195,7 @@ impl FrontEnd for NbdSession {
             has_wanted_memory: self.share.has_of_pool(),
             has_device: transmits,
             holds_requests,
+            may_reconnect: holds_requests && !self.goes_on,
             outlives_server: self.goes_on && holds_requests,
         }
     }

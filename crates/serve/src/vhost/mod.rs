@@ -29,7 +29,7 @@ use std::time::Duration;
 use dcd_engine::{Geometry, IoResult};
 use dcd_io::{
     Actions, Ending, FrontEnd, FrontEndCondition, FrontEndNews, ListenError, ListenSocket, Lookup,
-    SocketRights, Task, process_name,
+    SocketFile, SocketRights, Task, process_name,
 };
 
 use crate::Outlives;
@@ -38,7 +38,7 @@ use handover::Handover;
 use thread::MachineThread;
 
 /// Maximum wait for the end of the thread: a client may have handed over descriptors that block.
-const END_MAX: Duration = Duration::from_secs(5);
+const END_MAX: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 5000 });
 
 /// Errors of making the front-end.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +74,14 @@ pub struct VhostUserDisk {
     thread: Arc<Mutex<Option<RunningThread>>>,
 }
 
+/// The thread, and the file of its socket: it goes even if the thread does not end.
+struct RunningThread {
+    handle: JoinHandle<()>,
+    /// The channel's other end goes away with the thread.
+    ended: mpsc::Receiver<()>,
+    file: Option<SocketFile>,
+}
+
 /// Held by the thread: where that panics, its client must see a disconnection, although the driver has a clone of the connection.
 struct StopsAtEnd(Arc<Handover>);
 
@@ -87,12 +95,6 @@ impl Drop for StopsAtEnd {
     }
 }
 
-struct RunningThread {
-    handle: JoinHandle<()>,
-    /// The channel's other end goes away with the thread.
-    ended: mpsc::Receiver<()>,
-}
-
 impl VhostUserDisk {
     /// Listens on a socket.
     pub fn listen(
@@ -100,7 +102,8 @@ impl VhostUserDisk {
         geometry: Geometry,
         options: &VhostUserOptions,
     ) -> Result<VhostUserDisk, VhostUserError> {
-        let listener = ListenSocket::unix(path, options.rights)?;
+        let mut listener = ListenSocket::unix(path, options.rights)?;
+        let file = listener.take_file();
         rustix::io::ioctl_fionbio(&listener, true).map_err(io::Error::from)?;
         let handover = Arc::new(Handover::new(format!("vhost-user unix:{}", path.display()))?);
         let disk = VirtioDisk {
@@ -117,7 +120,7 @@ impl VhostUserDisk {
             }
             machine.run();
         })?;
-        let thread = Arc::new(Mutex::new(Some(RunningThread { handle, ended })));
+        let thread = Arc::new(Mutex::new(Some(RunningThread { handle, ended, file })));
         Ok(VhostUserDisk { disk: options.disk, handover, thread })
     }
 
@@ -127,9 +130,12 @@ impl VhostUserDisk {
         Box::new(move || {
             handover.stop();
             let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some(RunningThread { handle, ended }) = thread else { return Ok(()) };
-            match ended.recv_timeout(END_MAX) {
-                Err(mpsc::RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+            let Some(RunningThread { handle, ended, file }) = thread else { return Ok(()) };
+            let ended = ended.recv_timeout(END_MAX);
+            drop(file);
+            match ended {
+                // It hands over no more requests, and lets nobody in.
+                Err(mpsc::RecvTimeoutError::Timeout) => Ok(()),
                 _ => handle.join().map_err(|_| io::Error::other("the thread of vhost-user has panicked")),
             }
         })
@@ -148,6 +154,7 @@ impl FrontEnd for VhostUserDisk {
             is_established: true,
             has_device: self.handover.client().is_some(),
             holds_requests: true,
+            may_reconnect: true,
             ..FrontEndCondition::default()
         }
     }
@@ -191,5 +198,31 @@ impl FrontEnd for VhostUserDisk {
 impl Drop for VhostUserDisk {
     fn drop(&mut self) {
         let _ = self.stop()();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_end_leaves_no_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vm.sock");
+        let mut disk =
+            VhostUserDisk::listen(&path, Geometry::plain(8), &VhostUserOptions::default()).unwrap();
+        let (alive, ended) = mpsc::sync_channel(0);
+        let (release, wait) = mpsc::channel::<()>();
+        let stuck = std::thread::spawn(move || {
+            let _alive: mpsc::SyncSender<()> = alive;
+            let _ = wait.recv();
+        });
+        let running = disk.thread.lock().unwrap().take().unwrap();
+        *disk.thread.lock().unwrap() = Some(RunningThread { handle: stuck, ended, file: running.file });
+        let Ending::Remove(task) = disk.withdraw() else { panic!("nobody is connected") };
+        assert!(task().is_ok() && !path.exists());
+        assert!(ListenSocket::unix(&path, SocketRights::OWNER).is_ok(), "the next one listens there");
+        drop(release);
+        running.handle.join().unwrap();
     }
 }

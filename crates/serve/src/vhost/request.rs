@@ -216,3 +216,7 @@ pub fn status_of(error: IoError) -> u8 {
         _ => STATUS_ERROR,
     }
 }
+
+#[cfg(test)]
+#[path = "request_fuzz.rs"]
+mod fuzz;

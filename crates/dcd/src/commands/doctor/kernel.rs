@@ -84,9 +84,16 @@ pub fn findings(machine: &Machine, wants_ublk: bool, wants_device: bool) -> Vec<
     findings.push(ublk);
     findings.extend(modules);
     if !ways {
-        let found = "no block device can be made: neither ublk, nor nbd, nor FUSE with loop is available";
+        let image = if machine.exists("/dev/fuse") { "fuse (an image file), " } else { "" };
+        let found = format!(
+            "no block device can be made here: neither ublk, nor nbd, nor FUSE with loop is available. These front-ends remain: {image}nbd (for \
+             clients in user space, and on other machines), vhost-user (for virtual machines)"
+        );
         let level = if wants_device { Severity::Bad } else { Severity::Note };
-        findings.push(Finding::new(level, "front-ends", found).with("load one of these modules"));
+        findings.push(
+            Finding::new(level, "front-ends", found)
+                .with("load one of these modules if a block device is needed"),
+        );
     }
     if hides_devices(&machine.root) {
         findings
@@ -272,6 +279,8 @@ mod tests {
         assert!(
             without.iter().all(|finding| finding.about != "front-ends" || finding.level == Severity::Note)
         );
+        let told = without.iter().find(|finding| finding.about == "front-ends").unwrap();
+        assert!(told.found.contains("remain: fuse (an image file), nbd"), "{}", told.found);
         made.write("/dev/loop-control", "");
         assert!(!bad(&made));
     }

@@ -5,13 +5,16 @@ mod fstab;
 mod kernel;
 mod stacks;
 
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use dcd_stack::StackFile;
+use dcd_serve::disk_user;
+use dcd_stack::{StackFile, wrapped};
 use serde::Serialize;
 
 use crate::cli::Doctor;
+use crate::commands::status::text::WIDTH;
 use crate::control;
 use crate::failure::Failure;
 use crate::loops::{all_stale, way_out};
@@ -96,18 +99,11 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
         .collect();
     let readable = || files.iter().filter_map(|(_, file)| file.as_ref().ok());
     let wants_none = |file: &StackFile| !file.serve.nbd.is_empty() || file.serve.vhost_user.is_some();
-    let wants_device = readable().next().is_none() || readable().any(|file| !wants_none(file));
+    let wants_device = readable().any(|file| !wants_none(file));
     let wants_ublk = readable().any(|file| file.serve.ublk.is_some());
     let mut findings = kernel::findings(&machine, wants_ublk, wants_device);
     findings.extend(fstab::findings(&machine));
-    findings.extend(all_stale().into_iter().map(|(stack, name)| {
-        Finding::new(
-            Severity::Note,
-            format!("/dev/{name}"),
-            "a loop device whose server has ended: its requests fail",
-        )
-        .with(format!("of {}: {}", stack.display(), way_out(&name)))
-    }));
+    findings.extend(all_stale().into_iter().map(|(stack, name)| stale_loop(&stack.display(), &name)));
     for file in readable() {
         findings.extend(disks::findings(&machine, file));
         findings.extend(logs_in_memory(file).into_iter().map(|log| {
@@ -127,6 +123,22 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
     tell(&findings, args.json)
 }
 
+/// Describes a loop device whose server has ended. One that is in use fails what its users write.
+fn stale_loop(stack: &dyn Display, name: &str) -> Finding {
+    let (level, user) = match disk_user(name) {
+        Some(user) => {
+            let lost = "writes that were not flushed may be lost";
+            (Severity::Bad, format!(", and it is in use ({user}): {lost}"))
+        }
+        None => (Severity::Note, String::new()),
+    };
+    let found = format!("a loop device whose server has ended: its requests fail{user}");
+    let then = format!(
+        "then dcd serve {stack} (if it is not served), dcd attach {stack}, and mount the device that it prints"
+    );
+    Finding::new(level, format!("/dev/{name}"), found).with(format!("{}; {then}", way_out(name)))
+}
+
 fn tell(findings: &[Finding], json: bool) -> Result<(), Failure> {
     let bad = findings.iter().filter(|finding| finding.level == Severity::Bad).count();
     if json {
@@ -141,14 +153,25 @@ fn tell(findings: &[Finding], json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Formats each finding as a line, with what to do in the next one.
+/// Formats each finding, with what to do below it, on lines that fit a terminal.
 fn screen(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.about.chars().count()).max().unwrap_or(0).min(24);
+    let room = WIDTH - width - 8;
     let mut text = String::new();
     for Finding { level, about, found, action } in findings {
-        text += &format!("{:<4}  {about:<width$}  {found}\n", level.word());
-        if let Some(action) = action {
-            text += &format!("{:4}  {:width$}  -> {action}\n", "", "");
+        let action = action.as_deref().map(|action| wrapped(action, room - 3)).unwrap_or_default();
+        let mut lines = wrapped(found, room);
+        lines.extend(
+            action.iter().enumerate().map(|(n, line)| format!("{:2} {line}", if n == 0 { "->" } else { "" })),
+        );
+        // A long name has a line of its own.
+        if about.chars().count() > width {
+            lines.insert(0, String::new());
+        }
+        for (n, line) in lines.iter().enumerate() {
+            let (level, about) = if n == 0 { (level.word(), about.as_str()) } else { ("", "") };
+            text += format!("{level:<4}  {about:<width$}  {line}").trim_end();
+            text.push('\n');
         }
     }
     text
@@ -198,5 +221,8 @@ mod tests {
             "ok    a       fine\nnote  longer  is missing\n              -> add it\n\
              BAD   c       lies\n              -> replace it\n"
         );
+        let long = Finding::new(Severity::Bad, "a-name-of-thirty-characters-now", "word ".repeat(40));
+        let text = screen(&[long.with("step ".repeat(40))]);
+        assert!(text.lines().all(|line| line.len() <= 80) && text.matches("->").count() == 1, "{text}");
     }
 }

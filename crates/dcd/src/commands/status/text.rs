@@ -5,7 +5,7 @@ use std::fmt::Write;
 use dcd_engine::log_cache::{FreedDiscards, Promise, WearBudget, WritesState};
 use dcd_engine::raid::{ArrayStatus, PassName};
 use dcd_engine::{DataDiskStatus, LogCacheStatus, LogHead};
-use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, WriteCacheStatus};
+use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, WriteCacheStatus, wrapped};
 
 use crate::commands::array::without;
 use crate::commands::status::verdict::Verdict;
@@ -20,7 +20,7 @@ use crate::session::serving::wear::SsdStatus;
 /// Width of the words before the colons.
 const INDENT: usize = 10;
 /// Width of a terminal: longer lists go on in the next line, and longer paths lose their beginning.
-const WIDTH: usize = 80;
+pub const WIDTH: usize = 80;
 
 /// Formats the status of a stack as one screen of a terminal.
 pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
@@ -32,7 +32,11 @@ pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
     if actions.is_empty() {
         actions.push("none");
     }
-    actions.iter().for_each(|action| line(&mut text, "action", action));
+    for action in actions {
+        let mut lines = wrapped(action, WIDTH - INDENT - 2).into_iter();
+        lines.next().iter().for_each(|first| line(&mut text, "action", first));
+        lines.for_each(|rest| more(&mut text, &rest));
+    }
     caches(status, &mut text);
     let own = status.ublk.iter().filter(|_| status.disks.is_empty()).map(|ublk| (String::new(), ublk));
     let of_disks =
@@ -182,8 +186,7 @@ fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
             Some(seconds) => parts.push(format!("clean in {} at the rate of the last minute", span(seconds))),
             None => {
                 parts.push("not getting clean".to_owned());
-                parts
-                    .extend(trend.drain_seconds.map(|seconds| format!("{} if clients pause", span(seconds))));
+                parts.extend(trend.drain_seconds.map(without_clients));
             }
         }
     }
@@ -195,6 +198,12 @@ fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
         }
     }
     parts
+}
+
+/// Describes the time until a cache is clean, if its clients pause.
+fn without_clients(seconds: f64) -> String {
+    let time = if seconds < 1.0 { "at once".to_owned() } else { format!("in {}", span(seconds)) };
+    format!("clean {time} if clients pause")
 }
 
 /// Describes the time until a log is full.

@@ -10,8 +10,9 @@ use crate::commands::array::judge as judge_array;
 use crate::failure::Health;
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
-    flush_trouble, legs_text, lost_text,
+    flush_trouble, leg_name, legs_text, lost_text,
 };
+use crate::session::serving::watch::shared_text;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -151,14 +152,11 @@ impl Verdict {
         }
         if let Some(leg) = mirror.legs.iter().find(|leg| leg.standing == Some(LegState::Failed)) {
             let stack = status.stack.display();
-            let old = leg
-                .name
-                .as_ref()
-                .map(|leg| format!("; or, if \"{leg}\" works again, dcd log add {stack} {leg}"));
+            let old = leg.name.as_deref().unwrap_or("NAME");
             self.act(format!(
-                "log \"{name}\": replace the leg that failed: name the new device in \"log\" in its place in the stack file, then dcd log add \
-                 {stack} NAME{}",
-                old.unwrap_or_default()
+                "log \"{name}\": if {} works again, take it back: dcd log add {stack} {old} (fills it). If not, name a new device in its place \
+                 in \"log\" in the stack file: dcd log add {stack} NEW",
+                leg_name(leg)
             ));
         }
     }
@@ -215,6 +213,9 @@ impl Verdict {
     fn device(&mut self, device: &DeviceStatus, status: &ServerStatus) {
         let DeviceStatus { path, state, failed_reads, failed_writes, failed_flushes, .. } = device;
         let name = device.name();
+        if let Some(node) = &device.loop_device {
+            self.act(format!("device \"{name}\" ({path}): {}", shared_text(node)));
+        }
         match state {
             DeviceState::Ok | DeviceState::Failed => {}
             DeviceState::Removed => self.removed(device, status),
@@ -225,11 +226,13 @@ impl Verdict {
             DeviceState::NotAnswering => self.act(format!(
                 "look at device \"{name}\" ({path}), which does not answer, and at the kernel's messages (dmesg)"
             )),
-            DeviceState::Errors if device.failed_no_space > 0 => self.act(format!(
+            DeviceState::Errors if device.lacks_space(status) => self.act(format!(
                 "make space below device \"{name}\" ({path}), which failed {} operations: no space left on device. Dirty data is then \
-                 written back; dcd status --reset restarts the counts",
+                 written back, and this advice ends",
                 device.failed_no_space
             )),
+            // There is space again.
+            DeviceState::Errors if device.failed_no_space == failed_reads + failed_writes + failed_flushes => {}
             DeviceState::Errors => {
                 let place = match device.connection {
                     Some(_) => "the messages of its server",
@@ -246,6 +249,7 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
+    use dcd_engine::mirror::LegStatus;
     use dcd_engine::raid::{DevicesStatus, PassStatus};
 
     use super::*;
@@ -331,14 +335,38 @@ mod tests {
         assert!(verdict.actions[0].contains("device \"data\" (/dev/sdb), which does not answer"));
         assert!(verdict.actions[1].contains("failed 2 reads, 0 writes"));
         assert!(verdict.health.verdict().is_ok(), "nothing is lost, and nothing degraded by that");
-        let full = DeviceStatus { failed_no_space: 2, ..device(DeviceState::Errors) };
-        let verdict = of([], vec![full]);
+        let full = DeviceStatus { failed_no_space: 2, is_full: true, ..device(DeviceState::Errors) };
+        let verdict = of([], vec![full.clone()]);
         assert!(
             verdict.actions[0].contains("make space below device \"data\" (/dev/sdb)"),
             "{:?}",
             verdict.actions
         );
         assert!(verdict.actions[0].contains("no space left on device"));
+        let has_space = DeviceStatus { is_full: false, ..full };
+        assert!(of([], vec![has_space.clone()]).actions.is_empty(), "the cause has passed");
+        let stuck = LogCacheStatus { destage_failing: true, ..LogCacheStatus::default() };
+        let actions = of([LayerStatus::LogCache(Box::new(stuck))], vec![has_space.clone()]).actions;
+        assert!(actions.iter().any(|action| action.contains("make space")), "{actions:?}");
+        let worse = DeviceStatus { failed_writes: 1, ..has_space };
+        assert!(of([], vec![worse]).actions[0].contains("look at device"));
+    }
+
+    #[test]
+    fn a_failed_leg_is_taken_back_before_it_is_replaced() {
+        let failed = LegStatus {
+            name: Some("b".to_owned()),
+            standing: Some(LegState::Failed),
+            ..LegStatus::default()
+        };
+        for (leg, back) in
+            [(failed.clone(), "log add  b (fills it)"), (LegStatus { name: None, ..failed }, "NAME (fills")]
+        {
+            let mirror = MirrorStatus { legs: vec![leg], ..MirrorStatus::default() };
+            let action = of([LayerStatus::Mirror(Box::new(mirror))], Vec::new()).actions.remove(0);
+            let (back, new) = (action.find(back), action.find("name a new device"));
+            assert!(back.is_some() && back < new, "{action}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::session::serving::backup_marks::MarkKeeper;
 use crate::session::serving::disks::DiskChanges;
 use crate::session::serving::host::{GivenDevice, StackHost};
 use crate::session::serving::notify::{tell_longer_stop, tell_stopping};
-use crate::session::serving::watch::{DeviceWatch, OpenPlaces, RemovedDevices};
+use crate::session::serving::watch::{DeviceWatch, OpenPlaces, TroubledDevices};
 
 /// Maximum duration of a clean stop. Data that is not written back then stays in the log, as after a crash.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -93,7 +93,7 @@ struct Asking {
 struct LookedUp {
     call: Option<CallId>,
     peers: Vec<Peer>,
-    lost: RemovedDevices,
+    lost: TroubledDevices,
 }
 
 /// Announces that clients can connect. The argument has the places of the front-ends that were waited for.
@@ -268,9 +268,12 @@ impl Served {
     fn tell_peers(&mut self, peers: &[Peer]) {
         self.lookups -= 1;
         for peer in peers {
-            let then = match peer.waits {
-                true => "Its requests wait for the next server",
-                false => "A file system that is mounted on it fails from now on",
+            let then = match (peer.waits, peer.may_wait) {
+                (true, _) => "Its requests wait for the next server",
+                (_, true) => {
+                    "If it connects again (QEMU: reconnect=1), its requests wait for the next server; if not, they fail"
+                }
+                _ => "A file system that is mounted on it fails from now on",
             };
             warnln!("dcd: stopping, although a client has the device: {}. {then}", describe(peer));
         }
@@ -590,7 +593,7 @@ fn refuse_stop(call: CallId, clients: &[String], wait: bool, context: &mut Conte
 
 /// Describes a client for the administrator.
 fn describe(peer: &Peer) -> String {
-    let Peer { who, idle, unanswered, waits: _ } = peer;
+    let Peer { who, idle, unanswered, waits: _, may_wait: _ } = peer;
     match unanswered {
         0 => format!("{who}, idle for {:.0} s", idle.as_secs_f64()),
         1 => format!("{who}, with a request that is not answered"),

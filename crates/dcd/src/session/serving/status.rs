@@ -102,12 +102,16 @@ pub struct DeviceStatus {
     pub failed_flushes: u64,
     /// Number of these failures that found no space below the device.
     pub failed_no_space: u64,
+    /// True from such a failure until a write succeeds.
+    pub is_full: bool,
     /// The last of these failures, in words.
     pub last_error: Option<String>,
     /// State of an export's connection, in words; none for other devices.
     pub connection: Option<String>,
     /// Reason why the next start would not find it; none where it would.
     pub removed: Option<String>,
+    /// A loop device over its file, by which other programs can change it; none without one.
+    pub loop_device: Option<String>,
     /// True if it holds a log, or a leg of one, and no data of the disks.
     pub holds_log: bool,
     /// The SSDs below a device that holds a log, as they count their wear; empty where none does.
@@ -117,6 +121,13 @@ pub struct DeviceStatus {
 impl DeviceStatus {
     pub fn name(&self) -> &str {
         self.device.as_ref().unwrap_or(&self.path)
+    }
+
+    /// True while writes need more space than there is below the device. A write over old data may succeed meanwhile.
+    pub fn lacks_space(&self, status: &ServerStatus) -> bool {
+        let is_failing = |cache: &LogCacheStatus| cache.destage_failing;
+        let mut caches = status.layers.values().filter_map(LayerStatus::log_cache);
+        self.failed_no_space > 0 && (self.is_full || caches.any(is_failing))
     }
 }
 

@@ -59,13 +59,15 @@ impl DeviceWatch {
         self.looked = now;
         let devices = self.owed(driver, SILENCE);
         let mut news = self.look_at_links(driver, &name);
-        for (device, loss) in self.places.look(driver) {
+        for (device, before, now) in self.places.look(driver) {
             let named = named(driver, device, &name);
-            news.push(match loss {
-                Some(loss) => format!(
+            news.push(match (before, now) {
+                (_, Some(PlaceTrouble::Removed(loss))) => format!(
                     "{named}: {loss}, while it is in use. It works until this server ends, and is lost then: \"dcd status\" says what to do"
                 ),
-                None => format!("{named} has its place again"),
+                (_, Some(PlaceTrouble::Shared(node))) => format!("{named}: {}", shared_text(&node)),
+                (Some(PlaceTrouble::Shared(node)), None) => format!("{named}: {node} is detached from its file again"),
+                (_, None) => format!("{named} has its place again"),
             });
         }
         for owed in &devices {
@@ -173,13 +175,14 @@ impl DeviceWatch {
     }
 
     /// Takes what a look elsewhere has found.
-    pub fn found(&mut self, lost: RemovedDevices) {
+    pub fn found(&mut self, lost: TroubledDevices) {
         self.places.lost = lost;
     }
 
     /// The devices that the next start would not find.
     pub fn removed(&self) -> impl Iterator<Item = DeviceIndex> {
-        self.places.lost.keys().copied()
+        let is_removed = |trouble: &PlaceTrouble| matches!(trouble, PlaceTrouble::Removed(_));
+        self.places.lost.iter().filter(move |(_, trouble)| is_removed(trouble)).map(|(device, _)| *device)
     }
 
     /// Returns the status of all open devices. The driver does not know if a cache or array runs without one.
@@ -191,10 +194,14 @@ impl DeviceWatch {
         let silent = self.owed(driver, SILENCE);
         let status = |(index, device): (usize, &Device)| {
             let index = DeviceIndex(index);
-            let Failures { reads, writes, flushes, no_space, last } = device.failures();
+            let Failures { reads, writes, flushes, no_space, is_full, last } = device.failures();
             let link = device.link();
             let is_cut = link.as_ref().is_some_and(|link| link.connections == 0);
-            let removed = self.places.lost.get(&index).copied();
+            let (removed, loop_device) = match self.places.lost.get(&index) {
+                Some(PlaceTrouble::Removed(why)) => (Some(*why), None),
+                Some(PlaceTrouble::Shared(node)) => (None, Some(node.clone())),
+                None => (None, None),
+            };
             let state = if removed.is_some() {
                 DeviceState::Removed
             } else if is_cut || silent.iter().any(|owed| owed.device == index) {
@@ -212,9 +219,11 @@ impl DeviceWatch {
                 failed_writes: writes,
                 failed_flushes: flushes,
                 failed_no_space: no_space,
+                is_full,
                 last_error: last.map(|(kind, error)| format!("{kind}: {error}")),
                 connection: link.map(|link| connection(&link)),
                 removed: removed.map(str::to_owned),
+                loop_device,
                 holds_log: false,
                 ssds: self.wear.of(index),
             }
@@ -235,6 +244,14 @@ fn describe<'a>(
     let link = driver.devices()[owed.device.0].link().filter(|link| link.connections == 0);
     let link = link.map(|link| format!(" ({})", connection(&link))).unwrap_or_default();
     format!("{named} has not answered {} operation{plural} for {seconds:.0} s{link}", owed.operations)
+}
+
+/// Describes a loop device over a file that this server has open, and the way out.
+pub fn shared_text(node: &str) -> String {
+    format!(
+        "the loop device {node} is over the same file: programs read old data there, and what they write damages the data here. Unmount it, and \
+         detach it: umount {node}; losetup --detach {node}. If something was written there, check the file system on the served device"
+    )
 }
 
 /// The connection to a server, in words.
@@ -264,19 +281,28 @@ fn named<'a>(driver: &Driver, device: DeviceIndex, name: &impl Fn(DeviceIndex) -
 #[derive(Default)]
 struct PlaceWatch {
     /// The thread, once there is one; none where it cannot be started.
-    thread: Option<(mpsc::Sender<OpenPlaces>, mpsc::Receiver<RemovedDevices>)>,
+    thread: Option<(mpsc::Sender<OpenPlaces>, mpsc::Receiver<TroubledDevices>)>,
     /// True while the thread looks.
     looks: bool,
-    /// Devices without a place, and why; those of them that the administrator knows of.
-    lost: RemovedDevices,
-    told: RemovedDevices,
+    /// Devices in trouble; those of them that the administrator knows of.
+    lost: TroubledDevices,
+    told: TroubledDevices,
 }
 
 /// The places of open devices.
 pub struct OpenPlaces(Vec<(DeviceIndex, OpenedPlace)>);
 
-/// Devices that the next start would not find, and why.
-pub type RemovedDevices = BTreeMap<DeviceIndex, &'static str>;
+/// Trouble with the place of an open device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlaceTrouble {
+    /// The next start would not find it, for this reason.
+    Removed(&'static str),
+    /// This loop device is over its file, too.
+    Shared(String),
+}
+
+/// Devices in trouble.
+pub type TroubledDevices = BTreeMap<DeviceIndex, PlaceTrouble>;
 
 impl OpenPlaces {
     pub fn of(driver: &Driver) -> OpenPlaces {
@@ -287,14 +313,18 @@ impl OpenPlaces {
     }
 
     /// Looks for them, which may wait for a file system.
-    pub fn look(&self) -> RemovedDevices {
-        self.0.iter().filter_map(|(device, place)| Some((*device, place.loss()?))).collect()
+    pub fn look(&self) -> TroubledDevices {
+        let trouble = |place: &OpenedPlace| {
+            let shared = || place.loop_device().map(PlaceTrouble::Shared);
+            place.loss().map(PlaceTrouble::Removed).or_else(shared)
+        };
+        self.0.iter().filter_map(|(device, place)| Some((*device, trouble(place)?))).collect()
     }
 }
 
 impl PlaceWatch {
-    /// Begins a look, and returns the changes since the last call: the loss of a device, or none where it has its place again.
-    fn look(&mut self, driver: &Driver) -> Vec<(DeviceIndex, Option<&'static str>)> {
+    /// Begins a look, and returns the changes since the last call: the trouble of a device before, and now.
+    fn look(&mut self, driver: &Driver) -> Vec<(DeviceIndex, Option<PlaceTrouble>, Option<PlaceTrouble>)> {
         let (ask, found) = self.thread.get_or_insert_with(start_looking);
         if let Ok(lost) = found.try_recv() {
             (self.looks, self.lost) = (false, lost);
@@ -307,11 +337,11 @@ impl PlaceWatch {
         let is_open = |device: &DeviceIndex| driver.devices().get(device.0).is_some_and(Device::is_open);
         let changed = |device: &DeviceIndex| self.lost.get(device) != before.get(device) && is_open(device);
         let changes = all.into_iter().filter(|device| changed(device));
-        changes.map(|device| (*device, self.lost.get(device).copied())).collect()
+        changes.map(|device| (*device, before.get(device).cloned(), self.lost.get(device).cloned())).collect()
     }
 }
 
-fn start_looking() -> (mpsc::Sender<OpenPlaces>, mpsc::Receiver<RemovedDevices>) {
+fn start_looking() -> (mpsc::Sender<OpenPlaces>, mpsc::Receiver<TroubledDevices>) {
     let (ask, asked) = mpsc::channel::<OpenPlaces>();
     let (tell, found) = mpsc::channel();
     let look = move || {

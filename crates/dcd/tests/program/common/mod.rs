@@ -193,7 +193,9 @@ pub fn expect(output: &Output, code: i32, said: &str) {
     assert_eq!(output.status.code(), Some(code), "{}", describe(output));
     let all = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     let all = String::from_utf8_lossy(&all).into_owned();
-    assert!(all.contains(said), "\"{said}\" is not in: {}", describe(output));
+    // Some commands break long texts into lines.
+    let joined = all.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(all.contains(said) || joined.contains(said), "\"{said}\" is not in: {}", describe(output));
 }
 
 /// A small file system in memory, gone when it is dropped.
