@@ -43,6 +43,20 @@ impl EventFile {
         old.into()
     }
 
+    /// Removes the events of a stack that is no more: another one may get its name.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
+    pub fn remove(&self) -> io::Result<()> {
+        for path in [self.old(), self.path.clone()] {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+
     /// Appends lines. They may be lost with the machine: nothing is synced.
     ///
     /// # Errors

@@ -57,6 +57,19 @@ impl Failure {
         })
     }
 
+    /// Makes a failure of the kind that another dcd has ended with, whose message is `why`.
+    pub fn of_exit_code(code: Option<i32>, why: String) -> Failure {
+        match code.and_then(|code| u8::try_from(code).ok()) {
+            Some(REFUSED) => match why.split_once("\n  what to do: ") {
+                Some((reason, action)) => Failure::refused(reason, action),
+                None => Failure::refused(why, "its messages say what to do; then repeat this command"),
+            },
+            Some(DAMAGE) => Failure::Damage(why),
+            Some(NO_RING) => Failure::NoRing(why),
+            _ => Failure::Failed(why),
+        }
+    }
+
     /// Makes a refusal of what would put data at risk: the reason, and what to do.
     pub fn refused(reason: impl Into<String>, action: impl Into<String>) -> Failure {
         Failure::Refused(Refusal::new(reason, action))

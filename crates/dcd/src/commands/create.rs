@@ -40,6 +40,16 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const ALIGN: u64 = 1 << 20;
 
 pub fn run(args: &Create) -> Result<(), Failure> {
+    create(args).map_err(|failure| match failure {
+        Failure::Busy(why) => Failure::refused(
+            why,
+            "unmount it, or stop what uses it, and repeat this command. Nothing was changed",
+        ),
+        failure => failure,
+    })
+}
+
+fn create(args: &Create) -> Result<(), Failure> {
     if let Some(stack) = args.log.as_deref().and_then(named_stack) {
         println!("{}", disks::add(&stack, &args.name, &args.data, args.force)?);
         let file = StackFile::load(&stack)?;
@@ -91,13 +101,7 @@ fn make(args: &Create, path: &Path) -> Result<(), Failure> {
         force: args.force,
         ..Format::default()
     };
-    match format::make(&formatted, &text) {
-        Err(Failure::Busy(why)) => Err(Failure::refused(
-            why,
-            "unmount it, or stop what uses it, and repeat this command. Nothing was changed",
-        )),
-        made => made,
-    }
+    format::make(&formatted, &text)
 }
 
 /// Goes on with a create that was interrupted. Refuses a name that another stack has.
@@ -270,7 +274,13 @@ pub fn systemctl(what: &[&str], unit: &str) -> Result<(), Failure> {
     }
     let said = String::from_utf8_lossy(&done.stderr);
     let what = what.join(" ");
-    Err(Failure::Failed(format!("systemctl {what} {unit}: {} (journalctl -u {unit} has more)", said.trim())))
+    let show =
+        Command::new("systemctl").args(["show", "--value", "--property=ExecMainStatus", unit]).output();
+    let code = show.ok().and_then(|output| String::from_utf8_lossy(&output.stdout).trim().parse().ok());
+    Err(Failure::of_exit_code(
+        code,
+        format!("systemctl {what} {unit}: {} (journalctl -u {unit} has more)", said.trim()),
+    ))
 }
 
 /// Serves the stack, now and at each boot. Returns what to say about boots.
@@ -319,7 +329,8 @@ fn in_background(name: &str, file: &StackFile) -> Result<(), Failure> {
             Some(last) => said_all[last + "dcd: ".len()..].trim_end(),
             None => "it did not say why",
         };
-        return Err(Failure::Failed(format!("the server has ended: {last} ({} has more)", said.display())));
+        let why = format!("the server has ended: {last} ({} has more)", said.display());
+        return Err(Failure::of_exit_code(server.wait().ok().and_then(|status| status.code()), why));
     }
     Ok(())
 }

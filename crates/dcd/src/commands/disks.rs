@@ -53,11 +53,7 @@ pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String,
     let file = StackFile::load(stack)?;
     let path = DeviceSource::absolute(data).map_err(|error| Failure::io(data.display(), error))?;
     if is_by_content(&path) {
-        return Err(Failure::Failed(format!(
-            "{} names the data disk by its content, which the cache's device will also show: name the disk by /dev/disk/by-id. \
-             Nothing was changed",
-            path.display()
-        )));
+        return Err(names_content(&path));
     }
     let server = server_of(&file)?;
     let then = if server.is_some() { "" } else { ": start its server again" };
@@ -108,6 +104,17 @@ pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String,
     };
     put(stack, |file| file.with_disk(place, name, &path))?;
     Ok(said(place))
+}
+
+/// Refuses a name that leads to the device of the cache itself once that is served.
+pub fn names_content(data: &Path) -> Failure {
+    Failure::refused(
+        format!(
+            "{} names the data disk by its content, which the cache's device will also show",
+            data.display()
+        ),
+        "name the disk by /dev/disk/by-id. Nothing was changed",
+    )
 }
 
 /// Has the server of a stack add a disk; returns its place, and text about its front-ends.

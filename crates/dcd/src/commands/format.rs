@@ -15,6 +15,7 @@ use dcd_stack::{DeviceSource, HumanBytes, LayerKind, StackFile, toml_text};
 use crate::cli::{Detach, Format};
 use crate::commands::create::has_units;
 use crate::commands::detach;
+use crate::commands::disks::names_content;
 use crate::commands::log::make_legs;
 use crate::control::{sockets_dir, stack_name, stacks_dir};
 use crate::failure::Failure;
@@ -51,11 +52,7 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     };
     let paths = choice.disks().iter().filter_map(|disk| choice.site.path_below(disk));
     if let Some(data) = paths.into_iter().find(|data| is_by_content(data)) {
-        return Err(Failure::Failed(format!(
-            "{} names the data disk by its content, which the cache's device will also show: name the disk by /dev/disk/by-id. \
-             Nothing was changed",
-            data.display()
-        )));
+        return Err(names_content(data));
     }
     if let Some(free) = choice.disks().iter().find(|disk| choice.site.is_free_place(disk)) {
         return Err(Failure::Failed(format!(
@@ -80,7 +77,7 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     }
     make_legs(&choice, args.force)?;
     let mut opened = OpenedCache::open(&choice, Purpose::Create)?;
-    refuse(&mut opened, &choice, args.force)?;
+    let is_retired = refuse(&mut opened, &choice, args.force)?;
     reserve_space(&choice.site, &opened.parts, &choice.log)?;
     if let Some(path) = &args.stack {
         write_new(path, written, &mut made)?;
@@ -88,7 +85,7 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     for log in logs_in_memory(&choice.site) {
         warnln!("dcd: {log}. Use it for trials only, or choose a file or a partition on a disk");
     }
-    let out_of_date = is_out_of_date(&opened.records, &mut opened.log)?;
+    let out_of_date = is_retired || is_out_of_date(&opened.records, &mut opened.log)?;
     let options = options(args, out_of_date)?;
     let superblock = format_for_all(&mut opened.log, opened.data.disks_mut(), &options)?;
     let mut gone = Vec::new();
@@ -214,19 +211,20 @@ fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
 /// detached leaves a plain disk, for a format without --replace.
 fn try_first(args: &Format, choice: &CacheChoice) -> Result<(), Failure> {
     make_legs(choice, args.force)?;
+    let is_retired;
     {
         let (offline, parts) = start(&choice.site, &[&choice.log], Purpose::Create)?;
         let mut log = offline.part(target(&parts, &choice.log));
         if let Some(record) = record(&choice.site, &parts, &choice.log)? {
             refuse_data_disk(&record, choice, args.force)?;
         }
-        refuse_content(&mut log, choice, args.force)?;
+        is_retired = refuse_content(&mut log, choice, args.force)?.is_some();
         reserve_space(&choice.site, &parts, &choice.log)?;
     }
     let (offline, parts) = start(&choice.site, &[&choice.log], Purpose::Look)?;
     let mut log = offline.part(target(&parts, &choice.log));
     let records = choice.of_disks().iter().map(open_record).collect::<Result<Vec<_>, Failure>>()?;
-    let options = options(args, is_out_of_date(&records, &mut log)?)?;
+    let options = options(args, is_retired || is_out_of_date(&records, &mut log)?)?;
     let stand_in = |_: &String| MemoryDevice::new(TRIED_BYTES);
     format_for_all(&mut log, &mut choice.disks().iter().map(stand_in).collect::<Vec<_>>(), &options)?;
     Ok(())
@@ -259,8 +257,8 @@ impl Drop for Made {
 }
 
 /// Refuses to lose data: a log device with something on it, or a data disk that has a cache already. Nothing is started, so no start is
-/// judged.
-fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+/// judged. Returns true for a log device with something on it that nothing needs any more.
+fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<bool, Failure> {
     let unfinished = unfinished(opened)?;
     let of_disk = |record: &DiskRecord| {
         refuse_lost_record(record, force)?;
@@ -275,8 +273,13 @@ fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result
     let mut checks: Vec<Result<(), Failure>> = opened.records.iter().flatten().map(of_disk).collect();
     checks.extend(opened.log_record.iter().map(|record| refuse_data_disk(record, choice, force)));
     checks.push(refuse_log_on_data(opened, choice, force));
-    checks.push(refuse_content(&mut opened.log, choice, force));
-    Failure::of_all(checks)
+    let content = refuse_content(&mut opened.log, choice, force);
+    let (content, retired) = content.map_or_else(|refusal| (Err(refusal), None), |retired| (Ok(()), retired));
+    checks.push(content);
+    Failure::of_all(checks)?;
+    let is_retired = retired.is_some();
+    overwrite::tell(retired);
+    Ok(is_retired)
 }
 
 /// Returns the cache of the log if its format was cut off before each disk had a record. It was never started, so it holds nothing.
@@ -346,13 +349,19 @@ fn is_out_of_date(records: &[Option<DiskRecord>], log: &mut dyn BlockDevice) -> 
 }
 
 /// Refuses a log device with something on it, unless that is the empty log of a cache that is not in use.
-fn refuse_content(log: &mut dyn BlockDevice, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+fn refuse_content(
+    log: &mut dyn BlockDevice,
+    choice: &CacheChoice,
+    force: bool,
+) -> Result<Option<String>, Failure> {
     let name = choice.log_name().display().to_string();
     match read_superblock(log) {
         // `format` reads that log, and decides if it may be overwritten.
-        Ok(_) => overwrite::refuse_foreign(&name, log, force),
+        Ok(_) => overwrite::refuse_foreign(&name, log, force).map(|()| None),
         Err(LogError::Io { what, source }) => Err(Failure::Failed(format!("{what}: {source}"))),
-        Err(_) if is_format_begun(log).unwrap_or(false) => overwrite::refuse_foreign(&name, log, force),
+        Err(_) if is_format_begun(log).unwrap_or(false) => {
+            overwrite::refuse_foreign(&name, log, force).map(|()| None)
+        }
         Err(_) => overwrite::refuse_content(&name, log, force),
     }
 }

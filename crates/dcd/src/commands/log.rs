@@ -16,7 +16,7 @@ use crate::output::print_json;
 use crate::progress::Progress;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::overwrite::may_overwrite;
+use crate::session::overwrite::{may_overwrite, refuse_content};
 use crate::session::serving::status::{legs_text, mirror_of_server};
 use crate::session::site::Site;
 use crate::session::survey::{legs_of, start, target};
@@ -271,7 +271,8 @@ pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
         return Ok(());
     }
     for ((leg, device), label) in legs.iter().zip(&mut devices).zip(&labels) {
-        if let (Ok(_) | Err(LabelError::Version(_) | LabelError::Damaged), false) = (label, force) {
+        let is_leg = matches!(label, Ok(_) | Err(LabelError::Version(_) | LabelError::Damaged));
+        if is_leg && !force && refuse_content(leg, device, false).is_err() {
             return Err(Failure::refused(
                 format!("\"{leg}\" is a leg of a log already, but the other devices are not its other legs"),
                 "name all legs of that log, or choose another device; or add --force, which overwrites it",

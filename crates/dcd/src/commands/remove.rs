@@ -17,11 +17,14 @@ use crate::commands::create::{has_units, image_dir, systemctl};
 use crate::commands::status::stopped::start_command;
 use crate::commands::{attach, detach, disks, stop};
 use crate::control;
+use crate::events::EventFile;
 use crate::failure::Failure;
 use crate::nbd_device::name_of;
 use crate::progress::say_so_when_interrupted;
+use crate::session::below::caches_below;
 use crate::session::choice::CacheChoice;
 use crate::session::serving::status::ServerStatus;
+use crate::session::site::Site;
 
 /// Maximum wait for the end of a loop device.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
@@ -36,7 +39,9 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
         println!("{}", disks::remove(&args.file, disk)?);
         return Ok(());
     }
-    let choice = CacheChoice::load(&args.file, None)?;
+    let site = Site::load(&args.file)?;
+    refuse_several_caches(&site)?;
+    let choice = CacheChoice::of(site, None)?;
     let (file, name) = (&choice.site, control::stack_name(&args.file));
     let server = control::server_of(file).ok().flatten();
     let was_served = server.is_some();
@@ -85,6 +90,8 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
         let _ = Command::new("umount").arg("--lazy").arg(image_dir(&name)).stderr(Stdio::null()).status();
         gone(fs::remove_dir(image_dir(&name)), &image_dir(&name))?;
     }
+    let events = EventFile::of(&args.file);
+    gone(events.remove(), events.path())?;
     gone(fs::remove_file(&args.file), &args.file)?;
     for disk in choice.disks().iter().filter(|disk| !file.is_free_place(disk)) {
         let data = file.path_below(disk).unwrap_or(Path::new(disk)).display();
@@ -99,10 +106,32 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses a stack with a cache on another one: only the upper one, once it is detached, leaves the lower one complete.
+fn refuse_several_caches(site: &Site) -> Result<(), Failure> {
+    let mut caches: Vec<&str> = site.log_caches().map(|layer| layer.name.as_str()).collect();
+    if caches.len() < 2 {
+        return Ok(());
+    }
+    // A cache comes before those that it stands on.
+    caches.sort_by_key(|cache| std::cmp::Reverse(caches_below(site, cache)));
+    let stack = site.path.display();
+    let steps: Vec<String> =
+        caches.iter().map(|cache| format!("dcd detach --layer {cache} {stack}")).collect();
+    Err(Failure::refused(
+        format!("{stack} has the caches {}, and this command removes one", caches.join(" and ")),
+        format!(
+            "unmount the device, and take them off one after the other: dcd stop {stack}; {}; then remove the stack file. Nothing was changed",
+            steps.join("; ")
+        ),
+    ))
+}
+
 /// Refuses while a data disk is missing: the log keeps what it has for it, and the others go on being served.
 fn refuse_missing(choice: &CacheChoice, client: &mut ControlClient) -> Result<(), Failure> {
     let status = ServerStatus::ask(client)?;
-    let disks = status.layers.values().filter_map(LayerStatus::log_cache).flat_map(|cache| &cache.disks);
+    // By the name of the layer: a cache on another one has other disks.
+    let cache = status.layers.get(&choice.layer).and_then(LayerStatus::log_cache);
+    let disks = cache.into_iter().flat_map(|cache| &cache.disks);
     match disks.zip(choice.disks()).find(|(disk, _)| disk.missing) {
         None => Ok(()),
         Some((_, name)) => Err(Failure::refused(

@@ -44,9 +44,14 @@ pub fn range(file: &StackFile, part: &str, array_sectors: u64) -> Option<Extent>
 
 /// True for a log cache, and for what has one below it.
 pub fn stands_on_a_cache(file: &StackFile, part: &str) -> bool {
-    let Some(layer) = file.layer(part) else { return false };
-    matches!(layer.kind, LayerKind::LogCache { .. })
-        || layer.kind.below_names().into_iter().any(|below| stands_on_a_cache(file, below))
+    caches_below(file, part) > 0
+}
+
+/// Maximum number of log caches on a way from a part to a device, itself included.
+pub fn caches_below(file: &StackFile, part: &str) -> usize {
+    let Some(layer) = file.layer(part) else { return 0 };
+    let below = layer.kind.below_names().into_iter().map(|below| caches_below(file, below)).max();
+    usize::from(matches!(layer.kind, LayerKind::LogCache { .. })) + below.unwrap_or(0)
 }
 
 /// True where a part lies on a device that is opened for reading only.

@@ -1,16 +1,19 @@
 //! Protects data from being overwritten by mistake.
 
-use dcd_engine::{BlockDevice, SECTOR_BYTES};
+use dcd_engine::log_cache::format::LogState;
+use dcd_engine::log_cache::offline::read_superblock;
+use dcd_engine::mirror::{CONTENT_SECTOR, Label, content_sectors, was_removed};
+use dcd_engine::{BlockDevice, Geometry, Io, IoError, IoResult, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, Parts};
 
 use crate::failure::Failure;
-use crate::session::probe::{foreign, probe};
-use crate::session::record::admit_overwrite;
+use crate::session::probe::{foreign, holds_foreign, probe};
+use crate::session::record::{admit_overwrite, is_retired, state_dir, uuid_text};
 use crate::session::site::Site;
 use crate::session::started::StartedPart;
 use crate::session::survey::record;
 
-/// Refuses, without `force`, to overwrite the content of a device, and the data disk of a cache.
+/// Refuses, without `force`, to overwrite the content of a device, and the data disk of a cache. Says so of an old log that is overwritten.
 pub fn may_overwrite(
     site: &Site,
     parts: &Parts,
@@ -21,16 +24,69 @@ pub fn may_overwrite(
     if let Some(record) = record(site, parts, name)? {
         admit_overwrite(&record.load()?, record.extent(), &format!("\"{name}\""), force)?;
     }
-    refuse_content(&format!("\"{name}\""), device, force)
+    refuse_content(&format!("\"{name}\""), device, force).map(tell)
 }
 
-/// Refuses, without `force`, to overwrite a device that is not blank.
-pub fn refuse_content(name: &str, device: &mut dyn BlockDevice, force: bool) -> Result<(), Failure> {
-    if force {
-        return Ok(());
+/// Says what is overwritten although nobody has asked for it with --force.
+pub fn tell(retired: Option<String>) {
+    if let Some(what) = retired {
+        eprintln!("dcd: {what}: nothing needs it any more, and it is overwritten");
     }
-    let found = probe(device).map_err(|e| Failure::Failed(format!("reading {name}: {e}")))?;
-    found.map_or(Ok(()), |what| Err(refusal(name, device, &what)))
+}
+
+/// Refuses, without `force`, to overwrite a device that is not blank. A log that is out of use is no reason: its description is returned.
+pub fn refuse_content(
+    name: &str,
+    device: &mut dyn BlockDevice,
+    force: bool,
+) -> Result<Option<String>, Failure> {
+    if force {
+        return Ok(None);
+    }
+    let failed = |error| Failure::Failed(format!("reading {name}: {error}"));
+    let Some(what) = probe(device).map_err(failed)? else { return Ok(None) };
+    match retired(device).map_err(failed)? {
+        Some(was) => Ok(Some(format!("{name} was {was}"))),
+        None => Err(refusal(name, device, &what)),
+    }
+}
+
+/// Describes a log, or a leg of one, that nothing needs any more; none if something else was made over it since, or if it may have the only
+/// copy of data.
+fn retired(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoError> {
+    let was = if was_removed(device)? {
+        Some("a leg that was removed from a mirrored log")
+    } else if Label::read(device).is_ok() {
+        is_retired_log(&mut LegContent(device))
+            .then_some("a leg of a log whose cache was detached or discarded")
+    } else {
+        is_retired_log(device).then_some("the log of a cache that was detached or discarded")
+    };
+    Ok(if was.is_some() && holds_foreign(device)? { None } else { was })
+}
+
+fn is_retired_log(log: &mut dyn BlockDevice) -> bool {
+    read_superblock(log).is_ok_and(|found| {
+        found.state == LogState::Detached
+            || is_retired(&state_dir(), &uuid_text(found.cache_uuid)).unwrap_or(false)
+    })
+}
+
+/// The log on a leg.
+struct LegContent<'a>(&'a mut dyn BlockDevice);
+
+impl BlockDevice for LegContent<'_> {
+    fn geometry(&self) -> Geometry {
+        let all = self.0.geometry();
+        Geometry { sectors: content_sectors(all.sectors), ..all }
+    }
+
+    fn run(&mut self, mut io: Io) -> IoResult {
+        if let Some(at) = io.start_mut() {
+            at.0 += CONTENT_SECTOR;
+        }
+        self.0.run(io)
+    }
 }
 
 /// Refuses, without `force`, to overwrite an old log of dcd that something else was made over since.

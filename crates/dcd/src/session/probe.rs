@@ -17,7 +17,7 @@ const fn signature(at: usize, bytes: &'static [u8], what: &'static str) -> Signa
 }
 
 /// Sorted by how far they are trusted: an MBR mark is found on FAT file systems too, so it comes last. A leg has its log after the label.
-const SIGNATURES: [Signature; 33] = [
+const SIGNATURES: [Signature; 34] = [
     signature(0, b"DCDLEGS\0", "a leg of a mirrored dcd log"),
     signature(4096, b"DCDLEGS\0", "a leg of a mirrored dcd log"),
     signature(0, b"DCDCACHE", "the log of a dcd cache"),
@@ -51,6 +51,7 @@ const SIGNATURES: [Signature; 33] = [
     signature(4096, b"EFI PART", "a GPT partition table"),
     signature(0, b"QFI\xfb", "a qcow2 image"),
     signature(510, b"\x55\xaa", "a partition table"),
+    signature(0, b"DCDLEFT\0", "a leg that was removed from a mirrored dcd log"),
 ];
 
 /// Bytes at each end of a device that must be blank; between them, samples must be.
@@ -96,6 +97,13 @@ pub fn foreign(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoE
     Ok(found.next().map(|signature| signature.what))
 }
 
+/// True if the beginning of a device has a signature that is not of dcd.
+pub fn holds_foreign(device: &mut dyn BlockDevice) -> Result<bool, IoError> {
+    let size = device.geometry().sectors * SECTOR_BYTES;
+    let start = device.read(Lba(0), size.min(END_BYTES) as usize)?;
+    Ok(all_in(start.bytes()).any(|signature| !signature.bytes.starts_with(b"DCD")))
+}
+
 /// Returns the places that are read for content without a signature: the whole device where it is small, else its ends and samples between.
 fn read_places(size: u64) -> Vec<(u64, u64)> {
     let middle = size.saturating_sub(2 * END_BYTES);
@@ -122,8 +130,11 @@ fn first_content(bytes: &[u8]) -> Option<u64> {
 }
 
 fn recognise(start: &[u8]) -> Option<&'static str> {
-    let found = |s: &&Signature| start.get(s.at..s.at + s.bytes.len()).is_some_and(|bytes| bytes == s.bytes);
-    SIGNATURES.iter().find(found).map(|signature| signature.what)
+    all_in(start).next().map(|signature| signature.what)
+}
+
+fn all_in(start: &[u8]) -> impl Iterator<Item = &'static Signature> {
+    SIGNATURES.iter().filter(|s| start.get(s.at..).is_some_and(|bytes| bytes.starts_with(s.bytes)))
 }
 
 #[cfg(test)]

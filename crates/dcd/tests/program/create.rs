@@ -58,6 +58,8 @@ impl Named {
         assert!(self.0.bare() == content, "the disk has its content");
         assert!(!self.0.record().exists() && !self.file().exists());
         assert!(!self.0.path("state/srv.fuse").exists());
+        let events = fs::read_dir(self.0.path("state/events")).into_iter().flatten().count();
+        assert_eq!(events, 0, "another stack may get this name");
         expect(&self.dcd(&["list"]), 0, "there is no stack in ");
         expect(&self.dcd(&["remove", "srv"]), 2, "\"dcd list\" shows the stacks");
     }
@@ -127,7 +129,7 @@ fn a_disk_has_a_cache_after_one_command_and_is_plain_again_after_another() {
     assert!(!named.0.path("other.img").exists());
     let other =
         named.dcd(&["create", "srv2", "--data", "data.img", "--log", "other.img", "--log-size", "8MiB"]);
-    assert!(matches!(other.status.code(), Some(1 | 3)), "{other:?}");
+    expect(&other, 3, "");
     assert!(!named.0.path("etc/srv2.toml").exists() && !named.0.path("other.img").exists());
     drop(user);
     expect(&named.dcd(&["flush", "srv"]), 0, "");
@@ -190,6 +192,18 @@ fn a_create_that_would_lose_something_changes_nothing() {
     let nothing_made = || fs::read_dir(named.0.path("etc")).map_or(0, Iterator::count);
     assert_eq!(nothing_made(), 0, "no stack file");
     assert!(named.0.bare() == original(16 * MIB) && !named.0.record().exists());
+}
+
+#[test]
+fn a_create_whose_server_is_refused_has_its_exit_code() {
+    let Some(named) = Named::new("a_create_whose_server_is_refused") else { return };
+    expect(&named.create(), 0, " is ready");
+    named.kill_server();
+    fs::rename(named.0.path("log.img"), named.0.path("away.img")).unwrap();
+    expect(&named.create(), 3, "the server has ended");
+    fs::rename(named.0.path("away.img"), named.0.path("log.img")).unwrap();
+    expect(&named.dcd(&["remove", "srv"]), 0, "is a plain disk again");
+    named.is_plain(&original(16 * MIB));
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn either_leg_is_enough_after_a_kill_and_the_other_is_filled_when_it_is_back() {
     holds(&place, 1);
     write(&place, 2);
     expect(&log(&place, "status", &[]), 5, "1 of 2 legs whole");
-    expect(&place.run("status", &[]), 5, "replace the leg that failed");
+    expect(&place.run("status", &[]), 5, "works again, take it back: dcd log add");
     server.kill();
     // It says itself that it has everything, and the other one knows better.
     fs::rename(place.path("a.away"), place.path("a.img")).unwrap();
@@ -185,6 +185,42 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     // Those that were taken out are none any more.
     stack(&place, &["a", "b"]);
     expect(&place.run("serve", &[]), 3, "none of the devices is a leg of a mirrored log");
+    // Nothing on them is needed: as the log of another cache, or as legs.
+    let other = Place::new();
+    let format_on = |leg: &str| {
+        let text = fs::read_to_string(Place::new().stack()).unwrap();
+        let path = place.path(&format!("{leg}.img"));
+        fs::write(other.stack(), text.replace("\"log.img\"", &format!("{:?}", path.display().to_string())))
+            .unwrap();
+        other.run("format", &[])
+    };
+    expect(&format_on("c"), 3, "a leg of a mirrored dcd log");
+    expect(&format_on("a"), 0, "was a leg that was removed from a mirrored log: nothing needs it any more");
+    expect(&other.run("detach", &[]), 0, "");
+    // With something else on it, it is refused again.
+    File::options().write(true).open(place.path("b.img")).unwrap().write_all_at(b"\x53\xef", 1080).unwrap();
+    expect(&format_on("b"), 3, "the log of a dcd cache on it");
+}
+
+#[test]
+fn the_legs_of_a_detached_log_are_used_again_and_one_that_failed_is_not() {
+    let (place, server) = two_legs();
+    write(&place, 3);
+    server.kill();
+    fs::rename(place.path("b.img"), place.path("b.away")).unwrap();
+    let server = place.serve_with(&["--degraded"]);
+    expect(&server.stop(), 0, "");
+    expect(&place.run("detach", &[]), 0, "");
+    stack(&place, &["c", "a"]);
+    expect(&place.run("format", &[]), 0, "\"a\" was a leg of a log whose cache was detached or discarded");
+    expect(&place.run("detach", &[]), 0, "");
+    // It does not say itself that its cache was detached. Only this machine knows that.
+    fs::rename(place.path("b.away"), place.path("b.img")).unwrap();
+    stack(&place, &["c", "b"]);
+    fs::rename(place.path("state/retired-caches"), place.path("retired-caches")).unwrap();
+    expect(&place.run("format", &[]), 3, "\"b\" is a leg of a log already");
+    fs::rename(place.path("retired-caches"), place.path("state/retired-caches")).unwrap();
+    expect(&place.run("format", &[]), 0, "\"b\" was a leg of a log whose cache was detached or discarded");
 }
 
 /// A loop device over a file.

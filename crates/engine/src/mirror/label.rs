@@ -21,6 +21,8 @@ pub const LEGS_MAX: usize = 8;
 const GENERATION_MAX: u64 = 1 << 62;
 
 const MAGIC: [u8; 8] = *b"DCDLEGS\0";
+/// First bytes of a removed leg. Zeroes follow, up to the end of the second label.
+const REMOVED: [u8; 8] = *b"DCDLEFT\0";
 const VERSION: u16 = 1;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -182,6 +184,22 @@ impl Label {
             Err(LabelError::Damaged | LabelError::Io(_)) => Worth::Damaged,
         })
     }
+}
+
+/// Returns the two blocks that take the place of the labels of a removed leg.
+pub fn removed() -> [Buf; 2] {
+    let mut first = vec![0; LABEL_BYTES];
+    first[..REMOVED.len()].copy_from_slice(&REMOVED);
+    [Buf::copy_of(&first), Buf::zeroed(LABEL_BYTES)]
+}
+
+/// True for a leg that was removed from a log while other legs had everything, if its labels were not written since.
+pub fn was_removed(device: &mut dyn BlockDevice) -> Result<bool, IoError> {
+    if device.geometry().sectors < CONTENT_SECTOR {
+        return Ok(false);
+    }
+    let found = device.read(COPY_SECTORS[0], 2 * LABEL_BYTES)?;
+    Ok(found.bytes() == removed().map(|block| block.bytes().to_vec()).concat())
 }
 
 /// Returns the content that fits a device.

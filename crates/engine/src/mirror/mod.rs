@@ -29,7 +29,7 @@ mod status;
 mod tests;
 
 pub use assemble::FoundLabel;
-pub use label::{CONTENT_SECTOR, LEGS_MAX, Label, LabelError, Leg, LegState, content_sectors};
+pub use label::{CONTENT_SECTOR, LEGS_MAX, Label, LabelError, Leg, LegState, content_sectors, was_removed};
 pub use status::{LegStatus, MirrorStatistics, MirrorStatus};
 
 use crate::layer::{

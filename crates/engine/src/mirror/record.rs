@@ -143,10 +143,9 @@ impl MirrorCore {
         self.record.names_all() || self.canary.is(LegCanary::LateLabel)
     }
 
-    /// Erases the labels of a leg that was removed.
+    /// Erases the labels of a leg that was removed, and marks it.
     pub fn erase(&mut self, leg: u64, cx: &mut Cx) {
-        for at in super::label::COPY_SECTORS {
-            let buf = crate::Buf::zeroed(super::label::LABEL_BYTES);
+        for (at, buf) in super::label::COPY_SECTORS.into_iter().zip(super::label::removed()) {
             self.submit(
                 leg,
                 MirrorOp::Erase { leg },
