@@ -98,6 +98,8 @@ install-dcd:
 
 copy-dcd:
 	$(call install_program,dcd)
+	install -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/dcd
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/dcd/docs docs/*.md
 	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in dcd@.service dcd-attach@.service; do \
 		sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/$$unit > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; \

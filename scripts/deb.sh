@@ -42,7 +42,6 @@ for package in "$@"; do
     gzip -9n "$docs/NOTICES"
     install -D -m 644 "$debian/copyright" "$docs/copyright"
     gzip -9nc "$work/debian/changelog" > "$docs/changelog.gz"
-    if [ "$package" = dcd ]; then cp -r README.md docs "$docs/"; fi
     strip "$root/usr/bin/$package"
     mkdir "$root/DEBIAN"
     for script in "$debian/$package".*; do

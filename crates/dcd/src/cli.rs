@@ -776,7 +776,7 @@ pub enum WritebackCommand {
 ///
 /// Prints the number N of the new mark. Clients of NBD then ask for the metadata context dcd:changed-since=N, which tells what was written,
 /// zeroed or discarded since, in units of 64 KiB. Marks survive clean stops alone; a mark that may lack a change is lost, as --list and
-/// "dcd events" say, and the next backup is a full one. A disk has 8 marks at most. docs/clients.md has the steps of a backup.
+/// "dcd events" say, and the next backup is a full one. A disk has 8 marks at most. dcd-clients(7) has the steps of a backup.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -119,6 +119,11 @@ fn help_completions_and_manual_pages_are_generated() {
     for page in ["dcd.1", "dcd-format.1", "dcd-serve.1", "dcd-stack.5"] {
         assert!(fs::read_to_string(place.path("man").join(page)).unwrap().contains(".TH"), "{page}");
     }
+    // They name documents by their pages, or where they are installed.
+    for page in fs::read_dir(place.path("man")).unwrap().flatten() {
+        let text = fs::read_to_string(page.path()).unwrap().replace("share/doc/dcd/docs/", "");
+        assert!(!text.contains("docs/"), "{:?}", page.path());
+    }
 }
 
 #[test]

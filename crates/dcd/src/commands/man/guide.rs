@@ -122,13 +122,20 @@ fn link(text: &str) -> Option<(&str, &str, &str)> {
 fn linked(text: &str, target: &str, pages: &Pages<'_>) -> String {
     let text = bare(text);
     let file = target.split('#').next().unwrap_or_default();
-    let is_guide = |(guide, _): &&super::Guide| file.strip_suffix(".md") == Some(*guide);
-    match pages.guides.iter().find(is_guide) {
-        Some((guide, _)) if text == file => format!("{}-{guide}(7)", pages.name),
-        Some((guide, _)) => format!("{text} ({}-{guide}(7))", pages.name),
-        None if text == file => format!("docs/{file}"),
-        None => text,
-    }
+    let name = file.strip_suffix(".md").unwrap_or_default();
+    let is_of = |guides: &[super::Guide]| guides.iter().any(|(guide, _)| *guide == name);
+    let program = if is_of(pages.guides) {
+        pages.name
+    } else if is_of(super::GUIDES) {
+        "dcd"
+    } else if super::LAB_GUIDES.contains(&name) {
+        "dcd-lab"
+    } else {
+        // The place of the documents that have no page.
+        return if text == file { format!("share/doc/dcd/docs/{file}") } else { text };
+    };
+    let page = format!("{program}-{name}(7)");
+    if text == file { page } else { format!("{text} ({page})") }
 }
 
 #[cfg(test)]
@@ -146,11 +153,11 @@ mod tests {
     #[test]
     fn a_guide_becomes_a_page() {
         let text = "# Arrays\n\nFor *you*: run\n`dcd stop`.\n\n## `x` and y\n\n- **One** thing,\n  again\n\n  more\n\n1. Two:\n\n   ```\n   \
-                    .a \\ b\n   ```\n\nSee [clients.md](clients.md#x), [stops](clients.md) and [figures](benchmarks.md).\n\n\
+                    .a \\ b\n   ```\n\nSee [clients.md](clients.md#x), [stops](clients.md), [figures](benchmarks.md), [safety.md](safety.md) and [traces.md](traces.md).\n\n\
                     | file | |\n|---|---|\n| `a` | b |\n";
         let expected = ".TH dcd-arrays 7 \" \" \"dcd 1\" dcd\n.SH NAME\ndcd\\-arrays \\- arrays\n.SH DESCRIPTION\n.PP\nFor \\fIyou\\fR: run\n\
                         \\fBdcd stop\\fR.\n.SH \"x and y\"\n.IP \\(bu 3\n\\fBOne\\fR thing,\nagain\n.IP\nmore\n.IP 1. 3\nTwo:\n.IP\n.nf\n   \
-                        .a \\\\ b\n.fi\n.PP\nSee dcd\\-clients(7), stops (dcd\\-clients(7)) and figures.\n.TP\nfile\n.TP\n\\fBa\\fR\nb\n\
+                        .a \\\\ b\n.fi\n.PP\nSee dcd\\-clients(7), stops (dcd\\-clients(7)), figures, share/doc/dcd/docs/safety.md and dcd\\-lab\\-traces(7).\n.TP\nfile\n.TP\n\\fBa\\fR\nb\n\
                         .SH \"SEE ALSO\"\n\\fBdcd\\fR(1), \\fBdcd\\-stack\\fR(5), \\fBdcd\\-clients\\fR(7)\n";
         assert_eq!(of(text), expected);
     }

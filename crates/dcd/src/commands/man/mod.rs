@@ -27,6 +27,9 @@ pub const GUIDES: &[Guide] = &[
     ("several-disks", include_str!("../../../../../docs/several-disks.md")),
 ];
 
+/// The guides that are manual pages of `dcd-lab`.
+const LAB_GUIDES: [&str; 2] = ["drives", "traces"];
+
 /// Guides that the pages of commands refer to, by the first word of the command.
 const TOPICS: &[(&str, &str)] = &[
     ("array", "arrays"),
