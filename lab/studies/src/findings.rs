@@ -212,10 +212,9 @@ impl Claim {
 
 /// A figure with as many digits as tell it from a bound.
 fn apart(value: f64, bound: f64) -> String {
-    match figure(value) {
-        rounded if rounded != figure(bound) => rounded,
-        _ => value.to_string(),
-    }
+    let digits = |digits: usize| [value, bound].map(|value| format!("{value:.digits$}"));
+    let rounded = std::iter::once([value, bound].map(figure)).chain((3..9).map(digits));
+    rounded.into_iter().find(|[value, bound]| value != bound).map_or(value.to_string(), |[value, _]| value)
 }
 
 /// Totals of one experiment or of several.
@@ -340,6 +339,7 @@ mod tests {
         assert_eq!(claim(2.0).reason, None);
         assert_eq!(claim(7.5).verdict, Verdict::Differs("7.50x is above the range".to_owned()));
         assert_eq!(claim(0.5).verdict, Verdict::Differs("0.500x is below the range".to_owned()));
+        assert_eq!(claim(6.0012).verdict, Verdict::Differs("6.001x is above the range".to_owned()));
         assert_eq!(claim(0.5).reason.as_deref(), Some("a reason"));
         assert!(!claim(f64::NAN).holds(), "no figure proves nothing");
         assert!(Claim::range("c", "p", 9.0, (2.0, f64::INFINITY), "x").holds());

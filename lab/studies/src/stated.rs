@@ -53,7 +53,7 @@ Every claim is judged by one of these rules; no claim has a range of its own.
 | \"much\", \"greatly\", \"significantly\", \"very\", \"big\", \"bad\" | a quarter beyond it; a part of a whole, at least a quarter |
 | \"slightly more\", \"marginally\" | as \"more\", and a tenth beyond it at most |
 | \"the same\", \"similar\", \"close\", \"level\", \"stable\", \"small\", \"a slight difference\", \"does not vary much\" | within a twentieth of it, or 5 points |
-| a gain in percent that is \"little\" or \"no\" | within a point of 0 |
+| a gain in percent that is \"little\" or \"no\"; \"small\" | within a point of 0; 0 to 5 points |
 | \"most\", \"mainly\"; \"virtually all\"; \"few\", \"useless\", \"eliminates\" | over 50 %; over 90 %; under 10 % |
 
 All other figures are those of one seed. Where the sentence is about the figures of a table, each case is judged by its own; words are

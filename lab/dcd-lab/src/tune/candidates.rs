@@ -425,7 +425,7 @@ impl Setting {
             device("disk", places.disk, self.data_bytes)
         );
         if candidate.medium == Medium::SameDisk {
-            text += "# A partition at the beginning of the same disk.\n";
+            text += "# At the beginning of the same disk, as a partition.\n";
         }
         if candidate.medium.has_log() {
             text += "# \"dcd format\" overwrites it.\n";

@@ -96,7 +96,8 @@ impl<'a> Report<'a> {
             match candidate(&alike[0]) {
                 _ if others == 0 => {}
                 first if first.cost() == own => {
-                    words.push(format!("the same cache with {others} other settings"))
+                    let one = if others == 1 { "setting" } else { "settings" };
+                    words.push(format!("the same cache with {others} other {one}"))
                 }
                 first => words.push(first.words()),
             }
@@ -239,7 +240,7 @@ impl<'a> Report<'a> {
         } else {
             let _ = write!(
                 text,
-                ", without a cache {}: {:.1} times as much. The disk makes {:.0} % of the writes and is busy for {:.0} % of the \
+                ", and {} without a cache, {:.1} times as much. The disk makes {:.0} % of the writes and is busy for {:.0} % of the \
                  time.",
                 objective.text(plain.value),
                 plain.value / ours.value,

@@ -62,9 +62,12 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             table.row(cells![*name, human, fsrt(name, buffer, "off"), on, selective, range]);
         }
         let gains: Vec<f64> = buffers.iter().map(|&buffer| gain(name, buffer, "on")).collect();
-        let rule = if high == 0.0 { Rule::Same(0.0) } else { Rule::ShareRange(low, high) };
-        let claim =
-            settings.claim("gain").with("trace", *name).with("paper", range).of_paper(rule).spread(&gains);
+        let claim = |id| settings.claim(id).with("trace", *name);
+        let claim = match high == 0.0 {
+            true => claim("web"),
+            false => claim("gain").of_paper(Rule::ShareRange(low, high)).with("paper", range),
+        };
+        let claim = claim.spread(&gains);
         claims.push(if MADE.contains(name) { claim.choosing(MADE_CHOSE) } else { claim });
     }
     // From the smallest buffer cache to the largest. The paper says so of "workloads like RES and INS".

@@ -242,6 +242,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             .push(claim("falls").with("first", times(first)).with("last", times(last)).more([(first, last)]));
     }
     claims.push(claim("raid-6").range(array_rate(RAID_6, ct) / array_rate(RAID_6, sc)));
+    claims.push(claim("hierarchical").not_run());
     let slower: Vec<f64> = counts.iter().map(|&count| counted(pbgc, count) / counted(sc, count)).collect();
     claims.push(claim("sc-slower").spread(&slower));
     if let [few, .., many] = counts[..] {

@@ -201,9 +201,6 @@ fn plot(means: &Means<'_>, disks: &[&str], users: u32) -> Plot {
     )
 }
 
-/// A slow-down that is less than another is no gain.
-const NO_GAIN: &str = "the cache gains nothing";
-
 /// The paper shows a figure for each number of users, so each is judged on its own.
 fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim> {
     let claim = |id: &str| settings.claim(id).with("users", users_in_words(users));
@@ -214,7 +211,11 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
     let warmer = |phase: &str| {
         let [cold, warm] = [true, false].map(|cold| means.gain("paper", users, cold, phase));
         let claim = claim(&format!("{phase}-warmer"));
-        if warm.min(cold) <= 1.0 { claim.nothing(NO_GAIN) } else { claim.range(100.0 * (warm / cold - 1.0)) }
+        if warm.min(cold) <= 1.0 {
+            claim.nothing("cold or warm, the cache does not gain")
+        } else {
+            claim.range(100.0 * (warm / cold - 1.0))
+        }
     };
     let [waited, seconds] =
         ["waited_for_reads", "seconds"].map(|name| means.of("plain", users, true, "copy", name));
@@ -232,7 +233,7 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
         warmer("remove"),
         claim("copy-waits").range(100.0 * waited / seconds / f64::from(users)),
         if untar.min(remove) <= 1.0 {
-            trees.nothing(NO_GAIN)
+            trees.nothing("untar or remove does not gain")
         } else {
             trees.more([(untar.min(remove), copy)])
         },

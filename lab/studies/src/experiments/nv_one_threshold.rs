@@ -64,9 +64,13 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
 fn claims(settings: &Settings, site: &Site, get: &dyn Fn(u8, &str) -> f64, claims: &mut Vec<Claim>) {
     let claim = |id| settings.claim(id).with("disk", site.name);
     let cells = PAPER.map(|(high, sites)| (sites[site.index].0, get(high, "wwc")));
-    let (early, late) = (get(80, "wwc"), get(90, "wwc").min(get(95, "wwc")));
+    let (early, late) = (get(80, "wwc"), get(90, "wwc").max(get(95, "wwc")));
     let (high, higher) = (get(95, "stalls"), get(99, "stalls"));
     let best = claim("best").with("early", early).with("late", late);
-    let best = best.with("higher", higher).with("high", high);
-    claims.extend([claim("share").each(Rule::Share, &cells), best.more([(early, late), (higher, high)])]);
+    let stalls = claim("stalls").with("higher", higher).with("high", high);
+    claims.extend([
+        claim("share").each(Rule::Share, &cells),
+        best.more([(early, late)]),
+        stalls.more([(higher, high)]),
+    ]);
 }

@@ -156,11 +156,16 @@ fn claims(
     if PAPER.iter().all(|(high, _)| highs.contains(high)) {
         let wwc = |high| get(LOW, high, "wwc");
         let (writes, stalls) = PAPER[4].1[site.index];
+        let full = claim("full-stalls").of_paper(Rule::Share(stalls)).range(get(LOW, 100, "stalls"));
+        let full = match site.index == nv::AIR_RSV.index {
+            true => full.choosing("the bursts of the trace"),
+            false => full,
+        };
         claims.extend([
             claim("late").spread(&["wwc", "stalls"].map(|what| get(LOW, 99, what) / get(LOW, 95, what))),
             claim("early").with("early", wwc(80)).with("usual", wwc(95)).more([(wwc(80), wwc(95))]),
             claim("full-writes").of_paper(Rule::Share(writes)).range(wwc(100)),
-            claim("full-stalls").of_paper(Rule::Share(stalls)).range(get(LOW, 100, "stalls")),
+            full,
         ]);
     }
 }

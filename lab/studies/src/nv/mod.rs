@@ -2,7 +2,7 @@
 //!
 //! The paper's traces cannot be had. In their place are traces that `dcd-trace` makes from what the paper states of them
 //! (its Tables 3.1 and 4.5). What that leaves free was fitted once, to the baselines of Table 4.6 and to what Tables 4.3 and
-//! 4.4 say of two thresholds by tracks (for Sci-Off also to section 4.2's sizes); the presets say which number comes from
+//! 4.4 say of two thresholds by tracks (for Sci-Off also to section 4.2's sizes, for Air-Rsv to the stalls of Table 4.2); the presets say which number comes from
 //! where. So the claims on those few points are no test of the traces; those on all other policies, units and sizes are.
 
 pub(crate) mod real;
