@@ -17,7 +17,7 @@ use dcd_engine::{CommandError, StartError};
 use dcd_serve::control::ClientError;
 use dcd_stack::HumanBytes;
 
-use crate::session::record::Refusal;
+use crate::session::record::{RESCUE_FIRST, Refusal};
 
 /// An error of the engine, with advice.
 pub trait Advised: Display {
@@ -80,8 +80,7 @@ impl Advised for LogError {
             LogError::NotEmpty => "write everything back first, with \"dcd rescue\"",
             LogError::Detached => "\"dcd format\" attaches it again",
             LogError::GivenUp => {
-                "\"dcd rescue --list\" lists the log's dirty data, and \"dcd rescue --force\" writes it back, perhaps over newer data. \
-                 Then \"dcd format\" makes a new log"
+                return Some(format!("{RESCUE_FIRST}. Then \"dcd format\" makes a new log"));
             }
             LogError::OtherMachine { .. } => {
                 "start it there. If that machine is off and stays off, \"dcd serve --take-over --other-is-off\" takes the log over; with \
@@ -167,8 +166,8 @@ fn about_other_data(other: &OtherData) -> String {
             "{connect} nothing is lost: the log holds no data that the disk lacks, and \"dcd rescue\" accepts the disk as it is now"
         ),
         dirty => format!(
-            "{connect} copy it first: {} in the log are not written back, and may not fit the changed disk. Then either \"dcd rescue --force\" \
-             writes the log's data over the changes, or \"dcd serve --without-cache --force\" keeps the changes and discards the log's \
+            "{connect} copy it first: {} in the log are not written back, and may not fit the changed disk. Then either \"dcd rescue \
+             --over-newer-data\" writes the log's data over the changes, or \"dcd serve --without-cache --force\" keeps the changes and discards the log's \
              data. Check the file system in either case",
             HumanBytes(dirty)
         ),

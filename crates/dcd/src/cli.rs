@@ -606,7 +606,7 @@ pub struct Dump {
 /// Write the dirty data of a log back to the data disk, offline, and list what cannot be read
 ///
 /// Use it for a log that a server refuses: one that is damaged, or partly unreadable. Readable data is written back. Unreadable data
-/// is listed, and the exit code is 4.
+/// is listed, and the exit code is 4. After the failure of a log that had been written back, nothing is lost: "dcd format" makes a new one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -632,6 +632,9 @@ pub struct Rescue {
     /// Write what can be read, even if other data is lost
     #[arg(long)]
     pub force: bool,
+    /// Overwrite newer data of the data disk with the older data of this log. Copy the data disk first
+    #[arg(long)]
+    pub over_newer_data: bool,
     /// Go on without legs of the log that are missing and not known to have failed: writes that only they have are lost
     #[arg(long)]
     pub degraded: bool,

@@ -11,13 +11,13 @@ use dcd_engine::log_cache::offline::{JoinedDisks, RescueOptions, read_superblock
 use dcd_stack::HumanBytes;
 
 use crate::cli::Rescue;
-use crate::commands::rescue::unwritten;
+use crate::commands::rescue::{own_attachment, unwritten};
 use crate::control::not_served;
 use crate::failure::Failure;
 use crate::session::absent::missing_disk;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{CacheSeen, judge_cache};
+use crate::session::judge::{CacheSeen, judge_rescue};
 use crate::session::machine;
 use crate::session::open::{mark, open_log, open_log_to_read};
 use crate::session::record::{Attachment, AttachmentState, DiskRecord, LogSeen};
@@ -46,7 +46,7 @@ pub fn run(args: &Rescue, name: &str) -> Result<(), Failure> {
         )));
     }
     not_served(&choice.site, "write back")?;
-    let written = HumanBytes(write_back(&own)?);
+    let written = HumanBytes(write_back(&own, args.over_newer_data)?);
     match args.json {
         true => println!("{}", serde_json::json!({ "disk": name, "written_bytes": written.0 })),
         false => println!(
@@ -56,56 +56,64 @@ pub fn run(args: &Rescue, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes back what the log has for a disk, and returns how much that was.
-fn write_back(own: &CacheChoice) -> Result<u64, Failure> {
+/// Writes back what the log has for a disk, and returns how much that was. `over_newer`: also from a log that failed or was given up, if
+/// the disk lacks something of it.
+fn write_back(own: &CacheChoice, over_newer: bool) -> Result<u64, Failure> {
     if let Some(why) = why_missing(own)? {
         return Err(missing_disk(own, &why).into());
     }
     let (seen, record) = inspect(own)?;
-    judge_cache(own, &seen, machine::this(), &own.site.asked)?;
+    let is_dead = is_out_of_use(own, &seen);
+    judge_rescue(own, &seen, machine::this(), over_newer && is_dead)?;
     let mut alone = own.clone();
     alone.site.asked.degraded_disks = true;
     for other in own.of_disks().iter().filter(|other| is_apart(own, other)) {
         alone.site.file.leave_out_disk(&other.data);
     }
     let failed = "the log failed while it was served";
-    match is_out_of_use(own, &seen).then_some(failed).or_else(|| takes_no_writes(&alone)) {
+    match is_dead.then_some(failed).or_else(|| takes_no_writes(&alone)) {
         Some(why) => {
             eprintln!("dcd: {why}: it is only read, and \"{}\" is never used with it again", own.data);
-            from_dead_log(&alone, record)
+            from_dead_log(&alone, record, over_newer)
         }
         None => by_a_start(&alone),
     }
 }
 
-/// Refuses to write back all of a log that failed while a data disk of several was missing, as long as the log has something for that disk:
-/// the others are newer than the log, and the one disk can be written alone.
-pub fn admit_force(choice: &CacheChoice) -> Result<(), Failure> {
+/// Refuses to write back all of a log that failed where one data disk of several is newer than the log, as long as the log has something for
+/// another one: that disk can be written alone.
+pub fn admit_all(choice: &CacheChoice) -> Result<(), Failure> {
     let choices = choice.of_disks();
     let looked = choices.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
     let attachment = |(seen, _): &(CacheSeen, Option<DiskRecord>)| {
-        let LogSeen::Present { uuid, .. } = &seen.log else { return None };
-        let known = seen.record.as_ref().and_then(|record| record.all.of(record.extent));
-        known.filter(|attachment| attachment.cache_uuid == *uuid).cloned()
+        own_attachment(seen.record.as_ref(), &seen.log).cloned()
     };
     let known: Vec<Option<Attachment>> = looked.iter().map(attachment).collect();
     let is_abandoned = |attachment: &Attachment| attachment.state == AttachmentState::Abandoned;
     let is_newer = |attachment: &Attachment| is_abandoned(attachment) && !attachment.may_lose_data();
-    let waits = |attachment: &Attachment| !is_abandoned(attachment) && attachment.may_lose_data();
     let Some(newer) = known.iter().position(|known| known.as_ref().is_some_and(is_newer)) else {
         return Ok(());
     };
-    let Some(waits) = known.iter().position(|known| known.as_ref().is_some_and(waits)) else { return Ok(()) };
+    let waits = known.iter().enumerate().find_map(|(disk, known)| {
+        known.as_ref().filter(|known| known.may_lose_data()).map(|known| (disk, is_abandoned(known)))
+    });
+    let Some((waits, over_newer)) = waits else { return Ok(()) };
     let (newer, one) = (&choices[newer].data, &choices[waits].data);
+    let alone = format!(
+        "write back what the log has for \"{one}\" alone: \"dcd rescue {}",
+        choice.site.path.display()
+    );
     Err(Failure::refused(
         format!(
-            "the log failed while data disk \"{one}\" was missing: \"{newer}\" has been written without the log since, and --force would put \
-             old blocks over that"
+            "the log failed, and has data that \"{one}\" lacks; \"{newer}\" has been written without the log since, and would get old blocks over \
+             that"
         ),
-        format!(
-            "write back what the log has for \"{one}\" alone: \"dcd rescue {} --disk {one}\". Nothing is lost by that, and nothing was changed",
-            choice.site.path.display()
-        ),
+        match over_newer {
+            false => format!("{alone} --disk {one}\". Nothing is lost by that, and nothing was changed"),
+            true => {
+                format!("copy \"{one}\", then {alone} --disk {one} --over-newer-data\". Nothing was changed")
+            }
+        },
     ))
 }
 
@@ -177,7 +185,7 @@ impl Drained {
 }
 
 /// Writes back from a log that nothing is written to. The record of the disk then says that it never needs this log again.
-fn from_dead_log(own: &CacheChoice, record: Option<DiskRecord>) -> Result<u64, Failure> {
+fn from_dead_log(own: &CacheChoice, record: Option<DiskRecord>, over_newer: bool) -> Result<u64, Failure> {
     let mut log = open_log_to_read(own)?;
     let superblock = read_superblock(&mut log)?;
     let disks: Vec<&str> = own.disks().iter().map(String::as_str).collect();
@@ -185,7 +193,7 @@ fn from_dead_log(own: &CacheChoice, record: Option<DiskRecord>) -> Result<u64, F
     let (started, parts) = start(&own.site, &disks, Purpose::Change)?;
     let all = disks.iter().map(|disk| started.part(target(&parts, disk))).collect();
     let mut data = JoinedDisks::with_only(all, own.disk);
-    let options = RescueOptions { disk: Some(own.disk), ..RescueOptions::default() };
+    let options = RescueOptions { disk: Some(own.disk), over_newer, ..RescueOptions::default() };
     let report = rescue(&mut log, &mut data, options, &mut |_| {})?;
     if report.refused {
         return Err(Failure::Damage(format!(
@@ -204,6 +212,7 @@ fn from_dead_log(own: &CacheChoice, record: Option<DiskRecord>) -> Result<u64, F
         record.update(|known| Attachment {
             state: AttachmentState::Abandoned,
             dirty_bytes: Some(0),
+            discarded: false,
             ..known.unwrap_or_else(|| own.attachment(extent, &superblock, AttachmentState::Abandoned))
         })?;
     }

@@ -36,28 +36,31 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         say_so_when_interrupted("");
     }
     choice.site.hold(purpose);
-    choice.site.asked.take_over = args.force;
-    choice.site.asked.degraded_legs = args.force || args.degraded;
+    let goes_on = args.force || args.over_newer_data;
+    choice.site.asked.take_over = goes_on;
+    choice.site.asked.degraded_legs = goes_on || args.degraded;
     if args.list {
         tell_missing_legs(&choice)?;
     }
-    if args.force && !args.list {
-        one_disk::admit_force(&choice)?;
+    if goes_on && !args.list {
+        one_disk::admit_all(&choice)?;
     }
     // Checked before anything is opened for writing: a refusal changes not even the label of a leg.
-    let (mut refusal, mut given_up) = (None, false);
+    let (mut refusal, mut given_up, mut all_newer) = (None, false, true);
     for choice in choice.of_disks() {
         let (cache, _) = inspect(&choice)?;
         let judged =
-            judge_rescue(&choice, &cache, this(), args.force).map_err(|refusal| match cache.missing {
-                None => refusal,
-                Some(_) => Refusal {
-                    action: format!(
-                        "{}. \"dcd rescue --disk NAME\" writes back one of the others",
-                        refusal.action
-                    ),
-                    ..refusal
-                },
+            judge_rescue(&choice, &cache, this(), args.over_newer_data).map_err(|refusal| {
+                match cache.missing {
+                    None => refusal,
+                    Some(_) => Refusal {
+                        action: format!(
+                            "{}. \"dcd rescue --disk NAME\" writes back one of the others",
+                            refusal.action
+                        ),
+                        ..refusal
+                    },
+                }
             });
         match judged.err() {
             Some(refusal) if !args.list || matches!(cache.log, LogSeen::Missing(_)) => {
@@ -66,9 +69,14 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
             judged => refusal = refusal.or(judged),
         }
         given_up |= args.list && is_given_up(cache.record.as_ref(), &cache.log);
+        all_newer &= own_attachment(cache.record.as_ref(), &cache.log).is_some_and(Attachment::is_newer);
+    }
+    if let Some(refusal) = refusal.as_ref().filter(|_| given_up && all_newer) {
+        return tell_nothing_is_lost(refusal, args.json);
     }
     let mut opened = OpenedCache::open(&choice, purpose)?;
-    let options = RescueOptions { force: args.force, list: args.list, disk: None };
+    let options =
+        RescueOptions { force: args.force, over_newer: args.over_newer_data, list: args.list, disk: None };
     let mut progress = Progress::new(args.json);
     let report = rescue(&mut opened.log, &mut opened.data, options, &mut |seen| {
         progress.left(seen.bytes_total - seen.bytes_done);
@@ -99,8 +107,9 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     verdict(&report, args.list)?;
     if given_up {
         return Err(Failure::Damage(
-            "the cache went on without this log, or was served without it: the data disk may be newer. \"dcd rescue --force\" \
-             writes the log's data over it".to_owned(),
+            "the cache went on without this log, or was served without it: the data disk may be newer. Copy it before \
+             \"dcd rescue --over-newer-data\" writes the log's data over it"
+                .to_owned(),
         ));
     }
     let is_empty = report.dirty.data_bytes + report.dirty.zeroes_bytes == 0 && report.damages == 0;
@@ -116,19 +125,37 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
                 .to_owned(),
         )),
         (false, false, _) => Err(Failure::Damage(
-            "the data disk is another one, or was changed without its cache: copy it before --force writes the log's data over the changes".to_owned(),
+            "the data disk is another one, or was changed without its cache: copy it before \"dcd rescue --over-newer-data\" \
+             writes the log's data over the changes"
+                .to_owned(),
         )),
     }
 }
 
 /// True when the record, or the log itself, says that this log is out of date, so that a rescue is refused.
 fn is_given_up(recorded: Option<&RecordSeen>, seen: &LogSeen) -> bool {
-    let LogSeen::Present { uuid, state, .. } = seen else { return false };
-    let attachment = recorded.and_then(|recorded| recorded.all.of(recorded.extent));
-    *state == LogState::GivenUp
-        || attachment.is_some_and(|attachment| {
-            attachment.state == AttachmentState::Abandoned && attachment.cache_uuid == *uuid
-        })
+    matches!(seen, LogSeen::Present { state: LogState::GivenUp, .. })
+        || own_attachment(recorded, seen).is_some_and(|known| known.state == AttachmentState::Abandoned)
+}
+
+/// The attachment of the cache whose log was found.
+pub fn own_attachment<'a>(recorded: Option<&'a RecordSeen>, seen: &LogSeen) -> Option<&'a Attachment> {
+    let LogSeen::Present { uuid, .. } = seen else { return None };
+    let known = recorded.and_then(|recorded| recorded.all.of(recorded.extent));
+    known.filter(|attachment| attachment.cache_uuid == *uuid)
+}
+
+/// Lists nothing: the data disk has all that the log had, and may be newer.
+fn tell_nothing_is_lost(refusal: &Refusal, json: bool) -> Result<(), Failure> {
+    if json {
+        let mut report = serde_json::to_value(RescueReport::default()).map_err(no_json)?;
+        report["changed_lbas"] = serde_json::json!([]);
+        report["given_up"] = true.into();
+        println!("{report}");
+    } else {
+        println!("nothing is lost: {refusal}");
+    }
+    Ok(())
 }
 
 /// Returns the LBAs where the data disk is not as the cache left it. A rescue is refused if there are any.
@@ -186,7 +213,7 @@ fn note_clean(choice: &CacheChoice, opened: &mut OpenedCache) -> Result<(), Fail
         // A log that must never be used again keeps that mark.
         record.update(|old| match old {
             Some(old) if old.state == AttachmentState::Abandoned => {
-                Attachment { dirty_bytes: Some(0), ..old }
+                Attachment { dirty_bytes: Some(0), discarded: false, ..old }
             }
             _ => clean,
         })?;

@@ -154,6 +154,7 @@ impl CacheChoice {
             epoch: superblock.epoch,
             state,
             dirty_bytes: Some(0),
+            discarded: false,
             stale_legs: Vec::new(),
             log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
         }

@@ -185,20 +185,20 @@ pub fn judge_cache(
         .map_err(|refusal| of_cache(&choice.site, &choice.layer, refusal))
 }
 
-/// Decides if the dirty data of a log may be written back. `force` overrides every refusal of a start, but not another cache: that one's
-/// data would be overwritten, and its record lost.
+/// Decides if the dirty data of a log may be written back. `over_newer` overrides every refusal of a start, except where nothing can be won
+/// by that: for another cache, and for a disk that went on without the log and has all that the log had.
 pub fn judge_rescue(
     choice: &CacheChoice,
     seen: &CacheSeen,
     machine: u64,
-    force: bool,
+    over_newer: bool,
 ) -> Result<(), Refusal> {
     let judged = judge_cache(choice, seen, machine, &choice.site.asked).map(|_| ());
-    let (Some(record), LogSeen::Present { uuid, .. }, true) = (&seen.record, &seen.log, force) else {
+    let (Some(record), LogSeen::Present { uuid, .. }, true) = (&seen.record, &seen.log, over_newer) else {
         return judged;
     };
     match (record.all.of(record.extent), record.all.overlapping(record.extent)) {
-        (Some(attachment), _) if attachment.cache_uuid == *uuid => {
+        (Some(attachment), _) if attachment.cache_uuid == *uuid && !attachment.is_newer() => {
             admit_place(choice, record, seen.superblock.as_ref())
         }
         (None, None) => admit_unrecorded(record, &choice.log_name(), &seen.log, true),

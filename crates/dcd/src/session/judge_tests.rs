@@ -45,6 +45,7 @@ fn attachment(state: AttachmentState) -> Attachment {
         log,
         disk: 0,
         disk_uuid: None,
+        discarded: false,
         first_sector,
         sectors,
         epoch,
@@ -323,7 +324,7 @@ fn everything_that_is_seen_and_asked_has_its_verdict() {
 }
 
 #[test]
-fn a_rescue_is_refused_as_a_start_is_and_force_overrides_all_but_another_cache() {
+fn a_rescue_is_refused_as_a_start_is_and_newer_data_is_overwritten_on_purpose_only() {
     let rescued = |seen: &SeenStack, force: bool| {
         let mut choice = CacheChoice::of(file(CACHE), None).unwrap();
         choice.site.asked.take_over = force;

@@ -493,6 +493,7 @@ mod tests {
             log: "log".into(),
             disk: 0,
             disk_uuid: None,
+            discarded: false,
             first_sector: 0,
             sectors: 8,
             epoch: 1,

@@ -80,7 +80,7 @@ pub fn went_on_without(other: u64, reason: &str) -> Refusal {
         ),
         "serve the stack there, or bring that leg here and name it in \"log\": nothing is lost then. Only if that leg is gone for good: copy the \
          data disk. \"dcd rescue --list\" says what the legs here hold. \"dcd serve --without-cache --force\" keeps the data disk as the other \
-         machine left it, and loses what only its leg has. \"dcd rescue --force\" would write older data over newer",
+         machine left it, and loses what only its leg has. \"dcd rescue --over-newer-data\" would write older data over newer",
     )
 }
 
@@ -145,7 +145,7 @@ mod tests {
         let Refusal { reason, action } = went_on_without(0xabc, "the data disk was changed");
         assert!(reason.contains("machine 0000000000000abc") && reason.contains("timeout"), "{reason}");
         let first = action.find("serve the stack there").unwrap();
-        for losing in ["--without-cache --force", "rescue --force"] {
+        for losing in ["--without-cache --force", "rescue --over-newer-data"] {
             assert!(first < action.find(losing).unwrap(), "{losing}");
         }
     }

@@ -293,13 +293,20 @@ fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
     fs::write(place.stack(), sound).unwrap();
     for command in ["serve", "detach", "rescue", "format"] {
         let output = place.run(command, &[]);
-        expect(&output, 3, "\"dcd rescue --force\" writes it back: this overwrites blocks");
+        expect(
+            &output,
+            3,
+            "Copy the data disk; then \"dcd rescue --over-newer-data\" writes it back, and overwrites",
+        );
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let at = |part: &str| said.find(part).unwrap_or(usize::MAX);
         assert!(at("dcd rescue --list") < at("dcd format").min(at("add --force")), "{said}");
     }
     expect(&place.run("rescue", &["--list"]), 4, "went on without this log");
-    expect(&place.run("rescue", &["--force"]), 0, "written back: ");
+    expect(&place.run("rescue", &["--force"]), 3, "Copy the data disk");
+    expect(&place.run("rescue", &["--over-newer-data"]), 0, "written back: ");
+    // It has all now.
+    expect(&place.run("rescue", &["--over-newer-data"]), 3, "no data is at risk");
     let bare = place.bare();
     for i in 0..flushed {
         assert!(bare[i as usize * 8192..][..4096] == [i as u8 | 1; 4096], "block {i}");

@@ -115,7 +115,8 @@ fn rule_11_a_log_that_was_given_up_says_so_itself() {
     expect(&place.serve_with(&["--without-cache"]).stop(), 0, "");
     // Its data can be had yet, by name; the log stays out of use.
     let bare = place.bare();
-    expect(&place.run("rescue", &["--force"]), 0, "written back: 64 KiB");
+    expect(&place.run("rescue", &["--force"]), 3, "never use this log again");
+    expect(&place.run("rescue", &["--over-newer-data"]), 0, "written back: 64 KiB");
     assert!(place.bare() != bare && !place.record().exists());
     refused(&place, &[], "never use this log again");
     expect(&place.run("format", &[]), 0, "a log of");
@@ -204,7 +205,7 @@ fn a_cache_that_was_given_up_is_taken_off_without_its_log() {
     expect(&place.run("detach", &[]), 0, "the cache had been discarded before");
     assert!(!place.record().exists() && place.bare()[8 << 20..][..4096] == [9; 4096]);
     refused(&place, &[], "was detached");
-    for (more, says) in [(vec![], 0), (vec!["--list"], 0), (vec!["--force"], 0)] {
+    for (more, says) in [(vec![], 0), (vec!["--list"], 0), (vec!["--over-newer-data"], 0)] {
         expect(&place.run("rescue", &more), if more.is_empty() { 3 } else { says }, "");
         assert!(!place.record().exists(), "the log of a cache that is detached makes no record: {more:?}");
     }
@@ -224,10 +225,12 @@ fn a_log_that_has_lost_its_newer_superblock_is_brought_home_by_name() {
     };
     let newer = if generation(0) > generation(1) { 0 } else { 1 };
     poke(&place, "log.img", newer * 8192, &[0xee; 4096]);
-    refused(&place, &[], "\"dcd rescue --force\" writes back what it holds");
+    refused(&place, &[], "\"dcd rescue --over-newer-data --force\" writes back what it holds");
     expect(&place.run("rescue", &[]), 3, "the log with its newer superblock lost, or an old copy");
     expect(&place.run("rescue", &["--list"]), 4, "the log is damaged, and nothing is known to be lost");
-    expect(&place.run("rescue", &["--force"]), 4, "written back: 68 KiB");
+    expect(&place.run("rescue", &["--force"]), 3, "or an old copy");
+    expect(&place.run("rescue", &["--over-newer-data"]), 4, "nothing was written. --force writes the rest");
+    expect(&place.run("rescue", &["--over-newer-data", "--force"]), 4, "written back: 68 KiB");
     let bare = place.bare();
     assert!(bare[1 << 20..][..4096] == [3; 4096] && bare[65536..][..4096] == [0xd1; 4096]);
 }
@@ -329,8 +332,14 @@ fn a_data_disk_that_changed_behind_the_cache_is_refused() {
         "changed without the cache: 4 KiB of the data disk, the first at LBA 16",
     );
     expect(&place.run("rescue", &["--list", "--json"]), 4, "\"changed_lbas\":[16]");
-    expect(&place.run("rescue", &[]), 3, "");
-    expect(&place.run("rescue", &["--force"]), 0, "written back: 64 KiB");
+    for more in [&[][..], &["--force"]] {
+        expect(
+            &place.run("rescue", more),
+            3,
+            "\"dcd rescue --over-newer-data\" writes the log's data over the changes",
+        );
+    }
+    expect(&place.run("rescue", &["--over-newer-data"]), 0, "written back: 64 KiB");
 }
 
 #[test]
@@ -537,9 +546,20 @@ fn a_log_fails(ends: impl FnOnce(Server, &Place)) {
         nbd.write_fua(i * 16384, &[0xab; 4096]).unwrap();
     }
     expect(&place.run("flush", &["--quiet"]), 0, "");
+    // The log has an older copy of this block.
+    nbd.write_fua(0, &[0xcd; 4096]).unwrap();
     ends(server, &place);
     fs::write(place.stack(), text).unwrap();
     refused(&place, &[], "no data is at risk");
+    let newer = place.bare();
+    for more in [&[][..], &["--force"], &["--over-newer-data"], &["--force", "--over-newer-data"]] {
+        expect(&place.run("rescue", more), 3, "no data is at risk");
+    }
+    let listed = place.run("rescue", &["--list"]);
+    expect(&listed, 0, "nothing is lost");
+    assert!(listed.stderr.is_empty(), "no alarm: {listed:?}");
+    expect(&place.run("rescue", &["--list", "--json"]), 0, "\"given_up\":true");
+    assert!(place.bare() == newer && newer[..4096] == [0xcd; 4096], "nothing was overwritten");
     expect(&place.run("format", &[]), 0, "a log of");
     let server = place.serve();
     assert_eq!(place.nbd().read(99 * 16384, 4096).unwrap(), [0xab; 4096]);
@@ -640,7 +660,7 @@ fn a_rescue_from_the_log_of_another_cache_is_refused_also_with_force() {
     let log = fs::read(place.path("log.img")).unwrap();
     fs::copy(other.path("log.img"), place.path("log.img")).unwrap();
     let (data, record) = (place.bare(), fs::read(place.record()).unwrap());
-    for more in [vec![], vec!["--force"]] {
+    for more in [vec![], vec!["--force", "--over-newer-data"]] {
         expect(&place.run("rescue", &more), 3, "another cache is attached");
     }
     assert!(place.bare() == data);

@@ -65,7 +65,7 @@ fn read(disks: &Disks) -> bool {
     let _ = dump(&mut log, &DumpFilter::default(), &mut |_| {});
     for force in [false, true] {
         let [mut log, mut data] = disks.clone().two();
-        let options = RescueOptions { force, ..RescueOptions::default() };
+        let options = RescueOptions { force, over_newer: force, ..RescueOptions::default() };
         let _ = rescue(&mut log, &mut data, options, &mut |_| {});
     }
     is_good

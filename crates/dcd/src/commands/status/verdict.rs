@@ -98,8 +98,8 @@ impl Verdict {
                 )),
                 [] => self.act(format!(
                     "{cache_named}: writes go to the data disk now. To replace the log, name the new one in a copy of the stack file: dcd \
-                     stop OLD; dcd rescue --list OLD (shows what only the old log has); copy the data disk; dcd rescue --force OLD (writes \
-                     that back, perhaps over newer data); dcd format NEW; dcd serve NEW"
+                     stop OLD; dcd rescue --list OLD (shows what only the old log has); copy the data disk; dcd rescue \
+                     --over-newer-data OLD (writes that back, also over newer data); dcd format NEW; dcd serve NEW"
                 )),
                 missing => {
                     for name in missing.iter().filter_map(|disk| disk.name.as_deref()) {
@@ -328,7 +328,7 @@ mod tests {
         };
         let actions = of([LayerStatus::LogCache(Box::new(without))], Vec::new()).actions;
         let leads_away =
-            |action: &String| action.contains("rescue --force") || action.contains("for-restart");
+            |action: &String| action.contains("--over-newer-data") || action.contains("for-restart");
         assert!(actions[0].contains("--disk mail") && !actions.iter().any(leads_away), "{actions:?}");
         let verdict = of([], vec![device(DeviceState::NotAnswering), device(DeviceState::Errors)]);
         assert_eq!(verdict.state, "not-answering");

@@ -101,6 +101,9 @@ pub struct Attachment {
     pub state: AttachmentState,
     /// Number of bytes in the log that the data disk lacked, when that was last known.
     pub dirty_bytes: Option<u64>,
+    /// The disk is used without data that only the log had, or may have had: that was accepted.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub discarded: bool,
     /// Legs of the log that lack acknowledged writes: alone, none of them may be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_legs: Vec<StaleLeg>,
@@ -111,6 +114,10 @@ pub struct Attachment {
 /// True for the first or only disk, whose record says nothing about that: earlier programs read it.
 fn is_first(disk: &usize) -> bool {
     *disk == 0
+}
+
+fn is_not(it: &bool) -> bool {
+    !*it
 }
 
 impl Attachment {
@@ -143,6 +150,11 @@ impl Attachment {
     /// False where the data disk is known to be complete.
     pub fn may_lose_data(&self) -> bool {
         self.state != AttachmentState::Clean && self.dirty_bytes != Some(0)
+    }
+
+    /// True where the data disk went on without the log, and has all that the log had: it is only newer.
+    pub fn is_newer(&self) -> bool {
+        self.state == AttachmentState::Abandoned && !self.may_lose_data() && !self.discarded
     }
 }
 
@@ -342,6 +354,7 @@ impl DiskRecord {
     pub fn abandon(&self) -> Result<(), RecordError> {
         let mut all = self.file.load()?;
         for attachment in all.0.iter_mut().filter(|attachment| attachment.extent().overlaps(self.extent)) {
+            attachment.discarded |= attachment.may_lose_data();
             attachment.state = AttachmentState::Abandoned;
             attachment.dirty_bytes = Some(0);
         }

@@ -128,6 +128,12 @@ fn was_given_up(log: &str, attachment: Option<&Attachment>) -> Refusal {
     let reason =
         format!("the data disk has been written without the log {log} since that failed or was left out");
     match attachment {
+        Some(attachment) if attachment.discarded && !attachment.may_lose_data() => Refusal::new(
+            format!("{reason}, and it was accepted that what only the log had is lost"),
+            format!(
+                "make a new one with \"dcd format\", and never use this log again as it is. Only if you need what was given up: {RESCUE_FIRST}"
+            ),
+        ),
         Some(attachment) if !attachment.may_lose_data() => Refusal::new(
             reason,
             format!(
@@ -146,8 +152,8 @@ fn was_given_up(log: &str, attachment: Option<&Attachment>) -> Refusal {
 }
 
 /// The way out for a log that failed, or was left out, and can be read again.
-pub const RESCUE_FIRST: &str = "\"dcd rescue --list\" shows what the log has that the data disk lacks, and \"dcd rescue --force\" writes it back: \
-    this overwrites blocks that may be newer on the data disk, so copy the disk first if you can";
+pub const RESCUE_FIRST: &str = "\"dcd rescue --list\" shows what the log has. Copy the data disk; then \"dcd rescue --over-newer-data\" writes \
+    it back, and overwrites each of these blocks, also where the data disk has newer data";
 
 /// Names all steps to replace the log at `log` by another one.
 pub fn way_to_a_new_log(log: &Path) -> String {
@@ -166,8 +172,8 @@ fn stale(log: &str) -> Refusal {
              the attachment record of the data disk says"
         ),
         "connect the leg that was in use last: nothing is lost then. If that leg is gone, those writes are lost: \"dcd rescue --list\" says what \
-         this leg holds, \"dcd rescue --force\" writes that back, perhaps over newer data, and \"dcd serve --without-cache --force\" serves the \
-         disk without it",
+         this leg holds. Copy the data disk; then \"dcd rescue --over-newer-data\" writes that back, perhaps over newer data, and \"dcd serve \
+         --without-cache --force\" serves the disk without it",
     )
 }
 
@@ -182,14 +188,15 @@ fn older(attachment: &Attachment, log: &str, epoch: u64, torn: bool) -> Refusal 
                 "one of the two superblocks of the log {log} is damaged, and the other one is old: {known}. This is the log \
                  with its newer superblock lost, or an old copy of it"
             ),
-            "if it is not a copy, \"dcd rescue --force\" writes back what it holds, each record checked (\"dcd rescue --list\" says what that \
-             is). An old copy would put old data over new",
+            "if it is not a copy: copy the data disk; then \"dcd rescue --over-newer-data --force\" writes back what it holds, each record checked (\"dcd \
+             rescue --list\" says what that is). An old copy would put old data over new",
         );
     }
     Refusal::new(
         format!("the log {log} is an old copy: {known}. Serving it would put old data over new"),
-        "use the original log. If it is gone, the newest writes are lost: \"dcd rescue --list\" says what this copy holds, \"dcd rescue \
-         --force\" writes that back, perhaps over newer data, and \"dcd serve --without-cache --force\" serves the disk without it",
+        "use the original log. If it is gone, the newest writes are lost: \"dcd rescue --list\" says what this copy holds. Copy the data disk; \
+         then \"dcd rescue --over-newer-data\" writes that back, perhaps over newer data, and \"dcd serve --without-cache --force\" serves the \
+         disk without it",
     )
 }
 
@@ -338,8 +345,8 @@ fn out_of_use(why: &str, log: &str, uuid: &str) -> Refusal {
             "{why}: the cache {uuid}, of the log {log}, was detached or discarded, and the disk may have been written since"
         ),
         "\"dcd rescue --list\" shows what the log has that the disk lacks: nothing, if it was detached. Then \"dcd format --force\" makes a \
-         new log; never use this log again as it is. If it was discarded, copy the disk before \"dcd rescue --force\" writes back what the log \
-         has, perhaps over newer data",
+         new log; never use this log again as it is. If it was discarded, copy the disk before \"dcd rescue --over-newer-data\" writes back what \
+         the log has, perhaps over newer data",
     )
 }
 

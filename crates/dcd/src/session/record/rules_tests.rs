@@ -11,6 +11,7 @@ pub fn attachment(state: AttachmentState, extent: Extent) -> Attachment {
     Attachment {
         disk: 0,
         disk_uuid: None,
+        discarded: false,
         cache_uuid: "right".to_owned(),
         log: "/disks/log".into(),
         first_sector: extent.start.0,
@@ -73,7 +74,10 @@ fn an_old_snapshot_of_the_log_is_refused() {
         legs: LegsSeen::default(),
     };
     let refusal = start(&recorded(AttachmentState::Dirty), &seen).unwrap_err();
-    assert!(refusal.action.contains("\"dcd rescue --force\" writes back what it holds"), "{refusal}");
+    assert!(
+        refusal.action.contains("\"dcd rescue --over-newer-data --force\" writes back what it holds"),
+        "{refusal}"
+    );
 }
 
 #[test]
@@ -199,7 +203,7 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
         (
             "superblock lost",
             start(&dirty, &seen(6, LogState::Stopped, true)),
-            "\"dcd rescue --force\" writes back",
+            "copy the data disk; then \"dcd rescue --over-newer-data --force\" writes back",
         ),
         ("another cache", start(&dirty, &present("wrong", 9)), "name the right log"),
         (

@@ -86,6 +86,7 @@ fn bench() -> Bench {
         log: "log".into(),
         disk: 0,
         disk_uuid: None,
+        discarded: false,
         first_sector: 0,
         sectors: 8,
         epoch: 1,

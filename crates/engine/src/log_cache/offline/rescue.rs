@@ -21,8 +21,10 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RescueOptions {
     /// Writes all that can be read although other data is lost, even unknown data, and marks the log clean: blocks listed as unsaved keep
-    /// their old content on the data disk. Also writes to a disk with another fingerprint.
+    /// their old content on the data disk.
     pub force: bool,
+    /// Writes also where the data disk may be newer: from a log that was given up, and to a disk with another fingerprint.
+    pub over_newer: bool,
     /// Writes nothing; only reads and lists.
     pub list: bool,
     /// Writes back what the log has for this one of several data disks, and writes nothing to the log, which may have failed. It has that data
@@ -116,7 +118,8 @@ pub fn rescue(
     let dirty_bytes = newest.totals().data_bytes + newest.totals().zeroes_bytes;
     // If nothing is dirty, and nothing may have been, nothing is at risk: the log accepts the disk as it is.
     let at_risk = dirty_bytes > 0 || walked.damages > 0;
-    if let Some((disk, first)) = differing.first().filter(|_| at_risk && !options.force && !options.list) {
+    if let Some((disk, first)) = differing.first().filter(|_| at_risk && !options.over_newer && !options.list)
+    {
         return Err(LogError::OtherData(OtherData {
             disk: *disk,
             lines: differing.iter().filter(|(other, _)| other == disk).count(),
@@ -206,7 +209,7 @@ fn fingerprint_of(
 fn may_write(superblock: &LogSuperblock, read_only: bool, options: RescueOptions) -> Result<(), LogError> {
     match superblock.state {
         _ if options.list => Ok(()),
-        LogState::GivenUp if !options.force => Err(LogError::GivenUp),
+        LogState::GivenUp if !options.over_newer => Err(LogError::GivenUp),
         _ if read_only => Err(LogError::ReadOnly("data disk")),
         _ => Ok(()),
     }

@@ -518,7 +518,7 @@ fn a_detached_log_is_never_written_back() {
 }
 
 #[test]
-fn a_log_that_was_given_up_is_written_back_by_force_only_and_stays_so() {
+fn a_log_that_was_given_up_is_written_back_on_purpose_only_and_stays_so() {
     let (mut log, expected) = busy_log();
     log.superblock.state = LogState::GivenUp;
     log.superblock.generation += 1;
@@ -533,8 +533,11 @@ fn a_log_that_was_given_up_is_written_back_by_force_only_and_stays_so() {
         rescue(&mut log.device, &mut data, RescueOptions { list: true, ..Default::default() }, &mut quiet)
             .unwrap();
     assert!(listed.dirty.data_bytes > 0);
-    rescue(&mut log.device, &mut data, RescueOptions { force: true, ..Default::default() }, &mut quiet)
-        .unwrap();
+    let forced = RescueOptions { force: true, ..Default::default() };
+    let refused = rescue(&mut log.device, &mut data, forced, &mut quiet).unwrap_err();
+    assert!(matches!(refused, LogError::GivenUp), "{refused}");
+    let over_newer = RescueOptions { over_newer: true, ..Default::default() };
+    rescue(&mut log.device, &mut data, over_newer, &mut quiet).unwrap();
     assert_data(&data, &expected, &[]);
     assert_eq!(read_superblock(&mut log.device).unwrap().state, LogState::GivenUp);
 }
