@@ -17,9 +17,13 @@ use crate::commands::Offered;
 use crate::failure::Failure;
 use crate::session::devices::patiently;
 
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
 /// The control socket that a stack file names, or the socket itself.
 fn socket(path: &Path) -> Result<PathBuf, Failure> {
-    if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+    if is_socket(path) {
         return Ok(path.to_owned());
     }
     let file = match StackFile::load(path) {
@@ -41,15 +45,49 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Connects to the server of a stack file.
 pub fn connect(path: &Path) -> Result<ControlClient, Failure> {
-    connect_to(&socket(path)?)
+    own(connect_to(&socket(path)?)?, path)
 }
 
 /// Connects to the server of a stack file; none where there is no server.
 pub fn connect_if_served(path: &Path) -> Result<Option<ControlClient>, Failure> {
     match ControlClient::connect(&socket(path)?) {
         Err(ClientError::NotServed { .. }) => Ok(None),
-        connected => connected.map(Some).map_err(explained),
+        connected => own(connected.map_err(explained)?, path).map(Some),
     }
+}
+
+/// Returns a connection if it leads to the server of this stack file, or if the socket itself was named.
+fn own(mut client: ControlClient, path: &Path) -> Result<ControlClient, Failure> {
+    if !is_socket(path) {
+        let status = ask(&mut client, "status", json!({}))?;
+        admit_server(&status, path)?;
+    }
+    Ok(client)
+}
+
+/// Refuses the server of another stack: a stack file that was copied still names the control socket of the first one. `status`: what the
+/// server says of itself.
+fn admit_server(status: &Value, path: &Path) -> Result<(), Failure> {
+    let Some(served) = status["stack"].as_str().map(Path::new) else { return Ok(()) };
+    let real = |path: &Path| std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
+    let file = StackFile::load(path).ok();
+    let devices = file.iter().flat_map(|file| &file.devices).map(|device| device.source.absolute_place());
+    let named: BTreeSet<_> = devices.map(|place| real(&place.ok()??)).collect();
+    let used = status["devices"].as_array().into_iter().flatten();
+    let used: BTreeSet<_> = used.map(|device| real(Path::new(device["path"].as_str()?))).collect();
+    // A file that was moved, or another name of it, has the same devices.
+    let has_its_devices = named == used && !named.is_empty() && !named.contains(&None);
+    if real(path) == real(served) || has_its_devices {
+        return Ok(());
+    }
+    let (path, served) = (path.display(), served.display());
+    Err(Failure::refused(
+        format!("{path}: the server on its control socket serves another stack file, {served}"),
+        format!(
+            "nothing was done. If both are to be served, give {path} a control socket of its own: control = \"PATH\" in [serve]. To reach that \
+             server, name {served}; if that file was moved, name the control socket in its place"
+        ),
+    ))
 }
 
 /// The server of a stack, if it is served. The kernel takes some milliseconds to close the socket of a killed one.
@@ -58,13 +96,13 @@ pub fn server_of(file: &StackFile) -> Result<Option<ControlClient>, Failure> {
     let connected = patiently(
         || {
             let mut client = ControlClient::connect(path)?;
-            ask(&mut client, "status", json!({}))?;
-            Ok(client)
+            let status = ask(&mut client, "status", json!({}))?;
+            Ok((client, status))
         },
         |error| matches!(error, ClientError::Io { .. } | ClientError::Closed { .. }),
     );
     match connected {
-        Ok(client) => Ok(Some(client)),
+        Ok((client, status)) => admit_server(&status, &file.path).map(|()| Some(client)),
         Err(ClientError::NotServed { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }

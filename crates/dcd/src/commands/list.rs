@@ -104,6 +104,7 @@ fn look(path: &Path) -> ListedStack {
             let dirty_bytes = Stopped::look(path).dirty_bytes();
             ListedStack { dirty_bytes, ..listed("stopped".to_owned(), data) }
         }
+        Err(Failure::Refused(refusal)) => listed(refusal.reason, data),
         Err(failure) => listed(failure.to_string(), data),
     }
 }

@@ -43,7 +43,10 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     refuse_several_caches(&site)?;
     let choice = CacheChoice::of(site, None)?;
     let (file, name) = (&choice.site, control::stack_name(&args.file));
-    let server = control::server_of(file).ok().flatten();
+    let server = match control::server_of(file) {
+        Err(refused @ Failure::Refused(_)) => return Err(refused),
+        server => server.ok().flatten(),
+    };
     let was_served = server.is_some();
     server.map_or(Ok(()), |mut client| refuse_missing(&choice, &mut client))?;
     say_so_when_interrupted(", and until then the stack is not served");

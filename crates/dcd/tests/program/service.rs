@@ -11,6 +11,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{MIB, Nbd, Place, Server, dcd, expect, signal, skip, tool};
+use crate::refusals::dirty;
 
 /// Standard error of a server, line by line as it comes.
 fn said(server: &mut Server) -> BufReader<ChildStderr> {
@@ -497,4 +498,45 @@ fn the_package_does_not_go_while_something_is_served_or_waits_for_a_server() {
     expect(&run("remove", nothing, waiting), 1, "these devices wait for their servers");
     expect(&run("remove", nothing, "exit 1"), 0, "");
     expect(&run("upgrade", "echo '[{}]'", waiting), 0, "");
+}
+
+/// A stack file that was copied still names the control socket of the first one.
+#[test]
+fn a_command_reaches_the_server_of_the_stack_that_it_names_and_no_other() {
+    let (one, other) = (dirty(), dirty());
+    let server = one.serve();
+    let text = fs::read_to_string(other.stack()).unwrap();
+    let control = one.path("control.sock").display().to_string();
+    fs::write(other.stack(), text.replace("control.sock", &control)).unwrap();
+    let said = format!("serves another stack file, {}", one.stack().display());
+    let commands: [(&str, &[&str]); 11] = [
+        ("flush", &["--quiet"]),
+        ("status", &[]),
+        ("metrics", &[]),
+        ("get", &[]),
+        ("set", &["high-mark=90"]),
+        ("writeback", &["pause"]),
+        ("mark", &[]),
+        ("attach", &[]),
+        ("stop", &[]),
+        ("stop", &["--force"]),
+        ("remove", &[]),
+    ];
+    for (command, more) in commands {
+        let output = other.run(command, more);
+        expect(&output, 3, &said);
+        expect(&output, 3, "nothing was done. If both are to be served, give");
+    }
+    let found = other.run("doctor", &["--json"]);
+    assert!(String::from_utf8_lossy(&found.stdout).contains(&said), "{found:?}");
+    expect(&one.run("status", &[]), 0, "dirty 64 KiB");
+    expect(&one.run("get", &["high-mark"]), 0, "100");
+    // By its socket, and by the new name of a file that was moved, it is reached.
+    fs::rename(one.stack(), one.path("moved.toml")).unwrap();
+    for name in ["moved.toml", "control.sock"] {
+        expect(&dcd().arg("status").arg(one.path(name)).output().unwrap(), 0, "dirty 64 KiB");
+    }
+    expect(&dcd().arg("stop").arg(one.path("moved.toml")).output().unwrap(), 0, "");
+    expect(&server.wait(), 0, "");
+    expect(&other.run("rescue", &[]), 0, "written back: 64 KiB");
 }

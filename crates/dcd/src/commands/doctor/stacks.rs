@@ -48,6 +48,9 @@ fn served(file: &StackFile, about: &str) -> Option<Finding> {
                 actions => Finding::new(Severity::Bad, about, found).with(actions.join("; ")),
             }
         }
+        Err(Failure::Refused(refusal)) => {
+            Finding::new(Severity::Bad, about, refusal.reason).with(refusal.action)
+        }
         Err(failure) => Finding::new(Severity::Bad, about, failure.to_string()),
     })
 }

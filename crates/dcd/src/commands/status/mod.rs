@@ -92,8 +92,9 @@ fn stopped(found: &[(ServerStatus, Verdict)], named: &[PathBuf]) -> Vec<[String;
     let files = if named.is_empty() { control::stack_files() } else { Vec::new() };
     let is_served = |file: &Path| found.iter().any(|(status, _)| status.stack == file);
     // A stack whose server does not answer is an error above, and not stopped.
-    let is_stopped =
-        |file: &&PathBuf| !is_served(file) && matches!(control::connect_if_served(file), Ok(None));
+    let is_stopped = |file: &&PathBuf| {
+        !is_served(file) && matches!(control::connect_if_served(file), Ok(None) | Err(Failure::Refused(_)))
+    };
     files.iter().filter(is_stopped).map(|file| Stopped::look(file).row()).collect()
 }
 

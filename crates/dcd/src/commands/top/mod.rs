@@ -113,11 +113,14 @@ fn stacks(files: &[PathBuf]) -> Result<Vec<(String, Connect)>, Failure> {
             "no stack is served (looked for in /etc/dcd and /run/dcd): name others".to_owned(),
         ));
     }
-    let named = |socket: PathBuf| {
+    // The server of a stack file that was named is checked to be its own.
+    let asked = if files.is_empty() { &sockets } else { files };
+    let named = |(socket, asked): (&PathBuf, &PathBuf)| {
         let name = socket.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        (name, Box::new(move || control::connect_to(&socket)) as Connect)
+        let asked = asked.clone();
+        (name, Box::new(move || control::connect(&asked)) as Connect)
     };
-    Ok(sockets.into_iter().map(named).collect())
+    Ok(sockets.iter().zip(asked).map(named).collect())
 }
 
 /// Asks the server until the receiver is dropped.
