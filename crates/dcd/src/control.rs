@@ -77,7 +77,10 @@ fn admit_server(status: &Value, path: &Path) -> Result<(), Failure> {
     let used: BTreeSet<_> = used.map(|device| real(Path::new(device["path"].as_str()?))).collect();
     // A file that was moved, or another name of it, has the same devices.
     let has_its_devices = named == used && !named.is_empty() && !named.contains(&None);
-    if real(path) == real(served) || has_its_devices {
+    // A name that is no text is told as well as it can be.
+    let is_told =
+        std::path::absolute(path).is_ok_and(|path| path.to_string_lossy() == served.to_string_lossy());
+    if is_told || real(path) == real(served) || has_its_devices {
         return Ok(());
     }
     let (path, served) = (path.display(), served.display());
