@@ -53,8 +53,9 @@ pub struct LogStatus {
 
 /// Add a leg to a log that is served, and fill it while clients use the log
 ///
-/// First name the device in the stack file, in the list of the log. What is on it is overwritten, which is refused without --force unless
-/// the device is blank (zeroes). The leg counts once it is filled. Ctrl-C ends only the display.
+/// First name the device in the stack file, in the list of the log; it replaces a leg that failed, if that one is named there no more.
+/// What is on the device is overwritten, which is refused without --force unless it is blank (zeroes). The leg counts once it is filled.
+/// Ctrl-C ends only the display.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -79,11 +80,13 @@ pub struct LogAdd {
 /// Take a leg out of a log that is served, and close its device
 ///
 /// Afterwards the device is no leg any more, on any machine. The last leg with all acknowledged writes cannot be removed. Take the device
-/// out of the stack file, too.
+/// out of the stack file, too. A leg that failed and is gone can be removed, too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dcd log remove disk.toml ssd-b")]
+  dcd log remove disk.toml ssd-b
+  dcd log remove disk.toml missing
+      a leg that failed, and that the stack file names no more")]
 pub struct LogRemove {
     #[command(flatten)]
     pub legs: LegsArgs,

@@ -297,6 +297,8 @@ pub enum ArrayCommand {
     Remove { port: Port },
     /// Let go of the device of a leg that has failed. The leg stays known as failed until another one is added.
     Close { port: Port },
+    /// Remove the failed legs of a log whose devices are missing.
+    Forget,
 }
 
 /// A command of an administrator to a log cache that goes on serving its other data disks; each is answered by one [`Report::Disk`].

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dcd_engine::mirror::{Label, LabelError, LegState, LegStatus, MirrorStatus};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_serve::control::{ClientError, ControlClient};
-use dcd_stack::HumanBytes;
+use dcd_stack::{HumanBytes, LayerStatus};
 use serde_json::json;
 
 use crate::cli_log::{LegsArgs, Log, LogAdd, LogCommand, LogRemove, LogStatus};
@@ -17,10 +17,12 @@ use crate::progress::Progress;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::overwrite::{may_overwrite, refuse_content};
-use crate::session::serving::status::{legs_text, mirror_of_server};
+use crate::session::serving::status::{ServerStatus, legs_text, mirror_of_server};
 use crate::session::site::Site;
 use crate::session::survey::{legs_of, start, target};
 
+/// Name of a failed leg that the stack file names no more.
+const MISSING: &str = "missing";
 /// Polling interval of a server for the progress of a leg.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -165,6 +167,12 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
     // failed, whatever is refused from here on.
     close(&mut client, &mirrored.layer, name)?;
     prepare(&mirrored, name, &before, args.force)?;
+    // A leg that failed, and whose place the new one takes, is forgotten once its device is closed.
+    let replaced = before.legs.iter().filter(|leg| leg.standing == Some(LegState::Failed));
+    let legs = mirrored.choice.legs();
+    for old in replaced.filter_map(|leg| leg.name.as_deref()).filter(|old| !legs.contains(old)) {
+        close(&mut client, &mirrored.layer, old)?;
+    }
     let call = json!({ "layer": mirrored.layer, "command": "add", "name": name, "path": path, "place": 0 });
     ask(&mut client, "array", call).map_err(refused)?;
     let mut progress = Progress::new(args.quiet);
@@ -240,13 +248,49 @@ fn remove(args: &LogRemove) -> Result<(), Failure> {
     let mirrored = Mirrored::load(&args.legs)?;
     let name = &args.name;
     let mut client = mirrored.server("a leg is taken out")?;
-    let call = json!({ "layer": mirrored.layer, "command": "remove", "name": name });
+    let (path, status) = (mirrored.site().path.display(), ServerStatus::ask(&mut client)?);
+    let legs =
+        status.layers.get(&mirrored.layer).and_then(LayerStatus::mirror).map_or(&[][..], |log| &log.legs);
+    let is_open = status.devices.iter().any(|device| device.device.as_ref() == Some(name))
+        || legs.iter().any(|leg| leg.name.as_ref() == Some(name));
+    let command = if is_open { "remove" } else { forgettable(&mirrored, name, legs)? };
+    let call = json!({ "layer": mirrored.layer, "command": command, "name": name });
     ask(&mut client, "array", call).map_err(refused)?;
-    println!(
-        "\"{name}\" was removed from the log, and its device is closed: take it out of \"log\" in {}",
-        mirrored.site().path.display()
-    );
+    match is_open {
+        true => println!(
+            "\"{name}\" was removed from the log, and its device is closed: take it out of \"log\" in {path}"
+        ),
+        false => {
+            let legs = legs_text(&mirror_of_server(&mut client, &mirrored.layer)?);
+            println!(
+                "what was missing was removed from the log: {legs}. Take its name out of \"log\" in {path}"
+            );
+        }
+    }
     Ok(())
+}
+
+/// Returns the command that removes a leg whose device the server does not have open. Labels have no names of devices, so any name of the
+/// stack file stands for it.
+fn forgettable(mirrored: &Mirrored, name: &str, legs: &[LegStatus]) -> Result<&'static str, Failure> {
+    let is_missing = |leg: &LegStatus| leg.standing == Some(LegState::Failed) && leg.name.is_none();
+    let is_known = name == MISSING || mirrored.site().device(name).is_some();
+    match legs.iter().any(is_missing) {
+        true if is_known => Ok("forget"),
+        true => Err(Failure::refused(
+            format!("the stack file has no device \"{name}\""),
+            format!(
+                "name the leg as the stack file does; \"{MISSING}\" stands for a failed leg that has no name there. Nothing was changed"
+            ),
+        )),
+        false => {
+            let names: Vec<&str> = legs.iter().filter_map(|leg| leg.name.as_deref()).collect();
+            Err(Failure::refused(
+                format!("\"{name}\" is no leg of this log; its legs are {}", names.join(", ")),
+                "nothing was changed",
+            ))
+        }
+    }
 }
 
 /// Makes legs of the devices of a log that is to be formatted, unless they already are those of one log. `force`: always, over any content.

@@ -249,19 +249,7 @@ impl Drop for Loop {
 /// still counts as failed.
 #[test]
 fn a_leg_that_failed_is_taken_back_by_the_server_that_saw_it_fail() {
-    let place = Place::new();
-    stack(&place, &["a", "b"]);
-    let Some(leg) = Loop::new(&place.path("b.img")) else {
-        return crate::common::skip("a leg that takes no writes: there is no loop device here");
-    };
-    let text = fs::read_to_string(place.stack()).unwrap();
-    fs::write(place.stack(), text.replace("path = \"b.img\"", &format!("path = \"{}\"", leg.0))).unwrap();
-    place.format();
-    let server = place.serve();
-    write(&place, 1);
-    leg.set("--setro");
-    write(&place, 2);
-    expect(&log(&place, "status", &[]), 5, "1 of 2 legs whole");
+    let Some((place, server, leg)) = with_a_failed_leg() else { return };
     // Refused: the device cannot be written yet.
     let refused = log(&place, "add", &["b", "--quiet"]);
     assert!(!refused.status.success(), "{refused:?}");
@@ -274,6 +262,76 @@ fn a_leg_that_failed_is_taken_back_by_the_server_that_saw_it_fail() {
     let server = place.serve_with(&["--degraded"]);
     holds(&place, 2);
     expect(&server.stop(), 0, "");
+}
+
+/// Two legs, one of which has failed; none where this machine has no loop devices.
+fn with_a_failed_leg() -> Option<(Place, Server, Loop)> {
+    let place = Place::new();
+    stack(&place, &["a", "b"]);
+    let Some(leg) = Loop::new(&place.path("b.img")) else {
+        crate::common::skip("a leg that takes no writes: there is no loop device here");
+        return None;
+    };
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("path = \"b.img\"", &format!("path = \"{}\"", leg.0))).unwrap();
+    place.format();
+    let server = place.serve();
+    write(&place, 1);
+    leg.set("--setro");
+    write(&place, 2);
+    expect(&log(&place, "status", &[]), 5, "1 of 2 legs whole");
+    Some((place, server, leg))
+}
+
+/// What the status advises, word for word, while the server that saw the leg fail still has its device open.
+#[test]
+fn a_device_that_is_named_in_the_place_of_a_failed_leg_replaces_it() {
+    let Some((place, server, _leg)) = with_a_failed_leg() else { return };
+    stack(&place, &["a", "c"]);
+    expect(&log(&place, "add", &["c", "--quiet"]), 0, "\"c\" is a leg now, and has all data");
+    expect(&log(&place, "status", &[]), 0, "2 of 2 legs whole");
+    expect(&place.run("status", &[]), 0, "action: none");
+    expect(&log(&place, "remove", &["b"]), 3, "\"b\" is no leg of this log; its legs are a, c");
+    server.kill();
+    let events = place.run("events", &[]);
+    expect(&events, 0, "\"b\" failed (");
+    expect(&events, 0, "\"c\" was added");
+    assert!(!String::from_utf8_lossy(&events.stdout).contains("did not stop cleanly"), "{events:?}");
+    let server = place.serve();
+    holds(&place, 2);
+    expect(&server.stop(), 0, "");
+    let events = place.run("events", &[]);
+    expect(&events, 0, "its last server did not stop cleanly (a kill, or a power cut)");
+}
+
+#[test]
+fn a_failed_leg_that_is_gone_is_removed_after_a_restart() {
+    for named in ["b", "missing"] {
+        let Some((place, server, _leg)) = with_a_failed_leg() else { return };
+        stack(&place, &["a", "b", "c"]);
+        expect(&log(&place, "add", &["c", "--quiet"]), 0, "");
+        expect(&log(&place, "status", &[]), 5, "2 of 3 legs whole");
+        expect(&server.stop(), 0, "");
+        fs::remove_file(place.path("b.img")).unwrap();
+        if named == "missing" {
+            stack(&place, &["a", "c"]);
+        }
+        let server = place.serve();
+        expect(&log(&place, "status", &[]), 5, "2 of 3 legs whole");
+        expect(
+            &log(&place, "remove", &["typo"]),
+            3,
+            "\"missing\" stands for a failed leg that has no name there",
+        );
+        expect(&log(&place, "remove", &[named]), 0, "was removed from the log: 2 of 2 legs whole");
+        stack(&place, &["a", "c"]);
+        expect(&place.run("status", &[]), 0, "action: none");
+        expect(&server.stop(), 0, "");
+        let server = place.serve();
+        holds(&place, 2);
+        expect(&log(&place, "status", &[]), 0, "2 of 2 legs whole");
+        expect(&server.stop(), 0, "");
+    }
 }
 
 #[test]

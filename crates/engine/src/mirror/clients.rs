@@ -242,8 +242,9 @@ impl MirrorCore {
             (false, Some(error)) => Err(error),
             // It is advice: no leg misses anything, and who gave it can stop giving it.
             (true, Some(error)) if client.kind == IoKind::Discard => Err(error),
-            (_, _) => {
-                client.failed.iter().for_each(|leg| self.fail_leg(*leg, cx));
+            (_, error) => {
+                let failed = client.failed.iter().filter_map(|leg| Some((*leg, error?)));
+                failed.for_each(|(leg, error)| self.fail_leg(leg, error, cx));
                 Ok(())
             }
         };

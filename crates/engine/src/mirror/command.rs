@@ -9,7 +9,7 @@ use crate::layer::{ArrayCommand, CommandError, Cx, Discards, Geometry, Port, Rep
 /// An administrator who waits for an answer.
 pub enum PendingCommand {
     Answered(Result<(), CommandError>),
-    /// A leg is removed. `erased`: its label is being erased.
+    /// A leg is removed. `erased`: its label is being erased, or its device is missing.
     Remove {
         leg: u64,
         erased: bool,
@@ -41,6 +41,14 @@ impl MirrorCore {
                     None => PendingCommand::Answered(Ok(())),
                 }
             }
+            ArrayCommand::Forget => match self.forget_absent() {
+                Some(leg) => {
+                    self.record.change();
+                    cx.report(Report::Notice);
+                    PendingCommand::Remove { leg, erased: true }
+                }
+                None => PendingCommand::Answered(Err(CommandError::NoLeg)),
+            },
             _ => PendingCommand::Answered(Err(CommandError::OfMirror)),
         };
         self.calls.push_back(call);
@@ -61,9 +69,7 @@ impl MirrorCore {
         if id == 0 || self.label.standing(id).is_some() {
             return Err(CommandError::Id(id));
         }
-        // A removed leg is forgotten: should it come back, nothing is known of it.
-        let is_there = |id: u64| self.members.iter().any(|member| member.id == id);
-        self.label.legs.retain(|leg| leg.standing != LegState::Failed || is_there(leg.id));
+        self.forget_absent();
         if self.label.legs.len() == LEGS_MAX {
             return Err(CommandError::TooManyLegs(LEGS_MAX));
         }
@@ -74,6 +80,13 @@ impl MirrorCore {
         self.members.push(Member { id, port, in_flight: 0 });
         self.record.change();
         Ok(())
+    }
+
+    /// Forgets the failed legs whose devices are missing, and returns one of them. Should one come back, nothing is known of it.
+    fn forget_absent(&mut self) -> Option<u64> {
+        let is_there = |id: u64| self.members.iter().any(|member| member.id == id);
+        let is_absent = |leg: &mut Leg| leg.standing == LegState::Failed && !is_there(leg.id);
+        self.label.legs.extract_if(.., is_absent).last().map(|leg| leg.id)
     }
 
     fn remove(&mut self, port: Port, cx: &mut Cx) -> Result<Option<u64>, CommandError> {

@@ -277,7 +277,7 @@ impl MirrorCore {
             (CopyPhase::Checking, Ok(())) => {}
             (CopyPhase::Checking, Err(_)) if extent.sectors > block => return self.divide_place(cx),
             (CopyPhase::Checking, Err(_)) => return self.read_place(cx),
-            (_, Err(_)) => self.fail_leg(to, cx),
+            (_, Err(error)) => self.fail_leg(to, error, cx),
             (_, Ok(())) if is_fill => self.statistics.filled_sectors += extent.sectors,
             (_, Ok(())) => self.statistics.mended += 1,
         }
@@ -300,7 +300,7 @@ impl MirrorCore {
                 self.record.change();
                 cx.report(Report::Notice);
             }
-            Err(_) => self.fail_leg(leg, cx),
+            Err(error) => self.fail_leg(leg, error, cx),
         }
     }
 }

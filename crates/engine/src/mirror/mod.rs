@@ -151,6 +151,8 @@ struct MirrorCore {
     copies: Vec<u64>,
     /// Legs that have lost data which they had reported as durable.
     distrusted: Vec<u64>,
+    /// Errors for which legs have failed.
+    causes: Vec<(u64, IoError)>,
     /// Legs that were missing at the start although no label called them failed; next, the newest label found at the start.
     missing: Vec<u64>,
     found_generation: u64,
@@ -390,6 +392,7 @@ fn activate(config: &MirrorConfig, below: &mut dyn Ports) -> Result<MirrorCore, 
         canary: config.canary,
         copies,
         distrusted: Vec::new(),
+        causes: Vec::new(),
         missing,
         found_generation,
         statistics: MirrorStatistics::default(),

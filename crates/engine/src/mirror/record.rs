@@ -68,13 +68,14 @@ impl LabelUpdate {
 
 impl MirrorCore {
     /// Marks a leg as failed that has missed a write, or cannot be written. The last whole leg stays: its errors are reported.
-    pub fn fail_leg(&mut self, leg: u64, cx: &mut Cx) {
+    pub fn fail_leg(&mut self, leg: u64, error: IoError, cx: &mut Cx) {
         match self.label.standing(leg) {
             Some(LegState::Whole) if !self.is_last_whole(leg) => self.record.leg_gone(),
             Some(LegState::Filling) => self.record.change(),
             _ => return,
         }
         self.label.set(leg, LegState::Failed);
+        self.causes.push((leg, IoError { extent: None, ..error }));
         self.statistics.legs_failed += 1;
         self.copier.forget(leg);
         cx.report(Report::Notice);
@@ -120,7 +121,7 @@ impl MirrorCore {
             if self.is_last_whole(leg) {
                 self.record.is_dead = Some(error);
             }
-            self.fail_leg(leg, cx);
+            self.fail_leg(leg, error, cx);
         }
         if !counts {
             self.record.others -= 1;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::label::{Label, device_sectors};
 use super::{LegState, MirrorCore};
-use crate::SECTOR_BYTES;
+use crate::{IoError, SECTOR_BYTES};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LegStatus {
@@ -23,6 +23,9 @@ pub struct LegStatus {
     /// The mirror started without the leg although no label said that it had failed.
     #[serde(default)]
     pub missing: bool,
+    /// Error for which the leg has failed since the start.
+    #[serde(default)]
+    pub error: Option<IoError>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +93,7 @@ impl MirrorStatus {
 impl MirrorCore {
     pub fn status(&self) -> MirrorStatus {
         let port = |id: u64| self.members.iter().find(|member| member.id == id).map(|member| member.port.0);
+        let cause = |id: u64| self.causes.iter().rfind(|(leg, _)| *leg == id).map(|(_, error)| *error);
         let listed = self.label.legs.iter().map(|leg| (leg.id, Some(leg.standing)));
         let is_listed = |id: u64| self.label.standing(id).is_some();
         let going =
@@ -102,6 +106,7 @@ impl MirrorCore {
             filled_bytes: self.copier.filled_sectors(id) * SECTOR_BYTES,
             lost_writes: self.distrusted.contains(&id),
             missing: self.missing.contains(&id),
+            error: cause(id).filter(|_| standing == Some(LegState::Failed)),
         });
         MirrorStatus {
             uuid: self.label.uuid,

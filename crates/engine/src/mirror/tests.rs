@@ -316,6 +316,24 @@ fn a_failed_leg_whose_device_is_closed_is_still_known_as_failed() {
     assert_eq!(rig.standings(), [WHOLE, WHOLE], "the failed one is forgotten");
 }
 
+/// Its device never comes back, and another leg was added beside it: the log stays degraded until it is told.
+#[test]
+fn a_failed_leg_whose_device_is_missing_is_forgotten_when_told() {
+    let mut rig = Rig::new(2);
+    let forget = || Event::Control(Control::Array(ArrayCommand::Forget));
+    rig.break_leg(1);
+    rig.write(8, 3);
+    rig.event(forget());
+    let no_leg = Some(Report::Array(Err(crate::CommandError::NoLeg)));
+    assert_eq!((rig.reports.pop(), rig.standings()), (no_leg, vec![WHOLE, FAILED]), "its device is open");
+    rig.event(Event::Control(Control::Array(ArrayCommand::Close { port: Port(1) })));
+    rig.event(forget());
+    assert_eq!((rig.reports.pop(), rig.standings()), (Some(Report::Array(Ok(()))), vec![WHOLE]));
+    let mut legs = rig.legs.0;
+    let label = Label::read(&mut legs[0]).unwrap().0;
+    assert_eq!(label.legs.len(), 1, "the next start knows of one leg");
+}
+
 /// The labels of the legs that stay cannot say that one has left.
 #[test]
 fn a_leg_that_cannot_be_taken_out_keeps_nobody_waiting() {

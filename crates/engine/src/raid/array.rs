@@ -202,6 +202,7 @@ impl Dispatch<'_> {
             ArrayCommand::Remove { port } | ArrayCommand::Close { port } => {
                 env.members.leave(port, env.recorder)
             }
+            ArrayCommand::Forget => Err(CommandError::NoLeg),
         }
     }
 

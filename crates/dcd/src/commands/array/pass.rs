@@ -111,7 +111,8 @@ fn tell(client: &mut ControlClient, choice: &ArrayChoice, command: ArrayCommand)
         | ArrayCommand::Fail { .. }
         | ArrayCommand::Add { .. }
         | ArrayCommand::Remove { .. }
-        | ArrayCommand::Close { .. } => ("rebuild", false),
+        | ArrayCommand::Close { .. }
+        | ArrayCommand::Forget => ("rebuild", false),
     };
     let args = json!({ "layer": choice.layer, "command": word, "repair": repair });
     match ask(client, "array", args) {

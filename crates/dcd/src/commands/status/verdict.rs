@@ -1,7 +1,7 @@
 //! Tells an administrator the first things to know: the state of a stack in a word, and what to do now.
 
 use dcd_engine::log_cache::DataDiskStatus;
-use dcd_engine::mirror::{LegState, MirrorStatus};
+use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
 use dcd_engine::{LogCacheState, LogCacheStatus};
 use dcd_stack::{HumanBytes, LayerStatus, RECORD};
@@ -197,6 +197,10 @@ impl Verdict {
         self.health.degraded(format!("device \"{name}\" ({path}): {why}; it works until the server ends"));
         let stack = status.stack.display();
         let action = match device.holds_log {
+            true if is_spared(device, status) => format!(
+                "move its file back if it was moved. Else replace it beside clients, as the other legs have everything: name a new device in its \
+                 place in \"log\" in the stack file; dcd log add {stack} NEW; dcd log remove {stack} {name}"
+            ),
             true => format!(
                 "move its file back if it was moved. Else write everything back before the server ends: dcd flush {stack}; unmount what is on \
                  the device; dcd stop {stack} writes the rest back. Then dcd detach {stack}, and make a new log: dcd format"
@@ -245,6 +249,21 @@ impl Verdict {
             }
         }
     }
+}
+
+/// True for a leg beside a whole one whose file has not been removed.
+fn is_spared(device: &DeviceStatus, status: &ServerStatus) -> bool {
+    let name = |leg: &LegStatus| leg.name.as_deref().unwrap_or_default().to_owned();
+    let has_file = |leg: &LegStatus| {
+        let is_removed = |other: &DeviceStatus| other.name() == name(leg) && other.removed.is_some();
+        !status.devices.iter().any(is_removed)
+    };
+    let mut logs = status.layers.values().filter_map(LayerStatus::mirror);
+    logs.any(|log| {
+        let is_whole = |leg: &&LegStatus| leg.standing == Some(LegState::Whole);
+        log.legs.iter().any(|leg| name(leg) == device.name())
+            && log.legs.iter().filter(is_whole).any(|leg| name(leg) != device.name() && has_file(leg))
+    })
 }
 
 #[cfg(test)]
@@ -367,6 +386,32 @@ mod tests {
             let (back, new) = (action.find(back), action.find("name a new device"));
             assert!(back.is_some() && back < new, "{action}");
         }
+    }
+
+    #[test]
+    fn a_deleted_leg_is_replaced_beside_clients_unless_it_is_the_last() {
+        let leg = |name: &str| LegStatus {
+            name: Some(name.to_owned()),
+            standing: Some(LegState::Whole),
+            ..LegStatus::default()
+        };
+        let removed = |name: &str| DeviceStatus {
+            device: Some(name.to_owned()),
+            removed: Some("its file was deleted or moved".to_owned()),
+            holds_log: true,
+            ..device(DeviceState::Removed)
+        };
+        let log = || {
+            let mirror = MirrorStatus { legs: vec![leg("a"), leg("b")], ..MirrorStatus::default() };
+            [LayerStatus::Mirror(Box::new(mirror))]
+        };
+        let action = of(log(), vec![removed("b")]).actions.remove(0);
+        assert!(
+            action.contains("dcd log add  NEW; dcd log remove  b") && !action.contains("detach"),
+            "{action}"
+        );
+        let actions = of(log(), vec![removed("a"), removed("b")]).actions;
+        assert!(actions.iter().all(|action| action.contains("dcd detach")), "{actions:?}");
     }
 
     #[test]

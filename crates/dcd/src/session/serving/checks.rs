@@ -1,5 +1,6 @@
 //! Checks a stack before it is served: every log belongs to its data disk, or is left out on purpose.
 
+use dcd_engine::log_cache::format::LogState;
 use dcd_stack::{LayerKind, Parts};
 
 use crate::failure::Failure;
@@ -25,6 +26,14 @@ pub fn admit(site: &mut Site) -> Result<Vec<Admitted>, Failure> {
     survey.look_at(site, &[&export], Purpose::Change)?;
     let plan = judge(site, &survey.seen, &site.asked)?;
     plan.told.iter().for_each(|line| eprintln!("dcd: {line}"));
+    for (layer, of_disks) in &survey.seen.caches {
+        let log = of_disks.first().and_then(|cache| cache.superblock.as_ref());
+        if log.is_some_and(|log| log.state == LogState::Active) {
+            eprintln!(
+                "dcd: log cache \"{layer}\": its last server did not stop cleanly (a kill, or a power cut): its log is recovered"
+            );
+        }
+    }
     plan.prepare(site, &[&export]);
     let mut admitted = survey.admitted(site, &plan);
     admitted.reverse();

@@ -112,6 +112,8 @@ struct ArrayCall {
     caller: CallId,
     /// The device to close then, and the answer (success or not) that closes it.
     closes: Option<(String, bool)>,
+    /// Text for the administrator about a success.
+    news: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -222,8 +224,10 @@ impl LayerCondition {
         LayerCondition { state, is_loss: cache.lost_blocks > 0, advice }
     }
 
-    fn of_mirror(mirror: &MirrorStatus) -> LayerCondition {
-        let state = if mirror.is_good() { GOOD.to_owned() } else { legs_text(mirror) };
+    fn of_mirror(mut mirror: MirrorStatus) -> LayerCondition {
+        // Progress is no change to report.
+        mirror.legs.iter_mut().for_each(|leg| leg.filled_bytes = 0);
+        let state = if mirror.is_good() { GOOD.to_owned() } else { legs_text(&mirror) };
         let lost = mirror.legs.iter().filter(|leg| leg.lost_writes).map(|leg| {
             format!(
                 "leg {} had lost writes that its device had reported as durable, and is filled again: do not trust that device, or its \
@@ -346,8 +350,15 @@ impl StackHost {
                 Ok((layer, command)) => {
                     let name = body["args"]["name"].as_str().unwrap_or("").to_owned();
                     let closes = matches!(command, ArrayCommand::Remove { .. } | ArrayCommand::Close { .. })
-                        .then_some((name, true));
-                    self.array_calls.push_back(ArrayCall { layer, caller, closes });
+                        .then(|| (name.clone(), true));
+                    let news = match command {
+                        ArrayCommand::Remove { .. } => Some(format!("\"{name}\" was removed")),
+                        ArrayCommand::Forget => {
+                            Some("the failed legs that are missing were removed".to_owned())
+                        }
+                        _ => None,
+                    };
+                    self.array_calls.push_back(ArrayCall { layer, caller, closes, news });
                     return stack.control(now, layer, Control::Array(command));
                 }
                 Err(why) => dcd_serve::control::error(why),
@@ -532,8 +543,9 @@ impl StackHost {
         self.parts.devices.insert(newcomer.name.clone(), device);
         let geometry = stack.geometry(Target::Device(device));
         let command = ArrayCommand::Add { port, geometry, seat: newcomer.seat, id };
+        let news = Some(format!("\"{}\" was added", newcomer.name));
         let closes = Some((newcomer.name, false));
-        self.array_calls.push_back(ArrayCall { layer: newcomer.layer, caller, closes });
+        self.array_calls.push_back(ArrayCall { layer: newcomer.layer, caller, closes, news });
         stack.control(now, newcomer.layer, Control::Array(command));
     }
 
@@ -598,9 +610,10 @@ impl StackHost {
             "rebuild" => ArrayCommand::Rebuild,
             "remove" => ArrayCommand::Remove { port: self.port_of(layer, args, stack)? },
             "close" => ArrayCommand::Close { port: self.port_of(layer, args, stack)? },
+            "forget" => ArrayCommand::Forget,
             other => {
                 return Err(format!(
-                    "an array has no command \"{other}\"; it has fail, add, remove, close, scrub, scrub-stop and rebuild"
+                    "an array has no command \"{other}\"; it has fail, add, remove, close, forget, scrub, scrub-stop and rebuild"
                 ));
             }
         };
@@ -633,7 +646,11 @@ impl StackHost {
 
     fn array_answered(&mut self, layer: LayerIndex, answer: Result<(), CommandError>) {
         let Some(place) = self.array_calls.iter().position(|call| call.layer == layer) else { return };
-        let Some(ArrayCall { caller: to, closes, .. }) = self.array_calls.remove(place) else { return };
+        let Some(ArrayCall { caller: to, closes, news, .. }) = self.array_calls.remove(place) else { return };
+        let cache = self.caches.iter().find(|cache| cache.layer == layer);
+        if let (Some(news), Some(Cache { name, kind, .. }), Ok(())) = (news, cache, &answer) {
+            self.tell(format!("{} \"{name}\": {news}", kind.words()));
+        }
         if let Some((name, _)) = closes.filter(|(_, when)| *when == answer.is_ok())
             && let Some(device) = self.parts.devices.remove(&name)
         {
@@ -702,7 +719,7 @@ impl StackHost {
                 LayerStatus::LogCache(status) => LayerCondition::of_log_cache(&status),
                 LayerStatus::Raid(status) => LayerCondition::of_array(&status),
                 LayerStatus::Mirror(status) => {
-                    LayerCondition::of_mirror(&self.named(cache.layer, *status, stack))
+                    LayerCondition::of_mirror(self.named(cache.layer, *status, stack))
                 }
                 _ => continue,
             };

@@ -275,6 +275,7 @@ pub fn legs_text(mirror: &MirrorStatus) -> String {
         let name = leg_name(leg);
         match leg.standing {
             Some(LegState::Whole) => format!("{name} whole"),
+            Some(LegState::Filling) if leg.filled_bytes == 0 => format!("{name} is being filled"),
             Some(LegState::Filling) => {
                 let percent = leg.filled_bytes as f64 * 100.0 / mirror.size_bytes.max(1) as f64;
                 format!("{name} filled to {percent:.0} %")
@@ -283,7 +284,10 @@ pub fn legs_text(mirror: &MirrorStatus) -> String {
                 let name = leg.name.as_ref().map_or("a leg", |_| name.as_str());
                 format!("{name} missing, though no label calls it failed")
             }
-            Some(LegState::Failed) => format!("{name} failed"),
+            Some(LegState::Failed) => match leg.error {
+                Some(error) => format!("{name} failed ({error})"),
+                None => format!("{name} failed"),
+            },
             None => format!("{name} no leg"),
         }
     });
