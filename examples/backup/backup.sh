@@ -1,19 +1,23 @@
 #!/bin/bash
 # Keeps BACKUP equal to the disk of a served stack. The first run copies all, later ones what has changed since the run before.
 #
-#   backup.sh STACK URI BACKUP [MOUNTPOINT]
+#   backup.sh [--disk DISK] STACK URI BACKUP [MOUNTPOINT]
 #   backup.sh srv 'nbd+unix:///?socket=/run/dcd/srv.sock' /backup/srv.img /srv
+#   backup.sh --disk mail all 'nbd+unix:///mail?socket=/run/dcd/all.sock' /backup/mail.img /mail
 #
+# DISK is a data disk of a log with several: each has its own marks, its own URI and its own BACKUP.
 # MOUNTPOINT is frozen meanwhile; without it nobody may write. BACKUP.mark has the mark of the last complete run. If the script fails, run it
 # again: BACKUP is not complete before a run succeeds. If the mark is lost, remove BACKUP.mark: the next run copies all.
 # Needs: nbdinfo, nbdcopy and nbdsh (libnbd).
 set -euo pipefail
+disk=()
+if [ "${1:-}" = --disk ]; then disk=(--disk "$2"); shift 2; fi
 stack=$1 uri=$2 backup=$3 mounted=${4:-}
 work=$(mktemp -d "$backup.XXXXXX") new='' frozen=''
 finish() {
   if [ -n "$frozen" ]; then fsfreeze -u "$mounted" || echo "$0: $mounted may still be frozen" >&2; fi
   # The mark of a run that has failed.
-  if [ -n "$new" ]; then dcd mark "$stack" --drop "$new" || true; fi
+  if [ -n "$new" ]; then dcd mark "$stack" "${disk[@]}" --drop "$new" || true; fi
   rm -rf "$work"
 }
 trap finish EXIT
@@ -23,7 +27,7 @@ if [ -n "$mounted" ]; then
   frozen=1
   fsfreeze -f "$mounted"
 fi
-new=$(dcd mark "$stack")
+new=$(dcd mark "$stack" "${disk[@]}")
 size=$(nbdinfo --size "$uri")
 if [ ! -e "$backup.mark" ]; then
   nbdcopy "$uri" "$work/all"
@@ -34,7 +38,7 @@ else
   old=$(cat "$backup.mark")
   [ "$(stat -c %s "$backup")" = "$size" ] || { echo "$0: $backup has another size than the disk" >&2; exit 1; }
   if ! nbdinfo --map="dcd:changed-since=$old" "$uri" >"$work/map"; then
-    echo "$0: mark $old is lost (dcd mark $stack --list): remove $backup.mark, and run this again for a full backup" >&2
+    echo "$0: mark $old is lost (dcd mark $stack ${disk[*]} --list): remove $backup.mark, and run this again for a full backup" >&2
     exit 1
   fi
   # The extents must follow one another, from 0 to the end.
@@ -60,4 +64,4 @@ mv "$work/mark" "$backup.mark"
 sync "$(dirname "$backup")"
 new=''
 # A mark that stays does no harm: a disk has eight at most.
-if [ -n "$old" ]; then dcd mark "$stack" --drop "$old"; fi
+if [ -n "$old" ]; then dcd mark "$stack" "${disk[@]}" --drop "$old"; fi

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use dcd_serve::control::ClientError;
@@ -16,6 +16,7 @@ use crate::advice::Advised;
 use crate::commands::Offered;
 use crate::failure::Failure;
 use crate::session::devices::patiently;
+use crate::session::serving::status::ServerStatus;
 
 fn is_socket(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
@@ -228,6 +229,22 @@ pub fn ask_all<T: Send>(
         client => Some(client.map_err(explained).and_then(|mut client| ask(&mut client))),
     });
     asked.into_iter().flatten().collect()
+}
+
+/// Finds the server that has a file or block device open, among those that [`ask_all`] finds: its stack file, and its process.
+pub fn server_with(path: &Path) -> Option<(PathBuf, Option<i32>)> {
+    let id = |path: &Path| {
+        let about = std::fs::metadata(path).ok()?;
+        let is_block = about.file_type().is_block_device();
+        Some((is_block, if is_block { (0, about.rdev()) } else { (about.dev(), about.ino()) }))
+    };
+    let wanted = id(path)?;
+    let found = ask_all(&[], |client| {
+        let status = ServerStatus::ask(client)?;
+        let has = status.devices.iter().any(|device| id(Path::new(&device.path)) == Some(wanted));
+        Ok(has.then(|| (status.stack, client.server_process())))
+    });
+    found.into_iter().find_map(|found| found.ok().flatten())
 }
 
 /// Separates answers from failures: returns the last failure, and prints the others.

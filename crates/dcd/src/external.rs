@@ -16,15 +16,29 @@ const COMMANDS: [&str; 7] = ["tune", "trace", "simulate", "drive", "study", "lab
 /// The arguments, where they are for the laboratory's program.
 pub fn command() -> Option<Vec<OsString>> {
     let arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    let first = arguments.first()?.to_str()?;
+    let first = arguments.iter().find(|argument| *argument != "help")?.to_str()?;
     let models = first == "calibrate"
         && arguments.iter().any(|argument| argument.to_str().is_some_and(|a| a.starts_with("--drive")));
     (COMMANDS.contains(&first) || models).then_some(arguments)
 }
 
+/// Returns the arguments without "help" before an unknown command: the parser has tips for that alone.
+pub fn with_tips(program: clap::Command) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = env::args_os().collect();
+    if arguments.get(1).is_some_and(|first| first == "help") {
+        let known = |program: clap::Command, name| program.find_subcommand(name).cloned();
+        let asked = arguments[2..].iter().filter(|name| *name != "help").try_fold(program, known);
+        if asked.is_none() {
+            arguments.remove(1);
+        }
+    }
+    arguments
+}
+
 /// Becomes the laboratory's program; returns only where that fails.
 pub fn run(arguments: Vec<OsString>) -> Failure {
-    let first = arguments[0].to_string_lossy().into_owned();
+    let first = arguments.iter().find(|argument| *argument != "help").unwrap_or(&arguments[0]);
+    let first = first.to_string_lossy().into_owned();
     let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
     let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(PROGRAM));
     let error = Command::new(&program).args(arguments).exec();

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         Some(command) => Err(external::run(command)),
         None => {
             let program = Program { command: Cli::command, modelled: None, guides: GUIDES };
-            dcd_cli::run(Cli::parse().command, &program)
+            dcd_cli::run(Cli::parse_from(external::with_tips(Cli::command())).command, &program)
         }
     };
     dcd_cli::end(done, Failure::exit_code)

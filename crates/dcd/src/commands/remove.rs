@@ -160,7 +160,7 @@ fn patiently(
         match step() {
             Err(failure) if passes(&failure) && begun.elapsed() < wait => {
                 if begun.elapsed() > SILENT_MAX && !is_told {
-                    warnln!("dcd: waiting for its end: {failure}");
+                    warnln!("dcd: waiting, {} s at most: {failure}", wait.as_secs());
                     is_told = true;
                 }
                 std::thread::sleep(LOOK_INTERVAL);

@@ -362,7 +362,7 @@ fn build(
 
 /// Refuses what clients could not reach before anything is changed: a start without a device records that. The directory of the image has
 /// to exist; those of sockets are made.
-fn check_front_ends(site: &Site) -> Result<(), Failure> {
+pub fn check_front_ends(site: &Site) -> Result<(), Failure> {
     let sockets = site.serve.nbd.iter().filter_map(|address| match address {
         Address::Unix(path) => Some(path),
         Address::Tcp(_) => None,
@@ -389,6 +389,7 @@ fn check_front_ends(site: &Site) -> Result<(), Failure> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(failed(FuseError::NotADirectory { path: directory.clone() }))
         }
+        Ok(about) if about.is_file() => Err(failed(FuseError::NotADirectory { path: directory.clone() })),
         _ => Ok(()),
     }
 }

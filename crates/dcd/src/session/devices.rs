@@ -19,6 +19,7 @@ use dcd_stack::{
     StackFileError,
 };
 
+use crate::control::server_with;
 use crate::failure::Failure;
 use crate::session::machine;
 use crate::session::site::Site;
@@ -30,6 +31,16 @@ fn served(file: &StackFile) -> Option<String> {
     let process = server.server_process().filter(|process| *process != std::process::id() as i32)?;
     let stack = file.path.display();
     Some(format!("{stack} is in use: process {process} serves it. Stop that first: dcd stop {stack}"))
+}
+
+/// Message about a device that the server of another stack has open; none if no server says so.
+fn served_elsewhere(path: &Path) -> Option<String> {
+    let (stack, process) = server_with(path)?;
+    let (path, stack) = (path.display(), stack.display());
+    let process = process.map(|process| format!(", by process {process}")).unwrap_or_default();
+    Some(format!(
+        "{path} is in use: it is a device of {stack}, which is served{process}. Stop that first: dcd stop {stack}"
+    ))
 }
 
 /// Maximum time that [`patiently`] tries. A second server must be refused within a second.
@@ -54,8 +65,8 @@ pub struct Opener<'a> {
     purpose: Purpose,
     held: Rc<HeldDevices>,
     devices: Vec<OpenedDevice>,
-    /// Set when a device is open elsewhere.
-    busy: bool,
+    /// Path of a device that is open elsewhere.
+    busy: Option<PathBuf>,
 }
 
 enum OpenedDevice {
@@ -125,7 +136,7 @@ impl HeldDevices {
 
 impl<'a> Opener<'a> {
     pub fn new(site: &'a Site, purpose: Purpose) -> Opener<'a> {
-        Opener { site, purpose, held: site.held(purpose), devices: Vec::new(), busy: false }
+        Opener { site, purpose, held: site.held(purpose), devices: Vec::new(), busy: None }
     }
 
     /// The devices, in the order of their [`DeviceIndex`].
@@ -142,9 +153,12 @@ impl<'a> Opener<'a> {
 
     /// Returns the failure to build a stack over these devices.
     pub fn failure(&self, error: StackFileError) -> Failure {
-        match self.busy {
-            true => Failure::Busy(served(self.site).unwrap_or_else(|| error.to_string())),
-            false => error.into(),
+        match &self.busy {
+            Some(path) => {
+                let text = served(self.site).or_else(|| served_elsewhere(path));
+                Failure::Busy(text.unwrap_or_else(|| error.to_string()))
+            }
+            None => error.into(),
         }
     }
 
@@ -297,7 +311,12 @@ impl DeviceOpener for Opener<'_> {
             {
                 return OpenError::from(of_the_system(path, mount));
             }
-            self.busy |= error.is_in_use();
+            match &error {
+                DeviceError::Busy { path, .. } => self.busy = Some(path.clone()),
+                // An export has no path.
+                error if error.is_in_use() => self.busy = Some(PathBuf::new()),
+                _ => {}
+            }
             match error {
                 DeviceError::NotFound { .. } => format!("{error}{}", self.advice(device)).into(),
                 _ => OpenError::from(error),

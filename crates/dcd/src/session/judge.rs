@@ -246,7 +246,14 @@ fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Resul
         let instead = "To discard it: \"dcd serve --without-cache --force\"";
         admit_without_record(record.lost(), record.teller, false, instead)?;
     }
-    let start = admit_start(&record.all, record.extent, &log, seen)?;
+    let start =
+        admit_start(&record.all, record.extent, &log, seen).map_err(|refusal| match &record.stack {
+            Some(stack) => Refusal {
+                reason: format!("{}. The disk belongs to {}", refusal.reason, stack.display()),
+                ..refusal
+            },
+            None => refusal,
+        })?;
     if start == StartGrounds::Unrecorded {
         admit_unrecorded(record, &log, seen, false)?;
     }

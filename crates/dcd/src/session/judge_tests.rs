@@ -57,7 +57,14 @@ fn attachment(state: AttachmentState) -> Attachment {
 }
 
 fn record(all: Vec<Attachment>) -> RecordSeen {
-    RecordSeen { all: Attachments(all), extent: EXTENT, told: None, teller: Teller::Mark, retired: false }
+    RecordSeen {
+        all: Attachments(all),
+        extent: EXTENT,
+        told: None,
+        teller: Teller::Mark,
+        retired: false,
+        stack: None,
+    }
 }
 
 /// A log on legs 1 and 2, of which these are whole.

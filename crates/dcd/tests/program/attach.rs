@@ -100,7 +100,7 @@ fn without_nbd_the_image_of_fuse_is_attached_once_and_released_when_nobody_has_i
     assert_eq!(fs::read_to_string(&backing).unwrap().trim(), place.path("mnt/disk.img").to_str().unwrap());
     let user = File::open(&node).unwrap();
     let refused = place.run("attach", &["--release"]);
-    expect(&refused, 3, &format!("{node} is not released: it is in use: {node}, open in process"));
+    expect(&refused, 3, &format!("{node} is not released: it is in use: open in process"));
     expect(&refused, 3, "unmount what is on it");
     drop(user);
     let releases = || {

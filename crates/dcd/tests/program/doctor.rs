@@ -48,6 +48,48 @@ fn a_stack_that_would_start_is_told_from_one_that_would_not_and_nothing_is_chang
 }
 
 #[test]
+fn a_start_that_has_no_way_to_its_clients_is_told() {
+    let place = Place::new();
+    place.format();
+    expect_of_stack(&place, "ok", "is not served, and would start", "");
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = format!("metrics = \"tcp:{}\"\n", taken.local_addr().unwrap());
+    for (more, found) in [
+        ("fuse = \"none\"\n", "none is not a directory: make it"),
+        ("fuse = \"data.img\"\n", "a file has this name"),
+        ("vhost-user = \"unix:data.img\"\n", "it exists and is not a socket"),
+        (tcp.as_str(), "cannot listen on 127.0.0.1"),
+    ] {
+        place.add_to_serve(more);
+        expect_of_stack(&place, "bad", found, "");
+        assert!(place.run("serve", &[]).status.code() == Some(1), "{more}");
+        fs::write(place.stack(), &text).unwrap();
+    }
+    let _other = std::os::unix::net::UnixListener::bind(place.path("nbd.sock")).unwrap();
+    expect_of_stack(&place, "bad", "has this socket", "");
+}
+
+/// The data disk's record knows what was in the log, also where the log is a file that "dcd format" would make.
+#[test]
+fn a_missing_log_is_told_as_a_start_tells_it() {
+    let place = Place::new();
+    let text = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), text.replace("\"log.img\"\n", "\"log.img\"\nsize = \"8MiB\"\n")).unwrap();
+    place.format();
+    let server = place.serve();
+    place.nbd().write_fua(0, &[7; 4096]).unwrap();
+    server.kill();
+    fs::remove_file(place.path("log.img")).unwrap();
+    let (level, found, action) = of_stack(&place);
+    let said = String::from_utf8_lossy(&place.run("serve", &[]).stderr).into_owned();
+    let reason = found.strip_prefix("would not start: ").unwrap_or(&found);
+    assert!(level == "bad" && said.contains(reason) && said.contains(&action), "{found} -> {action}: {said}");
+    assert!(found.contains("the data disk is incomplete without it"), "{found}");
+    assert!(action.starts_with("bring the log back") && !action.contains("stop the server"), "{action}");
+}
+
+#[test]
 fn a_stack_file_that_is_wrong_is_told_with_the_others() {
     let place = Place::new();
     place.format();

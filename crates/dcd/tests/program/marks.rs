@@ -325,6 +325,10 @@ fn slices_of_one_device_keep_their_marks_apart() {
 }
 
 fn script(place: &Place) -> Output {
+    script_with(place, &[], &uri(place))
+}
+
+fn script_with(place: &Place, first: &[&str], uri: &str) -> Output {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/backup/backup.sh");
     let mut command = Command::new("bash");
     let dcd = place.dcd();
@@ -335,7 +339,7 @@ fn script(place: &Place) -> Output {
         std::path::Path::new(dcd.get_program()).parent().unwrap().display(),
         std::env::var("PATH").unwrap()
     );
-    command.env("PATH", programs).arg(script).arg(place.stack()).arg(uri(place));
+    command.env("PATH", programs).arg(script).args(first).arg(place.stack()).arg(uri);
     command.arg(place.path("backup.img")).output().unwrap()
 }
 
@@ -393,6 +397,25 @@ fn the_backup_script_makes_the_images_equal_and_fails_aloud_without_its_mark() {
         1,
         "only the mark is beside the backup"
     );
+}
+
+#[test]
+fn the_backup_script_knows_the_disks_of_a_log() {
+    for needed in [NBDINFO, "nbdcopy", "nbdsh"] {
+        let Some(_) = tool("marks", needed) else { return };
+    }
+    let place = Place::new();
+    stack(&place, &[HOME, MAIL], "");
+    place.format();
+    let server = place.serve();
+    let backup = || script_with(&place, &["--disk", "mail"], &uri(&place).replace("///", "///mail"));
+    for round in 1..3u8 {
+        of(&place, "mail").write(9 * MIB, &[round; 4096]).unwrap();
+        expect(&backup(), 0, "");
+        let saved = fs::read(place.path("backup.img")).unwrap();
+        assert!(saved.len() as u64 == MAIL.1 * MIB && saved[(9 << 20)..][..4096] == [round; 4096]);
+    }
+    expect(&server.stop(), 0, "");
 }
 
 #[test]

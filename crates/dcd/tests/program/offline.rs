@@ -170,7 +170,11 @@ fn commands_of_the_laboratory_go_there_or_say_what_to_install() {
     expect(&run(&["calibrate", "--drive=ra81"]), 1, "dcd-lab, which is not installed");
     std::os::unix::fs::symlink("/bin/echo", place.path("dcd-lab")).unwrap();
     expect(&run(&["tune", "a b", "--quiet"]), 0, "tune a b --quiet");
+    expect(&run(&["help", "tune"]), 0, "help tune");
     expect(&run(&["tnue"]), 2, "unrecognized subcommand");
+    expect(&run(&["help", "stauts"]), 2, "a similar subcommand exists: 'status'");
+    expect(&run(&["help", "array", "ad"]), 2, "'add'");
+    expect(&run(&["help", "array", "add"]), 0, "dcd array add");
 }
 
 #[test]

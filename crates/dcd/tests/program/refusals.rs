@@ -307,6 +307,32 @@ fn rule_11_swapped_logs_are_refused() {
     refused(&one, &[], "another cache is attached");
 }
 
+/// The log is right, and the data disk is that of another stack.
+#[test]
+fn a_data_disk_of_another_stack_is_refused_with_the_name_of_that_stack() {
+    let (one, two) = (dirty(), dirty());
+    let text = fs::read_to_string(one.stack()).unwrap();
+    let theirs = format!("\"{}\"", two.path("data.img").display());
+    fs::write(one.stack(), text.replace("\"data.img\"", &theirs)).unwrap();
+    let run = |command: &str| {
+        one.dcd().env("DCD_STACK_DIR", two.dir.path()).arg(command).arg(one.stack()).output().unwrap()
+    };
+    let serve = || run("serve");
+    expect(&serve(), 3, &format!("The disk belongs to {}", two.stack().display()));
+    expect(&serve(), 3, "name the right data disk in the stack file, or the right log");
+    let server = two.serve();
+    let user = format!(
+        "{} is in use: it is a device of {}, which is served, by process {}. Stop that first",
+        two.path("data.img").display(),
+        two.stack().display(),
+        server.child.id()
+    );
+    for command in ["serve", "check", "detach"] {
+        expect(&run(command), 1, &user);
+    }
+    expect(&server.stop(), 0, "");
+}
+
 #[test]
 fn swapped_data_disks_are_refused_also_without_a_record() {
     let place = dirty();

@@ -1,22 +1,28 @@
 //! Checks whether a stack is served well, or would start.
 
-use std::path::Path;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
-use dcd_stack::StackFile;
+use dcd_io::ListenError;
+use dcd_stack::{Address, StackFile};
 
 use super::{Finding, Severity};
-use crate::commands::serve::{admit_local_users, certificates};
+use crate::commands::serve::{admit_local_users, certificates, check_front_ends};
 use crate::commands::status::text::span;
 use crate::commands::status::verdict::Verdict;
 use crate::control::server_of;
 use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::session::devices::Purpose;
+use crate::session::judge::judge;
 use crate::session::serving::checks::{admit_bare, admit_non_volatile, admit_plain_parts};
 use crate::session::serving::status::ServerStatus;
 use crate::session::site::Site;
 use crate::session::start::leave_out;
-use crate::session::survey::start;
+use crate::session::survey::{Survey, start};
 
 pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
     let about = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -100,23 +106,50 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
         return Err(Failure::Failed(why.to_owned()));
     }
     let tls = certificates(&file)?;
+    check_front_ends(&file)?;
     let mut told = leave_out(&mut file, &[&export])?;
     told.extend(tls.into_iter().flat_map(|tls| tls.warnings));
     admit_non_volatile(&file, false)?;
     enough_memory(&file, file.memory_bytes())?;
     if let Some(device) = file.devices.iter().find(|device| device.is_made() && !device.is_there()) {
+        // The record of a data disk says what the log was for.
+        let mut survey = Survey::default();
+        survey.look_at(&file, &[&export], Purpose::Look)?;
+        judge(&file, &survey.seen, &file.asked)?;
         let without_format = file.log_caches().next().is_none() && file.arrays().next().is_none();
         return match without_format {
             true => Ok(vec![format!("the start makes device \"{}\"", device.name)]),
-            false => Err(Failure::Failed(format!(
-                "device \"{}\" is missing: connect it, or correct its path. Only if there never was one, \"dcd format\", or \
-                 \"dcd array create\", makes it",
-                device.name
-            ))),
+            false => Err(Failure::refused(
+                format!("device \"{}\" is missing", device.name),
+                "connect it, or correct its path. Only if there never was one, \"dcd format\", or \"dcd array create\", makes it",
+            )),
         };
     }
     admit_plain_parts(&file)?;
     let (_started, parts) = start(&file, &[&export], Purpose::Look)?;
     admit_bare(&file, &parts, &export)?;
+    // A server without a control socket has its devices, too: that is told first.
+    addresses_are_free(&file)?;
     Ok(told)
+}
+
+/// Refuses a socket or port that another program has.
+fn addresses_are_free(file: &StackFile) -> Result<(), Failure> {
+    let unix = |path: &PathBuf| Address::Unix(path.clone());
+    let serve = &file.serve;
+    let sockets = serve.vhost_user.iter().chain(&serve.control).map(unix);
+    let all = serve.nbd.iter().chain(&serve.metrics).cloned().chain(sockets);
+    all.into_iter().try_for_each(|address| {
+        let error = match address {
+            Address::Tcp(address) => {
+                TcpListener::bind(address).err().map(|source| ListenError::Tcp { address, source })
+            }
+            Address::Unix(path) => match fs::symlink_metadata(&path) {
+                Ok(about) if !about.file_type().is_socket() => Some(ListenError::NotASocket { path }),
+                Ok(_) if UnixStream::connect(&path).is_ok() => Some(ListenError::InUse { path, pid: None }),
+                _ => None,
+            },
+        };
+        error.map_or(Ok(()), |error| Err(Failure::Failed(error.to_string())))
+    })
 }

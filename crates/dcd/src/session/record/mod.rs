@@ -45,6 +45,10 @@ pub use rules::{
 pub use store::{RecordError, RecordFile};
 pub use udev::attachments_of;
 
+use crate::control;
+use crate::session::choice::CacheChoice;
+use crate::session::site::Site;
+
 /// Tells whether the data disk is complete without its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -326,7 +330,10 @@ impl DiskRecord {
         let is_unknown = all.overlapping(extent).is_none();
         let retired = cache.filter(|_| is_unknown).map(|cache| self.is_retired(cache)).transpose()?;
         let (told, teller) = (self.told.clone(), self.teller);
-        Ok(RecordSeen { all, extent, told, teller, retired: retired.unwrap_or(false) })
+        let other =
+            all.overlapping(extent).filter(|known| cache.is_some_and(|cache| known.cache_uuid != cache));
+        let stack = other.and_then(|other| stack_with_log(&other.log));
+        Ok(RecordSeen { all, extent, told, teller, retired: retired.unwrap_or(false), stack })
     }
 
     /// Changes the attachment of this part, or makes it, and returns when that is on the medium.
@@ -389,6 +396,19 @@ pub struct RecordSeen {
     pub teller: Teller,
     /// True if the record is missing, and the cache was taken off a disk of this machine, or discarded.
     pub retired: bool,
+    /// The stack file in /etc/dcd with the log of the cache that is attached, if that is not the cache whose log was found.
+    pub stack: Option<PathBuf>,
+}
+
+/// Returns the stack file in /etc/dcd that names this log.
+fn stack_with_log(log: &Path) -> Option<PathBuf> {
+    let names_log = |file: &PathBuf| {
+        let Ok(site) = Site::load(file) else { return false };
+        let caches: Vec<String> = site.log_caches().map(|layer| layer.name.clone()).collect();
+        let choices = caches.iter().map(|cache| CacheChoice::of(site.clone(), Some(cache)));
+        choices.flatten().any(|choice| choice.log_place() == log)
+    };
+    control::stack_files().into_iter().find(names_log)
 }
 
 impl RecordSeen {

@@ -108,7 +108,7 @@ pub fn admit_start(
                 attachment.cache_uuid,
                 attachment.log.display()
             ),
-            "name the right log in the stack file, or detach the other cache first (\"dcd detach\")",
+            "name the right data disk in the stack file, or the right log; or detach the other cache first (\"dcd detach\")",
         ));
     }
     if attachment.state == AttachmentState::Abandoned || state == LogState::GivenUp {
@@ -256,11 +256,10 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
                 attachment.log.display()
             ),
             format!(
-                "bring the log back, or correct its path in the stack file; {}. Without the log: \"dcd serve --without-cache \
-                 --force\"; {}",
+                "bring the log back, or correct its path in the stack file{}. Without the log: \"dcd serve --without-cache --force\"; {}",
                 match attachment.state {
-                    AttachmentState::Abandoned => RESCUE_FIRST.to_owned(),
-                    _ => way_to_a_new_log(&attachment.log),
+                    AttachmentState::Abandoned => format!("; {RESCUE_FIRST}"),
+                    _ => String::new(),
                 },
                 attachment.at_risk()
             ),
@@ -324,7 +323,7 @@ pub fn admit_told(told: &[u64], teller: Teller, log: &Path, uuid: &str) -> Resul
                 "another cache is attached to {disk}, {says}: {}, and {log} has {uuid}",
                 caches_text(told)
             ),
-            "name the right log in the stack file",
+            "name the right data disk in the stack file, or the right log",
         )),
         _ => Ok(()),
     }

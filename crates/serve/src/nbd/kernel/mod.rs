@@ -84,7 +84,7 @@ pub enum KernelError {
         "{0} does not answer, so it keeps its size: it may be given a new connection still; try again in some seconds"
     )]
     Silent(String),
-    #[error("{node} is not released: it is in use: {user}")]
+    #[error("{node} is not released: it is in use: {}", user.strip_prefix(&format!("{node}, ")).unwrap_or(user))]
     InUse { node: String, user: String },
 }
 
