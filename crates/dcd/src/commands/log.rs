@@ -22,7 +22,7 @@ use crate::session::site::Site;
 use crate::session::survey::{legs_of, start, target};
 
 /// Name of a failed leg that the stack file names no more.
-const MISSING: &str = "missing";
+pub const MISSING: &str = "missing";
 /// Polling interval of a server for the progress of a leg.
 const INTERVAL: Duration = Duration::from_millis(100);
 

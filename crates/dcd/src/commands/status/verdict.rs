@@ -7,6 +7,7 @@ use dcd_engine::{LogCacheState, LogCacheStatus};
 use dcd_stack::{HumanBytes, LayerStatus, RECORD};
 
 use crate::commands::array::judge as judge_array;
+use crate::commands::log::MISSING;
 use crate::failure::Health;
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
@@ -155,8 +156,9 @@ impl Verdict {
             let old = leg.name.as_deref().unwrap_or("NAME");
             self.act(format!(
                 "log \"{name}\": if {} works again, take it back: dcd log add {stack} {old} (fills it). If not, name a new device in its place \
-                 in \"log\" in the stack file: dcd log add {stack} NEW",
-                leg_name(leg)
+                 in \"log\" in the stack file: dcd log add {stack} NEW; or go on without it: dcd log remove {stack} {}",
+                leg_name(leg),
+                leg.name.as_deref().unwrap_or(MISSING)
             ));
         }
     }
@@ -384,7 +386,7 @@ mod tests {
             let mirror = MirrorStatus { legs: vec![leg], ..MirrorStatus::default() };
             let action = of([LayerStatus::Mirror(Box::new(mirror))], Vec::new()).actions.remove(0);
             let (back, new) = (action.find(back), action.find("name a new device"));
-            assert!(back.is_some() && back < new, "{action}");
+            assert!(back.is_some() && back < new && action.contains("dcd log remove"), "{action}");
         }
     }
 
