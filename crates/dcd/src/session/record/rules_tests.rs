@@ -205,7 +205,7 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
             start(&dirty, &seen(6, LogState::Stopped, true)),
             "copy the data disk; then \"dcd rescue --over-newer-data --force\" writes back",
         ),
-        ("another cache", start(&dirty, &present("wrong", 9)), "name the right log"),
+        ("another cache", start(&dirty, &present("wrong", 9)), "name the right data disk"),
         (
             "smaller disk",
             admit_start(&dirty, shrunk, log, &present("right", 7)).map(|_| ()),
