@@ -229,7 +229,11 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
             "serve it with that cache",
         ),
         ("array tells of none", admit_told(&[], Teller::Mark, log, "right"), rescue),
-        ("array tells of another", admit_told(&[1], Teller::Members, log, "right"), "name the right log"),
+        (
+            "array tells of another",
+            admit_told(&[1], Teller::Members, log, "right"),
+            "name the right data disk",
+        ),
         ("retired", admit_not_retired(true, log, "right"), rescue),
         ("plain", admit_plain(&dirty, EXTENT), "serve the stack that has the cache"),
         ("attach", admit_attach(&dirty, EXTENT, false), replace),
