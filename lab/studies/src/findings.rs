@@ -227,7 +227,7 @@ pub struct Count {
     pub cases: usize,
     /// Cases that are not counted.
     pub chose: usize,
-    /// Of them, those that are outside their range all the same.
+    /// Cases that chose a parameter and lie outside their range all the same.
     pub missed: usize,
     pub follow: usize,
     pub not_run: usize,

@@ -18,7 +18,7 @@ pub fn in_parallel<T: Send, E: Send>(
     each_in_parallel(jobs, (0..count).collect(), work)
 }
 
-/// The same for pieces of work that can be done once.
+/// Does pieces of work in parallel that can be done once.
 pub fn each_in_parallel<W: Send, T: Send, E: Send>(
     jobs: usize,
     all: Vec<W>,

@@ -283,7 +283,7 @@ fn with_a_failed_leg() -> Option<(Place, Server, Loop)> {
     Some((place, server, leg))
 }
 
-/// What the status advises, word for word, while the server that saw the leg fail still has its device open.
+/// Follows the advice of the status word for word, while the server that saw the leg fail still has its device open.
 #[test]
 fn a_device_that_is_named_in_the_place_of_a_failed_leg_replaces_it() {
     let Some((place, server, _leg)) = with_a_failed_leg() else { return };

@@ -316,7 +316,7 @@ fn a_failed_leg_whose_device_is_closed_is_still_known_as_failed() {
     assert_eq!(rig.standings(), [WHOLE, WHOLE], "the failed one is forgotten");
 }
 
-/// Its device never comes back, and another leg was added beside it: the log stays degraded until it is told.
+/// The device of the leg never comes back, and another leg was added: the log stays degraded until it is told.
 #[test]
 fn a_failed_leg_whose_device_is_missing_is_forgotten_when_told() {
     let mut rig = Rig::new(2);

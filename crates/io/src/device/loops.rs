@@ -12,7 +12,7 @@ pub(crate) fn device_over(file: &File) -> Option<String> {
     device_over_inode(wanted.dev(), wanted.ino())
 }
 
-/// The same for the file with this number in the file system `device`.
+/// Returns the loop device over the file with this number in the file system `device`.
 pub(crate) fn device_over_inode(device: u64, inode: u64) -> Option<String> {
     for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();

@@ -26,7 +26,7 @@ struct ForgedDescriptor {
 struct ForgedQueue {
     descriptors: [ForgedDescriptor; ENTRIES as usize],
     heads: [u16; 4],
-    /// What the machine's memory has at each 256 bytes from 4 KiB on: kind and sector of a request.
+    /// Kind and sector of a request, at each 256 bytes of the machine's memory from 4 KiB on.
     content: [(u8, u8); 8],
     durable: bool,
     read_only: bool,

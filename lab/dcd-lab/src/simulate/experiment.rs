@@ -72,7 +72,7 @@ pub struct Claim {
     at_most: Option<f64>,
 }
 
-/// What came out for a claim.
+/// Verdict on a claim.
 pub struct Judged<'a> {
     pub says: &'a str,
     pub holds: bool,

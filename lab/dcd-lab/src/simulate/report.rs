@@ -38,7 +38,7 @@ pub struct Report<'a> {
     pub ran: &'a [Ran],
     /// Runs of each stack with the seeds after the first; `ran` has that one.
     pub others: &'a [Vec<Ran>],
-    /// Of an experiment.
+    /// Claims of an experiment.
     pub claims: Vec<Judged<'a>>,
 }
 
