@@ -54,7 +54,7 @@ pub struct LogStatus {
 /// Add a leg to a log that is served, and fill it while clients use the log
 ///
 /// First name the device in the stack file, in the list of the log; it replaces a leg that failed, if that one is named there no more.
-/// What is on the device is overwritten, which is refused without --force unless it is blank (zeroes). The leg counts once it is filled.
+/// The device is overwritten. That needs --force, unless it is blank (zeroes) or a leg that was removed. The leg counts once it is filled.
 /// Ctrl-C ends only the display.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -1,7 +1,7 @@
 //! A drive: a data sheet, checked and ready for use, and the list of those that are always there.
 //!
 //! To add a drive: put its file beside the others in `drives/`, each number with its source, and list it in `ROTATING` or `SOLID`.
-//! How a file is read is in `drive_file.rs`.
+//! `drive_file.rs` reads the files.
 
 use std::path::{Path, PathBuf};
 

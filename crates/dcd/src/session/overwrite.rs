@@ -8,7 +8,7 @@ use dcd_stack::{HumanBytes, Parts};
 
 use crate::failure::Failure;
 use crate::session::probe::{foreign, holds_foreign, probe};
-use crate::session::record::{admit_overwrite, is_retired, state_dir, uuid_text};
+use crate::session::record::admit_overwrite;
 use crate::session::site::Site;
 use crate::session::started::StartedPart;
 use crate::session::survey::record;
@@ -57,19 +57,17 @@ fn retired(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoError
     let was = if was_removed(device)? {
         Some("a leg that was removed from a mirrored log")
     } else if Label::read(device).is_ok() {
-        is_retired_log(&mut LegContent(device))
-            .then_some("a leg of a log whose cache was detached or discarded")
+        is_retired_log(&mut LegContent(device)).then_some("a leg of a log whose cache was detached")
     } else {
-        is_retired_log(device).then_some("the log of a cache that was detached or discarded")
+        is_retired_log(device).then_some("the log of a cache that was detached")
     };
     Ok(if was.is_some() && holds_foreign(device)? { None } else { was })
 }
 
+/// True if the log says itself that all of it was written back. The list of retired caches has discarded ones, too, whose logs may have the
+/// only copy of data.
 fn is_retired_log(log: &mut dyn BlockDevice) -> bool {
-    read_superblock(log).is_ok_and(|found| {
-        found.state == LogState::Detached
-            || is_retired(&state_dir(), &uuid_text(found.cache_uuid)).unwrap_or(false)
-    })
+    read_superblock(log).is_ok_and(|found| found.state == LogState::Detached)
 }
 
 /// The log on a leg.

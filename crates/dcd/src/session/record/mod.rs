@@ -36,7 +36,6 @@ use serde::{Deserialize, Serialize};
 pub use backup_marks::MarksFile;
 pub use identity::numbers as device_numbers;
 pub use place::{names_of, state_dir};
-pub use retired::is_retired;
 pub use rules::{
     LegsSeen, LogSeen, NO_LOG, RESCUE_FIRST, Refusal, StartGrounds, admit_attach, admit_not_retired,
     admit_on_array, admit_overwrite, admit_plain, admit_start, admit_told, admit_without_cache,
