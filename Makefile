@@ -9,7 +9,7 @@ BUILT ?= target/release
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help programs build copy-dcd copy-lab test test-product lint fmt bench demo apps install install-dcd packages compare-md peers ublk vhost boot deb test-deb test-container check-all soak clean
+.PHONY: help programs build copy-dcd copy-lab test test-product lint fmt bench demo apps install install-dcd uninstall packages compare-md peers ublk vhost boot deb test-deb test-container check-all soak clean
 
 help:
 	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
@@ -29,6 +29,7 @@ help:
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   both programs, manual pages and completions, under $(PREFIX)'
 	@echo 'make install-dcd   dcd alone'
+	@echo 'make uninstall  removes what install put there; stack files, records and logs stay, as disks need them'
 	@echo 'make deb       Debian packages of both, in target/debian; make test-deb tries them in a new Debian'
 
 # One call for both, wherever they are built: cargo builds the libraries anew for another choice of programs.
@@ -112,6 +113,14 @@ copy-dcd:
 
 copy-lab:
 	$(call install_program,dcd-lab)
+
+# Of each directory, only what install puts there.
+uninstall:
+	cd $(DESTDIR)$(PREFIX) && rm -rf share/dcd share/doc/dcd share/doc/dcd-lab lib/systemd/system/dev-dcd-.device.d && \
+		rm -f bin/dcd bin/dcd-lab share/man/man?/dcd.? share/man/man?/dcd-*.? lib/systemd/system/dcd@.service \
+		lib/systemd/system/dcd-attach@.service lib/udev/rules.d/63-z-dcd.rules share/bash-completion/completions/dcd \
+		share/bash-completion/completions/dcd-lab share/zsh/site-functions/_dcd share/zsh/site-functions/_dcd-lab
+	@echo 'What stays: stack files in /etc/dcd, records in /var/lib/dcd, and the units that "dcd create" enabled. "dcd remove" removes those.'
 
 deb: programs
 	./scripts/deb.sh target/release target/debian dcd dcd-lab

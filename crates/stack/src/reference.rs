@@ -322,7 +322,8 @@ const TABLES: &[TableReference] = &[
             served(
                 "what",
                 r#""oldest-first""#,
-                "oldest-first, last-write-first, least-valid-first, and what a write cache knows",
+                "which segments go first: oldest-first, last-write-first, least-valid-first, most-dirty, \
+                 least-recently-written, c-scan, clock, wow (both of these), stow (here as wow)",
             ),
             served("high-mark", "75", "percent of the log in use from which destaging does not wait"),
             served(
@@ -444,9 +445,15 @@ const TABLES: &[TableReference] = &[
                 r#""64MiB""#,
                 "RAM for stripes; up to an eighth more for what destages will read",
             ),
-            at_start("non-volatile", "false", "as in a write cache"),
+            at_start(
+                "non-volatile",
+                "false",
+                "true: that RAM keeps its data without power, so a flush is answered from it. To \
+                 simulate a controller with a battery; dcd serve refuses it without \
+                 --i-have-nvram",
+            ),
             served("when", r#""idle""#, "as in a log cache"),
-            served("what", r#""wow""#, "as in a write cache"),
+            served("what", r#""wow""#, "as in a log cache, for stripes"),
             served(
                 "high-mark",
                 "10",

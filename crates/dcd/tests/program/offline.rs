@@ -124,6 +124,29 @@ fn help_completions_and_manual_pages_are_generated() {
         let text = fs::read_to_string(page.path()).unwrap().replace("share/doc/dcd/docs/", "");
         assert!(!text.contains("docs/"), "{:?}", page.path());
     }
+    let create = fs::read_to_string(place.path("man/dcd-create.1")).unwrap();
+    let synopsis = create.split(".SH ").find(|part| part.starts_with("SYNOPSIS")).unwrap();
+    assert!(synopsis.contains("\\-\\-data <PATH>"), "values are named: {synopsis}");
+}
+
+#[test]
+fn uninstall_removes_what_install_put_there() {
+    let place = Place::new();
+    let built = Path::new(env!("CARGO_BIN_EXE_dcd")).parent().unwrap();
+    let make = |target: &str| {
+        let mut make = Command::new("make");
+        make.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        make.args(["-s", target, "CARGO=:", &format!("BUILT={}", built.display())]);
+        make.arg(format!("DESTDIR={}", place.path("root").display()));
+        expect(&make.output().unwrap(), 0, "");
+        let files = Command::new("find").arg(place.path("root")).args(["-type", "f"]).output().unwrap();
+        String::from_utf8(files.stdout).unwrap()
+    };
+    let files = make("copy-dcd");
+    for file in ["bin/dcd\n", "man7/dcd-runbook.7\n", "rules.d/63-z-dcd.rules\n"] {
+        assert!(files.contains(file), "{file} of {files}");
+    }
+    assert_eq!(make("uninstall"), "");
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl Results {
         };
         for name in &self.names {
             row(name, &|disk| match (self.get(disk, name), self.ratio(disk, name)) {
-                (Some(phase), Some(ratio)) => format!("{:.2} s  {ratio:.1}x", phase.seconds),
+                (Some(phase), Some(ratio)) => format!("{:.2} s, {ratio:.1}x", phase.seconds),
                 (Some(phase), None) => format!("{:.2} s", phase.seconds),
                 (None, _) => "-".to_owned(),
             });
@@ -192,7 +192,7 @@ impl Results {
         for (kind, pick) in kinds {
             let times = |disk: &String| DemoTimes::merge(self.of_disk(disk).map(pick));
             row(kind, &|disk| times(disk).count.to_string());
-            row("  mean response", &|disk| match times(disk) {
+            row(&format!("  mean response of {kind}"), &|disk| match times(disk) {
                 times if times.count == 0 => "-".to_owned(),
                 times => format!("{:.2} ms", times.mean_ms),
             });
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn the_table_has_every_disk_and_phase() {
         let table = results().table().text();
-        assert!(table.contains("1.00 s  8.0x"), "{table}");
+        assert!(table.contains("1.00 s, 8.0x"), "{table}");
         assert!(table.contains("6.00 ms"), "means are weighted by counts: {table}");
         assert_eq!(
             results().headline(),

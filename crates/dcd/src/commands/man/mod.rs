@@ -89,7 +89,7 @@ impl Pages<'_> {
         let mut render = || {
             page.render_title(&mut text)?;
             page.render_name_section(&mut text)?;
-            page.render_synopsis_section(&mut text)?;
+            synopsis(command).to_writer(&mut text)?;
             page.render_description_section(&mut text)?;
             if command.get_arguments().any(|argument| !argument.is_hide_set()) {
                 page.render_options_section(&mut text)?;
@@ -163,6 +163,15 @@ impl Pages<'_> {
         see_also(&mut page, [format!("{}(1)", self.name)].into_iter().chain(guides));
         page
     }
+}
+
+/// The usage of the command, which names the values that it needs.
+fn synopsis(command: &clap::Command) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    let mut page = Roff::new();
+    page.control("SH", ["SYNOPSIS"]).control("ad", ["l"]);
+    page.text([roman(usage.trim_start_matches("Usage: "))]).control("ad", []);
+    page
 }
 
 /// Fields and what they mean: the meaning begins after two spaces, and goes on in lines that are indented far.
