@@ -91,7 +91,8 @@ soak:
 demo: packages programs
 	./demo/demo.sh target/release/dcd-lab
 
-install: programs copy-dcd copy-lab
+# Root may lack the compiler: what "make build" has built is copied then.
+install: $(if $(shell command -v $(CARGO) 2> /dev/null),programs) copy-dcd copy-lab
 
 install-dcd:
 	$(CARGO) build --release --locked -p dcd
@@ -99,7 +100,8 @@ install-dcd:
 
 copy-dcd:
 	$(call install_program,dcd)
-	install -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/dcd
+	install -m 644 *.md LICENSE-* $(DESTDIR)$(PREFIX)/share/doc/dcd
+	cp -r examples $(DESTDIR)$(PREFIX)/share/doc/dcd
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/dcd/docs docs/*.md
 	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in dcd@.service dcd-attach@.service; do \
@@ -135,7 +137,7 @@ test-container: programs
 define install_program
 	install -D -m 755 $(BUILT)/$(1) $(DESTDIR)$(PREFIX)/bin/$(1)
 	install -d $(DESTDIR)$(PREFIX)/share/doc/$(1)
-	./scripts/notices.sh $(1) > $(DESTDIR)$(PREFIX)/share/doc/$(1)/NOTICES
+	if command -v cargo > /dev/null; then ./scripts/notices.sh $(1) > $(DESTDIR)$(PREFIX)/share/doc/$(1)/NOTICES; fi
 	$(BUILT)/$(1) man target/man/$(1)
 	for section in 1 5 7; do \
 		install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$$section target/man/$(1)/*.$$section || exit; \

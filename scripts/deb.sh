@@ -33,14 +33,15 @@ cp "$debian/control" "$work/debian/control"
 
 for package in "$@"; do
     root=$work/$package
-    target=install-dcd
-    [ "$package" = dcd ] || target=install-lab
+    target=copy-dcd
+    [ "$package" = dcd ] || target=copy-lab
     make -s "$target" CARGO=: BUILT="$built" DESTDIR="$root" PREFIX=/usr > /dev/null
     mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
     gzip -9n "$root"/usr/share/man/man?/*
     docs=$root/usr/share/doc/$package
     gzip -9n "$docs/NOTICES"
     install -D -m 644 "$debian/copyright" "$docs/copyright"
+    rm -f "$docs"/LICENSE-*
     gzip -9nc "$work/debian/changelog" > "$docs/changelog.gz"
     strip "$root/usr/bin/$package"
     mkdir "$root/DEBIAN"

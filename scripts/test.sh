@@ -82,9 +82,11 @@ set +e
 xargs -P 3 -L 1 bash -c 'run_binary "$0" "$1"' < "$built.order"
 status=$?
 set -e
-echo "== package"
-# lintian looks at it.
-./scripts/deb.sh "${CARGO_TARGET_DIR:-target}/debug" "$built.deb" dcd 2>&1 | tee -a "$log" ||
+echo "== packages"
+# lintian looks at them.
+programs=(dcd)
+[ "${1:-}" = product ] || programs+=(dcd-lab)
+./scripts/deb.sh "${CARGO_TARGET_DIR:-target}/debug" "$built.deb" "${programs[@]}" 2>&1 | tee -a "$log" ||
     { status=1; echo "test scripts/deb.sh ... FAILED" >> "$log"; }
 if [ "${1:-}" = product ]; then
     echo "== crash explorer"

@@ -1,7 +1,7 @@
 //! Backup marks as a user has them: full and incremental backups over NBD, through clean restarts, and everything that makes a mark lost.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -335,7 +335,8 @@ fn script_with(place: &Place, first: &[&str], uri: &str) -> Output {
     command.envs(dcd.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let programs = format!(
         // nbdsh wants the Python of the system.
-        "{}:/usr/bin:/bin:{}",
+        "{}:{}:/usr/bin:/bin:{}",
+        place.path("bin").display(),
         std::path::Path::new(dcd.get_program()).parent().unwrap().display(),
         std::env::var("PATH").unwrap()
     );
@@ -352,8 +353,15 @@ fn the_backup_script_makes_the_images_equal_and_fails_aloud_without_its_mark() {
     let backup = || fs::read(place.path("backup.img")).unwrap();
     let mark = || fs::read_to_string(place.path("backup.img.mark")).unwrap();
     let server = place.serve();
+    // A client writes while all is copied for the first time.
+    fs::create_dir(place.path("bin")).unwrap();
+    let copies = "#!/bin/sh\n/usr/bin/nbdcopy \"$@\" && nbdsh --uri \"$1\" --command 'h.pwrite(b\"x\" * 4096, 0)'\n";
+    fs::write(place.path("bin/nbdcopy"), copies).unwrap();
+    fs::set_permissions(place.path("bin/nbdcopy"), fs::Permissions::from_mode(0o755)).unwrap();
     expect(&script(&place), 0, "");
+    assert_eq!(backup()[..4096], [b'x'; 4096]);
     assert!(backup() == whole(&mut place.nbd()));
+    assert_eq!(listed(&place).len(), 1);
     let mut random = 0x1234_5678_9ABC;
     for round in 0..3u8 {
         let mut nbd = place.nbd();
