@@ -18,7 +18,7 @@ use dcd_engine::log_cache::format::LogState;
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_serve::nbd::kernel::NbdKernel;
 use dcd_serve::ublk;
-use dcd_stack::{DeviceSource, HumanBytes, StackFile, toml_text};
+use dcd_stack::{DeviceSource, HumanBytes, Inputs, StackFile, toml_text};
 
 use crate::cli::{Create, Format};
 use crate::commands::{attach, disks, format};
@@ -29,7 +29,7 @@ use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::CacheSeen;
 use crate::session::probe::probe;
-use crate::session::record::{LogSeen, admit_overwrite, state_dir};
+use crate::session::record::{LogSeen, admit_overwrite, stack_with_log, state_dir};
 use crate::session::site::Site;
 use crate::session::survey::{inspect, record, start, target};
 
@@ -94,6 +94,13 @@ fn make(args: &Create, path: &Path) -> Result<(), Failure> {
     let parts = parts(args)?;
     let text = stack_text(args, &parts)?;
     fs::create_dir_all(stacks_dir()).map_err(|error| Failure::io(stacks_dir().display(), error))?;
+    if !args.force && is_cache_already(&text, path) {
+        println!(
+            "{} has the log of this disk's cache, which is served as it is",
+            args.log.as_ref().unwrap_or(&args.data).display()
+        );
+        return Ok(Inputs::default().write(path, &text)?);
+    }
     let formatted = Format {
         log: args.log.clone(),
         data: Some(args.data.clone()),
@@ -102,6 +109,18 @@ fn make(args: &Create, path: &Path) -> Result<(), Failure> {
         ..Format::default()
     };
     format::make(&formatted, &text)
+}
+
+/// True if the log is that of a cache of this disk, from another machine or without its stack file, and the two would start.
+fn is_cache_already(text: &str, path: &Path) -> bool {
+    let Ok(file) = StackFile::parse(text, path) else { return false };
+    let site = Site::from(file);
+    let Ok(choice) = CacheChoice::of(site.clone(), None) else { return false };
+    let is_in_use =
+        |seen: CacheSeen| matches!(seen.log, LogSeen::Present { state, .. } if !state.is_out_of_use());
+    inspect(&choice).is_ok_and(|(seen, _)| is_in_use(seen))
+        && stack_with_log(&choice.log_place()).is_none()
+        && start(&site, &[&site.export], Purpose::Look).is_ok()
 }
 
 /// Goes on with a create that was interrupted. Refuses a name that another stack has.

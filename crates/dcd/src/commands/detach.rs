@@ -231,7 +231,12 @@ fn needs_no_destaging(record: &RecordSeen, seen: &LogSeen) -> Option<&'static st
     if *state == LogState::Detached && known.is_none() && record.lost().is_none() {
         return Some("it was detached before");
     }
-    let is_abandoned = own.is_some_and(|attachment| attachment.state == AttachmentState::Abandoned);
-    (is_complete && is_abandoned)
-        .then_some("the cache had been discarded before, and the data disk is complete without its log")
+    match own.filter(|_| is_complete)?.state {
+        AttachmentState::Abandoned => {
+            Some("the cache had been discarded before, and the data disk is complete without its log")
+        }
+        _ => {
+            seen.out_of_date(own?).map(|_| "its log is out of date, and the data disk is complete without it")
+        }
+    }
 }

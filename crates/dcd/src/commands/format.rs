@@ -260,9 +260,11 @@ impl Drop for Made {
 /// judged. Returns true for a log device with something on it that nothing needs any more.
 fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<bool, Failure> {
     let unfinished = unfinished(opened)?;
+    let log = read_superblock(&mut opened.log).ok();
     let of_disk = |record: &DiskRecord| {
         refuse_lost_record(record, force)?;
         let mut all = record.load()?;
+        log.iter().for_each(|log| all.doubt(log));
         all.0.retain(|own| Some(&own.cache_uuid) != unfinished.as_ref());
         admit_attach(&all, record.extent(), force)?;
         match record.teller() {

@@ -46,7 +46,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
         one_disk::admit_all(&choice)?;
     }
     // Checked before anything is opened for writing: a refusal changes not even the label of a leg.
-    let (mut refusal, mut given_up, mut all_newer) = (None, false, true);
+    let (mut refusal, mut given_up, mut nothing_is_lost) = (None, false, true);
     for choice in choice.of_disks() {
         let (cache, _) = inspect(&choice)?;
         let judged =
@@ -69,9 +69,10 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
             judged => refusal = refusal.or(judged),
         }
         given_up |= args.list && is_given_up(cache.record.as_ref(), &cache.log);
-        all_newer &= own_attachment(cache.record.as_ref(), &cache.log).is_some_and(Attachment::is_newer);
+        nothing_is_lost &= own_attachment(cache.record.as_ref(), &cache.log)
+            .is_some_and(|own| own.is_complete() && cache.log.out_of_date(own).is_some());
     }
-    if let Some(refusal) = refusal.as_ref().filter(|_| given_up && all_newer) {
+    if let Some(refusal) = refusal.as_ref().filter(|_| args.list && nothing_is_lost) {
         return tell_nothing_is_lost(refusal, args.json);
     }
     let mut opened = OpenedCache::open(&choice, purpose)?;
@@ -215,7 +216,8 @@ fn note_clean(choice: &CacheChoice, opened: &mut OpenedCache) -> Result<(), Fail
             Some(old) if old.state == AttachmentState::Abandoned => {
                 Attachment { dirty_bytes: Some(0), discarded: false, ..old }
             }
-            _ => clean,
+            Some(Attachment { stale_legs, .. }) => Attachment { stale_legs, ..clean },
+            None => clean,
         })?;
     }
     Ok(())

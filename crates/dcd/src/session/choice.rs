@@ -152,6 +152,7 @@ impl CacheChoice {
             first_sector: extent.start.0,
             sectors: extent.sectors,
             epoch: superblock.epoch,
+            generation: superblock.generation,
             state,
             dirty_bytes: Some(0),
             discarded: false,

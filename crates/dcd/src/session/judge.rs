@@ -186,7 +186,7 @@ pub fn judge_cache(
 }
 
 /// Decides if the dirty data of a log may be written back. `over_newer` overrides every refusal of a start, except where nothing can be won
-/// by that: for another cache, and for a disk that went on without the log and has all that the log had.
+/// by that: for another cache, and for a disk that has all that was acknowledged without the log.
 pub fn judge_rescue(
     choice: &CacheChoice,
     seen: &CacheSeen,
@@ -198,7 +198,7 @@ pub fn judge_rescue(
         return judged;
     };
     match (record.all.of(record.extent), record.all.overlapping(record.extent)) {
-        (Some(attachment), _) if attachment.cache_uuid == *uuid && !attachment.is_newer() => {
+        (Some(attachment), _) if attachment.cache_uuid == *uuid && !attachment.is_complete() => {
             admit_place(choice, record, seen.superblock.as_ref())
         }
         (None, None) => admit_unrecorded(record, &choice.log_name(), &seen.log, true),

@@ -49,6 +49,7 @@ fn attachment(state: AttachmentState) -> Attachment {
         first_sector,
         sectors,
         epoch,
+        generation: 0,
         state,
         dirty_bytes,
         stale_legs,
@@ -70,7 +71,7 @@ fn record(all: Vec<Attachment>) -> RecordSeen {
 /// A log on legs 1 and 2, of which these are whole.
 fn present(state: LogState, epoch: u64, whole: &[u64]) -> LogSeen {
     let legs = LegsSeen { whole: whole.to_vec(), generation: 4 };
-    LogSeen::Present { uuid: uuid(), epoch, state, torn: false, legs }
+    LogSeen::Present { uuid: uuid(), epoch, generation: 9, state, torn: false, legs }
 }
 
 fn missing() -> LogSeen {

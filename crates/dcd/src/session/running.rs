@@ -421,6 +421,7 @@ const fn is_written_back(status: &LogCacheStatus) -> bool {
 fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Attachment {
     let (is_written_back, epoch) = (is_written_back(status), status.epoch);
     let dirty_bytes = Some(status.dirty_bytes);
+    let generation = if stopped { status.generation } else { attachment.generation };
     match attachment.state {
         // A log that failed stays out of use; what could be read of it may be written back by now.
         AttachmentState::Abandoned
@@ -430,11 +431,11 @@ fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Att
         }
         AttachmentState::Abandoned => attachment,
         _ if is_written_back && (stopped || status.state == LogCacheState::Clean) => {
-            Attachment { state: AttachmentState::Clean, dirty_bytes, epoch, ..attachment }
+            Attachment { state: AttachmentState::Clean, dirty_bytes, epoch, generation, ..attachment }
         }
         _ => {
             let dirty_bytes = dirty_bytes.filter(|bytes| *bytes > 0);
-            Attachment { state: AttachmentState::Dirty, dirty_bytes, epoch, ..attachment }
+            Attachment { state: AttachmentState::Dirty, dirty_bytes, epoch, generation, ..attachment }
         }
     }
 }
@@ -497,6 +498,7 @@ mod tests {
             first_sector: 0,
             sectors: 8,
             epoch: 1,
+            generation: 0,
             state,
             dirty_bytes: Some(0),
             stale_legs: Vec::new(),

@@ -238,8 +238,7 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
             *why = "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
         }
     }
-    let cache = superblock.as_ref().map(|superblock| uuid_text(superblock.cache_uuid));
-    let seen = record.as_ref().map(|record| record.seen(cache.as_deref())).transpose()?;
+    let seen = record.as_ref().map(|record| record.seen(superblock.as_ref())).transpose()?;
     Ok((CacheSeen { log, superblock, record: seen, missing: None }, record))
 }
 
@@ -300,6 +299,7 @@ pub fn look_at(
             let seen = LogSeen::Present {
                 uuid: uuid_text(superblock.cache_uuid),
                 epoch: superblock.epoch,
+                generation: superblock.generation,
                 state: superblock.state,
                 torn: copies.iter().any(Result::is_err),
                 legs: legs.map(LegsSeen::of).unwrap_or_default(),

@@ -140,6 +140,28 @@ fn a_disk_has_a_cache_after_one_command_and_is_plain_again_after_another() {
 }
 
 #[test]
+fn a_cache_that_comes_from_another_machine_is_served_as_it_is() {
+    let Some(named) = Named::new("a_cache_that_comes_from_another_machine") else { return };
+    let user = device(&named.create());
+    expect(&named.dcd(&["writeback", "srv", "pause"]), 0, "");
+    write(&user, MIB, 7);
+    drop(user);
+    // A second stack for the same disks is refused here.
+    let second = named.dcd(&["create", "srv2", "--data", "data.img", "--log", "log.img"]);
+    expect(&second, 3, "");
+    expect(&named.dcd(&["attach", "--release", "srv"]), 0, "");
+    expect(&named.dcd(&["stop", "srv"]), 0, "");
+    fs::remove_file(named.file()).unwrap();
+    fs::remove_file(named.0.record()).unwrap();
+    let created = named.create();
+    expect(&created, 0, "log.img has the log of this disk's cache, which is served as it is");
+    let mut block = [0; 4096];
+    device(&created).read_exact_at(&mut block, MIB).unwrap();
+    assert_eq!(block, [7; 4096]);
+    expect(&named.dcd(&["remove", "srv"]), 0, "data.img is a plain disk again");
+}
+
+#[test]
 fn a_create_that_would_lose_something_changes_nothing() {
     let Some(named) = Named::new("a_create_that_would_lose_something") else { return };
     let create = |name: &str, more: &[&str]| {

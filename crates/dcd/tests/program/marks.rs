@@ -355,7 +355,8 @@ fn the_backup_script_makes_the_images_equal_and_fails_aloud_without_its_mark() {
     let server = place.serve();
     // A client writes while all is copied for the first time.
     fs::create_dir(place.path("bin")).unwrap();
-    let copies = "#!/bin/sh\n/usr/bin/nbdcopy \"$@\" && nbdsh --uri \"$1\" --command 'h.pwrite(b\"x\" * 4096, 0)'\n";
+    let copies =
+        "#!/bin/sh\n/usr/bin/nbdcopy \"$@\" && nbdsh --uri \"$1\" --command 'h.pwrite(b\"x\" * 4096, 0)'\n";
     fs::write(place.path("bin/nbdcopy"), copies).unwrap();
     fs::set_permissions(place.path("bin/nbdcopy"), fs::Permissions::from_mode(0o755)).unwrap();
     expect(&script(&place), 0, "");

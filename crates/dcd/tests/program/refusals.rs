@@ -379,6 +379,74 @@ fn rule_11_an_old_copy_of_the_log_is_refused() {
     refused(&place, &[], "old copy");
 }
 
+/// A stack whose data disk has a byte of 2 at [`AT`], and is complete; its log held a 1 there.
+const AT: u64 = 1 << 20;
+
+/// Serves a stack, and has `between` happen after a 1 was written, and before it is a 2.
+fn written_twice(between: impl FnOnce(&Place)) -> Place {
+    let place = Place::new();
+    place.format();
+    let server = place.serve();
+    expect(&place.run("writeback", &["pause"]), 0, "");
+    place.nbd().write_fua(AT, &[1; 4096]).unwrap();
+    between(&place);
+    place.nbd().write_fua(AT, &[2; 4096]).unwrap();
+    expect(&place.run("flush", &[]), 0, "");
+    expect(&server.stop(), 0, "");
+    place
+}
+
+#[test]
+fn rule_11_a_log_from_before_the_last_stop_is_refused_and_nothing_is_lost() {
+    let copied = written_twice(|place| {
+        fs::copy(place.path("log.img"), place.path("copy")).unwrap();
+    });
+    fs::copy(copied.path("copy"), copied.path("log.img")).unwrap();
+    // Another file has the log's place while it is served.
+    let moved = written_twice(|place| {
+        fs::rename(place.path("log.img"), place.path("log.old")).unwrap();
+        fs::copy(place.path("log.old"), place.path("log.img")).unwrap();
+    });
+    for place in [copied, moved] {
+        refused(&place, &[], "If it is gone, nothing is lost: the data disk is complete without it");
+        for more in [&[][..], &["--force"], &["--over-newer-data"], &["--over-newer-data", "--force"]] {
+            expect(&place.run("rescue", more), 3, "is an old copy");
+        }
+        expect(&place.run("rescue", &["--list"]), 0, "nothing is lost: the log");
+        let detached = place.run("detach", &[]);
+        expect(&detached, 0, "its log is out of date, and the data disk is complete without it");
+        assert_eq!(place.bare()[AT as usize..][..4096], [2; 4096]);
+        refused(&place, &[], "was detached");
+    }
+    // The log itself is served.
+    let place = written_twice(|place| {
+        fs::rename(place.path("log.img"), place.path("log.old")).unwrap();
+        fs::copy(place.path("log.old"), place.path("log.img")).unwrap();
+    });
+    fs::rename(place.path("log.old"), place.path("log.img")).unwrap();
+    let server = place.serve();
+    assert_eq!(place.nbd().read(AT, 4096).unwrap(), [2; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn rule_11_a_record_that_is_older_than_the_log_decides_nothing() {
+    let place = Place::new();
+    place.format();
+    expect(&place.serve().stop(), 0, "");
+    let record = fs::read(place.record()).unwrap();
+    let server = place.serve();
+    expect(&place.run("writeback", &["pause"]), 0, "");
+    place.nbd().write_fua(AT, &[3; 4096]).unwrap();
+    expect(&server.stop(), 0, "");
+    fs::write(place.record(), record).unwrap();
+    refused(&place, &["--without-cache"], "the data disk is incomplete without its cache");
+    expect(&place.run("format", &[]), 3, "of acknowledged writes would be lost");
+    let server = place.serve();
+    assert_eq!(place.nbd().read(AT, 4096).unwrap(), [3; 4096]);
+    expect(&server.stop(), 0, "");
+}
+
 #[test]
 fn a_disk_that_was_moved_here_without_its_record_is_served() {
     let place = dirty();

@@ -29,6 +29,7 @@ mod udev;
 
 use std::path::{Path, PathBuf};
 
+use dcd_engine::log_cache::format::LogSuperblock;
 use dcd_engine::mirror::{LegState, MirrorStatus};
 use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
@@ -101,6 +102,9 @@ pub struct Attachment {
     pub sectors: u64,
     /// The last activation of the log that was recorded.
     pub epoch: u64,
+    /// Generation of the log's superblock when the cache was last stopped: an older one is of a copy. 0: not known.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub generation: u64,
     pub state: AttachmentState,
     /// Number of bytes in the log that the data disk lacked, when that was last known.
     pub dirty_bytes: Option<u64>,
@@ -117,6 +121,10 @@ pub struct Attachment {
 /// True for the first or only disk, whose record says nothing about that: earlier programs read it.
 fn is_first(disk: &usize) -> bool {
     *disk == 0
+}
+
+fn is_unknown(generation: &u64) -> bool {
+    *generation == 0
 }
 
 fn is_not(it: &bool) -> bool {
@@ -155,9 +163,9 @@ impl Attachment {
         self.state != AttachmentState::Clean && self.dirty_bytes != Some(0)
     }
 
-    /// True where the data disk went on without the log, and has all that the log had: it is only newer.
-    pub fn is_newer(&self) -> bool {
-        self.state == AttachmentState::Abandoned && !self.may_lose_data() && !self.discarded
+    /// True where the data disk has all that was ever acknowledged: a log that is out of date has nothing for it.
+    pub fn is_complete(&self) -> bool {
+        !self.may_lose_data() && !self.discarded
     }
 }
 
@@ -192,6 +200,17 @@ impl Attachments {
 
     pub fn remove(&mut self, extent: Extent) {
         self.0.retain(|attachment| !attachment.extent().overlaps(extent));
+    }
+
+    /// Takes back what the record says of dirty data if this log was started since: the record is an old one, as from a backup.
+    pub fn doubt(&mut self, log: &LogSuperblock) {
+        let uuid = uuid_text(log.cache_uuid);
+        let is_older = |known: &&mut Attachment| {
+            known.cache_uuid == uuid && known.epoch < log.epoch && known.state != AttachmentState::Abandoned
+        };
+        for known in self.0.iter_mut().filter(is_older) {
+            (known.state, known.dirty_bytes) = (AttachmentState::Dirty, None);
+        }
     }
 
     /// Caches that an array's members have to name: without them the array may be incomplete.
@@ -323,9 +342,12 @@ impl DiskRecord {
         self.file.is_retired(cache)
     }
 
-    /// Reads everything that decides about a start. `cache`: the cache whose log was found.
-    pub fn seen(&self, cache: Option<&str>) -> Result<RecordSeen, RecordError> {
-        let (all, extent) = (self.load()?, self.extent);
+    /// Reads everything that decides about a start. `log`: the superblock of the log that was found.
+    pub fn seen(&self, log: Option<&LogSuperblock>) -> Result<RecordSeen, RecordError> {
+        let (mut all, extent) = (self.load()?, self.extent);
+        let uuid = log.map(|log| uuid_text(log.cache_uuid));
+        let cache = uuid.as_deref();
+        log.iter().for_each(|log| all.doubt(log));
         let is_unknown = all.overlapping(extent).is_none();
         let retired = cache.filter(|_| is_unknown).map(|cache| self.is_retired(cache)).transpose()?;
         let (told, teller) = (self.told.clone(), self.teller);
@@ -400,7 +422,7 @@ pub struct RecordSeen {
 }
 
 /// Returns the stack file in /etc/dcd that names this log.
-fn stack_with_log(log: &Path) -> Option<PathBuf> {
+pub fn stack_with_log(log: &Path) -> Option<PathBuf> {
     let names_log = |file: &PathBuf| {
         let Ok(site) = Site::load(file) else { return false };
         let caches: Vec<String> = site.log_caches().map(|layer| layer.name.clone()).collect();

@@ -32,11 +32,40 @@ pub enum LogSeen {
     Present {
         uuid: String,
         epoch: u64,
+        generation: u64,
         state: LogState,
         /// True when one of the two superblocks is not whole: it may have been the newer one.
         torn: bool,
         legs: LegsSeen,
     },
+}
+
+/// The reason why a log must not be replayed over its data disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfDate {
+    /// The disk went on without it.
+    GivenUp,
+    /// The legs that are there lack acknowledged writes.
+    Stale,
+    /// It is of a time before the last start or the last stop of the cache.
+    Older { torn: bool },
+}
+
+impl LogSeen {
+    /// Returns the reason why the log of this attachment must not be replayed; none for the log as it was last used.
+    pub fn out_of_date(&self, attachment: &Attachment) -> Option<OutOfDate> {
+        let LogSeen::Present { epoch, generation, state, torn, legs, .. } = self else { return None };
+        let (epoch, torn) = (*epoch, *torn);
+        // A log that lost the superblock of its last stop is the same log, and is recovered as after a crash.
+        let is_before_stop = epoch == attachment.epoch && *generation < attachment.generation && !torn;
+        if attachment.state == AttachmentState::Abandoned || *state == LogState::GivenUp {
+            Some(OutOfDate::GivenUp)
+        } else if legs.are_stale(attachment) {
+            Some(OutOfDate::Stale)
+        } else {
+            (epoch < attachment.epoch || is_before_stop).then_some(OutOfDate::Older { torn })
+        }
+    }
 }
 
 /// The legs of a log that are whole according to their labels; none for a log on one device.
@@ -85,7 +114,7 @@ pub fn admit_start(
         (None, Some(other)) => return Err(overlap(other, extent)),
         (None, None) => None,
     };
-    let (uuid, epoch, state, torn, legs) = match seen {
+    let (uuid, state) = match seen {
         LogSeen::Missing(why) => return Err(missing(attachment, why)),
         LogSeen::Present { state: LogState::Detached, .. } => {
             return Err(Refusal::new(
@@ -93,7 +122,7 @@ pub fn admit_start(
                 "make a new one with \"dcd format\", or serve the plain disk without a log-cache layer",
             ));
         }
-        LogSeen::Present { uuid, epoch, state, torn, legs } => (uuid, *epoch, *state, *torn, legs),
+        LogSeen::Present { uuid, state, .. } => (uuid, *state),
     };
     let Some(attachment) = attachment else {
         return match state {
@@ -111,15 +140,11 @@ pub fn admit_start(
             "name the right data disk in the stack file, or the right log; or detach the other cache first (\"dcd detach\")",
         ));
     }
-    if attachment.state == AttachmentState::Abandoned || state == LogState::GivenUp {
-        return Err(was_given_up(&log.to_string(), Some(attachment)));
-    }
-    if legs.are_stale(attachment) {
-        return Err(stale(&log.to_string()));
-    }
-    match epoch < attachment.epoch {
-        true => Err(older(attachment, &log.to_string(), epoch, torn)),
-        false => Ok(StartGrounds::Known),
+    match seen.out_of_date(attachment) {
+        None => Ok(StartGrounds::Known),
+        Some(OutOfDate::GivenUp) => Err(was_given_up(&log.to_string(), Some(attachment))),
+        Some(OutOfDate::Stale) => Err(stale(attachment, &log.to_string())),
+        Some(OutOfDate::Older { torn }) => Err(older(attachment, &log.to_string(), torn)),
     }
 }
 
@@ -164,13 +189,25 @@ pub fn way_to_a_new_log(log: &Path) -> String {
     )
 }
 
+/// The way on where a log is out of date and the data disk has all that was acknowledged.
+fn nothing_is_lost(before: &str) -> String {
+    format!(
+        "{before}. If it is gone, nothing is lost: the data disk is complete without it. \"dcd detach\" gives the plain disk, and \"dcd format\" \
+         then makes a new log"
+    )
+}
+
 /// Refuses stale legs: the leg that has all acknowledged writes is missing.
-fn stale(log: &str) -> Refusal {
+fn stale(attachment: &Attachment, log: &str) -> Refusal {
+    let reason = format!(
+        "the leg of the log {log} that is connected lacks acknowledged writes: it failed, or was away, while another leg was written, as \
+         the attachment record of the data disk says"
+    );
+    if attachment.is_complete() {
+        return Refusal::new(reason, nothing_is_lost("connect the leg that was in use last"));
+    }
     Refusal::new(
-        format!(
-            "the leg of the log {log} that is connected lacks acknowledged writes: it failed, or was away, while another leg was written, as \
-             the attachment record of the data disk says"
-        ),
+        reason,
         "connect the leg that was in use last: nothing is lost then. If that leg is gone, those writes are lost: \"dcd rescue --list\" says what \
          this leg holds. Copy the data disk; then \"dcd rescue --over-newer-data\" writes that back, perhaps over newer data, and \"dcd serve \
          --without-cache --force\" serves the disk without it",
@@ -178,10 +215,12 @@ fn stale(log: &str) -> Refusal {
 }
 
 /// Refuses a log that is older than the log that the data disk was last used with.
-fn older(attachment: &Attachment, log: &str, epoch: u64, torn: bool) -> Refusal {
-    let starts = attachment.epoch - epoch;
-    let times = if starts == 1 { "once".to_owned() } else { format!("{starts} times") };
-    let known = format!("since then the data disk was used with a log that was started {times} more");
+fn older(attachment: &Attachment, log: &str, torn: bool) -> Refusal {
+    let known = "it is of a time before the cache was last started or stopped, as the attachment record of the data disk says";
+    let reason = format!("the log {log} is an old copy: {known}. Using it would put old data over new");
+    if attachment.is_complete() {
+        return Refusal::new(reason, nothing_is_lost("use the original log"));
+    }
     if torn {
         return Refusal::new(
             format!(
@@ -193,7 +232,7 @@ fn older(attachment: &Attachment, log: &str, epoch: u64, torn: bool) -> Refusal 
         );
     }
     Refusal::new(
-        format!("the log {log} is an old copy: {known}. Serving it would put old data over new"),
+        reason,
         "use the original log. If it is gone, the newest writes are lost: \"dcd rescue --list\" says what this copy holds. Copy the data disk; \
          then \"dcd rescue --over-newer-data\" writes that back, perhaps over newer data, and \"dcd serve --without-cache --force\" serves the \
          disk without it",
@@ -247,7 +286,9 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
             )
         }
         Some(attachment) if !attachment.may_lose_data() => Refusal::new(
-            format!("the log is missing ({why}); the data disk is complete without it"),
+            format!(
+                "the log is missing ({why}); the data disk is complete without it, as its attachment record says"
+            ),
             "bring the log back. If it is gone for good: \"dcd serve --without-cache\" gives it up, and serves the plain disk",
         ),
         Some(attachment) => Refusal::new(

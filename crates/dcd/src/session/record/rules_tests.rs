@@ -17,6 +17,7 @@ pub fn attachment(state: AttachmentState, extent: Extent) -> Attachment {
         first_sector: extent.start.0,
         sectors: extent.sectors,
         epoch: 7,
+        generation: 0,
         state,
         dirty_bytes: None,
         stale_legs: Vec::new(),
@@ -32,6 +33,7 @@ fn present(uuid: &str, epoch: u64) -> LogSeen {
     LogSeen::Present {
         uuid: uuid.to_owned(),
         epoch,
+        generation: 9,
         state: LogState::Stopped,
         torn: false,
         legs: LegsSeen::default(),
@@ -69,6 +71,7 @@ fn an_old_snapshot_of_the_log_is_refused() {
     let seen = LogSeen::Present {
         uuid: "right".to_owned(),
         epoch: 6,
+        generation: 9,
         state: LogState::Stopped,
         torn: true,
         legs: LegsSeen::default(),
@@ -91,6 +94,7 @@ fn a_detached_log_is_refused() {
     let seen = LogSeen::Present {
         uuid: "right".to_owned(),
         epoch: 7,
+        generation: 9,
         state: LogState::Detached,
         torn: false,
         legs: LegsSeen::default(),
@@ -105,6 +109,7 @@ fn a_log_that_was_given_up_is_refused_whatever_the_record_says() {
     let seen = LogSeen::Present {
         uuid: "right".to_owned(),
         epoch: 7,
+        generation: 9,
         state: LogState::GivenUp,
         torn: false,
         legs: LegsSeen::default(),
@@ -179,6 +184,7 @@ fn every_refusal_names_the_way_out_that_loses_nothing_first() {
     let seen = |epoch, state, torn| LogSeen::Present {
         uuid: "right".to_owned(),
         epoch,
+        generation: 9,
         state,
         torn,
         legs: LegsSeen::default(),
@@ -260,6 +266,7 @@ fn only_legs_that_missed_something_are_refused_by_that_reason_until_they_were_fi
     let seen = |whole: &[u64], generation| LogSeen::Present {
         uuid: "right".to_owned(),
         epoch: 7,
+        generation: 9,
         state: LogState::Stopped,
         torn: false,
         legs: LegsSeen { whole: whole.to_vec(), generation },

@@ -16,20 +16,25 @@ use crate::session::tell::tell_members;
 use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::log_cache::offline::read_superblock;
 
-/// Returns the attachment of a cache of which the disk has no record, as when it was moved here: a later start would take its log for the
-/// disk's. (The members of an array name their caches.)
+/// Returns the attachment of a cache whose log was started since the record was written, as where that is from a backup; or of which the disk
+/// has no record, as when it was moved here: a later start would take its log for the disk's. (The members of an array name their caches.)
 fn unrecorded(
     choice: &CacheChoice,
     record: &DiskRecord,
     seen: &RecordSeen,
 ) -> Result<Option<Attachment>, Failure> {
-    if seen.all.overlapping(seen.extent).is_some() || seen.teller == Teller::Members {
-        return Ok(None);
-    }
     let Some(superblock) = superblock_of(choice)?.filter(|superblock| !superblock.state.is_out_of_use())
     else {
         return Ok(None);
     };
+    if seen.all.overlapping(seen.extent).is_some() {
+        let mut doubted = seen.all.clone();
+        doubted.doubt(&superblock);
+        return Ok(doubted.of(seen.extent).filter(|_| doubted != seen.all).cloned());
+    }
+    if seen.teller == Teller::Members {
+        return Ok(None);
+    }
     let cache = uuid_text(superblock.cache_uuid);
     let is_told = seen.told.as_ref().is_none_or(|told| told_as(&cache).is_some_and(|id| told.contains(&id)));
     let is_its_own = is_told && !record.is_retired(&cache)?;

@@ -90,6 +90,7 @@ fn bench() -> Bench {
         first_sector: 0,
         sectors: 8,
         epoch: 1,
+        generation: 0,
         state: AttachmentState::Clean,
         dirty_bytes: Some(0),
         stale_legs: Vec::new(),

@@ -200,6 +200,7 @@ mod tests {
             first_sector: 0,
             sectors: 8,
             epoch: 1,
+            generation: 0,
             state: AttachmentState::Dirty,
             dirty_bytes: None,
             log_bytes: 1 << 20,
