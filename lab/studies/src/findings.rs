@@ -1,7 +1,7 @@
 //! Concludes from a run: tables, plots, and the paper's claims with a verdict on each.
 //!
 //! A claim *holds* when our figure lies in the range that is printed beside it. One rule for all claims makes the range from
-//! the paper's figure or words (`stated`). Totals count the paper's sentences: each of a sentence's cases has to hold.
+//! the paper's figure or words (`stated`). Totals count the paper's sentences: each of a sentence's cases that was run has to hold.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -180,6 +180,24 @@ impl Claim {
         };
     }
 
+    /// Judges a figure again, with the same claim of other seeds: it has to hold with each of them.
+    pub(crate) fn judge_noise(&mut self, others: &[Option<&Claim>]) {
+        if self.verdict == Verdict::NotRun {
+            return;
+        }
+        let seeds = others.len() + 1;
+        let held = others.iter().flatten().filter(|other| other.holds()).count() + usize::from(self.holds());
+        self.verdict = match &self.verdict {
+            Verdict::Holds if held < seeds => {
+                Verdict::Differs(format!("noise decides: it is inside with {held} of {seeds} seeds"))
+            }
+            Verdict::Differs(how) if held > 0 => {
+                Verdict::Differs(format!("{how}; noise decides: it is inside with {held} of {seeds} seeds"))
+            }
+            _ => return,
+        };
+    }
+
     /// Gives the reason why it differs; kept only where it does.
     pub fn because(mut self, reason: impl Into<String>) -> Claim {
         if !self.holds() {
@@ -220,7 +238,7 @@ fn apart(value: f64, bound: f64) -> String {
 /// Totals of one experiment or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Sentences of the paper all of whose counted cases hold.
+    /// Sentences of the paper all of whose cases hold that were run.
     pub holding: usize,
     pub sentences: usize,
     pub cases_holding: usize,
@@ -237,32 +255,44 @@ impl Count {
     /// Claims with the same quote are cases of one sentence.
     pub fn of(claims: &[Claim]) -> Count {
         let mut count = Count::default();
-        // Of each sentence: true if all cases that were run hold, and true if all were run.
-        let mut sentences: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
+        let mut sentences: BTreeMap<&str, SentenceCases> = BTreeMap::new();
         for claim in claims {
+            let sentence = sentences.entry(&claim.quote).or_default();
+            // A case that is not counted says nothing where it holds, and much where it does not.
+            sentence.misses |= matches!(claim.verdict, Verdict::Differs(_));
             if claim.chose.is_some() {
                 count.chose += 1;
                 count.missed += usize::from(matches!(claim.verdict, Verdict::Differs(_)));
             } else if claim.follows.is_some() {
                 count.follow += 1;
             } else {
-                let (holds, was_run) = sentences.entry(&claim.quote).or_insert((true, true));
+                sentence.is_counted = true;
                 if claim.verdict == Verdict::NotRun {
                     count.not_run += 1;
-                    *was_run = false;
+                    sentence.is_incomplete = true;
                     continue;
                 }
                 count.cases += 1;
                 count.cases_holding += usize::from(claim.holds());
-                *holds &= claim.holds();
             }
         }
         // What was not run may be what does not hold.
-        let judged = || sentences.values().filter(|(holds, was_run)| *was_run || !holds);
+        let judged = || sentences.values().filter(|s| s.is_counted && (!s.is_incomplete || s.misses));
         count.sentences = judged().count();
-        count.holding = judged().filter(|(holds, _)| *holds).count();
+        count.holding = judged().filter(|sentence| !sentence.misses).count();
         count
     }
+}
+
+/// Cases of one sentence, together.
+#[derive(Default)]
+struct SentenceCases {
+    /// One of them is counted.
+    is_counted: bool,
+    /// One of them does not hold, counted or not.
+    misses: bool,
+    /// One that would be counted was not run.
+    is_incomplete: bool,
 }
 
 impl Sum for Count {
@@ -364,7 +394,29 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_is_counted_once_and_holds_if_all_its_counted_cases_do() {
+    fn a_figure_has_to_hold_with_each_seed_that_was_run() {
+        let of = |ours| Claim::range("faster", "2 to 6", ours, (2.0, 6.0), "x");
+        let verdict = |seeds: [f64; 3]| {
+            let [mut first, second, third] = seeds.map(of);
+            first.judge_noise(&[Some(&second), Some(&third)]);
+            match first.verdict {
+                Verdict::Differs(how) => how,
+                _ => "holds".to_owned(),
+            }
+        };
+        assert_eq!(verdict([2.0, 3.0, 4.0]), "holds");
+        assert_eq!(verdict([2.0, 1.0, 4.0]), "noise decides: it is inside with 2 of 3 seeds");
+        let below = "1.00x is below the range";
+        assert_eq!(verdict([1.0, 1.0, 1.5]), below);
+        let noise = "noise decides: it is inside with 2 of 3 seeds";
+        assert_eq!(verdict([1.0, 2.0, 4.0]), format!("{below}; {noise}"));
+        let mut not_run = Claim { verdict: Verdict::NotRun, ..of(1.0) };
+        not_run.judge_noise(&[Some(&of(3.0))]);
+        assert_eq!(not_run.verdict, Verdict::NotRun);
+    }
+
+    #[test]
+    fn a_sentence_is_counted_once_and_holds_if_all_its_cases_do() {
         let claim = |quote: &str, holds| Claim {
             quote: quote.to_owned(),
             ..Claim::fact("one", "so", "so", "so", holds)
@@ -378,6 +430,8 @@ mod tests {
             claim("one of two", false).choosing("the queue"),
             claim("one that chose", true),
             claim("one that chose", false).choosing("the queue"),
+            claim("one that follows", true),
+            Claim { follows: Some("both".to_owned()), ..claim("one that follows", false) },
             Claim { follows: Some("both".to_owned()), ..claim("follows", false) },
             claim("in part", true),
             not_run("in part"),
@@ -386,19 +440,19 @@ mod tests {
         ];
         let count = Count::of(&claims);
         let expected = Count {
-            holding: 2,
-            sentences: 4,
-            cases_holding: 5,
-            cases: 7,
+            holding: 1,
+            sentences: 5,
+            cases_holding: 6,
+            cases: 8,
             chose: 2,
             missed: 2,
-            follow: 1,
+            follow: 2,
             not_run: 2,
         };
         assert_eq!(count, expected);
         assert_eq!(
             [count, count].into_iter().sum::<Count>().to_string(),
-            "4 of 8 sentences hold; case by case 10 of 14; not counted: 4 chose a parameter (4 of them do not hold all the same), 2 follow from others, 4 were not run"
+            "2 of 10 sentences hold; case by case 12 of 16; not counted: 4 chose a parameter (4 of them do not hold all the same), 4 follow from others, 4 were not run"
         );
         assert_eq!(Count::of(&claims[..2]).to_string(), "1 of 1 sentences hold; case by case 2 of 2");
     }

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::experiments::{REGISTRY, find};
 use crate::jobs::each_in_parallel;
 use crate::plot::one_colour_each;
-use crate::{Count, Experiment, Findings, Group, LabError, Overrides, Point, Sample, Samples, Settings};
+use crate::{
+    Claim, Count, Experiment, Findings, Group, LabError, Overrides, Point, Sample, Samples, Settings,
+};
 
 #[derive(Clone, Debug)]
 pub struct RunOptions {
@@ -177,11 +179,18 @@ fn conclude(
     let each = each.map(|(seed, samples)| (experiment.conclude)(&settings.with_seed(seed), samples));
     let mut others = each.collect::<Result<Vec<Findings>, LabError>>()?;
     let mut findings = others.remove(0);
-    for (index, claim) in findings.claims.iter_mut().enumerate().filter(|(_, claim)| claim.says_more()) {
-        assert!(experiment.seeds.is_some(), "{}: its file says no number of seeds", experiment.name);
-        if !others.is_empty() {
-            let same = others.iter().map(|other| other.claims.get(index));
-            claim.judge_over_seeds(&same.collect::<Vec<_>>());
+    for (index, claim) in findings.claims.iter_mut().enumerate() {
+        let says_more = claim.says_more();
+        assert!(
+            !says_more || experiment.seeds.is_some(),
+            "{}: its file says no number of seeds",
+            experiment.name
+        );
+        let same: Vec<Option<&Claim>> = others.iter().map(|other| other.claims.get(index)).collect();
+        match same.is_empty() {
+            true => {}
+            false if says_more => claim.judge_over_seeds(&same),
+            false => claim.judge_noise(&same),
         }
         // It is not stored: results are the same when they are read again.
         claim.excess.clear();
