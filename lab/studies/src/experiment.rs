@@ -124,6 +124,11 @@ impl Samples {
         *sample.numbers.get(name).unwrap_or_else(|| panic!("point {key} has no {name}"))
     }
 
+    /// A number of a point, where it was measured: results of an older program may not have it.
+    pub fn find(&self, key: &str, name: &str) -> Option<f64> {
+        self.0.get(key)?.numbers.get(name).copied()
+    }
+
     /// A list of a point; empty where there is none.
     pub fn list(&self, key: &str, name: &str) -> &[f64] {
         self.0.get(key).and_then(|sample| sample.lists.get(name)).map_or(&[], Vec::as_slice)

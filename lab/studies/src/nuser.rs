@@ -150,7 +150,7 @@ fn add_phase(sample: &mut Sample, phase: &LoadPhase) {
 
 /// Adds what the disk and the cache did in a phase.
 fn add_layers(sample: &mut Sample, phase: &LoadPhase) {
-    const WANTED: [(&str, &str, &str); 20] = [
+    const WANTED: [(&str, &str, &str); 22] = [
         ("disk", "/busy_ms", "disk_busy_ms"),
         ("disk", "/requests/read", "disk_reads"),
         ("disk", "/requests/write", "disk_writes"),
@@ -161,7 +161,9 @@ fn add_layers(sample: &mut Sample, phase: &LoadPhase) {
         ("cache", "/statistics/read_hits", "log_read_hits"),
         ("cache", "/statistics/log_writes", "log_writes"),
         ("cache", "/statistics/log_bytes", "log_bytes"),
+        ("cache", "/statistics/log_write_requests_max", "log_write_requests_max"),
         ("cache", "/statistics/destage_writes", "destage_writes"),
+        ("cache", "/statistics/destage_busy_ms", "destage_busy_ms"),
         (PROFILE, "/by_slots", "requests_by_slots"),
         (PROFILE, "/aligned", "requests_aligned"),
         (PROFILE, "/overlapping", "requests_overlapping"),

@@ -66,6 +66,8 @@ struct SegmentHeader {
     buffer: Option<Buf>,
     /// Reads under way that the segment must not be reused under.
     pins: usize,
+    /// Requests whose first block is in it, since it was taken.
+    requests: u64,
 }
 
 /// An operation below.
@@ -94,8 +96,12 @@ struct Batch {
 struct ProtoCounts {
     read_hits: u64,
     log_writes: u64,
+    /// The most requests that one of them carried.
+    log_write_requests_max: u64,
     destage_writes: u64,
     destaged_sectors: u64,
+    /// Time in which the destager had an operation below.
+    destage_busy: Nanos,
 }
 
 /// See the module's documentation.
@@ -123,6 +129,8 @@ pub(crate) struct Prototype {
     draining: bool,
     ops: BTreeMap<u64, ProtoOp>,
     next_op: u64,
+    /// Begin of the destager's operation that is below.
+    destage_since: Nanos,
     counts: ProtoCounts,
     /// Requests have bytes, and not only lengths.
     has_bytes: bool,
@@ -154,12 +162,16 @@ impl Prototype {
             draining: false,
             ops: BTreeMap::new(),
             next_op: 0,
+            destage_since: Nanos::ZERO,
             counts: ProtoCounts::default(),
             has_bytes: false,
         }
     }
 
     fn submit(&mut self, cx: &mut Cx, port: Port, op: ProtoOp, io: Io) {
+        if matches!(op, ProtoOp::Load(_) | ProtoOp::Move(_)) {
+            self.destage_since = cx.now;
+        }
         self.ops.insert(self.next_op, op);
         cx.submit(port, OpId(self.next_op), io);
         self.next_op += 1;
@@ -256,7 +268,8 @@ impl Prototype {
             return back(buf);
         }
         for (index, block) in blocks.enumerate() {
-            self.put(block, &buf, index * SLOT_BYTES, cx.now);
+            let segment = self.put(block, &buf, index * SLOT_BYTES, cx.now);
+            self.segments[segment].requests += u64::from(index == 0);
         }
         self.answer(cx, id, IoResult::ok(buf));
         Ok(())
@@ -268,8 +281,9 @@ impl Prototype {
         slots <= here || (self.buffered() < self.config.segment_buffers && !self.free.is_empty())
     }
 
-    /// Appends a block to the current segment; with compaction a block that this segment already has is overwritten.
-    fn put(&mut self, block: u64, source: &Buf, at: usize, now: Nanos) {
+    /// Appends a block to the current segment, and returns it; with compaction a block that this segment already has is
+    /// overwritten.
+    fn put(&mut self, block: u64, source: &Buf, at: usize, now: Nanos) -> usize {
         let old = self.table.get(&block).copied();
         let here =
             |address: &SlotAddress| self.current.is_some_and(|(segment, _)| segment == address.segment);
@@ -281,6 +295,7 @@ impl Prototype {
                     self.has_bytes |= !source.is_blank();
                     let segment = self.free.pop_front().expect("there is room");
                     self.segments[segment].buffer = Some(self.memory(SEGMENT_BYTES));
+                    self.segments[segment].requests = 0;
                     (segment, now)
                 });
                 self.current.get_or_insert((segment, now));
@@ -298,6 +313,7 @@ impl Prototype {
             self.full.push_back(address.segment);
             self.current = None;
         }
+        address.segment
     }
 
     fn read(&mut self, request: Request, cx: &mut Cx) -> Result<(), Request> {
@@ -477,6 +493,8 @@ impl Prototype {
             durability: Durability::Volatile,
         };
         self.counts.log_writes += 1;
+        let carried = self.segments[segment].requests;
+        self.counts.log_write_requests_max = self.counts.log_write_requests_max.max(carried);
         self.submit(cx, LOG, ProtoOp::LogWrite(segment), io);
     }
 
@@ -499,7 +517,11 @@ impl Prototype {
     }
 
     fn completed(&mut self, op: OpId, result: IoResult, cx: &mut Cx) {
-        match self.ops.remove(&op.0).expect("an operation ends once") {
+        let op = self.ops.remove(&op.0).expect("an operation ends once");
+        if matches!(op, ProtoOp::Load(_) | ProtoOp::Move(_)) {
+            self.counts.destage_busy += cx.now.since(self.destage_since);
+        }
+        match op {
             ProtoOp::Client(id, pinned) => {
                 self.answer(cx, id, result);
                 if let Some(segment) = pinned {
@@ -584,11 +606,15 @@ impl Layer for Prototype {
     }
 
     fn status(&self, _now: Nanos) -> Box<dyn AnyStatus> {
-        let ProtoCounts { read_hits, log_writes, destage_writes, destaged_sectors } = self.counts;
-        let log_bytes = log_writes * SEGMENT_BYTES as u64;
+        let counts = &self.counts;
         Box::new(json!({ "statistics": {
-            "read_hits": read_hits, "log_writes": log_writes, "log_bytes": log_bytes,
-            "destage_writes": destage_writes, "destaged_sectors": destaged_sectors,
+            "read_hits": counts.read_hits,
+            "log_writes": counts.log_writes,
+            "log_bytes": counts.log_writes * SEGMENT_BYTES as u64,
+            "log_write_requests_max": counts.log_write_requests_max,
+            "destage_writes": counts.destage_writes,
+            "destaged_sectors": counts.destaged_sectors,
+            "destage_busy_ms": counts.destage_busy.as_millis_f64(),
         } }))
     }
 }
@@ -712,6 +738,9 @@ mod tests {
         driver.set_alarm(Nanos::from_millis(11), 0);
         while driver.step(&mut stack) != DriverProgress::Alarm(0) {}
         assert_eq!(counted(&stack), [2, 2 * SEGMENT_BYTES as u64], "the first alone, then both others");
+        let status = stack.layer(LayerIndex(0)).status(Nanos::ZERO).to_json();
+        assert_eq!(status["statistics"]["log_write_requests_max"], 2);
+        assert_eq!(status["statistics"]["destage_busy_ms"], 0.0);
         driver.request(&mut stack, RequestId(9), write(100, 64));
         reply(&mut stack, &mut driver);
         assert_eq!(counted(&stack)[0], 2, "64 KB go to the data disk");

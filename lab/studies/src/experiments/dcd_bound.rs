@@ -92,7 +92,9 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         claims.push(claim.range(share(samples, runs, kib)));
     }
     let about = |id: &str, paper: f64| settings.claim(id).of_paper(Rule::Figure(paper));
-    let requests = mean("paper", "remove/disk_reads") + mean("paper", "remove/disk_writes");
+    let busy_ms = |run| samples.find(&key("paper", run), "remove/destage_busy_ms");
+    let busy_ms = (0..runs).map(busy_ms).sum::<Option<f64>>().map(|sum| sum / runs as f64);
+    let lost = seconds("paper", "remove") - seconds("plain", "remove") / bound;
     claims.extend([
         about("writes", PAPER_WRITES).range(writes),
         about("reads-and-cpu", PAPER_READS_AND_CPU).range(100.0 * rest),
@@ -100,7 +102,10 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         settings.claim("reached").range(100.0 * gain("paper", "remove") / bound),
         match mean("paper", "remove/destage_writes") {
             0.0 => settings.claim("destaging").nothing("nothing was destaged in the remove"),
-            writes => settings.claim("destaging").range(100.0 * writes / requests),
+            _ => match busy_ms {
+                Some(busy) => settings.claim("destaging").range(busy / 10.0 / lost),
+                None => settings.claim("destaging").not_run(),
+            },
         },
     ]);
     let series = SHOWN[1..].iter().map(|disk| Series::bars(*disk, PHASES.map(|phase| gain(disk, phase))));
