@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::findings::{Claim, Verdict, figure};
+use crate::findings::{Claim, Verdict, figure, least, most};
 
 /// Claims and tables of the paper, by the names in the experiment's file.
 #[derive(Debug)]
@@ -52,17 +52,25 @@ Every claim is judged by one of these rules; no claim has a range of its own.
 | \"more\", \"less\", \"better\", \"effective\" | on that side by all of the difference's interval (95 %, Student's t) over five seeds |
 | \"much\", \"greatly\", \"significantly\", \"very\", \"big\", \"bad\" | a quarter beyond it; a part of a whole, at least a quarter |
 | \"slightly more\", \"marginally\" | as \"more\", and a tenth beyond it at most |
-| \"the same\", \"similar\", \"close\", \"level\", \"stable\", \"small\", \"a slight difference\", \"does not vary much\" | within a twentieth of it, or 5 points |
-| a gain in percent that is \"little\" or \"no\"; \"small\" | within a point of 0; 0 to 5 points |
-| \"most\", \"mainly\"; \"virtually all\"; \"few\", \"useless\", \"eliminates\" | over 50 %; over 90 %; under 10 % |
+| \"the same\", \"similar\", \"close\", \"level\", \"stable\", \"small\", \"a slight difference\", \"does not vary much\", \"not significantly\" | within a twentieth of it, or 5 points |
+| a gain in percent that is \"little\" or \"no\", a share that is \"negligible\"; \"small\" | within a point of 0; 0 to 5 points |
+| \"most\", \"mainly\"; \"virtually all\"; \"few\", \"a small portion\", \"useless\", \"eliminates\" | over 50 %; over 90 %; under 10 % |
 
-All other figures are those of one seed. Where the sentence is about the figures of a table, each case is judged by its own; words are
-judged by the word.
+All other figures are those of the first seed. Where more seeds were run, a claim has to hold with each of them. If it holds with some of
+them only, noise decides, and it does not hold.
 
-One sentence of a paper is one claim. Where it speaks of several cases, each of them has to hold: the tables have a row for each
-case, and the totals count sentences. These are listed and not counted: claims by which a parameter was chosen, claims that follow
-from others by arithmetic, and cases that were not run. Where a case was run and nothing happened of what the sentence is about,
-nothing was measured, and it does not hold.
+Where the sentence is about the figures of a table, each case is judged by its own figure. Where a sentence gives a range for several
+disks and a table has the figure of each, each disk is judged by its own figure. Words are judged by the word. Some words are about figures
+of the paper that their rule would refuse. There the range reaches to these figures, so the paper passes its own sentence.
+
+One sentence of a paper is one claim. Where it speaks of several cases, each of them that was run has to hold: the tables have a row
+for each case, and the totals count sentences. Three kinds of claims are listed and not counted: claims by which a parameter was chosen,
+claims that follow from other figures by arithmetic, and cases that were not run. If it is in doubt whether a claim chose a parameter, it
+counts as one that did. A case that is not counted cannot make a sentence hold, but if it was run and misses its range, the sentence does
+not hold. What a paper only proposes is no claim.
+
+Where a case was run and nothing happened of what the sentence is about, nothing was measured, and it does not hold. That is so where two
+results that are compared are the same to the last digit, and where the best and the worst of the settings differ by less than a twentieth.
 
 Baek and Park's percentages compare two figures in one way: the larger over the smaller is 1 plus the percentage. So \"260 % less\" is
 3.6x, and \"degraded by 86 %\" 1.86x; no other reading gives a loss of more than 100 %. Their conclusion has other figures than the
@@ -143,11 +151,20 @@ pub(crate) struct Stated {
     text: &'static ClaimText,
     rule: Option<Rule>,
     words: Vec<(&'static str, String)>,
+    /// Figures of the paper that the word is about, and that lie outside the word's range.
+    reached: Vec<f64>,
 }
 
 impl Stated {
     pub fn new(text: &'static ClaimText) -> Stated {
-        Stated { text, rule: text.rule, words: Vec::new() }
+        Stated { text, rule: text.rule, words: Vec::new(), reached: Vec::new() }
+    }
+
+    /// Makes the range reach to the paper's own figures.
+    pub fn reaching(mut self, figures: &[f64]) -> Stated {
+        let (low, high) = self.bounds();
+        self.reached = figures.iter().copied().filter(|figure| !(low..=high).contains(figure)).collect();
+        self
     }
 
     /// Puts a word in the place of its name in braces.
@@ -179,6 +196,7 @@ impl Stated {
         let bounds = self.bounds();
         let claim = Claim::spread(self.fill(&text.claim), self.fill(&text.paper), ours, bounds, &text.unit);
         let excess = match self.rule {
+            _ if !self.reached.is_empty() => Vec::new(),
             Some(Rule::More(base) | Rule::SlightlyMore(base)) => {
                 ours.iter().map(|ours| ours - base).collect()
             }
@@ -188,6 +206,25 @@ impl Stated {
         let is_capped =
             matches!(self.rule, Some(Rule::SlightlyMore(_))) && ours.iter().any(|ours| *ours > bounds.1);
         self.finish(Claim { excess, is_capped, ..claim })
+    }
+
+    /// Ratios of results, which should all lie in the range. Where two results are the same to the last digit, nothing was
+    /// measured.
+    pub fn ratios(self, ours: &[f64]) -> Claim {
+        let differ: Vec<f64> = ours.iter().copied().filter(|ratio| *ratio != 1.0).collect();
+        let (same, all) = (ours.len() - differ.len(), ours.len());
+        if differ.is_empty() {
+            return self.nothing("the results are the same to the last digit");
+        }
+        let mut claim = self.spread(&differ);
+        if same > 0 {
+            claim.ours += &format!("; the same to the last digit in {same} of {all} cases");
+            if claim.holds() {
+                let nothing = format!("nothing was measured in {same} of {all} cases");
+                claim.verdict = Verdict::Differs(nothing);
+            }
+        }
+        claim
     }
 
     /// Figures of a table of the paper, each beside ours: each is judged by its own rule.
@@ -251,7 +288,8 @@ impl Stated {
 
     fn bounds(&self) -> (f64, f64) {
         let rule = self.rule.unwrap_or_else(|| panic!("{}: no rule is given", self.text.claim));
-        rule.accepted(self.text.unit == "x")
+        let (low, high) = rule.accepted(self.text.unit == "x");
+        (low.min(least(self.reached.iter().copied())), high.max(most(self.reached.iter().copied())))
     }
 
     fn finish(&self, mut claim: Claim) -> Claim {
@@ -350,6 +388,28 @@ mod tests {
         assert_eq!((holds.paper.as_str(), holds.ours.as_str()), ("40.0 %, 96.0 %", "49.0 %, 96.5 %"));
         assert_eq!(holds.accepted, "30.0 % to 50.0 %, 95.0 % to 97.0 %");
         assert!(!of(&[(40.0, 49.0), (96.0, 90.0)]).holds());
+    }
+
+    #[test]
+    fn a_range_reaches_to_the_papers_own_figures_and_no_further() {
+        let text = "claim = 'c'\nquote = '1: \"q\"'\npaper = 'p'\nrule = { same = 1 }\nunit = 'x'";
+        let holds = |own: &[f64], ours: f64| stated(text).reaching(own).range(ours).holds();
+        assert!(!holds(&[], 0.9) && holds(&[0.88], 0.9) && !holds(&[0.88], 0.87) && !holds(&[0.88], 1.06));
+        assert!(holds(&[1.0], 1.04) && !holds(&[1.0], 1.06), "a figure inside changes nothing");
+        let more = text.replace("same", "more");
+        assert!(stated(&more).reaching(&[0.98]).range(0.99).excess.is_empty(), "seeds ask for over 0");
+    }
+
+    #[test]
+    fn results_that_are_the_same_to_the_last_digit_measure_nothing() {
+        let text = "claim = 'c'\nquote = '1: \"q\"'\npaper = 'p'\nrule = { at-least = 1 }\nunit = 'x'";
+        let of = |ours: &[f64]| stated(text).ratios(ours);
+        assert!(of(&[1.1, 1.3]).holds());
+        let in_part = of(&[1.1, 1.0, 1.3]);
+        assert_eq!(in_part.verdict, Verdict::Differs("nothing was measured in 1 of 3 cases".to_owned()));
+        assert_eq!(in_part.ours, "1.10x to 1.30x; the same to the last digit in 1 of 3 cases");
+        assert!(of(&[1.0]).ours.starts_with("nothing measured: ") && !of(&[1.0]).holds());
+        assert_eq!(of(&[0.9, 1.0]).verdict, Verdict::Differs("0.900x is below the range".to_owned()));
     }
 
     #[test]

@@ -118,15 +118,24 @@ fn claims(
     let others: Vec<u64> = clients.iter().copied().filter(|count| *count > 1).collect();
     if !others.is_empty() {
         let of = |scheme| others.iter().map(|count| over(scheme, *count, strip)).collect::<Vec<f64>>();
-        let sc = of(Scheme::Sc);
+        let other_strips = strips.iter().filter(|other| **other != strip);
+        let by_strip: Vec<f64> = other_strips.map(|other| over(Scheme::Sc, many, *other)).collect();
+        let all = [of(Scheme::Sc), by_strip].concat();
         claims.extend([
-            claim("several-over-sc").range(most(sc.iter().copied())),
+            claim("several-over-sc").range(most(of(Scheme::Sc))),
             claim("several-over-pbgc").range(most(of(Scheme::Pbgc))),
-            match sc.iter().copied().filter(|over| *over != 1.0).collect::<Vec<f64>>().as_slice() {
-                [] => claim("never-slower").nothing("the times are the same to the last"),
-                differ => claim("never-slower").spread(differ),
-            },
+            claim("never-slower").ratios(&all),
         ]);
+        // Saturated: SC is as fast as with the next smaller number of clients, to a twentieth.
+        let sc = |count: u64| rate(Scheme::Sc, count, strip);
+        let falls =
+            |pair: &&[u64]| pair[1] > 1 && (more(sc(pair[0]), sc(pair[1])) || more(sc(pair[1]), sc(pair[0])));
+        let unsaturated: Vec<u64> = clients.windows(2).filter(falls).map(|pair| pair[1]).collect();
+        if !unsaturated.is_empty() {
+            let named: Vec<String> = unsaturated.iter().map(u64::to_string).collect();
+            let gains: Vec<f64> = unsaturated.iter().map(|count| over(Scheme::Sc, *count, strip)).collect();
+            claims.push(claim("significantly").with("clients", named.join(", ")).ratios(&gains));
+        }
     }
     let by_strip = |scheme| strips.iter().map(|strip| over(scheme, many, *strip)).collect::<Vec<f64>>();
     if let [first, .., last] =

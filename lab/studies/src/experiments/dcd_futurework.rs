@@ -150,8 +150,6 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let log = dcd_stack::HumanBytes(bytes).to_string();
         recovering.row([log, figure(get("dirty_mb")), reads, figure(get("seconds"))]);
     }
-    let of_base = |name: &str, what: &str| at("destage", name, what) / at("destage", BASE, what);
-    let whole = |name: &str| at("destage", name, "seconds") + at("destage", name, "destage_seconds");
     let lock_gain = |kind: &str| {
         let seconds = |name: &str| PHASES.map(|phase| at(kind, name, &format!("{phase}/seconds")));
         seconds(BASE).iter().sum::<f64>() / seconds("finer concurrency").iter().sum::<f64>()
@@ -159,8 +157,6 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     let [several, alone] = [SEVERAL_USERS, ONE_USER].map(lock_gain);
     let claim = |id| settings.claim(id);
     let claims = vec![
-        claim("least-valid-first").range(100.0 * of_base("least valid first", "destage_writes")),
-        claim("sorted").range(100.0 * whole("sorted by LBA") / whole(BASE)),
         claim("compaction").range(100.0 * log_mb("compaction") / log_mb(BASE)),
         claim("finer-lock").range(several),
         claim("lock").with("several", several).with("alone", alone).more([(several, alone)]),

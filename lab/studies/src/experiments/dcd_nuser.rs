@@ -50,6 +50,9 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
 /// Changes the paper's driver, or the benchmark.
 type Change = fn(&mut Setup, &mut NUser);
 
+/// The paper's own figures of the copy have more than its "up to 50 %": 4 to 5x warm (section 4.2.1) over 2 to 3x cold.
+const COPY_WARMER: f64 = 100.0 * (5.0 / 2.0 - 1.0);
+
 /// Other readings of what the paper says, or leaves open, and more room than it had: each alone.
 const CHOICES: [(&str, Change); 12] = [
     ("a buffer that is not full waits 1 ms for more", |setup, _| wait(setup, 1)),
@@ -211,10 +214,12 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
     let warmer = |phase: &str| {
         let [cold, warm] = [true, false].map(|cold| means.gain("paper", users, cold, phase));
         let claim = claim(&format!("{phase}-warmer"));
-        if warm.min(cold) <= 1.0 {
-            claim.nothing("cold or warm, the cache does not gain")
-        } else {
-            claim.range(100.0 * (warm / cold - 1.0))
+        let claim = if phase == "copy" { claim.reaching(&[COPY_WARMER]) } else { claim };
+        match (cold > 1.0, warm > 1.0) {
+            (true, true) => claim.range(100.0 * (warm / cold - 1.0)),
+            (false, true) => claim.nothing("cold, the cache does not gain"),
+            (true, false) => claim.nothing("warm, the cache does not gain"),
+            (false, false) => claim.nothing("the cache does not gain, cold or warm"),
         }
     };
     let [waited, seconds] =

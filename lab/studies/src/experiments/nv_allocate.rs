@@ -69,9 +69,11 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
     let get = |way: &str, what: &str| samples.get(&key(site, way), what);
     let over = |what: &str| get("allocate", what) / get("purge", what);
     claims.extend(["rwc", "wwc"].map(|what| claim(what).range(over(what))));
+    let [allocate, purge] = PAPER[site.index];
+    let own = purge[0] / allocate[0];
     // Off-Day reads much of what it has written.
     claims.push(match site.index == nv::OFF_DAY.index {
-        true => claim("exception").range(1.0 / over("rwc")),
+        true => claim("exception").with("own", own).reaching(&[own]).range(1.0 / over("rwc")),
         false => claim("best").range(over("rwc")),
     });
 }

@@ -66,11 +66,12 @@ fn claims(settings: &Settings, site: &Site, get: &dyn Fn(u8, &str) -> f64, claim
     let cells = PAPER.map(|(high, sites)| (sites[site.index].0, get(high, "wwc")));
     let (early, late) = (get(80, "wwc"), get(90, "wwc").max(get(95, "wwc")));
     let (high, higher) = (get(95, "stalls"), get(99, "stalls"));
-    let best = claim("best").with("early", early).with("late", late);
+    let best =
+        claim("best").with("early", early).with("late", late).with("higher", higher).with("high", high);
     let stalls = claim("stalls").with("higher", higher).with("high", high);
     claims.extend([
         claim("share").each(Rule::Share, &cells),
-        best.more([(early, late)]),
+        best.more([(early, late), (higher, high)]),
         stalls.more([(higher, high)]),
     ]);
 }

@@ -155,8 +155,12 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
     };
     let [track, cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", "stalls"));
     let [by_track, by_cylinder] = ["track", "cylinder"].map(|unit| get(unit, "full", "read_service_ms"));
-    let stalls = claim("stalls").with("track", track).with("cylinder", cylinder);
-    let stalls = stalls.with("by-track", by_track).with("by-cylinder", by_cylinder);
+    let stalls = |id| claim(id).with("by-track", by_track).with("by-cylinder", by_cylinder);
+    let own = [0, 1].map(|unit| PAPER_FULL[unit][site.index][0]);
+    let stalls = match own[1] < own[0] {
+        true => stalls("stalls").with("track", track).with("cylinder", cylinder).more([(track, cylinder)]),
+        false => stalls("stalls-equal").range(cylinder / track),
+    };
     claims.extend([
         saved("full-track", (0, 2)),
         saved("free-track", (0, 1)),
@@ -165,7 +169,12 @@ fn claims(settings: &Settings, site: &Site, samples: &Samples, claims: &mut Vec<
         left("full-cylinder-wwc", (1, 2)),
         left("free-cylinder-wwc", (1, 1)),
         over("success", 1, "piggyback"),
-        stalls.more([(track, cylinder)]),
+        stalls,
         over("purge-kb", 2, "purge_kb"),
     ]);
+    if site.index == SCI_OFF.index {
+        let own = paper_wwc(1, 0) / paper_wwc(1, 2);
+        let ours = get("cylinder", "none", "wwc") / get("cylinder", "full", "wwc");
+        claims.push(claim("magnitude").with("own", own).reaching(&[own]).range(ours));
+    }
 }

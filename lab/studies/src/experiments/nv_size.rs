@@ -62,10 +62,12 @@ fn claims(settings: &Settings, sites: &[&Site], samples: &Samples, claims: &mut 
     let fall = |site: &Site, what: &str, from: u64, to: u64| get(site, from, what) - get(site, to, what);
     let claim = |id, site: &Site| settings.claim(id).with("disk", site.name);
     let flat = |site: &Site| fall(site, "wwc", MEDIUM, LARGE) / fall(site, "wwc", SMALL, MEDIUM);
-    if let Some(sci_off) = sites.iter().find(|site| site.index == nv::SCI_OFF.index).map(|site| flat(site)) {
+    let points = |site: &Site| fall(site, "wwc", MEDIUM, LARGE);
+    if let Some(sci_off) = sites.iter().find(|site| site.index == nv::SCI_OFF.index) {
         for site in sites.iter().filter(|site| site.index != nv::SCI_OFF.index) {
-            let claim = claim("flat", site).with("flat", flat(site)).with("sci-off", sci_off);
-            claims.push(claim.more([(sci_off, flat(site))]));
+            let claim = claim("flat", site).with("flat", flat(site)).with("sci-off", flat(sci_off));
+            let claim = claim.with("points", points(site)).with("sci-off-points", points(sci_off));
+            claims.push(claim.more([(points(sci_off), points(site)), (flat(sci_off), flat(site))]));
         }
     }
     let reads = |site: &Site| fall(site, "rwc", SMALL, LARGE);
@@ -80,7 +82,8 @@ fn claims(settings: &Settings, sites: &[&Site], samples: &Samples, claims: &mut 
     }
     for site in sites.iter().filter(|site| site.index == nv::SCI_OFF.index) {
         for (size, paper) in PAPER_SCI_OFF {
-            let claim = claim("sci-off", site).with("kib", size >> 10).of_paper(Rule::Share(paper));
+            let id = if size == LARGE { "sci-off-large" } else { "sci-off" };
+            let claim = claim(id, site).with("kib", size >> 10).of_paper(Rule::Share(paper));
             claims.push(claim.range(get(site, size, "wwc")));
         }
     }

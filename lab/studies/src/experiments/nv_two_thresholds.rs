@@ -135,7 +135,7 @@ fn claims(
     let [one, two] = [one_key(site), key(site, LOW, HIGH)]
         .map(|key| ["wwc", "overwritten", "several"].map(|what| samples.get(&key, what)));
     claims.extend([
-        claim("share").range(two[0]),
+        claim("share").of_paper(Rule::Share(PAPER[2].1[site.index].0)).range(two[0]),
         claim("two-over-one").range(two[0] / one[0]),
         claim("overwritten").range(two[1] / one[1]),
         claim("several").with("two", two[2]).with("one", one[2]).more([(two[2], one[2])]),
@@ -149,12 +149,21 @@ fn claims(
     if lows.contains(&90) && !middle.is_empty() {
         claims.push(claim("close").range(get(90, HIGH, "wwc") / highest));
     }
-    if lows.contains(&0) && site.index == nv::SCI_OFF.index {
+    let below: Vec<f64> = lows.iter().filter(|low| **low < 70).map(|&low| get(low, HIGH, "wwc")).collect();
+    if below.len() > 1 {
+        claims.push(claim("below-70").range(most(below.iter().copied()) / least(below)));
+    }
+    let [immediate, writes] = ["immediate", "disk_writes"].map(|what| get(LOW, HIGH, what));
+    claims.push(claim("immediate").range(100.0 * immediate / writes));
+    if lows.contains(&0) {
         let none = get(0, HIGH, "wwc");
         claims.push(claim("zero").with("none", none).with("usual", two[0]).more([(none, two[0])]));
     }
     if PAPER.iter().all(|(high, _)| highs.contains(high)) {
         let wwc = |high| get(LOW, high, "wwc");
+        let [at_95, at_99] = [2, 3].map(|row: usize| PAPER[row].1[site.index]);
+        let own = [at_99.0 / at_95.0, at_99.1 / at_95.1];
+        let late = claim("late").with("writes", own[0]).with("stalls", own[1]);
         let (writes, stalls) = PAPER[4].1[site.index];
         let full = claim("full-stalls").of_paper(Rule::Share(stalls)).range(get(LOW, 100, "stalls"));
         let full = match site.index == nv::AIR_RSV.index {
@@ -162,7 +171,8 @@ fn claims(
             false => full,
         };
         claims.extend([
-            claim("late").spread(&["wwc", "stalls"].map(|what| get(LOW, 99, what) / get(LOW, 95, what))),
+            late.reaching(&own)
+                .spread(&["wwc", "stalls"].map(|what| get(LOW, 99, what) / get(LOW, 95, what))),
             claim("early").with("early", wwc(80)).with("usual", wwc(95)).more([(wwc(80), wwc(95))]),
             claim("full-writes").of_paper(Rule::Share(writes)).range(wwc(100)),
             full,
