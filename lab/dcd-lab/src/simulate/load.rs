@@ -43,6 +43,11 @@ impl Load {
         }
     }
 
+    /// True for the writes of a trace of which none has to be durable.
+    pub fn makes_nothing_durable(&self) -> bool {
+        matches!(self, Load::Trace { workload, .. } if workload.writes > 0 && workload.flushes == 0)
+    }
+
     pub fn words(&self, seed: u64) -> String {
         match self {
             Load::Trace { name, workload, replay, time_scale } => {

@@ -148,9 +148,25 @@ impl Report<'_> {
 
     /// The lines below the table.
     pub fn lines(&self) -> Vec<String> {
-        let of = |(stack, ran)| [vec![self.end(ran)], self.intervals(stack)].concat();
+        let of = |(stack, ran)| {
+            let volatile = self.is_volatile(ran).then(|| {
+                format!(
+                    "{}: the trace has no flushes and no FUA, so this cache makes nothing durable: promise = \"always\" compares it with a \
+                     disk whose write cache is off",
+                    ran.name
+                )
+            });
+            [vec![self.end(ran)], volatile.into_iter().collect(), self.intervals(stack)].concat()
+        };
         let claims = self.claims.iter().map(Judged::line);
         self.ran.iter().enumerate().flat_map(of).chain(claims).collect()
+    }
+
+    /// True for a cache whose writes wait in RAM for a flush that never comes.
+    fn is_volatile(&self, ran: &Ran) -> bool {
+        let layers = ran.report["layers"].as_object().into_iter().flatten();
+        let mut promises = layers.filter_map(|(_, layer)| layer["promise"].as_str());
+        self.load.makes_nothing_durable() && promises.any(|promise| promise != "always")
     }
 
     /// Describes how a stack ended.

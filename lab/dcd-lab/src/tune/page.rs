@@ -15,8 +15,9 @@ const MIB: f64 = (1 << 20) as f64;
 pub fn page(report: &Report<'_>, stack: &str) -> String {
     let plots = plots(report);
     let mut body = format!(
-        "<p class=\"first\">Recommended: {}</p>\n{}<p>{}</p>\n",
+        "<p class=\"first\">Recommended: {}</p>\n<p>{}</p>\n{}<p>{}</p>\n",
         escaped(&report.recommended_words()),
+        escaped(&report.heading()),
         report.either().map_or(String::new(), |either| format!("<p>{}</p>\n", escaped(&either))),
         escaped(&report.reasons())
     );

@@ -153,7 +153,7 @@ impl<'a> Report<'a> {
         text
     }
 
-    fn heading(&self) -> String {
+    pub fn heading(&self) -> String {
         let Workload { requests, writes, .. } = self.workload;
         let seconds = self.workload.span().as_secs_f64();
         format!(
@@ -213,6 +213,9 @@ impl<'a> Report<'a> {
             "Writes at the disk and its busy time are percentages of those without a cache. Of each size the best policy, where it \
              is better than everything smaller.",
         );
+        if self.found.as_sold.is_some() {
+            text += " The drive's own write cache loses acknowledged writes at a power cut, so that row is never recommended.";
+        }
         if self.priced() {
             let _ = write!(
                 text,

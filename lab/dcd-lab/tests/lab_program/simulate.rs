@@ -88,6 +88,10 @@ fn stacks_stand_beside_each_other_under_one_trace() {
     {
         expect(&text, 0, said);
     }
+    // A trace without flushes makes nothing durable with another promise.
+    let (flushed, is_told) = ("--set=cache.promise=flush", "this cache makes nothing durable");
+    expect(&simulate(&place, &["cached.toml", "--trace", "trace.csv", flushed]), 0, is_told);
+    assert!(!String::from_utf8_lossy(&text.stdout).contains(is_told));
     crate::tune::fits(&place, &place.path("page.html"));
 }
 
