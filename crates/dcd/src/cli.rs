@@ -539,8 +539,8 @@ pub struct Detach {
     /// Data disk of several that is gone for good: the others are written back and detached. Can be repeated
     #[arg(long, value_name = "NAME")]
     pub gone: Vec<String>,
-    /// Discard acknowledged writes that only the log has for a disk that is gone (with --gone)
-    #[arg(long, requires = "gone")]
+    /// Discard acknowledged writes that only the log has for a disk that is gone (with --gone), or was at an earlier detach
+    #[arg(long)]
     pub force: bool,
     /// Go on without legs of the log that are missing and not known to have failed: writes that only they have are lost
     #[arg(long)]

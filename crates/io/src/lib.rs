@@ -24,7 +24,8 @@ pub use bell::Bell;
 pub use command::{ControlCommand, KernelMemory};
 pub use device::{
     Device, DeviceError, DeviceSpec, Direct, DiskWear, Failures, FileDevice, FileSpec, LoopFile, MappedRun,
-    MemoryDevice, OpenedPlace, Overlay, is_in_memory, loop_file, read_mark, reserve_space, write_mark,
+    MemoryDevice, OpenedPlace, Overlay, is_in_memory, loop_file, mark_names, read_mark, reserve_space,
+    write_mark,
 };
 pub use driver::{
     CallId, ClientId, Context, Driver, DriverError, Host, OpenId, Peer, Refused, Statistics, StopOutcome,

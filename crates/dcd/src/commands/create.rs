@@ -196,7 +196,9 @@ fn parts(args: &Create) -> Result<String, Failure> {
     }
     if !args.force {
         let attached = match record(&disk, &parts, &disk.export)? {
-            Some(record) => admit_overwrite(&record.load()?, record.extent(), &place.to_string(), false),
+            Some(record) => {
+                admit_overwrite(&record.load_with_others()?, record.extent(), &place.to_string(), false)
+            }
             None => Ok(()),
         };
         let attached = attached.map_err(Failure::from);

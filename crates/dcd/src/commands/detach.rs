@@ -6,7 +6,7 @@ use dcd_stack::HumanBytes;
 
 use crate::cli::Detach;
 use crate::commands::one_disk::{self, Drained};
-use crate::commands::rescue::unwritten;
+use crate::commands::rescue::{note_clean, unwritten, was_missing};
 use crate::control::not_served;
 use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
@@ -15,7 +15,7 @@ use crate::session::devices::Purpose;
 use crate::session::judge::{CacheSeen, judge_cache};
 use crate::session::machine;
 use crate::session::open::{OpenedCache, mark, open_log};
-use crate::session::record::{AttachmentState, DiskRecord, LogSeen, RecordSeen, told_as};
+use crate::session::record::{Attachment, AttachmentState, DiskRecord, LogSeen, RecordSeen, told_as};
 use crate::session::survey::{inspect, why_missing};
 use crate::session::tell::tell_members;
 
@@ -34,6 +34,14 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     choices.retain(|own| !is_without(&choice, &gone_disks, &own.data));
     let looked = choices.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
     let seen = &looked[0].0.log;
+    if let Some(lacks) = looked.iter().find_map(|(cache, _)| was_missing(cache.record.as_ref(), &cache.log))
+        && !args.force
+    {
+        return Err(Failure::refused(
+            lacks,
+            "check its file system, or restore it from a backup; \"dcd detach --force\" then makes it a plain disk. Nothing was changed",
+        ));
+    }
     let mut whys = Vec::new();
     for (cache, record) in &looked {
         if let (Some(_), Some(recorded)) = (record, &cache.record) {
@@ -73,7 +81,9 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
              To list that data: \"dcd rescue --list\". To discard it: \"dcd rescue --force\""
         )));
     }
-    // The log is marked first: with the records gone first, a crash would leave a log that looks in use.
+    // The log is marked before the records go: a crash between would leave a log that looks in use. A record that then says "clean" is of a disk
+    // that lacks nothing.
+    note_clean(&choice, &mut opened)?;
     mark(&mut opened.log, LogState::Detached)?;
     drop(opened);
     forget(&choices, &looked)?;
@@ -150,6 +160,13 @@ fn without(
             admit_loss(args, gone, &HumanBytes(bytes).to_string())?;
         }
         lost += bytes;
+    }
+    for (_, record) in looked {
+        let known = record.as_ref().map(|record| Ok::<_, Failure>((record, record.load()?))).transpose()?;
+        let Some((record, all)) = known else { continue };
+        if let Some(known) = all.of(record.extent()).cloned() {
+            record.update(|_| Attachment { state: AttachmentState::Clean, dirty_bytes: Some(0), ..known })?;
+        }
     }
     // The log is marked first, as below.
     mark(&mut open_log(&choice, Purpose::Change)?, LogState::Detached)?;

@@ -175,7 +175,7 @@ fn refuse_log(disk: &mut dyn BlockDevice, path: &Path) -> Result<(), Failure> {
 fn admit_record(record: &DiskRecord, cache: &str, force: bool) -> Result<(), Failure> {
     let instead = "serve it with that cache first. Nothing was changed";
     admit_without_record(record.seen(None)?.lost(), record.teller(), false, instead)?;
-    let mut all = record.load()?;
+    let mut all = record.load_with_others()?;
     // The record of an addition that was cut off before the log was written.
     all.0.retain(|own| own.extent() != record.extent() || own.cache_uuid != cache);
     Ok(admit_attach(&all, record.extent(), force)?)

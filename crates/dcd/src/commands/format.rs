@@ -263,7 +263,7 @@ fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result
     let log = read_superblock(&mut opened.log).ok();
     let of_disk = |record: &DiskRecord| {
         refuse_lost_record(record, force)?;
-        let mut all = record.load()?;
+        let mut all = record.load_with_others()?;
         log.iter().for_each(|log| all.doubt(log));
         all.0.retain(|own| Some(&own.cache_uuid) != unfinished.as_ref());
         admit_attach(&all, record.extent(), force)?;
@@ -323,7 +323,7 @@ fn refuse_lost_record(record: &DiskRecord, force: bool) -> Result<(), Failure> {
 fn refuse_data_disk(record: &DiskRecord, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     refuse_lost_record(record, force)?;
     let log = choice.log_name().display().to_string();
-    Ok(admit_overwrite(&record.load()?, record.extent(), &log, force)?)
+    Ok(admit_overwrite(&record.load_with_others()?, record.extent(), &log, force)?)
 }
 
 /// True for the log of a cache that was detached, and for a log of these disks that has failed or was left out, if each disk is complete

@@ -68,6 +68,9 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
             }
             judged => refusal = refusal.or(judged),
         }
+        if let Some(lacks) = was_missing(cache.record.as_ref(), &cache.log) {
+            return Err(Failure::Damage(lacks));
+        }
         given_up |= args.list && is_given_up(cache.record.as_ref(), &cache.log);
         nothing_is_lost &= own_attachment(cache.record.as_ref(), &cache.log)
             .is_some_and(|own| own.is_complete() && cache.log.out_of_date(own).is_some());
@@ -139,6 +142,17 @@ fn is_given_up(recorded: Option<&RecordSeen>, seen: &LogSeen) -> bool {
         || own_attachment(recorded, seen).is_some_and(|known| known.state == AttachmentState::Abandoned)
 }
 
+/// Says what a disk lacks that was missing when its log was detached; none if it lacks nothing.
+pub fn was_missing(recorded: Option<&RecordSeen>, seen: &LogSeen) -> Option<String> {
+    let own = own_attachment(recorded, seen).filter(|own| own.may_lose_data());
+    own.filter(|_| matches!(seen, LogSeen::Present { state: LogState::Detached, .. })).map(|own| {
+        format!(
+            "the log was detached while this disk was missing, and {} for it were given up. This disk lacks them",
+            own.held()
+        )
+    })
+}
+
 /// The attachment of the cache whose log was found.
 pub fn own_attachment<'a>(recorded: Option<&'a RecordSeen>, seen: &LogSeen) -> Option<&'a Attachment> {
     let LogSeen::Present { uuid, .. } = seen else { return None };
@@ -202,7 +216,7 @@ fn describe_changed(lbas: &[u64], places: &DiskPlaces<'_>) -> String {
 }
 
 /// Records that the data disk is complete, as no data is dirty. The log of a cache that is out of use makes no record.
-fn note_clean(choice: &CacheChoice, opened: &mut OpenedCache) -> Result<(), Failure> {
+pub fn note_clean(choice: &CacheChoice, opened: &mut OpenedCache) -> Result<(), Failure> {
     let superblock = read_superblock(&mut opened.log)?;
     for (choice, record) in choice.of_disks().iter().zip(&opened.records) {
         let Some(record) = record else { continue };

@@ -158,6 +158,7 @@ impl CacheChoice {
             discarded: false,
             stale_legs: Vec::new(),
             log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
+            elsewhere: false,
         }
     }
 

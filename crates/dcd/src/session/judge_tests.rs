@@ -50,6 +50,7 @@ fn attachment(state: AttachmentState) -> Attachment {
         sectors,
         epoch,
         generation: 0,
+        elsewhere: false,
         state,
         dirty_bytes,
         stale_legs,

@@ -22,7 +22,7 @@ pub fn may_overwrite(
     force: bool,
 ) -> Result<(), Failure> {
     if let Some(record) = record(site, parts, name)? {
-        admit_overwrite(&record.load()?, record.extent(), &format!("\"{name}\""), force)?;
+        admit_overwrite(&record.load_with_others()?, record.extent(), &format!("\"{name}\""), force)?;
     }
     refuse_content(&format!("\"{name}\""), device, force).map(tell)
 }

@@ -421,7 +421,9 @@ const fn is_written_back(status: &LogCacheStatus) -> bool {
 fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Attachment {
     let (is_written_back, epoch) = (is_written_back(status), status.epoch);
     let dirty_bytes = Some(status.dirty_bytes);
-    let generation = if stopped { status.generation } else { attachment.generation };
+    // What a copy of the log has from before that is on the disk.
+    let is_newest = stopped || status.writes == WritesState::Through;
+    let generation = if is_newest { status.generation } else { attachment.generation };
     match attachment.state {
         // A log that failed stays out of use; what could be read of it may be written back by now.
         AttachmentState::Abandoned
@@ -499,6 +501,7 @@ mod tests {
             sectors: 8,
             epoch: 1,
             generation: 0,
+            elsewhere: false,
             state,
             dirty_bytes: Some(0),
             stale_legs: Vec::new(),

@@ -4,10 +4,10 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{MIB, Place, Server, SmallFs, dcd, expect, original};
+use crate::common::{MIB, Place, Server, SmallFs, dcd, expect, original, skip};
 
 /// A cache with dirty data in its log, not served.
 pub fn dirty() -> Place {
@@ -427,6 +427,63 @@ fn rule_11_a_log_from_before_the_last_stop_is_refused_and_nothing_is_lost() {
     let server = place.serve();
     assert_eq!(place.nbd().read(AT, 4096).unwrap(), [2; 4096]);
     expect(&server.stop(), 0, "");
+}
+
+/// A loop device that begins at an offset of a file, for as long as this lives.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &Path, offset: u64) -> Option<Loop> {
+        let made =
+            Command::new("losetup").args(["-f", "--show", "-o", &offset.to_string()]).arg(file).output();
+        let made = made.ok().filter(|made| made.status.success())?;
+        Some(Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn rule_11_a_part_of_a_cached_file_at_another_offset_is_refused() {
+    let place = dirty();
+    let Some(node) = Loop::new(&place.path("data.img"), MIB) else {
+        return skip("rule_11_a_part_of_a_cached_file_at_another_offset: no loop device can be made");
+    };
+    let other = Place::new();
+    let text = fs::read_to_string(other.stack()).unwrap();
+    let stack = |log: &str, data: &str| {
+        let text = text.replace("\"log.img\"", &format!("\"{log}\""));
+        fs::write(other.stack(), text.replace("\"data.img\"", &format!("\"{data}\""))).unwrap();
+    };
+    stack("log.img", &node.0);
+    for force in [&[][..], &["--force"]] {
+        expect(&other.run("format", force), 3, "as a partition of it, its whole disk, or at another offset");
+    }
+    stack(&node.0, "data.img");
+    expect(&other.run("format", &[]), 3, "is the data disk of the cache");
+    fs::write(
+        other.stack(),
+        format!("export = \"d\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.d]\npath = \"{}\"\n", node.0),
+    )
+    .unwrap();
+    expect(&other.run("serve", &[]), 3, "as a partition of it");
+    // The same with the part cached, and the whole file named.
+    drop(node);
+    expect(&place.run("detach", &[]), 0, "");
+    let node = Loop::new(&place.path("data.img"), MIB).unwrap();
+    stack("log.img", &node.0);
+    other.format();
+    drop(node);
+    expect(&place.run("format", &["--force"]), 3, "at another offset of its file");
+    let node = Loop::new(&place.path("data.img"), MIB).unwrap();
+    stack("log.img", &node.0);
+    expect(&other.run("detach", &[]), 0, "");
+    drop(node);
+    expect(&place.run("format", &[]), 0, "");
 }
 
 #[test]

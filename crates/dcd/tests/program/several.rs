@@ -354,6 +354,7 @@ fn a_detach_that_was_cut_off_is_repeated_also_beside_a_free_place() {
     expect(&place.run("remove", &["--disk", "mail"]), 0, "is a plain disk again");
     write(&place, "home", 1);
     server.kill();
+    expect(&place.run("rescue", &[]), 0, "");
     let known = fs::read(place.path("pool.img.dcd")).unwrap();
     expect(&place.run("detach", &[]), 0, "was written back");
     fs::write(place.path("pool.img.dcd"), known).unwrap();

@@ -83,6 +83,24 @@ fn a_log_that_is_thrown_away_under_a_killed_server_takes_nothing() {
 }
 
 #[test]
+fn rule_16_a_copy_of_the_log_from_before_the_change_is_refused() {
+    let place = Place::new();
+    place.format();
+    let server = place.serve();
+    expect(&place.run("writeback", &["pause"]), 0, "");
+    place.nbd().write_fua(MIB, &[1; 4096]).unwrap();
+    fs::copy(place.path("log.img"), place.path("copy")).unwrap();
+    expect(&place.run("set", &["writes=through"]), 0, "");
+    wait_for(&place, "through", "clean");
+    place.nbd().write_fua(MIB, &[2; 4096]).unwrap();
+    server.kill();
+    fs::copy(place.path("copy"), place.path("log.img")).unwrap();
+    let place = place.without_memory();
+    expect(&place.run("serve", &[]), 3, "If it is gone, nothing is lost");
+    assert_eq!(place.bare()[MIB as usize..][..4096], [2; 4096]);
+}
+
+#[test]
 fn the_mode_changes_beside_a_client_and_the_record_before_it() {
     let place = Place::new();
     place.write_stack("writes = \"back\"");

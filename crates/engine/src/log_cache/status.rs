@@ -134,7 +134,7 @@ pub struct LogCacheStatus {
     pub flush_at_risk_bytes: u64,
     pub destage_nanos_per_sector: u64,
     pub epoch: u64,
-    /// Count of the superblocks that the log was given in its life. After a stop, the last one is durable.
+    /// Count of the superblocks that the log was given in its life, of those that are durable.
     #[serde(default)]
     pub generation: u64,
     pub next_seq: u64,
@@ -249,7 +249,7 @@ impl LogCacheStatus {
             flush_at_risk_bytes: at_risk().map(|part| part.sectors * SECTOR_BYTES).sum(),
             destage_nanos_per_sector: per_sector.fold(0.0, f64::max) as u64,
             epoch: log.superblock().epoch,
-            generation: log.superblock().generation,
+            generation: log.superblock().generation - u64::from(log.is_releasing()),
             next_seq: log.next_seq(),
             durable_seq: log.durable_seq(),
             day_written_bytes: view.wear.day_bytes(view.now),

@@ -1,6 +1,6 @@
 //! Identity of files as the kernel has it: the file behind a loop device, and a mark stored in an extended attribute.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -37,6 +37,8 @@ pub fn loop_file(device: &File) -> io::Result<Option<LoopFile>> {
 
 /// The longest mark.
 const MARK_BYTES_MAX: usize = 4096;
+/// The kernel has no longer lists.
+const MARK_NAMES_BYTES_MAX: usize = 64 << 10;
 
 /// Reads an extended attribute of a file; none where the file has none of this name, or its file system has no attributes.
 ///
@@ -57,6 +59,22 @@ pub fn read_mark(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
             error => Err(error),
         },
     }
+}
+
+/// Returns the names of a file's extended attributes; none where the file system has no attributes.
+pub fn mark_names(file: &File) -> io::Result<Vec<CString>> {
+    let mut names = vec![0_u8; MARK_NAMES_BYTES_MAX];
+    // SAFETY: the buffer lives for the call, and the length is the buffer's.
+    let length =
+        unsafe { libc::flistxattr(file.as_raw_fd(), names.as_mut_ptr().cast(), MARK_NAMES_BYTES_MAX) };
+    let Ok(length) = usize::try_from(length) else {
+        return match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
+            error => Err(error),
+        };
+    };
+    let names = names[..length].split_inclusive(|byte| *byte == 0);
+    Ok(names.filter_map(|name| Some(CStr::from_bytes_with_nul(name).ok()?.to_owned())).collect())
 }
 
 /// Sets an extended attribute of a file, and returns when that is on the medium.

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use dcd_engine::{ErrorKind, Geometry, Io, IoError};
 
 pub use holes::MappedRun;
-pub use identity::{LoopFile, loop_file, read_mark, write_mark};
+pub use identity::{LoopFile, loop_file, mark_names, read_mark, write_mark};
 pub use memory::MemoryDevice;
 pub use open::DeviceError;
 pub use overlay::Overlay;

@@ -7,7 +7,7 @@
 //! A copy of the file is another disk, as the mark has the number of its inode. On file systems without such attributes there is only the
 //! record.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -38,6 +38,14 @@ pub struct RecordMark {
     pub recorded: Vec<String>,
     /// UUIDs of the caches whose logs may have data that the file lacks.
     pub caches: Vec<String>,
+}
+
+/// Returns the byte at which the disk with this mark begins; none for another attribute.
+pub fn offset_of(attribute: &CStr) -> Option<u64> {
+    match attribute.to_str().ok()?.strip_prefix(NAME)? {
+        "" => Some(0),
+        offset => offset.strip_prefix('@')?.parse().ok(),
+    }
 }
 
 impl MarkedFile {

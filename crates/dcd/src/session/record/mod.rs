@@ -19,6 +19,7 @@
 
 mod backup_marks;
 pub mod durable;
+mod elsewhere;
 mod identity;
 mod mark;
 mod place;
@@ -35,6 +36,7 @@ use dcd_engine::{Extent, Lba};
 use serde::{Deserialize, Serialize};
 
 pub use backup_marks::MarksFile;
+use elsewhere::attachments_elsewhere;
 pub use identity::numbers as device_numbers;
 pub use place::{names_of, state_dir};
 pub use rules::{
@@ -116,6 +118,9 @@ pub struct Attachment {
     pub stale_legs: Vec<StaleLeg>,
     /// The size of the log: no more data than this can be dirty, but zeroes and discards take no space in it.
     pub log_bytes: u64,
+    /// Read from the record of another offset of the same medium.
+    #[serde(skip)]
+    pub elsewhere: bool,
 }
 
 /// True for the first or only disk, whose record says nothing about that: earlier programs read it.
@@ -176,7 +181,12 @@ pub struct Attachments(pub Vec<Attachment>);
 impl Attachments {
     /// The attachment of exactly this part.
     pub fn of(&self, extent: Extent) -> Option<&Attachment> {
-        self.0.iter().find(|attachment| attachment.extent() == extent)
+        self.0.iter().find(|attachment| attachment.extent() == extent && !attachment.elsewhere)
+    }
+
+    /// An attachment under another offset of the medium that shares sectors with this part.
+    pub fn elsewhere(&self, extent: Extent) -> Option<&Attachment> {
+        self.0.iter().find(|attachment| attachment.elsewhere && attachment.extent().overlaps(extent))
     }
 
     /// An attachment that shares sectors with this part.
@@ -244,6 +254,8 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
 /// The record of the disk at `device`, for one part of it: what a command works with.
 pub struct DiskRecord {
     file: RecordFile,
+    /// None for an array.
+    device: Option<PathBuf>,
     extent: Extent,
     grown_sectors: u64,
     /// The caches that the disk itself names; none for a disk that cannot name any.
@@ -274,7 +286,8 @@ impl DiskRecord {
     pub fn open(device: &Path, extent: Extent) -> Result<DiskRecord, RecordError> {
         let file = RecordFile::of(device)?;
         let told = file.told().map(|caches| caches.iter().filter_map(|uuid| told_as(uuid)).collect());
-        Ok(DiskRecord { file, extent, grown_sectors: 0, told, teller: Teller::Mark })
+        let device = Some(device.to_owned());
+        Ok(DiskRecord { file, device, extent, grown_sectors: 0, told, teller: Teller::Mark })
     }
 
     /// Opens the record of the array with these members. `told`: the caches that they name.
@@ -285,7 +298,14 @@ impl DiskRecord {
         told: Vec<u64>,
     ) -> Result<DiskRecord, RecordError> {
         let file = RecordFile::of_array(uuid, members)?;
-        Ok(DiskRecord { file, extent, grown_sectors: 0, told: Some(told), teller: Teller::Members })
+        Ok(DiskRecord {
+            file,
+            device: None,
+            extent,
+            grown_sectors: 0,
+            told: Some(told),
+            teller: Teller::Members,
+        })
     }
 
     /// Limits the record to the part that a cache is attached to, if the disk has grown since: a cache serves the size that it was made
@@ -322,6 +342,15 @@ impl DiskRecord {
         self.file.load()
     }
 
+    /// Like [`DiskRecord::load`], with the caches of the same medium that were attached under another offset: what admission looks at.
+    pub fn load_with_others(&self) -> Result<Attachments, RecordError> {
+        let mut all = self.load()?;
+        if let Some(device) = &self.device {
+            all.0.extend(attachments_elsewhere(device)?);
+        }
+        Ok(all)
+    }
+
     /// Looks at the disk again, and updates its identity in the record.
     pub fn look_again(&mut self) -> Result<(), RecordError> {
         self.file.look_again()
@@ -344,7 +373,7 @@ impl DiskRecord {
 
     /// Reads everything that decides about a start. `log`: the superblock of the log that was found.
     pub fn seen(&self, log: Option<&LogSuperblock>) -> Result<RecordSeen, RecordError> {
-        let (mut all, extent) = (self.load()?, self.extent);
+        let (mut all, extent) = (self.load_with_others()?, self.extent);
         let uuid = log.map(|log| uuid_text(log.cache_uuid));
         let cache = uuid.as_deref();
         log.iter().for_each(|log| all.doubt(log));

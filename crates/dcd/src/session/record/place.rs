@@ -13,6 +13,7 @@
 //! in the state directory. Members come and go, so every such directory has a copy. For a member on a cache, the cache's data disk
 //! counts.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -46,6 +47,8 @@ pub enum RecordLocation {
 /// A file, or what begins in it at an offset.
 #[derive(Debug)]
 pub struct FileDisk {
+    pub file: PathBuf,
+    pub offset: u64,
     /// Path of the record by the name under which the file was found.
     pub beside: PathBuf,
     pub marked: MarkedFile,
@@ -55,9 +58,9 @@ pub struct FileDisk {
 #[derive(Debug)]
 pub struct BlockDisk {
     pub device: PathBuf,
-    number: u64,
+    pub number: u64,
     pub state_dir: PathBuf,
-    system: System,
+    pub system: System,
     identity: DiskIdentity,
     /// Path of a loop device's file, where that path leads to another file here, or to none.
     pub hidden_file: Option<PathBuf>,
@@ -115,8 +118,9 @@ fn of_export(uri: &Uri) -> String {
 }
 
 impl FileDisk {
-    fn new(file: PathBuf, offset: u64) -> FileDisk {
-        FileDisk { beside: beside(&file, offset), marked: MarkedFile::new(file, offset) }
+    pub fn new(file: PathBuf, offset: u64) -> FileDisk {
+        let marked = MarkedFile::new(file.clone(), offset);
+        FileDisk { beside: beside(&file, offset), marked, file, offset }
     }
 }
 
@@ -217,6 +221,15 @@ fn beside(file: &Path, offset: u64) -> PathBuf {
     }
     name.push(SUFFIX);
     file.with_file_name(name)
+}
+
+/// The byte of a file at which the disk begins whose record has this name beside the file; none for another name.
+pub fn offset_beside(file: &Path, name: &OsStr) -> Option<u64> {
+    let rest = name.as_encoded_bytes().strip_prefix(file.file_name()?.as_encoded_bytes())?;
+    match std::str::from_utf8(rest).ok()?.strip_suffix(SUFFIX)? {
+        "" => Some(0),
+        offset => offset.strip_prefix('@')?.parse().ok(),
+    }
 }
 
 /// The paths of all copies of an array's record, of which these are members.

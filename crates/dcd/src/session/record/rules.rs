@@ -109,6 +109,7 @@ pub fn admit_start(
     seen: &LogSeen,
 ) -> Result<StartGrounds, Refusal> {
     let log = log.display();
+    admit_offset(all, extent)?;
     let attachment = match (all.of(extent), all.overlapping(extent)) {
         (Some(attachment), _) => Some(attachment),
         (None, Some(other)) => return Err(overlap(other, extent)),
@@ -237,6 +238,20 @@ fn older(attachment: &Attachment, log: &str, torn: bool) -> Refusal {
          then \"dcd rescue --over-newer-data\" writes that back, perhaps over newer data, and \"dcd serve --without-cache --force\" serves the \
          disk without it",
     )
+}
+
+/// Refuses a part of a medium that has a cache under another offset.
+fn admit_offset(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
+    let Some(other) = all.elsewhere(extent) else { return Ok(()) };
+    Err(Refusal::new(
+        format!(
+            "the cache {} is attached to {} of this disk, as a partition of it, its whole disk, or at another offset of its file; its log is {}",
+            other.cache_uuid,
+            other.extent(),
+            other.log.display()
+        ),
+        "use the device that has that cache, or take the cache off there first (\"dcd detach\"). Nothing was changed",
+    ))
 }
 
 fn overlap(other: &Attachment, extent: Extent) -> Refusal {
@@ -392,6 +407,7 @@ fn out_of_use(why: &str, log: &str, uuid: &str) -> Refusal {
 
 /// Decides if `extent` of a disk with these attachments may be served by a stack that has no cache for it.
 pub fn admit_plain(all: &Attachments, extent: Extent) -> Result<(), Refusal> {
+    admit_offset(all, extent)?;
     match all.overlapping(extent) {
         Some(attachment) if attachment.state != AttachmentState::Abandoned => Err(Refusal::new(
             format!(
@@ -426,6 +442,7 @@ pub fn admit_overwrite(all: &Attachments, extent: Extent, device: &str, force: b
 
 /// Decides if a new cache may be attached to `extent` of a disk with these attachments.
 pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<(), Refusal> {
+    admit_offset(all, extent)?;
     match all.overlapping(extent) {
         Some(attachment) if attachment.state != AttachmentState::Abandoned || attachment.may_lose_data() => {
             if force {

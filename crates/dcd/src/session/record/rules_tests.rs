@@ -18,6 +18,7 @@ pub fn attachment(state: AttachmentState, extent: Extent) -> Attachment {
         sectors: extent.sectors,
         epoch: 7,
         generation: 0,
+        elsewhere: false,
         state,
         dirty_bytes: None,
         stale_legs: Vec::new(),

@@ -138,7 +138,7 @@ impl RecordFile {
     }
 
     /// Finds the record of a file: beside it, or where its mark says if the file has another name than before.
-    fn of_file(FileDisk { beside, marked }: FileDisk) -> Result<RecordFile, RecordError> {
+    pub fn of_file(FileDisk { beside, marked, .. }: FileDisk) -> Result<RecordFile, RecordError> {
         let mark = marked.read();
         let recorded = read(&beside).ok().flatten().and_then(|found| found.disk);
         // A file that was moved or restored is not blank, and the log recognises its content.
@@ -282,7 +282,7 @@ impl RecordFile {
         gone.iter().for_each(|cache| forget_memory(cache));
         if attachments.0.is_empty() {
             let is_marked = self.mark(attachments);
-            if let (Err(error), false) = (&retired, is_marked || self.is_array) {
+            if let (Err(error), false) = (retired, is_marked || self.is_array) {
                 eprintln!(
                     "dcd: {}: retired-caches cannot be written ({error}), so dcd cannot refuse the log of the cache {}. Never use that log again",
                     self.state_dir.display(),
@@ -292,6 +292,8 @@ impl RecordFile {
             let removed = |path: &PathBuf| remove(path).map_err(|source| io(path, "removing", source));
             return self.paths().iter().try_for_each(removed).inspect(|()| announce());
         }
+        // Else the log of a cache that was discarded would look like one of a disk that was moved here.
+        retired.map_err(|source| io(&self.state_dir, "writing retired-caches for", source))?;
         let is_new = !self.paths().iter().any(|path| path.exists());
         let generation = match self.is_array {
             true => Some(self.newest()?.and_then(|newest| newest.generation).unwrap_or(0) + 1),
@@ -674,6 +676,17 @@ mod tests {
         assert!(file.is_retired("right").unwrap() && !file.is_retired("other").unwrap());
         file.store(&Attachments::default()).unwrap();
         assert!(file.is_retired("other").unwrap());
+    }
+
+    #[test]
+    fn a_record_is_not_replaced_where_its_cache_cannot_be_retired() {
+        let (dir, mut file, all) = stored();
+        file.state_dir = dir.path().join("full");
+        fs::write(&file.state_dir, "no directory").unwrap();
+        let mut other = all.clone();
+        other.0[0].cache_uuid = "other".to_owned();
+        assert!(matches!(file.store(&other), Err(RecordError::Io { .. })));
+        assert_eq!(file.load().unwrap(), all);
     }
 
     #[test]

@@ -43,14 +43,15 @@ pub fn attachments_of(device: &Path, links: &[PathBuf]) -> Result<Option<Attachm
     Ok(Some(all))
 }
 
-struct Partition {
-    disk: PathBuf,
-    number: u64,
-    extent: Extent,
+/// A partition: its disk with the number of that, and its place there.
+pub struct Partition {
+    pub disk: PathBuf,
+    pub number: u64,
+    pub extent: Extent,
 }
 
 impl Partition {
-    fn of(system: &System, number: u64) -> Option<Partition> {
+    pub fn of(system: &System, number: u64) -> Option<Partition> {
         let folder = fs::canonicalize(system.sysfs.join(number_text(number))).ok()?;
         let text = |path: &Path| fs::read_to_string(path).ok();
         let value = |name: &str| text(&folder.join(name))?.trim().parse::<u64>().ok();

@@ -91,6 +91,7 @@ fn bench() -> Bench {
         sectors: 8,
         epoch: 1,
         generation: 0,
+        elsewhere: false,
         state: AttachmentState::Clean,
         dirty_bytes: Some(0),
         stale_legs: Vec::new(),

@@ -201,6 +201,7 @@ mod tests {
             sectors: 8,
             epoch: 1,
             generation: 0,
+            elsewhere: false,
             state: AttachmentState::Dirty,
             dirty_bytes: None,
             log_bytes: 1 << 20,
