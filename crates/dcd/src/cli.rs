@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use dcd_engine::Nanos;
-use dcd_stack::{Change, field_names};
+use dcd_stack::{Change, HumanBytes, field_names};
 
 use crate::control;
 use crate::failure::EXIT_CODES;
@@ -18,7 +18,7 @@ Examples:
   dcd list
   dcd remove srv
 
-With dcd-lab installed: dcd tune, dcd trace, dcd simulate, dcd study";
+With dcd-lab installed: dcd tune, dcd trace, dcd simulate, dcd experiment, dcd drive, dcd study";
 
 /// Version of the programs, with the commit where that was known to the build.
 pub const VERSION: &str = env!("DCD_VERSION");
@@ -78,7 +78,9 @@ pub enum Command {
 Examples:
   dcd create srv --data /dev/disk/by-id/ata-SLOW --log /dev/disk/by-id/nvme-FAST-part3
   dcd create srv --data /dev/disk/by-id/ata-EMPTY --same-disk 256MiB
-      a disk without data: its log is at its end")]
+      a disk without data: its log is at its end
+  dcd create srv --data /dev/sdb --log /dev/nvme0n1p3 --log /dev/nvme1n1p3
+      each of the two has a copy of the log")]
 #[command(group = ArgGroup::new("place").required(true))]
 pub struct Create {
     /// Name of the stack, and of its device /dev/dcd/NAME: letters, digits, "_" and "."
@@ -87,14 +89,14 @@ pub struct Create {
     /// Data disk, not mounted: a block device or a file
     #[arg(long, value_name = "PATH")]
     pub data: PathBuf,
-    /// Log, which is overwritten: a block device or a file. Or a stack, NAME or file, whose log gets one more data disk
+    /// Log, which is overwritten: a block device or a file; given twice, each has a copy. Or a stack, NAME or file, whose log gets one more data disk
     #[arg(long, value_name = "PATH", group = "place")]
-    pub log: Option<PathBuf>,
+    pub log: Vec<PathBuf>,
     /// Create the log as a file of this size (bytes, or with KiB, MiB, GiB; default: the file exists)
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "log")]
+    #[arg(long, value_name = "SIZE", value_parser = log_size, requires = "log")]
     pub log_size: Option<u64>,
     /// Put a log of this size at the end of the data disk, which must be without data
-    #[arg(long, value_name = "SIZE", value_parser = size, group = "place")]
+    #[arg(long, value_name = "SIZE", value_parser = log_size, group = "place")]
     pub same_disk: Option<u64>,
     /// Overwrite what is on the log's device, and discard the cache that the data disk has
     #[arg(long)]
@@ -143,11 +145,11 @@ pub struct Format {
     /// Log-cache layer to format (default: the only one)
     #[arg(long, value_name = "LAYER", requires = "file")]
     pub layer: Option<String>,
-    /// Log: a block device or a file
+    /// Log: a block device or a file; given twice, each has a copy of the log
     #[arg(long, value_name = "PATH", requires = "data")]
-    pub log: Option<PathBuf>,
+    pub log: Vec<PathBuf>,
     /// Create the log as a file of this size (bytes, or with KiB, MiB, GiB; default: the file exists)
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "log")]
+    #[arg(long, value_name = "SIZE", value_parser = log_size, requires = "log")]
     pub log_size: Option<u64>,
     /// Data disk: a block device or a file
     #[arg(long, value_name = "PATH", requires = "log")]
@@ -238,25 +240,30 @@ fn fence(command: &str) -> Result<String, String> {
     }
 }
 
-/// Make a block device of a served stack, and print its name
+/// Make a block device of each disk of a served stack, and print its name
 ///
 /// Prints the block device, making one if needed: the server's ublk device, if it has one; else a device of the kernel's NBD client;
-/// without that a loop device over the image that fuse shows. A stack that is attached keeps its device. With nbd-recovery = true in
-/// [serve], an NBD device outlives its server: requests wait for the next "dcd serve" of the stack, which answers them.
+/// without that a loop device over the image that fuse shows. Several disks have a line each, in their order. A disk that is attached
+/// keeps its device. With nbd-recovery = true in [serve], an NBD device outlives its server: requests wait for the next "dcd serve" of
+/// the stack, which answers them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dcd attach disk.toml
   mount $(dcd attach disk.toml) /srv
-  umount /srv && dcd attach --release disk.toml")]
+  umount /srv && dcd attach --release disk.toml
+  mount $(dcd attach pool.toml --disk mail) /mail")]
 pub struct Attach {
     /// Stack: NAME or file
     #[arg(value_name = "STACK", value_parser = stack())]
     pub file: PathBuf,
+    /// Only this data disk of a log with several (default: all)
+    #[arg(long, value_name = "NAME")]
+    pub disk: Option<String>,
     /// Print the commands of other programs that make such a device, and do nothing
     #[arg(long, conflicts_with = "release")]
     pub print: bool,
-    /// Remove the device that this command has made; refused while it is in use
+    /// Remove the devices that this command has made; refused while one is in use
     #[arg(long)]
     pub release: bool,
     /// Release it although it is in use: its requests fail, and a file system on it loses what it has not written
@@ -284,7 +291,10 @@ pub struct Stop {
     pub force: bool,
 }
 
-/// List the stacks of /etc/dcd, served or not, with their dirty data
+/// List the stacks of /etc/dcd, served or not, with their dirty data and their devices
+///
+/// A stack file elsewhere is not listed: "dcd status FILE" shows it, and "dcd status" all that are served. Dirty data of a stopped stack is
+/// that at its stop, with discards and zeroes; a server that was killed leaves "?".
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -835,6 +845,22 @@ fn changes() -> Offered {
 
 pub fn size(text: &str) -> Result<u64, String> {
     dcd_stack::parse_size(text).map_err(|e| e.to_string())
+}
+
+/// Minimum size of a log that may be meant: its superblocks alone take this.
+const LOG_BYTES_MIN: u64 = 1 << 20;
+
+/// Parses the size of a log. A small number is one whose unit was left out.
+fn log_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes >= LOG_BYTES_MIN => Ok(bytes),
+        _ if text.trim().bytes().all(|byte| byte.is_ascii_digit()) => Err(format!(
+            "a number without a unit is in bytes, and {} bytes are too few for a log: write {}MiB, for example",
+            text.trim(),
+            text.trim()
+        )),
+        bytes => Err(format!("{} are too few for a log: it has 64MiB or more", HumanBytes(bytes))),
+    }
 }
 
 pub fn time(text: &str) -> Result<Nanos, String> {

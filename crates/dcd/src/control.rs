@@ -118,7 +118,7 @@ pub fn not_served(file: &StackFile, what: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let path = file.path.display();
-    Err(Failure::Failed(format!("{path}: it is served: stop its server, {what}, and serve it again")))
+    Err(Failure::Busy(format!("{path}: it is served: stop its server, {what}, and serve it again")))
 }
 
 /// Connects to a control socket.

@@ -7,11 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use dcd_cli::Failure;
+use dcd_cli::{Failure, LABORATORY};
 
 const PROGRAM: &str = "dcd-lab";
-/// "study" was called "lab" before; both names work.
-const COMMANDS: [&str; 7] = ["tune", "trace", "simulate", "drive", "study", "lab", "demo"];
 
 /// The arguments, where they are for the laboratory's program.
 pub fn command() -> Option<Vec<OsString>> {
@@ -19,7 +17,7 @@ pub fn command() -> Option<Vec<OsString>> {
     let first = arguments.iter().find(|argument| *argument != "help")?.to_str()?;
     let models = first == "calibrate"
         && arguments.iter().any(|argument| argument.to_str().is_some_and(|a| a.starts_with("--drive")));
-    (COMMANDS.contains(&first) || models).then_some(arguments)
+    (LABORATORY.contains(&first) || models).then_some(arguments)
 }
 
 /// Returns the arguments without "help" before an unknown command: the parser has tips for that alone.

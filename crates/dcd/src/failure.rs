@@ -15,7 +15,8 @@ Exit codes:
   0  done
   1  failed: the message says what, and what to do
   2  wrong usage
-  3  refused, because data would be at risk: the message says which, and what to do
+  3  refused, because data would be at risk or a device is in use: the message says which, and what to
+     do. Only dcd serve has 1 for a device in use, as it may be tried again
   4  damage found, or acknowledged data is lost
   5  nothing is lost, but a cache or array is degraded, or dirty data cannot be written back
   6  the kernel or the container denies io_uring: the message says why";
@@ -49,8 +50,8 @@ pub enum Failure {
 impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Failure::Failed(_) | Failure::Busy(_) => FAILED,
-            Failure::Refused(_) => REFUSED,
+            Failure::Failed(_) => FAILED,
+            Failure::Refused(_) | Failure::Busy(_) => REFUSED,
             Failure::Damage(_) => DAMAGE,
             Failure::Degraded(_) => DEGRADED,
             Failure::NoRing(_) => NO_RING,
@@ -100,6 +101,14 @@ impl Failure {
         match tried {
             Err(failure @ Failure::Busy(_)) => Err(failure),
             tried => Ok(tried.ok()),
+        }
+    }
+
+    /// Turns a device that is in use into a plain failure: a server that is ending, or a command, may soon be done with it.
+    pub fn to_try_again(self) -> Failure {
+        match self {
+            Failure::Busy(why) => Failure::Failed(why),
+            failure => failure,
         }
     }
 

@@ -45,6 +45,7 @@ const _: () = assert!(
 );
 
 mod advice;
+mod block_devices;
 pub mod cli;
 mod cli_array;
 mod cli_log;
@@ -67,6 +68,10 @@ pub use failure::{EXIT_CODES, Failure};
 pub use session::record::device_numbers;
 
 use std::process::ExitCode;
+
+/// Commands that `dcd` passes on to `dcd-lab`. "study" was called "lab" before; both names work.
+pub const LABORATORY: [&str; 8] =
+    ["tune", "trace", "simulate", "experiment", "drive", "study", "lab", "demo"];
 
 /// Ends a program: flushes its output, reports a failure, and returns the exit code.
 pub fn end<E>(done: Result<(), E>, exit_code: impl Fn(&E) -> ExitCode) -> ExitCode

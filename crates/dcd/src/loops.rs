@@ -86,9 +86,10 @@ impl StackLoops {
         Ok(StackLoops { file, noted: NotedLoops { loops, stack } })
     }
 
-    /// Devices that were made for this stack and still exist.
-    pub fn names(&self) -> Vec<String> {
-        self.noted.loops.iter().filter(|made| made.is_there()).map(|made| made.name.clone()).collect()
+    /// Devices that were made for this stack, over an image that is meant, and still exist.
+    pub fn names(&self, is_meant: impl Fn(&Path) -> bool) -> Vec<String> {
+        let meant = self.noted.loops.iter().filter(|made| is_meant(&made.image) && made.is_there());
+        meant.map(|made| made.name.clone()).collect()
     }
 
     /// Devices whose servers have ended.
@@ -150,6 +151,25 @@ pub fn all_stale() -> Vec<(PathBuf, String)> {
     noted.flat_map(|noted| stale(&noted).into_iter().map(move |name| (noted.stack.clone(), name))).collect()
 }
 
+/// Loop devices over images of servers that have ended, which other programs have made: no stack has noted them.
+pub fn stale_by_hand() -> Vec<String> {
+    let noted: Vec<String> = all_stale().into_iter().map(|(_, name)| name).collect();
+    let names = fs::read_dir(DISKS).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| !noted.contains(name) && is_over_dead_image(name)).collect()
+}
+
+/// True for a loop device over an image at the root of a file system that is mounted nowhere and does not answer.
+fn is_over_dead_image(name: &str) -> bool {
+    let path = Path::new(DISKS).join(name).join("loop/backing_file");
+    let root = Path::new("/").join(IMAGE_NAME);
+    let is_at_root =
+        fs::read_to_string(path).is_ok_and(|file| Path::new(file.trim_end_matches('\n')) == root);
+    let told = || File::open(Path::new("/dev").join(name)).and_then(|node| dcd_io::loop_file(&node));
+    let shown = || fs::metadata(&root).map(|found| (found.dev(), found.ino())).ok();
+    is_at_root && !told().is_ok_and(|file| file.map(|file| (file.device, file.inode)) == shown())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +185,7 @@ mod tests {
         lock().add("loop-of-nobody", &image).unwrap();
         let again = lock();
         assert_eq!(again.noted.loops.len(), 1);
-        assert!(again.names().is_empty() && again.stale().is_empty());
+        assert!(again.names(|_| true).is_empty() && again.stale().is_empty());
         drop(again);
         lock().remove("loop-of-nobody").unwrap();
         assert!(lock().noted.loops.is_empty());

@@ -39,12 +39,8 @@ pub fn name_of(file: &StackFile, stack: &str, disk: &str) -> String {
     }
 }
 
-/// Owner of the kernel's devices through which a stack is served. `caches`: the UUIDs of its caches, as far as they are known.
-pub fn owner(file: &StackFile, caches: &[String]) -> Owner {
-    owner_of(file, file.served_disks()[0], caches)
-}
-
-/// Owner of the kernel's devices of one of the disks that are served. The first has the owner of a single disk.
+/// Owner of the kernel's devices of one of the disks that are served. The first has the owner of a single disk. `caches`: the UUIDs of its
+/// caches, as far as they are known.
 pub fn owner_of(file: &StackFile, disk: &str, caches: &[String]) -> Owner {
     let disk = if file.served_disks()[0] == disk { &file.export } else { disk };
     let data = file.data_path(disk);
@@ -61,9 +57,19 @@ pub fn owner_of(file: &StackFile, disk: &str, caches: &[String]) -> Owner {
     Owner::new(&file.path, disk, &keys)
 }
 
-/// Identifier of its server that such a device keeps.
-pub fn backend(file: &StackFile, owner: &Owner) -> Backend {
-    Backend::new(owner, file.serve.nbd_recovery)
+/// Identifier of its server that the device of a disk keeps. `caches`: as for [`owner_of`].
+pub fn backend(file: &StackFile, (disk, name): (usize, &str), caches: &[String]) -> Backend {
+    Backend::new(&owner_of(file, name, caches), after_first(disk, name), file.serve.nbd_recovery)
+}
+
+/// Name of a disk in the identifier of its server; none for the first.
+pub fn after_first(disk: usize, name: &str) -> Option<&str> {
+    (disk > 0).then_some(name)
+}
+
+/// Name of the NBD export of a disk.
+pub fn export_name<'a>(file: &'a StackFile, (disk, name): (usize, &'a str)) -> &'a str {
+    after_first(disk, name).unwrap_or(&file.serve.nbd_name)
 }
 
 /// Returns the address to which the kernel is connected. A unix socket costs less, and holds no data after its server has ended.
@@ -98,12 +104,38 @@ pub fn dial(address: &Address, name: &str, goes_on: bool) -> io::Result<(OwnedFd
     }
 }
 
-/// Connects devices that waited for a server to this one, once it answers. `bytes`: the size of the export.
-pub fn go_on(file: &StackFile, owner: &Owner, bytes: u64) {
-    let goes_on = |device: &NbdDevice| {
-        file.serve.nbd_recovery && device.backend.recovery && device.backend.is_of(owner)
-    };
-    let (mut waiting, left): (Vec<_>, Vec<_>) = devices_of(&file.path).into_iter().partition(goes_on);
+/// A device that waited for its server.
+struct Waiting {
+    device: NbdDevice,
+    /// Name of its export.
+    export: String,
+    /// Size of the export.
+    bytes: u64,
+}
+
+/// Connects devices that waited for a server to this one, once it answers. `served`: the disks, with the size of each in bytes.
+pub fn go_on(file: &StackFile, caches: &[String], served: &[(usize, &str, u64)]) {
+    let mut left = devices_of(&file.path);
+    let mut waiting = Vec::new();
+    for (disk, name, bytes) in served {
+        let owner = owner_of(file, name, caches);
+        let goes_on = |device: &NbdDevice| {
+            file.serve.nbd_recovery && device.backend.recovery && device.backend.is_of(&owner)
+        };
+        let (own, others) = left.into_iter().partition::<Vec<_>, _>(goes_on);
+        let export = export_name(file, (*disk, name));
+        waiting.extend(own.into_iter().map(|device| Waiting {
+            device,
+            export: export.to_owned(),
+            bytes: *bytes,
+        }));
+        left = others;
+    }
+    // The device of a disk that is missing now waits for a later server.
+    let is_missing = |(disk, _): &(usize, &str)| !served.iter().any(|(own, ..)| own == disk);
+    let missing: Vec<Option<&str>> =
+        file.disks().into_iter().filter(is_missing).map(|(disk, name)| after_first(disk, name)).collect();
+    left.retain(|device| !missing.iter().any(|disk| device.backend.is_of_disk(*disk)));
     for device in left {
         eprintln!(
             "dcd: {} is left from an earlier server with other settings or without nbd-recovery: it gets no connection from this server. Start the \
@@ -113,23 +145,26 @@ pub fn go_on(file: &StackFile, owner: &Owner, bytes: u64) {
         );
     }
     let Some(address) = address(&file.serve).cloned().filter(|_| !waiting.is_empty()) else { return };
-    let (name, stack) = (file.serve.nbd_name.clone(), file.path.display().to_string());
+    let stack = file.path.display().to_string();
     // The thread of the server has to answer the handshake, so another thread makes it.
     let spawned = thread::Builder::new().name("dcd-nbd".to_owned()).spawn(move || {
         for pause in PAUSES {
             thread::sleep(pause);
-            waiting.retain(|device| match give(device, &address, &name) {
+            waiting.retain(|waits| match give(waits, &address) {
                 Ok(()) => true,
                 Err(why) => {
-                    eprintln!("dcd: {} waits, and cannot be connected to this server: {why}", device.node());
+                    eprintln!(
+                        "dcd: {} waits, and cannot be connected to this server: {why}",
+                        waits.device.node()
+                    );
                     false
                 }
             });
         }
-        for device in waiting.iter().filter(|device| device.bytes().is_ok_and(|has| has < bytes)) {
+        for waits in waiting.iter().filter(|waits| waits.device.bytes().is_ok_and(|has| has < waits.bytes)) {
             eprintln!(
                 "dcd: {} still has its old size: \"dcd attach {stack}\" gives it the new one",
-                device.node()
+                waits.device.node()
             );
         }
     });
@@ -138,8 +173,9 @@ pub fn go_on(file: &StackFile, owner: &Owner, bytes: u64) {
     }
 }
 
-fn give(device: &NbdDevice, address: &Address, name: &str) -> Result<(), String> {
-    let (socket, offer) = dial(address, name, true).map_err(|error| format!("{address}: {error}"))?;
-    let given = NbdKernel::open().and_then(|kernel| kernel.reconnect(device, &socket, &offer));
+fn give(waits: &Waiting, address: &Address) -> Result<(), String> {
+    let (socket, offer) =
+        dial(address, &waits.export, true).map_err(|error| format!("{address}: {error}"))?;
+    let given = NbdKernel::open().and_then(|kernel| kernel.reconnect(&waits.device, &socket, &offer));
     given.map_err(|error| error.to_string())
 }

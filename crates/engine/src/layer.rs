@@ -264,7 +264,7 @@ pub struct Request {
 /// The place of a device in an array, as the stack file lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seat {
-    /// At this place among the spares.
+    /// At this place among the spares. For a mirror: its number of legs with this one.
     Spare(usize),
     /// In the place of the member of this role.
     Member(usize),

@@ -3,6 +3,9 @@
 //!
 //! A request is counted once, in the newest of a few slots of ten seconds. A slot that is older than a minute is added to the
 //! total of all older ones.
+//!
+//! The clock is read once for a batch of requests. A request that is answered in its own batch has taken the time until the next reading,
+//! which follows immediately: the meter asks to be woken then.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -112,6 +115,8 @@ pub struct Meter {
     seen: SeenGeometry,
     disks: usize,
     passing: BTreeMap<RequestId, Passing>,
+    /// Requests that were answered while the clock stood still: their kinds and arrivals.
+    at_once: Vec<(MeteredKind, Nanos)>,
     /// Requests that completed before the oldest slot.
     older: Kinds,
     /// The newest last.
@@ -128,6 +133,7 @@ impl Default for Meter {
             seen: SeenGeometry::default(),
             disks: 1,
             passing: BTreeMap::new(),
+            at_once: Vec::new(),
             older: Kinds::default(),
             slots: (0..SLOTS).map(|_| Kinds::default()).collect(),
             slot_ends: SLOT,
@@ -143,17 +149,24 @@ impl Meter {
     }
 
     fn end(&mut self, now: Nanos, id: RequestId, result: &IoResult) {
-        let passing = self.passing.remove(&id).expect("what ends has begun");
+        let Passing { kind, arrived, bytes } = self.passing.remove(&id).expect("what ends has begun");
+        let counts = self.newest(now, kind);
+        match result.status {
+            Ok(()) => counts.bytes += bytes,
+            Err(_) => counts.errors += 1,
+        }
+        match now == arrived {
+            true => self.at_once.push((kind, arrived)),
+            false => counts.times.saturating_record(now.since(arrived).0),
+        }
+    }
+
+    /// The counts of the slot that `now` is in.
+    fn newest(&mut self, now: Nanos, kind: MeteredKind) -> &mut MeterCounts {
         if now >= self.slot_ends {
             self.turn(now);
         }
-        let slot = self.slots.back_mut().expect("there are always slots");
-        let counts = &mut slot[passing.kind as usize];
-        counts.times.saturating_record(now.since(passing.arrived).0);
-        match result.status {
-            Ok(()) => counts.bytes += passing.bytes,
-            Err(_) => counts.errors += 1,
-        }
+        &mut self.slots.back_mut().expect("there are always slots")[kind as usize]
     }
 
     /// Number of slots that have ended by now, including the newest.
@@ -207,7 +220,20 @@ impl Filter for Meter {
 
     fn reset_statistics(&mut self, now: Nanos) {
         self.slots.iter_mut().flatten().chain(&mut self.older).for_each(MeterCounts::clear);
+        self.at_once.clear();
         self.since = now;
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.at_once.first().map(|(_, arrived)| *arrived)
+    }
+
+    fn wake(&mut self, now: Nanos) {
+        let mut at_once = std::mem::take(&mut self.at_once);
+        for (kind, arrived) in at_once.drain(..) {
+            self.newest(now, kind).times.saturating_record(now.since(arrived).0);
+        }
+        self.at_once = at_once;
     }
 
     fn report(&self, now: Nanos) -> Box<dyn AnyStatus> {
@@ -308,8 +334,12 @@ mod tests {
         assert!((times.mean_ms - 3.0).abs() < 0.03, "{times:?}");
         assert!(times.p50_ms <= times.p99_ms && times.p99_ms <= times.max_ms, "{times:?}");
         meter.handle(Event::Control(Control::ResetStatistics), &mut Cx::default());
+        // The clock of its batch has not moved: it counts once the clock is read again, and that is asked for.
         pass(&mut meter, 9, 30, 30, Ok(()));
-        assert_eq!((read(&meter).p50_ms, read(&meter).max_ms), (0.0, 0.0));
+        assert_eq!((read(&meter).count, meter.next_deadline()), (0, Some(Nanos::from_millis(30))));
+        meter.handle(Event::Wake, Cx::default().at(Nanos(30_020_000)));
+        assert_eq!((read(&meter).count, read(&meter).bytes, meter.next_deadline()), (1, 4096, None));
+        assert!((read(&meter).max_ms - 0.02).abs() < 0.001, "{:?}", read(&meter));
         meter.handle(Event::Control(Control::ResetStatistics), &mut Cx::default());
         assert_eq!(read(&meter).count, 0);
     }

@@ -107,6 +107,12 @@ impl StackFile {
         if names.len() > 1 { names } else { vec![&self.export] }
     }
 
+    /// The disks that clients get, by their numbers: no free places.
+    pub fn disks(&self) -> Vec<(usize, &str)> {
+        let all = self.served_disks().into_iter().enumerate();
+        all.filter(|(_, name)| !self.is_free_place(name)).collect()
+    }
+
     /// Leaves a data disk out of a start, and all others on its device: something that fails every command takes the place of the device.
     pub fn leave_out_disk(&mut self, disk: &str) {
         let Some(device) = self.bottom_device(disk).map(|device| device.name.clone()) else { return };

@@ -187,6 +187,8 @@ pub enum DemoPart {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -203,5 +205,21 @@ mod tests {
     #[test]
     fn every_command_has_examples() {
         has_examples(&Cli::command_line());
+    }
+
+    #[test]
+    fn dcd_knows_each_command_of_the_laboratory_and_its_help_names_those_that_are_shown() {
+        let of_dcd = dcd_cli::cli::Cli::command();
+        let shared: BTreeSet<&str> = of_dcd.get_subcommands().map(clap::Command::get_name).collect();
+        let all = Cli::command();
+        let own: Vec<&clap::Command> =
+            all.get_subcommands().filter(|command| !shared.contains(command.get_name())).collect();
+        let names =
+            own.iter().flat_map(|command| [command.get_name()].into_iter().chain(command.get_all_aliases()));
+        assert_eq!(names.collect::<BTreeSet<_>>(), BTreeSet::from(dcd_cli::LABORATORY));
+        let help = of_dcd.get_after_help().unwrap().to_string();
+        for shown in own.iter().filter(|command| !command.is_hide_set()) {
+            assert!(help.contains(&format!("dcd {}", shown.get_name())), "{}", shown.get_name());
+        }
     }
 }

@@ -35,10 +35,11 @@ pub fn run(args: &Check) -> Result<(), Failure> {
     if report.is_ok() {
         return Ok(());
     }
-    Err(Failure::Damage(format!(
-        "{} problems found; \"dcd rescue --list\" says what can be saved",
-        report.problems.len()
-    )))
+    let found = match report.problems.len() {
+        1 => "1 problem".to_owned(),
+        many => format!("{many} problems"),
+    };
+    Err(Failure::Damage(format!("{found} found; \"dcd rescue --list\" says what can be saved")))
 }
 
 /// Returns the refusal of a start, if any. Even an intact log is refused if the data disk's record names another. Without a log, there is

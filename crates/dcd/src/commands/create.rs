@@ -18,7 +18,7 @@ use dcd_engine::log_cache::format::LogState;
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
 use dcd_serve::nbd::kernel::NbdKernel;
 use dcd_serve::ublk;
-use dcd_stack::{DeviceSource, HumanBytes, Inputs, StackFile, toml_text};
+use dcd_stack::{HumanBytes, Inputs, StackFile, toml_text};
 
 use crate::cli::{Create, Format};
 use crate::commands::{attach, disks, format};
@@ -30,6 +30,7 @@ use crate::session::devices::Purpose;
 use crate::session::judge::CacheSeen;
 use crate::session::probe::probe;
 use crate::session::record::{LogSeen, admit_overwrite, stack_with_log, state_dir};
+use crate::session::serving::status::ServerStatus;
 use crate::session::site::Site;
 use crate::session::survey::{inspect, record, start, target};
 
@@ -42,7 +43,7 @@ const ALIGN: u64 = 1 << 20;
 pub fn run(args: &Create) -> Result<(), Failure> {
     create(args).map_err(|failure| match failure {
         Failure::Busy(why) => Failure::refused(
-            why,
+            why.split(". Stop its user first").next().unwrap_or_default(),
             "unmount it, or stop what uses it, and repeat this command. Nothing was changed",
         ),
         failure => failure,
@@ -50,14 +51,20 @@ pub fn run(args: &Create) -> Result<(), Failure> {
 }
 
 fn create(args: &Create) -> Result<(), Failure> {
-    if let Some(stack) = args.log.as_deref().and_then(named_stack) {
+    let stack = args.log.iter().find_map(|log| named_stack(log));
+    if let Some(stack) = &stack
+        && args.log.len() > 1
+    {
+        return Err(Failure::Failed(format!(
+            "--log {}: a stack is named alone: its log has the new disk, too. Nothing was changed",
+            stack.display()
+        )));
+    }
+    if let Some(stack) = stack {
         println!("{}", disks::add(&stack, &args.name, &args.data, args.force)?);
-        let file = StackFile::load(&stack)?;
-        if let Some(name) = control::stack_name(&stack).filter(|_| file.serve.ublk.is_some()) {
-            tell_of_fstab(&Path::new("/dev/dcd").join(name_of(&file, &name, &args.name)));
-        }
+        let attached = attach_added(&StackFile::load(&stack)?, &args.name);
         tell_of_data(&args.data, &format!("{} --disk {}", stack.display(), args.name));
-        return Ok(());
+        return attached;
     }
     let path = stacks_dir().join(format!("{}.toml", args.name));
     let was_made = path.exists();
@@ -67,7 +74,7 @@ fn create(args: &Create) -> Result<(), Failure> {
         make(args, &path)?;
     }
     let file = StackFile::load(&path)?;
-    match serve(args, &file).and_then(|boot| Ok((device(args, &file)?, boot))) {
+    match serve(args, &file).and_then(|boot| Ok((device(&file, Some(&args.name), None)?, boot))) {
         Ok((node, boot)) => tell(args, &node, boot),
         Err(failure) => {
             let name = &args.name;
@@ -78,6 +85,29 @@ fn create(args: &Create) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Makes the device of a disk that was added to a served stack, if the first disk has one.
+fn attach_added(file: &StackFile, disk: &str) -> Result<(), Failure> {
+    let Some(mut server) = control::server_of(file)? else { return Ok(()) };
+    let by_hand = format!("dcd attach {} --disk {disk}", file.path.display());
+    if ServerStatus::ask(&mut server)?.block_devices.is_empty() {
+        println!("  for a block device of it: {by_hand}");
+        return Ok(());
+    }
+    let name = control::stack_name(&file.path).map(|stack| name_of(file, &stack, disk));
+    match device(file, name.as_deref(), Some(disk)) {
+        Ok(node) => {
+            tell_mount(&node);
+            Ok(())
+        }
+        Err(failure) => {
+            warnln!(
+                "dcd: the disk is added, and has no block device: mend the following, and then: {by_hand}"
+            );
+            Err(failure)
+        }
+    }
 }
 
 /// Returns the stack that is named in the place of a log: by its file, or by its name where no file has that name.
@@ -91,13 +121,13 @@ fn named_stack(log: &Path) -> Option<PathBuf> {
 
 /// Makes log, record and stack file.
 fn make(args: &Create, path: &Path) -> Result<(), Failure> {
-    let parts = parts(args)?;
-    let text = stack_text(args, &parts)?;
+    let (parts, log) = parts(args)?;
+    let text = stack_text(args, &parts, &log)?;
     fs::create_dir_all(stacks_dir()).map_err(|error| Failure::io(stacks_dir().display(), error))?;
     if !args.force && is_cache_already(&text, path) {
         println!(
             "{} has the log of this disk's cache, which is served as it is",
-            args.log.as_ref().unwrap_or(&args.data).display()
+            args.log.first().unwrap_or(&args.data).display()
         );
         return Ok(Inputs::default().write(path, &text)?);
     }
@@ -130,7 +160,15 @@ fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
         |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_default();
     let is =
         |part: &str, typed: &Path| choice.site.path_below(part).is_some_and(|it| full(it) == full(typed));
-    if !is(&choice.data, &args.data) || !is(&choice.log, args.log.as_ref().unwrap_or(&args.data)) {
+    let legs = choice.legs();
+    let is_log = match (legs.as_slice(), args.log.as_slice()) {
+        ([], []) => is(&choice.log, &args.data),
+        ([], [log]) => is(&choice.log, log),
+        (legs, logs) => {
+            legs.len() == logs.len() && legs.iter().all(|leg| logs.iter().any(|log| is(leg, log)))
+        }
+    };
+    if !is(&choice.data, &args.data) || !is_log {
         let data = choice.site.path_below(&choice.data).unwrap_or(Path::new(&choice.data)).display();
         return Err(Failure::Failed(format!(
             "the name {} is taken: {} has data disk {data} and log {}. Choose another name. Nothing was changed",
@@ -167,21 +205,13 @@ fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The tables of log and data disk in a stack file.
-fn parts(args: &Create) -> Result<String, Failure> {
-    let data = quoted_place(&args.data)?;
+/// The tables of log and data disk in a stack file, and the text that names the log.
+fn parts(args: &Create) -> Result<(String, String), Failure> {
+    let data = format::quoted_place(&args.data)?;
     let Some(log_bytes) = args.same_disk else {
-        let log = args.log.as_ref().unwrap_or(&args.data);
-        format::refuse_new_in_dev(log, args.log_size)?;
-        let log = quoted_place(log)?;
-        let size = args.log_size.map(|size| format!("size = {size}\n")).unwrap_or_default();
-        return Ok(format!("[device.log]\npath = {log}\n{size}\n[device.data]\npath = {data}\n"));
+        let (tables, log) = format::log_tables(&args.log, args.log_size)?;
+        return Ok((format!("{tables}[device.data]\npath = {data}\n"), log));
     };
-    if log_bytes < ALIGN {
-        return Err(Failure::Failed(format!(
-            "--same-disk {log_bytes}: a size without a unit is in bytes: write {log_bytes}MiB, for example. Nothing was changed"
-        )));
-    }
     let disk = Site::of_device(&args.data, true)?;
     let (offline, parts) = start(&disk, &[&disk.export], Purpose::Look)?;
     let mut device = offline.part(target(&parts, &disk.export));
@@ -213,19 +243,13 @@ fn parts(args: &Create) -> Result<String, Failure> {
         });
         Failure::of_all(std::iter::once(attached).chain(content))?;
     }
-    Ok(format!(
+    let tables = format!(
         "# The log is at the end, so that the disk without its cache has its data where a plain disk has it.\n\
          [device.disk]\npath = {data}\n\n\
          [layer.log]\nkind = \"slice\"\nof = \"disk\"\nfirst = {first}\n\n\
          [layer.data]\nkind = \"slice\"\nof = \"disk\"\nsize = {first}\n"
-    ))
-}
-
-/// A typed place as a stack file has it.
-fn quoted_place(typed: &Path) -> Result<String, Failure> {
-    let place = DeviceSource::absolute(typed).map_err(|error| Failure::io(typed.display(), error))?;
-    let text = place.to_str().ok_or_else(|| Failure::Failed(format!("{}: not UTF-8", typed.display())))?;
-    Ok(toml_text(text))
+    );
+    Ok((tables, toml_text("log")))
 }
 
 /// The directory of a stack's image, where neither ublk nor NBD makes its device.
@@ -234,7 +258,7 @@ pub fn image_dir(name: &str) -> PathBuf {
 }
 
 /// The stack file, with comments for whoever opens it.
-fn stack_text(args: &Create, parts: &str) -> Result<String, Failure> {
+fn stack_text(args: &Create, parts: &str, log: &str) -> Result<String, Failure> {
     let name = &args.name;
     let in_run = |suffix: &str| toml_text(&sockets_dir().join(format!("{name}.{suffix}")).to_string_lossy());
     let front_end = if has_ublk() {
@@ -264,7 +288,7 @@ fn stack_text(args: &Create, parts: &str) -> Result<String, Failure> {
          export = \"cache\"\n\n\
          [serve]\n{front_end}control = {}\n\n\
          {parts}\n\
-         [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\n\
+         [layer.cache]\nkind = \"log-cache\"\nlog = {log}\ndata = \"data\"\n\
          # flush: durable after FLUSH and FUA, as on any disk. always: every write is durable when it returns.\n\
          promise = \"flush\"\n",
         in_run("control")
@@ -307,9 +331,6 @@ pub fn systemctl(what: &[&str], unit: &str) -> Result<(), Failure> {
 /// Serves the stack, now and at each boot. Returns what to say about boots.
 fn serve(args: &Create, file: &StackFile) -> Result<&'static str, Failure> {
     let name = &args.name;
-    if let Some(directory) = &file.serve.fuse {
-        fs::create_dir_all(directory).map_err(|error| Failure::io(directory.display(), error))?;
-    }
     if has_units() {
         systemctl(&["enable", "--now"], &format!("dcd@{name}.service"))?;
         if file.serve.ublk.is_none() {
@@ -325,12 +346,17 @@ fn serve(args: &Create, file: &StackFile) -> Result<&'static str, Failure> {
     )
 }
 
+/// File of what the servers of a stack say that were started without systemd.
+pub fn background_log(name: &str) -> PathBuf {
+    sockets_dir().join(format!("{name}.log"))
+}
+
 /// Starts a server that goes on when this command has ended, and waits until clients can connect.
 fn in_background(name: &str, file: &StackFile) -> Result<(), Failure> {
     let failed = |error| Failure::io("starting the server", error);
     let made = DirBuilder::new().recursive(true).mode(0o700).create(sockets_dir());
     made.map_err(|error| Failure::io(sockets_dir().display(), error))?;
-    let said = sockets_dir().join(format!("{name}.log"));
+    let said = background_log(name);
     let log = OpenOptions::new().create(true).append(true).open(&said);
     let log = log.map_err(|error| Failure::io(said.display(), error))?;
     let mut server = Command::new(std::env::current_exe().map_err(failed)?);
@@ -356,31 +382,36 @@ fn in_background(name: &str, file: &StackFile) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the block device of a served stack, by its name where udev makes one.
-fn device(args: &Create, file: &StackFile) -> Result<PathBuf, Failure> {
+/// Returns the block device of a served stack, by its name where udev makes one. `only`: of this disk; else of the first, and all get one.
+fn device(file: &StackFile, name: Option<&str>, only: Option<&str>) -> Result<PathBuf, Failure> {
     let until = Instant::now() + DEVICE_MAX;
-    let node = loop {
-        match attach::attach(file) {
+    let nodes = loop {
+        match attach::attach(file, only) {
             Err(_) if Instant::now() < until => std::thread::sleep(LOOK_INTERVAL),
-            attached => break PathBuf::from(attached?),
+            attached => break attached?,
         }
     };
-    let named = Path::new("/dev/dcd").join(&args.name);
-    let has_name = file.serve.fuse.is_none()
+    let node = PathBuf::from(&nodes[0]);
+    let has_names = file.serve.fuse.is_none()
         && stacks_dir() == Path::new("/etc/dcd")
         && Path::new("/run/udev/control").exists();
-    while has_name && !named.exists() && Instant::now() < until {
+    let Some(name) = name.filter(|_| has_names) else { return Ok(node) };
+    let named = Path::new("/dev/dcd").join(name);
+    while !named.exists() && Instant::now() < until {
         std::thread::sleep(LOOK_INTERVAL);
     }
-    Ok(if has_name && named.exists() { named } else { node })
+    Ok(if named.exists() { named } else { node })
 }
 
 fn tell(args: &Create, device: &Path, boot: &str) {
-    let (name, node) = (&args.name, device.display());
-    println!("{node} is ready; {boot}");
-    println!("  mount {node} /MOUNTPOINT");
+    println!("{} is ready; {boot}", device.display());
+    tell_mount(device);
+    tell_of_data(&args.data, &args.name);
+}
+
+fn tell_mount(device: &Path) {
+    println!("  mount {} /MOUNTPOINT", device.display());
     tell_of_fstab(device);
-    tell_of_data(&args.data, name);
 }
 
 fn tell_of_fstab(device: &Path) {

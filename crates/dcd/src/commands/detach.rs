@@ -232,28 +232,29 @@ fn marks_first(looked: &[(CacheSeen, Option<DiskRecord>)]) -> bool {
 }
 
 /// Returns the reason if a cache may be detached without reading its log, even a log with which no start is possible.
-fn needs_no_destaging(record: &RecordSeen, seen: &LogSeen) -> Option<&'static str> {
+fn needs_no_destaging(record: &RecordSeen, seen: &LogSeen) -> Option<String> {
     let known = record.all.of(record.extent);
     let is_complete = known.is_some_and(|attachment| !attachment.may_lose_data());
     let LogSeen::Present { uuid, state, .. } = seen else {
-        return is_complete.then_some("its log is missing, and the data disk is complete without it");
+        return known
+            .filter(|_| is_complete)
+            .map(|known| format!("its log is missing, and {}", known.without_log()));
     };
     let own = known.filter(|attachment| attachment.cache_uuid == *uuid);
     let is_told =
         || record.told.as_ref().is_some_and(|told| told_as(uuid).is_some_and(|id| told.contains(&id)));
     if *state == LogState::Detached && (own.is_some() || record.lost().is_some() && is_told()) {
         // An earlier detach was killed after it had marked the log.
-        return Some("all dirty data had been written back before");
+        return Some("all dirty data had been written back before".to_owned());
     }
     if *state == LogState::Detached && known.is_none() && record.lost().is_none() {
-        return Some("it was detached before");
+        return Some("it was detached before".to_owned());
     }
-    match own.filter(|_| is_complete)?.state {
+    let own = own.filter(|_| is_complete)?;
+    match own.state {
         AttachmentState::Abandoned => {
-            Some("the cache had been discarded before, and the data disk is complete without its log")
+            Some(format!("the cache had been discarded before, and {}", own.without_log()))
         }
-        _ => {
-            seen.out_of_date(own?).map(|_| "its log is out of date, and the data disk is complete without it")
-        }
+        _ => seen.out_of_date(own).map(|_| format!("its log is out of date, and {}", own.without_log())),
     }
 }

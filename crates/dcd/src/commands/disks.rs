@@ -17,6 +17,7 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
 use dcd_engine::BlockDevice;
 use dcd_engine::log_cache::LogError;
@@ -29,6 +30,8 @@ use dcd_stack::{DeviceSource, HumanBytes, StackFile};
 use serde_json::{Value, json};
 
 use crate::advice::Advised;
+use crate::commands::attach;
+use crate::commands::remove::{RELEASE_MAX, patiently};
 use crate::commands::rescue::unwritten;
 use crate::control::{ask, server_of};
 use crate::failure::Failure;
@@ -240,9 +243,14 @@ pub fn remove(stack: &Path, name: &str) -> Result<String, Failure> {
             )));
         }
     };
+    // Its clients have it through this device: in use, it is not released.
+    let is_released = attach::release(file, Some(name), false)?;
     if let Some(mut client) = server {
         may_edit(stack)?;
-        remove_from_served(&mut client, name)?;
+        // The kernel closes the image of a loop device, and the connection of an NBD device, some time after the device is gone.
+        let wait = if is_released { RELEASE_MAX } else { Duration::ZERO };
+        let is_in_use = |failure: &Failure| matches!(failure, Failure::Refused(_));
+        patiently(wait, is_in_use, || remove_from_served(&mut client, name))?;
         put(stack, |file| without(file, name))?;
         // The empty directory of its image, if it had one.
         if let Some(images) = &file.serve.fuse {

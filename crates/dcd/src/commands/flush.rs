@@ -17,7 +17,7 @@ use crate::session::serving::status::ServerStatus;
 pub fn run(args: &Flush) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;
     let mut progress = Progress::new(args.quiet);
-    let mut told = String::new();
+    let (mut told, mut waits) = (String::new(), false);
     let mut first = None;
     say_so_when_interrupted("");
     let result = client.call("flush", serde_json::json!({}), |seen| {
@@ -32,6 +32,12 @@ pub fn run(args: &Flush) -> Result<(), Failure> {
             eprintln!("dcd: {trouble}; trying again until interrupted");
             trouble.clone_into(&mut told);
         }
+        let waits_for = seen["waits"].as_str();
+        if let Some(device) = waits_for.filter(|_| !waits) {
+            progress.end();
+            eprintln!("dcd: waiting, as {device}. An interrupt ends this command, and nothing is lost");
+        }
+        waits = waits_for.is_some();
         ControlFlow::Continue(())
     });
     match result {

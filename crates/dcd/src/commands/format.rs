@@ -5,9 +5,9 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use dcd_engine::log_cache::LogError;
 use dcd_engine::log_cache::format::{LogState, LogSuperblock, SEGMENT_BYTES_MAX};
 use dcd_engine::log_cache::offline::{FormatOptions, add_disk, format, is_format_begun, read_superblock};
+use dcd_engine::log_cache::{LogCacheConfig, LogError};
 use dcd_engine::{BlockDevice, Geometry, SECTOR_BYTES};
 use dcd_io::MemoryDevice;
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, StackFile, toml_text};
@@ -113,6 +113,9 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
                 * SECTOR_BYTES
         )
     );
+    if log_bytes < SMALL_LOG_BYTES {
+        warnln!("dcd: {}", small(log_bytes));
+    }
     let unused = log_sectors * SECTOR_BYTES - log_bytes;
     if unused > 2 * u64::from(SEGMENT_BYTES_MAX) {
         let unused = HumanBytes(unused);
@@ -133,6 +136,20 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
         println!("{}", superblock.spindle);
     }
     Ok(())
+}
+
+/// Size of a log below which it is of little use. With this one, the README's measurements were made.
+const SMALL_LOG_BYTES: u64 = 64 << 20;
+
+/// Warns of a small log. The high mark is the default one.
+fn small(log_bytes: u64) -> String {
+    let mark = u64::from(LogCacheConfig::default().high_mark);
+    format!(
+        "a log of {} is small: after {} of small writes the data disk has to take them while clients wait. A log of {} or more takes bursts",
+        HumanBytes(log_bytes),
+        HumanBytes(log_bytes / 100 * mark),
+        HumanBytes(SMALL_LOG_BYTES)
+    )
 }
 
 /// Formats the log for the first data disk, and adds the others. A log that a crash leaves with fewer disks is empty, and in no record: a
@@ -384,10 +401,8 @@ pub fn refuse_new_in_dev(log: &Path, size: Option<u64>) -> Result<(), Failure> {
 /// The stack file that `--log` and `--data` describe.
 fn written_stack(args: &Format) -> Result<String, Failure> {
     let origin = args.stack.clone().unwrap_or_else(|| PathBuf::from("dcd.toml"));
-    let (Some(log), Some(data)) = (&args.log, &args.data) else {
-        return Ok(String::new());
-    };
-    refuse_new_in_dev(log, args.log_size)?;
+    let Some(data) = &args.data else { return Ok(String::new()) };
+    let (log_tables, log) = log_tables(&args.log, args.log_size)?;
     if let Some(stack) = args.stack.as_deref().filter(|stack| stack.exists()) {
         return Err(Failure::Failed(format!("{}: it exists; choose another name", stack.display())));
     }
@@ -402,12 +417,6 @@ fn written_stack(args: &Format) -> Result<String, Failure> {
             )));
         }
     }
-    // Typed paths are relative to the working directory, those in a stack file to the file's directory.
-    let absolute = |path: &Path| {
-        let path = DeviceSource::absolute(path).map_err(|e| Failure::io(path.display(), e))?;
-        let text = path.to_str().ok_or_else(|| Failure::Failed(format!("{}: not UTF-8", path.display())))?;
-        Ok::<String, Failure>(toml_text(text))
-    };
     let name = origin.file_stem().and_then(|stem| stem.to_str()).unwrap_or("dcd");
     // Sockets lie beside the stack file, but not in /etc.
     let full = std::path::absolute(&origin).unwrap_or_else(|_| origin.clone());
@@ -423,15 +432,40 @@ fn written_stack(args: &Format) -> Result<String, Failure> {
         toml_text(&format!("unix:{sockets}{name}.sock")),
         toml_text(&format!("{sockets}{name}.control"))
     );
-    let _ = writeln!(text, "[device.log]\npath = {}", absolute(log)?);
-    if let Some(size) = args.log_size {
-        let _ = writeln!(text, "size = {size}");
-    }
-    let _ = writeln!(text, "\n[device.data]\npath = {}\n", absolute(data)?);
-    text.push_str(
-        "[layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\npromise = \"flush\"\n",
+    let _ = writeln!(text, "{log_tables}[device.data]\npath = {}\n", quoted_place(data)?);
+    let _ = writeln!(
+        text,
+        "[layer.cache]\nkind = \"log-cache\"\nlog = {log}\ndata = \"data\"\npromise = \"flush\""
     );
     Ok(text)
+}
+
+/// Returns the tables of the devices of a log in a stack file, and the text that names them: each of several devices has a copy of the log.
+pub fn log_tables(logs: &[PathBuf], size: Option<u64>) -> Result<(String, String), Failure> {
+    let full = |log: &PathBuf| fs::canonicalize(log).or_else(|_| std::path::absolute(log)).ok();
+    let (mut tables, mut names) = (String::new(), Vec::new());
+    for (at, log) in logs.iter().enumerate() {
+        refuse_new_in_dev(log, size)?;
+        if logs[..at].iter().any(|other| full(other) == full(log)) {
+            return Err(Failure::Failed(format!(
+                "{}: it is named twice, and each copy of the log needs a device of its own. Nothing was changed",
+                log.display()
+            )));
+        }
+        let name = if logs.len() == 1 { "log".to_owned() } else { format!("log-{}", at + 1) };
+        let size = size.map(|size| format!("size = {size}\n")).unwrap_or_default();
+        let _ = writeln!(tables, "[device.{name}]\npath = {}\n{size}", quoted_place(log)?);
+        names.push(toml_text(&name));
+    }
+    let named = if names.len() == 1 { names.remove(0) } else { format!("[{}]", names.join(", ")) };
+    Ok((tables, named))
+}
+
+/// A typed place as a stack file has it: typed paths are relative to the working directory, those in a stack file to the file's directory.
+pub fn quoted_place(typed: &Path) -> Result<String, Failure> {
+    let place = DeviceSource::absolute(typed).map_err(|error| Failure::io(typed.display(), error))?;
+    let text = place.to_str().ok_or_else(|| Failure::Failed(format!("{}: not UTF-8", typed.display())))?;
+    Ok(toml_text(text))
 }
 
 /// Writes a file whole or not at all.

@@ -173,7 +173,9 @@ fn add(args: &LogAdd) -> Result<(), Failure> {
     for old in replaced.filter_map(|leg| leg.name.as_deref()).filter(|old| !legs.contains(old)) {
         close(&mut client, &mirrored.layer, old)?;
     }
-    let call = json!({ "layer": mirrored.layer, "command": "add", "name": name, "path": path, "place": 0 });
+    let call = json!({
+        "layer": mirrored.layer, "command": "add", "name": name, "path": path, "place": legs.len()
+    });
     ask(&mut client, "array", call).map_err(refused)?;
     let mut progress = Progress::new(args.quiet);
     loop {

@@ -26,7 +26,7 @@ mod rescue;
 mod serve;
 mod set;
 mod stack_file;
-mod status;
+pub mod status;
 mod stop;
 mod top;
 mod ublk;
@@ -71,7 +71,7 @@ pub fn run(command: Command, program: &Program) -> Result<(), Failure> {
         Command::Flush(args) => flush::run(&args),
         Command::Ublk(args) => ublk::run(&args),
         Command::Calibrate(args) => calibrate::run(&args, program.modelled),
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args).map_err(Failure::to_try_again),
         Command::Attach(args) => attach::run(&args),
         Command::List(args) => list::run(&args),
         Command::Status(args) => status::run(&args),

@@ -13,7 +13,7 @@ use dcd_serve::ublk;
 use dcd_stack::{LayerStatus, StackFile};
 
 use crate::cli::{Detach, Remove, Stop};
-use crate::commands::create::{has_units, image_dir, systemctl};
+use crate::commands::create::{background_log, has_units, image_dir, systemctl};
 use crate::commands::status::stopped::start_command;
 use crate::commands::{attach, detach, disks, stop};
 use crate::control;
@@ -23,11 +23,12 @@ use crate::nbd_device::name_of;
 use crate::progress::say_so_when_interrupted;
 use crate::session::below::caches_below;
 use crate::session::choice::CacheChoice;
+use crate::session::serving::front_ends::own_path;
 use crate::session::serving::status::ServerStatus;
 use crate::session::site::Site;
 
 /// Maximum wait for the end of a loop device.
-const RELEASE_MAX: Duration = Duration::from_secs(5);
+pub const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// Maximum wait for the end of a server that was told to stop: it writes its state to log and record first.
 const STOP_MAX: Duration = Duration::from_secs(60);
 /// Wait after which the command says what it waits for.
@@ -89,10 +90,16 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
         }
     }
     if file.serve.fuse.as_ref().is_some_and(|directory| *directory == image_dir(&name)) {
-        // A server that was killed leaves its mount.
-        let _ = Command::new("umount").arg("--lazy").arg(image_dir(&name)).stderr(Stdio::null()).status();
-        gone(fs::remove_dir(image_dir(&name)), &image_dir(&name))?;
+        for (disk, of_disk) in file.disks() {
+            let directory = own_path(&image_dir(&name), disk, of_disk);
+            // A server that was killed leaves its mount.
+            let _ = Command::new("umount").arg("--lazy").arg(&directory).stderr(Stdio::null()).status();
+            gone(fs::remove_dir(&directory), &directory)?;
+        }
     }
+    // The messages of servers in the background.
+    let said = background_log(&name);
+    gone(fs::remove_file(&said), &said)?;
     let events = EventFile::of(&args.file);
     gone(events.remove(), events.path())?;
     gone(fs::remove_file(&args.file), &args.file)?;
@@ -149,10 +156,10 @@ fn refuse_missing(choice: &CacheChoice, client: &mut ControlClient) -> Result<()
 }
 
 /// Repeats a step for at most `wait`, as long as its failure is one that passes. Says after a while what it waits for.
-fn patiently(
+pub fn patiently(
     wait: Duration,
     passes: impl Fn(&Failure) -> bool,
-    step: impl Fn() -> Result<(), Failure>,
+    mut step: impl FnMut() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut is_told = false;
@@ -172,7 +179,7 @@ fn patiently(
 
 /// Releases the device and stops the server, if there is one.
 fn release(file: &StackFile) -> Result<(), Failure> {
-    attach::release(file, false)?;
+    attach::release(file, None, false)?;
     match control::server_of(file)? {
         Some(_) => stop::run(&Stop { file: file.path.clone(), for_restart: false, force: false }),
         None => Ok(()),

@@ -4,7 +4,6 @@
 //! are incomplete, and only then let clients in.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -78,9 +77,6 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     for warning in tls.iter().flat_map(|tls| &tls.warnings) {
         eprintln!("dcd: {warning}");
     }
-    if site.serve.ublk.is_some() {
-        ublk::available().map_err(failed)?;
-    }
     // A machine connects again by itself.
     site.asked.outlive_server = site.serve.nbd_recovery
         || site.serve.vhost_user.is_some()
@@ -124,7 +120,6 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let admitted = admit(&mut site)?;
     let mut caches: Vec<String> = admitted.iter().filter_map(|cache| cache.cache.clone()).collect();
     caches.dedup();
-    let owner = nbd_device::owner(&site, &caches);
     // Logs are made by `format`, and members by `array create`: only plain disks are made here.
     let is_plain = admitted.is_empty() && site.arrays().next().is_none();
     protect(args.quiet);
@@ -133,8 +128,10 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let (mut stack, mut served, recording) = build(&site, args.record.as_deref(), is_plain, &mut driver)?;
     // Devices that were left out are free for others.
     site.release();
-    served.host.nbd_backend =
-        (!site.serve.nbd.is_empty()).then(|| nbd_device::backend(&site, &owner).text().to_owned());
+    if !site.serve.nbd.is_empty() {
+        let backend = |disk: (usize, &str)| nbd_device::backend(&site, disk, &caches).text().to_owned();
+        served.host.nbd_backends = site.disks().into_iter().map(|disk| (disk.0, backend(disk))).collect();
+    }
     running.note_start()?;
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
@@ -159,9 +156,10 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let tls = tls.map(|tls| Arc::new(tls.config));
     let (places, settings) = listen(&site, (&caches, marks), &stack, &mut driver, tls, (spins, changed))?;
     served.disk_changes.settings = settings;
-    if !site.is_missing(site.served_disks()[0]) {
-        nbd_device::go_on(&site, &owner, stack.geometry(stack.root()).sectors * SECTOR_BYTES);
-    }
+    let is_here = |(_, name): &(usize, &str)| !site.is_missing(name);
+    let bytes = |disk| stack.geometry(stack.disk(disk)).sectors * SECTOR_BYTES;
+    let here = site.disks().into_iter().filter(is_here).map(|(disk, name)| (disk, name, bytes(disk)));
+    nbd_device::go_on(&site, &caches, &here.collect::<Vec<_>>());
     served.stop_at_once = watch.end();
     served.announce(announcement(&site, places, args.quiet), &driver);
     let outcome = driver.run(&mut stack, &mut served).map_err(failed)?;
@@ -247,10 +245,11 @@ fn tell_memory(site: &Site, stack: &Stack, parts: &Parts, quiet: bool) {
             );
         }
         if cache.memory_taken > 0 && !quiet {
-            eprintln!(
-                "dcd: \"{}\": {} records that the last server had answered were taken from its memory into the log",
-                layer.name, cache.memory_taken
-            );
+            let taken = match cache.memory_taken {
+                1 => "1 record that the last server had answered was".to_owned(),
+                many => format!("{many} records that the last server had answered were"),
+            };
+            eprintln!("dcd: \"{}\": {taken} taken from its memory into the log", layer.name);
         }
         if site.asked.outlive_server && config.promise != Promise::Always && cache.memory_bytes == 0 && !quiet
         {
@@ -363,6 +362,9 @@ fn build(
 /// Refuses what clients could not reach before anything is changed: a start without a device records that. The directory of the image has
 /// to exist; those of sockets are made.
 pub fn check_front_ends(site: &Site) -> Result<(), Failure> {
+    if site.serve.ublk.is_some() {
+        ublk::available().map_err(failed)?;
+    }
     let sockets = site.serve.nbd.iter().filter_map(|address| match address {
         Address::Unix(path) => Some(path),
         Address::Tcp(_) => None,
@@ -386,9 +388,6 @@ pub fn check_front_ends(site: &Site) -> Result<(), Failure> {
     }
     let Some(directory) = &site.serve.fuse else { return Ok(()) };
     match fs::symlink_metadata(directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(failed(FuseError::NotADirectory { path: directory.clone() }))
-        }
         Ok(about) if about.is_file() => Err(failed(FuseError::NotADirectory { path: directory.clone() })),
         _ => Ok(()),
     }
@@ -419,10 +418,9 @@ fn listen(
     (promptly, changed): (bool, Option<&'static str>),
 ) -> Result<(Vec<String>, FrontEndSettings), Failure> {
     let disks: Vec<(usize, &str, Geometry)> = site
-        .served_disks()
+        .disks()
         .into_iter()
-        .enumerate()
-        .filter(|(_, name)| !site.is_free_place(name) && !site.is_missing(name))
+        .filter(|(_, name)| !site.is_missing(name))
         .map(|(disk, name)| (disk, name, stack.geometry(stack.disk(disk))))
         .collect();
     let mut places = Vec::new();

@@ -51,7 +51,13 @@ fn refusal(args: &Stop, clients: &Value, wait: bool) -> Refusal {
     let clients: Vec<&str> = clients.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let has = if clients.len() == 1 { "a client has" } else { "clients have" };
     let stack = args.file.display();
-    let reason = format!("{stack} is not stopped: {has} its device: {}", clients.join("; "));
+    let ends = match args.for_restart && !wait {
+        true => {
+            ". A restart fails its requests, too: only a ublk device, or an NBD device with recovery, outlives the server"
+        }
+        false => "",
+    };
+    let reason = format!("{stack} is not stopped: {has} its device: {}{ends}", clients.join("; "));
     if wait {
         let action = format!(
             "to restart or upgrade with the file system mounted: dcd stop --for-restart {stack} && dcd serve {stack}. To stop for good: umount it, \

@@ -26,7 +26,7 @@ fn failure(error: UblkError) -> Failure {
     match error {
         UblkError::Kept { .. } => Failure::refused(
             error.to_string(),
-            "nothing was changed. Unmount what is on it first, or start its server again",
+            "unmount what is on it first, or start its server again. Nothing was changed",
         ),
         other => Failure::Failed(other.to_string()),
     }

@@ -156,6 +156,7 @@ impl CacheChoice {
             state,
             dirty_bytes: Some(0),
             discarded: false,
+            zeroes_bytes: 0,
             stale_legs: Vec::new(),
             log_bytes: u64::from(superblock.segments) * u64::from(superblock.segment_bytes),
             elsewhere: false,

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,13 +14,13 @@ use dcd_engine::{
     Stack,
 };
 use dcd_io::{Device, DeviceError, Direct, FileDevice, FileSpec, MemoryDirectory, Overlay, RemoteSpec};
-use dcd_serve::control::ControlClient;
+use dcd_serve::disk_user;
 use dcd_stack::{
     Asked, DeclaredDevice, DeviceOpener, DeviceSource, LayerKind, OpenError, RemoteSource, Role, StackFile,
     StackFileError,
 };
 
-use crate::control::server_with;
+use crate::control::{server_of, server_with};
 use crate::failure::Failure;
 use crate::session::machine;
 use crate::session::site::Site;
@@ -27,7 +28,8 @@ use crate::session::system::{carried_by, is_by_content};
 
 /// Message about a stack whose server has its devices open; none if there is no server.
 fn served(file: &StackFile) -> Option<String> {
-    let server = ControlClient::connect(file.serve.control.as_ref()?).ok()?;
+    // The server of another stack may listen there.
+    let server = server_of(file).ok()??;
     let process = server.server_process().filter(|process| *process != std::process::id() as i32)?;
     let stack = file.path.display();
     Some(format!("{stack} is in use: process {process} serves it. Stop that first: dcd stop {stack}"))
@@ -264,6 +266,13 @@ fn of_the_system(path: &Path, mount: &str) -> String {
     )
 }
 
+/// Returns the user of a block device that is in use, in words; none if the system does not tell.
+fn user_of(path: &Path) -> Option<String> {
+    let node = std::fs::canonicalize(path).ok()?;
+    let is_block = std::fs::metadata(&node).is_ok_and(|node| node.file_type().is_block_device());
+    disk_user(node.file_name()?.to_str().filter(|_| is_block)?)
+}
+
 /// Reports a file whose end is not a whole block.
 fn tell_rest(device: &DeclaredDevice, geometry: Geometry) {
     let DeviceSource::Path { path, .. } = &device.source else { return };
@@ -318,6 +327,10 @@ impl DeviceOpener for Opener<'_> {
                 _ => {}
             }
             match error {
+                DeviceError::Busy { path, what } => {
+                    let what = user_of(&path).unwrap_or(what);
+                    OpenError::from(DeviceError::Busy { path, what })
+                }
                 DeviceError::NotFound { .. } => format!("{error}{}", self.advice(device)).into(),
                 _ => OpenError::from(error),
             }

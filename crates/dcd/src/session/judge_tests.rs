@@ -46,6 +46,7 @@ fn attachment(state: AttachmentState) -> Attachment {
         disk: 0,
         disk_uuid: None,
         discarded: false,
+        zeroes_bytes: 0,
         first_sector,
         sectors,
         epoch,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use dcd_engine::log_cache::WritesState;
 use dcd_engine::mirror::MirrorStatus;
-use dcd_engine::{Control, Extent, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
+use dcd_engine::{Control, Extent, LINE_BYTES, LayerIndex, LogCacheState, LogCacheStatus, Nanos, Stack};
 use dcd_io::backup_marks::DiskMarks;
 use dcd_stack::LayerStatus;
 
@@ -345,12 +345,12 @@ impl Running {
         let mut held = None;
         match note {
             Note::LogFailed(status) => {
-                let dirty_bytes = status.as_ref().map(|status| status.of_disk(self.disk).dirty_bytes);
+                let status = status.as_ref().map(|status| status.of_disk(self.disk));
                 self.change(|attachment| {
-                    let failed = Attachment {
-                        state: AttachmentState::Abandoned,
-                        dirty_bytes: dirty_bytes.or(attachment.dirty_bytes),
-                        ..attachment
+                    let failed = Attachment { state: AttachmentState::Abandoned, ..attachment };
+                    let failed = match &status {
+                        Some(status) => with_dirty(status, failed),
+                        None => failed,
                     };
                     held = failed.may_lose_data().then(|| failed.held());
                     failed
@@ -358,9 +358,14 @@ impl Running {
             }
             Note::WrittenBack(status) => {
                 let status = status.of_disk(self.disk);
-                // Lost blocks stay lost, so there is nothing to change, however often this note comes.
+                // This note comes often, and lost blocks stay lost: most notes change nothing.
                 let known = self.record.load()?.of(self.record.extent()).cloned();
-                if is_complete(&status) && known.is_some_and(|attachment| attachment.may_lose_data()) {
+                let changes = |known: &Attachment| {
+                    (is_complete(&status) || has_read_out(&status))
+                        && known.may_lose_data()
+                        && at_end(&status, false, known.clone()) != *known
+                };
+                if known.as_ref().is_some_and(changes) {
                     self.change(|attachment| at_end(&status, false, attachment))?;
                 }
             }
@@ -417,10 +422,22 @@ const fn is_written_back(status: &LogCacheStatus) -> bool {
     status.dirty_bytes == 0 && status.lost_blocks == 0
 }
 
+/// True when a failed log has only blocks left that cannot be read: everything else is on the data disk.
+pub const fn has_read_out(status: &LogCacheStatus) -> bool {
+    let lost_max = status.lost_blocks as u64 * LINE_BYTES;
+    let is_whole = status.accepted_damage.is_empty() && status.dirty_bytes > 0;
+    matches!(status.state, LogCacheState::LogFailed) && is_whole && status.dirty_bytes <= lost_max
+}
+
+/// Returns the attachment with the dirty bytes of a status.
+fn with_dirty(status: &LogCacheStatus, attachment: Attachment) -> Attachment {
+    let zeroes_bytes = status.dirty_bytes.saturating_sub(status.dirty_data_bytes);
+    Attachment { dirty_bytes: Some(status.dirty_bytes), zeroes_bytes, ..attachment }
+}
+
 /// Returns the attachment of a cache that no longer runs, by its last status. `stopped`: the cache has reported that it stopped.
 fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Attachment {
     let (is_written_back, epoch) = (is_written_back(status), status.epoch);
-    let dirty_bytes = Some(status.dirty_bytes);
     // What a copy of the log has from before that is on the disk.
     let is_newest = stopped || status.writes == WritesState::Through;
     let generation = if is_newest { status.generation } else { attachment.generation };
@@ -429,15 +446,20 @@ fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Att
         AttachmentState::Abandoned
             if is_written_back && (stopped || status.state == LogCacheState::LogFailed) =>
         {
-            Attachment { dirty_bytes, ..attachment }
+            with_dirty(status, attachment)
         }
+        AttachmentState::Abandoned if has_read_out(status) => with_dirty(status, attachment),
         AttachmentState::Abandoned => attachment,
         _ if is_written_back && (stopped || status.state == LogCacheState::Clean) => {
-            Attachment { state: AttachmentState::Clean, dirty_bytes, epoch, generation, ..attachment }
+            let clean = Attachment { state: AttachmentState::Clean, epoch, generation, ..attachment };
+            with_dirty(status, clean)
         }
         _ => {
-            let dirty_bytes = dirty_bytes.filter(|bytes| *bytes > 0);
-            Attachment { state: AttachmentState::Dirty, dirty_bytes, epoch, generation, ..attachment }
+            let dirty = Attachment { state: AttachmentState::Dirty, epoch, generation, ..attachment };
+            match status.dirty_bytes {
+                0 => Attachment { dirty_bytes: None, ..dirty },
+                _ => with_dirty(status, dirty),
+            }
         }
     }
 }
@@ -446,7 +468,7 @@ fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Att
 fn incomplete(attachment: Attachment) -> Attachment {
     match attachment.state {
         AttachmentState::Abandoned => attachment,
-        _ => Attachment { state: AttachmentState::Dirty, dirty_bytes: None, ..attachment },
+        _ => Attachment { state: AttachmentState::Dirty, dirty_bytes: None, zeroes_bytes: 0, ..attachment },
     }
 }
 
@@ -497,6 +519,7 @@ mod tests {
             disk: 0,
             disk_uuid: None,
             discarded: false,
+            zeroes_bytes: 0,
             first_sector: 0,
             sectors: 8,
             epoch: 1,

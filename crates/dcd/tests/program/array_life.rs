@@ -263,7 +263,7 @@ fn an_array_grows_by_a_member_and_by_larger_ones() {
     let place = Place::new();
     disk(&place, "e", 6);
     let (server, blocks) = full(&place, 6, &[], "");
-    expect(&array(&place, "grow", &[]), 1, "stop its server");
+    expect(&array(&place, "grow", &[]), 3, "stop its server");
     expect(&server.stop(), 0, "");
     expect(&array(&place, "grow", &[]), 0, "nothing to gain");
     stack(&place, &["a", "b", "c", "d"], &[], JOURNAL);

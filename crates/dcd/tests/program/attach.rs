@@ -34,6 +34,15 @@ fn the_commands_of_other_programs_are_printed_without_a_server() {
     assert_eq!(fuse, "losetup --direct-io=on --find --show DIR/mnt/disk.img\n");
     let ublk = printed(&place, "ublk = true\nnbd = \"unix:nbd.sock\"");
     assert!(ublk.starts_with("modprobe ublk_drv\ndcd serve DIR/stack.toml "), "{ublk}");
+    let several = fs::read_to_string(place.stack()).unwrap().replace("ublk = true\n", "");
+    let several = several.replace("export = \"data\"", "export = \"cache\"")
+        + "[device.mail]\npath = \"mail.img\"\n[device.log]\npath = \"log.img\"\n\
+           [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = [\"data\", \"mail\"]\n";
+    fs::write(place.stack(), several).unwrap();
+    let lines = String::from_utf8(place.run("attach", &["--print"]).stdout).unwrap();
+    assert!(lines.contains("nbd.sock /dev/nbd0\n") && lines.contains("-name mail /dev/nbd1\n"), "{lines}");
+    let lines = String::from_utf8(place.run("attach", &["--print", "--disk", "mail"]).stdout).unwrap();
+    assert!(!lines.contains("nbd1") && lines.contains("-name mail /dev/nbd0\n"), "{lines}");
     served(&place, "");
     for more in [&["--print"][..], &[]] {
         let code = if more.is_empty() { "not served" } else { "it has no way to a block device" };
@@ -141,6 +150,18 @@ fn without_nbd_the_image_of_fuse_is_attached_once_and_released_when_nobody_has_i
     let without = place.run("attach", &[]);
     assert!(!String::from_utf8_lossy(&without.stderr).contains("is left"), "{without:?}");
     expect(&releases(), 0, "");
+    // A device that another program has made of the image is found, too.
+    let by_hand =
+        Command::new("losetup").args(["--find", "--show"]).arg(place.path("mnt/disk.img")).output().unwrap();
+    let by_hand = String::from_utf8(by_hand.stdout).unwrap().trim().to_owned();
+    expect(&place.run("status", &[]), 0, &format!("attached: {by_hand}"));
+    server.kill();
+    let server = place.serve();
+    let doctor = place.dcd().arg("doctor").arg(place.stack()).output().unwrap();
+    expect(&doctor, doctor.status.code().unwrap(), &format!("losetup --detach {by_hand}"));
+    assert!(Command::new("losetup").args(["--detach", &by_hand]).status().unwrap().success());
+    let doctor = place.dcd().arg("doctor").arg(place.stack()).output().unwrap();
+    assert!(!String::from_utf8_lossy(&doctor.stdout).contains(&by_hand), "{doctor:?}");
     for node in [&old, String::from_utf8_lossy(&again.stdout).trim()] {
         let backing = format!("/sys/block/{}/loop/backing_file", node.strip_prefix("/dev/").unwrap());
         assert!(!Path::new(&backing).exists(), "{node} is free");

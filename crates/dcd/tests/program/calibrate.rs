@@ -100,7 +100,7 @@ fn a_log_cache_uses_what_is_stored_in_its_log() {
     let mut nbd = place.nbd();
     nbd.write(8 << 20, &[7; 4096]).unwrap();
     nbd.flush().unwrap();
-    expect(&from(&place, "found.json", &store), 1, "in use");
+    expect(&from(&place, "found.json", &store), 3, "in use");
     server.kill();
     // The log of a cache that was killed, and is dirty.
     expect(&from(&place, "found.json", &store), 0, "stored in the log of \"cache\": its next start uses it");

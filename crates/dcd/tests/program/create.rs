@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::common::{MIB, Place, expect, original, skip};
+use crate::common::{MIB, Place, expect, original, skip, tool};
 
 /// A place whose stacks have names; its servers end with the test.
 struct Named(Place);
@@ -57,7 +57,7 @@ impl Named {
     fn is_plain(&self, content: &[u8]) {
         assert!(self.0.bare() == content, "the disk has its content");
         assert!(!self.0.record().exists() && !self.file().exists());
-        assert!(!self.0.path("state/srv.fuse").exists());
+        assert!(!self.0.path("state/srv.fuse").exists() && !self.0.path("run/srv.log").exists());
         let events = fs::read_dir(self.0.path("state/events")).into_iter().flatten().count();
         assert_eq!(events, 0, "another stack may get this name");
         expect(&self.dcd(&["list"]), 0, "there is no stack in ");
@@ -101,6 +101,58 @@ fn device(created: &Output) -> File {
 fn write(device: &File, at: u64, fill: u8) {
     device.write_all_at(&[fill; 4096], at).unwrap();
     device.sync_all().unwrap();
+}
+
+#[test]
+fn a_disk_that_is_mounted_is_refused_with_its_mount_point() {
+    let test = "a_disk_that_is_mounted_is_refused_with_its_mount_point";
+    let Some(named) = Named::new(test) else { return };
+    let Some(mkfs) = tool(test, "mkfs.ext4") else { return };
+    let run = |program: &Path, args: &[&str]| {
+        let mut run = Command::new(program);
+        run.args(args).current_dir(named.0.dir.path()).output().unwrap()
+    };
+    let losetup = Path::new("losetup");
+    let made = run(losetup, &["--find", "--show", "data.img"]);
+    let node = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    run(&mkfs, &["-q", "-F", &node]);
+    fs::create_dir(named.0.path("mnt")).unwrap();
+    run(Path::new("mount"), &[&node, "mnt"]);
+    let refused = named.dcd(&["create", "srv", "--data", &node, "--log", "log.img"]);
+    run(Path::new("umount"), &["mnt"]);
+    run(losetup, &["--detach", &node]);
+    expect(&refused, 3, &format!("{node}: in use: {node}, mounted on {}", named.0.path("mnt").display()));
+    expect(&refused, 3, "/mnt what to do: unmount it, or stop what uses it");
+}
+
+#[test]
+fn a_log_that_is_named_twice_has_two_legs() {
+    let Some(named) = Named::new("a_log_that_is_named_twice_has_two_legs") else { return };
+    let legs = ["--log", "a.img", "--log", "b.img", "--log-size", "8MiB"];
+    let create = |more: &[&str]| named.dcd(&[&["create", "srv", "--data", "data.img"], more].concat());
+    expect(&create(&["--log", "a.img", "--log", "./a.img", "--log-size", "8MiB"]), 1, "it is named twice");
+    assert!(!named.0.path("a.img").exists() && !named.file().exists());
+    let created = create(&legs);
+    expect(&created, 0, " is ready");
+    write(&device(&created), MIB, 7);
+    expect(&named.dcd(&["log", "status", "srv"]), 0, "2 of 2 legs");
+    expect(&create(&legs), 0, " is ready");
+    expect(&create(&["--log", "a.img"]), 1, "the name srv is taken");
+    // A directory for the image is no work for the administrator.
+    expect(&named.dcd(&["attach", "--release", "srv"]), 0, "");
+    expect(&named.dcd(&["stop", "srv"]), 0, "");
+    let image = named.0.path("state/srv.fuse");
+    fs::remove_dir(&image).unwrap();
+    expect(&create(&legs), 0, " is ready");
+    expect(&named.dcd(&["remove", "srv"]), 0, "data.img is a plain disk again");
+    let mut content = original(16 * MIB);
+    content[MIB as usize..][..4096].fill(7);
+    named.is_plain(&content);
+    let formatted =
+        ["format", "--log", "a.img", "--log", "b.img", "--data", "data.img", "--stack", "two.toml"];
+    expect(&named.dcd(&formatted), 0, "two.toml");
+    let text = fs::read_to_string(named.0.path("two.toml")).unwrap();
+    assert!(text.contains("log = [\"log-1\", \"log-2\"]"), "{text}");
 }
 
 #[test]
@@ -181,7 +233,9 @@ fn a_create_that_would_lose_something_changes_nothing() {
     expect(&create("srv", &["--log", "none.img"]), 1, "none.img");
     expect(&create("srv", &["--log", "data.img"]), 1, "is the same file as device");
     expect(&create("srv", &["--same-disk", "12MiB"]), 1, "at most half");
-    expect(&create("srv", &["--same-disk", "12"]), 1, "write 12MiB, for example");
+    expect(&create("srv", &["--same-disk", "12"]), 2, "write 12MiB, for example");
+    expect(&create("srv", &["--log", "new.img", "--log-size", "64"]), 2, "write 64MiB, for example");
+    expect(&create("srv", &["--log", "new.img", "--log-size", "64KiB"]), 2, "too few for a log");
     // A file system on the log, and on a disk that is to have its own log.
     let mut super_block = [0; 2048];
     super_block[1080..1082].copy_from_slice(b"\x53\xef");
@@ -301,6 +355,87 @@ fn a_create_or_remove_that_is_killed_is_run_again() {
     assert!(!Path::new(&named.0.path("etc/srv.toml.new")).exists());
 }
 
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Without ublk and NBD, all disks of a stack are reached in the same way: by loop devices over their images.
+#[test]
+fn each_disk_of_a_stack_has_a_device_that_is_shown_made_and_released_as_that_of_the_first() {
+    let Some(named) = Named::new("each_disk_of_a_stack_has_a_device") else { return };
+    fs::write(named.0.path("more.img"), original(4 * MIB)).unwrap();
+    let created = named.create();
+    expect(&created, 0, " is ready");
+    let text = String::from_utf8_lossy(&created.stdout).into_owned();
+    let first = text.split_whitespace().next().unwrap().to_owned();
+    let add = ["create", "more", "--data", "more.img", "--log", "srv"];
+    let added = named.dcd(&add);
+    expect(&added, 0, "is data disk 2 of the log");
+    let text = String::from_utf8_lossy(&added.stdout).into_owned();
+    let second = text.lines().find_map(|line| line.trim().strip_prefix("mount ")).expect(&text);
+    let second = second.split_whitespace().next().unwrap().to_owned();
+    assert!(first != second && Path::new(&second).exists(), "{first} {second}");
+    expect(&named.dcd(&add), 0, &second);
+    let shown = || {
+        let (one, status) = (named.listed(), json(&named.dcd(&["status", "srv", "--json"])));
+        let of_status = [&status["block_devices"], &status["disks"][1]["block_devices"]];
+        assert_eq!([&one["block_devices"], &one["others"][0]["block_devices"]], of_status);
+        of_status.map(|devices| devices[0].as_str().unwrap_or("").to_owned())
+    };
+    if first.starts_with("/dev/loop") {
+        assert_eq!(shown(), [first.clone(), second.clone()]);
+        for command in [&["list"][..], &["status", "srv"]] {
+            for device in [&first, &second] {
+                expect(&named.dcd(command), 0, device);
+            }
+        }
+        assert_eq!(named.dcd(&["attach", "srv"]).stdout, format!("{first}\n{second}\n").as_bytes());
+        expect(&named.dcd(&["attach", "srv", "--disk", "more", "--release"]), 0, "");
+        assert_eq!(shown(), [first, String::new()]);
+        expect(&named.dcd(&["attach", "srv", "--disk", "more", "--release"]), 0, "is not attached");
+        let again = named.dcd(&["attach", "srv", "--disk", "more"]);
+        assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), shown()[1]);
+    }
+    expect(&named.dcd(&["attach", "srv", "--disk", "none"]), 1, "its disks are data, more");
+    let printed = named.dcd(&["attach", "--print", "srv", "--disk", "more"]);
+    expect(&printed, 0, "");
+    // A disk is removed with its device, unless that is in use.
+    let second = named.dcd(&["attach", "srv", "--disk", "more"]).stdout;
+    let user = File::open(String::from_utf8(second).unwrap().trim()).unwrap();
+    expect(&named.dcd(&["remove", "srv", "--disk", "more"]), 3, "is in use");
+    drop(user);
+    expect(&named.dcd(&["remove", "srv", "--disk", "more"]), 0, "\"more\" is a plain disk again");
+    assert!(named.0.path("run/srv.log").exists(), "the server in the background says there what it has to");
+    expect(&named.dcd(&["remove", "srv"]), 0, "is a plain disk again");
+    named.is_plain(&original(16 * MIB));
+    assert!(!named.0.path("run/srv.log").exists() && !named.0.path("state/srv.fuse-more").exists());
+}
+
+/// The file of a stack that is served has no control socket: it is not called stopped.
+#[test]
+fn a_stack_that_is_served_without_a_control_socket_is_listed_as_in_use() {
+    let place = Place::new();
+    let text = fs::read_to_string(place.stack()).unwrap().replace("control = \"control.sock\"\n", "");
+    fs::write(place.stack(), text).unwrap();
+    place.format();
+    let run = |command: &[&str]| {
+        let mut dcd = place.dcd();
+        dcd.args(command).env("DCD_STACK_DIR", place.dir.path()).env("DCD_RUN_DIR", place.path("run"));
+        dcd.output().unwrap()
+    };
+    expect(&run(&["list"]), 0, "stopped");
+    let server = place.serve();
+    let one = json(&run(&["list", "--json"]))[0].clone();
+    assert_eq!(
+        (&one["state"], &one["is_served"], &one["dirty_bytes"]),
+        (&"in use".into(), &true.into(), &serde_json::Value::Null)
+    );
+    expect(&run(&["list"]), 0, "in use");
+    expect(&run(&["status"]), 0, "add control = ");
+    expect(&server.stop(), 0, "");
+    expect(&run(&["list"]), 0, "stopped");
+}
+
 /// A machine without systemd, or a test's stacks: no command of systemd is named.
 #[test]
 fn a_stopped_stack_names_the_command_that_starts_it_here_and_a_list_tells_zeroes_from_data() {
@@ -342,7 +477,36 @@ fn a_stopped_stack_names_the_command_that_starts_it_here_and_a_list_tells_zeroes
     fs::write(place.path("more.img"), crate::common::original(4 * MIB)).unwrap();
     let more = run(&["create", "more", "--data", "more.img", "--log", "srv"]);
     expect(&more, 0, "never mount or check more.img itself from now on");
-    expect(&run(&["list"]), 0, "data.img, more: ");
+    expect(&more, 0, "for a block device of it: dcd attach ");
+    let mut nbd = crate::common::Nbd::connect_to(&socket, "more").unwrap();
+    nbd.write(MIB, &[7; 8192]).unwrap();
+    nbd.zero(2 * MIB, 2 * MIB).unwrap();
+    nbd.disconnect().unwrap();
+    // Each disk has a line, with its part.
+    let listed = String::from_utf8(run(&["list"]).stdout).unwrap();
+    let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    let path = |disk: &str| place.path(disk).display().to_string();
+    assert_eq!(lines[0], ["STACK", "STATE", "DIRTY", "DEVICE", "DATA", "DISK"]);
+    assert_eq!(lines[1], ["srv", "dirty", "12", "KiB", "and", "10", "MiB", "to", "zero"]);
+    assert_eq!(lines[2], ["data", "4", "KiB", "and", "8", "MiB", "to", "zero", "-", &path("data.img")]);
+    assert_eq!(lines[3], ["more", "8", "KiB", "and", "2", "MiB", "to", "zero", "-", &path("more.img")]);
+    expect(&run(&["status", "srv"]), 0, "more, 4 MiB: dirty 8 KiB and 2 MiB to zero");
+    let disks = json(&run(&["status", "srv", "--json"]))["layers"]["cache"]["disks"].clone();
+    let parts = ["dirty_bytes", "dirty_data_bytes", "dirty_zeroes_bytes", "dirty_discard_bytes"];
+    assert_eq!(parts.map(|part| disks[1][part].as_u64().unwrap()), [8192 + 2 * MIB, 8192, 2 * MIB, 0]);
+    expect(&run(&["stop", "srv"]), 0, "");
+    server.wait().unwrap();
+    // A stopped stack has the amounts of its stop.
+    let listed = String::from_utf8(run(&["list"]).stdout).unwrap();
+    assert!(listed.contains("10.0 MiB at its stop") && listed.contains("2.0 MiB at its stop"), "{listed}");
+    expect(&run(&["status"]), 0, "10.0 MiB at its stop");
+    let one = json(&run(&["list", "--json"]))[0].clone();
+    assert_eq!((&one["dirty_as_of"], &one["is_served"]), (&"stop".into(), &false.into()));
+    assert_eq!(one["others"][0]["dirty_bytes"].as_u64(), Some(8192 + 2 * MIB));
+    let mut server = dcd(&["serve", "srv"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !run(&["status", "srv"]).status.success() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     // A flush that is done before its first display says nothing.
     let flushed = String::from_utf8(run(&["flush", "srv"]).stderr).unwrap();
     assert!(flushed.is_empty() || flushed.ends_with(" written back\n"), "{flushed}");

@@ -547,8 +547,8 @@ fn a_start_that_lacks_a_directory_leaves_the_legs_as_they_are() {
     expect(&server.stop(), 0, "");
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::rename(place.path("a.img"), place.path("a.away")).unwrap();
-    fs::write(place.stack(), text.replace("[serve]\n", "[serve]\nfuse = \"none\"\n")).unwrap();
-    expect(&place.run("serve", &["--degraded"]), 1, "none is not a directory: make it");
+    fs::write(place.stack(), text.replace("[serve]\n", "[serve]\nfuse = \"data.img\"\n")).unwrap();
+    expect(&place.run("serve", &["--degraded"]), 1, "data.img is not a directory: a file has this name");
     fs::write(place.stack(), text).unwrap();
     fs::rename(place.path("a.away"), place.path("a.img")).unwrap();
     expect(&log(&place, "status", &[]), 0, "2 of 2 legs whole");

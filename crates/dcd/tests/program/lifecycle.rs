@@ -175,7 +175,7 @@ fn another_log_takes_the_place_of_one_and_nothing_of_that_is_lost() {
     fs::write(place.stack(), &old).unwrap();
     let server = place.serve();
     fs::write(place.stack(), new).unwrap();
-    expect(&replace("old.toml"), 1, "in use");
+    expect(&replace("old.toml"), 3, "in use");
     expect(&server.stop(), 0, "");
     expect(&replace("old.toml"), 0, "a log of");
     assert!(place.bare() == with_blocks(&blocks));
@@ -313,4 +313,41 @@ fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
     }
     place.format();
     expect(&place.serve().stop(), 0, "");
+}
+
+/// A discard takes no space in a log, and is not lost with it: only the data that cannot be read is.
+#[test]
+fn the_loss_with_a_dead_log_is_one_amount_everywhere() {
+    let place = Place::new();
+    place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
+    place.format();
+    let sound = fs::read_to_string(place.stack()).unwrap();
+    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"all\"\nfail-after = 300\nfail-count = 1000000\n";
+    fs::write(place.stack(), sound.replace("log = \"log\"", "log = \"bad\"") + fault).unwrap();
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    nbd.zero(8 * MIB, 4 * MIB).unwrap();
+    for i in 0..400u64 {
+        nbd.write_fua(i * 8192, &[i as u8 | 1; 4096]).unwrap();
+    }
+    expect(&place.run("flush", &["--quiet"]), 4, "cannot be read from the log device");
+    let lost = status(&place)["layers"]["cache"]["lost_blocks"].as_u64().unwrap();
+    assert!(lost > 100, "{lost}");
+    let amount = format!("{} of acknowledged writes", dcd_stack::HumanBytes(lost * 4096));
+    let output = server.stop();
+    expect(&output, 1, "of acknowledged writes and 4 MiB of zeroes and discards are written back from it");
+    expect(&output, 1, &format!("{lost} blocks of 4 KiB could not be read from it; everything else"));
+    expect(&output, 1, &format!("{amount} may be only there"));
+    fs::write(place.stack(), sound).unwrap();
+    for command in ["serve", "format", "rescue"] {
+        expect(&place.run(command, &[]), 3, &amount);
+    }
+    expect(&place.run("serve", &["--without-cache"]), 3, &format!("{amount} would be lost"));
+    expect(&place.run("status", &[]), 1, &format!("its log has {amount}"));
+    fs::write(place.path("log.img"), "").unwrap();
+    expect(&place.run("serve", &[]), 3, &format!("{amount} would be lost"));
+    // Once that is accepted, nothing calls the disk complete.
+    expect(&place.serve_with(&["--without-cache", "--force"]).stop(), 0, "");
+    expect(&place.run("serve", &[]), 3, "it was discarded before, and what only the log had is lost");
+    expect(&place.run("detach", &[]), 0, "its log is missing, and what only the log had is lost");
 }

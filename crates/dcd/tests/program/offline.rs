@@ -91,7 +91,7 @@ fn what_is_open_elsewhere_is_in_use() {
     place.format();
     let other = dcd_io::FileDevice::open(&dcd_io::FileSpec::new(place.path("log.img"))).unwrap();
     for command in ["check", "dump", "detach", "rescue", "format"] {
-        expect(&place.run(command, &[]), 1, "in use");
+        expect(&place.run(command, &[]), 3, "in use");
     }
     drop(other);
     expect(&place.run("check", &[]), 0, "");
@@ -183,7 +183,7 @@ fn commands_of_the_laboratory_go_there_or_say_what_to_install() {
     let program = place.path("dcd");
     fs::hard_link(dcd().get_program(), &program).unwrap();
     let run = |args: &[&str]| Command::new(&program).env("PATH", "").args(args).output().unwrap();
-    for command in ["tune", "trace", "simulate", "drive", "study", "lab"] {
+    for command in dcd_cli::LABORATORY {
         expect(
             &run(&[command, "x"]),
             1,

@@ -327,10 +327,69 @@ fn a_data_disk_of_another_stack_is_refused_with_the_name_of_that_stack() {
         two.stack().display(),
         server.child.id()
     );
-    for command in ["serve", "check", "detach"] {
-        expect(&run(command), 1, &user);
+    // A server may be started again: the device may be free then.
+    for (command, code) in [("serve", 1), ("check", 3), ("detach", 3)] {
+        expect(&run(command), code, &user);
     }
     expect(&server.stop(), 0, "");
+}
+
+/// Exit codes are what scripts look at.
+#[test]
+fn each_command_has_the_same_exit_code_for_a_device_in_use_and_for_a_stack_that_does_not_exist() {
+    let place = dirty();
+    let server = place.serve();
+    for command in ["detach", "grow", "check", "dump", "rescue", "format"] {
+        expect(&place.run(command, &[]), 3, "is in use");
+    }
+    expect(&place.run("serve", &[]), 1, "is in use");
+    let new = ["format", "--log", "log.img", "--data", "data.img", "--stack", "new.toml"];
+    expect(&place.dcd().args(new).current_dir(place.dir.path()).output().unwrap(), 3, "log.img");
+    expect(&server.stop(), 0, "");
+    for command in
+        ["flush", "status", "stop", "set", "get", "attach", "detach", "grow", "check", "serve", "remove"]
+    {
+        let more: &[&str] = if command == "set" { &["share=30"] } else { &[] };
+        let run = |stack: &str| place.dcd().arg(command).arg(stack).args(more).output().unwrap();
+        expect(&run("nobody_has_this"), 2, "\"dcd list\" shows the stacks");
+        expect(&run("/nowhere/srv.toml"), 1, "/nowhere/srv.toml");
+    }
+}
+
+/// A copied stack file names the control socket of another stack, and another program has its disk.
+#[test]
+fn a_server_of_another_stack_is_not_told_to_be_stopped_for_a_disk_that_it_does_not_have() {
+    let (one, two) = (dirty(), dirty());
+    let text = fs::read_to_string(two.stack()).unwrap();
+    let theirs = format!("\"{}\"", one.path("control.sock").display());
+    fs::write(two.path("copy.toml"), text.replace("\"control.sock\"", &theirs)).unwrap();
+    let (server, user) = (one.serve(), two.serve());
+    let checked = two.dcd().arg("check").arg(two.path("copy.toml")).output().unwrap();
+    assert_ne!(checked.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(!said.contains(&format!("process {} ", server.child.id())), "{said}");
+    expect(&server.stop(), 0, "");
+    expect(&user.stop(), 0, "");
+}
+
+#[test]
+fn a_log_that_is_too_small_to_be_of_use_is_warned_of() {
+    let place = Place::new();
+    for (mib, is_small) in [(3, true), (8, true), (66, false)] {
+        let name = format!("log-{mib}.img");
+        let (stack, size) = (format!("{mib}.toml"), format!("{mib}.5MiB"));
+        fs::write(place.path(&format!("{mib}.img")), original(MIB)).unwrap();
+        let data = format!("{mib}.img");
+        let args = ["format", "--log", &name, "--log-size", &size, "--data", &data, "--stack", &stack];
+        let formatted = place.dcd().args(args).current_dir(place.dir.path()).output().unwrap();
+        expect(&formatted, 0, "");
+        let said = String::from_utf8_lossy(&formatted.stderr).into_owned();
+        assert_eq!(said.contains("MiB is small: after "), is_small, "{said}");
+    }
+    let args = ["format", "--log", "x.img", "--log-size", "2MiB", "--data", "data.img", "--stack", "x.toml"];
+    let formatted = place.dcd().args(args).current_dir(place.dir.path()).output().unwrap();
+    expect(&formatted, 3, "needs ");
+    assert!(!place.path("x.img").exists() && !place.path("x.toml").exists());
 }
 
 #[test]
@@ -597,7 +656,7 @@ fn a_disk_that_has_grown_and_is_another_one_is_refused_and_the_cache_stays_as_it
     poke(&place, "data.img", 4096, &original(16 * MIB)[4096..8192]);
     let server = place.serve();
     assert_eq!(place.nbd().bytes, bytes);
-    expect(&place.run("grow", &[]), 1, "in use");
+    expect(&place.run("grow", &[]), 3, "in use");
     expect(&server.stop(), 0, "has grown by 4 MiB");
     expect(&place.run("grow", &[]), 0, "4 MiB more");
     let server = place.serve();
@@ -646,10 +705,9 @@ fn a_second_server_is_refused() {
     let server = place.serve();
     let other = dcd().arg("serve").arg("--quiet").arg(place.stack()).output().unwrap();
     assert_ne!(other.status.code(), Some(0));
-    let offline = [("check", 1), ("detach", 1), ("rescue", 1), ("format", 1)];
-    for (command, code) in offline {
-        expect(&place.run(command, &[]), code, "in use");
-        expect(&place.run(command, &[]), code, &format!("process {} serves it", server.child.id()));
+    for command in ["check", "detach", "rescue", "format"] {
+        expect(&place.run(command, &[]), 3, "in use");
+        expect(&place.run(command, &[]), 3, &format!("process {} serves it", server.child.id()));
     }
     assert_eq!(place.nbd().read(0, 4096).unwrap(), [0xd1; 4096], "the first one goes on");
     expect(&server.stop(), 0, "");

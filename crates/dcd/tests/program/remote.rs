@@ -177,6 +177,30 @@ fn clients_do_not_see_that_the_server_of_the_data_disk_is_killed() {
     compare(&File::open(far.path("disk.img")).unwrap(), &versions);
 }
 
+/// A data disk that is away is named once, and a log gets no line for each look at an amount that stays.
+#[test]
+fn a_flush_says_which_disk_it_waits_for() {
+    let far = far(16);
+    let other = far.serve();
+    let place = near(&far, "data", "", "when = \"when-full\"\n");
+    place.format();
+    let server = place.serve();
+    place.nbd().write(0, &stamp(0, 1)).unwrap();
+    other.kill();
+    let mut flush = place.dcd().arg("flush").arg(place.stack()).stderr(Stdio::piped()).spawn().unwrap();
+    until(&place, "the loss is told", |status| {
+        status["devices_not_answering"][0]["seconds"].as_f64() > Some(13.0)
+    });
+    flush.kill().unwrap();
+    let said = String::from_utf8(flush.wait_with_output().unwrap().stderr).unwrap();
+    assert_eq!((said.matches("4 KiB left").count(), said.matches("waiting").count()), (1, 1), "{said}");
+    assert!(said.contains("waiting, as device \"data\" (") && said.contains("not connected for "), "{said}");
+    let other = far.serve();
+    expect(&place.run("flush", &[]), 0, "");
+    expect(&server.stop(), 0, "");
+    expect(&other.stop(), 0, "");
+}
+
 /// The other machine offers no flush, and its writes survive its kills. With another promise it is not continued with.
 #[test]
 fn a_server_with_the_promise_always_is_not_flushed_and_keeps_that_promise() {
@@ -263,7 +287,7 @@ fn another_disk_under_the_name_is_not_taken_and_the_right_one_is() {
     nbd.write(0, &stamp(0, 7)).unwrap();
     nbd.flush().unwrap();
     until(&near, "it is destaged", |status| status["state"] == "clean");
-    expect(&near.run("check", &[]), 1, "in use");
+    expect(&near.run("check", &[]), 3, "in use");
     for (image, why) in [(17, "it is another disk"), (16, "other content than before")] {
         other.kill();
         fs::rename(far.path("disk.img"), far.path("right.img")).unwrap();

@@ -100,7 +100,7 @@ fn disks_of_one_log_are_served_by_name_and_are_as_they_were_after_stops_and_kill
         .map(|disk| (disk["name"].as_str().unwrap(), disk["dirty_bytes"].as_u64().unwrap()))
         .collect();
     assert_eq!(dirty, [("home", 40 * 4096), ("mail", 40 * 4096), ("pool", 0)]);
-    expect(&place.run("status", &[]), 0, "mail, 20 MiB: 160 KiB dirty");
+    expect(&place.run("status", &[]), 0, "mail, 20 MiB: dirty 160 KiB");
     expect(&server.stop(), 0, "");
     let states = || ["home", "mail", "pool"].map(|disk| record(&place, disk)["state"].clone());
     assert_eq!(states(), ["dirty", "dirty", "clean"]);

@@ -45,6 +45,14 @@ pub trait Filter {
 
     fn reset_statistics(&mut self, _now: Nanos) {}
 
+    /// See [`Layer::next_deadline`].
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Takes the end of the deadline.
+    fn wake(&mut self, _now: Nanos) {}
+
     /// Returns the geometry of the filter over a geometry below.
     ///
     /// # Errors
@@ -68,12 +76,13 @@ impl<F: Filter> Layer for F {
             Event::Request(request) => self.pass(request, cx),
             Event::Completed { op, result } => self.pass_back(RequestId(op.0), result, cx),
             Event::Control(Control::ResetStatistics) => self.reset_statistics(cx.now),
-            Event::Wake | Event::Control(_) => {}
+            Event::Wake => self.wake(cx.now),
+            Event::Control(_) => {}
         }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        None
+        self.deadline()
     }
 
     fn check(&self) {

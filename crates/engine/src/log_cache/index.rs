@@ -192,11 +192,22 @@ impl Index {
 
     /// Dirty bytes: data, zeroes and discards that this data disk lacks.
     pub fn dirty_bytes_on(&self, disk: usize) -> u64 {
-        if self.space.count() == 1 {
-            return self.dirty_bytes();
+        self.dirty_parts_on(disk).iter().sum()
+    }
+
+    /// Parts of the dirty bytes that this data disk lacks: of data, of discards, and of zeroes.
+    pub fn dirty_parts_on(&self, disk: usize) -> [u64; 3] {
+        let [mut discards, mut zeroes] = [self.ranges.discarded(), self.ranges.zeroed()];
+        if self.space.count() > 1 {
+            [discards, zeroes] = [0, 0];
+            for part in self.ranges.lookup(self.space.extent(disk)) {
+                match part.info.kind {
+                    RangeKind::Discard => discards += part.extent.sectors,
+                    RangeKind::Zeroes { .. } => zeroes += part.extent.sectors,
+                }
+            }
         }
-        let ranges = self.ranges.lookup(self.space.extent(disk)).map(|part| part.extent.sectors).sum::<u64>();
-        (self.holdings.dirty_on[disk] + ranges) * SECTOR_BYTES
+        [self.holdings.dirty_on[disk], discards, zeroes].map(|sectors| sectors * SECTOR_BYTES)
     }
 
     /// True when the log has data, zeroes or a discard of the extent that the data disk lacks.

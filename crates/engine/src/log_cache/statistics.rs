@@ -86,9 +86,12 @@ impl LogCacheStatistics {
         self.log_bytes + self.superblocks * SUPERBLOCK_BYTES as u64
     }
 
-    /// Those bytes for each byte that clients wrote: what wears an SSD out. None if nothing was written.
-    pub fn wear(&self) -> Option<f64> {
-        (self.write_bytes > 0).then(|| self.log_device_bytes() as f64 / self.write_bytes as f64)
+    /// Those bytes for each byte of clients in the log: what wears an SSD out. Writes that bypassed the log are not counted, nor bytes that
+    /// newer ones replaced in their record. None if less was written than that: most of it is still in the buffers.
+    pub fn log_writes_per_byte(&self) -> Option<f64> {
+        let taken = self.logged_sectors.saturating_sub(self.compacted_sectors) * SECTOR_BYTES;
+        let written = self.log_device_bytes();
+        (taken > 0 && written >= taken).then(|| written as f64 / taken as f64)
     }
 
     pub fn count(&mut self, io: &Io) {

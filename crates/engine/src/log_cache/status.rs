@@ -66,6 +66,13 @@ pub struct DataDiskStatus {
     pub size_bytes: u64,
     /// All that the disk lacks: data, discards and zeroes.
     pub dirty_bytes: u64,
+    /// The parts of these, as in [`LogCacheStatus`].
+    #[serde(default)]
+    pub dirty_data_bytes: u64,
+    #[serde(default)]
+    pub dirty_discard_bytes: u64,
+    #[serde(default)]
+    pub dirty_zeroes_bytes: u64,
     /// Blocks of 4 KiB for the disk that can no longer be read from the log.
     pub lost_blocks: usize,
     pub destaging: bool,
@@ -276,10 +283,14 @@ impl LogCacheStatus {
 fn disk_status(view: &View, destagers: &Destagers, disk: usize) -> DataDiskStatus {
     let (data, index) = (&view.data[disk], view.index);
     let destager = &destagers[disk];
+    let [data_bytes, discard_bytes, zeroes_bytes] = index.dirty_parts_on(disk);
     DataDiskStatus {
         name: None,
         size_bytes: view.data.geometry(disk).sectors * SECTOR_BYTES,
-        dirty_bytes: index.dirty_bytes_on(disk),
+        dirty_bytes: data_bytes + discard_bytes + zeroes_bytes,
+        dirty_data_bytes: data_bytes,
+        dirty_discard_bytes: discard_bytes,
+        dirty_zeroes_bytes: zeroes_bytes,
         lost_blocks: index.lost.in_extent(view.data.space().extent(disk)),
         destaging: !destager.is_idle(),
         destage_failing: destager.is_after_failure(),
@@ -300,6 +311,7 @@ impl LogCacheStatus {
         // A log that does not have the disk yet has nothing for it.
         let own = self.disks.get(disk);
         status.dirty_bytes = own.map_or(0, |own| own.dirty_bytes);
+        status.dirty_data_bytes = own.map_or(0, |own| own.dirty_data_bytes);
         status.lost_blocks = own.map_or(0, |own| own.lost_blocks);
         if self.state == LogCacheState::Dirty && status.dirty_bytes == 0 {
             status.state = LogCacheState::Clean;

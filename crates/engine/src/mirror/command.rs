@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::label::{self, LEGS_MAX, Leg, LegState};
 use super::{Member, MirrorCore};
-use crate::layer::{ArrayCommand, CommandError, Cx, Discards, Geometry, Port, Report};
+use crate::layer::{ArrayCommand, CommandError, Cx, Discards, Geometry, Port, Report, Seat};
 
 /// An administrator who waits for an answer.
 pub enum PendingCommand {
@@ -23,8 +23,9 @@ pub type PendingCommands = VecDeque<PendingCommand>;
 impl MirrorCore {
     pub fn on_command(&mut self, command: ArrayCommand, cx: &mut Cx) {
         let call = match command {
-            ArrayCommand::Add { port, geometry, id, .. } => {
-                PendingCommand::Answered(self.add(port, &geometry, id))
+            ArrayCommand::Add { port, geometry, seat, id } => {
+                let legs = if let Seat::Spare(legs) = seat { legs } else { 0 };
+                PendingCommand::Answered(self.add(port, &geometry, id, legs))
             }
             ArrayCommand::Remove { port } => match self.remove(port, cx) {
                 Ok(Some(leg)) => PendingCommand::Remove { leg, erased: false },
@@ -54,7 +55,9 @@ impl MirrorCore {
         self.calls.push_back(call);
     }
 
-    fn add(&mut self, port: Port, geometry: &Geometry, id: u64) -> Result<(), CommandError> {
+    /// Adds a leg to those of a log that is to have so many with it. It takes the places of failed legs whose devices are missing, the oldest
+    /// first, and these are forgotten. Others stay known as failed: what they lack must not be read if they come back.
+    fn add(&mut self, port: Port, geometry: &Geometry, id: u64, legs: usize) -> Result<(), CommandError> {
         let needed = label::device_sectors(self.label.sectors);
         if geometry.read_only {
             return Err(CommandError::ReadOnly);
@@ -69,7 +72,10 @@ impl MirrorCore {
         if id == 0 || self.label.standing(id).is_some() {
             return Err(CommandError::Id(id));
         }
-        self.forget_absent();
+        while self.label.legs.len() >= legs.max(1) {
+            let Some(oldest) = self.label.legs.iter().position(|leg| self.is_absent(leg)) else { break };
+            self.label.legs.remove(oldest);
+        }
         if self.label.legs.len() == LEGS_MAX {
             return Err(CommandError::TooManyLegs(LEGS_MAX));
         }
@@ -84,9 +90,15 @@ impl MirrorCore {
 
     /// Forgets the failed legs whose devices are missing, and returns one of them. Should one come back, nothing is known of it.
     fn forget_absent(&mut self) -> Option<u64> {
-        let is_there = |id: u64| self.members.iter().any(|member| member.id == id);
-        let is_absent = |leg: &mut Leg| leg.standing == LegState::Failed && !is_there(leg.id);
-        self.label.legs.extract_if(.., is_absent).last().map(|leg| leg.id)
+        let absent: Vec<u64> =
+            self.label.legs.iter().filter(|leg| self.is_absent(leg)).map(|leg| leg.id).collect();
+        self.label.legs.retain(|leg| !absent.contains(&leg.id));
+        absent.last().copied()
+    }
+
+    /// True for a failed leg whose device is missing.
+    fn is_absent(&self, leg: &Leg) -> bool {
+        leg.standing == LegState::Failed && !self.members.iter().any(|member| member.id == leg.id)
     }
 
     fn remove(&mut self, port: Port, cx: &mut Cx) -> Result<Option<u64>, CommandError> {

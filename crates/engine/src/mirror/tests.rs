@@ -316,6 +316,31 @@ fn a_failed_leg_whose_device_is_closed_is_still_known_as_failed() {
     assert_eq!(rig.standings(), [WHOLE, WHOLE], "the failed one is forgotten");
 }
 
+/// Two legs are missing, and one of them is replaced: the other one is still known as failed.
+#[test]
+fn an_added_leg_takes_the_places_of_as_many_failed_legs_as_the_log_has_too_many() {
+    for (legs, standings) in [
+        (3, vec![WHOLE, FAILED, WHOLE]),
+        (2, vec![WHOLE, WHOLE]),
+        // An earlier program does not say how many.
+        (0, vec![WHOLE, WHOLE]),
+        (4, vec![WHOLE, FAILED, FAILED, WHOLE]),
+    ] {
+        let mut rig = Rig::new(3);
+        for leg in [1, 2] {
+            rig.break_leg(leg);
+            rig.write(8, 3);
+            rig.event(Event::Control(Control::Array(ArrayCommand::Close { port: Port(leg) })));
+        }
+        assert_eq!(rig.standings(), [WHOLE, FAILED, FAILED]);
+        rig.legs.0.push(Ram::new(SECTORS));
+        let geometry = rig.legs.0[3].geometry();
+        let add = ArrayCommand::Add { port: Port(3), geometry, seat: Seat::Spare(legs), id: 77 };
+        rig.event(Event::Control(Control::Array(add)));
+        assert_eq!(rig.standings(), standings, "{legs}");
+    }
+}
+
 /// The device of the leg never comes back, and another leg was added: the log stays degraded until it is told.
 #[test]
 fn a_failed_leg_whose_device_is_missing_is_forgotten_when_told() {

@@ -294,9 +294,7 @@ impl Driver {
         while let Some(completion) = self.completions.pop_front() {
             self.completed(stack, host, completion);
         }
-        if stack.next_deadline().is_some_and(|deadline| deadline <= self.now) {
-            stack.wake(self.now);
-        }
+        wake_due(stack, self.now);
         if host.next_deadline().is_some_and(|deadline| deadline <= self.now) {
             host.wake(&mut Context { driver: self, stack });
         }
@@ -382,6 +380,7 @@ impl Driver {
                 self.send_listed(stack, host);
             }
             self.now = self.elapsed();
+            wake_due(stack, self.now);
             if self.now >= until {
                 return;
             }
@@ -470,9 +469,7 @@ impl Pump for Driver {
     /// If the ring fails: there is no way to report it.
     fn pump(&mut self, stack: &mut Stack) {
         self.now = self.elapsed();
-        if stack.next_deadline().is_some_and(|deadline| deadline <= self.now) {
-            stack.wake(self.now);
-        }
+        wake_due(stack, self.now);
         let mut outputs = std::mem::take(&mut self.outputs);
         stack.take_outputs(&mut outputs);
         for output in outputs.drain(..) {
@@ -506,6 +503,13 @@ impl Pump for Driver {
         while let Some((tag, result)) = self.finished.pop_front() {
             stack.complete(self.now, tag, result);
         }
+    }
+}
+
+/// Wakes the layers whose deadlines have come.
+fn wake_due(stack: &mut Stack, now: Nanos) {
+    if stack.next_deadline().is_some_and(|deadline| deadline <= now) {
+        stack.wake(now);
     }
 }
 

@@ -29,6 +29,7 @@ pub fn findings(machine: &Machine, file: &StackFile) -> Vec<Finding> {
         let name = disk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let about = format!("{stack}: {}", devices.join(", "));
         let checks = [
+            empty(&about, &name, &disk),
             unflushed_cache(&about, &name, &disk),
             usb(&about, &name, &disk),
             wrong_kind(&about, &name, &disk),
@@ -64,6 +65,14 @@ fn no_name(file: &StackFile) -> Option<Finding> {
     (wants && stack_name(&file.path).is_none()).then(|| {
         let found = format!("its ublk device has no name in /dev/dcd: {} has other characters than letters, digits, \"_\" and \".\"", file.path.display());
         Finding::new(Severity::Note, stack, found).with("stop the server, and rename the file")
+    })
+}
+
+/// Finds a disk without any sector: its medium is gone, or a loop device's file was cut off.
+fn empty(about: &str, name: &str, disk: &Path) -> Option<Finding> {
+    (read(&disk.join("size")) == "0").then(|| {
+        let found = format!("{name} has a size of 0: nothing can be read from it, or written");
+        Finding::new(Severity::Bad, about, found).with("bring its medium or its file back, or replace it")
     })
 }
 
@@ -151,6 +160,16 @@ mod tests {
         made.write(&format!("{DISK}/queue/write_cache"), "write through\n");
         made.write(&format!("{DISK}/device/scsi_disk/0:0:0:0/cache_type"), "write through\n");
         assert_eq!(unflushed_cache("s: data", "sdb", &disk(&made)), None);
+    }
+
+    #[test]
+    fn a_disk_without_sectors_is_found() {
+        let made = Made::new(&[]);
+        for (size, is_empty) in [("0\n", true), ("2048\n", false)] {
+            made.write(&format!("{DISK}/size"), size);
+            let found = empty("s: log", "sdb", &disk(&made));
+            assert_eq!(found.is_some_and(|found| found.level == Severity::Bad), is_empty);
+        }
     }
 
     #[test]

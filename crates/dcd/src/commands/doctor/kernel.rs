@@ -163,9 +163,25 @@ fn absent(machine: &Machine, module: &str, about: &str, level: Severity) -> Find
     match is_installed(machine, module) {
         true => Finding::new(level, about, format!("the module {module} is not loaded"))
             .with(format!("modprobe {module}")),
-        false => Finding::new(level, about, format!("{module} is not available in kernel {release}"))
-            .with(format!("install the package with the rest of the kernel's modules (Ubuntu: linux-modules-extra-{release}), or use a kernel with this module (ublk_drv: Linux 6.4)")),
+        false => {
+            let package = match is_ubuntu(machine) {
+                true => format!("install linux-modules-extra-{release}"),
+                false => {
+                    "install the package with the rest of the kernel's modules, if the distribution has one"
+                        .to_owned()
+                }
+            };
+            Finding::new(level, about, format!("{module} is not available in kernel {release}"))
+                .with(format!("{package}, or use a kernel with this module (ublk_drv: Linux 6.4)"))
+        }
     }
+}
+
+/// True on Ubuntu, and on what is made of it, which have its packages.
+fn is_ubuntu(machine: &Machine) -> bool {
+    let about = machine.text("/etc/os-release");
+    let values = about.lines().filter_map(|line| line.strip_prefix("ID=").or(line.strip_prefix("ID_LIKE=")));
+    values.flat_map(|value| value.trim_matches('"').split_whitespace()).any(|word| word == "ubuntu")
 }
 
 fn is_installed(machine: &Machine, module: &str) -> bool {
@@ -263,6 +279,22 @@ mod tests {
         assert_eq!(ublk(&made.machine, false).level, Severity::Note);
         let wanted = ublk(&made.machine, true);
         assert_eq!((wanted.level, wanted.action.as_deref()), (Severity::Bad, Some("modprobe ublk_drv")));
+    }
+
+    #[test]
+    fn a_package_is_named_where_it_exists() {
+        let advice = |about: &str| {
+            let made = made("6.12.1", "Linux");
+            made.write("/etc/os-release", about);
+            module(&made.machine, "nbd", "/dev/nbd0", "something").action.unwrap()
+        };
+        let package = "linux-modules-extra-6.12.1";
+        for ubuntu in ["ID=ubuntu\n", "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"] {
+            assert!(advice(ubuntu).contains(package), "{ubuntu}");
+        }
+        for other in ["ID=debian\nHOME_URL=\"https://ubuntu\"\n", "ID=\"rocky\"\nID_LIKE=\"rhel\"\n", ""] {
+            assert!(!advice(other).contains("extra"), "{}", advice(other));
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::cli::Doctor;
 use crate::commands::status::text::WIDTH;
 use crate::control;
 use crate::failure::Failure;
-use crate::loops::{all_stale, way_out};
+use crate::loops::{all_stale, stale_by_hand, way_out};
 use crate::session::system::logs_in_memory;
 
 /// Severity of a finding.
@@ -104,6 +104,7 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
     let mut findings = kernel::findings(&machine, wants_ublk, wants_device);
     findings.extend(fstab::findings(&machine));
     findings.extend(all_stale().into_iter().map(|(stack, name)| stale_loop(&stack.display(), &name)));
+    findings.extend(stale_by_hand().into_iter().map(|name| stale_loop(&"STACK", &name)));
     for file in readable() {
         findings.extend(disks::findings(&machine, file));
         findings.extend(logs_in_memory(file).into_iter().map(|log| {

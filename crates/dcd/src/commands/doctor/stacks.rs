@@ -1,13 +1,14 @@
 //! Checks whether a stack is served well, or would start.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use dcd_io::ListenError;
-use dcd_stack::{Address, StackFile};
+use dcd_stack::{Address, HumanBytes, StackFile};
 
 use super::{Finding, Severity};
 use crate::commands::serve::{admit_local_users, certificates, check_front_ends};
@@ -78,12 +79,17 @@ fn full_before_window(status: &ServerStatus) -> Option<String> {
 
 fn not_served(file: &StackFile, about: String) -> Finding {
     match would_start(file) {
-        Ok(told) if told.is_empty() => Finding::new(Severity::Ok, about, "is not served, and would start"),
-        Ok(told) => Finding::new(
-            Severity::Note,
-            about,
-            format!("is not served, and would start: {}", told.join("; ")),
-        ),
+        Ok(Trial { told, dirty_bytes }) => {
+            let dirty = Some(dirty_bytes).filter(|bytes| *bytes > 0);
+            let dirty = dirty.map_or_else(String::new, |bytes| {
+                format!(", with {} that the data disk lacks", HumanBytes(bytes))
+            });
+            let found = format!("is not served, and would start{dirty}");
+            match told.is_empty() {
+                true => Finding::new(Severity::Ok, about, found),
+                false => Finding::new(Severity::Note, about, format!("{found}: {}", told.join("; "))),
+            }
+        }
         Err(Failure::Busy(why)) => {
             let action = "stop what uses it, or add control = \"PATH\" to [serve] if that is its server";
             Finding::new(Severity::Note, about, why).with(action)
@@ -96,8 +102,16 @@ fn not_served(file: &StackFile, about: String) -> Finding {
     }
 }
 
-/// Tries a start; returns what it would leave out. Each step is that of "dcd serve", but what the layers write stays in RAM.
-fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
+/// Result of a start that was tried.
+struct Trial {
+    /// Parts that it would leave out, and warnings.
+    told: Vec<String>,
+    /// Data in the logs that the data disks lack.
+    dirty_bytes: u64,
+}
+
+/// Tries a start. Each step is that of "dcd serve", but what the layers write stays in RAM.
+fn would_start(file: &StackFile) -> Result<Trial, Failure> {
     let mut file = Site::from(file.clone());
     file.hold(Purpose::Look);
     let export = file.export.clone();
@@ -118,7 +132,10 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
         judge(&file, &survey.seen, &file.asked)?;
         let without_format = file.log_caches().next().is_none() && file.arrays().next().is_none();
         return match without_format {
-            true => Ok(vec![format!("the start makes device \"{}\"", device.name)]),
+            true => {
+                let told = vec![format!("the start makes device \"{}\"", device.name)];
+                Ok(Trial { told, dirty_bytes: 0 })
+            }
             false => Err(Failure::refused(
                 format!("device \"{}\" is missing", device.name),
                 "connect it, or correct its path. Only if there never was one, \"dcd format\", or \"dcd array create\", makes it",
@@ -126,11 +143,13 @@ fn would_start(file: &StackFile) -> Result<Vec<String>, Failure> {
         };
     }
     admit_plain_parts(&file)?;
-    let (_started, parts) = start(&file, &[&export], Purpose::Look)?;
+    let (started, parts) = start(&file, &[&export], Purpose::Look)?;
     admit_bare(&file, &parts, &export)?;
     // A server without a control socket has its devices, too: that is told first.
     addresses_are_free(&file)?;
-    Ok(told)
+    let dirty = |layer| started.status(layer).log_cache().map_or(0, |cache| cache.dirty_data_bytes);
+    let dirty_bytes = parts.layers.values().copied().map(dirty).sum();
+    Ok(Trial { told, dirty_bytes })
 }
 
 /// Refuses a socket or port that another program has.
@@ -142,7 +161,7 @@ fn addresses_are_free(file: &StackFile) -> Result<(), Failure> {
     all.into_iter().try_for_each(|address| {
         let error = match address {
             Address::Tcp(address) => {
-                TcpListener::bind(address).err().map(|source| ListenError::Tcp { address, source })
+                tcp_trouble(address, &listening()).map(|source| ListenError::Tcp { address, source })
             }
             Address::Unix(path) => match fs::symlink_metadata(&path) {
                 Ok(about) if !about.file_type().is_socket() => Some(ListenError::NotASocket { path }),
@@ -152,4 +171,81 @@ fn addresses_are_free(file: &StackFile) -> Result<(), Failure> {
         };
         error.map_or(Ok(()), |error| Err(Failure::Failed(error.to_string())))
     })
+}
+
+/// Returns the reason if a server cannot listen at an address. Nothing listens there for the answer: a server that starts at the same time
+/// would find the port in use.
+fn tcp_trouble(address: SocketAddr, listening: &[SocketAddr]) -> Option<io::Error> {
+    let overlaps = |other: &&SocketAddr| {
+        let is_any = |one: &SocketAddr, other: &SocketAddr| {
+            one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+        };
+        other.port() == address.port()
+            && (other.ip() == address.ip() || is_any(other, &address) || is_any(&address, other))
+    };
+    let is_in_use = address.port() > 0 && listening.iter().any(|other| overlaps(&other));
+    is_in_use.then(|| io::ErrorKind::AddrInUse.into())
+}
+
+/// The addresses at which programs listen, in this network namespace.
+fn listening() -> Vec<SocketAddr> {
+    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+    tables.iter().flat_map(|table| listening_in(&fs::read_to_string(table).unwrap_or_default())).collect()
+}
+
+/// Parses /proc/net/tcp or tcp6: the second column is the local address in words of the machine's byte order, and the fourth the state.
+fn listening_in(table: &str) -> Vec<SocketAddr> {
+    const LISTENS: &str = "0A";
+    let address = |line: &str| {
+        let mut columns = line.split_whitespace().skip(1);
+        let (ip, port) = columns.next()?.split_once(':')?;
+        columns.nth(1).filter(|state| *state == LISTENS)?;
+        let word = |at: usize| u32::from_str_radix(ip.get(8 * at..8 * at + 8)?, 16).ok();
+        let ip: IpAddr = match ip.len() {
+            8 => Ipv4Addr::from(word(0)?.to_ne_bytes()).into(),
+            32 => {
+                let mut bytes = [0; 16];
+                for (at, four) in bytes.chunks_mut(4).enumerate() {
+                    four.copy_from_slice(&word(at)?.to_ne_bytes());
+                }
+                Ipv6Addr::from(bytes).into()
+            }
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+    };
+    table.lines().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_port_at_which_a_program_listens_is_found_without_listening_there() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for (listens, wanted, is_in_use) in [
+            ("127.0.0.1:10809", "127.0.0.1:10809", true),
+            ("127.0.0.1:10809", "127.0.0.2:10809", false),
+            ("127.0.0.1:10809", "127.0.0.1:10810", false),
+            ("0.0.0.0:10809", "127.0.0.1:10809", true),
+            ("127.0.0.1:10809", "0.0.0.0:10809", true),
+            ("[::]:10809", "127.0.0.1:10809", true),
+            ("[::1]:10809", "127.0.0.1:10809", false),
+            ("0.0.0.0:10809", "[::1]:10809", false),
+            ("127.0.0.1:10809", "127.0.0.1:0", false),
+        ] {
+            assert_eq!(tcp_trouble(at(wanted), &[at(listens)]).is_some(), is_in_use, "{listens} {wanted}");
+        }
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            // A container may have no IPv6.
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let address = listener.local_addr().unwrap();
+            assert!(tcp_trouble(address, &listening()).is_some(), "{address}");
+            drop(listener);
+            assert!(tcp_trouble(address, &listening()).is_none(), "{address}");
+        }
+    }
 }

@@ -4,9 +4,11 @@ pub mod stopped;
 pub mod text;
 pub mod verdict;
 
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use dcd_stack::{StackFile, wrapped};
 use serde::Serialize;
 use serde_json::json;
 
@@ -17,6 +19,9 @@ use crate::output::print_json;
 use crate::session::serving::status::ServerStatus;
 use stopped::Stopped;
 use verdict::Verdict;
+
+/// Minimum width of the actions in a table.
+const ACTION_MIN: usize = 30;
 
 /// Output as JSON.
 #[derive(Serialize)]
@@ -77,7 +82,8 @@ fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status
         let stopped = stopped(&found, &args.files);
         // A user who may not ask does not learn that none is served.
         if failed.is_ok() || !found.is_empty() || !stopped.is_empty() {
-            print!("{}", table(&found, &stopped));
+            let width = std::io::stdout().is_terminal().then_some(text::WIDTH);
+            print!("{}", table(&found, &stopped, width));
         }
     }
     let mut health = Health::default();
@@ -91,14 +97,18 @@ fn several(answers: Vec<Result<(ServerStatus, Verdict), Failure>>, args: &Status
 fn stopped(found: &[(ServerStatus, Verdict)], named: &[PathBuf]) -> Vec<[String; 4]> {
     let files = if named.is_empty() { control::stack_files() } else { Vec::new() };
     let is_served = |file: &Path| found.iter().any(|(status, _)| status.stack == file);
+    let has_no_socket = |file: &Path| StackFile::load(file).is_ok_and(|file| file.serve.control.is_none());
     // A stack whose server does not answer is an error above, and not stopped.
     let is_stopped = |file: &&PathBuf| {
-        !is_served(file) && matches!(control::connect_if_served(file), Ok(None) | Err(Failure::Refused(_)))
+        !is_served(file)
+            && (has_no_socket(file)
+                || matches!(control::connect_if_served(file), Ok(None) | Err(Failure::Refused(_))))
     };
     files.iter().filter(is_stopped).map(|file| Stopped::look(file).row()).collect()
 }
 
-fn table(found: &[(ServerStatus, Verdict)], stopped: &[[String; 4]]) -> String {
+/// Formats a line for each stack. `width`: of a terminal, in which actions are broken into lines.
+fn table(found: &[(ServerStatus, Verdict)], stopped: &[[String; 4]], width: Option<usize>) -> String {
     if found.is_empty() && stopped.is_empty() {
         return "no stack is served (looked for in /etc/dcd and /run/dcd; name others)\n".to_owned();
     }
@@ -114,17 +124,33 @@ fn table(found: &[(ServerStatus, Verdict)], stopped: &[[String; 4]]) -> String {
         })
         .collect();
     rows.extend_from_slice(stopped);
-    columns(["STACK", "STATE", "DIRTY", "ACTION"], &rows)
+    let head = ["STACK", "STATE", "DIRTY", "ACTION"];
+    let Some(width) = width else { return columns(head, &rows) };
+    let before = |row: &[String; 4]| row[..3].iter().map(|cell| cell.chars().count()).collect::<Vec<_>>();
+    let widths = rows.iter().map(before).fold(vec![5, 5, 5], |widest, row| {
+        widest.into_iter().zip(row).map(|(widest, cell)| widest.max(cell)).collect()
+    });
+    let room = width.saturating_sub(widths.iter().sum::<usize>() + 6).max(ACTION_MIN);
+    let broken = rows.into_iter().flat_map(|[stack, state, dirty, action]| {
+        let mut lines = wrapped(&action, room).into_iter();
+        let first = [stack, state, dirty, lines.next().unwrap_or_default()];
+        std::iter::once(first).chain(lines.map(|rest| [String::new(), String::new(), String::new(), rest]))
+    });
+    columns(head, &broken.collect::<Vec<_>>())
 }
 
 /// Formats a table of stacks. The third column is a number.
-pub fn columns(head: [&str; 4], rows: &[[String; 4]]) -> String {
+pub fn columns<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let head = head.map(str::to_owned);
-    let width =
-        |column: usize| rows.iter().chain([&head]).map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let (stack, state, dirty) = (width(0), width(1), width(2));
-    let line = |row: &[String; 4]| {
-        format!("{:<stack$}  {:<state$}  {:>dirty$}  {}\n", row[0], row[1], row[2], row[3])
+    let chars = |column: usize| rows.iter().chain([&head]).map(move |row| row[column].chars().count());
+    let widths: Vec<usize> = (0..N).map(|column| chars(column).max().unwrap_or(0)).collect();
+    let cell = |(column, text): (usize, &String)| match (column, widths[column]) {
+        (2, width) => format!("{text:>width$}"),
+        (_, width) => format!("{text:<width$}"),
+    };
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().enumerate().map(cell).collect();
+        format!("{}\n", cells.join("  ").trim_end())
     };
     [&head].into_iter().chain(rows).map(line).collect()
 }
@@ -143,7 +169,7 @@ mod tests {
 
     #[test]
     fn several_stacks_are_a_line_each() {
-        assert!(table(&[], &[]).starts_with("no stack is served"));
+        assert!(table(&[], &[], None).starts_with("no stack is served"));
         let status = |name: &str, dirty_bytes| ServerStatus {
             stack: format!("/etc/dcd/{name}.toml").into(),
             dirty_bytes,
@@ -167,14 +193,20 @@ mod tests {
             (discards, verdict("dirty", &[])),
             (status("longer", 152 << 10), verdict("degraded", &["do this", "and that", "and more"])),
         ];
+        let old = [["old", "stopped", "8 KiB", "systemctl start dcd@old"].map(str::to_owned)];
         assert_eq!(
-            table(&found, &[["old", "stopped", "8 KiB", "systemctl start dcd@old"].map(str::to_owned)]),
+            table(&found, &old, None),
             "STACK   STATE                            DIRTY  ACTION\n\
              a       clean                              0 B  none\n\
              b       dirty     1 MiB and 299 MiB to discard  none\n\
              longer  degraded                       152 KiB  do this (and 2 more)\n\
              old     stopped                          8 KiB  systemctl start dcd@old\n"
         );
+        assert_eq!(table(&found, &old, Some(80)), table(&found, &old, None), "all fits a terminal");
+        let long = [(status("a", 0), verdict("clean", &["a word ".repeat(30).trim_end()]))];
+        let broken = table(&long, &[], Some(80));
+        assert!(broken.lines().count() > 3 && broken.lines().all(|line| line.len() <= 80), "{broken}");
+        assert!(broken.lines().nth(2).unwrap().starts_with("                     a word"), "{broken}");
     }
 
     /// Collects the names of all fields, except those of counters.

@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use dcd_engine::log_cache::{FreedDiscards, Promise, WearBudget, WritesState};
 use dcd_engine::raid::{ArrayStatus, PassName};
-use dcd_engine::{DataDiskStatus, LogCacheStatus, LogHead};
+use dcd_engine::{DataDiskStatus, LogCacheState, LogCacheStatus, LogHead};
 use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, WriteCacheStatus, wrapped};
+
+use dcd_serve::ublk::UblkStatus;
 
 use crate::commands::array::without;
 use crate::commands::status::verdict::Verdict;
@@ -45,10 +47,32 @@ pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
         let queues = format!("{} queues of {}", ublk.queues, ublk.depth);
         line(&mut text, "ublk", &format!("{whose}{}, {queues}, {}", ublk.device, ublk.flags.join(", ")));
     }
+    attached(status, &mut text);
     list(&mut text, "answered", &answered(&status.requests));
     recent(&status.requests, &mut text);
     devices(&status.devices, &mut text);
     text
+}
+
+/// Writes the block devices of the disks. Those of ublk have their own lines.
+fn attached(status: &ServerStatus, text: &mut String) {
+    let other = |devices: &[String], ublk: Option<&str>| {
+        let others: Vec<&str> =
+            devices.iter().map(String::as_str).filter(|device| Some(*device) != ublk).collect();
+        others.join(", ")
+    };
+    let node = |ublk: &Option<UblkStatus>| ublk.as_ref().map(|ublk| ublk.device.clone());
+    let mut all: Vec<(String, String)> = status
+        .disks
+        .iter()
+        .map(|disk| (format!("{}: ", disk.name), other(&disk.block_devices, node(&disk.ublk).as_deref())))
+        .collect();
+    if all.is_empty() {
+        all.push((String::new(), other(&status.block_devices, node(&status.ublk).as_deref())));
+    }
+    for (whose, devices) in all.into_iter().filter(|(_, devices)| !devices.is_empty()) {
+        line(text, "attached", &format!("{whose}{devices}"));
+    }
 }
 
 fn line(text: &mut String, word: &str, rest: &str) {
@@ -134,14 +158,15 @@ fn caches(status: &ServerStatus, text: &mut String) {
             if let Some(held) =
                 status.writeback.get(name).and_then(|held| held_words(held, layer, &status.name()))
             {
-                more(text, &held);
+                wrapped(&held, WIDTH - INDENT - 2).iter().for_each(|line| more(text, line));
             }
             if let Some(cache) = layer.log_cache().filter(|cache| cache.disks.len() > 1) {
                 let disks = cache.disks.iter().filter(|disk| disk.size_bytes > 0);
                 disks.for_each(|disk| more(text, &disk_words(disk)));
             }
             if let Some(trend) = status.trends.get(name) {
-                list(text, "", &outlook(trend, layer).join(", "));
+                let is_silent = !status.devices_not_answering.is_empty();
+                list(text, "", &outlook(trend, layer, is_silent).join(", "));
             }
             if let Some(hits) = layer.log_cache().and_then(hits) {
                 more(text, &hits);
@@ -163,7 +188,7 @@ fn caches(status: &ServerStatus, text: &mut String) {
 fn disk_words(disk: &DataDiskStatus) -> String {
     let mut words = vec![match disk.dirty_bytes {
         0 => "clean".to_owned(),
-        bytes => format!("{} dirty", HumanBytes(bytes)),
+        _ => format!("dirty {}", dirty_on(disk)),
     }];
     words.extend(disk.missing.then(|| "missing, and not served".to_owned()));
     words.extend(disk.destaging.then(|| "writing back".to_owned()));
@@ -178,20 +203,30 @@ fn disk_words(disk: &DataDiskStatus) -> String {
 }
 
 /// Predicts when the layer will be clean, and its log full, if all goes on as in the last minute.
-fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
+/// `is_silent`: a device does not answer, so nothing says when it will.
+fn outlook(trend: &Trend, layer: &LayerStatus, is_silent: bool) -> Vec<String> {
     let mut parts = Vec::new();
+    let log = layer.log_cache();
+    let has_failed = log.is_some_and(|cache| cache.state == LogCacheState::LogFailed);
+    // Lost blocks stay dirty.
+    let is_known = !is_silent && log.is_none_or(|cache| cache.lost_blocks == 0);
     let data = layer.log_cache().map(|cache| cache.dirty_data_bytes).filter(|bytes| *bytes > 0);
     if data.or(layer.dirty_bytes()).is_some_and(|bytes| bytes > 0) {
-        match trend.clean_in_seconds {
+        match trend.clean_in_seconds.filter(|_| is_known) {
             Some(seconds) => parts.push(format!("clean in {} at the rate of the last minute", span(seconds))),
             None => {
                 parts.push("not getting clean".to_owned());
-                parts.extend(trend.drain_seconds.map(without_clients));
+                parts.extend(trend.drain_seconds.filter(|_| is_known).map(without_clients));
             }
         }
     }
-    if layer.log_cache().is_some() {
-        parts.push(trend.full_in_seconds.map_or_else(|| "log not filling".to_owned(), full_in));
+    if let Some(cache) = log {
+        parts.extend(match throttled(trend).filter(|_| cache.over_high_mark) {
+            // It takes no more writes.
+            _ if has_failed => None,
+            Some(throttled) => Some(throttled),
+            None => Some(trend.full_in_seconds.map_or_else(|| "log not filling".to_owned(), full_in)),
+        });
         let rate = HumanBytes(trend.destaged_bytes_per_second as u64);
         if rate.0 > 0 {
             parts.push(format!("writing back {rate}/s"));
@@ -200,9 +235,16 @@ fn outlook(trend: &Trend, layer: &LayerStatus) -> Vec<String> {
     parts
 }
 
+/// Describes a log that is so full that clients are slowed down; none if it is not.
+pub fn throttled(trend: &Trend) -> Option<String> {
+    let rate = trend.throttled_per_second;
+    (rate >= 1.0)
+        .then(|| format!("log nearly full: writes wait for the data disk ({rate:.0} a second were delayed)"))
+}
+
 /// Describes the time until a cache is clean, if its clients pause.
 fn without_clients(seconds: f64) -> String {
-    let time = if seconds < 1.0 { "at once".to_owned() } else { format!("in {}", span(seconds)) };
+    let time = if seconds < 1.0 { "at once".to_owned() } else { format!("in about {}", span(seconds)) };
     format!("clean {time} if clients pause")
 }
 
@@ -279,7 +321,7 @@ fn answered(requests: &MeterStatus) -> String {
     for (kind, plural, times) in kinds(requests) {
         if times.count > 0 {
             let word = if times.count == 1 { kind } else { plural };
-            parts.push(format!("{} {word} {:.2} ms", times.count, times.mean_ms));
+            parts.push(format!("{} {word} {}", times.count, response_time(times.mean_ms)));
         }
     }
     let errors: u64 = kinds(requests).iter().map(|(.., times)| times.errors).sum();
@@ -353,6 +395,7 @@ fn device_words(device: &DeviceStatus) -> String {
 /// Formats milliseconds in a unit that fits.
 pub fn response_time(ms: f64) -> String {
     match ms {
+        ms if ms < 1e-3 => "< 1 us".to_owned(),
         ms if ms < 0.1 => format!("{:.0} us", ms * 1e3),
         ms if ms < 1e3 => format!("{ms:.2} ms"),
         ms => format!("{:.1} s", ms / 1e3),
@@ -387,13 +430,20 @@ pub fn dirty_of(status: &ServerStatus) -> String {
     }
 }
 
+/// Formats the dirty data of one data disk of several, as [`dirty_of`] does that of a stack.
+pub fn dirty_on(disk: &DataDiskStatus) -> String {
+    let parts = parts_of(disk.dirty_data_bytes, disk.dirty_discard_bytes, disk.dirty_zeroes_bytes);
+    // A server that does not report the parts.
+    if parts.is_empty() { HumanBytes(disk.dirty_bytes).to_string() } else { parts }
+}
+
 /// Formats a log cache's dirty data, and separately what is to be discarded or zeroed, which takes almost no time.
 fn dirty_parts(cache: &LogCacheStatus) -> String {
-    let parts = [
-        (cache.dirty_data_bytes, ""),
-        (cache.dirty_discard_bytes, " to discard"),
-        (cache.dirty_zeroes_bytes, " to zero"),
-    ];
+    parts_of(cache.dirty_data_bytes, cache.dirty_discard_bytes, cache.dirty_zeroes_bytes)
+}
+
+fn parts_of(data: u64, discards: u64, zeroes: u64) -> String {
+    let parts = [(data, ""), (discards, " to discard"), (zeroes, " to zero")];
     let parts = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
     parts.map(|(bytes, what)| format!("{}{what}", HumanBytes(bytes))).collect::<Vec<_>>().join(" and ")
 }
@@ -432,7 +482,7 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
     // A log whose head is followed leaves places out, and they count as space. On an SSD only what is written counts: it wears the SSD out.
     let amplification = match cache.log_head {
         LogHead::Followed => cache.statistics.log_space(),
-        _ => cache.statistics.wear(),
+        _ => cache.statistics.log_writes_per_byte(),
     };
     if let Some(amplification) = amplification {
         let _ = write!(words, ", write amplification {amplification:.1}");
@@ -473,12 +523,15 @@ fn held_words(held: &WritebackStatus, layer: &LayerStatus, stack: &str) -> Optio
             format!("write-back keeps to {}/s (destage-rate) while clients are active", HumanBytes(rate))
         }
     };
-    let goes_on = if held.overridden {
-        "; it goes on now, as the log is over its high mark or a flush was asked for"
-    } else {
-        ""
+    if !held.overridden {
+        return Some(words);
+    }
+    let why = match layer.log_cache() {
+        Some(cache) if cache.state == LogCacheState::LogFailed => "the log has failed",
+        Some(cache) if cache.over_high_mark => "the log is over its high mark",
+        _ => "a flush was asked for",
     };
-    Some(words + goes_on)
+    Some(format!("{words}; it goes on now, as {why}"))
 }
 
 fn write_cache_words(name: &str, cache: &WriteCacheStatus) -> String {

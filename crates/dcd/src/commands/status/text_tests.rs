@@ -114,6 +114,7 @@ fn one_screen_says_it_all() {
         clean_in_seconds: Some(40.0),
         full_in_seconds: None,
         drain_seconds: Some(3.0),
+        ..Trend::default()
     };
     status.trends.insert("cache".to_owned(), trend);
     status.requests.recent_seconds = 60.0;
@@ -251,7 +252,7 @@ fn the_screen_of_the_guide_is_that_of_the_program() {
         log_head: LogHead::NotRotational,
         day_written_bytes: 2150 << 20,
         statistics: LogCacheStatistics {
-            write_bytes: 10 << 20,
+            logged_sectors: 20 << 10,
             log_bytes: 13 << 20,
             read_ram_bytes: 12,
             read_dirty_bytes: 40,
@@ -315,7 +316,10 @@ fn what_goes_on_is_named() {
     // On an SSD: records with their headers, and superblocks, for what clients wrote.
     let mut ssd = LogCacheStatus { log_head: LogHead::NotRotational, ..log_cache(LogCacheState::Clean) };
     ssd.statistics = LogCacheStatistics {
-        write_bytes: 8192,
+        // Of these, most bypassed the log.
+        write_bytes: 1 << 20,
+        logged_sectors: 20,
+        compacted_sectors: 4,
         log_bytes: 12_288,
         superblocks: 1,
         log_gap_bytes: 1 << 20,
@@ -323,6 +327,10 @@ fn what_goes_on_is_named() {
     };
     let screen = screen_of(&server(ssd));
     assert!(screen.contains("of 64 MiB, write amplification 2.0\n"), "{screen}");
+    let mut buffered = LogCacheStatus { log_head: LogHead::NotRotational, ..log_cache(LogCacheState::Clean) };
+    buffered.statistics =
+        LogCacheStatistics { logged_sectors: 20, superblocks: 1, ..LogCacheStatistics::default() };
+    assert!(!screen_of(&server(buffered)).contains("amplification"), "most of it is not written yet");
     assert!(screen_of(&ServerStatus::default()).contains("no cache"));
     let mut status = server(log_cache(LogCacheState::Clean));
     let file = SinkStatus { path: String::new(), recorded: 9, dropped: 2, error: None };
@@ -367,15 +375,29 @@ fn what_does_not_get_clean_says_how_long_a_pause_would_take() {
     status.trends.insert("cache".to_owned(), trend);
     let text = screen_of(&status);
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let told = "not getting clean, clean in 3 min if clients pause, log full in 10 min";
+    let told = "not getting clean, clean in about 3 min if clients pause, log full in 10 min";
     assert!(words(&text).contains(told), "{text}");
+    // With a device that does not answer, or blocks that cannot be read, there is no estimate.
+    let mut silent = status.clone();
+    silent.devices_not_answering =
+        vec![SilentDevice { device: None, path: "/dev/sdb".to_owned(), operations: 1, seconds: 12.0 }];
+    let lost = LogCacheStatus { dirty_bytes: 4096, lost_blocks: 1, ..log_cache(LogCacheState::LogFailed) };
+    let mut failed = server(lost);
+    let known = Trend { clean_in_seconds: Some(40.0), ..trend };
+    for status in [&mut silent, &mut failed] {
+        status.trends.insert("cache".to_owned(), known);
+    }
+    let (silent, failed) = (screen_of(&silent), screen_of(&failed));
+    assert!(!silent.contains("clean in") && silent.contains("log full in"), "{silent}");
+    assert!(!failed.contains("clean in") && !failed.contains("log full in"), "{failed}");
     status.trends.insert("cache".to_owned(), Trend { drain_seconds: Some(0.2), ..trend });
     assert!(words(&screen_of(&status)).contains("clean at once if clients pause"), "{}", screen_of(&status));
     assert_eq!(
         [5.0, 119.0, 7199.0, 172799.0, 172801.0].map(span),
         ["5 s", "119 s", "120 min", "48 h", "2 days"]
     );
-    assert_eq!([0.004, 0.25, 999.0, 1500.0].map(response_time), ["4 us", "0.25 ms", "999.00 ms", "1.5 s"]);
+    let shown = [0.0, 0.0009, 0.004, 0.25, 999.0, 1500.0].map(response_time);
+    assert_eq!(shown, ["< 1 us", "< 1 us", "4 us", "0.25 ms", "999.00 ms", "1.5 s"]);
 }
 
 #[test]
@@ -470,13 +492,13 @@ fn the_screen_says_what_holds_back_write_back_and_until_when() {
     for (held, said) in [
         (
             held(HeldBy::Pause, false),
-            "write-back is paused until \"dcd writeback disk resume\", or until the server stops\n",
+            "write-back is paused until \"dcd writeback disk resume\", or until the server stops",
         ),
         (
             held(HeldBy::Window, false),
             "write-back waits for its window, which opens 2026-11-30 02:00 (in 3 h)\n",
         ),
-        (held(HeldBy::Window, true), "(in 3 h); it goes on now, as the log is over its high mark"),
+        (held(HeldBy::Window, true), "(in 3 h); it goes on now, as a flush was asked for"),
         (held(HeldBy::Rate, false), "write-back keeps to 20 MiB/s (destage-rate) while clients are active\n"),
     ] {
         let cache = LogCacheStatus { destage_rate: 20 << 20, ..log_cache(LogCacheState::Dirty) };
@@ -484,7 +506,19 @@ fn the_screen_says_what_holds_back_write_back_and_until_when() {
         status.stack = "/etc/dcd/disk.toml".into();
         status.writeback.insert("cache".to_owned(), held);
         let screen = screen_of(&status);
-        assert!(screen.contains(said), "{screen}");
+        assert!(
+            screen.split_whitespace().collect::<Vec<_>>().join(" ").contains(said.trim_end()),
+            "{screen}"
+        );
+        assert!(screen.lines().all(|line| line.chars().count() <= WIDTH), "{screen}");
+    }
+    for (state, over_high_mark, why) in [
+        (LogCacheState::LogFailed, true, "as the log has failed"),
+        (LogCacheState::Dirty, true, "as the log is over its high mark"),
+    ] {
+        let mut status = server(LogCacheStatus { over_high_mark, ..log_cache(state) });
+        status.writeback.insert("cache".to_owned(), held(HeldBy::Pause, true));
+        assert!(screen_of(&status).contains(why), "{}", screen_of(&status));
     }
     assert!(!screen_of(&server(log_cache(LogCacheState::Dirty))).contains("write-back"));
 }

@@ -15,6 +15,9 @@ use crate::session::serving::status::{
 };
 use crate::session::serving::watch::shared_text;
 
+/// Seconds of the last minute: shorter bursts that slow clients down are no reason to act.
+const THROTTLED_LONG: f64 = 30.0;
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Verdict {
@@ -137,6 +140,13 @@ impl Verdict {
                 "{cache_named}: reconnect data disk \"{disk_named}\", and start the server again (dcd stop --for-restart {stack} && dcd \
                  serve {stack}): nothing is lost",
                 stack = status.stack.display()
+            ));
+        }
+        let trend = status.trends.get(name).filter(|_| cache.over_high_mark);
+        if trend.is_some_and(|trend| trend.throttled_seconds >= THROTTLED_LONG) {
+            self.act(format!(
+                "{cache_named}: clients write more than the data disk takes, and wait for it. If that goes on, make a larger log (man \
+                 dcd-runbook, section DcdLogFull)"
             ));
         }
         if let Some(trouble) = flush_trouble(cache) {
@@ -275,6 +285,7 @@ mod tests {
 
     use super::*;
     use crate::failure::Failure;
+    use crate::session::serving::trend::Trend;
 
     fn device(state: DeviceState) -> DeviceStatus {
         DeviceStatus {
@@ -291,6 +302,22 @@ mod tests {
         let mut status = ServerStatus { layers, devices, ..ServerStatus::default() };
         status.dirty_bytes = status.layers.values().filter_map(LayerStatus::dirty_bytes).sum();
         Verdict::of(&status)
+    }
+
+    #[test]
+    fn a_log_that_slows_its_clients_for_long_is_an_action_and_no_failure() {
+        let told = |over_high_mark, throttled_seconds| {
+            let cache = LogCacheStatus { dirty_bytes: 4096, over_high_mark, ..LogCacheStatus::default() };
+            let mut status = ServerStatus { dirty_bytes: 4096, ..ServerStatus::default() };
+            status.layers.insert("cache".to_owned(), LayerStatus::LogCache(Box::new(cache)));
+            let trend = Trend { throttled_seconds, ..Trend::default() };
+            status.trends.insert("cache".to_owned(), trend);
+            let verdict = Verdict::of(&status);
+            assert_eq!((verdict.state, verdict.health.is_degraded()), ("dirty", false));
+            verdict.actions.join("; ")
+        };
+        assert!(told(true, 60.0).contains("clients write more than the data disk takes"));
+        assert_eq!([told(true, 29.0), told(false, 60.0)].concat(), "");
     }
 
     #[test]

@@ -9,7 +9,9 @@ use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::history::{Point, log_used};
 use super::{ShownStack, TopView};
-use crate::commands::status::text::{budget_words, full_in, response_time, span, ssd_words, worn_words};
+use crate::commands::status::text::{
+    budget_words, full_in, response_time, span, ssd_words, throttled, worn_words,
+};
 use crate::commands::status::verdict::Verdict;
 use crate::session::serving::status::{DeviceState, ServerStatus};
 
@@ -140,8 +142,10 @@ fn actions(stack: &ShownStack) -> Vec<Line<'static>> {
         let is_dirty = status.layers.get(name)?.dirty_bytes()? > 0;
         let clean = trend.clean_in_seconds.map(|seconds| format!("clean in {}", span(seconds)));
         let clean = clean.unwrap_or_else(|| "not getting clean".to_owned());
-        let full = trend.full_in_seconds.map(|seconds| format!(", {}", full_in(seconds)));
-        is_dirty.then(|| format!("{name}: {clean}{}", full.unwrap_or_default()))
+        let is_near = status.layers.get(name)?.log_cache().is_some_and(|cache| cache.over_high_mark);
+        let full = throttled(trend).filter(|_| is_near).or(trend.full_in_seconds.map(full_in));
+        let full = full.map(|full| format!(", {full}")).unwrap_or_default();
+        is_dirty.then(|| format!("{name}: {clean}{full}"))
     });
     let trends: Vec<String> = trends.collect();
     if !trends.is_empty() {

@@ -105,11 +105,14 @@ pub struct Attachment {
     /// The last activation of the log that was recorded.
     pub epoch: u64,
     /// Generation of the log's superblock when the cache was last stopped: an older one is of a copy. 0: not known.
-    #[serde(default, skip_serializing_if = "is_unknown")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub generation: u64,
     pub state: AttachmentState,
     /// Number of bytes in the log that the data disk lacked, when that was last known.
     pub dirty_bytes: Option<u64>,
+    /// Zeroes and discards among these bytes: a failed log does not lose them, as they are not read from it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub zeroes_bytes: u64,
     /// The disk is used without data that only the log had, or may have had: that was accepted.
     #[serde(default, skip_serializing_if = "is_not")]
     pub discarded: bool,
@@ -128,8 +131,8 @@ fn is_first(disk: &usize) -> bool {
     *disk == 0
 }
 
-fn is_unknown(generation: &u64) -> bool {
-    *generation == 0
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn is_not(it: &bool) -> bool {
@@ -146,7 +149,14 @@ impl Attachment {
         use dcd_stack::HumanBytes;
         match (self.state, self.dirty_bytes) {
             (AttachmentState::Clean, _) | (_, Some(0)) => "no acknowledged writes".to_owned(),
-            (_, Some(bytes)) => format!("{} of acknowledged writes", HumanBytes(bytes)),
+            (_, Some(bytes)) => {
+                let zeroes = self.zeroes_bytes.min(bytes);
+                let data = Some(bytes - zeroes).filter(|data| *data > 0);
+                let data = data.map(|data| format!("{} of acknowledged writes", HumanBytes(data)));
+                let zeroes = Some(zeroes).filter(|zeroes| *zeroes > 0);
+                let zeroes = zeroes.map(|zeroes| format!("{} of zeroes and discards", HumanBytes(zeroes)));
+                data.into_iter().chain(zeroes).collect::<Vec<_>>().join(" and ")
+            }
             (_, None) => format!("up to {} of acknowledged writes", HumanBytes(self.log_bytes)),
         }
     }
@@ -171,6 +181,14 @@ impl Attachment {
     /// True where the data disk has all that was ever acknowledged: a log that is out of date has nothing for it.
     pub fn is_complete(&self) -> bool {
         !self.may_lose_data() && !self.discarded
+    }
+
+    /// State of a data disk that may be used without its log.
+    pub const fn without_log(&self) -> &'static str {
+        match self.discarded {
+            true => "what only the log had is lost, as was accepted",
+            false => "the data disk is complete without it",
+        }
     }
 }
 
@@ -413,7 +431,7 @@ impl DiskRecord {
         for attachment in all.0.iter_mut().filter(|attachment| attachment.extent().overlaps(self.extent)) {
             attachment.discarded |= attachment.may_lose_data();
             attachment.state = AttachmentState::Abandoned;
-            attachment.dirty_bytes = Some(0);
+            (attachment.dirty_bytes, attachment.zeroes_bytes) = (Some(0), 0);
         }
         self.file.store(&all)
     }

@@ -8,11 +8,13 @@ use dcd_engine::raid::CACHES_MAX;
 use dcd_engine::{Extent, SECTOR_BYTES};
 use dcd_stack::HumanBytes;
 
+use crate::advice::NOTHING_CHANGED;
+
 use super::{Attachment, AttachmentState, Attachments, Teller, caches_text, told_as};
 
 /// Reason for a refusal, and what to do: printed as two lines, exit code 3.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}\n  what to do: {action}")]
+#[error("{reason}\n  {}{action}", if action == NOTHING_CHANGED { "" } else { "what to do: " })]
 pub struct Refusal {
     pub reason: String,
     pub action: String,
@@ -295,7 +297,8 @@ fn missing(attachment: Option<&Attachment>, why: &str) -> Refusal {
         Some(attachment) if !attachment.may_lose_data() && attachment.state == AttachmentState::Abandoned => {
             Refusal::new(
                 format!(
-                    "the log is missing ({why}); it was discarded before, and the data disk is complete without it"
+                    "the log is missing ({why}); it was discarded before, and {}",
+                    attachment.without_log()
                 ),
                 "\"dcd format\" makes a new one, and \"dcd detach\" takes the cache off",
             )

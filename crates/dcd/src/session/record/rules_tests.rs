@@ -12,6 +12,7 @@ pub fn attachment(state: AttachmentState, extent: Extent) -> Attachment {
         disk: 0,
         disk_uuid: None,
         discarded: false,
+        zeroes_bytes: 0,
         cache_uuid: "right".to_owned(),
         log: "/disks/log".into(),
         first_sector: extent.start.0,
@@ -135,6 +136,14 @@ fn a_missing_log_names_the_bytes_at_risk() {
     let mut known = recorded(AttachmentState::Dirty);
     known.0[0].dirty_bytes = Some(3 << 20);
     assert!(start(&known, &gone).unwrap_err().action.contains("3 MiB of acknowledged writes"));
+    for (zeroes, said) in [
+        (2 << 20, "1 MiB of acknowledged writes and 2 MiB of zeroes and discards would be lost"),
+        (3 << 20, "--force\"; 3 MiB of zeroes and discards would be lost"),
+    ] {
+        known.0[0].zeroes_bytes = zeroes;
+        let refusal = start(&known, &gone).unwrap_err();
+        assert!(refusal.action.contains(said), "{refusal}");
+    }
     assert!(start(&Attachments::default(), &gone).unwrap_err().action.contains("dcd format"));
 }
 

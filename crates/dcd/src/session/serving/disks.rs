@@ -455,8 +455,9 @@ impl Served {
     fn front_ends_made(&mut self, made: Result<MadeFrontEnds, String>, context: &mut Context<'_>) {
         let Some(task) = self.disk_changes.task.as_deref_mut() else { return };
         match made {
-            Ok(MadeFrontEnds { front_ends, places, slow }) => {
+            Ok(MadeFrontEnds { front_ends, places, nbd_backend, slow }) => {
                 task.places.extend(places);
+                self.host.nbd_backends.extend(nbd_backend.map(|backend| (task.disk, backend)));
                 task.slow = slow;
                 for front_end in front_ends {
                     if let Err(error) = context.add_front_end(front_end) {

@@ -49,6 +49,8 @@ pub type MadeFrontEnd = Box<dyn FrontEnd + Send>;
 pub struct MadeFrontEnds {
     pub front_ends: Vec<MadeFrontEnd>,
     pub places: Vec<String>,
+    /// Identifier of this server in a device of the kernel's NBD client; none without NBD.
+    pub nbd_backend: Option<String>,
     /// Number of front-ends that tell when they are ready.
     pub slow: usize,
 }
@@ -61,13 +63,16 @@ impl FrontEndSettings {
     pub fn make(&self, file: &StackFile, to_serve: &DiskToServe) -> Result<MadeFrontEnds, String> {
         let DiskToServe { disk, name, geometry } = to_serve;
         let mut made = MadeFrontEnds::default();
+        if !file.serve.nbd.is_empty() {
+            let backend = nbd_device::backend(file, (*disk, name), &self.caches);
+            made.nbd_backend = Some(backend.text().to_owned());
+        }
         if let Some(directory) = &file.serve.fuse {
             let options = FuseOptions { disk: *disk, promptly: self.promptly, ..FuseOptions::default() };
             let directory = own_path(directory, *disk, name);
-            if *disk > 0 {
-                // The mount reports the error.
-                let _ = fs::create_dir(&directory);
-            }
+            // The mount reports the error. The directory itself may be a mount that does not answer, so it is not looked at.
+            let _ = directory.parent().map(fs::create_dir_all);
+            let _ = fs::create_dir(&directory);
             let image = FuseImage::mount(&directory, *geometry, &options).map_err(|e| e.to_string())?;
             if image.was_stale() {
                 eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());

@@ -22,6 +22,7 @@ use dcd_engine::{
     LogCacheStatus, Nanos, Port, Report, Seat, Stack, Target, Unfinished,
 };
 use dcd_io::{CallId, ClientId};
+use dcd_serve::fuse::IMAGE_NAME;
 use dcd_serve::ublk::UblkStatus;
 use dcd_stack::{DestageWindow, HumanBytes, LayerKind, LayerSpec, LayerStatus, METER, Parts, StackFile};
 use jiff::ZonedDateTime;
@@ -30,7 +31,8 @@ use serde_json::{Value, json};
 use crate::advice::{Advised, advise};
 use crate::messages::Priority;
 use crate::session::record::RecordError;
-use crate::session::running::{Note, RunningCaches, is_complete, log_failed_text};
+use crate::session::running::{Note, RunningCaches, has_read_out, is_complete, log_failed_text};
+use crate::session::serving::front_ends::own_path;
 use crate::session::serving::metrics::openmetrics;
 use crate::session::serving::records::{NoteKind, Records};
 use crate::session::serving::status::{
@@ -175,6 +177,8 @@ pub struct StackHost {
     /// Devices that do not answer, and all that are open, as the driver knows them.
     pub silent: Vec<SilentDevice>,
     pub devices: Vec<DeviceStatus>,
+    /// Devices that a flush may wait for, described.
+    pub owing: Vec<String>,
     trends: Trends,
     /// An administrator holds write-back.
     paused: bool,
@@ -187,8 +191,8 @@ pub struct StackHost {
     pub file: Option<StackFile>,
     /// The devices of the kernel, as the driver knows them, by the number of the disk.
     pub ublk: BTreeMap<usize, UblkStatus>,
-    /// Identifier of this server in a device of the kernel's NBD client.
-    pub nbd_backend: Option<String>,
+    /// Identifiers of this server in devices of the kernel's NBD client, by the number of the disk.
+    pub nbd_backends: BTreeMap<usize, String>,
 }
 
 /// State of a cache or array without trouble.
@@ -198,14 +202,14 @@ const GOOD: &str = "good";
 struct LayerCondition {
     /// State, missing members, and losses; of a log cache, also what prevents destaging.
     state: String,
-    /// Acknowledged data is lost.
-    is_loss: bool,
+    /// Data is lost, or one more failure may lose data: the alert rules call that critical.
+    is_failure: bool,
     advice: Vec<String>,
 }
 
 impl Default for LayerCondition {
     fn default() -> LayerCondition {
-        LayerCondition { state: GOOD.to_owned(), is_loss: false, advice: Vec::new() }
+        LayerCondition { state: GOOD.to_owned(), is_failure: false, advice: Vec::new() }
     }
 }
 
@@ -221,7 +225,7 @@ impl LayerCondition {
         let lost = dead.into_iter().chain(lost_text(cache.lost_blocks)).chain(accepted_damage(cache));
         let wrong: Vec<String> = lost.chain(trouble).chain(flush).collect();
         let state = if wrong.is_empty() { GOOD.to_owned() } else { wrong.join(", and ") };
-        LayerCondition { state, is_loss: cache.lost_blocks > 0, advice }
+        LayerCondition { is_failure: !wrong.is_empty(), state, advice }
     }
 
     fn of_mirror(mut mirror: MirrorStatus) -> LayerCondition {
@@ -235,7 +239,8 @@ impl LayerCondition {
                 leg_name(leg)
             )
         });
-        LayerCondition { state, is_loss: false, advice: lost.collect() }
+        let has_failed = mirror.legs.iter().any(|leg| leg.standing == Some(LegState::Failed));
+        LayerCondition { state, is_failure: mirror.failed || has_failed, advice: lost.collect() }
     }
 
     fn of_array(array: &ArrayStatus) -> LayerCondition {
@@ -246,7 +251,8 @@ impl LayerCondition {
         let lost = lost_text(array.blocks_lost()).map(|lost| format!(", {lost}")).unwrap_or_default();
         let advice = array.notes.iter().map(Advised::told).collect();
         let state = format!("{}{without}{lost}", state_word(array));
-        LayerCondition { state, is_loss: array.blocks_lost() > 0, advice }
+        let is_without = array.failed_members.iter().any(|role| array.rebuilding_member != Some(*role));
+        LayerCondition { state, is_failure: is_without || array.blocks_lost() > 0, advice }
     }
 }
 
@@ -275,6 +281,7 @@ impl StackHost {
             ended_recordings: BTreeSet::new(),
             news: Vec::new(),
             silent: Vec::new(),
+            owing: Vec::new(),
             devices: Vec::new(),
             trends: Trends::default(),
             paused: false,
@@ -283,7 +290,7 @@ impl StackHost {
             stack_file: PathBuf::new(),
             file: None,
             ublk: BTreeMap::new(),
-            nbd_backend: None,
+            nbd_backends: BTreeMap::new(),
         }
     }
 
@@ -667,6 +674,10 @@ impl StackHost {
         self.end_flush_without_callers(now, stack);
     }
 
+    pub const fn is_flushing(&self) -> bool {
+        self.flushing.is_some()
+    }
+
     fn end_flush_without_callers(&mut self, now: Nanos, stack: &mut Stack) {
         let Some(flushing) = &self.flushing else { return };
         if flushing.callers.is_empty() && !flushing.in_background {
@@ -706,6 +717,8 @@ impl StackHost {
             let mut body = json!({ "dirty_bytes": dirty_bytes, "written_bytes": written_bytes });
             if let Some(trouble) = &trouble {
                 body["trouble"] = json!(trouble);
+            } else if !self.owing.is_empty() {
+                body["waits"] = json!(self.owing.join("; "));
             }
             self.answers.push_back(ControlAnswer { to: *caller, body, done: false });
         }
@@ -725,7 +738,7 @@ impl StackHost {
             };
             let kind = cache.kind.words();
             if condition.state != before.state {
-                let priority = match (condition.is_loss, condition.state == GOOD) {
+                let priority = match (condition.is_failure, condition.state == GOOD) {
                     (true, _) => Priority::Error,
                     (false, true) => Priority::Notice,
                     (false, false) => Priority::Warning,
@@ -770,7 +783,7 @@ impl StackHost {
                         self.records.is_dirty(&cache.name);
                         // A missing disk keeps the cache from being complete, but not the others.
                         let is_there = |disk| is_complete(&status.of_disk(disk));
-                        if (0..status.disks.len()).any(is_there) {
+                        if (0..status.disks.len()).any(is_there) || has_read_out(&status) {
                             self.records.note(&cache.name, Note::WrittenBack(status));
                         }
                     }
@@ -1044,12 +1057,13 @@ impl StackHost {
 
     fn failed(&mut self, now: Nanos, stack: &mut Stack, place: usize, why: Unfinished) {
         let cache = &self.caches[place];
-        let lacks_disks = matches!(why, Unfinished::LogFailedWithout(_));
+        let has_log_failed = matches!(why, Unfinished::LogFailedWithout(_) | Unfinished::LogFailed(_));
         let why = format!("{} \"{}\": {why}", cache.kind.words(), cache.name);
         if self.phase == HostPhase::Stopping(place) {
             self.troubles.push(why);
-            if lacks_disks && let LayerStatus::LogCache(status) = LayerStatus::of(stack, cache.layer, now) {
-                // The disks that are there have everything.
+            if has_log_failed && let LayerStatus::LogCache(status) = LayerStatus::of(stack, cache.layer, now)
+            {
+                // The disks that are there have everything that could be read.
                 self.records.note(&cache.name, Note::Stopped(status));
                 return self.take_noted(now, stack);
             }
@@ -1153,13 +1167,21 @@ impl StackHost {
     /// The disks that are served, with their devices of the kernel; none where it is a single one.
     fn served_disks(&self) -> Vec<ServedDisk> {
         let several = self.file.as_ref().filter(|file| file.serves_several());
-        let names = several.map_or(Vec::new(), StackFile::served_disks);
         let served = |(disk, name): (usize, &str)| ServedDisk {
             name: name.to_owned(),
             ublk: self.ublk.get(&disk).cloned(),
+            nbd_backend: self.nbd_backends.get(&disk).cloned(),
+            image: self.image(disk, name),
+            block_devices: Vec::new(),
         };
-        let is_free = |name: &str| self.file.as_ref().is_some_and(|file| file.is_free_place(name));
-        names.into_iter().enumerate().filter(|(_, name)| !is_free(name)).map(served).collect()
+        several.map_or(Vec::new(), StackFile::disks).into_iter().map(served).collect()
+    }
+
+    /// Path of the image that FUSE shows of a disk; none without FUSE.
+    fn image(&self, disk: usize, name: &str) -> Option<PathBuf> {
+        let directory = self.file.as_ref()?.serve.fuse.as_ref()?;
+        let image = own_path(directory, disk, name).join(IMAGE_NAME);
+        Some(std::path::absolute(&image).unwrap_or(image))
     }
 
     fn status(&self, now: Nanos, stack: &Stack) -> ServerStatus {
@@ -1174,7 +1196,8 @@ impl StackHost {
             devices: self.devices.clone(),
             ublk: self.ublk.get(&0).cloned(),
             disks: self.served_disks(),
-            nbd_backend: self.nbd_backend.clone(),
+            nbd_backend: self.nbd_backends.get(&0).cloned(),
+            image: self.image(0, ""),
             writes_to_go_through: self.through_layers(),
             ..ServerStatus::default()
         };

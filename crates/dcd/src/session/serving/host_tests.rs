@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use dcd_engine::log_cache::LogCacheStatistics;
 use dcd_engine::{
-    AnyStatus, Cx, Event, Extent, Geometry, Layer, Lba, LogCacheState, LogCacheStatus, StackBuilder, Target,
+    AnyStatus, Cx, ErrorKind, Event, Extent, Geometry, IoError, Layer, Lba, LogCacheState, LogCacheStatus,
+    StackBuilder, Target,
 };
 
 use jiff::Timestamp;
@@ -87,6 +88,7 @@ fn bench() -> Bench {
         disk: 0,
         disk_uuid: None,
         discarded: false,
+        zeroes_bytes: 0,
         first_sector: 0,
         sectors: 8,
         epoch: 1,
@@ -188,6 +190,36 @@ fn lost_blocks_are_told_when_they_are_lost_and_nothing_is_good_before_they_are_w
     }
     let array = ArrayStatus { lost_blocks: 1, ..ArrayStatus::default() };
     assert_eq!(state_word(&array), "damaged");
+}
+
+#[test]
+fn conditions_that_the_alert_rules_call_critical_are_errors_in_the_journal() {
+    let legs = |standing| {
+        let leg = |standing| LegStatus { standing: Some(standing), ..LegStatus::default() };
+        let legs = vec![leg(LegState::Whole), leg(standing)];
+        LayerCondition::of_mirror(MirrorStatus { legs, ..MirrorStatus::default() }).is_failure
+    };
+    assert_eq!([LegState::Whole, LegState::Filling, LegState::Failed].map(legs), [false, false, true]);
+    let array = |failed: &[usize], rebuilding_member| {
+        let failed_members = failed.to_vec();
+        let array = ArrayStatus { failed_members, rebuilding_member, ..ArrayStatus::default() };
+        LayerCondition::of_array(&array).is_failure
+    };
+    assert_eq!([array(&[], None), array(&[1], Some(1)), array(&[1], None)], [false, false, true]);
+    let cache = |state, flush_at_risk_bytes, destage_failing| {
+        let cache = LogCacheStatus {
+            state,
+            flush_at_risk_bytes,
+            flush_error: (flush_at_risk_bytes > 0).then(|| IoError::new(ErrorKind::Medium)),
+            destage_failing,
+            ..LogCacheStatus::default()
+        };
+        LayerCondition::of_log_cache(&cache).is_failure
+    };
+    assert!(!cache(LogCacheState::Dirty, 0, false));
+    assert!(cache(LogCacheState::LogFailed, 0, false));
+    assert!(cache(LogCacheState::Dirty, 4096, false));
+    assert!(cache(LogCacheState::Dirty, 0, true));
 }
 
 /// No write is acknowledged meanwhile, so the record must not wait for a restart.

@@ -197,6 +197,7 @@ mod tests {
             disk: 0,
             disk_uuid: None,
             discarded: false,
+            zeroes_bytes: 0,
             first_sector: 0,
             sectors: 8,
             epoch: 1,

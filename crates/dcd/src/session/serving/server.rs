@@ -23,7 +23,7 @@ use crate::session::serving::backup_marks::MarkKeeper;
 use crate::session::serving::disks::DiskChanges;
 use crate::session::serving::host::{GivenDevice, StackHost};
 use crate::session::serving::notify::{tell_longer_stop, tell_stopping};
-use crate::session::serving::watch::{DeviceWatch, OpenPlaces, TroubledDevices};
+use crate::session::serving::watch::{DeviceWatch, OpenPlaces, SILENCE, TroubledDevices};
 
 /// Maximum duration of a clean stop. Data that is not written back then stays in the log, as after a crash.
 const STOP_MAX: Nanos = Nanos::from_secs(120);
@@ -565,6 +565,10 @@ impl dcd_io::Host for Served {
         self.look_at_wear(context);
         news.iter().for_each(|what| warnln!("dcd: {what}"));
         self.wake_disks(context);
+        self.host.owing = match self.host.is_flushing() {
+            true => self.watch.owing(context.driver(), SILENCE, |device| self.host.device_name(device)),
+            false => Vec::new(),
+        };
         self.host.take_noted(now, context.stack_mut());
         self.host.tick(now, context.stack_mut());
         self.after(context);

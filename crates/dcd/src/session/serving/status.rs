@@ -14,6 +14,7 @@ use dcd_stack::{HumanBytes, LayerStatus, MeterStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::block_devices::block_devices;
 use crate::failure::Failure;
 use crate::output::path_text;
 use crate::session::serving::trend::Trend;
@@ -42,8 +43,12 @@ pub struct ServerStatus {
     pub ublk: Option<UblkStatus>,
     /// The disks that are served; empty where it is a single one.
     pub disks: Vec<ServedDisk>,
-    /// Identifier of this server in a device of the kernel's NBD client.
+    /// Identifier of this server in a device of the kernel's NBD client, of the first disk.
     pub nbd_backend: Option<String>,
+    /// Image of the first disk that FUSE shows; none without FUSE.
+    pub image: Option<PathBuf>,
+    /// The kernel's devices by which the first disk is reached, as the client finds them.
+    pub block_devices: Vec<String>,
     pub devices: Vec<DeviceStatus>,
     /// Trend of each cache and array, by name.
     pub trends: BTreeMap<String, Trend>,
@@ -61,6 +66,10 @@ pub struct ServedDisk {
     pub name: String,
     /// The ublk device of the disk; none without one.
     pub ublk: Option<UblkStatus>,
+    /// As in [`ServerStatus`], of this disk.
+    pub nbd_backend: Option<String>,
+    pub image: Option<PathBuf>,
+    pub block_devices: Vec<String>,
 }
 
 /// Limits of write-back that an administrator has set.
@@ -193,11 +202,28 @@ impl ServerStatus {
     /// Asks a server.
     pub fn ask(client: &mut ControlClient) -> Result<ServerStatus, Failure> {
         let answer = client.call("status", json!({}), |_| ControlFlow::Continue(()))?;
-        serde_json::from_value(answer).map_err(|error| {
+        let mut status: ServerStatus = serde_json::from_value(answer).map_err(|error| {
             Failure::Failed(format!(
                 "the server is of another dcd version ({error}): use the \"dcd\" of that version"
             ))
-        })
+        })?;
+        let found = |ublk: &Option<UblkStatus>, backend: &Option<String>, image: &Option<PathBuf>| {
+            block_devices(&status.stack, ublk.as_ref(), backend.as_deref(), image.as_deref())
+        };
+        let first = found(&status.ublk, &status.nbd_backend, &status.image);
+        let others: Vec<_> =
+            status.disks.iter().map(|disk| found(&disk.ublk, &disk.nbd_backend, &disk.image)).collect();
+        status.block_devices = first;
+        for (disk, found) in status.disks.iter_mut().zip(others) {
+            disk.block_devices = found;
+        }
+        Ok(status)
+    }
+
+    /// The disks of a log with several that were missing at the start.
+    pub fn missing_disks(&self) -> Vec<&str> {
+        let disks = self.layers.values().filter_map(LayerStatus::log_cache).flat_map(|cache| &cache.disks);
+        disks.filter(|disk| disk.missing).filter_map(|disk| disk.name.as_deref()).collect()
     }
 }
 

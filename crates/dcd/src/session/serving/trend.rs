@@ -24,6 +24,10 @@ pub struct Trend {
     pub clean_in_seconds: Option<f64>,
     /// Time until the log is full; none if it does not fill, or the data disk takes at least as much as clients write.
     pub full_in_seconds: Option<f64>,
+    /// Answers to clients that were delayed as the log was filling.
+    pub throttled_per_second: f64,
+    /// Seconds of the last minute in which answers were delayed.
+    pub throttled_seconds: f64,
     /// Time the data disk would take for the dirty data of a log cache, with nothing else to do.
     pub drain_seconds: Option<f64>,
 }
@@ -46,8 +50,10 @@ struct LogAmounts {
     logged_bytes: u64,
     destaged_bytes: u64,
     nanos_per_sector: u64,
-    /// True if dirty data stays in the log up to its high mark.
+    /// True while dirty data stays in the log: it does up to the high mark, where write-back is held.
     is_held: bool,
+    /// Answers that were delayed.
+    throttled: u64,
 }
 
 impl Amounts {
@@ -58,7 +64,8 @@ impl Amounts {
             logged_bytes: cache.statistics.log_bytes,
             destaged_bytes: cache.statistics.destaged_sectors * SECTOR_BYTES,
             nanos_per_sector: cache.destage_nanos_per_sector,
-            is_held: cache.destage_held,
+            is_held: cache.destage_held && !cache.over_high_mark,
+            throttled: cache.statistics.throttled,
         });
         let dirty_bytes = status.dirty_data_bytes().unwrap_or(0);
         let is_failing = status.log_cache().is_some_and(|cache| cache.destage_failing);
@@ -94,6 +101,8 @@ impl Trends {
         if let (Some(is), Some(was)) = (is.log, was.log) {
             // Counters may have started again meanwhile.
             let rate = |is: u64, was: u64| is.checked_sub(was).unwrap_or(is) as f64 / seconds;
+            trend.throttled_per_second = rate(is.throttled, was.throttled);
+            trend.throttled_seconds = self.throttled_seconds(place, now, is);
             trend.destaged_bytes_per_second = rate(is.destaged_bytes, was.destaged_bytes);
             let free_bytes = is.size_bytes.saturating_sub(is.used_bytes);
             // Destaging may have just begun: the log fills up only if clients write more than the data disk can take.
@@ -102,6 +111,15 @@ impl Trends {
             trend.full_in_seconds = in_seconds(free_bytes, growth(is.used_bytes, was.used_bytes).min(excess));
         }
         trend
+    }
+
+    /// Sums the times between two samples in which answers were delayed.
+    fn throttled_seconds(&self, place: usize, now: Nanos, is: LogAmounts) -> f64 {
+        let counted = |(at, all): &(Nanos, Vec<Amounts>)| Some((*at, all.get(place)?.log?.throttled));
+        let seen: Vec<(Nanos, u64)> =
+            self.samples.iter().filter_map(counted).chain([(now, is.throttled)]).collect();
+        let delays = seen.windows(2).filter(|pair| pair[1].1 > pair[0].1);
+        delays.map(|pair| pair[1].0.since(pair[0].0).as_secs_f64()).sum()
     }
 }
 
@@ -146,6 +164,7 @@ mod tests {
             destaged_bytes: destaged * MIB,
             nanos_per_sector: 5_000,
             is_held: false,
+            throttled: 0,
         };
         Amounts { dirty_bytes: dirty * MIB, is_failing: false, log: Some(log) }
     }
@@ -214,6 +233,32 @@ mod tests {
             let told = trends.of(0, at(60), state(60)).full_in_seconds;
             assert_eq!(told.map(f64::round), full);
         }
+    }
+
+    /// Above the high mark dirty data is written back, held or not.
+    #[test]
+    fn a_log_that_is_held_at_its_high_mark_does_not_fill() {
+        for (over_high_mark, is_held) in [(false, true), (true, false)] {
+            let cache =
+                dcd_engine::LogCacheStatus { destage_held: true, over_high_mark, ..Default::default() };
+            let amounts = Amounts::of(&LayerStatus::LogCache(Box::new(cache)));
+            assert_eq!(amounts.log.unwrap().is_held, is_held);
+        }
+    }
+
+    #[test]
+    fn delayed_answers_are_counted_with_the_time_in_which_they_came() {
+        let at = Nanos::from_secs;
+        let mut trends = Trends::default();
+        let state = |throttled| {
+            let amounts = amounts(1, 1, 0);
+            Amounts { log: amounts.log.map(|log| LogAmounts { throttled, ..log }), ..amounts }
+        };
+        // Twenty seconds of delays, and then none.
+        (0..=30).for_each(|second| trends.note(at(2 * second), vec![state(100 * second.min(10))]));
+        let trend = trends.of(0, at(60), state(1000));
+        assert_eq!((trend.throttled_seconds, trend.throttled_per_second.round()), (20.0, 17.0));
+        assert_eq!(trends.of(0, at(62), state(1001)).throttled_seconds, 22.0);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::session::serving::status::{DeviceState, DeviceStatus, SilentDevice};
 use crate::session::serving::wear::WearWatch;
 
 /// A device that owes an answer for this long is reported. A disk that was asleep needs less.
-const SILENCE: Nanos = Nanos::from_secs(10);
+pub const SILENCE: Nanos = Nanos::from_secs(10);
 /// Polling interval for devices.
 const INTERVAL: Nanos = Nanos::from_secs(2);
 /// Delay of a look that shows a stall of this process itself.

@@ -51,6 +51,8 @@ const REQUEST_MILLISECONDS: u32 = 5000;
 const REQUEST_MILLISECONDS_DEFAULT: u32 = 30_000;
 /// Maximum length of a stack's path: sysfs shows a page at most.
 const PATH_CHARS_MAX: usize = 900;
+/// Maximum length of a disk's name there.
+const DISK_BYTES_MAX: usize = 100;
 
 /// Size of the read that tests whether a server answers, and its maximum time: a disk that sleeps needs some seconds.
 const READ_BYTES: usize = 4096;
@@ -88,7 +90,8 @@ pub enum KernelError {
     InUse { node: String, user: String },
 }
 
-/// Text that the kernel stores with a device: the mark of its stack, how it was attached, and the path of the stack file.
+/// Text that the kernel stores with a device: the mark of its stack, how it was attached, the name of its disk unless that is the first,
+/// and the path of the stack file. The udev rules read it, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     text: String,
@@ -97,16 +100,21 @@ pub struct Backend {
 }
 
 impl Backend {
-    pub fn new(owner: &Owner, recovery: bool) -> Backend {
+    /// `disk`: the name of a disk after the first.
+    pub fn new(owner: &Owner, disk: Option<&str>, recovery: bool) -> Backend {
         let way = if recovery { "recovery" } else { "once" };
         let marks: Vec<String> = owner.marks().iter().map(|mark| format!("{mark:x}")).collect();
-        Backend { text: format!("dcd-{}-{way} {}", marks.join("+"), path_text(owner.stack())), recovery }
+        let disk = disk.map_or(String::new(), |disk| format!("-{}", disk_text(disk)));
+        Backend {
+            text: format!("dcd-{}-{way}{disk} {}", marks.join("+"), path_text(owner.stack())),
+            recovery,
+        }
     }
 
     /// Parses the text that the kernel stores.
     pub fn read(text: &str) -> Option<Backend> {
         let (marks, way) = text.split_once(' ')?.0.strip_prefix("dcd-")?.split_once('-')?;
-        let recovery = match way {
+        let recovery = match way.split_once('-').map_or(way, |(way, _)| way) {
             "recovery" => true,
             "once" => false,
             _ => return None,
@@ -121,14 +129,36 @@ impl Backend {
 
     /// True for a device of this stack, whichever name its disk had when the device was made.
     pub fn is_of(&self, owner: &Owner) -> bool {
+        owner.has(&self.marks()) && self.stack() == path_text(owner.stack())
+    }
+
+    /// True for a device of the same disk of the same stack.
+    pub fn has_mark_of(&self, other: &Backend) -> bool {
+        let own = self.marks();
+        self.stack() == other.stack() && other.marks().iter().any(|mark| own.contains(mark))
+    }
+
+    fn marks(&self) -> Vec<u64> {
         let marks = self.text.strip_prefix("dcd-").and_then(|text| text.split_once('-'));
-        let marks = marks.and_then(|(marks, _)| marks_of(marks));
-        marks.is_some_and(|marks| owner.has(&marks)) && self.stack() == path_text(owner.stack())
+        marks.and_then(|(marks, _)| marks_of(marks)).unwrap_or_default()
+    }
+
+    /// True for the device of this disk of its stack; none: the first.
+    pub fn is_of_disk(&self, disk: Option<&str>) -> bool {
+        let named = self.text.split_once(' ').and_then(|(head, _)| head.splitn(4, '-').nth(3));
+        named.map(str::to_owned) == disk.map(disk_text)
     }
 
     fn stack(&self) -> &str {
         self.text.split_once(' ').map_or("", |(_, path)| path)
     }
+}
+
+/// Encodes what would end the name of a disk. The names of most disks stay as they are.
+fn disk_text(disk: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    let encoded = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") };
+    disk.bytes().take(DISK_BYTES_MAX).map(encoded).collect()
 }
 
 /// An earlier version wrote one mark.
@@ -397,15 +427,23 @@ mod tests {
     #[test]
     fn a_backend_is_read_as_it_was_written_and_others_are_not_ours() {
         for recovery in [true, false] {
-            let backend = Backend::new(&owner("/nowhere/a b-c.toml"), recovery);
+            let backend = Backend::new(&owner("/nowhere/a b-c.toml"), None, recovery);
             assert_eq!(Backend::read(backend.text()), Some(backend.clone()));
             assert_eq!(backend.stack(), "/nowhere/a b-c.toml");
         }
-        assert_ne!(Backend::new(&owner("/a"), true), Backend::new(&owner("/a"), false));
+        assert_ne!(Backend::new(&owner("/a"), None, true), Backend::new(&owner("/a"), None, false));
+        for disk in [Some("mail"), Some("a-b c"), Some("once"), None] {
+            let backend = Backend::new(&owner("/nowhere/a b-c.toml"), disk, true);
+            assert_eq!(Backend::read(backend.text()), Some(backend.clone()), "{disk:?}");
+            assert!(backend.recovery && backend.stack() == "/nowhere/a b-c.toml", "{disk:?}");
+            for other in [Some("mail"), Some("a-b c"), Some("once"), None] {
+                assert_eq!(backend.is_of_disk(other), other == disk, "{disk:?} {other:?}");
+            }
+        }
         for text in ["", "dcd", "dcd-1f-twice /a", "dcd-x-once /a", "rbd-1f-once /a"] {
             assert_eq!(Backend::read(text), None, "{text}");
         }
-        let long = Backend::new(&owner(&format!("/{}", "ü".repeat(2000))), true);
+        let long = Backend::new(&owner(&format!("/{}", "ü".repeat(2000))), None, true);
         assert!(long.text().len() < 4096);
     }
 
@@ -415,13 +453,13 @@ mod tests {
             let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
             Owner::new(Path::new(stack), "cache", &keys)
         };
-        let made = Backend::new(&owner("/nowhere/a.toml", &["uuid-1", "/dev/dm-3"]), true);
+        let made = Backend::new(&owner("/nowhere/a.toml", &["uuid-1", "/dev/dm-3"]), None, true);
         for keys in [["uuid-1", "/dev/dm-4"], ["uuid-2", "/dev/dm-3"]] {
             assert!(made.is_of(&owner("/nowhere/a.toml", &keys)));
             assert!(!made.is_of(&owner("/nowhere/b.toml", &keys)));
         }
         assert!(!made.is_of(&owner("/nowhere/a.toml", &["uuid-2", "/dev/dm-4"])));
-        let earlier = Backend::new(&owner("/nowhere/a.toml", &["/dev/dm-3"]), true);
+        let earlier = Backend::new(&owner("/nowhere/a.toml", &["/dev/dm-3"]), None, true);
         assert!(earlier.is_of(&owner("/nowhere/a.toml", &["uuid-1", "/dev/dm-3"])));
     }
 
@@ -434,10 +472,10 @@ mod tests {
                 fs::write(disks.path().join(name).join("backend"), format!("{backend}\n")).unwrap();
             }
         };
-        let ours = Backend::new(&owner("/nowhere/a.toml"), true);
+        let ours = Backend::new(&owner("/nowhere/a.toml"), None, true);
         make("nbd11", Some(ours.text()));
-        make("nbd2", Some(Backend::new(&owner("/nowhere/a.toml"), false).text()));
-        make("nbd3", Some(Backend::new(&owner("/nowhere/b.toml"), true).text()));
+        make("nbd2", Some(Backend::new(&owner("/nowhere/a.toml"), None, false).text()));
+        make("nbd3", Some(Backend::new(&owner("/nowhere/b.toml"), None, true).text()));
         make("nbd4", Some("somebody's"));
         make("nbd5", None);
         make("sda", Some(ours.text()));
@@ -449,7 +487,7 @@ mod tests {
     #[test]
     fn a_device_that_passes_no_flushes_on_gets_no_server_that_needs_them() {
         let disks = tempfile::tempdir().unwrap();
-        let device = NbdDevice { number: 7, backend: Backend::new(&owner("/nowhere/a.toml"), true) };
+        let device = NbdDevice { number: 7, backend: Backend::new(&owner("/nowhere/a.toml"), None, true) };
         let offer = |durable| Offer {
             bytes: 1 << 20,
             flags: if durable { 1 } else { 5 },
@@ -480,7 +518,7 @@ mod tests {
             payload_bytes_max: 1 << 20,
         };
         for recovery in [true, false] {
-            let backend = Backend::new(&owner("/nowhere/a.toml"), recovery);
+            let backend = Backend::new(&owner("/nowhere/a.toml"), None, recovery);
             let asked = to_connect(&std::io::stdin(), &offer, &backend);
             let asked = asked.bytes();
             let long = |kind| find(asked, kind).map(|value| u64::from_ne_bytes(value.try_into().unwrap()));
