@@ -391,7 +391,8 @@ fn device(file: &StackFile, name: Option<&str>, only: Option<&str>) -> Result<Pa
             attached => break attached?,
         }
     };
-    let node = PathBuf::from(&nodes[0]);
+    let none = || Failure::Failed("no disk of the stack has a block device".to_owned());
+    let node = PathBuf::from(nodes.first().ok_or_else(none)?);
     let has_names = file.serve.fuse.is_none()
         && stacks_dir() == Path::new("/etc/dcd")
         && Path::new("/run/udev/control").exists();

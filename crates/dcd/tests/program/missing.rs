@@ -72,7 +72,7 @@ fn a_start_without_a_disk_has_to_be_allowed_and_loses_nothing_of_it() {
     write(&place, "pool", 3);
     let disk = of_disk(&place, "mail");
     assert_eq!((disk["missing"].clone(), disk["dirty_bytes"].clone()), (true.into(), (40 * 4096).into()));
-    expect(&place.run("status", &[]), 5, "mail, 20 MiB: 160 KiB dirty, missing, and not served");
+    expect(&place.run("status", &[]), 5, "mail, 20 MiB: dirty 160 KiB, missing, and not served");
     expect(&place.run("status", &[]), 5, "reconnect data disk \"mail\"");
     let doctor = place.run("doctor", &[]);
     expect(&doctor, doctor.status.code().unwrap(), "reconnect data disk \"mail\"");

@@ -77,7 +77,7 @@ fn zeroes_that_are_not_written_back_are_counted_wherever_data_is() {
     expect(&server.stop(), 0, "");
     expect(&place.run("check", &[]), 0, "9 MiB");
     fs::rename(place.path("log.img"), place.path("elsewhere")).unwrap();
-    refused(&place, &[], "9 MiB of acknowledged writes would be lost");
+    refused(&place, &[], "9 MiB of zeroes and discards would be lost");
     fs::rename(place.path("elsewhere"), place.path("log.img")).unwrap();
     // After a kill it is not known how much it is; the log's size is no bound for zeroes.
     place.serve().kill();
