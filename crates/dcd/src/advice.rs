@@ -163,7 +163,8 @@ fn about_other_data(other: &OtherData) -> String {
                    the right disk,";
     match other.dirty_bytes {
         0 => format!(
-            "{connect} nothing is lost: the log holds no data that the disk lacks, and \"dcd rescue\" accepts the disk as it is now"
+            "{connect} the log holds no data that the disk lacks, and \"dcd rescue\" accepts the disk as it is now. An older copy of the disk \
+             lacks what was written since: use the original"
         ),
         dirty => format!(
             "{connect} copy it first: {} in the log are not written back, and may not fit the changed disk. Then either \"dcd rescue \

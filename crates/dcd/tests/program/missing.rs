@@ -131,7 +131,7 @@ fn a_disk_that_was_exchanged_or_changed_is_refused_whatever_is_allowed() {
     for at in [0, good.len() - 1] {
         changed[at] ^= 1;
         fs::write(place.path("mail.img"), &changed).unwrap();
-        expect(&place.run("serve", &["--degraded"]), 3, "the data disk 1 was changed without this cache");
+        expect(&place.run("serve", &["--degraded"]), 3, "the data disk 2 was changed without this cache");
         changed.clone_from(&good);
     }
     fs::write(place.path("mail.img"), &good).unwrap();
@@ -199,7 +199,7 @@ fn a_disk_that_is_changed_after_another_was_written_back_alone_is_refused() {
     let mut changed = good.clone();
     changed[0] ^= 1;
     fs::write(place.path("mail.img"), &changed).unwrap();
-    expect(&place.run("serve", &[]), 3, "the data disk 1 was changed without this cache");
+    expect(&place.run("serve", &[]), 3, "the data disk 2 was changed without this cache");
     assert!(bare(&place, "mail") == changed);
     fs::write(place.path("mail.img"), &good).unwrap();
     let server = place.serve();

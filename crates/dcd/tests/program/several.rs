@@ -217,7 +217,7 @@ fn disks_in_other_places_and_of_other_logs_are_refused_and_nothing_is_changed() 
     let mut changed = bare(&place, "pool");
     changed[0] ^= 1;
     fs::write(place.path("pool.img"), &changed).unwrap();
-    expect(&place.run("serve", &[]), 3, "the data disk 2 was changed without this cache");
+    expect(&place.run("serve", &[]), 3, "the data disk 3 was changed without this cache");
     changed[0] ^= 1;
     fs::write(place.path("pool.img"), &changed).unwrap();
     let server = place.serve();

@@ -12,10 +12,10 @@ use crate::destage::contiguity::EXCEPT_MAX;
 #[error(
     "the data disk{} was changed without this cache, or is another disk: {lines} of the compared blocks have other data, the first at \
      byte {first_byte}. Nothing was written",
-    if *disk > 0 { format!(" {disk}") } else { String::new() }
+    if *disk > 0 { format!(" {}", disk + 1) } else { String::new() }
 )]
 pub struct OtherData {
-    /// Number of the data disk; 0: the first or only one.
+    /// Number of the data disk; 0: the first or only one, and messages count from 1.
     pub disk: usize,
     pub lines: usize,
     pub first_byte: u64,
