@@ -401,7 +401,7 @@ fn the_runbook_has_a_section_for_each_alert_and_exit_code() {
     for alert in &alerts {
         assert!(has(alert), "docs/runbook.md has no section {alert}");
         assert!(
-            rules.contains(&format!("runbook: \"docs/runbook.md, section {alert}\"")),
+            rules.contains(&format!("runbook: \"man dcd-runbook, section {alert}\"")),
             "{alert} names no section"
         );
     }
