@@ -34,7 +34,8 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     choices.retain(|own| !is_without(&choice, &gone_disks, &own.data));
     let looked = choices.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
     let seen = &looked[0].0.log;
-    if let Some(lacks) = looked.iter().find_map(|(cache, _)| was_missing(cache.record.as_ref(), &cache.log))
+    if let Some(lacks) =
+        looked.iter().find_map(|(cache, _)| was_missing(&choice, cache.record.as_ref(), &cache.log))
         && !args.force
     {
         return Err(Failure::refused(

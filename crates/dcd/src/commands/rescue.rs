@@ -68,7 +68,7 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
             }
             judged => refusal = refusal.or(judged),
         }
-        if let Some(lacks) = was_missing(cache.record.as_ref(), &cache.log) {
+        if let Some(lacks) = was_missing(&choice, cache.record.as_ref(), &cache.log) {
             return Err(Failure::Damage(lacks));
         }
         given_up |= args.list && is_given_up(cache.record.as_ref(), &cache.log);
@@ -143,8 +143,9 @@ fn is_given_up(recorded: Option<&RecordSeen>, seen: &LogSeen) -> bool {
 }
 
 /// Says what a disk lacks that was missing when its log was detached; none if it lacks nothing.
-pub fn was_missing(recorded: Option<&RecordSeen>, seen: &LogSeen) -> Option<String> {
-    let own = own_attachment(recorded, seen).filter(|own| own.may_lose_data());
+pub fn was_missing(choice: &CacheChoice, recorded: Option<&RecordSeen>, seen: &LogSeen) -> Option<String> {
+    // Only a disk of several may be missing then.
+    let own = own_attachment(recorded, seen).filter(|own| choice.disks().len() > 1 && own.may_lose_data());
     own.filter(|_| matches!(seen, LogSeen::Present { state: LogState::Detached, .. })).map(|own| {
         format!(
             "the log was detached while this disk was missing, and {} for it were given up. This disk lacks them",
