@@ -287,11 +287,11 @@ impl Count {
 /// Cases of one sentence, together.
 #[derive(Default)]
 struct SentenceCases {
-    /// One of them is counted.
+    /// True if a case is counted.
     is_counted: bool,
-    /// One of them does not hold, counted or not.
+    /// True if a case does not hold, counted or not.
     misses: bool,
-    /// One that would be counted was not run.
+    /// True if a case that would be counted was not run.
     is_incomplete: bool,
 }
 

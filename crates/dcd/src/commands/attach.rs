@@ -26,7 +26,7 @@ use crate::session::serving::front_ends::own_path;
 use crate::session::serving::status::ServerStatus;
 
 /// A disk of a stack: its number, and its name.
-type Disk<'a> = (usize, &'a str);
+type NamedDisk<'a> = (usize, &'a str);
 
 pub fn run(args: &Attach) -> Result<(), Failure> {
     let file = StackFile::load(&args.file)?;
@@ -57,7 +57,7 @@ fn lock(file: &StackFile) -> Result<StackLoops, Failure> {
 }
 
 /// The disks of a stack, or the one that was named.
-fn disks<'a>(file: &'a StackFile, only: Option<&str>) -> Result<Vec<Disk<'a>>, Failure> {
+fn disks<'a>(file: &'a StackFile, only: Option<&str>) -> Result<Vec<NamedDisk<'a>>, Failure> {
     let mut all = file.disks();
     let Some(wanted) = only else { return Ok(all) };
     let names: Vec<&str> = all.iter().map(|(_, name)| *name).collect();
@@ -127,7 +127,7 @@ fn attach_each(file: &StackFile, only: Option<&str>) -> (Vec<String>, Result<(),
 /// Makes or finds the device of a disk that is not served by ublk.
 fn make_device(
     file: &StackFile,
-    disk: Disk<'_>,
+    disk: NamedDisk<'_>,
     backend: Option<&str>,
     loops: &mut StackLoops,
 ) -> Result<String, Failure> {
@@ -183,7 +183,7 @@ impl From<KernelError> for Trouble {
 
 fn attach_nbd(
     file: &StackFile,
-    disk: Disk<'_>,
+    disk: NamedDisk<'_>,
     address: &Address,
     backend: &Backend,
 ) -> Result<NbdDevice, Trouble> {
@@ -208,7 +208,12 @@ fn attach_nbd(
 }
 
 /// Gives a device the size of a disk that has grown.
-fn grow(file: &StackFile, disk: Disk<'_>, kernel: &NbdKernel, device: &NbdDevice) -> Result<(), Trouble> {
+fn grow(
+    file: &StackFile,
+    disk: NamedDisk<'_>,
+    kernel: &NbdKernel,
+    device: &NbdDevice,
+) -> Result<(), Trouble> {
     let Some(address) = address(&file.serve) else { return Ok(()) };
     let (_, offer) = dial_of(file, disk, address, device.backend.recovery)?;
     Ok(kernel.grow(device, &offer)?)
@@ -216,7 +221,7 @@ fn grow(file: &StackFile, disk: Disk<'_>, kernel: &NbdKernel, device: &NbdDevice
 
 fn dial_of(
     file: &StackFile,
-    disk: Disk<'_>,
+    disk: NamedDisk<'_>,
     address: &Address,
     goes_on: bool,
 ) -> Result<(OwnedFd, Offer), Trouble> {
@@ -242,7 +247,7 @@ fn failure(file: &StackFile, error: KernelError) -> Failure {
 }
 
 /// Returns the path of the image that a server shows of a disk; none without FUSE.
-fn image(file: &StackFile, (disk, name): Disk<'_>) -> Option<PathBuf> {
+fn image(file: &StackFile, (disk, name): NamedDisk<'_>) -> Option<PathBuf> {
     let directory = own_path(file.serve.fuse.as_ref()?, disk, name);
     // If the stack file was named without a directory, this path is relative to the working directory.
     Some(real(&std::path::absolute(&directory).unwrap_or(directory).join(IMAGE_NAME)))
@@ -287,7 +292,7 @@ pub fn release(file: &StackFile, only: Option<&str>, force: bool) -> Result<bool
     let disks = disks(file, only)?;
     let images: Vec<PathBuf> = disks.iter().filter_map(|disk| image(file, *disk)).collect();
     let is_meant = |device: &NbdDevice| {
-        let is_of = |(disk, name): &Disk<'_>| device.backend.is_of_disk(after_first(*disk, name));
+        let is_of = |(disk, name): &NamedDisk<'_>| device.backend.is_of_disk(after_first(*disk, name));
         only.is_none() || disks.iter().any(is_of)
     };
     let mut released = false;
@@ -330,7 +335,7 @@ fn commands(file: &StackFile, only: Option<&str>) -> Result<Vec<String>, Failure
             Address::Unix(path) => format!("-unix {}", quoted(&path.display())),
             Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
         };
-        let client = |(number, disk): (usize, &Disk<'_>)| {
+        let client = |(number, disk): (usize, &NamedDisk<'_>)| {
             let name = match export_name(file, *disk) {
                 "" => String::new(),
                 name => format!(" -name {}", quoted(&name)),

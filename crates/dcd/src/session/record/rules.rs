@@ -49,7 +49,7 @@ pub enum OutOfDate {
     GivenUp,
     /// The legs that are there lack acknowledged writes.
     Stale,
-    /// It is of a time before the last start or the last stop of the cache.
+    /// The log is of a time before the last start or the last stop of the cache.
     Older { torn: bool },
 }
 
