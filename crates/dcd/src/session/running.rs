@@ -438,7 +438,7 @@ fn with_dirty(status: &LogCacheStatus, attachment: Attachment) -> Attachment {
 /// Returns the attachment of a cache that no longer runs, by its last status. `stopped`: the cache has reported that it stopped.
 fn at_end(status: &LogCacheStatus, stopped: bool, attachment: Attachment) -> Attachment {
     let (is_written_back, epoch) = (is_written_back(status), status.epoch);
-    // What a copy of the log has from before that is on the disk.
+    // All that an older copy of the log has is on the disk, or in this log.
     let is_newest = stopped || status.writes == WritesState::Through;
     let generation = if is_newest { status.generation } else { attachment.generation };
     match attachment.state {
