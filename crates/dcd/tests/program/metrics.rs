@@ -56,6 +56,10 @@ fn a_scrape_and_the_command_tell_what_clients_did() {
     nbd.flush().unwrap();
     let scraped = scrape(UnixStream::connect(place.path("metrics.sock")).unwrap());
     let printed = place.run("metrics", &[]);
+    let version = dcd().arg("--version").output().unwrap().stdout;
+    let version = String::from_utf8(version).unwrap().trim().replace("dcd ", "");
+    let status = place.run("status", &["--json"]).stdout;
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&status).unwrap()["version"], *version);
     expect(&printed, 0, "# EOF");
     let has = Command::new("/usr/bin/python3").args(["-c", "import prometheus_client"]).output();
     if has.is_ok_and(|output| output.status.success()) {
@@ -70,6 +74,7 @@ fn a_scrape_and_the_command_tell_what_clients_did() {
             "dcd_request_duration_seconds_count{stack=\"stack\",operation=\"flush\"} 1\n",
             "dcd_device_errors_total{stack=\"stack\",device=\"log\",operation=\"write\"} 0\n",
             "dcd_dirty_data_bytes{stack=\"stack\",layer=\"cache\"} ",
+            &format!("dcd_build_info{{stack=\"stack\",version=\"{version}\"}} 1\n"),
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }

@@ -120,7 +120,7 @@ pub fn run(args: &Doctor) -> Result<(), Failure> {
             "there are no stack files in /etc/dcd; name others",
         ));
     }
-    findings.extend(files.iter().map(|(path, file)| stacks::finding(path, file)));
+    findings.extend(files.iter().flat_map(|(path, file)| stacks::findings(path, file)));
     tell(&findings, args.json)
 }
 

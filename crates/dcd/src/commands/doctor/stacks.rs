@@ -11,7 +11,9 @@ use dcd_io::ListenError;
 use dcd_stack::{Address, HumanBytes, StackFile};
 
 use super::{Finding, Severity};
+use crate::cli::VERSION;
 use crate::commands::serve::{admit_local_users, certificates, check_front_ends};
+use crate::commands::status::stopped::start_command;
 use crate::commands::status::text::span;
 use crate::commands::status::verdict::Verdict;
 use crate::control::server_of;
@@ -25,41 +27,61 @@ use crate::session::site::Site;
 use crate::session::start::leave_out;
 use crate::session::survey::{Survey, start};
 
-pub fn finding(path: &Path, file: &Result<StackFile, String>) -> Finding {
+pub fn findings(path: &Path, file: &Result<StackFile, String>) -> Vec<Finding> {
     let about = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match file {
-        Err(error) => Finding::new(Severity::Bad, about, error.as_str())
-            .with("\"dcd stack-file\" describes every field"),
+        Err(error) => vec![
+            Finding::new(Severity::Bad, about, error.as_str())
+                .with("\"dcd stack-file\" describes every field"),
+        ],
         Ok(file) => match admit_local_users(file) {
             Err(Failure::Refused(refusal)) => {
-                Finding::new(Severity::Bad, about, refusal.reason).with(refusal.action)
+                vec![Finding::new(Severity::Bad, about, refusal.reason).with(refusal.action)]
             }
-            _ => served(file, &about).unwrap_or_else(|| not_served(file, about)),
+            _ => served(file, &about).unwrap_or_else(|| vec![not_served(file, about)]),
         },
     }
 }
 
 /// Reports a served stack; none if it is not served.
-fn served(file: &StackFile, about: &str) -> Option<Finding> {
+fn served(file: &StackFile, about: &str) -> Option<Vec<Finding>> {
     let asked = server_of(file).transpose()?.and_then(|mut client| ServerStatus::ask(&mut client));
-    Some(match asked {
-        Ok(status) => {
-            let verdict = Verdict::of(&status);
-            let found = format!("is served, and {}", verdict.state);
-            match verdict.actions.as_slice() {
-                [] if verdict.health.is_damaged() => Finding::new(Severity::Bad, about, found),
-                [] => match full_before_window(&status) {
-                    Some(full) => Finding::new(Severity::Note, about, format!("{found}; {full}")).with(WIDER),
-                    None => Finding::new(Severity::Ok, about, found),
-                },
-                actions => Finding::new(Severity::Bad, about, found).with(actions.join("; ")),
-            }
-        }
+    let finding = match asked {
+        Ok(status) => return Some(of_server(&status, about)),
         Err(Failure::Refused(refusal)) => {
             Finding::new(Severity::Bad, about, refusal.reason).with(refusal.action)
         }
         Err(failure) => Finding::new(Severity::Bad, about, failure.to_string()),
-    })
+    };
+    Some(vec![finding])
+}
+
+/// Reports the state of a server, and a program that is not the installed one.
+fn of_server(status: &ServerStatus, about: &str) -> Vec<Finding> {
+    let verdict = Verdict::of(status);
+    let found = format!("is served, and {}", verdict.state);
+    let state = match verdict.actions.as_slice() {
+        [] if verdict.health.is_damaged() => Finding::new(Severity::Bad, about, found),
+        [] => match full_before_window(status) {
+            Some(full) => Finding::new(Severity::Note, about, format!("{found}; {full}")).with(WIDER),
+            None => Finding::new(Severity::Ok, about, found),
+        },
+        actions => Finding::new(Severity::Bad, about, found).with(actions.join("; ")),
+    };
+    let program = status.other_program().map(|program| {
+        let found = format!("its server {program}. This dcd is {VERSION}");
+        Finding::new(Severity::Note, about, found).with(restart(&status.stack))
+    });
+    [state].into_iter().chain(program).collect()
+}
+
+/// The command that serves a stack with the installed program.
+fn restart(stack: &Path) -> String {
+    format!(
+        "dcd stop --for-restart {} && {}: requests wait meanwhile. It is refused where they would fail: unmount first what is on the device",
+        stack.display(),
+        start_command(stack)
+    )
 }
 
 const WIDER: &str = "widen destage-window, or take a larger log: what the log has no room for is written back at other times, too";
@@ -222,6 +244,30 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_server_of_another_program_is_named_with_the_way_to_the_installed_one() {
+        let found = |version: Option<&str>| {
+            let version = version.map(str::to_owned);
+            of_server(&ServerStatus { stack: "/x/a.toml".into(), version, ..ServerStatus::default() }, "a")
+        };
+        assert_eq!(found(Some(VERSION)), [Finding::new(Severity::Ok, "a", "is served, and serving")]);
+        for (version, says) in [
+            (Some("0.0.9 (abc)"), "its server runs another dcd: 0.0.9 (abc)."),
+            (None, "its server runs an older dcd."),
+        ] {
+            let all = found(version);
+            let [_, Finding { level: Severity::Note, found, action: Some(action), .. }] = all.as_slice()
+            else {
+                panic!("{all:?}");
+            };
+            assert_eq!(*found, format!("{says} This dcd is {VERSION}"));
+            assert!(
+                action.starts_with("dcd stop --for-restart /x/a.toml && dcd serve /x/a.toml: "),
+                "{action}"
+            );
+        }
+    }
 
     #[test]
     fn a_port_at_which_a_program_listens_is_found_without_listening_there() {

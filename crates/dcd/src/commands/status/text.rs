@@ -120,6 +120,7 @@ fn state(status: &ServerStatus, verdict: &Verdict) -> String {
     if status.flushing {
         parts.push("flushing".to_owned());
     }
+    parts.extend(status.other_program());
     for device in &status.devices_not_answering {
         let name = device.device.as_ref().unwrap_or(&device.path);
         parts.push(format!("device {name} has not answered for {:.0} s", device.seconds));

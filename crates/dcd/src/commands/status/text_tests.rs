@@ -7,6 +7,7 @@ use dcd_engine::{ErrorKind, Extent, IoError, Lba, LogCacheState};
 use dcd_stack::RecentTimes;
 
 use super::*;
+use crate::cli::VERSION;
 use crate::failure::Failure;
 use crate::session::serving::status::SilentDevice;
 use crate::session::serving::wear::SsdStatus;
@@ -19,7 +20,8 @@ fn server(cache: LogCacheStatus) -> ServerStatus {
     let times = |count| ResponseTimes { count, mean_ms: 0.256, ..ResponseTimes::default() };
     let requests = MeterStatus { write: times(7), flush: times(2), ..MeterStatus::default() };
     let layers = [("cache".to_owned(), LayerStatus::LogCache(Box::new(cache)))];
-    ServerStatus { requests, layers: layers.into(), ..ServerStatus::default() }
+    let version = Some(VERSION.to_owned());
+    ServerStatus { version, requests, layers: layers.into(), ..ServerStatus::default() }
 }
 
 fn screen_of(status: &ServerStatus) -> String {
@@ -230,7 +232,9 @@ fn the_screen_of_one_disk_fits_a_terminal() {
     let heads = [LogHead::Followed, LogHead::NotMeasured, LogHead::NotShown, LogHead::DoesNotPay];
     let same_disk = heads.map(|head| busy(head, &[("disk", disk)]));
     let on_ssd = busy(LogHead::NotRotational, &[log, ("data", disk)]);
-    for status in same_disk.into_iter().chain([on_ssd]) {
+    let mut other = on_ssd.clone();
+    other.version = Some("0.10.10 (0123456789ab-dirty)".to_owned());
+    for status in same_disk.into_iter().chain([on_ssd, other]) {
         let text = screen_of(&status);
         println!("{text}");
         let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
@@ -356,6 +360,21 @@ fn what_goes_on_is_named() {
         serde_json::from_value::<ServerStatus>(older).is_ok(),
         "an upgraded client reads an older server"
     );
+}
+
+#[test]
+fn a_program_that_is_not_the_asking_one_is_named() {
+    let mut status = server(log_cache(LogCacheState::Clean));
+    assert!(screen_of(&status).contains("     state: clean\n"));
+    status.version = Some("0.0.9 (0123456789ab)".to_owned());
+    let text = screen_of(&status);
+    assert!(text.contains("     state: clean, runs another dcd: 0.0.9 (0123456789ab)\n"), "{text}");
+    // A server from before this field.
+    let mut older = serde_json::to_value(&status).unwrap();
+    older.as_object_mut().unwrap().remove("version");
+    let text = screen_of(&serde_json::from_value(older).unwrap());
+    assert!(text.contains("     state: clean, runs an older dcd\n"), "{text}");
+    assert!(verdict(&status).is_ok(), "it works");
 }
 
 #[test]

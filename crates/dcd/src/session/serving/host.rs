@@ -29,6 +29,7 @@ use jiff::ZonedDateTime;
 use serde_json::{Value, json};
 
 use crate::advice::{Advised, advise};
+use crate::cli::VERSION;
 use crate::messages::Priority;
 use crate::session::record::RecordError;
 use crate::session::running::{Note, RunningCaches, has_read_out, is_complete, log_failed_text};
@@ -1187,6 +1188,7 @@ impl StackHost {
     fn status(&self, now: Nanos, stack: &Stack) -> ServerStatus {
         let mut status = ServerStatus {
             stack: self.stack_file.clone(),
+            version: Some(VERSION.to_owned()),
             export: self.export.clone(),
             uptime_seconds: now.as_secs_f64(),
             stopping: self.phase != HostPhase::Serving,

@@ -157,6 +157,9 @@ impl Of<'_> {
 fn server(status: &ServerStatus, families: &mut Families) {
     let mut of = Of { families, labels: vec![("stack", status.name())] };
     of.with("export", &status.export).add("stack", "What is served", None, Sample::Info);
+    if let Some(version) = &status.version {
+        of.with("version", version).add("build", "The server's program", None, Sample::Info);
+    }
     of.seconds("uptime", "Time since the server started", status.uptime_seconds);
     of.gauge("requests_in_flight", "Requests that are not answered", status.requests.in_flight as f64);
     let requests = &status.requests;

@@ -58,6 +58,7 @@ fn stack(name: &str) -> ServerStatus {
     let silent = SilentDevice { device: None, path: "/dev/data".to_owned(), operations: 1, seconds: 12.5 };
     ServerStatus {
         stack: format!("/etc/dcd/{name}.toml").into(),
+        version: Some("0.1.0 (0123456789ab)".to_owned()),
         export: "cache".to_owned(),
         uptime_seconds: 43_200.0,
         requests: MeterStatus { write, in_flight: 3, ..MeterStatus::default() },
@@ -75,6 +76,7 @@ fn values_come_with_their_names_units_and_labels() {
         "# TYPE dcd_dirty_data_bytes gauge",
         "# UNIT dcd_dirty_data_bytes bytes",
         "dcd_stack_info{stack=\"a\",export=\"cache\"} 1",
+        "dcd_build_info{stack=\"a\",version=\"0.1.0 (0123456789ab)\"} 1",
         "dcd_uptime_seconds{stack=\"b\"} 43200.0",
         "dcd_dirty_data_bytes{stack=\"a\",layer=\"cache\"} 4096.0",
         "dcd_requests_in_flight{stack=\"a\"} 3.0",

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::block_devices::block_devices;
+use crate::cli::VERSION;
 use crate::failure::Failure;
 use crate::output::path_text;
 use crate::session::serving::trend::Trend;
@@ -27,6 +28,8 @@ pub struct ServerStatus {
     /// The stack file.
     #[serde(serialize_with = "path_text")]
     pub stack: PathBuf,
+    /// Version of the server's program, as its "--version" says it; none of a server that is too old to say it.
+    pub version: Option<String>,
     /// The device or layer that is served.
     pub export: String,
     pub uptime_seconds: f64,
@@ -197,6 +200,15 @@ impl ServerStatus {
     pub fn name(&self) -> String {
         let stem = self.stack.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         stem.unwrap_or_else(|| self.export.clone())
+    }
+
+    /// Describes the program of a server, where that is not the program that asks; none where it is.
+    pub fn other_program(&self) -> Option<String> {
+        match self.version.as_deref() {
+            Some(VERSION) => None,
+            Some(version) => Some(format!("runs another dcd: {version}")),
+            None => Some("runs an older dcd".to_owned()),
+        }
     }
 
     /// Asks a server.
