@@ -112,6 +112,12 @@ impl MemoryPlace for SimMemory {
         self.0.borrow_mut().change(MemoryChange::Made(bytes));
         Some(Box::new(self.clone()))
     }
+
+    fn forget(&mut self, _cache: &[u8; 16]) {
+        if !self.0.borrow().left.hidden {
+            self.0.borrow_mut().change(MemoryChange::Removed);
+        }
+    }
 }
 
 impl SharedMemory for SimMemory {

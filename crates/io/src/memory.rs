@@ -47,14 +47,6 @@ impl MemoryDirectory {
         self.path.join(format!("dcd-{:032x}", u128::from_be_bytes(*cache)))
     }
 
-    /// Removes the memory of a cache that is out of use, unless a process uses it.
-    pub fn forget(&self, cache: &[u8; 16]) {
-        let left = self.opened(cache);
-        if left.is_some_and(|file| lock(&file, libc::LOCK_EX).is_ok()) {
-            let _ = fs::remove_file(self.path_of(cache));
-        }
-    }
-
     fn opened(&self, cache: &[u8; 16]) -> Option<File> {
         self.is_in_ram.then(|| opened(&self.path_of(cache))).flatten()
     }
@@ -117,6 +109,13 @@ impl MemoryPlace for MemoryDirectory {
             let _ = fs::remove_file(&path);
         }
         Some(Box::new(mapping.ok()?))
+    }
+
+    fn forget(&mut self, cache: &[u8; 16]) {
+        let left = self.opened(cache).filter(|_| self.makes);
+        if left.is_some_and(|file| lock(&file, libc::LOCK_EX).is_ok()) {
+            let _ = fs::remove_file(self.path_of(cache));
+        }
     }
 }
 

@@ -361,7 +361,8 @@ pub fn memory_place(purpose: Purpose) -> Option<MemoryDirectory> {
 /// Removes memory that a killed server has left for a cache that is out of use now.
 pub fn forget_memory(cache: &str) {
     let digits: String = cache.split('-').collect();
-    if let (Some(memory), Ok(cache)) = (memory_place(Purpose::Change), u128::from_str_radix(&digits, 16)) {
+    if let (Some(mut memory), Ok(cache)) = (memory_place(Purpose::Change), u128::from_str_radix(&digits, 16))
+    {
         memory.forget(&cache.to_be_bytes());
     }
 }

@@ -116,7 +116,7 @@ fn take_in_answers(log: &mut StartedPart, layer: &str, purpose: Purpose, force: 
     if read_superblock(log).is_err() {
         return Ok(());
     }
-    let taken = take_in(log, &mut memory).and_then(|taken| match taken.ignored {
+    let taken = take_in(log, &mut memory, purpose == Purpose::Change).and_then(|taken| match taken.ignored {
         Some(why) if taken.is_missed && purpose == Purpose::Change && !force => {
             Err(LogError::MemoryMissed(why))
         }

@@ -155,6 +155,40 @@ fn answered_writes_of_each_disk_survive_kills() {
     }
 }
 
+/// Two commands that begin an epoch each, without a start of a server between.
+#[test]
+fn memory_that_commands_have_taken_in_is_not_warned_of_by_a_later_start() {
+    let place = Place::new();
+    let Some(memory) = &place.memory else {
+        return crate::common::skip("commands take memory in: no memory outlives a server here");
+    };
+    let left = || fs::read_dir(memory.path()).unwrap().count();
+    stack(&place, &[HOME, MAIL, POOL], "");
+    place.format();
+    let write = |disk: &str, seed: u8| of(&place, disk).write(0, &[seed; 4096]).unwrap();
+    let server = place.serve();
+    write("home", 1);
+    write("pool", 2);
+    server.kill();
+    assert_eq!(left(), 1);
+    let removed = place.run("remove", &["--disk", "pool"]);
+    expect(&removed, 0, "taken from its memory into the log");
+    assert_eq!((left(), bare(&place, "pool")[..4096] == [2; 4096]), (0, true));
+    let server = place.serve();
+    write("mail", 3);
+    server.kill();
+    expect(&place.run("check", &[]), 0, "no problems");
+    assert_eq!(left(), 1, "a look takes nothing in");
+    for _ in 0..2 {
+        expect(&place.run("rescue", &[]), 0, "");
+        assert_eq!(left(), 0);
+    }
+    let server = place.serve();
+    assert_eq!(of(&place, "mail").read(0, 4096).unwrap(), [3; 4096]);
+    let said = String::from_utf8(server.stop().stderr).unwrap();
+    assert!(!said.contains("its memory is not used"), "{said}");
+}
+
 #[test]
 fn a_log_of_several_disks_is_checked_written_back_and_detached_as_a_whole() {
     let (place, server) = three();

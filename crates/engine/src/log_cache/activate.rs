@@ -170,11 +170,15 @@ pub fn activate(
     let mut core = begin(config, superblock, kept, index, ring, &walked, below);
     core.taken = taken;
     core.accepted_damage = walked.damage;
-    if let Some(memory) = memory.filter(|_| core.config.promise != Promise::Always)
-        && let Some(answers) = make_memory(memory, &core.log)
-    {
-        let mark = MemoryMark::new(&memory.boot(), core.config.outlives_server);
-        core.log.remember(answers, mark, &mut PortDevice { ports: below, port: LOG })?;
+    if let Some(memory) = memory {
+        let needs = core.config.promise != Promise::Always;
+        match needs.then(|| make_memory(memory, &core.log)).flatten() {
+            Some(answers) => {
+                let mark = MemoryMark::new(&memory.boot(), core.config.outlives_server);
+                core.log.remember(answers, mark, &mut PortDevice { ports: below, port: LOG })?;
+            }
+            None => memory.forget(&core.log.superblock().cache_uuid),
+        }
     }
     Ok(core)
 }

@@ -63,6 +63,10 @@ pub trait MemoryPlace {
 
     /// Makes new memory for a cache, all zero, in place of the old one at once; none if there is no room.
     fn make(&mut self, cache: &[u8; 16], bytes: usize) -> Option<Box<dyn SharedMemory>>;
+
+    /// Removes the memory that the last process left for a cache, unless a process uses it: the log has everything, and its superblock
+    /// names no memory. A place that only looks keeps it.
+    fn forget(&mut self, cache: &[u8; 16]);
 }
 
 /// "DCDANSWR" in ASCII.

@@ -5,8 +5,9 @@ use super::super::config::{LogCacheConfig, Promise};
 use super::super::env::LOG;
 use super::super::error::LogError;
 use super::super::format::EntryKind;
+use super::super::offline::take_in;
 use super::super::recover::{WalkOptions, Walked, walk};
-use super::super::testing::{Log, sector_of};
+use super::super::testing::{Log, Ram, sector_of};
 use super::super::testing_steps::{Disks, Steps, quiet};
 use super::found::{AnswerRecord, Ignored, found};
 use super::*;
@@ -61,6 +62,10 @@ impl MemoryPlace for Shared {
         }
         *self.bytes.borrow_mut() = Some(vec![0; bytes]);
         Some(Box::new(self.clone()))
+    }
+
+    fn forget(&mut self, _cache: &[u8; 16]) {
+        *self.bytes.borrow_mut() = None;
     }
 }
 
@@ -226,6 +231,49 @@ fn rule_15_answered_writes_survive_the_server_without_waiting_for_the_log() {
         assert_eq!((torn.read(4000), torn.core.status(torn.now).memory_ignored.clone()), (Some(3), None));
         let mut none = Steps::start(steps.disks.clone(), config).unwrap();
         assert_eq!(none.read(4000), Some(0), "without the memory they are lost");
+    }
+}
+
+#[test]
+fn memory_that_was_taken_in_is_removed_where_no_other_takes_its_place() {
+    let mut memory = Shared::default();
+    let steps = answered(&outlives(), &mut memory);
+    for (promise, bytes_max) in [(Promise::Always, None), (Promise::Flush, Some(0))] {
+        let config = LogCacheConfig { promise, ..outlives() };
+        let mut left = Shared { bytes_max, ..memory.left() };
+        let mut next = start(steps.disks.clone(), &mut left, config.clone());
+        assert_eq!((next.read(4000), left.is_there()), (Some(3), false));
+        for _ in 0..2 {
+            next = start(next.disks, &mut left, config.clone());
+            assert_eq!(next.core.status(next.now).memory_ignored, None);
+        }
+        assert_eq!(next.read(4000), Some(3));
+    }
+}
+
+/// A tool removes the memory only once the log has everything, and its superblock names no memory: a start without both is refused.
+#[test]
+fn rule_15_a_tool_that_is_killed_while_it_takes_memory_in_loses_nothing() {
+    let mut memory = Shared::default();
+    let steps = answered(&outlives(), &mut memory);
+    for operations in 0.. {
+        let (mut disks, mut left) = (steps.disks.clone(), memory.left());
+        let take_in = |log: &mut Ram, left: &mut Shared, operations: u64| {
+            log.operations_left = operations;
+            let taken = take_in(log, left, true);
+            log.operations_left = u64::MAX;
+            taken.is_ok()
+        };
+        let first = take_in(&mut disks.0[LOG.0], &mut left, operations);
+        assert_eq!(left.is_there(), !first, "{operations}");
+        let mut next = start(disks.clone(), &mut left.left(), outlives());
+        assert_eq!(next.read(4000), Some(3), "{operations}");
+        assert!(take_in(&mut disks.0[LOG.0], &mut left, u64::MAX) && !left.is_there());
+        let mut next = start(disks, &mut left, outlives());
+        assert_eq!(next.read(4000), Some(3), "{operations}");
+        if first {
+            break;
+        }
     }
 }
 
