@@ -34,13 +34,16 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
     choices.retain(|own| !is_without(&choice, &gone_disks, &own.data));
     let looked = choices.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
     let seen = &looked[0].0.log;
-    if let Some(lacks) =
-        looked.iter().find_map(|(cache, _)| was_missing(&choice, cache.record.as_ref(), &cache.log))
+    if let Some(lacks) = choices
+        .iter()
+        .zip(&looked)
+        .find_map(|(own, (cache, _))| was_missing(own, cache.record.as_ref(), &cache.log))
         && !args.force
     {
         return Err(Failure::refused(
             lacks,
-            "check its file system, or restore it from a backup; \"dcd detach --force\" then makes it a plain disk. Nothing was changed",
+            "if that is not possible, check its file system, or restore it from a backup; \"dcd detach --force\" then makes it a plain disk. \
+             Nothing was changed",
         ));
     }
     let mut whys = Vec::new();
@@ -175,7 +178,12 @@ fn without(
     let written = HumanBytes(others.iter().map(|own| drained.before[own.disk].dirty_bytes).sum());
     let lost = match lost {
         0 => "nothing was lost".to_owned(),
-        bytes => format!("{} for the disks that are gone were lost", HumanBytes(bytes)),
+        bytes => format!(
+            "{} for the disks that are gone were given up: only the log has them, until something is written over it (if such a disk comes \
+             back: dcd rescue {} --disk NAME)",
+            HumanBytes(bytes),
+            args.file.display()
+        ),
     };
     let how = format!("{written} was written back, and {lost}. {}", never_again(&choice, &looked[0].0.log));
     done(args, &how)

@@ -3,15 +3,16 @@
 //! | the log | the disk is written by |
 //! |---|---|
 //! | can be written | a start of the cache with that disk alone, as if the others were missing |
-//! | failed while it was served, or cannot be written | a copy from the log, which is only read. The record of the disk says that it is complete, and never needs this log again |
+//! | failed while it was served, cannot be written, or was detached while the disk was missing | a copy from the log, which is only read. The record of the disk says that it is complete, and never needs this log again |
 
 use dcd_engine::LINE_BYTES;
 use dcd_engine::log_cache::DataDiskStatus;
+use dcd_engine::log_cache::format::LogState;
 use dcd_engine::log_cache::offline::{JoinedDisks, RescueOptions, read_superblock, rescue};
 use dcd_stack::HumanBytes;
 
 use crate::cli::Rescue;
-use crate::commands::rescue::{own_attachment, unwritten};
+use crate::commands::rescue::{own_attachment, unwritten, was_missing};
 use crate::control::not_served;
 use crate::failure::Failure;
 use crate::session::absent::missing_disk;
@@ -56,22 +57,30 @@ pub fn run(args: &Rescue, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes back what the log has for a disk, and returns how much that was. `over_newer`: also from a log that failed or was given up, if
-/// the disk lacks something of it.
+/// Writes back what the log has for a disk, and returns how much that was. `over_newer`: also from a log that failed, was given up, or was
+/// detached, if the disk lacks something of it.
 fn write_back(own: &CacheChoice, over_newer: bool) -> Result<u64, Failure> {
     if let Some(why) = why_missing(own)? {
         return Err(missing_disk(own, &why).into());
     }
-    let (seen, record) = inspect(own)?;
-    let is_dead = is_out_of_use(own, &seen);
+    let (mut seen, record) = inspect(own)?;
+    let was_missing = was_missing(own, seen.record.as_ref(), &seen.log).is_some();
+    if let (LogSeen::Present { state, .. }, true) = (&mut seen.log, was_missing) {
+        // For this disk alone, the log is as it was before.
+        *state = LogState::Stopped;
+    }
+    let is_dead = was_missing || is_out_of_use(own, &seen);
     judge_rescue(own, &seen, machine::this(), over_newer && is_dead)?;
     let mut alone = own.clone();
     alone.site.asked.degraded_disks = true;
     for other in own.of_disks().iter().filter(|other| is_apart(own, other)) {
         alone.site.file.leave_out_disk(&other.data);
     }
-    let failed = "the log failed while it was served";
-    match is_dead.then_some(failed).or_else(|| takes_no_writes(&alone)) {
+    let dead = match was_missing {
+        true => "the log was detached",
+        false => "the log failed while it was served",
+    };
+    match is_dead.then_some(dead).or_else(|| takes_no_writes(&alone)) {
         Some(why) => {
             eprintln!("dcd: {why}: it is only read, and \"{}\" is never used with it again", own.data);
             from_dead_log(&alone, record, over_newer)

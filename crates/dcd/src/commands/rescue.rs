@@ -47,29 +47,30 @@ pub fn run(args: &Rescue) -> Result<(), Failure> {
     }
     // Checked before anything is opened for writing: a refusal changes not even the label of a leg.
     let (mut refusal, mut given_up, mut nothing_is_lost) = (None, false, true);
-    for choice in choice.of_disks() {
-        let (cache, _) = inspect(&choice)?;
-        let judged =
-            judge_rescue(&choice, &cache, this(), args.over_newer_data).map_err(|refusal| {
-                match cache.missing {
-                    None => refusal,
-                    Some(_) => Refusal {
-                        action: format!(
-                            "{}. \"dcd rescue --disk NAME\" writes back one of the others",
-                            refusal.action
-                        ),
-                        ..refusal
-                    },
-                }
-            });
+    let disks = choice.of_disks();
+    let looked = disks.iter().map(inspect).collect::<Result<Vec<_>, Failure>>()?;
+    let all = || disks.iter().zip(looked.iter().map(|(cache, _)| cache));
+    if let Some(lacks) = all().find_map(|(own, cache)| was_missing(own, cache.record.as_ref(), &cache.log)) {
+        return Err(Failure::Damage(lacks));
+    }
+    for (choice, cache) in all() {
+        let judged = judge_rescue(choice, cache, this(), args.over_newer_data).map_err(|refusal| match cache
+            .missing
+        {
+            None => refusal,
+            Some(_) => Refusal {
+                action: format!(
+                    "{}. \"dcd rescue --disk NAME\" writes back one of the others",
+                    refusal.action
+                ),
+                ..refusal
+            },
+        });
         match judged.err() {
             Some(refusal) if !args.list || matches!(cache.log, LogSeen::Missing(_)) => {
                 return Err(refusal.into());
             }
             judged => refusal = refusal.or(judged),
-        }
-        if let Some(lacks) = was_missing(&choice, cache.record.as_ref(), &cache.log) {
-            return Err(Failure::Damage(lacks));
         }
         given_up |= args.list && is_given_up(cache.record.as_ref(), &cache.log);
         nothing_is_lost &= own_attachment(cache.record.as_ref(), &cache.log)
@@ -148,8 +149,11 @@ pub fn was_missing(choice: &CacheChoice, recorded: Option<&RecordSeen>, seen: &L
     let own = own_attachment(recorded, seen).filter(|own| choice.disks().len() > 1 && own.may_lose_data());
     own.filter(|_| matches!(seen, LogSeen::Present { state: LogState::Detached, .. })).map(|own| {
         format!(
-            "the log was detached while this disk was missing, and {} for it were given up. This disk lacks them",
-            own.held()
+            "the log was detached while \"{name}\" was missing, and {} for it were given up. This disk lacks them. Unless something was \
+             written over the log since, \"dcd rescue {} --disk {name}\" writes them back",
+            own.held(),
+            choice.site.path.display(),
+            name = choice.data
         )
     })
 }

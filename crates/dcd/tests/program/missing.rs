@@ -354,7 +354,7 @@ fn a_disk_that_is_gone_for_good_is_given_up_and_the_others_become_plain() {
     server.kill();
     let before = fs::read(place.path("pool.img.dcd")).unwrap();
     let detached = place.run("detach", &["--gone", "mail", "--force"]);
-    expect(&detached, 0, "160 KiB for the disks that are gone were lost");
+    expect(&detached, 0, "160 KiB for the disks that are gone were given up");
     let is_plain = || ["home", "pool"].iter().all(|disk| !place.path(&format!("{disk}.img.dcd")).exists());
     assert!(
         bare(&place, "home") == written(HOME, 1) && bare(&place, "pool") == written(POOL, 3) && is_plain()
@@ -370,7 +370,7 @@ fn a_disk_that_is_gone_for_good_is_given_up_and_the_others_become_plain() {
     assert_eq!(record(&place, "mail")["cache-uuid"], known["cache-uuid"]);
     expect(&place.run("serve", &[]), 3, "was detached");
     expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
-    let lacks = "of acknowledged writes for it were given up. This disk lacks them";
+    let lacks = "of acknowledged writes for it were given up. This disk lacks them. Unless something was written over the log";
     expect(&place.run("rescue", &["--list"]), 4, lacks);
     expect(&place.run("rescue", &["--over-newer-data"]), 4, lacks);
     expect(&place.run("detach", &[]), 3, lacks);
@@ -382,6 +382,58 @@ fn a_disk_that_is_gone_for_good_is_given_up_and_the_others_become_plain() {
     let server = place.serve();
     assert!(is_there(&place, HOME, 1) && is_there(&place, POOL, 3));
     expect(&server.stop(), 0, "");
+}
+
+/// The disk comes back after all. Its record and its fingerprint say that nothing has written to it since.
+#[test]
+fn rule_11_a_detached_log_is_written_back_to_a_disk_that_was_missing_and_to_no_other() {
+    let place = killed();
+    let mail = bare(&place, "mail");
+    let of_home = fs::read(place.path("home.img.dcd")).unwrap();
+    away(&place, "mail");
+    expect(&place.run("detach", &["--gone", "mail", "--force"]), 0, "dcd rescue");
+    expect(&place.run("rescue", &["--disk", "mail"]), 3, "is missing");
+    back(&place, "mail");
+    let log = fs::read(place.path("log.img")).unwrap();
+    let alone = ["--disk", "mail"];
+    // Those that were there are plain disks now. A record from a backup does not change that for one that was written since.
+    for disk in ["home", "pool"] {
+        expect(&place.run("rescue", &["--disk", disk]), 3, "was detached");
+    }
+    fs::write(place.path("home.img.dcd"), of_home).unwrap();
+    let mut used = bare(&place, "home");
+    let written_at = used.iter().zip(original_of(HOME)).position(|(new, old)| *new != old).unwrap();
+    [1024, written_at].into_iter().for_each(|at| used[at] ^= 1);
+    fs::write(place.path("home.img"), &used).unwrap();
+    let rescued = place.run("rescue", &["--disk", "home"]);
+    assert!(bare(&place, "home") == used, "{rescued:?}");
+    fs::remove_file(place.path("home.img.dcd")).unwrap();
+    // The disk was used, or the log.
+    let mut used = mail.clone();
+    used[1024] ^= 1;
+    fs::write(place.path("mail.img"), &used).unwrap();
+    expect(&place.run("rescue", &alone), 3, "changed without this cache");
+    assert!(bare(&place, "mail") == used);
+    fs::write(place.path("mail.img"), &mail).unwrap();
+    let mut over = log.clone();
+    over[64 << 10..].fill(0xe5);
+    fs::write(place.path("log.img"), &over).unwrap();
+    expect(&place.run("rescue", &alone), 4, "nothing was written");
+    assert!(bare(&place, "mail") == mail);
+    fs::write(place.path("log.img"), &log).unwrap();
+    for command in ["rescue", "detach"] {
+        let refused = place.run(command, &[]);
+        expect(&refused, refused.status.code().unwrap(), "--disk mail\" writes them back");
+        assert!(!refused.status.success());
+    }
+    let rescued = place.run("rescue", &alone);
+    expect(&rescued, 0, "\"mail\" has all its data: 160 KiB were written back");
+    expect(&rescued, 0, "the log was detached: it is only read");
+    assert!(bare(&place, "mail") == written(MAIL, 2));
+    expect(&place.run("rescue", &alone), 3, "");
+    assert!(fs::read(place.path("log.img")).unwrap() == log, "it is only read");
+    expect(&place.run("detach", &[]), 0, "detached; ");
+    assert!(!place.path("mail.img.dcd").exists());
 }
 
 /// Only the last disk is there, and then none.
@@ -397,6 +449,6 @@ fn the_first_disk_may_be_gone_but_not_all_of_them() {
     expect(&place.run("detach", &all[..2]), 3, "\"mail\" (");
     fs::rename(place.path("mail.away"), place.path("mail.img")).unwrap();
     let detached = place.run("detach", &["--gone", "home", "--gone", "pool", "--force"]);
-    expect(&detached, 0, "160 KiB was written back, and 160 KiB for the disks that are gone were lost");
+    expect(&detached, 0, "160 KiB was written back, and 160 KiB for the disks that are gone were given up");
     assert!(bare(&place, "mail") == written(MAIL, 2));
 }

@@ -27,8 +27,9 @@ pub struct RescueOptions {
     pub over_newer: bool,
     /// Writes nothing; only reads and lists.
     pub list: bool,
-    /// Writes back what the log has for this one of several data disks, and writes nothing to the log, which may have failed. It has that data
-    /// as before, so the caller has to record that the disk must never be used with it again.
+    /// Writes back what the log has for this one of several data disks, and writes nothing to the log, which may have failed, or have been
+    /// detached while the disk was missing. It has that data as before, so the caller has to record that the disk must never be used with it
+    /// again.
     pub disk: Option<usize>,
 }
 
@@ -90,7 +91,7 @@ pub fn rescue(
     let mut superblock = read_superblock(log)?;
     check_sizes(&superblock, log.geometry(), None)?;
     refuse_other_disks(&superblock, data)?;
-    if superblock.state == LogState::Detached {
+    if superblock.state == LogState::Detached && options.disk.is_none() {
         // The data disk is used without the cache, and may have changed since: nothing in the log may ever be written to it.
         return Ok(RescueReport { marked_clean: true, ..RescueReport::default() });
     }
