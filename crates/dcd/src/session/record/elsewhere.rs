@@ -35,17 +35,21 @@ pub fn attachments_elsewhere(device: &Path) -> Result<Vec<Attachment>, RecordErr
             }
         }
         RecordLocation::InStateDir(own) if own.all_paths().is_empty() => {}
-        RecordLocation::InStateDir(own) => {
-            if let Some(Partition { disk, number, extent }) = Partition::of(&own.system, own.number) {
-                let disk = BlockDisk::new(disk, number, own.state_dir.clone(), own.system.clone());
-                all.extend(shifted(&RecordFile::of_block(disk)?, -(extent.start.0 as i64))?);
-            }
-            for part in partitions(&own) {
-                let Some(Partition { extent, .. }) = Partition::of(&own.system, part.number) else {
-                    continue;
-                };
-                all.extend(shifted(&RecordFile::of_block(part)?, extent.start.0 as i64)?);
-            }
+        RecordLocation::InStateDir(own) => all = of_block(&own)?,
+    }
+    Ok(all)
+}
+
+/// The attachments of a partition's disk, and of the partitions of a disk.
+fn of_block(own: &BlockDisk) -> Result<Vec<Attachment>, RecordError> {
+    let mut all = Vec::new();
+    if let Some(Partition { disk, number, extent }) = Partition::of(&own.system, own.number) {
+        let disk = BlockDisk::new(disk, number, own.state_dir.clone(), own.system.clone());
+        all.extend(shifted(&RecordFile::of_block(disk)?, -(extent.start.0 as i64))?);
+    }
+    for part in partitions(own) {
+        if let Some(Partition { extent, .. }) = Partition::of(&own.system, part.number) {
+            all.extend(shifted(&RecordFile::of_block(part)?, extent.start.0 as i64)?);
         }
     }
     Ok(all)
@@ -56,8 +60,7 @@ fn partitions(disk: &BlockDisk) -> Vec<BlockDisk> {
     let folder = disk.system.sysfs.join(number_text(disk.number));
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let found = entries.filter(|entry| entry.path().join("partition").exists()).filter_map(|entry| {
-        let device = Path::new("/dev").join(entry.file_name());
-        let number = std::os::unix::fs::MetadataExt::rdev(&fs::metadata(&device).ok()?);
+        let (device, number) = disk.system.node(&entry.path())?;
         Some(BlockDisk::new(device, number, disk.state_dir.clone(), disk.system.clone()))
     });
     found.collect()
@@ -87,4 +90,84 @@ fn shifted(record: &RecordFile, by: i64) -> Result<Vec<Attachment>, RecordError>
         Some(Attachment { first_sector, sectors: end - first_sector, elsewhere: true, ..other })
     });
     Ok(here.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use dcd_engine::{Extent, Lba};
+
+    use super::super::Attachments;
+    use super::super::identity::tests::Fake;
+    use super::super::rules;
+    use super::*;
+
+    /// A disk with a partition at sector 2048 and one at sector 10240, of 8192 sectors each, as sysfs shows them, and another disk.
+    fn with_partitions() -> Fake {
+        let fake = Fake::new();
+        let sda = fake.dir.path().join("devices/sda");
+        let made = |name: &str, text: &str| {
+            let path: PathBuf = sda.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        };
+        for (name, text) in [("dev", "8:0"), ("serial", "S1"), ("queue/dev", "no device")] {
+            made(name, text);
+        }
+        for (part, start) in [(1, "2048"), (2, "10240")] {
+            let texts = [("partition", part.to_string()), ("dev", format!("8:{part}"))];
+            let sizes = [("start", start.to_owned()), ("size", "8192".to_owned())];
+            texts.into_iter().chain(sizes).for_each(|(name, text)| made(&format!("sda{part}/{name}"), &text));
+            symlink(sda.join(format!("sda{part}")), fake.system.sysfs.join(format!("8:{part}"))).unwrap();
+        }
+        symlink(&sda, fake.system.sysfs.join("8:0")).unwrap();
+        fake.numbered(8 << 8 | 16, "sdb");
+        ["sda", "sda1", "sda2", "sdb"].iter().for_each(|name| fake.disk(name, None));
+        fake
+    }
+
+    fn block(fake: &Fake, name: &str, minor: u64) -> BlockDisk {
+        let state_dir = fake.dir.path().join("state");
+        BlockDisk::new(fake.device(name), 8 << 8 | minor, state_dir, fake.system.clone())
+    }
+
+    /// Makes a record of a cache over sectors of a device, and returns what each device has elsewhere.
+    fn seen(name: &str, minor: u64, extent: Extent) -> Vec<Vec<Extent>> {
+        let fake = with_partitions();
+        let own = rules::tests::attachment(AttachmentState::Dirty, extent);
+        RecordFile::of_block(block(&fake, name, minor)).unwrap().store(&Attachments(vec![own])).unwrap();
+        let of = |(name, minor)| of_block(&block(&fake, name, minor)).unwrap();
+        let all = [("sda", 0), ("sda1", 1), ("sda2", 2), ("sdb", 16)].map(of);
+        assert!(all.iter().flatten().all(|attachment| attachment.elsewhere));
+        all.iter().map(|found| found.iter().map(Attachment::extent).collect()).collect()
+    }
+
+    fn at(start: u64, sectors: u64) -> Extent {
+        Extent::new(Lba(start), sectors)
+    }
+
+    #[test]
+    fn a_cache_of_a_partition_is_found_on_its_disk_and_one_of_the_disk_on_its_partitions() {
+        assert_eq!(seen("sda1", 1, at(0, 8192)), [vec![at(2048, 8192)], vec![], vec![], vec![]]);
+        assert_eq!(seen("sda2", 2, at(8, 16)), [vec![at(10248, 16)], vec![], vec![], vec![]]);
+        // What lies before a partition is not on it.
+        let whole = [vec![], vec![at(0, 16_384 - 2048)], vec![at(0, 16_384 - 10_240)], vec![]];
+        assert_eq!(seen("sda", 0, at(0, 16_384)), whole);
+        assert_eq!(seen("sda", 0, at(0, 4096)), [vec![], vec![at(0, 2048)], vec![], vec![]]);
+        assert_eq!(seen("sdb", 16, at(0, 8192)), vec![Vec::<Extent>::new(); 4]);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_understood_is_an_error_for_the_disk_and_its_partitions() {
+        let fake = with_partitions();
+        let of_part = RecordFile::of_block(block(&fake, "sda1", 1)).unwrap();
+        of_part
+            .store(&Attachments(vec![rules::tests::attachment(AttachmentState::Dirty, at(0, 8))]))
+            .unwrap();
+        let path = block(&fake, "sda1", 1).all_paths().swap_remove(0);
+        fs::write(path, "{").unwrap();
+        assert!(of_block(&block(&fake, "sda", 0)).is_err());
+    }
 }

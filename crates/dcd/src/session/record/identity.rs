@@ -255,9 +255,24 @@ fn content(device: &Path) -> Option<String> {
     })
 }
 
+impl System {
+    /// Returns the node and the number of the device whose directory in sysfs this is; none without a node.
+    pub fn node(&self, folder: &Path) -> Option<(PathBuf, u64)> {
+        let node = self.by.with_file_name(folder.file_name()?);
+        let text = fs::read_to_string(folder.join("dev")).ok()?;
+        let (major, minor) = text.trim().split_once(':')?;
+        let number = packed(major.parse().ok()?, minor.parse().ok()?);
+        node.exists().then_some((node, number))
+    }
+}
+
 /// Major and minor, as the kernel packs them.
 pub const fn numbers(device: u64) -> (u64, u64) {
     ((device >> 8) & 0xfff | (device >> 32) & !0xfff, device & 0xff | (device >> 12) & 0xffff_ff00)
+}
+
+const fn packed(major: u64, minor: u64) -> u64 {
+    (major & 0xfff) << 8 | (major & !0xfff) << 32 | minor & 0xff | (minor & !0xff) << 12
 }
 
 pub fn number_text(device: u64) -> String {
@@ -339,6 +354,14 @@ pub mod tests {
         }
         let names = fake.of("sda", SDA).names;
         assert_eq!(names[..5], ["wwn-5", "ata-1", "usb-x", "partuuid-9-01", "wwid-t10.ATA__Disk_1"]);
+    }
+
+    #[test]
+    fn a_number_is_packed_as_the_kernel_does() {
+        for (major, minor) in [(8, 0), (259, 1), (8, 4095), (4095, 255), (70_000, 1_000_000)] {
+            assert_eq!(numbers(packed(major, minor)), (major, minor));
+        }
+        assert_eq!(packed(8, 1), SDA + 1);
     }
 
     #[test]

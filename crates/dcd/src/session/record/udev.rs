@@ -56,10 +56,8 @@ impl Partition {
         let text = |path: &Path| fs::read_to_string(path).ok();
         let value = |name: &str| text(&folder.join(name))?.trim().parse::<u64>().ok();
         value("partition")?;
-        let disk = folder.parent()?;
-        let name = Path::new("/dev").join(disk.file_name()?);
         let (start, sectors) = (value("start")?, value("size")?);
-        let number = fs::metadata(&name).ok()?.rdev();
-        Some(Partition { disk: name, number, extent: Extent::new(Lba(start), sectors) })
+        let (disk, number) = system.node(folder.parent()?)?;
+        Some(Partition { disk, number, extent: Extent::new(Lba(start), sectors) })
     }
 }
