@@ -251,15 +251,21 @@ fn statistics_start_again_on_demand() {
     expect(&server.stop(), 0, "");
 }
 
-/// The advice of each step leads to the next, and at the end nothing is lost.
-#[test]
-fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
+/// A stack whose log fails after 300 operations, and the text of its stack file for when the log is well again.
+fn with_a_log_that_fails() -> (Place, String) {
     let place = Place::new();
     place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
     place.format();
     let sound = fs::read_to_string(place.stack()).unwrap();
     let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"all\"\nfail-after = 300\nfail-count = 1000000\n";
     fs::write(place.stack(), sound.replace("log = \"log\"", "log = \"bad\"") + fault).unwrap();
+    (place, sound)
+}
+
+/// The advice of each step leads to the next, and at the end nothing is lost.
+#[test]
+fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
+    let (place, sound) = with_a_log_that_fails();
     let server = place.serve();
     let mut nbd = place.nbd();
     // From the failure on they are written to the data disk, and answered all the same.
@@ -318,12 +324,7 @@ fn a_log_that_fails_and_comes_back_gives_all_that_it_has() {
 /// A discard takes no space in a log, and is not lost with it: only the data that cannot be read is.
 #[test]
 fn the_loss_with_a_dead_log_is_one_amount_everywhere() {
-    let place = Place::new();
-    place.write_stack("when = \"when-full\"\nhigh-mark = 100\n");
-    place.format();
-    let sound = fs::read_to_string(place.stack()).unwrap();
-    let fault = "[layer.bad]\nkind = \"fault\"\nof = \"log\"\nhits = \"all\"\nfail-after = 300\nfail-count = 1000000\n";
-    fs::write(place.stack(), sound.replace("log = \"log\"", "log = \"bad\"") + fault).unwrap();
+    let (place, sound) = with_a_log_that_fails();
     let server = place.serve();
     let mut nbd = place.nbd();
     nbd.zero(8 * MIB, 4 * MIB).unwrap();

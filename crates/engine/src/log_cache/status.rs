@@ -222,7 +222,9 @@ impl LogCacheStatus {
         let segment = u64::from(log.superblock().segment_bytes);
         // The head's segment counts as soon as it has dirty data.
         let head_is_used = index.is_dirty_segment(log.ring().index(log.ring().head()));
-        let ranges = index.ranges();
+        let disks: Vec<DataDiskStatus> =
+            (0..data.space().count()).map(|disk| disk_status(view, destagers, disk)).collect();
+        let of_all = |part: fn(&DataDiskStatus) -> u64| disks.iter().map(part).sum();
         let at_risk = || data.iter().flat_map(DataDisk::at_risk);
         let per_sector = destagers.iter().map(Destager::nanos_per_sector);
         LogCacheStatus {
@@ -232,11 +234,11 @@ impl LogCacheStatus {
             size_bytes: u64::from(log.superblock().segments) * segment,
             used_bytes: (log.ring().live() - u64::from(!head_is_used)) * segment,
             utilisation: log.ring().utilisation(),
-            dirty_bytes: index.dirty_bytes(),
-            dirty_data_bytes: index.dirty_data_bytes(),
-            dirty_discard_bytes: ranges.discarded() * SECTOR_BYTES,
-            dirty_zeroes_bytes: ranges.zeroed() * SECTOR_BYTES,
-            dirty_ranges: ranges.len(),
+            dirty_bytes: of_all(|disk| disk.dirty_bytes),
+            dirty_data_bytes: of_all(|disk| disk.dirty_data_bytes),
+            dirty_discard_bytes: of_all(|disk| disk.dirty_discard_bytes),
+            dirty_zeroes_bytes: of_all(|disk| disk.dirty_zeroes_bytes),
+            dirty_ranges: index.ranges().len(),
             cached_bytes: index.table().counts().sectors * SECTOR_BYTES,
             lost_blocks: index.lost.len(),
             destaging: !destagers.are_idle(),
@@ -274,7 +276,7 @@ impl LogCacheStatus {
             log_head: log.head_status(),
             calibrated: log.superblock().calibration.is_some(),
             fills: config.contiguity.clone(),
-            disks: (0..data.space().count()).map(|disk| disk_status(view, destagers, disk)).collect(),
+            disks,
             statistics,
         }
     }
@@ -312,6 +314,8 @@ impl LogCacheStatus {
         let own = self.disks.get(disk);
         status.dirty_bytes = own.map_or(0, |own| own.dirty_bytes);
         status.dirty_data_bytes = own.map_or(0, |own| own.dirty_data_bytes);
+        status.dirty_discard_bytes = own.map_or(0, |own| own.dirty_discard_bytes);
+        status.dirty_zeroes_bytes = own.map_or(0, |own| own.dirty_zeroes_bytes);
         status.lost_blocks = own.map_or(0, |own| own.lost_blocks);
         if self.state == LogCacheState::Dirty && status.dirty_bytes == 0 {
             status.state = LogCacheState::Clean;
