@@ -221,6 +221,7 @@ fn a_changed_disk_whose_log_is_empty_may_be_taken_as_it_is() {
     std::fs::write(place.path("data.img"), &changed).unwrap();
     let refused = Server::start(&place, &[]).err().expect("it was changed");
     expect(&refused, 3, "the log holds no data that the disk lacks, and \"dcd rescue\" accepts");
+    expect(&refused, 3, "An older copy of the disk lacks what was written since: use the original");
     expect(&place.run("rescue", &["--list"]), 4, "\"dcd rescue\" accepts it as it is now");
     expect(&place.run("rescue", &[]), 0, "");
     let server = place.serve();

@@ -55,7 +55,7 @@ fn a_damaged_superblock_copy_is_found_and_two_are_the_end() {
     place.format();
     let log = fs::OpenOptions::new().write(true).open(place.path("log.img")).unwrap();
     log.write_all_at(&[0xff; 100], 8192 + 50).unwrap();
-    expect(&place.run("check", &[]), 4, "problem");
+    expect(&place.run("check", &[]), 4, "dcd: 1 problem found;");
     log.write_all_at(&[0xff; 100], 50).unwrap();
     expect(&place.run("check", &[]), 3, "");
     expect(&place.run("format", &["--force"]), 0, "");
