@@ -335,7 +335,9 @@ fn the_loss_with_a_dead_log_is_one_amount_everywhere() {
     let lost = status(&place)["layers"]["cache"]["lost_blocks"].as_u64().unwrap();
     assert!(lost > 100, "{lost}");
     let amount = format!("{} of acknowledged writes", dcd_stack::HumanBytes(lost * 4096));
-    let output = server.stop();
+    nbd.disconnect().unwrap();
+    expect(&place.run("stop", &[]), 4, "not stopped cleanly");
+    let output = server.wait();
     expect(&output, 1, "of acknowledged writes and 4 MiB of zeroes and discards are written back from it");
     expect(&output, 1, &format!("{lost} blocks of 4 KiB could not be read from it; everything else"));
     expect(&output, 1, &format!("{amount} may be only there"));
