@@ -178,6 +178,8 @@ fn memory_that_commands_have_taken_in_is_not_warned_of_by_a_later_start() {
     write("mail", 3);
     server.kill();
     expect(&place.run("check", &[]), 0, "no problems");
+    let doctor = place.run("doctor", &[]);
+    expect(&doctor, doctor.status.code().unwrap(), "would start, with 4 KiB");
     assert_eq!(left(), 1, "a look takes nothing in");
     for _ in 0..2 {
         expect(&place.run("rescue", &[]), 0, "");
