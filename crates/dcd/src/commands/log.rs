@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::overwrite::{may_overwrite, refuse_content};
-use crate::session::serving::status::{ServerStatus, legs_text, mirror_of_server};
+use crate::session::serving::status::{DeviceStatus, ServerStatus, leg_name, legs_text, mirror_of_server};
 use crate::session::site::Site;
 use crate::session::survey::{legs_of, start, target};
 
@@ -82,10 +82,16 @@ impl Mirrored {
 
 fn status(args: &LogStatus) -> Result<(), Failure> {
     let mirrored = Mirrored::load(&args.legs)?;
-    let mut mirror = match server_of(mirrored.site())? {
-        Some(mut client) => mirror_of_server(&mut client, &mirrored.layer)?,
-        None => offline_status(&mirrored)?,
+    let (mut mirror, removed): (MirrorStatus, Vec<String>) = match server_of(mirrored.site())? {
+        Some(mut client) => {
+            let status = ServerStatus::ask(&mut client)?;
+            let is_removed = |device: &&DeviceStatus| device.removed.is_some();
+            let removed = status.devices.iter().filter(is_removed).map(|device| device.name().to_owned());
+            (status.mirror(&mirrored.layer)?.clone(), removed.collect())
+        }
+        None => (offline_status(&mirrored)?, Vec::new()),
     };
+    let is_removed = |leg: &LegStatus| leg.name.as_ref().is_some_and(|name| removed.contains(name));
     // The stack file may name a leg that is missing, or a device that is no leg yet: no server has these open.
     let mut unnamed = mirror.legs.iter().filter(|leg| leg.name.is_none()).count();
     for name in mirrored.choice.legs() {
@@ -110,12 +116,20 @@ fn status(args: &LogStatus) -> Result<(), Failure> {
         for leg in &mirror.legs {
             let path = leg.name.as_ref().and_then(|name| mirrored.site().path_below(name));
             let path = path.map(|path| format!("  {}", path.display())).unwrap_or_default();
-            println!("{:>12}  {}{path}", name(leg), word(&mirror, leg));
+            let removed = if is_removed(leg) {
+                ", but its file was deleted or moved: dcd status says what to do"
+            } else {
+                ""
+            };
+            println!("{:>12}  {}{removed}{path}", name(leg), word(&mirror, leg));
         }
     }
     let mut health = Health::default();
     if !mirror.is_good() {
         health.degraded(format!("log \"{}\": {}", mirrored.layer, legs_text(&mirror)));
+    }
+    for leg in mirror.legs.iter().filter(|leg| is_removed(leg)) {
+        health.degraded(format!("leg {} works only until the server ends", leg_name(leg)));
     }
     health.verdict()
 }
@@ -254,7 +268,7 @@ fn remove(args: &LogRemove) -> Result<(), Failure> {
     let legs =
         status.layers.get(&mirrored.layer).and_then(LayerStatus::mirror).map_or(&[][..], |log| &log.legs);
     let is_open = status.devices.iter().any(|device| device.device.as_ref() == Some(name))
-        || legs.iter().any(|leg| leg.name.as_ref() == Some(name));
+        || legs.iter().any(|leg| leg.name.as_ref() == Some(name) && leg.port.is_some());
     let command = if is_open { "remove" } else { forgettable(&mirrored, name, legs)? };
     let call = json!({ "layer": mirrored.layer, "command": command, "name": name });
     ask(&mut client, "array", call).map_err(refused)?;
@@ -275,7 +289,7 @@ fn remove(args: &LogRemove) -> Result<(), Failure> {
 /// Returns the command that removes a leg whose device the server does not have open. Labels have no names of devices, so any name of the
 /// stack file stands for it.
 fn forgettable(mirrored: &Mirrored, name: &str, legs: &[LegStatus]) -> Result<&'static str, Failure> {
-    let is_missing = |leg: &LegStatus| leg.standing == Some(LegState::Failed) && leg.name.is_none();
+    let is_missing = |leg: &LegStatus| leg.standing == Some(LegState::Failed) && leg.port.is_none();
     let is_known = name == MISSING || mirrored.site().device(name).is_some();
     match legs.iter().any(is_missing) {
         true if is_known => Ok("forget"),

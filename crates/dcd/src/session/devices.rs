@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::session::machine;
 use crate::session::site::Site;
 use crate::session::system::{carried_by, is_by_content};
+use crate::session::waiting;
 
 /// Message about a stack whose server has its devices open; none if there is no server.
 fn served(file: &StackFile) -> Option<String> {
@@ -66,7 +67,8 @@ pub struct Opener<'a> {
     site: &'a Site,
     purpose: Purpose,
     held: Rc<HeldDevices>,
-    devices: Vec<OpenedDevice>,
+    /// With their names in messages.
+    devices: Vec<(String, OpenedDevice)>,
     /// Path of a device that is open elsewhere.
     busy: Option<PathBuf>,
 }
@@ -146,7 +148,7 @@ impl<'a> Opener<'a> {
     /// # Panics
     /// If they were opened for [`Purpose::Look`].
     pub fn into_devices(self) -> Vec<Device> {
-        let device = |opened| match opened {
+        let device = |(_, opened)| match opened {
             OpenedDevice::Taken(device) => device.into_device(),
             OpenedDevice::Shared(_) => unreachable!("a driver changes its devices"),
         };
@@ -166,9 +168,9 @@ impl<'a> Opener<'a> {
 
     /// The driver of offline commands.
     pub fn into_pump(self) -> FilePump {
-        let devices = self.devices.into_iter().map(|opened| match opened {
-            OpenedDevice::Taken(device) => device as Box<dyn BlockDevice>,
-            OpenedDevice::Shared(device) => device,
+        let devices = self.devices.into_iter().map(|(named, opened)| match opened {
+            OpenedDevice::Taken(device) => (named, device as Box<dyn BlockDevice>),
+            OpenedDevice::Shared(device) => (named, device),
         });
         let devices = devices.collect();
         FilePump { devices, started: Instant::now(), outputs: Vec::new(), reports: Vec::new() }
@@ -183,6 +185,14 @@ impl<'a> Opener<'a> {
             }
             _ => false,
         })
+    }
+
+    /// True for the data disk of a log with one.
+    fn is_only_disk(&self, device: &str) -> bool {
+        let is_below = |part: &str| self.site.bottom_device(part).is_some_and(|below| below.name == device);
+        self.site
+            .log_caches()
+            .any(|cache| matches!(cache.kind.data_names().as_slice(), [only] if is_below(only)))
     }
 
     /// Returns further advice about a missing device.
@@ -216,6 +226,9 @@ impl<'a> Opener<'a> {
         match &device.source {
             DeviceSource::Path { path, .. } if is_by_content(path) => {
                 "; links by UUID or label lead to the device of the cache, not to its data disk: name the disk by /dev/disk/by-id"
+            }
+            _ if self.is_only_disk(&device.name) && self.site.path.exists() => {
+                ". If the disk is gone for good, \"dcd remove STACK --force\" gives up the stack"
             }
             _ if self.purpose != Purpose::Create || self.site.arrays().next().is_some() => "",
             // No command makes a disk for data.
@@ -300,8 +313,15 @@ impl DeviceOpener for Opener<'_> {
     }
 
     fn open(&mut self, _index: DeviceIndex, device: &DeclaredDevice) -> Result<Geometry, OpenError> {
-        let open =
-            |read_only| patiently(|| Device::open(&self.spec(device, read_only)), DeviceError::is_in_use);
+        let named = match device.source.place() {
+            Some(path) => format!("device \"{}\" ({})", device.name, path.display()),
+            None => format!("device \"{}\"", device.name),
+        };
+        let open = |read_only| {
+            waiting::on(&named, || {
+                patiently(|| Device::open(&self.spec(device, read_only)), DeviceError::is_in_use)
+            })
+        };
         let opened = match self.purpose {
             Purpose::Look => self.held.share(device, open).map(|shared| match device.read_only {
                 true => OpenedDevice::Shared(Box::new(shared)),
@@ -342,7 +362,7 @@ impl DeviceOpener for Opener<'_> {
         if self.purpose != Purpose::Look {
             tell_rest(device, geometry);
         }
-        self.devices.push(opened);
+        self.devices.push((named, opened));
         Ok(geometry)
     }
 }
@@ -405,7 +425,8 @@ pub fn wait_while_in_use(site: &Site, wait: Duration) {
 
 /// Carries a stack's commands out one after the other.
 pub struct FilePump {
-    devices: Vec<Box<dyn BlockDevice>>,
+    /// With their names in messages.
+    devices: Vec<(String, Box<dyn BlockDevice>)>,
     started: Instant,
     outputs: Vec<Output>,
     reports: Vec<(LayerIndex, Report)>,
@@ -435,7 +456,8 @@ impl Pump for FilePump {
         for output in outputs.drain(..) {
             match output {
                 Output::Device { device, tag, io } => {
-                    let result = self.devices[device.0].run(io);
+                    let (named, device) = &mut self.devices[device.0];
+                    let result = waiting::on(named, || device.run(io));
                     stack.complete(self.now(), tag, result);
                 }
                 Output::Report { layer, report } => self.reports.push((layer, report)),

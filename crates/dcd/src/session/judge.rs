@@ -114,7 +114,9 @@ pub fn judge(file: &StackFile, seen: &SeenStack, asked: &Asked) -> Result<StartP
     for (name, mirror) in file.mirrors().filter_map(|(layer, _)| seen.mirrors.get_key_value(&layer.name)) {
         for leg in &mirror.absent {
             let path = file.path_below(leg).map(|path| format!(" ({})", path.display())).unwrap_or_default();
-            plan.told.push(format!("log \"{name}\": leg \"{leg}\"{path} is missing, and is left out"));
+            plan.told.push(format!(
+                "log \"{name}\": leg \"{leg}\"{path} is missing, and a start needs the other legs to be whole"
+            ));
         }
         plan.legs.push((name.clone(), mirror.absent.clone()));
     }

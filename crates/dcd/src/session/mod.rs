@@ -6,6 +6,7 @@
 //! | record/             | *told*: the attachment record of a data disk, and what it admits                         |
 //! | choice, below, site | which log cache or array of a stack file a command is about; what a part lies on         |
 //! | machine, system     | *seen*: which machine this is, and what it is started from                               |
+//! | waiting             | names a device that does not answer                                                      |
 //! | devices, probe      | opens, locks and holds the devices, and drives them without clients; recognises content  |
 //! | running, started    | the records of caches that run; parts of a started stack as devices                      |
 //! | members             | what the superblocks of an array say of its devices                                      |
@@ -40,3 +41,4 @@ pub mod survey;
 pub mod system;
 pub mod take_over;
 pub mod tell;
+pub mod waiting;

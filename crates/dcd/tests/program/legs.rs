@@ -2,10 +2,10 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{MIB, Place, Server, dcd, expect, original};
+use crate::common::{MIB, Place, Server, dcd, expect, original, tool};
 
 /// A stack whose log is on these files, of 8 MiB each, which are made where they are missing.
 fn stack(place: &Place, legs: &[&str]) {
@@ -75,12 +75,25 @@ fn a_leg_that_is_deleted_beside_a_whole_one_holds_no_stop_up() {
     let (place, server) = two_legs();
     write(&place, 3);
     fs::remove_file(place.path("b.img")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while log(&place, "status", &[]).status.code() != Some(5) {
+        assert!(Instant::now() < deadline, "the legs are called whole: {:?}", log(&place, "status", &[]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    expect(&log(&place, "status", &[]), 5, "leg \"b\" works only until the server ends");
     expect(&place.run("stop", &[]), 0, "");
     expect(&server.wait(), 0, "");
+    let refused = place.run("serve", &[]);
+    expect(&refused, 3, "leg \"b\"");
+    assert!(!String::from_utf8_lossy(&refused.stderr).contains("left out"), "{refused:?}");
     // Nothing was written back: the other leg has it.
     assert_eq!(place.bare()[..4096], original(16 * MIB)[..4096]);
     let server = place.serve_with(&["--degraded"]);
     holds(&place, 3);
+    // The stack file names the leg that no device is open for.
+    let status = place.run("status", &[]);
+    expect(&status, 5, "\"b\" missing, though no label calls it failed");
+    expect(&status, 5, &format!("dcd log remove {} b", place.stack().display()));
     fs::remove_file(place.path("a.img")).unwrap();
     expect(&place.run("stop", &["--for-restart"]), 3, "would not find the log");
     expect(&place.run("stop", &[]), 0, "");
@@ -539,6 +552,47 @@ fn a_leg_that_lost_what_it_had_said_was_durable_is_named_and_filled() {
     }
 }
 
+/// A start that a device holds up names it.
+#[test]
+fn a_leg_that_answers_nothing_but_errors_is_named_by_the_start_that_waits_for_it() {
+    let Some(nbdkit) = tool("a_leg_that_answers_nothing_but_errors", "nbdkit") else { return };
+    let place = Place::new();
+    stack(&place, &["a", "b"]);
+    let (socket, fails) = (place.path("leg.sock"), place.path("fails"));
+    let mut far = Command::new(nbdkit);
+    far.arg("-f").arg("-U").arg(&socket).args(["--filter=error", "memory", "8M", "error-rate=1"]);
+    far.arg(format!("error-file={}", fails.display())).stderr(Stdio::null());
+    let mut far = far.spawn().unwrap();
+    while !socket.exists() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let remote = format!("nbd+unix:///?socket={}", socket.display());
+    fs::write(place.stack(), text.replace("path = \"b.img\"", &format!("path = \"{remote}\""))).unwrap();
+    place.format();
+    fs::write(&fails, "").unwrap();
+    let mut serves = place.dcd();
+    let mut server = serves.arg("serve").arg(place.stack()).stderr(Stdio::piped()).spawn().unwrap();
+    let (said, heard) = std::sync::mpsc::channel();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(server.stderr.take().unwrap()));
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
+    let mut all = Vec::new();
+    let named = format!("dcd: waiting for device \"b\" ({remote}), which has not answered for 5 s");
+    while !all.contains(&named) {
+        match heard.recv_timeout(Duration::from_secs(30)) {
+            Ok(line) => all.push(line),
+            Err(error) => {
+                let _ = (server.kill(), far.kill());
+                panic!("{error}: {all:?}");
+            }
+        }
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    far.kill().unwrap();
+    far.wait().unwrap();
+}
+
 /// A start without a leg records that the leg has failed: not before it is known that the start has a way to its clients.
 #[test]
 fn a_start_that_lacks_a_directory_leaves_the_legs_as_they_are() {
@@ -549,9 +603,12 @@ fn a_start_that_lacks_a_directory_leaves_the_legs_as_they_are() {
     fs::rename(place.path("a.img"), place.path("a.away")).unwrap();
     fs::write(place.stack(), text.replace("[serve]\n", "[serve]\nfuse = \"data.img\"\n")).unwrap();
     expect(&place.run("serve", &["--degraded"]), 1, "data.img is not a directory: a file has this name");
-    fs::write(place.stack(), text).unwrap();
+    fs::write(place.stack(), &text).unwrap();
     fs::rename(place.path("a.away"), place.path("a.img")).unwrap();
     expect(&log(&place, "status", &[]), 0, "2 of 2 legs whole");
+    fs::write(place.stack(), text.replace("[serve]\n", "[serve]\nfuse = \"/sys/dcd-none\"\n")).unwrap();
+    expect(&place.run("serve", &[]), 1, "/sys/dcd-none: this directory cannot be made: ");
+    fs::write(place.stack(), &text).unwrap();
     // The directory of a socket is made.
     let text = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), text.replace("[serve]\n", "[serve]\nmetrics = \"unix:made/metrics.sock\"\n"))
@@ -559,6 +616,6 @@ fn a_start_that_lacks_a_directory_leaves_the_legs_as_they_are() {
     // What to do about a leg that has failed names the command as a whole.
     fs::rename(place.path("a.img"), place.path("a.away")).unwrap();
     let server = place.serve_with(&["--degraded"]);
-    expect(&place.run("status", &[]), 5, &format!("dcd log add {} NAME", place.stack().display()));
+    expect(&place.run("status", &[]), 5, &format!("dcd log add {} a", place.stack().display()));
     expect(&server.stop(), 0, "");
 }

@@ -1,12 +1,13 @@
 //! The front-ends of a data disk: made at the start, and for a disk that comes while the server runs.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::Geometry;
 use dcd_io::{FrontEnd, ListenError};
 use dcd_serve::Outlives;
-use dcd_serve::fuse::{FuseImage, FuseOptions};
+use dcd_serve::fuse::{FuseError, FuseImage, FuseOptions};
 use dcd_serve::nbd::NbdExports;
 use dcd_serve::ublk::{self, UblkDevice};
 use dcd_serve::vhost::{VhostUserDisk, VhostUserError, VhostUserOptions};
@@ -71,9 +72,17 @@ impl FrontEndSettings {
             let options = FuseOptions { disk: *disk, promptly: self.promptly, ..FuseOptions::default() };
             let directory = own_path(directory, *disk, name);
             // The mount reports the error. The directory itself may be a mount that does not answer, so it is not looked at.
-            let _ = directory.parent().map(fs::create_dir_all);
-            let _ = fs::create_dir(&directory);
-            let image = FuseImage::mount(&directory, *geometry, &options).map_err(|e| e.to_string())?;
+            let parent_made = directory.parent().map_or(Ok(()), fs::create_dir_all);
+            let dir_made = parent_made.and_then(|()| fs::create_dir(&directory));
+            let image =
+                FuseImage::mount(&directory, *geometry, &options).map_err(|e| match (&e, dir_made) {
+                    (FuseError::NotADirectory { path }, Err(why))
+                        if why.kind() != ErrorKind::AlreadyExists =>
+                    {
+                        format!("{}: this directory cannot be made: {why}", path.display())
+                    }
+                    _ => e.to_string(),
+                })?;
             if image.was_stale() {
                 eprintln!("dcd: {}: removed a mount whose server is gone", directory.display());
             }

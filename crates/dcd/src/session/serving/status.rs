@@ -10,7 +10,7 @@ use dcd_engine::raid::{ArrayState, ArrayStatus};
 use dcd_engine::{LogCacheStatus, SECTOR_BYTES};
 use dcd_serve::control::ControlClient;
 use dcd_serve::ublk::UblkStatus;
-use dcd_stack::{HumanBytes, LayerStatus, MeterStatus};
+use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, StackFile};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -229,7 +229,33 @@ impl ServerStatus {
         for (disk, found) in status.disks.iter_mut().zip(others) {
             disk.block_devices = found;
         }
+        status.name_missing_legs();
         Ok(status)
+    }
+
+    /// Gives the only missing leg of a log the only name that the stack file has for no other leg.
+    fn name_missing_legs(&mut self) {
+        let missing = |mirror: &MirrorStatus| mirror.legs.iter().filter(|leg| leg.name.is_none()).count();
+        if !self.layers.values().filter_map(LayerStatus::mirror).any(|mirror| missing(mirror) == 1) {
+            return;
+        }
+        let Ok(file) = StackFile::load(&self.stack) else { return };
+        for (layer, _) in file.mirrors() {
+            let Some(LayerStatus::Mirror(mirror)) = self.layers.get_mut(&layer.name) else { continue };
+            let mirror: &mut MirrorStatus = mirror;
+            let is_other = |name: &&str| mirror.legs.iter().all(|leg| leg.name.as_deref() != Some(*name));
+            let names: Vec<&str> = layer.kind.below_names().into_iter().filter(is_other).collect();
+            if let ([only], 1) = (names.as_slice(), missing(mirror)) {
+                let leg = mirror.legs.iter_mut().find(|leg| leg.name.is_none());
+                leg.into_iter().for_each(|leg| leg.name = Some((*only).to_owned()));
+            }
+        }
+    }
+
+    /// The state of one mirrored log.
+    pub fn mirror(&self, layer: &str) -> Result<&MirrorStatus, Failure> {
+        let mirror = self.layers.get(layer).and_then(LayerStatus::mirror);
+        mirror.ok_or_else(|| Failure::Failed(format!("the server has no mirrored log \"{layer}\"")))
     }
 
     /// The disks of a log with several that were missing at the start.
@@ -241,9 +267,7 @@ impl ServerStatus {
 
 /// The state of one mirrored log of a server.
 pub fn mirror_of_server(client: &mut ControlClient, layer: &str) -> Result<MirrorStatus, Failure> {
-    let status = ServerStatus::ask(client)?;
-    let mirror = status.layers.get(layer).and_then(LayerStatus::mirror);
-    mirror.cloned().ok_or_else(|| Failure::Failed(format!("the server has no mirrored log \"{layer}\"")))
+    ServerStatus::ask(client)?.mirror(layer).cloned()
 }
 
 /// The state of one array of a server.
