@@ -13,6 +13,8 @@
 //! writes that were acknowledged while the others were away: only a person who has looked can say that it is gone. A data disk that is only
 //! late loses nothing: the log keeps what it has for it. But its path may be wrong, and its clients wait for it.
 
+use std::path::Path;
+
 use dcd_engine::raid::members_named;
 
 use crate::session::choice::{ArrayChoice, CacheChoice, place};
@@ -97,16 +99,25 @@ pub fn without_disks(
             },
         });
     }
-    let stack = choice.site.path.display();
     let told = |(choice, why): &(&CacheChoice, &String)| {
         format!(
             "log cache \"{}\": data disk {} is missing, and is not served ({why}). The log keeps what it has for it. Reconnect it, then \
-             start the server again: dcd stop --for-restart {stack} && dcd serve {stack}",
+             start the server again: {}",
             choice.layer,
-            named(choice)
+            named(choice),
+            restart(&choice.site.path, choice.site.serve.fuse.is_some())
         )
     };
     Ok((missing.iter().map(|(choice, _)| choice.disk).collect(), missing.iter().map(told).collect()))
+}
+
+/// Returns the commands that start a server again. `has_image`: its loop devices end with it.
+pub fn restart(stack: &Path, has_image: bool) -> String {
+    let stack = stack.display();
+    match has_image {
+        true => format!("unmount its devices; dcd stop {stack} && dcd serve {stack}"),
+        false => format!("dcd stop --for-restart {stack} && dcd serve {stack}"),
+    }
 }
 
 /// Adds the data disks on the same devices: a device is left out as a whole.

@@ -9,6 +9,7 @@ use dcd_stack::{HumanBytes, LayerStatus, RECORD};
 use crate::commands::array::judge as judge_array;
 use crate::commands::log::MISSING;
 use crate::failure::Health;
+use crate::session::absent::restart;
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
     flush_trouble, leg_name, legs_text, lost_text,
@@ -137,9 +138,8 @@ impl Verdict {
                 continue;
             }
             self.act(format!(
-                "{cache_named}: reconnect data disk \"{disk_named}\", and start the server again (dcd stop --for-restart {stack} && dcd \
-                 serve {stack}): nothing is lost",
-                stack = status.stack.display()
+                "{cache_named}: reconnect data disk \"{disk_named}\", and start the server again ({}): nothing is lost",
+                restart(&status.stack, status.image.is_some())
             ));
         }
         let trend = status.trends.get(name).filter(|_| cache.over_high_mark);
